@@ -1,0 +1,56 @@
+# Every target makes what it needs: the virtual environment, the pinned packages, nats-server.
+SHELL := /bin/sh
+PYTHON ?= python3
+BIN := .venv/bin
+SEEDS ?= 300
+FROM ?= 0
+JOBS ?= 2
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test check sim perf proto fmt docs lock clean
+
+help: ## Say what each target does
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+setup: .venv/ready ## Make .venv with everything pinned
+
+.venv/ready: requirements/dev.txt pyproject.toml tools/make_venv.sh
+	sh tools/make_venv.sh $(PYTHON)
+
+demo: setup ## Watch pods get MIG slices and give them back, on simulated GPUs
+	$(BIN)/sluice demo
+
+test: setup ## Run the tests
+	$(BIN)/pytest -n 2 --dist loadgroup -m "not perf"
+
+check: setup ## Lint, types, import contracts, generated files; changes nothing
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy
+	$(BIN)/lint-imports --no-cache
+	$(BIN)/python tools/proto.py --check
+	$(BIN)/python tools/docs.py --check
+	sh tools/check_pins.sh
+
+sim: setup ## Simulate SEEDS=N seeds from FROM=n, on JOBS=j processes
+	$(BIN)/python tests/simulation --seeds $(SEEDS) --from $(FROM) --jobs $(JOBS)
+
+perf: setup ## Measure, and write the figures
+	$(BIN)/python tests/perf
+
+proto: setup ## Generate the gRPC code from proto/
+	$(BIN)/python tools/proto.py
+
+docs: setup ## Generate docs/events.md and the schemas from the code
+	$(BIN)/python tools/docs.py
+
+fmt: setup ## Format the code
+	$(BIN)/ruff check --fix-only
+	$(BIN)/ruff format
+
+lock: setup ## Resolve the pins anew (asks the package index)
+	sh tools/lock.sh
+
+clean: ## Remove what the targets made
+	rm -rf .venv .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache out
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

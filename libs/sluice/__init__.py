@@ -1,0 +1,1 @@
+"""What two Sluice services may share: hardware rules (`mig`), messages (`contracts`), I/O (`runtime`)."""

@@ -1,0 +1,1 @@
+"""Decides. The only service that gives orders."""

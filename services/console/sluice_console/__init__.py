@@ -1,0 +1,1 @@
+"""Shows: the `sluice` command. Reads the bus, never decides."""

@@ -1,0 +1,1 @@
+"""Knows. Pulls what nodes have, counts it, serves it."""

@@ -1,0 +1,1 @@
+"""Does. The only service that touches devices."""

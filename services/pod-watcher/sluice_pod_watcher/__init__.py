@@ -1,0 +1,1 @@
+"""The source of requests: reads what people wrote (a folder of Pod manifests), and tells the bus."""
