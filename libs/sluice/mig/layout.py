@@ -1,0 +1,116 @@
+"""
+Layouts: the instances on one GPU, whether they may exist together, and how many more of each profile fit.
+
+One rule for all models (NVIDIA MIG user guide; the counts are those of nvidia-smi -lgip): spans of memory slices must
+not overlap, and what is counted (compute slices, engines, a profile's maximum) must stay within the GPU's budget.
+Everything here is worked out from the instances each time, in order to be read and checked; for many decisions use
+`sluice.mig.table`.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from sluice.mig.model import Engines, GpuModel, Placement, Profile
+from sluice.mig.resources import resources_of
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Instance:
+    """A placed instance: `profile` is a profile's name, `start` and `size` are memory slices."""
+
+    profile: str
+    start: int
+    size: int
+
+    @property
+    def mask(self) -> int:
+        """The span as bits: bit n is memory slice n."""
+        return ((1 << self.size) - 1) << self.start
+
+
+Layout = tuple[Instance, ...]
+
+
+def legal(model: GpuModel, instances: Iterable[Instance]) -> bool:
+    """Whether these instances may exist together on one GPU."""
+    return why_illegal(model, tuple(instances)) is None
+
+
+def why_illegal(model: GpuModel, instances: Sequence[Instance]) -> str | None:
+    """The first thing that forbids these instances together, in words; None when nothing does."""
+    occupied = 0
+    for instance in instances:
+        profile = model.profile(instance.profile)
+        if profile is None:
+            return f"{model.key} has no profile {instance.profile}"
+        if Placement(instance.start, instance.size) not in profile.placements:
+            return f"{instance.profile} cannot be placed at {instance.start}:{instance.size}"
+        if occupied & instance.mask:
+            return f"{instance.profile} at {instance.start}:{instance.size} overlaps another instance"
+        occupied |= instance.mask
+    resources = resources_of(model)
+    for name, used, budget in zip(resources.names, _used(model, instances), resources.budget, strict=True):
+        if used > budget:
+            return f"{used} {name} are used and there are {budget}"
+    return None
+
+
+def fits(model: GpuModel, instances: Iterable[Instance], instance: Instance) -> bool:
+    """Whether `instance` can be made beside `instances`."""
+    return legal(model, (*instances, instance))
+
+
+def creatable(model: GpuModel, instances: Iterable[Instance], *, blocked: Iterable[Placement] = ()) -> dict[str, int]:
+    """
+    Per profile, how many more instances of it alone fit now.
+
+    The sum over profiles is a sum of alternatives, never a capacity. Instances of profiles that the model does not
+    have, and `blocked` spans, occupy their slices and nothing else.
+    """
+    present = tuple(instances)
+    occupied = 0
+    for mask in (*(instance.mask for instance in present), *(span.mask for span in blocked)):
+        occupied |= mask
+    budget = resources_of(model).budget
+    left = [has - used for has, used in zip(budget, _used(model, present), strict=True)]
+    return {profile.name: _how_many(model, profile, occupied, left) for profile in model.profiles}
+
+
+def _how_many(model: GpuModel, profile: Profile, occupied: int, left: Sequence[int]) -> int:
+    use = resources_of(model).use[profile.name]
+    allowed = min(has // one for has, one in zip(left, use, strict=True) if one)
+    return max(0, min(disjoint(profile.placements, occupied), allowed))
+
+
+def disjoint(placements: Iterable[Placement], occupied: int) -> int:
+    """
+    The most of these placements that are free at the same time, beside the `occupied` slices.
+
+    Taking the one that ends first is exact for spans on a line.
+    """
+    count = 0
+    for placement in sorted(placements, key=lambda span: span.start + span.size):
+        if not occupied & placement.mask:
+            occupied |= placement.mask
+            count += 1
+    return count
+
+
+def engines_used(model: GpuModel, instances: Iterable[Instance]) -> Engines:
+    """What these instances use of each engine. Instances of unknown profiles count for nothing."""
+    total = Engines()
+    for instance in instances:
+        profile = model.profile(instance.profile)
+        if profile is not None:
+            total += profile.engines
+    return total
+
+
+def _used(model: GpuModel, instances: Iterable[Instance]) -> list[int]:
+    """What is used of each counted thing, in the order of `resources_of`."""
+    resources = resources_of(model)
+    used = [0] * len(resources.budget)
+    for instance in instances:
+        for at, more in enumerate(resources.use.get(instance.profile, ())):
+            used[at] += more
+    return used

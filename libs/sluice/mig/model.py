@@ -1,0 +1,112 @@
+"""
+What a GPU model allows, as plain values: profiles, where each may start, and what each uses up.
+
+The words follow the hardware: a *memory slice* is the unit of placement (8 on most models, 12 on some), a *compute
+slice* is the `g` of a profile's name. The two are never mixed. This module knows no layouts and reads no files.
+"""
+
+from collections.abc import Iterator
+from dataclasses import astuple, dataclass, field
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Placement:
+    """A span of memory slices: `size` of them from `start` on."""
+
+    start: int
+    size: int
+
+    @property
+    def mask(self) -> int:
+        """The span as bits: bit n is memory slice n."""
+        return ((1 << self.size) - 1) << self.start
+
+
+@dataclass(frozen=True, slots=True)
+class Engines:
+    """How many media and copy engines an instance has, or a GPU has in all."""
+
+    copy: int = 0
+    decode: int = 0
+    encode: int = 0
+    jpeg: int = 0
+    ofa: int = 0
+
+    def __iter__(self) -> Iterator[int]:
+        """The counts in the order of the fields."""
+        yield from (self.copy, self.decode, self.encode, self.jpeg, self.ofa)
+
+    def __add__(self, other: "Engines") -> "Engines":
+        """Both together."""
+        return Engines(*(mine + its for mine, its in zip(self, other, strict=True)))
+
+
+@dataclass(frozen=True, slots=True)
+class Profile:
+    """
+    One kind of instance. `memory_mib` in MiB, `multiprocessors` in SMs.
+
+    `profile_id` is what NVML's create and list calls take; `nvml_enum` is what NVML's profile query takes, and None
+    where only a live GPU's report is known. They are different numbers, and neither follows from the other.
+    """
+
+    name: str
+    profile_id: int
+    nvml_enum: int | None
+    compute_slices: int
+    memory_mib: int
+    multiprocessors: int
+    engines: Engines
+    max_instances: int
+    placements: tuple[Placement, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class GpuModel:
+    """
+    One GPU model. Equal models are interchangeable; the hash is computed once, since models key caches.
+
+    `key` names these very facts: two models that differ in anything have different keys. The first of `product_names`
+    is the one that devices report; the others are known to mean the same.
+    """
+
+    key: str
+    product_names: tuple[str, ...]
+    memory_mib: int
+    multiprocessors: int
+    memory_slices: int
+    compute_slices: int
+    profiles: tuple[Profile, ...]
+    _by_name: dict[str, Profile] = field(init=False, repr=False, compare=False)
+    _hash: int = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        """Prepare what is asked for often."""
+        object.__setattr__(self, "_by_name", {profile.name: profile for profile in self.profiles})
+        object.__setattr__(self, "_hash", hash((self.key, self.memory_mib, self.memory_slices, self.profiles)))
+
+    def __hash__(self) -> int:
+        """The hash computed at construction."""
+        return self._hash
+
+    def profile(self, name: str) -> Profile | None:
+        """The profile of that name, or None when this model has none."""
+        return self._by_name.get(name)
+
+    @property
+    def largest(self) -> Profile:
+        """The profile that is the whole GPU; of equals the first listed. Raises ValueError on a model without any."""
+        if not self.profiles:
+            raise ValueError(f"{self.key} has no MIG profiles")
+        return max(self.profiles, key=lambda profile: (profile.compute_slices, profile.memory_mib))
+
+    @property
+    def engines(self) -> Engines:
+        """
+        What the whole GPU has of each engine: the most that any one profile is given.
+
+        That is what the largest profile reports on every model of the catalog. The maximum is taken so that a profile
+        that a live GPU lists can never be impossible on the empty GPU.
+        """
+        counts = [astuple(profile.engines) for profile in self.profiles]
+        return Engines(*(max(column) for column in zip(*counts, strict=True)))

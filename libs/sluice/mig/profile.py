@@ -1,0 +1,62 @@
+"""
+The grammar of MIG profile names: `[<c>c.]<g>g.<memory>gb[<attributes>]`, for instance `1c.3g.20gb+me`.
+
+Source: NVIDIA MIG user guide, "GPU Instance Profiles" and "Compute Instance Profiles". A name alone does not say how
+much memory or how many SMs there are: that is the model's business (`1g.10gb` is three different things).
+"""
+
+import re
+from dataclasses import dataclass
+
+_NAME = re.compile(
+    r"(?:(?P<c>[1-9][0-9]?)c\.)?(?P<g>[1-9][0-9]?)g\.(?P<gb>0|[1-9][0-9]{0,3})gb"
+    r"(?P<attributes>(?:[+-][a-z]{1,8}(?:\.[a-z]{1,8})?(?:,[a-z]{1,8}(?:\.[a-z]{1,8})?)*){0,4})"
+)
+_ATTRIBUTES = re.compile(r"([+-])([^+-]+)")
+
+
+class ProfileNameError(ValueError):
+    """A text that is no profile name. Carries the `text`."""
+
+    def __init__(self, text: str, why: str) -> None:
+        """Say `why` the `text` is none."""
+        super().__init__(f"{text[:80]!r} is no MIG profile name: {why}")
+        self.text = text
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class ProfileName:
+    """
+    A profile name taken apart.
+
+    `slices` is the GPU instance's compute slices (the `g`), `compute_slices` those of the compute instance in it (the
+    `c`; the same number when the name does not say). `memory_gb` is the rounded figure in the name, not a size.
+    `attributes` keep their sign and order: `("+me",)`, `("-me",)`, `("+me.all",)`.
+    """
+
+    slices: int
+    memory_gb: int
+    compute_slices: int
+    attributes: tuple[str, ...] = ()
+
+    @classmethod
+    def parse(cls, text: str) -> "ProfileName":
+        """Take a name apart. Raises ProfileNameError."""
+        match = _NAME.fullmatch(text)
+        if match is None:
+            raise ProfileNameError(text, "expected for instance 3g.20gb, 1g.5gb+me or 1c.3g.20gb")
+        slices = int(match["g"])
+        compute_slices = int(match["c"]) if match["c"] else slices
+        if compute_slices > slices:
+            raise ProfileNameError(text, f"{compute_slices} compute slices in an instance of {slices}")
+        attributes = [
+            sign + name for sign, names in _ATTRIBUTES.findall(match["attributes"]) for name in names.split(",")
+        ]
+        if len(set(attributes)) != len(attributes):
+            raise ProfileNameError(text, "an attribute is said twice")
+        return cls(slices, int(match["gb"]), compute_slices, tuple(attributes))
+
+    def __str__(self) -> str:
+        """The name in the form that NVIDIA's tools print: no `c` when it says nothing new."""
+        prefix = "" if self.compute_slices == self.slices else f"{self.compute_slices}c."
+        return f"{prefix}{self.slices}g.{self.memory_gb}gb{''.join(self.attributes)}"
