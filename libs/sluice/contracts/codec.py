@@ -1,0 +1,57 @@
+"""
+Messages to bytes and back: JSON, so that a person can read the bus.
+
+What cannot be decoded is never an exception at a reader's place: it comes back as `Undecodable`, is set aside loudly
+and stops nothing.
+"""
+
+from dataclasses import dataclass
+
+import msgspec
+
+from sluice.contracts.messages import Envelope
+
+SCHEMA = 1
+"""Raised when a message changes so that an older reader would be wrong, not merely ignorant."""
+MESSAGE_BYTES_MAX = 1_000_000
+"""A NATS server's default `max_payload` is 1 MiB; headers need the rest."""
+
+_encoder = msgspec.json.Encoder()
+_decoder = msgspec.json.Decoder(Envelope)
+
+
+class MessageTooLargeError(ValueError):
+    """A message over MESSAGE_BYTES_MAX. Carries its `size_bytes`."""
+
+    def __init__(self, size_bytes: int) -> None:
+        """Keep the size for whoever reports it."""
+        super().__init__(f"a message of {size_bytes} bytes is over the limit of {MESSAGE_BYTES_MAX}")
+        self.size_bytes = size_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Undecodable:
+    """Bytes that are no message of ours (or of a schema we do not know), with the reason."""
+
+    why: str
+
+
+def encode(envelope: Envelope) -> bytes:
+    """The bytes of an envelope. Raises MessageTooLargeError."""
+    data = _encoder.encode(envelope)
+    if len(data) > MESSAGE_BYTES_MAX:
+        raise MessageTooLargeError(len(data))
+    return data
+
+
+def decode(data: bytes) -> Envelope | Undecodable:
+    """The envelope in `data`, or why there is none."""
+    if len(data) > MESSAGE_BYTES_MAX:
+        return Undecodable(f"{len(data)} bytes is over the limit of {MESSAGE_BYTES_MAX}")
+    try:
+        envelope = _decoder.decode(data)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        return Undecodable(str(error)[:300])
+    if envelope.schema > SCHEMA:
+        return Undecodable(f"schema {envelope.schema} is newer than {SCHEMA}, the newest this process knows")
+    return envelope

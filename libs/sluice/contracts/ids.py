@@ -1,0 +1,37 @@
+"""
+Names of things, each with its own type so that a node name is never passed where a request id belongs.
+
+Ids of requests and allocations become tokens of NATS subjects, so this module also says what a token may hold.
+"""
+
+import re
+from typing import NewType
+
+NodeName = NewType("NodeName", str)
+"""A Kubernetes node name, dots included: `gpu-1.example.internal`."""
+GpuUuid = NewType("GpuUuid", str)
+"""`GPU-<uuid>`, as NVML reports it. Everything about a GPU is keyed by it, never by its index."""
+RequestId = NewType("RequestId", str)
+"""The pod's UID (cluster), the UID kept for a manifest (folder), or random (`sluice run`)."""
+AllocationId = NewType("AllocationId", str)
+"""`<request>_<run of the deciding process>_<n>`: never used twice, so a word about one is never about another."""
+SourceName = NewType("SourceName", str)
+"""Who asks: one pod-watcher, one manifest folder, one `sluice run`."""
+RunId = NewType("RunId", str)
+"""One life of one process. A restarted process has another."""
+OperationId = NewType("OperationId", str)
+"""One guarded write, the same over all its attempts (PROTOCOL W3 compares these)."""
+Incarnation = NewType("Incarnation", str)
+"""One life of the broker's data: the first sequence of the BOOK stream. A wiped broker begins another."""
+
+_TOKEN = re.compile(r"[A-Za-z0-9_-]{1,253}")
+
+
+def is_token(text: str) -> bool:
+    """Whether `text` can stand as one token of a subject: letters, digits, `-` and `_`, 1 to 253 of them (a Kubernetes name)."""
+    return _TOKEN.fullmatch(text) is not None
+
+
+def allocation_id(request: RequestId, run: RunId, number: int) -> AllocationId:
+    """The id of the `number`-th allocation that the process `run` decides, for `request`."""
+    return AllocationId(f"{request}_{run}_{number}")

@@ -1,0 +1,91 @@
+"""
+Why a request is refused or waits, as data.
+
+A refusal is for what no known model and no configured limit could satisfy, or what is wrong in itself; everything
+else waits, with reasons. The reason is one word for machines, the message one sentence for people.
+"""
+
+from enum import StrEnum
+
+import msgspec
+
+
+class RefusalReason(StrEnum):
+    """Why a request can never be served as it is written."""
+
+    NOT_YAML = "NotYaml"
+    NOT_A_POD = "NotAPod"
+    INVALID_VALUE = "InvalidValue"
+    OUT_OF_RANGE = "OutOfRange"
+    CONTRADICTION = "Contradiction"
+    UNKNOWN_KEY = "UnknownKey"
+    UNKNOWN_CONTAINER = "UnknownContainer"
+    UNKNOWN_PROFILE = "UnknownProfile"
+    TOO_LARGE = "TooLarge"
+    UNSUPPORTED_MODE = "UnsupportedMode"
+    NOTHING_ASKED = "NothingAsked"
+    DUPLICATE_POD = "DuplicatePod"
+
+
+class Refusal(msgspec.Struct, frozen=True, kw_only=True):
+    """
+    One clear refusal: which `field` holds which `value`, and what would be right (`allowed`).
+
+    `field` is spelled as the person wrote it (an annotation key, a path in a manifest).
+    """
+
+    reason: RefusalReason
+    message: str
+    field: str = ""
+    value: str = ""
+    allowed: str = ""
+
+    def sentence(self) -> str:
+        """The refusal as a person reads it."""
+        where = f"{self.field} = {shorten(self.value)!r}: " if self.field else ""
+        right = f" (allowed: {self.allowed})" if self.allowed else ""
+        return f"{where}{self.message}{right}"
+
+
+class WaitReason(StrEnum):
+    """Why a request waits. Each also names the word that people already search for (`KNOWN_AS`)."""
+
+    NO_NODE_CAN_FIT = "NoNodeCanFit"
+    NO_NODES = "NoNodes"
+    NODE_NOT_OPEN = "NodeNotOpen"
+    NODE_STALE = "NodeStale"
+    NODE_CORDONED = "NodeCordoned"
+    GPU_UNHEALTHY = "GpuUnhealthy"
+    GPU_MODE_NOT_FIT = "GpuModeNotFit"
+    GPU_NO_SUCH_PROFILE = "GpuNoSuchProfile"
+    GPU_LAYOUT_FULL = "GpuLayoutFull"
+    GPU_ENGINES_USED_UP = "GpuEnginesUsedUp"
+    GPU_AVOIDED = "GpuAvoided"
+    TOO_FEW_GPUS_ON_NODE = "TooFewGpusOnNode"
+
+
+KNOWN_AS = {
+    WaitReason.NODE_CORDONED: "CardCordoned",
+    WaitReason.GPU_UNHEALTHY: "CardNotHealth",
+    WaitReason.GPU_MODE_NOT_FIT: "ModeNotFit",
+    WaitReason.GPU_NO_SUCH_PROFILE: "CardTypeMismatch",
+    WaitReason.GPU_LAYOUT_FULL: "CardMigTopologyInfeasible",
+    WaitReason.GPU_ENGINES_USED_UP: "CardMigTopologyInfeasible",
+    WaitReason.TOO_FEW_GPUS_ON_NODE: "CardInsufficientMemory",
+}
+"""The word that users of other schedulers of this field know for the same thing."""
+
+
+class ReasonCount(msgspec.Struct, frozen=True, kw_only=True):
+    """How many GPUs (or nodes) of one class could not serve a request, and why."""
+
+    reason: WaitReason
+    count: int
+    of: str
+    """The class counted: a GPU model, or `nodes`."""
+    known_as: str = ""
+
+
+def shorten(text: str, limit: int = 120) -> str:
+    """At most `limit` characters of an outside text, with its real length said when it is cut."""
+    return text if len(text) <= limit else f"{text[:limit]}... ({len(text)} characters)"

@@ -1,0 +1,100 @@
+"""
+Who may do what on the bus: the exact NATS allow-lists of every role, derived from the nouns.
+
+Allow-lists only (deny rules have been got round, see NATS security note 2026-18), never `$JS.>`, and an inbox of its
+own for each user, for a shared one lets every user read every other's answers. A node's agent may write its own node's
+subjects and use its own durable, and may not make a consumer: one with a `deliver_subject` makes the server itself
+write elsewhere. What no broker rule can check (a guard that does not cover the written subject) is not here either.
+"""
+
+from dataclasses import dataclass
+
+from sluice.contracts.exchange import Stream
+from sluice.contracts.ids import NodeName
+from sluice.contracts.streams import NOUNS, Noun, Role, consumer_of
+from sluice.contracts.subjects import node_token
+
+_API = "$JS.API"
+
+
+@dataclass(frozen=True, slots=True)
+class Rights:
+    """What one user of the bus may publish to and subscribe to. Everything else is denied."""
+
+    user: str
+    publish: tuple[str, ...]
+    subscribe: tuple[str, ...]
+
+
+def user_of(role: Role, node: NodeName | None = None) -> str:
+    """The name of a role's user: `allocator`, `node-agent.gpu-1_example`. Agents have one for each node."""
+    if (role is Role.NODE_AGENT) != (node is not None):
+        raise ValueError(f"{role}: node agents, and only they, are users of a node")
+    return f"{role.value}.{node_token(node)}" if node is not None else role.value
+
+
+def inbox_prefix(user: str) -> str:
+    """Where a user gets its answers. No other user may listen there."""
+    return f"_INBOX_{user.replace('.', '_')}"
+
+
+def rights_of(role: Role, node: NodeName | None = None) -> Rights:
+    """The rights of one user; `node` for a node's agent."""
+    user = user_of(role, node)
+    if node is not None:
+        publish = _agent(node)
+    else:
+        publish = [f"sluice.{noun.kind}.>" for noun in NOUNS if role in noun.writers]
+        for stream in _read_by(role):
+            publish += _reading(stream)
+        if role in {Role.ALLOCATOR, Role.ADMINISTRATOR}:
+            publish += _declaring()
+    return Rights(user, tuple(dict.fromkeys(publish)), (f"{inbox_prefix(user)}.>",))
+
+
+def _read_by(role: Role) -> list[Stream]:
+    streams = [stream for stream in (Stream.BOOK, Stream.STATE) if any(_reads(role, noun, stream) for noun in NOUNS)]
+    return [*streams, Stream.HISTORY] if role in {Role.CONSOLE, Role.OPERATOR} else streams
+
+
+def _reads(role: Role, noun: Noun, stream: Stream) -> bool:
+    return noun.stream is stream and role in noun.readers
+
+
+def _reading(stream: Stream) -> list[str]:
+    """
+    To read a stream: ask about it, make a consumer, pull from it, get single values.
+
+    No right to delete consumers: unused ones vanish by themselves, and agents' durables must not be deletable.
+    """
+    return [
+        f"{_API}.STREAM.INFO.{stream}",
+        f"{_API}.CONSUMER.CREATE.{stream}.>",
+        f"{_API}.CONSUMER.MSG.NEXT.{stream}.>",
+        f"{_API}.DIRECT.GET.{stream}.>",
+    ]
+
+
+def _declaring() -> list[str]:
+    """To make streams and the agents' durables where they are missing; not to change or delete any."""
+    each = [f"{_API}.STREAM.{verb}.{stream}" for stream in Stream for verb in ("INFO", "CREATE")]
+    book = Stream.BOOK
+    return [*each, f"{_API}.CONSUMER.CREATE.{book}.>", f"{_API}.CONSUMER.INFO.{book}.>"]
+
+
+def _agent(node: NodeName) -> list[str]:
+    """To read its own ledger by its durable, and to write and read back its own words."""
+    consumer = consumer_of(node)
+    words = [
+        f"sluice.{noun.kind}.{node_token(node)}{'.>' if len(noun.key) > 1 else ''}"
+        for noun in NOUNS
+        if Role.NODE_AGENT in noun.writers
+    ]
+    return [
+        *words,
+        *(f"{_API}.DIRECT.GET.{Stream.STATE}.{word}" for word in words),
+        f"{_API}.CONSUMER.INFO.{Stream.BOOK}.{consumer}",
+        f"{_API}.CONSUMER.RESET.{Stream.BOOK}.{consumer}",
+        f"{_API}.CONSUMER.MSG.NEXT.{Stream.BOOK}.{consumer}",
+        f"$JS.ACK.{Stream.BOOK}.{consumer}.>",
+    ]

@@ -1,0 +1,143 @@
+"""A fleet file with a mistake must say which node, which key, what was written and what would be right."""
+
+import contextlib
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sluice.contracts.fleet import FleetError, FleetNode, parse_fleet
+from sluice.mig.catalog import find
+
+WHOLE = """
+[[node]]
+name = "gpu-1.example.internal"
+cpu_cores = 31.5
+memory_mib = 262144
+labels = { "topology.kubernetes.io/zone" = "a" }
+gpus = [{ model = "NVIDIA A100-PCIE-40GB", count = 2, mig = true }, { model = "a30-24gb", mig = false }]
+
+[node.timing]
+create_ms = 10
+destroy_ms = 20
+
+[node.faults]
+in_use_times = 2
+slow = 1.5
+gpu_lost = true
+
+[[node]]
+name = "small"
+count = 3
+gpus = [{ model = "A30" }]
+
+[[node]]
+name = "no-gpus"
+"""
+
+
+def test_a_whole_fleet_is_read_as_written() -> None:
+    """What a person describes is what is simulated."""
+    fleet = parse_fleet(WHOLE, origin="fleet.toml")
+    assert [node.name for node in fleet.nodes] == [
+        "gpu-1.example.internal",
+        "small-0",
+        "small-1",
+        "small-2",
+        "no-gpus",
+    ]
+    first = fleet.nodes[0]
+    assert (first.cpu_cores, first.memory_mib, first.create_ms, first.destroy_ms) == (31.5, 262_144, 10, 20)
+    assert first.labels == {"topology.kubernetes.io/zone": "a"}
+    assert first.faults == {"in_use_times": 2, "slow": 1.5, "gpu_lost": True}
+    assert [(gpus.model, gpus.product_name, gpus.count, gpus.mig) for gpus in first.gpus] == [
+        (find("a100-40gb"), "NVIDIA A100-PCIE-40GB", 2, True),
+        (find("a30-24gb"), "NVIDIA A30", 1, False),
+    ]
+    assert fleet.node("small-1") == replace(fleet.nodes[1], name=fleet.nodes[2].name)
+    assert fleet.node("small") is None
+
+
+def test_a_short_description_is_enough() -> None:
+    """A name is all that a node needs; everything else has a stated default."""
+    (node,) = parse_fleet('[[node]]\nname = "a"\n', origin="fleet.toml").nodes
+    assert node == FleetNode(node.name, 64.0, 524_288, {}, (), 150, 100, {})
+
+
+def test_the_example_fleet_works() -> None:
+    """The first thing a new user runs."""
+    path = Path(__file__).parents[4] / "examples" / "fleet.toml"
+    fleet = parse_fleet(path.read_text(encoding="utf-8"), origin=str(path))
+    assert len(fleet.nodes) == 2
+
+
+def in_node(line: str) -> str:
+    """A node with one more line."""
+    return f'[[node]]\nname = "gpu-1"\n{line}\n'
+
+
+@pytest.mark.parametrize(
+    ("text", "at", "value", "right"),
+    [
+        ("x", "", "(not given)", "not TOML"),
+        ("a = " + "[" * 5000, "", "(not given)", "not TOML"),
+        ("a = " + "1" * 5000, "", "(not given)", "not TOML"),
+        ("", "node", "(not given)", "at least one node"),
+        ("node = 3", "node", "3", "must be a list of tables"),
+        ("nodes = []", "nodes", "[]", "known here: node"),
+        ("[[node]]", "node[1].name", "(not given)", "must be a text"),
+        ('[[node]]\nname = ""', "node[1].name", '""', "must be a text"),
+        ('[[node]]\nname = "Gpu_1"', "node 1 (Gpu_1).name", '"Gpu_1"', "a-z, 0-9, '-' and '.'"),
+        ('[[node]]\nname = "a..b"', "node 1 (a..b).name", '"a..b"', "no Kubernetes node name"),
+        ('[[node]]\nname = "-a"', "node 1 (-a).name", '"-a"', "no Kubernetes node name"),
+        (in_node("") + in_node(""), "node[2].name", '"gpu-1"', "two nodes are called gpu-1"),
+        (in_node("count = 2") + '[[node]]\nname = "gpu-1-1"', "node[2].name", '"gpu-1-1"', "must be its own"),
+        (in_node("gpu = []"), "node 1 (gpu-1).gpu", "[]", "known here: name, count, cpu_cores"),
+        (in_node("count = 0"), "node 1 (gpu-1).count", "0", "a whole number from 1 to 10000"),
+        (in_node("count = true"), "node 1 (gpu-1).count", "true", "a whole number from 1 to 10000"),
+        (in_node("cpu_cores = nan"), "node 1 (gpu-1).cpu_cores", "nan", "a number from 0.001"),
+        (in_node('cpu_cores = "8"'), "node 1 (gpu-1).cpu_cores", '"8"', "a number from 0.001"),
+        (in_node("memory_mib = 1.5"), "node 1 (gpu-1).memory_mib", "1.5", "a whole number from 1"),
+        (in_node("labels = 1"), "node 1 (gpu-1).labels", "1", "must be a table"),
+        (in_node("labels = {a = 1}"), "node 1 (gpu-1).labels.a", "1", "must be a text"),
+        (in_node("timing = {create = 1}"), "node 1 (gpu-1).timing.create", "1", "known here: create_ms, destroy_ms"),
+        (in_node("timing = {create_ms = -1}"), "node 1 (gpu-1).timing.create_ms", "-1", "from 0 to 600000"),
+        (in_node("faults = {a = []}"), "node 1 (gpu-1).faults.a", "[]", "a number, a text, or true or false"),
+        (in_node("gpus = 2"), "node 1 (gpu-1).gpus", "2", "must be a list of tables"),
+        (in_node("gpus = [{}]"), "node 1 (gpu-1).gpus[1].model", "(not given)", "must be a text"),
+        (in_node('gpus = [{model = "A1000"}]'), "node 1 (gpu-1).gpus[1].model", '"A1000"', "known: a100-40gb (NVIDIA"),
+        (in_node('gpus = [{model = "A30", mig = 1}]'), "node 1 (gpu-1).gpus[1].mig", "1", "true or false"),
+        (in_node('gpus = [{model = "A30", x = 1}]'), "node 1 (gpu-1).gpus[1].x", "1", "known here: model, count, mig"),
+        (in_node('gpus = [{model = "A30", count = 65}]'), "node 1 (gpu-1).gpus[1].count", "65", "from 1 to 64"),
+    ],
+)
+def test_a_mistake_is_named_where_it_is(text: str, at: str, value: str, right: str) -> None:
+    """A person must be able to mend the file from the one sentence they are shown."""
+    with pytest.raises(FleetError) as caught:
+        parse_fleet(text, origin="fleet.toml")
+    error = caught.value
+    assert (error.origin, error.field, error.value) == ("fleet.toml", at, value)
+    assert right in error.message
+    assert str(error).startswith("fleet.toml: ")
+    assert len(str(error)) < 1000
+
+
+def test_too_much_is_refused_before_it_is_built() -> None:
+    """A slip of the finger in a count must not fill the machine's memory."""
+    half = '{ model = "A30", count = 33 }'
+    with pytest.raises(FleetError, match="at most 64 GPUs on one node"):
+        parse_fleet(in_node(f"gpus = [{half}, {half}]"), origin="fleet.toml")
+    with pytest.raises(FleetError, match="at most 10000 nodes in one fleet"):
+        parse_fleet(in_node("count = 9999") + '[[node]]\nname = "b"\ncount = 9999\n', origin="fleet.toml")
+    with pytest.raises(FleetError, match=r"300 characters.*no Kubernetes node name"):
+        parse_fleet(f'[[node]]\nname = "{"a" * 300}"', origin="fleet.toml")
+
+
+@given(text=st.text(max_size=60))
+def test_any_text_is_a_fleet_or_one_clear_error(text: str) -> None:
+    """The file is outside input: nothing but FleetError may come out."""
+    for document in (text, f"[[node]]\nname = {text}", f'[[node]]\nname = "a"\n{text}'):
+        with contextlib.suppress(FleetError):
+            assert parse_fleet(document, origin="fleet.toml").nodes
