@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 from sluice.contracts.exchange import Stream
 from sluice.contracts.ids import NodeName
-from sluice.contracts.streams import NOUNS, Noun, Role, consumer_of
-from sluice.contracts.subjects import node_token
+from sluice.contracts.streams import NOUNS, UNRECORDED_KINDS, Noun, Role, consumer_of
+from sluice.contracts.subjects import HISTORY_PREFIX, node_token
 
 _API = "$JS.API"
 
@@ -44,12 +44,23 @@ def rights_of(role: Role, node: NodeName | None = None) -> Rights:
     if node is not None:
         publish = _agent(node)
     else:
-        publish = [f"sluice.{noun.kind}.>" for noun in NOUNS if role in noun.writers]
+        publish = _with_copies([_words(noun) for noun in NOUNS if role in noun.writers])
         for stream in _read_by(role):
             publish += _reading(stream)
         if role in {Role.ALLOCATOR, Role.ADMINISTRATOR}:
             publish += _declaring()
     return Rights(user, tuple(dict.fromkeys(publish)), (f"{inbox_prefix(user)}.>",))
+
+
+def _words(noun: Noun, *first: str) -> str:
+    """The subjects of a noun, no token deeper; `first` are the parts of the key that are fixed."""
+    return ".".join(("sluice", noun.kind, *first, *("*" for _ in noun.key[len(first) :])))
+
+
+def _with_copies(words: list[str]) -> list[str]:
+    """What may be said may be copied to HISTORY."""
+    recorded = [word for word in words if word.split(".")[1] not in UNRECORDED_KINDS]
+    return [*words, *(f"{HISTORY_PREFIX}{word}" for word in recorded)]
 
 
 def _read_by(role: Role) -> list[Stream]:
@@ -85,13 +96,9 @@ def _declaring() -> list[str]:
 def _agent(node: NodeName) -> list[str]:
     """To read its own ledger by its durable, and to write and read back its own words."""
     consumer = consumer_of(node)
-    words = [
-        f"sluice.{noun.kind}.{node_token(node)}{'.>' if len(noun.key) > 1 else ''}"
-        for noun in NOUNS
-        if Role.NODE_AGENT in noun.writers
-    ]
+    words = [_words(noun, node_token(node)) for noun in NOUNS if Role.NODE_AGENT in noun.writers]
     return [
-        *words,
+        *_with_copies(words),
         *(f"{_API}.DIRECT.GET.{Stream.STATE}.{word}" for word in words),
         f"{_API}.CONSUMER.INFO.{Stream.BOOK}.{consumer}",
         f"{_API}.CONSUMER.RESET.{Stream.BOOK}.{consumer}",
