@@ -1,0 +1,184 @@
+from google.protobuf.internal import containers as _containers
+from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from collections.abc import Iterable as _Iterable, Mapping as _Mapping
+from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
+
+DESCRIPTOR: _descriptor.FileDescriptor
+
+class SliceState(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    SLICE_STATE_UNSPECIFIED: _ClassVar[SliceState]
+    SLICE_STATE_PLANNED: _ClassVar[SliceState]
+    SLICE_STATE_MAKING: _ClassVar[SliceState]
+    SLICE_STATE_READY: _ClassVar[SliceState]
+    SLICE_STATE_FAILED: _ClassVar[SliceState]
+    SLICE_STATE_DEGRADED: _ClassVar[SliceState]
+    SLICE_STATE_UNMAKING: _ClassVar[SliceState]
+    SLICE_STATE_QUARANTINED: _ClassVar[SliceState]
+SLICE_STATE_UNSPECIFIED: SliceState
+SLICE_STATE_PLANNED: SliceState
+SLICE_STATE_MAKING: SliceState
+SLICE_STATE_READY: SliceState
+SLICE_STATE_FAILED: SliceState
+SLICE_STATE_DEGRADED: SliceState
+SLICE_STATE_UNMAKING: SliceState
+SLICE_STATE_QUARANTINED: SliceState
+
+class NodeSnapshot(_message.Message):
+    __slots__ = ("node", "boot_id", "agent_run", "generation", "driver_version", "gpus", "slices")
+    NODE_FIELD_NUMBER: _ClassVar[int]
+    BOOT_ID_FIELD_NUMBER: _ClassVar[int]
+    AGENT_RUN_FIELD_NUMBER: _ClassVar[int]
+    GENERATION_FIELD_NUMBER: _ClassVar[int]
+    DRIVER_VERSION_FIELD_NUMBER: _ClassVar[int]
+    GPUS_FIELD_NUMBER: _ClassVar[int]
+    SLICES_FIELD_NUMBER: _ClassVar[int]
+    node: str
+    boot_id: str
+    agent_run: str
+    generation: int
+    driver_version: str
+    gpus: _containers.RepeatedCompositeFieldContainer[Gpu]
+    slices: _containers.RepeatedCompositeFieldContainer[SliceReport]
+    def __init__(self, node: _Optional[str] = ..., boot_id: _Optional[str] = ..., agent_run: _Optional[str] = ..., generation: _Optional[int] = ..., driver_version: _Optional[str] = ..., gpus: _Optional[_Iterable[_Union[Gpu, _Mapping]]] = ..., slices: _Optional[_Iterable[_Union[SliceReport, _Mapping]]] = ...) -> None: ...
+
+class Gpu(_message.Message):
+    __slots__ = ("uuid", "index", "model", "memory_mib", "multiprocessors", "mig_enabled", "memory_slices", "compute_slices", "profiles", "instances", "creatable", "healthy", "health_message", "quarantined")
+    class CreatableEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: int
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[int] = ...) -> None: ...
+    UUID_FIELD_NUMBER: _ClassVar[int]
+    INDEX_FIELD_NUMBER: _ClassVar[int]
+    MODEL_FIELD_NUMBER: _ClassVar[int]
+    MEMORY_MIB_FIELD_NUMBER: _ClassVar[int]
+    MULTIPROCESSORS_FIELD_NUMBER: _ClassVar[int]
+    MIG_ENABLED_FIELD_NUMBER: _ClassVar[int]
+    MEMORY_SLICES_FIELD_NUMBER: _ClassVar[int]
+    COMPUTE_SLICES_FIELD_NUMBER: _ClassVar[int]
+    PROFILES_FIELD_NUMBER: _ClassVar[int]
+    INSTANCES_FIELD_NUMBER: _ClassVar[int]
+    CREATABLE_FIELD_NUMBER: _ClassVar[int]
+    HEALTHY_FIELD_NUMBER: _ClassVar[int]
+    HEALTH_MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    QUARANTINED_FIELD_NUMBER: _ClassVar[int]
+    uuid: str
+    index: int
+    model: str
+    memory_mib: int
+    multiprocessors: int
+    mig_enabled: bool
+    memory_slices: int
+    compute_slices: int
+    profiles: _containers.RepeatedCompositeFieldContainer[Profile]
+    instances: _containers.RepeatedCompositeFieldContainer[Instance]
+    creatable: _containers.ScalarMap[str, int]
+    healthy: bool
+    health_message: str
+    quarantined: _containers.RepeatedCompositeFieldContainer[Placement]
+    def __init__(self, uuid: _Optional[str] = ..., index: _Optional[int] = ..., model: _Optional[str] = ..., memory_mib: _Optional[int] = ..., multiprocessors: _Optional[int] = ..., mig_enabled: _Optional[bool] = ..., memory_slices: _Optional[int] = ..., compute_slices: _Optional[int] = ..., profiles: _Optional[_Iterable[_Union[Profile, _Mapping]]] = ..., instances: _Optional[_Iterable[_Union[Instance, _Mapping]]] = ..., creatable: _Optional[_Mapping[str, int]] = ..., healthy: _Optional[bool] = ..., health_message: _Optional[str] = ..., quarantined: _Optional[_Iterable[_Union[Placement, _Mapping]]] = ...) -> None: ...
+
+class Placement(_message.Message):
+    __slots__ = ("start", "size")
+    START_FIELD_NUMBER: _ClassVar[int]
+    SIZE_FIELD_NUMBER: _ClassVar[int]
+    start: int
+    size: int
+    def __init__(self, start: _Optional[int] = ..., size: _Optional[int] = ...) -> None: ...
+
+class Profile(_message.Message):
+    __slots__ = ("name", "profile_id", "compute_slices", "memory_mib", "multiprocessors", "copy_engines", "decoders", "encoders", "jpegs", "ofas", "max_instances", "placements")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    PROFILE_ID_FIELD_NUMBER: _ClassVar[int]
+    COMPUTE_SLICES_FIELD_NUMBER: _ClassVar[int]
+    MEMORY_MIB_FIELD_NUMBER: _ClassVar[int]
+    MULTIPROCESSORS_FIELD_NUMBER: _ClassVar[int]
+    COPY_ENGINES_FIELD_NUMBER: _ClassVar[int]
+    DECODERS_FIELD_NUMBER: _ClassVar[int]
+    ENCODERS_FIELD_NUMBER: _ClassVar[int]
+    JPEGS_FIELD_NUMBER: _ClassVar[int]
+    OFAS_FIELD_NUMBER: _ClassVar[int]
+    MAX_INSTANCES_FIELD_NUMBER: _ClassVar[int]
+    PLACEMENTS_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    profile_id: int
+    compute_slices: int
+    memory_mib: int
+    multiprocessors: int
+    copy_engines: int
+    decoders: int
+    encoders: int
+    jpegs: int
+    ofas: int
+    max_instances: int
+    placements: _containers.RepeatedCompositeFieldContainer[Placement]
+    def __init__(self, name: _Optional[str] = ..., profile_id: _Optional[int] = ..., compute_slices: _Optional[int] = ..., memory_mib: _Optional[int] = ..., multiprocessors: _Optional[int] = ..., copy_engines: _Optional[int] = ..., decoders: _Optional[int] = ..., encoders: _Optional[int] = ..., jpegs: _Optional[int] = ..., ofas: _Optional[int] = ..., max_instances: _Optional[int] = ..., placements: _Optional[_Iterable[_Union[Placement, _Mapping]]] = ...) -> None: ...
+
+class Instance(_message.Message):
+    __slots__ = ("gi_id", "profile", "start", "size", "uuid", "allocation")
+    GI_ID_FIELD_NUMBER: _ClassVar[int]
+    PROFILE_FIELD_NUMBER: _ClassVar[int]
+    START_FIELD_NUMBER: _ClassVar[int]
+    SIZE_FIELD_NUMBER: _ClassVar[int]
+    UUID_FIELD_NUMBER: _ClassVar[int]
+    ALLOCATION_FIELD_NUMBER: _ClassVar[int]
+    gi_id: int
+    profile: str
+    start: int
+    size: int
+    uuid: str
+    allocation: str
+    def __init__(self, gi_id: _Optional[int] = ..., profile: _Optional[str] = ..., start: _Optional[int] = ..., size: _Optional[int] = ..., uuid: _Optional[str] = ..., allocation: _Optional[str] = ...) -> None: ...
+
+class SliceReport(_message.Message):
+    __slots__ = ("booking", "revision", "state", "revoked")
+    BOOKING_FIELD_NUMBER: _ClassVar[int]
+    REVISION_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    REVOKED_FIELD_NUMBER: _ClassVar[int]
+    booking: Booking
+    revision: int
+    state: SliceState
+    revoked: bool
+    def __init__(self, booking: _Optional[_Union[Booking, _Mapping]] = ..., revision: _Optional[int] = ..., state: _Optional[_Union[SliceState, str]] = ..., revoked: _Optional[bool] = ...) -> None: ...
+
+class Booking(_message.Message):
+    __slots__ = ("allocation", "request", "request_revision", "source", "owner", "namespace", "name", "node", "devices")
+    ALLOCATION_FIELD_NUMBER: _ClassVar[int]
+    REQUEST_FIELD_NUMBER: _ClassVar[int]
+    REQUEST_REVISION_FIELD_NUMBER: _ClassVar[int]
+    SOURCE_FIELD_NUMBER: _ClassVar[int]
+    OWNER_FIELD_NUMBER: _ClassVar[int]
+    NAMESPACE_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    NODE_FIELD_NUMBER: _ClassVar[int]
+    DEVICES_FIELD_NUMBER: _ClassVar[int]
+    allocation: str
+    request: str
+    request_revision: int
+    source: str
+    owner: str
+    namespace: str
+    name: str
+    node: str
+    devices: _containers.RepeatedCompositeFieldContainer[DeviceGrant]
+    def __init__(self, allocation: _Optional[str] = ..., request: _Optional[str] = ..., request_revision: _Optional[int] = ..., source: _Optional[str] = ..., owner: _Optional[str] = ..., namespace: _Optional[str] = ..., name: _Optional[str] = ..., node: _Optional[str] = ..., devices: _Optional[_Iterable[_Union[DeviceGrant, _Mapping]]] = ...) -> None: ...
+
+class DeviceGrant(_message.Message):
+    __slots__ = ("container", "gpu", "profile", "start", "size")
+    CONTAINER_FIELD_NUMBER: _ClassVar[int]
+    GPU_FIELD_NUMBER: _ClassVar[int]
+    PROFILE_FIELD_NUMBER: _ClassVar[int]
+    START_FIELD_NUMBER: _ClassVar[int]
+    SIZE_FIELD_NUMBER: _ClassVar[int]
+    container: str
+    gpu: str
+    profile: str
+    start: int
+    size: int
+    def __init__(self, container: _Optional[str] = ..., gpu: _Optional[str] = ..., profile: _Optional[str] = ..., start: _Optional[int] = ..., size: _Optional[int] = ...) -> None: ...

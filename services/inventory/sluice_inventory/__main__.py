@@ -1,0 +1,20 @@
+"""Puts the inventory together and runs it. `python -m sluice_inventory`, or `sluice-inventory`."""
+
+import os
+import sys
+
+from sluice.runtime.service import run
+from sluice.runtime.settings import load
+from sluice_inventory.settings import InventorySettings
+from sluice_inventory.shell.app import serve
+
+
+def main() -> int:
+    """Run until told to stop. Returns the exit code."""
+    return run(
+        serve, lambda: load(InventorySettings, service="inventory", config=None, environ=os.environ), "inventory"
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,231 @@
+"""
+What is counted: per GPU what is created, creatable, in use, foreign and quarantined; and the sums over the fleet.
+
+Pure functions of one snapshot. A memory slice is in use when an instance lies on it (ours or foreign), when the node's
+journal has booked it, or when it is quarantined; slices on which two of these lie count once. `creatable` is what the
+agent reported: a sum of alternatives, never what is free.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from enum import StrEnum
+
+from sluice.contracts.ids import GpuUuid, NodeName
+from sluice.contracts.messages import (
+    DeviceGrant,
+    GpuReport,
+    InstanceReport,
+    NodeInventory,
+    NodeSnapshot,
+    PlacementReport,
+    SliceReport,
+)
+
+
+class SlotState(StrEnum):
+    """What a span that is not free is taken by."""
+
+    ORDERED = "ordered"
+    """Booked on the node, the instance is not there (yet)."""
+    IN_USE = "in_use"
+    RETURNING = "returning"
+    """Revoked, the place is not free yet."""
+    QUARANTINED = "quarantined"
+    FOREIGN = "foreign"
+    BROKEN = "broken"
+    """Booked, but the slice failed or was lost."""
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """A span (memory slices) of a GPU that is not free, and whose it is. `owner` is None when nobody is known."""
+
+    start: int
+    size: int
+    state: SlotState
+    profile: str | None = None
+    """None for a whole GPU without MIG, and for a quarantined span without an instance."""
+    uuid: str = ""
+    allocation: str = ""
+    owner: SliceReport | None = None
+    container: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class GpuUse:
+    """One physical GPU: its report and what follows from it. `created` are the instances of ours, per profile."""
+
+    gpu: GpuReport
+    slots: tuple[Slot, ...]
+    slices_total: int
+    slices_in_use: int
+    created: dict[str, int]
+    foreign: int
+    quarantined: int
+
+    @property
+    def creatable_total(self) -> int:
+        """How many instances of any one profile could be added, summed over the profiles."""
+        return sum(self.gpu.creatable.values())
+
+    @property
+    def allocated_fraction(self) -> float:
+        """Memory slices in use of all that the GPU has, from 0 to 1."""
+        return self.slices_in_use / self.slices_total
+
+
+@dataclass(frozen=True, slots=True)
+class NodeUse:
+    """One node's inventory and the use of its GPUs, in the order of their index."""
+
+    name: NodeName
+    inventory: NodeInventory
+    gpus: tuple[GpuUse, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class FleetUse:
+    """Sums over nodes. What is creatable counts healthy GPUs of nodes that are not stale: what could be made now."""
+
+    nodes: int
+    nodes_stale: int
+    gpus: int
+    gpus_unhealthy: int
+    slices_total: int
+    slices_in_use: int
+    created: dict[str, int]
+    foreign: int
+    quarantined: int
+    creatable: dict[str, int]
+
+    @property
+    def creatable_total(self) -> int:
+        """The sum over all profiles and GPUs."""
+        return sum(self.creatable.values())
+
+
+def uses(snapshot: NodeSnapshot) -> tuple[GpuUse, ...]:
+    """The use of each GPU of a node, in the order of index and UUID."""
+    booked: dict[GpuUuid, list[tuple[DeviceGrant, SliceReport]]] = {}
+    for report in snapshot.slices:
+        for device in report.booking.devices:
+            booked.setdefault(device.gpu, []).append((device, report))
+    gpus = sorted(snapshot.gpus, key=lambda gpu: (gpu.index, gpu.uuid))
+    return tuple(use_of(gpu, booked.get(gpu.uuid, ())) for gpu in gpus)
+
+
+def use_of(gpu: GpuReport, booked: Iterable[tuple[DeviceGrant, SliceReport]]) -> GpuUse:
+    """The use of one GPU, given the devices of the node's journal that lie on it."""
+    slots = _slots(gpu, list(booked))
+    total = max(1, gpu.memory_slices)
+    taken = {unit for slot in slots for unit in range(max(0, slot.start), min(total, slot.start + slot.size))}
+    return GpuUse(
+        gpu=gpu,
+        slots=slots,
+        slices_total=total,
+        slices_in_use=len(taken),
+        created=_per_profile(instance for instance in gpu.instances if instance.allocation is not None),
+        foreign=sum(instance.allocation is None for instance in gpu.instances),
+        quarantined=sum(slot.state is SlotState.QUARANTINED for slot in slots),
+    )
+
+
+def fleet_use(nodes: Iterable[NodeUse]) -> FleetUse:
+    """The sums over `nodes`."""
+    known = list(nodes)
+    gpus = [use for node in known for use in node.gpus]
+    usable = [use for node in known if not node.inventory.stale for use in node.gpus if use.gpu.healthy]
+    return FleetUse(
+        nodes=len(known),
+        nodes_stale=sum(node.inventory.stale for node in known),
+        gpus=len(gpus),
+        gpus_unhealthy=sum(not use.gpu.healthy for use in gpus),
+        slices_total=sum(use.slices_total for use in gpus),
+        slices_in_use=sum(use.slices_in_use for use in gpus),
+        created=_sum(use.created for use in gpus),
+        foreign=sum(use.foreign for use in gpus),
+        quarantined=sum(use.quarantined for use in gpus),
+        creatable=_sum(use.gpu.creatable for use in usable),
+    )
+
+
+# -- slots --------------------------------------------------------------------------------------------------------
+
+
+def _slots(gpu: GpuReport, booked: list[tuple[DeviceGrant, SliceReport]]) -> tuple[Slot, ...]:
+    """What lies on a GPU: instances with their owners, what is booked beyond them, quarantined spans; by start."""
+    by_place = {(report.booking.allocation, device.start): (device, report) for device, report in booked}
+    found: list[Slot] = []
+    for instance in gpu.instances:
+        owner = by_place.pop((instance.allocation, instance.start), None) if instance.allocation is not None else None
+        found.append(_of_instance(instance, owner))
+    found += [_of_booking(gpu, device, report) for device, report in by_place.values()]
+    quarantined = {(span.start, span.size) for span in gpu.quarantined}
+    found = [replace(s, state=SlotState.QUARANTINED) if (s.start, s.size) in quarantined else s for s in found]
+    covered = {(slot.start, slot.size) for slot in found}
+    found += [_of_span(span) for span in gpu.quarantined if (span.start, span.size) not in covered]
+    return tuple(sorted(found, key=lambda slot: (slot.start, slot.size, slot.allocation)))
+
+
+def _of_instance(instance: InstanceReport, owner: tuple[DeviceGrant, SliceReport] | None) -> Slot:
+    state = SlotState.FOREIGN if instance.allocation is None else SlotState.IN_USE
+    if owner is not None:
+        state = _state(owner[1], there=True)
+    return Slot(
+        start=instance.start,
+        size=instance.size,
+        state=state,
+        profile=instance.profile,
+        uuid=instance.uuid,
+        allocation=instance.allocation or "",
+        owner=owner[1] if owner is not None else None,
+        container=owner[0].container if owner is not None else "",
+    )
+
+
+def _of_booking(gpu: GpuReport, device: DeviceGrant, report: SliceReport) -> Slot:
+    """A booked place without an instance of its own: one to come, one lost, or a whole GPU without MIG."""
+    whole = device.profile is None
+    return Slot(
+        start=device.start,
+        size=max(1, gpu.memory_slices) if whole else device.size,
+        state=_state(report, there=whole),
+        profile=device.profile,
+        uuid=gpu.uuid if whole and report.state == "ready" else "",
+        allocation=report.booking.allocation,
+        owner=report,
+        container=device.container,
+    )
+
+
+def _of_span(span: PlacementReport) -> Slot:
+    return Slot(start=span.start, size=span.size, state=SlotState.QUARANTINED)
+
+
+def _state(report: SliceReport, *, there: bool) -> SlotState:
+    """What a journal's slice makes of its place; `there` says whether its device exists."""
+    if report.state == "quarantined":
+        return SlotState.QUARANTINED
+    if report.revoked or report.state == "unmaking":
+        return SlotState.RETURNING
+    if report.state in {"planned", "making"}:
+        return SlotState.ORDERED
+    return SlotState.IN_USE if report.state == "ready" and there else SlotState.BROKEN
+
+
+# -- sums ---------------------------------------------------------------------------------------------------------
+
+
+def _per_profile(instances: Iterable[InstanceReport]) -> dict[str, int]:
+    counts: dict[str, int] = {}
+    for instance in instances:
+        counts[instance.profile] = counts.get(instance.profile, 0) + 1
+    return dict(sorted(counts.items()))
+
+
+def _sum(many: Iterable[dict[str, int]]) -> dict[str, int]:
+    total: dict[str, int] = {}
+    for counts in many:
+        for profile, count in counts.items():
+            total[profile] = total.get(profile, 0) + count
+    return dict(sorted(total.items()))

@@ -1,0 +1,39 @@
+"""What the inventory's core hears and says, besides the exchange that all cores share."""
+
+from dataclasses import dataclass
+
+from sluice.contracts.exchange import ExchangeEvent, ExchangeInstruction, Ticked
+from sluice.contracts.ids import NodeName
+from sluice.contracts.messages import NodeSnapshot
+
+
+@dataclass(frozen=True, slots=True)
+class PullSucceeded:
+    """The agent of `node` answered. Ends one `Pull`. Whether the answer is usable is the core's to say."""
+
+    node: NodeName
+    snapshot: NodeSnapshot
+    observed_at: str = ""
+    """UTC, for people."""
+
+
+@dataclass(frozen=True, slots=True)
+class PullFailed:
+    """The agent of `node` gave no answer that can be understood. Ends one `Pull`."""
+
+    node: NodeName
+    message: str
+
+
+Event = ExchangeEvent | Ticked | PullSucceeded | PullFailed
+
+
+@dataclass(frozen=True, slots=True)
+class Pull:
+    """Ask the agent of `node` at `endpoint`. Ends, within a bounded time, in PullSucceeded or PullFailed."""
+
+    node: NodeName
+    endpoint: str
+
+
+Instruction = ExchangeInstruction | Pull

@@ -1,0 +1,220 @@
+"""
+The inventory's core: pulls each node when there is a reason, and keeps what was pulled on the bus.
+
+A reason is news of another agent or a higher generation, time, a failed pull, or another life of the broker's data:
+what was pulled before that says nothing about now, for agents may have acted since, so it is not said again.
+
+It decides nothing about GPUs and removes nobody: a node that does not answer is marked stale, and forgotten only when
+the bus does not tell of it either.
+"""
+
+from sluice.contracts import subjects
+from sluice.contracts.exchange import (
+    Entry,
+    LastRead,
+    Observed,
+    ReadingCaughtUp,
+    ReadingStarted,
+    Stream,
+    Ticked,
+    WriteAccepted,
+    WriteRefused,
+    WriteUnknown,
+)
+from sluice.contracts.ids import Incarnation, NodeName, RunId
+from sluice.contracts.messages import NodeChanged, NodeInventory
+from sluice.contracts.outbox import Outbox
+from sluice_inventory.core.events import Event, Instruction, Pull, PullFailed, PullSucceeded
+from sluice_inventory.core.node import Node, NodeView
+from sluice_inventory.core.rules import Rules
+
+WRITES = frozenset({"inventory"})
+"""The nouns whose writer the inventory is."""
+
+
+class Inventory:
+    """One inventory. Several may work at once: they write what they pulled, and leave alone what is as good."""
+
+    def __init__(self, run: RunId, rules: Rules) -> None:
+        """Know nothing, want nothing."""
+        self._run = run
+        self._rules = rules
+        self._outbox = Outbox(run, WRITES)
+        self._nodes: dict[NodeName, Node] = {}
+        self._incarnation: Incarnation | None = None
+        self._listed: dict[NodeName, None] = {}
+        """Nodes that the reading under way has told of."""
+        self._ready = False
+        """Set once the bus was read: before, half the nodes would be pulled twice."""
+        self._wanting: dict[NodeName, None] = {}
+        self._retrying: dict[NodeName, None] = {}
+        self._pulling: dict[NodeName, bool] = {}
+        """Pulls under way, and whether each is a retry."""
+        self._changed: dict[NodeName, None] = {}
+
+    def handle(self, event: Event, now: float) -> list[Instruction]:
+        """Take in one event; the only way in which anything changes."""
+        self._changed = {}
+        match event:
+            case ReadingStarted():
+                self._start_reading(event, now)
+                self._outbox.handle(event, now)
+            case Observed():
+                self._observe(event, now)
+                self._outbox.handle(event, now)
+            case ReadingCaughtUp():
+                self._catch_up(event)
+                self._outbox.handle(event, now)
+            case WriteAccepted() | WriteRefused() | WriteUnknown() | LastRead():
+                self._outbox.handle(event, now)
+            case PullSucceeded() | PullFailed():
+                self._end_pull(event, now)
+            case Ticked():
+                self._tick(now)
+                self._outbox.tick(now)
+        return [*self._begin_pulls(now), *self._outbox.drain()]
+
+    # -- for those who ask ----------------------------------------------------------------------------------------
+
+    @property
+    def changed(self) -> tuple[NodeName, ...]:
+        """The nodes whose view the last `handle` has changed, forgotten ones included."""
+        return tuple(self._changed)
+
+    def names(self) -> list[NodeName]:
+        """Every node known, by name."""
+        return sorted(self._nodes)
+
+    def view(self, name: NodeName) -> NodeView | None:
+        """One node, or None when it is not known."""
+        node = self._nodes.get(name)
+        return node.view() if node is not None else None
+
+    # -- the bus --------------------------------------------------------------------------------------------------
+
+    def _start_reading(self, event: ReadingStarted, now: float) -> None:
+        if event.stream is not Stream.STATE:
+            return
+        self._listed = {}
+        before, self._incarnation = self._incarnation, event.incarnation
+        if before is None or before == event.incarnation:
+            return
+        for node in self._nodes.values():
+            node.restart(now)
+            node.current = False
+            node.heard_at = now  # everybody has to come back first
+            self._want(node)
+            self._say(node)
+
+    def _observe(self, event: Observed, now: float) -> None:
+        entry = event.entry
+        _, kind, token = entry.subject.split(".", 2)
+        if event.stream is not Stream.STATE or "." in token:
+            return
+        name = subjects.node_from_token(token)
+        if kind == "node" and isinstance(entry.message, NodeChanged) and entry.message.node == name:
+            self._listed[name] = None
+            node = self._node(name, now)
+            node.hear(entry.message, now)
+            self._want(node)
+        elif kind == "inventory" and isinstance(entry.message, NodeInventory) and not self._is_own(entry):
+            self._observe_inventory(name, entry.message, now)
+
+    def _observe_inventory(self, name: NodeName, theirs: NodeInventory, now: float) -> None:
+        if theirs.snapshot.node != name:
+            return
+        node = self._node(name, now)
+        if node.adopt(theirs, now):
+            self._say(node)
+
+    def _is_own(self, entry: Entry) -> bool:
+        """Whether this process wrote an entry: then it says nothing new, and may be older than what is known."""
+        return entry.operation.rpartition("-")[0] == self._run
+
+    def _catch_up(self, event: ReadingCaughtUp) -> None:
+        if event.stream is not Stream.STATE:
+            return
+        self._ready = True
+        for node in self._nodes.values():
+            node.listed = node.name in self._listed
+
+    def _say(self, node: Node) -> None:
+        """See to it that the bus says of a node what shall be said, and nothing that may not be so any more."""
+        self._changed[node.name] = None
+        address = subjects.inventory(node.name)
+        if node.inventory is not None and (node.current or node.inventory.stale):
+            self._outbox.keep(address, node.inventory)
+        else:
+            self._outbox.forget(address)
+
+    def _node(self, name: NodeName, now: float) -> Node:
+        node = self._nodes.get(name)
+        if node is None:
+            node = self._nodes[name] = Node(name, heard_at=now, next_pull_at=now)
+            self._changed[name] = None
+        return node
+
+    # -- pulling --------------------------------------------------------------------------------------------------
+
+    def _want(self, node: Node) -> None:
+        """A node may be due; whether it is, is asked when its turn comes."""
+        (self._retrying if node.failures else self._wanting).setdefault(node.name)
+
+    def _begin_pulls(self, now: float) -> list[Instruction]:
+        if not self._ready:
+            return []
+        retries = sum(self._pulling.values()) if self._retrying else 0
+        begun: list[Instruction] = []
+        while self._retrying and retries < self._rules.retries_max and self._has_room():
+            begun += self._begin_next(self._retrying, now, retry=True)
+            retries = sum(self._pulling.values())
+        while self._wanting and self._has_room():
+            begun += self._begin_next(self._wanting, now, retry=False)
+        return begun
+
+    def _has_room(self) -> bool:
+        return len(self._pulling) < self._rules.pulls_max
+
+    def _begin_next(self, queue: dict[NodeName, None], now: float, *, retry: bool) -> list[Pull]:
+        name = next(iter(queue))
+        del queue[name]
+        node = self._nodes.get(name)
+        if node is None or not node.may_pull(now):
+            return []
+        self._pulling[name] = retry
+        return [node.pull()]
+
+    def _end_pull(self, event: PullSucceeded | PullFailed, now: float) -> None:
+        node = self._nodes.get(event.node)
+        if self._pulling.pop(event.node, None) is None or node is None:
+            return
+        error = node.error
+        if isinstance(event, PullFailed):
+            node.fail(event.message, now, self._rules)
+        elif node.succeed(event.snapshot, event.observed_at, now, self._rules):
+            self._say(node)
+        if node.error != error:
+            self._changed[node.name] = None
+        self._want(node)
+
+    # -- time -----------------------------------------------------------------------------------------------------
+
+    def _tick(self, now: float) -> None:
+        for node in list(self._nodes.values()):
+            if node.mark_stale(now, self._rules):
+                self._say(node)
+            if self._may_forget(node, now):
+                self._forget(node)
+            elif node.may_pull(now):
+                self._want(node)
+
+    def _may_forget(self, node: Node, now: float) -> bool:
+        """Nobody tells of it: not the bus, not itself."""
+        if node.listed or node.pulling or not self._ready or not node.is_silent(now, self._rules):
+            return False
+        return self._outbox.current(subjects.inventory(node.name)) is None
+
+    def _forget(self, node: Node) -> None:
+        del self._nodes[node.name]
+        self._outbox.forget(subjects.inventory(node.name))
+        self._changed[node.name] = None

@@ -1,0 +1,195 @@
+"""
+One node as the inventory knows it: what its news say, what was pulled, and when to pull again.
+
+The news of a node are only a reason to pull; what was pulled is the authority. An answer that contradicts the news of
+the very agent that gave it is not used: better stale than wrong.
+"""
+
+from dataclasses import dataclass
+
+from sluice.contracts.ids import NodeName
+from sluice.contracts.messages import NodeChanged, NodeInventory, NodeSnapshot
+from sluice_inventory.core.events import Pull
+from sluice_inventory.core.rules import Rules
+
+NEVER_PULLED = "not pulled yet"
+BEGUN_ANEW = "the bus began anew, and the node was not pulled since"
+
+
+@dataclass(frozen=True, slots=True)
+class NodeView:
+    """A node for those who ask: `inventory` is None until the first usable answer, `error` says why."""
+
+    name: NodeName
+    inventory: NodeInventory | None
+    error: str
+
+
+@dataclass(slots=True)
+class Node:
+    """Facts and times of one node; times are of the caller's clock."""
+
+    name: NodeName
+    heard_at: float
+    """When the last usable answer came, or when the node was first heard of."""
+    next_pull_at: float
+    news: NodeChanged | None = None
+    """The last that was heard, also when the bus has lost it since."""
+    listed: bool = False
+    """Whether the bus tells of this node now."""
+    inventory: NodeInventory | None = None
+    """What shall be on the bus."""
+    current: bool = False
+    """Whether `inventory` was learnt in this life of the broker's data."""
+    observed_at: str = ""
+    """When the last usable answer came: for people."""
+    error: str = ""
+    """Why the last pull was of no use; empty when it was."""
+    failures: int = 0
+    pulling: bool = False
+    void: bool = False
+    """The answer under way was asked of somebody, or at a time, that does not count any more."""
+    asked_generation: int = 0
+    """The generation that the news told of when the pull began."""
+
+    # -- what others say ------------------------------------------------------------------------------------------
+
+    def hear(self, news: NodeChanged, now: float) -> None:
+        """Take in news; pull at once when they tell of another agent or of more than was pulled."""
+        before, self.news, self.listed = self.news, news, True
+        if before is None or _agent(before) != _agent(news) or before.endpoint != news.endpoint:
+            self.restart(now)
+        elif self.is_behind() and not self.failures:
+            self.next_pull_at = min(self.next_pull_at, now)
+
+    def restart(self, now: float) -> None:
+        """Pull as soon as possible; an answer that is under way, and earlier failures, count no more."""
+        self.void = self.pulling
+        self.failures = 0
+        self.next_pull_at = now
+
+    def adopt(self, theirs: NodeInventory, now: float) -> bool:
+        """Take over what another inventory said, or an earlier run of this one, if it is as good. Says whether."""
+        if self.inventory is not None and not self._is_as_good(theirs, self.inventory):
+            return False
+        self.inventory, self.current, self.observed_at = theirs, True, theirs.observed_at
+        if not theirs.stale:
+            self.heard_at = now
+        return True
+
+    def _is_as_good(self, theirs: NodeInventory, ours: NodeInventory) -> bool:
+        if _agent(theirs.snapshot) != _agent(ours.snapshot):
+            return self._is_of_the_news(theirs.snapshot) and not self._is_of_the_news(ours.snapshot)
+        if theirs.snapshot.generation != ours.snapshot.generation:
+            return theirs.snapshot.generation > ours.snapshot.generation
+        return ours.stale or not theirs.stale  # two that say the same must not take turns in writing it
+
+    def _is_of_the_news(self, snapshot: NodeSnapshot) -> bool:
+        return self.news is not None and _agent(self.news) == _agent(snapshot)
+
+    # -- pulling --------------------------------------------------------------------------------------------------
+
+    def is_behind(self) -> bool:
+        """Whether the news tell of more than was pulled."""
+        if self.news is None or self.inventory is None:
+            return self.news is not None
+        snapshot = self.inventory.snapshot
+        return not self._is_of_the_news(snapshot) or self.news.generation > snapshot.generation
+
+    def may_pull(self, now: float) -> bool:
+        """Whether a pull is due, and somebody is there to be asked."""
+        return not self.pulling and self.news is not None and self.next_pull_at <= now
+
+    def pull(self) -> Pull:
+        """Begin a pull."""
+        assert self.news is not None, "may_pull says when"
+        self.pulling, self.void = True, False
+        self.asked_generation = self.news.generation
+        return Pull(self.name, self.news.endpoint)
+
+    def succeed(self, snapshot: NodeSnapshot, observed_at: str, now: float, rules: Rules) -> bool:
+        """A pull was answered. Says whether what shall be on the bus has changed."""
+        self.pulling = False
+        if self.void:
+            self.void, self.next_pull_at = False, now
+            return False
+        unusable = self._why_unusable(snapshot)
+        if unusable:
+            self._count_failure(unusable, now, rules)
+            return False
+        self.heard_at, self.observed_at = now, observed_at
+        self.error, self.failures = "", 0
+        same = self.inventory is not None and self.inventory.snapshot == snapshot
+        changed = not same or not self.current or (self.inventory is not None and self.inventory.stale)
+        if changed:
+            self.inventory = NodeInventory(snapshot=snapshot, stale=False, observed_at=observed_at)
+            self.current = True
+        self.next_pull_at = now if self.is_behind() else now + rules.pull_interval_s
+        return changed
+
+    def fail(self, message: str, now: float, rules: Rules) -> None:
+        """A pull came to nothing."""
+        self.pulling = False
+        if self.void:
+            self.void, self.next_pull_at = False, now
+            return
+        self._count_failure(message, now, rules)
+
+    def _why_unusable(self, snapshot: NodeSnapshot) -> str:
+        news = self.news
+        assert news is not None, "only a node with news is pulled"
+        if snapshot.node != self.name:
+            return f"{news.endpoint} answers for node {snapshot.node!r}"
+        if _agent(snapshot) != _agent(news):
+            answers = f"run {snapshot.agent_run} of boot {snapshot.boot_id}"
+            return f"{news.endpoint} answers as {answers}, its news are of run {news.agent_run} of boot {news.boot_id}"
+        known = self.asked_generation
+        if self.inventory is not None and _agent(self.inventory.snapshot) == _agent(snapshot):
+            known = max(known, self.inventory.snapshot.generation)
+        if snapshot.generation < known:
+            return f"{news.endpoint} went back from generation {known} to {snapshot.generation}"
+        return ""
+
+    def _count_failure(self, message: str, now: float, rules: Rules) -> None:
+        self.error = message
+        pause_s = min(rules.retry_first_s * 2.0 ** min(self.failures, 30), rules.retry_max_s)
+        self.failures += 1
+        self.next_pull_at = now + pause_s
+
+    # -- age ------------------------------------------------------------------------------------------------------
+
+    def is_silent(self, now: float, rules: Rules) -> bool:
+        """Whether no usable answer came for too long."""
+        return now - self.heard_at >= rules.stale_after_s
+
+    def mark_stale(self, now: float, rules: Rules) -> bool:
+        """Mark what is known as stale when it has become so. Says whether it just has."""
+        if self.inventory is None or self.inventory.stale or not self.is_silent(now, rules):
+            return False
+        why = self.error or ("no answer yet" if self.news is not None else "no news of its agent")
+        self.inventory = NodeInventory(
+            snapshot=self.inventory.snapshot,
+            stale=True,
+            stale_message=f"no usable answer for {rules.stale_after_s:g} s: {why}",
+            observed_at=self.observed_at,
+        )
+        return True
+
+    def view(self) -> NodeView:
+        """The node for those who ask: never fresher than it is."""
+        known = self.inventory
+        if known is None:
+            return NodeView(self.name, None, self.error or NEVER_PULLED)
+        message = known.stale_message if known.stale else "" if self.current else BEGUN_ANEW
+        shown = NodeInventory(
+            snapshot=known.snapshot,
+            stale=known.stale or not self.current,
+            stale_message=message,
+            observed_at=self.observed_at,
+        )
+        return NodeView(self.name, shown, self.error)
+
+
+def _agent(of: NodeChanged | NodeSnapshot) -> tuple[str, str]:
+    """Which life of which agent says this."""
+    return of.boot_id, of.agent_run

@@ -1,0 +1,49 @@
+"""What the inventory may be told."""
+
+from sluice.runtime.settings import CommonSettings
+from sluice_inventory.core.rules import Rules
+
+
+class InventorySettings(CommonSettings, frozen=True, kw_only=True):
+    """The tunables of `Rules`, and what is served."""
+
+    grpc_address: str = "127.0.0.1:9410"
+    """Where people and programs ask: `host:port` (port 0: any free one) or `unix:path`."""
+    pull_interval_s: float = 15.0
+    pull_timeout_s: float = 3.0
+    """How long one pull may take."""
+    stale_after_s: float = 30.0
+    retry_first_s: float = 0.5
+    retry_max_s: float = 10.0
+    pulls_max: int = 64
+    retries_max: int = 16
+    watchers_max: int = 64
+    watch_pending_max: int = 4096
+    """Nodes that may have changed without a watcher having been told; more than that, and it has to start again."""
+    tick_s: float = 0.5
+
+    def __post_init__(self) -> None:
+        """Refuse numbers that would stop the inventory from working."""
+        times = (self.pull_interval_s, self.pull_timeout_s, self.retry_first_s, self.retry_max_s, self.tick_s)
+        if min(times) <= 0:
+            raise ValueError("pull_interval_s, pull_timeout_s, retry_first_s, retry_max_s and tick_s are more than 0")
+        if self.stale_after_s <= self.pull_interval_s + self.pull_timeout_s:
+            raise ValueError(
+                f"stale_after_s = {self.stale_after_s:g}: more than pull_interval_s + pull_timeout_s "
+                f"({self.pull_interval_s + self.pull_timeout_s:g}), or healthy nodes would be stale between two pulls"
+            )
+        if not 1 <= self.retries_max <= self.pulls_max:
+            raise ValueError(f"retries_max = {self.retries_max}: from 1 to pulls_max ({self.pulls_max})")
+        if self.watchers_max < 0 or self.watch_pending_max < 1:
+            raise ValueError("watchers_max is at least 0, watch_pending_max at least 1")
+
+    def rules(self) -> Rules:
+        """The part that the core takes."""
+        return Rules(
+            pull_interval_s=self.pull_interval_s,
+            stale_after_s=self.stale_after_s,
+            retry_first_s=self.retry_first_s,
+            retry_max_s=self.retry_max_s,
+            pulls_max=self.pulls_max,
+            retries_max=self.retries_max,
+        )

@@ -1,0 +1,115 @@
+"""
+Asks node agents over gRPC, and says what came of it. Never raises over an agent's doing, and never waits without bound.
+
+Whether an answer is usable is decided by the core; here it only has to be an answer: understood, of a size that the
+bus can carry.
+"""
+
+from collections import OrderedDict
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+
+import grpc.aio
+import msgspec
+
+from sluice.contracts.codec import MESSAGE_BYTES_MAX, Undecodable
+from sluice.contracts.convert import snapshot_from_proto
+from sluice.contracts.ids import NodeName
+from sluice.contracts.messages import NodeSnapshot
+from sluice.contracts.pb import node_pb2
+from sluice.contracts.pb.agent_pb2 import GetInventoryRequest
+from sluice.contracts.pb.agent_pb2_grpc import AgentServiceStub
+from sluice.contracts.refusals import shorten
+from sluice.runtime import logs, rpc
+from sluice.runtime.clock import Clock
+from sluice_inventory.core.events import Pull, PullFailed, PullSucceeded
+
+SNAPSHOT_BYTES_MAX = MESSAGE_BYTES_MAX - 10_000
+"""What fits into one message on the bus, with its envelope around it."""
+LINES_MAX = 1024
+"""Channels held open to agents; beyond that, the one not used for longest is closed."""
+
+
+@dataclass(slots=True)
+class _Line:
+    """An open channel to one node's agent."""
+
+    endpoint: str
+    stack: AsyncExitStack
+    agent: AgentServiceStub
+
+
+class Puller:
+    """Pulls nodes, each over a channel of its own that stays open while it works."""
+
+    def __init__(self, clock: Clock, *, timeout_s: float, lines_max: int = LINES_MAX) -> None:
+        """Hold no channel yet."""
+        self._clock = clock
+        self._timeout_s = timeout_s
+        self._lines_max = lines_max
+        self._lines: OrderedDict[NodeName, _Line] = OrderedDict()
+        self._log = logs.get("puller")
+
+    async def pull(self, pull: Pull) -> PullSucceeded | PullFailed:
+        """Ask one agent. Returns within the timeout; at most one call for one node at a time."""
+        line = await self._take_line(pull)
+        try:
+            answer = await line.agent.GetInventory(GetInventoryRequest(node=pull.node), timeout=self._timeout_s)
+            await self._put_back(pull.node, line)
+        except grpc.aio.AioRpcError as error:
+            message = f"{error.code().name}: {shorten(error.details() or '', 200)}"
+            self._log.debug("a pull failed", node=pull.node, endpoint=pull.endpoint, error=message)
+            return PullFailed(pull.node, f"{pull.endpoint}: {message}")
+        finally:
+            if self._lines.get(pull.node) is not line:
+                # A new channel connects at once; one that failed would first wait out its own back-off.
+                await line.stack.aclose()
+        return self._judge(pull, answer)
+
+    def _judge(self, pull: Pull, answer: node_pb2.NodeSnapshot) -> PullSucceeded | PullFailed:
+        """Whether an answer can be understood and carried on."""
+        found = _read(answer)
+        if isinstance(found, Undecodable):
+            self._log.warning("an agent's answer is unusable", node=pull.node, endpoint=pull.endpoint, why=found.why)
+            return PullFailed(pull.node, f"{pull.endpoint}: {found.why}")
+        if found.node != pull.node:
+            self._log.warning(
+                "an agent answers for another node", node=pull.node, endpoint=pull.endpoint, of=found.node
+            )
+        return PullSucceeded(pull.node, found, self._clock.utc().isoformat(timespec="milliseconds"))
+
+    async def close(self) -> None:
+        """Close all channels."""
+        while self._lines:
+            _, line = self._lines.popitem()
+            await line.stack.aclose()
+
+    # -- channels -------------------------------------------------------------------------------------------------
+
+    async def _take_line(self, pull: Pull) -> _Line:
+        """The node's channel, for the time of one call. Nobody else can close it meanwhile."""
+        line = self._lines.pop(pull.node, None)
+        if line is not None and line.endpoint == pull.endpoint:
+            return line
+        if line is not None:
+            await line.stack.aclose()
+        stack = AsyncExitStack()
+        channel = await stack.enter_async_context(rpc.channel(pull.endpoint, deadline_s=self._timeout_s))
+        return _Line(pull.endpoint, stack, AgentServiceStub(channel))
+
+    async def _put_back(self, node: NodeName, line: _Line) -> None:
+        self._lines[node] = line
+        while len(self._lines) > self._lines_max:
+            _, oldest = self._lines.popitem(last=False)
+            await oldest.stack.aclose()
+
+
+def _read(answer: node_pb2.NodeSnapshot) -> NodeSnapshot | Undecodable:
+    """The snapshot in an answer. Its size in protobuf is looked at first: reading a huge one takes long."""
+    size_bytes = answer.ByteSize()
+    if size_bytes <= SNAPSHOT_BYTES_MAX:
+        found = snapshot_from_proto(answer)
+        size_bytes = 0 if isinstance(found, Undecodable) else len(msgspec.json.encode(found))
+        if size_bytes <= SNAPSHOT_BYTES_MAX:
+            return found
+    return Undecodable(f"a snapshot of {size_bytes} bytes is over the limit of {SNAPSHOT_BYTES_MAX}")

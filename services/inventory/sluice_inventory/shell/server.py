@@ -1,0 +1,118 @@
+"""
+Serves what the core knows over gRPC. Asks no agent and changes nothing: answers are as old as the last pull.
+
+Counts of a node are made once per snapshot. A long answer gives the event loop its turn between nodes, for the bus
+must be answered meanwhile.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import grpc
+
+from sluice.contracts.convert import inventory_to_proto
+from sluice.contracts.ids import NodeName
+from sluice.contracts.messages import NodeSnapshot
+from sluice.contracts.pb import inventory_pb2 as pb
+from sluice.contracts.pb.inventory_pb2_grpc import InventoryServiceServicer, add_InventoryServiceServicer_to_server
+from sluice_inventory.core.counts import GpuUse, NodeUse, fleet_use, uses
+from sluice_inventory.core.inventory import Inventory
+from sluice_inventory.shell import answers
+from sluice_inventory.shell.watchers import TooManyWatchersError, Watchers
+
+NODES_AT_ONCE = 50
+"""Nodes whose part of an answer is made before others get their turn: some milliseconds."""
+
+
+class InventoryServer(InventoryServiceServicer):
+    """`sluice.v1.InventoryService` over one core."""
+
+    def __init__(self, core: Inventory, watchers: Watchers) -> None:
+        """Read `core`; nobody else needs to know of this."""
+        self._core = core
+        self._watchers = watchers
+        self._counted: dict[NodeName, tuple[NodeSnapshot, tuple[GpuUse, ...]]] = {}
+
+    def register(self, server: grpc.aio.Server) -> None:
+        """Add the service to a server."""
+        add_InventoryServiceServicer_to_server(self, server)
+
+    async def ListGpus(self, request: pb.ListGpusRequest, context: Any) -> pb.ListGpusResponse:  # noqa: ARG002, N802
+        """Every GPU with its counts, and the sums."""
+        response = pb.ListGpusResponse()
+        known: list[NodeUse] = []
+        async for node in self._nodes(request.nodes):
+            known.append(node)
+            response.gpus.extend(answers.summaries(node))
+        response.totals.CopyFrom(answers.totals(fleet_use(known)))
+        return response
+
+    async def GetAllocationMap(  # noqa: N802
+        self,
+        request: pb.GetAllocationMapRequest,
+        context: Any,  # noqa: ARG002
+    ) -> pb.GetAllocationMapResponse:
+        """GPU UUID -> how much of it is in use, by whom."""
+        response = pb.GetAllocationMapResponse()
+        async for node in self._nodes(request.nodes):
+            for uuid, allocation in answers.allocations([node]).items():
+                response.gpus[uuid].CopyFrom(allocation)
+        return response
+
+    async def GetNode(self, request: pb.GetNodeRequest, context: Any) -> pb.NodeInventory:  # noqa: N802
+        """One node as it was last pulled."""
+        view = self._core.view(NodeName(request.node))
+        if view is None:
+            await context.abort(grpc.StatusCode.NOT_FOUND, f"no node {request.node!r} is known")
+            raise AssertionError("abort raises")
+        if view.inventory is None:
+            await context.abort(grpc.StatusCode.UNAVAILABLE, f"node {view.name!r} was never pulled: {view.error}")
+            raise AssertionError("abort raises")
+        return inventory_to_proto(view.inventory)
+
+    async def Watch(self, request: pb.WatchRequest, context: Any) -> AsyncIterator[pb.WatchResponse]:  # noqa: N802
+        """Each known node once, and again whenever it changes."""
+        try:
+            with self._watchers.watch(frozenset(request.nodes)) as watcher:
+                for name in self._core.names():
+                    watcher.skip(name)
+                    if watcher.wants(name) and (known := self._known(name)) is not None:
+                        yield known
+                yield pb.WatchResponse(caught_up=True)
+                while (changed := await watcher.next()) is not None:
+                    if (news := self._known(changed) or self._forgotten(changed)) is not None:
+                        yield news
+        except TooManyWatchersError:
+            await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, "too many watch already")
+        await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, "too many changes were not read: watch again")
+
+    # -- from the core --------------------------------------------------------------------------------------------
+
+    def _known(self, name: NodeName) -> pb.WatchResponse | None:
+        view = self._core.view(name)
+        if view is None or view.inventory is None:
+            return None
+        return pb.WatchResponse(node=inventory_to_proto(view.inventory))
+
+    def _forgotten(self, name: NodeName) -> pb.WatchResponse | None:
+        """Said of a node that is gone; not of one that was never pulled yet."""
+        return pb.WatchResponse(forgotten=name) if self._core.view(name) is None else None
+
+    async def _nodes(self, wanted: Any) -> AsyncIterator[NodeUse]:
+        """The pulled nodes among `wanted` (none means all), by name."""
+        chosen = frozenset(wanted)
+        for number, name in enumerate(self._core.names()):
+            if number % NODES_AT_ONCE == NODES_AT_ONCE - 1:
+                await asyncio.sleep(0)
+            view = self._core.view(name)
+            if view is None:
+                self._counted.pop(name, None)
+            elif view.inventory is not None and (not chosen or name in chosen):
+                yield NodeUse(name, view.inventory, self._count(name, view.inventory.snapshot))
+
+    def _count(self, name: NodeName, snapshot: NodeSnapshot) -> tuple[GpuUse, ...]:
+        counted = self._counted.get(name)
+        if counted is None or counted[0] is not snapshot:
+            counted = self._counted[name] = (snapshot, uses(snapshot))
+        return counted[1]

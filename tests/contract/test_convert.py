@@ -1,0 +1,144 @@
+"""The gRPC form of a snapshot says what the bus form says, and nothing that came over the wire can raise."""
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import get_args
+
+import msgspec
+from google.protobuf.message import DecodeError
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sluice.contracts.codec import Undecodable
+from sluice.contracts.convert import inventory_from_proto, inventory_to_proto, snapshot_from_proto, snapshot_to_proto
+from sluice.contracts.messages import (
+    Booking,
+    DeviceGrant,
+    GpuReport,
+    InstanceReport,
+    NodeInventory,
+    NodeSnapshot,
+    PlacementReport,
+    ProfileReport,
+    SliceReport,
+    SliceState,
+)
+from sluice.contracts.pb import inventory_pb2, node_pb2
+
+WIDE = {"memory_mib", "generation", "revision", "request_revision"}
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def structs(cls: type[msgspec.Struct], **parts: st.SearchStrategy) -> st.SearchStrategy:
+    """Any value of a struct: numbers as wide as their protobuf fields, any text, and `parts` for what is nested."""
+    fields = {}
+    for field in msgspec.structs.fields(cls):
+        if field.name in parts:
+            fields[field.name] = parts[field.name]
+        elif field.type is int:
+            bits = 63 if field.name in WIDE else 31
+            fields[field.name] = st.integers(-(2**bits), 2**bits - 1)
+        elif field.type is bool:
+            fields[field.name] = st.booleans()
+        elif type(None) in get_args(field.type):
+            fields[field.name] = st.none() | st.text(max_size=8)
+        else:
+            fields[field.name] = st.text(max_size=8)
+    return st.builds(cls, **fields)
+
+
+def some(strategy: st.SearchStrategy) -> st.SearchStrategy:
+    """A short tuple of these."""
+    return st.lists(strategy, max_size=2).map(tuple)
+
+
+SPANS = structs(PlacementReport)
+GPUS = structs(
+    GpuReport,
+    profiles=some(structs(ProfileReport, placements=some(SPANS))),
+    instances=some(structs(InstanceReport)),
+    creatable=st.dictionaries(st.text(max_size=8), st.integers(-(2**31), 2**31 - 1), max_size=3),
+    quarantined=some(SPANS),
+)
+SLICES = structs(
+    SliceReport,
+    booking=structs(Booking, devices=some(structs(DeviceGrant))),
+    state=st.sampled_from(get_args(SliceState)),
+)
+SNAPSHOTS = structs(NodeSnapshot, gpus=some(GPUS), slices=some(SLICES))
+
+
+@settings(deadline=None)
+@given(SNAPSHOTS)
+def test_a_pulled_snapshot_says_all_that_the_agent_said(snapshot: NodeSnapshot):
+    """Struct to bytes of protobuf and back is the same struct."""
+    data = snapshot_to_proto(snapshot).SerializeToString()
+    assert snapshot_from_proto(node_pb2.NodeSnapshot.FromString(data)) == snapshot
+
+
+@settings(deadline=None, max_examples=30)
+@given(structs(NodeInventory, snapshot=SNAPSHOTS))
+def test_a_watched_inventory_says_all_that_the_bus_says(inventory: NodeInventory):
+    """Struct to bytes of protobuf and back is the same struct, staleness and time included."""
+    data = inventory_to_proto(inventory).SerializeToString()
+    assert inventory_from_proto(inventory_pb2.NodeInventory.FromString(data)) == inventory
+
+
+def test_no_field_of_the_bus_form_is_missing_in_the_grpc_form():
+    """Each struct has the same fields as its protobuf message: whoever adds one is reminded of the other."""
+    pairs = [
+        (NodeSnapshot, node_pb2.NodeSnapshot),
+        (GpuReport, node_pb2.Gpu),
+        (PlacementReport, node_pb2.Placement),
+        (ProfileReport, node_pb2.Profile),
+        (InstanceReport, node_pb2.Instance),
+        (SliceReport, node_pb2.SliceReport),
+        (Booking, node_pb2.Booking),
+        (DeviceGrant, node_pb2.DeviceGrant),
+        (NodeInventory, inventory_pb2.NodeInventory),
+    ]
+    for struct, message in pairs:
+        assert set(struct.__struct_fields__) == {field.name for field in message.DESCRIPTOR.fields}, struct.__name__
+
+
+def test_a_newer_agents_unknown_state_is_told_and_not_guessed():
+    """A slice in a state of a later version makes the snapshot undecodable, with the reason."""
+    slices = [node_pb2.SliceReport(booking=node_pb2.Booking(allocation="a_1"), state=99)]
+    found = snapshot_from_proto(node_pb2.NodeSnapshot(node="n", slices=slices))
+    assert found == Undecodable("slice a_1 is in state 99, which is not known here")
+
+
+def test_a_slice_without_its_place_is_told_and_not_adopted():
+    """A slice report without booking makes the snapshot undecodable."""
+    slices = [node_pb2.SliceReport(state=node_pb2.SLICE_STATE_READY)]
+    assert snapshot_from_proto(node_pb2.NodeSnapshot(slices=slices)) == Undecodable("a slice has no booking")
+
+
+def test_an_inventory_with_an_unusable_snapshot_is_told():
+    """What is wrong inside is wrong outside."""
+    snapshot = node_pb2.NodeSnapshot(slices=[node_pb2.SliceReport()])
+    assert inventory_from_proto(inventory_pb2.NodeInventory(snapshot=snapshot)) == Undecodable("a slice has no booking")
+
+
+@settings(deadline=None, max_examples=50)
+@given(st.binary(max_size=200))
+def test_no_bytes_of_an_agent_can_stop_the_inventory(data: bytes):
+    """Whatever protobuf accepts is converted or told to be undecodable."""
+    try:
+        message = node_pb2.NodeSnapshot.FromString(data)
+    except DecodeError:
+        return  # protobuf itself refused
+    assert isinstance(snapshot_from_proto(message), NodeSnapshot | Undecodable)
+
+
+def test_the_committed_grpc_code_is_what_the_proto_files_say():
+    """Generating again gives the same bytes; otherwise clients made from proto/ speak another language."""
+    checked = subprocess.run(
+        [sys.executable, str(ROOT / "tools/proto.py"), "--check"],
+        capture_output=True,
+        text=True,
+        timeout=50,
+        check=False,
+    )
+    assert checked.returncode == 0, checked.stdout + checked.stderr

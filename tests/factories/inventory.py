@@ -1,0 +1,133 @@
+"""An inventory driven by hand: the test is the bus and the agents."""
+
+from dataclasses import dataclass
+
+from sluice.contracts import subjects
+from sluice.contracts.exchange import Entry, Observed, ReadingCaughtUp, ReadingStarted, Stream, Ticked, Write
+from sluice.contracts.ids import GpuUuid, Incarnation, NodeName, OperationId, RunId
+from sluice.contracts.messages import AnyMessage, GpuReport, NodeChanged, NodeInventory, NodeSnapshot
+from sluice_inventory.core.events import Event, Instruction
+from sluice_inventory.core.inventory import Inventory
+from sluice_inventory.core.rules import Rules
+
+RUN = RunId("inv1")
+NODE = NodeName("gpu-1.example.internal")
+ENDPOINT = "127.0.0.1:7001"
+AT = "2026-01-01T00:00:00+00:00"
+EMPTY_A100 = {"1g.5gb": 7, "1g.5gb+me": 1, "1g.10gb": 4, "2g.10gb": 3, "3g.20gb": 2, "4g.20gb": 1, "7g.40gb": 1}
+"""What fits on an empty A100-40GB (NVIDIA MIG user guide, supported profiles): 19 in all."""
+
+
+def gpu_report(**changes) -> GpuReport:
+    """An empty A100-40GB in MIG mode, without its list of profiles."""
+    values = {
+        "uuid": GpuUuid("GPU-1"),
+        "index": 0,
+        "model": "NVIDIA A100-SXM4-40GB",
+        "memory_mib": 40960,
+        "multiprocessors": 108,
+        "mig_enabled": True,
+        "memory_slices": 8,
+        "compute_slices": 7,
+        "profiles": (),
+        "instances": (),
+        "creatable": EMPTY_A100,
+    }
+    return GpuReport(**(values | changes))
+
+
+def snapshot(generation: int = 1, **changes) -> NodeSnapshot:
+    """What an agent answers."""
+    values = {
+        "node": NODE,
+        "boot_id": "boot-1",
+        "agent_run": RunId("agent-1"),
+        "generation": generation,
+        "driver_version": "simulated",
+        "gpus": (gpu_report(),),
+        "slices": (),
+    }
+    return NodeSnapshot(**(values | changes))
+
+
+def news(generation: int = 1, **changes) -> NodeChanged:
+    """What an agent says on the bus."""
+    values = {
+        "node": NODE,
+        "endpoint": ENDPOINT,
+        "boot_id": "boot-1",
+        "agent_run": RunId("agent-1"),
+        "generation": generation,
+        "gpus": (),
+    }
+    return NodeChanged(**(values | changes))
+
+
+def known(generation: int = 1, *, observed_at: str = AT, stale_message: str = "", **changes) -> NodeInventory:
+    """What the inventory says on the bus; stale when a message says why."""
+    return NodeInventory(
+        snapshot=snapshot(generation, **changes),
+        stale=bool(stale_message),
+        stale_message=stale_message,
+        observed_at=observed_at,
+    )
+
+
+@dataclass
+class Bench:
+    """Feeds one inventory. Sequences count up over all subjects, as in a stream."""
+
+    core: Inventory
+    sequence: int = 100
+    now: float = 0.0
+
+    def feed(self, event: Event) -> list[Instruction]:
+        """One event at the present time."""
+        return self.core.handle(event, self.now)
+
+    def at(self, now: float) -> list[Instruction]:
+        """Time goes on to `now` and is told."""
+        self.now = now
+        return self.feed(Ticked())
+
+    def start_reading(self, incarnation: str = "1000") -> list[Instruction]:
+        """A reading of STATE begins."""
+        return self.feed(ReadingStarted(Stream.STATE, Incarnation(incarnation)))
+
+    def caught_up(self) -> list[Instruction]:
+        """... and is complete."""
+        return self.feed(ReadingCaughtUp(Stream.STATE))
+
+    def observe(
+        self, address: subjects.Address, message: AnyMessage | None, operation: str = "other-1"
+    ) -> list[Instruction]:
+        """The next value of STATE is read."""
+        self.sequence += 1
+        return self.feed(Observed(Stream.STATE, Entry(address.subject, self.sequence, OperationId(operation), message)))
+
+    def hear(self, message: NodeChanged) -> list[Instruction]:
+        """News of a node are read."""
+        return self.observe(subjects.node(message.node), message)
+
+    def hear_inventory(self, message: NodeInventory, operation: str = "other-1") -> list[Instruction]:
+        """The word of another inventory is read."""
+        return self.observe(subjects.inventory(message.snapshot.node), message, operation)
+
+    def write(
+        self, number: int, message: NodeInventory, expected: int = 0, attempt: int = 1, node: NodeName = NODE
+    ) -> Write:
+        """The write that the core's outbox would make as its `number`-th."""
+        address = subjects.inventory(node)
+        return Write(
+            operation=OperationId(f"{RUN}-{number}"),
+            attempt=attempt,
+            stream=Stream.STATE,
+            subject=address.subject,
+            guard=address.guard,
+            expected=expected,
+            message=message,
+            request="",
+        )
+
+
+RULES = Rules(pull_interval_s=10.0, stale_after_s=30.0, retry_first_s=1.0, retry_max_s=4.0, pulls_max=2, retries_max=1)

@@ -1,0 +1,428 @@
+"""The inventory as it runs: real gRPC to fake agents and from real clients, on the memory bus."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+
+import grpc
+import msgspec
+import pytest
+from factories.inventory import EMPTY_A100, gpu_report, news, snapshot
+
+from sluice.contracts import subjects
+from sluice.contracts.convert import inventory_from_proto, snapshot_to_proto
+from sluice.contracts.exchange import Stream
+from sluice.contracts.ids import AllocationId, GpuUuid, NodeName, OperationId, RequestId, RunId, SourceName
+from sluice.contracts.messages import (
+    Booking,
+    DeviceGrant,
+    InstanceReport,
+    NodeChanged,
+    NodeInventory,
+    NodeSnapshot,
+    SliceReport,
+)
+from sluice.contracts.pb import agent_pb2_grpc, inventory_pb2, node_pb2
+from sluice.contracts.pb.inventory_pb2_grpc import InventoryServiceStub
+from sluice.runtime import rpc
+from sluice.runtime.broker import free_ports
+from sluice.runtime.clock import SystemClock
+from sluice.runtime.memory_bus import MemoryBroker
+from sluice.runtime.service import Service
+from sluice.runtime.telemetry import TraceBook
+from sluice_inventory.core.events import Pull, PullFailed, PullSucceeded
+from sluice_inventory.settings import InventorySettings
+from sluice_inventory.shell.app import serve_on
+from sluice_inventory.shell.puller import Puller
+
+WAIT_S = 10.0
+FAST = {
+    "pull_interval_s": 0.3,
+    "pull_timeout_s": 0.4,
+    "stale_after_s": 1.0,
+    "retry_first_s": 0.05,
+    "retry_max_s": 0.2,
+    "tick_s": 0.05,
+}
+
+
+class FakeAgent(agent_pb2_grpc.AgentServiceServicer):
+    """Answers with what the test put there; `slow` never answers."""
+
+    def __init__(self, found: NodeSnapshot) -> None:
+        """Serve a snapshot."""
+        self.answer = snapshot_to_proto(found)
+        self.slow = False
+        self.asked: list[str] = []
+
+    async def GetInventory(self, request, context) -> node_pb2.NodeSnapshot:  # noqa: N802
+        """The snapshot."""
+        self.asked.append(request.node)
+        if self.slow:
+            await asyncio.Event().wait()
+        return self.answer
+
+    def serve(self):
+        """A server with this agent, as a context manager that gives its address."""
+        return rpc.serve(lambda server: agent_pb2_grpc.add_AgentServiceServicer_to_server(self, server))
+
+
+class Site:
+    """A bus with an inventory on it, and a client of that inventory."""
+
+    def __init__(self, broker: MemoryBroker, client: InventoryServiceStub) -> None:
+        """Nothing is on the bus yet."""
+        self.broker = broker
+        self.client = client
+
+    def say(self, message: NodeChanged) -> None:
+        """A node agent publishes its news."""
+        subject = subjects.node(message.node).subject
+        self.broker.values.publish(
+            subject=subject,
+            guard=None,
+            expected=0,
+            operation=OperationId("agent-1"),
+            message=message,
+            now=self.broker.clock.monotonic(),
+        )
+        self.broker.changed()
+
+    def said(self, node: NodeName) -> NodeInventory | None:
+        """What the inventory has put on the bus."""
+        entry = self.broker.values.last(subjects.inventory(node).subject, self.broker.clock.monotonic())
+        return entry.message if entry is not None else None
+
+    async def until_said(self, node: NodeName, wanted) -> NodeInventory:
+        """Wait for a word about a node that is as wanted."""
+        changed = asyncio.Event()
+        self.broker.listen(changed)
+        try:
+            async with asyncio.timeout(WAIT_S):
+                while (found := self.said(node)) is None or not wanted(found):
+                    await changed.wait()
+                    changed.clear()
+        finally:
+            self.broker.unlisten(changed)
+        return found
+
+
+@asynccontextmanager
+async def site(**settings) -> AsyncIterator[Site]:
+    """A running inventory, stopped at the end."""
+    (port,) = free_ports(1)
+    told = InventorySettings(grpc_address=f"127.0.0.1:{port}", **(FAST | settings))
+    broker = MemoryBroker()
+    bus = broker.bus("inventory")
+    service = Service("inventory", RunId("inv1"), told, SystemClock(), TraceBook())
+    running = asyncio.create_task(serve_on(bus, service))
+    try:
+        async with rpc.channel(told.grpc_address) as channel:
+            async with asyncio.timeout(WAIT_S):
+                await channel.channel_ready()
+            yield Site(broker, InventoryServiceStub(channel))
+        if running.done():
+            running.result()
+    finally:
+        running.cancel()
+        await asyncio.wait((running,), timeout=WAIT_S)
+        await bus.close()
+
+
+@asynccontextmanager
+async def fleet(place: Site, *found: NodeSnapshot) -> AsyncIterator[list[FakeAgent]]:
+    """Agents that serve these snapshots and have said so on the bus, and were pulled."""
+    async with AsyncExitStack() as stack:
+        agents = [FakeAgent(one) for one in found]
+        for agent, one in zip(agents, found, strict=True):
+            endpoint = await stack.enter_async_context(agent.serve())
+            place.say(told_by(one, endpoint))
+        for one in found:
+            await place.until_said(one.node, lambda said, one=one: said.snapshot == one)
+        yield agents
+
+
+def told_by(found: NodeSnapshot, endpoint: str) -> NodeChanged:
+    """The news that go with a snapshot."""
+    return news(found.generation, node=found.node, endpoint=endpoint, agent_run=found.agent_run)
+
+
+def status(error: grpc.aio.AioRpcError) -> tuple[grpc.StatusCode, str]:
+    """The code and text of a failed call."""
+    return error.code(), error.details() or ""
+
+
+def busy() -> NodeSnapshot:
+    """A node with one A100 that holds a slice of ours at 6, and one that is empty."""
+    device = DeviceGrant(container="main", gpu=GpuUuid("GPU-1"), profile="1g.5gb", start=6, size=1)
+    booking = Booking(
+        allocation=AllocationId("a_1"),
+        request=RequestId("r"),
+        request_revision=1,
+        source=SourceName("folder"),
+        owner="uid",
+        namespace="default",
+        name="train",
+        node=NodeName("busy"),
+        devices=(device,),
+    )
+    instance = InstanceReport(gi_id=7, profile="1g.5gb", start=6, size=1, uuid="MIG-1", allocation=AllocationId("a_1"))
+    return snapshot(
+        node=NodeName("busy"),
+        gpus=(
+            gpu_report(instances=(instance,), creatable={"1g.5gb": 6}),
+            gpu_report(uuid=GpuUuid("GPU-2"), index=1),
+        ),
+        slices=(SliceReport(booking=booking, revision=1, state="ready", revoked=False),),
+    )
+
+
+# -- what people ask ----------------------------------------------------------------------------------------------
+
+
+async def test_the_gpus_of_the_fleet_can_be_listed():
+    """Every GPU with its counts, and the sums; an empty A100-40GB offers 19."""
+    async with site() as place, fleet(place, busy(), snapshot()):
+        found = await place.client.ListGpus(inventory_pb2.ListGpusRequest())
+        assert [(gpu.node, gpu.uuid, gpu.creatable_total) for gpu in found.gpus] == [
+            ("busy", "GPU-1", 6),
+            ("busy", "GPU-2", 19),
+            ("gpu-1.example.internal", "GPU-1", 19),
+        ]
+        first = found.gpus[0]
+        assert (first.allocated_fraction, first.slices_in_use, dict(first.created)) == (0.125, 1, {"1g.5gb": 1})
+        assert dict(found.gpus[1].creatable) == EMPTY_A100
+        assert (found.totals.nodes, found.totals.gpus, found.totals.creatable_total) == (2, 3, 44)
+        assert first.observed_at.endswith("+00:00")
+        some = await place.client.ListGpus(inventory_pb2.ListGpusRequest(nodes=["busy", "nobody"]))
+        assert ([gpu.uuid for gpu in some.gpus], some.totals.nodes) == (["GPU-1", "GPU-2"], 1)
+
+
+async def test_who_holds_what_can_be_asked_by_uuid():
+    """The fraction of every device in use, with the owner of each slot."""
+    async with site() as place, fleet(place, busy()):
+        found = await place.client.GetAllocationMap(inventory_pb2.GetAllocationMapRequest())
+        assert sorted(found.gpus) == ["GPU-1", "GPU-2"]
+        assert (found.gpus["GPU-2"].fraction_in_use, list(found.gpus["GPU-2"].slots)) == (0.0, [])
+        assert found.gpus["GPU-1"].fraction_in_use == 0.125
+        (slot,) = found.gpus["GPU-1"].slots
+        assert slot.state == inventory_pb2.SLOT_STATE_IN_USE
+        assert (slot.start, slot.profile, slot.uuid, slot.request) == (6, "1g.5gb", "MIG-1", "r")
+        assert (slot.namespace, slot.name, slot.container) == ("default", "train", "main")
+
+
+async def test_a_node_that_is_not_there_is_said_so():
+    """NOT_FOUND for a stranger; UNAVAILABLE with the reason for one that never answered."""
+    (nobody,) = free_ports(1)
+    async with site() as place, fleet(place, snapshot()):
+        found = await place.client.GetNode(inventory_pb2.GetNodeRequest(node="gpu-1.example.internal"))
+        assert inventory_from_proto(found).snapshot == snapshot()
+        with pytest.raises(grpc.aio.AioRpcError) as stranger:
+            await place.client.GetNode(inventory_pb2.GetNodeRequest(node="nobody"))
+        assert status(stranger.value) == (grpc.StatusCode.NOT_FOUND, "no node 'nobody' is known")
+        place.say(news(node=NodeName("dead"), endpoint=f"127.0.0.1:{nobody}"))
+        details = ""
+        async with asyncio.timeout(WAIT_S):
+            while "UNAVAILABLE" not in details:
+                with pytest.raises(grpc.aio.AioRpcError) as dead:
+                    await place.client.GetNode(inventory_pb2.GetNodeRequest(node="dead"))
+                code, details = status(dead.value)
+        assert code is grpc.StatusCode.UNAVAILABLE
+        assert details.startswith(f"node 'dead' was never pulled: 127.0.0.1:{nobody}: UNAVAILABLE")
+
+
+async def test_a_watcher_sees_what_is_and_what_comes():
+    """The known nodes, the mark, then each change."""
+    async with site() as place, fleet(place, snapshot()) as (agent,):
+        call = place.client.Watch(inventory_pb2.WatchRequest())
+        events = aiter(call)
+        async with asyncio.timeout(WAIT_S):
+            assert inventory_from_proto((await anext(events)).node).snapshot == snapshot()
+            assert (await anext(events)).caught_up
+            agent.answer = snapshot_to_proto(snapshot(2))
+            changed = inventory_from_proto((await anext(events)).node)
+        assert changed.snapshot == snapshot(2)
+        call.cancel()
+
+
+async def test_a_watcher_of_one_node_hears_of_no_other():
+    """Names in the request choose."""
+    async with site() as place, fleet(place, busy(), snapshot()) as (other, mine):
+        call = place.client.Watch(inventory_pb2.WatchRequest(nodes=["gpu-1.example.internal"]))
+        events = aiter(call)
+        async with asyncio.timeout(WAIT_S):
+            assert (await anext(events)).node.snapshot.node == "gpu-1.example.internal"
+            assert (await anext(events)).caught_up
+            other.answer = snapshot_to_proto(msgspec.structs.replace(busy(), generation=9))
+            await place.until_said(NodeName("busy"), lambda said: said.snapshot.generation == 9)
+            mine.answer = snapshot_to_proto(snapshot(2))
+            assert (await anext(events)).node.snapshot.node == "gpu-1.example.internal"
+        call.cancel()
+
+
+async def test_one_watcher_too_many_is_turned_away():
+    """The number of watchers has a limit, said with a status; one that leaves makes room."""
+    async with site(watchers_max=1) as place:
+        first = place.client.Watch(inventory_pb2.WatchRequest())
+        async with asyncio.timeout(WAIT_S):
+            assert (await anext(aiter(first))).caught_up
+            with pytest.raises(grpc.aio.AioRpcError) as second:
+                await anext(aiter(place.client.Watch(inventory_pb2.WatchRequest())))
+            assert status(second.value) == (grpc.StatusCode.RESOURCE_EXHAUSTED, "too many watch already")
+            first.cancel()
+            let_in = False
+            while not let_in:
+                third = place.client.Watch(inventory_pb2.WatchRequest())
+                try:
+                    let_in = (await anext(aiter(third))).caught_up
+                except grpc.aio.AioRpcError:
+                    await asyncio.sleep(0.01)
+            third.cancel()
+
+
+# -- agents that misbehave ----------------------------------------------------------------------------------------
+
+
+async def test_a_node_that_dies_becomes_stale_and_comes_back():
+    """Pulled, dead, stale with a reason, alive under the same address, fresh."""
+    async with site() as place, AsyncExitStack() as stack:
+        agent = FakeAgent(snapshot())
+        endpoint = await stack.enter_async_context(agent.serve())
+        place.say(told_by(snapshot(), endpoint))
+        await place.until_said(snapshot().node, lambda said: not said.stale)
+        await stack.aclose()
+        stale = await place.until_said(snapshot().node, lambda said: said.stale)
+        assert stale.stale_message.startswith(f"no usable answer for 1 s: {endpoint}: UNAVAILABLE")
+        again = rpc.serve(
+            lambda server: agent_pb2_grpc.add_AgentServiceServicer_to_server(agent, server), address=endpoint
+        )
+        async with again:
+            await place.until_said(snapshot().node, lambda said: not said.stale)
+
+
+async def test_a_slow_agent_holds_up_nobody_else():
+    """An agent that never answers costs its own node its freshness, and no other."""
+    async with site() as place, fleet(place, busy(), snapshot()) as (slow, agent):
+        slow.slow = True
+        stale = await place.until_said(NodeName("busy"), lambda said: said.stale)
+        assert "DEADLINE_EXCEEDED" in stale.stale_message
+        agent.answer = snapshot_to_proto(snapshot(2))
+        alive = await place.until_said(snapshot().node, lambda said: said.snapshot.generation == 2)
+        assert not alive.stale
+
+
+async def test_a_node_is_asked_by_its_name():
+    """One process may serve several nodes; and an answer for another one is never shown."""
+    async with site() as place, fleet(place, snapshot()) as (agent,):
+        assert set(agent.asked) == {"gpu-1.example.internal"}
+        agent.answer = snapshot_to_proto(busy())
+        stale = await place.until_said(snapshot().node, lambda said: said.stale)
+        assert stale.snapshot == snapshot()
+        assert "answers for node 'busy'" in stale.stale_message
+        assert place.said(NodeName("busy")) is None
+
+
+async def test_a_wiped_bus_is_told_again():
+    """After the streams were lost the node is pulled anew, and what is said is what was found then."""
+    async with site() as place, fleet(place, snapshot()) as (agent,):
+        agent.answer = snapshot_to_proto(snapshot(2))
+        wipe(place)
+        found = await place.until_said(snapshot().node, lambda _said: True)
+        assert found.snapshot == snapshot(2)
+
+
+async def test_a_watcher_that_cannot_keep_up_is_told_to_start_again():
+    """More nodes change at once than may wait for it: a status, not silence and not memory."""
+    async with site(watch_pending_max=1) as place, fleet(place, busy(), snapshot()):
+        events = aiter(place.client.Watch(inventory_pb2.WatchRequest()))
+        async with asyncio.timeout(WAIT_S):
+            while not (await anext(events)).caught_up:
+                pass
+            wipe(place)
+            with pytest.raises(grpc.aio.AioRpcError) as slow:
+                await drained(events)
+        assert status(slow.value) == (
+            grpc.StatusCode.RESOURCE_EXHAUSTED,
+            "too many changes were not read: watch again",
+        )
+
+
+async def drained(events: AsyncIterator[inventory_pb2.WatchResponse]) -> None:
+    """Read until the server ends it."""
+    async for _ in events:
+        pass
+
+
+def wipe(place: Site) -> None:
+    """The broker loses its data and has its streams made anew."""
+    before = place.broker.values.incarnation(Stream.BOOK)
+    place.broker.wipe()
+    place.broker.values.ensure(place.broker.clock.monotonic())
+    assert place.broker.values.incarnation(Stream.BOOK) != before
+    place.broker.changed()
+
+
+@pytest.fixture
+async def puller() -> AsyncIterator[Puller]:
+    """A puller that waits for 0.4 s, closed at the end."""
+    made = Puller(SystemClock(), timeout_s=0.4, lines_max=1)
+    yield made
+    await made.close()
+
+
+async def pulled(puller: Puller, agent: FakeAgent) -> PullSucceeded | PullFailed:
+    """One pull of an agent that is served for it."""
+    async with agent.serve() as endpoint:
+        return await puller.pull(Pull(snapshot().node, endpoint))
+
+
+async def test_a_huge_answer_cannot_break_the_bus(puller):
+    """What does not fit into a message on the bus is refused where it comes in, whatever its form makes it large."""
+    many = snapshot(gpus=tuple(gpu_report(uuid=GpuUuid(f"GPU-{number}")) for number in range(4000)))
+    found = await pulled(puller, FakeAgent(many))
+    assert isinstance(found, PullFailed)
+    assert found.message.endswith("bytes is over the limit of 990000")
+    escaped = await pulled(puller, FakeAgent(snapshot(driver_version="\x01" * 300_000)))
+    assert isinstance(escaped, PullFailed)
+    assert escaped.message.endswith("bytes is over the limit of 990000")
+
+
+async def test_an_answer_over_the_grpc_limit_is_a_failed_pull(puller, monkeypatch):
+    """An agent that sends without end is cut off by the channel."""
+    monkeypatch.setattr(rpc, "_CHANNEL_OPTIONS", (("grpc.max_receive_message_length", 1000),))
+    found = await pulled(puller, FakeAgent(snapshot(driver_version="x" * 2000)))
+    assert isinstance(found, PullFailed)
+    assert "RESOURCE_EXHAUSTED" in found.message
+
+
+async def test_an_answer_of_a_later_version_is_a_failed_pull(puller):
+    """A slice in a state that is not known here is told, not guessed."""
+    agent = FakeAgent(snapshot())
+    agent.answer.slices.add(booking=node_pb2.Booking(allocation="a_1"), state=99)
+    found = await pulled(puller, agent)
+    assert isinstance(found, PullFailed)
+    assert found.message.endswith("slice a_1 is in state 99, which is not known here")
+
+
+async def test_an_agent_without_the_method_is_a_failed_pull(puller):
+    """Something else listens at the agent's address."""
+    async with rpc.serve(lambda _server: None) as endpoint:
+        found = await puller.pull(Pull(snapshot().node, endpoint))
+    assert isinstance(found, PullFailed)
+    assert "UNIMPLEMENTED" in found.message
+
+
+@pytest.mark.parametrize("endpoint", ["", "no such host.invalid:1", "127.0.0.1:0", "unix:/nowhere/at/all", "::::"])
+async def test_an_endpoint_that_is_none_is_a_failed_pull(puller, endpoint):
+    """Whatever an agent writes into its news, the inventory goes on."""
+    async with asyncio.timeout(WAIT_S):
+        assert isinstance(await puller.pull(Pull(snapshot().node, endpoint)), PullFailed)
+
+
+async def test_channels_do_not_pile_up(puller):
+    """With room for one channel, pulling two nodes in turn works and leaves one open."""
+    async with FakeAgent(snapshot()).serve() as one, FakeAgent(busy()).serve() as two:
+        for _ in range(3):
+            assert isinstance(await puller.pull(Pull(snapshot().node, one)), PullSucceeded)
+            assert isinstance(await puller.pull(Pull(NodeName("busy"), two)), PullSucceeded)
+        assert list(puller._lines) == ["busy"]

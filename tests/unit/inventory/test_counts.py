@@ -1,0 +1,167 @@
+"""The numbers that people read: per GPU and over the fleet."""
+
+import pytest
+from factories.inventory import AT, EMPTY_A100, NODE, gpu_report, snapshot
+
+from sluice.contracts.ids import AllocationId, GpuUuid, NodeName, RequestId, SourceName
+from sluice.contracts.messages import (
+    Booking,
+    DeviceGrant,
+    InstanceReport,
+    NodeInventory,
+    PlacementReport,
+    SliceReport,
+)
+from sluice_inventory.core.counts import GpuUse, NodeUse, SlotState, fleet_use, uses
+
+GPU = GpuUuid("GPU-1")
+
+
+def booked(allocation: str, *places: tuple[str | None, int, int], state="ready", revoked=False, gpu=GPU) -> SliceReport:
+    """A slice of the journal with its (profile, start, size)."""
+    devices = tuple(
+        DeviceGrant(container="main", gpu=gpu, profile=profile, start=start, size=size)
+        for profile, start, size in places
+    )
+    booking = Booking(
+        allocation=AllocationId(allocation),
+        request=RequestId(f"request-of-{allocation}"),
+        request_revision=1,
+        source=SourceName("folder"),
+        owner="uid",
+        namespace="default",
+        name=f"pod-of-{allocation}",
+        node=NODE,
+        devices=devices,
+    )
+    return SliceReport(booking=booking, revision=1, state=state, revoked=revoked)
+
+
+def instance(profile: str, start: int, size: int, allocation: str | None) -> InstanceReport:
+    """A GPU instance on the device."""
+    owner = AllocationId(allocation) if allocation is not None else None
+    return InstanceReport(gi_id=start, profile=profile, start=start, size=size, uuid=f"MIG-{start}", allocation=owner)
+
+
+def use(*slices: SliceReport, **gpu) -> GpuUse:
+    """The use of one GPU."""
+    (found,) = uses(snapshot(gpus=(gpu_report(**gpu),), slices=slices))
+    return found
+
+
+def test_an_empty_a100_offers_19():
+    """The sum of what fits on an empty A100-40GB, and nothing in use."""
+    found = use()
+    assert found.creatable_total == 19
+    assert (found.slices_in_use, found.slices_total, found.allocated_fraction) == (0, 8, 0.0)
+    assert (found.slots, found.created, found.foreign, found.quarantined) == ((), {}, 0, 0)
+
+
+def test_a_gpu_given_whole_offers_nothing():
+    """7g.40gb: all eight memory slices are in use."""
+    found = use(booked("a", ("7g.40gb", 0, 8)), instances=(instance("7g.40gb", 0, 8, "a"),), creatable={})
+    assert found.creatable_total == 0
+    assert found.allocated_fraction == 1.0
+    assert found.created == {"7g.40gb": 1}
+
+
+def test_whose_each_slot_is_can_be_asked():
+    """Ours with owner and container, foreign ones without."""
+    report = booked("a", ("1g.5gb", 6, 1))
+    found = use(report, instances=(instance("1g.5gb", 6, 1, "a"), instance("3g.20gb", 0, 4, None)))
+    foreign, ours = found.slots
+    assert (foreign.state, foreign.owner, foreign.allocation) == (SlotState.FOREIGN, None, "")
+    assert (ours.state, ours.owner, ours.container, ours.uuid) == (SlotState.IN_USE, report, "main", "MIG-6")
+    assert (found.created, found.foreign, found.slices_in_use) == ({"1g.5gb": 1}, 1, 5)
+
+
+def test_two_slices_of_one_pod_on_one_gpu_are_two_slots():
+    """One allocation with two places: each is counted once."""
+    places = (("1g.5gb", 5, 1), ("1g.5gb", 6, 1))
+    instances = (instance("1g.5gb", 5, 1, "a"), instance("1g.5gb", 6, 1, "a"))
+    found = use(booked("a", *places), instances=instances)
+    assert [(slot.start, slot.state) for slot in found.slots] == [(5, SlotState.IN_USE), (6, SlotState.IN_USE)]
+    assert found.created == {"1g.5gb": 2}
+
+
+def test_a_place_that_is_booked_but_not_made_yet_is_not_shown_as_free():
+    """Planned and making slices count as in use."""
+    found = use(booked("a", ("3g.20gb", 4, 4), state="making"))
+    assert [(slot.state, slot.uuid) for slot in found.slots] == [(SlotState.ORDERED, "")]
+    assert (found.slices_in_use, found.created) == (4, {})
+
+
+def test_a_slice_booked_behind_one_that_is_leaving_counts_once():
+    """Two on the same memory slices are not more than the GPU has."""
+    leaving = booked("a", ("7g.40gb", 0, 8), state="unmaking", revoked=True)
+    waiting = booked("b", ("7g.40gb", 0, 8), state="planned")
+    found = use(leaving, waiting, instances=(instance("7g.40gb", 0, 8, "a"),))
+    assert [slot.state for slot in found.slots] == [SlotState.RETURNING, SlotState.ORDERED]
+    assert found.allocated_fraction == 1.0
+
+
+@pytest.mark.parametrize("state", ["failed", "degraded"])
+def test_a_lost_slice_is_shown_as_broken(state):
+    """Its place is still booked: only `SliceGone` frees it."""
+    found = use(booked("a", ("2g.10gb", 4, 2), state=state))
+    assert [slot.state for slot in found.slots] == [SlotState.BROKEN]
+    assert found.slices_in_use == 2
+
+
+def test_a_ready_slice_without_its_instance_is_shown_as_broken():
+    """The journal says ready, the device has nothing there."""
+    assert use(booked("a", ("2g.10gb", 4, 2))).slots[0].state is SlotState.BROKEN
+
+
+def test_a_whole_gpu_without_mig_is_all_in_use():
+    """Also one whose memory slices are not known."""
+    found = use(booked("a", (None, 0, 1)), mig_enabled=False, memory_slices=0, creatable={})
+    (slot,) = found.slots
+    assert (slot.state, slot.profile, slot.uuid, slot.size) == (SlotState.IN_USE, None, GPU, 1)
+    assert (found.slices_total, found.allocated_fraction) == (1, 1.0)
+
+
+def test_a_quarantined_place_is_counted_once():
+    """With its instance still there, or without anything known of it."""
+    held = booked("a", ("1g.5gb", 6, 1), state="quarantined")
+    found = use(
+        held,
+        instances=(instance("1g.5gb", 6, 1, "a"),),
+        quarantined=(PlacementReport(start=6, size=1), PlacementReport(start=4, size=2)),
+    )
+    assert [(slot.start, slot.state) for slot in found.slots] == [
+        (4, SlotState.QUARANTINED),
+        (6, SlotState.QUARANTINED),
+    ]
+    assert (found.quarantined, found.slices_in_use) == (2, 3)
+
+
+def test_a_slice_on_another_gpu_is_not_shown_here():
+    """Slots are by UUID."""
+    assert use(booked("a", ("1g.5gb", 6, 1), gpu=GpuUuid("GPU-2"))).slots == ()
+
+
+def test_gpus_come_in_the_order_of_their_index():
+    """Whatever the order in which an agent reports them."""
+    gpus = (gpu_report(uuid=GpuUuid("GPU-b"), index=1), gpu_report(uuid=GpuUuid("GPU-a"), index=0))
+    assert [found.gpu.uuid for found in uses(snapshot(gpus=gpus))] == ["GPU-a", "GPU-b"]
+
+
+def node(name: str, *, stale: bool = False, **gpu) -> NodeUse:
+    """A node with one GPU."""
+    inventory = NodeInventory(snapshot=snapshot(gpus=(gpu_report(**gpu),)), stale=stale, observed_at=AT)
+    return NodeUse(NodeName(name), inventory, uses(inventory.snapshot))
+
+
+def test_the_fleet_does_not_offer_what_nobody_can_make():
+    """Stale nodes and unhealthy GPUs are counted as there, and offer nothing."""
+    total = fleet_use([node("a"), node("b"), node("c", stale=True), node("d", healthy=False)])
+    assert (total.nodes, total.nodes_stale, total.gpus, total.gpus_unhealthy) == (4, 1, 4, 1)
+    assert (total.slices_total, total.slices_in_use) == (32, 0)
+    assert total.creatable == {profile: 2 * count for profile, count in sorted(EMPTY_A100.items())}
+    assert total.creatable_total == 38
+
+
+def test_an_empty_fleet_has_nothing():
+    """No nodes, no division by zero."""
+    assert fleet_use([]).creatable_total == 0
