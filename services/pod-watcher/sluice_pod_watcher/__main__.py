@@ -1,0 +1,20 @@
+"""Puts the pod-watcher together and runs it. `python -m sluice_pod_watcher`, or `sluice-pod-watcher`."""
+
+import os
+import sys
+
+from sluice.runtime.service import run
+from sluice.runtime.settings import load
+from sluice_pod_watcher.settings import PodWatcherSettings
+from sluice_pod_watcher.shell.app import serve
+
+
+def main() -> int:
+    """Run until told to stop. Returns the exit code."""
+    return run(
+        serve, lambda: load(PodWatcherSettings, service="pod-watcher", config=None, environ=os.environ), "pod-watcher"
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,134 @@
+"""What the pod-watcher's core hears and says, besides the exchange that all cores share."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from sluice.contracts.exchange import ExchangeEvent, ExchangeInstruction, Ticked
+from sluice.contracts.ids import NodeName, RequestId
+from sluice.contracts.messages import Claim, HostFacts, WithdrawCause
+from sluice.contracts.refusals import Refusal
+
+# -- what is kept on disk -----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """What was said at one revision of a request: the claims, or why they cannot be understood."""
+
+    revision: int
+    claims: tuple[Claim, ...] = ()
+    refusal: Refusal | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class IdentityRecord:
+    """
+    One document of one file, for as long as it is there, as the request `uid`.
+
+    `document` is `namespace/name`; empty when it stands for trouble with the file as a whole. `asks` are the last few
+    things said, newest last, never empty. `ended` is set once nobody wants it any more, for ever.
+    """
+
+    uid: RequestId
+    file: str
+    document: str
+    namespace: str
+    name: str
+    asks: tuple[Ask, ...]
+    ended: WithdrawCause | None = None
+
+
+# -- events -------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class IdentitiesLoaded:
+    """What the identities file holds. Heard once, before anything is decided; empty when there was no file."""
+
+    records: tuple[IdentityRecord, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class IdentitiesSaved:
+    """The records of `SaveIdentities(version)` will survive a crash of the machine."""
+
+    version: int
+
+
+@dataclass(frozen=True, slots=True)
+class ManifestFile:
+    """
+    One file of the folder: its name (no path) and its text, or why there is no text.
+
+    `too_large` stands for a file over `Rules.file_bytes_max`, `error` for any other reason.
+    """
+
+    name: str
+    text: str = ""
+    error: str = ""
+    too_large: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class FolderListed:
+    """Everything in the folder, at one moment after the listing was asked for. What is not in it is not there."""
+
+    files: tuple[ManifestFile, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class FolderUnlistable:
+    """The folder could not be listed; this says nothing about what is in it."""
+
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class FolderChanged:
+    """Something in the folder has changed (a hint: it is listed again anyway, from time to time)."""
+
+
+@dataclass(frozen=True, slots=True)
+class HostsKnown:
+    """What the nodes have besides GPUs."""
+
+    hosts: tuple[tuple[NodeName, HostFacts], ...]
+
+
+Event = (
+    ExchangeEvent
+    | Ticked
+    | IdentitiesLoaded
+    | IdentitiesSaved
+    | FolderListed
+    | FolderUnlistable
+    | FolderChanged
+    | HostsKnown
+)
+
+# -- instructions -------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class SaveIdentities:
+    """Put all records on disk, in place of what is there; answered by `IdentitiesSaved`. One at a time."""
+
+    version: int
+    records: tuple[IdentityRecord, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ListFolder:
+    """List the folder; answered by `FolderListed` or `FolderUnlistable`. One at a time."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tell:
+    """One line in the log: what changed, in words."""
+
+    level: Literal["info", "warning"]
+    sentence: str
+    request: str = ""
+
+
+Instruction = ExchangeInstruction | SaveIdentities | ListFolder | Tell

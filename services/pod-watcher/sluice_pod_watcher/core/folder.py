@@ -1,0 +1,67 @@
+"""
+The folder as a whole: which pods it wants, which file is broken, and who has a name that two files claim.
+
+Says what is written, not what follows from it.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+
+from sluice.contracts.refusals import Refusal
+from sluice_pod_watcher.core.events import ManifestFile
+from sluice_pod_watcher.core.identities import Place
+from sluice_pod_watcher.core.manifests import Found, ParsedFile, duplicate, parse_file
+from sluice_pod_watcher.core.rules import Rules
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """What one listing says: documents that want something (or are refused), broken files, pods that ask nothing."""
+
+    wanted: Mapping[Place, Found]
+    broken: Mapping[str, Refusal]
+    asking_nothing: Mapping[Place, Found]
+
+
+@dataclass(slots=True)
+class Folder:
+    """The last listing. A file is parsed again only when its text has changed."""
+
+    rules: Rules
+    _parsed: dict[str, tuple[ManifestFile, ParsedFile]] = field(default_factory=dict)
+
+    def listed(self, files: Iterable[ManifestFile]) -> None:
+        """Take in a full listing."""
+        parsed: dict[str, tuple[ManifestFile, ParsedFile]] = {}
+        for file in sorted(files, key=lambda each: each.name):
+            known = self._parsed.get(file.name)
+            parsed[file.name] = (
+                known if known is not None and known[0] == file else (file, parse_file(file, self.rules))
+            )
+        self._parsed = parsed
+
+    def view(self, holders: Iterable[Place]) -> View:
+        """
+        What the listing says.
+
+        A name that two files claim belongs to the first of `holders` (places that ask for a pod already), or else to
+        the first file; the others are refused.
+        """
+        wanted: dict[Place, Found] = {}
+        broken: dict[str, Refusal] = {}
+        asking_nothing: dict[Place, Found] = {}
+        for name, (_, parsed) in self._parsed.items():
+            if parsed.broken is not None:
+                broken[name] = parsed.broken
+            for found in parsed.found:
+                asks = bool(found.claims) or found.refusal is not None
+                (wanted if asks else asking_nothing)[name, found.document] = found
+        held: dict[str, str] = {}
+        for file, document in holders:
+            if file in broken or (file, document) in wanted:
+                held.setdefault(document, file)
+        for (file, document), found in wanted.items():
+            if found.claims and held.setdefault(document, file) != file:
+                refusal = duplicate(document, held[document])
+                wanted[file, document] = replace(found, claims=(), refusal=refusal)
+        return View(wanted, broken, asking_nothing)

@@ -1,0 +1,261 @@
+"""
+What follows for each pod from the folder, from the answers, and from what the bus says of our own requests.
+
+Three rules shape it. A pod that was asked for is not disturbed by an edit that cannot be understood: the edit is
+refused under an id of its own. An edit of an ask that has no slice yet is a new revision; once there is a slice, it is
+a new pod. And what somebody else ended stays ended: the document is asked for anew after the next listing, which
+proves that it is still there.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from sluice.contracts.ids import RequestId
+from sluice.contracts.messages import (
+    AllocationRequested,
+    BindingMessage,
+    Bound,
+    Released,
+    RequestMessage,
+    RequestRejected,
+    RequestWithdrawn,
+)
+from sluice_pod_watcher.core import words
+from sluice_pod_watcher.core.events import Ask, IdentityRecord, Tell
+from sluice_pod_watcher.core.folder import View
+from sluice_pod_watcher.core.identities import Identities, Place
+from sluice_pod_watcher.core.manifests import Found
+from sluice_pod_watcher.core.rules import Rules
+
+EDIT = " (edit)"
+"""Marks the identity of an edit that cannot be understood, beside the pod that it would have changed."""
+
+
+@dataclass(slots=True)
+class Pods:
+    """Our requests: what each shall say, and the sentences about what changed (`told`, taken by the watcher)."""
+
+    rules: Rules
+    identities: Identities
+    answers: dict[RequestId, BindingMessage] = field(default_factory=dict)
+    due: dict[RequestId, None] = field(default_factory=dict)
+    """Whose word on the bus has to be looked at."""
+    told: list[Tell] = field(default_factory=list)
+    _since: dict[Place, float] = field(default_factory=dict)
+    """Since when a place is missing or broken, while that does not count yet."""
+    _left_alone: dict[Place, None] = field(default_factory=dict)
+
+    def message_of(self, record: IdentityRecord) -> RequestMessage:
+        """What the bus shall say of a record."""
+        last, source = record.asks[-1], self.rules.source
+        if record.ended is not None:
+            closing = isinstance(self.answers.get(record.uid), Released)
+            return RequestWithdrawn(revision=last.revision, source=source, cause=record.ended, closing=closing)
+        if last.refusal is not None:
+            return RequestRejected(
+                revision=last.revision,
+                source=source,
+                origin=record.file,
+                namespace=record.namespace if record.name else "",
+                name=record.name,
+                refusal=last.refusal,
+            )
+        return AllocationRequested(
+            revision=last.revision,
+            source=source,
+            namespace=record.namespace,
+            name=record.name,
+            origin=record.file,
+            owner=record.uid,
+            claims=last.claims,
+        )
+
+    def counts_at(self) -> float | None:
+        """When a listing could decide what does not count yet; None when there is nothing of that kind."""
+        return min(self._since.values()) + self.rules.gone_grace_s if self._since else None
+
+    def drop(self, uid: RequestId) -> None:
+        """The last word about a request was said."""
+        self.identities.drop(uid)
+        self.answers.pop(uid, None)
+
+    # -- the folder -----------------------------------------------------------------------------------------------
+
+    def holders(self) -> list[Place]:
+        """The places that ask for a pod, the oldest first."""
+        return [(each.file, each.document) for each in self.identities.living() if each.asks[-1].claims]
+
+    def listed(self, view: View, now: float) -> None:
+        """Compare the book with a listing."""
+        since, self._since = self._since, {}
+        trouble = {(file, ""): Found("", "", "", refusal=refusal) for file, refusal in view.broken.items()}
+        for place, found in view.wanted.items():
+            refused_edit = self._settle(place, found)
+            if refused_edit is not None:
+                trouble[place[0], place[1] + EDIT] = refused_edit
+        asked_in = {file for file, _ in self.holders()}
+        for place, found in trouble.items():
+            harmless = not place[1] and place[0] not in asked_in
+            if self.identities.at(place) is not None or harmless or self._counts(place, since, now):
+                self._settle(place, found)
+        for record in self.identities.living():
+            place = (record.file, record.document)
+            if self._is_trouble(place):
+                if place not in trouble:
+                    self._end(record, "is understood again, or gone")
+            elif place not in view.wanted and record.file not in view.broken and self._counts(place, since, now):
+                self._end(record, "is not there any more")
+        self._leave_alone(view.asking_nothing)
+
+    def _settle(self, place: Place, found: Found) -> Found | None:
+        """See to it that a place says what is found there. Returns what cannot be said, for a pod is there already."""
+        record = self.identities.at(place)
+        if record is None:
+            self._begin(place, found)
+            return None
+        last = record.asks[-1]
+        if (last.claims, last.refusal) == (found.claims, found.refusal):
+            self.due[record.uid] = None
+        elif last.claims and found.refusal is not None:
+            return found
+        elif last.claims and isinstance(self.answers.get(record.uid), Bound):
+            self._end(record, "was changed after it had its slice: it is a new pod now")
+            self._begin(place, found)
+        else:
+            self._say(record, Ask(last.revision + 1, found.claims, found.refusal))
+        return None
+
+    def _begin(self, place: Place, found: Found) -> None:
+        record = self.identities.begin(place, found.namespace, found.name, Ask(1, found.claims, found.refusal))
+        self._tell_ask(record)
+
+    def _say(self, record: IdentityRecord, ask: Ask) -> None:
+        self._tell_ask(self.identities.say(record.uid, ask))
+
+    def _tell_ask(self, record: IdentityRecord) -> None:
+        self.due[record.uid] = None
+        self.told.append(words.stays(record) if record.document.endswith(EDIT) else words.asks(record))
+
+    def _end(self, record: IdentityRecord, why: str) -> None:
+        self.identities.end(record.uid, "pod gone")
+        self.due[record.uid] = None
+        self.told.append(words.ended(record, why))
+
+    @staticmethod
+    def _is_trouble(place: Place) -> bool:
+        """Whether a place stands for a broken file or a refused edit: nothing is held for it."""
+        return not place[1] or place[1].endswith(EDIT)
+
+    def _counts(self, place: Place, since: Mapping[Place, float], now: float) -> bool:
+        """Whether a place was missing or broken for long enough to believe it."""
+        began = since.get(place, now)
+        if now - began >= self.rules.gone_grace_s:
+            return True
+        self._since[place] = began
+        return False
+
+    def _leave_alone(self, asking_nothing: Mapping[Place, Found]) -> None:
+        """Say once of each pod that it is none of ours."""
+        new = [place for place in asking_nothing if place not in self._left_alone]
+        self._left_alone = dict.fromkeys(asking_nothing)
+        self.told += [
+            words.asks_nothing(place[0], asking_nothing[place].namespace, asking_nothing[place].name) for place in new
+        ]
+
+    # -- answers --------------------------------------------------------------------------------------------------
+
+    def answered(self, uid: RequestId, answer: BindingMessage) -> None:
+        """The allocator's word about one of our requests is known (again)."""
+        record = self.identities.get(uid)
+        if record is None:
+            return
+        if self.answers.get(uid) != answer:
+            self.answers[uid] = answer
+            self.told.append(words.answered(record, answer))
+        self.judge(record)
+
+    def judge(self, record: IdentityRecord) -> None:
+        """What follows for a record from its answer."""
+        answer = self.answers.get(record.uid)
+        if isinstance(answer, Released):
+            if record.ended is None:
+                self._end(record, "has lost its slice")
+            self.due[record.uid] = None
+        elif record.ended is None and isinstance(answer, Bound) and _is_too_late(record, answer):
+            self._end(record, "was changed too late, its slice was given already: it is a new pod now")
+            last = record.asks[-1]
+            self._begin((record.file, record.document), _found(record, last))
+
+    # -- our own words, as the bus has them -----------------------------------------------------------------------
+
+    def heard(self, uid: RequestId, message: RequestMessage) -> bool:
+        """
+        The bus says this of a request of our source: ours, a predecessor's, or a rival's.
+
+        Returns whether the request was not known to us, and is ours from now on.
+        """
+        record = self.identities.get(uid)
+        if record is None:
+            return self._adopt(uid, message)
+        if isinstance(message, RequestWithdrawn):
+            self._ended_by_other(record, message)
+        elif record.ended is None and message.revision > record.asks[-1].revision:
+            self.identities.say(uid, _ask(message))
+            self.due[uid] = None
+        return False
+
+    def _ended_by_other(self, record: IdentityRecord, message: RequestWithdrawn) -> None:
+        if record.ended is not None:
+            return
+        if message.closing:
+            self.told.append(words.ended(record, "was ended by somebody else"))
+            self.drop(record.uid)
+            return
+        last = record.asks[-1]
+        if message.revision != last.revision:
+            self.identities.say(record.uid, Ask(message.revision, last.claims, last.refusal))
+        self.identities.end(record.uid, message.cause)
+        self.due[record.uid] = None
+        self.told.append(words.ended(record, "was ended by somebody else"))
+
+    def _adopt(self, uid: RequestId, message: RequestMessage) -> bool:
+        """A request that no file remembers is matched with the document that it says it is of."""
+        if isinstance(message, RequestWithdrawn):
+            if message.closing:
+                return False
+            self.identities.adopt(IdentityRecord(uid, "", "", "", "", (Ask(message.revision),), message.cause))
+            self.due[uid] = None
+            return True
+        document = f"{message.namespace}/{message.name}" if message.name else ""
+        taken = self.identities.at((message.origin, document)) is not None
+        record = IdentityRecord(
+            uid,
+            message.origin,
+            document,
+            message.namespace,
+            message.name,
+            (_ask(message),),
+            "pod gone" if taken else None,
+        )
+        self.identities.adopt(record)
+        self.due[uid] = None
+        return True
+
+
+def _ask(message: AllocationRequested | RequestRejected) -> Ask:
+    if isinstance(message, AllocationRequested):
+        return Ask(message.revision, message.claims)
+    return Ask(message.revision, refusal=message.refusal)
+
+
+def _found(record: IdentityRecord, ask: Ask) -> Found:
+    return Found(record.document, record.namespace, record.name, ask.claims, ask.refusal)
+
+
+def _is_too_late(record: IdentityRecord, bound: Bound) -> bool:
+    """Whether the slice was given for an earlier ask that wanted something else."""
+    last = record.asks[-1]
+    if bound.request_revision >= last.revision:
+        return False
+    served = next((ask for ask in record.asks if ask.revision == bound.request_revision), None)
+    return served is None or served.claims != last.claims

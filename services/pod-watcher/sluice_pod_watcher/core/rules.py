@@ -1,0 +1,34 @@
+"""The tunables of the pod-watcher's decisions, with the reason for each default."""
+
+from dataclasses import dataclass
+
+from sluice.contracts.ids import SourceName
+
+FOLDER = SourceName("folder")
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """Times in seconds of the caller's clock."""
+
+    source: SourceName = FOLDER
+    """For whom this watcher asks. Two folders need two names: each source withdraws what it does not list."""
+    max_gpus_per_node: int = 8
+    """More devices in one claim are refused: no node could ever hold them."""
+    relist_s: float = 5.0
+    """The folder is listed at least this often, whatever the file system tells; each listing is a heartbeat."""
+    gone_grace_s: float = 1.0
+    """
+    How long a pod must be missing, or its file be broken, before that counts. Editors that do not replace a file in
+    one step move it away or truncate it for some milliseconds.
+    """
+    closing_ttl_s: int = 4 * 3600
+    """How long closing words stay on the bus: far above any pause of any process (PROTOCOL W5)."""
+    file_bytes_max: int = 1024 * 1024
+    """Larger manifest files are refused. An object in Kubernetes' own store is at most 1.5 MiB."""
+    documents_max: int = 1000
+    """More documents in one file (items of a List count) are refused."""
+    nesting_max: int = 64
+    """Deeper nested documents are refused; a Pod needs about ten levels."""
+    nodes_max: int = 100_000
+    """More values in one file, each alias counted as all it stands for, are refused (alias bombs)."""

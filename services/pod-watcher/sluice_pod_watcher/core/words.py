@@ -1,0 +1,70 @@
+"""The sentences of the log: one per change, for people. Nothing is decided here."""
+
+from sluice.contracts.messages import BindingMessage, Bound, Claim, Refused, Released
+from sluice.contracts.refusals import shorten
+from sluice_pod_watcher.core.events import IdentityRecord, Tell
+
+
+def pod(record: IdentityRecord) -> str:
+    """Whom it is about: the pod and its file, or the file alone."""
+    return f"{record.namespace}/{record.name} ({record.file})" if record.name else record.file
+
+
+def ask(claims: tuple[Claim, ...]) -> str:
+    """What is asked for, per container."""
+    return "; ".join(f"{claim.container}: {_claim(claim)}" for claim in claims)
+
+
+def _claim(claim: Claim) -> str:
+    sizes = (
+        claim.profile,
+        f"{claim.sm_count} SMs" if claim.sm_count is not None else None,
+        f"{claim.sm_percentage} %" if claim.sm_percentage is not None else None,
+        f"{claim.memory_mib} MiB" if claim.memory_mib is not None else None,
+    )
+    size = ", ".join(each for each in sizes if each) or "a whole GPU"
+    return f"{claim.gpus} x {size}" if claim.gpus > 1 else size
+
+
+def asks(record: IdentityRecord) -> Tell:
+    """A record says something new."""
+    last = record.asks[-1]
+    if last.refusal is not None:
+        return Tell("warning", f"{pod(record)} is refused: {last.refusal.sentence()}", record.uid)
+    now = "now asks" if len(record.asks) > 1 else "asks"
+    return Tell("info", f"{pod(record)} {now} for {ask(last.claims)}", record.uid)
+
+
+def ended(record: IdentityRecord, why: str) -> Tell:
+    """Nobody wants it any more."""
+    return Tell("info", f"{pod(record)} {why}; its request is withdrawn", record.uid)
+
+
+def stays(record: IdentityRecord) -> Tell:
+    """An edit cannot be understood, and the pod goes on as it was."""
+    refusal = record.asks[-1].refusal
+    why = refusal.sentence() if refusal is not None else ""
+    return Tell("warning", f"{pod(record)} stays as it was, for the edit is refused: {why}", record.uid)
+
+
+def asks_nothing(file: str, namespace: str, name: str) -> Tell:
+    """A pod that is none of ours."""
+    return Tell("info", f"{namespace}/{name or '(no name)'} ({file}) asks for no slice: left alone")
+
+
+def answered(record: IdentityRecord, answer: BindingMessage) -> Tell:
+    """The allocator has answered."""
+    match answer:
+        case Bound():
+            devices = "; ".join(f"{each.container}: {each.visible_devices}" for each in answer.containers)
+            again = " again" if answer.revision > 1 else ""
+            return Tell("info", f"{pod(record)} has its slice{again} on {answer.node}: {devices}", record.uid)
+        case Refused():
+            return Tell("warning", f"{pod(record)} was refused: {answer.refusal.sentence()}", record.uid)
+        case Released():
+            return Tell("info", f"{pod(record)} holds nothing any more ({shorten(answer.cause)})", record.uid)
+
+
+def waits(record: IdentityRecord, message: str) -> Tell:
+    """The request waits, and why."""
+    return Tell("info", f"{pod(record)} waits: {shorten(message, 400)}", record.uid)

@@ -1,0 +1,235 @@
+"""
+YAML to plain values, safely: bounded in depth and size, with the line of every mistake.
+
+Built on the parser's events rather than on its constructor, for four reasons: nothing recurses, so no text can exhaust
+the stack; nothing is constructed, so no tag runs code and no long number takes minutes; aliases are counted as all
+that they stand for, so none can explode; and what is no string stays as it was written (`Unquoted`), so a refusal can
+quote it. Merge keys (`<<`) work. Knows nothing of pods.
+"""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import yaml
+
+from sluice.contracts.requests import Unquoted
+
+_STRING = "tag:yaml.org,2002:str"
+_STRINGS = frozenset({_STRING, "tag:yaml.org,2002:value"})
+"""A lone `=` is a type of its own to the parser, and a string to people."""
+_MERGE = "tag:yaml.org,2002:merge"
+_PLAIN_TAGS = frozenset(f"tag:yaml.org,2002:{name}" for name in ("str", "int", "float", "bool", "null", "map", "seq"))
+
+
+@dataclass(frozen=True, slots=True)
+class YamlDocument:
+    """One document: the line it begins at (1 is the first) and its value. Mappings have string keys only."""
+
+    line: int
+    value: "YamlValue"
+
+
+YamlValue = dict[str, Any] | list[Any] | str | Unquoted
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What one file may hold. `nodes_max` counts every value, and each alias as all that it stands for."""
+
+    documents_max: int
+    nesting_max: int
+    nodes_max: int
+
+
+class YamlError(ValueError):
+    """A text that is not YAML, or more of it than allowed (`too_large`). `line` is 0 where it is not known."""
+
+    def __init__(self, why: str, line: int, *, too_large: bool = False) -> None:
+        """Say `why`, and where."""
+        super().__init__(why)
+        self.why = why
+        self.line = line
+        self.too_large = too_large
+
+
+def read_documents(text: str, limits: Limits) -> list[YamlDocument]:
+    """All documents of a text that are not empty. Raises YamlError and nothing else."""
+    documents: list[YamlDocument] = []
+    try:
+        loader = yaml.CSafeLoader(text)
+        try:
+            builder = _Builder(loader, limits)
+            while loader.check_event():
+                document = builder.take(loader.get_event())
+                if document is not None:
+                    documents.append(document)
+                    if len(documents) > limits.documents_max:
+                        why = f"more than {limits.documents_max} documents"
+                        raise YamlError(why, document.line, too_large=True)
+        finally:
+            loader.dispose()
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        why = " ".join(part for part in (error.context, error.problem) if part)
+        raise YamlError(why or "cannot be parsed", mark.line + 1 if mark is not None else 0) from None
+    except yaml.YAMLError as error:  # characters that YAML forbids
+        raise YamlError(getattr(error, "reason", None) or "cannot be parsed", 0) from None
+    except UnicodeError:
+        raise YamlError("holds characters that are no text", 0) from None
+    return documents
+
+
+@dataclass(slots=True)
+class _Open:
+    """A mapping or list whose end has not come yet."""
+
+    value: dict[str, Any] | list[Any]
+    line: int
+    anchor: str | None
+    weight: int = 1
+    """How many values it stands for."""
+    key: str | None = None
+    """The mapping's key whose value comes next."""
+    merges: list[Any] = field(default_factory=list)
+    merging: bool = False
+
+    @property
+    def expects_key(self) -> bool:
+        """Whether the next value is a key."""
+        return isinstance(self.value, dict) and self.key is None and not self.merging
+
+
+class _Builder:
+    """Puts values together from events."""
+
+    def __init__(self, loader: Any, limits: Limits) -> None:
+        self._loader = loader
+        self._limits = limits
+        self._open: list[_Open] = []
+        self._anchors: dict[str, tuple[Any, int]] = {}
+        self._nodes = 0
+        self._root: tuple[Any, int] | None = None
+
+    def take(self, event: Any) -> YamlDocument | None:
+        """Take in one event; returns a document when this was its end."""
+        line = event.start_mark.line + 1
+        match event:
+            case yaml.ScalarEvent():
+                self._add(self._scalar(event, line), line, event.anchor, weight=1)
+            case yaml.SequenceStartEvent() | yaml.MappingStartEvent():
+                self._begin(event, line)
+            case yaml.SequenceEndEvent() | yaml.MappingEndEvent():
+                self._end()
+            case yaml.AliasEvent():
+                self._alias(str(event.anchor), line)
+            case yaml.DocumentStartEvent():
+                self._anchors, self._root = {}, None
+            case yaml.DocumentEndEvent():
+                return self._document()
+            case _:
+                pass
+        return None
+
+    def _document(self) -> YamlDocument | None:
+        root, self._root = self._root, None
+        if root is None or (isinstance(root[0], Unquoted) and root[0].text in {"", "~", "null", "Null", "NULL"}):
+            return None
+        return YamlDocument(root[1], root[0])
+
+    def _scalar(self, event: Any, line: int) -> "str | Unquoted | _Merge":
+        if event.tag is not None and event.tag != "!":
+            self._check_tag(event.tag, line)
+            return event.value if event.tag == _STRING else Unquoted(event.value)
+        tag = self._loader.resolve(yaml.ScalarNode, event.value, event.implicit)
+        if tag == _MERGE:
+            return _MERGE_KEY
+        return event.value if tag in _STRINGS else Unquoted(event.value)
+
+    @staticmethod
+    def _check_tag(tag: str, line: int) -> None:
+        if tag not in _PLAIN_TAGS:
+            raise YamlError(f"the tag {tag[:100]} is not allowed", line)
+
+    def _begin(self, event: Any, line: int) -> None:
+        if event.tag is not None and event.tag != "!":
+            self._check_tag(event.tag, line)
+        if len(self._open) >= self._limits.nesting_max:
+            raise YamlError(f"nested deeper than {self._limits.nesting_max} levels", line, too_large=True)
+        value: dict[str, Any] | list[Any] = {} if isinstance(event, yaml.MappingStartEvent) else []
+        self._count(1, line)
+        self._open.append(_Open(value, line, event.anchor))
+
+    def _end(self) -> None:
+        done = self._open.pop()
+        if isinstance(done.value, dict):
+            for source in done.merges:
+                for key, value in source.items():
+                    done.value.setdefault(key, value)
+        self._put(done.value, done.line, done.weight)
+        if done.anchor is not None:
+            self._anchors[done.anchor] = (done.value, done.weight)
+
+    def _alias(self, anchor: str, line: int) -> None:
+        known = self._anchors.get(anchor)
+        if known is None:
+            raise YamlError(f"the alias *{anchor[:100]} stands for nothing that ends before it", line)
+        self._add(known[0], line, None, weight=known[1])
+
+    def _add(self, value: Any, line: int, anchor: str | None, *, weight: int) -> None:
+        self._count(weight, line)
+        self._put(value, line, weight)
+        if anchor is not None:
+            self._anchors[anchor] = (value, weight)
+
+    def _count(self, weight: int, line: int) -> None:
+        self._nodes += weight
+        if self._nodes > self._limits.nodes_max:
+            raise YamlError(f"more than {self._limits.nodes_max} values, aliases expanded", line, too_large=True)
+
+    def _put(self, value: Any, line: int, weight: int) -> None:
+        """Give a finished value to what it is in."""
+        is_key = bool(self._open) and self._open[-1].expects_key
+        if isinstance(value, _Merge) and not is_key:
+            value = "<<"
+        if not self._open:
+            self._root = (value, line)
+            return
+        inside = self._open[-1]
+        inside.weight += weight
+        if isinstance(inside.value, list):
+            inside.value.append(value)
+        elif inside.merging:
+            inside.merging = False
+            inside.merges += _mappings(value, line)
+        elif is_key:
+            self._put_key(inside, value, line)
+        elif inside.key is not None:
+            inside.value[inside.key] = value
+            inside.key = None
+
+    @staticmethod
+    def _put_key(inside: _Open, value: Any, line: int) -> None:
+        if isinstance(value, _Merge):
+            inside.merging = True
+            return
+        if isinstance(value, dict | list):
+            raise YamlError("a key is a mapping or a list", line)
+        key = value.text if isinstance(value, Unquoted) else value
+        if key in inside.value:
+            raise YamlError(f"the key {key[:100]!r} is there twice in one mapping", line)
+        inside.key = key
+
+
+class _Merge:
+    """The key `<<`."""
+
+
+_MERGE_KEY = _Merge()
+
+
+def _mappings(value: Any, line: int) -> list[dict[str, Any]]:
+    """What a merge key merges: one mapping, or several with the first winning."""
+    found = value if isinstance(value, list) else [value]
+    if not all(isinstance(each, dict) for each in found):
+        raise YamlError("a merge key (<<) takes a mapping, or a list of mappings", line)
+    return found

@@ -1,0 +1,157 @@
+"""
+The folder of manifests on disk: what is in it now, and a hint when that changes. Reads only, and decides nothing.
+
+A listing is all or nothing. What cannot be listed, or is more than a limit allows, is reported as such: a listing with
+something left out would end the pods that are left out.
+"""
+
+import asyncio
+import os
+import stat
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import watchfiles
+
+from sluice.runtime import logs
+from sluice.runtime.clock import Clock
+from sluice.runtime.errors import ServiceError
+from sluice_pod_watcher.core.events import FolderListed, FolderUnlistable, ManifestFile
+
+SUFFIXES = (".yaml", ".yml", ".json")
+FILES_MAX = 10_000
+"""More files are not listed at all. A thousand pods in a thousand files is a large folder."""
+TOTAL_BYTES_MAX = 64 * 1024 * 1024
+"""All texts together; they stay in memory."""
+SETTLED_S = 2.0
+"""A file that was written longer ago than this and looks the same is the same: file times are only that exact."""
+STEP_MS = 50
+DEBOUNCE_MS = 200
+"""Changes closer together than STEP_MS are one hint, given after DEBOUNCE_MS at the latest."""
+
+Signature = tuple[int, int, int, int, int]
+
+
+def is_manifest(name: str) -> bool:
+    """Whether a file is read: by its ending, and not hidden (editors and `ConfigMap` mounts keep hidden files)."""
+    return name.endswith(SUFFIXES) and not name.startswith(".")
+
+
+@dataclass(slots=True)
+class ManifestFolder:
+    """One folder. `bytes_max` is the limit of one file. Methods may be called from one task at a time."""
+
+    path: Path
+    clock: Clock
+    bytes_max: int
+    _known: dict[str, tuple[Signature, ManifestFile]] = field(default_factory=dict)
+
+    def check(self) -> None:
+        """Raises ServiceError when there is no such folder, or it cannot be listed."""
+        listed = self._list()
+        if isinstance(listed, FolderUnlistable):
+            raise ServiceError(f"{listed.why} (SLUICE_POD_WATCHER_PODS_DIR names the folder of Pod manifests)")
+
+    async def list(self) -> FolderListed | FolderUnlistable:
+        """Everything in the folder now."""
+        return await asyncio.to_thread(self._list)
+
+    async def changes(self) -> AsyncIterator[None]:
+        """
+        Yields after something has changed. A hint: some changes are not told on some file systems.
+
+        Goes on for ever, also while the folder is away, and when it comes back as another one.
+        """
+        log = logs.get("folder", folder=str(self.path))
+        warned = False
+        while True:
+            watched, fresh = self._identity(), True
+            try:
+                if watched is not None:
+                    async for changed in watchfiles.awatch(
+                        self.path,
+                        watch_filter=lambda _change, path: is_manifest(os.path.basename(path)),  # noqa: PTH119
+                        debounce=DEBOUNCE_MS,
+                        step=STEP_MS,
+                        rust_timeout=1000,
+                        yield_on_timeout=True,
+                        recursive=False,
+                    ):
+                        if changed or fresh:  # something may have changed just before the watch began
+                            yield
+                        fresh = False
+                        if self._identity() != watched:
+                            break
+            except (OSError, RuntimeError) as error:  # no inotify, or no watches left: the timer still lists
+                if not warned:
+                    log.warning("changes are found by listing only", why=str(error))
+                    warned = True
+            await self.clock.sleep(1.0)
+            yield
+
+    def _identity(self) -> tuple[int, int] | None:
+        try:
+            found = self.path.stat()
+        except OSError:
+            return None
+        return (found.st_dev, found.st_ino)
+
+    def _list(self) -> FolderListed | FolderUnlistable:
+        try:
+            names = sorted(each.name for each in self.path.iterdir() if is_manifest(each.name))
+        except OSError as error:
+            return FolderUnlistable(f"the folder {self.path} cannot be listed: {error.strerror or error}")
+        if len(names) > FILES_MAX:
+            return FolderUnlistable(f"the folder {self.path} holds {len(names)} manifests, the limit is {FILES_MAX}")
+        known: dict[str, tuple[Signature, ManifestFile]] = {}
+        files: list[ManifestFile] = []
+        total_bytes = 0
+        for name in names:
+            file = self._file(name, known)
+            if file is not None:
+                files.append(file)
+                total_bytes += len(file.text)
+            if total_bytes > TOTAL_BYTES_MAX:
+                return FolderUnlistable(f"the manifests in {self.path} are together over {TOTAL_BYTES_MAX} bytes")
+        self._known = known
+        return FolderListed(tuple(files))
+
+    def _file(self, name: str, known: dict[str, tuple[Signature, ManifestFile]]) -> ManifestFile | None:
+        """One file, or None when it has gone meanwhile. What will be the same next time is put into `known`."""
+        shown = os.fsencode(name).decode("utf-8", "backslashreplace")
+        try:
+            # Not blocking: a named pipe must not hold up everything else.
+            descriptor = os.open(self.path / name, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            return ManifestFile(shown, error=error.strerror or str(error))
+        try:
+            found = os.fstat(descriptor)
+            signature = (found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns)
+            before = self._known.get(name)
+            if before is not None and before[0] == signature:
+                known[name] = before
+                return before[1]
+            file = self._read(shown, descriptor, found.st_mode)
+        except OSError as error:
+            return ManifestFile(shown, error=error.strerror or str(error))
+        finally:
+            os.close(descriptor)
+        if self.clock.utc().timestamp() - max(found.st_mtime, found.st_ctime) > SETTLED_S:
+            known[name] = (signature, file)
+        return file
+
+    def _read(self, name: str, descriptor: int, mode: int) -> ManifestFile:
+        if not stat.S_ISREG(mode):
+            return ManifestFile(name, error="no regular file")
+        data = bytearray()
+        while len(data) <= self.bytes_max and (part := os.read(descriptor, self.bytes_max + 1 - len(data))):
+            data += part
+        if len(data) > self.bytes_max:
+            return ManifestFile(name, too_large=True)
+        try:
+            return ManifestFile(name, data.decode("utf-8-sig"))
+        except UnicodeDecodeError as error:
+            return ManifestFile(name, error=f"no UTF-8 at byte {error.start}")

@@ -1,0 +1,299 @@
+"""The pod-watcher as it runs: a real folder, a real identities file, and a bus that somebody answers on."""
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Callable
+from contextlib import aclosing, asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+from factories.buses import ensured
+
+from sluice.contracts import subjects
+from sluice.contracts.exchange import Observed, Stream
+from sluice.contracts.ids import NodeName, OperationId, RequestId, RunId
+from sluice.contracts.messages import (
+    AllocationRequested,
+    AnyMessage,
+    HostFacts,
+    Released,
+    RequestRejected,
+    RequestWithdrawn,
+    SourceSynced,
+)
+from sluice.contracts.subjects import Address
+from sluice.runtime.broker import Broker
+from sluice.runtime.bus import Bus
+from sluice.runtime.clock import SystemClock
+from sluice.runtime.memory_bus import MemoryBroker
+from sluice.runtime.nats_bus import NatsBus
+from sluice.runtime.service import Service
+from sluice.runtime.telemetry import TraceBook
+from sluice_pod_watcher.core.events import FolderListed, FolderUnlistable, HostsKnown
+from sluice_pod_watcher.settings import PodWatcherSettings
+from sluice_pod_watcher.shell.app import serve_on
+from sluice_pod_watcher.shell.folder import ManifestFolder
+from sluice_pod_watcher.shell.identity_file import IdentityFile
+
+WAIT_S = 15.0
+POD = """\
+apiVersion: v1
+kind: Pod
+metadata:
+  name: {name}
+  annotations:
+    sluice.dev/profile: "{profile}"
+spec:
+  containers:
+    - name: main
+"""
+FLEET = """\
+[[node]]
+name = "gpu-1.example"
+cpu_cores = 8
+memory_mib = 1024
+gpus = [{ model = "a100-40gb", count = 1 }]
+"""
+HOSTS = HostsKnown(((NodeName("gpu-1"), HostFacts(cpu_cores=8, memory_mib=1024, pods_free=110)),))
+
+
+@dataclass
+class Site:
+    """A folder, a bus, and what is on it."""
+
+    broker: MemoryBroker
+    pods: Path
+    data: Path
+    unlistable: asyncio.Event = field(default_factory=asyncio.Event)
+    """The pod-watcher has found that the folder cannot be listed."""
+
+    def write(self, name: str, profile: str = "1g.5gb") -> None:
+        """A person saves a file as editors do: a new one, moved over the old one."""
+        hidden = self.pods / f".{name}.tmp"
+        hidden.write_text(POD.format(name=name, profile=profile), encoding="utf-8")
+        hidden.replace(self.pods / f"{name}.yaml")
+
+    def say(self, address: Address, message: AnyMessage) -> None:
+        """The allocator says something."""
+        self.broker.values.publish(
+            subject=address.subject,
+            guard=None,
+            expected=0,
+            operation=OperationId("allocator-1"),
+            message=message,
+            now=self.broker.clock.monotonic(),
+        )
+        self.broker.changed()
+
+    def requests(self) -> dict[str, AnyMessage]:
+        """The last word about each request."""
+        entries = self.broker.values.snapshot(Stream.STATE, (), self.broker.clock.monotonic())
+        found = {entry.subject: entry.message for entry in entries if entry.message is not None}
+        return {
+            subject.rpartition(".")[2]: message
+            for subject, message in found.items()
+            if subject.startswith("sluice.request.")
+        }
+
+    def synced(self) -> SourceSynced | None:
+        """The source's last word."""
+        return self.last("sluice.source.folder")
+
+    def last(self, subject: str):
+        """The last message at a subject."""
+        entry = self.broker.values.last(subject, self.broker.clock.monotonic())
+        return entry.message if entry is not None else None
+
+    def counted(self) -> int:
+        """How many pods the source says it has; -1 before it has said anything."""
+        synced = self.synced()
+        return synced.count if synced is not None else -1
+
+    async def until(self, wanted: Callable[[], object]) -> None:
+        """Wait until something is true of the bus."""
+        changed = asyncio.Event()
+        self.broker.listen(changed)
+        try:
+            async with asyncio.timeout(WAIT_S):
+                while not wanted():
+                    await changed.wait()
+                    changed.clear()
+        finally:
+            self.broker.unlisten(changed)
+
+
+@pytest.fixture
+def site(tmp_path) -> Site:
+    """An empty folder and an empty bus."""
+    (tmp_path / "pods").mkdir()
+    return Site(MemoryBroker(), tmp_path / "pods", tmp_path / "data")
+
+
+class ToldFolder(ManifestFolder):
+    """A folder that says when it could not be listed."""
+
+    unlistable: asyncio.Event
+
+    async def list(self) -> FolderListed | FolderUnlistable:
+        """Everything in the folder now."""
+        listed = await super().list()
+        if isinstance(listed, FolderUnlistable):
+            self.unlistable.set()
+        return listed
+
+
+@asynccontextmanager
+async def watching(site: Site, run: str) -> AsyncIterator[None]:
+    """A running pod-watcher, stopped at the end."""
+    settings = PodWatcherSettings(pods_dir=site.pods, data_dir=site.data, relist_s=1.0, gone_grace_s=0.2, tick_s=0.05)
+    clock = SystemClock()
+    service = Service("pod-watcher", RunId(run), settings, clock, TraceBook())
+    bus = site.broker.bus("pod-watcher")
+    folder = ToldFolder(site.pods, clock, settings.rules().file_bytes_max)
+    folder.unlistable = site.unlistable
+    with IdentityFile(site.data / "pods") as identities:
+        running = asyncio.create_task(serve_on(bus, service, folder, identities, HOSTS))
+        try:
+            yield
+            if running.done():
+                running.result()
+        finally:
+            running.cancel()
+            await asyncio.wait((running,), timeout=WAIT_S)
+            await bus.close()
+
+
+async def test_a_pod_comes_changes_and_goes_as_its_file_does(site):
+    """The whole life of a manifest, with the allocator's part played by the test."""
+    async with watching(site, "w1"):
+        await site.until(lambda: site.synced() is not None)
+        assert site.last("sluice.host.gpu-1").cpu_cores == 8
+        site.write("train")
+        await site.until(site.requests)
+        ((uid, asked),) = site.requests().items()
+        assert isinstance(asked, AllocationRequested)
+        assert (asked.origin, asked.owner, asked.claims[0].profile) == ("train.yaml", uid, "1g.5gb")
+        site.write("train", profile="3g.20gb")
+        await site.until(lambda: site.requests()[uid].revision == 2)
+        await site.until(lambda: site.counted() == 1)
+        (site.pods / "train.yaml").unlink()
+        await site.until(lambda: isinstance(site.requests()[uid], RequestWithdrawn))
+        site.say(subjects.binding(RequestId(uid)), Released(request=RequestId(uid), cause="pod gone"))
+        await site.until(lambda: site.requests()[uid].closing)
+        site.write("train")
+        await site.until(lambda: len(site.requests()) == 2)
+
+
+async def test_a_pod_keeps_its_id_over_a_restart_and_a_wiped_broker(site):
+    """What runs is known by this id."""
+    site.write("train")
+    async with watching(site, "w1"):
+        await site.until(site.requests)
+        before = site.requests()
+    async with watching(site, "w2"):
+        await site.until(lambda: site.synced().run == "w2")
+        assert site.requests() == before
+        site.broker.wipe()
+        await site.broker.bus("admin").ensure_streams()
+        await site.until(lambda: site.synced() is not None)
+        assert site.requests() == before
+
+
+async def test_a_broken_file_is_refused_and_a_mended_one_is_served(site):
+    """The pod beside it never notices."""
+    site.write("good")
+    (site.pods / "bad.yaml").write_text("metadata: [\n", encoding="utf-8")
+    async with watching(site, "w1"):
+        await site.until(lambda: len(site.requests()) == 2)
+        kinds = {message.origin: type(message) for message in site.requests().values()}
+        assert kinds == {"good.yaml": AllocationRequested, "bad.yaml": RequestRejected}
+        site.write("bad")
+        await site.until(lambda: site.counted() == 2)
+
+
+async def test_a_folder_that_is_replaced_by_another_is_followed(site):
+    """A mounted volume may be swapped; the new one is watched, and nothing ends while there is none."""
+    site.write("train")
+    async with watching(site, "w1"):
+        await site.until(site.requests)
+        before = site.requests()
+        site.pods.rename(site.pods.with_name("old"))
+        async with asyncio.timeout(WAIT_S):
+            await site.unlistable.wait()
+        assert site.requests() == before
+        (site.pods.with_name("old")).rename(site.pods)
+        site.write("second")
+        await site.until(lambda: len(site.requests()) == 2)
+        assert site.requests().items() >= before.items()
+
+
+def start(environ: dict[str, str]) -> subprocess.Popen[str]:
+    """The service as a process."""
+    return subprocess.Popen(
+        [sys.executable, "-m", "sluice_pod_watcher"],
+        env={"PATH": os.environ["PATH"], **environ},
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+@pytest.mark.parametrize(
+    ("missing", "words"),
+    [("pods", "cannot be listed: No such file"), ("fleet", "cannot be read"), ("fleet key", "memry_mib")],
+)
+def test_a_start_that_cannot_work_ends_with_one_sentence(tmp_path, missing, words):
+    """No traceback, exit code 1, at once."""
+    pods, fleet = tmp_path / "pods", tmp_path / "fleet.toml"
+    if missing != "pods":
+        pods.mkdir()
+    if missing != "fleet":
+        fleet.write_text(FLEET.replace("memory_mib", "memry_mib") if missing == "fleet key" else FLEET)
+    environ = {"SLUICE_POD_WATCHER_PODS_DIR": str(pods), "SLUICE_DATA_DIR": str(tmp_path / "data")}
+    process = start(environ | {"SLUICE_POD_WATCHER_FLEET_FILE": str(fleet)})
+    try:
+        _, said = process.communicate(timeout=30)
+    finally:
+        process.kill()
+        process.wait()
+    assert process.returncode == 1
+    assert words in said
+    assert "Traceback" not in said
+
+
+async def test_the_process_runs_on_a_real_broker_and_stops_when_asked(tmp_path):
+    """Settings, signals and the composition root, all together."""
+    pods = tmp_path / "pods"
+    pods.mkdir()
+    (pods / "train.yaml").write_text(POD.format(name="train", profile="1g.5gb"), encoding="utf-8")
+    async with Broker(tmp_path / "nats") as broker:
+        bus = await NatsBus.connect(broker.url, name="test", traces=TraceBook())
+        try:
+            await ensured(bus)
+            environ = {"SLUICE_NATS_URL": broker.url, "SLUICE_DATA_DIR": str(tmp_path / "data")}
+            process = start(environ | {"SLUICE_POD_WATCHER_PODS_DIR": str(pods)})
+            try:
+                asked = await first_request(bus)
+                process.send_signal(signal.SIGTERM)
+                _, said = await asyncio.to_thread(process.communicate, timeout=30)
+            finally:
+                process.kill()
+                await asyncio.to_thread(process.wait)
+        finally:
+            await bus.close()
+    assert (asked.name, asked.claims[0].profile) == ("train", "1g.5gb")
+    assert process.returncode == 0, said
+    assert "default/train (train.yaml) asks for main: 1g.5gb" in said
+
+
+async def first_request(bus: Bus) -> AllocationRequested:
+    """The first request that is seen on a bus."""
+    async with asyncio.timeout(30), aclosing(bus.read(Stream.STATE, ("sluice.request.>",))) as reading:
+        async for batch in reading:
+            for event in batch:
+                if isinstance(event, Observed) and isinstance(event.entry.message, AllocationRequested):
+                    return event.entry.message
+    raise AssertionError("the reader has ended")

@@ -1,0 +1,193 @@
+"""A pod-watcher driven by hand: the test is the folder, the disk and the bus."""
+
+import itertools
+from dataclasses import dataclass, field
+
+import pytest
+
+from sluice.contracts import subjects
+from sluice.contracts.exchange import Entry, Observed, ReadingCaughtUp, ReadingStarted, Stream, Write, WriteAccepted
+from sluice.contracts.ids import AllocationId, Incarnation, NodeName, OperationId, RequestId, RunId
+from sluice.contracts.messages import AnyMessage, Bound, ContainerDevices, Refused, Released
+from sluice.contracts.refusals import Refusal, RefusalReason
+from sluice.contracts.subjects import Address
+from sluice_pod_watcher.core.events import (
+    Event,
+    FolderListed,
+    IdentitiesLoaded,
+    IdentitiesSaved,
+    IdentityRecord,
+    Instruction,
+    ListFolder,
+    ManifestFile,
+    SaveIdentities,
+    Tell,
+)
+from sluice_pod_watcher.core.rules import Rules
+from sluice_pod_watcher.core.watcher import Watcher
+
+POD = """\
+apiVersion: v1
+kind: Pod
+metadata:
+  name: {name}
+  annotations:
+{annotations}
+spec:
+  containers:
+{containers}
+"""
+
+
+def pod(name: str, *, containers: tuple[str, ...] = ("main",), **keys: str) -> str:
+    """A manifest; `keys` are our annotations with `_` for `-`. A 1g.5gb unless said otherwise."""
+    said = {key.replace("_", "-"): value for key, value in (keys or {"profile": "1g.5gb"}).items()}
+    return POD.format(
+        name=name,
+        annotations="\n".join(f'    sluice.dev/{key}: "{value}"' for key, value in said.items()),
+        containers="\n".join(f"    - name: {container}" for container in containers),
+    )
+
+
+@dataclass
+class Bench:
+    """Drives one pod-watcher. What it saves is on disk at once, what it writes lands."""
+
+    watcher: Watcher
+    now: float = 100.0
+    files: dict[str, str] = field(default_factory=dict)
+    disk: tuple[IdentityRecord, ...] = ()
+    bus: dict[str, AnyMessage] = field(default_factory=dict)
+    writes: list[Write] = field(default_factory=list)
+    """Every write that landed, in order."""
+    told: list[str] = field(default_factory=list)
+    sequence: itertools.count = field(default_factory=lambda: itertools.count(1001))
+
+    def step(self, event: Event) -> list[Instruction]:
+        """One event in, its instructions out; nothing is carried out."""
+        return self.watcher.handle(event, self.now)
+
+    def handle(self, event: Event) -> None:
+        """One event in; all that follows is carried out."""
+        self.carry_out(self.step(event))
+
+    def carry_out(self, waiting: list[Instruction]) -> None:
+        """Do what the pod-watcher says, and all that follows."""
+        while waiting:
+            instruction = waiting.pop(0)
+            match instruction:
+                case SaveIdentities():
+                    self.disk = instruction.records
+                    waiting += self.step(IdentitiesSaved(instruction.version))
+                case ListFolder():
+                    waiting += self.step(self.listing())
+                case Write():
+                    waiting += self.land(instruction)
+                case Tell():
+                    self.told.append(instruction.sentence)
+                case _:
+                    raise AssertionError(instruction)
+
+    def land(self, write: Write) -> list[Instruction]:
+        """A write is accepted."""
+        self.writes.append(write)
+        self.bus[write.subject] = write.message
+        return self.step(WriteAccepted(write.operation, next(self.sequence)))
+
+    def listing(self) -> FolderListed:
+        """What is in the folder."""
+        return FolderListed(tuple(ManifestFile(name, text) for name, text in self.files.items()))
+
+    def read(self, *entries: tuple[Address, AnyMessage], incarnation: str = "1000") -> None:
+        """Both streams are read anew and hold exactly `entries`."""
+        self.bus = {address.subject: message for address, message in entries}
+        for stream in (Stream.BOOK, Stream.STATE):
+            self.handle(ReadingStarted(stream, Incarnation(incarnation)))
+        for address, message in entries:
+            self.observe(address, message)
+        for stream in (Stream.BOOK, Stream.STATE):
+            self.handle(ReadingCaughtUp(stream))
+
+    def observe(self, address: Address, message: AnyMessage, operation: str = "") -> None:
+        """Somebody else wrote a value."""
+        stream = Stream.BOOK if address.kind == "binding" else Stream.STATE
+        sequence = next(self.sequence)
+        self.bus[address.subject] = message
+        entry = Entry(address.subject, sequence, OperationId(operation or f"other-{sequence}"), message)
+        self.handle(Observed(stream, entry))
+
+    def list(self, after_s: float = 0.0) -> None:
+        """Time passes, and the folder is listed."""
+        self.now += after_s
+        self.handle(self.listing())
+
+    def start(self, *entries: tuple[Address, AnyMessage], disk: tuple[IdentityRecord, ...] = ()) -> None:
+        """From nothing to having read disk, bus and folder."""
+        self.disk = disk
+        self.read(*entries)
+        self.handle(IdentitiesLoaded(disk))
+
+    def requests(self) -> dict[str, AnyMessage]:
+        """What the bus says of requests, by id."""
+        return {
+            subject.rpartition(".")[2]: message
+            for subject, message in self.bus.items()
+            if subject.startswith("sluice.request.")
+        }
+
+    def only(self) -> AnyMessage:
+        """The one request that there is."""
+        (message,) = self.requests().values()
+        return message
+
+    def bound(self, uid: str, revision: int = 1) -> None:
+        """The allocator has given a slice."""
+        self.observe(subjects.binding(RequestId(uid)), bound(uid, revision))
+
+    def released(self, uid: str) -> None:
+        """Nothing is held any more."""
+        self.observe(subjects.binding(RequestId(uid)), Released(request=RequestId(uid), cause="pod gone"))
+
+    def refused(self, uid: str, revision: int = 1) -> None:
+        """The allocator has refused."""
+        refusal = Refusal(reason=RefusalReason.UNKNOWN_PROFILE, message="no such profile")
+        message = Refused(request=RequestId(uid), request_revision=revision, refusal=refusal)
+        self.observe(subjects.binding(RequestId(uid)), message)
+
+
+def bound(uid: str, revision: int = 1) -> Bound:
+    """The allocator's answer."""
+    return Bound(
+        request=RequestId(uid),
+        request_revision=revision,
+        allocation=AllocationId(f"{uid}_r_1"),
+        node=NodeName("node-a"),
+        revision=1,
+        ticket="ticket-1",
+        containers=(ContainerDevices(container="main", visible_devices="MIG-1"),),
+    )
+
+
+@pytest.fixture
+def new():
+    """Makes a pod-watcher that has read nothing yet; the run's name can be given."""
+
+    def make(run: str = "w1", **rules) -> Bench:
+        return Bench(Watcher(RunId(run), Rules(**({"gone_grace_s": 1.0, "closing_ttl_s": 3600} | rules))))
+
+    return make
+
+
+@pytest.fixture
+def bench(new) -> Bench:
+    """A pod-watcher that has read an empty disk, bus and folder."""
+    made = new()
+    made.start()
+    made.writes.clear()
+    return made
+
+
+@pytest.fixture
+def manifest():
+    """Makes the text of a manifest."""
+    return pod

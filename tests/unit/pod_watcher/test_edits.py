@@ -1,0 +1,266 @@
+"""What is written wrong, and what is changed while it runs."""
+
+import pytest
+
+from sluice.contracts.messages import AllocationRequested, Claim, RequestRejected, RequestWithdrawn
+from sluice.contracts.refusals import RefusalReason
+from sluice_pod_watcher.core.events import FolderListed, ManifestFile
+
+SERVICE = "apiVersion: v1\nkind: Service\nmetadata:\n  name: web\n"
+
+
+def rejected(bench) -> dict[str, RequestRejected]:
+    """The refusals on the bus, by file."""
+    return {message.origin: message for message in bench.requests().values() if isinstance(message, RequestRejected)}
+
+
+@pytest.mark.parametrize(
+    ("text", "reason", "field", "value", "words"),
+    [
+        ("metadata: [unclosed\n", RefusalReason.NOT_YAML, "line 2", "(end of file)", "bad.yaml is not YAML: while"),
+        ("a: b: c\n", RefusalReason.NOT_YAML, "line 1", "a: b: c", "mapping values are not allowed"),
+        ("a: 1\na: 2\n", RefusalReason.NOT_YAML, "line 2", "a: 2", "the key 'a' is there twice"),
+        ("a: !!python/name:os.system x\n", RefusalReason.NOT_YAML, "line 1", None, "the tag"),
+        ("\x07", RefusalReason.NOT_YAML, "", "", "bad.yaml is not YAML"),
+        ("x: *nothing\n", RefusalReason.NOT_YAML, "line 1", "x: *nothing", "*nothing stands for nothing"),
+        ("[" * 100, RefusalReason.TOO_LARGE, "line 1", "[" * 100, "nested deeper than 64 levels"),
+        ("---\na: 1\n" * 1001, RefusalReason.TOO_LARGE, None, "a: 1", "more than 1000 documents"),
+        (SERVICE, RefusalReason.NOT_A_POD, "kind", "Service", "bad.yaml, line 1"),
+        ("just some words\n", RefusalReason.NOT_A_POD, "", "just some words", "a manifest is a mapping"),
+        ("kind: Pod\napiVersion: v2\n", RefusalReason.NOT_A_POD, "apiVersion", "v2", "bad.yaml, line 1"),
+    ],
+    ids=lambda value: None if not isinstance(value, RefusalReason) else value.value,
+)
+def test_a_file_that_holds_no_pods_is_refused_by_name_and_place(bench, manifest, text, reason, field, value, words):
+    """Whoever wrote it finds the line; the pod in the next file is served."""
+    bench.files |= {"bad.yaml": text, "good.yaml": manifest("good")}
+    bench.list()
+    refusal = rejected(bench)["bad.yaml"].refusal
+    assert refusal.reason is reason
+    assert field is None or refusal.field == field
+    assert value is None or refusal.value == value
+    assert words in refusal.message
+    assert [each.name for each in bench.requests().values() if isinstance(each, AllocationRequested)] == ["good"]
+
+
+@pytest.mark.parametrize(
+    ("keys", "reason", "field", "value"),
+    [
+        ({"profile": "three slices"}, RefusalReason.UNKNOWN_PROFILE, "sluice.dev/profile", "three slices"),
+        ({"gpus": "0"}, RefusalReason.OUT_OF_RANGE, "sluice.dev/gpus", "0"),
+        ({"gpus": "9"}, RefusalReason.OUT_OF_RANGE, "sluice.dev/gpus", "9"),
+        ({"sm_percentage": "0"}, RefusalReason.OUT_OF_RANGE, "sluice.dev/sm-percentage", "0"),
+        ({"sm_percentage": "101"}, RefusalReason.OUT_OF_RANGE, "sluice.dev/sm-percentage", "101"),
+        ({"sm_count": "many"}, RefusalReason.INVALID_VALUE, "sluice.dev/sm-count", "many"),
+        ({"profile": "1g.5gb", "memory": "10Gi"}, RefusalReason.CONTRADICTION, "sluice.dev/memory", "10240 MiB"),
+    ],
+)
+def test_a_mistake_in_a_pod_is_refused_with_file_field_and_value(bench, manifest, keys, reason, field, value):
+    """One clear sentence; the pod beside it in the same file is served."""
+    bench.files["bad.yaml"] = manifest("bad", **keys) + "---\n" + manifest("good")
+    bench.list()
+    message = rejected(bench)["bad.yaml"]
+    assert (message.namespace, message.name) == ("default", "bad")
+    assert (message.refusal.reason, message.refusal.field, message.refusal.value) == (reason, field, value)
+    assert message.refusal.allowed
+    assert [each.name for each in bench.requests().values() if isinstance(each, AllocationRequested)] == ["good"]
+
+
+@pytest.mark.parametrize(
+    ("written", "instead", "field"),
+    [
+        ("  name: bad\n", "", "metadata.name"),
+        ("  name: bad\n", "  name: Bad_Name\n", "metadata.name"),
+        ("  name: bad\n", "  name: bad\n  namespace: a.b\n", "metadata.namespace"),
+        ("    - name: main\n", "    []\n", "spec.containers"),
+        ("    - name: main\n", "    - name: main\n    - name: main\n", "spec.containers[1].name"),
+        ("    - name: main\n", "    - image: x\n", "spec.containers[0].name"),
+    ],
+)
+def test_a_pod_that_kubernetes_would_refuse_is_refused_here(bench, manifest, written, instead, field):
+    """A pod without a name or container cannot be told what it got."""
+    bench.files["bad.yaml"] = manifest("bad").replace(written, instead)
+    bench.list()
+    assert rejected(bench)["bad.yaml"].refusal.field == field
+
+
+def test_a_number_without_quotes_is_refused_with_the_cure(bench, manifest):
+    """A real API server refuses it too, with less helpful words."""
+    bench.files["bad.yaml"] = manifest("bad", gpus="2").replace('"2"', "2")
+    bench.list()
+    refusal = rejected(bench)["bad.yaml"].refusal
+    assert refusal.sentence() == (
+        "sluice.dev/gpus = '2': the value of an annotation is a string: put it in quotes (allowed: \"2\", in quotes)"
+    )
+
+
+def test_an_alias_bomb_is_refused_in_no_time(bench):
+    """Ten lines must not take all memory."""
+    lines = ["a0: &a0 [x, x, x, x, x, x, x, x, x, x]"]
+    lines += [f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 10)}]" for n in range(1, 12)]
+    bench.files["bomb.yaml"] = "\n".join(lines)
+    bench.list()
+    refusal = rejected(bench)["bomb.yaml"].refusal
+    assert (refusal.reason, refusal.field) == (RefusalReason.TOO_LARGE, "line 5")
+
+
+def test_a_file_that_is_too_large_is_refused(bench):
+    """It is not read at all, and named."""
+    bench.handle(FolderListed((ManifestFile("huge.yaml", too_large=True),)))
+    refusal = rejected(bench)["huge.yaml"].refusal
+    assert (refusal.reason, refusal.allowed) == (RefusalReason.TOO_LARGE, "at most 1048576 bytes")
+
+
+def test_a_broken_file_leaves_its_living_pods_alone_until_it_is_mended(bench, manifest):
+    """Half a file on disk is no reason to end training; the person still hears of it."""
+    bench.files["a.yaml"] = manifest("a")
+    bench.list()
+    bench.bound("w1-1")
+    before = bench.requests()
+    bench.files["a.yaml"] += "\n  broken: ["
+    bench.list()
+    assert bench.requests() == before
+    bench.list(after_s=1.5)
+    assert bench.requests()["w1-1"] == before["w1-1"]
+    assert rejected(bench)["a.yaml"].refusal.reason is RefusalReason.NOT_YAML
+    bench.files["a.yaml"] = manifest("a")
+    bench.list()
+    assert bench.requests()["w1-1"] == before["w1-1"]
+    assert isinstance(bench.requests()["w1-2"], RequestWithdrawn)
+
+
+def test_an_edit_that_cannot_be_understood_leaves_the_pod_as_it_was(bench, manifest):
+    """As in Kubernetes: a refused edit changes nothing."""
+    bench.files["a.yaml"] = manifest("a")
+    bench.list()
+    bench.files["a.yaml"] = manifest("a", gpus="0")
+    bench.list()
+    bench.list(after_s=1.5)
+    said = bench.requests()
+    assert isinstance(said["w1-1"], AllocationRequested)
+    assert said["w1-2"].refusal.field == "sluice.dev/gpus"
+    del bench.files["a.yaml"]
+    bench.list()
+    bench.list(after_s=1.5)
+    assert [type(message) for message in bench.requests().values()] == [RequestWithdrawn, RequestWithdrawn]
+
+
+@pytest.mark.parametrize("refused_before", [False, True])
+def test_an_edit_before_there_is_a_slice_is_a_new_revision(bench, manifest, refused_before):
+    """The pod keeps its place in the story; no second request appears."""
+    bench.files["a.yaml"] = manifest("a")
+    bench.list()
+    if refused_before:
+        bench.refused("w1-1")
+    bench.files["a.yaml"] = manifest("a", profile="3g.20gb")
+    bench.list()
+    message = bench.only()
+    assert (message.revision, message.claims) == (2, (Claim(container="main", profile="3g.20gb"),))
+
+
+def test_an_edit_of_a_pod_that_has_its_slice_is_a_new_pod(bench, manifest):
+    """A slice cannot be changed under a running pod."""
+    bench.files["a.yaml"] = manifest("a")
+    bench.list()
+    bench.bound("w1-1")
+    bench.files["a.yaml"] = manifest("a", profile="3g.20gb")
+    bench.list()
+    said = bench.requests()
+    assert isinstance(said["w1-1"], RequestWithdrawn)
+    assert (said["w1-2"].revision, said["w1-2"].claims[0].profile) == (1, "3g.20gb")
+
+
+def test_an_edit_that_lost_the_race_against_its_slice_is_a_new_pod(bench, manifest):
+    """The slice was given for the old ask: the pod must not run with what it no longer wants."""
+    bench.files["a.yaml"] = manifest("a")
+    bench.list()
+    bench.files["a.yaml"] = manifest("a", profile="3g.20gb")
+    bench.list()
+    bench.bound("w1-1", revision=1)
+    said = bench.requests()
+    assert isinstance(said["w1-1"], RequestWithdrawn)
+    assert (said["w1-2"].revision, said["w1-2"].claims[0].profile) == (1, "3g.20gb")
+
+
+def test_an_edit_that_was_taken_back_keeps_the_slice_of_the_first_ask(bench, manifest):
+    """What was given is what is wanted, whatever the revision."""
+    for profile in ("1g.5gb", "3g.20gb", "1g.5gb"):
+        bench.files["a.yaml"] = manifest("a", profile=profile)
+        bench.list()
+    bench.bound("w1-1", revision=1)
+    message = bench.only()
+    assert (message.revision, message.claims[0].profile) == (3, "1g.5gb")
+
+
+def test_an_edit_of_something_else_changes_nothing(bench, manifest):
+    """Comments, images and labels are not ours."""
+    bench.files["a.yaml"] = manifest("a")
+    bench.list()
+    before = len(bench.writes)
+    bench.files["a.yaml"] = "# a comment\n" + manifest("a").replace("name: main", "name: main\n      image: y")
+    bench.list()
+    assert [write.subject for write in bench.writes[before:]] == ["sluice.source.folder"]
+
+
+def test_the_second_pod_of_a_name_is_refused_and_served_when_the_first_goes(bench, manifest):
+    """In a namespace a name is one pod; the first one keeps running."""
+    bench.files["b.yaml"] = manifest("a")
+    bench.list()
+    bench.files["a.yaml"] = manifest("a", profile="3g.20gb") + "---\n" + manifest("a")
+    bench.list()
+    double = {message.refusal.message for message in bench.requests().values() if isinstance(message, RequestRejected)}
+    assert double == {"a pod of this name is already in b.yaml", "a pod of this name is already in a.yaml"}
+    assert bench.requests()["w1-1"].claims[0].profile == "1g.5gb"
+    del bench.files["b.yaml"]
+    bench.list()
+    assert bench.requests()["w1-2"].claims[0].profile == "3g.20gb"
+
+
+def test_a_pod_without_our_annotations_is_left_alone_and_mentioned_once(bench):
+    """Not everything in a folder wants a GPU."""
+    bench.files["web.yaml"] = "apiVersion: v1\nkind: Pod\nmetadata:\n  name: web\n  annotations:\n    other/key: 1\n"
+    bench.list()
+    bench.list()
+    assert bench.requests() == {}
+    assert bench.told == ["default/web (web.yaml) asks for no slice: left alone"]
+
+
+def test_lists_merge_keys_and_aliases_work(bench):
+    """What kubectl takes is taken here."""
+    bench.files["list.yaml"] = """\
+kind: List
+items:
+- &first
+  apiVersion: v1
+  kind: Pod
+  metadata: {name: one, annotations: &ask {sluice.dev/profile: 1g.5gb}}
+  spec: &spec {containers: [{name: main}]}
+- kind: Pod
+  metadata: {name: two, annotations: {<<: *ask, sluice.dev/gpus: "2"}}
+  spec: *spec
+- kind: Pod
+  metadata: {name: three, annotations: {sluice.dev/gpu: "2"}}
+  spec: *spec
+"""
+    bench.list()
+    one, two, three = bench.requests().values()
+    assert (one.name, one.claims) == ("one", (Claim(container="main", profile="1g.5gb"),))
+    assert (two.name, two.claims) == ("two", (Claim(container="main", profile="1g.5gb", gpus=2),))
+    assert "did you mean sluice.dev/gpus?" in three.refusal.message
+
+
+def test_every_change_is_one_line_in_words(bench, manifest):
+    """Who reads the log knows what happened to the pod."""
+    bench.files["a.yaml"] = manifest("a", memory="8Gi", gpus="2")
+    bench.list()
+    bench.bound("w1-1")
+    del bench.files["a.yaml"]
+    bench.list()
+    bench.list(after_s=2)
+    bench.released("w1-1")
+    assert bench.told == [
+        "default/a (a.yaml) asks for main: 2 x 8192 MiB",
+        "default/a (a.yaml) has its slice on node-a: main: MIG-1",
+        "default/a (a.yaml) is not there any more; its request is withdrawn",
+        "default/a (a.yaml) holds nothing any more (pod gone)",
+    ]

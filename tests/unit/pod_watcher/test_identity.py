@@ -1,0 +1,364 @@
+"""Who a pod is: its request's id survives what the pod survives, and nothing else."""
+
+import pytest
+
+from sluice.contracts import subjects
+from sluice.contracts.exchange import (
+    Entry,
+    Observed,
+    ReadAgain,
+    ReadingCaughtUp,
+    ReadingStarted,
+    Stream,
+    Ticked,
+    Write,
+)
+from sluice.contracts.ids import Incarnation, OperationId, RequestId, RunId, SourceName
+from sluice.contracts.messages import AllocationRequested, Claim, RequestRejected, RequestWithdrawn, SourceSynced
+from sluice_pod_watcher.core.events import (
+    Ask,
+    FolderListed,
+    FolderUnlistable,
+    IdentitiesLoaded,
+    IdentitiesSaved,
+    IdentityRecord,
+    ListFolder,
+    ManifestFile,
+    SaveIdentities,
+    Tell,
+)
+
+FOLDER = SourceName("folder")
+SMALL = (Claim(container="main", profile="1g.5gb"),)
+LARGE = (Claim(container="main", profile="3g.20gb"),)
+
+
+def asked(uid: str, revision: int = 1, claims=SMALL, *, name: str = "a") -> AllocationRequested:
+    """What the bus says of a pod of file `<name>.yaml`."""
+    return AllocationRequested(
+        revision=revision,
+        source=FOLDER,
+        namespace="default",
+        name=name,
+        origin=f"{name}.yaml",
+        owner=uid,
+        claims=claims,
+    )
+
+
+def record(uid: str, claims=SMALL, revision: int = 1, *, name: str = "a", ended=None) -> IdentityRecord:
+    """What the disk says of the same pod."""
+    asks = (Ask(revision, claims),)
+    return IdentityRecord(RequestId(uid), f"{name}.yaml", f"default/{name}", "default", name, asks, ended)
+
+
+def test_a_pod_is_asked_for_only_after_its_identity_is_on_disk(bench, manifest):
+    """A crash in between must not give a running pod a second name."""
+    bench.files["a.yaml"] = manifest("a")
+    saved = record("w1-1")
+    assert bench.step(bench.listing()) == [
+        Tell("info", "default/a (a.yaml) asks for main: 1g.5gb", "w1-1"),
+        SaveIdentities(1, (saved,)),
+    ]
+    assert bench.step(bench.listing()) == []
+    request = subjects.request(RequestId("w1-1"))
+    write = Write(
+        operation=OperationId("w1-2"),
+        attempt=1,
+        stream=Stream.STATE,
+        subject=request.subject,
+        guard=request.guard,
+        expected=0,
+        message=asked("w1-1"),
+        request="w1-1",
+    )
+    assert bench.step(IdentitiesSaved(1)) == [write]
+    source = subjects.source(FOLDER)
+    synced = Write(
+        operation=OperationId("w1-3"),
+        attempt=1,
+        stream=Stream.STATE,
+        subject=source.subject,
+        guard=source.guard,
+        expected=1001,
+        message=SourceSynced(source=FOLDER, run=RunId("w1"), epoch=3, count=1),
+        request="",
+    )
+    assert bench.land(write) == [synced]
+
+
+def test_the_folder_is_listed_before_anything_is_said(new, manifest):
+    """A pod-watcher that speaks with half of the facts withdraws living pods."""
+    bench = new()
+    bench.files["a.yaml"] = manifest("a")
+    for stream in (Stream.BOOK, Stream.STATE):
+        assert bench.step(ReadingStarted(stream, Incarnation("1000"))) == []
+        assert bench.step(ReadingCaughtUp(stream)) == []
+    assert bench.step(IdentitiesLoaded(())) == [ListFolder()]
+
+
+def test_a_pod_keeps_its_id_when_everything_else_is_started_anew(new, manifest):
+    """A running pod is known to its node by this id; another one would end it."""
+    bench = new("w2")
+    bench.files["a.yaml"] = manifest("a")
+    bench.start((subjects.request(RequestId("w1-1")), asked("w1-1")), disk=(record("w1-1"),))
+    assert [write.subject for write in bench.writes] == ["sluice.source.folder"]
+    assert bench.requests() == {"w1-1": asked("w1-1")}
+
+
+def test_a_wiped_broker_is_told_the_same_ids_again_and_then_that_it_is_all(bench, manifest):
+    """Agents report slices by these ids; new ones would end what runs."""
+    bench.files |= {"a.yaml": manifest("a"), "b.yaml": manifest("b", profile="3g.20gb")}
+    bench.list()
+    bench.writes.clear()
+    bench.read(incarnation="2000")
+    assert [(write.subject, write.expected) for write in bench.writes] == [
+        ("sluice.request.w1-1", 0),
+        ("sluice.request.w1-2", 0),
+        ("sluice.source.folder", 0),
+    ]
+    assert bench.bus["sluice.source.folder"].count == 2
+
+
+def test_lost_identities_are_taken_from_the_bus(new, manifest):
+    """A damaged disk alone must not disturb a running pod."""
+    bench = new("w2")
+    bench.files |= {"a.yaml": manifest("a"), "b.yaml": manifest("b")}
+    bench.start(
+        (subjects.request(RequestId("w1-1")), asked("w1-1", revision=4)),
+        (subjects.request(RequestId("gone-1")), asked("gone-1", name="gone")),
+    )
+    bench.list(after_s=2)
+    assert bench.requests() == {
+        "w1-1": asked("w1-1", revision=4),
+        "w2-1": asked("w2-1", name="b"),
+        "gone-1": RequestWithdrawn(revision=1, source=FOLDER, cause="pod gone"),
+    }
+
+
+def test_the_bus_knows_a_newer_revision_than_a_restored_disk(new, manifest):
+    """An old copy of the identities must not make the next edit look old."""
+    bench = new("w2")
+    bench.files["a.yaml"] = manifest("a", profile="3g.20gb")
+    bench.start((subjects.request(RequestId("w1-1")), asked("w1-1", revision=7)), disk=(record("w1-1"),))
+    assert bench.requests() == {"w1-1": asked("w1-1", revision=8, claims=LARGE)}
+
+
+def test_other_sources_are_none_of_our_business(new):
+    """Two sources on one bus must not withdraw each other's pods."""
+    theirs = AllocationRequested(
+        revision=1, source=SourceName("else"), namespace="n", name="x", origin="x", owner="x", claims=SMALL
+    )
+    bench = new()
+    bench.start((subjects.request(RequestId("x-1")), theirs))
+    bench.list(after_s=5)
+    assert bench.requests() == {"x-1": theirs}
+
+
+def test_a_removed_file_withdraws_its_pod_and_is_forgotten_when_all_is_closed(bench, manifest):
+    """The slice comes back, and neither disk nor bus grow with history."""
+    bench.files["a.yaml"] = manifest("a")
+    bench.list()
+    del bench.files["a.yaml"]
+    bench.list()
+    assert bench.requests() == {"w1-1": asked("w1-1")}
+    bench.now += 1.1
+    bench.handle(Ticked())
+    withdrawn = RequestWithdrawn(revision=1, source=FOLDER, cause="pod gone")
+    assert bench.requests() == {"w1-1": withdrawn}
+    assert bench.disk == (record("w1-1", ended="pod gone"),)
+    bench.released("w1-1")
+    closing = bench.writes[-1]
+    assert (closing.message.closing, closing.ttl_s) == (True, 3600)
+    bench.handle(Ticked())
+    assert bench.disk == ()
+    before = len(bench.writes)
+    bench.list(after_s=1)
+    assert [write.subject for write in bench.writes[before:]] == ["sluice.source.folder"]
+
+
+def test_a_file_that_vanished_while_nobody_watched_is_withdrawn(new):
+    """A slice of a pod that was removed during an outage must not be held for ever."""
+    bench = new("w2")
+    bench.start((subjects.request(RequestId("w1-1")), asked("w1-1")), disk=(record("w1-1"),))
+    bench.list(after_s=2)
+    assert isinstance(bench.requests()["w1-1"], RequestWithdrawn)
+
+
+def test_closing_is_finished_after_a_restart(new):
+    """A pod-watcher that dies in between leaves nothing behind."""
+    bench = new("w2")
+    uid = RequestId("w1-1")
+    withdrawn = RequestWithdrawn(revision=1, source=FOLDER, cause="pod gone")
+    bench.start((subjects.request(uid), withdrawn), disk=(record("w1-1", ended="pod gone"),))
+    bench.released("w1-1")
+    assert bench.requests()["w1-1"].closing
+    bench.handle(Ticked())
+    assert bench.disk == ()
+
+
+def test_a_late_echo_of_our_own_word_brings_nothing_back(bench, manifest):
+    """Reading is slower than writing; an old value must not reopen a closed request."""
+    bench.files["a.yaml"] = manifest("a")
+    bench.list()
+    bench.files.clear()
+    bench.list()
+    bench.list(after_s=2)
+    bench.released("w1-1")
+    bench.handle(Ticked())
+    withdrawn = RequestWithdrawn(revision=1, source=FOLDER, cause="pod gone")
+    entry = Entry("sluice.request.w1-1", 1002, OperationId("w1-3"), withdrawn)
+    assert bench.step(Observed(Stream.STATE, entry)) == []
+    assert bench.disk == ()
+
+
+def test_a_closing_word_that_the_broker_forgot_is_said_again(bench, manifest):
+    """A killed broker may lose what it acknowledged last; the withdrawn request must not stay for ever."""
+    bench.files["a.yaml"] = manifest("a")
+    bench.list()
+    bench.files.clear()
+    bench.list()
+    bench.list(after_s=2)
+    withdrawn = bench.only()
+    bench.released("w1-1")
+    bench.handle(Ticked())
+    assert bench.disk == ()
+    bench.bus["sluice.request.w1-1"] = withdrawn
+    bench.handle(ReadingStarted(Stream.STATE, Incarnation("1000")))
+    bench.handle(Observed(Stream.STATE, Entry("sluice.request.w1-1", 1003, OperationId("w1-4"), withdrawn)))
+    instructions = bench.step(ReadingCaughtUp(Stream.STATE))
+    assert ReadAgain(Stream.BOOK) in instructions
+    bench.carry_out([each for each in instructions if not isinstance(each, ReadAgain)])
+    bench.handle(ReadingStarted(Stream.BOOK, Incarnation("1000")))
+    bench.released("w1-1")
+    bench.handle(ReadingCaughtUp(Stream.BOOK))
+    assert bench.requests()["w1-1"].closing
+    bench.handle(Ticked())
+    assert bench.disk == ()
+
+
+def test_a_file_made_anew_is_a_new_pod(bench, manifest):
+    """Its old slice may still be going; the new pod must not inherit it."""
+    bench.files["a.yaml"] = manifest("a")
+    bench.list()
+    bench.files.clear()
+    bench.list()
+    bench.list(after_s=2)
+    bench.files["a.yaml"] = manifest("a")
+    bench.list()
+    assert isinstance(bench.requests()["w1-1"], RequestWithdrawn)
+    assert bench.requests()["w1-2"] == asked("w1-2")
+
+
+def test_a_renamed_file_is_a_new_pod_at_once(bench, manifest):
+    """It is not refused as a double of itself."""
+    bench.files["a.yaml"] = manifest("a")
+    bench.list()
+    bench.files = {"b.yaml": manifest("a")}
+    bench.list()
+    bench.list(after_s=2)
+    said = bench.requests()
+    assert isinstance(said["w1-1"], RequestWithdrawn)
+    assert (said["w1-2"].origin, said["w1-2"].claims) == ("b.yaml", SMALL)
+
+
+def test_an_editor_that_moves_the_file_away_for_a_moment_disturbs_nothing(bench, manifest):
+    """vim, among others, does it at every save."""
+    bench.files["a.yaml"] = manifest("a")
+    bench.list()
+    bench.bound("w1-1")
+    for text in (None, "", "apiVersion: v1\nkind: Pod\nmetadata: {", "apiVersion: v1\nkind: Pod\n"):
+        bench.files = {} if text is None else {"a.yaml": text}
+        bench.list(after_s=0.2)
+    bench.files["a.yaml"] = manifest("a")
+    bench.list(after_s=0.1)
+    bench.list(after_s=5)
+    assert bench.requests() == {"w1-1": asked("w1-1")}
+
+
+def test_a_folder_that_cannot_be_listed_ends_nothing(bench, manifest):
+    """An unmounted disk is no reason to take slices away."""
+    bench.files["a.yaml"] = manifest("a")
+    bench.list()
+    bench.now += 60
+    assert bench.step(FolderUnlistable("the folder /pods cannot be listed: gone")) == [
+        Tell(
+            "warning",
+            "the folder /pods cannot be listed: gone; everything stays as it is until the folder can be listed",
+        )
+    ]
+    assert bench.step(FolderUnlistable("the folder /pods cannot be listed: gone")) == []
+    assert bench.requests() == {"w1-1": asked("w1-1")}
+
+
+def test_an_unreadable_file_ends_nothing_and_is_reported(bench, manifest):
+    """A file with wrong permissions is said to be one, and its pod runs on."""
+    bench.files["a.yaml"] = manifest("a")
+    bench.list()
+    for _ in range(2):
+        bench.now += 2
+        bench.handle(FolderListed((ManifestFile("a.yaml", error="Permission denied"),)))
+    said = bench.requests()
+    assert said["w1-1"] == asked("w1-1")
+    assert "Permission denied" in said["w1-2"].refusal.message
+
+
+@pytest.mark.parametrize("closing", [False, True])
+def test_an_old_pod_watcher_yields_to_what_a_new_one_withdrew(bench, manifest, closing):
+    """A paused process must not bring back what its successor ended."""
+    bench.files["a.yaml"] = manifest("a")
+    bench.list()
+    before = len(bench.writes)
+    theirs = RequestWithdrawn(revision=1, source=FOLDER, cause="pod gone", closing=closing)
+    bench.observe(subjects.request(RequestId("w1-1")), theirs)
+    assert bench.writes[before:] == []
+    bench.list()
+    assert bench.requests() == {"w1-1": theirs, "w1-2": asked("w1-2")}
+
+
+def test_two_pod_watchers_of_one_source_do_not_duel_at_the_speed_of_the_bus(bench, manifest):
+    """A mistake in the set-up must not become a storm of writes."""
+    bench.files["a.yaml"] = manifest("a")
+    bench.list()
+    before = len(bench.writes)
+    for _ in range(5):
+        rival = SourceSynced(source=FOLDER, run=RunId("rival"), epoch=1, count=0)
+        bench.observe(subjects.source(FOLDER), rival)
+        bench.observe(subjects.request(RequestId("w1-1")), asked("w1-1", claims=LARGE))
+    assert bench.writes[before:] == []
+    assert "another pod-watcher speaks for the source 'folder'" in bench.told[-1]
+    bench.list()
+    assert bench.requests() == {"w1-1": asked("w1-1")}
+
+
+def test_a_lost_slice_is_asked_for_anew_under_another_id(bench, manifest):
+    """The pod is still there, so it shall have a slice again."""
+    bench.files["a.yaml"] = manifest("a")
+    bench.list()
+    bench.bound("w1-1")
+    bench.released("w1-1")
+    bench.list()
+    said = bench.requests()
+    assert (said["w1-1"].closing, said["w1-2"]) == (True, asked("w1-2"))
+
+
+def test_a_mended_file_keeps_the_id_of_its_refusal(bench, manifest):
+    """Who follows the refusal by its id sees it become a pod."""
+    bench.files["a.yaml"] = manifest("a", gpus="0")
+    bench.list()
+    assert isinstance(bench.only(), RequestRejected)
+    bench.files["a.yaml"] = manifest("a")
+    bench.list()
+    assert bench.requests() == {"w1-1": asked("w1-1", revision=2)}
+
+
+def test_the_heartbeat_goes_on_and_counts_what_lives(bench, manifest):
+    """The allocator revokes an orphan only when its source has spoken."""
+    bench.files |= {"a.yaml": manifest("a"), "bad.yaml": manifest("bad", gpus="0")}
+    bench.list()
+    epochs = []
+    for _ in range(3):
+        bench.now += 6
+        bench.handle(Ticked())
+        epochs.append((bench.bus["sluice.source.folder"].epoch, bench.bus["sluice.source.folder"].count))
+    assert epochs == [(3, 1), (4, 1), (5, 1)]

@@ -1,0 +1,373 @@
+"""The rules of writing: each with the case in which a simpler outbox gives a place twice, or loses one."""
+
+from sluice.contracts import subjects
+from sluice.contracts.exchange import (
+    Entry,
+    ExchangeInstruction,
+    LastRead,
+    Observed,
+    ReadAgain,
+    ReadingCaughtUp,
+    ReadingStarted,
+    ReadLast,
+    Stream,
+    Write,
+    WriteAccepted,
+    WriteRefused,
+    WriteUnknown,
+)
+from sluice.contracts.ids import AllocationId, Incarnation, NodeName, OperationId, RequestId, RunId
+from sluice.contracts.messages import AnyMessage, WaitOver
+from sluice.contracts.outbox import EXPLAIN_TIMEOUT_S, IN_FLIGHT_MAX, Contested, Outbox, Settled
+from sluice.contracts.subjects import Address
+
+NODE = NodeName("n1")
+A = subjects.ledger(NODE, AllocationId("a"))
+B = subjects.ledger(NODE, AllocationId("b"))
+OTHER = subjects.ledger(NodeName("n2"), AllocationId("a"))
+BINDING = subjects.binding(RequestId("r1"))
+SLICE = subjects.slice_(NODE, AllocationId("a"))
+FIRST = OperationId("run-1")
+SECOND = OperationId("run-2")
+
+
+def word(text: str) -> AnyMessage:
+    """Some message."""
+    return WaitOver(request=RequestId(text))
+
+
+def entry(address: Address, sequence: int, operation: str = "other", message: AnyMessage | None = None) -> Entry:
+    """A last value."""
+    return Entry(address.subject, sequence, OperationId(operation), message if message is not None else word("other"))
+
+
+def write(
+    operation: OperationId,
+    address: Address,
+    expected: int,
+    message: AnyMessage,
+    attempt: int = 1,
+    ttl_s: int | None = None,
+) -> Write:
+    """The instruction to publish."""
+    return Write(
+        operation=operation,
+        attempt=attempt,
+        stream=Stream.STATE if address.kind == "slice" else Stream.BOOK,
+        subject=address.subject,
+        guard=address.guard,
+        expected=expected,
+        message=message,
+        request="",
+        ttl_s=ttl_s,
+    )
+
+
+class Desk:
+    """An outbox and the events it has been told."""
+
+    def __init__(self, *entries: Entry, stream: Stream = Stream.BOOK) -> None:
+        """The stream has been read and holds `entries`."""
+        self.stream = stream
+        self.outbox = Outbox(RunId("run"), frozenset({"ledger", "binding", "slice"}))
+        self.reports: list[Settled | Contested] = []
+        self.read(*entries)
+
+    def read(self, *entries: Entry) -> list[ExchangeInstruction]:
+        """The stream is read anew and holds exactly `entries`."""
+        self.tell(ReadingStarted(self.stream, Incarnation("1")))
+        for each in entries:
+            self.tell(Observed(self.stream, each))
+        return self.tell(ReadingCaughtUp(self.stream))
+
+    def tell(self, event: object, now: float = 0.0) -> list[ExchangeInstruction]:
+        """One event, and what to do about it."""
+        self.reports += self.outbox.handle(event, now)  # type: ignore[arg-type]
+        return self.outbox.drain()
+
+    def see(self, each: Entry) -> list[ExchangeInstruction]:
+        """One entry of the live tail."""
+        return self.tell(Observed(self.stream, each))
+
+
+def settled(operation: OperationId, address: Address, message: AnyMessage, *, landed: bool) -> Settled:
+    """The report of a commit that ended."""
+    return Settled(operation, address, message, landed)
+
+
+# -- W1, W2: the guard ------------------------------------------------------------------------------------------------
+
+
+def test_nothing_is_booked_before_the_book_was_read_whole() -> None:
+    """W2: an empty memory looks like an empty ledger."""
+    outbox = Outbox(RunId("run"), frozenset({"ledger"}))
+    outbox.commit(A, word("grant"))
+    assert outbox.drain() == []
+    outbox.handle(ReadingStarted(Stream.BOOK, Incarnation("1")), 0)
+    outbox.handle(Observed(Stream.BOOK, entry(B, 5)), 0)
+    assert outbox.drain() == []
+    outbox.handle(ReadingCaughtUp(Stream.BOOK), 0)
+    assert outbox.drain() == [write(FIRST, A, 5, word("grant"))]
+
+
+def test_a_place_is_guarded_by_everything_on_its_node_and_by_nothing_else() -> None:
+    """W1: by the newest entry of the node, whichever it is; other nodes do not matter."""
+    desk = Desk(entry(A, 5), entry(B, 7), entry(OTHER, 9))
+    desk.outbox.commit(A, word("grant"))
+    assert desk.outbox.drain() == [write(FIRST, A, 7, word("grant"))]
+
+
+def test_the_guard_of_a_refusal_is_never_used() -> None:
+    """W2: entry 11 may arrive after 12; a guard taken from the refusal books a place twice."""
+    desk = Desk(entry(A, 5))
+    desk.outbox.commit(B, word("grant"))
+    desk.outbox.drain()
+    assert desk.tell(WriteRefused(FIRST, 12)) == []
+    desk.outbox.commit(B, word("again"))
+    assert desk.outbox.drain() == []
+    assert desk.see(entry(A, 11)) == []
+    assert desk.reports == []
+    assert desk.see(entry(A, 12)) == [write(SECOND, B, 12, word("again"))]
+    assert desk.reports == [settled(FIRST, B, word("grant"), landed=False)]
+
+
+def test_writes_under_one_guard_go_one_after_another_each_by_the_one_before() -> None:
+    """W2: an own accepted write moves the guard without waiting for it to be read."""
+    desk = Desk(entry(A, 5))
+    desk.outbox.commit(A, word("one"))
+    desk.outbox.commit(B, word("two"))
+    assert desk.outbox.drain() == [write(FIRST, A, 5, word("one"))]
+    assert desk.tell(WriteAccepted(FIRST, 6)) == [write(SECOND, B, 6, word("two"))]
+    assert desk.reports == [settled(FIRST, A, word("one"), landed=True)]
+
+
+def test_nodes_do_not_wait_for_one_another() -> None:
+    """One in flight per guard, not one in all."""
+    desk = Desk()
+    desk.outbox.commit(A, word("one"))
+    desk.outbox.commit(OTHER, word("two"))
+    assert desk.outbox.drain() == [write(FIRST, A, 0, word("one")), write(SECOND, OTHER, 0, word("two"))]
+
+
+def test_an_outage_does_not_pile_up_writes() -> None:
+    """At most IN_FLIGHT_MAX without an answer; the rest waits and follows."""
+    desk = Desk()
+    for number in range(IN_FLIGHT_MAX + 5):
+        desk.outbox.commit(subjects.binding(RequestId(f"r{number}")), word("x"))
+    assert len(desk.outbox.drain()) == IN_FLIGHT_MAX
+    assert len(desk.tell(WriteAccepted(FIRST, 1))) == 1
+
+
+# -- W3: unknown ------------------------------------------------------------------------------------------------------
+
+
+def test_a_write_without_an_answer_is_written_again_with_the_same_guard_and_operation() -> None:
+    """W3: also when something else was read meanwhile; a fresh guard could let both attempts land."""
+    desk = Desk(entry(A, 5))
+    desk.outbox.commit(B, word("grant"))
+    desk.outbox.drain()
+    assert desk.tell(WriteUnknown(FIRST)) == [write(FIRST, B, 5, word("grant"), attempt=2)]
+    assert desk.see(entry(A, 6)) == []
+    assert desk.tell(WriteUnknown(FIRST)) == [write(FIRST, B, 5, word("grant"), attempt=3)]
+    assert desk.tell(WriteAccepted(FIRST, 7)) == []
+    assert desk.reports == [settled(FIRST, B, word("grant"), landed=True)]
+
+
+def test_a_write_whose_answer_was_lost_is_found_to_have_landed() -> None:
+    """W3: the second attempt is refused by the first; the operation says that it is the same."""
+    desk = Desk(entry(A, 5))
+    desk.outbox.commit(B, word("grant"))
+    desk.outbox.drain()
+    desk.tell(WriteUnknown(FIRST))
+    assert desk.tell(WriteRefused(FIRST, 6)) == []
+    assert desk.reports == []
+    desk.see(entry(B, 6, FIRST, word("grant")))
+    assert desk.reports == [settled(FIRST, B, word("grant"), landed=True)]
+
+
+def test_a_write_that_is_seen_before_its_answer_is_settled_once() -> None:
+    """The tail may be faster than the answer; the answer then says nothing new."""
+    desk = Desk(entry(A, 5))
+    desk.outbox.commit(B, word("grant"))
+    desk.outbox.drain()
+    desk.see(entry(B, 6, FIRST, word("grant")))
+    assert desk.tell(WriteAccepted(FIRST, 6)) == []
+    assert desk.tell(WriteUnknown(FIRST)) == []
+    assert desk.reports == [settled(FIRST, B, word("grant"), landed=True)]
+
+
+def test_a_refusal_is_not_explained_by_a_reading_that_began_before_it() -> None:
+    """W3: a read is stale after a leader change; only what is read after the refusal counts."""
+    desk = Desk(entry(A, 5))
+    desk.outbox.commit(B, word("grant"))
+    desk.outbox.drain()
+    desk.tell(ReadingStarted(Stream.BOOK, Incarnation("1")))
+    desk.tell(WriteRefused(FIRST, 9))
+    desk.tell(Observed(Stream.BOOK, entry(A, 5)))
+    desk.tell(ReadingCaughtUp(Stream.BOOK))
+    assert desk.reports == []
+    desk.read(entry(A, 5), entry(B, 9))
+    assert desk.reports == [settled(FIRST, B, word("grant"), landed=False)]
+
+
+def test_a_guard_that_stepped_back_is_learned_by_reading_anew() -> None:
+    """After closing words expired, or the broker was wiped, nothing will ever come that explains the refusal."""
+    desk = Desk(entry(A, 5), entry(B, 7))
+    desk.outbox.commit(B, word("grant"))
+    desk.outbox.drain()
+    assert desk.tell(WriteRefused(FIRST, 5)) == [ReadAgain(Stream.BOOK)]
+    desk.outbox.commit(B, word("again"))
+    assert desk.read(entry(A, 5)) == [write(SECOND, B, 5, word("again"))]
+    assert desk.reports == [settled(FIRST, B, word("grant"), landed=False)]
+
+
+def test_a_refusal_that_stays_unexplained_is_looked_into() -> None:
+    """The refusing entry may have expired before it was read: after a while the stream is read anew, once."""
+    desk = Desk(entry(A, 5))
+    desk.outbox.commit(B, word("grant"))
+    desk.outbox.drain()
+    desk.tell(WriteRefused(FIRST, 9), now=10.0)
+    desk.outbox.tick(10.0 + EXPLAIN_TIMEOUT_S)
+    assert desk.outbox.drain() == []
+    desk.outbox.tick(10.1 + EXPLAIN_TIMEOUT_S)
+    assert desk.outbox.drain() == [ReadAgain(Stream.BOOK)]
+    desk.read(entry(A, 5))
+    assert desk.reports == [settled(FIRST, B, word("grant"), landed=False)]
+
+
+def test_what_was_accepted_while_a_snapshot_was_read_is_not_forgotten_by_it() -> None:
+    """The snapshot may have been taken before it landed; the next guard must still be the newest."""
+    desk = Desk(entry(A, 5))
+    desk.outbox.commit(B, word("grant"))
+    desk.outbox.drain()
+    desk.tell(ReadingStarted(Stream.BOOK, Incarnation("1")))
+    desk.tell(Observed(Stream.BOOK, entry(A, 5)))
+    desk.tell(WriteAccepted(FIRST, 6))
+    desk.tell(ReadingCaughtUp(Stream.BOOK))
+    desk.outbox.commit(A, word("next"))
+    assert desk.outbox.drain() == [write(SECOND, A, 6, word("next"))]
+
+
+def test_a_commit_that_was_not_sent_can_be_taken_back_and_one_that_was_cannot() -> None:
+    """Withdrawn while committing waits for the settled result."""
+    desk = Desk()
+    sent = desk.outbox.commit(A, word("one"))
+    waiting = desk.outbox.commit(B, word("two"))
+    desk.outbox.drain()
+    assert desk.outbox.cancel(B, waiting)
+    assert not desk.outbox.cancel(A, sent)
+    assert desk.outbox.busy(A)
+    assert not desk.outbox.busy(B)
+    assert desk.tell(WriteAccepted(sent, 1)) == []
+
+
+def test_a_paused_outbox_settles_but_begins_nothing() -> None:
+    """A service that lost its lease finishes what is in flight."""
+    desk = Desk()
+    desk.outbox.commit(A, word("one"))
+    desk.outbox.drain()
+    desk.outbox.paused = True
+    desk.outbox.commit(B, word("two"))
+    assert desk.tell(WriteAccepted(FIRST, 1)) == []
+    assert desk.reports == [settled(FIRST, A, word("one"), landed=True)]
+    desk.outbox.paused = False
+    assert desk.outbox.drain() == [write(SECOND, B, 1, word("two"))]
+
+
+# -- keeping ----------------------------------------------------------------------------------------------------------
+
+
+def test_what_is_there_already_is_not_written() -> None:
+    """A restarted service says nothing that was said."""
+    desk = Desk(entry(SLICE, 3, message=word("ready")), stream=Stream.STATE)
+    desk.outbox.keep(SLICE, word("ready"))
+    assert desk.outbox.drain() == []
+
+
+def test_what_the_broker_forgot_is_written_again() -> None:
+    """A stream that does not sync may lose what it acknowledged."""
+    desk = Desk(stream=Stream.STATE)
+    desk.outbox.keep(SLICE, word("ready"))
+    assert desk.outbox.drain() == [write(FIRST, SLICE, 0, word("ready"))]
+    assert desk.tell(WriteAccepted(FIRST, 1)) == []
+    assert desk.read() == [write(SECOND, SLICE, 0, word("ready"))]
+
+
+def test_only_the_newest_of_what_shall_be_kept_is_written() -> None:
+    """Words of the same subject that were never sent are replaced."""
+    desk = Desk(stream=Stream.STATE)
+    desk.outbox.keep(SLICE, word("one"))
+    desk.outbox.drain()
+    desk.outbox.keep(SLICE, word("two"))
+    desk.outbox.keep(SLICE, word("three"))
+    assert desk.outbox.drain() == []
+    assert desk.tell(WriteAccepted(FIRST, 1)) == [write(SECOND, SLICE, 1, word("three"))]
+
+
+def test_a_contested_word_is_reported_and_said_again_unless_forgotten() -> None:
+    """Two writers of one noun: the core decides whether to go on."""
+    desk = Desk(entry(SLICE, 3, message=word("ready")), stream=Stream.STATE)
+    desk.outbox.keep(SLICE, word("ready"))
+    desk.outbox.drain()
+    other = entry(SLICE, 4)
+    assert desk.see(other) == [write(FIRST, SLICE, 4, word("ready"))]
+    assert desk.reports == [Contested(SLICE, other)]
+    desk.outbox.forget(SLICE)
+    desk.tell(WriteRefused(FIRST, 5))
+    assert desk.see(entry(SLICE, 5)) == []
+
+
+def test_a_closing_word_is_said_once_and_forgotten() -> None:
+    """W5: when it has expired it is not said again; the subject is free, and memory with it."""
+    desk = Desk(stream=Stream.STATE)
+    desk.outbox.keep(SLICE, word("gone"), ttl_s=60)
+    assert desk.outbox.drain() == [write(FIRST, SLICE, 0, word("gone"), ttl_s=60)]
+    assert desk.tell(WriteAccepted(FIRST, 1)) == []
+    assert desk.outbox.kept(SLICE) is None
+    assert desk.read() == []
+
+
+# -- by single reads --------------------------------------------------------------------------------------------------
+
+
+def agent() -> Desk:
+    """An outbox that may read no stream."""
+    desk = Desk()
+    desk.outbox = Outbox(RunId("run"), frozenset({"slice"}), reading="last")
+    return desk
+
+
+def test_an_agent_reads_the_last_value_before_it_writes() -> None:
+    """Its guard is what is there now, for instance from its life before."""
+    desk = agent()
+    desk.outbox.keep(SLICE, word("ready"))
+    assert desk.outbox.drain() == [ReadLast(Stream.STATE, SLICE.subject)]
+    assert desk.tell(LastRead(SLICE.subject, entry(SLICE, 3))) == [write(FIRST, SLICE, 3, word("ready"))]
+
+
+def test_an_agent_whose_write_is_refused_reads_and_writes_again() -> None:
+    """A refusal is settled by what is there: its own word, or another's."""
+    desk = agent()
+    desk.outbox.keep(SLICE, word("ready"))
+    desk.outbox.drain()
+    desk.tell(LastRead(SLICE.subject, None))
+    desk.tell(WriteUnknown(FIRST))
+    assert desk.tell(WriteRefused(FIRST, 6)) == [ReadLast(Stream.STATE, SLICE.subject)]
+    assert desk.tell(LastRead(SLICE.subject, entry(SLICE, 6, FIRST, word("ready")))) == []
+    desk.outbox.keep(SLICE, word("gone"))
+    found = desk.outbox.drain()
+    if found == [ReadLast(Stream.STATE, SLICE.subject)]:
+        found = desk.tell(LastRead(SLICE.subject, entry(SLICE, 6, FIRST, word("ready"))))
+    assert found == [write(SECOND, SLICE, 6, word("gone"))]
+
+
+def test_an_agent_compares_everything_again_after_a_reconnect() -> None:
+    """The broker may have forgotten what it acknowledged."""
+    desk = agent()
+    desk.outbox.keep(SLICE, word("ready"))
+    desk.outbox.drain()
+    desk.tell(LastRead(SLICE.subject, None))
+    desk.tell(WriteAccepted(FIRST, 1))
+    desk.outbox.recheck()
+    assert desk.outbox.drain() == [ReadLast(Stream.STATE, SLICE.subject)]
+    assert desk.tell(LastRead(SLICE.subject, None)) == [write(SECOND, SLICE, 0, word("ready"))]
