@@ -1,0 +1,20 @@
+"""Puts the allocator together and runs it. `python -m sluice_allocator`, or `sluice-allocator`."""
+
+import os
+import sys
+
+from sluice.runtime.service import run
+from sluice.runtime.settings import load
+from sluice_allocator.settings import AllocatorSettings
+from sluice_allocator.shell.app import serve
+
+
+def main() -> int:
+    """Run until told to stop. Returns the exit code."""
+    return run(
+        serve, lambda: load(AllocatorSettings, service="allocator", config=None, environ=os.environ), "allocator"
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,101 @@
+"""
+Opening nodes: a node is used only when everything its agent reported is in the ledger (PROTOCOL §6).
+
+An empty ledger looks like an empty node; after a wiped broker that would give living slices away a second time. So
+first every reported slice gets its (adopting) entry, then the head is written, and only then do grants follow.
+"""
+
+from sluice.contracts import subjects
+from sluice.contracts.ids import NodeName
+from sluice.contracts.messages import Closed, Grant, NodeInventory, NodeOpened, NodeSnapshot, Revoke, SliceReport
+from sluice.contracts.refusals import WaitReason
+from sluice_allocator.core.desk import Desk
+
+
+def settle_node(desk: Desk, node: NodeName) -> None:
+    """Look at one node: take in its inventory, open it where it must be opened, use it or say why not."""
+    inventory = desk.world.inventories.get(node)
+    if inventory is None:
+        desk.fleet.forget_node(node)
+        desk.shown.pop(node, None)
+        return
+    if _is_newer(inventory.snapshot, desk.shown.get(node)):
+        desk.shown[node] = inventory.snapshot
+        desk.fleet.show(inventory.snapshot)
+        desk.freed = True
+    why_not = _why_not_use(desk, node, inventory)
+    if why_not is WaitReason.NODE_NOT_OPEN and _may_open(desk, node, inventory):
+        _open(desk, node, inventory)
+    if desk.fleet.set_usable(node, why_not):
+        desk.freed = True
+
+
+def _is_newer(snapshot: NodeSnapshot, shown: NodeSnapshot | None) -> bool:
+    """Whether a snapshot tells more than the one shown: generations count within one run of the agent only."""
+    if shown is None or (shown.boot_id, shown.agent_run) != (snapshot.boot_id, snapshot.agent_run):
+        return True
+    return snapshot.generation > shown.generation
+
+
+def _why_not_use(desk: Desk, node: NodeName, inventory: NodeInventory) -> WaitReason | None:
+    if not _is_open(desk, node, inventory) or desk.world.unreadable.get(node):
+        return WaitReason.NODE_NOT_OPEN
+    if inventory.stale:
+        return WaitReason.NODE_STALE
+    host = desk.world.hosts.get(node)
+    cordon = desk.world.cordons.get(node)
+    if (cordon is not None and not cordon.gpus) or (host is not None and host.cordoned):
+        return WaitReason.NODE_CORDONED
+    return None
+
+
+def _is_open(desk: Desk, node: NodeName, inventory: NodeInventory) -> bool:
+    """Whether the head names this life of the broker, this boot and this run of the agent."""
+    head = desk.world.heads.get(node)
+    snapshot = inventory.snapshot
+    return (
+        head is not None
+        and head.incarnation == desk.world.incarnation
+        and (head.boot_id, head.agent_run) == (snapshot.boot_id, snapshot.agent_run)
+        and _is_its_agent(desk, node, inventory)
+    )
+
+
+def _is_its_agent(desk: Desk, node: NodeName, inventory: NodeInventory) -> bool:
+    """Whether the pulled snapshot is of the agent that speaks for the node now: an older one may lack slices."""
+    news = desk.world.news.get(node)
+    snapshot = inventory.snapshot
+    return news is not None and (news.boot_id, news.agent_run) == (snapshot.boot_id, snapshot.agent_run)
+
+
+def _may_open(desk: Desk, node: NodeName, inventory: NodeInventory) -> bool:
+    unreadable = desk.world.unreadable.get(node)
+    return not inventory.stale and not unreadable and _is_its_agent(desk, node, inventory)
+
+
+def _open(desk: Desk, node: NodeName, inventory: NodeInventory) -> None:
+    if desk.undecided_under.get(subjects.ledger_filter(node)):
+        return  # looked at again when that is settled
+    snapshot = inventory.snapshot
+    missing = [report for report in snapshot.slices if _is_missing(desk, report)]
+    for report in missing:
+        booking = report.booking
+        desk.commit(subjects.ledger(node, booking.allocation), _adopt(desk, report), booking.request)
+    if not missing:
+        head = NodeOpened(
+            node=node, incarnation=desk.world.incarnation, boot_id=snapshot.boot_id, agent_run=snapshot.agent_run
+        )
+        desk.commit(subjects.head(node), head, "")
+
+
+def _is_missing(desk: Desk, report: SliceReport) -> bool:
+    entry = desk.world.ledger.get(report.booking.allocation)
+    return entry is None or isinstance(entry, Closed)
+
+
+def _adopt(desk: Desk, report: SliceReport) -> Grant | Revoke:
+    """The entry for a slice that is there: with the revision its agent knows, so that it orders nothing new."""
+    incarnation = desk.world.incarnation
+    if report.revoked:
+        return Revoke(revision=report.revision, incarnation=incarnation, booking=report.booking, cause="being unmade")
+    return Grant(revision=report.revision, incarnation=incarnation, booking=report.booking, adopted=True)

@@ -1,0 +1,245 @@
+"""
+One request's life, derived from facts each time it is looked at (PROTOCOL §4).
+
+There are no stored states to fall out of step: what the bus says of the request, its binding, its ledger entries and
+their slices decides what to want next. So a restart, a skipped value, a second allocator and a wiped broker need no
+path of their own.
+
+    asked, nothing granted                -> wait for a place
+    granted and slice ready, not bound    -> Bound (the binding's guard makes the request unique)
+    granted, but not the bound one        -> Revoke (surplus)
+    withdrawn, refused or failed          -> Revoke
+    slice gone                            -> Closed
+    withdrawn, nothing booked any more    -> Released
+"""
+
+from sluice.contracts import subjects
+from sluice.contracts.ids import AllocationId, RequestId
+from sluice.contracts.messages import (
+    AllocationRequested,
+    Bound,
+    Closed,
+    Grant,
+    LedgerEntry,
+    Refused,
+    Released,
+    RequestWithdrawn,
+    Revoke,
+    SliceFailed,
+    SliceGone,
+    SliceReady,
+    WaitOver,
+)
+from sluice.mig.catalog import catalog
+from sluice_allocator.core.desk import Attempt, Desk
+from sluice_allocator.core.shapes import refusal_for
+from sluice_allocator.core.world import RequestFact, node_of
+
+
+def settle_request(desk: Desk, request: RequestId) -> None:
+    """Look at one request and want what follows."""
+    asked = desk.world.requests.get(request)
+    entries = {a: desk.world.ledger[a] for a in desk.world.allocations_of.get(request, ())}
+    for allocation, entry in entries.items():
+        _settle_entry(desk, allocation, entry, asked)
+    if isinstance(asked, AllocationRequested):
+        _settle_asked(desk, request, asked, entries)
+    else:
+        desk.queue.remove(request)
+        _settle_ended(desk, request, asked, entries)
+    if request not in desk.queue:
+        _end_waiting(desk, request)
+
+
+# -- one ledger entry ---------------------------------------------------------------------------------------------
+
+
+def _settle_entry(desk: Desk, allocation: AllocationId, entry: LedgerEntry, asked: RequestFact | None) -> None:
+    address = subjects.ledger(node_of(entry), allocation)
+    if isinstance(entry, Closed) or desk.outbox.busy(address):
+        return
+    booking = entry.booking
+    slice_ = desk.world.slices.get(allocation)
+    if isinstance(slice_, SliceGone):
+        closed = Closed(
+            revision=entry.revision,
+            allocation=allocation,
+            request=booking.request,
+            node=booking.node,
+            cause=entry.cause if isinstance(entry, Revoke) else slice_.cause,
+        )
+        desk.commit(address, closed, booking.request, ttl_s=desk.rules.closing_ttl_s)
+        return
+    cause = _why_revoke(desk, entry, asked) if isinstance(entry, Grant) else None
+    if cause is not None:
+        revoke = Revoke(revision=entry.revision + 1, incarnation=desk.world.incarnation, booking=booking, cause=cause)
+        desk.commit(address, revoke, booking.request)
+
+
+def _why_revoke(desk: Desk, grant: Grant, asked: RequestFact | None) -> str | None:
+    """Why a grant shall not stand; None when it shall. An orphan (nobody asks) is not judged here."""
+    booking = grant.booking
+    binding = desk.world.bindings.get(booking.request)
+    slice_ = desk.world.slices.get(booking.allocation)
+    if isinstance(asked, RequestWithdrawn):
+        return asked.cause
+    if asked is not None and not isinstance(asked, AllocationRequested):
+        return "request rejected"
+    if isinstance(binding, Bound) and binding.allocation != booking.allocation:
+        return "surplus: the request is bound elsewhere"
+    if isinstance(binding, Released):
+        return f"released: {binding.cause}"
+    if isinstance(binding, Refused) and binding.request_revision >= booking.request_revision:
+        return "refused"
+    if grant.incarnation != desk.world.incarnation and not grant.adopted:
+        return "written in another life of the broker: no agent will act on it"
+    if isinstance(slice_, SliceFailed) and slice_.revision >= grant.revision:
+        _remember_failure(desk, grant)
+        return f"making the slice failed: {slice_.message}"
+    return None
+
+
+def _remember_failure(desk: Desk, grant: Grant) -> None:
+    """Try the same GPU for the same request again only after a while, longer each time."""
+    attempt = desk.attempts.setdefault(grant.booking.request, Attempt())
+    pause_s = min(desk.rules.retry_first_s * 2 ** min(attempt.failures, 30), desk.rules.retry_max_s)
+    attempt.failures += 1
+    for device in grant.booking.devices:
+        attempt.avoid[device.gpu] = desk.now + pause_s
+
+
+def settle_stray(desk: Desk, allocation: AllocationId) -> None:
+    """
+    A slice that is gone and not in the ledger (the broker was wiped, or `Closed` ran out unread): close it again.
+
+    Its agent says `SliceGone` until it reads `Closed`; without this it would say so for ever.
+    """
+    slice_ = desk.world.slices.get(allocation)
+    if not isinstance(slice_, SliceGone) or slice_.closing or allocation in desk.world.ledger:
+        return
+    node = desk.world.slice_nodes[allocation]
+    address = subjects.ledger(node, allocation)
+    if not desk.outbox.busy(address):
+        closed = Closed(
+            revision=slice_.revision, allocation=allocation, request=slice_.request, node=node, cause=slice_.cause
+        )
+        desk.commit(address, closed, slice_.request, ttl_s=desk.rules.closing_ttl_s)
+
+
+# -- a request that somebody wants --------------------------------------------------------------------------------
+
+
+def _settle_asked(
+    desk: Desk, request: RequestId, asked: AllocationRequested, entries: dict[AllocationId, LedgerEntry]
+) -> None:
+    address = subjects.binding(request)
+    binding = desk.world.bindings.get(request)
+    grants = {a: entry for a, entry in entries.items() if isinstance(entry, Grant)}
+    if desk.outbox.busy(address) or isinstance(binding, Released):
+        desk.queue.remove(request)
+        return
+    if isinstance(binding, Bound):
+        desk.queue.remove(request)
+        _follow_bound(desk, request, binding, entries)
+        return
+    for allocation, grant in grants.items():
+        bound = _bound_of(desk, allocation, grant, revision=1)
+        if bound is not None:
+            desk.queue.remove(request)
+            desk.commit(address, bound, request)
+            return
+    if isinstance(binding, Refused) and binding.request_revision >= asked.revision:
+        desk.queue.remove(request)
+        return
+    if grants or request in desk.committing:
+        desk.queue.remove(request)
+        return
+    _refuse_or_queue(desk, request, asked)
+
+
+def _bound_of(desk: Desk, allocation: AllocationId, grant: Grant, revision: int) -> Bound | None:
+    slice_ = desk.world.slices.get(allocation)
+    ready = isinstance(slice_, SliceReady) and slice_.revision == grant.revision
+    if not ready or not isinstance(slice_, SliceReady):
+        return None
+    return Bound(
+        request=grant.booking.request,
+        request_revision=grant.booking.request_revision,
+        allocation=allocation,
+        node=grant.booking.node,
+        revision=revision,
+        ticket=slice_.ticket,
+        containers=slice_.containers,
+        warnings=_warnings(slice_),
+    )
+
+
+def _warnings(slice_: SliceReady) -> tuple[str, ...]:
+    """What a person should know about devices that are granted as asked (CUDA picks one MIG device per process)."""
+    return tuple(
+        f"container {container.container!r} has several MIG devices; one CUDA process uses only the first"
+        for container in slice_.containers
+        if container.visible_devices.count("MIG-") > 1
+    )
+
+
+def _follow_bound(desk: Desk, request: RequestId, binding: Bound, entries: dict[AllocationId, LedgerEntry]) -> None:
+    """A bound request: its strings follow the slice (a reboot changes them); a lost slice ends it."""
+    entry = entries.get(binding.allocation)
+    if isinstance(entry, Grant):
+        again = _bound_of(desk, binding.allocation, entry, binding.revision + 1)
+        if again is not None and (again.ticket, again.containers) != (binding.ticket, binding.containers):
+            desk.commit(subjects.binding(request), again, request)
+    elif isinstance(entry, Closed) or binding.allocation in desk.world.lost:
+        cause = entry.cause if isinstance(entry, Closed) else "its slice is not in the ledger any more"
+        _release(desk, request, f"slice lost: {cause}")
+
+
+def _refuse_or_queue(desk: Desk, request: RequestId, asked: AllocationRequested) -> None:
+    models = (*catalog(), *desk.fleet.models())
+    refusal = refusal_for(asked.claims, models, max_gpus_per_node=desk.rules.max_gpus_per_node)
+    if refusal is not None:
+        desk.queue.remove(request)
+        refused = Refused(request=request, request_revision=asked.revision, refusal=refusal)
+        desk.commit(subjects.binding(request), refused, request)
+        return
+    sequence = desk.world.sequences.get(subjects.request(request).subject, 0)
+    if desk.queue.add(request, asked, sequence):
+        desk.to_try[request] = None
+
+
+# -- a request that nobody wants any more -------------------------------------------------------------------------
+
+
+def _settle_ended(
+    desk: Desk, request: RequestId, asked: RequestFact | None, entries: dict[AllocationId, LedgerEntry]
+) -> None:
+    """Withdrawn, rejected, or not there (its source is silent, or has said its last word)."""
+    address = subjects.binding(request)
+    binding = desk.world.bindings.get(request)
+    if request in desk.committing or desk.outbox.busy(address):
+        return
+    if any(not isinstance(entry, Closed) for entry in entries.values()):
+        return  # `Released` is said after SliceGone, never before
+    if isinstance(binding, Bound) and binding.allocation not in entries and binding.allocation not in desk.world.lost:
+        return  # its entry is still on its way to us
+    if isinstance(asked, RequestWithdrawn) and not isinstance(binding, Released) and not asked.closing:
+        _release(desk, request, asked.cause)
+    elif asked is None and isinstance(binding, Bound):
+        _release(desk, request, "nobody asks for it any more")
+    elif isinstance(asked, RequestWithdrawn) and asked.closing:
+        desk.attempts.pop(request, None)
+
+
+def _release(desk: Desk, request: RequestId, cause: str) -> None:
+    released = Released(request=request, cause=cause)
+    desk.commit(subjects.binding(request), released, request, ttl_s=desk.rules.closing_ttl_s)
+
+
+def _end_waiting(desk: Desk, request: RequestId) -> None:
+    """`sluice.waiting` shall not go on saying that a request waits."""
+    address = subjects.waiting(request)
+    said = desk.outbox.kept(address) or desk.world.waiting.get(request)
+    if said is not None and not isinstance(said, WaitOver):
+        over = WaitOver(request=request)
+        desk.outbox.keep(address, over, request=request, ttl_s=desk.rules.closing_ttl_s)

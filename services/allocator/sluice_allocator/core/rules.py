@@ -1,0 +1,25 @@
+"""The tunables of the allocator's decisions, with the reason for each default."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """Times in seconds of the caller's clock."""
+
+    max_gpus_per_node: int = 8
+    """More devices in one request are refused: no node could ever hold them."""
+    orphan_grace_s: float = 30.0
+    """How long a grant without a request lives on after its source has said all it has (PROTOCOL §6)."""
+    closing_ttl_s: int = 4 * 3600
+    """How long closing words stay on the bus: far above any pause of any process (PROTOCOL W5)."""
+    pending_refresh_s: float = 5.0
+    """The reasons of one waiting request are written at most this often, unless the first reason changes."""
+    pending_refresh_batch: int = 50
+    """At most so many waiting requests are looked at again in one tick."""
+    ensure_retry_s: float = 5.0
+    """How long to wait for a node's durable before asking for it again."""
+    retry_first_s: float = 1.0
+    """A GPU on which making a slice failed is avoided by that request for this long, then twice as long, ..."""
+    retry_max_s: float = 300.0
+    """... and never longer than this."""

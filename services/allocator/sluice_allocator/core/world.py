@@ -1,0 +1,220 @@
+"""
+What is known: the last value of every noun the allocator reads, and nothing derived from two of them.
+
+It follows snapshots: what was known and is not observed again between `ReadingStarted` and `ReadingCaughtUp` is not
+there any more. It must not decide anything.
+"""
+
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from sluice.contracts.exchange import Entry, Observed, ReadingStarted, Stream, stream_of
+from sluice.contracts.ids import AllocationId, Incarnation, NodeName, RequestId, SourceName
+from sluice.contracts.messages import (
+    AllocationRequested,
+    AnyMessage,
+    Bound,
+    Closed,
+    Cordoned,
+    Grant,
+    HostFacts,
+    LedgerEntry,
+    NodeChanged,
+    NodeInventory,
+    NodeOpened,
+    Pending,
+    Refused,
+    Released,
+    RequestRejected,
+    RequestWithdrawn,
+    Revoke,
+    SliceDegraded,
+    SliceFailed,
+    SliceGone,
+    SliceQuarantined,
+    SliceReady,
+    SourceSynced,
+)
+from sluice.contracts.subjects import Address, parse
+
+LEDGER = (Grant, Revoke, Closed)
+SLICE = (SliceReady, SliceFailed, SliceDegraded, SliceQuarantined, SliceGone)
+REQUEST = (AllocationRequested, RequestRejected, RequestWithdrawn)
+BINDING = (Bound, Refused, Released)
+
+RequestFact = AllocationRequested | RequestRejected | RequestWithdrawn
+BindingFact = Bound | Refused | Released
+SliceFact = SliceReady | SliceFailed | SliceDegraded | SliceQuarantined | SliceGone
+
+
+@dataclass(slots=True)
+class World:
+    """Every fact by its key. `sequences` tells how old a subject's value is."""
+
+    incarnation: Incarnation = field(default=Incarnation(""))
+    requests: dict[RequestId, RequestFact] = field(default_factory=dict)
+    bindings: dict[RequestId, BindingFact] = field(default_factory=dict)
+    ledger: dict[AllocationId, LedgerEntry] = field(default_factory=dict)
+    allocations_of: dict[RequestId, dict[AllocationId, None]] = field(default_factory=dict)
+    heads: dict[NodeName, NodeOpened] = field(default_factory=dict)
+    unreadable: dict[NodeName, dict[str, None]] = field(default_factory=dict)
+    """Ledger subjects per node whose bytes this process cannot read: such a node is not used."""
+    slices: dict[AllocationId, SliceFact] = field(default_factory=dict)
+    slice_nodes: dict[AllocationId, NodeName] = field(default_factory=dict)
+    """Whose agent speaks of each slice."""
+    news: dict[NodeName, NodeChanged] = field(default_factory=dict)
+    inventories: dict[NodeName, NodeInventory] = field(default_factory=dict)
+    hosts: dict[NodeName, HostFacts] = field(default_factory=dict)
+    cordons: dict[NodeName, Cordoned] = field(default_factory=dict)
+    sources: dict[SourceName, SourceSynced] = field(default_factory=dict)
+    waiting: dict[RequestId, Pending] = field(default_factory=dict)
+    requested_by: dict[SourceName, dict[RequestId, None]] = field(default_factory=dict)
+    """The live requests of each source."""
+    sequences: dict[str, int] = field(default_factory=dict)
+    reading: dict[Stream, dict[str, None]] = field(default_factory=dict)
+    """Streams being read anew, with what was observed since."""
+    complete: dict[Stream, None] = field(default_factory=dict)
+    """Streams of which everything was read at least once, in this life of the broker."""
+    lost: dict[AllocationId, None] = field(default_factory=dict)
+    """Bound allocations that have no ledger entry, as a whole reading showed. Otherwise a value that was overwritten
+    while it was on its way looks like one that is not there."""
+
+    @property
+    def settled(self) -> bool:
+        """Whether both streams are known whole and none is being read anew."""
+        return not self.reading and len(self.complete) == 2
+
+    def start_reading(self, event: ReadingStarted) -> None:
+        """A snapshot of one stream begins."""
+        self.reading[event.stream] = {}
+        if event.stream is Stream.BOOK:
+            if self.incarnation not in {"", event.incarnation}:
+                # The broker was wiped: what STATE says of agents and slices may still be of the life before.
+                self.complete.pop(Stream.STATE, None)
+                self.reading.pop(Stream.STATE, None)
+            self.incarnation = event.incarnation
+
+    def observe(self, event: Observed) -> Address | None:
+        """Take in one value. Returns its address, or None when it is older than what is known."""
+        entry = event.entry
+        if event.stream in self.reading:
+            self.reading[event.stream][entry.subject] = None
+        # What this process wrote itself is known before it is read: then older values of BOOK still come by. STATE may
+        # forget what it acknowledged and number anew, so there whatever is read is what is there.
+        if event.stream is Stream.BOOK and self.sequences.get(entry.subject, -1) >= entry.sequence:
+            return None
+        return self.learn(entry)
+
+    def learn(self, entry: Entry) -> Address:
+        """Know one value: read, or written by this process."""
+        address = parse(entry.subject)
+        self.sequences[entry.subject] = entry.sequence
+        self._put(address, entry.message)
+        return address
+
+    def catch_up(self, stream: Stream, still_there: dict[str, None]) -> list[Address]:
+        """The snapshot is complete. Returns the addresses whose values are gone; `still_there` are kept anyway."""
+        if stream not in self.reading:
+            return []  # a reading that began before the broker was wiped; it is read anew
+        seen = self.reading.pop(stream)
+        self.complete[stream] = None
+        gone = []
+        for subject in list(self.sequences):
+            address = parse(subject) if subject not in seen and subject not in still_there else None
+            if address is not None and stream_of(address.kind) is stream:
+                self.drop(address)
+                gone.append(address)
+        if stream is Stream.BOOK:
+            bound = [binding for binding in self.bindings.values() if isinstance(binding, Bound)]
+            self.lost = {binding.allocation: None for binding in bound if binding.allocation not in self.ledger}
+        return gone
+
+    def drop(self, address: Address) -> None:
+        """Forget one value."""
+        self.sequences.pop(address.subject, None)
+        self._put(address, None)
+
+    # -- inside ---------------------------------------------------------------------------------------------------
+
+    def _put(self, address: Address, message: AnyMessage | None) -> None:
+        """Keep a value under its key, if it is one of its noun's messages; forget the key otherwise."""
+        key = address.key[-1]
+        match address.kind:
+            case "request":
+                self._put_request(RequestId(key), message if isinstance(message, REQUEST) else None)
+            case "ledger":
+                self._put_ledger(address, message)
+            case "binding":
+                _set(self.bindings, RequestId(key), message if isinstance(message, BINDING) else None)
+            case "slice":
+                _set(self.slices, AllocationId(key), message if isinstance(message, SLICE) else None)
+                _set(self.slice_nodes, AllocationId(key), NodeName(address.key[0]) if message is not None else None)
+            case "node":
+                _set(self.news, NodeName(key), message if isinstance(message, NodeChanged) else None)
+            case "inventory":
+                _set(self.inventories, NodeName(key), message if isinstance(message, NodeInventory) else None)
+            case _:
+                self._put_rare(address.kind, key, message)
+
+    def _put_rare(self, kind: str, key: str, message: AnyMessage | None) -> None:
+        match kind:
+            case "host":
+                _set(self.hosts, NodeName(key), message if isinstance(message, HostFacts) else None)
+            case "cordon":
+                _set(self.cordons, NodeName(key), message if isinstance(message, Cordoned) else None)
+            case "source":
+                _set(self.sources, SourceName(key), message if isinstance(message, SourceSynced) else None)
+            case "waiting":
+                _set(self.waiting, RequestId(key), message if isinstance(message, Pending) else None)
+            case _:
+                pass  # a noun the allocator does not read
+
+    def _put_request(self, request: RequestId, message: RequestFact | None) -> None:
+        before = self.requests.get(request)
+        if isinstance(before, AllocationRequested):
+            self.requested_by[before.source].pop(request, None)
+        if isinstance(message, AllocationRequested):
+            self.requested_by.setdefault(message.source, {})[request] = None
+        _set(self.requests, request, message)
+
+    def _put_ledger(self, address: Address, message: AnyMessage | None) -> None:
+        node, token = NodeName(address.key[0]), address.key[1]
+        self.unreadable.get(node, {}).pop(address.subject, None)
+        if message is None and address.subject in self.sequences:
+            self.unreadable.setdefault(node, {})[address.subject] = None
+        if token == "head":  # noqa: S105  # a subject's token, not a secret
+            _set(self.heads, node, message if isinstance(message, NodeOpened) else None)
+            return
+        allocation = AllocationId(token)
+        before = self.ledger.get(allocation)
+        if before is not None:
+            request = request_of(before)
+            self.allocations_of.get(request, {}).pop(allocation, None)
+            if not self.allocations_of.get(request):
+                self.allocations_of.pop(request, None)
+        entry = message if isinstance(message, LEDGER) else None
+        if entry is not None:
+            self.allocations_of.setdefault(request_of(entry), {})[allocation] = None
+            self.lost.pop(allocation, None)
+        _set(self.ledger, allocation, entry)
+
+
+def request_of(entry: LedgerEntry) -> RequestId:
+    """Whose allocation a ledger entry is about."""
+    return entry.request if isinstance(entry, Closed) else entry.booking.request
+
+
+def node_of(entry: LedgerEntry) -> NodeName:
+    """On which node a ledger entry is."""
+    return entry.node if isinstance(entry, Closed) else entry.booking.node
+
+
+_K = TypeVar("_K")
+_V = TypeVar("_V")
+
+
+def _set(facts: dict[_K, _V], key: _K, value: _V | None) -> None:
+    if value is None:
+        facts.pop(key, None)
+    else:
+        facts[key] = value

@@ -1,0 +1,98 @@
+"""Runs the allocator: its core on the bus, the lease that says who works, and what it sees to on the bus."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+from sluice.contracts.exchange import Stream
+from sluice.runtime import logs
+from sluice.runtime.bus import Bus
+from sluice.runtime.clock import Clock
+from sluice.runtime.core_runner import CoreRunner
+from sluice.runtime.lease import Lease
+from sluice.runtime.nats_bus import NatsBus
+from sluice.runtime.service import Service
+from sluice_allocator.core.allocator import Allocator
+from sluice_allocator.core.events import AgentEnsured, EnsureAgent, Event, LeaseChanged
+from sluice_allocator.settings import AllocatorSettings
+
+LOOK_S = 0.1
+"""How often the lease is looked at: what a holder may go on deciding after it has run out."""
+STREAMS_LOOK_S = 2.0
+"""How often it is looked whether a stream is missing."""
+
+
+async def serve(service: Service[AllocatorSettings]) -> None:
+    """Run until cancelled."""
+    bus = await NatsBus.connect(service.settings.nats_url, name=service.name, traces=service.traces)
+    try:
+        await serve_on(bus, service)
+    finally:
+        await bus.close()
+
+
+async def serve_on(bus: Bus, service: Service[AllocatorSettings]) -> None:
+    """Run on a bus that is there, until cancelled. The bus is not closed."""
+    settings = service.settings
+    runner: CoreRunner[Event] = CoreRunner(
+        name=service.name,
+        core=Allocator(service.run, settings.rules()),
+        bus=bus,
+        clock=service.clock,
+        traces=service.traces,
+        readings=[(Stream.BOOK, ()), (Stream.STATE, ())],
+        execute={EnsureAgent: _ensurer(bus)},
+        tick_s=settings.tick_s,
+    )
+    async with asyncio.TaskGroup() as tasks:
+        tasks.create_task(_keep_streams(bus, service.clock), name="streams")
+        if settings.always_active:
+            await runner.offer(LeaseChanged(held=True))
+        else:
+            lease = Lease(bus, service.clock, role="allocator", run=service.run, ttl_s=settings.lease_ttl_s)
+            tasks.create_task(_work_by_lease(lease, runner, service.clock), name="lease")
+        tasks.create_task(runner.run(), name="core")
+
+
+async def _work_by_lease(lease: Lease, runner: CoreRunner[Event], clock: Clock) -> None:
+    """Tell the core when it works and when it stands by; let another work at once when this process ends."""
+    told = False
+    try:
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(lease.keep())
+            while True:
+                if lease.held != told:
+                    told = lease.held
+                    await runner.offer(LeaseChanged(held=told))
+                await clock.sleep(LOOK_S)
+    finally:
+        await asyncio.shield(lease.release())
+
+
+async def _keep_streams(bus: Bus, clock: Clock) -> None:
+    """
+    Declare what is missing: a wiped broker has no streams, so nobody could hold a lease on it.
+
+    Every allocator does this, working or not; declaring is idempotent, and whoever is second finds it done.
+    """
+    log = logs.get("streams")
+    while True:
+        try:
+            for stream in Stream:
+                await bus.incarnation(stream)
+        except TimeoutError:
+            try:
+                await bus.ensure_streams()
+            except TimeoutError as error:
+                log.debug("the broker is not ready", why=str(error))
+        await clock.sleep(STREAMS_LOOK_S)
+
+
+def _ensurer(bus: Bus) -> Callable[[EnsureAgent], Awaitable[AgentEnsured | None]]:
+    async def ensure(wanted: EnsureAgent) -> AgentEnsured | None:
+        try:
+            await bus.ensure_agent(wanted.node)
+        except TimeoutError:
+            return None  # the core asks again
+        return AgentEnsured(wanted.node)
+
+    return ensure

@@ -1,0 +1,232 @@
+"""An allocator with a small fleet, driven by hand: the test is the bus and the agents."""
+
+import itertools
+from dataclasses import dataclass, field
+
+from sluice.contracts import subjects
+from sluice.contracts.exchange import (
+    Entry,
+    Observed,
+    ReadingCaughtUp,
+    ReadingStarted,
+    Stream,
+    Write,
+    WriteAccepted,
+    stream_of,
+)
+from sluice.contracts.ids import AllocationId, GpuUuid, Incarnation, NodeName, OperationId, RequestId, RunId, SourceName
+from sluice.contracts.messages import (
+    AllocationRequested,
+    AnyMessage,
+    Claim,
+    ContainerDevices,
+    DeviceState,
+    GpuReport,
+    Grant,
+    NodeChanged,
+    NodeInventory,
+    NodeSnapshot,
+    PlacementReport,
+    ProfileReport,
+    SliceGone,
+    SliceReady,
+)
+from sluice.contracts.subjects import Address
+from sluice.mig.catalog import find
+from sluice_allocator.core.allocator import Allocator
+from sluice_allocator.core.events import Event, Instruction, LeaseChanged
+from sluice_allocator.core.rules import Rules
+
+INCARNATION = Incarnation("1000")
+FOLDER = SourceName("folder")
+
+
+def gpu_report(node: str, index: int, *, model: str = "a100-40gb", mig: bool = True, **changes) -> GpuReport:
+    """A GPU as its agent would report it, empty."""
+    known = find(model)
+    assert known is not None
+    profiles = tuple(
+        ProfileReport(
+            name=p.name,
+            profile_id=p.profile_id,
+            compute_slices=p.compute_slices,
+            memory_mib=p.memory_mib,
+            multiprocessors=p.multiprocessors,
+            copy_engines=p.engines.copy,
+            decoders=p.engines.decode,
+            encoders=p.engines.encode,
+            jpegs=p.engines.jpeg,
+            ofas=p.engines.ofa,
+            max_instances=p.max_instances,
+            placements=tuple(PlacementReport(start=s.start, size=s.size) for s in p.placements),
+        )
+        for p in known.profiles
+    )
+    values = {
+        "uuid": GpuUuid(f"GPU-{node}-{index}"),
+        "index": index,
+        "model": known.product_names[0],
+        "memory_mib": known.memory_mib,
+        "multiprocessors": known.multiprocessors,
+        "mig_enabled": mig,
+        "memory_slices": known.memory_slices,
+        "compute_slices": known.compute_slices,
+        "profiles": profiles,
+        "instances": (),
+        "creatable": {},
+    }
+    return GpuReport(**(values | changes))
+
+
+def snapshot(node: str, gpus: tuple[GpuReport, ...], **changes) -> NodeSnapshot:
+    """What inventory would have pulled from a node."""
+    values = {
+        "node": NodeName(node),
+        "boot_id": "boot-1",
+        "agent_run": RunId("agent-1"),
+        "generation": 1,
+        "driver_version": "simulated",
+        "gpus": gpus,
+        "slices": (),
+    }
+    return NodeSnapshot(**(values | changes))
+
+
+def claim(**changes) -> Claim:
+    """One container's claim; a 1g.5gb unless said otherwise."""
+    return Claim(**({"container": "main", "profile": "1g.5gb"} | changes))
+
+
+def asked(request: str, *claims: Claim, revision: int = 1, priority: int = 0) -> AllocationRequested:
+    """A pod's request."""
+    return AllocationRequested(
+        revision=revision,
+        source=FOLDER,
+        namespace="default",
+        name=request,
+        origin=f"{request}.yaml",
+        owner=request,
+        claims=claims or (claim(),),
+        priority=priority,
+    )
+
+
+@dataclass
+class Bench:
+    """Drives one allocator: what it writes is collected, and lands when the test says so."""
+
+    allocator: Allocator
+    now: float = 0.0
+    sequence: itertools.count = field(default_factory=lambda: itertools.count(1001))
+    said: list[Instruction] = field(default_factory=list)
+
+    def handle(self, event: Event) -> list[Instruction]:
+        """One event in; its instructions out (and kept in `said`)."""
+        instructions = self.allocator.handle(event, self.now)
+        self.said += instructions
+        return instructions
+
+    def read_all(
+        self, *entries: tuple[Address, AnyMessage], incarnation: Incarnation = INCARNATION
+    ) -> list[Instruction]:
+        """Both streams are read anew and hold exactly `entries`."""
+        for stream in (Stream.BOOK, Stream.STATE):
+            self.handle(ReadingStarted(stream, incarnation))
+        for address, message in entries:
+            self.observe(address, message)
+        self.handle(ReadingCaughtUp(Stream.BOOK))
+        return self.handle(ReadingCaughtUp(Stream.STATE))
+
+    def observe(self, address: Address, message: AnyMessage, operation: str | None = None) -> list[Instruction]:
+        """Somebody (else) wrote a value."""
+        sequence = next(self.sequence)
+        entry = Entry(address.subject, sequence, OperationId(operation or f"other-{sequence}"), message)
+        return self.handle(Observed(stream_of(address.kind), entry))
+
+    def land(self, write: Write) -> list[Instruction]:
+        """A write of the allocator is accepted."""
+        return self.handle(WriteAccepted(write.operation, next(self.sequence)))
+
+    def land_all(self, instructions: list[Instruction]) -> list[Write]:
+        """Every write lands, and every write that follows from that; returns them all in order."""
+        landed: list[Write] = []
+        waiting = [i for i in instructions if isinstance(i, Write)]
+        while waiting:
+            write = waiting.pop(0)
+            landed.append(write)
+            waiting += [i for i in self.land(write) if isinstance(i, Write)]
+        return landed
+
+    def add_node(self, seen: NodeSnapshot) -> list[Write]:
+        """A node appears, with its inventory, and is opened; returns what was written for that."""
+        news = NodeChanged(
+            node=seen.node,
+            endpoint="127.0.0.1:1",
+            boot_id=seen.boot_id,
+            agent_run=seen.agent_run,
+            generation=seen.generation,
+            gpus=(),
+        )
+        first = self.observe(subjects.node(seen.node), news)
+        inventory = NodeInventory(snapshot=seen, stale=False)
+        return self.land_all(first + self.observe(subjects.inventory(seen.node), inventory))
+
+    def request(self, message: AllocationRequested) -> list[Instruction]:
+        """A source asks."""
+        return self.observe(subjects.request(RequestId(message.name)), message)
+
+    def ready(self, grant: Grant) -> list[Instruction]:
+        """The agent has made the slice."""
+        return self.observe(subjects.slice_(grant.booking.node, grant.booking.allocation), ready_of(grant))
+
+    def gone(self, grant: Grant, revision: int = 2) -> list[Instruction]:
+        """The agent has unmade the slice."""
+        booking = grant.booking
+        gone = SliceGone(allocation=booking.allocation, request=booking.request, revision=revision, cause="revoked")
+        return self.observe(subjects.slice_(booking.node, booking.allocation), gone)
+
+    def granted(self, name: str, *claims: Claim) -> Grant:
+        """A request that is granted; its slice is not made yet."""
+        (write,) = self.land_all(self.request(asked(name, *claims)))
+        assert isinstance(write.message, Grant)
+        return write.message
+
+    def bound(self, name: str, *claims: Claim) -> Grant:
+        """A request that is granted, made and bound."""
+        grant = self.granted(name, *claims)
+        self.land_all(self.ready(grant))
+        return grant
+
+
+def ready_of(grant: Grant, ticket: str = "ticket-1") -> SliceReady:
+    """What the agent says when a grant's slice is ready."""
+    booking = grant.booking
+    devices = tuple(
+        DeviceState(gpu=d.gpu, profile=d.profile, start=d.start, size=d.size, uuid=f"MIG-{ticket}-{n}")
+        for n, d in enumerate(booking.devices)
+    )
+    containers = tuple(
+        ContainerDevices(
+            container=name,
+            visible_devices=",".join(
+                s.uuid for s, d in zip(devices, booking.devices, strict=True) if d.container == name
+            ),
+        )
+        for name in dict.fromkeys(d.container for d in booking.devices)
+    )
+    return SliceReady(
+        allocation=AllocationId(booking.allocation),
+        request=booking.request,
+        revision=grant.revision,
+        ticket=ticket,
+        devices=devices,
+        containers=containers,
+    )
+
+
+def working_allocator() -> Bench:
+    """An allocator that works and has read an empty bus."""
+    bench = Bench(Allocator(RunId("r1"), Rules(orphan_grace_s=30.0, closing_ttl_s=3600)))
+    bench.read_all()
+    bench.handle(LeaseChanged(held=True))
+    return bench

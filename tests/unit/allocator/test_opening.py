@@ -1,0 +1,194 @@
+"""Nodes are used only after what their agents report is in the ledger; orphans go only when that is sure."""
+
+from factories.allocator import FOLDER, INCARNATION, asked, claim, gpu_report, ready_of, snapshot
+
+from sluice.contracts import subjects
+from sluice.contracts.exchange import ReadingCaughtUp, ReadingStarted, Stream, Ticked, Write
+from sluice.contracts.ids import AllocationId, GpuUuid, Incarnation, NodeName, RequestId, RunId
+from sluice.contracts.messages import (
+    Booking,
+    Bound,
+    Closed,
+    DeviceGrant,
+    Grant,
+    NodeChanged,
+    NodeInventory,
+    NodeOpened,
+    Pending,
+    Revoke,
+    SliceGone,
+    SliceReport,
+    SourceSynced,
+)
+from sluice_allocator.core.events import AgentEnsured, EnsureAgent
+
+NODE = NodeName("node-a")
+
+
+def living(request: str = "p1", *, revoked: bool = False) -> SliceReport:
+    """A slice that an agent reports, filling GPU 0 of node-a."""
+    booking = Booking(
+        allocation=AllocationId(f"{request}_old_1"),
+        request=RequestId(request),
+        request_revision=1,
+        source=FOLDER,
+        owner=request,
+        namespace="default",
+        name=request,
+        node=NODE,
+        devices=(DeviceGrant(container="main", gpu=GpuUuid("GPU-node-a-0"), profile="7g.40gb", start=0, size=8),),
+    )
+    return SliceReport(booking=booking, revision=1, state="ready", revoked=revoked)
+
+
+def messages(instructions) -> list:
+    """What is written, without the guards."""
+    return [i.message for i in instructions if isinstance(i, Write)]
+
+
+def synced(count: int) -> SourceSynced:
+    """The folder has told all it has."""
+    return SourceSynced(source=FOLDER, run=RunId("w1"), epoch=1, count=count)
+
+
+def test_a_living_slice_is_adopted_before_its_node_is_used(empty):
+    """An empty ledger is not an empty node: first the adopting grant, then the head, and the new pod waits."""
+    empty.request(asked("p2"))
+
+    written = empty.add_node(snapshot("node-a", (gpu_report("node-a", 0),), slices=(living(),)))
+
+    said = [w.message for w in written if not isinstance(w.message, Pending)]
+    assert said == [
+        Grant(revision=1, incarnation=INCARNATION, booking=living().booking, adopted=True),
+        NodeOpened(node=NODE, incarnation=INCARNATION, boot_id="boot-1", agent_run=RunId("agent-1")),
+    ]
+
+
+def test_a_slice_being_unmade_is_adopted_as_such(empty):
+    """Its place stays booked and nobody orders it made again."""
+    written = empty.add_node(snapshot("node-a", (gpu_report("node-a", 0),), slices=(living(revoked=True),)))
+
+    assert [type(w.message) for w in written] == [Revoke, NodeOpened]
+
+
+def test_an_inventory_of_an_older_agent_run_opens_nothing(empty):
+    """The agent that speaks for the node now may have slices that this snapshot lacks."""
+    seen = snapshot("node-a", (gpu_report("node-a", 0),))
+    empty.add_node(seen)
+    restarted = snapshot("node-a", seen.gpus, agent_run=RunId("agent-2"), slices=(living(),))
+    news = NodeChanged(node=NODE, endpoint="e", boot_id="boot-1", agent_run=RunId("agent-2"), generation=1, gpus=())
+    assert messages(empty.observe(subjects.node(NODE), news)) == []
+    assert [type(m) for m in messages(empty.request(asked("p2")))] == [Pending]
+
+    written = empty.land_all(empty.observe(subjects.inventory(NODE), NodeInventory(snapshot=restarted, stale=False)))
+    assert [type(w.message) for w in written][:2] == [Grant, NodeOpened]
+
+
+def test_a_wiped_broker_gives_no_living_slice_away(bench):
+    """A new incarnation: nodes are closed until opened anew, and running pods are bound to what they have."""
+    grant = bench.bound("p1", claim(profile="7g.40gb"))
+    report = SliceReport(booking=grant.booking, revision=1, state="ready", revoked=False)
+    seen = snapshot("node-a", (gpu_report("node-a", 0),), slices=(report,), generation=2)
+
+    bench.read_all(incarnation=Incarnation("900000"))
+    bench.land_all(bench.request(asked("p2")))
+    written = bench.add_node(seen)
+    written += bench.land_all(bench.request(asked("p1", claim(profile="7g.40gb"))))
+    written += bench.land_all(bench.ready(grant))
+
+    said = [w.message for w in written if not isinstance(w.message, Pending)]
+    assert [type(m) for m in said] == [Grant, NodeOpened, Bound]
+    assert said[0].adopted
+    assert said[2].allocation == grant.booking.allocation
+
+
+def test_living_training_is_not_ended_before_its_source_has_listed(bench):
+    """No SourceSynced after the grant was found: no revoke, however long it takes."""
+    bench.read_all(incarnation=Incarnation("900000"))
+    bench.add_node(snapshot("node-a", (gpu_report("node-a", 0),), slices=(living(),), generation=2))
+
+    bench.now = 10_000.0
+    assert messages(bench.handle(Ticked())) == []
+
+
+def test_an_orphan_is_revoked_after_its_source_listed_and_the_grace_passed(bench):
+    """Synced, then `orphan_grace_s` later, still nobody asks: revoked."""
+    bench.read_all(incarnation=Incarnation("900000"))
+    bench.add_node(snapshot("node-a", (gpu_report("node-a", 0),), slices=(living(),), generation=2))
+    bench.observe(subjects.source(FOLDER), synced(0))
+
+    bench.now = 100.0
+    assert messages(bench.handle(Ticked())) == []
+    bench.now = 129.0
+    assert messages(bench.handle(Ticked())) == []
+    bench.now = 131.0
+    (revoke,) = messages(bench.handle(Ticked()))
+    assert isinstance(revoke, Revoke)
+    assert revoke.cause.startswith("orphan")
+
+
+def test_a_source_that_counts_more_than_is_known_has_not_synced_for_us(bench):
+    """STATE may have forgotten requests: an incomplete picture revokes nothing."""
+    bench.read_all(incarnation=Incarnation("900000"))
+    bench.add_node(snapshot("node-a", (gpu_report("node-a", 0),), slices=(living(),), generation=2))
+    bench.observe(subjects.source(FOLDER), synced(1))
+
+    bench.handle(Ticked())
+    bench.now = 1000.0
+    assert messages(bench.handle(Ticked())) == []
+
+
+def test_every_agent_gets_its_durable_in_each_incarnation(bench):
+    """Asked once, again after a while, not after it is there, and anew for a new incarnation."""
+
+    def asked_for() -> list:
+        return [i for i in bench.handle(Ticked()) if isinstance(i, EnsureAgent)]
+
+    assert asked_for() == [EnsureAgent(NODE)]
+    assert asked_for() == []
+    bench.now = 6.0
+    assert asked_for() == [EnsureAgent(NODE)]
+    bench.handle(AgentEnsured(NODE))
+    bench.now = 12.0
+    assert asked_for() == []
+
+
+def test_nothing_is_decided_on_half_a_picture(empty):
+    """While a stream is read anew no write goes out; when it is complete, all that follows does."""
+    empty.add_node(snapshot("node-a", (gpu_report("node-a", 0),)))
+    empty.handle(ReadingStarted(Stream.STATE, INCARNATION))
+
+    assert empty.request(asked("p1")) == []
+    said = messages(empty.handle(ReadingCaughtUp(Stream.STATE)))
+    assert [type(m) for m in said] == [Pending]  # the node was not seen in that reading: it is not there any more
+
+
+def test_a_stale_node_gets_no_new_slices(bench):
+    """The inventory says it could not pull: pods wait with that reason."""
+    seen = snapshot("node-a", (gpu_report("node-a", 0),))
+    bench.observe(subjects.inventory(NODE), NodeInventory(snapshot=seen, stale=True, stale_message="no answer"))
+
+    (pending,) = messages(bench.request(asked("p1")))
+
+    assert [(r.reason, r.count) for r in pending.reasons] == [("NodeStale", 1)]
+
+
+def test_a_slice_ready_without_a_request_binds_nothing(bench):
+    """An adopted grant of a pod that was not listed yet stays as it is."""
+    bench.read_all(incarnation=Incarnation("900000"))
+    bench.add_node(snapshot("node-a", (gpu_report("node-a", 0),), slices=(living(),), generation=2))
+
+    grant = Grant(revision=1, incarnation=INCARNATION, booking=living().booking)
+    assert messages(bench.observe(subjects.slice_(NODE, living().booking.allocation), ready_of(grant))) == []
+
+
+def test_an_agent_is_not_left_saying_gone_for_ever(bench):
+    """SliceGone of something that no ledger knows (any more) is answered by Closed, with a TTL."""
+    gone = SliceGone(allocation=AllocationId("p8_old_1"), request=RequestId("p8"), revision=2, cause="pod gone")
+
+    (write,) = bench.observe(subjects.slice_(NODE, gone.allocation), gone)
+
+    assert write.message == Closed(
+        revision=2, allocation=gone.allocation, request=RequestId("p8"), node=NODE, cause="pod gone"
+    )
+    assert write.ttl_s == 3600

@@ -1,0 +1,138 @@
+"""Where a claim goes: profiles, GPUs, nodes."""
+
+import pytest
+from factories.allocator import asked, claim, gpu_report, snapshot
+
+from sluice.contracts.ids import NodeName
+from sluice.contracts.messages import Grant, InstanceReport, Pending
+from sluice.contracts.refusals import WaitReason
+from sluice.mig.catalog import find
+from sluice_allocator.core.shapes import WHOLE_GPU, Ask, shape_for
+
+A100 = find("a100-40gb")
+H100 = find("h100-sxm-80gb")
+
+
+def places(writes) -> list:
+    """(GPU, profile, start) of everything granted."""
+    return [
+        (d.gpu, d.profile, d.start)
+        for w in writes
+        if isinstance(w.message, Grant) and not w.message.adopted
+        for d in w.message.booking.devices
+    ]
+
+
+@pytest.mark.parametrize(
+    ("model", "ask", "profile"),
+    [
+        (A100, {"memory_mib": 4864}, "1g.5gb"),
+        (A100, {"memory_mib": 4865}, "1g.10gb"),
+        (A100, {"memory_mib": 8000}, "1g.10gb"),
+        (A100, {"memory_mib": 20000}, "3g.20gb"),
+        (A100, {"sm_count": 15}, "2g.10gb"),
+        (A100, {"sm_percentage": 50}, "4g.20gb"),
+        (A100, {"sm_percentage": 1}, "1g.5gb"),
+        (A100, {"sm_percentage": 100}, "7g.40gb"),
+        (A100, {}, "7g.40gb"),
+        (H100, {"sm_count": 20}, "1g.20gb"),
+        (H100, {"sm_percentage": 20, "memory_mib": 30000}, "3g.40gb"),
+    ],
+)
+def test_a_claim_never_gets_less_than_it_asks_for(model, ask, profile):
+    """Sizes round up to the smallest profile that is enough by compute slices, then memory."""
+    full = {"profile": None, "sm_count": None, "sm_percentage": None, "memory_mib": None} | ask
+    assert shape_for(model, mig_enabled=True, ask=Ask(**full)) == profile
+
+
+def test_a_gpu_without_mig_is_only_given_whole():
+    """A whole-GPU ask gets it; a sized ask does not waste it."""
+    whole = Ask(None, None, None, None)
+    sized = Ask(None, None, None, 8000)
+    assert shape_for(A100, mig_enabled=False, ask=whole) == WHOLE_GPU
+    assert shape_for(A100, mig_enabled=False, ask=sized) is WaitReason.GPU_MODE_NOT_FIT
+
+
+def test_small_slices_leave_room_for_the_largest_that_can_still_fit(bench):
+    """Capability-preserving starts: 1g at 6, then 5 or 4, and 3g never at 0 first."""
+    assert places(bench.land_all(bench.request(asked("p1")))) == [("GPU-node-a-0", "1g.5gb", 6)]
+    assert places(bench.land_all(bench.request(asked("p2", claim(profile="4g.20gb"))))) == [
+        ("GPU-node-a-0", "4g.20gb", 0)
+    ]
+
+
+def test_the_fullest_gpu_that_fits_is_taken(empty):
+    """A second small pod goes beside the first, not on the empty GPU."""
+    empty.add_node(snapshot("node-a", (gpu_report("node-a", 0), gpu_report("node-a", 1))))
+    first = places(empty.land_all(empty.request(asked("p1"))))
+    second = places(empty.land_all(empty.request(asked("p2"))))
+
+    assert first[0][0] == second[0][0]
+
+
+def test_several_gpus_come_from_one_node_or_not_at_all(empty):
+    """Two whole GPUs on nodes of one GPU each: pending; on a node of two: both."""
+    empty.add_node(snapshot("node-a", (gpu_report("node-a", 0),)))
+    empty.add_node(snapshot("node-b", (gpu_report("node-b", 0),)))
+    (pending,) = empty.land_all(empty.request(asked("p1", claim(profile=None, gpus=2))))
+    assert isinstance(pending.message, Pending)
+
+    seen = snapshot("node-c", (gpu_report("node-c", 0), gpu_report("node-c", 1)))
+    assert places(empty.add_node(seen)) == [("GPU-node-c-0", "7g.40gb", 0), ("GPU-node-c-1", "7g.40gb", 0)]
+
+
+def test_claims_of_several_containers_are_placed_together(bench):
+    """One booking, one device per container, no overlap."""
+    claims = (claim(container="a", profile="3g.20gb"), claim(container="b", profile="4g.20gb"))
+    found = places(bench.land_all(bench.request(asked("p1", *claims))))
+
+    assert sorted(found) == [("GPU-node-a-0", "3g.20gb", 4), ("GPU-node-a-0", "4g.20gb", 0)]
+
+
+def test_a_foreign_instance_is_placed_around(empty):
+    """What somebody else made at 4 is not ours to give: a 3g goes to 0."""
+    foreign = InstanceReport(gi_id=2, profile="3g.20gb", start=4, size=4, uuid="MIG-x")
+    empty.add_node(snapshot("node-a", (gpu_report("node-a", 0, instances=(foreign,)),)))
+
+    assert places(empty.land_all(empty.request(asked("p1", claim(profile="3g.20gb"))))) == [
+        ("GPU-node-a-0", "3g.20gb", 0)
+    ]
+
+
+def test_an_unhealthy_gpu_is_left_alone(empty):
+    """Pods wait with the reason instead of starting on a broken GPU."""
+    empty.add_node(snapshot("node-a", (gpu_report("node-a", 0, healthy=False, health_message="Xid 79"),)))
+    (pending,) = empty.land_all(empty.request(asked("p1")))
+
+    assert pending.message.reasons[0].reason is WaitReason.GPU_UNHEALTHY
+
+
+def test_a_whole_gpu_without_mig_is_given_once(empty):
+    """Two pods, one GPU without MIG: one gets it, the other waits."""
+    empty.add_node(snapshot("node-a", (gpu_report("node-a", 0, mig=False),)))
+    assert places(empty.land_all(empty.request(asked("p1", claim(profile=None))))) == [("GPU-node-a-0", None, 0)]
+    (pending,) = empty.land_all(empty.request(asked("p2", claim(profile=None))))
+    assert pending.message.reasons[0].reason is WaitReason.GPU_LAYOUT_FULL
+
+
+def test_priority_comes_before_age_and_smaller_pods_may_pass(bench):
+    """When a whole GPU is freed the urgent one gets it though it asked last."""
+    first = bench.bound("p1", claim(profile="7g.40gb"))
+    bench.land_all(bench.request(asked("p2", claim(profile="7g.40gb"))))
+    bench.land_all(bench.request(asked("p3", claim(profile="7g.40gb"), priority=10)))
+    served = places(bench.land_all(bench.gone(first, revision=1)))
+
+    assert len(served) == 1
+    assert "p3" in bench.allocator.desk.world.allocations_of
+
+
+def test_a_burst_books_no_slice_twice_and_fills_the_gpu(bench):
+    """Ten 1g pods at once on one A100: seven are granted at seven different starts, three wait."""
+    writes = []
+    for number in range(10):
+        writes += bench.request(asked(f"p{number}"))
+    found = places(bench.land_all(writes))
+
+    assert sorted(start for _, _, start in found) == [0, 1, 2, 3, 4, 5, 6]
+    assert len(bench.allocator.desk.queue) == 3
+    assert bench.allocator.desk.fleet.usable_nodes() == [NodeName("node-a")]
