@@ -1,0 +1,144 @@
+"""The `sluice` command: what can be typed, and how errors end."""
+
+import asyncio
+import importlib.metadata
+import sys
+from collections.abc import Coroutine
+from pathlib import Path
+from typing import Annotated
+
+from cyclopts import App, CycloptsError, Parameter
+
+from sluice.runtime import logs
+from sluice.runtime.bus import BusError
+from sluice_console.shell.demo import DemoFailedError, demo
+from sluice_console.shell.live import NotAnsweringError
+from sluice_console.shell.look import events, explain, gpus, pods
+from sluice_console.shell.running import NothingRunningError, server_url
+from sluice_console.shell.streams import ensure
+from sluice_console.shell.system import NotStartedError, Options
+from sluice_console.shell.up import up
+
+EXIT_FAILED = 1
+EXIT_USAGE = 2
+EXIT_NOTHING_RUNNING = 3
+
+app = App(
+    name="sluice",
+    help="Slices of GPUs on demand. `sluice demo` shows it; `sluice up` runs it on this machine.",
+    version=lambda: importlib.metadata.version("sluice-gpu"),
+)
+streams_app = App(name="streams", help="The streams on the NATS server.")
+app.command(streams_app)
+
+Server = Annotated[
+    str | None, Parameter(help="NATS URL; otherwise SLUICE_NATS_URL, otherwise the running `sluice up`.")
+]
+AsJson = Annotated[bool, Parameter(name="--json", negative="", help="One JSON document (docs/json.md).")]
+
+
+@app.command(name="up")
+def up_command(
+    *,
+    fleet: Annotated[Path, Parameter(help="The simulated nodes, a TOML file (examples/fleet.toml).")],
+    pods: Annotated[Path, Parameter(help="The folder of Pod manifests to watch.")],
+    data: Annotated[Path | None, Parameter(help="Where to keep everything; temporary when not given.")] = None,
+    processes: Annotated[int, Parameter(help="At most so many processes for all node agents.")] = 8,
+    allocators: Annotated[int, Parameter(help="How many allocators; one works, the others stand by.")] = 1,
+    closing_ttl_s: Annotated[int | None, Parameter(help="How long closing words stay on the bus.")] = None,
+) -> int:
+    """Run everything on this machine: broker, services, simulated GPUs. Until Ctrl-C."""
+    for name, value in (("--processes", processes), ("--allocators", allocators), ("--closing-ttl-s", closing_ttl_s)):
+        if value is not None and value < 1:
+            sys.stderr.write(f"{name} {value}: must be at least 1\n")
+            return EXIT_USAGE
+    options = Options(fleet, pods, data, processes, allocators, closing_ttl_s)
+    return _run(up(options))
+
+
+@app.command(name="demo")
+def demo_command() -> int:
+    """Show in half a minute what Sluice does: four simulated A100, real services, nothing left behind."""
+    return _run(demo())
+
+
+@app.command(name="gpus")
+def gpus_command(*, server: Server = None, json: AsJson = False) -> int:
+    """Every GPU as a bar of memory slices: what is on it, whose it is, what still fits."""
+    return _run(gpus(server_url(server), as_json=json))
+
+
+@app.command(name="pods")
+def pods_command(
+    *,
+    server: Server = None,
+    json: AsJson = False,
+    all_: Annotated[bool, Parameter(name="--all", negative="", help="Ended ones too.")] = False,
+) -> int:
+    """Every pod that asked for slices, and what became of it."""
+    return _run(pods(server_url(server), as_json=json, with_ended=all_))
+
+
+@app.command(name="explain")
+def explain_command(
+    request: Annotated[str, Parameter(help="A request id, a pod name, namespace/name, or a manifest file.")],
+    *,
+    server: Server = None,
+    json: AsJson = False,
+) -> int:
+    """The story of one pod in words: asked, waited for what, granted where, bound, released."""
+    return _run(explain(server_url(server), request, as_json=json))
+
+
+@app.command(name="events")
+def events_command(
+    *,
+    server: Server = None,
+    follow: Annotated[bool, Parameter(name=["--follow", "-f"], negative="", help="Stay and show what comes.")] = False,
+    since_s: Annotated[float, Parameter(help="How far to look back, in seconds.")] = 900.0,
+) -> int:
+    """What happened, a readable line per message."""
+    return _run(events(server_url(server), follow=follow, since_s=since_s))
+
+
+@streams_app.command(name="ensure")
+def streams_ensure_command(*, server: Server = None) -> int:
+    """Declare the streams on a NATS server where they are missing."""
+    return _run(ensure(server_url(server)))
+
+
+@app.command(name="version")
+def version_command() -> int:
+    """The version of this command."""
+    sys.stdout.write(f"sluice {importlib.metadata.version('sluice-gpu')}\n")
+    return 0
+
+
+def _run(work: Coroutine[object, object, int]) -> int:
+    """Run one command; an expected failure is one sentence and an exit code, never a traceback."""
+    try:
+        return asyncio.run(work)
+    except (BusError, NotAnsweringError, NotStartedError, DemoFailedError) as error:
+        sys.stderr.write(f"sluice: {error}\n")
+        return EXIT_FAILED
+
+
+def main() -> None:
+    """The entry point of the `sluice` script."""
+    logs.configure(service="console", run="", level="error", form="text")  # what people need is said, not logged
+    try:
+        app(exit_on_error=False)
+    except CycloptsError:
+        sys.exit(EXIT_USAGE)  # cyclopts has said what is wrong
+    except NothingRunningError as error:
+        sys.stderr.write(f"sluice: {error}\n")
+        sys.exit(EXIT_NOTHING_RUNNING)
+    except KeyboardInterrupt:
+        sys.exit(130)
+    except BrokenPipeError:
+        sys.stderr.close()  # the reader of our output went away; nothing is wrong
+        sys.exit(0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,115 @@
+"""The fleet's GPUs from the pulled snapshots: what is on each, whose it is, and what still fits."""
+
+from sluice.contracts.messages import Booking, GpuReport, InstanceReport, NodeInventory, Revoke, SliceReport
+from sluice_console.core.documents import GpuDocument, GpusDocument, InstanceDocument, InstanceState
+from sluice_console.core.world import World
+
+WHOLE_GPU = "whole GPU"
+_STATES: dict[str, InstanceState] = {
+    "planned": "making",
+    "making": "making",
+    "ready": "ready",
+    "failed": "making",
+    "degraded": "making",
+    "unmaking": "ending",
+    "quarantined": "quarantined",
+}
+
+
+def gpus_document(world: World) -> GpusDocument:
+    """Every GPU of every pulled node, ordered by node and index."""
+    ordered = _ordered_bookings(world)
+    found = [
+        _gpu(node, inventory, gpu, ordered)
+        for node, inventory in sorted(world.inventories().items())
+        for gpu in sorted(inventory.snapshot.gpus, key=lambda gpu: gpu.index)
+    ]
+    return GpusDocument(gpus=tuple(found))
+
+
+def _ordered_bookings(world: World) -> list[tuple[Booking, bool]]:
+    """What the ledgers hold, each with whether it is being taken away."""
+    return [(booking, isinstance(message, Revoke)) for message, booking in world.bookings()]
+
+
+def _gpu(node: str, inventory: NodeInventory, gpu: GpuReport, ordered: list[tuple[Booking, bool]]) -> GpuDocument:
+    slices: dict[str, SliceReport] = {report.booking.allocation: report for report in inventory.snapshot.slices}
+    existing = [_existing(instance, slices) for instance in gpu.instances]
+    existing += [
+        _whole(report, device.size, gpu)
+        for report in slices.values()
+        for device in report.booking.devices
+        if device.gpu == gpu.uuid and device.profile is None and report.state != "failed"
+    ]
+    spans = {(instance.start, instance.size) for instance in existing}
+    coming = [
+        InstanceDocument(
+            profile=device.profile or WHOLE_GPU,
+            start=device.start,
+            size=device.size,
+            state="making",
+            allocation=booking.allocation,
+            request=booking.request,
+            owner=f"{booking.namespace}/{booking.name}",
+        )
+        for booking, revoked in ordered
+        for device in booking.devices
+        if device.gpu == gpu.uuid and (device.start, device.size) not in spans and not revoked
+    ]
+    in_use = sum(instance.size for instance in existing)
+    return GpuDocument(
+        node=node,
+        uuid=gpu.uuid,
+        index=gpu.index,
+        model=gpu.model,
+        memory_mib=gpu.memory_mib,
+        memory_slices=gpu.memory_slices,
+        mig_enabled=gpu.mig_enabled,
+        healthy=gpu.healthy,
+        health_message=gpu.health_message,
+        creatable=dict(gpu.creatable),
+        creatable_total=sum(gpu.creatable.values()),
+        instances=tuple(sorted([*existing, *coming], key=lambda instance: (instance.start, instance.allocation))),
+        allocated_fraction=round(min(1.0, in_use / max(1, gpu.memory_slices)), 4),
+        stale=inventory.stale,
+        stale_message=inventory.stale_message,
+        observed_at=inventory.observed_at,
+    )
+
+
+def _existing(instance: InstanceReport, slices: dict[str, SliceReport]) -> InstanceDocument:
+    report = slices.get(instance.allocation or "")
+    return InstanceDocument(
+        profile=instance.profile,
+        start=instance.start,
+        size=instance.size,
+        state=_state(instance, report),
+        uuid=instance.uuid,
+        gi_id=instance.gi_id,
+        allocation=instance.allocation or "",
+        request=report.booking.request if report is not None else "",
+        owner=_owner(report.booking) if report is not None else "",
+    )
+
+
+def _state(instance: InstanceReport, report: SliceReport | None) -> InstanceState:
+    if report is not None:
+        return _STATES[report.state]
+    return "foreign" if instance.allocation is None else "making"
+
+
+def _whole(report: SliceReport, size: int, gpu: GpuReport) -> InstanceDocument:
+    return InstanceDocument(
+        profile=WHOLE_GPU,
+        start=0,
+        size=max(size, gpu.memory_slices),
+        state=_STATES[report.state],
+        uuid=gpu.uuid,
+        allocation=report.booking.allocation,
+        request=report.booking.request,
+        owner=_owner(report.booking),
+    )
+
+
+def _owner(booking: Booking) -> str:
+    return f"{booking.namespace}/{booking.name}"

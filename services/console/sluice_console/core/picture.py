@@ -1,0 +1,125 @@
+"""
+GPUs as bars of memory slices, for a terminal. Says which characters stand where and which kind each run of them is;
+colours are chosen by whoever prints it, and the picture must be readable without any.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from itertools import groupby
+from string import ascii_letters, digits
+
+from sluice_console.core.documents import GpuDocument, GpusDocument, InstanceDocument
+
+LETTERS = ascii_letters[26:] + ascii_letters[:26] + digits
+CELLS_MAX = 64
+"""The width of a bar at most, in characters without its borders."""
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Some characters and what they are: `plain`, `title`, `free`, `warn`, or `taken:<n>` (n picks a colour)."""
+
+    text: str
+    kind: str = "plain"
+
+
+Line = tuple[Piece, ...]
+
+
+def picture(document: GpusDocument, *, unicode: bool = True) -> list[Line]:
+    """All GPUs by node, then the legend."""
+    if not document.gpus:
+        return [(Piece("no GPU is known yet"),)]
+    letters = _letters(document)
+    lines: list[Line] = []
+    for node, gpus in groupby(document.gpus, key=lambda gpu: gpu.node):
+        listed = list(gpus)
+        stale = f"  stale: {listed[0].stale_message}" if listed[0].stale else ""
+        lines.append((Piece(node, "title"), Piece(stale, "warn")))
+        for gpu in listed:
+            lines += _gpu(gpu, letters, unicode=unicode)
+    legend = _legend(document, letters)
+    return [*lines, (Piece(""),), *legend] if legend else lines
+
+
+def _letters(document: GpusDocument) -> dict[tuple[str, int, int], str]:
+    taken = [(gpu.uuid, place.start, place.size) for gpu in document.gpus for place in gpu.instances]
+    return {place: LETTERS[number % len(LETTERS)] for number, place in enumerate(taken)}
+
+
+def _gpu(gpu: GpuDocument, letters: dict[tuple[str, int, int], str], *, unicode: bool) -> list[Line]:
+    percent = f"{gpu.allocated_fraction:.0%}"
+    total = f"creatable_total {gpu.creatable_total}" if gpu.mig_enabled else "MIG is off: given whole only"
+    head = f"  GPU {gpu.index}  {gpu.model.removeprefix('NVIDIA ')}  {percent} in use  {total}"
+    health = (Piece(f"  unhealthy: {gpu.health_message}", "warn"),) if not gpu.healthy else ()
+    lines: list[Line] = [
+        (Piece(head), *health),
+        (Piece("    "), Piece("["), *_bar(gpu, letters, unicode=unicode), Piece("]")),
+    ]
+    return [*lines, (Piece(f"    {fits_text(gpu)}"),)] if gpu.mig_enabled else lines
+
+
+def fits_text(gpu: GpuDocument) -> str:
+    """What still fits, small first, or that nothing does."""
+    found = [(name, count) for name, count in gpu.creatable.items() if count]
+    if not found:
+        return "nothing more fits"
+    return "fits " + ", ".join(f"{count}x{name}" for name, count in sorted(found, key=_small_first))
+
+
+def _small_first(counted: tuple[str, int]) -> tuple[int, int, str]:
+    name = counted[0]
+    slices, _, memory = name.partition("g.")
+    numbers = slices, memory.partition("gb")[0]
+    return (*(int(number) if number.isdecimal() else 0 for number in numbers), name)  # type: ignore[return-value]
+
+
+def _bar(gpu: GpuDocument, letters: dict[tuple[str, int, int], str], *, unicode: bool) -> list[Piece]:
+    width = max(3, CELLS_MAX // max(1, gpu.memory_slices))
+    pieces: list[Piece] = []
+    at = 0
+    for number, place in enumerate(sorted(gpu.instances, key=lambda place: place.start)):
+        if place.start < at:
+            continue  # a device in two minds (made and ordered again); the first says enough
+        pieces += _free(place.start - at, width, unicode=unicode)
+        letter = letters[gpu.uuid, place.start, place.size]
+        pieces.append(Piece(_label(place, letter, place.size * width), f"taken:{LETTERS.index(letter)}"))
+        at = place.start + place.size
+        if at < gpu.memory_slices or number < len(gpu.instances) - 1:
+            pieces.append(Piece("|"))
+    return [*pieces, *_free(gpu.memory_slices - at, width, unicode=unicode, last=True)]
+
+
+def _free(slices: int, width: int, *, unicode: bool, last: bool = False) -> list[Piece]:
+    if slices <= 0:
+        return []
+    cells = "|".join(("·" if unicode else ".") * (width - 1) for _ in range(slices))
+    return [Piece(cells, "free"), *([] if last else [Piece("|")])]
+
+
+def _label(place: InstanceDocument, letter: str, width: int) -> str:
+    """The letter, and as much of the pod's name and profile as fits. Exactly `width` - 1 characters."""
+    name = place.owner.partition("/")[2] or place.state
+    mark = "" if place.state == "ready" else "~"
+    room = width - 1
+    for text in (f"{letter}{mark} {name} {place.profile}", f"{letter}{mark} {name}", f"{letter}{mark}"):
+        if len(text) <= room:
+            return text.ljust(room)
+    return f"{letter}{mark} {name}"[:room]
+
+
+def _legend(document: GpusDocument, letters: dict[tuple[str, int, int], str]) -> list[Line]:
+    lines: list[Line] = []
+    for gpu in document.gpus:
+        for place in gpu.instances:
+            letter = letters[gpu.uuid, place.start, place.size]
+            state = "" if place.state == "ready" else f"  ({place.state})"
+            owner = place.owner or "not ours: never touched"
+            text = f"  {owner}  {place.profile} at {place.start} of GPU {gpu.index} on {gpu.node}{state}"
+            lines.append((Piece(f"  {letter}", f"taken:{LETTERS.index(letter)}"), Piece(text)))
+    return lines
+
+
+def plain(lines: Iterable[Line]) -> str:
+    """The picture as text without any colour."""
+    return "\n".join("".join(piece.text for piece in line).rstrip() for line in lines)

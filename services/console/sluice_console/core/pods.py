@@ -1,0 +1,163 @@
+"""Every request and what became of it: the state in one word and in one sentence."""
+
+import msgspec
+
+from sluice.contracts.messages import (
+    AllocationRequested,
+    Booking,
+    Bound,
+    Grant,
+    Pending,
+    Refused,
+    Released,
+    RequestRejected,
+    RequestWithdrawn,
+    Revoke,
+    SliceDegraded,
+    SliceFailed,
+    SliceMessage,
+    SliceQuarantined,
+)
+from sluice_console.core.asks import ask_text
+from sluice_console.core.documents import PodDocument, PodsDocument
+from sluice_console.core.world import World
+
+Order = tuple[Grant | Revoke, Booking]
+"""What the ledger says of one request."""
+
+
+def pods_document(world: World, *, with_ended: bool = False) -> PodsDocument:
+    """All requests, ordered by namespace, name and id; those that have ended only when asked for."""
+    # Grants overwrite revokes: of two allocations of one request, the one that is being made tells the story.
+    newest_last = sorted(world.bookings(), key=lambda found: isinstance(found[0], Grant))
+    bookings: dict[str, Order] = {booking.request: (message, booking) for message, booking in newest_last}
+    asking = world.of("request", AllocationRequested)
+    pods = [_requested(world, key[0], asked, bookings.get(key[0])) for key, asked in asking]
+    pods += [_rejected(key[0], rejected) for key, rejected in world.of("request", RequestRejected)]
+    known = {pod.request for pod in pods}
+    for key, withdrawn in world.of("request", RequestWithdrawn):
+        pods.append(_withdrawn(world, key[0], withdrawn, bookings.get(key[0])))
+        known.add(key[0])
+    pods += [_orphan(order) for request, order in bookings.items() if request not in known]
+    shown = [pod for pod in pods if with_ended or pod.state != "ended"]
+    return PodsDocument(pods=tuple(sorted(shown, key=lambda pod: (pod.namespace, pod.name, pod.origin, pod.request))))
+
+
+def _requested(world: World, request: str, asked: AllocationRequested, order: Order | None) -> PodDocument:
+    pod = PodDocument(
+        request=request,
+        namespace=asked.namespace,
+        name=asked.name,
+        origin=asked.origin,
+        source=asked.source,
+        state="requested",
+        message=f"asks for {ask_text(asked.claims)}; no answer yet",
+        revision=asked.revision,
+        claims=asked.claims,
+    )
+    refused = world.at("binding", Refused, request)
+    if refused is not None and refused.request_revision >= asked.revision:
+        return _with_refused(pod, refused)
+    bound = world.at("binding", Bound, request)
+    if bound is not None:
+        return _with_bound(world, pod, bound)
+    if order is not None:
+        return _with_order(world, pod, order)
+    pending = world.at("waiting", Pending, request)
+    if pending is not None and pending.request_revision >= asked.revision:
+        message = f"waits: {pending.message}"
+        return msgspec.structs.replace(pod, state="waiting", message=message, reasons=pending.reasons)
+    return pod
+
+
+def _with_refused(pod: PodDocument, refused: Refused) -> PodDocument:
+    message = f"refused: {refused.refusal.sentence()}"
+    return msgspec.structs.replace(pod, state="refused", message=message, refusal=refused.refusal)
+
+
+def _with_bound(world: World, pod: PodDocument, bound: Bound) -> PodDocument:
+    trouble = _trouble(_slice_of(world, bound.node, bound.allocation))
+    return msgspec.structs.replace(
+        pod,
+        state="bound",
+        message=f"has {ask_text(pod.claims)} on {bound.node}{trouble}",
+        node=bound.node,
+        allocation=bound.allocation,
+        ticket=bound.ticket,
+        containers=bound.containers,
+        warnings=bound.warnings,
+    )
+
+
+def _with_order(world: World, pod: PodDocument, order: Order) -> PodDocument:
+    message, booking = order
+    being = "is being made" if isinstance(message, Grant) else "is being taken away"
+    trouble = _trouble(_slice_of(world, booking.node, booking.allocation))
+    return msgspec.structs.replace(
+        pod,
+        state="making" if isinstance(message, Grant) else "ending",
+        message=f"its slice {being} on {booking.node}{trouble}",
+        node=booking.node,
+        allocation=booking.allocation,
+    )
+
+
+def _slice_of(world: World, node: str, allocation: str) -> SliceMessage | None:
+    return world.at("slice", SliceMessage, node, allocation)  # type: ignore[arg-type]
+
+
+def _trouble(word: SliceMessage | None) -> str:
+    if isinstance(word, SliceFailed | SliceDegraded | SliceQuarantined):
+        return f", but: {word.message}"
+    return ""
+
+
+def _rejected(request: str, rejected: RequestRejected) -> PodDocument:
+    return PodDocument(
+        request=request,
+        namespace=rejected.namespace,
+        name=rejected.name,
+        origin=rejected.origin,
+        source=rejected.source,
+        state="refused",
+        message=f"refused: {rejected.refusal.sentence()}",
+        revision=rejected.revision,
+        refusal=rejected.refusal,
+    )
+
+
+def _withdrawn(world: World, request: str, withdrawn: RequestWithdrawn, order: Order | None) -> PodDocument:
+    pod = PodDocument(
+        request=request,
+        namespace="",
+        name="",
+        origin="",
+        source=withdrawn.source,
+        state="ended",
+        message=f"withdrawn ({withdrawn.cause}); nothing is held for it",
+        revision=withdrawn.revision,
+    )
+    if order is None:
+        released = world.at("binding", Released, request) is not None
+        bound = world.at("binding", Bound, request) is not None
+        return msgspec.structs.replace(pod, state="ending") if bound and not released else pod
+    booking = order[1]
+    return msgspec.structs.replace(
+        _with_order(world, pod, order), namespace=booking.namespace, name=booking.name, state="ending"
+    )
+
+
+def _orphan(order: Order) -> PodDocument:
+    _, booking = order
+    return PodDocument(
+        request=booking.request,
+        namespace=booking.namespace,
+        name=booking.name,
+        origin="",
+        source=booking.source,
+        state="ending",
+        message=f"a slice on {booking.node} that no request stands behind; it is kept until its source has spoken",
+        revision=booking.request_revision,
+        node=booking.node,
+        allocation=booking.allocation,
+    )

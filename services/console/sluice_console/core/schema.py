@@ -1,0 +1,40 @@
+"""The JSON schemas of what `--json` prints, and the page that documents them (docs/json.md)."""
+
+from typing import Any
+
+import msgspec
+
+from sluice_console.core.documents import Document, GpusDocument, PodsDocument, StoryDocument
+
+COMMANDS: dict[str, type[Document]] = {
+    "sluice gpus --json": GpusDocument,
+    "sluice pods --json": PodsDocument,
+    "sluice explain REQUEST --json": StoryDocument,
+}
+
+_INTRODUCTION = """\
+# What `--json` prints
+
+One JSON document on standard output; everything else goes to standard error. The shapes below are JSON Schema
+(2020-12), made from the types that print them, and a test compares this page with those types.
+
+Within one `version` fields may be added and none changes its meaning. Exit codes: 0 success, 1 failure, 2 wrong
+usage, 3 nothing is running, 4 there is no such request.
+
+`creatable` says per profile how many more instances fit *now*. `creatable_total` is the sum over all profiles, a sum
+of alternatives: 19 on an empty A100 of 40 GB, 0 when its 7g.40gb is taken. It is not a capacity.
+"""
+
+
+def schema(document: type[Document]) -> dict[str, Any]:
+    """The JSON schema of one printed document."""
+    return msgspec.json.schema(document)
+
+
+def page() -> str:
+    """The text of docs/json.md."""
+    parts = [_INTRODUCTION]
+    for command, document in COMMANDS.items():
+        text = msgspec.json.format(msgspec.json.encode(schema(document)), indent=2).decode()
+        parts.append(f"## `{command}`\n\n```json\n{text}\n```\n")
+    return "\n".join(parts)

@@ -1,0 +1,203 @@
+"""
+One readable sentence per message, and the story of one request.
+
+Every message type of the bus has a sentence here; a test goes through all of them.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from sluice.contracts.messages import (
+    AllocationRequested,
+    AnyMessage,
+    Booking,
+    Bound,
+    Closed,
+    Cordoned,
+    Envelope,
+    EvictionBlocked,
+    EvictionDone,
+    EvictionOrdered,
+    Grant,
+    HostFacts,
+    LeaseHeld,
+    NodeChanged,
+    NodeInventory,
+    NodeOpened,
+    Pending,
+    QuotaSet,
+    Refused,
+    Released,
+    RequestRejected,
+    RequestWithdrawn,
+    Revoke,
+    SliceDegraded,
+    SliceFailed,
+    SliceGone,
+    SliceQuarantined,
+    SliceReady,
+    SourceSynced,
+    Uncordoned,
+    WaitOver,
+)
+from sluice_console.core.asks import ask_text
+from sluice_console.core.documents import StepDocument
+
+REQUEST_SHOWN = 12
+"""Characters of an id that nothing better is known for."""
+
+
+@dataclass(slots=True)
+class Names:
+    """Request ids as people know them: `namespace/name`. Learned from what passes by; at most `limit` are kept."""
+
+    limit: int = 50_000
+    _known: dict[str, str] = field(default_factory=dict)
+
+    def learn(self, request: str, message: AnyMessage) -> None:
+        """Take the name from any message that carries it."""
+        if isinstance(message, AllocationRequested) or (isinstance(message, RequestRejected) and message.name):
+            self._keep(request, f"{message.namespace}/{message.name}")
+        elif isinstance(message, RequestRejected):
+            self._keep(request, message.origin)
+        elif isinstance(message, Grant | Revoke):
+            booking = message.booking
+            self._keep(booking.request, f"{booking.namespace}/{booking.name}")
+
+    def _keep(self, request: str, name: str) -> None:
+        self._known[request] = name
+        while len(self._known) > self.limit:
+            del self._known[next(iter(self._known))]
+
+    def of(self, request: str) -> str:
+        """The name of a request, or the beginning of its id."""
+        return self._known.get(request) or (f"request {request[:REQUEST_SHOWN]}" if request else "")
+
+
+def sentence(message: AnyMessage) -> str:  # noqa: C901, PLR0912 - one case per message type
+    """What the message says, without whom it is about."""
+    match message:
+        case AllocationRequested():
+            edited = "" if message.revision <= 1 else f" (edit {message.revision})"
+            return f"asks for {ask_text(message.claims)}{edited}, in {message.origin}"
+        case RequestRejected():
+            return f"cannot be understood: {message.origin}: {message.refusal.sentence()}"
+        case RequestWithdrawn():
+            last = "; closed" if message.closing else ""
+            return f"is not wanted any more ({message.cause}){last}"
+        case SourceSynced():
+            return f"source {message.source} has told all it has: {message.count} live requests"
+        case HostFacts():
+            cordon = ", cordoned" if message.cordoned else ""
+            room = f"{message.memory_mib} MiB, room for {message.pods_free} pods"
+            return f"has {message.cpu_cores:g} cores, {room}{cordon}"
+        case NodeOpened():
+            return "is open: everything its agent reported is in the ledger"
+        case Grant():
+            how = "is taken over from its agent's report" if message.adopted else "is granted"
+            after = f", once {len(message.after)} other slice(s) are gone" if message.after else ""
+            return f"{how}: {places_text(message.booking)} on {message.booking.node}{after}"
+        case Revoke():
+            return f"shall be unmade on {message.booking.node}: {message.cause}"
+        case Closed():
+            return f"is closed in the ledger of {message.node}: the place is free ({message.cause})"
+        case Bound():
+            devices = ", ".join(part.visible_devices for part in message.containers if part.visible_devices)
+            again = "" if message.revision <= 1 else f" (made anew, {message.revision})"
+            return f"is bound to {message.node}: {devices or 'no device'}{again}"
+        case Refused():
+            return f"is refused: {message.refusal.sentence()}"
+        case Released():
+            return f"holds nothing any more ({message.cause})"
+        case Pending():
+            return f"waits: {message.message}"
+        case WaitOver():
+            return "waits no longer"
+        case EvictionOrdered():
+            return f"shall be evicted: {message.cause}"
+        case EvictionDone():
+            return "was evicted"
+        case EvictionBlocked():
+            return f"cannot be evicted: {message.why}"
+        case SliceReady():
+            devices = ", ".join(device.uuid for device in message.devices)
+            return f"slice is ready: {devices}"
+        case SliceFailed():
+            return f"slice could not be made: {message.error}: {message.message}"
+        case SliceDegraded():
+            return f"slice is lost: {message.message}"
+        case SliceQuarantined():
+            held = f" (held by {', '.join(message.holders)})" if message.holders else ""
+            return f"slice cannot be unmade: {message.message}{held}"
+        case SliceGone():
+            return f"slice is gone ({message.cause})"
+        case NodeChanged():
+            counts = ", ".join(f"{gpu.instances} made, {gpu.creatable_total} creatable" for gpu in message.gpus)
+            return f"is at generation {message.generation}: {counts or 'no GPU'}"
+        case NodeInventory():
+            state = f"stale: {message.stale_message}" if message.stale else "fresh"
+            gpus = len(message.snapshot.gpus)
+            return f"was pulled at generation {message.snapshot.generation}: {gpus} GPUs, {state}"
+        case QuotaSet():
+            limits = ((message.gpus, "GPUs"), (message.memory_mib, "MiB"), (message.compute_slices, "compute slices"))
+            said = ", ".join(f"{limit} {what}" for limit, what in limits if limit is not None)
+            return f"may use at most {said}" if said else "has no limits"
+        case Cordoned():
+            what = ", ".join(message.gpus) or "all GPUs"
+            return f"is cordoned ({what}): {message.why or 'no reason given'}"
+        case Uncordoned():
+            return "may be used again"
+        case LeaseHeld():
+            return f"is held by {message.owner}"
+
+
+def places_text(booking: Booking) -> str:
+    """What was booked: `3g.20gb at 4 of GPU-1b2c3d4e`."""
+    return ", ".join(
+        f"{device.profile} at {device.start} of {device.gpu[:12]}" if device.profile else f"all of {device.gpu[:12]}"
+        for device in booking.devices
+    )
+
+
+def whom(subject_key: tuple[str, ...], kind: str, envelope: Envelope, names: Names) -> str:
+    """Whom a message is about: the pod where one is known, otherwise the node, source or role of its subject."""
+    if envelope.request:
+        return names.of(envelope.request)
+    if kind in {"request", "binding", "waiting", "eviction", "evicted"}:
+        return names.of(subject_key[0])
+    return f"{kind} {subject_key[0]}" if kind in {"source", "lease", "quota"} else subject_key[0]
+
+
+@dataclass(frozen=True, slots=True)
+class Happened:
+    """One message of the history: where and when it was said."""
+
+    subject: str
+    envelope: Envelope
+
+
+def steps_of(request: str, history: Iterable[Happened]) -> tuple[StepDocument, ...]:
+    """The steps of one request in the order of the history; words repeated unchanged are told once."""
+    steps: list[StepDocument] = []
+    for happened in history:
+        if not concerns(request, happened):
+            continue
+        message = happened.envelope.message
+        step = StepDocument(
+            time=happened.envelope.time,
+            subject=happened.subject.removeprefix("hist."),
+            type=type(message).__name__,
+            text=sentence(message),
+        )
+        if not any((step.subject, step.text) == (before.subject, before.text) for before in steps[-5:]):
+            steps.append(step)
+    return tuple(steps)
+
+
+def concerns(request: str, happened: Happened) -> bool:
+    """Whether a message of the history is about this request."""
+    message = happened.envelope.message
+    if isinstance(message, Grant | Revoke):
+        return message.booking.request == request
+    named = getattr(message, "request", None)
+    return (named or happened.envelope.request) == request or happened.subject.endswith(f".request.{request}")

@@ -1,0 +1,1 @@
+"""Does: reads the bus, starts and watches processes, prints."""

@@ -1,0 +1,24 @@
+"""The embedded broker as a supervised child: its configuration is that of `sluice.runtime.broker`, its life is ours."""
+
+import os
+from pathlib import Path
+
+from sluice.runtime.broker import BrokerError, ServerPlan, server_binary
+from sluice.runtime.bus import BusError
+from sluice_console.shell.children import ChildSpec
+
+
+def broker_spec(name: str, port: int, data_dir: Path, log: Path) -> ChildSpec:
+    """
+    Write the configuration, and say how to run the server. Raises BusError when there is no nats-server.
+
+    The store is `nats/` in the data directory, the configuration beside it: whoever deletes the whole store of a
+    running system loses what the broker knew, and nothing that it needs to start again.
+    """
+    config = data_dir / "nats-server.conf"
+    config.write_text(ServerPlan("sluice", data_dir / "nats", port).config(), encoding="utf-8")
+    try:
+        command = (str(server_binary()), "-c", str(config))
+    except BrokerError as error:
+        raise BusError(str(error)) from error
+    return ChildSpec(name, command, dict(os.environ), log)

@@ -1,0 +1,24 @@
+"""The console's connection to a bus that may not be there: bounded, unlike a service's, which waits for ever."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from sluice.runtime.bus import BusError
+from sluice.runtime.nats_bus import NatsBus
+
+CONNECT_WITHIN_S = 5.0
+
+
+@asynccontextmanager
+async def connected(url: str, *, within_s: float = CONNECT_WITHIN_S) -> AsyncIterator[NatsBus]:
+    """A bus for the time of the context. Raises BusError when nobody answers at `url` in time."""
+    try:
+        async with asyncio.timeout(within_s):
+            bus = await NatsBus.connect(url, name="console")
+    except (TimeoutError, OSError) as error:
+        raise BusError(f"no NATS server answers at {url}") from error
+    try:
+        yield bus
+    finally:
+        await bus.close()

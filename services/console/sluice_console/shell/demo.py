@@ -1,0 +1,174 @@
+"""
+`sluice demo`: in half a minute, what MIG is and what Sluice does with it, for someone who never saw either.
+
+Real services on simulated GPUs. Every claim it prints was just checked against the running system; when one does not
+hold, the demo says which and fails.
+"""
+
+import asyncio
+import contextlib
+import shutil
+import signal
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from sluice_console.shell.agents import snapshots
+from sluice_console.shell.examples import examples_dir
+from sluice_console.shell.present import console, say
+from sluice_console.shell.stage import DemoFailedError, Scene, Stage
+from sluice_console.shell.system import Options, System
+
+__all__ = ["DemoFailedError", "demo"]
+
+START_WITHIN_S = 30.0
+WHOLE_WITHIN_S = 90.0
+EMPTY_TOTAL = 19
+"""`creatable_total` of an empty A100 of 40 GB: 7 + 1 + 4 + 3 + 2 + 1 + 1 over its seven profiles."""
+
+WHOLE_GPU = "01-whole-gpu.yaml"
+MIX = ("02-by-profile.yaml", "03-by-memory.yaml", "04-by-sm-count.yaml", "05-by-percentage.yaml")
+SMALL = "06-seven-small.yaml"
+WAITING = "07-has-to-wait.yaml"
+MISTAKE = "08-mistake.yaml"
+SMALL_PODS = tuple(f"small-{number}" for number in range(1, 8))
+MIX_PODS = ("by-profile", "by-memory", "by-sm-count", "by-percentage")
+
+
+async def demo() -> int:
+    """Play all acts. Raises DemoFailedError and what starting a system raises; leaves nothing behind either way."""
+    began = asyncio.get_running_loop().time()
+    base = Path(tempfile.mkdtemp(prefix="sluice-demo-"))
+    out = console()
+    try:
+        pods_dir = base / "pods"
+        pods_dir.mkdir()
+        options = Options(examples_dir() / "fleet.toml", pods_dir, base / "data", announced=False)
+        with _sigterm_cancels():
+            async with asyncio.timeout(WHOLE_WITHIN_S):
+                out.print("Starting a NATS broker, the services, and two nodes with two simulated A100 GPUs each ...")
+                async with System(options, lambda line: say([line])) as system:
+                    await system.ready(within_s=START_WITHIN_S)
+                    await _play(Stage(out, system.live, pods_dir, options.fleet_file.parent))
+    except TimeoutError:
+        raise DemoFailedError(f"the demo took more than {WHOLE_WITHIN_S:g} s") from None
+    finally:
+        shutil.rmtree(base, ignore_errors=True)
+    took_s = asyncio.get_running_loop().time() - began
+    out.print(f"\nEverything is stopped and removed. That took {took_s:.1f} s.")
+    return 0
+
+
+async def _play(stage: Stage) -> None:
+    await _empty_fleet(stage)
+    await _whole_gpu(stage)
+    await _fill(stage)
+    await _waits_and_is_served(stage)
+    await _mistake(stage)
+    await _nothing_left(stage)
+
+
+async def _empty_fleet(stage: Stage) -> None:
+    stage.begin(
+        "Four empty GPUs",
+        "A GPU with MIG can be cut into instances, each with its own memory and its own cores, walled off in hardware.",
+        "An A100 has eight slices of memory (the cells below); which cuts are possible, NVIDIA calls profiles.",
+    )
+    scene = await stage.until(
+        lambda scene: len(scene.gpus) == 4 and all(gpu.creatable_total == EMPTY_TOTAL for gpu in scene.gpus),
+        f"four empty GPUs with a creatable_total of {EMPTY_TOTAL} each",
+    )
+    stage.show(scene)
+    stage.tell(
+        f"creatable_total {EMPTY_TOTAL} adds up everything that could be made next: alternatives, not a capacity."
+    )
+
+
+async def _whole_gpu(stage: Stage) -> None:
+    stage.begin("A pod asks for 100 % of a GPU", "That becomes the largest profile, 7g.40gb, made at this moment.")
+    stage.add(WHOLE_GPU)
+    scene = await stage.until(
+        lambda scene: scene.holds("whole-gpu") and scene.gpu_of("whole-gpu").creatable_total == 0,
+        "the pod whole-gpu to be bound and its GPU to go from 19 to 0",
+    )
+    stage.show(scene)
+    others = [gpu.creatable_total for gpu in scene.gpus if gpu.uuid != scene.gpu_of("whole-gpu").uuid]
+    if others != [EMPTY_TOTAL] * 3:
+        raise DemoFailedError(f"act {stage.act}: the other GPUs should be untouched, but show {others}")
+    stage.tell("Its GPU went from 19 to 0: nothing else fits beside it. The other three are untouched.")
+
+
+async def _fill(stage: Stage) -> None:
+    stage.begin(
+        "Other pods fill the rest",
+        "They ask by profile, by memory, by SMs, by percentage. Each gets the smallest instance that is enough,",
+        "placed so that the large cuts stay possible for as long as they can.",
+    )
+    for file, pod in zip(MIX, MIX_PODS, strict=True):
+        stage.add(file)
+        await stage.until(lambda scene, pod=pod: scene.holds(pod), f"the pod {pod} to be bound")  # type: ignore[misc]
+    stage.add(SMALL)
+    scene = await stage.until(
+        lambda scene: all(map(scene.holds, SMALL_PODS)) and all(gpu.creatable_total == 0 for gpu in scene.gpus),
+        "seven small pods to be bound and every GPU to be full",
+    )
+    stage.show(scene)
+    stage.tell(f"{len(scene.pods)} pods share four GPUs, and every creatable_total is 0: the fleet is full.")
+
+
+async def _waits_and_is_served(stage: Stage) -> None:
+    stage.begin("One pod too many waits, and is told why")
+    stage.add(WAITING)
+    scene = await stage.until(lambda scene: scene.state("has-to-wait") == "waiting", "the pod has-to-wait to wait")
+    stage.tell(f"has-to-wait {scene.pods['has-to-wait'].message}", "Now one of the others ends:")
+    stage.remove(MIX[-1])
+    scene = await stage.until(
+        lambda scene: scene.holds("has-to-wait") and "by-percentage" not in scene.pods,
+        "the pod has-to-wait to be served",
+    )
+    stage.show(scene)
+    stage.tell("Its place was taken away, cut anew, and given to the waiting pod: the place came free and it was next.")
+
+
+async def _mistake(stage: Stage) -> None:
+    stage.begin("A mistake is refused at once, in words")
+    stage.add(MISTAKE)
+    scene = await stage.until(lambda scene: scene.state("mistake") == "refused", "the pod mistake to be refused")
+    stage.tell(f"mistake {scene.pods['mistake'].message}", "All the others go on undisturbed.")
+    if not all(scene.holds(pod) for pod in ("whole-gpu", "has-to-wait", *MIX_PODS[:-1], *SMALL_PODS)):
+        raise DemoFailedError(f"act {stage.act}: a mistake of one pod disturbed another")
+
+
+async def _nothing_left(stage: Stage) -> None:
+    stage.begin("All pods end", "Nothing may be left on any device.")
+    stage.remove(*sorted(file.name for file in stage.pods_dir.iterdir()))
+    scene = await stage.until(_is_empty, "every pod to be gone and every GPU to be empty")
+    stage.show(scene)
+    found = await snapshots({node: news.endpoint for node, news in stage.live.world.news().items()})
+    instances = sum(len(gpu.instances) for snapshot in found for gpu in snapshot.gpus)
+    slices = sum(len(snapshot.slices) for snapshot in found)
+    if len(found) != 2 or instances or slices:
+        raise DemoFailedError(f"act {stage.act}: the agents still report {instances} instances and {slices} slices")
+    stage.tell(
+        f"Asked directly, the {len(found)} node agents report {instances} instances on their "
+        f"{sum(len(snapshot.gpus) for snapshot in found)} GPUs: nothing is left."
+    )
+
+
+def _is_empty(scene: Scene) -> bool:
+    return not scene.pods and all(
+        not gpu.instances and gpu.creatable_total == EMPTY_TOTAL and not gpu.stale for gpu in scene.gpus
+    )
+
+
+@contextlib.contextmanager
+def _sigterm_cancels() -> Iterator[None]:
+    """SIGTERM ends the demo as Ctrl-C does: everything is stopped and removed."""
+    task = asyncio.current_task()
+    assert task is not None
+    loop = asyncio.get_running_loop()
+    loop.add_signal_handler(signal.SIGTERM, task.cancel)
+    try:
+        yield
+    finally:
+        loop.remove_signal_handler(signal.SIGTERM)

@@ -1,0 +1,108 @@
+"""The running system's last values, kept current: read once for a command, or followed until a condition holds."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import TypeVar
+
+from sluice.contracts.exchange import Observed, ReadingCaughtUp, ReadingStarted, Stream, stream_of
+from sluice.contracts.messages import AnyMessage
+from sluice.runtime.bus import Bus, Reading
+from sluice_console.core.world import World
+
+STREAMS = (Stream.BOOK, Stream.STATE)
+READ_TIMEOUT_S = 15.0
+
+T = TypeVar("T")
+
+
+class NotAnsweringError(Exception):
+    """The bus did not show what was waited for in time. The message says what."""
+
+
+class LiveWorld:
+    """
+    Follows both streams of last values. `world` is complete once `caught_up` is set.
+
+    Filled by `following`; it reads only.
+    """
+
+    def __init__(self) -> None:
+        """Begin with nothing known."""
+        self.world = World()
+        self._incarnation = ""
+        self._fresh: dict[Stream, dict[str, AnyMessage]] = {}
+        self._complete: set[Stream] = set()
+        self._changed = asyncio.Condition()
+
+    @property
+    def caught_up(self) -> bool:
+        """Whether the snapshots of both streams were read to their ends."""
+        return self._complete >= set(STREAMS)
+
+    async def apply(self, batch: list[Reading]) -> None:
+        """Take in what was read, and wake whoever waits for a condition."""
+        for reading in batch:
+            self._apply(reading)
+        async with self._changed:
+            self._changed.notify_all()
+
+    def _apply(self, reading: Reading) -> None:
+        match reading:
+            case ReadingStarted(stream, incarnation):
+                self._fresh[stream] = {}
+                if stream is Stream.BOOK:
+                    self._incarnation = incarnation
+            case Observed(stream, entry):
+                if entry.message is None:
+                    return
+                self._fresh.get(stream, self.world.values)[entry.subject] = entry.message
+            case ReadingCaughtUp(stream):
+                others = {s: m for s, m in self.world.values.items() if stream_of(s.split(".")[1]) is not stream}
+                self.world.values = others | self._fresh.pop(stream, {})
+                self._complete.add(stream)
+                if stream is Stream.BOOK:
+                    self.world.incarnation = self._incarnation
+
+    async def until(self, condition: Callable[[World], T | None], *, within_s: float, what: str) -> T:
+        """
+        What `condition` returns as soon as it is neither None nor False. Looked at after every change.
+
+        Raises NotAnsweringError after `within_s`, naming `what` was waited for.
+        """
+        try:
+            async with asyncio.timeout(within_s), self._changed:
+                while True:
+                    found = condition(self.world) if self.caught_up else None
+                    if found is not None and found is not False:
+                        return found
+                    await self._changed.wait()
+        except TimeoutError:
+            raise NotAnsweringError(f"waited {within_s:g} s for {what}") from None
+
+
+@asynccontextmanager
+async def following(bus: Bus) -> AsyncIterator[LiveWorld]:
+    """A world that stays current while the context is open. A failing reader ends the context with its error."""
+    live = LiveWorld()
+
+    async def follow(stream: Stream) -> None:
+        async for batch in bus.read(stream):
+            await live.apply(batch)
+
+    try:
+        async with asyncio.TaskGroup() as tasks:
+            readers = [tasks.create_task(follow(stream), name=f"follow {stream}") for stream in STREAMS]
+            yield live
+            for reader in readers:
+                reader.cancel()
+    except BaseExceptionGroup as group:
+        if len(group.exceptions) == 1:
+            raise group.exceptions[0] from None
+        raise
+
+
+async def read_world(bus: Bus) -> World:
+    """All last values as they are now. Raises NotAnsweringError when the bus does not answer."""
+    async with following(bus) as live:
+        return await live.until(lambda world: world, within_s=READ_TIMEOUT_S, what="the bus to show its last values")

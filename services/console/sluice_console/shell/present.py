@@ -1,0 +1,86 @@
+"""Prints: colour on a terminal, plain text in a pipe, and the same words in both."""
+
+import contextlib
+import sys
+from collections.abc import Iterable
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from sluice_console.core.documents import GpusDocument, PodsDocument, StoryDocument
+from sluice_console.core.picture import Line, picture
+
+PALETTE = ("cyan", "green", "magenta", "yellow", "blue", "red", "bright_cyan", "bright_green", "bright_magenta")
+_STATES = {"bound": "green", "waiting": "yellow", "making": "yellow", "refused": "red", "ending": "dim"}
+PIPE_WIDTH = 160
+
+
+def console() -> Console:
+    """Standard output. In a pipe it is wide, so that nothing is cut and lines can be searched."""
+    width = None if sys.stdout.isatty() else PIPE_WIDTH
+    return Console(highlight=False, soft_wrap=True, width=width)
+
+
+def show_gpus(out: Console, document: GpusDocument) -> None:
+    """The picture of all GPUs."""
+    unicode = (out.encoding or "").lower().replace("-", "") == "utf8"
+    for line in picture(document, unicode=unicode):
+        out.print(_text(line))
+
+
+def _text(line: Line) -> Text:
+    text = Text()
+    for piece in line:
+        text.append(piece.text, style=_style(piece.kind))
+    return text
+
+
+def _style(kind: str) -> str:
+    if kind.startswith("taken:"):
+        return f"black on {PALETTE[int(kind.removeprefix('taken:')) % len(PALETTE)]}"
+    return {"title": "bold", "free": "dim", "warn": "bold red"}.get(kind, "")
+
+
+def show_pods(out: Console, document: PodsDocument) -> None:
+    """One row per request."""
+    if not document.pods:
+        out.print("no pod asks for a slice")
+        return
+    table = Table(box=None, pad_edge=False, show_edge=False)
+    for column in ("POD", "STATE", "NODE"):
+        table.add_column(column, no_wrap=True)
+    table.add_column("WHAT", overflow="fold")
+    for pod in document.pods:
+        name = f"{pod.namespace}/{pod.name}" if pod.name else pod.origin or pod.request
+        state = Text(pod.state, style=_STATES.get(pod.state, ""))
+        table.add_row(Text(name), state, Text(pod.node), Text(pod.message))
+    out.print(table)
+
+
+def show_story(out: Console, story: StoryDocument) -> None:
+    """What happened to one request, and how it stands now."""
+    pod = story.pod
+    out.print(Text(f"{pod.namespace}/{pod.name}" if pod.name else pod.origin, style="bold"), f"({pod.request})")
+    for step in story.steps:
+        out.print(Text(f"  {short_time(step.time)}  {step.text}"))
+    out.print(Text(f"now: {pod.message}", style=_STATES.get(pod.state, "")))
+    for reason in pod.reasons:
+        known = f" (known elsewhere as {reason.known_as})" if reason.known_as else ""
+        out.print(Text(f"  {reason.count} x {reason.of}: {reason.reason}{known}"))
+    for part in pod.containers:
+        out.print(Text(f"  container {part.container}: NVIDIA_VISIBLE_DEVICES={part.visible_devices}"))
+    for warning in pod.warnings:
+        out.print(Text(f"  warning: {warning}", style="yellow"))
+
+
+def short_time(time: str) -> str:
+    """`12:34:56.789` of an ISO 8601 time."""
+    return (time.partition("T")[2][:12] or time).rstrip("Z").ljust(12)
+
+
+def say(lines: Iterable[str]) -> None:
+    """Plain lines to standard error, where progress belongs. Lost when nobody reads them any more."""
+    with contextlib.suppress(OSError):
+        for line in lines:
+            print(line, file=sys.stderr, flush=True)

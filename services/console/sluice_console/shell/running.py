@@ -1,0 +1,107 @@
+"""
+How the other commands find a running system: `up.json` in its data directory, and one small file per `sluice up` in
+a directory of this user.
+
+Nothing here decides whether the system works; a file whose process is gone counts as not there.
+"""
+
+import contextlib
+import os
+import tempfile
+from pathlib import Path
+
+import msgspec
+
+SERVER_VARIABLE = "SLUICE_NATS_URL"
+
+
+class NothingRunningError(Exception):
+    """No server was named and no `sluice up` of this user is alive."""
+
+
+class Running(msgspec.Struct, frozen=True, kw_only=True):
+    """One running `sluice up`: what `up.json` holds."""
+
+    pid: int
+    nats_url: str
+    inventory_grpc: str
+    data_dir: str
+    pods_dir: str
+    nodes: tuple[str, ...]
+    started_at: str
+    """UTC, ISO 8601."""
+
+
+def pointers_dir() -> Path:
+    """Where this user's running systems are listed: the runtime directory, or one of our own among the temporary."""
+    runtime = os.environ.get("XDG_RUNTIME_DIR", "")
+    base = Path(runtime) / "sluice" if runtime and Path(runtime).is_dir() else None
+    return base or Path(tempfile.gettempdir()) / f"sluice-of-{os.getuid()}"
+
+
+def announce(running: Running, *, to_user: bool = True) -> None:
+    """Write `up.json`, and let this user's other commands find it. Each file is complete at every moment."""
+    encoded = msgspec.json.format(msgspec.json.encode(running), indent=2)
+    _write(Path(running.data_dir) / "up.json", encoded)
+    if not to_user:
+        return
+    directory = pointers_dir()
+    directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+    if directory.stat().st_uid != os.getuid():
+        return  # somebody else's directory of our name: neither trusted nor used
+    _write(directory / f"{running.pid}.json", encoded)
+
+
+def retract(running: Running) -> None:
+    """Undo `announce`; leaves no empty directory behind."""
+    (Path(running.data_dir) / "up.json").unlink(missing_ok=True)
+    pointer = pointers_dir() / f"{running.pid}.json"
+    pointer.unlink(missing_ok=True)
+    with contextlib.suppress(OSError):
+        pointer.parent.rmdir()
+
+
+def _write(path: Path, content: bytes) -> None:
+    temporary = path.with_suffix(f".{os.getpid()}.tmp")
+    temporary.write_bytes(content + b"\n")
+    temporary.replace(path)
+
+
+def find_running() -> Running:
+    """The newest living `sluice up` of this user. Raises NothingRunningError."""
+    directory = pointers_dir()
+    try:
+        trusted = directory.stat().st_uid == os.getuid()
+        files = sorted(directory.glob("*.json"), key=lambda file: file.stat().st_mtime_ns, reverse=True)
+    except OSError:
+        trusted, files = False, []
+    for file in files if trusted else []:
+        running = _read(file)
+        if running is not None and _is_alive(running.pid):
+            return running
+    raise NothingRunningError(
+        "nothing is running: no `sluice up` of this user was found, and neither --server nor "
+        f"{SERVER_VARIABLE} names a NATS server"
+    )
+
+
+def _read(file: Path) -> Running | None:
+    try:
+        return msgspec.json.decode(file.read_bytes(), type=Running)
+    except (OSError, msgspec.DecodeError):
+        return None
+
+
+def _is_alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True
+
+
+def server_url(server: str | None) -> str:
+    """The NATS server to ask: named by option, by environment, or that of the running `sluice up`."""
+    return server or os.environ.get(SERVER_VARIABLE, "") or find_running().nats_url

@@ -1,0 +1,253 @@
+"""
+A whole Sluice on this machine: broker, services, simulated nodes. Started, watched, and stopped without a trace.
+
+It starts processes and asks the bus whether they are ready; it decides nothing about slices.
+"""
+
+import asyncio
+import contextlib
+import fcntl
+import os
+import shutil
+import sys
+import tempfile
+from collections.abc import Callable
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import IO, Self
+
+from sluice.contracts.fleet import Fleet, FleetError, parse_fleet
+from sluice.contracts.messages import SourceSynced
+from sluice.runtime.broker import free_ports
+from sluice.runtime.bus import BusError
+from sluice.runtime.nats_bus import NatsBus
+from sluice_console.core.plan import SERVICES, Launch, Wanted, launches
+from sluice_console.core.world import World
+from sluice_console.shell.broker_child import broker_spec
+from sluice_console.shell.children import Child, Children, ChildSpec, last_line
+from sluice_console.shell.connect import connected
+from sluice_console.shell.live import LiveWorld, NotAnsweringError, following
+from sluice_console.shell.running import Running, announce, retract
+
+BROKER = "broker"
+STARTS_MAX = 4
+"""Before the system is ready, a child that dies so often at its start ends the attempt."""
+BROKER_UP_S = 20.0
+BROKER_BACK_S = 60.0
+"""How long a restarted broker may take until its streams are checked."""
+
+
+class NotStartedError(Exception):
+    """The system cannot be started as it was asked for. One sentence for the person who asked."""
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What `sluice up` was asked for. `data_dir` None is a temporary one that is removed in the end."""
+
+    fleet_file: Path
+    pods_dir: Path
+    data_dir: Path | None = None
+    processes: int = 8
+    allocators: int = 1
+    closing_ttl_s: int | None = None
+    announced: bool = True
+    """Whether other commands of this user shall find it."""
+
+
+class System:
+    """One running system, as an async context. `say` gets a line about everything a person should know."""
+
+    def __init__(self, options: Options, say: Callable[[str], None]) -> None:
+        """Check what was asked for. Raises NotStartedError."""
+        self._options = options
+        self._say = say
+        self.fleet = _read_fleet(options.fleet_file)
+        self.nodes = tuple(str(node.name) for node in self.fleet.nodes)
+        if not options.pods_dir.is_dir():
+            raise NotStartedError(f"--pods {options.pods_dir} is no folder")
+        self._children = Children(say, self._reborn)
+        self._stack = AsyncExitStack()
+        self._connections = AsyncExitStack()
+        self._failed: asyncio.Future[str] | None = None
+        self.data_dir = Path()
+        self.nats_url = ""
+        self.inventory_address = ""
+
+    @property
+    def bus(self) -> NatsBus:
+        """The console's own connection."""
+        return self._bus
+
+    @property
+    def live(self) -> LiveWorld:
+        """The last values of the system, kept current."""
+        return self._live
+
+    async def __aenter__(self) -> Self:
+        """Start everything; `ready` says when it can be used. Raises NotStartedError."""
+        try:
+            await self._start()
+        except BaseException:
+            await self._stop()
+            raise
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        """Stop everything, within a bounded time."""
+        await self._stop()
+
+    async def _start(self) -> None:
+        self._failed = asyncio.get_running_loop().create_future()
+        self._take_data_dir()
+        nats_port, grpc_port = free_ports(2)
+        self.nats_url = f"nats://127.0.0.1:{nats_port}"
+        self.inventory_address = f"127.0.0.1:{grpc_port}"
+        logs = self.data_dir / "logs"
+        await self._children.start(broker_spec(BROKER, nats_port, self.data_dir, logs / "broker.log"))
+        self._bus = await self._connect()
+        await self._bus.ensure_streams()
+        wanted = Wanted(
+            nodes=self.nodes,
+            fleet_file=str(self._options.fleet_file.resolve()),
+            pods_dir=str(self._options.pods_dir.resolve()),
+            data_dir=str(self.data_dir),
+            nats_url=self.nats_url,
+            inventory_address=self.inventory_address,
+            processes=self._options.processes,
+            allocators=self._options.allocators,
+            closing_ttl_s=self._options.closing_ttl_s,
+        )
+        for launch in launches(wanted):
+            await self._children.start(_spec(launch, logs))
+        self._live = await self._connections.enter_async_context(following(self._bus))
+        running = self.running()
+        announce(running, to_user=self._options.announced)
+        self._stack.callback(retract, running)
+
+    def running(self) -> Running:
+        """How to reach this system."""
+        return Running(
+            pid=os.getpid(),
+            nats_url=self.nats_url,
+            inventory_grpc=self.inventory_address,
+            data_dir=str(self.data_dir),
+            pods_dir=str(self._options.pods_dir.resolve()),
+            nodes=self.nodes,
+            started_at=datetime.now(UTC).isoformat(timespec="seconds"),
+        )
+
+    def _take_data_dir(self) -> None:
+        if self._options.data_dir is None:
+            self.data_dir = Path(tempfile.mkdtemp(prefix="sluice-"))
+            self._stack.callback(shutil.rmtree, self.data_dir, ignore_errors=True)
+        else:
+            self.data_dir = self._options.data_dir.resolve()
+            self.data_dir.mkdir(parents=True, exist_ok=True)
+        self._stack.callback(_lock(self.data_dir / "up.lock").close)
+
+    async def _connect(self) -> NatsBus:
+        try:
+            return await self._connections.enter_async_context(connected(self.nats_url, within_s=BROKER_UP_S))
+        except BusError as error:
+            words = last_line(self.data_dir / "logs" / "broker.log")
+            raise NotStartedError(f"the broker does not work: {error} {words}".strip()) from error
+
+    async def ready(self, *, within_s: float) -> None:
+        """Return when every node is open, pulled, and the pods are read. Raises NotAnsweringError, NotStartedError."""
+        assert self._failed is not None
+        waiting = asyncio.ensure_future(
+            self._live.until(self._is_ready, within_s=within_s, what="every node to be opened")
+        )
+        try:
+            await asyncio.wait((waiting, self._failed), return_when=asyncio.FIRST_COMPLETED)
+            if not waiting.done():
+                raise NotStartedError(self._failed.result())
+            try:
+                await waiting
+            except NotAnsweringError as error:
+                raise NotAnsweringError(f"{error}; {self._what_is_missing()}") from None
+        finally:
+            waiting.cancel()
+            with contextlib.suppress(asyncio.CancelledError, NotAnsweringError):
+                await waiting
+        self._failed = None
+
+    def _is_ready(self, world: World) -> bool:
+        inventories = world.inventories()
+        pulled = all(node in inventories and not inventories[node].stale for node in self.nodes)
+        read = any(True for _ in world.of("source", SourceSynced))
+        return pulled and read and not world.unopened(list(self.nodes))
+
+    def _what_is_missing(self) -> str:
+        world = self._live.world
+        unopened = world.unopened(list(self.nodes))
+        silent = [node for node in self.nodes if node not in world.inventories()]
+        parts = [f"not opened: {', '.join(unopened[:5])}"] if unopened else []
+        parts += [f"not pulled: {', '.join(silent[:5])}"] if silent else []
+        return f"{'; '.join(parts) or 'the manifests were not read'} (logs are in {self.data_dir / 'logs'})"
+
+    async def _reborn(self, child: Child) -> None:
+        if self._failed is not None and not self._failed.done() and child.failed_starts >= STARTS_MAX:
+            words = last_line(child.spec.log)
+            self._failed.set_result(f"{child.spec.name} does not stay up: {words or 'it said nothing'}")
+        if child.spec.name == BROKER:
+            await self._ensure_streams_again()
+
+    async def _ensure_streams_again(self) -> None:
+        """The restarted broker may have lost its store; the streams are declared where they are missing."""
+        pause_s = 0.1
+        try:
+            async with asyncio.timeout(BROKER_BACK_S):
+                while True:
+                    try:
+                        await self._bus.ensure_streams()
+                    except (TimeoutError, OSError):
+                        await asyncio.sleep(pause_s)
+                        pause_s = min(2.0, pause_s * 2)
+                    else:
+                        return
+        except TimeoutError:
+            self._say(f"the broker was started again but does not answer for {BROKER_BACK_S:g} s")
+
+    async def _stop(self) -> None:
+        services = tuple(child.spec.name for child in self._children if child.spec.name != BROKER)
+        killed = await self._children.stop(services)
+        await self._connections.aclose()
+        killed += await self._children.stop((BROKER,))
+        for name in killed:
+            self._say(f"{name} did not stop by itself and was killed")
+        await self._stack.aclose()
+
+    def kill_now(self) -> None:
+        """Kill every process without waiting; for the second Ctrl-C."""
+        self._children.kill_now()
+
+
+def _read_fleet(file: Path) -> Fleet:
+    try:
+        return parse_fleet(file.read_text(encoding="utf-8"), origin=str(file))
+    except OSError as error:
+        raise NotStartedError(f"--fleet {file} cannot be read: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise NotStartedError(f"--fleet {file} is not UTF-8 text: {error.reason}") from error
+    except FleetError as error:
+        raise NotStartedError(str(error)) from error
+
+
+def _lock(path: Path) -> IO[str]:
+    file = path.open("a+")
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        file.close()
+        raise NotStartedError(f"another `sluice up` already uses the data directory {path.parent}") from None
+    return file
+
+
+def _spec(launch: Launch, logs: Path) -> ChildSpec:
+    environment = {name: value for name, value in os.environ.items() if name != "SLUICE_CONFIG"} | launch.variables
+    command = (sys.executable, "-m", SERVICES[launch.service])
+    return ChildSpec(launch.name, command, environment, logs / f"{launch.name.replace(' ', '-')}.log")

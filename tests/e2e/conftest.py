@@ -1,0 +1,162 @@
+"""Real processes: `sluice up` as a person starts it, in folders of its own."""
+
+import asyncio
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from contextlib import ExitStack, asynccontextmanager
+from pathlib import Path
+
+import msgspec
+import psutil
+import pytest
+
+from sluice_console.core.documents import PodDocument
+from sluice_console.core.gpus import gpus_document
+from sluice_console.core.pods import pods_document
+from sluice_console.shell.connect import connected
+from sluice_console.shell.live import following
+from sluice_console.shell.running import Running
+
+ROOT = Path(__file__).parents[2]
+EXAMPLES = ROOT / "examples"
+READY_WITHIN_S = 40.0
+SLUICE = (sys.executable, "-m", "sluice_console")
+
+
+class Up:
+    """One `sluice up` and its folders."""
+
+    def __init__(self, base: Path) -> None:
+        """Begin with empty folders."""
+        self.fleet = EXAMPLES / "fleet.toml"
+        self.pods_dir = base / "pods"
+        self.data_dir = base / "data"
+        self.temporary = base / "tmp"
+        self.log = base / "up.log"
+        self.runtime = base / "runtime"
+        for folder in (self.pods_dir, self.temporary, self.runtime):
+            folder.mkdir(parents=True)
+        plain = {name: value for name, value in os.environ.items() if not name.startswith("SLUICE_")}
+        self.environment = plain | {"XDG_RUNTIME_DIR": str(self.runtime), "TMPDIR": str(self.temporary)}
+        self.process: psutil.Popen | None = None
+        self.running: Running | None = None
+
+    def start(self, *options: str, data: bool = True) -> None:
+        """Start it without waiting."""
+        where = ("--data", str(self.data_dir)) if data else ()
+        command = (*SLUICE, "up", "--fleet", str(self.fleet), "--pods", str(self.pods_dir), *where, *options)
+        with self.log.open("ab") as log:
+            self.process = psutil.Popen(command, env=self.environment, stdout=log, stderr=log)
+
+    async def ready(self) -> Running:
+        """How to reach it, once it says that it is ready."""
+        async with asyncio.timeout(READY_WITHIN_S):
+            while "ready: " not in self.said():
+                assert self.process.poll() is None, self.said()
+                await asyncio.sleep(0.05)
+        (pointer,) = (self.runtime / "sluice").glob("*.json")
+        self.running = msgspec.json.decode(pointer.read_bytes(), type=Running)
+        return self.running
+
+    def said(self) -> str:
+        """Everything it printed so far."""
+        return self.log.read_text(encoding="utf-8")
+
+    def children(self) -> list[psutil.Process]:
+        """Its processes, the broker too."""
+        return self.process.children(recursive=True)
+
+    def child(self, part: str) -> psutil.Process:
+        """The one child whose command line holds `part`."""
+        (found,) = [child for child in self.children() if any(part in word for word in child.cmdline())]
+        return found
+
+    def interrupt(self, within_s: float = 20.0) -> int:
+        """Ctrl-C; the exit code."""
+        self.process.send_signal(signal.SIGINT)
+        return self.process.wait(within_s)
+
+    def kill(self) -> None:
+        """The end of a test, whatever happened in it."""
+        if self.process is None or self.process.poll() is not None:
+            return
+        for child in self.children():
+            child.kill()
+        self.process.kill()
+        self.process.wait(10)
+
+    def add(self, *names: str) -> None:
+        """Put examples into the folder."""
+        for name in names:
+            (source,) = EXAMPLES.glob(f"*-{name}.yaml")
+            shutil.copyfile(source, self.temporary / source.name)
+            (self.temporary / source.name).rename(self.pods_dir / source.name)
+
+    def remove(self, name: str) -> None:
+        """Take an example away."""
+        (file,) = self.pods_dir.glob(f"*-{name}.yaml")
+        file.unlink()
+
+    def write(self, name: str, text: str) -> None:
+        """A manifest of the test's own."""
+        (self.temporary / name).write_text(text, encoding="utf-8")
+        (self.temporary / name).rename(self.pods_dir / name)
+
+    def sluice(self, *arguments: str, timeout_s: float = 30) -> subprocess.CompletedProcess[str]:
+        """Run a command as this user would."""
+        command = (*SLUICE, *arguments)
+        return subprocess.run(
+            command, env=self.environment, capture_output=True, text=True, timeout=timeout_s, check=False
+        )
+
+    @asynccontextmanager
+    async def watching(self):
+        """The running system's pods and GPUs, to be waited for."""
+        async with connected(self.running.nats_url) as bus, following(bus) as live:
+            yield Watching(live)
+
+
+class Watching:
+    """Waits for what people would see."""
+
+    def __init__(self, live) -> None:
+        """Follow a system."""
+        self.live = live
+
+    async def until(self, condition, what: str, within_s: float = 20.0):
+        """What `condition(pods by name, gpus)` returns once it is true."""
+
+        def look(world):
+            pods = {pod.name or pod.origin: pod for pod in pods_document(world).pods}
+            return condition(pods, gpus_document(world).gpus)
+
+        return await self.live.until(look, within_s=within_s, what=what)
+
+    async def bound(self, name: str) -> PodDocument:
+        """A pod, once it is bound and its slices are in the inventory."""
+
+        def condition(pods, gpus):
+            places = [place for gpu in gpus for place in gpu.instances if place.owner.endswith(f"/{name}")]
+            there = bool(places) and all(place.state == "ready" for place in places)
+            return pods[name] if there and name in pods and pods[name].state == "bound" else None
+
+        return await self.until(condition, f"{name} to be bound")
+
+    async def empty(self) -> None:
+        """No pod is known and nothing is on any GPU."""
+        await self.until(
+            lambda pods, gpus: not pods and all(not gpu.instances and gpu.creatable_total == 19 for gpu in gpus),
+            "everything to be given back",
+        )
+
+
+@pytest.fixture
+def up(tmp_path):
+    """A `sluice up` that is not started yet; nothing of it survives the test."""
+    system = Up(tmp_path)
+    with ExitStack() as stack:
+        stack.callback(system.kill)
+        yield system

@@ -1,0 +1,126 @@
+"""What is written wrong is refused in words, at once, and disturbs nothing else."""
+
+import json
+import subprocess
+
+import pytest
+
+pytestmark = pytest.mark.timeout(90)
+
+POD = """
+apiVersion: v1
+kind: Pod
+metadata:
+  name: {name}
+  annotations:
+    {key}: {value}
+spec:
+  containers: [{{name: main, image: x}}]
+"""
+MISTAKES = {
+    "zero-gpus": ("sluice.dev/gpus", '"0"'),
+    "too-many-gpus": ("sluice.dev/gpus", '"9"'),
+    "zero-percent": ("sluice.dev/sm-percentage", '"0"'),
+    "too-many-percent": ("sluice.dev/sm-percentage", '"101"'),
+    "no-number": ("sluice.dev/sm-count", '"many"'),
+    "no-such-profile": ("sluice.dev/profile", '"9g.900gb"'),
+    "bad-grammar": ("sluice.dev/profile", '"three slices"'),
+    "misspelt": ("sluice.dev/profil", '"1g.5gb"'),
+    "no-such-container": ("trainer.sluice.dev/profile", '"1g.5gb"'),
+}
+
+
+async def test_every_mistake_in_a_manifest_is_refused_in_words_and_disturbs_no_other_pod(up):
+    """`sluice pods --json` names field and value; a correct pod beside them is served."""
+    up.start()
+    await up.ready()
+    for name, (key, value) in MISTAKES.items():
+        up.write(f"{name}.yaml", POD.format(name=name, key=key, value=value))
+    up.write("not-yaml.yaml", "metadata: [unclosed\n")
+    up.write("not-a-pod.yaml", "apiVersion: v1\nkind: Service\nmetadata: {name: s}\n")
+    up.add("by-profile")
+    expected = {*MISTAKES, "not-yaml.yaml", "not-a-pod.yaml"}
+    async with up.watching() as watching:
+        await watching.bound("by-profile")
+        await watching.until(
+            lambda pods, gpus: sum(pod.state == "refused" for pod in pods.values()) == len(expected),
+            "every mistake to be refused",
+        )
+    result = up.sluice("pods", "--json")
+    assert result.returncode == 0, result.stderr
+    pods = json.loads(result.stdout)["pods"]
+    refused = [pod for pod in pods if pod["state"] == "refused"]
+    told = {
+        name for name in expected for pod in refused if name in (pod["name"], pod["origin"]) or name in pod["origin"]
+    }
+    assert told == expected
+    for pod in refused:
+        assert pod["refusal"]["reason"]
+        assert pod["message"].startswith("refused: ")
+    for name, (key, value) in MISTAKES.items():
+        (pod,) = [pod for pod in refused if pod["name"] == name]
+        where = pod["refusal"]["field"] + pod["refusal"]["value"]
+        assert key.rpartition("/")[2] in where or value.strip('"') in where
+    assert [pod["name"] for pod in pods if pod["state"] == "bound"] == ["by-profile"]
+
+
+async def test_a_mended_manifest_is_served(up):
+    """The same file, corrected."""
+    up.start()
+    await up.ready()
+    async with up.watching() as watching:
+        up.write("train.yaml", POD.format(name="train", key="sluice.dev/profile", value='"three"'))
+        await watching.until(lambda pods, gpus: "train" in pods and pods["train"].state == "refused", "the refusal")
+        up.write("train.yaml", POD.format(name="train", key="sluice.dev/profile", value='"3g.20gb"'))
+        await watching.bound("train")
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("[[node]]\nname = 'a'\ngpus = [{model = 'H900', count = 1}]\n", "H900"),
+        ("[[node]]\nname = 'a'\nmemry_mib = 1\n", "memry_mib"),
+        ("this is no TOML", "fleet.toml"),
+    ],
+    ids=["unknown model", "unknown key", "no TOML"],
+)
+def test_a_wrong_fleet_file_is_one_clear_sentence_and_starts_nothing(up, tmp_path, text, words):
+    """No traceback, no half-started system."""
+    fleet = tmp_path / "fleet.toml"
+    fleet.write_text(text, encoding="utf-8")
+    result = up.sluice("up", "--fleet", str(fleet), "--pods", str(up.pods_dir))
+    assert_refused(result, words)
+    assert not list(up.temporary.iterdir())
+
+
+def test_a_missing_folder_or_fleet_is_named(up, tmp_path):
+    """The two paths that everybody mistypes."""
+    missing = str(tmp_path / "nowhere")
+    assert_refused(up.sluice("up", "--fleet", missing, "--pods", str(up.pods_dir)), missing)
+    assert_refused(up.sluice("up", "--fleet", str(up.fleet), "--pods", missing), missing)
+
+
+def test_a_server_that_does_not_answer_is_said_within_seconds(up):
+    """Not a traceback and not for ever."""
+    assert_refused(up.sluice("gpus", "--server", "nats://127.0.0.1:9"), "no NATS server answers at nats://127.0.0.1:9")
+    assert_refused(up.sluice("events", "--server", "nats://127.0.0.1:9"), "no NATS server answers")
+
+
+def test_wrong_usage_is_exit_2(up):
+    """A script can tell a mistake of its own from a failure."""
+    for arguments in (
+        ("up",),
+        ("gpsu",),
+        ("pods", "--yaml"),
+        ("up", "--fleet", "f", "--pods", "p", "--processes", "0"),
+    ):
+        result = up.sluice(*arguments)
+        assert result.returncode == 2, (arguments, result.stderr)
+        assert "Traceback" not in result.stderr
+
+
+def assert_refused(result: subprocess.CompletedProcess[str], words: str) -> None:
+    """Exit 1 and one sentence."""
+    assert result.returncode == 1, result.stderr
+    assert words in result.stderr
+    assert "Traceback" not in result.stderr

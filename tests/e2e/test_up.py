@@ -1,0 +1,171 @@
+"""`sluice up`: the whole system as processes, from a manifest in a folder to a slice on a device, and back."""
+
+import asyncio
+import os
+import shutil
+import signal
+from contextlib import contextmanager
+
+import psutil
+import pytest
+
+from sluice_console.shell.agents import snapshots
+
+pytestmark = pytest.mark.timeout(90)
+
+
+@contextmanager
+def leaves_no_process(up):
+    """Every process that `up` had is gone afterwards."""
+    before = [up.process, *up.children()]
+    assert len(before) > 1
+    yield
+    _, alive = psutil.wait_procs(before, timeout=10)
+    assert not alive
+
+
+async def test_a_pod_in_the_folder_gets_a_slice_and_gives_it_back(up):
+    """The whole journey, and what every command shows of it."""
+    up.start()
+    running = await up.ready()
+    async with up.watching() as watching:
+        up.add("by-profile", "two-containers")
+        pod = await watching.bound("by-profile")
+        both = await watching.bound("two-containers")
+        assert pod.containers[0].visible_devices.startswith("MIG-")
+        assert {part.container for part in both.containers} == {"trainer", "server"}
+        shown = up.sluice("gpus")
+        assert shown.returncode == 0, shown.stderr
+        assert "by-profile 4g.20gb" in shown.stdout
+        assert "default/two-containers  3g.20gb" in shown.stdout
+        assert "by-profile" in up.sluice("pods").stdout
+        story = up.sluice("explain", "by-profile")
+        assert story.returncode == 0, story.stderr
+        for words in ("asks for 4g.20gb", "is granted", "slice is ready", "is bound to", "now: has 4g.20gb"):
+            assert words in story.stdout
+        up.remove("by-profile")
+        up.remove("two-containers")
+        await watching.empty()
+        news = watching.live.world.news()
+        found = await snapshots({node: message.endpoint for node, message in news.items()})
+        assert {str(snapshot.node) for snapshot in found} == set(running.nodes)
+        assert not [place for snapshot in found for gpu in snapshot.gpus for place in gpu.instances]
+        assert not [report for snapshot in found for report in snapshot.slices]
+    told = up.sluice("events").stdout
+    for words in ("default/by-profile  is bound to", "slice is gone", "default/by-profile  holds nothing any more"):
+        assert words in told
+    assert "holds nothing any more" in up.sluice("explain", "by-profile").stdout
+
+
+async def test_ctrl_c_leaves_no_process_and_no_file(up):
+    """A temporary data directory is really temporary, and a stopped system is not found any more."""
+    up.start(data=False)
+    running = await up.ready()
+    assert running.data_dir == str(next(up.temporary.iterdir()))
+    with leaves_no_process(up):
+        assert up.interrupt() == 0, up.said()
+    assert not list(up.temporary.iterdir())
+    assert not list(up.runtime.iterdir())
+    nothing = up.sluice("gpus")
+    assert nothing.returncode == 3
+    assert "nothing is running" in nothing.stderr
+
+
+async def test_killing_up_leaves_no_process(up):
+    """Kill -9, not Ctrl-C: no service is orphaned, and nobody is pointed at a dead system."""
+    up.start()
+    await up.ready()
+    with leaves_no_process(up):
+        up.process.kill()
+    assert up.sluice("pods").returncode == 3
+
+
+async def test_any_process_may_be_killed_and_no_slice_is_lost_or_moved(up):
+    """Each in turn, the broker too; then a new pod is served as if nothing had been."""
+    up.start()
+    await up.ready()
+    async with up.watching() as watching:
+        up.add("by-profile")
+        before = await watching.bound("by-profile")
+        parts = ("sluice_pod_watcher", "sluice_allocator", "sluice_inventory", "nats-server")
+        victims = [up.child(part) for part in parts]
+        victims += [child for child in up.children() if "sluice_node_agent" in child.cmdline()]
+        assert len(victims) == 6
+        for victim in victims:
+            victim.kill()
+        up.add("by-memory")
+        await watching.bound("by-memory")
+        after = await watching.bound("by-profile")
+        assert (after.allocation, after.containers) == (before.allocation, before.containers)
+        up.remove("by-profile")
+        up.remove("by-memory")
+        await watching.empty()
+    assert up.said().count("was ended by SIGKILL; starting it again") == 6
+    with leaves_no_process(up):
+        assert up.interrupt() == 0, up.said()
+
+
+async def test_a_wiped_broker_loses_no_slice(up):
+    """Truth is the devices, the journals and the folder: the streams are made anew and filled again."""
+    up.start()
+    await up.ready()
+    async with up.watching() as watching:
+        up.add("whole-gpu")
+        before = await watching.bound("whole-gpu")
+        first = watching.live.world.incarnation
+        up.process.send_signal(signal.SIGSTOP)  # so that the broker is not started again before its store is gone
+        broker = up.child("nats-server")
+        broker.kill()
+        shutil.rmtree(up.data_dir / "nats")
+        up.process.send_signal(signal.SIGCONT)
+        await watching.until(lambda pods, gpus: watching.live.world.incarnation != first, "the broker's new life")
+        after = await watching.bound("whole-gpu")
+        assert (after.request, after.allocation) == (before.request, before.allocation)
+        assert after.containers == before.containers
+        up.add("by-sm-count")
+        await watching.bound("by-sm-count")
+        assert (await watching.bound("whole-gpu")).containers == before.containers
+        up.remove("whole-gpu")
+        up.remove("by-sm-count")
+        await watching.empty()
+
+
+async def test_a_slice_survives_stopping_and_starting_everything(up):
+    """With --data, a reboot of the control plane is not felt by a running pod."""
+    up.start()
+    await up.ready()
+    up.add("by-percentage")
+    async with up.watching() as watching:
+        before = await watching.bound("by-percentage")
+    assert up.interrupt() == 0, up.said()
+    up.log.unlink()
+    up.start()
+    await up.ready()
+    async with up.watching() as watching:
+        after = await watching.bound("by-percentage")
+        assert (after.request, after.containers) == (before.request, before.containers)
+
+
+async def test_a_second_up_on_the_same_data_is_refused_and_the_first_goes_on(up):
+    """Two brokers on one store would destroy it."""
+    up.start()
+    await up.ready()
+    arguments = ("--fleet", str(up.fleet), "--pods", str(up.pods_dir), "--data", str(up.data_dir))
+    second = await asyncio.to_thread(up.sluice, "up", *arguments)
+    assert second.returncode == 1
+    assert "already uses the data directory" in second.stderr
+    assert up.sluice("gpus").returncode == 0
+    os.kill(up.process.pid, 0)
+
+
+async def test_many_nodes_share_processes_and_two_allocators_share_the_work(up):
+    """`--processes` and `--allocators`."""
+    up.start("--processes", "1", "--allocators", "2")
+    await up.ready()
+    lines = [" ".join(child.cmdline()) for child in up.children()]
+    assert sum("sluice_node_agent" in line for line in lines) == 1
+    assert sum("sluice_allocator" in line for line in lines) == 2
+    async with up.watching() as watching:
+        up.add("two-gpus")
+        pod = await watching.bound("two-gpus")
+        assert len(pod.containers[0].visible_devices.split(",")) == 2

@@ -1,0 +1,180 @@
+"""A running `sluice up` for tests: real processes, a real broker, a folder of pods, and a recorder of the bus."""
+
+import asyncio
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import nats
+import psutil
+from judges.history import History
+
+UP_TIMEOUT_S = 45.0
+STOP_TIMEOUT_S = 20.0
+
+POD = """apiVersion: v1
+kind: Pod
+metadata:
+  name: {name}
+  annotations: {{ {annotations} }}
+spec:
+  containers: [{{ name: main, image: registry.invalid/train }}]
+"""
+
+
+def fleet_text(nodes: int, gpus: int, *, prefix: str = "node", create_ms: int = 5) -> str:
+    """`nodes` nodes with `gpus` A100-40GB each."""
+    return f"""
+[[node]]
+name = "{prefix}"
+count = {nodes}
+cpu_cores = 64
+memory_mib = 524288
+gpus = [{{ model = "A100-SXM4-40GB", count = {gpus}, mig = true }}]
+[node.timing]
+create_ms = {create_ms}
+destroy_ms = {create_ms}
+"""
+
+
+@dataclass
+class Running:
+    """One `sluice up` and its folders."""
+
+    process: subprocess.Popen
+    data: Path
+    pods: Path
+    log: Path
+    environment: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def url(self) -> str:
+        """Where its broker is."""
+        return json.loads((self.data / "up.json").read_text())["nats_url"]
+
+    def write(self, name: str, profile: str = "1g.5gb", **annotations: str) -> None:
+        """Put one pod's manifest into the folder, complete at every moment."""
+        asked = annotations or {"profile": profile}
+        text = ", ".join(f'sluice.dev/{key.replace("_", "-")}: "{value}"' for key, value in asked.items())
+        draft = self.pods / f".{name}"
+        draft.write_text(POD.format(name=name, annotations=text))
+        draft.rename(self.pods / f"{name}.yaml")
+
+    def remove(self, name: str) -> None:
+        """Take one pod's manifest away."""
+        (self.pods / f"{name}.yaml").unlink()
+
+    def sluice(self, *words: str, timeout_s: float = 20.0) -> subprocess.CompletedProcess:
+        """Run one `sluice` command against it."""
+        return subprocess.run(
+            [sys.executable, "-m", "sluice_console", *words],
+            capture_output=True,
+            text=True,
+            timeout=timeout_s,
+            check=False,
+            env=os.environ | {"SLUICE_NATS_URL": self.url},
+        )
+
+    def json(self, *words: str) -> object:
+        """What a command says with --json."""
+        done = self.sluice(*words, "--json")
+        assert done.returncode == 0, done.stderr
+        return json.loads(done.stdout)
+
+    def children(self, word: str) -> list[psutil.Process]:
+        """Its processes whose command line holds `word`."""
+        found = []
+        for child in psutil.Process(self.process.pid).children(recursive=True):
+            with contextlib.suppress(psutil.NoSuchProcess, psutil.ZombieProcess):
+                if any(word in part for part in child.cmdline()):
+                    found.append(child)
+        return found
+
+    def kill(self, word: str) -> int:
+        """SIGKILL every process of one kind; returns how many there were."""
+        found = self.children(word)
+        for child in found:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                child.kill()
+        return len(found)
+
+    def said(self) -> str:
+        """What it printed, and the ends of its services' logs: for the message of a failing test."""
+        tails = [
+            f"--- {log.name}\n" + log.read_text(errors="replace")[-3000:] for log in (self.data / "logs").glob("*")
+        ]
+        return self.log.read_text(errors="replace")[-5000:] + "\n".join(tails)
+
+
+@contextlib.contextmanager
+def up(folder: Path, fleet: str, *options: str, environment: dict[str, str] | None = None) -> Iterator[Running]:
+    """`sluice up`, ready; stopped in the end, whatever happens, and checked to have left no process."""
+    pods, data, log = folder / "pods", folder / "data", folder / "up.log"
+    pods.mkdir(parents=True)
+    (folder / "fleet.toml").write_text(fleet)
+    command = [sys.executable, "-m", "sluice_console", "up", "--fleet", str(folder / "fleet.toml")]
+    command += ["--pods", str(pods), "--data", str(data), *options]
+    own = {key: value for key, value in os.environ.items() if not key.startswith("SLUICE_")} | (environment or {})
+    with log.open("w") as out:
+        process = subprocess.Popen(command, stdout=out, stderr=subprocess.STDOUT, env=own, start_new_session=True)
+    running = Running(process, data, pods, log, own)
+    try:
+        wait_for(lambda: "ready" in log.read_text().lower() and (data / "up.json").exists(), UP_TIMEOUT_S, running)
+        yield running
+    finally:
+        family = []
+        with contextlib.suppress(psutil.NoSuchProcess):
+            family = psutil.Process(process.pid).children(recursive=True)
+        process.send_signal(signal.SIGINT)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(STOP_TIMEOUT_S)
+        stopped = process.poll() is not None
+        _, alive = psutil.wait_procs(family, timeout=5)
+        for straggler in alive:
+            straggler.kill()
+        if not stopped:
+            process.kill()
+            process.wait(5)
+        assert stopped, f"sluice up did not stop within {STOP_TIMEOUT_S:g} s"
+        assert not alive, f"sluice up left processes behind: {alive}"
+
+
+def wait_for(condition: Callable[[], object], within_s: float, running: Running) -> None:
+    """Return when `condition` holds; fail with what the system said when it does not within `within_s`."""
+    deadline = time.monotonic() + within_s
+    while not condition():
+        if running.process.poll() is not None:
+            raise AssertionError(f"sluice up has ended:\n{running.said()}")
+        if time.monotonic() > deadline:
+            raise AssertionError(f"not within {within_s:g} s:\n{running.said()}")
+        time.sleep(0.05)
+
+
+async def recorded(url: str) -> History:
+    """Everything that HISTORY holds, judged."""
+    client = await nats.connect(url, connect_timeout=5)
+    history = History()
+    try:
+        stream = await client.jetstream().stream_info("HISTORY")
+        if stream.state.messages == 0:
+            return history
+        subscription = await client.jetstream().subscribe("hist.sluice.>", stream="HISTORY", ordered_consumer=True)
+        while True:
+            message = await asyncio.wait_for(subscription.next_msg(), 10)
+            history.feed(message.subject, json.loads(message.data)["message"])
+            if message.metadata.sequence.stream >= stream.state.last_seq:
+                return history
+    finally:
+        await client.close()
+
+
+def judge(running: Running) -> History:
+    """The judged history of a running system."""
+    return asyncio.run(recorded(running.url))

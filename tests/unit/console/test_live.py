@@ -1,0 +1,70 @@
+"""The last values as the console follows them."""
+
+import asyncio
+
+import pytest
+
+from sluice.contracts.exchange import Entry, Observed, ReadingCaughtUp, ReadingStarted, Stream
+from sluice.contracts.ids import Incarnation, OperationId
+from sluice_console.shell.live import LiveWorld, NotAnsweringError
+
+
+def seen(stream, subject, message, sequence=1):
+    """One observed value."""
+    return Observed(stream, Entry(subject, sequence, OperationId("o"), message))
+
+
+async def both_read(live, *readings):
+    """Snapshots of both streams, with what is given in them."""
+    starts = [ReadingStarted(stream, Incarnation("1")) for stream in (Stream.BOOK, Stream.STATE)]
+    await live.apply([*starts, *readings, ReadingCaughtUp(Stream.BOOK), ReadingCaughtUp(Stream.STATE)])
+
+
+async def test_nothing_is_believed_before_both_snapshots_are_complete(make):
+    """Half a world would show pods without their answers."""
+    live = LiveWorld()
+    request = f"sluice.request.{make.request}"
+    await live.apply([ReadingStarted(Stream.STATE, Incarnation("1")), seen(Stream.STATE, request, make.asked())])
+    await live.apply([ReadingCaughtUp(Stream.STATE)])
+    assert not live.caught_up
+    with pytest.raises(NotAnsweringError, match=r"waited 0.01 s for anything"):
+        await live.until(lambda world: world, within_s=0.01, what="anything")
+
+
+async def test_what_a_new_reading_does_not_show_is_not_there_any_more(make):
+    """After a wipe or an expiry; the other stream keeps its values."""
+    live = LiveWorld()
+    request, binding = f"sluice.request.{make.request}", f"sluice.binding.{make.request}"
+    await both_read(live, seen(Stream.STATE, request, make.asked()), seen(Stream.BOOK, binding, make.bound()))
+    assert set(live.world.values) == {request, binding}
+    await live.apply([ReadingStarted(Stream.BOOK, Incarnation("2")), ReadingCaughtUp(Stream.BOOK)])
+    assert set(live.world.values) == {request}
+    assert live.world.incarnation == "2"
+
+
+async def test_waiting_ends_with_the_change_that_was_waited_for(make):
+    """No polling: the change itself wakes it."""
+    live = LiveWorld()
+    await both_read(live)
+    waiting = asyncio.create_task(live.until(lambda world: world.bindings() or None, within_s=5, what="a binding"))
+    await live.apply([seen(Stream.BOOK, f"sluice.binding.{make.request}", make.bound())])
+    assert await waiting == {make.request: make.bound()}
+
+
+async def test_a_value_that_cannot_be_read_hides_nothing_else():
+    """Undecodable bytes are set aside by the bus."""
+    live = LiveWorld()
+    await both_read(live, seen(Stream.STATE, "sluice.node.a", None))
+    assert live.world.values == {}
+
+
+@pytest.mark.parametrize(
+    ("run", "incarnation", "is_open"),
+    [("run1", "1", True), ("older", "1", False), ("run1", "0", False)],
+    ids=["opened", "for an older agent", "in the broker's former life"],
+)
+def test_a_node_is_ready_only_when_opened_for_its_present_agent_in_this_life(make, run, incarnation, is_open):
+    """`sluice up` must not say "ready" too early."""
+    world = make.world(head=make.opened(run=run, incarnation=incarnation), node=make.changed())
+    world.incarnation = "1"
+    assert world.unopened([make.node]) == ([] if is_open else [make.node])

@@ -1,0 +1,60 @@
+"""`sluice explain REQUEST`: which request a person means. `sluice events`: one line each."""
+
+import pytest
+
+from sluice.contracts.codec import Undecodable
+from sluice.contracts.messages import Envelope
+from sluice.runtime.nats_history import Recorded
+from sluice_console.core.documents import PodDocument, PodsDocument
+from sluice_console.core.story import Happened, Names
+from sluice_console.shell.look import event_line, matching, with_past
+
+
+def pod(request, name="train", state="bound", origin="jobs/train.yaml"):
+    """A pod as `sluice pods` shows it."""
+    return PodDocument(
+        request=request, namespace="default", name=name, origin=origin, source="folder", state=state, message="",
+        revision=1,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "wanted", ["r1", "train", "default/train", "jobs/train.yaml", "train.yaml", "./pods/jobs/train.yaml"]
+)
+def test_a_pod_is_found_by_whatever_a_person_knows_of_it(wanted):
+    """Its id, its name, its file as the shell completes it."""
+    others = [pod("r2", name="other", origin="other.yaml")]
+    assert [found.request for found in matching([pod("r1"), *others], wanted)] == ["r1"]
+
+
+def test_the_living_one_is_meant_when_an_older_one_had_the_same_name():
+    """A pod that was made anew."""
+    assert [found.request for found in matching([pod("r1", state="ended"), pod("r2")], "train")] == ["r2"]
+
+
+def test_an_unknown_name_finds_nothing():
+    """Said so, instead of a guess."""
+    assert matching([pod("r1")], "trian") == []
+
+
+def test_a_pod_that_ended_long_ago_is_still_explained(make):
+    """Only the history knows it."""
+    envelope = Envelope(id="1", operation="o", request="r9", schema=1, time="", message=make.asked())
+    (found,) = with_past(PodsDocument(pods=()), [Happened("hist.sluice.request.r9", envelope)])
+    assert (found.request, found.name, found.state) == ("r9", "train", "ended")
+
+
+def test_an_event_names_the_pod_and_says_what_happened(make):
+    """What `sluice events` prints."""
+    asked = Envelope(
+        id="1", operation="o", request=make.request, schema=1, time="2026-01-02T03:04:05.678901+00:00",
+        message=make.asked(),
+    )  # fmt: skip
+    line = event_line(Recorded(f"hist.sluice.request.{make.request}", 1, asked), Names())
+    assert line == "03:04:05.678  request    default/train  asks for 3g.20gb, in train.yaml"
+
+
+def test_bytes_that_cannot_be_read_are_a_line_too():
+    """Set aside loudly, never a traceback."""
+    line = event_line(Recorded("hist.sluice.node.a", 1, Undecodable("not JSON")), Names())
+    assert line.endswith("hist.sluice.node.a: cannot be read: not JSON")

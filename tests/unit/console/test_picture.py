@@ -1,0 +1,78 @@
+"""The picture of the fleet, read without any colour."""
+
+import pytest
+
+from sluice_console.core.documents import GpuDocument, GpusDocument, InstanceDocument
+from sluice_console.core.gpus import gpus_document
+from sluice_console.core.picture import picture, plain
+
+
+def bars(text: str) -> list[str]:
+    """The lines that are bars."""
+    return [line.strip() for line in text.splitlines() if line.strip().startswith("[")]
+
+
+def test_a_bar_shows_who_has_which_slices_and_what_is_free(make):
+    """3g.20gb at 4 of 8."""
+    world = make.world(inventory=make.inventory(make.gpu_report(instances=(make.made(),)), make.slice()))
+    text = plain(picture(gpus_document(world), unicode=False))
+    assert bars(text) == ["[.......|.......|.......|.......|A train 3g.20gb                ]"]
+    assert "A  default/train  3g.20gb at 4 of GPU 0 on gpu-1.example.internal" in text
+
+
+def test_a_full_gpu_says_that_nothing_more_fits(make):
+    """The number, and the same in words."""
+    gpu = make.gpu_report(creatable={"1g.5gb": 0})
+    assert "creatable_total 0" in plain(picture(gpus_document(make.world(inventory=make.inventory(gpu)))))
+
+
+@pytest.mark.parametrize("slices", [4, 8, 12])
+def test_every_bar_of_a_model_is_equally_wide_however_it_is_cut(slices):
+    """So that bars below each other can be compared; models have 4, 8 or 12 memory slices."""
+
+    def gpu(*spans: tuple[int, int]) -> GpuDocument:
+        places = tuple(
+            InstanceDocument(profile="p", start=start, size=size, state="ready", owner=f"ns/a-rather-long-name-{start}")
+            for start, size in spans
+        )
+        return GpuDocument(
+            node="n", uuid=str(spans), index=0, model="m", memory_mib=1, memory_slices=slices, mig_enabled=True,
+            healthy=True, health_message="", creatable={}, creatable_total=0, instances=places,
+            allocated_fraction=0.0, stale=False, stale_message="", observed_at="",
+        )  # fmt: skip
+
+    every = [(at, 1) for at in range(slices)]
+    cuts = [(), ((0, slices),), ((0, 1),), ((slices - 1, 1),), ((1, 2),), tuple(every)]
+    text = plain(picture(GpusDocument(gpus=tuple(gpu(*spans) for spans in cuts))))
+    assert len({len(bar) for bar in bars(text)}) == 1
+
+
+def test_more_instances_than_letters_still_draw():
+    """A hundred instances: letters repeat, nothing fails."""
+    gpus = tuple(
+        GpuDocument(
+            node="n",
+            uuid=f"g{number}",
+            index=number,
+            model="m",
+            memory_mib=1,
+            memory_slices=8,
+            mig_enabled=True,
+            healthy=True,
+            health_message="",
+            creatable={},
+            creatable_total=0,
+            instances=(InstanceDocument(profile="p", start=0, size=8, state="ready", owner="ns/x"),),
+            allocated_fraction=1.0,
+            stale=False,
+            stale_message="",
+            observed_at="",
+        )
+        for number in range(100)
+    )
+    assert len(bars(plain(picture(GpusDocument(gpus=gpus))))) == 100
+
+
+def test_an_empty_fleet_says_so():
+    """No inventory yet."""
+    assert plain(picture(GpusDocument(gpus=()))) == "no GPU is known yet"

@@ -1,0 +1,56 @@
+"""Which processes `sluice up` starts."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sluice_console.core.plan import Wanted, launches, shared_out
+
+
+def wanted(**options):
+    """Three nodes, and what a test changes."""
+    base = {
+        "nodes": ("a", "b", "c"), "fleet_file": "/f.toml", "pods_dir": "/pods", "data_dir": "/data",
+        "nats_url": "nats://h:1", "inventory_address": "h:2",
+    }  # fmt: skip
+    return Wanted(**(base | options))
+
+
+@given(st.integers(1, 60), st.integers(1, 12))
+def test_every_node_gets_exactly_one_agent_whatever_the_number_of_processes(nodes, processes):
+    """Two agents of one node would fight over its devices; none would leave it unused."""
+    names = [f"n{number}" for number in range(nodes)]
+    groups = shared_out(names, processes)
+    assert [name for group in groups for name in group] == names
+    assert len(groups) == min(nodes, processes)
+    assert max(map(len, groups)) - min(map(len, groups)) <= 1
+
+
+def test_each_service_is_told_where_the_bus_and_its_data_are():
+    """Settings are given by environment."""
+    for launch in launches(wanted()):
+        assert launch.variables["SLUICE_NATS_URL"] == "nats://h:1"
+        assert launch.variables["SLUICE_DATA_DIR"] == "/data"
+
+
+def test_nodes_share_processes_only_beyond_the_limit():
+    """One process per node as long as that is allowed."""
+    agents = [launch for launch in launches(wanted(processes=2)) if launch.service == "node-agent"]
+    assert [launch.variables["SLUICE_NODE_AGENT_NODES"] for launch in agents] == ["a,b", "c"]
+    assert [launch.name for launch in agents] == ["node-agent a and 1 more", "node-agent c"]
+
+
+@pytest.mark.parametrize(("count", "names"), [(1, ["allocator"]), (2, ["allocator 1", "allocator 2"])])
+def test_as_many_allocators_as_asked_for(count, names):
+    """High availability can be tried on one machine."""
+    assert [launch.name for launch in launches(wanted(allocators=count)) if launch.service == "allocator"] == names
+
+
+def test_the_closing_time_reaches_every_service_that_says_closing_words():
+    """One of them keeping the default would keep its words for hours."""
+    told = {
+        launch.service
+        for launch in launches(wanted(closing_ttl_s=5))
+        if any(name.endswith("CLOSING_TTL_S") and value == "5" for name, value in launch.variables.items())
+    }
+    assert told == {"allocator", "node-agent", "pod-watcher"}

@@ -1,0 +1,87 @@
+"""`sluice pods`: one word and one sentence for what became of each request."""
+
+from sluice.contracts.messages import Pending, Refused, Released, RequestRejected, RequestWithdrawn, Revoke, SliceFailed
+from sluice.contracts.refusals import ReasonCount, Refusal, RefusalReason, WaitReason
+from sluice_console.core.pods import pods_document
+
+REFUSAL = Refusal(
+    reason=RefusalReason.OUT_OF_RANGE, message="there is no such share", field="sm-percentage", value="120"
+)
+
+
+def only(world, **options):
+    """The one pod of a world."""
+    (pod,) = pods_document(world, **options).pods
+    return pod
+
+
+def test_a_request_that_nobody_answered_yet_says_what_it_asks_for(make):
+    """The moment after it was written."""
+    pod = only(make.world(request=make.asked()))
+    assert (pod.state, pod.message) == ("requested", "asks for 3g.20gb; no answer yet")
+
+
+def test_a_waiting_pod_carries_its_reasons(make):
+    """A person can always ask why."""
+    reasons = (ReasonCount(reason=WaitReason.GPU_LAYOUT_FULL, count=4, of="A100"),)
+    pending = Pending(request=make.request, request_revision=1, message="4 of 4 GPUs are full", reasons=reasons)
+    pod = only(make.world(request=make.asked(), waiting=pending))
+    assert (pod.state, pod.message, pod.reasons) == ("waiting", "waits: 4 of 4 GPUs are full", reasons)
+
+
+def test_an_old_reason_does_not_speak_for_an_edited_request(make):
+    """The edit has another revision."""
+    pending = Pending(request=make.request, request_revision=1, message="full", reasons=())
+    assert only(make.world(request=make.asked(revision=2), waiting=pending)).state == "requested"
+
+
+def test_a_granted_pod_is_being_made_and_says_where(make):
+    """Between Grant and Bound."""
+    pod = only(make.world(request=make.asked(), ledger=make.grant()))
+    assert (pod.state, pod.node, pod.allocation) == ("making", make.node, make.allocation)
+
+
+def test_a_failing_slice_says_why_while_it_is_made(make):
+    """The reason is the agent's."""
+    failed = SliceFailed(allocation=make.allocation, request=make.request, revision=1, error="x", message="no room")
+    assert only(make.world(request=make.asked(), ledger=make.grant(), slice=failed)).message.endswith("but: no room")
+
+
+def test_a_bound_pod_shows_the_devices_its_containers_get(make):
+    """What a container is told."""
+    pod = only(make.world(request=make.asked(), ledger=make.grant(), binding=make.bound()))
+    assert (pod.state, pod.node, pod.containers[0].visible_devices) == ("bound", make.node, "MIG-1")
+
+
+def test_a_refusal_of_the_allocator_and_one_of_the_source_look_alike(make):
+    """To a person both are: refused, and why."""
+    refused = Refused(request=make.request, request_revision=1, refusal=REFUSAL)
+    rejected = RequestRejected(revision=1, source=make.source, origin="a.yaml", refusal=REFUSAL)
+    by_allocator = only(make.world(request=make.asked(), binding=refused))
+    by_source = only(make.world(request=rejected))
+    assert by_allocator.state == by_source.state == "refused"
+    assert by_allocator.message == by_source.message
+    assert by_source.refusal == REFUSAL
+
+
+def test_a_withdrawn_pod_is_ending_until_its_place_is_free(make):
+    """Deleted, but the slice is still there."""
+    withdrawn = RequestWithdrawn(revision=2, source=make.source, cause="pod gone")
+    revoke = Revoke(revision=2, incarnation=make.grant().incarnation, booking=make.booking(), cause="pod gone")
+    pod = only(make.world(request=withdrawn, ledger=revoke, binding=make.bound()))
+    assert (pod.state, pod.name, pod.node) == ("ending", "train", make.node)
+
+
+def test_ended_pods_are_shown_only_when_asked_for(make):
+    """The list does not grow with history."""
+    withdrawn = RequestWithdrawn(revision=2, source=make.source, cause="pod gone", closing=True)
+    world = make.world(request=withdrawn, binding=Released(request=make.request, cause="pod gone"))
+    assert pods_document(world).pods == ()
+    assert only(world, with_ended=True).state == "ended"
+
+
+def test_a_slice_without_a_request_is_not_hidden(make):
+    """After the broker was wiped, before its source spoke again."""
+    pod = only(make.world(ledger=make.grant()))
+    assert (pod.state, pod.name) == ("ending", "train")
+    assert "no request stands behind" in pod.message

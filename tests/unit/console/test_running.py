@@ -1,0 +1,76 @@
+"""How commands find a running system."""
+
+import os
+
+import pytest
+
+from sluice_console.shell.running import NothingRunningError, Running, announce, find_running, retract, server_url
+
+
+@pytest.fixture
+def place(tmp_path, monkeypatch):
+    """A user without any running system."""
+    runtime = tmp_path / "runtime"
+    runtime.mkdir()
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(runtime))
+    monkeypatch.delenv("SLUICE_NATS_URL", raising=False)
+    return tmp_path
+
+
+def running(folder, *, pid=None, port=1):
+    """A system of this process."""
+    data = folder / f"data-{port}"
+    data.mkdir()
+    return Running(
+        pid=pid or os.getpid(), nats_url=f"nats://127.0.0.1:{port}", inventory_grpc="", data_dir=str(data),
+        pods_dir="", nodes=(), started_at="",
+    )  # fmt: skip
+
+
+def test_nothing_running_is_said_in_words(place):
+    """Not a traceback, not a time-out."""
+    with pytest.raises(NothingRunningError, match="nothing is running"):
+        find_running()
+
+
+def test_the_running_system_is_found_and_forgotten_again(place):
+    """`sluice gpus` needs no address."""
+    system = running(place)
+    announce(system)
+    assert server_url(None) == system.nats_url
+    retract(system)
+    with pytest.raises(NothingRunningError):
+        server_url(None)
+    assert list((place / "runtime").iterdir()) == []
+
+
+def test_a_system_whose_process_is_gone_does_not_count(place):
+    """`up` was killed and could not tidy up."""
+    announce(running(place, pid=2**22 + 1))
+    with pytest.raises(NothingRunningError):
+        find_running()
+
+
+def test_an_option_wins_over_the_environment_and_that_over_what_is_running(place, monkeypatch):
+    """The nearest word counts."""
+    announce(running(place))
+    monkeypatch.setenv("SLUICE_NATS_URL", "nats://environment:1")
+    assert server_url(None) == "nats://environment:1"
+    assert server_url("nats://option:1") == "nats://option:1"
+
+
+def test_a_broken_file_stops_nothing(place):
+    """Half a file, or somebody else's."""
+    system = running(place)
+    announce(system)
+    (place / "runtime" / "sluice" / "1.json").write_text("{")
+    assert find_running() == system
+
+
+def test_a_system_that_is_not_announced_is_found_by_its_data_directory_only(place):
+    """The demo does not become the target of other commands."""
+    system = running(place)
+    announce(system, to_user=False)
+    assert (place / "data-1" / "up.json").is_file()
+    with pytest.raises(NothingRunningError):
+        find_running()

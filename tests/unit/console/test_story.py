@@ -1,0 +1,97 @@
+"""`sluice events` and `sluice explain`: sentences for everything that is said on the bus."""
+
+import typing
+
+import msgspec
+import pytest
+
+from sluice.contracts.ids import RequestId
+from sluice.contracts.messages import AnyMessage, Envelope, Message, Pending, SliceGone
+from sluice_console.core.story import Happened, Names, concerns, sentence, steps_of, whom
+
+_EXAMPLES = {"int": 1, "str": "x", "bool": False, "float": 1.0}
+
+
+def example(type_: type[Message]) -> Message:
+    """Some message of a type: required fields by the simplest value their schema allows."""
+    fields = {field.encode_name: simplest(field.type) for field in msgspec.structs.fields(type_) if field.required}
+    return msgspec.convert({"type": type_.__name__} | fields, type_)
+
+
+def simplest(wanted: object) -> object:
+    """The simplest JSON value of a type."""
+    origin, arguments = typing.get_origin(wanted), typing.get_args(wanted)
+    if origin is tuple:
+        return []
+    if origin is dict:
+        return {}
+    if origin is typing.Literal:
+        return arguments[0]
+    if arguments:
+        return simplest(arguments[0])
+    if isinstance(wanted, typing.NewType):
+        return simplest(wanted.__supertype__)
+    if isinstance(wanted, type) and issubclass(wanted, msgspec.Struct):
+        return {field.encode_name: simplest(field.type) for field in msgspec.structs.fields(wanted) if field.required}
+    if isinstance(wanted, type) and issubclass(wanted, str) and wanted is not str:
+        return next(iter(wanted)).value  # an enum of words
+    return _EXAMPLES[wanted.__name__]
+
+
+def happened(subject: str, message: AnyMessage, request: str = "", time: str = "2026-01-02T03:04:05.678Z") -> Happened:
+    """A message as the history holds it."""
+    return Happened(subject, Envelope(id="1", operation="o", request=request, schema=1, time=time, message=message))
+
+
+@pytest.mark.parametrize("type_", typing.get_args(AnyMessage), ids=lambda type_: type_.__name__)
+def test_every_message_type_has_a_sentence(type_):
+    """A new message that nobody put into words would break `sluice events`."""
+    text = sentence(example(type_))
+    assert isinstance(text, str)
+    assert text
+
+
+def test_a_story_keeps_the_order_and_leaves_out_what_is_about_others(make):
+    """Asked, waits, granted, bound."""
+    waits = Pending(request=make.request, request_revision=1, message="full", reasons=())
+    other = Pending(request=RequestId("other"), request_revision=1, message="full", reasons=())
+    history = [
+        happened(f"hist.sluice.request.{make.request}", make.asked(), make.request),
+        happened("hist.sluice.waiting.other", other, "other"),
+        happened(f"hist.sluice.waiting.{make.request}", waits, make.request),
+        happened("hist.sluice.ledger.n.a", make.grant(), make.request),
+        happened(f"hist.sluice.binding.{make.request}", make.bound(), make.request),
+    ]
+    steps = steps_of(make.request, history)
+    assert [step.type for step in steps] == ["AllocationRequested", "Pending", "Grant", "Bound"]
+    assert steps[0].subject == f"sluice.request.{make.request}"
+
+
+def test_a_word_repeated_unchanged_is_told_once(make):
+    """A rebuilt stream says everything again."""
+    again = [happened(f"hist.sluice.binding.{make.request}", make.bound(), make.request)] * 3
+    assert len(steps_of(make.request, again)) == 1
+
+
+def test_a_slice_message_is_part_of_its_requests_story(make):
+    """Its subject names the allocation only."""
+    gone = SliceGone(allocation=make.allocation, request=make.request, revision=2, cause="revoked")
+    assert concerns(make.request, happened(f"hist.sluice.slice.n.{make.allocation}", gone))
+
+
+def test_events_speak_of_pods_by_name_once_it_is_known(make):
+    """Nobody knows a pod by its uid."""
+    names = Names()
+    assert names.of(make.request) == "request run1-1"
+    names.learn(make.request, make.asked())
+    envelope = happened("hist.sluice.binding.x", make.bound(), make.request).envelope
+    assert whom((make.request,), "binding", envelope, names) == "default/train"
+
+
+def test_names_do_not_grow_for_ever(make):
+    """`sluice events -f` may run for weeks."""
+    names = Names(limit=2)
+    for number in range(5):
+        names.learn(f"r{number}", make.asked())
+    assert [names.of(f"r{number}") for number in range(5)][3:] == ["default/train"] * 2
+    assert names.of("r0") == "request r0"
