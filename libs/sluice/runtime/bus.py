@@ -1,0 +1,76 @@
+"""
+The port between a service and the bus: what the NATS bus and the memory bus both promise (one conformance suite).
+
+Nothing here decides. Guards come in with the write, answers go out as they were given, and a write without an answer
+is reported as unknown, not retried: settling it is the core's (`sluice.contracts.outbox`).
+"""
+
+from collections.abc import AsyncIterator
+from typing import Protocol
+
+from sluice.contracts.exchange import (
+    Entry,
+    Observed,
+    ReadingCaughtUp,
+    ReadingStarted,
+    Stream,
+    Write,
+    WriteAccepted,
+    WriteRefused,
+    WriteUnknown,
+)
+from sluice.contracts.ids import Incarnation, NodeName
+
+Answer = WriteAccepted | WriteRefused | WriteUnknown
+Reading = ReadingStarted | Observed | ReadingCaughtUp
+
+
+class BusError(Exception):
+    """Something about the bus that waiting does not mend: no permission, a server too old. Ends the service."""
+
+
+class Bus(Protocol):
+    """Last-value streams with guarded writes."""
+
+    async def write(self, write: Write, headers: dict[str, str]) -> Answer:
+        """
+        Publish once, guarded. Returns within a bounded time; pauses (bounded, jittered) before reporting unknown.
+
+        Raises BusError when the server denies the subject.
+        """
+
+    def read(self, stream: Stream, filters: tuple[str, ...] = ()) -> AsyncIterator[list[Reading]]:
+        """
+        All last values under `filters` (the whole stream when empty), then the live tail, in batches.
+
+        `ReadingStarted` is yielded before the server is asked, so that a reading explains every answer that came
+        before it. After a gap, a missed heartbeat or a reconnect the reading starts anew by itself; closing the
+        iterator ends it.
+        """
+
+    def read_ledger(self, node: NodeName) -> AsyncIterator[list[Reading]]:
+        """
+        A node's ledger by its agent's durable: reset to the first entry at start and after each reconnect.
+
+        A batch is acknowledged when the next one is asked for. While the durable does not exist (a broker that was
+        wiped, a node that was never heard of) a `ReadingStarted` without incarnation says that nothing is known: the
+        agent must say its own words again, for its durable is only made when it is heard.
+        """
+
+    def read_again(self, stream: Stream) -> None:
+        """Start every reader of `stream` in this process anew."""
+
+    async def last(self, stream: Stream, subject: str) -> Entry | None:
+        """The last value of one subject. Raises TimeoutError."""
+
+    async def incarnation(self, stream: Stream) -> Incarnation:
+        """Which life of the broker's data this is. Raises TimeoutError when there is no such stream."""
+
+    async def ensure_streams(self) -> None:
+        """Declare the streams where they are missing (PROTOCOL §1). Needs the administrator's rights."""
+
+    async def ensure_agent(self, node: NodeName) -> None:
+        """Declare the durable of one node's agent where it is missing. Needs the administrator's rights."""
+
+    async def close(self) -> None:
+        """Drain and disconnect, within a bounded time."""

@@ -1,0 +1,5 @@
+"""Errors that a person must mend. Their text is one sentence for that person; they end a service without traceback."""
+
+
+class ServiceError(Exception):
+    """A service cannot work as it was started: a wrong setting, a taken port, a lock that another process holds."""

@@ -1,0 +1,71 @@
+"""
+The one queue in front of a core: in order of arrival, bounded, and never in the way of a tick.
+
+Order is a matter of safety, not of taste: `ReadingStarted` explains every answer that arrived before it, so an answer
+may not overtake it, however long the batch in front of it is (`sluice.runtime.bus.Bus.read`).
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Iterable
+from typing import Generic, TypeVar
+
+E = TypeVar("E")
+
+EVENTS_MAX = 20_000
+"""Events that wait before those who offer more have to wait. The last batch may go over it."""
+
+
+class Inbox(Generic[E]):
+    """Events on their way to one core, and the tick that is due. For tasks of one event loop."""
+
+    def __init__(self, tick: E, *, events_max: int = EVENTS_MAX) -> None:
+        """Start empty. `tick` is the event that stands for passing time."""
+        self._tick = tick
+        self._tick_due = False
+        self._events: deque[E] = deque()
+        self._events_max = events_max
+        self._something = asyncio.Event()
+        self._room = asyncio.Condition()
+
+    def __len__(self) -> int:
+        """How many events wait."""
+        return len(self._events)
+
+    async def offer(self, events: Iterable[E]) -> None:
+        """Add events in order; waits first while the inbox is full."""
+        if len(self._events) >= self._events_max:
+            async with self._room:
+                await self._room.wait_for(lambda: len(self._events) < self._events_max)
+        self.add(events)
+
+    def add(self, events: Iterable[E]) -> None:
+        """Add without waiting: for answers, whose number the asked questions limit."""
+        self._events.extend(events)
+        self._something.set()
+
+    def tick(self) -> None:
+        """Time has passed. Several unheard ticks are one."""
+        self._tick_due = True
+        self._something.set()
+
+    async def filled(self) -> None:
+        """Wait until there is something to take."""
+        await self._something.wait()
+
+    def take(self) -> E | None:
+        """The next event: the tick when it is due, else the oldest. None when there is nothing."""
+        if self._tick_due:
+            self._tick_due = False
+            return self._tick
+        if self._events:
+            return self._events.popleft()
+        self._something.clear()
+        return None
+
+    async def let_in(self) -> None:
+        """Wake those who wait for room, when there is some. Gives the event loop its turn."""
+        if len(self._events) < self._events_max:
+            async with self._room:
+                self._room.notify_all()
+        await asyncio.sleep(0)

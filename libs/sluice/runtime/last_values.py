@@ -1,0 +1,359 @@
+"""
+What the broker's streams do, as a synchronous model: the ground under the memory bus and under the simulator.
+
+It knows no clock, no connection and no fault: time comes in as `now`, and whoever wants an answer lost, a write late or
+a reader restarted does that outside. It must behave as the conformance suite finds nats-server to behave, its traps
+included: a guard that does not cover the written subject is accepted and checks nothing of that subject.
+"""
+
+import heapq
+from collections import deque
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+from sluice.contracts.exchange import Entry, Stream, stream_of
+from sluice.contracts.ids import Incarnation, NodeName, OperationId
+from sluice.contracts.messages import AnyMessage
+from sluice.contracts.streams import UNRECORDED_KINDS
+from sluice.contracts.subjects import HISTORY_PREFIX
+
+FIRST_SEQUENCE = 1_700_000_000_000
+"""The first sequence of a stream that was made at now = 0: streams begin at their creation time in unix ms."""
+HISTORY_MAX = 10_000
+"""Words that HISTORY holds; the oldest go first. A real one goes by age."""
+UNDO_MAX = 256
+"""Writes that `lose_latest` can take back."""
+
+
+@dataclass(frozen=True, slots=True)
+class Accepted:
+    """The write landed at `sequence`."""
+
+    sequence: int
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """The guard did not hold: `last` is the highest sequence that remains under it, 0 when nothing does."""
+
+    last: int
+
+
+@dataclass(frozen=True, slots=True)
+class Missing:
+    """There is no such stream: nobody answers."""
+
+
+Outcome = Accepted | Refused | Missing
+
+
+@dataclass(frozen=True, slots=True)
+class Value:
+    """One stored value: the entry, which request it is about, and the headers it came with."""
+
+    entry: Entry
+    request: str = ""
+    headers: Mapping[str, str] = field(default_factory=dict)
+    expires_at: float | None = None
+
+
+def matches(pattern: str, subject: str) -> bool:
+    """Whether a subject is under a NATS filter: `*` stands for one token, a last `>` for one or more."""
+    wanted, tokens = pattern.split("."), subject.split(".")
+    for at, part in enumerate(wanted):
+        if part == ">":
+            return len(tokens) > at
+        if at >= len(tokens) or part not in {"*", tokens[at]}:
+            return False
+    return len(wanted) == len(tokens)
+
+
+def is_under(filters: tuple[str, ...], subject: str) -> bool:
+    """Whether a subject is under any of `filters`; no filters means everything."""
+    return not filters or any(matches(pattern, subject) for pattern in filters)
+
+
+class Cursor:
+    """
+    A reader's place in one stream: first everything there is, then what is new, in the order of the stream.
+
+    A value that is overwritten before it was read is skipped, as on the server. Once the stream was wiped, or lost its
+    latest writes, the cursor is `lost`: it reads nothing more and the reading must start anew.
+    """
+
+    def __init__(self, streams: "LastValues", stream: Stream, filters: tuple[str, ...]) -> None:
+        """Start before the first value."""
+        self._streams = streams
+        self._stream = stream
+        self._filters = filters
+        self._life = streams.life(stream)
+        self._position = 0
+
+    @property
+    def lost(self) -> bool:
+        """Whether this place is in a life of the stream that has ended."""
+        return self._life is None or self._streams.life(self._stream) != self._life
+
+    def read(self, now: float, limit: int | None = None) -> list[Value]:
+        """The next values, at most `limit`, oldest first; empty when there is nothing new or the cursor is lost."""
+        if self.lost:
+            return []
+        fresh = self._streams.values_after(self._stream, self._position, now)
+        found: list[Value] = []
+        for value in fresh:
+            if limit is not None and len(found) >= limit:
+                return found
+            self._position = value.entry.sequence
+            if is_under(self._filters, value.entry.subject):
+                found.append(value)
+        return found
+
+
+class LastValues:
+    """
+    BOOK, STATE and HISTORY. `now` (seconds, any beginning) must never go back between calls.
+
+    Subjects choose their stream by their noun; every accepted write (but a lease's) is also in HISTORY, under `hist.`.
+    """
+
+    def __init__(self, now: float = 0.0) -> None:
+        """Begin with all streams, empty."""
+        self._books: dict[Stream, _Book] = {}
+        self._history = _History()
+        self._agents: dict[NodeName, None] = {}
+        self._lives = 0
+        self._first_next = 0
+        self.ensure(now)
+
+    # -- declaring ------------------------------------------------------------------------------------------------
+
+    def ensure(self, now: float) -> None:
+        """Make the streams that are missing, with sequences that begin at the time of making."""
+        for stream in (Stream.BOOK, Stream.STATE):
+            if stream not in self._books:
+                self._first_next = max(FIRST_SEQUENCE + int(now * 1000), self._first_next)
+                self._lives += 1
+                self._books[stream] = _Book(self._first_next, self._lives)
+        self._first_next += 1
+
+    def ensure_agent(self, node: NodeName) -> None:
+        """Make the durable by which a node's agent reads its ledger."""
+        if Stream.BOOK in self._books:
+            self._agents[node] = None
+
+    def has_agent(self, node: NodeName) -> bool:
+        """Whether a node's agent has a durable to read by."""
+        return node in self._agents
+
+    def has(self, stream: Stream) -> bool:
+        """Whether a stream is there."""
+        return stream is Stream.HISTORY or stream in self._books
+
+    def wipe(self) -> None:
+        """Lose everything: values, streams and durables, until `ensure` makes streams of another life."""
+        self._books.clear()
+        self._agents.clear()
+        self._history = _History(self._history.life + 1)
+
+    def lose_latest(self, stream: Stream, count: int) -> int:
+        """
+        Take back the latest `count` writes, as a killed server may where it does not sync: what they overwrote is
+        back, and their sequences will be given again. Returns how many were taken back (at most UNDO_MAX).
+        """
+        book = self._books[stream]
+        taken = book.undo(count)
+        self._lives += 1
+        book.life = self._lives
+        return taken
+
+    # -- writing --------------------------------------------------------------------------------------------------
+
+    def publish(
+        self,
+        *,
+        subject: str,
+        guard: str | None,
+        expected: int,
+        operation: OperationId,
+        message: AnyMessage | None,
+        now: float,
+        ttl_s: float | None = None,
+        request: str = "",
+        headers: Mapping[str, str] | None = None,
+    ) -> Outcome:
+        """
+        Store one value if the highest remaining sequence under `guard` is `expected` (0: nothing there).
+
+        `guard` is a subject, or a prefix that ends with `.>`; None writes unguarded, as no service does. A `message`
+        of None stands for bytes that cannot be decoded.
+        """
+        book = self._books.get(stream_of(subject.split(".", 2)[1]))
+        if book is None:
+            return Missing()
+        book.expire(now)
+        if guard is not None and (last := book.highest(guard)) != expected:
+            return Refused(last)
+        expires_at = now + ttl_s if ttl_s is not None else None
+        entry = Entry(subject, book.sequence_next, operation, message)
+        value = Value(entry, request, dict(headers or {}), expires_at)
+        book.put(value)
+        if subject.split(".", 2)[1] not in UNRECORDED_KINDS:
+            self._history.append(value)
+        return Accepted(entry.sequence)
+
+    # -- reading --------------------------------------------------------------------------------------------------
+
+    def last(self, subject: str, now: float) -> Entry | None:
+        """The last value of one subject, or None."""
+        book = self._books.get(stream_of(subject.split(".", 2)[1]))
+        if book is None:
+            return None
+        book.expire(now)
+        value = book.values.get(subject)
+        return value.entry if value is not None else None
+
+    def highest(self, guard: str, now: float) -> int:
+        """The highest remaining sequence under a guard: what a write must expect."""
+        book = self._books.get(stream_of(guard.split(".", 2)[1]))
+        if book is None:
+            return 0
+        book.expire(now)
+        return book.highest(guard)
+
+    def snapshot(self, stream: Stream, filters: tuple[str, ...], now: float) -> list[Entry]:
+        """Every last value under `filters` (all when empty), in the order of the stream."""
+        return [value.entry for value in self.values_after(stream, 0, now) if is_under(filters, value.entry.subject)]
+
+    def cursor(self, stream: Stream, filters: tuple[str, ...] = ()) -> Cursor:
+        """A place to read from. It is lost at once when there is no such stream."""
+        return Cursor(self, stream, filters)
+
+    def incarnation(self, stream: Stream) -> Incarnation | None:
+        """Which life of the data this is: the stream's first sequence. None when there is no stream."""
+        if stream is Stream.HISTORY:
+            return Incarnation(str(self._history.life))
+        book = self._books.get(stream)
+        return Incarnation(str(book.first_sequence)) if book is not None else None
+
+    # -- for Cursor -----------------------------------------------------------------------------------------------
+
+    def life(self, stream: Stream) -> int | None:
+        """A number that changes whenever places in the stream stop being valid; None without a stream."""
+        if stream is Stream.HISTORY:
+            return self._history.life
+        book = self._books.get(stream)
+        return book.life if book is not None else None
+
+    def values_after(self, stream: Stream, sequence: int, now: float) -> list[Value]:
+        """What is stored beyond a sequence, in the order of the stream."""
+        if stream is Stream.HISTORY:
+            return self._history.after(sequence)
+        book = self._books.get(stream)
+        if book is None:
+            return []
+        book.expire(now)
+        return book.after(sequence)
+
+
+class _Book:
+    """One last-value stream. `values` is in the order of sequences, for a new value moves its subject to the end."""
+
+    def __init__(self, first_sequence: int, life: int) -> None:
+        self.first_sequence = first_sequence
+        self.sequence_next = first_sequence
+        self.life = life
+        self.values: dict[str, Value] = {}
+        self._under: dict[str, dict[str, int]] = {}
+        self._expiring: list[tuple[float, int, str]] = []
+        self._undo: deque[tuple[str, Value | None]] = deque(maxlen=UNDO_MAX)
+
+    def put(self, value: Value) -> None:
+        subject, sequence = value.entry.subject, value.entry.sequence
+        self._undo.append((subject, self.values.get(subject)))
+        self._remove(subject)
+        self._insert(value)
+        self.sequence_next = sequence + 1
+        if value.expires_at is not None:
+            heapq.heappush(self._expiring, (value.expires_at, sequence, subject))
+
+    def expire(self, now: float) -> None:
+        while self._expiring and self._expiring[0][0] <= now:
+            _, sequence, subject = heapq.heappop(self._expiring)
+            value = self.values.get(subject)
+            if value is not None and value.entry.sequence == sequence:
+                self._remove(subject)
+
+    def highest(self, guard: str) -> int:
+        if not guard.endswith(".>"):
+            value = self.values.get(guard)
+            return value.entry.sequence if value is not None else 0
+        under = self._under.get(guard)
+        if under is None:
+            under = {s: value.entry.sequence for s, value in self.values.items() if matches(guard, s)}
+            self._under[guard] = under
+        return under[next(reversed(under))] if under else 0
+
+    def after(self, sequence: int) -> list[Value]:
+        found: list[Value] = []
+        for value in reversed(self.values.values()):
+            if value.entry.sequence <= sequence:
+                break
+            found.append(value)
+        found.reverse()
+        return found
+
+    def undo(self, count: int) -> int:
+        taken = 0
+        while taken < count and self._undo:
+            subject, before = self._undo.pop()
+            self.sequence_next -= 1
+            self._remove(subject)
+            if before is not None:
+                self.values[subject] = before
+                if before.expires_at is not None:
+                    heapq.heappush(self._expiring, (before.expires_at, before.entry.sequence, subject))
+            taken += 1
+        self.values = dict(sorted(self.values.items(), key=lambda item: item[1].entry.sequence))
+        self._under.clear()
+        return taken
+
+    def _insert(self, value: Value) -> None:
+        subject = value.entry.subject
+        self.values[subject] = value
+        for under in self._indexes(subject):
+            under[subject] = value.entry.sequence
+
+    def _remove(self, subject: str) -> None:
+        self.values.pop(subject, None)
+        for under in self._indexes(subject):
+            under.pop(subject, None)
+
+    def _indexes(self, subject: str) -> Iterator[dict[str, int]]:
+        """The wildcard guards in use that cover a subject."""
+        end = subject.rfind(".")
+        while end > 0:
+            under = self._under.get(f"{subject[:end]}.>")
+            if under is not None:
+                yield under
+            end = subject.rfind(".", 0, end)
+
+
+class _History:
+    """What was said, in order, each word under a sequence of its own."""
+
+    def __init__(self, life: int = 1) -> None:
+        self.life = life
+        self._sequence = 0
+        self._values: deque[Value] = deque(maxlen=HISTORY_MAX)
+
+    def append(self, value: Value) -> None:
+        self._sequence += 1
+        entry = value.entry
+        copy = Entry(HISTORY_PREFIX + entry.subject, self._sequence, entry.operation, entry.message)
+        self._values.append(Value(copy, value.request, value.headers))
+
+    def after(self, sequence: int) -> list[Value]:
+        if not self._values:
+            return []
+        skip = max(0, sequence + 1 - self._values[0].entry.sequence)
+        return list(self._values)[skip:]

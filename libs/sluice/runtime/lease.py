@@ -1,0 +1,109 @@
+"""
+Who of several candidates works in a role: a hint that saves double work, never the lock (PROTOCOL §9).
+
+One subject, compare-and-set and a TTL. While the broker keeps what it acknowledged there are never two holders; when
+it does not, everything else must still be right, because every decision is guarded by itself.
+"""
+
+from sluice.contracts import subjects
+from sluice.contracts.exchange import Entry, Stream, Write, WriteAccepted, WriteRefused, WriteUnknown
+from sluice.contracts.ids import OperationId, RunId
+from sluice.contracts.messages import LeaseHeld
+from sluice.runtime import logs
+from sluice.runtime.bus import Bus
+from sluice.runtime.clock import Clock
+
+TTL_S = 5
+"""How long a lease outlives its holder. The server expires it up to a second late."""
+RENEWALS = 3
+"""Renewals within one TTL."""
+HELD_PART = 0.6
+"""
+The part of the TTL for which a holder trusts its lease, by its own monotonic clock from before it asked.
+
+Under 1 - 1/RENEWALS: where a killed server forgets the last renewal, the one before it still covers this.
+"""
+_NOBODY = RunId("")
+
+
+class Lease:
+    """
+    One candidate for one role.
+
+    Run `keep` in a task; ask `held` before working. `epoch` grows with every taking and renewing, over all candidates.
+    """
+
+    def __init__(self, bus: Bus, clock: Clock, *, role: str, run: RunId, ttl_s: int = TTL_S) -> None:
+        """Not held. `ttl_s` is in whole seconds, as the server counts them."""
+        self._bus = bus
+        self._clock = clock
+        self._role = role
+        self._run = run
+        self._ttl_s = ttl_s
+        self._address = subjects.lease(role)
+        self._number = 0
+        self._expected: int | None = None
+        """The sequence of our lease; None when it must be read first."""
+        self._until = float("-inf")
+        self._log = logs.get("lease", role=role)
+        self.epoch = 0
+
+    @property
+    def held(self) -> bool:
+        """Whether we are the one who works, at this moment."""
+        return self._clock.monotonic() < self._until
+
+    async def keep(self) -> None:
+        """Take the lease when it is free and renew it, until cancelled. Raises BusError."""
+        while True:
+            before = self.held
+            await self.step()
+            if self.held is not before:
+                self._log.info("works" if self.held else "does not work", epoch=self.epoch)
+            await self._clock.sleep(self._ttl_s / RENEWALS)
+
+    async def step(self) -> None:
+        """Look once, and take or renew when it is ours to do so. Raises BusError."""
+        expected = self._expected
+        if expected is None:
+            try:
+                found = await self._bus.last(Stream.STATE, self._address.subject)
+            except TimeoutError:
+                return
+            if found is not None and not self._may_take(found):
+                return
+            expected = found.sequence if found is not None else 0
+        asked_at = self._clock.monotonic()
+        match await self._bus.write(self._write(self._run, expected, self._ttl_s), {}):
+            case WriteAccepted(sequence=sequence):
+                self._expected = self.epoch = sequence
+                self._until = asked_at + HELD_PART * self._ttl_s
+            case WriteRefused():
+                self._expected = None
+                self._until = float("-inf")
+            case WriteUnknown():
+                self._expected = None  # what we held, we hold until it ends; whether it was renewed, a read will tell
+
+    async def release(self) -> None:
+        """Let another take it at once instead of after the TTL. Raises BusError."""
+        self._until = float("-inf")
+        if self._expected is not None:
+            await self._bus.write(self._write(_NOBODY, self._expected, 1), {})
+            self._expected = None
+
+    def _may_take(self, found: Entry) -> bool:
+        return isinstance(found.message, LeaseHeld) and found.message.owner in {self._run, _NOBODY}
+
+    def _write(self, owner: RunId, expected: int, ttl_s: int) -> Write:
+        self._number += 1
+        return Write(
+            operation=OperationId(f"{self._run}-lease-{self._number}"),
+            attempt=1,
+            stream=Stream.STATE,
+            subject=self._address.subject,
+            guard=self._address.guard,
+            expected=expected,
+            message=LeaseHeld(role=self._role, owner=owner),
+            request="",
+            ttl_s=ttl_s,
+        )

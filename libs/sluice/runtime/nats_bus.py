@@ -1,0 +1,194 @@
+"""
+The bus over NATS JetStream: `sluice.runtime.bus.Bus` as it runs in production.
+
+It guards, publishes, reads and reports; it never retries a write (that is the outbox's, with the same guard) and never
+takes a guard from the server.
+"""
+
+import asyncio
+import random
+from collections import OrderedDict
+from collections.abc import AsyncIterator
+from contextlib import aclosing
+from datetime import UTC, datetime
+
+from nats.aio.msg import Msg
+
+from sluice.contracts.codec import MessageTooLargeError
+from sluice.contracts.exchange import Entry, Stream, Write, WriteAccepted, WriteRefused, WriteUnknown
+from sluice.contracts.ids import Incarnation, NodeName
+from sluice.runtime import logs, nats_declare
+from sluice.runtime.bus import Answer, BusError, Reading
+from sluice.runtime.nats_connection import Connection, Credentials
+from sluice.runtime.nats_consumers import LedgerConsumer, StreamConsumer
+from sluice.runtime.nats_reader import Consumer, Reader
+from sluice.runtime.nats_recorder import Recorder
+from sluice.runtime.nats_wire import (
+    EXPECTED,
+    EXPECTED_SUBJECT,
+    OTHER_IN_FLIGHT,
+    SEQUENCE,
+    SUBJECT,
+    TTL,
+    WRONG_LAST_SEQUENCE,
+    ApiError,
+    Read,
+    answer_of,
+    envelope_bytes,
+    read_stored,
+    status_of,
+)
+from sluice.runtime.telemetry import TraceBook
+
+REFRESH_S = 300.0
+"""A reading is begun anew after about this long, although nothing seems wrong."""
+PAUSE_FIRST_S = 0.05
+PAUSE_MAX_S = 2.0
+"""Pauses before a write is reported unknown, growing with its attempts: the outbox writes again at once."""
+SET_ASIDE_MAX = 1_000
+"""Undecodable messages that are remembered as logged."""
+
+
+class NatsBus:
+    """Last-value streams with guarded writes, on NATS JetStream."""
+
+    def __init__(self, connection: Connection, traces: TraceBook | None, refresh_s: float) -> None:
+        """Use `connect`."""
+        self._connection = connection
+        self._traces = traces
+        self._refresh_s = refresh_s
+        self._readers: dict[Reader, None] = {}
+        self._recorder = Recorder(connection)
+        self._set_aside: OrderedDict[tuple[str, int], None] = OrderedDict()
+        self._log = logs.get("bus", bus=connection.name)
+
+    @classmethod
+    async def connect(
+        cls,
+        url: str,
+        *,
+        name: str,
+        traces: TraceBook | None = None,
+        credentials: Credentials | None = None,
+        refresh_s: float = REFRESH_S,
+    ) -> "NatsBus":
+        """
+        Connect to any of the comma-separated servers in `url`; waits while none answers.
+
+        `traces` is told the trace context of what is read. Raises BusError for wrong credentials or an old server.
+        """
+        connection = await Connection.open(url, name=name, credentials=credentials)
+        return cls(connection, traces, refresh_s)
+
+    # -- writing --------------------------------------------------------------------------------------------------
+
+    async def write(self, write: Write, headers: dict[str, str]) -> Answer:
+        """
+        Publish once, guarded. What got no answer is unknown, after a pause that grows with the write's attempts.
+
+        Raises BusError when the server denies the subject, or refuses the message for what no waiting mends.
+        """
+        try:
+            data = envelope_bytes(write, datetime.now(UTC).isoformat(timespec="milliseconds"))
+        except MessageTooLargeError as error:
+            raise BusError(f"{write.subject}: {error}") from error
+        guarded = {**headers, EXPECTED: str(write.expected), EXPECTED_SUBJECT: write.guard}
+        if write.ttl_s is not None:
+            guarded[TTL] = f"{write.ttl_s}s"
+        try:
+            sequence = answer_of(write.subject, await self._connection.request(write.subject, data, headers=guarded))
+        except TimeoutError as error:
+            self._log.info("write without an answer", subject=write.subject, attempt=write.attempt, why=str(error))
+            self._recorder.unsettled(write, data, headers)
+            return await self._unknown(write)
+        except ApiError as error:
+            if error.err_code == WRONG_LAST_SEQUENCE:
+                return WriteRefused(write.operation, error.wrong_last_sequence)
+            if error.err_code == OTHER_IN_FLIGHT:
+                self._recorder.unsettled(write, data, headers)
+                return await self._unknown(write)
+            self._log.error("the server cannot take a write", subject=write.subject, why=str(error))
+            if error.code < 500:
+                raise BusError(str(error)) from error
+            return await self._unknown(write)
+        await self._recorder.landed(write, sequence, data, headers)
+        return WriteAccepted(write.operation, sequence)
+
+    async def _unknown(self, write: Write) -> WriteUnknown:
+        pause_s = min(PAUSE_MAX_S, PAUSE_FIRST_S * 2 ** min(write.attempt - 1, 10))
+        await self._connection.up_within(PAUSE_MAX_S)
+        await asyncio.sleep(pause_s * random.uniform(0.5, 1.0))
+        return WriteUnknown(write.operation)
+
+    # -- reading --------------------------------------------------------------------------------------------------
+
+    def read(self, stream: Stream, filters: tuple[str, ...] = ()) -> AsyncIterator[list[Reading]]:
+        """All last values under `filters`, then the live tail. HISTORY is read from its first word on."""
+        return self._read(StreamConsumer(self._connection, stream, filters))
+
+    def read_ledger(self, node: NodeName) -> AsyncIterator[list[Reading]]:
+        """
+        A node's ledger by its agent's durable, which says the incarnation (agents may not ask about streams).
+
+        It is the empty string when somebody else than `ensure_agent` made the durable.
+        """
+        return self._read(LedgerConsumer(self._connection, node))
+
+    async def _read(self, consumer: Consumer) -> AsyncIterator[list[Reading]]:
+        reader = Reader(self._connection, consumer, self._take, refresh_s=self._refresh_s)
+        self._readers[reader] = None
+        try:
+            async with aclosing(reader.batches()) as batches:
+                async for batch in batches:
+                    yield batch
+        finally:
+            del self._readers[reader]
+
+    def read_again(self, stream: Stream) -> None:
+        """Start every reader of `stream` in this process anew."""
+        for reader in self._readers:
+            if reader.stream is stream:
+                reader.restart("asked to")
+
+    async def last(self, stream: Stream, subject: str) -> Entry | None:
+        """The last value of one subject, or None. Raises TimeoutError when nobody answers."""
+        answer = await self._connection.request(f"$JS.API.DIRECT.GET.{stream}.{subject}")
+        status = status_of(answer)
+        if status == "404":
+            return None
+        headers = answer.headers or {}
+        if status or SEQUENCE not in headers:
+            raise TimeoutError(f"no value of {subject}: {status}")
+        return self._take(headers[SUBJECT], int(headers[SEQUENCE]), answer).entry
+
+    def _take(self, subject: str, sequence: int, message: Msg) -> Read:
+        read = read_stored(subject, sequence, message.data)
+        if read.why and (subject, sequence) not in self._set_aside:
+            self._set_aside[subject, sequence] = None
+            if len(self._set_aside) > SET_ASIDE_MAX:
+                self._set_aside.popitem(last=False)
+            self._log.error("set aside: no message of ours", subject=subject, sequence=sequence, why=read.why)
+        if self._traces is not None:
+            self._traces.remember(read.request, message.headers)
+        if read.entry is not None:
+            self._recorder.seen(read.entry)
+        return read
+
+    # -- declaring ------------------------------------------------------------------------------------------------
+
+    async def incarnation(self, stream: Stream) -> Incarnation:
+        """Which life of the broker's data this is. Raises TimeoutError when there is no such stream."""
+        return await nats_declare.incarnation(self._connection, stream)
+
+    async def ensure_streams(self) -> None:
+        """Declare the streams where they are missing. Raises BusError where one exists with other settings."""
+        await nats_declare.ensure_streams(self._connection)
+
+    async def ensure_agent(self, node: NodeName) -> None:
+        """Declare the durable of a node's agent where it is missing. Raises BusError where it differs."""
+        await nats_declare.ensure_agent(self._connection, node)
+
+    async def close(self) -> None:
+        """Send what was written and disconnect, within a bounded time."""
+        self._recorder.close()
+        await self._connection.close()

@@ -1,0 +1,290 @@
+"""
+One connection to NATS that either works, waits for the server to come back, or fails for good with a BusError.
+
+It must not buffer: what cannot be sent now is reported now, so that nobody is told "unknown" about a word that the
+client would still send minutes later. Settings and limits were tried on nats-server 2.15 with nats-py 2.16.
+"""
+
+import asyncio
+import contextlib
+import json
+import re
+import ssl
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
+from typing import Any
+
+from nats.aio.client import Client
+from nats.aio.msg import Msg
+from nats.aio.subscription import Subscription
+from nats.errors import AuthorizationError, ConnectionClosedError, Error
+
+from sluice.contracts.rights import inbox_prefix
+from sluice.runtime import logs
+from sluice.runtime.bus import BusError
+from sluice.runtime.nats_wire import NO_ANSWER, ApiError
+
+SERVER_FLOOR = (2, 15, 0)
+"""
+The oldest server: CONSUMER.RESET and asynchronous persistence were tried on it, and it holds the fixes of every NATS
+security advisory known when this was written (the latest two of them in 2.14).
+"""
+REQUEST_TIMEOUT_S = 5.0
+ASK_TIMEOUT_S = 2.0
+"""For JetStream's API, which answers at once or has no leader at the moment."""
+PING_S = 1
+PINGS_MAX = 2
+"""A frozen server is noticed after about 3 s; the client's default would take minutes."""
+RECONNECT_WAIT_S = 0.25
+CLOSE_TIMEOUT_S = 2.0
+
+_NOT_AUTHORIZED = re.compile(r"authorization violation", re.IGNORECASE)
+_VIOLATION = re.compile(r"permissions violation", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True)
+class Credentials:
+    """Who we are on the bus, and how the connection is protected."""
+
+    user: str = ""
+    password: str = ""
+    tls: ssl.SSLContext | None = None
+
+
+class Connection:
+    """A connection that outlives its server. `changed` callbacks are called after a reconnect and when it fails."""
+
+    def __init__(self, name: str) -> None:
+        """Use `open`."""
+        self.name = name
+        self._client = Client()
+        self._fatal: BusError | None = None
+        self._closing = False
+        self._deadlines: dict[asyncio.Timeout, None] = {}
+        self._changed: dict[Callable[[], None], None] = {}
+        self._up = asyncio.Event()
+        self._failed = asyncio.Event()
+        self._log = logs.get("bus", bus=name)
+
+    @classmethod
+    async def open(cls, url: str, *, name: str, credentials: Credentials | None = None) -> "Connection":
+        """
+        Connect to any of the comma-separated servers in `url`; waits while none answers.
+
+        Raises BusError for wrong credentials, a server below SERVER_FLOOR or one without JetStream.
+        """
+        connection = cls(name)
+        try:
+            await connection._connect(url, credentials or Credentials())
+        except BaseException:
+            await connection.close()
+            raise
+        return connection
+
+    async def _connect(self, url: str, who: Credentials) -> None:
+        connecting = asyncio.ensure_future(
+            self._client.connect(
+                [server.strip() for server in url.split(",")],
+                name=self.name,
+                error_cb=self._on_error,
+                disconnected_cb=self._on_disconnected,
+                reconnected_cb=self._on_reconnected,
+                closed_cb=self._on_closed,
+                max_reconnect_attempts=-1,
+                reconnect_time_wait=RECONNECT_WAIT_S,  # type: ignore[arg-type]  # any number of seconds
+                connect_timeout=2,
+                ping_interval=PING_S,
+                max_outstanding_pings=PINGS_MAX,
+                pending_size=0,
+                inbox_prefix=inbox_prefix(re.sub(r"[^A-Za-z0-9._-]", "-", who.user or self.name)),
+                user=who.user or None,
+                password=who.password or None,
+                tls=who.tls,
+            )
+        )
+        failing = asyncio.ensure_future(self._failed.wait())
+        try:
+            await asyncio.wait((connecting, failing), return_when=asyncio.FIRST_COMPLETED)
+            self.check()
+            await connecting
+        except Error as error:
+            raise BusError(f"cannot connect to {url}: {error}") from error
+        finally:
+            for task in (connecting, failing):
+                task.cancel()
+            await asyncio.wait((connecting, failing))
+        self._check_server()
+        self.check()
+        self._up.set()
+
+    # -- asking ---------------------------------------------------------------------------------------------------
+
+    def check(self) -> None:
+        """Raise the BusError that ended this connection, if one did."""
+        if self._fatal is not None:
+            raise self._fatal
+
+    async def request(
+        self,
+        subject: str,
+        data: bytes = b"",
+        *,
+        headers: dict[str, str] | None = None,
+        timeout_s: float = REQUEST_TIMEOUT_S,
+    ) -> Msg:
+        """
+        One request and its answer.
+
+        Raises TimeoutError when nobody answered or nothing could be sent, at once when the connection is lost;
+        BusError when the server denies it.
+        """
+        self.check()
+        try:
+            async with self._deadline(timeout_s):
+                return await self._client.request(subject, data, timeout=timeout_s * 2, headers=headers)
+        except (*NO_ANSWER, TimeoutError, ConnectionClosedError) as error:
+            self.check()
+            raise TimeoutError(f"no answer to {subject}") from error
+
+    async def ask(self, verb: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
+        """
+        One request to JetStream's API, `$JS.API.<verb>`.
+
+        Raises ApiError (the server said no), TimeoutError and BusError as `request` does.
+        """
+        data = json.dumps(body).encode() if body is not None else b""
+        answer = await self.request(f"$JS.API.{verb}", data, timeout_s=ASK_TIMEOUT_S)
+        if not answer.data:
+            raise TimeoutError(f"no answer to {verb}")
+        said: dict[str, Any] = json.loads(answer.data)
+        if "error" in said:
+            raise ApiError(verb, said["error"])
+        return said
+
+    async def publish(
+        self, subject: str, data: bytes, *, reply: str = "", headers: dict[str, str] | None = None
+    ) -> None:
+        """Send without an answer. Raises TimeoutError when nothing can be sent, BusError when the connection ended."""
+        self.check()
+        try:
+            await self._client.publish(subject, data, reply=reply, headers=headers)
+        except (*NO_ANSWER, ConnectionClosedError) as error:
+            self.check()
+            raise TimeoutError(f"cannot send to {subject}") from error
+
+    async def subscribe(self, subject: str, heard: Callable[[Msg], None], *, messages_max: int) -> Subscription:
+        """Call `heard` for each message. Over `messages_max` unheard ones are dropped (and seen as a gap)."""
+        self.check()
+
+        async def hear(message: Msg) -> None:
+            heard(message)
+
+        try:
+            return await self._client.subscribe(
+                subject, cb=hear, pending_msgs_limit=messages_max, pending_bytes_limit=0
+            )
+        except (*NO_ANSWER, ConnectionClosedError) as error:
+            self.check()
+            raise TimeoutError(f"cannot subscribe to {subject}") from error
+
+    def new_inbox(self) -> str:
+        """A subject of our own to be answered at."""
+        return self._client.new_inbox()
+
+    # -- knowing --------------------------------------------------------------------------------------------------
+
+    @property
+    def clustered(self) -> bool:
+        """Whether the server is one of a cluster."""
+        return bool(self._client._server_info.get("cluster"))  # noqa: SLF001 - INFO has no public accessor
+
+    async def up_within(self, limit_s: float) -> None:
+        """Wait until connected, at most `limit_s`."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(limit_s):
+                await self._up.wait()
+
+    def on_change(self, call: Callable[[], None]) -> None:
+        """Have `call` called after each reconnect and when the connection fails, until `off_change`."""
+        self._changed[call] = None
+
+    def off_change(self, call: Callable[[], None]) -> None:
+        """Stop calling."""
+        self._changed.pop(call, None)
+
+    async def close(self) -> None:
+        """Send what was written and disconnect, within CLOSE_TIMEOUT_S."""
+        self._closing = True
+        self._fatal = self._fatal or BusError(f"the connection of {self.name} is closed")
+        self._give_up_waiting()
+        self._tell()
+        with contextlib.suppress(TimeoutError, Error, OSError):
+            async with asyncio.timeout(CLOSE_TIMEOUT_S):
+                if self._client.is_connected:
+                    await self._client.flush()
+                await self._client.close()
+
+    # -- inside ---------------------------------------------------------------------------------------------------
+
+    @contextlib.asynccontextmanager
+    async def _deadline(self, timeout_s: float) -> AsyncIterator[None]:
+        """A timeout that is over at once when the connection is lost."""
+        async with asyncio.timeout(timeout_s) as deadline:
+            self._deadlines[deadline] = None
+            try:
+                yield
+            finally:
+                del self._deadlines[deadline]
+
+    def _give_up_waiting(self) -> None:
+        now = asyncio.get_running_loop().time()
+        for deadline in self._deadlines:
+            if not deadline.expired():
+                deadline.reschedule(now)
+
+    def _fail(self, why: str) -> None:
+        if self._fatal is None:
+            self._fatal = BusError(why)
+            self._log.error("the bus has failed for good", why=why)
+        self._failed.set()
+        self._give_up_waiting()
+        self._tell()
+
+    def _tell(self) -> None:
+        for call in list(self._changed):
+            call()
+
+    def _check_server(self) -> None:
+        version = self._client.connected_server_version
+        found = (version.major, version.minor, version.patch)
+        if found < SERVER_FLOOR:
+            floor = ".".join(map(str, SERVER_FLOOR))
+            self._fail(f"nats-server {'.'.join(map(str, found))} is too old: {floor} or newer is needed")
+        elif not self._client._server_info.get("jetstream"):  # noqa: SLF001 - INFO has no public accessor
+            self._fail("nats-server runs without JetStream")
+
+    async def _on_error(self, error: Exception) -> None:
+        if self._closing:
+            return
+        if _VIOLATION.search(str(error)):
+            self._fail(f"{self.name}: {error}")
+        elif isinstance(error, AuthorizationError) or _NOT_AUTHORIZED.search(str(error)):
+            self._fail(f"{self.name}: the server does not accept these credentials")
+        else:
+            self._log.debug("connection trouble", error=repr(error))
+
+    async def _on_disconnected(self) -> None:
+        self._up.clear()
+        if not self._closing:
+            self._log.warning("disconnected")
+            self._give_up_waiting()
+
+    async def _on_reconnected(self) -> None:
+        self._log.info("connected again")
+        self._check_server()
+        self._up.set()
+        self._tell()
+
+    async def _on_closed(self) -> None:
+        if not self._closing:
+            self._fail(f"{self.name}: the client closed the connection")

@@ -1,0 +1,123 @@
+"""
+Declares the streams and the agents' durables where they are missing.
+
+It never changes and never deletes: what exists in another shape is an error that says what differs, for sequences and
+the promise of every guard hang on these settings.
+"""
+
+import time
+from typing import Any
+
+from sluice.contracts.exchange import Stream
+from sluice.contracts.ids import Incarnation, NodeName
+from sluice.contracts.streams import INCARNATION_KEY, STREAMS, StreamDeclaration, consumer_config, consumer_of
+from sluice.runtime import logs
+from sluice.runtime.bus import BusError
+from sluice.runtime.nats_connection import Connection
+from sluice.runtime.nats_wire import (
+    CONSUMER_EXISTS,
+    CONSUMER_NOT_FOUND,
+    STREAM_IN_USE,
+    STREAM_NOT_FOUND,
+    ApiError,
+)
+
+CLUSTER_REPLICAS = 3
+_NOT_YET = frozenset({10005, 10008, 10023, 10074})
+"""JetStream's codes for a cluster that has no leader or not enough servers at the moment."""
+
+_log = logs.get("streams")
+
+
+async def ensure_streams(connection: Connection) -> None:
+    """
+    Make each stream that is missing.
+
+    Raises BusError where one exists with other settings, TimeoutError while the cluster is not ready for it.
+    """
+    replicas = CLUSTER_REPLICAS if connection.clustered else 1
+    for declaration in STREAMS:
+        await _ensure_stream(connection, declaration, replicas)
+
+
+async def _ensure_stream(connection: Connection, declaration: StreamDeclaration, replicas: int) -> None:
+    wanted = declaration.config(first_sequence=time.time_ns() // 1_000_000, replicas=replicas)
+    found = await _find(connection, f"STREAM.INFO.{declaration.stream}", STREAM_NOT_FOUND)
+    if found is None:
+        try:
+            await connection.ask(f"STREAM.CREATE.{declaration.stream}", wanted)
+        except ApiError as error:
+            if error.err_code != STREAM_IN_USE:
+                raise _not_made(error) from error
+            found = await _find(connection, f"STREAM.INFO.{declaration.stream}", STREAM_NOT_FOUND)  # another was first
+        else:
+            _log.info("stream made", stream=declaration.stream.value, first_sequence=wanted["first_seq"])
+    if found is not None:
+        _compare(f"stream {declaration.stream}", wanted, found["config"], but=("first_seq",))
+
+
+async def ensure_agent(connection: Connection, node: NodeName) -> None:
+    """
+    Make the durable of a node's agent if it is missing.
+
+    Raises BusError where it exists with other settings, TimeoutError while there is no BOOK to make it on.
+    """
+    wanted = consumer_config(node, await incarnation(connection, Stream.BOOK))
+    verb = f"CONSUMER.CREATE.{Stream.BOOK}.{consumer_of(node)}.{wanted['filter_subject']}"
+    try:
+        await connection.ask(verb, {"stream_name": Stream.BOOK.value, "action": "create", "config": wanted})
+    except ApiError as error:
+        if error.err_code == STREAM_NOT_FOUND:
+            raise TimeoutError("there is no BOOK yet") from error
+        if error.err_code != CONSUMER_EXISTS:
+            raise _not_made(error) from error
+    else:
+        return
+    found = await _find(connection, f"CONSUMER.INFO.{Stream.BOOK}.{consumer_of(node)}", CONSUMER_NOT_FOUND)
+    if found is not None:
+        _compare(f"durable {consumer_of(node)}", wanted, found["config"])
+
+
+async def incarnation(connection: Connection, stream: Stream) -> Incarnation:
+    """The first sequence that a stream was made with. Raises TimeoutError when there is no such stream."""
+    found = await _find(connection, f"STREAM.INFO.{stream}", STREAM_NOT_FOUND)
+    if found is None:
+        raise TimeoutError(f"there is no {stream}")
+    return Incarnation(str(found["config"].get("first_seq", 0)))
+
+
+def incarnation_of_durable(info: dict[str, Any]) -> Incarnation:
+    """What `ensure_agent` wrote into a durable for its agent; empty for a durable that was made by other means."""
+    return Incarnation((info["config"].get("metadata") or {}).get(INCARNATION_KEY, ""))
+
+
+async def _find(connection: Connection, verb: str, missing: int) -> dict[str, Any] | None:
+    try:
+        return await connection.ask(verb)
+    except ApiError as error:
+        if error.err_code == missing:
+            return None
+        raise _not_made(error) from error
+
+
+def _not_made(error: ApiError) -> Exception:
+    if error.code >= 500 or error.err_code in _NOT_YET:
+        return TimeoutError(str(error))
+    return BusError(str(error))
+
+
+def _compare(what: str, wanted: dict[str, Any], found: dict[str, Any], but: tuple[str, ...] = ()) -> None:
+    differing = [
+        f"{key} is {found.get(key)!r} instead of {value!r}"
+        for key, value in wanted.items()
+        if key not in but and not _same(value, found.get(key))
+    ]
+    if differing:
+        raise BusError(f"the {what} exists with other settings: {'; '.join(differing)}")
+
+
+def _same(wanted: Any, found: Any) -> bool:
+    """Servers add to metadata, and leave out what is at its default."""
+    if isinstance(wanted, dict):
+        return isinstance(found, dict) and all(_same(value, found.get(key)) for key, value in wanted.items())
+    return bool(wanted == found) or (not wanted and not found)

@@ -1,0 +1,122 @@
+"""
+Reads HISTORY: what was, message by message, for people. Nothing may be decided from it (PROTOCOL §1).
+
+An ephemeral pull consumer in memory, without acknowledgements, over the republished subjects (`hist.sluice.>`).
+"""
+
+import contextlib
+import secrets
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+
+import nats
+from nats.errors import Error as NatsError
+from nats.js.api import AckPolicy, ConsumerConfig, DeliverPolicy
+from nats.js.client import JetStreamContext
+from nats.js.errors import NotFoundError
+
+from sluice.contracts.codec import Undecodable, decode
+from sluice.contracts.messages import Envelope
+from sluice.contracts.rights import inbox_prefix
+from sluice.contracts.subjects import HISTORY_PREFIX
+from sluice.runtime.bus import BusError
+
+STREAM = "HISTORY"
+EVERYTHING = (f"{HISTORY_PREFIX}sluice.>",)
+BATCH = 1000
+WAIT_S = 1.0
+"""How long one request for more waits on the server."""
+FORGET_AFTER_S = 30.0
+"""The server drops a consumer that nobody asks for so long."""
+
+
+@dataclass(frozen=True, slots=True)
+class Recorded:
+    """One message of the history, in the order it was stored."""
+
+    subject: str
+    sequence: int
+    envelope: Envelope | Undecodable
+
+
+class NatsHistory:
+    """A connection for reading the history. Make it with `open_history`."""
+
+    def __init__(self, stream: JetStreamContext) -> None:
+        """Use an open connection."""
+        self._stream = stream
+
+    async def read(
+        self, *, filters: tuple[str, ...] = EVERYTHING, since_s: float | None = None, follow: bool = False
+    ) -> AsyncIterator[list[Recorded]]:
+        """
+        What was said under `filters` in the last `since_s` seconds (None: all that is kept), in batches.
+
+        Ends with the present, or never when `follow` is set. Raises BusError when there is no history or the server
+        goes away.
+        """
+        config = ConsumerConfig(
+            name=f"history-{secrets.token_hex(8)}",  # the right to create covers named consumers only
+            filter_subjects=list(filters),
+            ack_policy=AckPolicy.NONE,
+            mem_storage=True,
+            inactive_threshold=FORGET_AFTER_S,
+            deliver_policy=DeliverPolicy.ALL,
+        )
+        if since_s is not None:
+            config.deliver_policy = DeliverPolicy.BY_START_TIME
+            begin = datetime.now(UTC) - timedelta(seconds=since_s)
+            config.opt_start_time = begin.isoformat()  # type: ignore[assignment] # the server wants RFC 3339
+        try:
+            async for batch in self._batches(config, follow=follow):
+                yield batch
+        except NotFoundError as error:
+            raise BusError("there is no HISTORY stream; `sluice streams ensure` makes it") from error
+        except (NatsError, TimeoutError) as error:
+            raise BusError(f"the NATS server went away: {error or type(error).__name__}") from error
+
+    async def _batches(self, config: ConsumerConfig, *, follow: bool) -> AsyncIterator[list[Recorded]]:
+        made = await self._stream.add_consumer(STREAM, config)
+        pending = made.num_pending or 0
+        subscription = await self._stream.pull_subscribe_bind(consumer=made.name, stream=STREAM)
+        try:
+            while follow or pending:
+                try:
+                    messages = await subscription.fetch(BATCH, timeout=WAIT_S)
+                except TimeoutError:
+                    continue  # nothing was said for a while
+                pending = messages[-1].metadata.num_pending
+                yield [
+                    Recorded(message.subject, message.metadata.sequence.stream, decode(message.data))
+                    for message in messages
+                ]
+        finally:
+            with contextlib.suppress(NatsError):
+                await subscription.unsubscribe()
+
+
+@asynccontextmanager
+async def open_history(url: str, *, name: str, timeout_s: float = 5.0) -> AsyncIterator[NatsHistory]:
+    """Connect, and disconnect in the end. Raises BusError when nobody answers at `url`."""
+    try:
+        connection = await nats.connect(
+            url,
+            name=name,
+            connect_timeout=timeout_s,
+            inbox_prefix=inbox_prefix(name),
+            allow_reconnect=False,
+            max_reconnect_attempts=1,  # counts for the first connection too; 0 would be for ever
+            error_cb=_nothing,
+        )
+    except (OSError, TimeoutError, NatsError) as error:
+        raise BusError(f"no NATS server answers at {url}: {error or type(error).__name__}") from error
+    try:
+        yield NatsHistory(connection.jetstream(timeout=timeout_s))
+    finally:
+        await connection.close()
+
+
+async def _nothing(_: Exception) -> None:
+    """Errors of the connection come up where the history is read; the client's default logs tracebacks besides."""

@@ -1,0 +1,144 @@
+"""
+The life of one service process: logging, traces, signals, an orderly end within a bounded time, an exit code.
+
+It knows no service. What a service is made of is put together in its `__main__`:
+
+    async def main(service: Service[AllocatorSettings]) -> None: ...
+
+    def entry() -> int:
+        return run(main, lambda: load(AllocatorSettings, service="allocator", ...), "allocator")
+"""
+
+import asyncio
+import os
+import secrets
+import signal
+import sys
+import threading
+from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+from sluice.contracts.ids import RunId
+from sluice.runtime import logs, telemetry
+from sluice.runtime.bus import BusError
+from sluice.runtime.clock import Clock, SystemClock
+from sluice.runtime.errors import ServiceError
+from sluice.runtime.settings import CommonSettings, SettingsError
+from sluice.runtime.telemetry import TraceBook
+
+DRAIN_S = 5.0
+"""How long a service may take to end after the first signal."""
+
+S = TypeVar("S", bound=CommonSettings)
+
+
+KNOWN = (BusError, ServiceError)
+"""Errors that are told in their own sentence, without a traceback."""
+
+
+@dataclass(frozen=True, slots=True)
+class Service(Generic[S]):
+    """What a service's main function is given."""
+
+    name: str
+    run: RunId
+    settings: S
+    clock: Clock
+    traces: TraceBook
+
+
+def run(
+    main: Callable[[Service[S]], Awaitable[None]],
+    settings: S | Callable[[], S],
+    name: str,
+    *,
+    drain_s: float = DRAIN_S,
+) -> int:
+    """
+    Run `main` until it returns, fails, or SIGTERM or SIGINT comes. Returns the exit code: 0, or 1 after a failure.
+
+    `settings` may be a function that loads them, so that its SettingsError is told like any other. After a signal
+    `main` is cancelled and has `drain_s` to end; then, or at a second signal, the process ends at once (code 1).
+    """
+    try:
+        loaded = settings() if callable(settings) else settings
+    except SettingsError as error:
+        sys.stderr.write(f"sluice-{name}: {error}\n")
+        return 1
+    own_run = RunId(secrets.token_hex(5))
+    logs.configure(service=name, run=own_run, level=loaded.log_level, form=loaded.log_format)
+    traces = telemetry.connect(loaded.otlp_endpoint, service=name, run=own_run)
+    service = Service(name, own_run, loaded, SystemClock(), traces)
+    log = logs.get("service")
+    log.info("starting", pid=os.getpid())
+    watchdog = threading.Timer(drain_s, _end_now, (f"it did not stop within {drain_s:g} s",))
+    watchdog.daemon = True
+    try:
+        asyncio.run(_until_signal(main, service, watchdog))
+    except Exception as error:  # noqa: BLE001 - the last place that can say why a process ends
+        _tell(error)
+        return 1
+    finally:
+        traces.close()
+        if not _others_alive():
+            watchdog.cancel()
+    log.info("stopped")
+    return 0
+
+
+async def _until_signal(
+    main: Callable[[Service[S]], Awaitable[None]], service: Service[S], watchdog: threading.Timer
+) -> None:
+    loop = asyncio.get_running_loop()
+    log = logs.get("service")
+    stopping: asyncio.Future[None] = loop.create_future()
+
+    def stop(number: signal.Signals) -> None:
+        if stopping.done():
+            _end_now(f"{number.name} came again")
+        log.info("stopping", signal=number.name)
+        stopping.set_result(None)
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop, number)
+    task = asyncio.ensure_future(main(service))
+    await asyncio.wait((task, stopping), return_when=asyncio.FIRST_COMPLETED)
+    if not task.done():
+        watchdog.start()
+        task.cancel()
+        await asyncio.wait((task,))
+    if not task.cancelled():
+        task.result()
+
+
+def _others_alive() -> bool:
+    """Whether a thread is left that the interpreter would wait for, perhaps for ever: then the watchdog stays."""
+    return any(not thread.daemon and thread is not threading.main_thread() for thread in threading.enumerate())
+
+
+def _end_now(why: str) -> None:
+    logs.get("service").error("ended without finishing", why=why)
+    sys.stderr.flush()
+    os._exit(1)
+
+
+def _tell(error: Exception) -> None:
+    log = logs.get("service")
+    leaves = list(_leaves(error))
+    known = [leaf for leaf in leaves if isinstance(leaf, KNOWN)]
+    if known and len(known) == len(leaves):
+        for sentence in dict.fromkeys(str(leaf) for leaf in known):
+            log.error(sentence)
+        log.debug("where it came from", exc_info=error)
+        return
+    log.error("failed", error=repr(leaves[0]), exc_info=error)
+
+
+def _leaves(error: BaseException) -> Iterator[BaseException]:
+    """The single errors inside (groups of) groups."""
+    if isinstance(error, BaseExceptionGroup):
+        for inner in error.exceptions:
+            yield from _leaves(inner)
+    else:
+        yield error

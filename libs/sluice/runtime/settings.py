@@ -1,0 +1,201 @@
+"""
+Settings of a service: one TOML file and the environment, read once, into one frozen object.
+
+The environment wins over the file. A key that nobody knows, or a value of the wrong type, ends the start with a
+sentence that names it: a setting that is silently ignored is worse than none. No other module reads the environment.
+
+The file holds common fields at its top level and each service's own fields in a table of its name, so that one file
+can serve all services of a machine:
+
+    nats_url = "nats://127.0.0.1:4222"
+    [node-agent]
+    nodes = ["gpu-1.example.internal"]
+
+In the environment a common field is `SLUICE_<FIELD>`, a service's own `SLUICE_<SERVICE>_<FIELD>`. A service's own
+spelling of a common field (`SLUICE_NODE_AGENT_LOG_LEVEL`) holds for that service alone.
+"""
+
+import difflib
+import os
+import re
+import tomllib
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, Literal, TypeVar, get_args, get_origin
+
+import msgspec
+
+from sluice.runtime.errors import ServiceError
+
+SERVICES = ("pod-watcher", "allocator", "node-agent", "inventory", "console")
+PREFIX = "SLUICE_"
+CONFIG = "SLUICE_CONFIG"
+"""Names the settings file when the caller gives none."""
+
+# Kubernetes puts an address of every Service of the namespace into each container's environment, in the form of its
+# name: a Service `sluice-inventory` would otherwise be an unknown setting of the inventory
+# (https://kubernetes.io/docs/concepts/services-networking/service/#environment-variables).
+_SERVICE_LINK = re.compile(r".+_(SERVICE_HOST|SERVICE_PORT(_[A-Z0-9_]+)?|PORT_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)")
+_SERVICE_LINK_VALUE = re.compile(r"(tcp|udp|sctp)://[^/]+:\d+")
+
+
+class SettingsError(ServiceError):
+    """A setting that is unknown, missing or wrong. The text is one sentence for the person who starts the service."""
+
+
+class CommonSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """What every service may be told. A service's own settings extend this."""
+
+    nats_url: str = "nats://127.0.0.1:4222"
+    data_dir: Path = Path("/var/lib/sluice")
+    """Where a service keeps what must survive it."""
+    log_level: Literal["debug", "info", "warning", "error"] = "info"
+    log_format: Literal["auto", "json", "text"] = "auto"
+    """`auto` is text when stderr is a terminal, JSON otherwise."""
+    otlp_endpoint: str = ""
+    """OTLP/HTTP base URL for traces; empty sends none."""
+
+
+S = TypeVar("S", bound=CommonSettings)
+
+
+def load(cls: type[S], *, service: str, config: Path | str | None = None, environ: Mapping[str, str] = os.environ) -> S:
+    """
+    The settings of `service`, from `config` (or the file that SLUICE_CONFIG names) and `environ`.
+
+    Raises SettingsError.
+    """
+    if service not in SERVICES:
+        raise SettingsError(f"{service!r} is no service of Sluice ({', '.join(SERVICES)})")
+    fields = {field.name: field for field in msgspec.structs.fields(cls)}
+    common = {name for name in fields if name in CommonSettings.__struct_fields__}
+    path = config if config is not None else environ.get(CONFIG) or None
+    values = {} if path is None else _from_file(Path(path), service, fields, common)
+    values |= _from_environ(environ, service, fields, common)
+    for name, field in fields.items():
+        if name not in values and field.required:
+            raise SettingsError(f"{_variable(service, name, common)} is not set, and has no default")
+    try:
+        return cls(**values)
+    except (ValueError, TypeError) as error:  # a rule over several fields, checked by the class itself
+        raise SettingsError(f"settings of {service}: {error}") from error
+
+
+# -- the file -----------------------------------------------------------------------------------------------------
+
+
+def _from_file(
+    path: Path, service: str, fields: Mapping[str, msgspec.structs.FieldInfo], common: set[str]
+) -> dict[str, Any]:
+    try:
+        document = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise SettingsError(f"the settings file {path} cannot be read: {error.strerror or error}") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise SettingsError(f"the settings file {path} is not TOML: {error}") from error
+    values: dict[str, Any] = {}
+    for key, raw in document.items():
+        if key in common:
+            values[key] = _convert(fields[key], raw, where=f"{path}: {key}", strict=True)
+        elif key in SERVICES and isinstance(raw, dict):
+            if key == service:
+                values |= _from_table(raw, f"{path}: [{service}]", fields, common)
+        elif key in fields:
+            raise SettingsError(f"{path}: {key} belongs into the table [{service}]")
+        else:
+            raise SettingsError(f"{path}: there is no setting {key}{_nearest(key, [*sorted(common), *SERVICES])}")
+    return values
+
+
+def _from_table(
+    table: Mapping[str, Any], where: str, fields: Mapping[str, msgspec.structs.FieldInfo], common: set[str]
+) -> dict[str, Any]:
+    values: dict[str, Any] = {}
+    for key, raw in table.items():
+        if key in common:
+            raise SettingsError(f"{where} {key} belongs to the top of the file: it is common to all services")
+        if key not in fields:
+            raise SettingsError(f"{where} has no setting {key}{_nearest(key, sorted(set(fields) - common))}")
+        values[key] = _convert(fields[key], raw, where=f"{where} {key}", strict=True)
+    return values
+
+
+# -- the environment ----------------------------------------------------------------------------------------------
+
+
+def _from_environ(
+    environ: Mapping[str, str], service: str, fields: Mapping[str, msgspec.structs.FieldInfo], common: set[str]
+) -> dict[str, Any]:
+    shared: dict[str, Any] = {}
+    own: dict[str, Any] = {}
+    for variable in sorted(name for name in environ if name.startswith(PREFIX)):
+        raw = environ[variable]
+        if variable == CONFIG or _is_service_link(variable, raw):
+            continue
+        owner = _service_of(variable)
+        if owner is not None and owner != service:
+            continue
+        name = variable.removeprefix(PREFIX if owner is None else _prefix(owner)).lower()
+        known = common if owner is None else set(fields)
+        if name not in known:
+            choices = [_variable(service, field, common) for field in sorted(fields)]
+            raise SettingsError(f"{variable} is set, but there is no such setting{_nearest(variable, choices)}")
+        target = shared if owner is None else own
+        target[name] = _convert(fields[name], _split(fields[name].type, raw), where=variable, strict=False)
+    return shared | own
+
+
+def _prefix(service: str) -> str:
+    return f"{PREFIX}{service.replace('-', '_').upper()}_"
+
+
+def _service_of(variable: str) -> str | None:
+    return next((service for service in SERVICES if variable.startswith(_prefix(service))), None)
+
+
+def _variable(service: str, name: str, common: Iterable[str]) -> str:
+    return f"{PREFIX if name in common else _prefix(service)}{name.upper()}"
+
+
+def _is_service_link(variable: str, value: str) -> bool:
+    if _SERVICE_LINK.fullmatch(variable):
+        return True
+    return variable.endswith("_PORT") and _SERVICE_LINK_VALUE.fullmatch(value) is not None
+
+
+def _split(wanted: Any, raw: str) -> Any:
+    """A list in the environment is comma-separated; an empty variable is an empty list or an unset optional."""
+    for choice in _choices(wanted):
+        if get_origin(choice) in {list, tuple, frozenset, set} or choice in {list, tuple}:
+            return [part.strip() for part in raw.split(",") if part.strip()]
+    return None if raw == "" and type(None) in _choices(wanted) else raw
+
+
+def _choices(wanted: Any) -> tuple[Any, ...]:
+    """The members of a union; a plain type is its own only member. `Annotated[x, ...]` counts as x."""
+    bare = get_args(wanted)[0] if hasattr(wanted, "__metadata__") else wanted
+    members = get_args(bare)
+    is_union = type(None) in members or get_origin(bare) is type(int | str)
+    return tuple(choice for member in members for choice in _choices(member)) if is_union else (bare,)
+
+
+# -- both ---------------------------------------------------------------------------------------------------------
+
+
+def _convert(field: msgspec.structs.FieldInfo, raw: Any, *, where: str, strict: bool) -> Any:
+    try:
+        return msgspec.convert(raw, field.type, strict=strict, dec_hook=_decode)
+    except (msgspec.ValidationError, ValueError) as error:
+        shown = "" if re.search(r"secret|token|password|credential", field.name) else f" is {raw!r}"
+        raise SettingsError(f"{where}{shown}: {str(error).replace('`', '')}") from error
+
+
+def _decode(wanted: type, raw: Any) -> Any:
+    if wanted is Path and isinstance(raw, str):
+        return Path(raw)
+    raise ValueError(f"Expected {wanted.__name__}, got {type(raw).__name__}")
+
+
+def _nearest(name: str, choices: Iterable[str]) -> str:
+    found = difflib.get_close_matches(name, list(choices), n=1, cutoff=0.5)
+    return f" (did you mean {found[0]}?)" if found else ""

@@ -1,0 +1,65 @@
+"""
+Three kinds of broker, so that every promise of the bus is tested on all of them with the same words.
+
+`memory` is the model that other tests and the simulator stand on, `nats` one real server, `cluster` three.
+"""
+
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
+from pathlib import Path
+
+import pytest
+import pytest_asyncio
+from factories.buses import MemoryRig, NatsRig, Rig, SharedClusterRig, ensured
+
+from sluice.runtime.broker import Broker
+
+
+class Cluster:
+    """Three servers, started when the first test wants them."""
+
+    def __init__(self, directory: Path, stack: AsyncExitStack) -> None:
+        """Nothing is started yet."""
+        self._directory = directory
+        self._stack = stack
+        self._broker: Broker | None = None
+
+    async def started(self) -> Broker:
+        """The running servers."""
+        if self._broker is None:
+            self._broker = await self._stack.enter_async_context(Broker(self._directory, size=3))
+        return self._broker
+
+
+@pytest_asyncio.fixture(scope="session", loop_scope="session")
+async def cluster(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Cluster]:
+    """Three servers for the whole session."""
+    async with AsyncExitStack() as stack:
+        yield Cluster(tmp_path_factory.mktemp("cluster"), stack)
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def nats(tmp_path: Path) -> AsyncIterator[NatsRig]:
+    """One server of a test's own, with streams."""
+    async with Broker(tmp_path) as broker, AsyncExitStack() as stack:
+        rig = NatsRig(broker, stack)
+        await ensured(await rig.bus("administrator"))
+        yield rig
+
+
+@pytest_asyncio.fixture(loop_scope="session", params=["memory", "nats", "cluster"])
+async def rig(request: pytest.FixtureRequest, tmp_path: Path, cluster: Cluster) -> AsyncIterator[Rig]:
+    """Each kind of broker in turn, with empty streams."""
+    if request.param == "memory":
+        yield MemoryRig()
+    elif request.param == "nats":
+        async with Broker(tmp_path) as broker, AsyncExitStack() as stack:
+            one = NatsRig(broker, stack)
+            await ensured(await one.bus("administrator"))
+            yield one
+    else:
+        async with AsyncExitStack() as stack:
+            three = SharedClusterRig(await cluster.started(), stack)
+            await ensured(await three.bus("administrator"))
+            yield three
+            await three.wipe()

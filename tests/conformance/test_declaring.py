@@ -1,0 +1,99 @@
+"""What a service refuses to work with, said in words instead of failing later."""
+
+from pathlib import Path
+
+import pytest
+from factories.buses import NODE, MemoryRig, NatsRig, order, place, raw
+
+from sluice.contracts.exchange import Stream
+from sluice.contracts.streams import STREAMS, consumer_of
+from sluice.runtime import nats_connection
+from sluice.runtime.broker import Broker, BrokerError, Server, ServerPlan, free_ports
+from sluice.runtime.bus import BusError
+from sluice.runtime.nats_bus import NatsBus
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+
+async def test_a_stream_with_other_settings_is_not_used(nats: NatsRig) -> None:
+    """A stream that keeps more than last values would let an expired word bring back the one before it."""
+    bus = await nats.bus("administrator")
+    async with raw(nats.broker.url) as connection:
+        config = (await connection.ask("STREAM.INFO.BOOK"))["config"]
+        await connection.ask("STREAM.UPDATE.BOOK", {**config, "max_msgs_per_subject": 2})
+    with pytest.raises(BusError, match="max_msgs_per_subject is 2 instead of 1"):
+        await bus.ensure_streams()
+
+
+async def test_a_durable_with_other_settings_is_not_used(nats: NatsRig) -> None:
+    """One that filters another node would give an agent another's orders."""
+    bus = await nats.bus("administrator")
+    async with raw(nats.broker.url) as connection:
+        config = {"name": consumer_of(NODE), "durable_name": consumer_of(NODE), "ack_policy": "explicit"}
+        await connection.ask(
+            f"CONSUMER.CREATE.BOOK.{consumer_of(NODE)}", {"stream_name": "BOOK", "config": config, "action": "create"}
+        )
+    with pytest.raises(BusError, match="filter_subject"):
+        await bus.ensure_agent(NODE)
+
+
+async def test_streams_are_what_was_declared(nats: NatsRig) -> None:
+    """Last values, on disk, synced for BOOK, beginning at the time of making."""
+    async with raw(nats.broker.url) as connection:
+        for declaration in STREAMS:
+            config = (await connection.ask(f"STREAM.INFO.{declaration.stream}"))["config"]
+            assert config["storage"] == "file"
+            assert config["first_seq"] > 1_700_000_000_000
+            assert config.get("persist_mode", "default") == ("async" if declaration.rebuildable else "default")
+
+
+async def test_an_old_server_is_refused(nats: NatsRig, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With its version and the one that is needed."""
+    monkeypatch.setattr(nats_connection, "SERVER_FLOOR", (99, 0, 0))
+    with pytest.raises(BusError, match=r"too old: 99\.0\.0"):
+        await NatsBus.connect(nats.broker.url, name="allocator")
+
+
+async def test_a_server_that_cannot_start_says_why(tmp_path: Path) -> None:
+    """Its last words are in the error, at once instead of after a timeout."""
+    (tmp_path / "store").write_text("a file where a folder should be")
+    with pytest.raises(BrokerError, match="storage directory is not a directory"):
+        async with Broker(tmp_path):
+            pass
+
+
+async def test_a_denied_word_in_memory_is_as_fatal_as_on_nats() -> None:
+    """So that a test with the memory bus finds what production would refuse."""
+    bus = MemoryRig().broker.bus("allocator")
+    bus.denied = frozenset({place("a").subject})
+    with pytest.raises(BusError):
+        await bus.write(order(place("a"), 0), {})
+
+
+async def test_without_streams_nothing_is_known(tmp_path: Path) -> None:
+    """What needs a stream that is not there says so by TimeoutError: it may come."""
+    async with Broker(tmp_path) as broker:
+        bus = await NatsBus.connect(broker.url, name="allocator")
+        try:
+            for asked in (bus.incarnation(Stream.BOOK), bus.ensure_agent(NODE), bus.last(Stream.BOOK, "sluice.x.y")):
+                with pytest.raises(TimeoutError):
+                    await asked
+        finally:
+            await bus.close()
+
+
+async def test_a_broker_comes_back_on_its_port_with_what_it_had(tmp_path: Path) -> None:
+    """Stopped in order and started again in the same folder."""
+    port = free_ports(1)[0]
+    for _ in range(2):
+        async with Broker(tmp_path, port=port) as broker:
+            bus = await NatsBus.connect(broker.url, name="administrator")
+            await bus.ensure_streams()
+            found = await bus.incarnation(Stream.BOOK)
+            await bus.close()
+            assert broker.url.endswith(f":{port}")
+        (tmp_path / "seen").touch(exist_ok=True)
+        seen = (tmp_path / "seen").read_text()
+        assert seen in {"", found}
+        (tmp_path / "seen").write_text(found)
+    assert not Server(ServerPlan("x", tmp_path, port)).running

@@ -1,0 +1,97 @@
+"""The lease that picks who works: never two holders while the broker keeps its word, soon another when one is gone."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+from factories.buses import NatsRig, Rig, eventually
+
+from sluice.contracts.ids import RunId
+from sluice.runtime.clock import SystemClock
+from sluice.runtime.lease import Lease
+
+pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.xdist_group("cluster")]
+
+TTL_S = 1
+
+
+async def _candidates(rig: Rig, count: int) -> list[Lease]:
+    return [
+        Lease(await rig.bus(), SystemClock(), role="allocator", run=RunId(f"run{number}"), ttl_s=TTL_S)
+        for number in range(count)
+    ]
+
+
+@asynccontextmanager
+async def _watched(leases: list[Lease]) -> AsyncIterator[list[int]]:
+    """Look every few milliseconds how many hold the lease."""
+    counts: list[int] = []
+
+    async def look() -> None:
+        while True:
+            counts.append(sum(lease.held for lease in leases))
+            await asyncio.sleep(0.005)
+
+    task = asyncio.create_task(look())
+    try:
+        yield counts
+    finally:
+        task.cancel()
+        await asyncio.wait((task,))
+
+
+@asynccontextmanager
+async def _kept(lease: Lease) -> AsyncIterator[asyncio.Task[None]]:
+    task = asyncio.create_task(lease.keep())
+    try:
+        yield task
+    finally:
+        task.cancel()
+        await asyncio.wait((task,))
+
+
+async def test_one_of_several_candidates_works_and_another_follows_when_it_stops(rig: Rig) -> None:
+    """At no moment two; the epoch of the follower is higher."""
+    leases = await _candidates(rig, 3)
+    async with _watched(leases) as counts, contextlib.AsyncExitStack() as stack:
+        tasks = [await stack.enter_async_context(_kept(lease)) for lease in leases]
+        await eventually(lambda: _any_held(leases))
+        first = next(lease for lease in leases if lease.held)
+        tasks[leases.index(first)].cancel()
+        others = [lease for lease in leases if lease is not first]
+        await eventually(lambda: _any_held(others))
+        assert next(lease for lease in others if lease.held).epoch > first.epoch
+    assert max(counts) == 1
+
+
+async def test_a_clean_stop_hands_over_at_once(rig: Rig) -> None:
+    """A released lease can be taken without waiting for its TTL."""
+    one, two = await _candidates(rig, 2)
+    await one.step()
+    await two.step()
+    assert (one.held, two.held) == (True, False)
+    await one.release()
+    await two.step()
+    assert (one.held, two.held) == (False, True)
+
+
+async def test_a_holder_that_cannot_renew_stops_by_its_own_clock(nats: NatsRig) -> None:
+    """Before the broker gives the lease to another; and works again when the broker is back."""
+    leases = await _candidates(nats, 2)
+    async with _watched(leases) as counts, _kept(leases[0]), _kept(leases[1]):
+        await eventually(lambda: _any_held(leases))
+        await nats.broker.servers[0].kill()
+        await eventually(lambda: _none_held(leases))
+        await nats.broker.servers[0].start()
+        await eventually(lambda: _any_held(leases), within_s=20)
+    assert max(counts) == 1
+
+
+async def _any_held(leases: list[Lease]) -> bool:
+    return any(lease.held for lease in leases)
+
+
+async def _none_held(leases: list[Lease]) -> bool:
+    return not await _any_held(leases)

@@ -1,0 +1,188 @@
+"""What a stolen password can do: nothing but what its role must. Real servers with the generated users."""
+
+import asyncio
+import secrets
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack
+from pathlib import Path
+
+import pytest
+import pytest_asyncio
+from factories.buses import NODE, OTHER_NODE, order, place, say, watching
+
+from sluice.contracts import subjects
+from sluice.contracts.exchange import Stream, WriteAccepted
+from sluice.contracts.ids import AllocationId, NodeName
+from sluice.contracts.rights import rights_of
+from sluice.contracts.streams import NOUNS, Role, consumer_of
+from sluice.contracts.subjects import Address
+from sluice.runtime.broker import Broker, User
+from sluice.runtime.bus import BusError
+from sluice.runtime.nats_bus import NatsBus
+from sluice.runtime.nats_connection import Connection, Credentials
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+WHO = [(role, None) for role in Role if role is not Role.NODE_AGENT] + [
+    (Role.NODE_AGENT, NODE),
+    (Role.NODE_AGENT, OTHER_NODE),
+]
+ADDRESSES: dict[str, Address] = {
+    noun.kind: subjects.guarded(noun.kind, *(NODE if part == "node" else "x1" for part in noun.key)) for noun in NOUNS
+}
+
+
+class Guarded:
+    """A server that knows every role, and connections to it."""
+
+    def __init__(self, broker: Broker, users: dict[str, User], stack: AsyncExitStack) -> None:
+        self._users = users
+        self._stack = stack
+        self.url = broker.url
+
+    def credentials(self, role: Role, node: NodeName | None = None) -> Credentials:
+        """How a role says who it is."""
+        user = self._users[rights_of(role, node).user]
+        return Credentials(user.rights.user, user.password)
+
+    async def bus(self, role: Role, node: NodeName | None = None) -> NatsBus:
+        """A role's bus."""
+        bus = await NatsBus.connect(self.url, name=role.value, credentials=self.credentials(role, node))
+        self._stack.push_async_callback(bus.close)
+        return bus
+
+    async def connection(self, role: Role, node: NodeName | None = None) -> Connection:
+        """A role's connection, without the bus around it."""
+        connection = await Connection.open(self.url, name=role.value, credentials=self.credentials(role, node))
+        self._stack.push_async_callback(connection.close)
+        return connection
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def guarded(tmp_path: Path) -> AsyncIterator[Guarded]:
+    """One server with all roles and two agents, and streams."""
+    users = {
+        rights.user: User(rights, secrets.token_hex(8)) for rights in (rights_of(role, node) for role, node in WHO)
+    }
+    administrator = users[Role.ADMINISTRATOR.value]
+    probe = Credentials(administrator.rights.user, administrator.password)
+    async with Broker(tmp_path, users=tuple(users.values()), probe=probe) as broker, AsyncExitStack() as stack:
+        rig = Guarded(broker, users, stack)
+        bus = await rig.bus(Role.ADMINISTRATOR)
+        await bus.ensure_streams()
+        for node in (NODE, OTHER_NODE):
+            await bus.ensure_agent(node)
+        yield rig
+
+
+async def test_every_role_writes_its_own_nouns_and_no_others(guarded: Guarded) -> None:
+    """Every noun by every role; what is not allowed is a BusError at once, not a silence."""
+    lasts: dict[str, int] = {}
+    for role, node in WHO:
+        for noun in NOUNS:
+            address = ADDRESSES[noun.kind]
+            may = role in noun.writers and node in {None, NODE}
+            bus = await guarded.bus(role, node)
+            expected = lasts.get(address.subject, 0)
+            if may:
+                answer = await bus.write(order(address, expected), {})
+                assert isinstance(answer, WriteAccepted), (role, noun.kind)
+                lasts[address.subject] = answer.sequence
+            else:
+                with pytest.raises(BusError, match=r"(?i)permissions violation"):
+                    await bus.write(order(address, expected), {})
+            await bus.close()
+    assert set(lasts) == {address.subject for kind, address in ADDRESSES.items()}
+
+
+async def test_every_reading_role_reads_what_it_needs(guarded: Guarded) -> None:
+    """Snapshot and tail of each stream that the role's nouns are in."""
+    for role in (Role.POD_WATCHER, Role.ALLOCATOR, Role.INVENTORY, Role.CONSOLE, Role.OPERATOR):
+        bus = await guarded.bus(role)
+        for stream in (Stream.BOOK, Stream.STATE):
+            if any(role in noun.readers and noun.stream is stream for noun in NOUNS):
+                async with watching(bus.read(stream)) as view:
+                    await view.until(lambda view: view.caught_up == 1)
+    async with watching((await guarded.bus(Role.CONSOLE)).read(Stream.HISTORY)) as view:
+        await view.until(lambda view: view.caught_up == 1)
+
+
+async def test_an_agent_does_its_work_with_its_rights(guarded: Guarded) -> None:
+    """It reads its ledger, says how far it is, reads its own words back, and is recorded in HISTORY."""
+    allocator = await guarded.bus(Role.ALLOCATOR)
+    agent = await guarded.bus(Role.NODE_AGENT, NODE)
+    await say(allocator, place("a"), 0)
+    async with watching(agent.read_ledger(NODE)) as view:
+        await view.until(lambda view: view.caught_up == 1)
+        assert set(view.known) == {place("a").subject}
+    word = subjects.slice_(NODE, AllocationId("a"))
+    sequence = await say(agent, word, 0)
+    found = await agent.last(Stream.STATE, word.subject)
+    assert found is not None
+    assert found.sequence == sequence
+    async with watching((await guarded.bus(Role.CONSOLE)).read(Stream.HISTORY, ("hist.sluice.slice.>",))) as view:
+        await view.until(lambda view: len(view.observed) == 1)
+
+
+async def test_the_allocator_makes_agents_known(guarded: Guarded) -> None:
+    """It declares durables of new nodes, and streams that are missing."""
+    allocator = await guarded.bus(Role.ALLOCATOR)
+    await allocator.ensure_streams()
+    await allocator.ensure_agent(NodeName("gpu-3"))
+
+
+FORBIDDEN: dict[str, Callable[[Connection], Awaitable[object]]] = {
+    "make a consumer on its own ledger": lambda c: c.ask(
+        f"CONSUMER.CREATE.BOOK.mine.sluice.ledger.{subjects.node_token(NODE)}.>",
+        {"stream_name": "BOOK", "config": {"name": "mine", "deliver_subject": "sluice.binding.x"}},
+    ),
+    "pull from another's durable": lambda c: c.ask(f"CONSUMER.MSG.NEXT.BOOK.{consumer_of(OTHER_NODE)}", {"batch": 1}),
+    "reset another's durable": lambda c: c.ask(f"CONSUMER.RESET.BOOK.{consumer_of(OTHER_NODE)}", {"seq": 1}),
+    "read another's words": lambda c: c.ask("DIRECT.GET.STATE.sluice.slice.gpu-2_example.a"),
+    "read the book": lambda c: c.ask("DIRECT.GET.BOOK.sluice.binding.x"),
+    "delete a stream": lambda c: c.ask("STREAM.DELETE.BOOK"),
+    "purge a stream": lambda c: c.ask("STREAM.PURGE.BOOK"),
+    "delete a message": lambda c: c.ask("STREAM.MSG.DELETE.BOOK", {"seq": 1}),
+    "say what another agent said": lambda c: c.request("hist.sluice.slice.gpu-2_example.a"),
+}
+
+
+@pytest.mark.parametrize("deed", FORBIDDEN)
+async def test_an_agent_cannot(guarded: Guarded, deed: str) -> None:
+    """Each is refused by the server, and told at once."""
+    connection = await guarded.connection(Role.NODE_AGENT, NODE)
+    with pytest.raises(BusError, match=r"(?i)permissions violation"):
+        await FORBIDDEN[deed](connection)
+
+
+async def test_nobody_hears_the_answers_of_another(guarded: Guarded) -> None:
+    """Not all inboxes, not another's, and no subject of ours by a plain subscription."""
+    for subject in ("_INBOX_allocator.>", "_INBOX.>", ">", "sluice.>", "$JS.>"):
+        connection = await guarded.connection(Role.NODE_AGENT, NODE)
+        await connection.subscribe(subject, lambda _: None, messages_max=10)
+        with pytest.raises(BusError, match=r"(?i)permissions violation"):
+            await _ended(connection)
+
+
+async def _ended(connection: Connection) -> None:
+    """Wait until the server has said what it thinks of us."""
+    async with asyncio.timeout(5):
+        while True:
+            connection.check()
+            await asyncio.sleep(0.01)
+
+
+async def test_a_wrong_password_ends_the_service_instead_of_hanging(guarded: Guarded) -> None:
+    """The reason is said."""
+    right = guarded.credentials(Role.ALLOCATOR)
+    with pytest.raises(BusError, match="credentials"):
+        async with asyncio.timeout(5):
+            await Connection.open(guarded.url, name="allocator", credentials=Credentials(right.user, "wrong-password"))
+
+
+async def test_a_reader_without_the_right_ends_instead_of_waiting(guarded: Guarded) -> None:
+    """An agent that is made to read a stream fails loudly."""
+    bus = await guarded.bus(Role.NODE_AGENT, NODE)
+    with pytest.raises(BusError):
+        async for _ in bus.read(Stream.BOOK):
+            pass

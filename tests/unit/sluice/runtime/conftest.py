@@ -1,0 +1,179 @@
+"""A core that does as it is told and a bus that answers as it is told."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+
+import pytest
+
+from sluice.contracts.exchange import Entry, ReadingStarted, Stream, Write, WriteAccepted
+from sluice.contracts.ids import Incarnation, NodeName, OperationId
+from sluice.contracts.messages import WaitOver
+from sluice.runtime.bus import Answer, Reading
+from sluice.runtime.clock import SystemClock
+from sluice.runtime.core_runner import CoreRunner
+from sluice.runtime.telemetry import TraceBook
+
+
+@dataclass
+class _Script:
+    """A core: keeps all it hears, and says what `rules` says for each event."""
+
+    rules: Callable[[object], list[object]] = lambda _event: []
+    heard: list[object] = field(default_factory=list)
+    news: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def handle(self, event: object, now: float) -> list[object]:
+        self.heard.append(event)
+        self.news.set()
+        return self.rules(event)
+
+    async def hears(self, wanted: Callable[[object], bool], count: int = 1) -> None:
+        """Wait until `count` such events were heard."""
+        async with asyncio.timeout(5):
+            while sum(map(wanted, self.heard)) < count:
+                self.news.clear()
+                await self.news.wait()
+
+
+@dataclass
+class _FakeBus:
+    """A bus whose readers yield what is put into `batches`, and whose writes are answered by `answer`."""
+
+    batches: dict[object, asyncio.Queue[list[Reading]]] = field(default_factory=dict)
+    written: list[tuple[Write, dict[str, str]]] = field(default_factory=list)
+    read_anew: list[Stream] = field(default_factory=list)
+    closed_readers: list[object] = field(default_factory=list)
+    values: dict[str, Entry] = field(default_factory=dict)
+    silent_reads: int = 0
+    asked: list[object] = field(default_factory=list)
+    hold_writes: asyncio.Event | None = None
+    failure: Exception | None = None
+
+    def batches_of(self, which: object) -> asyncio.Queue[list[Reading]]:
+        return self.batches.setdefault(which, asyncio.Queue())
+
+    async def write(self, write: Write, headers: dict[str, str]) -> Answer:
+        self.written.append((write, headers))
+        if self.failure is not None:
+            raise self.failure
+        if self.hold_writes is not None:
+            await self.hold_writes.wait()
+        return WriteAccepted(write.operation, write.expected + 1)
+
+    async def _reading(self, which: object) -> AsyncIterator[list[Reading]]:
+        try:
+            while True:
+                self.asked.append(which)
+                yield await self.batches_of(which).get()
+        finally:
+            self.closed_readers.append(which)
+
+    def read(self, stream: Stream, filters: tuple[str, ...] = ()) -> AsyncIterator[list[Reading]]:
+        return self._reading((stream, filters))
+
+    def read_ledger(self, node: NodeName) -> AsyncIterator[list[Reading]]:
+        return self._reading(node)
+
+    def read_again(self, stream: Stream) -> None:
+        self.read_anew.append(stream)
+
+    async def last(self, stream: Stream, subject: str) -> Entry | None:
+        if self.silent_reads:
+            self.silent_reads -= 1
+            raise TimeoutError
+        return self.values.get(subject)
+
+    async def incarnation(self, stream: Stream) -> Incarnation:
+        return Incarnation("1")
+
+    async def ensure_streams(self) -> None: ...
+
+    async def ensure_agent(self, node: NodeName) -> None: ...
+
+    async def close(self) -> None: ...
+
+
+class _HastyClock(SystemClock):
+    """The system's clock, but waiting takes a hundredth of its time."""
+
+    async def sleep(self, duration_s: float) -> None:
+        await asyncio.sleep(duration_s / 100)
+
+
+def write(number: int = 1, request: str = "r1") -> Write:
+    """Any write."""
+    return Write(
+        operation=OperationId(f"op-{number}"),
+        attempt=1,
+        stream=Stream.STATE,
+        subject=f"sluice.waiting.{request}",
+        guard=f"sluice.waiting.{request}",
+        expected=0,
+        message=WaitOver(request=request),
+        request=request,
+    )
+
+
+def started(number: int = 1) -> ReadingStarted:
+    """A reading begins, recognisable by its incarnation."""
+    return ReadingStarted(Stream.BOOK, Incarnation(str(number)))
+
+
+@pytest.fixture
+def bus() -> _FakeBus:
+    """A bus that answers as it is told."""
+    return _FakeBus()
+
+
+@pytest.fixture
+def core() -> _Script:
+    """A core that does as it is told."""
+    return _Script()
+
+
+@pytest.fixture
+def running(core, bus):
+    """An async context in which a runner of `core` on `bus` runs."""
+
+    @asynccontextmanager
+    async def run(**options) -> AsyncIterator[CoreRunner]:
+        given = {"clock": _HastyClock(), "traces": TraceBook(), "readings": [(Stream.BOOK, ())], "tick_s": 3600.0}
+        runner = CoreRunner(name="test", core=core, bus=bus, **(given | options))
+        task = asyncio.create_task(runner.run())
+        try:
+            yield runner
+        finally:
+            task.cancel()
+            await asyncio.wait((task,))
+        if not task.cancelled():
+            task.result()
+
+    return run
+
+
+@pytest.fixture
+def run_until_failure(core, bus):
+    """Run a runner of `core` on `bus` that is offered one event, until it fails."""
+
+    async def run(event: object, **options) -> None:
+        given = {"clock": _HastyClock(), "traces": TraceBook(), "readings": [(Stream.BOOK, ())]}
+        runner = CoreRunner(name="test", core=core, bus=bus, **(given | options))
+        await runner.offer(event)
+        async with asyncio.timeout(5):
+            await runner.run()
+
+    return run
+
+
+@pytest.fixture
+def make_write():
+    """Makes writes."""
+    return write
+
+
+@pytest.fixture
+def make_started():
+    """Makes beginnings of readings."""
+    return started

@@ -1,0 +1,126 @@
+"""A real outbox in a core, driven over a bus that loses words and answers: what was wanted is what is there."""
+
+import asyncio
+
+import pytest
+
+from sluice.contracts.exchange import Entry, Stream, Ticked
+from sluice.contracts.ids import NodeName, RequestId, RunId
+from sluice.contracts.messages import NodeOpened, WaitOver
+from sluice.contracts.outbox import Outbox
+from sluice.contracts.subjects import head, waiting
+from sluice.runtime.clock import SystemClock
+from sluice.runtime.core_runner import CoreRunner
+from sluice.runtime.memory_bus import MemoryBroker, MemoryBus
+from sluice.runtime.telemetry import TraceBook
+
+REQUESTS = [RequestId(f"r{number}") for number in range(50)]
+NODE = NodeName("gpu-1.example.internal")
+
+
+class _Keeper:
+    """A core that wants one word about each request, and one ledger head when asked."""
+
+    def __init__(self, run: str, reading: str = "stream") -> None:
+        self.outbox = Outbox(RunId(run), frozenset({"waiting", "ledger"}), reading=reading)
+        self.settled = asyncio.Event()
+        for request in REQUESTS:
+            self.outbox.keep(waiting(request), WaitOver(request=request), request=request)
+
+    def handle(self, event: object, now: float) -> list[object]:
+        """Let the outbox do all of it."""
+        if isinstance(event, Ticked):
+            self.outbox.tick(now)
+        elif self.outbox.handle(event, now):
+            self.settled.set()
+        return self.outbox.drain()
+
+
+def _runner(core: _Keeper, bus: MemoryBus, **options) -> CoreRunner:
+    readings = [] if "ledger" in options else [(Stream.STATE, ("sluice.waiting.>",)), (Stream.BOOK, ())]
+    return CoreRunner(
+        name="keeper",
+        core=core,
+        bus=bus,
+        clock=SystemClock(),
+        traces=TraceBook(),
+        readings=readings,
+        tick_s=0.05,
+        **options,
+    )
+
+
+async def _values(bus: MemoryBus) -> list[Entry | None]:
+    return [await bus.last(Stream.STATE, waiting(request).subject) for request in REQUESTS]
+
+
+async def _until_all_there(bus: MemoryBus) -> None:
+    async with asyncio.timeout(10):
+        while not all(await _values(bus)):  # noqa: ASYNC110 - values have no bell
+            await asyncio.sleep(0.01)
+
+
+@pytest.mark.parametrize("trouble", ["lose_answers", "lose_writes"])
+async def test_what_a_core_wants_is_there_although_words_are_lost(trouble):
+    """No request stays without its word because a connection was bad for a moment."""
+    broker = MemoryBroker()
+    bus = broker.bus("keeper")
+    setattr(bus, trouble, 30)
+    task = asyncio.create_task(_runner(_Keeper("run1"), bus).run())
+    await _until_all_there(broker.bus("test"))
+    task.cancel()
+    await asyncio.wait((task,))
+    assert [entry.message for entry in await _values(broker.bus("test"))] == [WaitOver(request=r) for r in REQUESTS]
+
+
+async def test_a_commit_whose_answer_is_lost_is_settled():
+    """A decision is never in doubt for ever."""
+    broker = MemoryBroker()
+    bus = broker.bus("keeper")
+    core = _Keeper("run1")
+    opened = NodeOpened(node=NODE, incarnation="1", boot_id="b", agent_run="a")
+    operation = core.outbox.commit(head(NODE), opened)
+    bus.lose_answers = 60
+    task = asyncio.create_task(_runner(core, bus).run())
+    async with asyncio.timeout(10):
+        await core.settled.wait()
+    task.cancel()
+    await asyncio.wait((task,))
+    entry = await broker.bus("test").last(Stream.BOOK, head(NODE).subject)
+    assert (entry.operation, entry.message) == (operation, opened)
+
+
+async def test_a_wiped_broker_is_filled_again():
+    """After the broker lost everything, what is wanted is there again without anybody's help."""
+    broker = MemoryBroker()
+    task = asyncio.create_task(_runner(_Keeper("run1"), broker.bus("keeper")).run())
+    await _until_all_there(broker.bus("test"))
+    broker.wipe()
+    await broker.bus("test").ensure_streams()
+    await _until_all_there(broker.bus("test"))
+    task.cancel()
+    await asyncio.wait((task,))
+
+
+async def test_an_agent_writes_without_reading_any_stream(monkeypatch):
+    """An agent knows only its ledger and the last values of its own subjects, also when the broker comes up late."""
+    broker = MemoryBroker()
+    bus = broker.bus("agent")
+    bus.connected = False
+    unanswered = asyncio.Event()
+    last = bus.last
+
+    async def noticed(stream: Stream, subject: str) -> Entry | None:
+        try:
+            return await last(stream, subject)
+        except TimeoutError:
+            unanswered.set()
+            raise
+
+    monkeypatch.setattr(bus, "last", noticed)
+    task = asyncio.create_task(_runner(_Keeper("run1", "last"), bus, ledger=NODE).run())
+    await asyncio.wait_for(unanswered.wait(), 5)
+    bus.connected = True
+    await _until_all_there(broker.bus("test"))
+    task.cancel()
+    await asyncio.wait((task,))

@@ -1,0 +1,130 @@
+"""Logs: one object per line with who, which run and which trace; never a reason to stop."""
+
+import io
+import json
+import logging
+
+import pytest
+import structlog
+
+from sluice.runtime import logs, telemetry
+
+TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
+
+
+@pytest.fixture(autouse=True)
+def _restore():
+    root = logging.getLogger()
+    handlers, level = root.handlers, root.level
+    yield
+    root.handlers = handlers
+    root.setLevel(level)
+    structlog.reset_defaults()
+
+
+@pytest.fixture
+def lines():
+    """Configures logging and gives a function that reads what was logged."""
+    stream = io.StringIO()
+
+    def read(level: str = "info"):
+        logs.configure(service="allocator", run="run1", level=level, form="json", stream=stream)
+        return lambda: [json.loads(line) for line in stream.getvalue().splitlines()]
+
+    return read
+
+
+def test_each_line_says_who_and_which_run(lines):
+    """Lines of many processes can be told apart in one place."""
+    read = lines()
+    logs.get("queue", node="gpu-1").info("granted", allocation="a1", places=(1, 2))
+    (line,) = read()
+    assert line.pop("timestamp").endswith("Z")
+    assert line == {
+        "level": "info",
+        "event": "granted",
+        "part": "queue",
+        "node": "gpu-1",
+        "allocation": "a1",
+        "places": [1, 2],
+        "service": "allocator",
+        "run": "run1",
+    }
+
+
+def test_a_line_inside_a_span_can_be_found_from_its_trace(lines):
+    """From a trace to the log lines and back."""
+    read = lines()
+    with telemetry.within(f"00-{TRACE}-00f067aa0ba902b7-01"):
+        logs.get("queue").warning("late")
+    assert (read()[0]["trace_id"], read()[0]["span_id"]) == (TRACE, "00f067aa0ba902b7")
+
+
+def test_a_logger_made_before_the_start_is_configured_too(lines):
+    """Modules may make their logger when they are imported."""
+    early = logs.get("early")
+    read = lines()
+    early.info("hello")
+    assert read()[0]["part"] == "early"
+
+
+def test_the_level_is_kept(lines):
+    """Debug lines cost nothing unless asked for."""
+    read = lines("warning")
+    logs.get("x").info("not this")
+    logs.get("x").error("this")
+    assert [line["event"] for line in read()] == ["this"]
+
+
+def test_lines_of_libraries_come_out_the_same_way(lines):
+    """The NATS client's complaints are not lost, nor in another format."""
+    read = lines()
+    logging.getLogger("nats.aio.client").warning("slow consumer on %s", "sluice.>")
+    (line,) = read()
+    assert (line["part"], line["event"], line["service"]) == (
+        "nats.aio.client",
+        "slow consumer on sluice.>",
+        "allocator",
+    )
+
+
+def test_an_exception_is_written_in_full(lines):
+    """What failed can be found without running it again."""
+    read = lines()
+    try:
+        raise OSError("disk full")
+    except OSError as error:
+        logs.get("x").error("failed", exc_info=error)
+    assert "OSError: disk full" in read()[0]["exception"]
+
+
+def test_what_json_cannot_say_is_still_logged(lines):
+    """An odd value in a line is no reason to stop."""
+    read = lines()
+    logs.get("x").info("odd", value=object, keys={(1, 2): 3})
+    assert read()[0]["event"] == "odd"
+    assert "(1, 2)" in json.dumps(read()[0]["keys"])
+
+
+def test_text_is_for_people():
+    """On a terminal a line is readable without tools."""
+    stream = io.StringIO()
+    logs.configure(service="allocator", run="run1", form="text", stream=stream)
+    logs.get("x").info("granted", allocation="a1")
+    assert "granted" in stream.getvalue()
+    assert "allocation" in stream.getvalue()
+
+
+def test_a_service_outlives_the_reader_of_its_logs():
+    """When the other end of stderr is gone, work goes on."""
+
+    class Broken(io.StringIO):
+        def write(self, text):
+            raise BrokenPipeError
+
+        def flush(self):
+            raise BrokenPipeError
+
+    logs.configure(service="allocator", run="run1", form="json", stream=Broken())
+    logs.get("x").info("granted")
+    logging.getLogger("nats").warning("hello")

@@ -1,0 +1,200 @@
+"""A service process: told why it cannot start, stopped in order, never hanging."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+
+import pytest
+
+PRELUDE = """
+import asyncio, sys, threading, time
+from sluice.runtime.bus import BusError
+from sluice.runtime.errors import ServiceError
+from sluice.runtime.service import Service, run
+from sluice.runtime.settings import CommonSettings, load
+
+def say(text):
+    print(text, flush=True)
+
+def settings():
+    return load(CommonSettings, service="allocator")
+"""
+
+
+@pytest.fixture
+def start():
+    """Starts a service whose main function is given; everything started is ended."""
+    processes = []
+
+    def begin(body: str, *, drain_s: float = 5.0, **environ: str) -> subprocess.Popen[str]:
+        program = f"{PRELUDE}\n{textwrap.dedent(body)}\nsys.exit(run(main, settings, 'allocator', drain_s={drain_s}))\n"
+        process = subprocess.Popen(
+            [sys.executable, "-c", program],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env={**{k: v for k, v in os.environ.items() if not k.startswith("SLUICE_")}, **environ},
+        )
+        processes.append(process)
+        return process
+
+    yield begin
+    for process in processes:
+        process.kill()
+        process.communicate()
+
+
+def finish(process: subprocess.Popen[str]) -> tuple[int, str, list[dict]]:
+    """Exit code, stdout, and the log lines."""
+    out, err = process.communicate(timeout=20)
+    return process.returncode, out, [json.loads(line) for line in err.splitlines()]
+
+
+def test_a_service_that_is_done_ends_well(start):
+    """What ends by itself is no failure; each run has a name."""
+    code, out, log = finish(start("async def main(service): say(service.name)"))
+    assert (code, out) == (0, "allocator\n")
+    assert [line["event"] for line in log] == ["starting", "stopped"]
+    assert len({line["run"] for line in log}) == 1
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_stops_a_service_in_order(start, number):
+    """What was begun is put away before the process ends, and that is success."""
+    process = start("""
+        async def main(service):
+            try:
+                say("ready")
+                await asyncio.Event().wait()
+            finally:
+                await asyncio.sleep(0.05)
+                say("put away")
+    """)
+    assert process.stdout.readline() == "ready\n"
+    process.send_signal(number)
+    code, out, log = finish(process)
+    assert (code, out) == (0, "put away\n")
+    assert [line["event"] for line in log] == ["starting", "stopping", "stopped"]
+
+
+def test_a_service_that_cannot_stop_is_ended(start):
+    """A main function that ignores its cancellation does not hold up a node's shutdown."""
+    process = start(
+        """
+        async def main(service):
+            say("ready")
+            while True:
+                try:
+                    await asyncio.sleep(60)
+                except asyncio.CancelledError:
+                    pass
+        """,
+        drain_s=0.3,
+    )
+    assert process.stdout.readline() == "ready\n"
+    began = time.monotonic()
+    process.terminate()
+    code, _, log = finish(process)
+    assert code == 1
+    assert 0.25 < time.monotonic() - began < 5
+    assert (log[-1]["event"], log[-1]["why"]) == ("ended without finishing", "it did not stop within 0.3 s")
+
+
+def test_a_thread_that_never_ends_does_not_keep_a_service_alive(start):
+    """A device call that hangs in a thread cannot be cancelled; the process ends nevertheless."""
+    process = start(
+        """
+        async def main(service):
+            threading.Thread(target=threading.Event().wait).start()
+            say("ready")
+            await asyncio.Event().wait()
+        """,
+        drain_s=0.3,
+    )
+    assert process.stdout.readline() == "ready\n"
+    process.terminate()
+    code, _, log = finish(process)
+    assert (code, log[-1]["event"]) == (1, "ended without finishing")
+
+
+def test_a_second_signal_ends_at_once(start):
+    """An impatient person gets what they ask for."""
+    process = start("""
+        async def main(service):
+            say("ready")
+            try:
+                await asyncio.sleep(60)
+            finally:
+                say("stopping")
+                await asyncio.sleep(60)
+    """)
+    assert process.stdout.readline() == "ready\n"
+    process.send_signal(signal.SIGINT)
+    assert process.stdout.readline() == "stopping\n"
+    began = time.monotonic()
+    process.send_signal(signal.SIGINT)
+    code, _, log = finish(process)
+    assert code == 1
+    assert time.monotonic() - began < 3
+    assert log[-1]["why"] == "SIGINT came again"
+
+
+@pytest.mark.parametrize(
+    ("error", "sentence"),
+    [
+        ("BusError('no permission to write sluice.node.a')", "no permission to write sluice.node.a"),
+        ("ServiceError('another agent of a holds the lock')", "another agent of a holds the lock"),
+        ("ExceptionGroup('', [ExceptionGroup('', [BusError('server too old')])])", "server too old"),
+    ],
+)
+def test_a_known_error_is_one_sentence(start, error, sentence):
+    """Who can mend it reads what to mend, not a traceback."""
+    code, _, log = finish(start(f"async def main(service): raise {error}"))
+    assert code == 1
+    assert [(line["level"], line["event"]) for line in log[1:]] == [("error", sentence)]
+    assert "exception" not in log[-1]
+
+
+def test_where_a_known_error_came_from_can_be_seen(start):
+    """With debug logging the traceback is there."""
+    code, _, log = finish(start("async def main(service): raise BusError('no')", SLUICE_LOG_LEVEL="debug"))
+    assert code == 1
+    assert "BusError: no" in log[-1]["exception"]
+
+
+def test_an_unknown_error_is_told_with_its_traceback(start):
+    """A mistake of ours can be found from one log line."""
+    code, _, log = finish(start("async def main(service): raise KeyError('oops')"))
+    assert code == 1
+    assert (log[-1]["event"], log[-1]["error"]) == ("failed", "KeyError('oops')")
+    assert "in main" in log[-1]["exception"]
+
+
+def test_an_error_while_stopping_is_a_failure(start):
+    """A stop that loses something does not look like success."""
+    process = start("""
+        async def main(service):
+            try:
+                say("ready")
+                await asyncio.Event().wait()
+            finally:
+                raise ServiceError("the journal could not be closed")
+    """)
+    assert process.stdout.readline() == "ready\n"
+    process.terminate()
+    code, _, log = finish(process)
+    assert (code, log[-1]["event"]) == (1, "the journal could not be closed")
+
+
+def test_wrong_settings_are_told_before_anything_starts(start):
+    """One line on stderr, exit code 1."""
+    process = start("async def main(service): say('started')", SLUICE_LOG_LEVL="debug")
+    out, err = process.communicate(timeout=20)
+    assert (process.returncode, out) == (1, "")
+    assert err == (
+        "sluice-allocator: SLUICE_LOG_LEVL is set, but there is no such setting (did you mean SLUICE_LOG_LEVEL?)\n"
+    )

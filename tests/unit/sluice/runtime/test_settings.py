@@ -1,0 +1,207 @@
+"""Settings: the environment over a file, and nothing silently ignored."""
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+import msgspec
+import pytest
+
+from sluice.runtime.settings import CommonSettings, SettingsError, load
+
+
+class AgentSettings(CommonSettings, frozen=True, kw_only=True):
+    """Settings as a service would have them."""
+
+    nodes: tuple[str, ...]
+    fleet: Path | None = None
+    period_s: Annotated[float, msgspec.Meta(gt=0)] = 1.0
+    workers: int = 4
+    strict: bool = False
+    policy: Literal["binpack", "spread"] = "binpack"
+    bus_password: str = ""
+    names: list[str] | None = None
+
+    def __post_init__(self) -> None:
+        """A rule over two fields."""
+        if self.workers < len(self.nodes):
+            raise ValueError("workers must be at least the number of nodes")
+
+
+NODES = {"SLUICE_NODE_AGENT_NODES": "gpu-1.example.internal"}
+
+
+def read(environ: dict[str, str] | None = None, config: Path | None = None) -> AgentSettings:
+    """Load them."""
+    return load(AgentSettings, service="node-agent", config=config, environ=NODES if environ is None else environ)
+
+
+def refusal(environ: dict[str, str] | None = None, config: Path | None = None) -> str:
+    """What the person is told."""
+    with pytest.raises(SettingsError) as caught:
+        read(environ, config)
+    return str(caught.value)
+
+
+@pytest.fixture
+def config(tmp_path: Path):
+    """Writes a settings file and gives its path."""
+
+    def write(text: str) -> Path:
+        path = tmp_path / "sluice.toml"
+        path.write_text(text, encoding="utf-8")
+        return path
+
+    return write
+
+
+def test_every_type_can_be_set_from_the_environment():
+    """Strings become what the field is, lists by comma."""
+    environ = {
+        "SLUICE_NODE_AGENT_NODES": "a, b.example.internal,",
+        "SLUICE_NODE_AGENT_FLEET": "/etc/fleet.toml",
+        "SLUICE_NODE_AGENT_PERIOD_S": "0.25",
+        "SLUICE_NODE_AGENT_WORKERS": "8",
+        "SLUICE_NODE_AGENT_STRICT": "true",
+        "SLUICE_NODE_AGENT_POLICY": "spread",
+        "SLUICE_NODE_AGENT_NAMES": "x,y",
+        "SLUICE_DATA_DIR": "/srv/sluice",
+        "SLUICE_NATS_URL": "nats://127.0.0.1:5222",
+        "PATH": "/bin",
+    }
+    assert read(environ) == AgentSettings(
+        nodes=("a", "b.example.internal"),
+        fleet=Path("/etc/fleet.toml"),
+        period_s=0.25,
+        workers=8,
+        strict=True,
+        policy="spread",
+        names=["x", "y"],
+        data_dir=Path("/srv/sluice"),
+        nats_url="nats://127.0.0.1:5222",
+    )
+
+
+def test_the_environment_wins_over_the_file(config):
+    """An operator can override one value without touching the file."""
+    path = config('nats_url = "nats://file:1"\nlog_level = "debug"\n[node-agent]\nnodes = ["a"]\nworkers = 3\n')
+    settings = read({"SLUICE_NATS_URL": "nats://environ:2", "SLUICE_NODE_AGENT_WORKERS": "5"}, path)
+    assert (settings.nats_url, settings.log_level) == ("nats://environ:2", "debug")
+    assert (settings.nodes, settings.workers) == (("a",), 5)
+
+
+def test_a_services_own_spelling_of_a_common_field_holds_for_it_alone():
+    """One service can be made talkative while the others stay quiet."""
+    environ = {**NODES, "SLUICE_LOG_LEVEL": "warning", "SLUICE_NODE_AGENT_LOG_LEVEL": "debug"}
+    assert read(environ).log_level == "debug"
+    assert read({**NODES, "SLUICE_LOG_LEVEL": "warning", "SLUICE_ALLOCATOR_LOG_LEVEL": "debug"}).log_level == "warning"
+
+
+def test_one_file_serves_all_services(config):
+    """Tables of other services are theirs to check."""
+    path = config('[allocator]\nanything = 1\n[node-agent]\nnodes = ["a"]\n')
+    assert read({}, path).nodes == ("a",)
+
+
+def test_the_environment_can_name_the_file(config):
+    """A container needs no argument to be configured."""
+    path = config('[node-agent]\nnodes = ["a"]\n')
+    assert read({"SLUICE_CONFIG": str(path)}).nodes == ("a",)
+
+
+@pytest.mark.parametrize(
+    ("variable", "meant"),
+    [
+        ("SLUICE_NATS_ULR", "SLUICE_NATS_URL"),
+        ("SLUICE_NODE_AGENT_NODE", "SLUICE_NODE_AGENT_NODES"),
+        ("SLUICE_WORKERS", "SLUICE_NODE_AGENT_WORKERS"),
+    ],
+)
+def test_a_misspelt_variable_is_not_silently_ignored(variable, meant):
+    """The start fails and says which name was meant."""
+    assert refusal({**NODES, variable: "1"}) == (
+        f"{variable} is set, but there is no such setting (did you mean {meant}?)"
+    )
+
+
+def test_a_misspelt_key_of_the_file_is_not_silently_ignored(config):
+    """The file, the key and the nearest known one are named."""
+    path = config('nats_ulr = "x"\n')
+    assert refusal(config=path) == f"{path}: there is no setting nats_ulr (did you mean nats_url?)"
+    path = config("[node-agent]\nworker = 1\n")
+    assert refusal(config=path) == f"{path}: [node-agent] has no setting worker (did you mean workers?)"
+    path = config("[node-agnet]\nworkers = 1\n")
+    assert refusal(config=path) == f"{path}: there is no setting node-agnet (did you mean node-agent?)"
+
+
+def test_a_key_at_the_wrong_place_of_the_file_is_told_its_place(config):
+    """A person is told where it belongs, not that it does not exist."""
+    path = config("workers = 1\n")
+    assert refusal(config=path) == f"{path}: workers belongs into the table [node-agent]"
+    path = config('[node-agent]\nnats_url = "x"\n')
+    expected = f"{path}: [node-agent] nats_url belongs to the top of the file: it is common to all services"
+    assert refusal(config=path) == expected
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "expected"),
+    [
+        ("WORKERS", "many", "'many': Expected int, got str"),
+        ("PERIOD_S", "0", "'0': Expected float > 0.0"),
+        ("STRICT", "perhaps", "'perhaps': Expected bool, got str"),
+        ("POLICY", "best", "'best': Invalid enum value 'best'"),
+    ],
+)
+def test_a_wrong_value_names_field_value_and_what_is_expected(name, value, expected):
+    """Nobody has to guess what was wrong."""
+    variable = f"SLUICE_NODE_AGENT_{name}"
+    assert refusal({**NODES, variable: value}) == f"{variable} is {expected}"
+
+
+def test_a_number_in_quotes_in_the_file_is_refused(config):
+    """TOML has types; a wrong one is a mistake, not a hint."""
+    path = config('[node-agent]\nnodes = ["a"]\nworkers = "4"\n')
+    assert refusal({}, path) == f"{path}: [node-agent] workers is '4': Expected int, got str"
+
+
+def test_a_secret_is_not_repeated_in_an_error(config):
+    """An error text ends up in logs."""
+    path = config("[node-agent]\nbus_password = 12345\n")
+    assert refusal({}, path) == f"{path}: [node-agent] bus_password: Expected str, got int"
+
+
+def test_a_missing_setting_is_named_as_the_person_would_set_it():
+    """The sentence can be copied into a shell."""
+    assert refusal({}) == "SLUICE_NODE_AGENT_NODES is not set, and has no default"
+
+
+def test_a_rule_over_several_fields_is_told():
+    """What the class itself checks reaches the person too."""
+    sentence = refusal({"SLUICE_NODE_AGENT_NODES": "a,b", "SLUICE_NODE_AGENT_WORKERS": "1"})
+    assert sentence == "settings of node-agent: workers must be at least the number of nodes"
+
+
+def test_the_addresses_that_kubernetes_injects_are_no_settings():
+    """A Service named like one of ours does not stop the pods of its namespace."""
+    links = {
+        "SLUICE_INVENTORY_SERVICE_HOST": "10.0.0.9",
+        "SLUICE_NODE_AGENT_SERVICE_HOST": "10.0.0.8",
+        "SLUICE_NODE_AGENT_SERVICE_PORT": "50051",
+        "SLUICE_NODE_AGENT_SERVICE_PORT_GRPC": "50051",
+        "SLUICE_NODE_AGENT_PORT": "tcp://10.0.0.8:50051",
+        "SLUICE_NODE_AGENT_PORT_50051_TCP": "tcp://10.0.0.8:50051",
+        "SLUICE_NODE_AGENT_PORT_50051_TCP_ADDR": "10.0.0.8",
+    }
+    assert read(NODES | links) == read(NODES)
+
+
+def test_a_file_that_cannot_be_read_is_one_sentence(tmp_path, config):
+    """Neither a missing nor a broken file gives a traceback."""
+    missing = tmp_path / "none.toml"
+    assert refusal(config=missing) == f"the settings file {missing} cannot be read: No such file or directory"
+    assert refusal(config=config("nodes = [")).startswith(f"the settings file {tmp_path / 'sluice.toml'} is not TOML: ")
+
+
+def test_settings_of_no_service_are_a_mistake_of_ours():
+    """A typo in a composition root shows at once."""
+    with pytest.raises(SettingsError, match="no service of Sluice"):
+        load(CommonSettings, service="node_agent", config=None, environ={})
