@@ -1,0 +1,1 @@
+"""Pure: decides what to do, does nothing."""

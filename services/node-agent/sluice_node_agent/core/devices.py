@@ -1,0 +1,137 @@
+"""
+What is on the GPUs: the last reading of each, and what our own steps have changed since.
+
+It must not know slices or orders; who an instance belongs to is told to it when a report is asked for.
+"""
+
+from collections.abc import Iterable, Mapping
+
+from msgspec.structs import replace
+
+from sluice.contracts.hardware import model_from_report
+from sluice.contracts.ids import AllocationId, GpuUuid
+from sluice.contracts.messages import DeviceGrant, GpuReport, InstanceReport, PlacementReport, ProfileReport
+from sluice.mig.layout import Instance
+from sluice.mig.model import Placement
+from sluice.mig.table import table_of
+
+InstanceKey = tuple[GpuUuid, int]
+"""A GPU instance by its GPU and its id there."""
+
+
+class Devices:
+    """The GPUs of one node, in index order."""
+
+    def __init__(self, reports: Iterable[GpuReport] = ()) -> None:
+        """Begin with what was read at the start."""
+        self.reports: dict[GpuUuid, GpuReport] = {report.uuid: report for report in reports}
+        self._creatable: dict[tuple[object, ...], dict[str, int]] = {}
+
+    # -- asking ---------------------------------------------------------------------------------------------------
+
+    def knows(self, gpu: GpuUuid) -> bool:
+        """Whether the node has this GPU."""
+        return gpu in self.reports
+
+    def healthy(self, gpu: GpuUuid) -> bool:
+        """Whether the GPU is there and answered when it was last asked."""
+        return gpu in self.reports and self.reports[gpu].healthy
+
+    def instance(self, gpu: GpuUuid, gi_id: int | None) -> InstanceReport | None:
+        """The instance with this id."""
+        return next((i for i in self._instances(gpu) if i.gi_id == gi_id), None)
+
+    def instance_at(self, grant: DeviceGrant) -> InstanceReport | None:
+        """The instance of exactly the granted profile at exactly the granted placement."""
+        wanted = (grant.profile, grant.start, grant.size)
+        return next((i for i in self._instances(grant.gpu) if (i.profile, i.start, i.size) == wanted), None)
+
+    def profile(self, grant: DeviceGrant) -> ProfileReport | None:
+        """The granted profile as its GPU reports it."""
+        report = self.reports.get(grant.gpu)
+        return next((p for p in report.profiles if p.name == grant.profile), None) if report is not None else None
+
+    def memory_mib(self, grant: DeviceGrant) -> int:
+        """The memory of a granted device: the profile's, or the whole GPU's."""
+        profile = self.profile(grant)
+        if profile is not None:
+            return profile.memory_mib
+        return self.reports[grant.gpu].memory_mib if grant.gpu in self.reports else 0
+
+    def _instances(self, gpu: GpuUuid) -> tuple[InstanceReport, ...]:
+        report = self.reports.get(gpu)
+        return report.instances if report is not None else ()
+
+    # -- learning -------------------------------------------------------------------------------------------------
+
+    def read(self, report: GpuReport) -> None:
+        """A GPU was read anew. One that is lost shows no instances, so what was known of it stays."""
+        known = self.reports.get(report.uuid)
+        if known is not None and not report.healthy:
+            self.lose(report.uuid, report.health_message)
+        else:
+            self.reports[report.uuid] = report
+
+    def lose(self, gpu: GpuUuid, message: str) -> None:
+        """A GPU does not answer any more."""
+        if gpu in self.reports:
+            self.reports[gpu] = replace(self.reports[gpu], healthy=False, health_message=message)
+
+    def add(self, grant: DeviceGrant, gi_id: int) -> None:
+        """A GPU instance was created, without a compute instance yet."""
+        made = InstanceReport(gi_id=gi_id, profile=grant.profile or "", start=grant.start, size=grant.size)
+        self._set(grant.gpu, (*self._instances(grant.gpu), made))
+
+    def name(self, gpu: GpuUuid, gi_id: int, uuid: str) -> None:
+        """The instance has a compute instance with this MIG UUID, or none any more (empty)."""
+        instances = self._instances(gpu)
+        self._set(gpu, tuple(replace(i, uuid=uuid) if i.gi_id == gi_id else i for i in instances))
+
+    def remove(self, gpu: GpuUuid, gi_id: int) -> None:
+        """The GPU instance is gone."""
+        self._set(gpu, tuple(i for i in self._instances(gpu) if i.gi_id != gi_id))
+
+    def _set(self, gpu: GpuUuid, instances: tuple[InstanceReport, ...]) -> None:
+        if gpu in self.reports:
+            ordered = tuple(sorted(instances, key=lambda i: (i.start, i.gi_id)))
+            self.reports[gpu] = replace(self.reports[gpu], instances=ordered)
+
+    # -- telling --------------------------------------------------------------------------------------------------
+
+    def shown(
+        self, claims: Mapping[InstanceKey, AllocationId], quarantined: Mapping[GpuUuid, tuple[PlacementReport, ...]]
+    ) -> tuple[GpuReport, ...]:
+        """All GPUs as others see them: whose each instance is, and what more could be created."""
+        return tuple(
+            replace(
+                report,
+                instances=tuple(replace(i, allocation=claims.get((uuid, i.gi_id))) for i in report.instances),
+                creatable=self._creatable_on(report),
+                quarantined=quarantined.get(uuid, ()),
+            )
+            for uuid, report in self.reports.items()
+        )
+
+    def _creatable_on(self, report: GpuReport) -> dict[str, int]:
+        if not report.mig_enabled:
+            return {}
+        layout = tuple(sorted((i.profile, i.start, i.size) for i in report.instances))
+        key = (report.model, report.memory_mib, report.profiles, layout)
+        found = self._creatable.get(key)
+        if found is None:
+            if len(self._creatable) >= _LAYOUTS_REMEMBERED:
+                self._creatable.clear()
+            found = self._creatable[key] = _creatable(report)
+        return found
+
+
+_LAYOUTS_REMEMBERED = 256
+
+
+def _creatable(report: GpuReport) -> dict[str, int]:
+    """Per profile, how many more fit. An instance of a profile that the GPU does not list blocks its span."""
+    table = table_of(model_from_report(report))
+    listed = {profile.name for profile in report.profiles}
+    instances = tuple(Instance(i.profile, i.start, i.size) for i in report.instances if i.profile in listed)
+    blocked = tuple(Placement(i.start, i.size) for i in report.instances if i.profile not in listed)
+    return dict(table.creatable(table.state(instances, blocked=blocked)))

@@ -1,0 +1,84 @@
+"""
+What others are told of this node as a whole: the snapshot that is pulled, and the news that it changed.
+
+The generation rises with every change that a puller would see, and never goes back: it is reserved in the journal in
+blocks, and one that is not reserved yet is not told.
+"""
+
+from sluice.contracts.ids import NodeName, RunId
+from sluice.contracts.messages import GpuCounts, GpuReport, NodeChanged, NodeSnapshot, SliceReport
+from sluice_node_agent.core.events import AgentStarted
+from sluice_node_agent.core.rules import Rules
+
+
+class News:
+    """The snapshot of one node and its generation."""
+
+    def __init__(self, node: NodeName, run: RunId, rules: Rules) -> None:
+        """Begin with nothing to tell."""
+        self._node = node
+        self._run = run
+        self._rules = rules
+        self._boot_id = ""
+        self._endpoint = ""
+        self._driver_version = ""
+        self._generation = 0
+        self._asked_upto = 0
+        self._reserved_upto = 0
+        self.snapshot: NodeSnapshot | None = None
+
+    def start(self, event: AgentStarted, generation: int) -> None:
+        """A new life: nothing up to `generation` may be told again."""
+        self._boot_id = event.boot_id
+        self._endpoint = event.endpoint
+        self._driver_version = event.driver_version
+        self._generation = self._asked_upto = self._reserved_upto = generation
+
+    def must_reserve(self) -> bool:
+        """Whether the reserved generations run out."""
+        return self._asked_upto - self._generation < self._rules.generation_block // 2
+
+    def reserve(self) -> int:
+        """The highest generation that shall be written in the journal."""
+        self._asked_upto = self._generation + self._rules.generation_block
+        return self._asked_upto
+
+    def reserved(self, upto: int) -> None:
+        """The journal holds it."""
+        self._reserved_upto = max(self._reserved_upto, upto)
+
+    def update(self, gpus: tuple[GpuReport, ...], slices: tuple[SliceReport, ...]) -> NodeChanged | None:
+        """Take in how everything is now. Returns the news when a puller would see a change."""
+        told = self.snapshot
+        if told is not None and (told.gpus, told.slices) == (gpus, slices):
+            return None
+        if self._generation >= self._reserved_upto:
+            return None  # told when the journal holds the next block
+        self._generation += 1
+        self.snapshot = NodeSnapshot(
+            node=self._node,
+            boot_id=self._boot_id,
+            agent_run=self._run,
+            generation=self._generation,
+            driver_version=self._driver_version,
+            gpus=gpus,
+            slices=slices,
+        )
+        return NodeChanged(
+            node=self._node,
+            endpoint=self._endpoint,
+            boot_id=self._boot_id,
+            agent_run=self._run,
+            generation=self._generation,
+            gpus=tuple(_counts(gpu) for gpu in gpus),
+        )
+
+
+def _counts(gpu: GpuReport) -> GpuCounts:
+    return GpuCounts(
+        uuid=gpu.uuid,
+        model=gpu.model,
+        instances=len(gpu.instances),
+        creatable=gpu.creatable,
+        creatable_total=sum(gpu.creatable.values()),
+    )

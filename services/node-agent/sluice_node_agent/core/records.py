@@ -1,0 +1,94 @@
+"""
+What a node agent writes in its journal, and what it must find there again after a crash.
+
+A record is saved before the device step that it announces and again with that step's result. It must say enough to go
+on with the devices at hand, and nothing that a reading of the devices or of the ledger would say better.
+"""
+
+from typing import Literal
+
+import msgspec
+
+from sluice.contracts.ids import AllocationId, GpuUuid, NodeName, RequestId
+from sluice.contracts.messages import Booking
+
+DeviceStep = Literal["planned", "intended", "made"]
+"""`intended`: an instance may be on the GPU from now on. `made`: it was read back as ordered."""
+
+Phase = Literal["planned", "making", "ready", "undoing", "failed", "degraded", "unmaking"]
+"""
+planned -> making -> ready; making -> undoing -> failed, or degraded when it had been ready before; a Revoke leads from
+everywhere to unmaking, and from there only a tombstone follows.
+"""
+
+
+class DeviceRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """How far one device of a booking is. A GPU granted whole has no `gi_id`, and its own UUID."""
+
+    step: DeviceStep = "planned"
+    gi_id: int | None = None
+    uuid: str = ""
+    """The MIG device's, as soon as its compute instance exists."""
+
+
+class SliceRecord(msgspec.Struct, frozen=True, kw_only=True, tag="slice"):
+    """One slice that is not gone: what was ordered, and how far it is."""
+
+    booking: Booking
+    revision: int
+    phase: Phase
+    devices: tuple[DeviceRecord, ...]
+    """In the order of `booking.devices`."""
+    after: tuple[AllocationId, ...] = ()
+    boot_id: str = ""
+    """The boot in which its instances were made: they do not survive it."""
+    ticket: str = ""
+    stale_tickets: tuple[str, ...] = ()
+    """Tickets of devices that are not there any more: removed before anything is made again."""
+    lost: bool = False
+    """It had been ready, and its devices vanished (reboot, reset)."""
+    cause: str = ""
+    """Why it is unmade."""
+    error: str = ""
+    message: str = ""
+
+    @property
+    def revoked(self) -> bool:
+        """Whether it is being unmade by order."""
+        return self.phase == "unmaking"
+
+
+class Tombstone(msgspec.Struct, frozen=True, kw_only=True, tag="tombstone"):
+    """A slice that is gone. Remembered so that a late order can never bring it back."""
+
+    allocation: AllocationId
+    request: RequestId
+    revision: int
+    cause: str
+
+
+class Forgotten(msgspec.Struct, frozen=True, kw_only=True, tag="forgotten"):
+    """A tombstone that nobody can ask about any more."""
+
+    allocation: AllocationId
+
+
+class Unclaimed(msgspec.Struct, frozen=True, kw_only=True):
+    """An instance that was on a GPU when the journal was found lost: perhaps ours, if the ledger says so."""
+
+    gpu: GpuUuid
+    gi_id: int
+    uuid: str = ""
+
+
+class NodeRecord(msgspec.Struct, frozen=True, kw_only=True, tag="node"):
+    """Whose journal this is, and what must not go back."""
+
+    node: NodeName
+    boot_id: str
+    generation_upto: int
+    """No generation above this was ever told."""
+    unclaimed: tuple[Unclaimed, ...] = ()
+
+
+Record = SliceRecord | Tombstone | Forgotten | NodeRecord

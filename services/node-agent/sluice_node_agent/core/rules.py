@@ -1,0 +1,27 @@
+"""The tunables of a node agent's decisions, with the reason for each default."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """Times in seconds of the caller's clock."""
+
+    closing_ttl_s: int = 4 * 3600
+    """How long closing words stay on the bus: far above any pause of any process (PROTOCOL W5)."""
+    tombstone_ttl_s: float = 8 * 3600
+    """How long the journal remembers a slice that is gone: longer than any closing word (PROTOCOL §5)."""
+    back_off_first_s: float = 0.5
+    """The wait after the first failed attempt to unmake; doubled each time."""
+    back_off_max_s: float = 30.0
+    """The longest wait between two attempts to unmake. They never end: only the last one frees the place."""
+    quarantine_after: int = 5
+    """So many failed attempts to unmake, and people are told."""
+    remake_retry_s: float = 30.0
+    """How long to wait before a slice that was lost, and could not be made again, is tried once more."""
+    read_devices_s: float = 10.0
+    """How often each GPU is read for what changed without us (foreign instances, health)."""
+    look_s: float = 5.0
+    """How often to look whether the bus still has the news of the node (a wiped broker tells nobody that it was)."""
+    generation_block: int = 1000
+    """So many generations are reserved in the journal at once, so that they never go back and cost no write each."""

@@ -1,0 +1,1 @@
+"""The port to GPUs and what stands behind it."""

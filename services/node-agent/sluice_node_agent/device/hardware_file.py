@@ -1,0 +1,197 @@
+"""
+The simulated hardware of one node as a file, so that it outlives every process as hardware does.
+
+Each change is one locked read-modify-write: the agent and a person with the `hardware` command may both be at it. It
+keeps what is there and knows no rules; those are in `device.simulated`.
+"""
+
+import fcntl
+import os
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import msgspec
+
+from sluice.contracts.fleet import FaultValue, FleetNode
+from sluice.contracts.ids import GpuUuid, NodeName
+from sluice.runtime.errors import ServiceError
+
+_NAMESPACE = uuid.UUID("5b0a3a0e-8a0e-5d57-9d0c-4f2f1f6c7a10")
+"""Makes GPU UUIDs: a GPU keeps its UUID for life, whatever happens to this file."""
+
+
+class HardwareFileError(ServiceError):
+    """The file is not what the fleet says, or cannot be read."""
+
+
+class Instance(msgspec.Struct, kw_only=True):
+    """A GPU instance; `uuid` is empty without compute instance."""
+
+    gi_id: int
+    profile: str
+    start: int
+    size: int
+    uuid: str = ""
+
+
+class Process(msgspec.Struct, kw_only=True):
+    """A process on a device: a MIG device's UUID or the GPU's."""
+
+    pid: int
+    owner: str
+    device: str
+    name: str = "python"
+
+
+class Gpu(msgspec.Struct, kw_only=True):
+    """One GPU. `lost` is empty, or says how it was lost."""
+
+    uuid: GpuUuid
+    index: int
+    model: str
+    product_name: str
+    mig: bool
+    lost: str = ""
+    instances: list[Instance] = []
+    processes: list[Process] = []
+
+
+class Faults(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """What goes wrong. Counts go down by one each time they strike."""
+
+    in_use_times: int = 0
+    """So many destructions are refused as in use."""
+    insufficient: int = 0
+    """So many creations are refused for lack of resources."""
+    ci_fails: int = 0
+    """So many compute instances cannot be created."""
+    gpu_lost: int = -1
+    """The index of a GPU that does not answer; -1 for none."""
+    slow: float = 1.0
+    """Devices take so many times as long."""
+
+
+class Hardware(msgspec.Struct, kw_only=True):
+    """Everything there is on one simulated node."""
+
+    node: NodeName
+    boot_id: str
+    gpus: list[Gpu]
+    faults: Faults
+    declared_faults: dict[str, FaultValue] = {}
+    """The faults of the fleet file that were taken over last."""
+
+
+class HardwareFile:
+    """The file of one node."""
+
+    def __init__(self, path: Path) -> None:
+        """Name the file; nothing is read yet."""
+        self._path = path
+        self._lock = path.with_name(f"{path.name}.lock")
+
+    @property
+    def exists(self) -> bool:
+        """Whether the node was ever made."""
+        return self._path.exists()
+
+    def make(self, node: FleetNode) -> None:
+        """
+        Make the hardware that the fleet describes, unless it is there already.
+
+        Raises HardwareFileError when other GPUs are there, or when a fault switch is not known.
+        """
+        wanted = _gpus_of(node)
+        faults = faults_from(dict(node.faults), f"node {node.name}: faults")
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        with self._locked():
+            if not self._path.exists():
+                made = Hardware(node=node.name, boot_id=_new_id(), gpus=wanted, faults=faults)
+                made.declared_faults = dict(node.faults)
+                self._write(made)
+                return
+            hardware = self._read()
+            found = [(gpu.uuid, gpu.model, gpu.mig) for gpu in hardware.gpus]
+            if hardware.node != node.name or found != [(gpu.uuid, gpu.model, gpu.mig) for gpu in wanted]:
+                raise HardwareFileError(
+                    f"{self._path} holds other GPUs than the fleet says node {node.name} has; "
+                    "give the node another name, or remove the file while nothing runs"
+                )
+            if hardware.declared_faults != node.faults:
+                hardware.faults, hardware.declared_faults = faults, dict(node.faults)
+                self._write(hardware)
+
+    def read(self) -> Hardware:
+        """What is there now. Raises HardwareFileError."""
+        return self._read()  # replaced as a whole, so it needs no lock
+
+    @contextmanager
+    def changing(self) -> Iterator[Hardware]:
+        """What is there, to be changed: written when the block ends without an exception."""
+        with self._locked():
+            hardware = self._read()
+            yield hardware
+            self._write(hardware)
+
+    def reboot(self) -> str:
+        """All instances and processes vanish, lost GPUs come back; returns the new boot id."""
+        with self.changing() as hardware:
+            hardware.boot_id = _new_id()
+            hardware.faults.gpu_lost = -1
+            for gpu in hardware.gpus:
+                gpu.instances, gpu.processes, gpu.lost = [], [], ""
+            return hardware.boot_id
+
+    @contextmanager
+    def _locked(self) -> Iterator[None]:
+        descriptor = os.open(self._lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            yield
+        finally:
+            os.close(descriptor)
+
+    def _read(self) -> Hardware:
+        try:
+            return msgspec.json.decode(self._path.read_bytes(), type=Hardware)
+        except OSError as error:
+            raise HardwareFileError(f"{self._path} cannot be read: {error.strerror}") from error
+        except msgspec.DecodeError as error:
+            raise HardwareFileError(f"{self._path} is no simulated hardware: {error}") from error
+
+    def _write(self, hardware: Hardware) -> None:
+        draft = self._path.with_name(f"{self._path.name}.new")
+        with draft.open("wb") as file:
+            file.write(msgspec.json.format(msgspec.json.encode(hardware), indent=1))
+            file.flush()
+            os.fsync(file.fileno())
+        draft.replace(self._path)
+
+
+def faults_from(values: dict[str, FaultValue], where: str) -> Faults:
+    """Read fault switches. Raises HardwareFileError naming what is wrong and what is known."""
+    try:
+        return msgspec.convert(values, Faults)
+    except msgspec.ValidationError as error:
+        known = ", ".join(Faults.__struct_fields__)
+        raise HardwareFileError(f"{where}: {error} (known: {known})") from error
+
+
+def _new_id() -> str:
+    return str(uuid.uuid4())
+
+
+def _gpus_of(node: FleetNode) -> list[Gpu]:
+    kinds = [kind for kind in node.gpus for _ in range(kind.count)]
+    return [
+        Gpu(
+            uuid=GpuUuid(f"GPU-{uuid.uuid5(_NAMESPACE, f'{node.name}/{index}')}"),
+            index=index,
+            model=kind.model.key,
+            product_name=kind.product_name,
+            mig=kind.mig,
+        )
+        for index, kind in enumerate(kinds)
+    ]

@@ -1,0 +1,1 @@
+"""I/O: does what the core says."""

@@ -1,0 +1,55 @@
+"""The gRPC side of the agents in this process: answers the inventory's pull, and never orders anything."""
+
+import grpc
+import grpc.aio
+
+from sluice.contracts.convert import snapshot_to_proto
+from sluice.contracts.ids import NodeName
+from sluice.contracts.pb import agent_pb2, agent_pb2_grpc, node_pb2
+from sluice_node_agent.core.agent import Agent
+
+
+class Pulled(agent_pb2_grpc.AgentServiceServicer):
+    """Serves the snapshots of all nodes of this process."""
+
+    def __init__(self) -> None:
+        """Begin with no node; agents enter themselves while they live."""
+        self.agents: dict[NodeName, Agent | None] = {}
+        """None while the node's journal and devices are being read."""
+
+    def register(self, server: grpc.aio.Server) -> None:
+        """Add the service to a server."""
+        agent_pb2_grpc.add_AgentServiceServicer_to_server(self, server)
+
+    async def GetInventory(  # noqa: N802 - the method's name in the contract
+        self, request: agent_pb2.GetInventoryRequest, context: grpc.aio.ServicerContext
+    ) -> node_pb2.NodeSnapshot:
+        """Everything the agent knows of a node."""
+        agent = await self._agent(request.node, context)
+        if agent is None or not agent.started:
+            await context.abort(grpc.StatusCode.UNAVAILABLE, f"{request.node}: devices and journal are being read")
+        assert agent is not None
+        return snapshot_to_proto(agent.snapshot())
+
+    async def GetHealth(  # noqa: N802 - the method's name in the contract
+        self, request: agent_pb2.GetHealthRequest, context: grpc.aio.ServicerContext
+    ) -> agent_pb2.GetHealthResponse:
+        """Whether the agent of a node works."""
+        agent = await self._agent(request.node, context)
+        if agent is None or not agent.started:
+            return agent_pb2.GetHealthResponse(node=request.node, message="devices and journal are being read")
+        snapshot = agent.snapshot()
+        return agent_pb2.GetHealthResponse(
+            node=snapshot.node,
+            boot_id=snapshot.boot_id,
+            agent_run=snapshot.agent_run,
+            generation=snapshot.generation,
+            ready=agent.is_open,
+            message="" if agent.is_open else "the allocator has not opened this node for this run of the agent yet",
+        )
+
+    async def _agent(self, node: str, context: grpc.aio.ServicerContext) -> Agent | None:
+        if NodeName(node) not in self.agents:
+            served = ", ".join(sorted(self.agents)[:5])
+            await context.abort(grpc.StatusCode.NOT_FOUND, f"this process does not serve {node[:100]!r} but {served}")
+        return self.agents[NodeName(node)]
