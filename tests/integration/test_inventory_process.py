@@ -1,0 +1,84 @@
+"""The inventory as a process of its own, on a real nats-server."""
+
+import asyncio
+import contextlib
+import os
+import signal
+import sys
+
+from factories.inventory import news, snapshot
+
+from sluice.contracts import subjects
+from sluice.contracts.convert import snapshot_to_proto
+from sluice.contracts.exchange import Stream, Write, WriteAccepted
+from sluice.contracts.ids import OperationId
+from sluice.contracts.messages import NodeInventory
+from sluice.contracts.pb import agent_pb2_grpc, inventory_pb2
+from sluice.contracts.pb.inventory_pb2_grpc import InventoryServiceStub
+from sluice.runtime import rpc
+from sluice.runtime.broker import Broker, free_ports
+from sluice.runtime.nats_bus import NatsBus
+
+WAIT_S = 20.0
+
+
+class Agent(agent_pb2_grpc.AgentServiceServicer):
+    """Answers with one snapshot."""
+
+    async def GetInventory(self, request, context):  # noqa: N802
+        """The snapshot."""
+        return snapshot_to_proto(snapshot())
+
+
+def the_news(endpoint: str) -> Write:
+    """What the agent of the node says on the bus."""
+    address = subjects.node(snapshot().node)
+    return Write(
+        operation=OperationId("agent-1"),
+        attempt=1,
+        stream=Stream.STATE,
+        subject=address.subject,
+        guard=address.guard,
+        expected=0,
+        message=news(endpoint=endpoint),
+        request="",
+    )
+
+
+async def until_pulled(bus: NatsBus) -> NodeInventory:
+    """Wait until the bus holds the inventory of the node."""
+    wanted = subjects.inventory(snapshot().node).subject
+    async with contextlib.aclosing(bus.read(Stream.STATE, (wanted,))) as batches:
+        async for batch in batches:
+            for read in batch:
+                found = getattr(getattr(read, "entry", None), "message", None)
+                if isinstance(found, NodeInventory):
+                    return found
+    raise AssertionError("the reading has ended")
+
+
+async def test_a_started_inventory_pulls_serves_and_stops_when_told(tmp_path):
+    """News on the bus lead to a pull and a word on the bus; gRPC answers; SIGTERM ends it with code 0."""
+    (port,) = free_ports(1)
+    settings = {"SLUICE_INVENTORY_GRPC_ADDRESS": f"127.0.0.1:{port}", "SLUICE_DATA_DIR": str(tmp_path)}
+    others = {name: value for name, value in os.environ.items() if not name.startswith("SLUICE_")}
+    agent = rpc.serve(lambda server: agent_pb2_grpc.add_AgentServiceServicer_to_server(Agent(), server))
+    async with asyncio.timeout(WAIT_S), Broker(tmp_path / "nats") as broker, agent as endpoint:
+        bus = await NatsBus.connect(broker.url, name="test")
+        await bus.ensure_streams()
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, "-m", "sluice_inventory", env=others | settings | {"SLUICE_NATS_URL": broker.url}
+        )
+        try:
+            assert isinstance(await bus.write(the_news(endpoint), {}), WriteAccepted)
+            assert (await until_pulled(bus)).snapshot == snapshot()
+            async with rpc.channel(f"127.0.0.1:{port}") as channel:
+                listed = await InventoryServiceStub(channel).ListGpus(inventory_pb2.ListGpusRequest())
+            assert listed.totals.creatable_total == 19
+            process.send_signal(signal.SIGTERM)
+            assert await process.wait() == 0
+        finally:
+            if process.returncode is None:
+                process.kill()
+                await process.wait()
+            await bus.close()
