@@ -28,7 +28,7 @@ _TOKEN = re.compile(r"[A-Za-z0-9_-]{1,253}")
 
 
 def is_token(text: str) -> bool:
-    """Whether `text` can stand as one token of a subject: letters, digits, `-` and `_`, 1 to 253 of them (a Kubernetes name)."""
+    """Whether `text` can stand as one token of a subject: letters, digits, `-` and `_`, at most 253 of them."""
     return _TOKEN.fullmatch(text) is not None
 
 

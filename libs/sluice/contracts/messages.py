@@ -38,6 +38,18 @@ class Claim(msgspec.Struct, frozen=True, kw_only=True):
     memory_mib: int | None = None
 
 
+class Held(msgspec.Struct, frozen=True, kw_only=True):
+    """
+    What a request is bound to, as its source remembers it.
+
+    After the broker was wiped nothing else tells that a running pod's slice is on a node that has not been opened yet;
+    the request must wait for that node instead of being given a second slice.
+    """
+
+    node: NodeName
+    allocation: AllocationId
+
+
 class AllocationRequested(Message, frozen=True, kw_only=True):
     """A pod asks. Granted whole, on one node, or not at all."""
 
@@ -51,6 +63,7 @@ class AllocationRequested(Message, frozen=True, kw_only=True):
     """The pod's UID: whose processes must be gone before the slice is."""
     claims: tuple[Claim, ...]
     priority: int = 0
+    held: Held | None = None
 
 
 class RequestRejected(Message, frozen=True, kw_only=True):
@@ -73,6 +86,7 @@ class RequestWithdrawn(Message, frozen=True, kw_only=True):
     revision: int
     source: SourceName
     cause: WithdrawCause
+    held: Held | None = None
     closing: bool = False
     """Said after `Released` was seen, with a TTL: the last word about this request."""
 

@@ -1,5 +1,6 @@
 """Who a pod is: its request's id survives what the pod survives, and nothing else."""
 
+import msgspec
 import pytest
 
 from sluice.contracts import subjects
@@ -13,8 +14,8 @@ from sluice.contracts.exchange import (
     Ticked,
     Write,
 )
-from sluice.contracts.ids import Incarnation, OperationId, RequestId, RunId, SourceName
-from sluice.contracts.messages import AllocationRequested, Claim, RequestRejected, RequestWithdrawn, SourceSynced
+from sluice.contracts.ids import AllocationId, Incarnation, NodeName, OperationId, RequestId, RunId, SourceName
+from sluice.contracts.messages import AllocationRequested, Claim, Held, RequestRejected, RequestWithdrawn, SourceSynced
 from sluice_pod_watcher.core.events import (
     Ask,
     FolderListed,
@@ -273,7 +274,8 @@ def test_an_editor_that_moves_the_file_away_for_a_moment_disturbs_nothing(bench,
     bench.files["a.yaml"] = manifest("a")
     bench.list(after_s=0.1)
     bench.list(after_s=5)
-    assert bench.requests() == {"w1-1": asked("w1-1")}
+    held = Held(node=NodeName("node-a"), allocation=AllocationId("w1-1_r_1"))
+    assert bench.requests() == {"w1-1": msgspec.structs.replace(asked("w1-1"), held=held)}
 
 
 def test_a_folder_that_cannot_be_listed_ends_nothing(bench, manifest):

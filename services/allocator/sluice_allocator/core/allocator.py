@@ -7,16 +7,13 @@ half wrong.
 """
 
 from sluice.contracts.exchange import (
-    LastRead,
+    ExchangeEvent,
     Observed,
     ReadAgain,
     ReadingCaughtUp,
     ReadingStarted,
     Stream,
     Ticked,
-    WriteAccepted,
-    WriteRefused,
-    WriteUnknown,
 )
 from sluice.contracts.ids import AllocationId, NodeName, RequestId, RunId
 from sluice.contracts.messages import Bound, Closed, Grant, SliceGone, SourceSynced
@@ -24,6 +21,7 @@ from sluice.contracts.outbox import Contested, Outbox, Report, Settled
 from sluice.contracts.subjects import Address
 from sluice_allocator.core.desk import Desk
 from sluice_allocator.core.events import AgentEnsured, EnsureAgent, Event, Instruction, LeaseChanged
+from sluice_allocator.core.held import look_again, node_was_opened
 from sluice_allocator.core.nodes import settle_node
 from sluice_allocator.core.orphans import Orphans
 from sluice_allocator.core.requests import settle_request, settle_stray
@@ -48,7 +46,8 @@ class Allocator:
         self.orphans = Orphans()
         self._ensured: dict[NodeName, str] = {}
         """Nodes whose durable is there, with the incarnation it was made in."""
-        self._asked_to_ensure: dict[NodeName, float] = {}
+        self._asked_to_ensure: dict[NodeName, tuple[float, str]] = {}
+        """When a node's durable was asked for last, and in which incarnation."""
 
     def handle(self, event: Event, now: float) -> list[Instruction]:
         """Take in one event; the only way in which anything changes."""
@@ -56,36 +55,40 @@ class Allocator:
         desk.now = now
         own: list[Instruction] = []
         match event:
-            case ReadingStarted():
-                known = Stream.STATE in desk.world.complete or Stream.STATE in desk.world.reading
-                desk.world.start_reading(event)
-                if known and not (Stream.STATE in desk.world.complete or Stream.STATE in desk.world.reading):
-                    own.append(ReadAgain(Stream.STATE))  # it was of another life of the broker
-                self._report(desk.outbox.handle(event, now))
-            case Observed():
-                reports = desk.outbox.handle(event, now)
-                self._observed(event)
-                self._report(reports)
-            case ReadingCaughtUp():
-                self._report(desk.outbox.handle(event, now))
-                self._caught_up(event)
-            case WriteAccepted() | WriteRefused() | WriteUnknown() | LastRead():
-                self._report(desk.outbox.handle(event, now))
             case LeaseChanged():
                 self._lease(held=event.held)
             case AgentEnsured():
-                self._ensured[event.node] = desk.world.incarnation
+                self._ensured[event.node] = self._asked_to_ensure[event.node][1]
             case Ticked():
                 desk.outbox.tick(now)
+            case _:
+                own = self._exchange(event, now)
         if desk.world.settled and not desk.outbox.paused:
             if isinstance(event, Ticked):
                 self.orphans.tick(desk, now)
+                look_again(desk)
                 refresh_pending(desk, now)
                 own += self._ensure_agents(now)
             self._settle(now)
         return [*own, *desk.outbox.drain()]
 
     # -- facts ----------------------------------------------------------------------------------------------------
+
+    def _exchange(self, event: ExchangeEvent, now: float) -> list[Instruction]:
+        desk = self.desk
+        if isinstance(event, Observed):
+            reports = desk.outbox.handle(event, now)
+            self._observed(event)  # before the reports: whether a value is ours is known as long as it is undecided
+            self._report(reports)
+            return []
+        stale = False
+        if isinstance(event, ReadingStarted):
+            desk.take_back_all()  # guards may begin anew; what was not sent is decided on what the reading shows
+            stale = desk.world.start_reading(event)
+        self._report(desk.outbox.handle(event, now))
+        if isinstance(event, ReadingCaughtUp):
+            self._caught_up(event)
+        return [ReadAgain(Stream.STATE)] if stale else []
 
     def _observed(self, event: Observed) -> None:
         address = self.desk.world.observe(event)
@@ -107,7 +110,9 @@ class Allocator:
                 desk.changed_requests[RequestId(address.key[0])] = None
             case "ledger":
                 desk.changed_nodes[NodeName(address.key[0])] = None
-                if address.key[1] != "head":
+                if address.key[1] == "head":
+                    node_was_opened(desk, NodeName(address.key[0]))
+                else:
                     self._rebook(AllocationId(address.key[1]))
             case "slice":
                 self._rebook(AllocationId(address.key[1]))
@@ -205,7 +210,8 @@ class Allocator:
         for node in self.desk.world.news:
             if self._ensured.get(node) == self.desk.world.incarnation:
                 continue
-            if now - self._asked_to_ensure.get(node, -1e9) >= self.desk.rules.ensure_retry_s:
-                self._asked_to_ensure[node] = now
+            asked_at, asked_in = self._asked_to_ensure.get(node, (-1e9, ""))
+            if asked_in != self.desk.world.incarnation or now - asked_at >= self.desk.rules.ensure_retry_s:
+                self._asked_to_ensure[node] = (now, self.desk.world.incarnation)
                 wanted.append(EnsureAgent(node))
         return wanted

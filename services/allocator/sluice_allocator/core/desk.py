@@ -57,6 +57,10 @@ class Desk:
     """The same by their guard."""
     changed_requests: dict[RequestId, None] = field(default_factory=dict)
     changed_nodes: dict[NodeName, None] = field(default_factory=dict)
+    held_on: dict[NodeName, dict[RequestId, None]] = field(default_factory=dict)
+    """Requests that wait for a node to be opened, for it may have their slices."""
+    unopened_since: dict[NodeName, float] = field(default_factory=dict)
+    """Since when nodes are heard of and not opened."""
     strays: dict[AllocationId, None] = field(default_factory=dict)
     """Slices that are spoken of and not in the ledger: to be looked at."""
     to_try: dict[RequestId, None] = field(default_factory=dict)

@@ -69,8 +69,11 @@ def _is_its_agent(desk: Desk, node: NodeName, inventory: NodeInventory) -> bool:
 
 
 def _may_open(desk: Desk, node: NodeName, inventory: NodeInventory) -> bool:
-    unreadable = desk.world.unreadable.get(node)
-    return not inventory.stale and not unreadable and _is_its_agent(desk, node, inventory)
+    """Only on the whole truth: the agent that speaks for the node, and nothing newer than what was pulled."""
+    news = desk.world.news.get(node)
+    if news is None or inventory.stale or desk.world.unreadable.get(node):
+        return False
+    return _is_its_agent(desk, node, inventory) and inventory.snapshot.generation >= news.generation
 
 
 def _open(desk: Desk, node: NodeName, inventory: NodeInventory) -> None:

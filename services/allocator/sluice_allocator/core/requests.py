@@ -20,6 +20,7 @@ from sluice.contracts.messages import (
     Bound,
     Closed,
     Grant,
+    Held,
     LedgerEntry,
     Refused,
     Released,
@@ -27,17 +28,21 @@ from sluice.contracts.messages import (
     Revoke,
     SliceFailed,
     SliceGone,
+    SliceQuarantined,
     SliceReady,
     WaitOver,
 )
 from sluice.mig.catalog import catalog
 from sluice_allocator.core.desk import Attempt, Desk
+from sluice_allocator.core.held import say_that_it_waits, waits_for_node, waits_for_nodes
 from sluice_allocator.core.shapes import refusal_for
 from sluice_allocator.core.world import RequestFact, node_of
 
 
 def settle_request(desk: Desk, request: RequestId) -> None:
     """Look at one request and want what follows."""
+    for waiting in desk.held_on.values():
+        waiting.pop(request, None)
     asked = desk.world.requests.get(request)
     entries = {a: desk.world.ledger[a] for a in desk.world.allocations_of.get(request, ())}
     for allocation, entry in entries.items():
@@ -47,7 +52,7 @@ def settle_request(desk: Desk, request: RequestId) -> None:
     else:
         desk.queue.remove(request)
         _settle_ended(desk, request, asked, entries)
-    if request not in desk.queue:
+    if request not in desk.queue and not any(request in waiting for waiting in desk.held_on.values()):
         _end_waiting(desk, request)
 
 
@@ -93,7 +98,7 @@ def _why_revoke(desk: Desk, grant: Grant, asked: RequestFact | None) -> str | No
         return "refused"
     if grant.incarnation != desk.world.incarnation and not grant.adopted:
         return "written in another life of the broker: no agent will act on it"
-    if isinstance(slice_, SliceFailed) and slice_.revision >= grant.revision:
+    if isinstance(slice_, SliceFailed | SliceQuarantined) and slice_.revision >= grant.revision:
         _remember_failure(desk, grant)
         return f"making the slice failed: {slice_.message}"
     return None
@@ -154,6 +159,10 @@ def _settle_asked(
     if grants or request in desk.committing:
         desk.queue.remove(request)
         return
+    if asked.held is not None and waits_for_node(desk, request, asked.held):
+        desk.queue.remove(request)
+        say_that_it_waits(desk, request, asked, asked.held.node)
+        return
     _refuse_or_queue(desk, request, asked)
 
 
@@ -190,9 +199,12 @@ def _follow_bound(desk: Desk, request: RequestId, binding: Bound, entries: dict[
         again = _bound_of(desk, binding.allocation, entry, binding.revision + 1)
         if again is not None and (again.ticket, again.containers) != (binding.ticket, binding.containers):
             desk.commit(subjects.binding(request), again, request)
-    elif isinstance(entry, Closed) or binding.allocation in desk.world.lost:
-        cause = entry.cause if isinstance(entry, Closed) else "its slice is not in the ledger any more"
-        _release(desk, request, f"slice lost: {cause}")
+    elif isinstance(entry, Closed):
+        _release(desk, request, f"slice lost: {entry.cause}")
+    elif binding.allocation in desk.world.lost:
+        held = Held(node=binding.node, allocation=binding.allocation)
+        if not waits_for_node(desk, request, held):
+            _release(desk, request, "slice lost: it is not in the ledger any more")
 
 
 def _refuse_or_queue(desk: Desk, request: RequestId, asked: AllocationRequested) -> None:
@@ -224,6 +236,8 @@ def _settle_ended(
     if isinstance(binding, Bound) and binding.allocation not in entries and binding.allocation not in desk.world.lost:
         return  # its entry is still on its way to us
     if isinstance(asked, RequestWithdrawn) and not isinstance(binding, Released) and not asked.closing:
+        if waits_for_node(desk, request, asked.held) or (not entries and waits_for_nodes(desk, request)):
+            return
         _release(desk, request, asked.cause)
     elif asked is None and isinstance(binding, Bound):
         _release(desk, request, "nobody asks for it any more")

@@ -84,15 +84,22 @@ class World:
         """Whether both streams are known whole and none is being read anew."""
         return not self.reading and len(self.complete) == 2
 
-    def start_reading(self, event: ReadingStarted) -> None:
-        """A snapshot of one stream begins."""
+    def start_reading(self, event: ReadingStarted) -> bool:
+        """
+        A snapshot of one stream begins.
+
+        True when the broker was wiped since: what STATE said of agents and slices may be of the life before, and STATE
+        must be read again.
+        """
         self.reading[event.stream] = {}
-        if event.stream is Stream.BOOK:
-            if self.incarnation not in {"", event.incarnation}:
-                # The broker was wiped: what STATE says of agents and slices may still be of the life before.
-                self.complete.pop(Stream.STATE, None)
-                self.reading.pop(Stream.STATE, None)
-            self.incarnation = event.incarnation
+        if event.stream is not Stream.BOOK:
+            return False
+        before, self.incarnation = self.incarnation, event.incarnation
+        if before in {"", event.incarnation}:
+            return False
+        was_complete = self.complete.pop(Stream.STATE, False) is not False
+        was_reading = self.reading.pop(Stream.STATE, None) is not None
+        return was_complete or was_reading
 
     def observe(self, event: Observed) -> Address | None:
         """Take in one value. Returns its address, or None when it is older than what is known."""

@@ -5,7 +5,7 @@ from typing import Literal
 
 from sluice.contracts.exchange import ExchangeEvent, ExchangeInstruction, Ticked
 from sluice.contracts.ids import NodeName, RequestId
-from sluice.contracts.messages import Claim, HostFacts, WithdrawCause
+from sluice.contracts.messages import Claim, Held, HostFacts, WithdrawCause
 from sluice.contracts.refusals import Refusal
 
 # -- what is kept on disk -----------------------------------------------------------------------------------------
@@ -36,6 +36,8 @@ class IdentityRecord:
     name: str
     asks: tuple[Ask, ...]
     ended: WithdrawCause | None = None
+    held: Held | None = None
+    """What it was bound to last. Kept here because the bus may forget it."""
 
 
 # -- events -------------------------------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from sluice.contracts.ids import RequestId, RunId
-from sluice.contracts.messages import WithdrawCause
+from sluice.contracts.messages import Held, WithdrawCause
 from sluice_pod_watcher.core.events import Ask, IdentityRecord, SaveIdentities
 
 ASKS_MAX = 8
@@ -84,6 +84,10 @@ class Identities:
         """The identity says something else from now on."""
         record = self._records[uid]
         return self._put(replace(record, asks=(*record.asks, ask)[-ASKS_MAX:]))
+
+    def hold(self, uid: RequestId, held: Held) -> IdentityRecord:
+        """It is bound to this now."""
+        return self._put(replace(self._records[uid], held=held))
 
     def end(self, uid: RequestId, cause: WithdrawCause) -> IdentityRecord:
         """Nobody wants it any more, for ever. Its place is free for another identity."""

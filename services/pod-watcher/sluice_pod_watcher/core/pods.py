@@ -15,6 +15,7 @@ from sluice.contracts.messages import (
     AllocationRequested,
     BindingMessage,
     Bound,
+    Held,
     Released,
     RequestMessage,
     RequestRejected,
@@ -50,7 +51,9 @@ class Pods:
         last, source = record.asks[-1], self.rules.source
         if record.ended is not None:
             closing = isinstance(self.answers.get(record.uid), Released)
-            return RequestWithdrawn(revision=last.revision, source=source, cause=record.ended, closing=closing)
+            return RequestWithdrawn(
+                revision=last.revision, source=source, cause=record.ended, held=record.held, closing=closing
+            )
         if last.refusal is not None:
             return RequestRejected(
                 revision=last.revision,
@@ -68,6 +71,7 @@ class Pods:
             origin=record.file,
             owner=record.uid,
             claims=last.claims,
+            held=record.held,
         )
 
     def counts_at(self) -> float | None:
@@ -177,6 +181,8 @@ class Pods:
     def judge(self, record: IdentityRecord) -> None:
         """What follows for a record from its answer."""
         answer = self.answers.get(record.uid)
+        if isinstance(answer, Bound):
+            record = self._remember_held(record, Held(node=answer.node, allocation=answer.allocation))
         if isinstance(answer, Released):
             if record.ended is None:
                 self._end(record, "has lost its slice")
@@ -185,6 +191,13 @@ class Pods:
             self._end(record, "was changed too late, its slice was given already: it is a new pod now")
             last = record.asks[-1]
             self._begin((record.file, record.document), _found(record, last))
+
+    def _remember_held(self, record: IdentityRecord, held: Held) -> IdentityRecord:
+        """Say with the request where its slice is: a wiped broker will not know."""
+        if record.held == held:
+            return record
+        self.due[record.uid] = None
+        return self.identities.hold(record.uid, held)
 
     # -- our own words, as the bus has them -----------------------------------------------------------------------
 
@@ -223,7 +236,8 @@ class Pods:
         if isinstance(message, RequestWithdrawn):
             if message.closing:
                 return False
-            self.identities.adopt(IdentityRecord(uid, "", "", "", "", (Ask(message.revision),), message.cause))
+            asks = (Ask(message.revision),)
+            self.identities.adopt(IdentityRecord(uid, "", "", "", "", asks, message.cause, message.held))
             self.due[uid] = None
             return True
         document = f"{message.namespace}/{message.name}" if message.name else ""
@@ -236,6 +250,7 @@ class Pods:
             message.name,
             (_ask(message),),
             "pod gone" if taken else None,
+            message.held if isinstance(message, AllocationRequested) else None,
         )
         self.identities.adopt(record)
         self.due[uid] = None
