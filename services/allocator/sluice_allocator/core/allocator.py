@@ -131,6 +131,8 @@ class Allocator:
                 desk.freed |= desk.fleet.unbook(allocation)
             if gone:
                 desk.strays[allocation] = None
+            if allocation in desk.world.slices:
+                desk.changed_requests[desk.world.slices[allocation].request] = None
         elif isinstance(entry, Closed) or gone:
             desk.freed |= desk.fleet.unbook(allocation)
         else:

@@ -13,14 +13,22 @@ from sluice.contracts.refusals import ReasonCount, WaitReason
 from sluice_allocator.core.desk import Desk
 
 
-def waits_for_node(desk: Desk, request: RequestId, held: Held | None) -> bool:
-    """Whether what `request` is bound to may be on a node that was not opened in this life of the broker."""
-    if held is None or held.allocation in desk.world.ledger or _was_opened(desk, held.node):
-        return False
-    if isinstance(desk.world.slices.get(held.allocation), SliceGone):
-        return False
-    desk.held_on.setdefault(held.node, {})[request] = None
-    return True
+def waits_for_node(desk: Desk, request: RequestId, held: Held | None) -> NodeName | None:
+    """
+    A node that was not opened in this life of the broker and may have a slice of `request`; None when there is none.
+
+    Its source may remember one, and an agent may speak of one.
+    """
+    world = desk.world
+    homes = {allocation: world.slice_nodes[allocation] for allocation in world.slices_of.get(request, ())}
+    if held is not None:
+        homes[held.allocation] = held.node
+    for allocation, node in homes.items():
+        is_known = allocation in world.ledger or isinstance(world.slices.get(allocation), SliceGone)
+        if not is_known and not _was_opened(desk, node):
+            desk.held_on.setdefault(node, {})[request] = None
+            return node
+    return None
 
 
 def waits_for_nodes(desk: Desk, request: RequestId) -> bool:
@@ -29,7 +37,8 @@ def waits_for_nodes(desk: Desk, request: RequestId) -> bool:
 
     Bounded: a node that cannot be opened for `orphan_grace_s` holds up nobody.
     """
-    opening = [node for node in desk.world.news if not _was_opened(desk, node)]
+    known = dict.fromkeys((*desk.world.news, *desk.world.inventories))
+    opening = [node for node in known if not _was_opened(desk, node)]
     fresh = [
         node
         for node in opening

@@ -17,6 +17,7 @@ from sluice.contracts import subjects
 from sluice.contracts.ids import AllocationId, RequestId
 from sluice.contracts.messages import (
     AllocationRequested,
+    Booking,
     Bound,
     Closed,
     Grant,
@@ -77,6 +78,8 @@ def _settle_entry(desk: Desk, allocation: AllocationId, entry: LedgerEntry, aske
         return
     cause = _why_revoke(desk, entry, asked) if isinstance(entry, Grant) else None
     if cause is not None:
+        if isinstance(slice_, SliceFailed | SliceQuarantined):
+            _remember_failure(desk, booking)
         revoke = Revoke(revision=entry.revision + 1, incarnation=desk.world.incarnation, booking=booking, cause=cause)
         desk.commit(address, revoke, booking.request)
 
@@ -99,17 +102,16 @@ def _why_revoke(desk: Desk, grant: Grant, asked: RequestFact | None) -> str | No
     if grant.incarnation != desk.world.incarnation and not grant.adopted:
         return "written in another life of the broker: no agent will act on it"
     if isinstance(slice_, SliceFailed | SliceQuarantined) and slice_.revision >= grant.revision:
-        _remember_failure(desk, grant)
         return f"making the slice failed: {slice_.message}"
     return None
 
 
-def _remember_failure(desk: Desk, grant: Grant) -> None:
+def _remember_failure(desk: Desk, booking: Booking) -> None:
     """Try the same GPU for the same request again only after a while, longer each time."""
-    attempt = desk.attempts.setdefault(grant.booking.request, Attempt())
+    attempt = desk.attempts.setdefault(booking.request, Attempt())
     pause_s = min(desk.rules.retry_first_s * 2 ** min(attempt.failures, 30), desk.rules.retry_max_s)
     attempt.failures += 1
-    for device in grant.booking.devices:
+    for device in booking.devices:
         attempt.avoid[device.gpu] = desk.now + pause_s
 
 
@@ -139,7 +141,7 @@ def _settle_asked(
 ) -> None:
     address = subjects.binding(request)
     binding = desk.world.bindings.get(request)
-    grants = {a: entry for a, entry in entries.items() if isinstance(entry, Grant)}
+    grants = {a: e for a, e in entries.items() if isinstance(e, Grant) and _why_revoke(desk, e, asked) is None}
     if desk.outbox.busy(address) or isinstance(binding, Released):
         desk.queue.remove(request)
         return
@@ -159,9 +161,10 @@ def _settle_asked(
     if grants or request in desk.committing:
         desk.queue.remove(request)
         return
-    if asked.held is not None and waits_for_node(desk, request, asked.held):
+    node = waits_for_node(desk, request, asked.held)
+    if node is not None:
         desk.queue.remove(request)
-        say_that_it_waits(desk, request, asked, asked.held.node)
+        say_that_it_waits(desk, request, asked, node)
         return
     _refuse_or_queue(desk, request, asked)
 
@@ -203,7 +206,7 @@ def _follow_bound(desk: Desk, request: RequestId, binding: Bound, entries: dict[
         _release(desk, request, f"slice lost: {entry.cause}")
     elif binding.allocation in desk.world.lost:
         held = Held(node=binding.node, allocation=binding.allocation)
-        if not waits_for_node(desk, request, held):
+        if waits_for_node(desk, request, held) is None:
             _release(desk, request, "slice lost: it is not in the ledger any more")
 
 
@@ -236,7 +239,9 @@ def _settle_ended(
     if isinstance(binding, Bound) and binding.allocation not in entries and binding.allocation not in desk.world.lost:
         return  # its entry is still on its way to us
     if isinstance(asked, RequestWithdrawn) and not isinstance(binding, Released) and not asked.closing:
-        if waits_for_node(desk, request, asked.held) or (not entries and waits_for_nodes(desk, request)):
+        if waits_for_node(desk, request, asked.held) is not None:
+            return
+        if not entries and waits_for_nodes(desk, request):
             return
         _release(desk, request, asked.cause)
     elif asked is None and isinstance(binding, Bound):

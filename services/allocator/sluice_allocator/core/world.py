@@ -62,6 +62,8 @@ class World:
     slices: dict[AllocationId, SliceFact] = field(default_factory=dict)
     slice_nodes: dict[AllocationId, NodeName] = field(default_factory=dict)
     """Whose agent speaks of each slice."""
+    slices_of: dict[RequestId, dict[AllocationId, None]] = field(default_factory=dict)
+    """The slices that agents speak of, per request."""
     news: dict[NodeName, NodeChanged] = field(default_factory=dict)
     inventories: dict[NodeName, NodeInventory] = field(default_factory=dict)
     hosts: dict[NodeName, HostFacts] = field(default_factory=dict)
@@ -154,8 +156,7 @@ class World:
             case "binding":
                 _set(self.bindings, RequestId(key), message if isinstance(message, BINDING) else None)
             case "slice":
-                _set(self.slices, AllocationId(key), message if isinstance(message, SLICE) else None)
-                _set(self.slice_nodes, AllocationId(key), NodeName(address.key[0]) if message is not None else None)
+                self._put_slice(NodeName(address.key[0]), AllocationId(key), message)
             case "node":
                 _set(self.news, NodeName(key), message if isinstance(message, NodeChanged) else None)
             case "inventory":
@@ -184,6 +185,16 @@ class World:
             self.requested_by.setdefault(message.source, {})[request] = None
         _set(self.requests, request, message)
 
+    def _put_slice(self, node: NodeName, allocation: AllocationId, message: AnyMessage | None) -> None:
+        before = self.slices.pop(allocation, None)
+        self.slice_nodes.pop(allocation, None)
+        if before is not None:
+            _remove(self.slices_of, before.request, allocation)
+        if isinstance(message, SLICE):
+            self.slices[allocation] = message
+            self.slice_nodes[allocation] = node
+            self.slices_of.setdefault(message.request, {})[allocation] = None
+
     def _put_ledger(self, address: Address, message: AnyMessage | None) -> None:
         node, token = NodeName(address.key[0]), address.key[1]
         self.unreadable.get(node, {}).pop(address.subject, None)
@@ -195,10 +206,7 @@ class World:
         allocation = AllocationId(token)
         before = self.ledger.get(allocation)
         if before is not None:
-            request = request_of(before)
-            self.allocations_of.get(request, {}).pop(allocation, None)
-            if not self.allocations_of.get(request):
-                self.allocations_of.pop(request, None)
+            _remove(self.allocations_of, request_of(before), allocation)
         entry = message if isinstance(message, LEDGER) else None
         if entry is not None:
             self.allocations_of.setdefault(request_of(entry), {})[allocation] = None
@@ -225,3 +233,10 @@ def _set(facts: dict[_K, _V], key: _K, value: _V | None) -> None:
         facts.pop(key, None)
     else:
         facts[key] = value
+
+
+def _remove(index: dict[RequestId, dict[AllocationId, None]], request: RequestId, allocation: AllocationId) -> None:
+    """Take one allocation out of an index by request; a request without any is not kept."""
+    index[request].pop(allocation, None)
+    if not index[request]:
+        del index[request]
