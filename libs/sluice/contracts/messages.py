@@ -213,6 +213,8 @@ class Bound(Message, frozen=True, kw_only=True):
     """+1 each time the strings change (a reboot makes the slice anew under another UUID and ticket)."""
     ticket: str
     containers: tuple[ContainerDevices, ...]
+    slice_sequence: int = 0
+    """Where in STATE the agent said so. An allocator that reads late must not put older strings over newer ones."""
     warnings: tuple[str, ...] = ()
 
 

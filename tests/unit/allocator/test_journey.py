@@ -82,6 +82,7 @@ def test_a_pod_is_bound_only_when_its_slice_is_ready(bench):
             revision=1,
             ticket="ticket-1",
             containers=(ContainerDevices(container="main", visible_devices="MIG-ticket-1-0"),),
+            slice_sequence=1006,
         )
     ]
 
@@ -308,3 +309,13 @@ def test_a_forgotten_request_leaves_nothing_behind(bench):
     assert P1 not in desk.attempts
     assert P1 not in desk.queue
     assert desk.undecided == {}
+
+
+def test_an_allocator_that_reads_late_puts_no_old_strings_over_new_ones(bench):
+    """Somebody else bound the pod to what its slice is after a reboot; the older word read here changes nothing."""
+    grant = bench.bound("p1")
+    bound = bench.allocator.desk.world.bindings[P1]
+    newer = msgspec.structs.replace(bound, revision=2, ticket="ticket-2", slice_sequence=9_999_999)
+
+    assert bench.observe(subjects.binding(P1), newer) == []
+    assert bench.ready(grant) == []

@@ -67,6 +67,7 @@ class Allocator:
             if isinstance(event, Ticked):
                 self.orphans.tick(desk, now)
                 look_again(desk)
+                desk.changed_requests |= dict.fromkeys(desk.differing)
                 refresh_pending(desk, now)
                 own += self._ensure_agents(now)
             self._settle(now)

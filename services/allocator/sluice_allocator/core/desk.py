@@ -57,6 +57,8 @@ class Desk:
     """The same by their guard."""
     changed_requests: dict[RequestId, None] = field(default_factory=dict)
     changed_nodes: dict[NodeName, None] = field(default_factory=dict)
+    differing: dict[RequestId, float] = field(default_factory=dict)
+    """Since when a binding's strings differ from its slice's although the binding seems newer."""
     held_on: dict[NodeName, dict[RequestId, None]] = field(default_factory=dict)
     """Requests that wait for a node to be opened, for it may have their slices."""
     unopened_since: dict[NodeName, float] = field(default_factory=dict)

@@ -182,6 +182,7 @@ def _bound_of(desk: Desk, allocation: AllocationId, grant: Grant, revision: int)
         revision=revision,
         ticket=slice_.ticket,
         containers=slice_.containers,
+        slice_sequence=desk.world.sequences.get(subjects.slice_(grant.booking.node, allocation).subject, 0),
         warnings=_warnings(slice_),
     )
 
@@ -200,7 +201,9 @@ def _follow_bound(desk: Desk, request: RequestId, binding: Bound, entries: dict[
     entry = entries.get(binding.allocation)
     if isinstance(entry, Grant):
         again = _bound_of(desk, binding.allocation, entry, binding.revision + 1)
-        if again is not None and (again.ticket, again.containers) != (binding.ticket, binding.containers):
+        if again is None or (again.ticket, again.containers) == (binding.ticket, binding.containers):
+            desk.differing.pop(request, None)
+        elif again.slice_sequence > binding.slice_sequence or _differs_for_long(desk, request):
             desk.commit(subjects.binding(request), again, request)
     elif isinstance(entry, Closed):
         _release(desk, request, f"slice lost: {entry.cause}")
@@ -208,6 +211,10 @@ def _follow_bound(desk: Desk, request: RequestId, binding: Bound, entries: dict[
         held = Held(node=binding.node, allocation=binding.allocation)
         if waits_for_node(desk, request, held) is None:
             _release(desk, request, "slice lost: it is not in the ledger any more")
+
+
+def _differs_for_long(desk: Desk, request: RequestId) -> bool:
+    return desk.now - desk.differing.setdefault(request, desk.now) >= desk.rules.rebind_anyway_s
 
 
 def _refuse_or_queue(desk: Desk, request: RequestId, asked: AllocationRequested) -> None:
@@ -230,6 +237,7 @@ def _settle_ended(
     desk: Desk, request: RequestId, asked: RequestFact | None, entries: dict[AllocationId, LedgerEntry]
 ) -> None:
     """Withdrawn, rejected, or not there (its source is silent, or has said its last word)."""
+    desk.differing.pop(request, None)
     address = subjects.binding(request)
     binding = desk.world.bindings.get(request)
     if request in desk.committing or desk.outbox.busy(address):

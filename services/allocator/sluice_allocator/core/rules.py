@@ -17,6 +17,9 @@ class Rules:
     """The reasons of one waiting request are written at most this often, unless the first reason changes."""
     pending_refresh_batch: int = 50
     """At most so many waiting requests are looked at again in one tick."""
+    rebind_anyway_s: float = 60.0
+    """Strings that differ from the binding's for this long replace them, even if STATE numbered them lower (it may
+    forget what it acknowledged, and number anew)."""
     ensure_retry_s: float = 5.0
     """How long to wait for a node's durable before asking for it again."""
     retry_first_s: float = 1.0
