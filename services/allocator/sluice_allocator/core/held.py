@@ -15,17 +15,19 @@ from sluice_allocator.core.desk import Desk
 
 def waits_for_node(desk: Desk, request: RequestId, held: Held | None) -> NodeName | None:
     """
-    A node that was not opened in this life of the broker and may have a slice of `request`; None when there is none.
+    A node that may have a slice of `request` of which the ledger does not tell (yet); None when there is none.
 
-    Its source may remember one, and an agent may speak of one.
+    An agent may speak of one, and an inventory may show one: even of an opened node, for an entry that is overwritten
+    on its way to us is read later than the head that followed it. A source may remember one: that holds until the node
+    is opened.
     """
     world = desk.world
-    homes = {allocation: world.slice_nodes[allocation] for allocation in world.slices_of.get(request, ())}
-    if held is not None:
+    homes = dict(world.reported_of.get(request, {}))
+    homes |= {allocation: world.slice_nodes[allocation] for allocation in world.slices_of.get(request, ())}
+    if held is not None and not _was_opened(desk, held.node):
         homes[held.allocation] = held.node
     for allocation, node in homes.items():
-        is_known = allocation in world.ledger or isinstance(world.slices.get(allocation), SliceGone)
-        if not is_known and not _was_opened(desk, node):
+        if allocation not in world.ledger and not isinstance(world.slices.get(allocation), SliceGone):
             desk.held_on.setdefault(node, {})[request] = None
             return node
     return None

@@ -66,6 +66,8 @@ class World:
     """The slices that agents speak of, per request."""
     news: dict[NodeName, NodeChanged] = field(default_factory=dict)
     inventories: dict[NodeName, NodeInventory] = field(default_factory=dict)
+    reported_of: dict[RequestId, dict[AllocationId, NodeName]] = field(default_factory=dict)
+    """The slices that pulled snapshots report, per request."""
     hosts: dict[NodeName, HostFacts] = field(default_factory=dict)
     cordons: dict[NodeName, Cordoned] = field(default_factory=dict)
     sources: dict[SourceName, SourceSynced] = field(default_factory=dict)
@@ -160,7 +162,7 @@ class World:
             case "node":
                 _set(self.news, NodeName(key), message if isinstance(message, NodeChanged) else None)
             case "inventory":
-                _set(self.inventories, NodeName(key), message if isinstance(message, NodeInventory) else None)
+                self._put_inventory(NodeName(key), message if isinstance(message, NodeInventory) else None)
             case _:
                 self._put_rare(address.kind, key, message)
 
@@ -194,6 +196,14 @@ class World:
             self.slices[allocation] = message
             self.slice_nodes[allocation] = node
             self.slices_of.setdefault(message.request, {})[allocation] = None
+
+    def _put_inventory(self, node: NodeName, message: NodeInventory | None) -> None:
+        before = self.inventories.get(node)
+        for report in before.snapshot.slices if before is not None else ():
+            _remove(self.reported_of, report.booking.request, report.booking.allocation)
+        for report in message.snapshot.slices if message is not None else ():
+            self.reported_of.setdefault(report.booking.request, {})[report.booking.allocation] = node
+        _set(self.inventories, node, message)
 
     def _put_ledger(self, address: Address, message: AnyMessage | None) -> None:
         node, token = NodeName(address.key[0]), address.key[1]
@@ -235,7 +245,7 @@ def _set(facts: dict[_K, _V], key: _K, value: _V | None) -> None:
         facts[key] = value
 
 
-def _remove(index: dict[RequestId, dict[AllocationId, None]], request: RequestId, allocation: AllocationId) -> None:
+def _remove(index: dict[RequestId, dict[AllocationId, _V]], request: RequestId, allocation: AllocationId) -> None:
     """Take one allocation out of an index by request; a request without any is not kept."""
     index[request].pop(allocation, None)
     if not index[request]:
