@@ -7,12 +7,13 @@ the answer to one of its instructions must not go on.
 """
 
 import asyncio
+import os
 from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Generic, Protocol, TypeVar, cast
 
-from sluice.contracts.exchange import LastRead, ReadAgain, ReadLast, Stream, Ticked, Write
+from sluice.contracts.exchange import LastRead, ReadAgain, ReadingCaughtUp, ReadLast, Stream, Ticked, Write
 from sluice.contracts.ids import NodeName
 from sluice.runtime import logs
 from sluice.runtime.bus import Bus, Reading
@@ -105,6 +106,8 @@ class CoreRunner(Generic[E]):
         self._under_way: set[asyncio.Task[None]] = set()
         self._work: asyncio.TaskGroup | None = None
         self._log = logs.get("core", core=name)
+        self._unread = len(self._readings) + (ledger is not None)
+        """Readings that have not caught up for the first time."""
 
     async def run(self) -> None:
         """
@@ -140,9 +143,15 @@ class CoreRunner(Generic[E]):
         A batch is in the inbox before the next one is asked for: so `ReadingStarted` stands in front of every answer
         that comes after the server was asked for that reading.
         """
+        caught_up = False
         try:
             async for batch in batches:
                 await self._inbox.offer(batch)
+                if not caught_up and any(isinstance(event, ReadingCaughtUp) for event in batch):
+                    caught_up = True
+                    self._unread -= 1
+                    if not self._unread:
+                        self._log.info("ready", pid=os.getpid())
         finally:
             if isinstance(batches, AsyncGenerator):
                 await batches.aclose()

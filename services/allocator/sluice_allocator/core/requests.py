@@ -253,7 +253,9 @@ def _settle_ended(
             return
         _release(desk, request, asked.cause)
     elif asked is None and isinstance(binding, Bound):
-        _release(desk, request, "nobody asks for it any more")
+        held = Held(node=binding.node, allocation=binding.allocation)
+        if waits_for_node(desk, request, held) is None:  # a late Bound may be older than this life of the broker
+            _release(desk, request, "nobody asks for it any more")
     elif isinstance(asked, RequestWithdrawn) and asked.closing:
         desk.attempts.pop(request, None)
 

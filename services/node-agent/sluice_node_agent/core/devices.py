@@ -80,7 +80,8 @@ class Devices:
     def add(self, grant: DeviceGrant, gi_id: int) -> None:
         """A GPU instance was created, without a compute instance yet."""
         made = InstanceReport(gi_id=gi_id, profile=grant.profile or "", start=grant.start, size=grant.size)
-        self._set(grant.gpu, (*self._instances(grant.gpu), made))
+        others = (i for i in self._instances(grant.gpu) if i.gi_id != gi_id)  # a foreign one, gone since, had this id
+        self._set(grant.gpu, (*others, made))
 
     def name(self, gpu: GpuUuid, gi_id: int, uuid: str) -> None:
         """The instance has a compute instance with this MIG UUID, or none any more (empty)."""

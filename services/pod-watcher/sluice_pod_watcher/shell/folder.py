@@ -26,8 +26,8 @@ TOTAL_BYTES_MAX = 64 * 1024 * 1024
 """All texts together; they stay in memory."""
 SETTLED_S = 2.0
 """A file that was written longer ago than this and looks the same is the same: file times are only that exact."""
-STEP_MS = 50
-DEBOUNCE_MS = 200
+STEP_MS = 5
+DEBOUNCE_MS = 50
 """Changes closer together than STEP_MS are one hint, given after DEBOUNCE_MS at the latest."""
 
 Signature = tuple[int, int, int, int, int]
