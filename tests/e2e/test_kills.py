@@ -43,7 +43,7 @@ def test_no_pod_is_lost_or_doubled_when_every_process_is_killed_in_turn(tmp_path
             if number % 10 == 5:
                 assert running.kill(victims[number // 10]) >= 1
         wait_for(lambda: instances(running) == 0, RECOVER_S, running)
-        wait_for(lambda: judge(running).left_behind() == [], RECOVER_S, running)
+        wait_for(lambda: judge(running).standing == [], RECOVER_S, running)
 
         assert judge(running).violations == []
 

@@ -157,24 +157,51 @@ def wait_for(condition: Callable[[], object], within_s: float, running: Running)
         time.sleep(0.05)
 
 
-async def recorded(url: str) -> History:
-    """Everything that HISTORY holds, judged."""
+@dataclass
+class Judged:
+    """What the bus tells at one moment: what went wrong so far, and what stands now."""
+
+    violations: list[str]
+    bound: dict[str, str]
+    """Request to allocation."""
+    standing: list[str]
+    """Allocations in the ledger that are not closed."""
+
+
+def judge(running: Running) -> Judged:
+    """The judged history of a running system, and the last values of its book."""
+    return asyncio.run(_judge(running.url))
+
+
+async def _judge(url: str) -> Judged:
     client = await nats.connect(url, connect_timeout=5)
-    history = History()
     try:
-        stream = await client.jetstream().stream_info("HISTORY")
-        if stream.state.messages == 0:
-            return history
-        subscription = await client.jetstream().subscribe("hist.sluice.>", stream="HISTORY", ordered_consumer=True)
-        while True:
-            message = await asyncio.wait_for(subscription.next_msg(), 10)
-            history.feed(message.subject, json.loads(message.data)["message"])
-            if message.metadata.sequence.stream >= stream.state.last_seq:
-                return history
+        history = History()
+        for message in await _all_of(client, "HISTORY", "hist.sluice.>"):
+            sequence = int(message.headers["Sluice-Sequence"])
+            history.put(message.subject, sequence, json.loads(message.data)["message"])
+        ledger = [json.loads(m.data)["message"] for m in await _all_of(client, "BOOK", "sluice.ledger.>")]
+        bindings = [json.loads(m.data)["message"] for m in await _all_of(client, "BOOK", "sluice.binding.>")]
     finally:
         await client.close()
+    standing = [entry["booking"]["allocation"] for entry in ledger if entry["type"] in {"Grant", "Revoke"}]
+    bound = {word["request"]: word["allocation"] for word in bindings if word["type"] == "Bound"}
+    return Judged(history.violations(), bound, standing)
 
 
-def judge(running: Running) -> History:
-    """The judged history of a running system."""
-    return asyncio.run(recorded(running.url))
+async def _all_of(client: nats.NATS, stream: str, subject: str) -> list:
+    """Everything that a stream holds under a subject now."""
+    stream_context = client.jetstream()
+    last = (await stream_context.stream_info(stream)).state.last_seq
+    subscription = await stream_context.subscribe(subject, stream=stream, ordered_consumer=True)
+    found = []
+    try:
+        if (await subscription.consumer_info()).num_pending == 0:
+            return []
+        while True:
+            message = await asyncio.wait_for(subscription.next_msg(timeout=10), 12)
+            found.append(message)
+            if message.metadata.num_pending == 0 or message.metadata.sequence.stream >= last:
+                return found
+    finally:
+        await subscription.unsubscribe()

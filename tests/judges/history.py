@@ -1,110 +1,107 @@
 """
-Judges a recorded history of the bus: was a place given twice, a request bound twice, a slice left behind?
+Judges a recorded history of the bus: was a place given twice, a request bound twice, a slice taken from a living pod?
 
 It reads plain JSON and shares no code with what it judges: a mistake in `sluice` must not be able to hide here.
+
+Each stream is judged in its own order (the sequence at which a word landed); between streams there is no order to
+trust. A writer that was killed may leave a gap, so what is *not* recorded proves nothing; what is left in the end is
+asked of the streams themselves.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
-
-@dataclass
-class _Allocation:
-    request: str
-    node: str
-    places: tuple[tuple[str, int], ...]
-    """Every (GPU, memory slice) it holds."""
-    ready: bool = False
-    gone: bool = False
+Place = tuple[str, int]
+"""A GPU and one of its memory slices."""
 
 
 @dataclass
 class History:
-    """Feed it every message in the order in which the broker stored it; then read `violations` and `left_behind`."""
+    """Put every recorded word in, in any order; then ask for `violations`."""
 
-    violations: list[str] = field(default_factory=list)
-    allocations: dict[str, _Allocation] = field(default_factory=dict)
-    bound: dict[str, str] = field(default_factory=dict)
-    """The allocation that each request is bound to now."""
-    answers: dict[str, list[str]] = field(default_factory=dict)
-    """What was said at each request's binding, in order."""
-    withdrawn: set[str] = field(default_factory=set)
-    """Requests whose pods were taken back by whoever asked."""
-    _booked: dict[tuple[str, int], str] = field(default_factory=dict)
-    _held: dict[tuple[str, int], str] = field(default_factory=dict)
+    book: list[tuple[int, str, dict]] = field(default_factory=list)
+    state: list[tuple[int, str, dict]] = field(default_factory=list)
 
-    def feed(self, subject: str, message: dict) -> None:
-        """One stored message."""
-        kind = message["type"]
-        if kind == "RequestWithdrawn":
-            self.withdrawn.add(subject.rsplit(".", 1)[1])
-        elif ".ledger." in subject and kind in {"Grant", "Revoke"}:
-            self._entry(kind, message)
-        elif ".slice." in subject:
-            self._slice(kind, message)
-        elif ".binding." in subject:
-            self._binding(kind, message)
+    def put(self, subject: str, sequence: int, message: dict) -> None:
+        """One word, with the sequence at which its stream stored it."""
+        decided = ".ledger." in subject or ".binding." in subject
+        (self.book if decided else self.state).append((sequence, subject, message))
 
-    def _entry(self, kind: str, message: dict) -> None:
-        booking = message["booking"]
-        name = booking["allocation"]
-        known = self.allocations.get(name)
-        if known is not None and known.gone and kind == "Grant":
-            self.violations.append(f"{name} was granted after it was gone")
-        if known is None:
-            known = _Allocation(booking["request"], booking["node"], tuple(_places(booking["devices"])))
-            self.allocations[name] = known
-        if known.gone:
-            return
-        for place in known.places:
-            owner = self._booked.setdefault(place, name)
+    def violations(self) -> list[str]:
+        """Everything that must never happen, and did."""
+        book = [(subject, message) for _, subject, message in sorted(self.book, key=lambda item: item[0])]
+        state = [(subject, message) for _, subject, message in sorted(self.state, key=lambda item: item[0])]
+        return [*_bookings(book), *_bindings(book), *_slices(state), *_losses(book, state)]
+
+
+def _bookings(book: list[tuple[str, dict]]) -> Iterator[str]:
+    """A place is granted only when its last grant was revoked before, and no allocation is granted a second time."""
+    standing: dict[Place, str] = {}
+    ended: set[str] = set()
+    for _, message in book:
+        if message["type"] not in {"Grant", "Revoke", "Closed"}:
+            continue
+        booking = message.get("booking")
+        name = booking["allocation"] if booking else message["allocation"]
+        if message["type"] != "Grant":
+            ended.add(name)
+            standing = {place: owner for place, owner in standing.items() if owner != name}
+            continue
+        if name in ended:
+            yield f"{name} is granted again after it was revoked"
+        for place in _places(booking["devices"]):
+            owner = standing.setdefault(place, name)
             if owner != name:
-                self.violations.append(f"{place} is booked for {name} while {owner} has it")
+                yield f"{place} is granted to {name} while {owner} has it"
 
-    def _slice(self, kind: str, message: dict) -> None:
-        name = message["allocation"]
-        known = self.allocations.get(name)
-        if known is None:
-            return  # a Revoke of something never made is answered too
-        if kind == "SliceReady":
-            self._made(name, known, message["devices"])
-        if kind == "SliceGone":
-            self._unmade(name, known)
 
-    def _made(self, name: str, known: _Allocation, devices: list[dict]) -> None:
-        if known.gone:
-            self.violations.append(f"{name} came back after it was gone")
-        known.ready = True
-        for place in _places(devices):
-            holder = self._held.setdefault(place, name)
-            if holder != name:
-                self.violations.append(f"{place} is made for {name} while {holder} is on it")
-
-    def _unmade(self, name: str, known: _Allocation) -> None:
-        known.gone, known.ready = True, False
-        for held in (self._booked, self._held):
-            for place in [place for place, owner in held.items() if owner == name]:
-                del held[place]
-        if self.bound.get(known.request) == name and known.request not in self.withdrawn:
-            self.violations.append(f"{known.request} lost its slice {name} while somebody wanted it")
-
-    def _binding(self, kind: str, message: dict) -> None:
+def _bindings(book: list[tuple[str, dict]]) -> Iterator[str]:
+    """A request is bound to one allocation, until it is released."""
+    bound: dict[str, str] = {}
+    for subject, message in book:
+        if ".binding." not in subject:
+            continue
         request = message["request"]
-        self.answers.setdefault(request, []).append(kind)
-        if kind == "Bound":
-            before = self.bound.get(request)
-            if before is not None and before != message["allocation"]:
-                self.violations.append(f"{request} is bound to {before} and to {message['allocation']}")
-            self.bound[request] = message["allocation"]
-        else:
-            self.bound.pop(request, None)
-
-    def left_behind(self) -> list[str]:
-        """Allocations that were granted and of which nobody said that they are gone."""
-        return [name for name, allocation in self.allocations.items() if not allocation.gone]
+        if message["type"] != "Bound":
+            bound.pop(request, None)
+        elif bound.setdefault(request, message["allocation"]) != message["allocation"]:
+            yield f"{request} is bound to {bound[request]} and to {message['allocation']}"
 
 
-def _places(devices: Iterable[dict]) -> Iterable[tuple[str, int]]:
+def _slices(state: list[tuple[str, dict]]) -> Iterator[str]:
+    """A slice is made at a place only after the one before is gone, and never comes back."""
+    holds: dict[Place, str] = {}
+    gone: set[str] = set()
+    for subject, message in state:
+        if ".slice." not in subject:
+            continue
+        name = message["allocation"]
+        if message["type"] == "SliceGone":
+            gone.add(name)
+            holds = {place: owner for place, owner in holds.items() if owner != name}
+        elif message["type"] == "SliceReady":
+            if name in gone:
+                yield f"{name} came back after it was gone"
+            for place in _places(message["devices"]):
+                holder = holds.setdefault(place, name)
+                if holder != name:
+                    yield f"{place} is made for {name} while {holder} is on it"
+
+
+def _losses(book: list[tuple[str, dict]], state: list[tuple[str, dict]]) -> Iterator[str]:
+    """No slice that a request was bound to goes before the request was withdrawn."""
+    bound = {message["allocation"] for _, message in book if message["type"] == "Bound"}
+    withdrawn: set[str] = set()
+    for subject, message in state:
+        if message["type"] == "RequestWithdrawn":
+            withdrawn.add(subject.rsplit(".", 1)[1])
+        elif message["type"] == "SliceGone":
+            request, name = message["request"], message["allocation"]
+            if name in bound and request not in withdrawn:
+                yield f"{request} lost its slice {name} while somebody wanted it"
+
+
+def _places(devices: Iterable[dict]) -> Iterator[Place]:
     for device in devices:
         for offset in range(device["size"]):
             yield device["gpu"], device["start"] + offset

@@ -1,0 +1,253 @@
+"""
+The bus of the simulated world: the pure model of the streams, behind a network that loses, delays and repeats.
+
+What lands here is the truth that the judge sees (`on_landed`). It interprets no message.
+"""
+
+from collections.abc import Callable
+
+from simulation.clockwork import Clockwork
+from simulation.trace import Trace
+from simulation.weather import ANSWER_TIMEOUT_S, Sky
+
+from sluice.contracts.exchange import (
+    Entry,
+    Observed,
+    ReadingCaughtUp,
+    ReadingStarted,
+    Stream,
+    Write,
+    WriteAccepted,
+    WriteRefused,
+    WriteUnknown,
+)
+from sluice.contracts.ids import Incarnation, NodeName
+from sluice.runtime.last_values import Accepted, Cursor, LastValues, Refused
+
+Answer = WriteAccepted | WriteRefused | WriteUnknown
+Reading = ReadingStarted | Observed | ReadingCaughtUp
+
+BATCH = 50
+RECONNECT_S = 0.3
+
+
+class Broker:
+    """One server, and everyone's way to it."""
+
+    def __init__(self, clockwork: Clockwork, sky: Sky, trace: Trace) -> None:
+        """Start with empty streams."""
+        self.clockwork = clockwork
+        self.sky = sky
+        self.trace = trace
+        self.values = LastValues(0.0)
+        self.up = True
+        self.readers: dict[Reader, None] = {}
+        self.on_landed: list[Callable[[Write, int], None]] = []
+        self.on_wiped: list[Callable[[], None]] = []
+
+    # -- writing --------------------------------------------------------------------------------------------------
+
+    def write(self, host: str, write: Write, answer: Callable[[Answer], None]) -> None:
+        """Carry a write there and an answer back, as the weather allows. `answer` is called exactly once."""
+        fate = self.sky.fate(self.clockwork.now)
+        there, back = self.sky.latency(), self.sky.latency()
+        unknown = WriteUnknown(write.operation)
+        match fate:
+            case "request lost":
+                self.clockwork.after(ANSWER_TIMEOUT_S + back, lambda: answer(unknown))
+            case "ack lost":
+                self.clockwork.after(there, lambda: self._land(host, write, "ack lost"))
+                self.clockwork.after(ANSWER_TIMEOUT_S + back, lambda: answer(unknown))
+            case "late":
+                self.clockwork.after(ANSWER_TIMEOUT_S + back, lambda: answer(unknown))
+                self.clockwork.after(ANSWER_TIMEOUT_S + self.sky.long(), lambda: self._land(host, write, "late"))
+            case _:
+                self.clockwork.after(there, lambda: self._land_and_answer(host, write, answer, back))
+        if fate == "twice":
+            self.clockwork.after(there + self.sky.long(), lambda: self._land(host, write, "again"))
+
+    def _land_and_answer(self, host: str, write: Write, answer: Callable[[Answer], None], back: float) -> None:
+        result = self._land(host, write, "")
+        if isinstance(result, WriteUnknown):
+            back += ANSWER_TIMEOUT_S
+        self.clockwork.after(back, lambda: answer(result))
+
+    def _land(self, host: str, write: Write, how: str) -> Answer:
+        if not self.up:
+            return WriteUnknown(write.operation)
+        outcome = self.values.publish(
+            subject=write.subject,
+            guard=write.guard,
+            expected=write.expected,
+            operation=write.operation,
+            message=write.message,
+            now=self.clockwork.now,
+            ttl_s=write.ttl_s,
+            request=write.request,
+        )
+        match outcome:
+            case Accepted():
+                self.trace.tell("broker", f"landed {how}", write.subject, f"#{outcome.sequence % 10**7} by {host}")
+                for landed in self.on_landed:
+                    landed(write, outcome.sequence)
+                self.poke(write.stream)
+                return WriteAccepted(write.operation, outcome.sequence)
+            case Refused():
+                self.trace.tell("broker", f"refused {how}", write.subject, f"last #{outcome.last % 10**7}, for {host}")
+                return WriteRefused(write.operation, outcome.last)
+            case _:
+                return WriteUnknown(write.operation)
+
+    def last(self, subject: str, answer: Callable[[Entry | None], None]) -> None:
+        """Read one last value; asked again until there is an answer, as the shell does."""
+        if not self.up:
+            self.clockwork.after(RECONNECT_S, lambda: self.last(subject, answer))
+            return
+        back = self.sky.latency()
+
+        def read() -> None:
+            entry = self.values.last(subject, self.clockwork.now)
+            self.clockwork.after(back, lambda: answer(entry))
+
+        self.clockwork.after(self.sky.latency(), read)
+
+    # -- what happens to it ---------------------------------------------------------------------------------------
+
+    def poke(self, stream: Stream) -> None:
+        """There is something new for the readers of a stream."""
+        for reader in self.readers:
+            if reader.stream is stream:
+                reader.poke()
+
+    def stop(self) -> None:
+        """Nobody answers any more."""
+        self.up = False
+        self.trace.tell("broker", "STOPPED")
+
+    def start(self, *, forgets_state: int = 0) -> None:
+        """The server is back; the latest writes of STATE may be lost (it syncs later), those of BOOK never."""
+        self.up = True
+        lost = self.values.lose_latest(Stream.STATE, forgets_state) if self.values.has(Stream.STATE) else 0
+        self.trace.tell("broker", "STARTED", "", f"{lost} values of STATE lost")
+        for reader in self.readers:
+            reader.start()
+
+    def wipe(self) -> None:
+        """Everything it stored is lost, streams and durables included."""
+        self.values.wipe()
+        self.trace.tell("broker", "WIPED")
+        for wiped in self.on_wiped:
+            wiped()
+
+    def ensure(self) -> None:
+        """Declare the streams again."""
+        self.values.ensure(self.clockwork.now)
+        self.trace.tell("broker", "streams ensured", "", str(self.values.incarnation(Stream.BOOK)))
+
+
+class Reader:
+    """One reading of one stream by one host, in the order of the stream, started anew whenever it must be."""
+
+    def __init__(
+        self,
+        broker: Broker,
+        stream: Stream,
+        filters: tuple[str, ...],
+        deliver: Callable[[Reading], None],
+        *,
+        agent: NodeName | None = None,
+    ) -> None:
+        """With `agent` it reads by that node's durable, which has to exist."""
+        self.stream = stream
+        self._broker = broker
+        self._filters = filters
+        self._deliver = deliver
+        self._agent = agent
+        self._turn = 0
+        self._told_missing = False
+        self._cursor: Cursor | None = None
+        self._caught_up = False
+        self._asked = False
+        self._arrives = 0.0
+        broker.readers[self] = None
+
+    def stop(self) -> None:
+        """The process is gone."""
+        self._turn += 1
+        self._cursor = None
+        self._broker.readers.pop(self, None)
+
+    def start(self, delay_s: float = 0.0) -> None:
+        """Read anew; what is still on its way from before is dropped."""
+        self._turn += 1
+        self._cursor = None
+        self._told_missing = False
+        turn = self._turn
+        self._broker.clockwork.after(delay_s + self._broker.sky.latency(), lambda: self._connect(turn))
+
+    def poke(self) -> None:
+        """There may be something new."""
+        if self._cursor is not None and not self._asked:
+            self._asked = True
+            turn, sky, clockwork = self._turn, self._broker.sky, self._broker.clockwork
+            delay = sky.latency() + (sky.long() if sky.chance("stall", clockwork.now) else 0.0)
+            clockwork.after(delay, lambda: self._poll(turn))
+
+    def _connect(self, turn: int) -> None:
+        if turn != self._turn:
+            return
+        broker = self._broker
+        incarnation = broker.values.incarnation(self.stream)
+        durable = self._agent is None or broker.values.has_agent(self._agent)
+        if broker.up and not durable and not self._told_missing:
+            self._told_missing = True  # as the bus port promises: once, before it waits for the durable
+            self._send(turn, ReadingStarted(self.stream, Incarnation("")))
+        if not broker.up or incarnation is None or not durable:
+            broker.clockwork.after(RECONNECT_S + broker.sky.latency(), lambda: self._connect(turn))
+            return
+        self._told_missing = False
+        self._send(turn, ReadingStarted(self.stream, incarnation))
+
+        def begin() -> None:
+            if turn != self._turn:
+                return
+            if not broker.up or broker.values.incarnation(self.stream) != incarnation:
+                self.start(RECONNECT_S)
+                return
+            self._cursor = broker.values.cursor(self.stream, self._filters)
+            self._caught_up = False
+            self._asked = True
+            self._poll(turn)
+
+        broker.clockwork.after(broker.sky.latency(), begin)
+
+    def _poll(self, turn: int) -> None:
+        cursor, broker = self._cursor, self._broker
+        if turn != self._turn or cursor is None:
+            return
+        self._asked = False
+        if cursor.lost or not broker.up or broker.sky.chance("hasty_end", broker.clockwork.now):
+            self.start(RECONNECT_S)
+            return
+        values = cursor.read(broker.clockwork.now, BATCH)
+        for value in values:
+            self._send(turn, Observed(self.stream, value.entry))
+            if self._agent is not None and broker.sky.chance("redelivered", broker.clockwork.now):
+                again = Observed(self.stream, value.entry)
+                broker.clockwork.after(broker.sky.long() * 2, lambda again=again: self._send(turn, again))  # type: ignore[misc]
+        if len(values) == BATCH:
+            self.poke()
+        elif not self._caught_up:
+            self._caught_up = True
+            self._send(turn, ReadingCaughtUp(self.stream))
+
+    def _send(self, turn: int, event: Reading) -> None:
+        """What is read arrives in order, at its time, unless the reading was started anew meanwhile."""
+        clockwork = self._broker.clockwork
+        self._arrives = max(self._arrives + 1e-6, clockwork.now + self._broker.sky.latency())
+
+        def arrive() -> None:
+            if turn == self._turn:
+                self._deliver(event)
+
+        clockwork.at(self._arrives, arrive)

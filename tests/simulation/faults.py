@@ -1,0 +1,212 @@
+"""Carries out the faults of a plan, and mends everything when they stop."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from random import Random
+from typing import TYPE_CHECKING
+
+from simulation.hardware import OPERATOR, DeviceRefusedError, Gpu, Process
+from simulation.tables import overlap
+
+if TYPE_CHECKING:
+    from simulation.plan import Fault
+    from simulation.world import World
+
+ENSURE_AFTER_S = 1.5
+
+
+class Faults:
+    """The hand that breaks things."""
+
+    def __init__(self, world: World) -> None:
+        """Nothing is broken."""
+        self.world = world
+        self.dice = Random(f"faults {world.plan.seed}")
+        self.over = False
+
+    def strike(self, fault: Fault) -> None:
+        """Do what the fault says."""
+        if self.over:
+            return
+        world = self.world
+        world.trace.tell("FAULT", fault.kind, fault.target, f"lasts {fault.lasts_s:.2f} s, {fault.number}")
+        strikes: dict[str, Callable[[Fault], None]] = {
+            "crash": self._crash,
+            "pause": self._pause,
+            "disconnect": lambda fault: world.hosts[fault.target].read_anew(),
+            "broker restart": self._restart_broker,
+            "broker wipe": lambda _: self._wipe(),
+            "reboot": self._reboot,
+            "journal lost": self._lose_journal,
+            "lease": self._lease,
+        }
+        strikes.get(fault.kind, self._device)(fault)
+
+    def heal(self) -> None:
+        """No more faults: everything runs, is connected, and is written whole."""
+        self.over = True
+        world = self.world
+        world.folder.mend()
+        if not world.broker.up:
+            world.broker.start()
+        world.broker.ensure()
+        for host in world.hosts.values():
+            host.resume()
+            if not host.alive:
+                host.start()
+        for machine in world.machines.values():
+            for gpu in machine.gpus.values():
+                gpu.refusals.clear()
+                gpu.processes = [process for process in gpu.processes if process.owner != OPERATOR]
+        for number, allocator in enumerate(world.allocators):
+            held = world.plan.both_active or number == 0
+            if allocator.holds_lease != held:
+                allocator.lease(held=held)
+
+    # -- processes ------------------------------------------------------------------------------------------------
+
+    def _pause(self, fault: Fault) -> None:
+        host = self.world.hosts[fault.target]
+        host.pause()
+        self.world.clockwork.after(fault.lasts_s, host.resume)
+
+    def _crash(self, fault: Fault) -> None:
+        host = self.world.hosts[fault.target]
+        host.crash()
+        life = host.life
+
+        def again() -> None:
+            if host.life == life and not self.over:
+                host.kill()
+                host.start()
+
+        self.world.clockwork.after(fault.lasts_s + 0.6, again)
+
+    def _lose_journal(self, fault: Fault) -> None:
+        """The agent dies, and its disk is found empty or cannot be trusted."""
+        host = self.world.agents[fault.target]
+        host.kill()
+        host.machine.journal.clear()
+        host.machine.journal_problem = "there is no journal" if fault.number else "a record's checksum is wrong"
+        self._start_later(host.name, fault.lasts_s)
+
+    def _start_later(self, name: str, lasts_s: float) -> None:
+        host = self.world.hosts[name]
+
+        def again() -> None:
+            if not host.alive and not self.over:
+                host.start()
+
+        self.world.clockwork.after(lasts_s, again)
+
+    def _reboot(self, fault: Fault) -> None:
+        host = self.world.agents[fault.target]
+        host.kill()
+        host.machine.reboot(tickets_survive=bool(fault.number))
+        self.world.kubelets.rebooted(host.machine)
+        self._start_later(host.name, fault.lasts_s)
+
+    def _lease(self, fault: Fault) -> None:
+        """The lease moves to the other allocator; for a while both or none may hold it."""
+        allocators = self.world.allocators
+        if len(allocators) < 2 or self.world.plan.both_active:
+            return
+        loser = next((a for a in allocators if a.holds_lease), allocators[0])
+        winner = next(a for a in allocators if a is not loser)
+        first, second = (winner, loser) if fault.number else (loser, winner)
+        first.lease(held=first is winner)
+
+        def rest() -> None:
+            if not self.over:
+                second.lease(held=second is winner)
+
+        self.world.clockwork.after(fault.lasts_s, rest)
+
+    # -- the broker -----------------------------------------------------------------------------------------------
+
+    def _restart_broker(self, fault: Fault) -> None:
+        broker = self.world.broker
+        broker.stop()
+
+        def again() -> None:
+            if not broker.up:
+                broker.start(forgets_state=fault.number)
+
+        self.world.clockwork.after(fault.lasts_s, again)
+
+    def _wipe(self) -> None:
+        broker, clockwork = self.world.broker, self.world.clockwork
+        broker.wipe()
+        for host in self.world.hosts.values():
+            for reader in host.readers:
+                reader.start(self.dice.uniform(0.2, 3.0))
+
+        def ensure() -> None:
+            broker.ensure()
+
+        clockwork.after(self.dice.uniform(0.1, ENSURE_AFTER_S * 2), ensure)
+
+    # -- devices --------------------------------------------------------------------------------------------------
+
+    def _device(self, fault: Fault) -> None:
+        gpus = list(self.world.machines[fault.target].gpus.values())
+        gpu = self.dice.choice(gpus)
+        match fault.kind:
+            case "create fails":
+                step = self.dice.choice(("create_gi", "create_ci"))
+                kind = self.dice.choice(("InsufficientResources", "Unknown"))
+                gpu.refusals.extend([(step, kind)] * fault.number)
+            case "in use":
+                if self.dice.random() < 0.5:
+                    step = self.dice.choice(("destroy_ci", "destroy_gi"))
+                    gpu.refusals.extend([(step, "InUse")] * fault.number)
+                else:
+                    self._monitor(gpu, fault.lasts_s)
+            case _:
+                self._foreign(fault.target, gpu, fault.lasts_s)
+
+    def _monitor(self, gpu: Gpu, lasts_s: float) -> None:
+        """Somebody looks at a device with a tool of his own, which holds it."""
+        devices = [instance.uuid for instance in gpu.instances.values() if instance.uuid] if gpu.mig else []
+        if not devices:
+            return
+        process = Process(77, OPERATOR, self.dice.choice(sorted(devices)))
+        gpu.processes.append(process)
+
+        def leave() -> None:
+            if process in gpu.processes:
+                gpu.processes.remove(process)
+
+        self.world.clockwork.after(lasts_s, leave)
+
+    def _foreign(self, node: str, gpu: Gpu, lasts_s: float) -> None:
+        """Somebody makes an instance by hand, where nothing is booked; in half of the cases it stays."""
+        held = [span for uuid, _, span, _ in self.world.judge.held(node) if uuid == gpu.uuid]
+        free = [
+            (profile.profile_id, span)
+            for profile in gpu.row.profiles
+            for span in profile.placements
+            if not any(overlap(span, at) for at in held) and span[1] <= 2
+        ]
+        if not gpu.mig or not free:
+            return
+        profile_id, span = self.dice.choice(free)
+        waiting, gpu.refusals = gpu.refusals.copy(), type(gpu.refusals)()
+        try:
+            gi_id = gpu.create_gi(profile_id, span, OPERATOR)
+            if self.dice.random() < 0.7:
+                gpu.create_ci(gi_id)
+        except DeviceRefusedError:
+            return
+        finally:
+            gpu.refusals = waiting
+        boots = self.world.machines[node].boots
+        if self.dice.random() < 0.5:
+            self.world.clockwork.after(lasts_s, lambda: self._remove_foreign(node, gpu, gi_id, boots))
+
+    def _remove_foreign(self, node: str, gpu: Gpu, gi_id: int, boots: int) -> None:
+        instance = gpu.instances.get(gi_id)
+        if instance is not None and instance.maker == OPERATOR and self.world.machines[node].boots == boots:
+            gpu.processes = [process for process in gpu.processes if process.device != instance.uuid]
+            del gpu.instances[gi_id]

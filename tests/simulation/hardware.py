@@ -1,0 +1,251 @@
+"""
+The machines of the simulated world: GPUs as strict as the real ones, processes on them, ticket directories and disks.
+
+Shares no code with `sluice.mig`, with the node agent's simulated backend or with any core, for it judges them. GPU
+instances and processes outlive every agent; a reboot takes both and changes the boot id; the disk outlives all.
+"""
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from random import Random
+
+from simulation.tables import GpuRow, ProfileRow, Span, fits_in
+
+from sluice.contracts.ids import GpuUuid, NodeName
+from sluice.contracts.messages import GpuReport, InstanceReport, PlacementReport, ProfileReport
+
+OPERATOR = "operator"
+"""Who makes foreign instances: somebody with nvidia-smi."""
+
+
+class DeviceRefusedError(Exception):
+    """The driver said no. `kind` is spelled as the agent spells it."""
+
+    def __init__(self, kind: str, why: str) -> None:
+        """Keep both for the answer."""
+        super().__init__(why)
+        self.kind = kind
+        self.why = why
+
+
+@dataclass(slots=True)
+class Instance:
+    """One GPU instance; `uuid` is empty while it has no compute instance."""
+
+    gi_id: int
+    profile: ProfileRow
+    span: Span
+    maker: str
+    uuid: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Process:
+    """A process on a device: a MIG device, or a whole GPU."""
+
+    pid: int
+    owner: str
+    device: str
+
+
+@dataclass(slots=True)
+class Ticket:
+    """The directory without which no container of a pod starts, and the devices it is for."""
+
+    name: str
+    allocation: str
+    owner: str
+    devices: tuple[str, ...]
+
+
+class Gpu:
+    """One GPU of one machine. Every change is told to `watcher` (what, gpu, instance) after it happened."""
+
+    def __init__(self, uuid: str, index: int, row: GpuRow, *, mig: bool, dice: Random) -> None:
+        """Begin empty."""
+        self.uuid = uuid
+        self.index = index
+        self.row = row
+        self.mig = mig
+        self.instances: dict[int, Instance] = {}
+        self.processes: list[Process] = []
+        self.refusals: deque[tuple[str, str]] = deque()
+        """Faults to come: which operation (a prefix of its name) fails next, and with which kind."""
+        self.watcher: Callable[[str, Gpu, Instance], None] = lambda _what, _gpu, _instance: None
+        self._dice = dice
+        self._made = 0
+
+    def create_gi(self, profile_id: int, span: Span, maker: str) -> int:
+        """Create a GPU instance; its id is the driver's choice."""
+        self._maybe_fail("create_gi")
+        profile = self.row.profile_of_id(profile_id)
+        if not self.mig:
+            raise DeviceRefusedError("NotSupported", "MIG mode is off")
+        if profile is None or span not in profile.placements:
+            raise DeviceRefusedError("InvalidArgument", f"no profile {profile_id} at {span}")
+        held = [(found.profile.name, found.span) for found in self.instances.values()]
+        if not fits_in(self.row, held, profile, span):
+            raise DeviceRefusedError("InsufficientResources", f"{profile.name} does not fit at {span}")
+        free = [number for number in range(1, 15) if number not in self.instances]
+        instance = Instance(self._dice.choice(free), profile, span, maker)
+        self.instances[instance.gi_id] = instance
+        self.watcher("gi made", self, instance)
+        return instance.gi_id
+
+    def create_ci(self, gi_id: int) -> str:
+        """Create the compute instance that fills a GPU instance; the MIG device's UUID is new each time."""
+        self._maybe_fail("create_ci")
+        instance = self._found(gi_id)
+        if instance.uuid:
+            raise DeviceRefusedError("InsufficientResources", "the GPU instance is full")
+        self._made += 1
+        instance.uuid = f"MIG-{self.uuid.removeprefix('GPU-')}-{self._made:04d}"
+        self.watcher("ci made", self, instance)
+        return instance.uuid
+
+    def destroy_ci(self, gi_id: int, uuid: str) -> None:
+        """Destroy the compute instance whose MIG device is `uuid`."""
+        self._maybe_fail("destroy_ci")
+        instance = self._found(gi_id)
+        if not instance.uuid:
+            raise DeviceRefusedError("NotFound", "no compute instance")
+        if instance.uuid != uuid:
+            raise DeviceRefusedError("Different", f"it is {instance.uuid}")
+        if any(process.device == uuid for process in self.processes):
+            raise DeviceRefusedError("InUse", "a process is on it")
+        self.watcher("ci destroyed", self, instance)
+        instance.uuid = ""
+
+    def destroy_gi(self, gi_id: int, span: Span) -> None:
+        """Destroy the GPU instance if it sits at `span`."""
+        self._maybe_fail("destroy_gi")
+        instance = self._found(gi_id)
+        if instance.span != span:
+            raise DeviceRefusedError("Different", f"it sits at {instance.span}")
+        if instance.uuid:
+            raise DeviceRefusedError("InUse", "it has a compute instance")
+        del self.instances[gi_id]
+        self.watcher("gi destroyed", self, instance)
+
+    def verify(self, gi_id: int, profile_id: int, span: Span, uuid: str) -> None:
+        """Read back: refuses with Different when anything is not as said."""
+        instance = self._found(gi_id)
+        if (instance.profile.profile_id, instance.span, instance.uuid) != (profile_id, span, uuid):
+            raise DeviceRefusedError("Different", f"{instance.profile.name} at {instance.span}, {instance.uuid}")
+
+    def has_device(self, uuid: str) -> bool:
+        """Whether a container could be given this device now."""
+        if not self.mig:
+            return uuid == self.uuid
+        return any(instance.uuid == uuid for instance in self.instances.values())
+
+    def span_of(self, uuid: str) -> Span | None:
+        """Where on this GPU a device is; None when it is not on it."""
+        if uuid == self.uuid:
+            return (0, self.row.memory_slices)
+        return next((found.span for found in self.instances.values() if uuid and found.uuid == uuid), None)
+
+    def report(self) -> GpuReport:
+        """The GPU as an agent's backend reports it."""
+        return GpuReport(
+            uuid=GpuUuid(self.uuid),
+            index=self.index,
+            model=self.row.product_name,
+            memory_mib=self.row.memory_mib,
+            multiprocessors=self.row.multiprocessors,
+            mig_enabled=self.mig,
+            memory_slices=self.row.memory_slices,
+            compute_slices=self.row.compute_slices,
+            profiles=tuple(_profile_report(row) for row in self.row.profiles) if self.mig else (),
+            instances=tuple(
+                InstanceReport(
+                    gi_id=found.gi_id,
+                    profile=found.profile.name,
+                    start=found.span[0],
+                    size=found.span[1],
+                    uuid=found.uuid,
+                )
+                for found in sorted(self.instances.values(), key=lambda found: found.gi_id)
+            ),
+            creatable={},
+        )
+
+    def _found(self, gi_id: int) -> Instance:
+        instance = self.instances.get(gi_id)
+        if instance is None:
+            raise DeviceRefusedError("NotFound", f"no GPU instance {gi_id}")
+        return instance
+
+    def _maybe_fail(self, operation: str) -> None:
+        if self.refusals and operation.startswith(self.refusals[0][0]):
+            _, kind = self.refusals.popleft()
+            raise DeviceRefusedError(kind, f"{operation} failed by plan")
+
+
+@dataclass(slots=True)
+class Machine:
+    """One node's hardware and disk."""
+
+    node: NodeName
+    gpus: dict[str, Gpu]
+    boots: int = 1
+    tickets: dict[str, Ticket] = field(default_factory=dict)
+    journal: list[object] = field(default_factory=list)
+    journal_problem: str = ""
+    _pids: int = 1000
+
+    @property
+    def boot_id(self) -> str:
+        """Another one after each reboot."""
+        return f"boot-{self.node.replace('.', '-')}-{self.boots}"
+
+    def gpu_with(self, device: str) -> Gpu | None:
+        """The GPU on which a device (MIG device or whole GPU) is now."""
+        return next((gpu for gpu in self.gpus.values() if gpu.has_device(device)), None)
+
+    def start_process(self, owner: str, device: str) -> Process | None:
+        """A container's process takes a device, if that is there."""
+        gpu = self.gpu_with(device)
+        if gpu is None:
+            return None
+        self._pids += 1
+        process = Process(self._pids, owner, device)
+        gpu.processes.append(process)
+        return process
+
+    def end_processes(self, owner: str) -> None:
+        """The pod's cgroup is empty."""
+        for gpu in self.gpus.values():
+            gpu.processes = [process for process in gpu.processes if process.owner != owner]
+
+    def processes(self) -> list[tuple[Gpu, Process]]:
+        """Everything that runs on a GPU of this machine."""
+        return [(gpu, process) for gpu in self.gpus.values() for process in gpu.processes]
+
+    def reboot(self, *, tickets_survive: bool) -> None:
+        """MIG instances and processes are gone; ticket directories too where they lie in memory."""
+        self.boots += 1
+        for gpu in self.gpus.values():
+            gpu.instances.clear()
+            gpu.processes.clear()
+        if not tickets_survive:
+            self.tickets.clear()
+
+
+def _profile_report(row: ProfileRow) -> ProfileReport:
+    copy, decode, encode, jpeg, ofa = row.engines
+    return ProfileReport(
+        name=row.name,
+        profile_id=row.profile_id,
+        compute_slices=row.compute_slices,
+        memory_mib=row.memory_mib,
+        multiprocessors=row.multiprocessors,
+        copy_engines=copy,
+        decoders=decode,
+        encoders=encode,
+        jpegs=jpeg,
+        ofas=ofa,
+        max_instances=row.max_instances,
+        placements=tuple(PlacementReport(start=start, size=size) for start, size in row.placements),
+    )

@@ -1,0 +1,169 @@
+"""
+What one seed does to the world: its shape, its pods, its faults. Drawn once, before anything runs.
+
+Swarm style: each seed enables some kinds of faults and not others, so that rare combinations are long enough alone.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from random import Random
+from typing import Literal
+
+from simulation.pods import Ask, Pod, draw_ask, draw_pod
+from simulation.tables import A30, A100, A100_WITHOUT_MIG, GpuRow
+from simulation.weather import Weather
+
+FAULTS_UNTIL_S = 40.0
+PODS_UNTIL_S = 30.0
+PODS = 40
+FAULTS_MEAN = 8
+CLOSING_TTL_S = 4 * 3600
+SHORT_CLOSING_TTL_S = 20
+
+FaultKind = Literal[
+    "crash", "pause", "broker restart", "broker wipe", "reboot", "disconnect", "create fails", "in use", "foreign",
+    "lease", "journal lost",
+]  # fmt: skip
+KINDS: tuple[FaultKind, ...] = (
+    "crash", "crash", "pause", "broker restart", "broker wipe", "reboot", "disconnect", "create fails", "in use",
+    "foreign", "lease", "journal lost",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """One thing that goes wrong. `target` is a host or a node, `number` what the kind makes of it."""
+
+    at: float
+    kind: FaultKind
+    target: str = ""
+    lasts_s: float = 0.0
+    number: int = 0
+
+    def __str__(self) -> str:
+        """For the report of a failing seed."""
+        return f"{self.at:8.3f}  {self.kind:<15} {self.target:<28} lasts {self.lasts_s:.2f} s, {self.number}"
+
+
+@dataclass(frozen=True, slots=True)
+class PodLife:
+    """When a pod is written, edited, half written, and removed (None: not before the faults stop)."""
+
+    pod: Pod
+    made_at: float
+    edited_at: float | None = None
+    edit: Ask | None = None
+    spoiled_at: float | None = None
+    removed_at: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Everything that one seed decides beforehand."""
+
+    seed: int
+    nodes: tuple[tuple[str, tuple[tuple[GpuRow, bool], ...]], ...]
+    """Per node its GPUs: the model, and whether MIG mode is on."""
+    allocators: int = 1
+    both_active: bool = False
+    closing_ttl_s: int = CLOSING_TTL_S
+    weather: Weather = field(default_factory=lambda: Weather(FAULTS_UNTIL_S))
+    faults: tuple[Fault, ...] = ()
+    pods: tuple[PodLife, ...] = ()
+    faults_until: float = FAULTS_UNTIL_S
+
+    def lines(self) -> list[str]:
+        """The plan for people."""
+        shape = f"{len(self.nodes)} nodes, {self.allocators} allocators{' both active' if self.both_active else ''}"
+        head = f"seed {self.seed}: {shape}, closing words for {self.closing_ttl_s} s, {self.weather}"
+        pods = [
+            f"{life.made_at:8.3f}  {life.pod.name}: {dict(life.pod.ask.annotations)}, edited {life.edited_at}"
+            f" {dict(life.edit.annotations) if life.edit else ''}, spoiled {life.spoiled_at}, removed {life.removed_at}"
+            for life in self.pods
+        ]
+        return [head, *(str(fault) for fault in self.faults), *pods]
+
+
+def draw_plan(seed: int, without: Sequence[str] = ()) -> Plan:
+    """The plan of a seed; `without` leaves kinds of faults out, to look for a violation's reason."""
+    dice = Random(f"plan {seed}")
+    nodes = _draw_nodes(dice)
+    short = dice.random() < 0.25
+    allocators = 2 if dice.random() < 0.6 else 1
+    kinds = [kind for kind in KINDS if dice.random() < 0.5]
+    if short and "pause" in kinds:
+        kinds = [kind for kind in kinds if kind != "pause"]  # closing words live longer than any pause
+    if "broker wipe" in kinds or "foreign" in kinds:
+        kinds = [kind for kind in kinds if kind != "journal lost"]  # what nobody knows any more cannot be told apart
+    kinds = [kind for kind in kinds if kind not in without]
+    plan = Plan(
+        seed=seed,
+        nodes=nodes,
+        allocators=allocators,
+        both_active=allocators == 2 and dice.random() < 0.85,
+        closing_ttl_s=SHORT_CLOSING_TTL_S if short else CLOSING_TTL_S,
+        weather=_draw_weather(dice, short=short),
+        pods=tuple(_draw_life(number, dice) for number in range(PODS)),
+    )
+    hosts = ["pod-watcher", "inventory", "allocator-a", *(f"agent-{node}" for node, _ in nodes)]
+    hosts += ["allocator-b"] if allocators == 2 else []
+    count = min(20, round(dice.gammavariate(3, FAULTS_MEAN / 3))) if kinds else 0
+    faults = [_draw_fault(dice, dice.choice(kinds), hosts, [node for node, _ in nodes]) for _ in range(count)]
+    faults.sort(key=lambda fault: fault.at)
+    return Plan(**{name: getattr(plan, name) for name in Plan.__dataclass_fields__} | {"faults": tuple(faults)})
+
+
+def _draw_nodes(dice: Random) -> tuple[tuple[str, tuple[tuple[GpuRow, bool], ...]], ...]:
+    names = ["gpu-1.example.internal", "node-b", "node-c", "node-d", "node-e"][: dice.choice((4, 4, 4, 5))]
+    nodes = []
+    for number, name in enumerate(names):
+        if number == 3:
+            gpus = ((A100_WITHOUT_MIG, False),) * dice.choice((1, 2))
+        else:
+            gpus = tuple((A30 if dice.random() < 0.25 else A100, True) for _ in range(dice.choice((1, 2))))
+        nodes.append((name, gpus))
+    return tuple(nodes)
+
+
+def _draw_weather(dice: Random, *, short: bool) -> Weather:
+    def sometimes(most: float) -> float:
+        return most * dice.random() if dice.random() < 0.5 else 0.0
+
+    return Weather(
+        until=FAULTS_UNTIL_S,
+        ack_lost=sometimes(0.05),
+        request_lost=sometimes(0.05),
+        late=sometimes(0.05),
+        twice=sometimes(0.08),
+        stall=sometimes(0.08),
+        redelivered=sometimes(0.15),
+        pull_failed=sometimes(0.2),
+        slow_device=sometimes(0.1),
+        hasty_end=sometimes(0.01),
+        longest_s=3.0 if short else 6.0,
+    )
+
+
+def _draw_life(number: int, dice: Random) -> PodLife:
+    pod = draw_pod(number, dice)
+    made = dice.uniform(0.2, PODS_UNTIL_S) if dice.random() < 0.8 else dice.uniform(0.2, 2.0)
+    removed = made + dice.expovariate(1 / 9) if dice.random() < 0.6 else None
+    edited = made + dice.expovariate(1 / 2) if dice.random() < 0.12 else None
+    spoiled = made + dice.expovariate(1 / 6) if dice.random() < 0.12 else None
+    return PodLife(pod, made, edited, draw_ask(dice) if edited is not None else None, spoiled, removed)
+
+
+def _draw_fault(dice: Random, kind: FaultKind, hosts: list[str], nodes: list[str]) -> Fault:
+    at = dice.uniform(1.0, FAULTS_UNTIL_S - 2.0)
+    lasts = 0.1 + dice.expovariate(1 / 3)
+    match kind:
+        case "crash" | "pause" | "disconnect":
+            return Fault(at, kind, dice.choice(hosts), min(lasts, 12.0))
+        case "reboot" | "journal lost":
+            return Fault(at, kind, dice.choice(nodes), min(lasts, 12.0), dice.randrange(2))
+        case "create fails" | "in use" | "foreign":
+            return Fault(at, kind, dice.choice(nodes), min(lasts * 3, 20.0), dice.randrange(1, 5))
+        case "broker restart":
+            return Fault(at, kind, "", min(lasts, 5.0), dice.choice((0, 0, 1, 3, 10)))
+        case _:
+            return Fault(at, kind, "", min(lasts, 8.0), dice.randrange(2))

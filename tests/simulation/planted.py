@@ -1,0 +1,331 @@
+"""
+Bugs planted on purpose, one for each case that the protocol names: proof that the judge can catch them.
+
+Each replaces a rule by the simpler one that somebody might write instead. A patch names what it replaces, so that a
+renamed function breaks the test loudly instead of planting nothing.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from types import ModuleType
+from typing import Any
+
+import msgspec.structs
+from simulation import world
+from simulation.plan import Plan
+
+from sluice.contracts import subjects
+from sluice.contracts.exchange import ReadingCaughtUp, Write, WriteRefused, WriteUnknown
+from sluice.contracts.messages import Grant, Released, RequestWithdrawn, Revoke
+from sluice.contracts.outbox import Outbox
+from sluice_allocator.core import nodes, requests
+from sluice_allocator.core.allocator import Allocator
+from sluice_allocator.core.orphans import Orphans
+from sluice_node_agent.core import making, unmaking
+from sluice_node_agent.core.agent import Agent
+from sluice_node_agent.core.orders import Orders
+from sluice_node_agent.core.work import without_instance
+
+Patch = tuple[type | ModuleType, str, Callable[[Any], Any]]
+"""Where, which name, and what becomes of the original."""
+
+
+@dataclass(frozen=True, slots=True)
+class Planted:
+    """
+    One bug. `loses` says what a user would lose, `caught_by` which invariants must catch it, and `focus` makes the case
+    that it is about frequent enough.
+    """
+
+    name: str
+    loses: str
+    caught_by: tuple[str, ...]
+    patches: tuple[Patch, ...]
+    focus: Callable[[Plan], Plan] = lambda plan: plan
+
+
+@contextmanager
+def planted(bug: Planted) -> Iterator[None]:
+    """The bug is there; afterwards it is not. Raises AttributeError when what it replaces is not there."""
+    originals = [(where, name, getattr(where, name)) for where, name, _ in bug.patches]
+    try:
+        for where, name, change in bug.patches:
+            setattr(where, name, change(getattr(where, name)))
+        yield
+    finally:
+        for where, name, original in reversed(originals):
+            setattr(where, name, original)
+
+
+# -- writing ------------------------------------------------------------------------------------------------------
+
+
+def _fresh_guard(original: Any) -> Any:
+    def handle(self: Any, event: object, now: float) -> Any:
+        """W2 broken: the guard is taken from the refusal, and the write goes out again."""
+        if isinstance(event, WriteRefused) and event.last_sequence is not None:
+            lane = self._in_flight.get(event.operation)
+            if lane is not None and lane.flight is not None and self._reading == "stream":
+                lane.flight.expected = event.last_sequence
+                lane.applied = max(lane.applied or 0, event.last_sequence)
+                self._send(lane, lane.flight)
+                return []
+        return original(self, event, now)
+
+    return handle
+
+
+def _settled_by_a_read(original: Any) -> Any:
+    def handle(self: Any, event: object, now: float) -> Any:
+        """W3 broken: no answer means it did not land, unless what was read so far says that it did."""
+        if isinstance(event, WriteUnknown):
+            lane = self._in_flight.get(event.operation)
+            if lane is None or lane.flight is None:
+                return []
+            current = self._current.get(lane.flight.address.subject)
+            return self._settle(lane, landed=current is not None and current.operation == event.operation)
+        return original(self, event, now)
+
+    return handle
+
+
+def _unguarded(kind: str) -> Callable[[Any], Any]:
+    def change(original: Any) -> Any:
+        def send(self: Any, lane: Any, flight: Any) -> None:
+            """W1 broken: a guard that does not cover the subject is accepted and guards nothing."""
+            original(self, lane, flight)
+            write = self._out[-1]
+            if isinstance(write, Write) and write.subject.startswith(f"sluice.{kind}."):
+                self._out[-1] = replace(write, guard=f"sluice.{kind}.nobody", expected=0)
+
+        return send
+
+    return change
+
+
+def _guard_of_the_subject(original: Any) -> Any:
+    def guarded(kind: str, *key: str) -> subjects.Address:
+        """A ledger entry is guarded by its own subject only, not by its node's whole ledger."""
+        address: subjects.Address = original(kind, *key)
+        return replace(address, guard=address.subject)
+
+    return guarded
+
+
+# -- the allocator ------------------------------------------------------------------------------------------------
+
+
+def _free_at_revoke(original: Any) -> Any:
+    def rebook(self: Any, allocation: Any) -> None:
+        """LAW 3 broken: a place is free as soon as its Revoke is written."""
+        original(self, allocation)
+        if isinstance(self.desk.world.ledger.get(allocation), Revoke):
+            self.desk.freed |= self.desk.fleet.unbook(allocation)
+
+    return rebook
+
+
+def _used_before_open(original: Any) -> Any:
+    def is_open(_desk: Any, _node: Any, _inventory: Any) -> bool:
+        """Section 6 broken: an empty ledger looks like an empty node."""
+        return True
+
+    return is_open
+
+
+def _nothing_adopted(original: Any) -> Any:
+    def is_missing(_desk: Any, _report: Any) -> bool:
+        """Section 6 broken: the head is written without taking over what the agent reports."""
+        return False
+
+    return is_missing
+
+
+def _orphans_at_once(original: Any) -> Any:
+    def look(self: Any, desk: Any, allocation: Any) -> None:
+        """Section 6 broken: who has no request yet is revoked, synced or not."""
+        original(self, desk, allocation)
+        orphan = self.found.get(allocation)
+        if orphan is not None:
+            orphan.synced_at = -1e9
+
+    return look
+
+
+def _surplus_kept(original: Any) -> Any:
+    def why_revoke(*arguments: Any) -> str | None:
+        """Section 4 broken: a grant that lost the race for the binding stays."""
+        cause: str | None = original(*arguments)
+        return None if cause is not None and cause.startswith("surplus") else cause
+
+    return why_revoke
+
+
+def _released_at_once(original: Any) -> Any:
+    def settle_ended(desk: Any, request: Any, asked: Any, entries: Any) -> None:
+        """Section 4 broken: Released is said when the pod is gone, not when its slice is."""
+        said = isinstance(desk.world.bindings.get(request), Released) or desk.outbox.busy(subjects.binding(request))
+        if isinstance(asked, RequestWithdrawn) and not asked.closing and not said:
+            requests._release(desk, request, asked.cause)
+        else:
+            original(desk, request, asked, entries)
+
+    return settle_ended
+
+
+# -- the agent ----------------------------------------------------------------------------------------------------
+
+
+def _any_revision(original: Any) -> Any:
+    def take_order(self: Any, allocation: Any, now: float) -> None:
+        """Section 5 broken: orders are carried out as they come, not when they are newer."""
+        order = self._orders.order(allocation)
+        if isinstance(order, Grant) and allocation in self._graves:
+            self._graves._stones.pop(allocation)
+            self._graves._closed_at.pop(allocation, None)
+        work = self._bench.works.get(allocation)
+        if work is not None and isinstance(order, Grant) and work.record.revoked and work.waits_for is None:
+            self._bench.save(msgspec.structs.replace(work.record, phase="planned"))
+            return
+        original(self, allocation, now)
+
+    return take_order
+
+
+def _in_any_order(original: Any) -> Any:
+    def observe(self: Any, *arguments: Any) -> Any:
+        """What is heard last counts, whatever its sequence."""
+        getattr(self, "_sequences", {}).clear()
+        return original(self, *arguments)
+
+    return observe
+
+
+def _absence_destroys(original: Any) -> Any:
+    def read_ledger(self: Any, event: object, now: float) -> None:
+        """Section 5 broken: what is not in the ledger is taken for revoked."""
+        original(self, event, now)
+        if isinstance(event, ReadingCaughtUp):
+            for allocation, work in self._bench.works.items():
+                if allocation not in self._orders.entries and work.waits_for is None:
+                    revision = work.record.revision + 1
+                    record = msgspec.structs.replace(
+                        work.record, phase="unmaking", revision=revision, cause="not there"
+                    )
+                    self._bench.save(record)
+
+    return read_ledger
+
+
+def _holders_not_asked(original: Any) -> Any:
+    def next_step(work: Any, *arguments: Any) -> Any:
+        """Section 5 broken: unmaking a whole GPU is a no-op that always succeeds."""
+        work.free_of_holders = type(work.free_of_holders)(range(len(work.record.devices)))
+        return original(work, *arguments)
+
+    return next_step
+
+
+def _gi_forgotten(original: Any) -> Any:
+    def after_refusal(record: Any, number: int, _sent: Any, _kind: Any) -> Any:
+        """A GPU instance is forgotten when its compute instance could not be made."""
+        return without_instance(record, number)
+
+    return after_refusal
+
+
+def _ticket_kept(original: Any) -> Any:
+    def next_step(work: Any, *arguments: Any) -> Any:
+        """Section 5 broken: the ticket of a revoked slice stays, and its pod may still start."""
+        work.record = msgspec.structs.replace(work.record, ticket="", stale_tickets=())
+        return original(work, *arguments)
+
+    return next_step
+
+
+def _no_tombstones(original: Any) -> Any:
+    def quick_rules(closing_ttl_s: int) -> Any:
+        """Section 5 broken: a slice that is gone is forgotten as soon as that was said."""
+        return replace(original(closing_ttl_s), tombstone_ttl_s=0.0)
+
+    return quick_rules
+
+
+# -- what makes a case frequent -----------------------------------------------------------------------------------
+
+
+def _bad_network(plan: Plan) -> Plan:
+    return replace(plan, weather=replace(plan.weather, ack_lost=0.06, late=0.08, stall=0.08))
+
+
+def _two_allocators(plan: Plan) -> Plan:
+    stalling = replace(plan.weather, stall=max(plan.weather.stall, 0.05))
+    return replace(plan, allocators=2, both_active=True, weather=stalling)
+
+
+def _told_twice(plan: Plan) -> Plan:
+    pods = tuple(replace(life, removed_at=life.made_at + 2.0) for life in plan.pods)
+    return replace(plan, pods=pods, weather=replace(plan.weather, redelivered=0.4))
+
+
+_OBSERVE: Patch = (Orders, "_observe", _in_any_order)
+
+BUGS = (
+    Planted("fresh guard", "a place given twice", ("I1",), ((Outbox, "handle", _fresh_guard),), _two_allocators),
+    Planted(
+        "settled by a read",
+        "a slice that nobody books",
+        ("I1", "I3", "I4", "LAW 3"),
+        ((Outbox, "handle", _settled_by_a_read),),
+        _bad_network,
+    ),
+    Planted(
+        "request unguarded",
+        "a withdrawn pod's slice",
+        ("I5",),
+        ((Outbox, "_send", _unguarded("request")),),
+        _bad_network,
+    ),
+    Planted(
+        "two binds",
+        "a pod pinned to two nodes",
+        ("bound once", "I3", "I4", "undisturbed"),
+        ((Outbox, "_send", _unguarded("binding")),),
+        _two_allocators,
+    ),
+    Planted(
+        "guard too small",
+        "a place given twice",
+        ("I1",),
+        ((subjects, "guarded", _guard_of_the_subject),),
+        _two_allocators,
+    ),
+    Planted("free at revoke", "a slice still in use", ("I1",), ((Allocator, "_rebook", _free_at_revoke),)),
+    Planted(
+        "used before open", "a living pod's GPU", ("opened before use",), ((nodes, "_is_open", _used_before_open),)
+    ),
+    Planted("nothing adopted", "a living pod's GPU", ("I1",), ((nodes, "_is_missing", _nothing_adopted),)),
+    Planted("orphans at once", "living training", ("undisturbed",), ((Orphans, "look", _orphans_at_once),)),
+    Planted("surplus kept", "capacity", ("I4",), ((requests, "_why_revoke", _surplus_kept),), _two_allocators),
+    Planted(
+        "released at once", "the meaning of Released", ("LAW 3",), ((requests, "_settle_ended", _released_at_once),)
+    ),
+    Planted(
+        "late grant", "capacity, for ever", ("I6",), ((Agent, "_take_order", _any_revision), _OBSERVE), _told_twice
+    ),
+    Planted(
+        "absence destroys",
+        "living training",
+        ("only a Revoke destroys",),
+        ((Agent, "_read_ledger", _absence_destroys),),
+    ),
+    Planted(
+        "holders not asked", "a GPU shared with a dying pod", ("LAW 3",), ((unmaking, "next_step", _holders_not_asked),)
+    ),
+    Planted("GI forgotten", "capacity, for ever", ("LAW 3", "I3", "I4"), ((making, "_after_refusal", _gi_forgotten),)),
+    Planted("ticket kept", "a pod started on another's device", ("LAW 3",), ((unmaking, "next_step", _ticket_kept),)),
+    Planted(
+        "no tombstones", "capacity, for ever", ("I6",), ((world, "quick_rules", _no_tombstones), _OBSERVE), _told_twice
+    ),
+)

@@ -1,0 +1,127 @@
+"""Pods as people write them, and what the judge knows of each without asking any of the parsers under test."""
+
+from dataclasses import dataclass, replace
+from random import Random
+from typing import Literal
+
+from simulation.tables import GpuRow
+
+Want = Literal["profile", "whole", "memory", "percentage"]
+End = Literal["bound", "rejected", "refused"]
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """The shape of one device that a pod wants."""
+
+    want: Want
+    profile: str = ""
+    amount: int = 0
+    """MiB, or percent of the SMs of the largest profile."""
+
+    def profile_on(self, row: GpuRow, *, mig: bool) -> str | None:
+        """Which profile of a model serves this; "" for a whole GPU without MIG, None when none does."""
+        if not mig:
+            return "" if self.want == "whole" else None
+        if self.want == "profile":
+            return self.profile if row.profile(self.profile) is not None else None
+        if self.want == "whole":
+            return row.profiles[-1].name
+        enough = [
+            found
+            for found in row.profiles
+            if (found.memory_mib >= self.amount if self.want == "memory" else self._has_sms(row, found.multiprocessors))
+        ]
+        enough.sort(key=lambda found: (found.compute_slices, found.memory_mib, len(found.name), found.name))
+        return enough[0].name if enough else None
+
+    def _has_sms(self, row: GpuRow, sms: int) -> bool:
+        return sms * 100 >= self.amount * row.profiles[-1].multiprocessors
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """Annotations, the containers they are for, and what must come of it."""
+
+    annotations: tuple[tuple[str, str], ...]
+    containers: tuple[str, ...]
+    devices: tuple[Device, ...]
+    end: End = "bound"
+
+
+@dataclass(frozen=True, slots=True)
+class Pod:
+    """One manifest file with one pod."""
+
+    name: str
+    ask: Ask
+    runs: bool
+    """Whether its container starts a process on its devices."""
+    lingers_s: float
+    """How long its processes live on after the object is gone."""
+
+    @property
+    def file(self) -> str:
+        """The file it is written in."""
+        return f"{self.name}.yaml"
+
+    def text(self) -> str:
+        """The manifest."""
+        lines = ["apiVersion: v1", "kind: Pod", "metadata:", f"  name: {self.name}", "  namespace: lab"]
+        lines += ["  annotations:", *(f'    {key}: "{value}"' for key, value in self.ask.annotations)]
+        lines += ["spec:", "  containers:"]
+        for container in self.ask.containers:
+            lines += [f"    - name: {container}", "      image: cuda"]
+        return "\n".join(lines) + "\n"
+
+    def asking(self, ask: Ask) -> "Pod":
+        """The same pod, edited."""
+        return replace(self, ask=ask)
+
+
+def draw_pod(number: int, dice: Random) -> Pod:
+    """Some pod."""
+    lingers = 4 * dice.random() if dice.random() < 0.3 else 0.2 * dice.random()
+    return Pod(f"pod-{number}", draw_ask(dice), runs=dice.random() < 0.7, lingers_s=lingers)
+
+
+def draw_ask(dice: Random) -> Ask:
+    """Some ask: mostly one slice by profile, now and then everything else that people write."""
+    roll = dice.random()
+    if roll < 0.62:
+        name = dice.choice(_PROFILES)
+        return _one(("sluice.dev/profile", name), Device("profile", profile=name))
+    if roll < 0.70:
+        return _one(("sluice.dev/gpus", "1"), Device("whole"))
+    if roll < 0.76:
+        amount = dice.choice((3000, 8000, 12000))
+        return _one(("sluice.dev/memory", f"{amount}Mi"), Device("memory", amount=amount))
+    if roll < 0.82:
+        percent = dice.choice((10, 25, 50))
+        return _one(("sluice.dev/sm-percentage", str(percent)), Device("percentage", amount=percent))
+    if roll < 0.88:
+        name = dice.choice(("1g.5gb", "2g.10gb", "3g.20gb", "1g.6gb"))
+        keys = (("sluice.dev/profile", name), ("sluice.dev/gpus", "2"))
+        return Ask(keys, ("main",), (Device("profile", profile=name),) * 2)
+    if roll < 0.93:
+        first, second = dice.choice(("1g.5gb", "2g.10gb")), dice.choice(("1g.5gb", "3g.20gb"))
+        keys = (("left.sluice.dev/profile", first), ("right.sluice.dev/profile", second))
+        return Ask(keys, ("left", "right"), (Device("profile", profile=first), Device("profile", profile=second)))
+    return dice.choice(_NEVER)
+
+
+def _one(key: tuple[str, str], device: Device) -> Ask:
+    return Ask((key,), ("main",), (device,))
+
+
+_PROFILES = (
+    "1g.5gb", "1g.5gb", "1g.5gb", "1g.5gb+me", "1g.10gb", "2g.10gb", "2g.10gb", "3g.20gb", "3g.20gb", "4g.20gb",
+    "7g.40gb", "1g.6gb", "1g.6gb", "2g.12gb", "2g.12gb+me", "4g.24gb",
+)  # fmt: skip
+_NEVER = (
+    Ask((("sluice.dev/profile", "9g.90gb"),), ("main",), (), "refused"),
+    Ask((("sluice.dev/memory", "900Gi"),), ("main",), (), "refused"),
+    Ask((("sluice.dev/gpus", "0"),), ("main",), (), "rejected"),
+    Ask((("sluice.dev/sm-percentage", "101"),), ("main",), (), "rejected"),
+    Ask((("sluice.dev/profile", "large"),), ("main",), (), "rejected"),
+)

@@ -1,0 +1,118 @@
+"""
+A small world for one named schedule: calm weather, few nodes, and the hand of the test on everything.
+
+A schedule says what happens and when; the judge watches as it does in random worlds.
+"""
+
+from collections.abc import Callable
+
+from simulation.host import Host
+from simulation.plan import Fault, FaultKind, Plan
+from simulation.pods import Ask, Device, Pod
+from simulation.tables import A100, A100_WITHOUT_MIG, GpuRow
+from simulation.weather import Weather
+from simulation.world import World
+
+from sluice.contracts.exchange import Entry, Observed, Stream, Write
+from sluice.contracts.ids import OperationId
+from sluice.contracts.messages import AnyMessage, Bound
+
+MIG_NODE: tuple[tuple[GpuRow, bool], ...] = ((A100, True),)
+WHOLE_NODE: tuple[tuple[GpuRow, bool], ...] = ((A100_WITHOUT_MIG, False),)
+WHOLE = Ask((("sluice.dev/gpus", "1"),), ("main",), (Device("whole"),))
+
+
+def sliced(profile: str) -> Ask:
+    """One slice."""
+    return Ask((("sluice.dev/profile", profile),), ("main",), (Device("profile", profile=profile),))
+
+
+class Scene:
+    """Runs a world step by step. Every step raises ViolationError when an invariant breaks."""
+
+    def __init__(
+        self,
+        *nodes: tuple[tuple[GpuRow, bool], ...],
+        allocators: int = 1,
+        closing_ttl_s: int = 4 * 3600,
+        weather: Weather | None = None,
+    ) -> None:
+        """Nodes are named node-0, node-1, ... in the order given; everything has started and nothing is asked for."""
+        plan = Plan(
+            seed=1,
+            nodes=tuple((f"node-{number}", gpus) for number, gpus in enumerate(nodes or (MIG_NODE,))),
+            allocators=allocators,
+            both_active=allocators > 1,
+            closing_ttl_s=closing_ttl_s,
+            weather=weather or Weather(until=0.0),
+        )
+        self.world = World(plan, "lines")
+        self.world.start()
+        self.wait(3.0)
+
+    def wait(self, seconds: float) -> None:
+        """Let time pass."""
+        self.world.clockwork.run_until(self.world.clockwork.now + seconds)
+
+    def until(self, what: Callable[[], bool], longest_s: float = 30.0) -> None:
+        """Let time pass until something is so."""
+        end = self.world.clockwork.now + longest_s
+        while not what():
+            assert self.world.clockwork.now < end, "\n".join(self.world.trace.lines[-80:])
+            self.wait(0.01)
+
+    def pod(self, name: str, ask: Ask, *, runs: bool = True, lingers_s: float = 0.0) -> None:
+        """A person writes a pod."""
+        self.world.folder.put(Pod(name, ask, runs=runs, lingers_s=lingers_s), self.world.clockwork.now)
+
+    def remove(self, name: str) -> None:
+        """A person removes it."""
+        self.world.remove(name)
+
+    def strike(self, kind: FaultKind, target: str = "", lasts_s: float = 1.0, number: int = 0) -> None:
+        """Something goes wrong."""
+        self.world.faults.strike(Fault(self.world.clockwork.now, kind, target, lasts_s, number))
+
+    def host(self, name: str) -> Host:
+        """One process."""
+        return self.world.hosts[name]
+
+    def request(self, name: str) -> str:
+        """The latest request id of a pod."""
+        return [request for request, asked in self.world.judge.requests.items() if asked.name == name][-1]
+
+    def value(self, subject: str) -> AnyMessage | None:
+        """What the bus says at a subject now."""
+        entry = self.world.broker.values.last(subject, self.world.clockwork.now)
+        return entry.message if entry is not None else None
+
+    def subjects(self) -> list[str]:
+        """Every subject that has a value now."""
+        values, now = self.world.broker.values, self.world.clockwork.now
+        return [entry.subject for stream in (Stream.BOOK, Stream.STATE) for entry in values.snapshot(stream, (), now)]
+
+    def bound(self, name: str) -> Bound | None:
+        """The binding of a pod, if it is bound now."""
+        if not any(asked.name == name for asked in self.world.judge.requests.values()):
+            return None
+        message = self.value(f"sluice.binding.{self.request(name)}")
+        return message if isinstance(message, Bound) else None
+
+    def runs(self, name: str) -> bool:
+        """Whether the pod's processes are on their devices."""
+        return self.bound(name) is not None and self.world.kubelets.runs(self.request(name))
+
+    def landed(self) -> list[Write]:
+        """From now on, every write that lands is appended to this list."""
+        writes: list[Write] = []
+        self.world.broker.on_landed.append(lambda write, _sequence: writes.append(write))
+        return writes
+
+    def tell(self, host: str, subject: str, message: AnyMessage, sequence: int) -> None:
+        """A process hears an entry of BOOK (again)."""
+        self.host(host).offer(Observed(Stream.BOOK, Entry(subject, sequence, OperationId("late-1"), message)))
+
+    def finish(self) -> None:
+        """Everyone is answered; then all pods are removed and nothing is left."""
+        self.world.faults.heal()
+        self.world.finish()

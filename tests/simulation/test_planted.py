@@ -1,0 +1,32 @@
+"""The judge catches what it is there for: each bug is planted, found within few seeds, and absent without it."""
+
+import pytest
+from simulation.plan import draw_plan
+from simulation.planted import BUGS, Planted, planted
+from simulation.world import run_plan
+
+DOSE = 100
+"""Seeds within which every bug must be found: a third of what `make test` runs."""
+
+
+@pytest.mark.timeout(180)
+@pytest.mark.parametrize("bug", BUGS, ids=lambda bug: bug.name.replace(" ", "-"))
+def test_the_judge_catches_a_planted_bug(bug: Planted) -> None:
+    """A rule is broken on purpose; some invariant fails, and the same plan passes with the rule in place."""
+    for seed in range(DOSE):
+        plan = bug.focus(draw_plan(seed))
+        with planted(bug):
+            found = run_plan(plan).violation
+        assert not found.startswith("raised"), f"the planted bug crashes instead: {found}"
+        if found.partition(":")[0] in bug.caught_by and not run_plan(plan).violation:
+            return
+    pytest.fail(f"{bug.name} (users lose {bug.loses}) was not found in {DOSE} seeds")
+
+
+def test_planting_leaves_nothing_behind() -> None:
+    """After a planted bug the rules are what they were."""
+    before = [getattr(where, name) for bug in BUGS for where, name, _ in bug.patches]
+    for bug in BUGS:
+        with planted(bug):
+            pass
+    assert [getattr(where, name) for bug in BUGS for where, name, _ in bug.patches] == before

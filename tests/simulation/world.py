@@ -1,0 +1,216 @@
+"""
+One whole world from one plan: the four services on a bus, machines, a folder, kubelets, and the judge over all.
+
+First the faults, then calm until everyone has an answer, then all pods are removed and nothing may be left.
+"""
+
+import traceback
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from random import Random
+
+from simulation.agents import AgentHost, quick_rules
+from simulation.broker import Broker
+from simulation.clockwork import Clockwork
+from simulation.faults import Faults
+from simulation.folder import Folder, Kubelets
+from simulation.goals import Goals
+from simulation.hardware import Gpu, Machine
+from simulation.host import Host
+from simulation.judge import Judge, ViolationError
+from simulation.plan import Plan, PodLife, draw_plan
+from simulation.services import (
+    AllocatorHost,
+    InventoryHost,
+    WatcherHost,
+    quick_allocator,
+    quick_inventory,
+    quick_watcher,
+)
+from simulation.trace import Keeping, Trace
+from simulation.weather import Sky
+
+from sluice.contracts.ids import NodeName
+
+CALM_S = 120.0
+"""So long after the last fault everyone must have an answer."""
+STEADY = 3
+"""Seconds for which a goal must hold."""
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What came of one seed."""
+
+    seed: int
+    violation: str = ""
+    hash: str = ""
+    lines: list[str] = field(default_factory=list)
+    plan: list[str] = field(default_factory=list)
+    steps: int = 0
+    handled: int = 0
+    virtual_s: float = 0.0
+    bound: int = 0
+    writes_most: int = 0
+
+
+class World:
+    """Everything there is. `run` lives through the plan once."""
+
+    def __init__(self, plan: Plan, keeping: Keeping = "nothing") -> None:
+        """Build it; nothing runs yet."""
+        self.plan = plan
+        self.clockwork = Clockwork(Random(f"order {plan.seed}"))
+        self.trace = Trace(keeping, lambda: self.clockwork.now)
+        self.dice = Random(f"world {plan.seed}")
+        self.sky = Sky(plan.weather, Random(f"sky {plan.seed}"))
+        self.broker = Broker(self.clockwork, self.sky, self.trace)
+        self.folder = Folder()
+        self.machines = {node: self._machine(node, gpus) for node, gpus in plan.nodes}
+        self.kubelets = Kubelets(self.clockwork, self.folder, self.machines, self.trace)
+        self.judge = Judge(self.clockwork, self.machines, self.folder, self.kubelets)
+        shared = (self.clockwork, self.broker)
+        ttl = plan.closing_ttl_s
+        self.agents = {
+            node: AgentHost(machine, quick_rules(ttl), *shared, Random(f"{node} {plan.seed}"), self.trace)
+            for node, machine in self.machines.items()
+        }
+        self.allocators = [
+            AllocatorHost(f"allocator-{letter}", quick_allocator(ttl), *shared, self._dice(letter), self.trace)
+            for letter in "ab"[: plan.allocators]
+        ]
+        self.inventory = InventoryHost(self.agents, quick_inventory(), *shared, self._dice("inventory"), self.trace)
+        self.watcher = WatcherHost(self.folder, quick_watcher(ttl), *shared, self._dice("watcher"), self.trace)
+        every = [*self.allocators, self.inventory, self.watcher, *self.agents.values()]
+        self.hosts: dict[str, Host] = {host.name: host for host in every}
+        self.goals = Goals(self.broker, self.judge, self.folder, self.kubelets, self.agents)
+        self.faults = Faults(self)
+        self._listen()
+
+    def run(self) -> None:
+        """Live through the plan. Raises ViolationError."""
+        self.start()
+        self.clockwork.run_until(self.plan.faults_until)
+        self.faults.heal()
+        self.finish()
+
+    def finish(self) -> None:
+        """No more faults: everyone gets an answer, then everything is given back. Raises ViolationError."""
+        self.trace.tell("world", "CALM")
+        self.until("I4", self.goals.settled, CALM_S)
+        self.trace.tell("world", "ALL PODS ARE REMOVED")
+        for name in list(self.folder.pods):
+            self.remove(name)
+        self.until("I3", self.goals.empty, CALM_S)
+        if self.plan.closing_ttl_s < CALM_S:
+            self.until("closing", self.goals.forgotten, self.plan.closing_ttl_s * 4.0)
+
+    def until(self, rule: str, missing: Callable[[], list[str]], longest_s: float) -> None:
+        """Go on until nothing is missing, and stays so for some seconds. Raises ViolationError after `longest_s`."""
+        end, steady = self.clockwork.now + longest_s, 0
+        while steady < STEADY:
+            self.clockwork.run_until(self.clockwork.now + 1.0)
+            found = missing()
+            steady = 0 if found else steady + 1
+            if found and self.clockwork.now >= end:
+                raise ViolationError(rule, f"{longest_s:.0f} s after: " + "; ".join(found[:6]))
+
+    def remove(self, name: str) -> None:
+        """A person removes a pod."""
+        self.trace.tell("folder", "pod removed", name)
+        self.kubelets.removed(name)
+        self.folder.remove(name)
+
+    # -- inside ---------------------------------------------------------------------------------------------------
+
+    def _dice(self, name: str) -> Random:
+        return Random(f"{name} {self.plan.seed}")
+
+    def _machine(self, node: str, gpus: tuple[tuple[object, bool], ...]) -> Machine:
+        short = node.split(".", maxsplit=1)[0]
+        made: dict[str, Gpu] = {}
+        for index, (row, mig) in enumerate(gpus):
+            uuid = f"GPU-{short}-{index}"
+            made[uuid] = Gpu(uuid, index, row, mig=mig, dice=self._dice(uuid))  # type: ignore[arg-type]
+        return Machine(NodeName(node), made)
+
+    def _listen(self) -> None:
+        self.broker.on_landed += [self.judge.landed, self.kubelets.hear]
+        self.broker.on_wiped.append(self.judge.wiped)
+        self.kubelets.dice = self._dice("kubelets")
+        self.kubelets.on_started.append(self.judge.started)
+        self.watcher.on_event.append(self.kubelets.told)
+        for host in self.hosts.values():
+            host.on_instruction.append(self.judge.instructed)
+        for agent in self.agents.values():
+            agent.on_ticket.append(self.judge.ticket)
+            for gpu in agent.machine.gpus.values():
+                gpu.watcher = self._hardware
+
+    def _hardware(self, what: str, gpu: Gpu, instance: object) -> None:
+        self.trace.tell("hardware", what, gpu.uuid, instance)
+        self.judge.hardware(what, gpu, instance)  # type: ignore[arg-type]
+
+    def start(self) -> None:
+        """Start every process, and schedule what the plan says."""
+        for allocator in self.allocators:
+            allocator.holds_lease = self.plan.both_active or allocator is self.allocators[0]
+        for host in self.hosts.values():
+            self.clockwork.after(self.dice.uniform(0, 0.3), host.start)
+        for life in self.plan.pods:
+            self._schedule(life)
+        for fault in self.plan.faults:
+            self.clockwork.at(fault.at, lambda fault=fault: self.faults.strike(fault))  # type: ignore[misc]
+
+    def _schedule(self, life: PodLife) -> None:
+        name, folder, clockwork = life.pod.name, self.folder, self.clockwork
+        until = self.plan.faults_until
+
+        def edit() -> None:
+            if name in folder.pods and life.edit is not None:
+                self.trace.tell("folder", "pod edited", name, repr(life.edit))
+                folder.put(life.pod.asking(life.edit), clockwork.now)
+
+        def make() -> None:
+            self.trace.tell("folder", "pod made", name, repr(life.pod.ask))
+            folder.put(life.pod, clockwork.now)
+
+        clockwork.at(life.made_at, make)
+        if life.edited_at is not None and life.edited_at < until:
+            clockwork.at(life.edited_at, edit)
+        if life.spoiled_at is not None and life.spoiled_at < until:
+            clockwork.at(life.spoiled_at, lambda: self._spoil(name))
+            clockwork.at(min(life.spoiled_at + self.dice.expovariate(1 / 2), until), folder.mend)
+        if life.removed_at is not None and life.removed_at < until:
+            clockwork.at(life.removed_at, lambda: self.remove(name))
+
+    def _spoil(self, name: str) -> None:
+        if name in self.folder.pods:
+            self.folder.spoil(self.folder.pods[name])
+
+
+def run_seed(seed: int, keeping: Keeping = "nothing", without: Sequence[str] = ()) -> Outcome:
+    """Run one seed; a violation, or an exception out of any core, is in the outcome."""
+    return run_plan(draw_plan(seed, without), keeping)
+
+
+def run_plan(plan: Plan, keeping: Keeping = "nothing") -> Outcome:
+    """Run one plan."""
+    world = World(plan, keeping)
+    outcome = Outcome(plan.seed)
+    try:
+        world.run()
+    except ViolationError as violation:
+        outcome.violation = str(violation)
+    except Exception as error:  # noqa: BLE001  # whatever a core raises is a finding
+        where = traceback.extract_tb(error.__traceback__)[-1]
+        outcome.violation = f"raised: {error!r} at {where.filename}:{where.lineno}"
+    outcome.hash = world.trace.hash()
+    outcome.lines = world.trace.lines
+    outcome.plan = plan.lines()
+    outcome.steps = world.clockwork.steps
+    outcome.handled = sum(host.handled for host in world.hosts.values())
+    outcome.virtual_s = world.clockwork.now
+    outcome.bound = len(world.judge.bound)
+    outcome.writes_most = max(world.judge.writes.values(), default=0)
+    return outcome
