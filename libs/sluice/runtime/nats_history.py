@@ -1,7 +1,7 @@
 """
 Reads HISTORY: what was, message by message, for people. Nothing may be decided from it (PROTOCOL §1).
 
-An ephemeral pull consumer in memory, without acknowledgements, over the republished subjects (`hist.sluice.>`).
+An ephemeral pull consumer in memory, without acknowledgements, over the writers' copies (`hist.sluice.>`).
 """
 
 import contextlib
