@@ -11,7 +11,6 @@ import asyncio
 import contextlib
 import json
 import os
-import platform
 import re
 import signal
 import statistics
@@ -24,6 +23,7 @@ from datetime import datetime
 from pathlib import Path
 
 import psutil
+from figures import FLEET, machine, wait_until_up
 
 from sluice.contracts.exchange import Observed, Stream
 from sluice.contracts.messages import Bound
@@ -32,21 +32,8 @@ from sluice.runtime.nats_bus import NatsBus
 PODS = 200
 SETTLE_S = 5.0
 """How long a system that has just started is left alone before its memory is read."""
-UP_TIMEOUT_S = 60.0
 BOUND_TIMEOUT_S = 30.0
 DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "performance.md"
-
-FLEET = """
-[[node]]
-name = "node"
-count = {nodes}
-cpu_cores = 64
-memory_mib = 524288
-gpus = [{{ model = "A100-SXM4-40GB", count = {gpus}, mig = true }}]
-[node.timing]
-create_ms = 0
-destroy_ms = 0
-"""
 
 POD = """
 apiVersion: v1
@@ -100,18 +87,6 @@ def measure(nodes: int, gpus: int) -> Figures:
                 os.killpg(up.pid, signal.SIGKILL)
                 up.wait(5)
     return Figures(processes, latencies)
-
-
-def wait_until_up(data: Path, up: subprocess.Popen, log: Path) -> str:
-    """The NATS address of the system once every node is open."""
-    deadline = time.monotonic() + UP_TIMEOUT_S
-    while time.monotonic() < deadline:
-        if up.poll() is not None:
-            raise SystemExit(f"sluice up ended early:\n{log.read_text()}")
-        if "ready" in log.read_text().lower() and (data / "up.json").exists():
-            return json.loads((data / "up.json").read_text())["nats_url"]
-        time.sleep(0.05)
-    raise SystemExit(f"sluice up was not ready after {UP_TIMEOUT_S:g} s:\n{log.read_text()}")
 
 
 def process_figures(parent: int, logs: Path) -> list[ProcessFigures]:
@@ -183,18 +158,6 @@ def report(figures: Figures) -> str:
     times = ", ".join(f"p{at} {cuts[at - 1]:.1f} ms" for at in (50, 90, 99))
     heading = f"Manifest written to `Bound`, {len(figures.latencies_ms)} pods one after another, instant devices"
     return "\n".join([*lines, "", f"{heading}: {times}."])
-
-
-def machine() -> str:
-    """What this was measured on."""
-    model = next(
-        (line.split(":")[1].strip() for line in Path("/proc/cpuinfo").read_text().splitlines() if "model name" in line),
-        platform.processor(),
-    )
-    return (
-        f"{model}, {os.cpu_count()} cores, {psutil.virtual_memory().total / 2**30:.0f} GiB, "
-        f"Python {platform.python_version()}, Linux {platform.release()}"
-    )
 
 
 def write(section: str) -> None:

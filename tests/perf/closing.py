@@ -1,0 +1,162 @@
+"""
+Does start-up grow with history? Restarts each service after a few finished pods and after many, and compares.
+
+Real processes, a real broker, real agents; pods come and go through the manifest folder. Closing words get a short time
+to live here, so that "many" have run out as they would have after some hours.
+"""
+
+import argparse
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from datetime import datetime
+from pathlib import Path
+
+import psutil
+from figures import FLEET, UP_TIMEOUT_S, machine, wait_until_up
+
+BATCH = 1000
+CLOSING_TTL_S = 10
+TURN_TIMEOUT_S = 120.0
+SERVICES = ("pod_watcher", "allocator", "inventory", "node_agent")
+RESTARTS = 3
+
+DOCUMENT = """
+apiVersion: v1
+kind: Pod
+metadata: {{ name: {name}, annotations: {{ sluice.dev/profile: 1g.5gb }} }}
+spec: {{ containers: [{{ name: main, image: registry.invalid/train }}] }}
+---"""
+
+
+class Running:
+    """One `sluice up` under measurement."""
+
+    def __init__(self, root: Path) -> None:
+        """Start it in `root`."""
+        self.root = root
+        (root / "pods").mkdir()
+        (root / "fleet.toml").write_text(FLEET.format(nodes=40, gpus=8))
+        command = [sys.executable, "-m", "sluice_console", "up", "--fleet", str(root / "fleet.toml")]
+        command += ["--pods", str(root / "pods"), "--data", str(root / "data"), "--processes", "1"]
+        command += ["--closing-ttl-s", str(CLOSING_TTL_S)]
+        self.log = (root / "up.log").open("w")
+        self.up = subprocess.Popen(command, stdout=self.log, stderr=subprocess.STDOUT, start_new_session=True)
+        self.url = wait_until_up(root / "data", self.up, root / "up.log")
+
+    def stop(self) -> None:
+        """Stop it, whatever happens."""
+        self.up.send_signal(signal.SIGINT)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self.up.wait(20)
+        if self.up.poll() is None:
+            os.killpg(self.up.pid, signal.SIGKILL)
+            self.up.wait(5)
+        self.log.close()
+
+    def finish(self, pods: int, name: str) -> None:
+        """Let `pods` pods come, be bound, go, and be closed."""
+        manifest = self.root / "pods" / f"{name}.yaml"
+        manifest.write_text("".join(DOCUMENT.format(name=f"{name}-{number}") for number in range(pods)))
+        self._until(lambda: self._states().count("bound") == pods, f"{pods} pods to be bound")
+        manifest.unlink()
+        self._until(lambda: not self._states(), f"{pods} pods to be gone")
+
+    def _states(self) -> list[str]:
+        command = [sys.executable, "-m", "sluice_console", "pods", "--json"]
+        done = subprocess.run(
+            command,
+            capture_output=True,
+            text=True,
+            timeout=30,
+            check=True,
+            env=os.environ | {"SLUICE_NATS_URL": self.url},
+        )
+        return [
+            pod["state"] for pod in json.loads(done.stdout)["pods"] if pod["state"] not in {"released", "withdrawn"}
+        ]
+
+    @staticmethod
+    def _until(condition, what: str) -> None:
+        deadline = time.monotonic() + TURN_TIMEOUT_S
+        while not condition():
+            if time.monotonic() > deadline:
+                raise SystemExit(f"waited {TURN_TIMEOUT_S:g} s for {what}")
+            time.sleep(0.5)
+
+    def restart_s(self, service: str) -> float:
+        """Seconds from the start of a service's new process to its `ready`; the best of a few."""
+        return min(self._restart_once_s(service) for _ in range(RESTARTS))
+
+    def _restart_once_s(self, service: str) -> float:
+        for child in self._processes(service):
+            child.kill()
+            child.wait(10)
+        deadline = time.monotonic() + UP_TIMEOUT_S
+        while time.monotonic() < deadline:
+            for child in self._processes(service):
+                ready = self._ready_at(child.pid)
+                if ready is not None:
+                    return ready - child.create_time()
+            time.sleep(0.1)
+        raise SystemExit(f"{service} was not ready again after {UP_TIMEOUT_S:g} s")
+
+    def _processes(self, service: str) -> list[psutil.Process]:
+        found = []
+        for child in psutil.Process(self.up.pid).children(recursive=True):
+            with contextlib.suppress(psutil.NoSuchProcess, psutil.ZombieProcess):
+                if f"sluice_{service}" in child.cmdline():
+                    found.append(child)
+        return found
+
+    def _ready_at(self, pid: int) -> float | None:
+        for log in (self.root / "data" / "logs").glob("*.log"):
+            with log.open("rb") as file:
+                file.seek(max(0, log.stat().st_size - 500_000))
+                for line in file.read().splitlines():
+                    if b'"ready"' in line and f'"pid":{pid}'.encode() in line:
+                        return datetime.fromisoformat(json.loads(line)["timestamp"]).timestamp()
+        return None
+
+
+def measure(few: int, many: int) -> str:
+    """The table: seconds to ready after `few` and after `many` finished pods."""
+    with tempfile.TemporaryDirectory(prefix="sluice-closing-") as folder:
+        running = Running(Path(folder))
+        try:
+            running.finish(few, "few")
+            time.sleep(CLOSING_TTL_S + 3)
+            after_few = {service: running.restart_s(service) for service in SERVICES}
+            began = time.monotonic()
+            for number in range(0, many, BATCH):
+                running.finish(min(BATCH, many - number), f"many-{number}")
+                sys.stderr.write(f"\r{number + BATCH} pods, {(number + BATCH) / (time.monotonic() - began):.0f}/s ")
+            sys.stderr.write("\n")
+            time.sleep(CLOSING_TTL_S + 3)
+            after_many = {service: running.restart_s(service) for service in SERVICES}
+        finally:
+            running.stop()
+    lines = [f"| process | ready after {few} finished pods, s | after {many}, s | ratio |", "|---|---|---|---|"]
+    for service in SERVICES:
+        before, after = after_few[service], after_many[service]
+        lines.append(f"| {service.replace('_', '-')} | {before:.2f} | {after:.2f} | {after / before:.2f} |")
+    return "\n".join(lines)
+
+
+def main() -> int:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--few", type=int, default=100)
+    parser.add_argument("--many", type=int, default=2000)
+    options = parser.parse_args()
+    sys.stdout.write(f"{machine()}\n\n{measure(options.few, options.many)}\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

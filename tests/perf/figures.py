@@ -1,0 +1,48 @@
+"""What every measurement of a running system needs: a fleet, a system that is up, and the machine's name."""
+
+import json
+import os
+import platform
+import subprocess
+import time
+from pathlib import Path
+
+import psutil
+
+UP_TIMEOUT_S = 60.0
+
+FLEET = """
+[[node]]
+name = "node"
+count = {nodes}
+cpu_cores = 64
+memory_mib = 524288
+gpus = [{{ model = "A100-SXM4-40GB", count = {gpus}, mig = true }}]
+[node.timing]
+create_ms = 0
+destroy_ms = 0
+"""
+
+
+def wait_until_up(data: Path, up: subprocess.Popen, log: Path) -> str:
+    """The NATS address of the system once every node is open."""
+    deadline = time.monotonic() + UP_TIMEOUT_S
+    while time.monotonic() < deadline:
+        if up.poll() is not None:
+            raise SystemExit(f"sluice up ended early:\n{log.read_text()}")
+        if "ready" in log.read_text().lower() and (data / "up.json").exists():
+            return json.loads((data / "up.json").read_text())["nats_url"]
+        time.sleep(0.05)
+    raise SystemExit(f"sluice up was not ready after {UP_TIMEOUT_S:g} s:\n{log.read_text()}")
+
+
+def machine() -> str:
+    """What this was measured on."""
+    model = next(
+        (line.split(":")[1].strip() for line in Path("/proc/cpuinfo").read_text().splitlines() if "model name" in line),
+        platform.processor(),
+    )
+    return (
+        f"{model}, {os.cpu_count()} cores, {psutil.virtual_memory().total / 2**30:.0f} GiB, "
+        f"Python {platform.python_version()}, Linux {platform.release()}"
+    )
