@@ -23,7 +23,7 @@ from datetime import datetime
 from pathlib import Path
 
 import psutil
-from figures import FLEET, machine, wait_until_up
+from figures import FLEET, end_in_order, machine, wait_until_up
 
 from sluice.contracts.exchange import Observed, Stream
 from sluice.contracts.messages import Bound
@@ -170,6 +170,7 @@ def write(section: str) -> None:
 
 def main() -> int:
     """Measure and print."""
+    end_in_order()
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--nodes", type=int, default=4)
     parser.add_argument("--gpus", type=int, default=8)

@@ -18,7 +18,7 @@ from datetime import datetime
 from pathlib import Path
 
 import psutil
-from figures import FLEET, UP_TIMEOUT_S, machine, wait_until_up
+from figures import FLEET, UP_TIMEOUT_S, end_in_order, machine, wait_until_up
 
 BATCH = 1000
 CLOSING_TTL_S = 10
@@ -150,6 +150,7 @@ def measure(few: int, many: int) -> str:
 
 def main() -> int:
     """Measure and print."""
+    end_in_order()
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--few", type=int, default=100)
     parser.add_argument("--many", type=int, default=2000)

@@ -3,7 +3,9 @@
 import json
 import os
 import platform
+import signal
 import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -46,3 +48,8 @@ def machine() -> str:
         f"{model}, {os.cpu_count()} cores, {psutil.virtual_memory().total / 2**30:.0f} GiB, "
         f"Python {platform.python_version()}, Linux {platform.release()}"
     )
+
+
+def end_in_order() -> None:
+    """Let SIGTERM end this process as Ctrl-C does: what it has started is stopped and removed."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))

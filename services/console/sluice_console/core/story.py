@@ -79,6 +79,8 @@ def sentence(message: AnyMessage) -> str:  # noqa: C901, PLR0912 - one case per 
     match message:
         case AllocationRequested():
             edited = "" if message.revision <= 1 else f" (edit {message.revision})"
+            if message.held is not None:
+                return f"is remembered by its source to have its slice on {message.held.node}"
             return f"asks for {ask_text(message.claims)}{edited}, in {message.origin}"
         case RequestRejected():
             return f"cannot be understood: {message.origin}: {message.refusal.sentence()}"
