@@ -6,6 +6,7 @@ to live here, so that "many" have run out as they would have after some hours.
 """
 
 import argparse
+import asyncio
 import contextlib
 import json
 import os
@@ -19,6 +20,10 @@ from pathlib import Path
 
 import psutil
 from figures import FLEET, UP_TIMEOUT_S, end_in_order, machine, wait_until_up
+
+from sluice.contracts.exchange import Observed, Stream
+from sluice.contracts.messages import Bound, Released
+from sluice.runtime.nats_bus import NatsBus
 
 BATCH = 1000
 CLOSING_TTL_S = 10
@@ -59,35 +64,27 @@ class Running:
             self.up.wait(5)
         self.log.close()
 
-    def finish(self, pods: int, name: str) -> None:
-        """Let `pods` pods come, be bound, go, and be closed."""
+    async def finish(self, pods: int, name: str) -> None:
+        """Let `pods` pods come, be bound, go, and be released."""
+        bus = await NatsBus.connect(self.url, name="perf")
+        reading = bus.read(Stream.BOOK, ("sluice.binding.>",))
         manifest = self.root / "pods" / f"{name}.yaml"
         manifest.write_text("".join(DOCUMENT.format(name=f"{name}-{number}") for number in range(pods)))
-        self._until(lambda: self._states().count("bound") == pods, f"{pods} pods to be bound")
-        manifest.unlink()
-        self._until(lambda: not self._states(), f"{pods} pods to be gone")
-
-    def _states(self) -> list[str]:
-        command = [sys.executable, "-m", "sluice_console", "pods", "--json"]
-        done = subprocess.run(
-            command,
-            capture_output=True,
-            text=True,
-            timeout=30,
-            check=True,
-            env=os.environ | {"SLUICE_NATS_URL": self.url},
-        )
-        return [
-            pod["state"] for pod in json.loads(done.stdout)["pods"] if pod["state"] not in {"released", "withdrawn"}
-        ]
-
-    @staticmethod
-    def _until(condition, what: str) -> None:
-        deadline = time.monotonic() + TURN_TIMEOUT_S
-        while not condition():
-            if time.monotonic() > deadline:
-                raise SystemExit(f"waited {TURN_TIMEOUT_S:g} s for {what}")
-            time.sleep(0.5)
+        bound: set[str] = set()
+        released: set[str] = set()
+        try:
+            async with asyncio.timeout(TURN_TIMEOUT_S):
+                async for batch in reading:
+                    words = [event.entry.message for event in batch if isinstance(event, Observed)]
+                    bound |= {word.request for word in words if isinstance(word, Bound)}
+                    released |= {word.request for word in words if isinstance(word, Released)}
+                    if len(bound) == pods:
+                        manifest.unlink(missing_ok=True)
+                    if len(bound) == pods and bound <= released:
+                        return
+        finally:
+            await reading.aclose()
+            await bus.close()
 
     def restart_s(self, service: str) -> float:
         """Seconds from the start of a service's new process to its `ready`; the best of a few."""
@@ -129,12 +126,12 @@ def measure(few: int, many: int) -> str:
     with tempfile.TemporaryDirectory(prefix="sluice-closing-") as folder:
         running = Running(Path(folder))
         try:
-            running.finish(few, "few")
+            asyncio.run(running.finish(few, "few"))
             time.sleep(CLOSING_TTL_S + 3)
             after_few = {service: running.restart_s(service) for service in SERVICES}
             began = time.monotonic()
             for number in range(0, many, BATCH):
-                running.finish(min(BATCH, many - number), f"many-{number}")
+                asyncio.run(running.finish(min(BATCH, many - number), f"many-{number}"))
                 sys.stderr.write(f"\r{number + BATCH} pods, {(number + BATCH) / (time.monotonic() - began):.0f}/s ")
             sys.stderr.write("\n")
             time.sleep(CLOSING_TTL_S + 3)

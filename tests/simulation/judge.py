@@ -108,7 +108,11 @@ class Judge:
                 pass
 
     def wiped(self) -> None:
-        """Nothing is on the bus any more. What happened has happened."""
+        """
+        Nothing is on the bus any more. What happened has happened, but a binding that its source never read was never
+        acted on, and counts as unsaid.
+        """
+        self.bound = {request: bound for request, bound in self.bound.items() if request in self.kubelets.bound}
         self.ledger.clear()
         self.heads.clear()
         self.ended_here.clear()

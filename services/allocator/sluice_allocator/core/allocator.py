@@ -89,7 +89,9 @@ class Allocator:
         self._report(desk.outbox.handle(event, now))
         if isinstance(event, ReadingCaughtUp):
             self._caught_up(event)
-        return [ReadAgain(Stream.STATE)] if stale else []
+        if not (stale and isinstance(event, ReadingStarted)):
+            return []
+        return [ReadAgain(Stream.STATE if event.stream is Stream.BOOK else Stream.BOOK)]
 
     def _observed(self, event: Observed) -> None:
         address = self.desk.world.observe(event)

@@ -10,7 +10,7 @@ from sluice.contracts import subjects
 from sluice.contracts.ids import NodeName, RequestId
 from sluice.contracts.messages import AllocationRequested, Held, Pending, SliceGone
 from sluice.contracts.refusals import ReasonCount, WaitReason
-from sluice_allocator.core.desk import Desk
+from sluice_allocator.core.desk import Attempt, Desk
 
 
 def waits_for_node(desk: Desk, request: RequestId, held: Held | None) -> NodeName | None:
@@ -65,7 +65,11 @@ def look_again(desk: Desk) -> None:
 
 
 def say_that_it_waits(desk: Desk, request: RequestId, asked: AllocationRequested, node: NodeName) -> None:
-    """Tell whoever asked why the pod is not bound again yet."""
+    """Tell whoever asked why the pod is not bound again yet; at a bounded rate, for another allocator may know more."""
+    attempt = desk.attempts.setdefault(request, Attempt())
+    if desk.now - attempt.pending_said_at < desk.rules.pending_refresh_s:
+        return
+    attempt.pending_said_at = desk.now
     pending = Pending(
         request=request,
         request_revision=asked.revision,

@@ -7,7 +7,7 @@ first every reported slice gets its (adopting) entry, then the head is written, 
 
 from sluice.contracts import subjects
 from sluice.contracts.ids import NodeName
-from sluice.contracts.messages import Closed, Grant, NodeInventory, NodeOpened, NodeSnapshot, Revoke, SliceReport
+from sluice.contracts.messages import Grant, NodeInventory, NodeOpened, NodeSnapshot, Revoke, SliceGone, SliceReport
 from sluice.contracts.refusals import WaitReason
 from sluice_allocator.core.desk import Desk
 
@@ -92,8 +92,9 @@ def _open(desk: Desk, node: NodeName, inventory: NodeInventory) -> None:
 
 
 def _is_missing(desk: Desk, report: SliceReport) -> bool:
-    entry = desk.world.ledger.get(report.booking.allocation)
-    return entry is None or isinstance(entry, Closed)
+    """Whether the ledger lacks a reported slice. What is closed there, or said to be gone, was pulled too early."""
+    allocation = report.booking.allocation
+    return allocation not in desk.world.ledger and not isinstance(desk.world.slices.get(allocation), SliceGone)
 
 
 def _adopt(desk: Desk, report: SliceReport) -> Grant | Revoke:

@@ -25,6 +25,7 @@ from sluice.contracts.messages import (
     LedgerEntry,
     Refused,
     Released,
+    RequestRejected,
     RequestWithdrawn,
     Revoke,
     SliceFailed,
@@ -76,7 +77,10 @@ def _settle_entry(desk: Desk, allocation: AllocationId, entry: LedgerEntry, aske
         )
         desk.commit(address, closed, booking.request, ttl_s=desk.rules.closing_ttl_s)
         return
-    cause = _why_revoke(desk, entry, asked) if isinstance(entry, Grant) else None
+    if isinstance(entry, Grant):
+        cause = _why_revoke(desk, entry, asked)
+    else:  # one that landed late, of another life of the broker, is acted on by no agent: order it again
+        cause = entry.cause if entry.incarnation != desk.world.incarnation else None
     if cause is not None:
         if isinstance(slice_, SliceFailed | SliceQuarantined):
             _remember_failure(desk, booking)
@@ -91,8 +95,8 @@ def _why_revoke(desk: Desk, grant: Grant, asked: RequestFact | None) -> str | No
     slice_ = desk.world.slices.get(booking.allocation)
     if isinstance(asked, RequestWithdrawn):
         return asked.cause
-    if asked is not None and not isinstance(asked, AllocationRequested):
-        return "request rejected"
+    if isinstance(asked, RequestRejected) and asked.revision >= booking.request_revision:
+        return "request rejected"  # an older rejection was mended since, and is only read late
     if isinstance(binding, Bound) and binding.allocation != booking.allocation:
         return "surplus: the request is bound elsewhere"
     if isinstance(binding, Released):
@@ -149,7 +153,14 @@ def _settle_asked(
         desk.queue.remove(request)
         _follow_bound(desk, request, binding, entries)
         return
-    for allocation, grant in grants.items():
+    held = asked.held
+    if held is not None and held.allocation not in grants:
+        node = waits_for_node(desk, request, held)
+        if node is not None:  # its pod may run there: another slice, however ready, is not for it
+            desk.queue.remove(request)
+            say_that_it_waits(desk, request, asked, node)
+            return
+    for allocation, grant in sorted(grants.items(), key=lambda each: held is None or each[0] != held.allocation):
         bound = _bound_of(desk, allocation, grant, revision=1)
         if bound is not None:
             desk.queue.remove(request)

@@ -52,6 +52,10 @@ class World:
     """Every fact by its key. `sequences` tells how old a subject's value is."""
 
     incarnation: Incarnation = field(default=Incarnation(""))
+    """Of BOOK: the one that orders name."""
+    incarnations: dict[Stream, Incarnation] = field(default_factory=dict)
+    awaited: dict[Stream, None] = field(default_factory=dict)
+    """Streams to be read again because the other one began anew."""
     requests: dict[RequestId, RequestFact] = field(default_factory=dict)
     bindings: dict[RequestId, BindingFact] = field(default_factory=dict)
     ledger: dict[AllocationId, LedgerEntry] = field(default_factory=dict)
@@ -92,17 +96,23 @@ class World:
         """
         A snapshot of one stream begins.
 
-        True when the broker was wiped since: what STATE said of agents and slices may be of the life before, and STATE
-        must be read again.
+        True when the broker was wiped since: what the other stream said may be of the life before, and it must be read
+        again. STATE of another life shows slices that are not there; BOOK of another life shows nodes that nobody has
+        opened, and an order for one with nothing under its guard would be accepted.
         """
         self.reading[event.stream] = {}
-        if event.stream is not Stream.BOOK:
+        before = self.incarnations.get(event.stream, event.incarnation)
+        self.incarnations[event.stream] = event.incarnation
+        if event.stream is Stream.BOOK:
+            self.incarnation = event.incarnation
+        awaited = self.awaited.pop(event.stream, False) is not False
+        if before == event.incarnation or awaited:
             return False
-        before, self.incarnation = self.incarnation, event.incarnation
-        if before in {"", event.incarnation}:
-            return False
-        was_complete = self.complete.pop(Stream.STATE, False) is not False
-        was_reading = self.reading.pop(Stream.STATE, None) is not None
+        other = Stream.STATE if event.stream is Stream.BOOK else Stream.BOOK
+        was_complete = self.complete.pop(other, False) is not False
+        was_reading = self.reading.pop(other, None) is not None
+        if was_complete or was_reading:
+            self.awaited[other] = None
         return was_complete or was_reading
 
     def observe(self, event: Observed) -> Address | None:
