@@ -41,7 +41,7 @@ perf: setup ## Measure, and write the figures
 proto: setup ## Generate the gRPC code from proto/
 	$(BIN)/python tools/proto.py
 
-docs: setup ## Generate docs/events.md and the schemas from the code
+docs: setup ## Generate docs/events.md and docs/json.md from the code
 	$(BIN)/python tools/docs.py
 
 fmt: setup ## Format the code

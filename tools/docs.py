@@ -1,7 +1,7 @@
 """
-Generates docs/events.md from the declarations in sluice.contracts; `--check` fails when the file is out of date.
+Generates docs/events.md and docs/json.md from the declarations in the code; `--check` fails when one is out of date.
 
-What the bus carries is declared once, in code; a catalogue kept by hand would drift.
+What the bus carries and what commands print is declared once, in code; a catalogue kept by hand would drift.
 """
 
 import argparse
@@ -17,8 +17,9 @@ from message_examples import EXAMPLES, example_of
 from sluice.contracts import codec
 from sluice.contracts.messages import AnyMessage, Envelope
 from sluice.contracts.streams import NOUNS, STREAMS, Noun
+from sluice_console.core.schema import page as schemas
 
-EVENTS = Path(__file__).resolve().parent.parent / "docs" / "events.md"
+DOCS = Path(__file__).resolve().parent.parent / "docs"
 
 HEAD = """# The words on the bus
 
@@ -91,18 +92,24 @@ def _json(value: object) -> str:
 
 
 def main() -> int:
-    """Write the file, or compare it."""
+    """Write the pages, or compare them."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--check", action="store_true", help="change nothing; exit 1 when out of date")
-    wanted = catalogue()
-    if not parser.parse_args().check:
-        EVENTS.write_text(wanted)
-        return 0
-    found = EVENTS.read_text() if EVENTS.exists() else ""
-    sys.stdout.writelines(difflib.unified_diff(found.splitlines(True), wanted.splitlines(True), "committed", "code"))
-    if found != wanted:
-        sys.stderr.write("docs/events.md is out of date: run `make docs` and commit it\n")
-    return int(found != wanted)
+    parser.add_argument("--check", action="store_true", help="change nothing; exit 1 when a page is out of date")
+    check = parser.parse_args().check
+    stale = []
+    for page, wanted in ((DOCS / "events.md", catalogue()), (DOCS / "json.md", schemas())):
+        found = page.read_text() if page.exists() else ""
+        if found == wanted:
+            continue
+        if check:
+            difference = difflib.unified_diff(found.splitlines(True), wanted.splitlines(True), page.name, "code")
+            sys.stdout.writelines(difference)
+            stale.append(page.name)
+        else:
+            page.write_text(wanted)
+    if stale:
+        sys.stderr.write(f"out of date: {', '.join(stale)}; run `make docs` and commit\n")
+    return int(bool(stale))
 
 
 if __name__ == "__main__":

@@ -23,7 +23,6 @@ class RefusalReason(StrEnum):
     UNKNOWN_PROFILE = "UnknownProfile"
     TOO_LARGE = "TooLarge"
     UNSUPPORTED_MODE = "UnsupportedMode"
-    NOTHING_ASKED = "NothingAsked"
     DUPLICATE_POD = "DuplicatePod"
 
 

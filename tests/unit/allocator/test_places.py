@@ -3,8 +3,9 @@
 import pytest
 from factories.allocator import asked, claim, gpu_report, snapshot
 
-from sluice.contracts.ids import NodeName
-from sluice.contracts.messages import Grant, InstanceReport, Pending
+from sluice.contracts import subjects
+from sluice.contracts.ids import GpuUuid, NodeName
+from sluice.contracts.messages import Cordoned, Grant, InstanceReport, Pending, Uncordoned
 from sluice.contracts.refusals import WaitReason
 from sluice.mig.catalog import find
 from sluice_allocator.core.shapes import WHOLE_GPU, Ask, shape_for
@@ -136,3 +137,17 @@ def test_a_burst_books_no_slice_twice_and_fills_the_gpu(bench):
     assert sorted(start for _, _, start in found) == [0, 1, 2, 3, 4, 5, 6]
     assert len(bench.allocator.desk.queue) == 3
     assert bench.allocator.desk.fleet.usable_nodes() == [NodeName("node-a")]
+
+
+def test_a_cordoned_gpu_gets_no_new_slice_and_its_neighbour_does(empty):
+    """Cordoned by UUID: pods go beside it, wait when nothing is left, and come back when it is uncordoned."""
+    seen = snapshot("node-a", (gpu_report("node-a", 0), gpu_report("node-a", 1)))
+    empty.add_node(seen)
+    empty.observe(subjects.cordon(seen.node), Cordoned(node=seen.node, gpus=(GpuUuid("GPU-node-a-0"),), why="noisy"))
+    whole = claim(profile="7g.40gb")
+
+    assert places(empty.land_all(empty.request(asked("p1", whole)))) == [("GPU-node-a-1", "7g.40gb", 0)]
+    (pending,) = empty.land_all(empty.request(asked("p2", whole)))
+    assert {r.reason for r in pending.message.reasons} == {WaitReason.NODE_CORDONED, WaitReason.GPU_LAYOUT_FULL}
+    served = empty.land_all(empty.observe(subjects.cordon(seen.node), Uncordoned(node=seen.node)))
+    assert places(served) == [("GPU-node-a-0", "7g.40gb", 0)]

@@ -69,6 +69,8 @@ class Fleet:
         """GPUs without MIG that are free."""
         self._nodes: dict[NodeName, tuple[GpuUuid, ...]] = {}
         self._unusable: dict[NodeName, WaitReason] = {}
+        self._cordoned: dict[NodeName, frozenset[GpuUuid]] = {}
+        """Single GPUs that an operator said not to use."""
         self._bookings: dict[AllocationId, tuple[DeviceGrant, ...]] = {}
         self._awaited: dict[GpuUuid, dict[tuple[AllocationId, int], Span]] = {}
         """Bookings on GPUs that no inventory has shown yet."""
@@ -118,6 +120,7 @@ class Fleet:
         for uuid in self._nodes.pop(node, ()):
             self._lose(uuid)
         self._unusable.pop(node, None)
+        self._cordoned.pop(node, None)
 
     def set_usable(self, node: NodeName, why_not: WaitReason | None) -> bool:
         """Use a node's GPUs for new slices, or do not and say why. True when that changed."""
@@ -127,6 +130,15 @@ class Fleet:
             self._unusable.pop(node, None)
         else:
             self._unusable[node] = why_not
+        for uuid in self._nodes.get(node, ()):
+            self._index(self.gpus[uuid])
+        return True
+
+    def cordon(self, node: NodeName, gpus: frozenset[GpuUuid]) -> bool:
+        """Give nothing more on exactly these GPUs of a node. True when that changed."""
+        if self._cordoned.get(node, frozenset()) == gpus:
+            return False
+        self._cordoned[node] = gpus
         for uuid in self._nodes.get(node, ()):
             self._index(self.gpus[uuid])
         return True
@@ -144,6 +156,8 @@ class Fleet:
         reason = self._unusable.get(gpu.node)
         if reason is not None:
             return reason
+        if gpu.report.uuid in self._cordoned.get(gpu.node, ()):
+            return WaitReason.NODE_CORDONED
         return None if gpu.report.healthy else WaitReason.GPU_UNHEALTHY
 
     def models(self) -> Iterable[GpuModel]:

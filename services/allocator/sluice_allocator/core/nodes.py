@@ -28,6 +28,9 @@ def settle_node(desk: Desk, node: NodeName) -> None:
         _open(desk, node, inventory)
     if desk.fleet.set_usable(node, why_not):
         desk.freed = True
+    cordon = desk.world.cordons.get(node)
+    if desk.fleet.cordon(node, frozenset(cordon.gpus if cordon is not None else ())):
+        desk.freed = True
 
 
 def _is_newer(snapshot: NodeSnapshot, shown: NodeSnapshot | None) -> bool:
