@@ -1,0 +1,162 @@
+"""
+Every message on the bus.
+
+Each is complete in itself (a reader must be right seeing only the last one), frozen, and tagged with its type's name.
+Unknown fields are ignored, so a newer writer may add; fields with a default may be missing, so an older writer may
+omit. Units: MiB, percent, SMs, memory slices; times are for people only.
+"""
+
+import msgspec
+
+from sluice.contracts.messages.answers import (
+    Bound,
+    ContainerDevices,
+    EvictionBlocked,
+    EvictionDone,
+    EvictionOrdered,
+    Pending,
+    Refused,
+    Released,
+    WaitOver,
+)
+from sluice.contracts.messages.base import Message
+from sluice.contracts.messages.ledger import Booking, Closed, DeviceGrant, Grant, NodeOpened, Revoke
+from sluice.contracts.messages.nodes import (
+    GpuCounts,
+    GpuReport,
+    InstanceReport,
+    NodeChanged,
+    NodeInventory,
+    NodeSnapshot,
+    PlacementReport,
+    ProfileReport,
+    SliceReport,
+    SliceState,
+)
+from sluice.contracts.messages.operators import Cordoned, LeaseHeld, QuotaSet, Uncordoned
+from sluice.contracts.messages.requests import (
+    AllocationRequested,
+    Claim,
+    Held,
+    HostFacts,
+    RequestRejected,
+    RequestWithdrawn,
+    SourceSynced,
+    Taint,
+    WithdrawCause,
+)
+from sluice.contracts.messages.slices import (
+    DeviceState,
+    SliceDegraded,
+    SliceFailed,
+    SliceGone,
+    SliceQuarantined,
+    SliceReady,
+)
+
+__all__ = [
+    "AllocationRequested",
+    "AnyMessage",
+    "BindingMessage",
+    "Booking",
+    "Bound",
+    "Claim",
+    "Closed",
+    "ContainerDevices",
+    "Cordoned",
+    "DeviceGrant",
+    "DeviceState",
+    "Envelope",
+    "EvictionBlocked",
+    "EvictionDone",
+    "EvictionOrdered",
+    "GpuCounts",
+    "GpuReport",
+    "Grant",
+    "Held",
+    "HostFacts",
+    "InstanceReport",
+    "LeaseHeld",
+    "LedgerEntry",
+    "Message",
+    "NodeChanged",
+    "NodeInventory",
+    "NodeOpened",
+    "NodeSnapshot",
+    "Pending",
+    "PlacementReport",
+    "ProfileReport",
+    "QuotaSet",
+    "Refused",
+    "Released",
+    "RequestMessage",
+    "RequestRejected",
+    "RequestWithdrawn",
+    "Revoke",
+    "SliceDegraded",
+    "SliceFailed",
+    "SliceGone",
+    "SliceMessage",
+    "SliceQuarantined",
+    "SliceReady",
+    "SliceReport",
+    "SliceState",
+    "SourceSynced",
+    "Taint",
+    "Uncordoned",
+    "WaitOver",
+    "WithdrawCause",
+]
+
+AnyMessage = (
+    AllocationRequested
+    | RequestRejected
+    | RequestWithdrawn
+    | SourceSynced
+    | HostFacts
+    | NodeOpened
+    | Grant
+    | Revoke
+    | Closed
+    | Bound
+    | Refused
+    | Released
+    | Pending
+    | WaitOver
+    | EvictionOrdered
+    | EvictionDone
+    | EvictionBlocked
+    | SliceReady
+    | SliceFailed
+    | SliceDegraded
+    | SliceQuarantined
+    | SliceGone
+    | NodeChanged
+    | NodeInventory
+    | QuotaSet
+    | Cordoned
+    | Uncordoned
+    | LeaseHeld
+)
+
+SliceMessage = SliceReady | SliceFailed | SliceDegraded | SliceQuarantined | SliceGone
+LedgerEntry = Grant | Revoke | Closed
+RequestMessage = AllocationRequested | RequestRejected | RequestWithdrawn
+BindingMessage = Bound | Refused | Released
+
+
+class Envelope(msgspec.Struct, frozen=True, kw_only=True):
+    """
+    What is on the wire around a message.
+
+    `operation` names the guarded write and is the same over all its attempts; `id` names one attempt. `time` is
+    information only: no decision uses another host's wall clock.
+    """
+
+    id: str
+    operation: str
+    request: str
+    """The request this is about; empty for words about nodes and roles."""
+    schema: int
+    time: str
+    message: AnyMessage

@@ -1,0 +1,82 @@
+"""What becomes of a request: its binding, why it waits, and evictions."""
+
+import msgspec
+
+from sluice.contracts.ids import AllocationId, NodeName, RequestId
+from sluice.contracts.messages.base import Message
+from sluice.contracts.refusals import ReasonCount, Refusal
+
+
+class ContainerDevices(msgspec.Struct, frozen=True, kw_only=True):
+    """What one container must be told to use its devices."""
+
+    container: str
+    visible_devices: str
+    """For NVIDIA_VISIBLE_DEVICES: UUIDs of MIG devices or GPUs, comma-separated."""
+    memory_mib: int = 0
+
+
+class Bound(Message, frozen=True, kw_only=True):
+    """The request has its slice. Pods are pinned on this word, once."""
+
+    request: RequestId
+    request_revision: int
+    allocation: AllocationId
+    node: NodeName
+    revision: int
+    """+1 each time the strings change (a reboot makes the slice anew under another UUID and ticket)."""
+    ticket: str
+    containers: tuple[ContainerDevices, ...]
+    slice_sequence: int = 0
+    """Where in STATE the agent said so. An allocator that reads late must not put older strings over newer ones."""
+    warnings: tuple[str, ...] = ()
+
+
+class Refused(Message, frozen=True, kw_only=True):
+    """No known model and no configured limit could ever satisfy the request."""
+
+    request: RequestId
+    request_revision: int
+    refusal: Refusal
+
+
+class Released(Message, frozen=True, kw_only=True):
+    """Nothing is held for the request any more. Said after `SliceGone`, never before."""
+
+    request: RequestId
+    cause: str
+
+
+class Pending(Message, frozen=True, kw_only=True):
+    """Why a request waits: the first reason in a sentence, all of them counted."""
+
+    request: RequestId
+    request_revision: int
+    message: str
+    reasons: tuple[ReasonCount, ...]
+
+
+class WaitOver(Message, frozen=True, kw_only=True):
+    """The request waits no longer; its binding says how it ended."""
+
+    request: RequestId
+
+
+class EvictionOrdered(Message, frozen=True, kw_only=True):
+    """The allocator wants a pod gone; its source shall evict it."""
+
+    request: RequestId
+    cause: str
+
+
+class EvictionDone(Message, frozen=True, kw_only=True):
+    """The pod was evicted."""
+
+    request: RequestId
+
+
+class EvictionBlocked(Message, frozen=True, kw_only=True):
+    """The pod could not be evicted, and why."""
+
+    request: RequestId
+    why: str

@@ -1,0 +1,74 @@
+"""The ledger: booked places, which are the orders to the agents."""
+
+import msgspec
+
+from sluice.contracts.ids import AllocationId, GpuUuid, Incarnation, NodeName, RequestId, RunId, SourceName
+from sluice.contracts.messages.base import Message
+
+
+class DeviceGrant(msgspec.Struct, frozen=True, kw_only=True):
+    """
+    One booked place: a span of memory slices of one GPU, for one container.
+
+    `profile` is None for a whole GPU without MIG (then `start` is 0 and `size` its memory slices, at least 1).
+    """
+
+    container: str
+    gpu: GpuUuid
+    profile: str | None
+    start: int
+    size: int
+
+
+class Booking(msgspec.Struct, frozen=True, kw_only=True):
+    """What was booked for one allocation: the same in its Grant and in its Revoke, for a reader sees only the last."""
+
+    allocation: AllocationId
+    request: RequestId
+    request_revision: int
+    source: SourceName
+    owner: str
+    namespace: str
+    name: str
+    node: NodeName
+    devices: tuple[DeviceGrant, ...]
+
+
+class NodeOpened(Message, frozen=True, kw_only=True):
+    """A node may be used: everything its agent reported is in the ledger. Written by the allocator."""
+
+    node: NodeName
+    incarnation: Incarnation
+    boot_id: str
+    agent_run: RunId
+
+
+class Grant(Message, frozen=True, kw_only=True):
+    """The place is booked, and the agent shall make the slice (LAW 2: the ledger entry is the command)."""
+
+    revision: int
+    incarnation: Incarnation
+    booking: Booking
+    after: tuple[AllocationId, ...] = ()
+    """Carried out only when these are gone."""
+    adopted: bool = False
+    """Written while opening the node, for a slice that its agent reported."""
+
+
+class Revoke(Message, frozen=True, kw_only=True):
+    """The agent shall unmake the slice. The place stays booked until the agent says `SliceGone`."""
+
+    revision: int
+    incarnation: Incarnation
+    booking: Booking
+    cause: str
+
+
+class Closed(Message, frozen=True, kw_only=True):
+    """The agent said `SliceGone`: the place is free. Kept for some hours only."""
+
+    revision: int
+    allocation: AllocationId
+    request: RequestId
+    node: NodeName
+    cause: str

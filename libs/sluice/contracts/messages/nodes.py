@@ -1,0 +1,120 @@
+"""What nodes have: news, and the snapshot that inventory pulls."""
+
+from typing import Literal
+
+import msgspec
+
+from sluice.contracts.ids import AllocationId, GpuUuid, NodeName, RunId
+from sluice.contracts.messages.base import Message
+from sluice.contracts.messages.ledger import Booking
+
+
+class GpuCounts(msgspec.Struct, frozen=True, kw_only=True):
+    """The counts of one GPU, as news."""
+
+    uuid: GpuUuid
+    model: str
+    instances: int
+    creatable: dict[str, int]
+    """Per profile, how many more fit now. A sum of alternatives, never a capacity."""
+    creatable_total: int
+
+
+class NodeChanged(Message, frozen=True, kw_only=True):
+    """News of one node: readable, but the pulled snapshot is the authority."""
+
+    node: NodeName
+    endpoint: str
+    boot_id: str
+    agent_run: RunId
+    generation: int
+    gpus: tuple[GpuCounts, ...]
+
+
+class PlacementReport(msgspec.Struct, frozen=True, kw_only=True):
+    """A span of memory slices."""
+
+    start: int
+    size: int
+
+
+class ProfileReport(msgspec.Struct, frozen=True, kw_only=True):
+    """One profile as a GPU reports it. Engine counts: copy, decode, encode, JPEG, optical flow."""
+
+    name: str
+    profile_id: int
+    compute_slices: int
+    memory_mib: int
+    multiprocessors: int
+    copy_engines: int
+    decoders: int
+    encoders: int
+    jpegs: int
+    ofas: int
+    max_instances: int
+    placements: tuple[PlacementReport, ...]
+
+
+class InstanceReport(msgspec.Struct, frozen=True, kw_only=True):
+    """One GPU instance found on a device. `allocation` is None when it is foreign: reported, never touched."""
+
+    gi_id: int
+    profile: str
+    start: int
+    size: int
+    uuid: str = ""
+    """Empty when it has no compute instance."""
+    allocation: AllocationId | None = None
+
+
+class GpuReport(msgspec.Struct, frozen=True, kw_only=True):
+    """One GPU as its agent reports it."""
+
+    uuid: GpuUuid
+    index: int
+    model: str
+    memory_mib: int
+    multiprocessors: int
+    mig_enabled: bool
+    memory_slices: int
+    compute_slices: int
+    profiles: tuple[ProfileReport, ...]
+    instances: tuple[InstanceReport, ...]
+    creatable: dict[str, int]
+    healthy: bool = True
+    health_message: str = ""
+    quarantined: tuple[PlacementReport, ...] = ()
+
+
+SliceState = Literal["planned", "making", "ready", "failed", "degraded", "unmaking", "quarantined"]
+
+
+class SliceReport(msgspec.Struct, frozen=True, kw_only=True):
+    """One slice of an agent's journal that is not gone: what was ordered, and how far it is."""
+
+    booking: Booking
+    revision: int
+    state: SliceState
+    revoked: bool
+
+
+class NodeSnapshot(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything an agent knows of its node at one generation: NVML and journal. What inventory pulls."""
+
+    node: NodeName
+    boot_id: str
+    agent_run: RunId
+    generation: int
+    driver_version: str
+    gpus: tuple[GpuReport, ...]
+    slices: tuple[SliceReport, ...]
+
+
+class NodeInventory(Message, frozen=True, kw_only=True):
+    """The pulled snapshot of one node, and whether it can still be trusted."""
+
+    snapshot: NodeSnapshot
+    stale: bool
+    stale_message: str = ""
+    observed_at: str = ""
+    """UTC, for people."""

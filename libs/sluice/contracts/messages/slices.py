@@ -1,0 +1,68 @@
+"""What agents say of slices, each with the revision that it answers."""
+
+import msgspec
+
+from sluice.contracts.ids import AllocationId, GpuUuid, RequestId
+from sluice.contracts.messages.answers import ContainerDevices
+from sluice.contracts.messages.base import Message
+
+
+class DeviceState(msgspec.Struct, frozen=True, kw_only=True):
+    """One device of a slice as the agent sees it. `uuid` is the MIG device's, or the GPU's when granted whole."""
+
+    gpu: GpuUuid
+    profile: str | None
+    start: int
+    size: int
+    uuid: str = ""
+
+
+class SliceReady(Message, frozen=True, kw_only=True):
+    """The slice exists, was read back, and its ticket directory is there."""
+
+    allocation: AllocationId
+    request: RequestId
+    revision: int
+    ticket: str
+    devices: tuple[DeviceState, ...]
+    containers: tuple[ContainerDevices, ...]
+
+
+class SliceFailed(Message, frozen=True, kw_only=True):
+    """The slice could not be made and nothing of it is left on the device. Frees nothing: only SliceGone does."""
+
+    allocation: AllocationId
+    request: RequestId
+    revision: int
+    error: str
+    message: str
+
+
+class SliceDegraded(Message, frozen=True, kw_only=True):
+    """The slice was there and is not any more (reboot, lost GPU), and could not be made again."""
+
+    allocation: AllocationId
+    request: RequestId
+    revision: int
+    message: str
+
+
+class SliceQuarantined(Message, frozen=True, kw_only=True):
+    """The slice cannot be unmade: in use, or a tenant's process is left. Its place is out of the inventory."""
+
+    allocation: AllocationId
+    request: RequestId
+    revision: int
+    message: str
+    holders: tuple[str, ...] = ()
+
+
+class SliceGone(Message, frozen=True, kw_only=True):
+    """The instance does not exist and no process of the tenant is left on the device. The only terminal word."""
+
+    allocation: AllocationId
+    request: RequestId
+    revision: int
+    cause: str
+    closing: bool = False
+    """Said after `Closed` was seen, with a TTL: the last word about this slice."""
