@@ -7,7 +7,7 @@ Each function returns what is still missing, in words; empty is good.
 from simulation.agents import AgentHost
 from simulation.broker import Broker
 from simulation.folder import Folder, Kubelets
-from simulation.hardware import OPERATOR, Gpu
+from simulation.hardware import OPERATOR, Gpu, Machine
 from simulation.judge import Judge
 from simulation.pods import Device, Pod
 from simulation.tables import GpuRow, Span, fits_in, overlap
@@ -24,6 +24,7 @@ from sluice.contracts.messages import (
     Released,
     RequestRejected,
     RequestWithdrawn,
+    SliceDegraded,
     SliceGone,
 )
 from sluice_node_agent.core.records import SliceRecord, Tombstone
@@ -132,8 +133,8 @@ class Goals:
         """Instances, tickets and devices are exactly those of the bound allocations."""
         missing: list[str] = []
         for node, host in self.agents.items():
-            bound = {a: b for a, b in wanted.items() if b.node == node}
             machine = host.machine
+            bound = {a: b for a, b in wanted.items() if b.node == node and not self._is_kept_out(machine, a)}
             places = sorted(
                 (device.gpu, device.profile, (device.start, device.size))
                 for allocation in bound
@@ -159,6 +160,18 @@ class Goals:
                 if uuid and machine.gpu_with(uuid) is None
             ]
         return missing
+
+    def _is_kept_out(self, machine: Machine, allocation: str) -> bool:
+        """Lost at a reboot, not to be made again beside what an operator made there since, and its agent says so."""
+        said = any(
+            isinstance(message, SliceDegraded) and message.allocation == allocation
+            for message in self._values().values()
+        )
+        return said and any(
+            instance.maker == OPERATOR
+            for device in self.judge.bookings[allocation].devices
+            for instance in machine.gpus[device.gpu].instances.values()
+        )
 
     def _could_fit(self, pod: Pod) -> str:
         """A node on which the pod would fit, each of its devices on a GPU of its own; empty when there is none."""

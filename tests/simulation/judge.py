@@ -274,6 +274,9 @@ class Judge:
         told = self.told_devices.get(instance.uuid)
         if told is not None:
             return told != allocation
+        tickets = self.machines[node].tickets.values()
+        if any(instance.uuid in ticket.devices and ticket.allocation != allocation for ticket in tickets):
+            return True  # handed to the next tenant already, only not said yet
         return any(
             uuid == gpu.uuid and overlap(span, instance.span)
             for uuid, _, span, _ in self.held(node, besides=(allocation,))
