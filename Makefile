@@ -35,8 +35,9 @@ check: setup ## Lint, types, import contracts, generated files; changes nothing
 sim: setup ## Simulate SEEDS=N seeds from FROM=n, on JOBS=j processes
 	$(BIN)/python tests/simulation --seeds $(SEEDS) --from $(FROM) --jobs $(JOBS)
 
-perf: setup ## Measure, and write the figures
+perf: setup ## Measure what a running system costs, and whether start-up grows with history
 	$(BIN)/python tests/perf
+	$(BIN)/python tests/perf/closing.py
 
 proto: setup ## Generate the gRPC code from proto/
 	$(BIN)/python tools/proto.py

@@ -25,7 +25,7 @@ metadata:
   name: {name}
   annotations: {{ {annotations} }}
 spec:
-  containers: [{{ name: main, image: registry.invalid/train }}]
+  containers: [{{ name: main, image: train:latest }}]
 """
 
 

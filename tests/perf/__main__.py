@@ -42,7 +42,7 @@ metadata:
   name: {name}
   annotations: {{ sluice.dev/profile: 1g.5gb }}
 spec:
-  containers: [{{ name: main, image: registry.invalid/train }}]
+  containers: [{{ name: main, image: train:latest }}]
 """
 
 

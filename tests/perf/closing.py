@@ -35,7 +35,7 @@ DOCUMENT = """
 apiVersion: v1
 kind: Pod
 metadata: {{ name: {name}, annotations: {{ sluice.dev/profile: 1g.5gb }} }}
-spec: {{ containers: [{{ name: main, image: registry.invalid/train }}] }}
+spec: {{ containers: [{{ name: main, image: train:latest }}] }}
 ---"""
 
 
