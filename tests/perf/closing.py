@@ -1,8 +1,9 @@
 """
 Does start-up grow with history? Restarts each service after a few finished pods and after many, and compares.
 
-Real processes, a real broker, real agents; pods come and go through the manifest folder. Closing words get a short time
-to live here, so that "many" have run out as they would have after some hours.
+Real processes, a real broker, real agents; pods come and go through the manifest folder. They take whole GPUs, for that
+is quickest and leaves the same behind. Closing words get a short time to live, so that "many" have run out as they
+would have after some hours.
 """
 
 import argparse
@@ -21,7 +22,7 @@ from pathlib import Path
 import psutil
 from figures import FLEET, UP_TIMEOUT_S, end_in_order, machine, wait_until_up
 
-from sluice.contracts.exchange import Observed, Stream
+from sluice.contracts.exchange import Observed, ReadingCaughtUp, ReadingStarted, Stream
 from sluice.contracts.messages import Bound, Released
 from sluice.runtime.nats_bus import NatsBus
 
@@ -34,7 +35,7 @@ RESTARTS = 3
 DOCUMENT = """
 apiVersion: v1
 kind: Pod
-metadata: {{ name: {name}, annotations: {{ sluice.dev/profile: 1g.5gb }} }}
+metadata: {{ name: {name}, annotations: {{ sluice.dev/gpus: "1" }} }}
 spec: {{ containers: [{{ name: main, image: train:latest }}] }}
 ---"""
 
@@ -46,7 +47,7 @@ class Running:
         """Start it in `root`."""
         self.root = root
         (root / "pods").mkdir()
-        (root / "fleet.toml").write_text(FLEET.format(nodes=40, gpus=8))
+        (root / "fleet.toml").write_text(FLEET.format(nodes=BATCH // 8, gpus=8).replace("mig = true", "mig = false"))
         command = [sys.executable, "-m", "sluice_console", "up", "--fleet", str(root / "fleet.toml")]
         command += ["--pods", str(root / "pods"), "--data", str(root / "data"), "--processes", "1"]
         command += ["--closing-ttl-s", str(CLOSING_TTL_S)]
@@ -71,16 +72,23 @@ class Running:
         manifest = self.root / "pods" / f"{name}.yaml"
         manifest.write_text("".join(DOCUMENT.format(name=f"{name}-{number}") for number in range(pods)))
         bound: set[str] = set()
-        released: set[str] = set()
+        going = whole = False
         try:
             async with asyncio.timeout(TURN_TIMEOUT_S):
                 async for batch in reading:
-                    words = [event.entry.message for event in batch if isinstance(event, Observed)]
-                    bound |= {word.request for word in words if isinstance(word, Bound)}
-                    released |= {word.request for word in words if isinstance(word, Released)}
+                    for event in batch:
+                        if isinstance(event, ReadingStarted):
+                            bound, whole = set(), False  # what has run out is not told, it is only not there
+                        elif isinstance(event, ReadingCaughtUp):
+                            whole = True
+                        elif isinstance(event, Observed) and isinstance(event.entry.message, Bound):
+                            bound.add(event.entry.message.request)
+                        elif isinstance(event, Observed) and isinstance(event.entry.message, Released):
+                            bound.discard(event.entry.message.request)
                     if len(bound) == pods:
                         manifest.unlink(missing_ok=True)
-                    if len(bound) == pods and bound <= released:
+                        going = True
+                    if going and whole and not bound:
                         return
         finally:
             await reading.aclose()
