@@ -4,6 +4,8 @@ One example of every message, about one pod on one node: for docs/events.md, and
 A message without an example here fails `make check`.
 """
 
+import msgspec
+
 from sluice.contracts import messages as m
 from sluice.contracts.ids import AllocationId, GpuUuid, Incarnation, NodeName, RequestId, RunId, SourceName
 from sluice.contracts.refusals import ReasonCount, Refusal, RefusalReason, WaitReason
@@ -12,6 +14,7 @@ NODE = NodeName("gpu-1.example.internal")
 REQUEST = RequestId("pods-7f3a-4")
 ALLOCATION = AllocationId("pods-7f3a-4_a91c_12")
 GPU = GpuUuid("GPU-3f0e6a5c-0001-4d8a-9b2e-0c5d7e8f9a10")
+NEIGHBOUR = GpuUuid("GPU-3f0e6a5c-0002-4d8a-9b2e-0c5d7e8f9a10")
 MIG = "MIG-5b1f0c7e-2a44-5c19-8f63-9d0e1a2b3c4d"
 INCARNATION = Incarnation("1767225600000")
 FOLDER = SourceName("folder")
@@ -28,6 +31,20 @@ _BOOKING = m.Booking(
     name="train-a",
     node=NODE,
     devices=(_DEVICE,),
+)
+_ROOM = m.HostRoom(cpu_milli=4000, memory_mib=16384, resources={"example.com/nic": 1})
+_SHARE = m.Share(
+    mode="fractional",
+    uid=1000,
+    memory_mib=4096,
+    sm_partition=20,
+    quota_request_permille=300,
+    quota_limit_permille=800,
+)
+_SHARED_BOOKING = msgspec.structs.replace(
+    _BOOKING,
+    devices=(m.DeviceGrant(container="train", gpu=GPU, profile="3g.20gb", start=4, size=4, share=_SHARE),),
+    room=_ROOM,
 )
 _CONTAINER = m.ContainerDevices(container="train", visible_devices=MIG, memory_mib=4864)
 _SNAPSHOT = m.NodeSnapshot(
@@ -64,9 +81,12 @@ _SNAPSHOT = m.NodeSnapshot(
             ),
             instances=(m.InstanceReport(gi_id=13, profile="1g.5gb", start=6, size=1, uuid=MIG, allocation=ALLOCATION),),
             creatable={"1g.5gb": 6},
+            numa_node=0,
+            links={NEIGHBOUR: 200},
         ),
     ),
     slices=(m.SliceReport(booking=_BOOKING, revision=1, state="ready", revoked=False),),
+    modes=("exclusive", "mps", "fractional"),
 )
 _ABOUT = {"allocation": ALLOCATION, "request": REQUEST}
 
@@ -78,7 +98,26 @@ EXAMPLES: tuple[m.Message, ...] = (
         name="train-a",
         origin="train-a.yaml",
         owner=REQUEST,
-        claims=(m.Claim(container="train", profile="1g.5gb"),),
+        claims=(
+            m.Claim(container="train", profile="1g.5gb"),
+            m.Claim(
+                container="serve",
+                modes=("fractional",),
+                memory_mib=4096,
+                sm_partition=20,
+                quota_request_permille=300,
+                quota_limit_permille=800,
+                only=m.DeviceFilter(models=("A100",)),
+                uid=1000,
+            ),
+        ),
+        host=m.HostNeeds(
+            room=_ROOM,
+            node_selector={"sluice.dev/pool": "research"},
+            affinity=((m.NodeExpression(key="zone", operator="In", values=("a", "b")),),),
+            tolerations=(m.Toleration(key="gpu", operator="Exists"),),
+        ),
+        node_policy="binpack",
     ),
     m.RequestRejected(
         revision=1,
@@ -98,7 +137,7 @@ EXAMPLES: tuple[m.Message, ...] = (
     m.SourceSynced(source=FOLDER, run=RunId("7f3a"), epoch=3, count=12),
     m.HostFacts(cpu_cores=128, memory_mib=1048576, pods_free=110, labels={"zone": "a"}),
     m.NodeOpened(node=NODE, incarnation=INCARNATION, boot_id="1f0c", agent_run=AGENT),
-    m.Grant(revision=1, incarnation=INCARNATION, booking=_BOOKING),
+    m.Grant(revision=1, incarnation=INCARNATION, booking=_SHARED_BOOKING),
     m.Revoke(revision=2, incarnation=INCARNATION, booking=_BOOKING, cause="pod gone"),
     m.Closed(revision=2, **_ABOUT, node=NODE, cause="pod gone"),
     m.Bound(
@@ -131,6 +170,7 @@ EXAMPLES: tuple[m.Message, ...] = (
                 reason=WaitReason.GPU_LAYOUT_FULL,
                 count=4,
                 of="NVIDIA A100-SXM4-40GB",
+                on="pool research",
                 known_as="CardMigTopologyInfeasible",
             ),
         ),
@@ -166,7 +206,7 @@ EXAMPLES: tuple[m.Message, ...] = (
     m.QuotaSet(namespace="research", gpus=4, memory_mib=163840),
     m.Cordoned(node=NODE, why="fan is being changed"),
     m.Uncordoned(node=NODE),
-    m.LeaseHeld(role="allocator", owner=RunId("a91c")),
+    m.LeaseHeld(role="allocator", owner=RunId("a91c"), endpoint="127.0.0.1:50052"),
 )
 
 

@@ -16,17 +16,20 @@ from sluice.contracts.messages import (
     Booking,
     DeviceGrant,
     GpuReport,
+    HostRoom,
     InstanceReport,
+    Mode,
     NodeInventory,
     NodeSnapshot,
     PlacementReport,
     ProfileReport,
+    Share,
     SliceReport,
     SliceState,
 )
 from sluice.contracts.pb import inventory_pb2, node_pb2
 
-WIDE = {"memory_mib", "generation", "revision", "request_revision"}
+WIDE = {"memory_mib", "generation", "revision", "request_revision", "uid", "cpu_milli"}
 ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -42,7 +45,8 @@ def structs(cls: type[msgspec.Struct], **parts: st.SearchStrategy) -> st.SearchS
         elif field.type is bool:
             fields[field.name] = st.booleans()
         elif type(None) in get_args(field.type):
-            fields[field.name] = st.none() | st.text(max_size=8)
+            within = st.integers(-(2**31), 2**31 - 1) if int in get_args(field.type) else st.text(max_size=8)
+            fields[field.name] = st.none() | within
         else:
             fields[field.name] = st.text(max_size=8)
     return st.builds(cls, **fields)
@@ -53,23 +57,35 @@ def some(strategy: st.SearchStrategy) -> st.SearchStrategy:
     return st.lists(strategy, max_size=2).map(tuple)
 
 
+def numbers(bits: int) -> st.SearchStrategy:
+    """A map from names to whole numbers of a width."""
+    return st.dictionaries(st.text(max_size=8), st.integers(-(2**bits), 2**bits - 1), max_size=2)
+
+
 SPANS = structs(PlacementReport)
 GPUS = structs(
     GpuReport,
     profiles=some(structs(ProfileReport, placements=some(SPANS))),
     instances=some(structs(InstanceReport)),
-    creatable=st.dictionaries(st.text(max_size=8), st.integers(-(2**31), 2**31 - 1), max_size=3),
+    creatable=numbers(31),
     quarantined=some(SPANS),
+    links=numbers(31),
 )
+SHARES = structs(Share, mode=st.sampled_from(("mps", "fractional")))
 SLICES = structs(
     SliceReport,
-    booking=structs(Booking, devices=some(structs(DeviceGrant))),
+    booking=structs(
+        Booking,
+        devices=some(structs(DeviceGrant, share=st.none() | SHARES)),
+        room=structs(HostRoom, resources=numbers(63)),
+    ),
     state=st.sampled_from(get_args(SliceState)),
 )
-SNAPSHOTS = structs(NodeSnapshot, gpus=some(GPUS), slices=some(SLICES))
+MODES = st.lists(st.sampled_from(get_args(Mode)), min_size=1, max_size=3).map(tuple)
+SNAPSHOTS = structs(NodeSnapshot, gpus=some(GPUS), slices=some(SLICES), modes=MODES)
 
 
-@settings(deadline=None)
+@settings(deadline=None, max_examples=50)
 @given(SNAPSHOTS)
 def test_a_pulled_snapshot_says_all_that_the_agent_said(snapshot: NodeSnapshot):
     """Struct to bytes of protobuf and back is the same struct."""
@@ -96,6 +112,8 @@ def test_no_field_of_the_bus_form_is_missing_in_the_grpc_form():
         (SliceReport, node_pb2.SliceReport),
         (Booking, node_pb2.Booking),
         (DeviceGrant, node_pb2.DeviceGrant),
+        (Share, node_pb2.Share),
+        (HostRoom, node_pb2.HostRoom),
         (NodeInventory, inventory_pb2.NodeInventory),
     ]
     for struct, message in pairs:
@@ -107,6 +125,30 @@ def test_a_newer_agents_unknown_state_is_told_and_not_guessed():
     slices = [node_pb2.SliceReport(booking=node_pb2.Booking(allocation="a_1"), state=99)]
     found = snapshot_from_proto(node_pb2.NodeSnapshot(node="n", slices=slices))
     assert found == Undecodable("slice a_1 is in state 99, which is not known here")
+
+
+def test_a_newer_agents_unknown_kind_of_share_is_told_and_not_guessed():
+    """A tenant whose rights are not understood here makes the snapshot undecodable, with the reason."""
+    device = node_pb2.DeviceGrant(gpu="g", share=node_pb2.Share(mode=99))
+    booking = node_pb2.Booking(allocation="a_1", devices=[device])
+    slices = [node_pb2.SliceReport(booking=booking, state=node_pb2.SLICE_STATE_READY)]
+    found = snapshot_from_proto(node_pb2.NodeSnapshot(slices=slices))
+    assert found == Undecodable("slice a_1: a share of mode 99, which is not known here")
+
+
+def test_an_agent_of_before_the_shares_is_read_as_it_was_meant():
+    """What an older agent does not say: whole devices only, no time quotas, as many MPS clients as is usual."""
+    found = snapshot_from_proto(node_pb2.NodeSnapshot(node="n", gpus=[node_pb2.Gpu(uuid="g")]))
+    assert isinstance(found, NodeSnapshot)
+    assert (found.modes, found.time_quota) == (("exclusive",), False)
+    assert (found.gpus[0].mps_clients_max, found.gpus[0].numa_node, found.gpus[0].links) == (48, None, {})
+
+
+def test_a_newer_agents_unknown_way_of_giving_devices_stops_nothing():
+    """Nobody can ask for it here; what is known of the node stays usable."""
+    found = snapshot_from_proto(node_pb2.NodeSnapshot(node="n", modes=[99, node_pb2.MODE_MPS]))
+    assert isinstance(found, NodeSnapshot)
+    assert found.modes == ("mps",)
 
 
 def test_a_slice_without_its_place_is_told_and_not_adopted():

@@ -9,10 +9,9 @@ over. Both ways are total over what the other form can hold: what came over the 
 from typing import get_args
 
 from sluice.contracts.codec import Undecodable
-from sluice.contracts.ids import AllocationId, GpuUuid, NodeName, RequestId, RunId, SourceName
+from sluice.contracts.convert_bookings import MODES, MODES_BACK, booking_from_proto, booking_to_proto
+from sluice.contracts.ids import AllocationId, GpuUuid, NodeName, RunId
 from sluice.contracts.messages import (
-    Booking,
-    DeviceGrant,
     GpuReport,
     InstanceReport,
     NodeInventory,
@@ -22,6 +21,7 @@ from sluice.contracts.messages import (
     SliceReport,
     SliceState,
 )
+from sluice.contracts.messages.nodes import MPS_CLIENTS_MAX
 from sluice.contracts.pb import inventory_pb2, node_pb2
 
 _STATES: dict[SliceState, str] = {state: f"SLICE_STATE_{state.upper()}" for state in get_args(SliceState)}
@@ -45,6 +45,8 @@ def snapshot_to_proto(snapshot: NodeSnapshot) -> node_pb2.NodeSnapshot:
         driver_version=snapshot.driver_version,
         gpus=[_gpu_to_proto(gpu) for gpu in snapshot.gpus],
         slices=[_slice_to_proto(report) for report in snapshot.slices],
+        modes=[MODES[mode] for mode in snapshot.modes],
+        time_quota=snapshot.time_quota,
     )
 
 
@@ -74,6 +76,9 @@ def _gpu_to_proto(gpu: GpuReport) -> node_pb2.Gpu:
         healthy=gpu.healthy,
         health_message=gpu.health_message,
         quarantined=[_placement_to_proto(span) for span in gpu.quarantined],
+        numa_node=gpu.numa_node,
+        links={str(uuid): closeness for uuid, closeness in gpu.links.items()},
+        mps_clients_max=gpu.mps_clients_max,
     )
 
 
@@ -110,28 +115,11 @@ def _instance_to_proto(instance: InstanceReport) -> node_pb2.Instance:
 
 
 def _slice_to_proto(report: SliceReport) -> node_pb2.SliceReport:
-    booking = report.booking
     return node_pb2.SliceReport(
-        booking=node_pb2.Booking(
-            allocation=booking.allocation,
-            request=booking.request,
-            request_revision=booking.request_revision,
-            source=booking.source,
-            owner=booking.owner,
-            namespace=booking.namespace,
-            name=booking.name,
-            node=booking.node,
-            devices=[_device_to_proto(device) for device in booking.devices],
-        ),
+        booking=booking_to_proto(report.booking),
         revision=report.revision,
         state=_STATES[report.state],
         revoked=report.revoked,
-    )
-
-
-def _device_to_proto(device: DeviceGrant) -> node_pb2.DeviceGrant:
-    return node_pb2.DeviceGrant(
-        container=device.container, gpu=device.gpu, profile=device.profile, start=device.start, size=device.size
     )
 
 
@@ -139,7 +127,11 @@ def _device_to_proto(device: DeviceGrant) -> node_pb2.DeviceGrant:
 
 
 def snapshot_from_proto(message: node_pb2.NodeSnapshot) -> NodeSnapshot | Undecodable:
-    """The snapshot in an agent's answer, or why it is none (a slice without booking, or in a state not known here)."""
+    """
+    The snapshot in an agent's answer, or why it is none: a slice without booking, in a state or a mode not known here.
+
+    A mode that the agent offers and that is not known here is left out: nothing of ours could ask for it.
+    """
     slices: list[SliceReport] = []
     for entry in message.slices:
         report = _slice_from_proto(entry)
@@ -154,6 +146,8 @@ def snapshot_from_proto(message: node_pb2.NodeSnapshot) -> NodeSnapshot | Undeco
         driver_version=message.driver_version,
         gpus=tuple(_gpu_from_proto(gpu) for gpu in message.gpus),
         slices=tuple(slices),
+        modes=tuple(MODES_BACK[mode] for mode in message.modes if mode in MODES_BACK) or ("exclusive",),
+        time_quota=message.time_quota,
     )
 
 
@@ -187,6 +181,9 @@ def _gpu_from_proto(gpu: node_pb2.Gpu) -> GpuReport:
         healthy=gpu.healthy,
         health_message=gpu.health_message,
         quarantined=tuple(_placement_from_proto(span) for span in gpu.quarantined),
+        numa_node=gpu.numa_node if gpu.HasField("numa_node") else None,
+        links={GpuUuid(uuid): closeness for uuid, closeness in sorted(gpu.links.items())},
+        mps_clients_max=gpu.mps_clients_max if gpu.HasField("mps_clients_max") else MPS_CLIENTS_MAX,
     )
 
 
@@ -224,34 +221,11 @@ def _instance_from_proto(instance: node_pb2.Instance) -> InstanceReport:
 
 def _slice_from_proto(report: node_pb2.SliceReport) -> SliceReport | Undecodable:
     state = _STATES_BACK.get(report.state)
-    booking = report.booking
     if not report.HasField("booking"):
         return Undecodable("a slice has no booking")
     if state is None:
-        return Undecodable(f"slice {booking.allocation} is in state {report.state}, which is not known here")
-    return SliceReport(
-        booking=Booking(
-            allocation=AllocationId(booking.allocation),
-            request=RequestId(booking.request),
-            request_revision=booking.request_revision,
-            source=SourceName(booking.source),
-            owner=booking.owner,
-            namespace=booking.namespace,
-            name=booking.name,
-            node=NodeName(booking.node),
-            devices=tuple(_device_from_proto(device) for device in booking.devices),
-        ),
-        revision=report.revision,
-        state=state,
-        revoked=report.revoked,
-    )
-
-
-def _device_from_proto(device: node_pb2.DeviceGrant) -> DeviceGrant:
-    return DeviceGrant(
-        container=device.container,
-        gpu=GpuUuid(device.gpu),
-        profile=device.profile if device.HasField("profile") else None,
-        start=device.start,
-        size=device.size,
-    )
+        return Undecodable(f"slice {report.booking.allocation} is in state {report.state}, which is not known here")
+    booking = booking_from_proto(report.booking)
+    if isinstance(booking, Undecodable):
+        return booking
+    return SliceReport(booking=booking, revision=report.revision, state=state, revoked=report.revoked)

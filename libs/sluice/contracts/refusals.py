@@ -19,6 +19,7 @@ class RefusalReason(StrEnum):
     OUT_OF_RANGE = "OutOfRange"
     CONTRADICTION = "Contradiction"
     UNKNOWN_KEY = "UnknownKey"
+    UNSUPPORTED_KEY = "UnsupportedKey"
     UNKNOWN_CONTAINER = "UnknownContainer"
     UNKNOWN_PROFILE = "UnknownProfile"
     TOO_LARGE = "TooLarge"
@@ -54,12 +55,28 @@ class WaitReason(StrEnum):
     NODE_NOT_OPEN = "NodeNotOpen"
     NODE_STALE = "NodeStale"
     NODE_CORDONED = "NodeCordoned"
+    NODE_NOT_NAMED = "NodeNotNamed"
+    NODE_SELECTOR_MISMATCH = "NodeSelectorMismatch"
+    NODE_TAINTED = "NodeTainted"
+    NODE_INSUFFICIENT_CPU = "NodeInsufficientCpu"
+    NODE_INSUFFICIENT_MEMORY = "NodeInsufficientMemory"
+    NODE_INSUFFICIENT_PODS = "NodeInsufficientPods"
+    NODE_INSUFFICIENT_RESOURCE = "NodeInsufficientResource"
     GPU_UNHEALTHY = "GpuUnhealthy"
     GPU_MODE_NOT_FIT = "GpuModeNotFit"
+    GPU_MODEL_MISMATCH = "GpuModelMismatch"
+    GPU_UUID_MISMATCH = "GpuUuidMismatch"
     GPU_NO_SUCH_PROFILE = "GpuNoSuchProfile"
     GPU_LAYOUT_FULL = "GpuLayoutFull"
     GPU_ENGINES_USED_UP = "GpuEnginesUsedUp"
+    GPU_NOT_IDLE = "GpuNotIdle"
+    GPU_INSUFFICIENT_MEMORY = "GpuInsufficientMemory"
+    GPU_INSUFFICIENT_SMS = "GpuInsufficientSms"
+    GPU_TIME_USED_UP = "GpuTimeUsedUp"
+    GPU_TENANTS_USED_UP = "GpuTenantsUsedUp"
+    GPU_OTHER_TRUST_DOMAIN = "GpuOtherTrustDomain"
     GPU_AVOIDED = "GpuAvoided"
+    NUMA_NOT_FIT = "NumaNotFit"
     TOO_FEW_GPUS_ON_NODE = "TooFewGpusOnNode"
 
 
@@ -67,10 +84,19 @@ KNOWN_AS = {
     WaitReason.NODE_CORDONED: "CardCordoned",
     WaitReason.GPU_UNHEALTHY: "CardNotHealth",
     WaitReason.GPU_MODE_NOT_FIT: "ModeNotFit",
+    WaitReason.GPU_MODEL_MISMATCH: "CardTypeMismatch",
+    WaitReason.GPU_UUID_MISMATCH: "CardUuidMismatch",
     WaitReason.GPU_NO_SUCH_PROFILE: "CardTypeMismatch",
     WaitReason.GPU_LAYOUT_FULL: "CardMigTopologyInfeasible",
     WaitReason.GPU_ENGINES_USED_UP: "CardMigTopologyInfeasible",
-    WaitReason.TOO_FEW_GPUS_ON_NODE: "CardInsufficientMemory",
+    WaitReason.GPU_NOT_IDLE: "ExclusiveDeviceAllocateConflict",
+    WaitReason.GPU_INSUFFICIENT_MEMORY: "CardInsufficientMemory",
+    WaitReason.GPU_INSUFFICIENT_SMS: "CardInsufficientCore",
+    WaitReason.GPU_TIME_USED_UP: "CardComputeUnitsExhausted",
+    WaitReason.GPU_TENANTS_USED_UP: "CardTimeSlicingExhausted",
+    WaitReason.GPU_OTHER_TRUST_DOMAIN: "ExclusiveDeviceAllocateConflict",
+    WaitReason.NUMA_NOT_FIT: "NumaNotFit",
+    WaitReason.TOO_FEW_GPUS_ON_NODE: "AllocatedCardsInsufficientRequest",
 }
 """The word that users of other schedulers of this field know for the same thing."""
 
@@ -82,6 +108,8 @@ class ReasonCount(msgspec.Struct, frozen=True, kw_only=True):
     count: int
     of: str
     """The class counted: a GPU model, or `nodes`."""
+    on: str = ""
+    """The class of nodes they are on, where the fleet has several; empty for all."""
     known_as: str = ""
 
 

@@ -20,7 +20,7 @@ from sluice.contracts.messages.answers import (
     WaitOver,
 )
 from sluice.contracts.messages.base import Message
-from sluice.contracts.messages.ledger import Booking, Closed, DeviceGrant, Grant, NodeOpened, Revoke
+from sluice.contracts.messages.ledger import Booking, Closed, DeviceGrant, Grant, NodeOpened, Revoke, Share
 from sluice.contracts.messages.nodes import (
     GpuCounts,
     GpuReport,
@@ -35,14 +35,22 @@ from sluice.contracts.messages.nodes import (
 )
 from sluice.contracts.messages.operators import Cordoned, LeaseHeld, QuotaSet, Uncordoned
 from sluice.contracts.messages.requests import (
+    ANY_DEVICE,
+    NO_NEEDS,
     AllocationRequested,
     Claim,
+    DeviceFilter,
     Held,
     HostFacts,
+    HostNeeds,
+    HostRoom,
+    Mode,
+    NodeExpression,
     RequestRejected,
     RequestWithdrawn,
     SourceSynced,
     Taint,
+    Toleration,
     WithdrawCause,
 )
 from sluice.contracts.messages.slices import (
@@ -55,6 +63,8 @@ from sluice.contracts.messages.slices import (
 )
 
 __all__ = [
+    "ANY_DEVICE",
+    "NO_NEEDS",
     "AllocationRequested",
     "AnyMessage",
     "BindingMessage",
@@ -64,6 +74,7 @@ __all__ = [
     "Closed",
     "ContainerDevices",
     "Cordoned",
+    "DeviceFilter",
     "DeviceGrant",
     "DeviceState",
     "Envelope",
@@ -75,11 +86,15 @@ __all__ = [
     "Grant",
     "Held",
     "HostFacts",
+    "HostNeeds",
+    "HostRoom",
     "InstanceReport",
     "LeaseHeld",
     "LedgerEntry",
     "Message",
+    "Mode",
     "NodeChanged",
+    "NodeExpression",
     "NodeInventory",
     "NodeOpened",
     "NodeSnapshot",
@@ -93,6 +108,7 @@ __all__ = [
     "RequestRejected",
     "RequestWithdrawn",
     "Revoke",
+    "Share",
     "SliceDegraded",
     "SliceFailed",
     "SliceGone",
@@ -103,6 +119,7 @@ __all__ = [
     "SliceState",
     "SourceSynced",
     "Taint",
+    "Toleration",
     "Uncordoned",
     "WaitOver",
     "WithdrawCause",

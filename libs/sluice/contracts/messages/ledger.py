@@ -1,16 +1,35 @@
 """The ledger: booked places, which are the orders to the agents."""
 
+from typing import Literal
+
 import msgspec
 
 from sluice.contracts.ids import AllocationId, GpuUuid, Incarnation, NodeName, RequestId, RunId, SourceName
 from sluice.contracts.messages.base import Message
+from sluice.contracts.messages.requests import HostRoom
 
 
-class DeviceGrant(msgspec.Struct, frozen=True, kw_only=True):
+class Share(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """
+    A part of a device that hosts several tenants of one trust domain (namespace and `uid`).
+
+    `sm_partition` is in percent of the GPU's SMs, 0 for no bound; quotas are parts of a time window.
+    """
+
+    mode: Literal["mps", "fractional"]
+    uid: int
+    memory_mib: int
+    sm_partition: int = 0
+    quota_request_permille: int = 1000
+    quota_limit_permille: int = 1000
+
+
+class DeviceGrant(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """
     One booked place: a span of memory slices of one GPU, for one container.
 
-    `profile` is None for a whole GPU without MIG (then `start` is 0 and `size` its memory slices, at least 1).
+    `profile` is None for a whole GPU without MIG (then `start` is 0 and `size` its memory slices, at least 1). With a
+    `share` the span is the home of several tenants: every grant of a share there names the same span.
     """
 
     container: str
@@ -18,9 +37,10 @@ class DeviceGrant(msgspec.Struct, frozen=True, kw_only=True):
     profile: str | None
     start: int
     size: int
+    share: Share | None = None
 
 
-class Booking(msgspec.Struct, frozen=True, kw_only=True):
+class Booking(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What was booked for one allocation: the same in its Grant and in its Revoke, for a reader sees only the last."""
 
     allocation: AllocationId
@@ -32,6 +52,8 @@ class Booking(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     node: NodeName
     devices: tuple[DeviceGrant, ...]
+    room: HostRoom = HostRoom()
+    """What the pod takes of its node besides GPUs."""
 
 
 class NodeOpened(Message, frozen=True, kw_only=True):

@@ -7,6 +7,10 @@ import msgspec
 from sluice.contracts.ids import AllocationId, GpuUuid, NodeName, RunId
 from sluice.contracts.messages.base import Message
 from sluice.contracts.messages.ledger import Booking
+from sluice.contracts.messages.requests import Mode
+
+MPS_CLIENTS_MAX = 48
+"""Where nothing else is known (NVIDIA MPS documentation: 48 since Volta, 60 since Blackwell)."""
 
 
 class GpuCounts(msgspec.Struct, frozen=True, kw_only=True):
@@ -84,6 +88,11 @@ class GpuReport(msgspec.Struct, frozen=True, kw_only=True):
     healthy: bool = True
     health_message: str = ""
     quarantined: tuple[PlacementReport, ...] = ()
+    numa_node: int | None = None
+    links: dict[GpuUuid, int] = msgspec.field(default_factory=dict)
+    """How close other GPUs of the node are, by UUID: larger is closer, 100 per NVLink; empty when not known."""
+    mps_clients_max: int = MPS_CLIENTS_MAX
+    """Processes that one MPS server serves at most."""
 
 
 SliceState = Literal["planned", "making", "ready", "failed", "degraded", "unmaking", "quarantined"]
@@ -108,6 +117,10 @@ class NodeSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     driver_version: str
     gpus: tuple[GpuReport, ...]
     slices: tuple[SliceReport, ...]
+    modes: tuple[Mode, ...] = ("exclusive",)
+    """How this agent can hand out devices."""
+    time_quota: bool = False
+    """Whether time quotas are enforced, so that fractional shares may take turns on the same SMs."""
 
 
 class NodeInventory(Message, frozen=True, kw_only=True):

@@ -32,3 +32,5 @@ class LeaseHeld(Message, frozen=True, kw_only=True):
 
     role: str
     owner: RunId
+    endpoint: str = ""
+    """Where it answers questions by gRPC; empty when it does not."""

@@ -4,26 +4,107 @@ from typing import Literal
 
 import msgspec
 
-from sluice.contracts.ids import AllocationId, NodeName, RunId, SourceName
+from sluice.contracts.ids import AllocationId, GpuUuid, NodeName, RunId, SourceName
 from sluice.contracts.messages.base import Message
 from sluice.contracts.refusals import Refusal
 
+Mode = Literal["exclusive", "mps", "fractional"]
+"""How a device is had: a MIG instance or a whole GPU of one's own; a share of memory beside others of the same trust
+domain; a share of SMs, of time and of memory."""
 
-class Claim(msgspec.Struct, frozen=True, kw_only=True):
+
+class DeviceFilter(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """
+    Which GPUs may serve a claim. An empty tuple is no constraint.
+
+    `models` and `not_models` are parts of product names, compared without regard to case; UUIDs are compared exactly.
+    """
+
+    models: tuple[str, ...] = ()
+    not_models: tuple[str, ...] = ()
+    uuids: tuple[GpuUuid, ...] = ()
+    not_uuids: tuple[GpuUuid, ...] = ()
+
+
+ANY_DEVICE = DeviceFilter()
+
+
+class Claim(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """
     What one container asks for: `gpus` devices of one shape on one node.
 
-    Of `profile`, `sm_count`, `sm_percentage`, `memory_mib` any may be set; all that are set must hold. None set means
-    a whole GPU each.
+    Of `profile`, `sm_count`, `sm_percentage`, `memory_mib`, `memory_percentage`, `sm_partition` any may be set; all
+    that are set must hold. None set means a whole GPU each. `shares_percent` is an amount over several devices
+    instead: hundredths of a GPU, split as evenly as whole hundredths allow (then `gpus` is 1 and says nothing).
     """
 
     container: str
     gpus: int = 1
-    mode: Literal["exclusive"] = "exclusive"
+    modes: tuple[Mode, ...] = ("exclusive",)
+    """In the order in which they are tried."""
+    snug: bool = False
+    """`auto`: an exclusive slice only where it fits snugly, else a share; whichever has a place if only one has."""
     profile: str | None = None
     sm_count: int | None = None
     sm_percentage: int | None = None
+    """Percent of the SMs of a model's largest profile."""
     memory_mib: int | None = None
+    memory_percentage: int | None = None
+    """Percent of the memory of the device: of the GPU for a share, of the largest profile for an instance."""
+    sm_partition: int | None = None
+    """Percent of the GPU's SMs, for a fractional share."""
+    quota_request_permille: int = 1000
+    """The part of each time window that a fractional share is sure to have."""
+    quota_limit_permille: int = 1000
+    """The part of each time window that it may have when nobody else wants it."""
+    shares_percent: int | None = None
+    known_geometries: bool = False
+    """Choose among the profiles of the configured geometries only, by memory: what HAMi's users expect of its keys."""
+    only: DeviceFilter = ANY_DEVICE
+    numa_bind: bool = False
+    """All devices of the container on one NUMA node."""
+    uid: int | None = None
+    """Of the container's processes (`runAsUser`): with the namespace, the trust domain of a share."""
+
+
+class Toleration(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A Kubernetes toleration. An empty key with `Exists` tolerates everything, an empty effect every effect."""
+
+    key: str = ""
+    operator: Literal["Equal", "Exists"] = "Equal"
+    value: str = ""
+    effect: str = ""
+
+
+class NodeExpression(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One requirement on a node's labels, as in a Kubernetes node selector term."""
+
+    key: str
+    operator: Literal["In", "NotIn", "Exists", "DoesNotExist", "Gt", "Lt"]
+    values: tuple[str, ...] = ()
+
+
+class HostRoom(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """CPU in thousandths of a core, memory in MiB, and countable resources of the user's own (by name)."""
+
+    cpu_milli: int = 0
+    memory_mib: int = 0
+    resources: dict[str, int] = msgspec.field(default_factory=dict)
+
+
+class HostNeeds(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What a pod needs of its node besides GPUs, so that it is pinned only where it can really run."""
+
+    room: HostRoom = HostRoom()
+    node_name: str = ""
+    """This node or none."""
+    node_selector: dict[str, str] = msgspec.field(default_factory=dict)
+    affinity: tuple[tuple[NodeExpression, ...], ...] = ()
+    """Required node affinity: of the terms at least one must hold whole."""
+    tolerations: tuple[Toleration, ...] = ()
+
+
+NO_NEEDS = HostNeeds()
 
 
 class Held(msgspec.Struct, frozen=True, kw_only=True):
@@ -51,6 +132,11 @@ class AllocationRequested(Message, frozen=True, kw_only=True):
     """The pod's UID: whose processes must be gone before the slice is."""
     claims: tuple[Claim, ...]
     priority: int = 0
+    host: HostNeeds = NO_NEEDS
+    node_policy: str = ""
+    """How to choose among nodes; empty is what the pool or the fleet is configured to."""
+    gpu_policy: str = ""
+    """How to choose among the GPUs of a node; several, separated by commas, are a chain."""
     held: Held | None = None
 
 
@@ -97,11 +183,17 @@ class Taint(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class HostFacts(Message, frozen=True, kw_only=True):
-    """What a node has besides GPUs, so that a pod is pinned only where it can really run."""
+    """
+    What a node has besides GPUs for pods of ours: allocatable, less what pods that are not ours take.
+
+    What pods of ours take is subtracted by the allocator, which knows it earliest.
+    """
 
     cpu_cores: float
     memory_mib: int
     pods_free: int
+    resources: dict[str, int] = msgspec.field(default_factory=dict)
+    """Countable resources of the user's own, by name."""
     labels: dict[str, str] = msgspec.field(default_factory=dict)
     taints: tuple[Taint, ...] = ()
     cordoned: bool = False

@@ -167,7 +167,7 @@ class GpuAllocation(_message.Message):
     def __init__(self, node: _Optional[str] = ..., fraction_in_use: _Optional[float] = ..., slots: _Optional[_Iterable[_Union[Slot, _Mapping]]] = ..., observed_at: _Optional[str] = ..., stale: _Optional[bool] = ...) -> None: ...
 
 class Slot(_message.Message):
-    __slots__ = ("start", "size", "profile", "uuid", "state", "allocation", "request", "namespace", "name", "container")
+    __slots__ = ("start", "size", "profile", "uuid", "state", "allocation", "request", "namespace", "name", "container", "share")
     START_FIELD_NUMBER: _ClassVar[int]
     SIZE_FIELD_NUMBER: _ClassVar[int]
     PROFILE_FIELD_NUMBER: _ClassVar[int]
@@ -178,6 +178,7 @@ class Slot(_message.Message):
     NAMESPACE_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
     CONTAINER_FIELD_NUMBER: _ClassVar[int]
+    SHARE_FIELD_NUMBER: _ClassVar[int]
     start: int
     size: int
     profile: str
@@ -188,7 +189,8 @@ class Slot(_message.Message):
     namespace: str
     name: str
     container: str
-    def __init__(self, start: _Optional[int] = ..., size: _Optional[int] = ..., profile: _Optional[str] = ..., uuid: _Optional[str] = ..., state: _Optional[_Union[SlotState, str]] = ..., allocation: _Optional[str] = ..., request: _Optional[str] = ..., namespace: _Optional[str] = ..., name: _Optional[str] = ..., container: _Optional[str] = ...) -> None: ...
+    share: _node_pb2.Share
+    def __init__(self, start: _Optional[int] = ..., size: _Optional[int] = ..., profile: _Optional[str] = ..., uuid: _Optional[str] = ..., state: _Optional[_Union[SlotState, str]] = ..., allocation: _Optional[str] = ..., request: _Optional[str] = ..., namespace: _Optional[str] = ..., name: _Optional[str] = ..., container: _Optional[str] = ..., share: _Optional[_Union[_node_pb2.Share, _Mapping]] = ...) -> None: ...
 
 class GetNodeRequest(_message.Message):
     __slots__ = ("node",)

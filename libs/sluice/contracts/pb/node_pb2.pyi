@@ -7,6 +7,13 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 
 DESCRIPTOR: _descriptor.FileDescriptor
 
+class Mode(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    MODE_UNSPECIFIED: _ClassVar[Mode]
+    MODE_EXCLUSIVE: _ClassVar[Mode]
+    MODE_MPS: _ClassVar[Mode]
+    MODE_FRACTIONAL: _ClassVar[Mode]
+
 class SliceState(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
     SLICE_STATE_UNSPECIFIED: _ClassVar[SliceState]
@@ -17,6 +24,10 @@ class SliceState(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     SLICE_STATE_DEGRADED: _ClassVar[SliceState]
     SLICE_STATE_UNMAKING: _ClassVar[SliceState]
     SLICE_STATE_QUARANTINED: _ClassVar[SliceState]
+MODE_UNSPECIFIED: Mode
+MODE_EXCLUSIVE: Mode
+MODE_MPS: Mode
+MODE_FRACTIONAL: Mode
 SLICE_STATE_UNSPECIFIED: SliceState
 SLICE_STATE_PLANNED: SliceState
 SLICE_STATE_MAKING: SliceState
@@ -27,7 +38,7 @@ SLICE_STATE_UNMAKING: SliceState
 SLICE_STATE_QUARANTINED: SliceState
 
 class NodeSnapshot(_message.Message):
-    __slots__ = ("node", "boot_id", "agent_run", "generation", "driver_version", "gpus", "slices")
+    __slots__ = ("node", "boot_id", "agent_run", "generation", "driver_version", "gpus", "slices", "modes", "time_quota")
     NODE_FIELD_NUMBER: _ClassVar[int]
     BOOT_ID_FIELD_NUMBER: _ClassVar[int]
     AGENT_RUN_FIELD_NUMBER: _ClassVar[int]
@@ -35,6 +46,8 @@ class NodeSnapshot(_message.Message):
     DRIVER_VERSION_FIELD_NUMBER: _ClassVar[int]
     GPUS_FIELD_NUMBER: _ClassVar[int]
     SLICES_FIELD_NUMBER: _ClassVar[int]
+    MODES_FIELD_NUMBER: _ClassVar[int]
+    TIME_QUOTA_FIELD_NUMBER: _ClassVar[int]
     node: str
     boot_id: str
     agent_run: str
@@ -42,11 +55,20 @@ class NodeSnapshot(_message.Message):
     driver_version: str
     gpus: _containers.RepeatedCompositeFieldContainer[Gpu]
     slices: _containers.RepeatedCompositeFieldContainer[SliceReport]
-    def __init__(self, node: _Optional[str] = ..., boot_id: _Optional[str] = ..., agent_run: _Optional[str] = ..., generation: _Optional[int] = ..., driver_version: _Optional[str] = ..., gpus: _Optional[_Iterable[_Union[Gpu, _Mapping]]] = ..., slices: _Optional[_Iterable[_Union[SliceReport, _Mapping]]] = ...) -> None: ...
+    modes: _containers.RepeatedScalarFieldContainer[Mode]
+    time_quota: bool
+    def __init__(self, node: _Optional[str] = ..., boot_id: _Optional[str] = ..., agent_run: _Optional[str] = ..., generation: _Optional[int] = ..., driver_version: _Optional[str] = ..., gpus: _Optional[_Iterable[_Union[Gpu, _Mapping]]] = ..., slices: _Optional[_Iterable[_Union[SliceReport, _Mapping]]] = ..., modes: _Optional[_Iterable[_Union[Mode, str]]] = ..., time_quota: _Optional[bool] = ...) -> None: ...
 
 class Gpu(_message.Message):
-    __slots__ = ("uuid", "index", "model", "memory_mib", "multiprocessors", "mig_enabled", "memory_slices", "compute_slices", "profiles", "instances", "creatable", "healthy", "health_message", "quarantined")
+    __slots__ = ("uuid", "index", "model", "memory_mib", "multiprocessors", "mig_enabled", "memory_slices", "compute_slices", "profiles", "instances", "creatable", "healthy", "health_message", "quarantined", "numa_node", "links", "mps_clients_max")
     class CreatableEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: int
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[int] = ...) -> None: ...
+    class LinksEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
         VALUE_FIELD_NUMBER: _ClassVar[int]
@@ -67,6 +89,9 @@ class Gpu(_message.Message):
     HEALTHY_FIELD_NUMBER: _ClassVar[int]
     HEALTH_MESSAGE_FIELD_NUMBER: _ClassVar[int]
     QUARANTINED_FIELD_NUMBER: _ClassVar[int]
+    NUMA_NODE_FIELD_NUMBER: _ClassVar[int]
+    LINKS_FIELD_NUMBER: _ClassVar[int]
+    MPS_CLIENTS_MAX_FIELD_NUMBER: _ClassVar[int]
     uuid: str
     index: int
     model: str
@@ -81,7 +106,10 @@ class Gpu(_message.Message):
     healthy: bool
     health_message: str
     quarantined: _containers.RepeatedCompositeFieldContainer[Placement]
-    def __init__(self, uuid: _Optional[str] = ..., index: _Optional[int] = ..., model: _Optional[str] = ..., memory_mib: _Optional[int] = ..., multiprocessors: _Optional[int] = ..., mig_enabled: _Optional[bool] = ..., memory_slices: _Optional[int] = ..., compute_slices: _Optional[int] = ..., profiles: _Optional[_Iterable[_Union[Profile, _Mapping]]] = ..., instances: _Optional[_Iterable[_Union[Instance, _Mapping]]] = ..., creatable: _Optional[_Mapping[str, int]] = ..., healthy: _Optional[bool] = ..., health_message: _Optional[str] = ..., quarantined: _Optional[_Iterable[_Union[Placement, _Mapping]]] = ...) -> None: ...
+    numa_node: int
+    links: _containers.ScalarMap[str, int]
+    mps_clients_max: int
+    def __init__(self, uuid: _Optional[str] = ..., index: _Optional[int] = ..., model: _Optional[str] = ..., memory_mib: _Optional[int] = ..., multiprocessors: _Optional[int] = ..., mig_enabled: _Optional[bool] = ..., memory_slices: _Optional[int] = ..., compute_slices: _Optional[int] = ..., profiles: _Optional[_Iterable[_Union[Profile, _Mapping]]] = ..., instances: _Optional[_Iterable[_Union[Instance, _Mapping]]] = ..., creatable: _Optional[_Mapping[str, int]] = ..., healthy: _Optional[bool] = ..., health_message: _Optional[str] = ..., quarantined: _Optional[_Iterable[_Union[Placement, _Mapping]]] = ..., numa_node: _Optional[int] = ..., links: _Optional[_Mapping[str, int]] = ..., mps_clients_max: _Optional[int] = ...) -> None: ...
 
 class Placement(_message.Message):
     __slots__ = ("start", "size")
@@ -148,7 +176,7 @@ class SliceReport(_message.Message):
     def __init__(self, booking: _Optional[_Union[Booking, _Mapping]] = ..., revision: _Optional[int] = ..., state: _Optional[_Union[SliceState, str]] = ..., revoked: _Optional[bool] = ...) -> None: ...
 
 class Booking(_message.Message):
-    __slots__ = ("allocation", "request", "request_revision", "source", "owner", "namespace", "name", "node", "devices")
+    __slots__ = ("allocation", "request", "request_revision", "source", "owner", "namespace", "name", "node", "devices", "room")
     ALLOCATION_FIELD_NUMBER: _ClassVar[int]
     REQUEST_FIELD_NUMBER: _ClassVar[int]
     REQUEST_REVISION_FIELD_NUMBER: _ClassVar[int]
@@ -158,6 +186,7 @@ class Booking(_message.Message):
     NAME_FIELD_NUMBER: _ClassVar[int]
     NODE_FIELD_NUMBER: _ClassVar[int]
     DEVICES_FIELD_NUMBER: _ClassVar[int]
+    ROOM_FIELD_NUMBER: _ClassVar[int]
     allocation: str
     request: str
     request_revision: int
@@ -167,18 +196,54 @@ class Booking(_message.Message):
     name: str
     node: str
     devices: _containers.RepeatedCompositeFieldContainer[DeviceGrant]
-    def __init__(self, allocation: _Optional[str] = ..., request: _Optional[str] = ..., request_revision: _Optional[int] = ..., source: _Optional[str] = ..., owner: _Optional[str] = ..., namespace: _Optional[str] = ..., name: _Optional[str] = ..., node: _Optional[str] = ..., devices: _Optional[_Iterable[_Union[DeviceGrant, _Mapping]]] = ...) -> None: ...
+    room: HostRoom
+    def __init__(self, allocation: _Optional[str] = ..., request: _Optional[str] = ..., request_revision: _Optional[int] = ..., source: _Optional[str] = ..., owner: _Optional[str] = ..., namespace: _Optional[str] = ..., name: _Optional[str] = ..., node: _Optional[str] = ..., devices: _Optional[_Iterable[_Union[DeviceGrant, _Mapping]]] = ..., room: _Optional[_Union[HostRoom, _Mapping]] = ...) -> None: ...
+
+class HostRoom(_message.Message):
+    __slots__ = ("cpu_milli", "memory_mib", "resources")
+    class ResourcesEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: int
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[int] = ...) -> None: ...
+    CPU_MILLI_FIELD_NUMBER: _ClassVar[int]
+    MEMORY_MIB_FIELD_NUMBER: _ClassVar[int]
+    RESOURCES_FIELD_NUMBER: _ClassVar[int]
+    cpu_milli: int
+    memory_mib: int
+    resources: _containers.ScalarMap[str, int]
+    def __init__(self, cpu_milli: _Optional[int] = ..., memory_mib: _Optional[int] = ..., resources: _Optional[_Mapping[str, int]] = ...) -> None: ...
 
 class DeviceGrant(_message.Message):
-    __slots__ = ("container", "gpu", "profile", "start", "size")
+    __slots__ = ("container", "gpu", "profile", "start", "size", "share")
     CONTAINER_FIELD_NUMBER: _ClassVar[int]
     GPU_FIELD_NUMBER: _ClassVar[int]
     PROFILE_FIELD_NUMBER: _ClassVar[int]
     START_FIELD_NUMBER: _ClassVar[int]
     SIZE_FIELD_NUMBER: _ClassVar[int]
+    SHARE_FIELD_NUMBER: _ClassVar[int]
     container: str
     gpu: str
     profile: str
     start: int
     size: int
-    def __init__(self, container: _Optional[str] = ..., gpu: _Optional[str] = ..., profile: _Optional[str] = ..., start: _Optional[int] = ..., size: _Optional[int] = ...) -> None: ...
+    share: Share
+    def __init__(self, container: _Optional[str] = ..., gpu: _Optional[str] = ..., profile: _Optional[str] = ..., start: _Optional[int] = ..., size: _Optional[int] = ..., share: _Optional[_Union[Share, _Mapping]] = ...) -> None: ...
+
+class Share(_message.Message):
+    __slots__ = ("mode", "uid", "memory_mib", "sm_partition", "quota_request_permille", "quota_limit_permille")
+    MODE_FIELD_NUMBER: _ClassVar[int]
+    UID_FIELD_NUMBER: _ClassVar[int]
+    MEMORY_MIB_FIELD_NUMBER: _ClassVar[int]
+    SM_PARTITION_FIELD_NUMBER: _ClassVar[int]
+    QUOTA_REQUEST_PERMILLE_FIELD_NUMBER: _ClassVar[int]
+    QUOTA_LIMIT_PERMILLE_FIELD_NUMBER: _ClassVar[int]
+    mode: Mode
+    uid: int
+    memory_mib: int
+    sm_partition: int
+    quota_request_permille: int
+    quota_limit_permille: int
+    def __init__(self, mode: _Optional[_Union[Mode, str]] = ..., uid: _Optional[int] = ..., memory_mib: _Optional[int] = ..., sm_partition: _Optional[int] = ..., quota_request_permille: _Optional[int] = ..., quota_limit_permille: _Optional[int] = ...) -> None: ...

@@ -139,6 +139,8 @@ def _why_impossible(grant: DeviceGrant, devices: Devices) -> tuple[str, str] | N
     report = devices.reports.get(grant.gpu)
     if report is None:
         return str(DeviceErrorKind.GPU_LOST), f"this node has no GPU {grant.gpu}"
+    if grant.share is not None:
+        return str(DeviceErrorKind.NOT_SUPPORTED), f"{grant.gpu}: this agent hands out no shares"
     if grant.profile is None:
         whole = "MIG is enabled, so it cannot be granted whole" if report.mig_enabled else None
         return (str(DeviceErrorKind.NOT_SUPPORTED), f"{grant.gpu}: {whole}") if whole else None

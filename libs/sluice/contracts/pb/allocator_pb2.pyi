@@ -1,0 +1,326 @@
+from sluice.contracts.pb import node_pb2 as _node_pb2
+from google.protobuf.internal import containers as _containers
+from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from collections.abc import Iterable as _Iterable, Mapping as _Mapping
+from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
+
+DESCRIPTOR: _descriptor.FileDescriptor
+
+class RequestState(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    REQUEST_STATE_UNSPECIFIED: _ClassVar[RequestState]
+    REQUEST_STATE_QUEUED: _ClassVar[RequestState]
+    REQUEST_STATE_HELD: _ClassVar[RequestState]
+    REQUEST_STATE_COMMITTING: _ClassVar[RequestState]
+    REQUEST_STATE_GRANTED: _ClassVar[RequestState]
+    REQUEST_STATE_BOUND: _ClassVar[RequestState]
+    REQUEST_STATE_REFUSED: _ClassVar[RequestState]
+    REQUEST_STATE_ENDING: _ClassVar[RequestState]
+    REQUEST_STATE_RELEASED: _ClassVar[RequestState]
+    REQUEST_STATE_REJECTED: _ClassVar[RequestState]
+    REQUEST_STATE_SEEN: _ClassVar[RequestState]
+REQUEST_STATE_UNSPECIFIED: RequestState
+REQUEST_STATE_QUEUED: RequestState
+REQUEST_STATE_HELD: RequestState
+REQUEST_STATE_COMMITTING: RequestState
+REQUEST_STATE_GRANTED: RequestState
+REQUEST_STATE_BOUND: RequestState
+REQUEST_STATE_REFUSED: RequestState
+REQUEST_STATE_ENDING: RequestState
+REQUEST_STATE_RELEASED: RequestState
+REQUEST_STATE_REJECTED: RequestState
+REQUEST_STATE_SEEN: RequestState
+
+class SimulateRequest(_message.Message):
+    __slots__ = ("namespace", "name", "annotations", "containers", "host")
+    class AnnotationsEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: str
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
+    NAMESPACE_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    ANNOTATIONS_FIELD_NUMBER: _ClassVar[int]
+    CONTAINERS_FIELD_NUMBER: _ClassVar[int]
+    HOST_FIELD_NUMBER: _ClassVar[int]
+    namespace: str
+    name: str
+    annotations: _containers.ScalarMap[str, str]
+    containers: _containers.RepeatedCompositeFieldContainer[ContainerAsk]
+    host: HostNeeds
+    def __init__(self, namespace: _Optional[str] = ..., name: _Optional[str] = ..., annotations: _Optional[_Mapping[str, str]] = ..., containers: _Optional[_Iterable[_Union[ContainerAsk, _Mapping]]] = ..., host: _Optional[_Union[HostNeeds, _Mapping]] = ...) -> None: ...
+
+class ContainerAsk(_message.Message):
+    __slots__ = ("name", "limits", "requests", "run_as_user")
+    class LimitsEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: str
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
+    class RequestsEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: str
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    LIMITS_FIELD_NUMBER: _ClassVar[int]
+    REQUESTS_FIELD_NUMBER: _ClassVar[int]
+    RUN_AS_USER_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    limits: _containers.ScalarMap[str, str]
+    requests: _containers.ScalarMap[str, str]
+    run_as_user: int
+    def __init__(self, name: _Optional[str] = ..., limits: _Optional[_Mapping[str, str]] = ..., requests: _Optional[_Mapping[str, str]] = ..., run_as_user: _Optional[int] = ...) -> None: ...
+
+class HostNeeds(_message.Message):
+    __slots__ = ("room", "node_name", "node_selector", "affinity", "tolerations")
+    class NodeSelectorEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: str
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
+    ROOM_FIELD_NUMBER: _ClassVar[int]
+    NODE_NAME_FIELD_NUMBER: _ClassVar[int]
+    NODE_SELECTOR_FIELD_NUMBER: _ClassVar[int]
+    AFFINITY_FIELD_NUMBER: _ClassVar[int]
+    TOLERATIONS_FIELD_NUMBER: _ClassVar[int]
+    room: _node_pb2.HostRoom
+    node_name: str
+    node_selector: _containers.ScalarMap[str, str]
+    affinity: _containers.RepeatedCompositeFieldContainer[NodeTerm]
+    tolerations: _containers.RepeatedCompositeFieldContainer[Toleration]
+    def __init__(self, room: _Optional[_Union[_node_pb2.HostRoom, _Mapping]] = ..., node_name: _Optional[str] = ..., node_selector: _Optional[_Mapping[str, str]] = ..., affinity: _Optional[_Iterable[_Union[NodeTerm, _Mapping]]] = ..., tolerations: _Optional[_Iterable[_Union[Toleration, _Mapping]]] = ...) -> None: ...
+
+class NodeTerm(_message.Message):
+    __slots__ = ("expressions",)
+    EXPRESSIONS_FIELD_NUMBER: _ClassVar[int]
+    expressions: _containers.RepeatedCompositeFieldContainer[NodeExpression]
+    def __init__(self, expressions: _Optional[_Iterable[_Union[NodeExpression, _Mapping]]] = ...) -> None: ...
+
+class NodeExpression(_message.Message):
+    __slots__ = ("key", "operator", "values")
+    KEY_FIELD_NUMBER: _ClassVar[int]
+    OPERATOR_FIELD_NUMBER: _ClassVar[int]
+    VALUES_FIELD_NUMBER: _ClassVar[int]
+    key: str
+    operator: str
+    values: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, key: _Optional[str] = ..., operator: _Optional[str] = ..., values: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class Toleration(_message.Message):
+    __slots__ = ("key", "operator", "value", "effect")
+    KEY_FIELD_NUMBER: _ClassVar[int]
+    OPERATOR_FIELD_NUMBER: _ClassVar[int]
+    VALUE_FIELD_NUMBER: _ClassVar[int]
+    EFFECT_FIELD_NUMBER: _ClassVar[int]
+    key: str
+    operator: str
+    value: str
+    effect: str
+    def __init__(self, key: _Optional[str] = ..., operator: _Optional[str] = ..., value: _Optional[str] = ..., effect: _Optional[str] = ...) -> None: ...
+
+class SimulateResponse(_message.Message):
+    __slots__ = ("bound", "waits", "refused", "nothing", "decided_by", "waiting")
+    BOUND_FIELD_NUMBER: _ClassVar[int]
+    WAITS_FIELD_NUMBER: _ClassVar[int]
+    REFUSED_FIELD_NUMBER: _ClassVar[int]
+    NOTHING_FIELD_NUMBER: _ClassVar[int]
+    DECIDED_BY_FIELD_NUMBER: _ClassVar[int]
+    WAITING_FIELD_NUMBER: _ClassVar[int]
+    bound: WouldBeBound
+    waits: WouldWait
+    refused: Refusal
+    nothing: AsksNothing
+    decided_by: str
+    waiting: int
+    def __init__(self, bound: _Optional[_Union[WouldBeBound, _Mapping]] = ..., waits: _Optional[_Union[WouldWait, _Mapping]] = ..., refused: _Optional[_Union[Refusal, _Mapping]] = ..., nothing: _Optional[_Union[AsksNothing, _Mapping]] = ..., decided_by: _Optional[str] = ..., waiting: _Optional[int] = ...) -> None: ...
+
+class AsksNothing(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class WouldBeBound(_message.Message):
+    __slots__ = ("node", "devices", "left", "others", "more")
+    NODE_FIELD_NUMBER: _ClassVar[int]
+    DEVICES_FIELD_NUMBER: _ClassVar[int]
+    LEFT_FIELD_NUMBER: _ClassVar[int]
+    OTHERS_FIELD_NUMBER: _ClassVar[int]
+    MORE_FIELD_NUMBER: _ClassVar[int]
+    node: str
+    devices: _containers.RepeatedCompositeFieldContainer[PlacedDevice]
+    left: _containers.RepeatedCompositeFieldContainer[LeftOver]
+    others: _containers.RepeatedCompositeFieldContainer[Step]
+    more: int
+    def __init__(self, node: _Optional[str] = ..., devices: _Optional[_Iterable[_Union[PlacedDevice, _Mapping]]] = ..., left: _Optional[_Iterable[_Union[LeftOver, _Mapping]]] = ..., others: _Optional[_Iterable[_Union[Step, _Mapping]]] = ..., more: _Optional[int] = ...) -> None: ...
+
+class PlacedDevice(_message.Message):
+    __slots__ = ("container", "gpu", "model", "mode", "profile", "start", "size", "memory_mib", "sm_percent", "share")
+    CONTAINER_FIELD_NUMBER: _ClassVar[int]
+    GPU_FIELD_NUMBER: _ClassVar[int]
+    MODEL_FIELD_NUMBER: _ClassVar[int]
+    MODE_FIELD_NUMBER: _ClassVar[int]
+    PROFILE_FIELD_NUMBER: _ClassVar[int]
+    START_FIELD_NUMBER: _ClassVar[int]
+    SIZE_FIELD_NUMBER: _ClassVar[int]
+    MEMORY_MIB_FIELD_NUMBER: _ClassVar[int]
+    SM_PERCENT_FIELD_NUMBER: _ClassVar[int]
+    SHARE_FIELD_NUMBER: _ClassVar[int]
+    container: str
+    gpu: str
+    model: str
+    mode: _node_pb2.Mode
+    profile: str
+    start: int
+    size: int
+    memory_mib: int
+    sm_percent: int
+    share: _node_pb2.Share
+    def __init__(self, container: _Optional[str] = ..., gpu: _Optional[str] = ..., model: _Optional[str] = ..., mode: _Optional[_Union[_node_pb2.Mode, str]] = ..., profile: _Optional[str] = ..., start: _Optional[int] = ..., size: _Optional[int] = ..., memory_mib: _Optional[int] = ..., sm_percent: _Optional[int] = ..., share: _Optional[_Union[_node_pb2.Share, _Mapping]] = ...) -> None: ...
+
+class LeftOver(_message.Message):
+    __slots__ = ("gpu", "creatable_before", "creatable_after", "homes")
+    class CreatableBeforeEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: int
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[int] = ...) -> None: ...
+    class CreatableAfterEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: int
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[int] = ...) -> None: ...
+    GPU_FIELD_NUMBER: _ClassVar[int]
+    CREATABLE_BEFORE_FIELD_NUMBER: _ClassVar[int]
+    CREATABLE_AFTER_FIELD_NUMBER: _ClassVar[int]
+    HOMES_FIELD_NUMBER: _ClassVar[int]
+    gpu: str
+    creatable_before: _containers.ScalarMap[str, int]
+    creatable_after: _containers.ScalarMap[str, int]
+    homes: _containers.RepeatedCompositeFieldContainer[HomeLeft]
+    def __init__(self, gpu: _Optional[str] = ..., creatable_before: _Optional[_Mapping[str, int]] = ..., creatable_after: _Optional[_Mapping[str, int]] = ..., homes: _Optional[_Iterable[_Union[HomeLeft, _Mapping]]] = ...) -> None: ...
+
+class HomeLeft(_message.Message):
+    __slots__ = ("profile", "start", "size", "memory_mib", "memory_free_mib", "sm_percent", "sm_percent_free", "tenants", "tenants_max")
+    PROFILE_FIELD_NUMBER: _ClassVar[int]
+    START_FIELD_NUMBER: _ClassVar[int]
+    SIZE_FIELD_NUMBER: _ClassVar[int]
+    MEMORY_MIB_FIELD_NUMBER: _ClassVar[int]
+    MEMORY_FREE_MIB_FIELD_NUMBER: _ClassVar[int]
+    SM_PERCENT_FIELD_NUMBER: _ClassVar[int]
+    SM_PERCENT_FREE_FIELD_NUMBER: _ClassVar[int]
+    TENANTS_FIELD_NUMBER: _ClassVar[int]
+    TENANTS_MAX_FIELD_NUMBER: _ClassVar[int]
+    profile: str
+    start: int
+    size: int
+    memory_mib: int
+    memory_free_mib: int
+    sm_percent: int
+    sm_percent_free: int
+    tenants: int
+    tenants_max: int
+    def __init__(self, profile: _Optional[str] = ..., start: _Optional[int] = ..., size: _Optional[int] = ..., memory_mib: _Optional[int] = ..., memory_free_mib: _Optional[int] = ..., sm_percent: _Optional[int] = ..., sm_percent_free: _Optional[int] = ..., tenants: _Optional[int] = ..., tenants_max: _Optional[int] = ...) -> None: ...
+
+class WouldWait(_message.Message):
+    __slots__ = ("message", "steps", "more")
+    MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    STEPS_FIELD_NUMBER: _ClassVar[int]
+    MORE_FIELD_NUMBER: _ClassVar[int]
+    message: str
+    steps: _containers.RepeatedCompositeFieldContainer[Step]
+    more: int
+    def __init__(self, message: _Optional[str] = ..., steps: _Optional[_Iterable[_Union[Step, _Mapping]]] = ..., more: _Optional[int] = ...) -> None: ...
+
+class Step(_message.Message):
+    __slots__ = ("filter", "reasons")
+    FILTER_FIELD_NUMBER: _ClassVar[int]
+    REASONS_FIELD_NUMBER: _ClassVar[int]
+    filter: str
+    reasons: _containers.RepeatedCompositeFieldContainer[Reason]
+    def __init__(self, filter: _Optional[str] = ..., reasons: _Optional[_Iterable[_Union[Reason, _Mapping]]] = ...) -> None: ...
+
+class Reason(_message.Message):
+    __slots__ = ("reason", "count", "of", "on", "known_as")
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    COUNT_FIELD_NUMBER: _ClassVar[int]
+    OF_FIELD_NUMBER: _ClassVar[int]
+    ON_FIELD_NUMBER: _ClassVar[int]
+    KNOWN_AS_FIELD_NUMBER: _ClassVar[int]
+    reason: str
+    count: int
+    of: str
+    on: str
+    known_as: str
+    def __init__(self, reason: _Optional[str] = ..., count: _Optional[int] = ..., of: _Optional[str] = ..., on: _Optional[str] = ..., known_as: _Optional[str] = ...) -> None: ...
+
+class Refusal(_message.Message):
+    __slots__ = ("reason", "message", "field", "value", "allowed")
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    FIELD_FIELD_NUMBER: _ClassVar[int]
+    VALUE_FIELD_NUMBER: _ClassVar[int]
+    ALLOWED_FIELD_NUMBER: _ClassVar[int]
+    reason: str
+    message: str
+    field: str
+    value: str
+    allowed: str
+    def __init__(self, reason: _Optional[str] = ..., message: _Optional[str] = ..., field: _Optional[str] = ..., value: _Optional[str] = ..., allowed: _Optional[str] = ...) -> None: ...
+
+class ExplainRequest(_message.Message):
+    __slots__ = ("request",)
+    REQUEST_FIELD_NUMBER: _ClassVar[int]
+    request: str
+    def __init__(self, request: _Optional[str] = ...) -> None: ...
+
+class ExplainResponse(_message.Message):
+    __slots__ = ("request", "state", "message", "request_revision", "node", "allocation", "devices", "turn", "steps", "refused", "decided_by", "more")
+    REQUEST_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    REQUEST_REVISION_FIELD_NUMBER: _ClassVar[int]
+    NODE_FIELD_NUMBER: _ClassVar[int]
+    ALLOCATION_FIELD_NUMBER: _ClassVar[int]
+    DEVICES_FIELD_NUMBER: _ClassVar[int]
+    TURN_FIELD_NUMBER: _ClassVar[int]
+    STEPS_FIELD_NUMBER: _ClassVar[int]
+    REFUSED_FIELD_NUMBER: _ClassVar[int]
+    DECIDED_BY_FIELD_NUMBER: _ClassVar[int]
+    MORE_FIELD_NUMBER: _ClassVar[int]
+    request: str
+    state: RequestState
+    message: str
+    request_revision: int
+    node: str
+    allocation: str
+    devices: _containers.RepeatedCompositeFieldContainer[PlacedDevice]
+    turn: Turn
+    steps: _containers.RepeatedCompositeFieldContainer[Step]
+    refused: Refusal
+    decided_by: str
+    more: int
+    def __init__(self, request: _Optional[str] = ..., state: _Optional[_Union[RequestState, str]] = ..., message: _Optional[str] = ..., request_revision: _Optional[int] = ..., node: _Optional[str] = ..., allocation: _Optional[str] = ..., devices: _Optional[_Iterable[_Union[PlacedDevice, _Mapping]]] = ..., turn: _Optional[_Union[Turn, _Mapping]] = ..., steps: _Optional[_Iterable[_Union[Step, _Mapping]]] = ..., refused: _Optional[_Union[Refusal, _Mapping]] = ..., decided_by: _Optional[str] = ..., more: _Optional[int] = ...) -> None: ...
+
+class Turn(_message.Message):
+    __slots__ = ("priority", "before", "waiting")
+    PRIORITY_FIELD_NUMBER: _ClassVar[int]
+    BEFORE_FIELD_NUMBER: _ClassVar[int]
+    WAITING_FIELD_NUMBER: _ClassVar[int]
+    priority: int
+    before: int
+    waiting: int
+    def __init__(self, priority: _Optional[int] = ..., before: _Optional[int] = ..., waiting: _Optional[int] = ...) -> None: ...
