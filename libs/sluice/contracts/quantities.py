@@ -1,19 +1,24 @@
 """
-Numbers that people write in manifests, read exactly: whole numbers, and amounts of memory in MiB.
+Numbers that people write in manifests, read exactly: whole numbers, decimals, quantities, and memory in MiB.
 
-Amounts follow the Kubernetes quantity format (https://kubernetes.io/docs/reference/kubernetes-api/common-definitions/quantity/)
-with one difference: a whole number without a unit is MiB, the unit of everything in Sluice, not bytes. What is not a
-number comes back as `NotANumber` with the cure, never as an exception, however long or strange the text is.
+`parse_quantity` reads what the Kubernetes API server reads, and does not round
+(https://kubernetes.io/docs/reference/kubernetes-api/common-definitions/quantity/). `parse_memory_mib` is for our own
+keys and differs in one thing: a whole number without a unit is MiB, the unit of everything in Sluice, not bytes. What
+is not a number comes back as `NotANumber` with the cure, never as an exception, however long or strange the text is.
 """
 
 import re
 from dataclasses import dataclass
+from fractions import Fraction
 
 MEMORY_MIB_MAX = 16 * 1024 * 1024
 """16 TiB: far above any GPU. Larger amounts are slips of the pen."""
 WHOLE_MAX = 999_999_999
 """Whole numbers are cut here, so that nobody has to calculate with a million digits."""
 QUANTITY_CHARACTERS_MAX = 32
+
+EXPONENT_MAX = 30
+"""Of `1e30`. Beyond it lies nothing that a node has, and calculating with it would take long."""
 
 _MIB = 1024**2
 _UNITS = {
@@ -22,14 +27,22 @@ _UNITS = {
     "Gi": 1024**3,
     "Ti": 1024**4,
     "Pi": 1024**5,
+    "Ei": 1024**6,
     "k": 1000,
     "M": 1000**2,
     "G": 1000**3,
     "T": 1000**4,
     "P": 1000**5,
+    "E": 1000**6,
 }
+_PARTS = {"n": Fraction(1, 1000**3), "u": Fraction(1, 1000**2), "m": Fraction(1, 1000)}
 _WHOLE = re.compile(r"[+-]?[0-9]+")
 _QUANTITY = re.compile(r"(?P<sign>[+-]?)(?P<whole>[0-9]+)(?:\.(?P<part>[0-9]+))?(?P<unit>[A-Za-z]*)")
+_DECIMAL = re.compile(r"(?P<sign>[+-]?)(?P<whole>[0-9]+)(?:\.(?P<part>[0-9]+))?")
+_API_QUANTITY = re.compile(
+    r"(?P<sign>[+-]?)(?P<whole>[0-9]*)(?P<point>\.?)(?P<part>[0-9]*)"
+    r"(?:[eE](?P<exponent>[+-]?[0-9]+)|(?P<unit>[KMGTPE]i|[numkMGTPE])?)"
+)
 _MISSPELT = re.compile(r"[kmgtp](i?b|i)?", re.IGNORECASE)
 MEMORY_ALLOWED = "for instance 8Gi or 8000Mi; a whole number without a unit is MiB"
 
@@ -52,6 +65,40 @@ def parse_whole(text: str) -> int | NotANumber:
     digits = text.lstrip("+-").lstrip("0") or "0"
     size = int(digits) if len(digits) <= len(str(WHOLE_MAX)) else WHOLE_MAX + 1
     return -size if text.startswith("-") else size
+
+
+def parse_decimal(text: str, places: int) -> int | NotANumber:
+    """
+    A decimal number with at most `places` digits after its point, times ten to the power of `places`: exact.
+
+    With two places `1.2` is 120. More digits are refused rather than rounded, for a part of a GPU that is rounded to
+    nothing is a GPU for free. What is beyond WHOLE_MAX comes back as the next number beyond it.
+    """
+    match = _DECIMAL.fullmatch(text)
+    if match is None:
+        return NotANumber("not a number like 0.5")
+    part = match["part"] or ""
+    if len(part) > places:
+        return NotANumber(f"more than {places} digits after the point")
+    size = parse_whole(match["whole"] + part.ljust(places, "0"))
+    return -size if match["sign"] == "-" and isinstance(size, int) else size
+
+
+def parse_quantity(text: str) -> Fraction | NotANumber:
+    """An amount as the Kubernetes API server reads it (`2`, `1500m`, `8Gi`, `1e3`), exactly."""
+    if len(text) > QUANTITY_CHARACTERS_MAX:
+        return NotANumber(f"longer than {QUANTITY_CHARACTERS_MAX} characters")
+    match = _API_QUANTITY.fullmatch(text)
+    if match is None or not (match["whole"] or match["part"]):
+        return NotANumber("not a quantity")
+    exponent = parse_whole(match["exponent"] or "0")
+    if isinstance(exponent, NotANumber) or abs(exponent) > EXPONENT_MAX:
+        return NotANumber(f"its exponent is beyond {EXPONENT_MAX}")
+    unit = match["unit"] or ""
+    factor = _PARTS[unit] if unit in _PARTS else Fraction(_UNITS.get(unit, 1))
+    size = Fraction(int((match["whole"] + match["part"]) or "0"), 10 ** len(match["part"]))
+    size *= factor * Fraction(10) ** exponent
+    return -size if match["sign"] == "-" else size
 
 
 def parse_memory_mib(text: str) -> int | NotANumber:

@@ -5,10 +5,23 @@ from typing import Literal
 
 from sluice.contracts.exchange import ExchangeEvent, ExchangeInstruction, Ticked
 from sluice.contracts.ids import NodeName, RequestId
-from sluice.contracts.messages import Claim, Held, HostFacts, WithdrawCause
+from sluice.contracts.messages import NO_NEEDS, Claim, Held, HostFacts, HostNeeds, WithdrawCause
 from sluice.contracts.refusals import Refusal
 
 # -- what is kept on disk -----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """How the claims are asked for: what else the pod needs of its node, how to choose, and how urgently."""
+
+    host: HostNeeds = NO_NEEDS
+    priority: int = 0
+    node_policy: str = ""
+    gpu_policy: str = ""
+
+
+NO_TERMS = Terms()
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,6 +31,7 @@ class Ask:
     revision: int
     claims: tuple[Claim, ...] = ()
     refusal: Refusal | None = None
+    terms: Terms = NO_TERMS
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from sluice.contracts.refusals import Refusal
-from sluice_pod_watcher.core.events import ManifestFile
+from sluice_pod_watcher.core.events import NO_TERMS, ManifestFile
 from sluice_pod_watcher.core.identities import Place
 from sluice_pod_watcher.core.manifests import Found, ParsedFile, duplicate, parse_file
 from sluice_pod_watcher.core.rules import Rules
@@ -63,5 +63,5 @@ class Folder:
         for (file, document), found in wanted.items():
             if found.claims and held.setdefault(document, file) != file:
                 refusal = duplicate(document, held[document])
-                wanted[file, document] = replace(found, claims=(), refusal=refusal)
+                wanted[file, document] = replace(found, claims=(), terms=NO_TERMS, refusal=refusal)
         return View(wanted, broken, asking_nothing)

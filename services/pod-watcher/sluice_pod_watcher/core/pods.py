@@ -22,7 +22,7 @@ from sluice.contracts.messages import (
     RequestWithdrawn,
 )
 from sluice_pod_watcher.core import words
-from sluice_pod_watcher.core.events import Ask, IdentityRecord, Tell
+from sluice_pod_watcher.core.events import Ask, IdentityRecord, Tell, Terms
 from sluice_pod_watcher.core.folder import View
 from sluice_pod_watcher.core.identities import Identities, Place
 from sluice_pod_watcher.core.manifests import Found
@@ -71,6 +71,10 @@ class Pods:
             origin=record.file,
             owner=record.uid,
             claims=last.claims,
+            priority=last.terms.priority,
+            host=last.terms.host,
+            node_policy=last.terms.node_policy,
+            gpu_policy=last.terms.gpu_policy,
             held=record.held,
         )
 
@@ -118,19 +122,23 @@ class Pods:
             self._begin(place, found)
             return None
         last = record.asks[-1]
-        if (last.claims, last.refusal) == (found.claims, found.refusal):
+        if (last.claims, last.terms, last.refusal) == (found.claims, found.terms, found.refusal):
             self.due[record.uid] = None
         elif last.claims and found.refusal is not None:
             return found
         elif last.claims and isinstance(self.answers.get(record.uid), Bound):
+            if _takes_the_same(last, found):
+                self.due[record.uid] = None  # how a slice was chosen says nothing any more once it is there
+                return None
             self._end(record, "was changed after it had its slice: it is a new pod now")
             self._begin(place, found)
         else:
-            self._say(record, Ask(last.revision + 1, found.claims, found.refusal))
+            self._say(record, Ask(last.revision + 1, found.claims, found.refusal, found.terms))
         return None
 
     def _begin(self, place: Place, found: Found) -> None:
-        record = self.identities.begin(place, found.namespace, found.name, Ask(1, found.claims, found.refusal))
+        ask = Ask(1, found.claims, found.refusal, found.terms)
+        record = self.identities.begin(place, found.namespace, found.name, ask)
         self._tell_ask(record)
 
     def _say(self, record: IdentityRecord, ask: Ask) -> None:
@@ -226,7 +234,7 @@ class Pods:
             return
         last = record.asks[-1]
         if message.revision != last.revision:
-            self.identities.say(record.uid, Ask(message.revision, last.claims, last.refusal))
+            self.identities.say(record.uid, Ask(message.revision, last.claims, last.refusal, last.terms))
         self.identities.end(record.uid, message.cause)
         self.due[record.uid] = None
         self.told.append(words.ended(record, "was ended by somebody else"))
@@ -259,12 +267,18 @@ class Pods:
 
 def _ask(message: AllocationRequested | RequestRejected) -> Ask:
     if isinstance(message, AllocationRequested):
-        return Ask(message.revision, message.claims)
+        terms = Terms(message.host, message.priority, message.node_policy, message.gpu_policy)
+        return Ask(message.revision, message.claims, terms=terms)
     return Ask(message.revision, refusal=message.refusal)
 
 
 def _found(record: IdentityRecord, ask: Ask) -> Found:
-    return Found(record.document, record.namespace, record.name, ask.claims, ask.refusal)
+    return Found(record.document, record.namespace, record.name, ask.claims, ask.refusal, ask.terms)
+
+
+def _takes_the_same(one: Ask, other: Ask | Found) -> bool:
+    """Whether two asks take the same of a node. How they choose, and how urgently, counts only before they have it."""
+    return (one.claims, one.terms.host) == (other.claims, other.terms.host)
 
 
 def _is_too_late(record: IdentityRecord, bound: Bound) -> bool:
@@ -273,4 +287,4 @@ def _is_too_late(record: IdentityRecord, bound: Bound) -> bool:
     if bound.request_revision >= last.revision:
         return False
     served = next((ask for ask in record.asks if ask.revision == bound.request_revision), None)
-    return served is None or served.claims != last.claims
+    return served is None or not _takes_the_same(served, last)

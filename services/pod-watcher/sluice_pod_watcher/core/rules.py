@@ -3,7 +3,9 @@
 from dataclasses import dataclass
 
 from sluice.contracts.ids import SourceName
+from sluice.contracts.manifests import ManifestLimits
 
+DEFAULT_LIMITS = ManifestLimits()
 FOLDER = SourceName("folder")
 
 
@@ -24,11 +26,11 @@ class Rules:
     """
     closing_ttl_s: int = 4 * 3600
     """How long closing words stay on the bus: far above any pause of any process (PROTOCOL W5)."""
-    file_bytes_max: int = 1024 * 1024
-    """Larger manifest files are refused. An object in Kubernetes' own store is at most 1.5 MiB."""
-    documents_max: int = 1000
+    file_bytes_max: int = DEFAULT_LIMITS.file_bytes_max
+    """Larger manifest files are refused."""
+    documents_max: int = DEFAULT_LIMITS.documents_max
     """More documents in one file (items of a List count) are refused."""
-    nesting_max: int = 64
-    """Deeper nested documents are refused; a Pod needs about ten levels."""
-    nodes_max: int = 100_000
-    """More values in one file, each alias counted as all it stands for, are refused (alias bombs)."""
+    nesting_max: int = DEFAULT_LIMITS.nesting_max
+    """Deeper nested documents are refused."""
+    nodes_max: int = DEFAULT_LIMITS.nodes_max
+    """More values in one file, each alias counted as all it stands for, are refused."""

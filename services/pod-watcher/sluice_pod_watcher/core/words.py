@@ -1,5 +1,6 @@
 """The sentences of the log: one per change, for people. Nothing is decided here."""
 
+from sluice.contracts.asking import claim_modes, claim_sizes
 from sluice.contracts.messages import BindingMessage, Bound, Claim, Refused, Released
 from sluice.contracts.refusals import shorten
 from sluice_pod_watcher.core.events import IdentityRecord, Tell
@@ -16,14 +17,10 @@ def ask(claims: tuple[Claim, ...]) -> str:
 
 
 def _claim(claim: Claim) -> str:
-    sizes = (
-        claim.profile,
-        f"{claim.sm_count} SMs" if claim.sm_count is not None else None,
-        f"{claim.sm_percentage} %" if claim.sm_percentage is not None else None,
-        f"{claim.memory_mib} MiB" if claim.memory_mib is not None else None,
-    )
-    size = ", ".join(each for each in sizes if each) or "a whole GPU"
-    return f"{claim.gpus} x {size}" if claim.gpus > 1 else size
+    sizes = claim_sizes(claim)
+    size = ", ".join(sizes) or "a whole GPU"
+    how = "" if claim.modes == ("exclusive",) else f" ({claim_modes(claim)})"
+    return f"{claim.gpus} x {size}{how}" if claim.gpus > 1 else f"{size}{how}"
 
 
 def asks(record: IdentityRecord) -> Tell:

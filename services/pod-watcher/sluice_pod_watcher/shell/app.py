@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 from sluice.contracts.fleet import FleetError, parse_fleet
-from sluice.contracts.messages import HostFacts
+from sluice.contracts.fleet_snapshot import host_facts
 from sluice.runtime import logs
 from sluice.runtime.bus import Bus
 from sluice.runtime.core_runner import CoreRunner, Executor
@@ -30,9 +30,6 @@ from sluice_pod_watcher.core.watcher import READS, Watcher
 from sluice_pod_watcher.settings import PodWatcherSettings
 from sluice_pod_watcher.shell.folder import ManifestFolder
 from sluice_pod_watcher.shell.identity_file import IdentityFile
-
-PODS_PER_NODE = 110
-"""How many pods a simulated node takes: the kubelet's default (`maxPods`)."""
 
 
 async def serve(service: Service[PodWatcherSettings]) -> None:
@@ -93,20 +90,7 @@ def _hosts(fleet_file: Path | None) -> HostsKnown:
         raise ServiceError(str(error)) from error
     except (OSError, UnicodeDecodeError) as error:
         raise ServiceError(f"the fleet file {fleet_file} cannot be read: {error}") from error
-    return HostsKnown(
-        tuple(
-            (
-                node.name,
-                HostFacts(
-                    cpu_cores=node.cpu_cores,
-                    memory_mib=node.memory_mib,
-                    pods_free=PODS_PER_NODE,
-                    labels=node.labels,
-                ),
-            )
-            for node in fleet.nodes
-        )
-    )
+    return HostsKnown(tuple((node.name, host_facts(node)) for node in fleet.nodes))
 
 
 # -- executors ----------------------------------------------------------------------------------------------------

@@ -12,7 +12,8 @@ from typing import Any
 
 import yaml
 
-from sluice.contracts.requests import Unquoted
+from sluice.contracts.asking import Unquoted
+from sluice.contracts.manifests.limits import ManifestLimits
 
 _STRING = "tag:yaml.org,2002:str"
 _STRINGS = frozenset({_STRING, "tag:yaml.org,2002:value"})
@@ -32,15 +33,6 @@ class YamlDocument:
 YamlValue = dict[str, Any] | list[Any] | str | Unquoted
 
 
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """What one file may hold. `nodes_max` counts every value, and each alias as all that it stands for."""
-
-    documents_max: int
-    nesting_max: int
-    nodes_max: int
-
-
 class YamlError(ValueError):
     """A text that is not YAML, or more of it than allowed (`too_large`). `line` is 0 where it is not known."""
 
@@ -52,7 +44,7 @@ class YamlError(ValueError):
         self.too_large = too_large
 
 
-def read_documents(text: str, limits: Limits) -> list[YamlDocument]:
+def read_documents(text: str, limits: ManifestLimits) -> list[YamlDocument]:
     """All documents of a text that are not empty. Raises YamlError and nothing else."""
     documents: list[YamlDocument] = []
     try:
@@ -102,7 +94,7 @@ class _Open:
 class _Builder:
     """Puts values together from events."""
 
-    def __init__(self, loader: Any, limits: Limits) -> None:
+    def __init__(self, loader: Any, limits: ManifestLimits) -> None:
         self._loader = loader
         self._limits = limits
         self._open: list[_Open] = []

@@ -1,0 +1,177 @@
+"""
+HAMi's vocabulary, and Volcano's spelling of it: resources of a container, and annotations of its pod.
+
+Facts from https://github.com/Project-HAMi/HAMi (docs/config.md, docs/develop/scheduler-policy.md) and
+https://github.com/Project-HAMi/volcano-vgpu-device-plugin. Limits are read before requests, zero memory is memory
+that was not named, and `nvidia.com/priority` is none of scheduling: all as there. What is refused here although it is
+taken there is said in docs/requests.md.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from sluice.contracts.asking import values
+from sluice.contracts.asking.keys import HAMI, VOLCANO, VgpuNames
+from sluice.contracts.asking.pods import AskLimits, ContainerAsk
+from sluice.contracts.asking.written import AskError, Written, nearest
+from sluice.contracts.messages import Claim, DeviceFilter
+from sluice.contracts.messages.requests import Mode
+from sluice.contracts.quantities import MEMORY_MIB_MAX, WHOLE_MAX
+from sluice.contracts.refusals import RefusalReason
+
+USE_TYPE, NOUSE_TYPE = "nvidia.com/use-gputype", "nvidia.com/nouse-gputype"
+USE_UUID, NOUSE_UUID = "nvidia.com/use-gpuuuid", "nvidia.com/nouse-gpuuuid"
+NUMA_BIND = "nvidia.com/numa-bind"
+NODE_POLICY, GPU_POLICY = "hami.io/node-scheduler-policy", "hami.io/gpu-scheduler-policy"
+WEIGHTS = "hami.io/device-scoring-weights"
+ANNOTATIONS = frozenset(
+    (HAMI.mode, VOLCANO.mode, USE_TYPE, NOUSE_TYPE, USE_UUID, NOUSE_UUID, NUMA_BIND, NODE_POLICY, GPU_POLICY, WEIGHTS)
+)
+"""What a person may write; other annotations under these prefixes are HAMi's own notes, and none of our business."""
+VGPU_MODES = ("mig", "hami-core")
+_TRUE = ("1", "t", "T", "true", "TRUE", "True")
+_FALSE = ("0", "f", "F", "false", "FALSE", "False")
+_WEIGHT_NAMES = ("slot", "core", "memory")
+_WEIGHTS_ALLOWED = "slot=, core= and memory= with whole numbers, not all zero: for instance slot=1,core=1,memory=3"
+_WEIGHT_CHARACTERS_MAX = 100
+
+
+@dataclass(frozen=True, slots=True)
+class PodWords:
+    """What HAMi's annotations say of every container of the pod."""
+
+    mode: Written | None
+    modes: tuple[str, ...]
+    only: DeviceFilter
+    numa_bind: bool
+    node_policy: str
+    gpu_policy: str
+
+
+def resources_of(container: ContainerAsk, names: VgpuNames) -> dict[str, Written]:
+    """The amounts of one family that a container writes, by the family's name; limits before requests."""
+    found: dict[str, Written] = {}
+    for name in names.resources:
+        for written in (container.limits, container.requests):
+            if name in written:
+                found[name] = Written(name, written[name])
+                break
+    return found
+
+
+# -- the pod ------------------------------------------------------------------------------------------------------
+
+
+def words_of(said: Mapping[str, Written], names: VgpuNames) -> PodWords:
+    """Read HAMi's annotations for containers that ask in its resources (or NVIDIA's). Raises AskError."""
+    other = VOLCANO.mode if names is HAMI else HAMI.mode
+    if other in said:
+        why = f"this pod asks with {names.count}"
+        raise said[other].wrong(RefusalReason.CONTRADICTION, why, names.mode)
+    weights = said.get(WEIGHTS)
+    if weights is not None:
+        _check_weights(weights)
+    mode = said.get(names.mode)
+    return PodWords(
+        mode=mode,
+        modes=_vgpu_modes(mode) if mode is not None else VGPU_MODES,
+        only=DeviceFilter(
+            models=_models(said, USE_TYPE),
+            not_models=_models(said, NOUSE_TYPE),
+            uuids=values.uuids(said[USE_UUID]) if USE_UUID in said else (),
+            not_uuids=values.uuids(said[NOUSE_UUID]) if NOUSE_UUID in said else (),
+        ),
+        numa_bind=NUMA_BIND in said and values.truth(said[NUMA_BIND], _TRUE, _FALSE),
+        node_policy=values.node_policy(said[NODE_POLICY]) if NODE_POLICY in said else "",
+        gpu_policy=values.gpu_policy(said[GPU_POLICY]) if GPU_POLICY in said else "",
+    )
+
+
+def _models(said: Mapping[str, Written], key: str) -> tuple[str, ...]:
+    return values.names(said[key], "GPU models") if key in said else ()
+
+
+def _vgpu_modes(written: Written) -> tuple[str, ...]:
+    """Which of HAMi's modes will do; several when several are named."""
+    named = values.names(written, "modes")
+    for name in named:
+        if name not in VGPU_MODES:
+            why = f"there is no such mode{nearest(name, VGPU_MODES)}; a pod would wait for it for ever"
+            raise written.wrong(RefusalReason.INVALID_VALUE, why, "mig, hami-core, or both")
+    return tuple(mode for mode in VGPU_MODES if mode in named) or VGPU_MODES
+
+
+def _check_weights(written: Written) -> None:
+    """The weights of a pod are understood, so that a slip in them is not passed over; those of the pool count."""
+    parts = [part.partition("=") for part in written.text()[:_WEIGHT_CHARACTERS_MAX].split(",")]
+    names = sorted(name.strip() for name, _, _ in parts)
+    if names != sorted(_WEIGHT_NAMES):
+        raise written.wrong(RefusalReason.INVALID_VALUE, "not exactly the three weights", _WEIGHTS_ALLOWED)
+    try:
+        weights = [values.whole(Written(written.field, text.strip()), 0, WHOLE_MAX) for _, _, text in parts]
+    except AskError as wrong:
+        raise written.wrong(wrong.refusal.reason, wrong.refusal.message, _WEIGHTS_ALLOWED) from None
+    if not any(weights):
+        raise written.wrong(RefusalReason.OUT_OF_RANGE, "all weights are zero", _WEIGHTS_ALLOWED)
+
+
+# -- one container ------------------------------------------------------------------------------------------------
+
+
+def claim_of(
+    container: ContainerAsk, asked: Mapping[str, Written], names: VgpuNames, words: PodWords, limits: AskLimits
+) -> Claim | None:
+    """The claim of a container that names at least one of the family's resources; None when it asks for none of it."""
+
+    def amount(name: str, most: int, unit: str = "") -> int | None:
+        return values.amount(asked[name], 0, most, unit=unit) if name in asked else None
+
+    count = amount(names.count, limits.max_gpus_per_node)
+    memory_mib = amount(names.memory, MEMORY_MIB_MAX, "MiB: 8192, not 8Gi") or None
+    percentage = amount(names.memory_percentage, 100, "percent of the GPU's memory") or None
+    cores = amount(names.cores, 100, "percent of the GPU's SMs")
+    if names.priority:
+        amount(names.priority, WHOLE_MAX)
+    if count is None and all(size is None for size in (memory_mib, percentage, cores)):
+        return None
+    if count == 0:
+        sizes = {names.memory: memory_mib, names.memory_percentage: percentage, names.cores: cores}
+        _check_nothing(asked, names, sizes)
+        return None
+    if count is not None and cores is None and memory_mib is None and percentage in {None, 100}:
+        return _whole(container, count, words)
+    if memory_mib is None and percentage is None:
+        percentage = 100
+    modes = _modes(words, cores or 0)
+    return Claim(
+        container=container.name,
+        gpus=count or 1,
+        modes=modes,
+        sm_percentage=cores if cores and "exclusive" in modes else None,
+        memory_mib=memory_mib,
+        memory_percentage=percentage,
+        sm_partition=cores if cores and "fractional" in modes else None,
+        known_geometries=True,
+        only=words.only,
+        numa_bind=words.numa_bind,
+        uid=container.uid if modes != ("exclusive",) else None,
+    )
+
+
+def _check_nothing(asked: Mapping[str, Written], names: VgpuNames, sizes: Mapping[str, int | None]) -> None:
+    """No GPU may have no size only."""
+    for name, size in sizes.items():
+        if size:
+            raise asked[name].contradicts(asked[names.count], "a size of no GPU", f"{names.count} of at least 1")
+
+
+def _whole(container: ContainerAsk, count: int, words: PodWords) -> Claim:
+    """Neither memory nor cores: whole GPUs of one's own, or their largest profile."""
+    return Claim(
+        container=container.name, gpus=count, known_geometries=True, only=words.only, numa_bind=words.numa_bind
+    )
+
+
+def _modes(words: PodWords, cores: int) -> tuple[Mode, ...]:
+    share: Mode = "fractional" if cores else "mps"
+    return tuple("exclusive" if mode == "mig" else share for mode in words.modes)

@@ -1,0 +1,52 @@
+"""
+NVIDIA's resources of the mixed MIG strategy: `nvidia.com/mig-<profile>: <count>`, a `+` in the profile written `.`.
+
+Source: https://docs.nvidia.com/datacenter/cloud-native/kubernetes/latest/index.html#mig-support-in-kubernetes and the
+resource names of https://github.com/NVIDIA/k8s-device-plugin. They mean instances of their own, and nothing else.
+"""
+
+from sluice.contracts.asking import values
+from sluice.contracts.asking.hami import PodWords
+from sluice.contracts.asking.keys import MIG_RESOURCE
+from sluice.contracts.asking.pods import AskLimits, ContainerAsk
+from sluice.contracts.asking.written import Written
+from sluice.contracts.messages import Claim
+from sluice.contracts.refusals import RefusalReason, shorten
+from sluice.mig.profile import ProfileName, ProfileNameError
+
+
+def resources_of(container: ContainerAsk) -> dict[str, Written]:
+    """The amounts of MIG profiles that a container writes; limits before requests."""
+    names = dict.fromkeys(name for name in (*container.limits, *container.requests) if name.startswith(MIG_RESOURCE))
+    return {name: Written(name, container.limits.get(name, container.requests.get(name))) for name in names}
+
+
+def claim_of(container: ContainerAsk, asked: dict[str, Written], words: PodWords, limits: AskLimits) -> Claim | None:
+    """The claim for one profile; None when its count is zero. Raises AskError, as for two profiles in one container."""
+    claim: Claim | None = None
+    first: Written | None = None
+    for written in asked.values():
+        count = values.amount(written, 0, limits.max_gpus_per_node)
+        profile = _profile(written)
+        if count == 0:
+            continue
+        if first is not None:
+            why = "one container is given devices of one profile"
+            raise written.contradicts(first, why, "one profile, or the other one in a container of its own")
+        if words.mode is not None and "mig" not in words.modes:
+            raise written.contradicts(words.mode, "a MIG instance is asked for", "mig, or leave the mode out")
+        first = written
+        claim = Claim(container=container.name, gpus=count, profile=profile, only=words.only, numa_bind=words.numa_bind)
+    return claim
+
+
+def _profile(written: Written) -> str:
+    text = written.field.removeprefix(MIG_RESOURCE)
+    slices, _, rest = text.partition(".")
+    memory, *attributes = rest.split(".") if len(rest) < values.NAME_CHARACTERS_MAX else [rest]
+    try:
+        return str(ProfileName.parse("+".join((f"{slices}.{memory}", *attributes))))
+    except ProfileNameError:
+        why = f"{shorten(text, 63)!r} is no name of a MIG profile"
+        allowed = f"for instance {MIG_RESOURCE}1g.5gb or {MIG_RESOURCE}1g.5gb.me"
+        raise written.wrong(RefusalReason.UNKNOWN_PROFILE, why, allowed) from None

@@ -1,0 +1,45 @@
+"""What goes into reading a pod's ask, and what comes out. Plain data; nothing is checked here."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from sluice.contracts.messages import Claim
+
+
+@dataclass(frozen=True, slots=True)
+class ContainerAsk:
+    """
+    One container as it was written: resources by name, with values as they stood (text, a number, or `Unquoted`).
+
+    A flat list of resources without limits and requests goes into `limits`, which are read first.
+    """
+
+    name: str
+    limits: Mapping[str, object] = field(default_factory=dict)
+    requests: Mapping[str, object] = field(default_factory=dict)
+    uid: int | None = None
+    """The user its processes run as (`runAsUser`), where that is known."""
+
+
+@dataclass(frozen=True, slots=True)
+class PodAsk:
+    """
+    What a pod asks for, checked. Without claims it asks for nothing.
+
+    An empty policy is the pool's; a chain of GPU policies is separated by commas. `node_name` is the only node that
+    will do; empty is any.
+    """
+
+    claims: tuple[Claim, ...] = ()
+    priority: int = 0
+    node_policy: str = ""
+    gpu_policy: str = ""
+    node_name: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class AskLimits:
+    """What this fleet could ever give."""
+
+    max_gpus_per_node: int = 8
+    """More devices in one pod are refused: no node could ever hold them."""

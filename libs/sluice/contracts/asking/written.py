@@ -1,0 +1,95 @@
+"""
+What a person wrote, and how it is refused: the field as it was spelled, the value as it stood, and what would be right.
+
+`AskError` carries a refusal out of the readers of this package, and never leaves the package.
+"""
+
+import difflib
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from sluice.contracts.refusals import Refusal, RefusalReason, shorten
+
+_CHOICES_MAX = 50
+"""Nearest names are looked for among that many, so that a refusal takes no time."""
+
+
+@dataclass(frozen=True, slots=True)
+class Unquoted:
+    """A value of a manifest that is no string (`2`, `true`, `null`), as it was written."""
+
+    text: str
+
+
+class AskError(Exception):
+    """What was written cannot be understood, and why."""
+
+    def __init__(self, refusal: Refusal) -> None:
+        """Carry the refusal to whoever reads the whole pod."""
+        super().__init__(refusal.message)
+        self.refusal = refusal
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """One value where it was written: `field` is an annotation's key or a resource's name."""
+
+    field: str
+    raw: object
+
+    def text(self) -> str:
+        """The value of an annotation. Raises AskError when it is no string."""
+        if isinstance(self.raw, str):
+            return self.raw
+        written = as_written(self.raw)
+        right = f'"{written}", in quotes' if isinstance(self.raw, Unquoted | int | float) else "a string"
+        raise self.wrong(RefusalReason.INVALID_VALUE, "the value of an annotation is a string: put it in quotes", right)
+
+    def number_text(self) -> str:
+        """The value of a resource: text, or a number without quotes. Raises AskError when it is neither."""
+        is_number = isinstance(self.raw, int | float) and not isinstance(self.raw, bool)
+        if isinstance(self.raw, str | Unquoted) or is_number:
+            return as_written(self.raw)
+        raise self.wrong(RefusalReason.INVALID_VALUE, "an amount of a resource is a number", "for instance 1")
+
+    def wrong(self, reason: RefusalReason, why: str, allowed: str) -> AskError:
+        """The refusal of this value, to be raised."""
+        return AskError(
+            Refusal(
+                reason=reason,
+                message=shorten(why, 400),
+                field=shorten(self.field),
+                value=shorten(as_written(self.raw)),
+                allowed=shorten(allowed, 400),
+            )
+        )
+
+    def contradicts(self, other: "Written", why: str, allowed: str) -> AskError:
+        """The refusal of this value beside another one; names both fields."""
+        beside = f"contradicts {shorten(other.field)} = {shorten(as_written(other.raw), 60)!r}"
+        return self.wrong(RefusalReason.CONTRADICTION, f"{beside}: {why}", allowed)
+
+
+def as_written(raw: object) -> str:
+    """An outside value in words, whatever it is; no text of it is longer than it was."""
+    match raw:
+        case str():
+            return raw
+        case Unquoted():
+            return raw.text
+        case None:
+            return "null"
+        case bool():
+            return "true" if raw else "false"
+        case int() if raw.bit_length() > 200:  # printing a long integer is quadratic, and refused by Python
+            return "a very large number"
+        case int() | float():
+            return str(raw)
+        case _:
+            return f"a {type(raw).__name__}"
+
+
+def nearest(text: str, choices: Sequence[str], *, prefix: str = "") -> str:
+    """`; did you mean ...?` when one of the choices is like the text, else nothing."""
+    found = difflib.get_close_matches(text[:63], choices[:_CHOICES_MAX], n=1, cutoff=0.5)
+    return f"; did you mean {prefix}{found[0]}?" if found else ""

@@ -1,0 +1,10 @@
+"""
+Manifests as people write them (YAML or JSON, one document or many, Lists): the pods in them and what they ask for.
+
+Whoever has a manifest reads it here, so that a folder of them, a cluster and a question are understood alike.
+"""
+
+from sluice.contracts.manifests.limits import ManifestLimits
+from sluice.contracts.manifests.reading import PodManifest, read_manifests, too_large
+
+__all__ = ["ManifestLimits", "PodManifest", "read_manifests", "too_large"]

@@ -1,0 +1,219 @@
+"""
+What a Pod needs of its node besides GPUs: room, labels, tolerated taints, a certain node.
+
+Only what must hold is read. Preferences (`preferredDuringScheduling...`), affinity to other pods and spreading are
+wishes about a node among several that would do, and are left to whoever schedules by them.
+Sources: https://kubernetes.io/docs/concepts/scheduling-eviction/assign-pod-node/,
+https://kubernetes.io/docs/concepts/workloads/pods/init-containers/#resource-sharing-within-containers.
+"""
+
+from collections.abc import Mapping
+from fractions import Fraction
+from typing import Any
+
+import msgspec
+
+from sluice.contracts.asking.keys import is_gpu_resource
+from sluice.contracts.asking.written import AskError, Written
+from sluice.contracts.messages import HostNeeds, HostRoom, NodeExpression, Toleration
+from sluice.contracts.pod_specs import shapes
+from sluice.contracts.quantities import WHOLE_MAX, NotANumber, parse_quantity, parse_whole
+from sluice.contracts.refusals import Refusal, RefusalReason
+
+_MIB = 1024**2
+_OPERATORS = ("In", "NotIn", "Exists", "DoesNotExist", "Gt", "Lt")
+_EFFECTS = ("", "NoSchedule", "PreferNoSchedule", "NoExecute")
+_TERMS = "spec.affinity.nodeAffinity.requiredDuringSchedulingIgnoredDuringExecution.nodeSelectorTerms"
+_Amounts = dict[str, Fraction]
+"""Of resources, by name: cores, bytes, pieces."""
+
+
+def read_host_needs(spec: object) -> HostNeeds | Refusal:
+    """What the pod of this `spec` needs of its node; or what is wrong with it. Never raises."""
+    try:
+        return _needs(shapes.mapping(spec, "spec"))
+    except AskError as error:
+        return error.refusal
+
+
+def with_node(needs: HostNeeds, node_name: str, field: str) -> HostNeeds | Refusal:
+    """The needs with a node that was named elsewhere too, in `field`; empty names none."""
+    if not node_name or node_name == needs.node_name:
+        return needs
+    if needs.node_name:
+        return Refusal(
+            reason=RefusalReason.CONTRADICTION,
+            message=f"contradicts the spec, which names the node {needs.node_name!r}",
+            field=field,
+            value=node_name,
+            allowed="one node",
+        )
+    return msgspec.structs.replace(needs, node_name=node_name)
+
+
+def _needs(spec: Mapping[str, Any]) -> HostNeeds:
+    node_name = shapes.text(spec.get("nodeName"), "spec.nodeName")
+    affinity, named = _affinity(spec)
+    if named and node_name and named != node_name:
+        why = f"contradicts spec.nodeName = {node_name!r}"
+        raise Written(_TERMS, named).wrong(RefusalReason.CONTRADICTION, why, "one node")
+    selector = shapes.mapping(spec.get("nodeSelector"), "spec.nodeSelector")
+    return HostNeeds(
+        room=_room(spec),
+        node_name=node_name or named,
+        node_selector={
+            shapes.text(key, "spec.nodeSelector"): shapes.text(value, f"spec.nodeSelector.{key}")
+            for key, value in selector.items()
+        },
+        affinity=affinity,
+        tolerations=_tolerations(spec),
+    )
+
+
+# -- room ---------------------------------------------------------------------------------------------------------
+
+
+def _room(spec: Mapping[str, Any]) -> HostRoom:
+    """All app containers and sidecars together; or, where that is more, the largest moment of the init containers."""
+    running: _Amounts = {}
+    for at, each in enumerate(shapes.sequence(spec.get("containers"), "spec.containers")):
+        _add(running, _requested(each, f"spec.containers[{at}]"))
+    sidecars: _Amounts = {}
+    peak: _Amounts = {}
+    for at, each in enumerate(shapes.sequence(spec.get("initContainers"), "spec.initContainers")):
+        path = f"spec.initContainers[{at}]"
+        moment = dict(sidecars)
+        _add(moment, _requested(each, path))
+        if shapes.mapping(each, path).get("restartPolicy") == "Always":
+            sidecars = moment
+        peak = _most(peak, moment)
+    _add(running, sidecars)
+    total = _most(running, peak)
+    _add(total, _amounts(shapes.mapping(spec.get("overhead"), "spec.overhead"), "spec.overhead"))
+    return HostRoom(
+        cpu_milli=_up(total.pop("cpu", Fraction(0)) * 1000),
+        memory_mib=_up(total.pop("memory", Fraction(0)) / _MIB),
+        resources={name: _up(size) for name, size in sorted(total.items()) if size},
+    )
+
+
+def _add(total: _Amounts, more: _Amounts) -> None:
+    for name, size in more.items():
+        total[name] = total.get(name, Fraction(0)) + size
+
+
+def _most(one: _Amounts, other: _Amounts) -> _Amounts:
+    return {name: max(one.get(name, Fraction(0)), other.get(name, Fraction(0))) for name in one | other}
+
+
+def _up(size: Fraction) -> int:
+    return -(-size.numerator // size.denominator)
+
+
+def _requested(container: object, path: str) -> _Amounts:
+    """What a container requests; its limit where it requests nothing of a kind, as the API server fills it in."""
+    resources = shapes.mapping(shapes.mapping(container, path).get("resources"), f"{path}.resources")
+    limits, requests = (
+        _amounts(shapes.mapping(resources.get(part), f"{path}.resources.{part}"), f"{path}.resources.{part}")
+        for part in ("limits", "requests")
+    )
+    return limits | requests
+
+
+def _amounts(written: Mapping[str, Any], path: str) -> _Amounts:
+    """CPU, memory, and what a node has in pieces. Disk and huge pages are the kubelet's to judge."""
+    return {
+        name: _amount(value, f"{path}.{name}", whole="/" in name)
+        for name, value in written.items()
+        if name in {"cpu", "memory"} or ("/" in name and not is_gpu_resource(name))
+    }
+
+
+def _amount(value: object, path: str, *, whole: bool) -> Fraction:
+    written = Written(path, "a mapping" if isinstance(value, dict) else value)
+    allowed = "a whole number, at least 0" if whole else "a quantity, for instance 500m, 2 or 4Gi"
+    size = parse_quantity(written.number_text())
+    if isinstance(size, NotANumber):
+        raise written.wrong(RefusalReason.INVALID_VALUE, size.why, allowed)
+    if whole and size.denominator != 1:
+        raise written.wrong(RefusalReason.INVALID_VALUE, "not a whole number", allowed)
+    if not 0 <= size <= (WHOLE_MAX if whole or path.endswith("cpu") else WHOLE_MAX * _MIB):
+        raise written.wrong(RefusalReason.OUT_OF_RANGE, "out of range", allowed)
+    return size
+
+
+# -- which nodes --------------------------------------------------------------------------------------------------
+
+
+def _affinity(spec: Mapping[str, Any]) -> tuple[tuple[tuple[NodeExpression, ...], ...], str]:
+    """The required terms, and the one node that they name (empty: none)."""
+    path = "spec.affinity"
+    affinity = shapes.mapping(spec.get("affinity"), path)
+    node = shapes.mapping(affinity.get("nodeAffinity"), f"{path}.nodeAffinity")
+    required = shapes.mapping(
+        node.get("requiredDuringSchedulingIgnoredDuringExecution"), _TERMS.removesuffix(".nodeSelectorTerms")
+    )
+    terms = shapes.sequence(required.get("nodeSelectorTerms"), _TERMS)
+    read = [_term(each, f"{_TERMS}[{at}]") for at, each in enumerate(terms)]
+    names = {name for _, name in read}
+    if not read or names == {""}:
+        return tuple(expressions for expressions, _ in read), ""
+    if len(names) > 1:
+        why = "terms that name several nodes, or only some of which name one"
+        raise shapes.wrong(_TERMS, terms, why, "the same node in every term")
+    (name,) = names
+    if not all(expressions for expressions, _ in read):
+        return (), name
+    return tuple(expressions for expressions, _ in read), name
+
+
+def _term(value: object, path: str) -> tuple[tuple[NodeExpression, ...], str]:
+    """The expressions of one term, and the node that its fields name."""
+    term = shapes.mapping(value, path)
+    expressions = tuple(
+        _expression(each, f"{path}.matchExpressions[{at}]")
+        for at, each in enumerate(shapes.sequence(term.get("matchExpressions"), f"{path}.matchExpressions"))
+    )
+    name = ""
+    for at, each in enumerate(shapes.sequence(term.get("matchFields"), f"{path}.matchFields")):
+        where = f"{path}.matchFields[{at}]"
+        field = _expression(each, where)
+        if field.key != "metadata.name" or field.operator != "In" or len(field.values) != 1:
+            raise shapes.wrong(where, each, "no field that can be matched", "metadata.name In [one node]")
+        if name not in {"", field.values[0]}:
+            raise shapes.wrong(where, field.values[0], "names a second node", "one node")
+        name = field.values[0]
+    return expressions, name
+
+
+def _expression(value: object, path: str) -> NodeExpression:
+    written = shapes.mapping(value, path)
+    key = shapes.text(written.get("key"), f"{path}.key")
+    if not key:
+        raise shapes.wrong(f"{path}.key", written.get("key"), "a label's key is missing", "the key of a label")
+    operator = shapes.choice(written.get("operator"), f"{path}.operator", _OPERATORS)
+    values = shapes.texts(written.get("values"), f"{path}.values")
+    if operator in {"In", "NotIn"} and not values:
+        raise shapes.wrong(f"{path}.values", written.get("values"), f"{operator} needs values", "at least one")
+    if operator in {"Exists", "DoesNotExist"} and values:
+        raise shapes.wrong(f"{path}.values", values[0], f"{operator} takes no values", "none")
+    if operator in {"Gt", "Lt"} and (len(values) != 1 or isinstance(parse_whole(values[0]), NotANumber)):
+        raise shapes.wrong(f"{path}.values", written.get("values"), f"{operator} compares with a number", "one number")
+    return msgspec.convert({"key": key, "operator": operator, "values": values}, NodeExpression)
+
+
+def _tolerations(spec: Mapping[str, Any]) -> tuple[Toleration, ...]:
+    found: list[Toleration] = []
+    for at, each in enumerate(shapes.sequence(spec.get("tolerations"), "spec.tolerations")):
+        path = f"spec.tolerations[{at}]"
+        written = shapes.mapping(each, path)
+        key = shapes.text(written.get("key"), f"{path}.key")
+        operator = shapes.choice(written.get("operator"), f"{path}.operator", ("", "Equal", "Exists")) or "Equal"
+        value = shapes.text(written.get("value"), f"{path}.value")
+        effect = shapes.choice(written.get("effect"), f"{path}.effect", _EFFECTS)
+        if operator == "Exists" and value:
+            raise shapes.wrong(f"{path}.value", value, "Exists takes no value", "none")
+        if operator == "Equal" and not key:
+            raise shapes.wrong(f"{path}.key", written.get("key"), "a key is missing", "a taint's key, or Exists")
+        found.append(msgspec.convert({"key": key, "operator": operator, "value": value, "effect": effect}, Toleration))
+    return tuple(found)

@@ -1,0 +1,22 @@
+"""The manifests that people copy first."""
+
+from pathlib import Path
+
+import pytest
+
+from sluice_pod_watcher.core.events import ManifestFile
+from sluice_pod_watcher.core.manifests import parse_file
+from sluice_pod_watcher.core.rules import Rules
+
+EXAMPLES = sorted((Path(__file__).resolve().parents[3] / "examples").glob("*.yaml"))
+
+
+@pytest.mark.parametrize("file", EXAMPLES, ids=lambda file: file.stem)
+def test_an_example_is_understood_unless_it_shows_a_mistake(file):
+    """Whoever tries the examples must see them work, in every vocabulary."""
+    parsed = parse_file(ManifestFile(file.name, file.read_text()), Rules())
+    assert parsed.broken is None
+    assert parsed.found
+    for found in parsed.found:
+        assert (found.refusal is not None) == ("mistake" in file.stem)
+        assert bool(found.claims) == (found.refusal is None)

@@ -1,0 +1,108 @@
+"""A manifest's resources, its needs of the node and its policies reach the allocator, whatever the vocabulary."""
+
+import pytest
+
+from sluice.contracts.messages import AllocationRequested, HostNeeds, HostRoom, RequestRejected, Toleration
+
+SHARED = """\
+apiVersion: v1
+kind: Pod
+metadata:
+  name: shared
+  annotations:
+    hami.io/gpu-scheduler-policy: binpack
+    sluice.dev/priority: "{priority}"
+spec:
+  nodeSelector: {{zone: {zone}}}
+  tolerations:
+    - {{key: gpu, operator: Exists}}
+  securityContext: {{runAsUser: 1000}}
+  containers:
+    - name: main
+      resources:
+        limits: {{nvidia.com/gpu: 2, nvidia.com/gpumem: {memory}, cpu: 500m, memory: 1Gi, example.com/nic: 1}}
+"""
+
+
+def shared(*, priority: int = 3, zone: str = "west", memory: str = "8000") -> str:
+    """A manifest in HAMi's words."""
+    return SHARED.format(priority=priority, zone=zone, memory=memory)
+
+
+def test_a_manifest_of_another_scheduler_is_asked_for_as_it_is(bench):
+    """People switch without editing their manifests, and the node must have room for the rest of the pod."""
+    bench.files["a.yaml"] = shared()
+    bench.list()
+    asked = bench.only()
+    assert isinstance(asked, AllocationRequested)
+    (claim,) = asked.claims
+    assert (claim.gpus, claim.memory_mib, claim.modes, claim.uid) == (2, 8000, ("exclusive", "mps"), 1000)
+    assert (asked.priority, asked.node_policy, asked.gpu_policy) == (3, "", "binpack")
+    assert asked.host == HostNeeds(
+        room=HostRoom(cpu_milli=500, memory_mib=1024, resources={"example.com/nic": 1}),
+        node_selector={"zone": "west"},
+        tolerations=(Toleration(key="gpu", operator="Exists"),),
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "field"),
+    [
+        (shared(memory="8Gi"), "nvidia.com/gpumem"),
+        (shared(zone="[a]"), "spec.nodeSelector.zone"),
+        (shared().replace("  - name: main", "  - name: Main"), "spec.containers[0].name"),
+    ],
+)
+def test_what_is_wrong_in_a_pods_resources_is_refused_by_its_field(bench, text, field):
+    """The pod is ours by its resources alone, so a slip in them must not leave it to nobody."""
+    bench.files["a.yaml"] = text
+    bench.list()
+    rejected = bench.only()
+    assert isinstance(rejected, RequestRejected)
+    assert rejected.refusal.field == field
+
+
+def test_a_list_names_the_item_that_is_wrong(bench):
+    """Among a hundred items of a List nobody finds the one without its path."""
+    item = shared(zone="[a]").replace("\n", "\n    ")
+    bench.files["a.yaml"] = f"kind: List\nitems:\n  - {item}"
+    bench.list()
+    rejected = bench.only()
+    assert isinstance(rejected, RequestRejected)
+    assert rejected.refusal.field == "items[0].spec.nodeSelector.zone"
+
+
+def test_a_change_of_what_the_node_needs_is_asked_for_anew_before_there_is_a_slice(bench):
+    """A pod that waits because of its selector is helped by mending the selector."""
+    bench.files["a.yaml"] = shared()
+    bench.list()
+    bench.files["a.yaml"] = shared(zone="east")
+    bench.list()
+    asked = bench.only()
+    assert isinstance(asked, AllocationRequested)
+    assert (asked.revision, asked.host.node_selector) == (2, {"zone": "east"})
+
+
+@pytest.mark.parametrize(("change", "anew"), [({"priority": 9}, False), ({"zone": "east"}, True)])
+def test_a_running_pod_is_disturbed_by_what_it_takes_and_not_by_how_it_was_chosen(bench, change, anew):
+    """A new priority must not cost a running pod its slice."""
+    bench.files["a.yaml"] = shared()
+    bench.list()
+    (uid,) = bench.requests()
+    bench.bound(uid)
+    bench.files["a.yaml"] = shared(**change)
+    bench.list()
+    assert (len(bench.requests()) == 2) == anew
+
+
+def test_terms_survive_a_restart(bench, new):
+    """A pod-watcher that starts again must not take its own pods for changed ones."""
+    bench.files["a.yaml"] = shared()
+    bench.list()
+    (uid,) = bench.requests()
+    bench.bound(uid)
+    again = new("w2")
+    again.files = dict(bench.files)
+    again.start(disk=bench.disk)
+    again.list()
+    assert list(again.requests()) == [uid]

@@ -1,0 +1,235 @@
+"""What a pod needs of its node besides GPUs: nobody is pinned where the pod cannot run."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sluice.contracts.asking import ContainerAsk, Unquoted
+from sluice.contracts.messages import HostNeeds, HostRoom, NodeExpression, Toleration
+from sluice.contracts.pod_specs import read_containers, read_host_needs, with_node
+from sluice.contracts.refusals import Refusal
+
+
+def requests(**sizes: object) -> dict:
+    """The resources of a container that requests these."""
+    return {"requests": {name.replace("__", "."): size for name, size in sizes.items()}}
+
+
+def required(*terms: dict) -> dict:
+    """A spec with these required terms of node affinity."""
+    selector = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": list(terms)}}
+    return {"affinity": {"nodeAffinity": selector}}
+
+
+ON_A = {"matchFields": [{"key": "metadata.name", "operator": "In", "values": ["node-a"]}]}
+ON_B = {"matchFields": [{"key": "metadata.name", "operator": "In", "values": ["node-b"]}]}
+GPU_ZONE = {"matchExpressions": [{"key": "zone", "operator": "In", "values": ["gpu", "big"]}]}
+
+
+@pytest.mark.parametrize(
+    ("spec", "room"),
+    [
+        ({"containers": [{}]}, HostRoom()),
+        (
+            {"containers": [{"resources": requests(cpu="500m", memory="1Gi")}, {"resources": requests(cpu=2)}]},
+            HostRoom(cpu_milli=2500, memory_mib=1024),
+        ),
+        (
+            {"containers": [{"resources": {"limits": {"cpu": "1", "memory": "1"}}}]},
+            HostRoom(cpu_milli=1000, memory_mib=1),
+        ),
+        (
+            {"containers": [{"resources": {"limits": {"cpu": "4", "memory": "2Mi"}, "requests": {"cpu": "1"}}}]},
+            HostRoom(cpu_milli=1000, memory_mib=2),
+        ),
+        ({"containers": [{"resources": requests(cpu="0.0001")}]}, HostRoom(cpu_milli=1)),
+        (
+            {
+                "containers": [{"resources": requests(cpu="1", memory="1Gi")}],
+                "initContainers": [{"resources": requests(cpu="3")}, {"resources": requests(memory="512Mi")}],
+            },
+            HostRoom(cpu_milli=3000, memory_mib=1024),
+        ),
+        (
+            {
+                "containers": [{"resources": requests(cpu="1")}],
+                "initContainers": [
+                    {"resources": requests(cpu="2")},
+                    {"resources": requests(cpu="1"), "restartPolicy": "Always"},
+                    {"resources": requests(cpu="2")},
+                ],
+                "overhead": {"cpu": "250m"},
+            },
+            HostRoom(cpu_milli=3250),
+        ),
+        (
+            {
+                "containers": [
+                    {
+                        "resources": {
+                            "limits": {
+                                "example.com/nic": Unquoted("2"),
+                                "nvidia.com/gpu": 1,
+                                "nvidia.com/mig-1g.5gb": 1,
+                                "ephemeral-storage": "1Gi",
+                                "hugepages-2Mi": "2Mi",
+                                "example.com/none": 0,
+                            }
+                        }
+                    }
+                ]
+            },
+            HostRoom(resources={"example.com/nic": 2}),
+        ),
+    ],
+)
+def test_the_room_is_what_the_pod_takes_at_its_largest_moment(spec, room):
+    """As the scheduler counts it: requests, limits in their place, and init containers one after the other."""
+    needs = read_host_needs(spec)
+    assert needs == HostNeeds(room=room)
+
+
+@pytest.mark.parametrize(
+    ("spec", "needs"),
+    [
+        ({"nodeName": "node-a"}, HostNeeds(node_name="node-a")),
+        ({"nodeSelector": {"disk": "ssd"}}, HostNeeds(node_selector={"disk": "ssd"})),
+        (
+            required(GPU_ZONE, {"matchExpressions": [{"key": "free", "operator": "Exists"}]}),
+            HostNeeds(
+                affinity=(
+                    (NodeExpression(key="zone", operator="In", values=("gpu", "big")),),
+                    (NodeExpression(key="free", operator="Exists"),),
+                )
+            ),
+        ),
+        (required(ON_A), HostNeeds(node_name="node-a")),
+        (
+            required(ON_A | GPU_ZONE),
+            HostNeeds(
+                node_name="node-a", affinity=((NodeExpression(key="zone", operator="In", values=("gpu", "big")),),)
+            ),
+        ),
+        (required(ON_A, ON_A) | {"nodeName": "node-a"}, HostNeeds(node_name="node-a")),
+        (
+            {"tolerations": [{"key": "gpu", "value": "yes", "effect": "NoSchedule"}, {"operator": "Exists"}]},
+            HostNeeds(
+                tolerations=(Toleration(key="gpu", value="yes", effect="NoSchedule"), Toleration(operator="Exists"))
+            ),
+        ),
+        (
+            {"affinity": {"nodeAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": [{"weight": 1}]}}},
+            HostNeeds(),
+        ),
+        ({"affinity": None, "tolerations": Unquoted("null"), "nodeSelector": {}}, HostNeeds()),
+    ],
+)
+def test_what_must_hold_of_the_node_is_read(spec, needs):
+    """Otherwise a pod gets a slice on a node that its own cluster would not put it on."""
+    assert read_host_needs(spec) == needs
+
+
+@pytest.mark.parametrize(
+    ("spec", "field"),
+    [
+        ({"containers": [{"resources": requests(cpu="-1")}]}, "spec.containers[0].resources.requests.cpu"),
+        ({"containers": [{"resources": requests(memory="1GB")}]}, "spec.containers[0].resources.requests.memory"),
+        ({"containers": [{"resources": requests(cpu="1e30")}]}, "spec.containers[0].resources.requests.cpu"),
+        (
+            {"containers": [{"resources": {"limits": {"example.com/nic": "0.5"}}}]},
+            "spec.containers[0].resources.limits.example.com/nic",
+        ),
+        ({"containers": [{"resources": {"limits": []}}]}, "spec.containers[0].resources.limits"),
+        ({"nodeSelector": {"disk": Unquoted("1")}}, "spec.nodeSelector.disk"),
+        ({"nodeSelector": ["disk"]}, "spec.nodeSelector"),
+        ({"nodeSelector": {f"k{n}": "v" for n in range(101)}}, "spec.nodeSelector"),
+        ({"nodeName": Unquoted("7")}, "spec.nodeName"),
+        ({"tolerations": [{"value": "yes"}]}, "spec.tolerations[0].key"),
+        ({"tolerations": [{"key": "a", "operator": "Exists", "value": "b"}]}, "spec.tolerations[0].value"),
+        ({"tolerations": [{"key": "a", "effect": "Never"}]}, "spec.tolerations[0].effect"),
+        (required(ON_A, ON_B), None),
+        (required(ON_A, GPU_ZONE), None),
+        (required(ON_A) | {"nodeName": "node-b"}, None),
+        (required({"matchFields": [{"key": "spec.x", "operator": "In", "values": ["a"]}]}), None),
+        (required({"matchExpressions": [{"key": "a", "operator": "in", "values": ["b"]}]}), None),
+        (required({"matchExpressions": [{"key": "a", "operator": "In"}]}), None),
+        (required({"matchExpressions": [{"key": "a", "operator": "Exists", "values": ["b"]}]}), None),
+        (required({"matchExpressions": [{"key": "a", "operator": "Gt", "values": ["many"]}]}), None),
+        (required({"matchExpressions": [{"operator": "Exists"}]}), None),
+    ],
+)
+def test_a_need_that_cannot_be_understood_is_refused_by_its_path(spec, field):
+    """Dropped silently, the pod would be pinned to a node that it cannot run on."""
+    refusal = read_host_needs(spec)
+    assert isinstance(refusal, Refusal)
+    assert refusal.field == field or (field is None and refusal.field.startswith("spec.affinity"))
+    assert refusal.allowed
+
+
+def test_a_node_that_is_named_twice_must_be_one_node():
+    """The annotation of another vocabulary and the spec can contradict each other."""
+    needs = HostNeeds(node_name="node-a")
+    assert with_node(HostNeeds(), "node-a", "key") == needs == with_node(needs, "", "key")
+    refusal = with_node(needs, "node-b", "fastgshare/node_name")
+    assert isinstance(refusal, Refusal)
+    assert (refusal.field, refusal.value) == ("fastgshare/node_name", "node-b")
+
+
+def test_a_container_runs_as_its_own_user_or_as_the_pods():
+    """The user is half of the trust domain of a share."""
+    spec = {
+        "securityContext": {"runAsUser": Unquoted("1000")},
+        "containers": [{"name": "a"}, {"name": "b", "securityContext": {"runAsUser": 0}}],
+    }
+    assert read_containers(spec) == (ContainerAsk("a", uid=1000), ContainerAsk("b", uid=0))
+
+
+@pytest.mark.parametrize(
+    ("spec", "field"),
+    [
+        ({}, "spec.containers"),
+        (None, "spec.containers"),
+        ({"containers": [{"name": "A"}]}, "spec.containers[0].name"),
+        ({"containers": ["a"]}, "spec.containers[0].name"),
+        ({"containers": [{"name": "a"}, {"name": "a"}]}, "spec.containers[1].name"),
+        (
+            {"containers": [{"name": "a", "securityContext": {"runAsUser": "1000"}}]},
+            "spec.containers[0].securityContext.runAsUser",
+        ),
+        (
+            {"securityContext": {"runAsUser": Unquoted("-1")}, "containers": [{"name": "a"}]},
+            "spec.securityContext.runAsUser",
+        ),
+        (
+            {
+                "containers": [{"name": "a"}],
+                "initContainers": [{"name": "i", "resources": {"limits": {"nvidia.com/gpu": 1}}}],
+            },
+            "spec.initContainers[0].resources.limits.nvidia.com/gpu",
+        ),
+    ],
+)
+def test_a_container_that_cannot_be_understood_is_refused_by_its_path(spec, field):
+    """Two containers of one name, or a user that is none, would mix up whose slice is whose."""
+    refusal = read_containers(spec)
+    assert isinstance(refusal, Refusal)
+    assert refusal.field == field
+
+
+KEYS = """
+containers initContainers resources limits requests cpu memory nodeSelector affinity nodeAffinity
+requiredDuringSchedulingIgnoredDuringExecution nodeSelectorTerms matchExpressions matchFields key operator values
+tolerations nodeName securityContext runAsUser overhead a/b
+"""
+keys = st.sampled_from(KEYS.split())
+leaves = st.one_of(st.none(), st.booleans(), st.integers(), st.floats(), st.text(), st.builds(Unquoted, st.text()))
+trees = st.recursive(
+    leaves, lambda inner: st.one_of(st.lists(inner, max_size=3), st.dictionaries(keys, inner, max_size=4))
+)
+
+
+@given(st.dictionaries(keys, trees, max_size=6))
+def test_no_spec_whatever_raises_an_error(spec):
+    """One pod's nonsense must not stop the pods of others."""
+    assert isinstance(read_host_needs(spec), HostNeeds | Refusal)
+    assert isinstance(read_containers(spec), tuple | Refusal)

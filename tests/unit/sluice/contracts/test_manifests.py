@@ -1,0 +1,86 @@
+"""Manifests as people write them: every pod is found, and no text stops or delays whoever reads it."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sluice.contracts.asking import AskLimits
+from sluice.contracts.manifests import ManifestLimits, PodManifest, read_manifests
+from sluice.contracts.refusals import Refusal, RefusalReason
+
+POD = """
+kind: Pod
+metadata: {{ name: {name}, annotations: {{ sluice.dev/profile: 1g.5gb }} }}
+spec: {{ nodeSelector: {{ zone: a }}, containers: [{{ name: main }}] }}
+"""
+
+
+def read(text: str, **limits: int) -> tuple[PodManifest, ...] | Refusal:
+    """Read a text with the ordinary limits, or smaller ones."""
+    return read_manifests("f.yaml", text, limits=ManifestLimits(**limits), asks=AskLimits())
+
+
+def pods(text: str) -> tuple[PodManifest, ...]:
+    """The pods of a text that can be read."""
+    found = read(text)
+    assert not isinstance(found, Refusal), found
+    return found
+
+
+def test_every_document_and_every_item_of_a_list_is_a_pod():
+    """In their order."""
+    listed = "kind: List\nitems:\n" + "".join(
+        f"- {{kind: Pod, metadata: {{name: {name}}}, spec: {{containers: [{{name: c}}]}}}}\n" for name in "cd"
+    )
+    text = "---".join([POD.format(name="a"), POD.format(name="b"), "\n" + listed])
+    assert [pod.name for pod in pods(text)] == ["a", "b", "c", "d"]
+
+
+def test_what_a_pod_asks_and_needs_is_kept_as_it_was_written():
+    """For whoever asks on: the parser's result beside what it was made of."""
+    (pod,) = pods(POD.format(name="a"))
+    assert (pod.namespace, pod.name, pod.refusal) == ("default", "a", None)
+    assert pod.annotations == {"sluice.dev/profile": "1g.5gb"}
+    assert [each.name for each in pod.containers] == ["main"]
+    assert pod.host.node_selector == {"zone": "a"}
+    assert pod.ask is not None
+    assert [claim.profile for claim in pod.ask.claims] == ["1g.5gb"]
+
+
+def test_a_pod_of_somebody_else_asks_for_nothing():
+    """Neither an ask nor a refusal, whatever else may be wrong in it."""
+    (pod,) = pods("{kind: Pod, metadata: {name: a}, spec: {containers: nonsense}}")
+    assert (pod.ask, pod.refusal) == (None, None)
+
+
+def test_one_wrong_document_refuses_only_itself():
+    """The others are still read."""
+    wrong = "{kind: Deployment, metadata: {name: x}}"
+    found = pods(f"{wrong}\n---\n{POD.format(name='a')}")
+    assert [pod.refusal.reason if pod.refusal else None for pod in found] == [RefusalReason.NOT_A_POD, None]
+
+
+@pytest.mark.parametrize(
+    ("text", "limits", "reason"),
+    [
+        ("a: [", {}, RefusalReason.NOT_YAML),
+        ("a: b", {"file_bytes_max": 3}, RefusalReason.TOO_LARGE),
+        ("---\na: b\n" * 5, {"documents_max": 4}, RefusalReason.TOO_LARGE),
+        ("kind: List\nitems: [a, b, c]", {"documents_max": 2}, RefusalReason.TOO_LARGE),
+        ("[" * 30 + "]" * 30, {"nesting_max": 20}, RefusalReason.TOO_LARGE),
+        ("[a, b, c, d]", {"nodes_max": 3}, RefusalReason.TOO_LARGE),
+    ],
+    ids=["no yaml", "bytes", "documents", "items", "nesting", "values"],
+)
+def test_a_text_that_cannot_be_read_is_refused_whole(text, limits, reason):
+    """Nobody can say which pods are in it."""
+    found = read(text, **limits)
+    assert isinstance(found, Refusal)
+    assert found.reason is reason
+
+
+@settings(deadline=None, max_examples=100)
+@given(st.text(max_size=200) | st.text(alphabet="{}[]:,-&*!|>'\"\n a0", max_size=200))
+def test_no_text_can_stop_a_reader(text):
+    """Objects, or a refusal."""
+    assert isinstance(read(text), tuple | Refusal)
