@@ -2,68 +2,107 @@
 A fleet of simulated nodes as a person writes it (TOML), read strictly: every mistake names node, key, value and cure.
 
 Takes the text, not the file; `[node.faults]` is handed on as it is, because only the node agent knows its switches.
+
+    [[node]]
+    name = "gpu-1"                            # the only key that must be there
+    count = 4                                 # gpu-1-0 ... gpu-1-3
+    pool = "training"                         # its label sluice.dev/pool
+    cpu_cores = 64
+    memory_mib = 524288
+    pods = 110                                # how many pods it takes
+    labels = { zone = "a" }
+    taints = ["dedicated=training:NoSchedule"]
+    resources = { "example.com/nic" = 4 }
+    modes = ["exclusive", "mps", "fractional"]  # how its agent can hand out devices, and
+    time_quota = false                        # whether it enforces time quotas
+    timing = { create_ms = 150, destroy_ms = 100 }
+    gpus = [
+        { model = "a100-40gb", count = 4, mig = true, numa = [0, 0, 1, 1], nvlink = [[0, 1], [2, 3]] },
+        { model = "T4", mig = false, memory_mib = 15360, multiprocessors = 40 },
+    ]
+
+`numa` has one number per GPU of its entry; `nvlink` lists groups of GPUs (counted from 0 within the entry) that are
+linked each to each. A model that is not in the catalog can be given without MIG, with its sizes.
 """
 
 import re
-import tomllib
-from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import get_args
 
 from sluice.contracts.ids import NodeName
+from sluice.contracts.messages import Mode, Taint
 from sluice.contracts.refusals import shorten
+from sluice.contracts.strict_tables import Table, TableError, read_toml
 from sluice.mig.catalog import catalog, find
 from sluice.mig.model import GpuModel
 
 FaultValue = int | float | bool | str
 
-NODES_MAX = 10_000
+POOL_LABEL = "sluice.dev/pool"
+"""The node label whose value is the node's pool."""
+ALL_MODES: tuple[Mode, ...] = get_args(Mode)
+
+NODES_MAX = 20_000
 GPUS_PER_NODE_MAX = 64
 DURATION_MS_MAX = 600_000
 NODE_NAME_MAX = 253
+MEMORY_MIB_MAX = 1 << 40
+COUNT_MAX = 1_000_000
+PODS_DEFAULT = 110
+"""What a kubelet takes when not told otherwise (https://kubernetes.io/docs/setup/best-practices/cluster-large/)."""
 _LABEL = r"[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?"
 _NODE_NAME = re.compile(rf"{_LABEL}(?:\.{_LABEL})*")
 
 _FLEET_KEYS = ("node",)
-_NODE_KEYS = ("name", "count", "cpu_cores", "memory_mib", "labels", "gpus", "timing", "faults")
-_GPU_KEYS = ("model", "count", "mig")
+_NODE_KEYS = (
+    "name",
+    "count",
+    "cpu_cores",
+    "memory_mib",
+    "labels",
+    "gpus",
+    "timing",
+    "faults",
+    "pool",
+    "taints",
+    "resources",
+    "pods",
+    "modes",
+    "time_quota",
+)
+_GPU_KEYS = ("model", "count", "mig", "memory_mib", "multiprocessors", "numa", "nvlink")
+_TAINT = re.compile(r"(?P<key>[^=:\s]+)(?:=(?P<value>[^=:\s]*))?:(?P<effect>NoSchedule|PreferNoSchedule|NoExecute)")
 _TIMING_KEYS = ("create_ms", "destroy_ms")
 
 
-class FleetError(ValueError):
-    """One mistake in a fleet file: `origin`, the `field` at fault, its `value` as written, and what would be right."""
-
-    def __init__(self, origin: str, at: str, value: object, message: str) -> None:
-        """Keep the parts, and say them in one sentence."""
-        self.origin = origin
-        self.field = at
-        self.value = shorten(_as_written(value))
-        self.message = message
-        super().__init__(f"{origin}: {at} = {self.value}: {message}" if at else f"{origin}: {message}")
-
-
-def _as_written(value: object) -> str:
-    """A value as it stands in TOML, near enough for a person to find it."""
-    if value is None:
-        return "(not given)"
-    if isinstance(value, str):
-        return f'"{value}"'
-    return str(value).lower() if isinstance(value, bool) else repr(value)
+class FleetError(TableError):
+    """One mistake in a fleet file."""
 
 
 @dataclass(frozen=True, slots=True)
 class FleetGpus:
-    """`count` equal GPUs. `product_name` is what each reports itself to be; `mig` whether MIG is enabled on them."""
+    """
+    `count` equal GPUs. `product_name` is what each reports itself to be; `mig` whether MIG is enabled on them.
+
+    `numa` holds one NUMA node per GPU, or nothing; `nvlink` groups of GPUs (counted within this entry) linked to each
+    other.
+    """
 
     model: GpuModel
     product_name: str
     count: int
     mig: bool
+    numa: tuple[int, ...] = ()
+    nvlink: tuple[tuple[int, ...], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class FleetNode:
-    """One simulated node. Memory in MiB; how long a device takes to make and unmake an instance in ms."""
+    """
+    One simulated node. Memory in MiB; how long a device takes to make and unmake an instance in ms.
+
+    The pool is one of the `labels`. `modes` and `time_quota` are what its agent can do.
+    """
 
     name: NodeName
     cpu_cores: float
@@ -73,6 +112,11 @@ class FleetNode:
     create_ms: int
     destroy_ms: int
     faults: dict[str, FaultValue] = field(default_factory=dict)
+    taints: tuple[Taint, ...] = ()
+    resources: dict[str, int] = field(default_factory=dict)
+    pods: int = PODS_DEFAULT
+    modes: tuple[Mode, ...] = ALL_MODES
+    time_quota: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,19 +130,14 @@ class Fleet:
         return next((node for node in self.nodes if node.name == name), None)
 
 
-def parse_fleet(text: str, *, origin: str) -> Fleet:
+def parse_fleet(text: str, *, origin: str, catalog_only: bool = False) -> Fleet:
     """
     Read a fleet from TOML; `origin` is what errors call it, for instance the file's path.
 
-    Raises FleetError at the first mistake.
+    With `catalog_only` only models of the catalog will do: simulated devices can be no others. Raises FleetError at
+    the first mistake.
     """
-    try:
-        document = tomllib.loads(text)
-    except ValueError as error:  # TOMLDecodeError, and Python's own limit on the digits of a number
-        raise FleetError(origin, "", None, f"not TOML: {error}") from None
-    except RecursionError:
-        raise FleetError(origin, "", None, "not TOML: nested too deeply") from None
-    top = _Table(origin, "", document)
+    top = read_toml(text, origin=origin, error=FleetError)
     top.only(_FLEET_KEYS)
     nodes: dict[str, FleetNode] = {}
     for number, entry in enumerate(top.tables("node"), start=1):
@@ -106,6 +145,8 @@ def parse_fleet(text: str, *, origin: str) -> Fleet:
             if node.name in nodes:
                 raise entry.wrong("name", f"two nodes are called {node.name}; every name must be its own")
             nodes[node.name] = node
+        if catalog_only:
+            _refuse_unknown(entry, nodes[next(reversed(nodes))])
         if len(nodes) > NODES_MAX:
             raise FleetError(origin, "node", len(nodes), f"at most {NODES_MAX} nodes in one fleet")
     if not nodes:
@@ -113,65 +154,15 @@ def parse_fleet(text: str, *, origin: str) -> Fleet:
     return Fleet(tuple(nodes.values()))
 
 
-@dataclass(frozen=True, slots=True)
-class _Table:
-    """One table of the file, where it is, and typed ways to take its values or complain about them."""
-
-    origin: str
-    path: str
-    values: Mapping[str, Any]
-
-    def at(self, key: str) -> str:
-        return f"{self.path}.{key}" if self.path else key
-
-    def wrong(self, key: str, message: str) -> FleetError:
-        return FleetError(self.origin, self.at(key), self.values.get(key), message)
-
-    def only(self, known: tuple[str, ...]) -> None:
-        for key in self.values:
-            if key not in known:
-                raise self.wrong(key, f"unknown key; known here: {', '.join(known)}")
-
-    def text(self, key: str) -> str:
-        value = self.values.get(key)
-        if not isinstance(value, str) or not value:
-            raise self.wrong(key, "must be a text")
-        return value
-
-    def whole(self, key: str, default: int, least: int, most: int) -> int:
-        value = self.values.get(key, default)
-        if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
-            raise self.wrong(key, f"must be a whole number from {least} to {most}")
-        return value
-
-    def number(self, key: str, default: float, least: float, most: float) -> float:
-        value = self.values.get(key, default)
-        if isinstance(value, bool) or not isinstance(value, int | float) or not least <= value <= most:
-            raise self.wrong(key, f"must be a number from {least:g} to {most:g}")
-        return float(value)
-
-    def flag(self, key: str, *, default: bool) -> bool:
-        value = self.values.get(key, default)
-        if not isinstance(value, bool):
-            raise self.wrong(key, "must be true or false")
-        return value
-
-    def table(self, key: str) -> "_Table":
-        value = self.values.get(key, {})
-        if not isinstance(value, dict):
-            raise self.wrong(key, "must be a table")
-        return _Table(self.origin, self.at(key), value)
-
-    def tables(self, key: str) -> list["_Table"]:
-        value = self.values.get(key, [])
-        if not isinstance(value, list) or not all(isinstance(item, dict) for item in value):
-            raise self.wrong(key, "must be a list of tables")
-        return [_Table(self.origin, f"{self.at(key)}[{number}]", item) for number, item in enumerate(value, start=1)]
+def _refuse_unknown(entry: Table, node: FleetNode) -> None:
+    for kind, item in zip(node.gpus, entry.tables("gpus"), strict=True):
+        if find(kind.product_name) is None:
+            raise item.wrong("model", "a model that is not known can be simulated offline only (docs/simulate.md)")
 
 
-def _nodes(entry: _Table, number: int) -> list[FleetNode]:
+def _nodes(entry: Table, number: int) -> list[FleetNode]:
     name = entry.text("name")
-    entry = _Table(entry.origin, f"node {number} ({shorten(name, 60)})", entry.values)
+    entry = entry.called(f"node {number} ({shorten(name, 60)})")
     entry.only(_NODE_KEYS)
     count = entry.whole("count", 1, 1, NODES_MAX)
     timing = entry.table("timing")
@@ -179,53 +170,141 @@ def _nodes(entry: _Table, number: int) -> list[FleetNode]:
     template = FleetNode(
         name=NodeName(name),
         cpu_cores=entry.number("cpu_cores", 64, 0.001, 100_000),
-        memory_mib=entry.whole("memory_mib", 524_288, 1, 1 << 40),
-        labels=_labels(entry.table("labels")),
+        memory_mib=entry.whole("memory_mib", 524_288, 1, MEMORY_MIB_MAX),
+        labels=_labels(entry),
         gpus=_gpus(entry),
         create_ms=timing.whole("create_ms", 150, 0, DURATION_MS_MAX),
         destroy_ms=timing.whole("destroy_ms", 100, 0, DURATION_MS_MAX),
         faults=_faults(entry.table("faults")),
+        taints=_taints(entry),
+        resources=_resources(entry.table("resources")),
+        pods=entry.whole("pods", PODS_DEFAULT, 0, COUNT_MAX),
+        modes=_modes(entry),
+        time_quota=entry.flag("time_quota", default=False),
     )
     return [_named(entry, template, name if count == 1 else f"{name}-{index}") for index in range(count)]
 
 
-def _named(entry: _Table, template: FleetNode, name: str) -> FleetNode:
+def _named(entry: Table, template: FleetNode, name: str) -> FleetNode:
     if len(name) > NODE_NAME_MAX or _NODE_NAME.fullmatch(name) is None:
         right = f"at most {NODE_NAME_MAX} of a-z, 0-9, '-' and '.', beginning and ending with a letter or digit"
         raise entry.wrong("name", f"{shorten(name)} is no Kubernetes node name: {right}")
     return replace(template, name=NodeName(name))
 
 
-def _gpus(entry: _Table) -> tuple[FleetGpus, ...]:
+def _gpus(entry: Table) -> tuple[FleetGpus, ...]:
     gpus = tuple(_gpu(item) for item in entry.tables("gpus"))
     if sum(item.count for item in gpus) > GPUS_PER_NODE_MAX:
         raise entry.wrong("gpus", f"at most {GPUS_PER_NODE_MAX} GPUs on one node")
     return gpus
 
 
-def _gpu(item: _Table) -> FleetGpus:
+def _gpu(item: Table) -> FleetGpus:
     item.only(_GPU_KEYS)
     name = item.text("model")
     model = find(name)
+    mig = item.flag("mig", default=True)
     if model is None:
-        known = ", ".join(f"{model.key} ({model.product_names[0]})" for model in catalog()[:20])
-        raise item.wrong("model", f"no known GPU model with MIG; known: {known}")
+        model = _model_without_mig(item, name, mig=mig)
+    else:
+        _not_for_known(item, model)
+    count = item.whole("count", 1, 1, GPUS_PER_NODE_MAX)
     return FleetGpus(
         model=model,
         product_name=name if name in model.product_names else model.product_names[0],
-        count=item.whole("count", 1, 1, GPUS_PER_NODE_MAX),
-        mig=item.flag("mig", default=True),
+        count=count,
+        mig=mig,
+        numa=_numa(item, count),
+        nvlink=_nvlink(item, count),
     )
 
 
-def _labels(table: _Table) -> dict[str, str]:
+def _model_without_mig(item: Table, name: str, *, mig: bool) -> GpuModel:
+    """A model that the catalog lacks: its sizes have to be given, and it has no MIG."""
+    if mig or "memory_mib" not in item.values or "multiprocessors" not in item.values:
+        known = ", ".join(f"{model.key} ({model.product_names[0]})" for model in catalog()[:20])
+        cure = "any other model needs mig = false, memory_mib and multiprocessors"
+        raise item.wrong("model", f"no known GPU model with MIG; known: {known}; {cure}")
+    return GpuModel(
+        key=name,
+        product_names=(name,),
+        memory_mib=item.whole("memory_mib", 0, 1, MEMORY_MIB_MAX),
+        multiprocessors=item.whole("multiprocessors", 0, 1, COUNT_MAX),
+        memory_slices=1,
+        compute_slices=1,
+        profiles=(),
+    )
+
+
+def _not_for_known(item: Table, model: GpuModel) -> None:
+    for key in ("memory_mib", "multiprocessors"):
+        if key in item.values:
+            raise item.wrong(key, f"only for models that are not known; {model.key} has its own")
+
+
+def _numa(item: Table, count: int) -> tuple[int, ...]:
+    """One NUMA node per GPU, where given."""
+    if "numa" not in item.values:
+        return ()
+    value = item.values["numa"]
+    if not isinstance(value, list) or len(value) != count or not all(_is_from(number, 0, 1023) for number in value):
+        raise item.wrong("numa", f"must be a list of {count} whole numbers from 0 to 1023, one for each GPU")
+    return tuple(value)
+
+
+def _nvlink(item: Table, count: int) -> tuple[tuple[int, ...], ...]:
+    """Groups of GPUs that are linked each to each."""
+    groups = item.values.get("nvlink", [])
+    right = f"must be a list of groups of GPUs, each from 0 to {count - 1} and none twice: [[0, 1], [2, 3]]"
+    if not isinstance(groups, list) or not all(isinstance(group, list) for group in groups):
+        raise item.wrong("nvlink", right)
+    named = [gpu for group in groups for gpu in group]
+    if not all(_is_from(gpu, 0, count - 1) for gpu in named) or len(named) != len(dict.fromkeys(named)):
+        raise item.wrong("nvlink", right)
+    return tuple(tuple(group) for group in groups)
+
+
+def _is_from(value: object, least: int, most: int) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and least <= value <= most
+
+
+def _labels(entry: Table) -> dict[str, str]:
+    """The labels, and the pool as one of them."""
+    table = entry.table("labels")
     for key, value in table.values.items():
         if not isinstance(value, str):
             raise table.wrong(key, "a label's value must be a text")
-    return dict(table.values)
+    if "pool" not in entry.values:
+        return dict(table.values)
+    pool = entry.text("pool")
+    if table.values.get(POOL_LABEL, pool) != pool:
+        raise entry.wrong("pool", f"contradicts the label {POOL_LABEL}; give one of the two")
+    return {**table.values, POOL_LABEL: pool}
 
 
-def _faults(table: _Table) -> dict[str, FaultValue]:
+def _taints(entry: Table) -> tuple[Taint, ...]:
+    found = [_TAINT.fullmatch(text) for text in entry.texts("taints")]
+    taints = tuple(Taint(key=t["key"], value=t["value"] or "", effect=t["effect"]) for t in found if t is not None)
+    if len(taints) < len(found):
+        raise entry.wrong("taints", 'each must be "key=value:Effect"; effects: NoSchedule, PreferNoSchedule, NoExecute')
+    return taints
+
+
+def _resources(table: Table) -> dict[str, int]:
+    return {key: table.whole(key, 0, 0, COUNT_MAX) for key in table.values}
+
+
+def _modes(entry: Table) -> tuple[Mode, ...]:
+    """What is given in the order of ALL_MODES: an agent's modes have no order of their own."""
+    if "modes" not in entry.values:
+        return ALL_MODES
+    given = entry.texts("modes")
+    if not given or any(mode not in ALL_MODES for mode in given):
+        raise entry.wrong("modes", f"must be a list of at least one of: {', '.join(ALL_MODES)}")
+    return tuple(mode for mode in ALL_MODES if mode in given)
+
+
+def _faults(table: Table) -> dict[str, FaultValue]:
     for key, value in table.values.items():
         if not isinstance(value, int | float | bool | str):
             raise table.wrong(key, "must be a number, a text, or true or false")

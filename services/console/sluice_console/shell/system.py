@@ -228,7 +228,7 @@ class System:
 
 def _read_fleet(file: Path) -> Fleet:
     try:
-        return parse_fleet(file.read_text(encoding="utf-8"), origin=str(file))
+        return parse_fleet(file.read_text(encoding="utf-8"), origin=str(file), catalog_only=True)
     except OSError as error:
         raise NotStartedError(f"--fleet {file} cannot be read: {error.strerror}") from error
     except UnicodeDecodeError as error:

@@ -159,7 +159,7 @@ def _nodes(settings: NodeAgentSettings) -> tuple[FleetNode, ...]:
     if path is None:
         raise FleetFileError("SLUICE_NODE_AGENT_FLEET_FILE is not set; only simulated GPUs can be served so far")
     try:
-        fleet: Fleet = parse_fleet(path.read_text(encoding="utf-8"), origin=str(path))
+        fleet: Fleet = parse_fleet(path.read_text(encoding="utf-8"), origin=str(path), catalog_only=True)
     except (OSError, UnicodeDecodeError) as error:
         raise FleetFileError(f"the fleet file {path} cannot be read: {error}") from error
     except FleetError as error:

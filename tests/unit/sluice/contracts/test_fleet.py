@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sluice.contracts.fleet import FleetError, FleetNode, parse_fleet
+from sluice.contracts.messages import Taint
 from sluice.mig.catalog import find
 
 WHOLE = """
@@ -73,6 +74,37 @@ def test_the_example_fleet_works() -> None:
     assert len(fleet.nodes) == 2
 
 
+EVERYTHING = """
+[[node]]
+name = "gpu-1"
+pool = "training"
+pods = 20
+labels = { zone = "a" }
+taints = ["team=a:NoSchedule", "old:NoExecute"]
+resources = { "example.com/nic" = 4 }
+modes = ["fractional", "exclusive"]
+time_quota = true
+gpus = [
+  { model = "a100-40gb", count = 4, numa = [0, 0, 1, 1], nvlink = [[0, 1], [2, 3]] },
+  { model = "Tesla T4", mig = false, memory_mib = 15360, multiprocessors = 40 },
+]
+"""
+
+
+def test_everything_that_decides_about_a_place_can_be_described() -> None:
+    """A simulated answer is only as good as the fleet it is for."""
+    (node,) = parse_fleet(EVERYTHING, origin="fleet.toml").nodes
+
+    assert node.labels == {"zone": "a", "sluice.dev/pool": "training"}
+    assert node.taints == (Taint(key="team", value="a"), Taint(key="old", effect="NoExecute"))
+    assert (node.pods, node.resources) == (20, {"example.com/nic": 4})
+    assert (node.modes, node.time_quota) == (("exclusive", "fractional"), True)
+    known, unknown = node.gpus
+    assert (known.numa, known.nvlink) == ((0, 0, 1, 1), ((0, 1), (2, 3)))
+    assert (unknown.product_name, unknown.mig, unknown.model.profiles) == ("Tesla T4", False, ())
+    assert (unknown.model.memory_mib, unknown.model.multiprocessors) == (15_360, 40)
+
+
 def in_node(line: str) -> str:
     """A node with one more line."""
     return f'[[node]]\nname = "gpu-1"\n{line}\n'
@@ -95,8 +127,8 @@ def in_node(line: str) -> str:
         (in_node("") + in_node(""), "node[2].name", '"gpu-1"', "two nodes are called gpu-1"),
         (in_node("count = 2") + '[[node]]\nname = "gpu-1-1"', "node[2].name", '"gpu-1-1"', "must be its own"),
         (in_node("gpu = []"), "node 1 (gpu-1).gpu", "[]", "known here: name, count, cpu_cores"),
-        (in_node("count = 0"), "node 1 (gpu-1).count", "0", "a whole number from 1 to 10000"),
-        (in_node("count = true"), "node 1 (gpu-1).count", "true", "a whole number from 1 to 10000"),
+        (in_node("count = 0"), "node 1 (gpu-1).count", "0", "a whole number from 1 to 20000"),
+        (in_node("count = true"), "node 1 (gpu-1).count", "true", "a whole number from 1 to 20000"),
         (in_node("cpu_cores = nan"), "node 1 (gpu-1).cpu_cores", "nan", "a number from 0.001"),
         (in_node('cpu_cores = "8"'), "node 1 (gpu-1).cpu_cores", '"8"', "a number from 0.001"),
         (in_node("memory_mib = 1.5"), "node 1 (gpu-1).memory_mib", "1.5", "a whole number from 1"),
@@ -111,6 +143,54 @@ def in_node(line: str) -> str:
         (in_node('gpus = [{model = "A30", mig = 1}]'), "node 1 (gpu-1).gpus[1].mig", "1", "true or false"),
         (in_node('gpus = [{model = "A30", x = 1}]'), "node 1 (gpu-1).gpus[1].x", "1", "known here: model, count, mig"),
         (in_node('gpus = [{model = "A30", count = 65}]'), "node 1 (gpu-1).gpus[1].count", "65", "from 1 to 64"),
+        (in_node('pool = ""'), "node 1 (gpu-1).pool", '""', "must be a text"),
+        (
+            in_node('pool = "a"\nlabels = {"sluice.dev/pool" = "b"}'),
+            "node 1 (gpu-1).pool",
+            '"a"',
+            "contradicts the label",
+        ),
+        (in_node("pods = -1"), "node 1 (gpu-1).pods", "-1", "a whole number from 0"),
+        (in_node('taints = "a=b"'), "node 1 (gpu-1).taints", '"a=b"', "must be a list of texts"),
+        (in_node('taints = ["a=b:Never"]'), "node 1 (gpu-1).taints", "['a=b:Never']", "key=value:Effect"),
+        (in_node('taints = ["a=b c:NoSchedule"]'), "node 1 (gpu-1).taints", "['a=b c:NoSchedule']", "NoExecute"),
+        (in_node("resources = {nic = 1.5}"), "node 1 (gpu-1).resources.nic", "1.5", "a whole number from 0"),
+        (in_node("modes = []"), "node 1 (gpu-1).modes", "[]", "at least one of: exclusive, mps, fractional"),
+        (in_node('modes = ["mig"]'), "node 1 (gpu-1).modes", "['mig']", "at least one of: exclusive, mps, fractional"),
+        (in_node("time_quota = 1"), "node 1 (gpu-1).time_quota", "1", "true or false"),
+        (in_node('gpus = [{model = "T4"}]'), "node 1 (gpu-1).gpus[1].model", '"T4"', "mig = false, memory_mib and"),
+        (
+            in_node('gpus = [{model = "T4", mig = false, memory_mib = 0, multiprocessors = 40}]'),
+            "node 1 (gpu-1).gpus[1].memory_mib",
+            "0",
+            "a whole number from 1",
+        ),
+        (
+            in_node('gpus = [{model = "A30", memory_mib = 1}]'),
+            "node 1 (gpu-1).gpus[1].memory_mib",
+            "1",
+            "only for models that are not known",
+        ),
+        (
+            in_node('gpus = [{model = "A30", numa = [0, 0]}]'),
+            "node 1 (gpu-1).gpus[1].numa",
+            "[0, 0]",
+            "a list of 1 whole",
+        ),
+        (
+            in_node('gpus = [{model = "A30", numa = [true]}]'),
+            "node 1 (gpu-1).gpus[1].numa",
+            "[True]",
+            "a list of 1 whole",
+        ),
+        (in_node('gpus = [{model = "A30", nvlink = [0]}]'), "node 1 (gpu-1).gpus[1].nvlink", "[0]", "list of groups"),
+        (in_node('gpus = [{model = "A30", nvlink = [[1]]}]'), "node 1 (gpu-1).gpus[1].nvlink", "[[1]]", "from 0 to 0"),
+        (
+            in_node('gpus = [{model = "A30", count = 2, nvlink = [[0, 1], [1]]}]'),
+            "node 1 (gpu-1).gpus[1].nvlink",
+            "[[0, 1], [1]]",
+            "none twice",
+        ),
     ],
 )
 def test_a_mistake_is_named_where_it_is(text: str, at: str, value: str, right: str) -> None:
@@ -124,13 +204,21 @@ def test_a_mistake_is_named_where_it_is(text: str, at: str, value: str, right: s
     assert len(str(error)) < 1000
 
 
+def test_devices_of_a_model_that_is_not_known_cannot_be_simulated() -> None:
+    """`sluice up` says so before it starts anything; a workload may be simulated on them."""
+    text = in_node('gpus = [{model = "A30"}, {model = "T4", mig = false, memory_mib = 1, multiprocessors = 1}]')
+    assert parse_fleet(text, origin="fleet.toml").nodes
+    with pytest.raises(FleetError, match=r'gpus\[2\]\.model = "T4": .* offline only'):
+        parse_fleet(text, origin="fleet.toml", catalog_only=True)
+
+
 def test_too_much_is_refused_before_it_is_built() -> None:
     """A slip of the finger in a count must not fill the machine's memory."""
     half = '{ model = "A30", count = 33 }'
     with pytest.raises(FleetError, match="at most 64 GPUs on one node"):
         parse_fleet(in_node(f"gpus = [{half}, {half}]"), origin="fleet.toml")
-    with pytest.raises(FleetError, match="at most 10000 nodes in one fleet"):
-        parse_fleet(in_node("count = 9999") + '[[node]]\nname = "b"\ncount = 9999\n', origin="fleet.toml")
+    with pytest.raises(FleetError, match="at most 20000 nodes in one fleet"):
+        parse_fleet(in_node("count = 19999") + '[[node]]\nname = "b"\ncount = 19999\n', origin="fleet.toml")
     with pytest.raises(FleetError, match=r"300 characters.*no Kubernetes node name"):
         parse_fleet(f'[[node]]\nname = "{"a" * 300}"', origin="fleet.toml")
 
