@@ -7,10 +7,14 @@ No other module builds or splits a subject.
 """
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 from sluice.contracts.ids import AllocationId, NodeName, RequestId, SourceName, is_token
 
 HISTORY_PREFIX = "hist."
+ADDRESSES_REMEMBERED = 4096
+"""One event is looked at from several sides, each of which names the same few addresses."""
+NODES_REMEMBERED = 16_384
 
 
 class SubjectError(ValueError):
@@ -36,6 +40,7 @@ class Address:
     guard: str
 
 
+@lru_cache(maxsize=NODES_REMEMBERED)
 def node_token(node: str) -> str:
     """A node name as a subject token: dots become `_`, which no Kubernetes name holds, so it can be undone."""
     token = node.replace(".", "_")
@@ -49,19 +54,23 @@ def node_from_token(token: str) -> NodeName:
     return NodeName(token.replace("_", "."))
 
 
+@lru_cache(maxsize=ADDRESSES_REMEMBERED)
 def guarded(kind: str, *key: str) -> Address:
     """The address of one noun. Ledger entries are guarded by their whole node, everything else by itself."""
-    tokens = [node_token(part) if position in _NODE_PARTS.get(kind, ()) else part for position, part in enumerate(key)]
-    for token in tokens:
-        if not is_token(token):
-            raise SubjectError(token, "a subject token is letters, digits, '-' and '_'")
-    subject = ".".join(("sluice", kind, *tokens))
+    subject = f"sluice.{kind}"
+    for position, part in enumerate(key):
+        if position == 0 and kind in _OF_NODES:
+            subject += "." + node_token(part)
+        elif is_token(part):
+            subject += "." + part
+        else:
+            raise SubjectError(part, "a subject token is letters, digits, '-' and '_'")
     guard = ledger_filter(NodeName(key[0])) if kind == "ledger" else subject
     return Address(kind, key, subject, guard)
 
 
-_NODE_PARTS = {"ledger": (0,), "slice": (0,), "node": (0,), "inventory": (0,), "host": (0,), "cordon": (0,)}
-"""For each noun, which parts of its key are node names."""
+_OF_NODES = frozenset({"ledger", "slice", "node", "inventory", "host", "cordon"})
+"""The nouns whose key begins with a node's name."""
 
 _PARTS = {
     "request": 1,
@@ -87,14 +96,12 @@ def parse(subject: str) -> Address:
 
     Raises SubjectError when it is none of ours.
     """
-    plain = subject.removeprefix(HISTORY_PREFIX)
-    root, _, rest = plain.partition(".")
-    kind, _, tail = rest.partition(".")
-    tokens = tail.split(".")
-    if root != "sluice" or _PARTS.get(kind) != len(tokens) or not all(tokens):
+    root, *rest = subject.removeprefix(HISTORY_PREFIX).split(".")
+    if root != "sluice" or not rest or _PARTS.get(rest[0]) != len(rest) - 1 or "" in rest:
         raise SubjectError(subject, "not a subject of Sluice")
-    nodes = _NODE_PARTS.get(kind, ())
-    return guarded(kind, *(node_from_token(part) if at in nodes else part for at, part in enumerate(tokens)))
+    if rest[0] in _OF_NODES:
+        rest[1] = node_from_token(rest[1])
+    return guarded(*rest)
 
 
 def request(request_id: RequestId) -> Address:

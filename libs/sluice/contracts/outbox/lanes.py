@@ -1,0 +1,92 @@
+"""
+What is to be written under each guard, in order, and what is unanswered: one write at a time per guard.
+
+A lane is there only while something is wanted under its guard, so that memory grows with the work and not with what
+was ever written. It must not know what the bus holds.
+"""
+
+from collections import OrderedDict
+from dataclasses import dataclass, field
+from typing import Literal
+
+from sluice.contracts.exchange import Stream
+from sluice.contracts.ids import OperationId
+from sluice.contracts.messages import AnyMessage
+from sluice.contracts.subjects import Address
+
+IN_FLIGHT_MAX = 256
+"""Writes without an answer at any moment; the rest wait here, where they can still be replaced."""
+EXPLAINED_BY_READING = -1
+
+
+@dataclass(slots=True)
+class Flight:
+    """One write, from its wish to its result."""
+
+    operation: OperationId
+    address: Address
+    message: AnyMessage
+    request: str
+    ttl_s: int | None
+    kind: Literal["commit", "keep"]
+    expected: int = 0
+    attempt: int = 0
+    refused_at: int | None = None
+    """The refusing sequence; EXPLAINED_BY_READING when reading on cannot explain the refusal."""
+    refused_since: float = 0.0
+    refused_in_reading: int = 0
+    """A reading that began after this one explains the refusal, whatever it shows."""
+
+
+@dataclass(slots=True)
+class Lane:
+    """What is wanted under one guard."""
+
+    guard: str
+    stream: Stream
+    applied: int | None
+    """The guard's value. None when it was not read yet (direct reading only)."""
+    flight: Flight | None = None
+    commits: OrderedDict[OperationId, Flight] = field(default_factory=OrderedDict)
+    dirty: dict[str, None] = field(default_factory=dict)
+    """Kept subjects to write, in order."""
+    reading: bool = False
+
+    @property
+    def idle(self) -> bool:
+        """Whether nothing is wanted or unanswered."""
+        return self.flight is None and not self.commits and not self.dirty
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """The last value that a subject shall have."""
+
+    address: Address
+    message: AnyMessage
+    request: str
+    ttl_s: int | None
+
+
+class Pump:
+    """
+    The guards under which something may be sent now, in the order in which that became so.
+
+    An ordered dict, for taking the first of a plain one walks over all that were taken before.
+    """
+
+    def __init__(self) -> None:
+        """Nothing is to be sent."""
+        self._guards: OrderedDict[str, None] = OrderedDict()
+
+    def __len__(self) -> int:
+        """How many guards."""
+        return len(self._guards)
+
+    def add(self, guard: str) -> None:
+        """Something may be sent under a guard."""
+        self._guards[guard] = None
+
+    def take(self) -> str:
+        """The first guard, which is not in the pump any more."""
+        return self._guards.popitem(last=False)[0]

@@ -1,0 +1,156 @@
+"""
+What one core wants on the bus, under which guards, and in which order: everything but the sending.
+
+There are two ways of wanting:
+
+* `keep`: the last value of a subject shall be this message. Written again whenever it is found to be something else
+  (a rebuildable stream may forget what it acknowledged).
+* `commit`: write once, if nothing under the guard has changed since the core looked. Ends in exactly one `Settled`.
+"""
+
+from typing import Literal
+
+from sluice.contracts.exchange import Entry, Stream, stream_of
+from sluice.contracts.ids import OperationId, RunId
+from sluice.contracts.messages import AnyMessage
+from sluice.contracts.outbox.known import Known
+from sluice.contracts.outbox.lanes import Flight, Kept, Lane, Pump
+from sluice.contracts.subjects import Address
+
+
+class Wishes:
+    """What is wanted, and what of it waits to be sent."""
+
+    def __init__(self, run: RunId, reading: Literal["stream", "last"]) -> None:
+        """Start with nothing wanted and nothing known."""
+        self._run = run
+        self._reading = reading
+        self._number = 0
+        self._lanes: dict[str, Lane] = {}
+        self._kept: dict[str, Kept] = {}
+        self._committing: dict[str, int] = {}
+        """How many commits without a result there are to each subject."""
+        self._pump = Pump()
+        self._known = Known()
+
+    def commit(
+        self, address: Address, message: AnyMessage, *, request: str = "", ttl_s: int | None = None
+    ) -> OperationId:
+        """Write `message` once, guarded by what is known now or known when its turn comes. Ends in one `Settled`."""
+        flight = self._new_flight(address, message, request, ttl_s, "commit")
+        self._lane(address).commits[flight.operation] = flight
+        self._committing[address.subject] = self._committing.get(address.subject, 0) + 1
+        self._pump.add(address.guard)
+        return flight.operation
+
+    def cancel(self, address: Address, operation: OperationId) -> bool:
+        """Take back a commit that was not sent. False when it is too late: then its `Settled` will come."""
+        lane = self._lanes.get(address.guard)
+        if lane is None or lane.commits.pop(operation, None) is None:
+            return False
+        self._end_committing(address.subject)
+        if self._reading == "stream" and lane.idle:
+            del self._lanes[lane.guard]
+        return True
+
+    def keep(self, address: Address, message: AnyMessage, *, request: str = "", ttl_s: int | None = None) -> None:
+        """See to it that `message` is the last value. With a TTL it is written once and then forgotten."""
+        kept = Kept(address, message, request, ttl_s)
+        if self._kept.get(address.subject) == kept:
+            return
+        self._kept[address.subject] = kept
+        self._mark(kept)
+
+    def forget(self, address: Address) -> None:
+        """Stop keeping a subject. What is on the bus stays there."""
+        self._kept.pop(address.subject, None)
+        lane = self._lanes.get(address.guard)
+        if lane is not None:
+            lane.dirty.pop(address.subject, None)
+
+    def kept(self, address: Address) -> AnyMessage | None:
+        """What is being kept at an address."""
+        kept = self._kept.get(address.subject)
+        return kept.message if kept is not None else None
+
+    def busy(self, address: Address) -> bool:
+        """Whether a commit to exactly this subject waits or is unanswered."""
+        return address.subject in self._committing
+
+    def current(self, address: Address) -> Entry | None:
+        """The last value known at an address."""
+        return self._known.current.get(address.subject)
+
+    def knows(self, subject: str) -> bool:
+        """Whether a value is known at `subject`: observed in the last reading, or written since."""
+        return subject in self._known.current
+
+    def recheck(self) -> None:
+        """Compare everything kept with the bus again (direct reading: after every reconnect)."""
+        for kept in self._kept.values():
+            lane = self._lane(kept.address)
+            lane.applied = None
+            lane.reading = False
+            self._known.current.pop(kept.address.subject, None)
+            self._mark(kept)
+
+    # -- inside --------------------------------------------------------------------------------------------------------
+
+    def _lane(self, address: Address) -> Lane:
+        lane = self._lanes.get(address.guard)
+        if lane is None:
+            stream = stream_of(address.kind)
+            lane = Lane(address.guard, stream, self._guard_of(stream, address.guard))
+            self._lanes[address.guard] = lane
+        return lane
+
+    def _guard_of(self, stream: Stream, guard: str) -> int | None:
+        """The value of a guard as far as it is known: 0 where nothing was seen, None where nobody has looked."""
+        if self._reading == "last":
+            return None
+        return self._known.guard(stream, guard)
+
+    def _new_flight(
+        self, address: Address, message: AnyMessage, request: str, ttl_s: int | None, kind: Literal["commit", "keep"]
+    ) -> Flight:
+        self._number += 1
+        return Flight(OperationId(f"{self._run}-{self._number}"), address, message, request, ttl_s, kind)
+
+    def _mark(self, kept: Kept) -> None:
+        self._lane(kept.address).dirty[kept.address.subject] = None
+        self._pump.add(kept.address.guard)
+
+    def _next_dirty(self, lane: Lane) -> Flight | None:
+        while lane.dirty:
+            subject = next(iter(lane.dirty))
+            del lane.dirty[subject]
+            kept = self._kept.get(subject)
+            current = self._known.current.get(subject)
+            if kept is None:
+                continue
+            if current is None or current.message != kept.message:
+                return self._new_flight(kept.address, kept.message, kept.request, kept.ttl_s, "keep")
+            self._done_keeping(kept)
+        return None
+
+    def _done_keeping(self, kept: Kept) -> None:
+        """A closing word has been said; nobody has to see to it any more."""
+        if kept.ttl_s is not None and self._kept.get(kept.address.subject) == kept:
+            del self._kept[kept.address.subject]
+
+    def _end_committing(self, subject: str) -> None:
+        self._committing[subject] -= 1
+        if not self._committing[subject]:
+            del self._committing[subject]
+
+    def _drop_if_idle(self, lane: Lane) -> None:
+        """
+        A lane under which nothing is wanted is forgotten, so that memory does not grow with history.
+
+        Who reads the streams still knows the guard; who reads directly forgets it, unless it keeps the subject.
+        """
+        if not lane.idle or (self._reading == "last" and lane.guard in self._kept):
+            return
+        if self._reading == "last":
+            self._known.current.pop(lane.guard, None)
+        self._lanes.pop(lane.guard, None)
