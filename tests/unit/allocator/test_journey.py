@@ -306,7 +306,7 @@ def test_a_forgotten_request_leaves_nothing_behind(bench):
 
     desk = bench.allocator.desk
     assert desk.fleet.booked() == {}
-    assert P1 not in desk.attempts
+    assert P1 not in desk.attempts.of_request
     assert P1 not in desk.queue
     assert desk.undecided == {}
 

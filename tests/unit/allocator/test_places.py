@@ -4,11 +4,12 @@ import pytest
 from factories.allocator import asked, claim, gpu_report, snapshot
 
 from sluice.contracts import subjects
-from sluice.contracts.ids import GpuUuid, NodeName
+from sluice.contracts.ids import GpuUuid
 from sluice.contracts.messages import Cordoned, Grant, InstanceReport, Pending, Uncordoned
 from sluice.contracts.refusals import WaitReason
 from sluice.mig.catalog import find
-from sluice_allocator.core.shapes import WHOLE_GPU, Ask, shape_for
+from sluice_allocator.core.placement import PlacingRules
+from sluice_allocator.core.placement.wants import WHOLE, shape_for
 
 A100 = find("a100-40gb")
 H100 = find("h100-sxm-80gb")
@@ -42,16 +43,15 @@ def places(writes) -> list:
 )
 def test_a_claim_never_gets_less_than_it_asks_for(model, ask, profile):
     """Sizes round up to the smallest profile that is enough by compute slices, then memory."""
-    full = {"profile": None, "sm_count": None, "sm_percentage": None, "memory_mib": None} | ask
-    assert shape_for(model, mig_enabled=True, ask=Ask(**full)) == profile
+    shape = shape_for(model, claim(**({"profile": None} | ask)), PlacingRules(), mig=True)
+    assert shape.name == profile
 
 
 def test_a_gpu_without_mig_is_only_given_whole():
     """A whole-GPU ask gets it; a sized ask does not waste it."""
-    whole = Ask(None, None, None, None)
-    sized = Ask(None, None, None, 8000)
-    assert shape_for(A100, mig_enabled=False, ask=whole) == WHOLE_GPU
-    assert shape_for(A100, mig_enabled=False, ask=sized) is WaitReason.GPU_MODE_NOT_FIT
+    whole, sized = claim(profile=None), claim(profile=None, memory_mib=8000)
+    assert shape_for(A100, whole, PlacingRules(), mig=False) is WHOLE
+    assert shape_for(A100, sized, PlacingRules(), mig=False) is WaitReason.GPU_MODE_NOT_FIT
 
 
 def test_small_slices_leave_room_for_the_largest_that_can_still_fit(bench):
@@ -113,7 +113,7 @@ def test_a_whole_gpu_without_mig_is_given_once(empty):
     empty.add_node(snapshot("node-a", (gpu_report("node-a", 0, mig=False),)))
     assert places(empty.land_all(empty.request(asked("p1", claim(profile=None))))) == [("GPU-node-a-0", None, 0)]
     (pending,) = empty.land_all(empty.request(asked("p2", claim(profile=None))))
-    assert pending.message.reasons[0].reason is WaitReason.GPU_LAYOUT_FULL
+    assert pending.message.reasons[0].reason is WaitReason.GPU_NOT_IDLE
 
 
 def test_priority_comes_before_age_and_smaller_pods_may_pass(bench):
@@ -136,7 +136,7 @@ def test_a_burst_books_no_slice_twice_and_fills_the_gpu(bench):
 
     assert sorted(start for _, _, start in found) == [0, 1, 2, 3, 4, 5, 6]
     assert len(bench.allocator.desk.queue) == 3
-    assert bench.allocator.desk.fleet.usable_nodes() == [NodeName("node-a")]
+    assert bench.allocator.desk.fleet.usable_nodes() == 1
 
 
 def test_a_cordoned_gpu_gets_no_new_slice_and_its_neighbour_does(empty):

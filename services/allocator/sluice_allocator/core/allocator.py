@@ -19,14 +19,17 @@ from sluice.contracts.ids import AllocationId, NodeName, RequestId, RunId
 from sluice.contracts.messages import Bound, Closed, Grant, SliceGone, SourceSynced
 from sluice.contracts.outbox import Contested, Outbox, Report, Settled
 from sluice.contracts.subjects import Address
+from sluice_allocator.core.attempts import Attempts
 from sluice_allocator.core.desk import Desk
-from sluice_allocator.core.events import AgentEnsured, EnsureAgent, Event, Instruction, LeaseChanged
-from sluice_allocator.core.held import look_again, node_was_opened
+from sluice_allocator.core.ensuring import Ensuring
+from sluice_allocator.core.events import AgentEnsured, EnsureAgent, Event, GoOn, Instruction, LeaseChanged
+from sluice_allocator.core.held import look_again
 from sluice_allocator.core.nodes import settle_node
 from sluice_allocator.core.orphans import Orphans
 from sluice_allocator.core.requests import settle_request, settle_stray
 from sluice_allocator.core.rules import Rules
-from sluice_allocator.core.scheduling import refresh_pending, try_waiting
+from sluice_allocator.core.scheduling import end_pauses, refresh_pending, serve
+from sluice_allocator.core.world import request_of
 
 WRITES = frozenset({"ledger", "binding", "waiting"})
 """The nouns whose writer the allocator is."""
@@ -41,13 +44,20 @@ class Allocator:
 
     def __init__(self, run: RunId, rules: Rules) -> None:
         """Know nothing, want nothing."""
-        self.desk = Desk(run, rules, Outbox(run, WRITES))
+        self.desk = Desk(run, rules, Outbox(run, WRITES), Attempts(rules))
         self.desk.outbox.paused = True
         self.orphans = Orphans()
-        self._ensured: dict[NodeName, str] = {}
-        """Nodes whose durable is there, with the incarnation it was made in."""
-        self._asked_to_ensure: dict[NodeName, tuple[float, str]] = {}
-        """When a node's durable was asked for last, and in which incarnation."""
+        self.ensuring = Ensuring()
+
+    @property
+    def unfinished(self) -> bool:
+        """Whether something is still to be looked at or tried. Any event goes on with it; `GoOn` does nothing else."""
+        desk = self.desk
+        return self._works and bool(desk.wakes or desk.to_try or desk.changed_requests or desk.changed_nodes)
+
+    @property
+    def _works(self) -> bool:
+        return self.desk.world.settled and not self.desk.outbox.paused
 
     def handle(self, event: Event, now: float) -> list[Instruction]:
         """Take in one event; the only way in which anything changes."""
@@ -58,19 +68,21 @@ class Allocator:
             case LeaseChanged():
                 self._lease(held=event.held)
             case AgentEnsured():
-                self._ensured[event.node] = self._asked_to_ensure[event.node][1]
+                self.ensuring.done(event.node)
+            case GoOn():
+                pass
             case Ticked():
                 desk.outbox.tick(now)
             case _:
                 own = self._exchange(event, now)
-        if desk.world.settled and not desk.outbox.paused:
+        if self._works:
             if isinstance(event, Ticked):
-                self.orphans.tick(desk, now)
-                look_again(desk)
-                desk.changed_requests |= dict.fromkeys(desk.differing)
-                refresh_pending(desk, now)
-                own += self._ensure_agents(now)
-            self._settle(now)
+                own += self._time_passed(now)
+            if self._settle():
+                if isinstance(event, Ticked):
+                    end_pauses(desk)
+                    refresh_pending(desk)
+                serve(desk)
         return [*own, *desk.outbox.drain()]
 
     # -- facts ----------------------------------------------------------------------------------------------------
@@ -111,38 +123,41 @@ class Allocator:
         match address.kind:
             case "request" | "binding" | "waiting":
                 desk.changed_requests[RequestId(address.key[0])] = None
-            case "ledger":
-                desk.changed_nodes[NodeName(address.key[0])] = None
-                if address.key[1] == "head":
-                    node_was_opened(desk, NodeName(address.key[0]))
-                else:
-                    self._rebook(AllocationId(address.key[1]))
-            case "slice":
-                self._rebook(AllocationId(address.key[1]))
+            case "ledger" | "slice":
+                node, of_node = NodeName(address.key[0]), address.key[1] == "head"
+                if of_node or node in desk.unopened or desk.world.unreadable:
+                    desk.changed_nodes[node] = None
+                if not of_node and self._rebook(AllocationId(address.key[1])):
+                    desk.wakes.freed(node)
             case "node" | "inventory" | "host" | "cordon":
-                desk.changed_nodes[NodeName(address.key[0])] = None
+                node = NodeName(address.key[0])
+                desk.changed_nodes[node] = None
+                if address.kind == "node":
+                    self.ensuring.heard_of(node, speaks=node in desk.world.news)
             case _:
                 pass
 
-    def _rebook(self, allocation: AllocationId) -> None:
-        """Booked is what the ledger books, until the agent says that it is gone (LAW 3)."""
+    def _rebook(self, allocation: AllocationId) -> bool:
+        """Booked is what the ledger books, until the agent says that it is gone (LAW 3). True when this frees it."""
         desk = self.desk
+        freed = False
         entry = desk.world.ledger.get(allocation)
         gone = isinstance(desk.world.slices.get(allocation), SliceGone)
         if entry is None:
             if allocation not in desk.assumed:
-                desk.freed |= desk.fleet.unbook(allocation)
+                freed = desk.fleet.unbook(allocation)
             if gone:
                 desk.strays[allocation] = None
             if allocation in desk.world.slices:
                 desk.changed_requests[desk.world.slices[allocation].request] = None
         elif isinstance(entry, Closed) or gone:
-            desk.freed |= desk.fleet.unbook(allocation)
+            freed = desk.fleet.unbook(allocation)
         else:
-            desk.fleet.book(allocation, entry.booking.devices)
+            desk.fleet.book(entry.booking)
         if entry is not None:
             self.orphans.look(desk, allocation)
-            desk.changed_requests[entry.request if isinstance(entry, Closed) else entry.booking.request] = None
+            desk.changed_requests[request_of(entry)] = None
+        return freed
 
     def _caught_up(self, event: ReadingCaughtUp) -> None:
         """A stream was read whole: look at everything once, for what is missing is a fact too."""
@@ -156,7 +171,7 @@ class Allocator:
             everything = (*desk.world.requests, *desk.world.bindings, *desk.world.allocations_of, *desk.world.waiting)
             desk.changed_requests |= dict.fromkeys(everything)
             desk.changed_nodes |= dict.fromkeys((*desk.world.inventories, *desk.world.news))
-            desk.freed = True
+            desk.wakes.everything()
 
     def _report(self, reports: list[Report]) -> None:
         for report in reports:
@@ -172,7 +187,7 @@ class Allocator:
         desk.settle(settled.operation)
         entry = desk.outbox.current(settled.address)
         if settled.landed and entry is not None:
-            desk.world.learn(entry)
+            desk.world.learn(entry, settled.address)
         message = settled.message
         if isinstance(message, Grant) and not message.adopted:
             desk.end_assuming(message.booking)
@@ -190,33 +205,32 @@ class Allocator:
             return
         desk.changed_requests |= dict.fromkeys((*desk.world.requests, *desk.world.allocations_of))
         desk.changed_nodes |= dict.fromkeys(desk.world.inventories)
-        desk.freed = True
+        desk.wakes.everything()
 
     # -- decisions ------------------------------------------------------------------------------------------------
 
-    def _settle(self, now: float) -> None:
-        """Look at what changed until nothing more follows. Each round is caused by the round before; few follow."""
+    def _time_passed(self, now: float) -> list[Instruction]:
         desk = self.desk
-        while desk.changed_nodes or desk.changed_requests or desk.strays or desk.freed or desk.to_try:
-            strays, desk.strays = desk.strays, {}
-            for allocation in strays:
-                settle_stray(desk, allocation)
-            nodes, desk.changed_nodes = desk.changed_nodes, {}
-            for node in nodes:
-                settle_node(desk, node)
-            requests, desk.changed_requests = desk.changed_requests, {}
-            for request in requests:
-                settle_request(desk, request)
-            try_waiting(desk, now)
+        self.orphans.tick(desk, now)
+        look_again(desk)
+        desk.changed_requests |= dict.fromkeys(desk.differing)
+        self.ensuring.begin_anew(desk.world.incarnation, desk.world.news)
+        return [EnsureAgent(node) for node in self.ensuring.to_ask(now, desk.rules.ensure_retry_s)]
 
-    def _ensure_agents(self, now: float) -> list[Instruction]:
-        """Agents may not make their own durable; whoever works sees to it that each has one in this incarnation."""
-        wanted: list[Instruction] = []
-        for node in self.desk.world.news:
-            if self._ensured.get(node) == self.desk.world.incarnation:
-                continue
-            asked_at, asked_in = self._asked_to_ensure.get(node, (-1e9, ""))
-            if asked_in != self.desk.world.incarnation or now - asked_at >= self.desk.rules.ensure_retry_s:
-                self._asked_to_ensure[node] = (now, self.desk.world.incarnation)
-                wanted.append(EnsureAgent(node))
-        return wanted
+    def _settle(self) -> bool:
+        """
+        Look at what changed until nothing more follows, nodes before requests; as much as one event is worth.
+
+        False when something is left: then nobody gets a place before it was looked at.
+        """
+        desk = self.desk
+        left = desk.rules.settle_batch
+        while left > 0 and (desk.changed_nodes or desk.changed_requests or desk.strays):
+            left -= 1
+            if desk.strays:
+                settle_stray(desk, desk.strays.popitem(last=False)[0])
+            elif desk.changed_nodes:
+                settle_node(desk, desk.changed_nodes.popitem(last=False)[0])
+            else:
+                settle_request(desk, desk.changed_requests.popitem(last=False)[0])
+        return not (desk.changed_nodes or desk.changed_requests or desk.strays)

@@ -4,27 +4,21 @@ What all parts of the allocator's core work on: the facts, the fleet, the queue,
 It holds; it must not decide. `changed_*` collect what has to be looked at before `handle` returns.
 """
 
+from collections import OrderedDict
 from dataclasses import dataclass, field
 
 from sluice.contracts import subjects
-from sluice.contracts.ids import AllocationId, GpuUuid, NodeName, OperationId, RequestId, RunId, allocation_id
+from sluice.contracts.ids import AllocationId, NodeName, OperationId, RequestId, RunId, allocation_id
 from sluice.contracts.messages import AnyMessage, Booking, Grant, NodeSnapshot
 from sluice.contracts.outbox import Outbox
 from sluice.contracts.subjects import Address
-from sluice_allocator.core.fleet import Fleet
-from sluice_allocator.core.queue import WaitingQueue
+from sluice_allocator.core.attempts import Attempts
+from sluice_allocator.core.opening import Opening
+from sluice_allocator.core.placement import Fleet
+from sluice_allocator.core.queue import Shapes, WaitingQueue
 from sluice_allocator.core.rules import Rules
+from sluice_allocator.core.wakes import Wakes
 from sluice_allocator.core.world import World, request_of
-
-
-@dataclass(slots=True)
-class Attempt:
-    """What this process remembers of a request between two looks at it. Losing it costs time, never a slice."""
-
-    failures: int = 0
-    avoid: dict[GpuUuid, float] = field(default_factory=dict)
-    """GPUs on which making the slice failed, with the time from which they are tried again."""
-    pending_said_at: float = -1e9
 
 
 @dataclass(slots=True)
@@ -43,10 +37,10 @@ class Desk:
     run: RunId
     rules: Rules
     outbox: Outbox
+    attempts: Attempts
     world: World = field(default_factory=World)
-    fleet: Fleet = field(default_factory=Fleet)
+    fleet: Fleet = field(init=False)
     queue: WaitingQueue = field(default_factory=WaitingQueue)
-    attempts: dict[RequestId, Attempt] = field(default_factory=dict)
     committing: dict[RequestId, AllocationId] = field(default_factory=dict)
     """Grants that are decided and not settled: place and request both count as taken."""
     assumed: dict[AllocationId, None] = field(default_factory=dict)
@@ -55,25 +49,30 @@ class Desk:
     """Commits without a settled result."""
     undecided_under: dict[str, dict[OperationId, None]] = field(default_factory=dict)
     """The same by their guard."""
-    changed_requests: dict[RequestId, None] = field(default_factory=dict)
-    changed_nodes: dict[NodeName, None] = field(default_factory=dict)
+    changed_requests: OrderedDict[RequestId, None] = field(default_factory=OrderedDict)
+    changed_nodes: OrderedDict[NodeName, None] = field(default_factory=OrderedDict)
     differing: dict[RequestId, float] = field(default_factory=dict)
     """Since when a binding's strings differ from its slice's although the binding seems newer."""
-    held_on: dict[NodeName, dict[RequestId, None]] = field(default_factory=dict)
-    """Requests that wait for a node to be opened, for it may have their slices."""
-    unopened_since: dict[NodeName, float] = field(default_factory=dict)
-    """Since when nodes are heard of and not opened."""
-    strays: dict[AllocationId, None] = field(default_factory=dict)
+    opening: Opening = field(default_factory=Opening)
+    """Nodes that are not open, and the requests that wait for them, for they may have their slices."""
+    strays: OrderedDict[AllocationId, None] = field(default_factory=OrderedDict)
     """Slices that are spoken of and not in the ledger: to be looked at."""
-    to_try: dict[RequestId, None] = field(default_factory=dict)
+    possible: Shapes = field(default_factory=Shapes)
+    to_try: OrderedDict[RequestId, None] = field(default_factory=OrderedDict)
     """Requests that have come to wait and were not tried yet."""
+    unopened: dict[NodeName, None] = field(default_factory=dict)
+    """Nodes that have an inventory and are not open as it stands: whatever enters their ledger is looked at."""
     shown: dict[NodeName, NodeSnapshot] = field(default_factory=dict)
     """The snapshot that the fleet shows, per node."""
-    freed: bool = False
-    """Something was freed or became usable: waiting requests are tried again."""
+    wakes: Wakes = field(default_factory=Wakes)
+    """Where something was freed or became usable: offered to those who wait."""
     numbered: int = 0
     now: float = 0.0
     """The time of the event being handled."""
+
+    def __post_init__(self) -> None:
+        """An empty fleet under the rules of this process."""
+        self.fleet = Fleet(self.rules.placing)
 
     def commit(self, address: Address, message: AnyMessage, request: RequestId | str, ttl_s: int | None = None) -> None:
         """Write a decision, guarded by what is known."""
@@ -97,7 +96,7 @@ class Desk:
 
     def grant(self, booking: Booking) -> None:
         """Book a place and order its slice: assumed at once, certain when the ledger has it."""
-        self.fleet.book(booking.allocation, booking.devices)
+        self.fleet.book(booking)
         self.committing[booking.request] = booking.allocation
         self.assumed[booking.allocation] = None
         grant = Grant(revision=1, incarnation=self.world.incarnation, booking=booking)
@@ -106,8 +105,8 @@ class Desk:
     def roll_back(self, message: Grant) -> None:
         """A grant did not get into the ledger: its place is free, unless the ledger says otherwise."""
         booking = message.booking
-        if booking.allocation not in self.world.ledger:
-            self.freed |= self.fleet.unbook(booking.allocation)
+        if booking.allocation not in self.world.ledger and self.fleet.unbook(booking.allocation):
+            self.wakes.freed(booking.node)
         self.end_assuming(booking)
         self.changed_nodes[booking.node] = None
 

@@ -20,7 +20,12 @@ class AgentEnsured:
     node: NodeName
 
 
-Event = ExchangeEvent | Ticked | LeaseChanged | AgentEnsured
+@dataclass(frozen=True, slots=True)
+class GoOn:
+    """Nothing is new, but the core was `unfinished`: go on with what is still to be tried."""
+
+
+Event = ExchangeEvent | Ticked | LeaseChanged | AgentEnsured | GoOn
 
 
 @dataclass(frozen=True, slots=True)

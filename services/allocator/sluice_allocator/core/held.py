@@ -7,10 +7,10 @@ slice that is still there (PROTOCOL §4).
 """
 
 from sluice.contracts import subjects
-from sluice.contracts.ids import NodeName, RequestId
+from sluice.contracts.ids import AllocationId, NodeName, RequestId
 from sluice.contracts.messages import AllocationRequested, Held, Pending, SliceGone
 from sluice.contracts.refusals import ReasonCount, WaitReason
-from sluice_allocator.core.desk import Attempt, Desk
+from sluice_allocator.core.desk import Desk
 
 
 def waits_for_node(desk: Desk, request: RequestId, held: Held | None) -> NodeName | None:
@@ -22,54 +22,57 @@ def waits_for_node(desk: Desk, request: RequestId, held: Held | None) -> NodeNam
     is opened.
     """
     world = desk.world
-    homes = dict(world.reported_of.get(request, {}))
-    homes |= {allocation: world.slice_nodes[allocation] for allocation in world.slices_of.get(request, ())}
-    if held is not None and not _was_opened(desk, held.node):
-        homes[held.allocation] = held.node
-    for allocation, node in homes.items():
-        if allocation not in world.ledger and not isinstance(world.slices.get(allocation), SliceGone):
-            desk.held_on.setdefault(node, {})[request] = None
+    for allocation in world.slices_of.get(request, ()):
+        if _is_unbooked(desk, request, allocation, world.slice_nodes[allocation]):
+            return world.slice_nodes[allocation]
+    for allocation, node in world.reported_of.get(request, {}).items():
+        if _is_unbooked(desk, request, allocation, node):
             return node
+    if held is not None and not was_opened(desk, held.node) and _is_unbooked(desk, request, held.allocation, held.node):
+        return held.node
     return None
+
+
+def _is_unbooked(desk: Desk, request: RequestId, allocation: AllocationId, node: NodeName) -> bool:
+    """Whether a slice may be there and is not in the ledger; then the request waits for its node."""
+    if allocation in desk.world.ledger or isinstance(desk.world.slices.get(allocation), SliceGone):
+        return False
+    desk.opening.hold(request, node)
+    return True
 
 
 def waits_for_nodes(desk: Desk, request: RequestId) -> bool:
     """
     Whether a node that is just being opened may still show a slice of `request`, of which its source knows nothing.
 
-    Bounded: a node that cannot be opened for `orphan_grace_s` holds up nobody.
+    It waits for one such node after the other. Bounded: a node that cannot be opened for `orphan_grace_s` holds up
+    nobody.
     """
-    known = dict.fromkeys((*desk.world.news, *desk.world.inventories))
-    opening = [node for node in known if not _was_opened(desk, node)]
-    fresh = [
-        node
-        for node in opening
-        if desk.now - desk.unopened_since.setdefault(node, desk.now) < desk.rules.orphan_grace_s
-    ]
-    for node in fresh:
-        desk.held_on.setdefault(node, {})[request] = None
-    return bool(fresh)
+    node = next(iter(desk.opening.since), None)
+    if node is None:
+        return False
+    desk.opening.hold(request, node)
+    return True
 
 
-def node_was_opened(desk: Desk, node: NodeName) -> None:
-    """A head was written or has gone: look again at who waited for it."""
-    desk.unopened_since.pop(node, None)
-    desk.changed_requests |= desk.held_on.pop(node, {})
+def look_at_opening(desk: Desk, node: NodeName) -> None:
+    """Whether a node is heard of and not opened may have changed: look again at who waited for it."""
+    if was_opened(desk, node) or not (node in desk.world.news or node in desk.world.inventories):
+        desk.changed_requests |= desk.opening.opened(node)
+    else:
+        desk.opening.closed(node, desk.world.incarnation, desk.now)
 
 
 def look_again(desk: Desk) -> None:
-    """Time has passed: nodes that could not be opened hold up nobody any more."""
-    for node, since in list(desk.unopened_since.items()):
-        if desk.now - since >= desk.rules.orphan_grace_s:
-            desk.changed_requests |= desk.held_on.pop(node, {})
+    """Time has passed: nodes that could not be opened hold up nobody any more, and none that waits is overlooked."""
+    desk.changed_requests |= desk.opening.give_up(desk.now, desk.rules.orphan_grace_s)
+    desk.changed_requests |= dict.fromkeys(desk.opening.longest_held(desk.rules.pending_refresh_batch))
 
 
 def say_that_it_waits(desk: Desk, request: RequestId, asked: AllocationRequested, node: NodeName) -> None:
     """Tell whoever asked why the pod is not bound again yet; at a bounded rate, for another allocator may know more."""
-    attempt = desk.attempts.setdefault(request, Attempt())
-    if desk.now - attempt.pending_said_at < desk.rules.pending_refresh_s:
+    if not desk.attempts.may_say_pending(request, desk.now, anew=False):
         return
-    attempt.pending_said_at = desk.now
     pending = Pending(
         request=request,
         request_revision=asked.revision,
@@ -79,6 +82,7 @@ def say_that_it_waits(desk: Desk, request: RequestId, asked: AllocationRequested
     desk.outbox.keep(subjects.waiting(request), pending, request=request)
 
 
-def _was_opened(desk: Desk, node: NodeName) -> bool:
+def was_opened(desk: Desk, node: NodeName) -> bool:
+    """Whether a node was opened in this life of the broker."""
     head = desk.world.heads.get(node)
     return head is not None and head.incarnation == desk.world.incarnation

@@ -10,27 +10,43 @@ from sluice.contracts.ids import NodeName
 from sluice.contracts.messages import Grant, NodeInventory, NodeOpened, NodeSnapshot, Revoke, SliceGone, SliceReport
 from sluice.contracts.refusals import WaitReason
 from sluice_allocator.core.desk import Desk
+from sluice_allocator.core.held import look_at_opening
 
 
 def settle_node(desk: Desk, node: NodeName) -> None:
     """Look at one node: take in its inventory, open it where it must be opened, use it or say why not."""
+    look_at_opening(desk, node)
     inventory = desk.world.inventories.get(node)
     if inventory is None:
         desk.fleet.forget_node(node)
         desk.shown.pop(node, None)
+        desk.unopened.pop(node, None)
         return
-    if _is_newer(inventory.snapshot, desk.shown.get(node)):
+    shown = desk.shown.get(node)
+    if _is_newer(inventory.snapshot, shown):
         desk.shown[node] = inventory.snapshot
-        desk.fleet.show(inventory.snapshot)
-        desk.freed = True
+        if shown is None or not _places_are_the_same(inventory.snapshot, shown):
+            desk.fleet.show(inventory.snapshot)
+            desk.wakes.freed(node)
     why_not = _why_not_use(desk, node, inventory)
+    if why_not is WaitReason.NODE_NOT_OPEN:
+        desk.unopened[node] = None
+    else:
+        desk.unopened.pop(node, None)
     if why_not is WaitReason.NODE_NOT_OPEN and _may_open(desk, node, inventory):
         _open(desk, node, inventory)
-    if desk.fleet.set_usable(node, why_not):
-        desk.freed = True
     cordon = desk.world.cordons.get(node)
-    if desk.fleet.cordon(node, frozenset(cordon.gpus if cordon is not None else ())):
-        desk.freed = True
+    changed = desk.fleet.set_host(node, desk.world.hosts.get(node))
+    changed |= desk.fleet.set_usable(node, why_not)
+    changed |= desk.fleet.cordon(node, frozenset(cordon.gpus if cordon is not None else ()))
+    if changed:
+        desk.wakes.freed(node)
+
+
+def _places_are_the_same(snapshot: NodeSnapshot, shown: NodeSnapshot) -> bool:
+    """Whether a snapshot shows the same places: then only our own slices came and went, which the ledger tells."""
+    places = (snapshot.gpus, snapshot.modes, snapshot.time_quota)
+    return places == (shown.gpus, shown.modes, shown.time_quota)
 
 
 def _is_newer(snapshot: NodeSnapshot, shown: NodeSnapshot | None) -> bool:

@@ -4,6 +4,7 @@ Grants that nobody asks for (PROTOCOL §6): unmade only when their source has to
 Agents report before sources have listed; without this rule a wiped broker would end living training.
 """
 
+from collections import OrderedDict
 from dataclasses import dataclass, field
 
 from sluice.contracts import subjects
@@ -26,7 +27,8 @@ class Orphans:
 
     syncs: dict[SourceName, int] = field(default_factory=dict)
     """How often each source was heard to be complete, by this process, outside snapshots."""
-    found: dict[AllocationId, _Orphan] = field(default_factory=dict)
+    found: OrderedDict[AllocationId, _Orphan] = field(default_factory=OrderedDict)
+    """Those that were looked at longest ago first."""
 
     def heard(self, desk: Desk, synced: SourceSynced) -> None:
         """A source has told all it has, if as many live requests are known here as it counts."""
@@ -44,8 +46,12 @@ class Orphans:
             self.found.pop(allocation, None)
 
     def tick(self, desk: Desk, now: float) -> None:
-        """Revoke what is an orphan for sure."""
-        for allocation in list(self.found):
+        """Revoke what is an orphan for sure, among a bounded number, in turn."""
+        for _ in range(min(desk.rules.orphans_batch, len(self.found))):
+            if not self.found:
+                return
+            allocation = next(iter(self.found))
+            self.found.move_to_end(allocation)
             self.look(desk, allocation)
             orphan, entry = self.found.get(allocation), desk.world.ledger.get(allocation)
             if orphan is None or not isinstance(entry, Grant):

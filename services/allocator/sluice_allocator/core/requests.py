@@ -17,7 +17,6 @@ from sluice.contracts import subjects
 from sluice.contracts.ids import AllocationId, RequestId
 from sluice.contracts.messages import (
     AllocationRequested,
-    Booking,
     Bound,
     Closed,
     Grant,
@@ -34,17 +33,21 @@ from sluice.contracts.messages import (
     SliceReady,
     WaitOver,
 )
+from sluice.contracts.refusals import Refusal
 from sluice.mig.catalog import catalog
-from sluice_allocator.core.desk import Attempt, Desk
+from sluice_allocator.core.desk import Desk
 from sluice_allocator.core.held import say_that_it_waits, waits_for_node, waits_for_nodes
-from sluice_allocator.core.shapes import refusal_for
+from sluice_allocator.core.placement import asking_of, refuse
+from sluice_allocator.core.queue import alone, shape_of
 from sluice_allocator.core.world import RequestFact, node_of
+
+FAILED = (SliceFailed, SliceQuarantined)
+"""Words of an agent that a slice is not there to be used."""
 
 
 def settle_request(desk: Desk, request: RequestId) -> None:
     """Look at one request and want what follows."""
-    for waiting in desk.held_on.values():
-        waiting.pop(request, None)
+    desk.opening.let_go(request)
     asked = desk.world.requests.get(request)
     entries = {a: desk.world.ledger[a] for a in desk.world.allocations_of.get(request, ())}
     for allocation, entry in entries.items():
@@ -54,7 +57,7 @@ def settle_request(desk: Desk, request: RequestId) -> None:
     else:
         desk.queue.remove(request)
         _settle_ended(desk, request, asked, entries)
-    if request not in desk.queue and not any(request in waiting for waiting in desk.held_on.values()):
+    if request not in desk.queue and request not in desk.opening.holds:
         _end_waiting(desk, request)
 
 
@@ -82,8 +85,8 @@ def _settle_entry(desk: Desk, allocation: AllocationId, entry: LedgerEntry, aske
     else:  # one that landed late, of another life of the broker, is acted on by no agent: order it again
         cause = entry.cause if entry.incarnation != desk.world.incarnation else None
     if cause is not None:
-        if isinstance(slice_, SliceFailed | SliceQuarantined):
-            _remember_failure(desk, booking)
+        if isinstance(slice_, FAILED):
+            desk.attempts.failed(booking.request, (device.gpu for device in booking.devices), desk.now)
         revoke = Revoke(revision=entry.revision + 1, incarnation=desk.world.incarnation, booking=booking, cause=cause)
         desk.commit(address, revoke, booking.request)
 
@@ -105,18 +108,9 @@ def _why_revoke(desk: Desk, grant: Grant, asked: RequestFact | None) -> str | No
         return "refused"
     if grant.incarnation != desk.world.incarnation and not grant.adopted:
         return "written in another life of the broker: no agent will act on it"
-    if isinstance(slice_, SliceFailed | SliceQuarantined) and slice_.revision >= grant.revision:
+    if isinstance(slice_, FAILED) and slice_.revision >= grant.revision:
         return f"making the slice failed: {slice_.message}"
     return None
-
-
-def _remember_failure(desk: Desk, booking: Booking) -> None:
-    """Try the same GPU for the same request again only after a while, longer each time."""
-    attempt = desk.attempts.setdefault(booking.request, Attempt())
-    pause_s = min(desk.rules.retry_first_s * 2 ** min(attempt.failures, 30), desk.rules.retry_max_s)
-    attempt.failures += 1
-    for device in booking.devices:
-        attempt.avoid[device.gpu] = desk.now + pause_s
 
 
 def settle_stray(desk: Desk, allocation: AllocationId) -> None:
@@ -160,7 +154,7 @@ def _settle_asked(
             desk.queue.remove(request)
             say_that_it_waits(desk, request, asked, node)
             return
-    for allocation, grant in sorted(grants.items(), key=lambda each: held is None or each[0] != held.allocation):
+    for allocation, grant in _held_first(grants, held).items():
         bound = _bound_of(desk, allocation, grant, revision=1)
         if bound is not None:
             desk.queue.remove(request)
@@ -180,10 +174,16 @@ def _settle_asked(
     _refuse_or_queue(desk, request, asked)
 
 
+def _held_first(grants: dict[AllocationId, Grant], held: Held | None) -> dict[AllocationId, Grant]:
+    """Of several grants, the one that its source remembers comes before the others."""
+    if held is None or held.allocation not in grants:
+        return grants
+    return {held.allocation: grants[held.allocation]} | grants
+
+
 def _bound_of(desk: Desk, allocation: AllocationId, grant: Grant, revision: int) -> Bound | None:
     slice_ = desk.world.slices.get(allocation)
-    ready = isinstance(slice_, SliceReady) and slice_.revision == grant.revision
-    if not ready or not isinstance(slice_, SliceReady):
+    if not isinstance(slice_, SliceReady) or slice_.revision != grant.revision:
         return None
     return Bound(
         request=grant.booking.request,
@@ -229,16 +229,26 @@ def _differs_for_long(desk: Desk, request: RequestId) -> bool:
 
 
 def _refuse_or_queue(desk: Desk, request: RequestId, asked: AllocationRequested) -> None:
-    models = (*catalog(), *desk.fleet.models())
-    refusal = refusal_for(asked.claims, models, max_gpus_per_node=desk.rules.max_gpus_per_node)
+    shape = shape_of(asked)
+    refusal = _refusal(desk, asked) if shape not in desk.possible else None
     if refusal is not None:
         desk.queue.remove(request)
         refused = Refused(request=request, request_revision=asked.revision, refusal=refusal)
         desk.commit(subjects.binding(request), refused, request)
         return
+    desk.possible.add(shape)
+    if desk.attempts.avoided(request, desk.now):
+        shape = alone(shape, request)
     sequence = desk.world.sequences.get(subjects.request(request).subject, 0)
-    if desk.queue.add(request, asked, sequence):
+    if desk.queue.add(request, shape, -asked.priority, sequence):
         desk.to_try[request] = None
+
+
+def _refusal(desk: Desk, asked: AllocationRequested) -> Refusal | None:
+    """Why no known model and no configured limit could ever serve it; None when one could."""
+    models = (*catalog(), *desk.fleet.models())
+    limit = desk.rules.max_gpus_per_node
+    return refuse(asking_of(asked), desk.fleet.rules, models, max_gpus_per_node=limit)
 
 
 # -- a request that nobody wants any more -------------------------------------------------------------------------
@@ -268,7 +278,7 @@ def _settle_ended(
         if waits_for_node(desk, request, held) is None:  # a late Bound may be older than this life of the broker
             _release(desk, request, "nobody asks for it any more")
     elif isinstance(asked, RequestWithdrawn) and asked.closing:
-        desk.attempts.pop(request, None)
+        desk.attempts.forget(request)
 
 
 def _release(desk: Desk, request: RequestId, cause: str) -> None:

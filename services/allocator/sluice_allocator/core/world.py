@@ -36,6 +36,7 @@ from sluice.contracts.messages import (
     SourceSynced,
 )
 from sluice.contracts.subjects import Address, parse
+from sluice_allocator.core.sharing import Sharing
 
 LEDGER = (Grant, Revoke, Closed)
 SLICE = (SliceReady, SliceFailed, SliceDegraded, SliceQuarantined, SliceGone)
@@ -83,6 +84,7 @@ class World:
     """Streams being read anew, with what was observed since."""
     complete: dict[Stream, None] = field(default_factory=dict)
     """Streams of which everything was read at least once, in this life of the broker."""
+    sharing: Sharing = field(default_factory=Sharing)
     lost: dict[AllocationId, None] = field(default_factory=dict)
     """Bound allocations that have no ledger entry, as a whole reading showed. Otherwise a value that was overwritten
     while it was on its way looks like one that is not there."""
@@ -124,14 +126,14 @@ class World:
         # forget what it acknowledged and number anew, so there whatever is read is what is there.
         if event.stream is Stream.BOOK and self.sequences.get(entry.subject, -1) >= entry.sequence:
             return None
-        return self.learn(entry)
-
-    def learn(self, entry: Entry) -> Address:
-        """Know one value: read, or written by this process."""
         address = parse(entry.subject)
+        self.learn(entry, address)
+        return address
+
+    def learn(self, entry: Entry, address: Address) -> None:
+        """Know one value: read, or written by this process."""
         self.sequences[entry.subject] = entry.sequence
         self._put(address, entry.message)
-        return address
 
     def catch_up(self, stream: Stream, still_there: dict[str, None]) -> list[Address]:
         """The snapshot is complete. Returns the addresses whose values are gone; `still_there` are kept anyway."""
@@ -170,7 +172,7 @@ class World:
             case "slice":
                 self._put_slice(NodeName(address.key[0]), AllocationId(key), message)
             case "node":
-                _set(self.news, NodeName(key), message if isinstance(message, NodeChanged) else None)
+                _set(self.news, NodeName(key), self.sharing.news(message) if isinstance(message, NodeChanged) else None)
             case "inventory":
                 self._put_inventory(NodeName(key), message if isinstance(message, NodeInventory) else None)
             case _:
@@ -179,7 +181,7 @@ class World:
     def _put_rare(self, kind: str, key: str, message: AnyMessage | None) -> None:
         match kind:
             case "host":
-                _set(self.hosts, NodeName(key), message if isinstance(message, HostFacts) else None)
+                _set(self.hosts, NodeName(key), self.sharing.host(message) if isinstance(message, HostFacts) else None)
             case "cordon":
                 _set(self.cordons, NodeName(key), message if isinstance(message, Cordoned) else None)
             case "source":
@@ -213,7 +215,8 @@ class World:
             _remove(self.reported_of, report.booking.request, report.booking.allocation)
         for report in message.snapshot.slices if message is not None else ():
             self.reported_of.setdefault(report.booking.request, {})[report.booking.allocation] = node
-        _set(self.inventories, node, message)
+        kept = self.sharing.inventory(message, before, self.ledger) if message is not None else None
+        _set(self.inventories, node, kept)
 
     def _put_ledger(self, address: Address, message: AnyMessage | None) -> None:
         node, token = NodeName(address.key[0]), address.key[1]

@@ -1,0 +1,240 @@
+"""
+Answers to people: what would become of a pod if it asked now, and how a request stands.
+
+Made from the facts and by the search that real requests are served with, between two events of the core. Nothing is
+booked, queued or wanted: whoever asks leaves no trace.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum
+
+from sluice.contracts.asking import AskLimits, ContainerAsk, parse_pod
+from sluice.contracts.ids import AllocationId, NodeName, RequestId
+from sluice.contracts.messages import (
+    NO_NEEDS,
+    AllocationRequested,
+    Booking,
+    Bound,
+    Closed,
+    DeviceGrant,
+    Grant,
+    HostNeeds,
+    Refused,
+    Released,
+    RequestRejected,
+    Revoke,
+)
+from sluice.contracts.pod_specs import with_node
+from sluice.contracts.refusals import Refusal, WaitReason
+from sluice.mig.catalog import catalog
+from sluice_allocator.core.desk import Desk
+from sluice_allocator.core.given import GivenDevice, given
+from sluice_allocator.core.placement import Asking, Place, asking_of, explain, find_place, refuse
+from sluice_allocator.core.placement.leftover import LeftOver, left_over
+from sluice_allocator.core.steps import Step, steps_of
+
+ABOUT_ALL = frozenset({WaitReason.NO_NODE_CAN_FIT, WaitReason.TOO_FEW_GPUS_ON_NODE})
+"""Reasons that hold only when no place was found at all."""
+
+
+@dataclass(frozen=True, slots=True)
+class PodAsked:
+    """A pod as it is written. Containers in their order."""
+
+    namespace: str
+    annotations: dict[str, str]
+    containers: tuple[ContainerAsk, ...]
+    host: HostNeeds = NO_NEEDS
+
+
+@dataclass(frozen=True, slots=True)
+class WouldBind:
+    """A place that fits now, what would be left on its GPUs, and why other places would not do."""
+
+    node: NodeName
+    devices: tuple[GivenDevice, ...]
+    left: tuple[LeftOver, ...]
+    others: tuple[Step, ...]
+    more: int
+    """Reasons that `others` does not list."""
+
+
+@dataclass(frozen=True, slots=True)
+class WouldWait:
+    """No place fits now: the first reason in a sentence, and all of them by filter."""
+
+    message: str
+    steps: tuple[Step, ...]
+    more: int
+    """Reasons that `steps` does not list."""
+
+
+@dataclass(frozen=True, slots=True)
+class AsksNothing:
+    """The pod has no key of ours."""
+
+
+Simulated = WouldBind | WouldWait | Refusal | AsksNothing
+
+
+def simulate(desk: Desk, pod: PodAsked) -> Simulated:
+    """What would become of a pod if it asked now, alone."""
+    ask = parse_pod(pod.annotations, pod.containers, limits=AskLimits(desk.rules.max_gpus_per_node))
+    if isinstance(ask, Refusal):
+        return ask
+    if not ask.claims:
+        return AsksNothing()
+    host = with_node(pod.host, ask.node_name, "fastgshare/node_name")
+    if isinstance(host, Refusal):
+        return host
+    asking = Asking(ask.claims, pod.namespace, host, ask.node_policy, ask.gpu_policy)
+    models = (*catalog(), *desk.fleet.models())
+    refusal = refuse(asking, desk.fleet.rules, models, max_gpus_per_node=desk.rules.max_gpus_per_node)
+    if refusal is not None:
+        return refusal
+    found = find_place(desk.fleet, asking)
+    if not isinstance(found, Place):
+        return WouldWait(found.message, steps_of(found.reasons), found.more)
+    elsewhere = explain(desk.fleet, asking)
+    others = steps_of(each for each in elsewhere.reasons if each.reason not in ABOUT_ALL)
+    left = left_over(desk.fleet, found.devices)
+    return WouldBind(found.node, _given(desk, found.devices), left, others, elsewhere.more)
+
+
+def _given(desk: Desk, devices: Sequence[DeviceGrant]) -> tuple[GivenDevice, ...]:
+    """The devices on GPUs that are shown."""
+    gpus = desk.fleet.gpus
+    return tuple(given(device, gpus[device.gpu].model) for device in devices if device.gpu in gpus)
+
+
+# -- one request --------------------------------------------------------------------------------------------------
+
+
+class State(Enum):
+    """How a request stands."""
+
+    QUEUED = "queued"
+    HELD = "held"
+    COMMITTING = "committing"
+    GRANTED = "granted"
+    BOUND = "bound"
+    REFUSED = "refused"
+    ENDING = "ending"
+    RELEASED = "released"
+    REJECTED = "rejected"
+    SEEN = "seen"
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """A place in the queue: `before` counts the requests of the same shape that are tried first."""
+
+    priority: int
+    before: int
+    waiting: int
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """How one request stands, in a word, in a sentence, and with what there is to show for it."""
+
+    state: State
+    message: str
+    revision: int = 0
+    node: str = ""
+    allocation: str = ""
+    devices: tuple[GivenDevice, ...] = ()
+    turn: Turn | None = None
+    steps: tuple[Step, ...] = ()
+    more: int = 0
+    """Reasons that `steps` does not list."""
+    refusal: Refusal | None = None
+
+
+def how_it_stands(desk: Desk, request: RequestId) -> Standing | None:
+    """How a request stands at this moment; None when nothing is known of it."""
+    asked = desk.world.requests.get(request)
+    binding = desk.world.bindings.get(request)
+    entries = [desk.world.ledger[allocation] for allocation in desk.world.allocations_of.get(request, ())]
+    booked = [entry for entry in entries if not isinstance(entry, Closed)]
+    wanted = isinstance(asked, AllocationRequested)
+    if request in desk.committing:
+        return _committing(desk, request, desk.committing[request])
+    if isinstance(binding, Refused) and (not wanted or binding.request_revision >= _revision(asked)):
+        message = f"is refused: {binding.refusal.sentence()}"
+        return Standing(State.REFUSED, message, binding.request_revision, refusal=binding.refusal)
+    if isinstance(asked, RequestRejected) and not booked:
+        message = f"its source cannot understand it: {asked.refusal.sentence()}"
+        return Standing(State.REJECTED, message, asked.revision, refusal=asked.refusal)
+    if isinstance(binding, Bound) and wanted:
+        return _bound(desk, binding)
+    if booked:
+        entry = next((each for each in booked if isinstance(each, Grant)), booked[0])
+        if wanted and isinstance(entry, Grant):
+            return _standing(desk, State.GRANTED, "has a place; its slice is being made", entry.booking)
+        why = f"its slice is being taken away: {entry.cause}" if isinstance(entry, Revoke) else "is not wanted any more"
+        return _standing(desk, State.ENDING, why, entry.booking)
+    if wanted and isinstance(asked, AllocationRequested):
+        return _without_place(desk, request, asked)
+    if isinstance(binding, Released):
+        return Standing(State.RELEASED, f"holds nothing any more: {binding.cause}")
+    if asked is not None or binding is not None:
+        return Standing(State.ENDING, "is not wanted any more; its last word is on its way", _revision(asked))
+    return None
+
+
+def _revision(asked: object) -> int:
+    revision = getattr(asked, "revision", 0)
+    return revision if isinstance(revision, int) else 0
+
+
+def _committing(desk: Desk, request: RequestId, allocation: AllocationId) -> Standing:
+    message = "a place is chosen; the ledger has not answered yet"
+    for unsent in desk.undecided.values():
+        grant = unsent.message
+        if isinstance(grant, Grant) and grant.booking.allocation == allocation:
+            return _standing(desk, State.COMMITTING, message, grant.booking)
+    return Standing(State.COMMITTING, message, _revision(desk.world.requests.get(request)), allocation=allocation)
+
+
+def _standing(desk: Desk, state: State, message: str, booking: Booking) -> Standing:
+    return Standing(
+        state,
+        message,
+        booking.request_revision,
+        node=booking.node,
+        allocation=booking.allocation,
+        devices=_given(desk, booking.devices),
+    )
+
+
+def _bound(desk: Desk, binding: Bound) -> Standing:
+    entry = desk.world.ledger.get(binding.allocation)
+    devices = entry.booking.devices if isinstance(entry, Grant | Revoke) else ()
+    return Standing(
+        State.BOUND,
+        f"is bound on {binding.node}",
+        binding.request_revision,
+        node=binding.node,
+        allocation=binding.allocation,
+        devices=_given(desk, devices),
+    )
+
+
+def _without_place(desk: Desk, request: RequestId, asked: AllocationRequested) -> Standing:
+    if request in desk.queue:
+        why = explain(desk.fleet, asking_of(asked))
+        return Standing(
+            State.QUEUED,
+            f"waits: {why.message}",
+            asked.revision,
+            turn=Turn(asked.priority, desk.queue.before(request), len(desk.queue)),
+            steps=steps_of(why.reasons),
+            more=why.more,
+        )
+    node = desk.opening.holds.get(request)
+    if node is not None:
+        message = f"may have a slice on {node}, which is not open yet"
+        return Standing(State.HELD, message, asked.revision, node=node)
+    return Standing(State.SEEN, "is heard of, and looked at next", asked.revision)

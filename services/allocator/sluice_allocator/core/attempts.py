@@ -1,0 +1,64 @@
+"""What this process remembers of a request between two looks at it. Losing it costs time, never a slice."""
+
+import heapq
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from sluice.contracts.ids import GpuUuid, RequestId
+from sluice_allocator.core.placement import Avoid
+from sluice_allocator.core.rules import Rules
+
+
+@dataclass(slots=True)
+class Attempt:
+    """One request's failures, and when it was last told why it waits."""
+
+    failures: int = 0
+    avoid: dict[GpuUuid, float] | None = None
+    """GPUs on which making the slice failed, with the time from which they are tried again."""
+    pending_said_at: float = -1e9
+
+
+@dataclass(slots=True)
+class Attempts:
+    """The attempts of all requests."""
+
+    rules: Rules
+    of_request: dict[RequestId, Attempt] = field(default_factory=dict)
+    _pauses: list[tuple[float, RequestId]] = field(default_factory=list)
+    """A heap of when pauses end."""
+
+    def forget(self, request: RequestId) -> None:
+        """A request will not be seen again."""
+        self.of_request.pop(request, None)
+
+    def failed(self, request: RequestId, gpus: Iterable[GpuUuid], now: float) -> None:
+        """Try the same GPUs for the same request again only after a while, longer each time."""
+        attempt = self.of_request.setdefault(request, Attempt())
+        pause_s = min(self.rules.retry_first_s * 2 ** min(attempt.failures, 30), self.rules.retry_max_s)
+        attempt.failures += 1
+        attempt.avoid = (attempt.avoid or {}) | dict.fromkeys(gpus, now + pause_s)
+        heapq.heappush(self._pauses, (now + pause_s, request))
+
+    def avoided(self, request: RequestId, now: float) -> Avoid:
+        """GPUs where this request failed a short while ago."""
+        attempt = self.of_request.get(request)
+        if attempt is None or not attempt.avoid:
+            return frozenset()
+        attempt.avoid = {uuid: until for uuid, until in attempt.avoid.items() if until > now}
+        return frozenset(attempt.avoid)
+
+    def pauses_ended(self, now: float) -> list[RequestId]:
+        """Requests that may try a GPU again since the last call."""
+        ended = []
+        while self._pauses and self._pauses[0][0] <= now:
+            ended.append(heapq.heappop(self._pauses)[1])
+        return ended
+
+    def may_say_pending(self, request: RequestId, now: float, *, anew: bool) -> bool:
+        """Whether to tell now why a request waits: at a bounded rate, unless there is something new to say."""
+        attempt = self.of_request.setdefault(request, Attempt())
+        if not anew and now - attempt.pending_said_at < self.rules.pending_refresh_s:
+            return False
+        attempt.pending_said_at = now
+        return True

@@ -1,0 +1,29 @@
+"""What a place is looked for: the part of a request that decides where it can go, without whose life it is."""
+
+from dataclasses import dataclass
+
+from sluice.contracts.ids import GpuUuid
+from sluice.contracts.messages import NO_NEEDS, AllocationRequested, Claim, HostNeeds
+
+Avoid = frozenset[GpuUuid]
+"""GPUs on which this very request failed a short while ago."""
+
+
+@dataclass(frozen=True, slots=True)
+class Asking:
+    """
+    Claims of one pod, and what its node must have besides GPUs.
+
+    With the claims' uids the namespace makes the trust domain of shares. An empty policy is the pool's own.
+    """
+
+    claims: tuple[Claim, ...]
+    namespace: str = "default"
+    host: HostNeeds = NO_NEEDS
+    node_policy: str = ""
+    gpu_policy: str = ""
+
+
+def asking_of(asked: AllocationRequested) -> Asking:
+    """What to look for on behalf of a request."""
+    return Asking(asked.claims, asked.namespace, asked.host, asked.node_policy, asked.gpu_policy)

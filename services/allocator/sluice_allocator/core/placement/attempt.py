@@ -1,0 +1,157 @@
+"""A node as it would be with the devices put down so far, and the ways to put down one more. Books nothing."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from sluice.contracts.messages import Share
+from sluice.contracts.refusals import WaitReason
+from sluice.mig.model import Profile
+from sluice.mig.table import State
+from sluice_allocator.core.placement.gpus import Gpu, HomeKey
+from sluice_allocator.core.placement.homes import Home
+from sluice_allocator.core.placement.hosts import Node
+from sluice_allocator.core.placement.looking import Look
+from sluice_allocator.core.placement.policies import DeviceUse, Policy
+from sluice_allocator.core.placement.preferences import preference_for
+from sluice_allocator.core.placement.ranking import packs, whole_span, whole_use
+from sluice_allocator.core.placement.wants import Want, WholeGpu
+
+
+@dataclass(frozen=True, slots=True)
+class Unit:
+    """One device to be found, or one amount over several devices."""
+
+    claim: int
+    want: Want
+    split: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """One way to serve a unit on one GPU."""
+
+    key: tuple[int, ...]
+    gpu: Gpu
+    span: HomeKey
+    share: Share | None = None
+    state_after: State | None = None
+    home: Home | None = None
+    """The home that is there; None for a new one, or when it is no share."""
+
+
+@dataclass(slots=True)
+class Attempt:
+    """The node as it would be with what was put down so far."""
+
+    look: Look
+    node: Node
+    policy: Policy
+    on_numa: dict[int, frozenset[Gpu]]
+    """Per claim that must stay on one NUMA node, the GPUs of that one."""
+    states: dict[Gpu, State] = field(default_factory=dict)
+    taken: dict[Gpu, None] = field(default_factory=dict)
+    """GPUs without MIG that are given whole, or have become a home."""
+    homes: dict[tuple[Gpu, HomeKey], Home] = field(default_factory=dict)
+    """Homes that would be made."""
+    placed: list[tuple[Unit, Option]] = field(default_factory=list)
+    preferred: dict[int, frozenset[Gpu]] = field(default_factory=dict)
+    """Per claim, the GPUs that are closest to each other, where that decides."""
+    steps: int = 0
+
+    def state(self, gpu: Gpu) -> State:
+        """The layout of a GPU with MIG."""
+        return self.states.get(gpu, gpu.state)
+
+    def is_free(self, gpu: Gpu) -> bool:
+        """Whether nothing is on a GPU without MIG."""
+        return gpu.free_whole and gpu not in self.taken
+
+
+# -- options ------------------------------------------------------------------------------------------------------
+
+
+def options(attempt: Attempt, unit: Unit) -> Iterator[Option]:
+    """Every way to serve the unit on this node. Modes come in their order; `auto` takes what is not snug last."""
+    claim = unit.want.claim
+    alike: set[tuple[object, ...]] = set()
+    allowed = attempt.on_numa.get(unit.claim)
+    begun = next((_mode_of(option) for other, option in attempt.placed if other.claim == unit.claim), None)
+    for gpu in attempt.node.gpus:
+        if not attempt.look.may_use(gpu, unit.want) or (allowed is not None and gpu not in allowed):
+            continue
+        for turn, mode in enumerate(claim.modes):
+            if mode not in attempt.node.modes or begun not in {None, mode}:
+                continue  # all devices of a claim are had in one mode
+            if mode != "exclusive":
+                yield from _shared(attempt, unit, gpu, mode, turn)
+                continue
+            late = claim.snug and not unit.want.is_snug(gpu)
+            same = (gpu.kind, attempt.state(gpu), attempt.is_free(gpu))
+            if (late and len(claim.modes) == 1) or (same in alike and not attempt.preferred):
+                continue
+            alike.add(same)  # GPUs in the same state are as good as each other, unless links tell them apart
+            yield from _exclusive(attempt, unit, gpu, len(claim.modes) if late else turn)
+
+
+def _mode_of(option: Option) -> str:
+    return option.share.mode if option.share is not None else "exclusive"
+
+
+def _exclusive(attempt: Attempt, unit: Unit, gpu: Gpu, turn: int) -> Iterator[Option]:
+    shape = unit.want.shape_on(gpu)
+    if isinstance(shape, WaitReason):
+        return
+    far = int(gpu not in attempt.preferred.get(unit.claim, (gpu,)))
+    if isinstance(shape, WholeGpu):
+        if attempt.is_free(gpu):
+            key = (turn, 0, far, gpu.memory_mib, *attempt.policy.key(whole_use(gpu)))
+            yield Option(key, gpu, whole_span(gpu))
+        return
+    yield from _instances(attempt, gpu, shape, (turn, far))
+
+
+def _instances(attempt: Attempt, gpu: Gpu, profile: Profile, before: tuple[int, ...]) -> Iterator[Option]:
+    """The best start first; the others only in case that the rest does not fit then."""
+    state = attempt.state(gpu)
+    if attempt.policy.idle_only and gpu.state != gpu.table.empty:
+        return  # idle when the pod comes: its own devices do not keep each other out
+    preference = preference_for(gpu, state, profile, attempt.policy, alone=True)
+    if preference is None:
+        return
+    rank, _, best = preference
+    for choice in gpu.table.choices(state, profile.name):
+        second = int(choice.start != best.start)
+        key = (before[0], second, *before[1:], profile.memory_mib, *rank, gpu.report.index, -choice.start)
+        yield Option(key, gpu, (profile.name, choice.start, choice.size), None, choice.state_after)
+
+
+def _shared(attempt: Attempt, unit: Unit, gpu: Gpu, mode: str, turn: int) -> Iterator[Option]:
+    """A share in a home that is there (or would be), or in one that is made for it. Each device on another GPU."""
+    if any(other.claim == unit.claim and option.gpu is gpu for other, option in attempt.placed):
+        return
+    share = unit.want.share_on(gpu, mode)
+    if isinstance(share, WaitReason):
+        return
+    there = [(each.key, each.home) for each in gpu.homes.values() if gpu.stands(each.key)]
+    there += [(span, home) for (other, span), home in attempt.homes.items() if other is gpu]
+    for span, home in there if not attempt.policy.idle_only else ():
+        if (home.domain, home.mode) == (unit.want.domain, mode) and home.why_not(share) is None:
+            key = (turn, 0, 0, 0, *attempt.policy.key(_use_of(gpu, home)))
+            yield Option(key, gpu, span, share, None, home)
+    if not gpu.mig:
+        size = attempt.look.fleet.home_size(gpu, None)
+        if attempt.is_free(gpu) and Home(size, share.mode, unit.want.domain).why_not(share) is None:
+            fresh = int(packs(attempt.policy))  # where the policy likes idle GPUs better they come first by its key
+            key = (turn, 0, fresh, 0, *attempt.policy.key(whole_use(gpu)), gpu.memory_mib)
+            yield Option(key, gpu, whole_span(gpu), share)
+        return
+    overcommit = attempt.look.fleet.home_size(gpu, None).overcommit_percent
+    for place, name in enumerate(unit.want.home_profiles(gpu, share, overcommit)):
+        profile = gpu.model.profile(name)
+        if profile is not None:
+            for option in _instances(attempt, gpu, profile, (turn, 1, place)):
+                yield Option(option.key, gpu, option.span, share, option.state_after)
+
+
+def _use_of(gpu: Gpu, home: Home) -> DeviceUse:
+    return DeviceUse(1000 - 10 * home.level, 0, (home.level,), gpu.report.numa_node, gpu.report.index)

@@ -1,0 +1,148 @@
+"""
+Nodes that are alike in everything that a request may ask of a node besides room, and the shelves of their devices.
+
+The labels that tell classes apart are those that requests have selected by so far: labels nobody asks for (and those
+that differ on every node) would make every node a class of its own.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+from sluice.contracts.messages import HostNeeds, Mode, NodeExpression, Share, Taint, Toleration
+from sluice.contracts.refusals import WaitReason
+from sluice.mig.table import State
+from sluice_allocator.core.placement.gpus import Gpu
+from sluice_allocator.core.placement.homes import Home, HomeSize, TrustDomain, level_needed
+from sluice_allocator.core.placement.hosts import Node
+from sluice_allocator.core.placement.rules import PoolRules
+from sluice_allocator.core.placement.shelf import Ladder, Shelf
+
+ClassKey = tuple[object, ...]
+HomesKey = tuple[TrustDomain, str, str, str | None]
+"""Trust domain, mode, kind of GPU, profile of the home (None for a whole GPU)."""
+KEEPS_OUT = frozenset({"NoSchedule", "NoExecute"})
+"""The effects of a taint that a pod must tolerate. `PreferNoSchedule` keeps nobody out."""
+
+
+@dataclass(slots=True, eq=False)
+class NodeClass:
+    """One class of nodes, and where their devices are found."""
+
+    number: int
+    key: ClassKey
+    words: str
+    """What people are told the class is; empty for nodes with nothing special."""
+    pool: PoolRules
+    modes: tuple[Mode, ...]
+    time_quota: bool
+    labels: Mapping[str, str]
+    """Those that requests have selected by."""
+    taints: tuple[Taint, ...]
+    nodes: dict[int, Node] = field(default_factory=dict)
+    """The members, by number."""
+    samples: dict[str, Gpu] = field(default_factory=dict)
+    """One GPU of each kind that was ever here: what it can do is what all of its kind can."""
+    states: dict[str, dict[State, Shelf]] = field(default_factory=dict)
+    """GPUs with MIG that may be given, by kind and layout state."""
+    whole: dict[str, Shelf] = field(default_factory=dict)
+    """GPUs without MIG on which nothing is, by kind."""
+    homes: dict[HomesKey, Ladder] = field(default_factory=dict)
+    """Homes of shares, by how much they have left (`rung_of`)."""
+    booked_whole: dict[str, int] = field(default_factory=dict)
+    """How many GPUs without MIG, that may be given, have something on them, by kind."""
+    homes_of: dict[tuple[TrustDomain, str], dict[HomesKey, None]] = field(default_factory=dict)
+    """The keys of `homes` by trust domain and mode."""
+    home_count: dict[tuple[str, str | None], int] = field(default_factory=dict)
+    """How many homes there are, whosever, by kind of GPU and profile."""
+
+    def why_not(self, needs: HostNeeds) -> WaitReason | None:
+        """Why a pod with these needs may not be on such nodes; None when it may. Labels of single nodes aside."""
+        if self.taints and not all(
+            taint.effect not in KEEPS_OUT or any(tolerates(each, taint) for each in needs.tolerations)
+            for taint in self.taints
+        ):
+            return WaitReason.NODE_TAINTED
+        return None
+
+
+MEMORY_PARTS = 16
+"""The memory of a home is told in sixteenths where its level tells something else."""
+
+
+def rung_of(home: Home) -> int:
+    """
+    By what is left in a home: in `mps` mode its free memory in MiB, else its level and its memory in sixteenths.
+
+    Homes on one rung are alike in what an `mps` share needs; a fractional share may still find time or memory short.
+    """
+    if home.mode == "mps":
+        return max(0, home.free_memory_mib) if home.level else 0
+    return home.level * (MEMORY_PARTS + 1) + memory_part(home.free_memory_mib, home.size)
+
+
+def rungs_for(ladder: Ladder, share: Share, size: HomeSize) -> Iterator[int]:
+    """The rungs on which a home of this size may have room for the share, those with least left first."""
+    if share.mode == "mps":
+        yield from ladder.at_least(share.memory_mib)
+        return
+    needed = memory_part(share.memory_mib, size)
+    for rung in ladder.at_least(level_needed(share, size) * (MEMORY_PARTS + 1)):
+        if rung % (MEMORY_PARTS + 1) >= needed:
+            yield rung
+
+
+def memory_part(memory_mib: int, size: HomeSize) -> int:
+    """An amount of a home's memory in sixteenths, rounded up; more than all of it (over-subscription) is all of it."""
+    return min(MEMORY_PARTS, -(-MEMORY_PARTS * max(0, memory_mib) // max(1, size.memory_mib)))
+
+
+# -- matching -----------------------------------------------------------------------------------------------------
+
+
+def selects(needs: HostNeeds, labels: Mapping[str, str]) -> bool:
+    """Whether a node with these labels is among those that the pod selects."""
+    if any(labels.get(key) != value for key, value in needs.node_selector.items()):
+        return False
+    return not needs.affinity or any(all(_holds(each, labels) for each in term) for term in needs.affinity if term)
+
+
+def keys_of(needs: HostNeeds) -> list[str]:
+    """The labels by which a pod selects nodes."""
+    return list(dict.fromkeys([*needs.node_selector, *(each.key for term in needs.affinity for each in term)]))
+
+
+def _holds(each: NodeExpression, labels: Mapping[str, str]) -> bool:
+    value = labels.get(each.key)
+    match each.operator:
+        case "In":
+            return value is not None and value in each.values
+        case "NotIn":
+            return value is None or value not in each.values
+        case "Exists":
+            return value is not None
+        case "DoesNotExist":
+            return value is None
+        case "Gt" | "Lt":
+            return value is not None and len(each.values) == 1 and _compares(each.operator, value, each.values[0])
+
+
+def _compares(operator: str, value: str, bound: str) -> bool:
+    """As Kubernetes does: both must be whole numbers, else it does not hold."""
+    if len(value) > 18 or len(bound) > 18:
+        return False
+    try:
+        have, than = int(value), int(bound)
+    except ValueError:
+        return False
+    return have > than if operator == "Gt" else have < than
+
+
+def tolerates(toleration: Toleration, taint: Taint) -> bool:
+    """Whether a toleration covers a taint (https://kubernetes.io/docs/concepts/scheduling-eviction/taint-and-toleration/)."""
+    if toleration.effect and toleration.effect != taint.effect:
+        return False
+    if not toleration.key:
+        return toleration.operator == "Exists"
+    if toleration.key != taint.key:
+        return False
+    return toleration.operator == "Exists" or toleration.value == taint.value

@@ -1,0 +1,291 @@
+"""
+Why nothing fits: every reason counted per class of nodes and of GPUs, never per GPU.
+
+It looks at what searches look at (classes, shelves), so its cost and the size of its answer do not grow with the
+fleet. What it says of a shelf whose nodes lack room is what the first nodes on it lack.
+"""
+
+from collections import Counter
+from collections.abc import Iterator
+
+from sluice.contracts.messages import Share
+from sluice.contracts.refusals import KNOWN_AS, ReasonCount, WaitReason
+from sluice.mig.model import Profile
+from sluice_allocator.core.placement.classes import NodeClass
+from sluice_allocator.core.placement.gpus import Gpu
+from sluice_allocator.core.placement.homes import Home
+from sluice_allocator.core.placement.hosts import Node
+from sluice_allocator.core.placement.looking import Look, NoPlace
+from sluice_allocator.core.placement.one_device import find_one
+from sluice_allocator.core.placement.ranking import full_profile
+from sluice_allocator.core.placement.shelf import Ladder, Shelf
+from sluice_allocator.core.placement.wants import Want, WholeGpu
+
+REASONS_MAX = 20
+"""So many reasons are told; the others are only counted."""
+RUNGS_MAX = 64
+_NODES_LOOKED_AT = 4
+_IN_SENTENCE = 5
+Tally = Counter[tuple[WaitReason, str, str]]
+"""How many of what: reason, the class counted (a product name, or `nodes`), and the class of nodes."""
+
+
+def explain_look(look: Look) -> NoPlace:
+    """Why what is looked for has no place now."""
+    fleet = look.fleet
+    if not fleet.gpus:
+        return NoPlace("no node with GPUs is known yet", (_reason(WaitReason.NO_NODES, 0, "nodes", ""),))
+    tally: Tally = Counter()
+    could_ever = False
+    several = sum(claim.gpus for claim in look.asking.claims) > 1 or any(c.numa_bind for c in look.asking.claims)
+    for want in dict.fromkeys(look.wants):
+        of_this: Tally = Counter()
+        could_ever |= _tally(look, want, of_this)
+        tally |= of_this  # the most over the claims: a reason never counts more GPUs than there are
+    for uuid in look.avoid:
+        if uuid in fleet.gpus:
+            gpu = fleet.gpus[uuid]
+            node = fleet.nodes[gpu.node]
+            words = fleet.stock.class_of(node).words if node.gpus else ""
+            tally[WaitReason.GPU_AVOIDED, gpu.report.model, words] += 1
+    if not tally or (several and could_ever and not _short_of_one(look)):
+        bound = any(claim.numa_bind for claim in look.asking.claims)
+        why = WaitReason.NUMA_NOT_FIT if bound else WaitReason.TOO_FEW_GPUS_ON_NODE
+        tally[why, "nodes", ""] = fleet.usable_nodes()
+    ordered = sorted(tally.items(), key=lambda item: (-item[1], item[0][1], item[0][0], item[0][2]))
+    reasons = tuple(_reason(reason, count, of, on) for (reason, of, on), count in ordered)
+    if not could_ever:
+        lead = _reason(WaitReason.NO_NODE_CAN_FIT, len(fleet.shown), "nodes", "")
+        message = "no node of this fleet can ever fit it; waiting for nodes to change"
+        return NoPlace(message, *_bounded((lead, *reasons)))
+    return NoPlace(_sentence(reasons), *_bounded(reasons))
+
+
+def _short_of_one(look: Look) -> bool:
+    """Whether even one device of some claim has no place: then that is the reason, and not that there are too few."""
+    return any(find_one(look, want) is None for want in dict.fromkeys(look.wants))
+
+
+# -- counting -----------------------------------------------------------------------------------------------------
+
+
+def _tally(look: Look, want: Want, tally: Tally) -> bool:
+    """Count why GPUs cannot serve one claim. True when some GPU could if it were free."""
+    could_ever = False
+    for group in look.fleet.stock.classes.values():
+        why = look.why_not(group)
+        if why is not None:
+            tally[why, "nodes", group.words] += len(group.nodes)
+            continue
+        for kind, sample in group.samples.items():
+            could_ever |= _tally_kind(look, want, group, kind, sample, tally)
+    for group, reason, gpu, count in look.fleet.stock.out_of_use():
+        never = look.why_not(group) or _never(want, group, gpu)
+        could_ever |= never is None
+        tally[never if never is not None else reason, gpu.report.model, group.words] += count
+    return could_ever
+
+
+def _never(want: Want, group: NodeClass, gpu: Gpu) -> WaitReason | None:
+    """Why such a GPU on such nodes could not serve the claim even with nothing on it; None when it could."""
+    claim = want.claim
+    if claim.shares_percent is not None:
+        return want.admits(gpu) or (None if "fractional" in group.modes else WaitReason.GPU_MODE_NOT_FIT)
+    reasons: list[WaitReason] = []
+    for mode in claim.modes:
+        found: object = WaitReason.GPU_MODE_NOT_FIT
+        if mode in group.modes:
+            found = want.shape_on(gpu) if mode == "exclusive" else want.share_on(gpu, mode)
+        if not isinstance(found, WaitReason):
+            if mode == "exclusive" or _home_large_enough(want, gpu, mode):
+                return None
+            found = WaitReason.GPU_INSUFFICIENT_MEMORY
+        reasons.append(found)
+    return reasons[0]
+
+
+def _home_large_enough(want: Want, gpu: Gpu, mode: str) -> bool:
+    share = want.share_on(gpu, mode)
+    if isinstance(share, WaitReason):
+        return False
+    if gpu.mig:
+        return bool(want.home_profiles(gpu, share, 100))
+    size = gpu.home_size(None, taking_turns=False, overcommit_percent=100)
+    return Home(size, share.mode, want.domain).why_not(share) is None
+
+
+def _tally_kind(  # noqa: PLR0917  # one step of a count
+    look: Look, want: Want, group: NodeClass, kind: str, sample: Gpu, tally: Tally
+) -> bool:
+    never = _never(want, group, sample)
+    in_use = _in_use(group, kind)
+    if never is not None:
+        if in_use:
+            tally[never, sample.report.model, group.words] += in_use
+        return False
+    for reason, count in _why_full(look, want, group, kind, sample):
+        tally[reason, sample.report.model, group.words] += count
+    _tally_homes(look, want, group, sample, tally)
+    return in_use > 0
+
+
+def _in_use(group: NodeClass, kind: str) -> int:
+    """How many GPUs of a kind may be given in a class of nodes, whatever is on them."""
+    shelves = [*group.states.get(kind, {}).values(), *([group.whole[kind]] if kind in group.whole else [])]
+    return sum(shelf.devices for shelf in shelves) + group.booked_whole.get(kind, 0)
+
+
+def _why_full(look: Look, want: Want, group: NodeClass, kind: str, sample: Gpu) -> Iterator[tuple[WaitReason, int]]:
+    """What each shelf of a kind lacks for one more such device."""
+    names = _profiles(want, group, sample)
+    idle_only = look.policy(group).idle_only
+    for state, shelf in group.states.get(kind, {}).items():
+        if idle_only and shelf and state != sample.table.empty:
+            yield WaitReason.GPU_NOT_IDLE, shelf.devices
+            continue
+        lacks = [sample.table.why_not(state, name) for name in names]
+        if shelf and all(lacks):
+            full = "slices" not in lacks
+            yield WaitReason.GPU_ENGINES_USED_UP if full else WaitReason.GPU_LAYOUT_FULL, shelf.devices
+        elif shelf:
+            yield from _why_no_node(look, want, shelf)
+    if kind in group.whole:
+        yield from _why_no_node(look, want, group.whole[kind])
+    homes = sum(count for (of, profile), count in group.home_count.items() if of == kind and profile is None)
+    given = group.booked_whole.get(kind, 0) - homes
+    if given > 0:
+        yield WaitReason.GPU_NOT_IDLE, given
+
+
+def _profiles(want: Want, group: NodeClass, sample: Gpu) -> list[str]:
+    """The profiles of which one would do."""
+    names: dict[str, None] = {}
+    if want.claim.shares_percent is not None:
+        return [name for name in [full_profile(sample)] if name is not None]
+    for mode in want.claim.modes:
+        if mode == "exclusive":
+            shape = want.shape_on(sample)
+            if isinstance(shape, Profile):
+                names[shape.name] = None
+            elif isinstance(shape, WholeGpu):
+                return []
+        elif sample.mig:
+            share = want.share_on(sample, mode)
+            if not isinstance(share, WaitReason):
+                names |= dict.fromkeys(want.home_profiles(sample, share, group.pool.overcommit_percent))
+    return list(names)
+
+
+def _why_no_node(look: Look, want: Want, shelf: Shelf) -> Iterator[tuple[WaitReason, int]]:
+    """The device would do; its nodes, or what the claim says of single GPUs, stand in the way."""
+    for node in shelf.some(_NODES_LOOKED_AT):
+        reason = _why_not_node(look, want, node, shelf)
+        if reason is not None:
+            yield reason, shelf.devices
+            return
+
+
+def _why_not_node(look: Look, want: Want, node: Node, shelf: Shelf) -> WaitReason | None:
+    host = look.asking.host
+    if host.node_name not in {"", node.name}:
+        return WaitReason.NODE_NOT_NAMED
+    if not look.admits(node):
+        return WaitReason.NODE_SELECTOR_MISMATCH
+    reason = node.why_no_room(look.need)
+    if reason is not None:
+        return reason
+    there = [gpu for gpu in node.gpus if gpu.shelf is shelf or any(at.shelf is shelf for at in gpu.homes.values())]
+    return WaitReason.GPU_UUID_MISMATCH if all(want.excludes(gpu) for gpu in there) else None
+
+
+def _tally_homes(look: Look, want: Want, group: NodeClass, sample: Gpu, tally: Tally) -> None:
+    """Homes that are there: of the trust domain and too full, or of others. One GPU may have several instances."""
+    kind, model = sample.kind, sample.report.model
+    own: Tally = Counter()
+    for mode in _shared_modes(want):
+        for key in group.homes_of.get((want.domain, mode), ()):
+            if key[2] == kind:
+                of = model if key[3] is None else f"homes on {model}"
+                for reason, count in _why_no_home(look, want, group.homes[key], mode, sample):
+                    own[reason, of, group.words] += count
+    for (of_kind, profile), count in group.home_count.items():
+        if of_kind == kind and _shared_modes(want):
+            of = model if profile is None else f"homes on {model}"
+            others = count - sum(there for (_, of_own, _), there in own.items() if of_own == of)
+            if others > 0:
+                tally[WaitReason.GPU_OTHER_TRUST_DOMAIN, of, group.words] += others
+    tally.update(own)
+
+
+def _why_no_home(look: Look, want: Want, ladder: Ladder, mode: str, sample: Gpu) -> Iterator[tuple[WaitReason, int]]:
+    """What the homes on each rung lack, as the first one does; beyond RUNGS_MAX rungs what such homes mostly lack."""
+    percent = want.claim.shares_percent
+    share = want.share_on(sample, mode) if percent is None else want.part_of(sample, min(percent, 100))
+    mostly = WaitReason.GPU_INSUFFICIENT_MEMORY if mode == "mps" else WaitReason.GPU_INSUFFICIENT_SMS
+    for place, rung in enumerate(ladder.order):
+        shelf = ladder.rungs[rung]
+        reason: WaitReason | None = mostly
+        if place < RUNGS_MAX and isinstance(share, Share):
+            node = shelf.some(1)[0]
+            homes = [at.home for gpu in node.gpus for at in gpu.homes.values() if at.shelf is shelf]
+            reason = homes[0].why_not(share) or _why_not_node(look, want, node, shelf)
+        if reason is not None:
+            yield reason, shelf.devices
+
+
+def _shared_modes(want: Want) -> list[str]:
+    if want.claim.shares_percent is not None:
+        return ["fractional"]
+    return [mode for mode in want.claim.modes if mode != "exclusive"]
+
+
+# -- telling ------------------------------------------------------------------------------------------------------
+
+
+def _reason(reason: WaitReason, count: int, of: str, on: str) -> ReasonCount:
+    return ReasonCount(reason=reason, count=count, of=of, on=on, known_as=KNOWN_AS.get(reason, ""))
+
+
+def _bounded(reasons: tuple[ReasonCount, ...]) -> tuple[tuple[ReasonCount, ...], int]:
+    """The reasons that are told, and how many are not."""
+    return reasons[:REASONS_MAX], max(0, len(reasons) - REASONS_MAX)
+
+
+_IN_WORDS = {
+    WaitReason.GPU_LAYOUT_FULL: "no free place of that size",
+    WaitReason.GPU_ENGINES_USED_UP: "media engines used up",
+    WaitReason.GPU_NO_SUCH_PROFILE: "no such profile",
+    WaitReason.GPU_MODE_NOT_FIT: "cannot be had in that mode",
+    WaitReason.GPU_MODEL_MISMATCH: "another model than asked for",
+    WaitReason.GPU_UUID_MISMATCH: "not among the GPUs named",
+    WaitReason.GPU_NOT_IDLE: "not idle",
+    WaitReason.GPU_UNHEALTHY: "unhealthy",
+    WaitReason.GPU_AVOIDED: "making the slice failed there",
+    WaitReason.GPU_INSUFFICIENT_MEMORY: "not enough memory left",
+    WaitReason.GPU_INSUFFICIENT_SMS: "not enough SMs left",
+    WaitReason.GPU_TIME_USED_UP: "no time left in a window",
+    WaitReason.GPU_TENANTS_USED_UP: "no MPS client left",
+    WaitReason.GPU_OTHER_TRUST_DOMAIN: "shared by another trust domain",
+    WaitReason.NODE_NOT_OPEN: "node is not open yet",
+    WaitReason.NODE_STALE: "node has not answered lately",
+    WaitReason.NODE_CORDONED: "node is cordoned",
+    WaitReason.NODE_NOT_NAMED: "not the node that is named",
+    WaitReason.NODE_SELECTOR_MISMATCH: "not selected by the pod",
+    WaitReason.NODE_TAINTED: "a taint that the pod does not tolerate",
+    WaitReason.NODE_INSUFFICIENT_CPU: "not enough CPU left on the node",
+    WaitReason.NODE_INSUFFICIENT_MEMORY: "not enough memory left on the node",
+    WaitReason.NODE_INSUFFICIENT_PODS: "no more pods fit on the node",
+    WaitReason.NODE_INSUFFICIENT_RESOURCE: "not enough of another resource left on the node",
+    WaitReason.NUMA_NOT_FIT: "not all on one NUMA node",
+    WaitReason.TOO_FEW_GPUS_ON_NODE: "no single node has all devices free",
+}
+
+
+def _sentence(reasons: tuple[ReasonCount, ...]) -> str:
+    parts = [
+        f"{r.count} x {r.of}{f' ({r.on})' if r.on else ''}: {_IN_WORDS.get(r.reason, r.reason)}"
+        for r in reasons[:_IN_SENTENCE]
+    ]
+    left = len(reasons) - _IN_SENTENCE
+    more = f" and {left} more reason{'s' if left > 1 else ''}" if left > 0 else ""
+    return "; ".join(parts) + more

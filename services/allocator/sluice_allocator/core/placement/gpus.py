@@ -1,0 +1,203 @@
+"""
+One GPU as the ledger and its agent's report have it: what is booked on it, its layout, and the homes of shares there.
+
+Booked is what the ledger books (live or being revoked) and what this process has decided but not yet committed.
+Foreign instances and quarantined spans count as occupied. It knows nothing of nodes and other GPUs.
+"""
+
+from dataclasses import dataclass, field
+
+from sluice.contracts.hardware import model_from_report
+from sluice.contracts.ids import AllocationId, NodeName
+from sluice.contracts.messages import DeviceGrant, GpuReport
+from sluice.mig.layout import Instance
+from sluice.mig.model import GpuModel, Placement
+from sluice.mig.table import State, TransitionTable
+from sluice_allocator.core.placement.homes import Home, HomeSize
+from sluice_allocator.core.placement.shelf import Shelf
+
+_NOTHING = State(0)
+SpanKey = tuple[AllocationId, int]
+"""An allocation and the number of its device."""
+HomeKey = tuple[str | None, int, int]
+"""A span of one GPU: profile (None for the whole GPU), start and size in memory slices."""
+
+
+@dataclass(slots=True, eq=False)
+class HomeOnGpu:
+    """A home of shares: where it is, and the shelf on which searches find it."""
+
+    gpu: "Gpu"
+    key: HomeKey
+    home: Home
+    shelf: Shelf | None = None
+    rung: int = 0
+    """The number of that shelf."""
+
+
+@dataclass(slots=True, eq=False)
+class Gpu:
+    """What one GPU can do, and what is booked on it."""
+
+    node: NodeName
+    report: GpuReport
+    model: GpuModel
+    table: TransitionTable
+    kind: str
+    """Equal for GPUs of the same product, with the same facts, that both have MIG enabled or both have not."""
+    blocked: tuple[Placement, ...] = ()
+    foreign: tuple[Instance, ...] = ()
+    """Instances that somebody else made: their slices and engines are not ours to give."""
+    spans: dict[SpanKey, DeviceGrant] = field(default_factory=dict)
+    homes: dict[HomeKey, HomeOnGpu] = field(default_factory=dict)
+    state: State = _NOTHING
+    """The layout's state, on a GPU with MIG."""
+    stepwise: bool = True
+    """Whether `state` is what its instances make it and nothing else, so that it can follow one by one."""
+    shelf: Shelf | None = None
+    """Where searches for an instance or for the whole GPU find it; None when it is not to be given, or full."""
+
+    @property
+    def mig(self) -> bool:
+        """Whether instances can be made on it (else it is given whole, or shared whole)."""
+        return self.report.mig_enabled
+
+    @property
+    def free_whole(self) -> bool:
+        """Whether nothing at all is on it."""
+        return not self.spans and not self.blocked and not self.foreign
+
+    @property
+    def sms(self) -> int:
+        """What 100 % of the SMs are: all of them; with MIG those of the largest profile, for the rest cannot be had."""
+        return self.model.largest.multiprocessors if self.mig and self.model.profiles else self.report.multiprocessors
+
+    @property
+    def memory_mib(self) -> int:
+        """What 100 % of the memory is, likewise."""
+        return self.model.largest.memory_mib if self.mig and self.model.profiles else self.report.memory_mib
+
+    def stands(self, span: HomeKey) -> bool:
+        """Whether a home may take tenants: not where somebody else is, or where something is out of use."""
+        profile, start, size = span
+        if (profile is not None) != self.mig:
+            return False  # MIG was enabled or disabled beneath it
+        mask = ((1 << size) - 1) << start
+        return not any(mask & each.mask for each in self.blocked) and not any(mask & i.mask for i in self.foreign)
+
+    @property
+    def free_percent(self) -> int:
+        """How much of it is given to nobody, roughly: for comparing nodes, not for deciding what fits."""
+        if self.mig:
+            return 100 * self.table.free_slices(self.state) // max(1, self.model.memory_slices)
+        if self.homes:
+            return min(at_home.home.level for at_home in self.homes.values())
+        return 100 if self.free_whole else 0
+
+    def recompute(self) -> None:
+        """Derive the state from what is booked. A span that several shares name is one instance."""
+        if not self.mig:
+            return
+        instances: list[Instance] = list(self.foreign)
+        shared: dict[HomeKey, None] = {}
+        blocked = self.blocked
+        for grant in self.spans.values():
+            if grant.profile is None:  # booked before MIG was enabled: nothing else may be made beside it
+                blocked = (*blocked, Placement(0, self.report.memory_slices))
+            elif grant.share is None:
+                instances.append(Instance(grant.profile, grant.start, grant.size))
+            else:
+                shared[grant.profile, grant.start, grant.size] = None
+        instances += [Instance(profile, start, size) for profile, start, size in shared if profile is not None]
+        self.state = self.table.state(instances, blocked=blocked)
+        self.stepwise = not blocked and not self.foreign and self._step_by_step(instances) == self.state
+
+    def _step_by_step(self, instances: list[Instance]) -> State | None:
+        """The state that the instances reach one after the other; None where one of them could not be made."""
+        state: State | None = self.table.empty
+        for instance in instances:
+            state = self.table.with_one_more(state, instance) if state is not None else None
+        return state
+
+    def step(self, grant: DeviceGrant, *, booked: bool) -> None:
+        """An instance was booked or freed: where nothing overlaps, that is one step from the state before."""
+        if not self.mig:
+            return
+        if self.stepwise and grant.profile is not None:
+            instance = Instance(grant.profile, grant.start, grant.size)
+            if not booked:
+                self.state = self.table.with_one_less(self.state, instance)
+                return
+            after = self.table.with_one_more(self.state, instance)
+            if after is not None:
+                self.state = after
+                return
+        self.recompute()
+
+    def home_size(self, profile: str | None, *, taking_turns: bool, overcommit_percent: int) -> HomeSize:
+        """How large a home on this GPU is: the whole of it, or an instance of `profile`."""
+        known = self.model.profile(profile) if profile is not None else None
+        memory_mib = known.memory_mib if known is not None else self.report.memory_mib
+        sms = known.multiprocessors if known is not None else self.report.multiprocessors
+        tenants = self.report.mps_clients_max
+        return HomeSize(
+            memory_mib=memory_mib,
+            sms=sms,
+            gpu_sms=self.sms,
+            tenants_max=tenants if known is None else max(1, tenants * sms // max(1, self.sms)),
+            taking_turns=taking_turns,
+            overcommit_percent=overcommit_percent,
+        )
+
+    def used(self) -> tuple[int, int]:
+        """Booked memory in MiB and booked SMs, for comparing how full nodes and GPUs are."""
+        memory_mib = sms = 0
+        for grant in self.spans.values():
+            profile = self.model.profile(grant.profile) if grant.profile is not None else None
+            if grant.share is not None:
+                memory_mib += grant.share.memory_mib
+                sms += (grant.share.sm_partition or 0) * self.sms // 100
+            elif profile is not None:
+                memory_mib += profile.memory_mib
+                sms += profile.multiprocessors
+            else:
+                return self.memory_mib, self.sms
+        return memory_mib, sms
+
+
+class Models:
+    """Equal reports share one model, and so one transition table."""
+
+    def __init__(self) -> None:
+        """Know none yet."""
+        self._known: dict[str, list[tuple[tuple[object, ...], GpuModel]]] = {}
+
+    def of(self, report: GpuReport) -> GpuModel:
+        """The model that a report describes."""
+        facts = (
+            report.memory_mib,
+            report.multiprocessors,
+            report.memory_slices,
+            report.compute_slices,
+            report.profiles,
+        )
+        variants = self._known.setdefault(report.model, [])
+        for known, model in variants:
+            if known == facts:  # nearly always the same objects: comparing is far cheaper than hashing them
+                return model
+        variants.append((facts, model_from_report(report)))
+        return variants[-1][1]
+
+    def all(self) -> list[GpuModel]:
+        """Every model that was reported."""
+        return [model for variants in self._known.values() for _, model in variants]
+
+
+def instances_of_others(report: GpuReport) -> tuple[Instance, ...]:
+    """What is on the device and not ours."""
+    return tuple(Instance(i.profile, i.start, i.size) for i in report.instances if i.allocation is None)
+
+
+def out_of_use(report: GpuReport) -> tuple[Placement, ...]:
+    """The spans that are quarantined."""
+    return tuple(Placement(span.start, span.size) for span in report.quarantined)

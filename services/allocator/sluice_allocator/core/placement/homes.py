@@ -1,0 +1,162 @@
+"""
+The account of one home of shares: a whole GPU or a MIG instance that tenants of one trust domain share.
+
+It says whether one more share fits and what is left, and knows nothing of where the home is. What is booked is counted
+even where it does not fit (the ledger is right, not this account): only `why_not` judges, and nothing here raises.
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from sluice.contracts.messages import Share
+from sluice.contracts.refusals import WaitReason
+from sluice_allocator.core.placement.lanes import FULL_WIDTH_PERCENT, Lanes, ShareKey
+
+ShareMode = Literal["mps", "fractional"]
+TrustDomain = tuple[str, int]
+"""A namespace and a uid: whose processes may share one MPS server."""
+
+
+@dataclass(frozen=True, slots=True)
+class HomeSize:
+    """What a home has to give. Homes of one kind should share one object, for there may be very many."""
+
+    memory_mib: int
+    sms: int
+    gpu_sms: int
+    """The SMs that a share's `sm_partition` is a percentage of: those of the GPU that the home is on."""
+    tenants_max: int
+    taking_turns: bool
+    """Whether the node's agent enforces time quotas, so that fractional shares may use the same SMs in turn."""
+    overcommit_percent: int = 100
+    """How much memory may be promised to `mps` shares, in percent of what there is."""
+
+
+def width_percent(sm_partition: int, size: HomeSize) -> int:
+    """
+    The percentage of a home's SMs that a share takes: `sm_partition` itself on a home with all SMs of its GPU.
+
+    On a MIG instance the share is rounded up to whole SMs, and those to whole percents of the instance; more than 100
+    when the instance is too small. A share without a bound (0) may use every SM of the home, and counts as all.
+    """
+    if not sm_partition:
+        return FULL_WIDTH_PERCENT
+    if size.sms >= size.gpu_sms:
+        return sm_partition
+    sms = -(-sm_partition * size.gpu_sms // 100)
+    return -(-100 * sms // max(1, size.sms))
+
+
+def level_needed(share: Share, size: HomeSize) -> int:
+    """The lowest `Home.level` at which a home of this size can have room for the share. Never below 1."""
+    if share.mode == "fractional":
+        return max(1, width_percent(share.sm_partition, size))
+    return max(1, _percent_of(share.memory_mib, _memory_to_promise(size, share.mode)))
+
+
+class Home:
+    """
+    The shares of one home and what is left beside them. One mode and one trust domain at a time.
+
+    That a share is of the home's mode and domain is for the caller to see to.
+    """
+
+    __slots__ = ("_lanes", "_shares", "_width_booked", "domain", "free_memory_mib", "mode", "size")
+
+    def __init__(self, size: HomeSize, mode: ShareMode, domain: TrustDomain) -> None:
+        """An empty home."""
+        self.size = size
+        self.mode: ShareMode = mode
+        self.domain = domain
+        self.free_memory_mib = _memory_to_promise(size, mode)
+        """What may still be promised; below zero when more is booked than may be."""
+        self._shares: dict[ShareKey, Share] = {}
+        self._width_booked = 0
+        """The sum of all widths where nobody takes turns; not counted where lanes are."""
+        self._lanes = Lanes() if mode == "fractional" and size.taking_turns else None
+
+    def why_not(self, share: Share) -> WaitReason | None:
+        """What is short for one more share; None when it fits. Memory is looked at first, then SMs, time, tenants."""
+        size = self.size
+        if share.memory_mib > self.free_memory_mib or share.memory_mib > size.memory_mib:
+            return WaitReason.GPU_INSUFFICIENT_MEMORY
+        if self.mode == "fractional":
+            width = width_percent(share.sm_partition, size)
+            if self._lanes is not None:
+                short = self._lanes.why_not(width, _time_permille(share))
+                if short is not None:
+                    return short
+            elif self._width_booked + width > FULL_WIDTH_PERCENT:
+                return WaitReason.GPU_INSUFFICIENT_SMS
+        return WaitReason.GPU_TENANTS_USED_UP if len(self._shares) >= size.tenants_max else None
+
+    def add(self, key: ShareKey, share: Share) -> None:
+        """Count a booked share, whether it fits or not; one that is already counted under `key` is replaced."""
+        if key in self._shares:
+            self.remove(key)
+        self._shares[key] = share
+        self.free_memory_mib -= share.memory_mib
+        if self.mode == "fractional":
+            width = width_percent(share.sm_partition, self.size)
+            if self._lanes is not None:
+                self._lanes.add(key, width, _time_permille(share))
+            else:
+                self._width_booked += width
+
+    def remove(self, key: ShareKey) -> None:
+        """Forget a share, if it is counted."""
+        share = self._shares.pop(key, None)
+        if share is None:
+            return
+        self.free_memory_mib += share.memory_mib
+        if self.mode == "fractional":
+            if self._lanes is not None:
+                self._lanes.remove(key)
+            else:
+                self._width_booked -= width_percent(share.sm_partition, self.size)
+
+    @property
+    def empty(self) -> bool:
+        """Whether nobody lives here."""
+        return not self._shares
+
+    @property
+    def tenants(self) -> int:
+        """How many shares are booked here; each is one client of the home's MPS server."""
+        return len(self._shares)
+
+    @property
+    def free_width_percent(self) -> int:
+        """What is left of the home's SMs; below zero when more is booked than there is. 100 in `mps` mode."""
+        booked = self._lanes.width_percent if self._lanes is not None else self._width_booked
+        return FULL_WIDTH_PERCENT - booked
+
+    @property
+    def level(self) -> int:
+        """
+        The class by which searches find the home: no share that needs a higher level (`level_needed`) fits.
+
+        Of 100: the widest share that may still fit (where nobody takes turns that is the free width), or in `mps` mode
+        the free memory, rounded up, so that 0 is a home with nothing left.
+        """
+        if self.free_memory_mib <= 0 or len(self._shares) >= self.size.tenants_max:
+            return 0
+        if self.mode == "mps":
+            return _percent_of(self.free_memory_mib, _memory_to_promise(self.size, self.mode))
+        widest = self._lanes.widest_percent() if self._lanes is not None else FULL_WIDTH_PERCENT - self._width_booked
+        return min(FULL_WIDTH_PERCENT, max(0, widest))
+
+
+def _memory_to_promise(size: HomeSize, mode: ShareMode) -> int:
+    """The memory of a home that shares may be promised, in MiB: only `mps` shares more than there is."""
+    return size.memory_mib * size.overcommit_percent // 100 if mode == "mps" else size.memory_mib
+
+
+def _percent_of(memory_mib: int, whole_mib: int) -> int:
+    """Rounded up: any memory at all is at least one percent."""
+    return -(-100 * memory_mib // max(1, whole_mib))
+
+
+def _time_permille(share: Share) -> int:
+    """The sure part of a window. Even a share that asks for none has its turn, and counts as one permille."""
+    return max(1, share.quota_request_permille)

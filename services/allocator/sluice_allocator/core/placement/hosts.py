@@ -1,0 +1,148 @@
+"""
+What a node has besides GPUs: CPU, memory, pods and the user's own resources, and what our pods take of it.
+
+A node of which nobody has said anything is taken to have room for everything and to carry no labels.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from sluice.contracts.ids import AllocationId, NodeName
+from sluice.contracts.messages import HostFacts, HostRoom, Mode, Taint
+from sluice.contracts.refusals import WaitReason
+from sluice_allocator.core.placement.rules import Weights
+
+if TYPE_CHECKING:
+    from sluice_allocator.core.placement.gpus import Gpu
+
+PLENTY = 1 << 62
+"""Room on a node that nobody has described."""
+
+
+def wealth_of(cpu_milli: int, gpu_percent: int) -> int:
+    """
+    How much CPU there is for each GPU, in half octaves: 10 % more or less is no difference that matters.
+
+    Pods are put where this comes nearest to what they ask, so that neither CPU nor GPUs are left over without the
+    other. On real traces that decides more than how GPUs are packed (docs/performance.md).
+    """
+    each = max(1, max(0, cpu_milli) * 100 // max(1, gpu_percent))
+    return (each * each).bit_length()
+
+
+@dataclass(slots=True, eq=False)
+class Node:
+    """One node: its GPUs, what it is like, and the room that is left. Numbered in the order of appearance."""
+
+    number: int
+    name: NodeName
+    gpus: tuple["Gpu", ...] = ()
+    """Those that may be given, in index order; empty while the node may not be used."""
+    all_gpus: tuple["Gpu", ...] = ()
+    modes: tuple[Mode, ...] = ("exclusive",)
+    time_quota: bool = False
+    labels: Mapping[str, str] = field(default_factory=dict)
+    taints: tuple[Taint, ...] = ()
+    cpu_milli: int = PLENTY
+    """Free now; below zero when more is booked than the node says it has."""
+    memory_mib: int = PLENTY
+    pods: int = PLENTY
+    resources: Mapping[str, int] | None = None
+    facts: HostFacts | None = None
+    taken: dict[AllocationId, HostRoom] = field(default_factory=dict)
+    """What our pods take."""
+    wealth: int = 0
+    """CPU per free GPU, in half octaves; 0 where nothing is said of the node (`wealth_of`)."""
+    usage: int = 0
+    """In permille, by the pool's weights; kept only while somebody chooses by it."""
+
+    def learn(self, facts: HostFacts | None) -> None:
+        """Take in what is said of the node; None when nothing is said any more."""
+        self.facts = facts
+        self.labels = facts.labels if facts is not None else {}
+        self.taints = facts.taints if facts is not None else ()
+        self._count()
+
+    def take(self, allocation: AllocationId, room: HostRoom) -> None:
+        """A pod of ours takes this."""
+        self.taken[allocation] = room
+        if self.facts is not None:
+            self.cpu_milli -= room.cpu_milli
+            self.memory_mib -= room.memory_mib
+            self.pods -= 1
+            if room.resources:
+                self._count()
+
+    def give_back(self, allocation: AllocationId) -> None:
+        """A pod of ours has ended."""
+        room = self.taken.pop(allocation, None)
+        if room is not None and self.facts is not None:
+            self.cpu_milli += room.cpu_milli
+            self.memory_mib += room.memory_mib
+            self.pods += 1
+            if room.resources:
+                self._count()
+
+    def _count(self) -> None:
+        facts = self.facts
+        if facts is None:
+            self.cpu_milli = self.memory_mib = self.pods = PLENTY
+            self.resources = None
+            return
+        self.cpu_milli = round(facts.cpu_cores * 1000) - sum(room.cpu_milli for room in self.taken.values())
+        self.memory_mib = facts.memory_mib - sum(room.memory_mib for room in self.taken.values())
+        self.pods = facts.pods_free - len(self.taken)
+        left = dict(facts.resources)
+        for room in self.taken.values():
+            for name, count in room.resources.items():
+                left[name] = left.get(name, 0) - count
+        self.resources = left
+
+    def wealth_now(self) -> int:
+        """Free CPU per free GPU."""
+        if self.facts is None:
+            return 0
+        return wealth_of(self.cpu_milli, sum(gpu.free_percent for gpu in self.gpus))
+
+    def weigh(self, weights: Weights) -> int:
+        """How full the node is, in permille; what nobody has said of it does not count."""
+        memory_mib = sms = memory_used_mib = sms_used = 0
+        for gpu in self.all_gpus:
+            memory_mib += gpu.memory_mib
+            sms += gpu.sms
+            used = gpu.used()
+            memory_used_mib += used[0]
+            sms_used += used[1]
+        facts, left = self.facts, self.resources or {}
+        cpu_milli = round(facts.cpu_cores * 1000) if facts is not None else 0
+        room_mib = facts.memory_mib if facts is not None else 0
+        return weights.node_usage(
+            gpu_memory=(memory_used_mib, memory_mib),
+            gpu_sms=(sms_used, sms),
+            cpu=(cpu_milli - self.cpu_milli, cpu_milli),
+            memory=(room_mib - self.memory_mib, room_mib),
+            resources={
+                name: (total - left.get(name, 0), total)
+                for name, total in (facts.resources if facts is not None else {}).items()
+            },
+        )
+
+    def has_room(self, need: HostRoom) -> bool:
+        """Whether one more pod with this need fits besides the GPUs."""
+        if self.cpu_milli < need.cpu_milli or self.memory_mib < need.memory_mib or self.pods < 1:
+            return False
+        return not need.resources or self.why_no_room(need) is None
+
+    def why_no_room(self, need: HostRoom) -> WaitReason | None:
+        """What the node lacks for one more pod; None when it lacks nothing."""
+        if self.cpu_milli < need.cpu_milli:
+            return WaitReason.NODE_INSUFFICIENT_CPU
+        if self.memory_mib < need.memory_mib:
+            return WaitReason.NODE_INSUFFICIENT_MEMORY
+        if self.pods < 1:
+            return WaitReason.NODE_INSUFFICIENT_PODS
+        have = self.resources
+        if have is not None and any(have.get(name, 0) < count for name, count in need.resources.items()):
+            return WaitReason.NODE_INSUFFICIENT_RESOURCE
+        return None

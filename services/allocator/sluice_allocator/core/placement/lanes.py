@@ -1,0 +1,115 @@
+"""
+Who takes turns with whom: fractional shares of one home, put into lanes that divide its SMs.
+
+Shares of one lane use the same SMs one after the other, so a lane is as wide as its widest share, and their sure parts
+of a time window add up to at most the whole window. Lanes are bookkeeping only: they prove that every share of a home
+can have what it was promised at the same time. No agent is told of them, so they may be drawn anew. What is booked is
+counted even where it does not fit; this module refuses nothing.
+"""
+
+from sluice.contracts.ids import AllocationId
+from sluice.contracts.refusals import WaitReason
+
+ShareKey = tuple[AllocationId, int]
+"""An allocation and the number of its device."""
+
+WINDOW_PERMILLE = 1000
+FULL_WIDTH_PERCENT = 100
+
+
+class Lanes:
+    """The lanes of one home. Widths are in percent of the home's SMs, times in permille of a window."""
+
+    __slots__ = ("_members", "_times", "_widths", "width_percent")
+
+    def __init__(self) -> None:
+        """Begin without a lane."""
+        self._members: dict[ShareKey, tuple[int, int, int]] = {}
+        """Per share its lane, width and time."""
+        self._widths: list[int] = []
+        """Per lane. A lane that nobody is in any more has no width, and so is as good as a new one."""
+        self._times: list[int] = []
+        self.width_percent = 0
+        """What all lanes take together; more than 100 when more is booked than fits."""
+
+    def why_not(self, width_percent: int, time_permille: int) -> WaitReason | None:
+        """What is short for one more share: SMs, or (where it could join a lane but for its time) time."""
+        free = FULL_WIDTH_PERCENT - self.width_percent
+        if width_percent <= free:
+            return None
+        reason = WaitReason.GPU_INSUFFICIENT_SMS
+        for width, time in zip(self._widths, self._times, strict=True):
+            if width_percent - width <= free:
+                if time + time_permille <= WINDOW_PERMILLE:
+                    return None
+                reason = WaitReason.GPU_TIME_USED_UP
+        return reason
+
+    def widest_percent(self) -> int:
+        """No share wider than this fits, however little time it wants."""
+        open_lanes = (w for w, t in zip(self._widths, self._times, strict=True) if t < WINDOW_PERMILLE)
+        return max(open_lanes, default=0) + FULL_WIDTH_PERCENT - self.width_percent
+
+    def add(self, key: ShareKey, width_percent: int, time_permille: int) -> None:
+        """Put a share where it costs least; where that is too much, draw all lanes anew if this helps."""
+        self._put(key, width_percent, time_permille)
+        if self.width_percent > FULL_WIDTH_PERCENT:
+            self._draw_anew()
+
+    def remove(self, key: ShareKey) -> None:
+        """Take a share away, if it is there: its lane shrinks to the widest that is left."""
+        gone = self._members.pop(key, None)
+        if gone is None:
+            return
+        lane, width, time = gone
+        self._times[lane] -= time
+        if width == self._widths[lane]:
+            left = max((w for at, w, _ in self._members.values() if at == lane), default=0)
+            self._widths[lane] = left
+            self.width_percent -= width - left
+
+    def _put(self, key: ShareKey, width: int, time: int) -> None:
+        """
+        Choose the lane that wastes least SMs times time, then the one that has least time left.
+
+        A narrower share wastes the rest of its lane's width for its own time; a wider one widens the lane for the time
+        of all who are in it. A lane of its own wastes nothing. What would take more width than there is comes last.
+        """
+        free = FULL_WIDTH_PERCENT - self.width_percent
+        chosen, best = len(self._widths), (max(0, width - free), 0, WINDOW_PERMILLE - time)
+        for lane, (its_width, its_time) in enumerate(zip(self._widths, self._times, strict=True)):
+            left = WINDOW_PERMILLE - its_time - time
+            if left >= 0:
+                grows = width - its_width
+                cost = (max(0, grows - free), grows * its_time if grows > 0 else -grows * time, left)
+                if cost < best or (cost == best and chosen == len(self._widths)):
+                    chosen, best = lane, cost
+        self._join(key, chosen, width, time)
+
+    def _join(self, key: ShareKey, lane: int, width: int, time: int) -> None:
+        if lane == len(self._widths):
+            self._widths.append(0)
+            self._times.append(0)
+        self._members[key] = (lane, width, time)
+        self._times[lane] += time
+        grows = width - self._widths[lane]
+        if grows > 0:
+            self._widths[lane] = width
+            self.width_percent += grows
+
+    def _draw_anew(self) -> None:
+        """
+        Put shares from the widest to the narrowest each into the first lane with time, and keep that if it is narrower.
+
+        So done, lanes are never wider than 1.7 times the least possible and one widest share (first-fit decreasing
+        height: Coffman, Garey, Johnson and Tarjan, "Performance bounds for level-oriented two-dimensional packing
+        algorithms", 1980). Only shares that were admitted in another order, or beyond what fits, come here.
+        """
+        anew = Lanes()
+        widest_first = sorted(self._members.items(), key=lambda member: (-member[1][1], -member[1][2], member[0]))
+        for key, (_, width, time) in widest_first:
+            room = (lane for lane, its_time in enumerate(anew._times) if its_time + time <= WINDOW_PERMILLE)
+            anew._join(key, next(room, len(anew._times)), width, time)
+        if anew.width_percent < self.width_percent:
+            self._members, self._widths, self._times = anew._members, anew._widths, anew._times
+            self.width_percent = anew.width_percent

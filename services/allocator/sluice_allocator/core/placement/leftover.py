@@ -1,0 +1,108 @@
+"""
+What GPUs would still allow if some devices were booked on them: for people who ask, never for a decision.
+
+It books nothing; the state afterwards comes out of the same table that searches read.
+"""
+
+from dataclasses import dataclass
+
+from sluice.contracts.ids import AllocationId, GpuUuid
+from sluice.contracts.messages import DeviceGrant
+from sluice.mig.table import State
+from sluice_allocator.core.placement.fleet import Fleet
+from sluice_allocator.core.placement.gpus import Gpu
+from sluice_allocator.core.placement.homes import Home
+from sluice_allocator.core.placement.hosts import Node
+
+Span = tuple[str | None, int, int]
+"""Profile (None for the whole GPU), start and size in memory slices."""
+
+
+@dataclass(frozen=True, slots=True)
+class HomeLeft:
+    """
+    A home of shares with everybody in it. Memory in MiB; SMs in percent of what the GPU can give.
+
+    `sm_percent_free` is what is promised to nobody: all of it where shares are of memory only (`mps`).
+    """
+
+    profile: str | None
+    start: int
+    size: int
+    memory_mib: int
+    memory_free_mib: int
+    sm_percent: int
+    sm_percent_free: int
+    tenants: int
+    tenants_max: int
+
+
+@dataclass(frozen=True, slots=True)
+class LeftOver:
+    """One GPU before and after: per profile how many more fit (alternatives), and the homes that get a new share."""
+
+    gpu: GpuUuid
+    creatable_before: dict[str, int]
+    creatable_after: dict[str, int]
+    homes: tuple[HomeLeft, ...]
+
+
+def left_over(fleet: Fleet, devices: tuple[DeviceGrant, ...]) -> tuple[LeftOver, ...]:
+    """What each GPU of `devices` would have left, in their order. Devices on a GPU that is not shown are left out."""
+    by_gpu: dict[GpuUuid, list[DeviceGrant]] = {}
+    for device in devices:
+        by_gpu.setdefault(device.gpu, []).append(device)
+    gpus = {uuid: gpu for uuid in by_gpu if (gpu := fleet.gpus.get(uuid)) is not None}
+    return tuple(_left_on(gpu, fleet.nodes[gpu.node], by_gpu[uuid]) for uuid, gpu in gpus.items())
+
+
+def _left_on(gpu: Gpu, node: Node, new: list[DeviceGrant]) -> LeftOver:
+    there = list(gpu.spans.values())
+    homes = dict.fromkeys(_span(device) for device in new if device.share is not None)
+    return LeftOver(
+        gpu=gpu.report.uuid,
+        creatable_before=gpu.table.creatable(gpu.state) if gpu.mig else {},
+        creatable_after=gpu.table.creatable(_state_after(gpu, new)) if gpu.mig else {},
+        homes=tuple(
+            _home(gpu, node, span, [each for each in (*there, *new) if each.share and _span(each) == span])
+            for span in homes
+        ),
+    )
+
+
+def _span(device: DeviceGrant) -> Span:
+    return device.profile, device.start, device.size
+
+
+def _state_after(gpu: Gpu, new: list[DeviceGrant]) -> State:
+    """A home is made once, with its first share."""
+    state = gpu.state
+    made = {_span(device) for device in gpu.spans.values() if device.share is not None}
+    for device in new:
+        if device.profile is None or (device.share is not None and _span(device) in made):
+            continue
+        made.add(_span(device))
+        choices = gpu.table.choices(state, device.profile)
+        state = next((choice.state_after for choice in choices if choice.start == device.start), state)
+    return state
+
+
+def _home(gpu: Gpu, node: Node, span: Span, tenants: list[DeviceGrant]) -> HomeLeft:
+    profile, start, size = span
+    room = gpu.home_size(profile, taking_turns=node.time_quota, overcommit_percent=100)
+    shares = [tenant.share for tenant in tenants if tenant.share is not None]
+    home = Home(room, shares[0].mode, ("", shares[0].uid))
+    for number, share in enumerate(shares):
+        home.add((AllocationId(""), number), share)
+    sm_percent = 100 * room.sms // max(1, room.gpu_sms) if profile is not None else 100
+    return HomeLeft(
+        profile=profile,
+        start=start,
+        size=size,
+        memory_mib=room.memory_mib,
+        memory_free_mib=max(0, home.free_memory_mib),
+        sm_percent=sm_percent,
+        sm_percent_free=max(0, sm_percent * home.free_width_percent // 100),
+        tenants=home.tenants,
+        tenants_max=room.tenants_max,
+    )

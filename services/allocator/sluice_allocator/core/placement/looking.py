@@ -1,0 +1,84 @@
+"""One look for a place: what is asked, worked out once, and which classes of nodes may serve it at all."""
+
+from dataclasses import dataclass, field
+
+from sluice.contracts.ids import GpuUuid, NodeName
+from sluice.contracts.messages import DeviceGrant, HostRoom
+from sluice.contracts.refusals import ReasonCount, WaitReason
+from sluice_allocator.core.placement.asking import Asking, Avoid
+from sluice_allocator.core.placement.classes import NodeClass, selects
+from sluice_allocator.core.placement.fleet import Fleet
+from sluice_allocator.core.placement.gpus import Gpu
+from sluice_allocator.core.placement.hosts import Node, wealth_of
+from sluice_allocator.core.placement.policies import Policy, policy_for
+from sluice_allocator.core.placement.wants import Want
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """The node and the devices found for all claims of a request."""
+
+    node: NodeName
+    devices: tuple[DeviceGrant, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class NoPlace:
+    """Why nothing fits now: one sentence, and every reason counted per class of nodes and of GPUs."""
+
+    message: str
+    reasons: tuple[ReasonCount, ...]
+    more: int = 0
+    """Reasons that are not listed: the least counted ones."""
+
+
+@dataclass(slots=True)
+class Look:
+    """What is looked for, in which fleet."""
+
+    fleet: Fleet
+    asking: Asking
+    avoid: Avoid
+    need: HostRoom
+    wants: list[Want] = field(default_factory=list)
+    """One for each claim."""
+    one_by_one: bool = False
+    """Whether each node has to be asked for its labels: the pod selects by labels that tell no classes apart."""
+
+    def groups(self) -> list[NodeClass]:
+        """The classes of nodes that may serve it."""
+        return [group for group in self.fleet.stock.classes.values() if group.nodes and self.why_not(group) is None]
+
+    def why_not(self, group: NodeClass) -> WaitReason | None:
+        """Why no node of a class may serve it; None when some may."""
+        if not self.one_by_one and not selects(self.asking.host, group.labels):
+            return WaitReason.NODE_SELECTOR_MISMATCH
+        return group.why_not(self.asking.host)
+
+    def admits(self, node: Node) -> bool:
+        """Whether a node of such a class may serve it, room aside."""
+        return not self.one_by_one or selects(self.asking.host, node.labels)
+
+    def may_use(self, gpu: Gpu, want: Want) -> bool:
+        """Whether this very GPU may serve a claim, whatever is on it."""
+        uuid: GpuUuid = gpu.report.uuid
+        return uuid not in self.avoid and not want.excludes(gpu)
+
+    def wealth(self, gpu_percent: int) -> int:
+        """The CPU that the pod asks for with so much GPU, as nodes are compared by it."""
+        return wealth_of(self.need.cpu_milli, gpu_percent)
+
+    def policy(self, group: NodeClass) -> Policy:
+        """How to choose in a class of nodes."""
+        policy = policy_for(self.asking.node_policy, self.asking.gpu_policy, group.pool)
+        if policy.nodes in {"fullest", "emptiest"}:
+            self.fleet.stock.weigh_all()
+        return policy
+
+
+def look_for(fleet: Fleet, asking: Asking, avoid: Avoid) -> Look:
+    """Begin to look."""
+    look = Look(fleet, asking, avoid, asking.host.room)
+    look.wants = [fleet.wants.of(claim, asking.namespace) for claim in asking.claims]
+    look.one_by_one = fleet.stock.tell_apart_by(asking.host)
+    return look

@@ -1,0 +1,168 @@
+"""
+All devices of a request on one given node: largest first, best place first, and back again where that leads nowhere.
+
+What is tried is undone before it returns: nothing is booked, and homes are as they were.
+"""
+
+from collections.abc import Iterator
+from itertools import islice, product
+
+from sluice.contracts.ids import AllocationId
+from sluice.contracts.messages import DeviceGrant, Share
+from sluice.mig.model import Profile
+from sluice_allocator.core.placement.amounts import parts_of
+from sluice_allocator.core.placement.attempt import Attempt, Option, Unit, options
+from sluice_allocator.core.placement.gpus import Gpu
+from sluice_allocator.core.placement.homes import Home
+from sluice_allocator.core.placement.hosts import Node
+from sluice_allocator.core.placement.looking import Look
+from sluice_allocator.core.placement.topology import by_numa, closest
+from sluice_allocator.core.placement.wants import Want, WholeGpu
+
+NUMA_CHOICES_MAX = 64
+STEPS_MAX = 600
+"""So many devices are put down at most before a node is given up. Few nodes need more than one step per device."""
+_TRIED = AllocationId("")
+"""Whose shares are put down only to see whether the rest fits; no allocation has this name."""
+
+
+def fill(look: Look, node: Node) -> tuple[DeviceGrant, ...] | None:
+    """Devices for all claims on this node, in the order of the claims; None when they do not all fit."""
+    policy = look.policy(look.fleet.stock.class_of(node))
+    units = _units(look, node)
+    for on_numa in _numa_choices(look, node):
+        attempt = Attempt(look, node, policy, on_numa)
+        if policy.linked:
+            _prefer_linked(attempt)
+        if _place(attempt, units, 0):
+            return _devices(attempt)
+    return None
+
+
+def _numa_choices(look: Look, node: Node) -> Iterator[dict[int, frozenset[Gpu]]]:
+    """For the claims that must stay on one NUMA node, which GPUs: every combination, lowest NUMA nodes first."""
+    bound = [number for number, claim in enumerate(look.asking.claims) if claim.numa_bind]
+    if not bound:
+        yield {}
+        return
+    known = {gpu.report.uuid: gpu for gpu in node.gpus}
+    groups = by_numa({uuid: gpu.report.numa_node for uuid, gpu in known.items()}, list(known))
+    alike = [frozenset(known[uuid] for uuid in group) for group in groups]
+    for chosen in islice(product(alike, repeat=len(bound)), NUMA_CHOICES_MAX):
+        yield dict(zip(bound, chosen, strict=True))
+
+
+def _devices(attempt: Attempt) -> tuple[DeviceGrant, ...]:
+    """What was put down, in the order of the claims; and undo it."""
+    devices: list[tuple[int, DeviceGrant]] = []
+    for unit, option in attempt.placed:
+        profile, start, size = option.span
+        container = attempt.look.asking.claims[unit.claim].container
+        uuid = option.gpu.report.uuid
+        grant = DeviceGrant(container=container, gpu=uuid, profile=profile, start=start, size=size, share=option.share)
+        devices.append((unit.claim, grant))
+    while attempt.placed:
+        _undo(attempt)
+    devices.sort(key=lambda each: each[0])
+    return tuple(grant for _, grant in devices)
+
+
+def _units(look: Look, node: Node) -> list[Unit]:
+    units: list[tuple[int, Unit]] = []
+    for number, (claim, want) in enumerate(zip(look.asking.claims, look.wants, strict=True)):
+        size = max((_size(want, gpu) for gpu in node.gpus), default=0)
+        if claim.shares_percent is not None:
+            units.append((size, Unit(number, want, split=True)))
+        else:
+            units += [(size, Unit(number, want))] * claim.gpus
+    return [unit for _, unit in sorted(units, key=lambda each: (-each[0], each[1].claim))]
+
+
+def _size(want: Want, gpu: Gpu) -> int:
+    """The memory that the claim takes of such a GPU in its first mode, for the order in which devices are placed."""
+    if want.claim.shares_percent is not None:
+        return gpu.memory_mib
+    if want.claim.modes[0] != "exclusive":
+        share = want.share_on(gpu, want.claim.modes[0])
+        return share.memory_mib if isinstance(share, Share) else 0
+    shape = want.shape_on(gpu)
+    if isinstance(shape, WholeGpu):
+        return gpu.memory_mib
+    return shape.memory_mib if isinstance(shape, Profile) else 0
+
+
+# -- trying -------------------------------------------------------------------------------------------------------
+
+
+def _place(attempt: Attempt, units: list[Unit], at: int) -> bool:
+    """Put down all units from `at` on. What was put down stays when it succeeds, and is undone when it does not."""
+    if at == len(units):
+        return True
+    unit = units[at]
+    if unit.split:
+        parts = parts_of(attempt, unit)
+        for option in parts:
+            _put(attempt, unit, option)
+        if parts and _place(attempt, units, at + 1):
+            return True
+        for _ in parts:
+            _undo(attempt)
+        return False
+    for option in sorted(options(attempt, unit), key=lambda each: each.key):
+        attempt.steps += 1
+        if attempt.steps > STEPS_MAX:
+            return False
+        _put(attempt, unit, option)
+        if _place(attempt, units, at + 1):
+            return True
+        _undo(attempt)
+    return False
+
+
+def _put(attempt: Attempt, unit: Unit, option: Option) -> None:
+    gpu = option.gpu
+    if option.share is not None:
+        home = option.home
+        if home is None:
+            size = attempt.look.fleet.home_size(gpu, option.span[0])
+            home = attempt.homes[gpu, option.span] = Home(size, option.share.mode, unit.want.domain)
+        home.add((_TRIED, -1 - len(attempt.placed)), option.share)
+    if option.home is None:
+        if option.state_after is not None:
+            attempt.states[gpu] = option.state_after
+        else:
+            attempt.taken[gpu] = None
+    attempt.placed.append((unit, option))
+
+
+def _undo(attempt: Attempt) -> None:
+    _, option = attempt.placed.pop()
+    gpu = option.gpu
+    if option.share is not None:
+        home = option.home if option.home is not None else attempt.homes.pop((gpu, option.span))
+        home.remove((_TRIED, -1 - len(attempt.placed)))
+    if option.home is None:
+        if option.state_after is None:
+            attempt.taken.pop(gpu, None)
+        else:
+            attempt.states.pop(gpu)
+            for _, earlier in attempt.placed:
+                if earlier.gpu is gpu and earlier.state_after is not None:
+                    attempt.states[gpu] = earlier.state_after
+
+
+# -- GPUs that are close to each other ----------------------------------------------------------------------------
+
+
+def _prefer_linked(attempt: Attempt) -> None:
+    """Per claim, the set of idle GPUs that are closest to each other; one claim's set is not another's."""
+    taken: set[Gpu] = set()
+    for number, (claim, want) in enumerate(zip(attempt.look.asking.claims, attempt.look.wants, strict=True)):
+        idle = [
+            gpu for gpu in attempt.node.gpus if gpu not in taken and not gpu.spans and attempt.look.may_use(gpu, want)
+        ]
+        links = {gpu.report.uuid: gpu.report.links for gpu in idle}
+        chosen = closest(links, [gpu.report.uuid for gpu in idle], min(claim.gpus, len(idle)))
+        found = frozenset(gpu for gpu in idle if gpu.report.uuid in chosen)
+        taken |= found
+        attempt.preferred[number] = found

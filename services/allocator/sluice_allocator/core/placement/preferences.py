@@ -1,0 +1,70 @@
+"""
+In which order the layout states of one kind of GPU are tried for a profile: worked out once, walked ever after.
+
+Every state that was ever seen is on the list, so a decision walks it until it meets a state that some GPU is in. The
+list is as long as a model has states (some hundreds), however many GPUs there are.
+"""
+
+import bisect
+from dataclasses import dataclass, field
+
+from sluice.mig.model import Profile
+from sluice.mig.table import Choice, State
+from sluice_allocator.core.placement.gpus import Gpu
+from sluice_allocator.core.placement.policies import DeviceUse, Policy
+
+Preference = tuple[tuple[int, ...], State, Choice]
+"""How good it is (the smallest is best), a state in which a GPU may be, and where the instance would go."""
+
+
+@dataclass(slots=True)
+class _Order:
+    known: int = 0
+    """How many of the states seen are on the list or were left out of it."""
+    preferences: list[Preference] = field(default_factory=list)
+
+
+class Preferences:
+    """The lists of all kinds, profiles and policies that were asked for."""
+
+    def __init__(self) -> None:
+        """Have seen nothing."""
+        self._seen: dict[str, dict[State, None]] = {}
+        self._orders: dict[tuple[str, str, str], _Order] = {}
+
+    def saw(self, gpu: Gpu) -> None:
+        """A GPU is in this state."""
+        self._seen.setdefault(gpu.kind, {})[gpu.state] = None
+
+    def of(self, gpu: Gpu, profile: Profile, policy: Policy) -> list[Preference]:
+        """The states in which GPUs of this kind have a place for the profile, best first."""
+        order = self._orders.setdefault((gpu.kind, profile.name, policy.name), _Order())
+        seen = self._seen.get(gpu.kind, {})
+        if order.known < len(seen):
+            for state in list(seen)[order.known :]:
+                idle = state == gpu.table.empty
+                preference = preference_for(gpu, state, profile, policy) if idle or not policy.idle_only else None
+                if preference is not None:
+                    bisect.insort(order.preferences, preference, key=lambda each: each[:2])
+            order.known = len(seen)
+        return order.preferences
+
+
+def preference_for(
+    gpu: Gpu, state: State, profile: Profile, policy: Policy, *, alone: bool = False
+) -> Preference | None:
+    """
+    How good a GPU of this kind in `state` is for one more instance; None when it has no place for it.
+
+    `alone`: this very GPU is meant, and where it is on its node counts too.
+    """
+    choices = gpu.table.choices(state, profile.name)
+    if not choices:
+        return None
+    choice = min(choices, key=lambda each: each.start) if policy.lowest_start else choices[0]
+    free = gpu.table.free_slices(state)
+    slices = max(1, gpu.model.memory_slices)
+    rank = () if policy.lowest_start else choice.rank
+    numa, order = (gpu.report.numa_node, gpu.report.index) if alone else (None, 0)
+    use = DeviceUse(1000 * (slices - free) // slices, free, rank, numa, order)
+    return policy.key(use), state, choice

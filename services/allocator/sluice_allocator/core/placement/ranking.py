@@ -1,0 +1,59 @@
+"""How devices that would all do are compared: by node, by how full they are, and by what they fragment."""
+
+from functools import lru_cache
+
+from sluice.contracts.messages import Share
+from sluice_allocator.core.placement.gpus import Gpu, HomeKey
+from sluice_allocator.core.placement.hosts import Node
+from sluice_allocator.core.placement.policies import DeviceUse, Policy
+
+
+def full_profile(gpu: Gpu) -> str | None:
+    """The profile of a home that is all of a GPU; None for a GPU without MIG."""
+    return gpu.model.largest.name if gpu.mig and gpu.model.profiles else None
+
+
+def whole_span(gpu: Gpu) -> HomeKey:
+    """The span of a GPU without MIG."""
+    return None, 0, max(1, gpu.report.memory_slices)
+
+
+def whole_use(gpu: Gpu) -> DeviceUse:
+    """A GPU on which nothing is."""
+    return DeviceUse(0, gpu.model.memory_slices, (), gpu.report.numa_node, gpu.report.index)
+
+
+def percent_of(gpu: Gpu, share: Share) -> int:
+    """How much of a GPU a share takes, in whole percent."""
+    return share.sm_partition or max(1, 100 * share.memory_mib // max(1, gpu.memory_mib))
+
+
+@lru_cache(maxsize=256)
+def packs(policy: Policy) -> bool:
+    """Whether a policy has no opinion on how full a GPU should be: then shares fill the homes that are there."""
+    idle, full = (policy.key(DeviceUse(used, free, (), None, 0)) for used, free in ((0, 8), (1000, 0)))
+    return full <= idle
+
+
+def nearness(policy: Policy, node: Node, wealth: int) -> int:
+    """How far a node's CPU per GPU is from the pod's, where that decides: between kinds of GPUs as between nodes."""
+    return abs(node.wealth - wealth) if policy.nodes == "any" and node.facts is not None else 0
+
+
+def node_key(policy: Policy, node: Node) -> tuple[int, ...]:
+    """What a policy that orders nodes puts before everything about devices; () where devices decide."""
+    match policy.nodes:
+        case "fullest":
+            return -node.usage, node.number
+        case "emptiest":
+            return node.usage, node.number
+        case "first":
+            return (node.number,)
+        case _:
+            return ()
+
+
+def tail(wealth: int, node: Node, gpu: Gpu) -> tuple[int, ...]:
+    """What ends every comparison: the node nearest in wealth, the poorer, the one known first, its first GPU."""
+    far = abs(node.wealth - wealth) if node.facts is not None else 0
+    return far, node.wealth, node.number, gpu.report.index

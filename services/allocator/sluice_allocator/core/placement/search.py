@@ -1,0 +1,260 @@
+"""
+Choose where: from what is asked and the fleet to devices on one node, or to the reasons why there are none.
+
+One device is found by walking shelves; several devices of one node among the nodes that are counted to have enough of
+them. Neither looks at the fleet. Nothing is booked here.
+"""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import msgspec
+
+from sluice.contracts.ids import NodeName
+from sluice.contracts.messages import Claim, DeviceGrant
+from sluice.mig.model import Profile
+from sluice_allocator.core.placement.amounts import free_percent
+from sluice_allocator.core.placement.asking import Asking, Avoid
+from sluice_allocator.core.placement.classes import NodeClass
+from sluice_allocator.core.placement.explaining import explain_look
+from sluice_allocator.core.placement.fleet import Fleet
+from sluice_allocator.core.placement.gpus import Gpu
+from sluice_allocator.core.placement.homes import Home
+from sluice_allocator.core.placement.hosts import Node
+from sluice_allocator.core.placement.looking import Look, NoPlace, Place, look_for
+from sluice_allocator.core.placement.one_device import find_one
+from sluice_allocator.core.placement.one_instance import Found
+from sluice_allocator.core.placement.one_node import fill
+from sluice_allocator.core.placement.ranking import tail
+from sluice_allocator.core.placement.wants import Want, WholeGpu
+
+NODES_TRIED_MAX = 32
+"""Nodes that are counted to have enough are nearly always enough; after so many that are not, the request waits."""
+
+
+def find_place(fleet: Fleet, asking: Asking, avoid: Avoid = frozenset()) -> Place | NoPlace:
+    """The best place for all claims on one node; or why there is none."""
+    look = look_for(fleet, asking, avoid)
+    place = _find(look)
+    return place if place is not None else explain_look(look)
+
+
+def find_place_on(fleet: Fleet, asking: Asking, node: NodeName, avoid: Avoid = frozenset()) -> Place | None:
+    """The best place for all claims on this very node; None when there is none."""
+    known = fleet.nodes.get(node)
+    return _find_on(look_for(fleet, asking, avoid), known) if known is not None else None
+
+
+def explain(fleet: Fleet, asking: Asking, avoid: Avoid = frozenset()) -> NoPlace:
+    """Why nothing fits now, counted per class of nodes and of GPUs."""
+    return explain_look(look_for(fleet, asking, avoid))
+
+
+def _find(look: Look) -> Place | None:
+    named = _named_nodes(look)
+    if named is not None:
+        places = [place for node in named if (place := _find_on(look, node)) is not None]
+        return places[0] if places else None
+    if len(look.wants) == 1 and look.asking.claims[0].gpus == 1:
+        found = find_one(look, look.wants[0])
+        if found is not None:
+            return _place_of(look, found)
+        if look.asking.claims[0].shares_percent is None:
+            return None
+    return _find_several(look)
+
+
+def _place_of(look: Look, found: Found) -> Place:
+    claim = look.asking.claims[0]
+    policy = found.policy
+    if policy.nodes != "any" or policy.linked or "numa" in policy.name:  # then where a GPU is on its node decides, too
+        devices = fill(look, found.node)
+        if devices is not None:
+            return Place(found.node.name, devices)
+    return Place(found.node.name, (found.grant(claim.container),))
+
+
+# -- given nodes --------------------------------------------------------------------------------------------------
+
+
+def _named_nodes(look: Look) -> list[Node] | None:
+    """The only nodes that may serve it, where the pod names its node or its GPUs; None where it names neither."""
+    fleet, host = look.fleet, look.asking.host
+    if host.node_name:
+        node = fleet.nodes.get(NodeName(host.node_name))
+        return [node] if node is not None else []
+    for claim in look.asking.claims:
+        if claim.only.uuids:
+            gpus = [fleet.gpus[uuid] for uuid in claim.only.uuids if uuid in fleet.gpus]
+            return list(dict.fromkeys(fleet.nodes[gpu.node] for gpu in gpus))
+    return fleet.stock.named_by(host) if look.one_by_one else None
+
+
+def _find_on(look: Look, node: Node) -> Place | None:
+    if not node.gpus or not node.has_room(look.need) or not look.admits(node):
+        return None
+    if look.asking.host.node_name not in {"", node.name}:
+        return None
+    if look.why_not(look.fleet.stock.class_of(node)) is not None:
+        return None
+    if _surely_not(look, node):
+        return None
+    devices = fill(look, node)
+    return Place(node.name, devices) if devices is not None else None
+
+
+def _surely_not(look: Look, node: Node) -> bool:
+    """Whether a glance tells that a node has not enough: most nodes that are looked at for one who waits have not."""
+    for claim, want in zip(look.asking.claims, look.wants, strict=True):
+        plain = claim.modes == ("exclusive",) and claim.shares_percent is None
+        if plain and sum(_count_on(look.fleet, node, gpu, want) for gpu in node.gpus) < claim.gpus:
+            return True
+    return False
+
+
+# -- several devices of one node ----------------------------------------------------------------------------------
+
+
+class _GivenUp:
+    """Too many nodes were tried in vain."""
+
+
+_Filled = tuple[Node, tuple[DeviceGrant, ...] | _GivenUp] | None
+
+
+class _Fill:
+    """Fills a node with all devices of a request, a bounded number of times."""
+
+    __slots__ = ("_left", "_look")
+
+    def __init__(self, look: Look) -> None:
+        self._look, self._left = look, NODES_TRIED_MAX
+
+    def __call__(self, node: Node) -> tuple[DeviceGrant, ...] | _GivenUp | None:
+        if not self._look.admits(node):
+            return None
+        if self._left == 0:
+            return _GivenUp()
+        devices = fill(self._look, node)
+        self._left -= devices is None
+        return devices
+
+
+def _find_several(look: Look) -> Place | None:
+    """With the first mode of every claim if there is such a node, else with any."""
+    if any(len(claim.modes) > 1 for claim in look.asking.claims):
+        claims = tuple(msgspec.structs.replace(claim, modes=claim.modes[:1]) for claim in look.asking.claims)
+        first = look_for(look.fleet, replace(look.asking, claims=claims), look.avoid)
+        place = _find_anywhere(first)
+        if place is not None:
+            return place
+    return _find_anywhere(look)
+
+
+def _find_anywhere(look: Look) -> Place | None:
+    best: tuple[tuple[int, ...], Place] | None = None
+    for group in look.groups():
+        found = _find_in(look, group)
+        if found is not None and (best is None or found[0] < best[0]):
+            best = found
+    return best[1] if best is not None else None
+
+
+def _find_in(look: Look, group: NodeClass) -> tuple[tuple[int, ...], Place] | None:
+    """The best node of a class, among those counted to have enough of the claim that takes most."""
+    claim, want = _largest(look, group)
+    wanted = claim.shares_percent if claim.shares_percent is not None else claim.gpus
+    counted = look.fleet.stock.counted.of(group, f"{want.number}", _counting(look.fleet, want))
+    policy = look.policy(group)
+    wealth = look.wealth(wanted if claim.shares_percent is not None else 100 * wanted)
+    best: tuple[tuple[int, ...], Place] | None = None
+    accept = _Fill(look)
+    for count in counted.ladder.at_least(wanted):
+        shelf = counted.ladder.rungs[count]
+        found: _Filled = shelf.find(look.need, policy.nodes, accept, wealth)
+        if found is None:
+            continue
+        node, devices = found
+        if isinstance(devices, _GivenUp):
+            break
+        usage = {"fullest": -node.usage, "emptiest": node.usage, "first": node.number}.get(policy.nodes, count)
+        first = look.fleet.gpus[devices[0].gpu]
+        key = (_memory_of(look.fleet, devices), usage, *tail(wealth, node, first))
+        if best is None or key < best[0]:
+            best = (key, Place(node.name, devices))
+        if policy.nodes == "any":
+            break
+    return best
+
+
+def _largest(look: Look, group: NodeClass) -> tuple[Claim, Want]:
+    """The claim that takes most of the GPUs of a class; of equal ones the first."""
+
+    def size(each: tuple[Claim, Want]) -> int:
+        claim, want = each
+        if claim.shares_percent is not None:
+            return max((gpu.memory_mib for gpu in group.samples.values()), default=0) * claim.shares_percent // 100
+        sizes = [0]
+        for gpu in group.samples.values():
+            shape = want.shape_on(gpu)
+            if isinstance(shape, WholeGpu):
+                sizes.append(gpu.memory_mib)
+            elif isinstance(shape, Profile):
+                sizes.append(shape.memory_mib)
+        return max(sizes) * claim.gpus
+
+    return max(zip(look.asking.claims, look.wants, strict=True), key=size)
+
+
+def _memory_of(fleet: Fleet, devices: tuple[DeviceGrant, ...]) -> int:
+    """What the devices take in all, in MiB: of two classes of nodes the one that gives less is better."""
+    total = 0
+    for device in devices:
+        gpu = fleet.gpus[device.gpu]
+        profile = gpu.model.profile(device.profile) if device.profile is not None else None
+        if device.share is not None:
+            total += device.share.memory_mib
+        else:
+            total += profile.memory_mib if profile is not None else gpu.memory_mib
+    return total
+
+
+# -- counting -----------------------------------------------------------------------------------------------------
+
+
+def _counting(fleet: Fleet, want: Want) -> Callable[[Node], int]:
+    """How many devices of a claim, or how many percent, a node has at most. Depends on the node alone."""
+    if want.claim.shares_percent is not None:
+        return lambda node: sum(free_percent(gpu, want) for gpu in node.gpus)
+    return lambda node: sum(_count_on(fleet, node, gpu, want) for gpu in node.gpus)
+
+
+def _count_on(fleet: Fleet, node: Node, gpu: Gpu, want: Want) -> int:
+    most = 0
+    for mode in want.claim.modes:
+        if mode not in node.modes:
+            continue
+        if mode != "exclusive":
+            most = max(most, int(_hosts_one(fleet, gpu, want, mode)))
+            continue
+        shape = want.shape_on(gpu)
+        if isinstance(shape, WholeGpu):
+            most = max(most, int(gpu.free_whole))
+        elif isinstance(shape, Profile):
+            most = max(most, gpu.table.count(gpu.state, shape.name))
+    return most
+
+
+def _hosts_one(fleet: Fleet, gpu: Gpu, want: Want, mode: str) -> bool:
+    """Whether one share fits on a GPU: in a home of the trust domain, or in one that can be made."""
+    share = want.share_on(gpu, mode)
+    if isinstance(share, str):
+        return False
+    for at_home in gpu.homes.values():
+        home = at_home.home
+        if gpu.stands(at_home.key) and (home.domain, home.mode) == (want.domain, mode) and home.why_not(share) is None:
+            return True
+    size = fleet.home_size(gpu, None)
+    if not gpu.mig:
+        return gpu.free_whole and Home(size, share.mode, want.domain).why_not(share) is None
+    return any(gpu.table.count(gpu.state, name) > 0 for name in want.home_profiles(gpu, share, size.overcommit_percent))

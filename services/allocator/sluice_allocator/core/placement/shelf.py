@@ -1,0 +1,243 @@
+"""
+Nodes that have a device of one and the same kind: asked for the best one that has room for the pod besides.
+
+All devices on a shelf are alike in everything that decides whether a claim fits on them, so a decision looks at
+shelves and never at the fleet. On a shelf the nodes stand in rows by their wealth (CPU per free GPU), and in a row in
+blocks. Which node still has CPU and memory is found through bounds per block: never too low, and made exact whenever a
+block was looked through in vain. A bound is raised when room grows and left alone when it shrinks, so that booking
+costs nothing here.
+"""
+
+import bisect
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from typing import Literal, TypeVar
+
+from sluice.contracts.messages import HostRoom
+from sluice_allocator.core.placement.hosts import PLENTY, Node
+
+Order = Literal["any", "first", "fullest", "emptiest"]
+"""`any`: whose wealth is nearest to the pod's, of those the one known first. `first`: the one known first. The others:
+whose usage is highest, or lowest."""
+Found = TypeVar("Found")
+Accept = Callable[[Node], Found | None]
+
+_SHIFT = 6
+_NODES_PER_BLOCK = 1 << _SHIFT
+
+
+@dataclass(slots=True)
+class _Block:
+    """Up to 64 nodes with neighbouring numbers, as bits, and bounds on what any of them has."""
+
+    members: int = 0
+    cpu_milli: int = -PLENTY
+    memory_mib: int = -PLENTY
+    fullest: int = -1
+    emptiest: int = 1 << 30
+
+    def raise_to(self, node: Node) -> None:
+        self.cpu_milli = max(self.cpu_milli, node.cpu_milli)
+        self.memory_mib = max(self.memory_mib, node.memory_mib)
+        self.fullest = max(self.fullest, node.usage)
+        self.emptiest = min(self.emptiest, node.usage)
+
+    def may_have(self, need: HostRoom) -> bool:
+        return self.cpu_milli >= need.cpu_milli and self.memory_mib >= need.memory_mib
+
+
+class _Row:
+    """Nodes of one wealth, in the order of their numbers."""
+
+    __slots__ = ("_blocks", "_ids", "_nodes")
+
+    def __init__(self, nodes: Sequence[Node]) -> None:
+        self._nodes = nodes
+        self._blocks: dict[int, _Block] = {}
+        self._ids: list[int] = []
+
+    def __bool__(self) -> bool:
+        return bool(self._ids)
+
+    def __iter__(self) -> Iterator[Node]:
+        for at in self._ids:
+            yield from self._members(at, self._blocks[at])
+
+    def add(self, node: Node) -> None:
+        at = node.number >> _SHIFT
+        block = self._blocks.get(at)
+        if block is None:
+            block = self._blocks[at] = _Block()
+            bisect.insort(self._ids, at)
+        block.members |= 1 << (node.number & (_NODES_PER_BLOCK - 1))
+        block.raise_to(node)
+
+    def remove(self, node: Node) -> None:
+        at = node.number >> _SHIFT
+        block = self._blocks.get(at)
+        if block is None:
+            return
+        block.members &= ~(1 << (node.number & (_NODES_PER_BLOCK - 1)))
+        if not block.members:
+            del self._blocks[at]
+            del self._ids[bisect.bisect_left(self._ids, at)]
+
+    def look_again(self, node: Node) -> None:
+        self._blocks[node.number >> _SHIFT].raise_to(node)
+
+    def first(self, need: HostRoom, accept: Accept[Found]) -> tuple[Node, Found] | None:
+        """The node with the lowest number that has room and of which `accept` makes something."""
+        for at in self._ids:
+            block = self._blocks[at]
+            if block.may_have(need):
+                for node in self._members(at, block):
+                    if node.has_room(need):
+                        found = accept(node)
+                        if found is not None:
+                            return node, found
+                self._tighten(at, block)
+        return None
+
+    def by_usage(self, need: HostRoom, accept: Accept[Found], sign: int) -> tuple[Node, Found] | None:
+        """The node with the least `sign` times usage that has room and of which `accept` makes something."""
+        bounds = [
+            (sign * (block.fullest if sign < 0 else block.emptiest), at)
+            for at, block in self._blocks.items()
+            if block.may_have(need)
+        ]
+        best: tuple[int, int] | None = None
+        answer: tuple[Node, Found] | None = None
+        for bound, at in sorted(bounds):
+            if best is not None and (bound, at << _SHIFT) > best:
+                break
+            block = self._blocks[at]
+            self._tighten(at, block)
+            roomy = [node for node in self._members(at, block) if node.has_room(need)]
+            for key in sorted((sign * node.usage, node.number) for node in roomy):
+                if best is not None and key > best:
+                    break
+                node = self._nodes[key[1]]
+                found = accept(node)
+                if found is not None:
+                    best, answer = key, (node, found)
+                    break
+        return answer
+
+    def _members(self, at: int, block: _Block) -> Iterator[Node]:
+        first, members = (at << _SHIFT) - 1, block.members
+        while members:
+            lowest = members & -members
+            members ^= lowest
+            yield self._nodes[first + lowest.bit_length()]
+
+    def _tighten(self, at: int, block: _Block) -> None:
+        """Make the bounds what they are."""
+        members = list(self._members(at, block))
+        block.cpu_milli = max(node.cpu_milli for node in members)
+        block.memory_mib = max(node.memory_mib for node in members)
+        block.fullest = max(node.usage for node in members)
+        block.emptiest = min(node.usage for node in members)
+
+
+class Shelf:
+    """Some nodes of a fleet."""
+
+    __slots__ = ("_nodes", "_rows", "devices")
+
+    def __init__(self, nodes: Sequence[Node]) -> None:
+        """Begin empty. `nodes` are all nodes of the fleet by number; the list is shared and grows."""
+        self._nodes = nodes
+        self._rows: dict[int, _Row] = {}
+        self.devices = 0
+        """How many devices are on it; kept by whoever puts them there."""
+
+    def __bool__(self) -> bool:
+        """Whether any node is on it."""
+        return bool(self._rows)
+
+    def add(self, node: Node) -> None:
+        """The node has such a device."""
+        row = self._rows.get(node.wealth)
+        if row is None:
+            row = self._rows[node.wealth] = _Row(self._nodes)
+        row.add(node)
+
+    def remove(self, node: Node) -> None:
+        """The node has no such device any more."""
+        self._leave(node, node.wealth)
+
+    def move(self, node: Node, wealth_before: int) -> None:
+        """The wealth of a node on this shelf has changed."""
+        self._leave(node, wealth_before)
+        self.add(node)
+
+    def look_again(self, node: Node) -> None:
+        """A node on this shelf has more room than before, or another usage."""
+        self._rows[node.wealth].look_again(node)
+
+    def some(self, most: int) -> list[Node]:
+        """Up to so many of its nodes, for telling people about all of them."""
+        return list(islice((node for row in self._rows.values() for node in row), most))
+
+    def _leave(self, node: Node, wealth: int) -> None:
+        row = self._rows.get(wealth)
+        if row is not None:
+            row.remove(node)
+            if not row:
+                del self._rows[wealth]
+
+    def find(self, need: HostRoom, order: Order, accept: Accept[Found], wealth: int = 0) -> tuple[Node, Found] | None:
+        """The best node in this order that has room and of which `accept` makes something."""
+        rows = self._rows
+        if order == "any":
+            for each in sorted(rows, key=lambda have: (abs(have - wealth), have)) if len(rows) > 1 else rows:
+                found = rows[each].first(need, accept)
+                if found is not None:
+                    return found
+            return None
+        if order == "first":
+            every = [row.first(need, accept) for row in rows.values()]
+            return min((each for each in every if each is not None), key=lambda each: each[0].number, default=None)
+        sign = -1 if order == "fullest" else 1
+        every = [row.by_usage(need, accept, sign) for row in rows.values()]
+        answers = (each for each in every if each is not None)
+        return min(answers, key=lambda each: (sign * each[0].usage, each[0].number), default=None)
+
+
+class Ladder:
+    """Shelves by a whole number each, of which those from some number on are looked at, lowest first."""
+
+    __slots__ = ("_nodes", "order", "rungs")
+
+    def __init__(self, nodes: Sequence[Node]) -> None:
+        """Begin without any. `nodes` as for a shelf."""
+        self._nodes = nodes
+        self.rungs: dict[int, Shelf] = {}
+        self.order: list[int] = []
+        """The numbers of the shelves that are there."""
+
+    def __bool__(self) -> bool:
+        """Whether any shelf is there."""
+        return bool(self.order)
+
+    def rung(self, number: int) -> Shelf:
+        """The shelf of this number, made when there is none."""
+        shelf = self.rungs.get(number)
+        if shelf is None:
+            shelf = self.rungs[number] = Shelf(self._nodes)
+            bisect.insort(self.order, number)
+        return shelf
+
+    def drop(self, number: int) -> None:
+        """Take a shelf away that has become empty."""
+        del self.rungs[number]
+        del self.order[bisect.bisect_left(self.order, number)]
+
+    def at_least(self, number: int) -> Iterator[int]:
+        """The numbers from this one on. Nothing may be put on it meanwhile."""
+        return (self.order[at] for at in range(bisect.bisect_left(self.order, number), len(self.order)))
+
+    def devices(self) -> int:
+        """How many devices are on all of them."""
+        return sum(shelf.devices for shelf in self.rungs.values())

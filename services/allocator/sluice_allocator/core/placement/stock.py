@@ -1,0 +1,314 @@
+"""
+The shelves: every device that may be given, put where searches look for its kind.
+
+It moves what it is told to move, and nothing else: a booking touches the shelves of one node. It must not choose.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+
+from sluice.contracts.ids import GpuUuid, NodeName
+from sluice.contracts.messages import HostNeeds
+from sluice.contracts.refusals import WaitReason
+from sluice_allocator.core.placement.classes import KEEPS_OUT, ClassKey, HomesKey, NodeClass, keys_of, rung_of
+from sluice_allocator.core.placement.counted import CountedNodes
+from sluice_allocator.core.placement.gpus import Gpu, HomeOnGpu
+from sluice_allocator.core.placement.hosts import Node
+from sluice_allocator.core.placement.preferences import Preferences
+from sluice_allocator.core.placement.rules import DEFAULT_POOL, PlacingRules
+from sluice_allocator.core.placement.shelf import Ladder, Shelf
+
+OutClass = tuple[int, WaitReason, str]
+"""Of GPUs that cannot be given to anybody now: the number of their class of nodes, why, and their kind."""
+SELECTED_KEYS_MAX = 32
+"""At most so many labels tell classes of nodes apart; what is selected by more is looked up node by node."""
+VALUES_PER_KEY_MAX = 64
+"""A label with more values than this is one of single nodes (a host name), and tells no classes apart."""
+
+
+class Stock:
+    """All nodes by number and by class, and the shelves of their devices."""
+
+    def __init__(self, rules: PlacingRules, why_unusable: Callable[[Gpu], WaitReason | None]) -> None:
+        """Begin empty. `why_unusable` says why a GPU may not be given to anybody; None when it may."""
+        self.nodes: list[Node] = []
+        self.classes: dict[ClassKey, NodeClass] = {}
+        self.preferences = Preferences()
+        self.counted = CountedNodes(self.nodes)
+        self.weighed = False
+        """Whether anybody chooses nodes by usage, so that usage is kept."""
+        self._rules = rules
+        self._why_unusable = why_unusable
+        self._class_of: dict[NodeName, NodeClass] = {}
+        self._selected_by: dict[str, None] = {}
+        self._single: dict[str, dict[str, dict[Node, None]]] = {}
+        """The nodes by their values of labels that tell no classes apart, as far as anybody selected by them."""
+        self._out: dict[OutClass, dict[GpuUuid, Gpu]] = {}
+        self._out_of: dict[GpuUuid, OutClass] = {}
+
+    # -- whole nodes ----------------------------------------------------------------------------------------------
+
+    def offer(self, node: Node) -> None:
+        """Put everything of a node that may be given where searches find it."""
+        group = self._class_of[node.name] = self._sort(node)
+        for key, values in self._single.items():
+            if key in node.labels:
+                values.setdefault(node.labels[key], {})[node] = None
+        usable: list[Gpu] = []
+        for gpu in node.all_gpus:
+            reason = self._why_unusable(gpu)
+            if reason is None:
+                usable.append(gpu)
+            else:
+                self._put_out(group, gpu, reason)
+        node.gpus = tuple(usable)
+        if usable:
+            group.nodes[node.number] = node
+        node.wealth = node.wealth_now()
+        self.weigh(node)
+        for gpu in usable:
+            group.samples.setdefault(gpu.kind, gpu)
+            self._put(node, group, gpu)
+            for at_home in gpu.homes.values():
+                self._put_home(node, group, at_home)
+        self.counted.touch(node, group)
+
+    def withdraw(self, node: Node) -> None:
+        """Take everything of a node away."""
+        group = self._class_of.pop(node.name, None)
+        if group is None:
+            return
+        for key, values in self._single.items():
+            if key in node.labels:
+                values.get(node.labels[key], {}).pop(node, None)
+        for gpu in node.all_gpus:
+            self._take(node, group, gpu)
+            for at_home in gpu.homes.values():
+                self._take_home(node, group, at_home)
+            self._take_out(gpu)
+        node.gpus = ()
+        group.nodes.pop(node.number, None)
+        self.counted.forget(node, group)
+
+    def class_of(self, node: Node) -> NodeClass:
+        """The class that a node belongs to."""
+        return self._class_of[node.name]
+
+    # -- one device -----------------------------------------------------------------------------------------------
+
+    def changed(self, node: Node, gpu: Gpu) -> None:
+        """What is booked on a GPU has changed: put it where it belongs now."""
+        if gpu in node.gpus:
+            group = self._class_of[node.name]
+            self._take(node, group, gpu)
+            self._put(node, group, gpu)
+
+    def home_changed(self, node: Node, at_home: HomeOnGpu) -> None:
+        """A home is new, has another tenant or one less, or nobody lives there any more."""
+        if at_home.gpu in node.gpus:
+            group = self._class_of[node.name]
+            self._take_home(node, group, at_home)
+            if not at_home.home.empty:
+                self._put_home(node, group, at_home)
+
+    def settle(self, node: Node, *, more_room: bool) -> None:
+        """All changes of one booking are made."""
+        if not node.gpus:
+            return
+        group = self._class_of[node.name]
+        self.weigh(node)
+        wealth, before = node.wealth_now(), node.wealth
+        if wealth != before:
+            node.wealth = wealth
+            for shelf in _shelves_of(node):
+                shelf.move(node, before)
+            self.counted.move(node, group, before)
+        elif more_room or self.weighed:
+            for shelf in _shelves_of(node):
+                shelf.look_again(node)
+        self.counted.touch(node, group)
+
+    def _put(self, node: Node, group: NodeClass, gpu: Gpu) -> None:
+        if gpu.mig:
+            states = group.states.setdefault(gpu.kind, {})
+            shelf = states.get(gpu.state)
+            if shelf is None:
+                self.preferences.saw(gpu)
+                shelf = states[gpu.state] = Shelf(self.nodes)
+        elif gpu.free_whole:
+            shelf = group.whole.get(gpu.kind)
+            if shelf is None:
+                shelf = group.whole[gpu.kind] = Shelf(self.nodes)
+        else:
+            group.booked_whole[gpu.kind] = group.booked_whole.get(gpu.kind, 0) + 1
+            return
+        gpu.shelf = shelf
+        shelf.devices += 1
+        shelf.add(node)
+
+    def _take(self, node: Node, group: NodeClass, gpu: Gpu) -> None:
+        shelf, gpu.shelf = gpu.shelf, None
+        if shelf is None:
+            if not gpu.mig and gpu in node.gpus:
+                group.booked_whole[gpu.kind] -= 1
+            return
+        shelf.devices -= 1
+        if not any(other.shelf is shelf for other in node.gpus):
+            shelf.remove(node)
+
+    def _put_home(self, node: Node, group: NodeClass, at_home: HomeOnGpu) -> None:
+        if not at_home.gpu.stands(at_home.key):
+            return
+        key = _homes_key(at_home)
+        ladder = group.homes.get(key)
+        if ladder is None:
+            ladder = group.homes[key] = Ladder(self.nodes)
+            group.homes_of.setdefault(key[:2], {})[key] = None
+        at_home.rung = rung_of(at_home.home)
+        at_home.shelf = ladder.rung(at_home.rung)
+        at_home.shelf.devices += 1
+        at_home.shelf.add(node)
+        counted = (at_home.gpu.kind, at_home.key[0])
+        group.home_count[counted] = group.home_count.get(counted, 0) + 1
+
+    def _take_home(self, node: Node, group: NodeClass, at_home: HomeOnGpu) -> None:
+        shelf, at_home.shelf = at_home.shelf, None
+        if shelf is None:
+            return
+        group.home_count[at_home.gpu.kind, at_home.key[0]] -= 1
+        shelf.devices -= 1
+        if not any(other.shelf is shelf for gpu in node.gpus for other in gpu.homes.values()):
+            shelf.remove(node)
+        if not shelf:
+            _forget_rung(group, _homes_key(at_home), at_home.rung)
+
+    def weigh(self, node: Node) -> None:
+        """Keep a node's usage, where anybody goes by it."""
+        if self.weighed and node.gpus:
+            node.usage = node.weigh(self._class_of[node.name].pool.weights)
+
+    def weigh_all(self) -> None:
+        """Somebody chooses nodes by usage for the first time."""
+        if not self.weighed:
+            self.weighed = True
+            for node in self.nodes:
+                if node.name in self._class_of:
+                    self.settle(node, more_room=True)
+
+    # -- what is out of use ---------------------------------------------------------------------------------------
+
+    def _put_out(self, group: NodeClass, gpu: Gpu, reason: WaitReason) -> None:
+        key = (group.number, reason, gpu.kind)
+        self._out.setdefault(key, {})[gpu.report.uuid] = gpu
+        self._out_of[gpu.report.uuid] = key
+
+    def _take_out(self, gpu: Gpu) -> None:
+        key = self._out_of.pop(gpu.report.uuid, None)
+        if key is not None:
+            del self._out[key][gpu.report.uuid]
+            if not self._out[key]:
+                del self._out[key]
+
+    def out_of_use(self) -> Iterator[tuple[NodeClass, WaitReason, Gpu, int]]:
+        """GPUs that cannot be given to anybody now: class of nodes, reason, one of them, and how many."""
+        numbered = {each.number: each for each in self.classes.values()}
+        for (number, reason, _), members in self._out.items():
+            yield numbered[number], reason, next(iter(members.values())), len(members)
+
+    # -- classes of nodes -----------------------------------------------------------------------------------------
+
+    def tell_apart_by(self, needs: HostNeeds) -> bool:
+        """
+        Tell classes apart by the labels that a pod selects by. True when every node has to be asked besides.
+
+        A label that nobody has selected by before sorts all nodes anew: once per label, and for at most
+        SELECTED_KEYS_MAX of them.
+        """
+        if not needs.node_selector and not needs.affinity:
+            return False
+        keys = keys_of(needs)
+        for key in keys:
+            if key not in self._selected_by and key not in self._single:
+                self._select_by(key)
+        return any(key not in self._selected_by for key in keys)
+
+    def named_by(self, needs: HostNeeds) -> list[Node] | None:
+        """The only nodes that a pod's labels of single nodes leave; None when they leave more than a few."""
+        for key, value in needs.node_selector.items():
+            if key in self._single:
+                return list(self._single[key].get(value, {}))
+        named: dict[Node, None] = {}
+        for term in needs.affinity:
+            single = [each for each in term if each.key in self._single and each.operator == "In"]
+            if not single:
+                return None
+            for value in single[0].values:
+                named |= self._single[single[0].key].get(value, {})
+        return list(named) if needs.affinity else None
+
+    def _select_by(self, key: str) -> None:
+        values = {node.labels.get(key) for node in self.nodes}
+        if len(self._selected_by) >= SELECTED_KEYS_MAX or len(values) > VALUES_PER_KEY_MAX:
+            if len(self._single) >= SELECTED_KEYS_MAX:
+                del self._single[next(iter(self._single))]
+            single = self._single[key] = {}
+            for node in self.nodes:
+                if key in node.labels and node.name in self._class_of:
+                    single.setdefault(node.labels[key], {})[node] = None
+            return
+        self._selected_by[key] = None
+        if values != {None}:
+            for node in self.nodes:
+                if node.name in self._class_of:
+                    self.withdraw(node)
+                    self.offer(node)
+
+    def _sort(self, node: Node) -> NodeClass:
+        labels = {key: node.labels[key] for key in self._selected_by if key in node.labels}
+        pool = node.labels.get(self._rules.pool_label, DEFAULT_POOL)
+        taints = tuple(taint for taint in node.taints if taint.effect in KEEPS_OUT)
+        key = (
+            pool,
+            tuple(sorted(labels.items())),
+            tuple((taint.key, taint.value, taint.effect) for taint in taints),
+            node.modes,
+            node.time_quota,
+        )
+        found = self.classes.get(key)
+        if found is None:
+            rules = self._rules.pool(pool)
+            words = _words(pool, labels, [f"{taint.key}={taint.value}:{taint.effect}" for taint in taints])
+            found = NodeClass(len(self.classes), key, words, rules, node.modes, node.time_quota, labels, taints)
+            self.classes[key] = found
+            if rules.node_policy not in {"fragmentation", "first-fit"}:
+                self.weigh_all()
+        return found
+
+
+def _shelves_of(node: Node) -> list[Shelf]:
+    """The shelves on which a node is found for its GPUs and homes, each once."""
+    shelves = [gpu.shelf for gpu in node.gpus]
+    shelves += [at_home.shelf for gpu in node.gpus if gpu.homes for at_home in gpu.homes.values()]
+    return list(dict.fromkeys(shelf for shelf in shelves if shelf is not None))
+
+
+def _homes_key(at_home: HomeOnGpu) -> HomesKey:
+    return (at_home.home.domain, at_home.home.mode, at_home.gpu.kind, at_home.key[0])
+
+
+def _forget_rung(group: NodeClass, key: HomesKey, rung: int) -> None:
+    """Trust domains come and go; none is remembered that has no home."""
+    ladder = group.homes[key]
+    ladder.drop(rung)
+    if not ladder:
+        del group.homes[key]
+        del group.homes_of[key[:2]][key]
+        if not group.homes_of[key[:2]]:
+            del group.homes_of[key[:2]]
+
+
+def _words(pool: str, labels: Mapping[str, str], taints: list[str]) -> str:
+    """What people are told a class of nodes is."""
+    parts = [f"pool {pool}"] if pool != DEFAULT_POOL else []
+    parts += [f"{key}={value}" for key, value in sorted(labels.items())]
+    parts += [f"tainted {taint}" for taint in taints]
+    return ", ".join(parts)

@@ -1,0 +1,261 @@
+"""
+What one device of a claim must be, worked out once per kind of GPU: the profile, or the share, or why neither.
+
+Never gives less than asked: sizes round up to the next profile, percents of SMs to the next SM. A GPU without MIG is
+given whole or shared. Percents are of what the GPU can give: with MIG, of its largest profile.
+"""
+
+from dataclasses import dataclass, field
+
+import msgspec
+
+from sluice.contracts.messages import Claim, Share
+from sluice.contracts.refusals import WaitReason
+from sluice.mig.model import GpuModel, Profile
+from sluice.mig.profile import ProfileName
+from sluice_allocator.core.placement.gpus import Gpu
+from sluice_allocator.core.placement.homes import TrustDomain, width_percent
+from sluice_allocator.core.placement.rules import PlacingRules
+
+_REMEMBERED_MAX = 4096
+_HOME_MAY_LOSE_PERCENT = 20
+"""A smaller instance is the better home when it loses at most this part of the shares that the whole GPU could hold:
+the rest of the GPU stays free for others."""
+
+
+@dataclass(frozen=True, slots=True)
+class WholeGpu:
+    """The shape of a GPU without MIG that is given whole."""
+
+
+WHOLE = WholeGpu()
+Shape = Profile | WholeGpu | WaitReason
+
+
+@dataclass(slots=True, eq=False)
+class Want:
+    """One device of one claim. Two claims that differ only in their container have the same."""
+
+    claim: Claim
+    domain: TrustDomain
+    """Namespace and uid: whose shares may live together."""
+    rules: PlacingRules
+    number: int
+    """Tells wants apart where they are keys."""
+    _shapes: dict[str, Shape] = field(default_factory=dict)
+    _shares: dict[str, Share | WaitReason] = field(default_factory=dict)
+    _homes: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    _snug: dict[str, bool] = field(default_factory=dict)
+
+    @property
+    def whole(self) -> bool:
+        """Whether a whole GPU is asked for: no size at all, or all of it."""
+        return is_whole(self.claim)
+
+    def admits(self, gpu: Gpu) -> WaitReason | None:
+        """Why the claim does not want this product; None when it does. UUIDs are not looked at."""
+        only = self.claim.only
+        if not only.models and not only.not_models:
+            return None
+        name = gpu.report.model.casefold()
+        if only.models and not any(part.casefold() in name for part in only.models):
+            return WaitReason.GPU_MODEL_MISMATCH
+        if any(part.casefold() in name for part in only.not_models):
+            return WaitReason.GPU_MODEL_MISMATCH
+        return None
+
+    def excludes(self, gpu: Gpu) -> bool:
+        """Whether the claim's lists of UUIDs leave this very GPU out."""
+        only = self.claim.only
+        uuid = gpu.report.uuid
+        return bool(only.uuids and uuid not in only.uuids) or uuid in only.not_uuids
+
+    # -- exclusive ------------------------------------------------------------------------------------------------
+
+    def shape_on(self, gpu: Gpu) -> Shape:
+        """The profile that serves the claim on this kind of GPU, or the whole GPU, or why neither does."""
+        shape = self._shapes.get(gpu.kind)
+        if shape is None:
+            why = self.admits(gpu)
+            shape = why if why is not None else shape_for(gpu.model, self.claim, self.rules, mig=gpu.mig)
+            self._shapes[gpu.kind] = shape
+        return shape
+
+    def is_snug(self, gpu: Gpu) -> bool:
+        """Whether the exclusive shape wastes little of what it gives, in the size that is fitted best."""
+        snug = self._snug.get(gpu.kind)
+        if snug is None:
+            snug = self._snug[gpu.kind] = self._waste_percent(gpu) <= self.rules.auto_waste_percent
+        return snug
+
+    def _waste_percent(self, gpu: Gpu) -> int:
+        shape, claim = self.shape_on(gpu), self.claim
+        if not isinstance(shape, Profile):
+            return 0 if shape is WHOLE else 100
+        largest = gpu.model.largest
+        wastes = [100]
+        if claim.memory_mib is not None:
+            wastes.append((shape.memory_mib - claim.memory_mib) * 100 // shape.memory_mib)
+        if claim.memory_percentage is not None:
+            asked = claim.memory_percentage * largest.memory_mib
+            wastes.append((100 * shape.memory_mib - asked) // shape.memory_mib)
+        if claim.sm_count is not None:
+            wastes.append((shape.multiprocessors - claim.sm_count) * 100 // shape.multiprocessors)
+        if claim.sm_percentage is not None:
+            asked = claim.sm_percentage * largest.multiprocessors
+            wastes.append((100 * shape.multiprocessors - asked) // shape.multiprocessors)
+        return 0 if claim.profile is not None or self.whole else min(wastes)
+
+    # -- shares ---------------------------------------------------------------------------------------------------
+
+    def share_on(self, gpu: Gpu, mode: str) -> Share | WaitReason:
+        """The share that serves the claim on this kind of GPU."""
+        key = f"{mode} {gpu.kind}"
+        share = self._shares.get(key)
+        if share is None:
+            why = self.admits(gpu)
+            share = why if why is not None else self._share(gpu, mode)
+            self._shares[key] = share
+        return share
+
+    def _share(self, gpu: Gpu, mode: str) -> Share | WaitReason:
+        claim = self.claim
+        uid = claim.uid if claim.uid is not None else self.rules.assumed_uid
+        if uid is None or (gpu.mig and not gpu.model.profiles):
+            return WaitReason.GPU_MODE_NOT_FIT
+        memory_mib = claim.memory_mib or 0
+        if claim.memory_percentage is not None:
+            memory_mib = max(memory_mib, gpu.memory_mib * claim.memory_percentage // 100)
+        elif claim.memory_mib is None:  # a share that names no memory has as much of it as of the SMs
+            memory_mib = gpu.memory_mib * (claim.sm_partition or 100) // 100
+        memory_mib = max(1, memory_mib)
+        if mode == "mps":
+            return Share(mode="mps", uid=uid, memory_mib=memory_mib)
+        return Share(
+            mode="fractional",
+            uid=uid,
+            memory_mib=memory_mib,
+            sm_partition=claim.sm_partition or 100,
+            quota_request_permille=claim.quota_request_permille,
+            quota_limit_permille=claim.quota_limit_permille,
+        )
+
+    def part_of(self, gpu: Gpu, percent: int) -> Share:
+        """The share of so many percent of a GPU: of its SMs and of its memory."""
+        uid = self.claim.uid if self.claim.uid is not None else self.rules.assumed_uid
+        return Share(mode="fractional", uid=uid or 0, memory_mib=gpu.memory_mib * percent // 100, sm_partition=percent)
+
+    def home_profiles(self, gpu: Gpu, share: Share, overcommit_percent: int) -> tuple[str, ...]:
+        """The profiles of which an instance may be made as a home for the share, best first."""
+        key = f"{share.mode} {gpu.kind} {overcommit_percent}"
+        homes = self._homes.get(key)
+        if homes is None:
+            homes = self._homes[key] = _home_profiles(gpu, share, overcommit_percent, self.rules)
+        return homes
+
+
+def _home_profiles(gpu: Gpu, share: Share, overcommit_percent: int, rules: PlacingRules) -> tuple[str, ...]:
+    """Smallest first, but those last that would hold far fewer such shares than the whole GPU."""
+    holding: list[tuple[int, tuple[int, int, int, str], Profile]] = []
+    empty = gpu.table.creatable(gpu.table.empty)
+    for profile in gpu.model.profiles:
+        if ProfileName.parse(profile.name).attributes or not rules.allows(gpu.model, profile.name):
+            continue
+        if share.memory_mib > profile.memory_mib:
+            continue
+        size = gpu.home_size(profile.name, taking_turns=False, overcommit_percent=overcommit_percent)
+        each = profile.memory_mib * (overcommit_percent if share.mode == "mps" else 100) // 100 // share.memory_mib
+        if share.mode == "fractional":
+            each = min(each, 100 // max(1, width_percent(share.sm_partition, size)))
+        each = min(each, size.tenants_max)
+        if each > 0:
+            holding.append((each * empty[profile.name], _smallest_first(profile), profile))
+    if not holding:
+        return ()
+    most = max(count for count, _, _ in holding)
+    dense = [each for each in holding if each[0] * 100 >= most * (100 - _HOME_MAY_LOSE_PERCENT)]
+    sparse = [each for each in holding if each not in dense]
+    ordered = sorted(dense, key=lambda each: each[1]) + sorted(sparse, key=lambda each: each[1])
+    return tuple(profile.name for _, _, profile in ordered)
+
+
+class Wants:
+    """The wants that were worked out, so that equal claims share the work."""
+
+    def __init__(self, rules: PlacingRules) -> None:
+        """Know none yet."""
+        self._rules = rules
+        self._known: dict[tuple[Claim, TrustDomain], Want] = {}
+        self._numbered = 0
+
+    def of(self, claim: Claim, namespace: str) -> Want:
+        """What each device of the claim must be."""
+        plain = msgspec.structs.replace(claim, container="", gpus=1)
+        shared = claim.modes != ("exclusive",) or claim.shares_percent is not None
+        uid = claim.uid if claim.uid is not None else self._rules.assumed_uid
+        domain = (namespace, uid or 0) if shared else ("", 0)
+        want = self._known.get((plain, domain))
+        if want is None:
+            if len(self._known) >= _REMEMBERED_MAX:
+                self._known.clear()
+            self._numbered += 1
+            want = self._known[plain, domain] = Want(plain, domain, self._rules, self._numbered)
+        return want
+
+
+# -- sizes --------------------------------------------------------------------------------------------------------
+
+
+def is_whole(claim: Claim) -> bool:
+    """Whether a claim asks for whole GPUs: no size at all, or all of it."""
+    sizes = (claim.profile, claim.sm_count, claim.memory_mib)
+    all_of_it = claim.sm_percentage in {None, 100} and claim.memory_percentage in {None, 100}
+    return all(size is None for size in sizes) and all_of_it
+
+
+def shape_for(model: GpuModel, claim: Claim, rules: PlacingRules, *, mig: bool) -> Shape:
+    """The profile of `model` that serves the claim exclusively (or WHOLE), or why none does."""
+    if not mig:
+        return WHOLE if is_whole(claim) else WaitReason.GPU_MODE_NOT_FIT
+    if not model.profiles:
+        return WaitReason.GPU_MODE_NOT_FIT
+    if claim.profile is not None:
+        profile = model.profile(claim.profile)
+        fits = profile is not None and _is_enough(model, profile, claim) and rules.allows(model, profile.name)
+        return profile if fits and profile is not None else WaitReason.GPU_NO_SUCH_PROFILE
+    if is_whole(claim):
+        return model.largest if rules.allows(model, model.largest.name) else WaitReason.GPU_NO_SUCH_PROFILE
+    names = rules.geometry_of(model) if claim.known_geometries else tuple(each.name for each in model.profiles)
+    enough = [
+        profile
+        for profile in model.profiles
+        if profile.name in names and _is_enough(model, profile, claim) and rules.allows(model, profile.name)
+    ]
+    if not enough:
+        return WaitReason.GPU_NO_SUCH_PROFILE
+    return min(enough, key=_least_memory_first if claim.known_geometries else _smallest_first)
+
+
+def _is_enough(model: GpuModel, profile: Profile, claim: Claim) -> bool:
+    largest = model.largest
+    if claim.memory_mib is not None and profile.memory_mib < claim.memory_mib:
+        return False
+    if claim.sm_count is not None and profile.multiprocessors < claim.sm_count:
+        return False
+    percent = claim.memory_percentage
+    if percent is not None and profile.memory_mib * 100 < percent * largest.memory_mib:
+        return False
+    percent = claim.sm_percentage
+    return percent is None or profile.multiprocessors * 100 >= percent * largest.multiprocessors
+
+
+def _smallest_first(profile: Profile) -> tuple[int, int, int, str]:
+    """Compute slices, then memory; plain profiles before those with attributes (`+me`), which are scarce."""
+    attributes = len(ProfileName.parse(profile.name).attributes)
+    return (profile.compute_slices, profile.memory_mib, attributes, profile.name)
+
+
+def _least_memory_first(profile: Profile) -> tuple[int, int, int, str]:
+    """Memory, then compute slices: the order in which HAMi's users expect its geometries to be tried."""
+    attributes = len(ProfileName.parse(profile.name).attributes)
+    return (profile.memory_mib, profile.compute_slices, attributes, profile.name)

@@ -1,0 +1,73 @@
+"""
+Reasons as the filters they come from, in the order in which a place is looked for.
+
+Counts are the search's own, and so is the bound on how many there are; nothing is counted here.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from sluice.contracts.refusals import ReasonCount, WaitReason
+
+_FILTERS: dict[str, frozenset[WaitReason]] = {
+    "nodes": frozenset(
+        {
+            WaitReason.NO_NODES,
+            WaitReason.NO_NODE_CAN_FIT,
+            WaitReason.NODE_NOT_OPEN,
+            WaitReason.NODE_STALE,
+            WaitReason.NODE_CORDONED,
+            WaitReason.NODE_NOT_NAMED,
+            WaitReason.NODE_SELECTOR_MISMATCH,
+            WaitReason.NODE_TAINTED,
+            WaitReason.NODE_INSUFFICIENT_CPU,
+            WaitReason.NODE_INSUFFICIENT_MEMORY,
+            WaitReason.NODE_INSUFFICIENT_PODS,
+            WaitReason.NODE_INSUFFICIENT_RESOURCE,
+        }
+    ),
+    "devices": frozenset(
+        {
+            WaitReason.GPU_UNHEALTHY,
+            WaitReason.GPU_MODE_NOT_FIT,
+            WaitReason.GPU_MODEL_MISMATCH,
+            WaitReason.GPU_UUID_MISMATCH,
+            WaitReason.GPU_NO_SUCH_PROFILE,
+        }
+    ),
+    "room": frozenset(
+        {
+            WaitReason.GPU_LAYOUT_FULL,
+            WaitReason.GPU_ENGINES_USED_UP,
+            WaitReason.GPU_NOT_IDLE,
+            WaitReason.GPU_INSUFFICIENT_MEMORY,
+            WaitReason.GPU_INSUFFICIENT_SMS,
+            WaitReason.GPU_TIME_USED_UP,
+            WaitReason.GPU_TENANTS_USED_UP,
+            WaitReason.GPU_OTHER_TRUST_DOMAIN,
+            WaitReason.GPU_AVOIDED,
+        }
+    ),
+    "together": frozenset({WaitReason.NUMA_NOT_FIT, WaitReason.TOO_FEW_GPUS_ON_NODE}),
+}
+"""Which node may be used at all; which GPUs can serve such a claim; where there is room now; all on one node."""
+FILTERS = tuple(_FILTERS)
+_FILTER_OF = {reason: name for name, reasons in _FILTERS.items() for reason in reasons}
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One filter, and what was out there: what concerns most comes first."""
+
+    filter: str
+    reasons: tuple[ReasonCount, ...]
+
+
+def steps_of(reasons: Iterable[ReasonCount]) -> tuple[Step, ...]:
+    """The reasons by filter, in the order of the filters; filters that kept nothing out are left out."""
+    found: dict[str, list[ReasonCount]] = {name: [] for name in FILTERS}
+    for reason in reasons:
+        found[_FILTER_OF[reason.reason]].append(reason)
+    for listed in found.values():
+        listed.sort(key=lambda each: (-each.count, each.of, each.on, each.reason))
+    return tuple(Step(name, tuple(listed)) for name, listed in found.items() if listed)

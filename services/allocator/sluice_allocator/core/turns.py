@@ -1,0 +1,76 @@
+"""
+Turns in order, when there are very many: in, out, the first, and the next after any, none of which walks over all.
+
+It must not know what a turn is the turn of.
+"""
+
+import bisect
+
+from sluice.contracts.ids import RequestId
+
+Turn = tuple[int, int, RequestId]
+"""Priority (negated), sequence of the request's first word, id."""
+CHUNK_MAX = 512
+"""Turns are kept in sorted chunks of at most so many: one insertion moves that many at most."""
+
+
+class Turns:
+    """A sorted set of turns."""
+
+    __slots__ = ("_chunks", "_lasts")
+
+    def __init__(self) -> None:
+        """Begin empty."""
+        self._chunks: list[list[Turn]] = []
+        self._lasts: list[Turn] = []
+        """The last turn of each chunk."""
+
+    def __bool__(self) -> bool:
+        """Whether there is any."""
+        return bool(self._chunks)
+
+    def add(self, turn: Turn) -> None:
+        """Take in a turn that is not there yet."""
+        if not self._chunks:
+            self._chunks.append([turn])
+            self._lasts.append(turn)
+            return
+        at = min(bisect.bisect_left(self._lasts, turn), len(self._chunks) - 1)
+        chunk = self._chunks[at]
+        bisect.insort(chunk, turn)
+        if len(chunk) > CHUNK_MAX:
+            half = len(chunk) // 2
+            self._chunks.insert(at + 1, chunk[half:])
+            del chunk[half:]
+            self._lasts.insert(at + 1, self._chunks[at + 1][-1])
+        self._lasts[at] = chunk[-1]
+
+    def remove(self, turn: Turn) -> None:
+        """Take out a turn that is there."""
+        at = bisect.bisect_left(self._lasts, turn)
+        chunk = self._chunks[at]
+        del chunk[bisect.bisect_left(chunk, turn)]
+        if chunk:
+            self._lasts[at] = chunk[-1]
+        else:
+            del self._chunks[at], self._lasts[at]
+
+    def first(self) -> Turn:
+        """The first turn. There must be one."""
+        return self._chunks[0][0]
+
+    def after(self, turn: Turn | None) -> Turn | None:
+        """The next turn after one that may be gone by now; the first after None. None at the end."""
+        if turn is None:
+            return self._chunks[0][0] if self._chunks else None
+        at = bisect.bisect_right(self._lasts, turn)
+        if at == len(self._chunks):
+            return None
+        chunk = self._chunks[at]
+        return chunk[bisect.bisect_right(chunk, turn)]
+
+    def before(self, turn: Turn) -> int:
+        """How many turns are before one. Walks over the chunks, never over the turns."""
+        at = bisect.bisect_left(self._lasts, turn)
+        within = bisect.bisect_left(self._chunks[at], turn) if at < len(self._chunks) else 0
+        return sum(len(chunk) for chunk in self._chunks[:at]) + within

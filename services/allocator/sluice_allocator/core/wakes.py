@@ -1,0 +1,97 @@
+"""
+Where something was freed, and how far those who wait have been offered it.
+
+A pass offers one node (or the whole fleet) to the head of each group, in the order of turns; it may take many events.
+When more is freed meanwhile, the offer begins anew with the first turn, and every other try goes on where the offer
+before had come to: else a node on which something is freed all the time would be offered to the first few for ever.
+"""
+
+from collections import OrderedDict
+from dataclasses import dataclass
+
+from sluice.contracts.ids import NodeName
+from sluice_allocator.core.queue import WaitingQueue
+from sluice_allocator.core.turns import Turn
+
+
+@dataclass(slots=True)
+class Pass:
+    """One pass: `node` is None for the whole fleet."""
+
+    node: NodeName | None
+    offered_to: Turn | None = None
+    """The last turn that had the offer, from the first turn on."""
+    until: Turn | None = None
+    """Those after this turn are offered it by the rest of the pass before."""
+    rest: Turn | None = None
+    """The last turn that had the offer by the rest of the pass before; None when there is no rest."""
+    rest_is_next: bool = False
+
+    def begin_anew(self) -> None:
+        """More was freed: everybody must have the offer once more, or still."""
+        if self.offered_to is not None:
+            self.rest = self.until = self.rest or self.offered_to
+            self.offered_to = None
+            self.rest_is_next = False
+
+    def next_in(self, queue: WaitingQueue) -> Turn | None:
+        """Whose turn it is to have the offer; None when everybody had it."""
+        if self.rest is not None and self.rest_is_next:
+            turn = self.rest = queue.head_after(self.rest)
+            if turn is not None:
+                self.rest_is_next = False
+                return turn
+        self.rest_is_next = True
+        turn = queue.head_after(self.offered_to)
+        if turn is None or (self.until is not None and turn > self.until):
+            if self.rest is None:
+                return None
+            turn, self.rest, self.until = queue.head_after(self.rest), None, None
+        self.offered_to = turn or self.offered_to
+        return turn
+
+
+class Wakes:
+    """The passes that are not at their end."""
+
+    def __init__(self) -> None:
+        """Nothing was freed."""
+        self._passes: OrderedDict[NodeName | None, Pass] = OrderedDict()
+
+    def __bool__(self) -> bool:
+        """Whether anybody still has to have an offer."""
+        return bool(self._passes)
+
+    def freed(self, node: NodeName) -> None:
+        """Something was freed on a node, or became usable there: that is offered next."""
+        if node in self._passes:
+            self._passes[node].begin_anew()
+        else:
+            self._passes[node] = Pass(node)
+        self._passes.move_to_end(node, last=False)
+
+    def everything(self) -> None:
+        """The whole view of the fleet is new: this pass takes the place of all others."""
+        self._passes.clear()
+        self._passes[None] = Pass(None)
+
+    @property
+    def offers_everything_anew(self) -> bool:
+        """Whether a pass over the whole fleet is about to begin: whoever waits is tried by it."""
+        return None in self._passes and self._passes[None].offered_to is None
+
+    def first(self) -> Pass:
+        """The pass to go on with. There must be one."""
+        return next(iter(self._passes.values()))
+
+    def let_others_go_first(self, offer: Pass) -> None:
+        """A pass has had its part of an event."""
+        self._passes.move_to_end(offer.node)
+
+    def end_all(self) -> None:
+        """Nobody waits."""
+        self._passes.clear()
+
+    def end(self, offer: Pass) -> None:
+        """Nobody is left to be offered this."""
+        del self._passes[offer.node]

@@ -1,0 +1,164 @@
+"""What may be asked for: every mode, size, filter, constraint and policy, mixed."""
+
+from hypothesis import strategies as st
+from properties.facts import NODES
+
+from sluice.contracts.ids import GpuUuid
+from sluice.contracts.messages import (
+    ANY_DEVICE,
+    Claim,
+    DeviceFilter,
+    HostNeeds,
+    HostRoom,
+    NodeExpression,
+    Toleration,
+)
+from sluice.contracts.policies import GPU_POLICIES, NODE_POLICIES
+from sluice_allocator.core.placement import Asking
+
+PROFILES = (
+    *("1g.5gb", "1g.5gb", "1g.5gb+me", "1g.10gb", "2g.10gb", "3g.20gb", "4g.20gb", "7g.40gb"),
+    *("1g.6gb", "1g.6gb+me", "2g.12gb", "2g.12gb+me", "4g.24gb"),
+)
+GPU_CHAINS = ("", "", *GPU_POLICIES, "numa,binpack", "mutex,spread")
+
+
+UUIDS = [GpuUuid(f"GPU-{node}-{index}") for node in NODES for index in range(4)]
+"""Of GPUs that may be there; one that is not is a name that somebody mistyped."""
+SOME_UUIDS = st.just(()) | st.just(()) | st.lists(st.sampled_from(UUIDS), max_size=3, unique=True).map(tuple)
+LIMITED = st.builds(
+    DeviceFilter,
+    models=st.sampled_from([(), (), ("a100",), ("A30", "T4")]),
+    not_models=st.sampled_from([(), (), ("a100",)]),
+    uuids=SOME_UUIDS,
+    not_uuids=SOME_UUIDS,
+)
+FILTERS = st.just(ANY_DEVICE) | st.just(ANY_DEVICE) | st.just(ANY_DEVICE) | LIMITED
+SIZES = st.sampled_from(
+    [
+        *({"profile": name} for name in PROFILES),
+        *({} for _ in range(4)),
+        *({"memory_mib": mib} for mib in (1, 4864, 4865, 8000, 20096, 30000)),
+        *({"sm_percentage": percent} for percent in (1, 14, 15, 29, 50, 58, 100)),
+        *({"sm_count": sms} for sms in (1, 14, 15, 42, 98)),
+        *({"memory_percentage": percent} for percent in (1, 25, 50, 100)),
+        *({"memory_mib": mib, "known_geometries": True} for mib in (1, 5000, 8000, 20000)),
+    ]
+)
+"""Of an instance or a whole GPU."""
+
+
+@st.composite
+def exclusive_claims(draw: st.DrawFn, container: str) -> Claim:
+    """Instances or whole GPUs."""
+    gpus = draw(st.sampled_from([1, 1, 1, 2, 3, 4]))
+    bind = draw(st.booleans()) if gpus > 1 else False
+    return Claim(container=container, gpus=gpus, numa_bind=bind, only=draw(FILTERS), **draw(SIZES))
+
+
+@st.composite
+def share_claims(draw: st.DrawFn, container: str) -> Claim:
+    """Shares, and lists of modes that end in a share."""
+    modes = draw(
+        st.sampled_from(
+            [
+                ("mps",),
+                ("mps",),
+                ("fractional",),
+                ("fractional",),
+                ("exclusive", "mps"),
+                ("mps", "exclusive"),
+                ("fractional", "mps"),
+            ]
+        )
+    )
+    values: dict[str, object] = {"memory_mib": draw(st.sampled_from([1, 500, 2048, 4864, 9000, 15360, 30000, 40960]))}
+    if "fractional" in modes:
+        values["sm_partition"] = draw(st.sampled_from([1, 5, 14, 15, 25, 33, 50, 60, 100]))
+        limit = draw(st.sampled_from([100, 500, 1000]))
+        values["quota_limit_permille"] = limit
+        values["quota_request_permille"] = draw(st.sampled_from([0, 100, limit // 2, limit]))
+        if draw(st.booleans()):
+            del values["memory_mib"]
+    snug = modes[0] == "exclusive" and draw(st.booleans())
+    gpus = draw(st.sampled_from([1, 1, 1, 1, 2, 3]))
+    uid = draw(st.sampled_from([None, 0, 1000]))
+    return Claim(container=container, modes=modes, gpus=gpus, uid=uid, snug=snug, only=draw(FILTERS), **values)
+
+
+SPLIT_CLAIMS = st.builds(
+    lambda percent, only, uid: Claim(
+        container="main", modes=("fractional",), shares_percent=percent, only=only, uid=uid
+    ),
+    st.sampled_from([1, 20, 33, 50, 99, 100, 101, 120, 175, 230, 400]),
+    FILTERS,
+    st.sampled_from([0, 1000]),
+)
+"""Amounts over several GPUs."""
+
+
+EXPRESSIONS = st.sampled_from(
+    [
+        NodeExpression(key="zone", operator="In", values=("a",)),
+        NodeExpression(key="zone", operator="NotIn", values=("a",)),
+        NodeExpression(key="rack", operator="Exists"),
+        NodeExpression(key="rack", operator="DoesNotExist"),
+        NodeExpression(key="rack", operator="Gt", values=("1",)),
+    ]
+)
+DEMANDING = st.builds(
+    HostNeeds,
+    room=st.builds(
+        HostRoom,
+        cpu_milli=st.sampled_from([0, 500, 4000]),
+        memory_mib=st.sampled_from([0, 2048, 8192]),
+        resources=st.sampled_from([{}, {}, {"example.com/nic": 1}]),
+    ),
+    node_name=st.sampled_from(["", "", "", "node-b"]),
+    node_selector=st.sampled_from([{}, {}, {"zone": "a"}]),
+    affinity=st.lists(st.lists(EXPRESSIONS, min_size=1, max_size=2).map(tuple), max_size=2).map(tuple),
+    tolerations=st.sampled_from(
+        [
+            (),
+            (Toleration(operator="Exists"),),
+            (Toleration(key="gpu", operator="Exists", effect="NoSchedule"),),
+            (Toleration(key="old", value="yes"),),
+        ]
+    ),
+)
+TOLERANT = HostNeeds(tolerations=(Toleration(operator="Exists"),))
+SHARED = [
+    *({"modes": ("mps",), "memory_mib": mib, "gpus": gpus} for mib in (400, 3000, 9000) for gpus in (1, 2)),
+    *({"modes": ("fractional",), "sm_partition": percent} for percent in (7, 14, 33, 50, 51)),
+    *(
+        {"modes": ("fractional",), "sm_partition": percent, "memory_mib": 100, "quota_request_permille": permille}
+        for percent in (20, 60)
+        for permille in (300, 501)
+    ),
+    *({"modes": ("fractional",), "shares_percent": percent} for percent in (10, 60, 120)),
+]
+TENANTS = st.sampled_from(SHARED).map(lambda shape: Asking((Claim(container="main", **shape),), host=TOLERANT))
+"""Shares of one trust domain and few sizes, so that homes fill up to the last percent, MiB, turn and tenant."""
+NEEDS = st.just(TOLERANT) | st.just(TOLERANT) | st.just(HostNeeds(room=HostRoom(cpu_milli=100))) | DEMANDING
+"""What the node must be like; mostly anything."""
+
+
+@st.composite
+def asks(draw: st.DrawFn) -> Asking:
+    """One pod's."""
+    kind = draw(st.sampled_from(["exclusive", "exclusive", "share", "share", "split", "two containers"]))
+    if kind == "exclusive":
+        claims: tuple[Claim, ...] = (draw(exclusive_claims("main")),)
+    elif kind == "share":
+        claims = (draw(share_claims("main")),)
+    elif kind == "split":
+        claims = (draw(SPLIT_CLAIMS),)
+    else:
+        claims = (draw(exclusive_claims("main")), draw(exclusive_claims("second") | share_claims("second")))
+    return Asking(
+        claims,
+        namespace=draw(st.sampled_from(["default", "default", "other"])),
+        host=draw(NEEDS),
+        node_policy=draw(st.sampled_from(["", "", *NODE_POLICIES])),
+        gpu_policy=draw(st.sampled_from(GPU_CHAINS)),
+    )

@@ -1,0 +1,113 @@
+"""What nodes may be like, and what may become of them: small fleets of a few models, and every change of facts."""
+
+import msgspec
+from factories.allocator import gpu_report, snapshot
+from hypothesis import strategies as st
+from judges.placements import BoardTruth, profile_of, taken_from_us, why_not_together
+
+from sluice.contracts.messages import GpuReport, HostFacts, InstanceReport, NodeSnapshot, PlacementReport, Taint
+
+NODES = ("node-a", "node-b", "node-c", "node-d")
+KINDS = ("a100-40gb", "a100-40gb", "a30-24gb", "a100-40gb without MIG", "T4")
+ALL_MODES = ("exclusive", "mps", "fractional")
+
+
+def gpu(node: str, index: int, kind: str, numa: int | None, clients: int) -> GpuReport:
+    """One empty GPU."""
+    if kind == "T4":
+        known = gpu_report(node, index, mig=False, numa_node=numa, mps_clients_max=clients, profiles=())
+        sizes = {"memory_mib": 15360, "multiprocessors": 40, "memory_slices": 0, "compute_slices": 0}
+        return msgspec.structs.replace(known, model="Tesla T4", **sizes)
+    model = kind.split(maxsplit=1)[0]
+    return gpu_report(node, index, model=model, mig=kind == model, numa_node=numa, mps_clients_max=clients)
+
+
+@st.composite
+def nodes(draw: st.DrawFn, name: str) -> NodeSnapshot:
+    """A node of one to four GPUs."""
+    kinds = draw(st.lists(st.sampled_from(KINDS), min_size=1, max_size=4))
+    numas = draw(st.sampled_from([(None,) * 4, (0, 0, 1, 1), (0, 1, 0, None)]))
+    clients = draw(st.sampled_from([3, 48]))
+    gpus = tuple(gpu(name, n, kind, numas[n], clients) for n, kind in enumerate(kinds))
+    if draw(st.booleans()):
+        gpus = linked(gpus)
+    modes = draw(st.sampled_from([ALL_MODES, ALL_MODES, ("exclusive",), ("exclusive", "mps")]))
+    return snapshot(name, gpus, modes=modes, time_quota=draw(st.booleans()))
+
+
+def linked(gpus: tuple[GpuReport, ...]) -> tuple[GpuReport, ...]:
+    """The same with NVLinks between neighbours: 0 and 1, 2 and 3."""
+    uuids = [each.uuid for each in gpus]
+    return tuple(
+        msgspec.structs.replace(each, links={uuids[n ^ 1]: 200} if (n ^ 1) < len(uuids) else {})
+        for n, each in enumerate(gpus)
+    )
+
+
+HOSTS = (
+    st.none()
+    | st.none()
+    | st.builds(
+        HostFacts,
+        cpu_cores=st.sampled_from([2.0, 8.0, 64.0]),
+        memory_mib=st.sampled_from([4096, 262144]),
+        pods_free=st.sampled_from([2, 110]),
+        resources=st.sampled_from([{}, {"example.com/nic": 2}]),
+        labels=st.fixed_dictionaries(
+            {}, optional={"zone": st.sampled_from(["a", "b"]), "rack": st.sampled_from(["1", "2", "x"])}
+        ),
+        taints=st.sampled_from(
+            [
+                (),
+                (),
+                (Taint(key="gpu"),),
+                (Taint(key="old", value="yes", effect="NoExecute"),),
+                (Taint(key="busy", effect="PreferNoSchedule"),),
+            ]
+        ),
+        cordoned=st.sampled_from([False, False, False, True]),
+    )
+)
+"""What a node has besides GPUs."""
+
+
+def changed(draw: st.DrawFn, report: GpuReport, board: BoardTruth) -> GpuReport:
+    """The same GPU after something happened to it that may happen while this is booked on it."""
+    what = draw(st.sampled_from(["health", "foreign", "foreign gone", "quarantine", "repaired", "MIG"]))
+    replace = msgspec.structs.replace
+    if what == "health":
+        return replace(report, healthy=not report.healthy)
+    if what == "foreign gone":
+        return replace(report, instances=())
+    if what == "quarantine" and report.mig_enabled and report.profiles:
+        start = draw(st.integers(0, report.memory_slices - 1))
+        size = draw(st.integers(1, report.memory_slices - start))
+        return replace(report, quarantined=(PlacementReport(start=start, size=size),))
+    if what == "repaired":
+        return replace(report, quarantined=())
+    if what == "MIG" and report.profiles and not board.spans():
+        return replace(report, mig_enabled=not report.mig_enabled, instances=(), quarantined=())
+    if what == "foreign" and report.mig_enabled and report.profiles:
+        profile = draw(st.sampled_from(report.profiles))
+        place = draw(st.sampled_from(profile.placements))
+        foreign, _ = taken_from_us(report)
+        spans = [*board.spans(), *foreign, (profile.name, place.start, place.size)]
+        if why_not_together(report, spans) is None:
+            made = InstanceReport(gi_id=90 + len(foreign), profile=profile.name, start=place.start, size=place.size)
+            return replace(report, instances=(*report.instances, made))
+    return report
+
+
+def smallest_sum(report: GpuReport, board: BoardTruth) -> int:
+    """How many of its smallest plain instances an unchanged empty GPU takes, found by trying."""
+    foreign, out = taken_from_us(report)
+    smallest = min(report.profiles, key=lambda p: (p.compute_slices, p.memory_mib, len(p.name), p.name))
+    spans = [*board.spans(), *[span for span in foreign if profile_of(report, str(span[0]))]]
+    made = 0
+    for place in smallest.placements:
+        span = (smallest.name, place.start, place.size)
+        free = not out & set(range(place.start, place.start + place.size))
+        if free and why_not_together(report, [*spans, span]) is None:
+            spans.append(span)
+            made += 1
+    return made

@@ -1,0 +1,140 @@
+"""The judge of places must be able to judge: each fault is shown to it once, and a good fleet is not blamed."""
+
+import msgspec
+import pytest
+from factories.places import claim, node
+from judges.choosing import Chooser
+from judges.placements import NodeTruth, Truth, fits_side_by_side
+
+from sluice.contracts.ids import AllocationId, GpuUuid, NodeName, RequestId, SourceName
+from sluice.contracts.messages import Booking, DeviceFilter, DeviceGrant, HostFacts, HostNeeds, HostRoom, Share
+from sluice_allocator.core.placement import Asking
+
+GPU, PLAIN = GpuUuid("GPU-node-a-0"), GpuUuid("GPU-node-b-0")
+PERCENT_50 = Share(mode="fractional", uid=0, memory_mib=1000, sm_partition=50)
+
+
+def on(profile: str | None, start: int, size: int, share: Share | None = None, gpu: GpuUuid = GPU) -> DeviceGrant:
+    """One device."""
+    return DeviceGrant(container="main", gpu=gpu, profile=profile, start=start, size=size, share=share)
+
+
+def whole(share: Share | None = None) -> DeviceGrant:
+    """On the GPU without MIG."""
+    return on(None, 0, 8, share, PLAIN)
+
+
+def truth(*grants: DeviceGrant, namespaces: tuple[str, ...] = (), quota: bool = False) -> Truth:
+    """A GPU with MIG on node-a and one without on node-b, with these devices given one by one."""
+    found = Truth({"node-a": NodeTruth(node("node-a", 1)), "node-b": NodeTruth(node("node-b", 1, mig=False))})
+    if quota:
+        found.nodes["node-b"].snapshot = node("node-b", 1, mig=False, time_quota=True)
+    for number, grant in enumerate(grants):
+        name = str(number)
+        found.bookings[name] = Booking(
+            allocation=AllocationId(name),
+            request=RequestId(name),
+            request_revision=1,
+            source=SourceName("folder"),
+            owner=name,
+            namespace=namespaces[number] if namespaces else "default",
+            name=name,
+            node=NodeName("node-a" if grant.gpu == GPU else "node-b"),
+            devices=(grant,),
+        )
+    return found
+
+
+def changed(share: Share, **values: object) -> Share:
+    """The same share but for this."""
+    return msgspec.structs.replace(share, **values)
+
+
+@pytest.mark.parametrize(
+    ("grants", "namespaces"),
+    [
+        ((), ()),
+        ((on("3g.20gb", 4, 4), on("2g.10gb", 0, 2), on("1g.5gb", 2, 1), on("1g.5gb", 3, 1)), ()),
+        ((whole(),), ()),
+        ((whole(PERCENT_50), whole(PERCENT_50)), ()),
+        ((on("3g.20gb", 4, 4, changed(PERCENT_50, sm_partition=20)), on("3g.20gb", 0, 4)), ()),
+        ((on("1g.5gb", 0, 1, changed(PERCENT_50, sm_partition=7)), on("1g.5gb", 1, 1)), ("a", "b")),
+    ],
+)
+def test_a_good_fleet_is_not_blamed(grants, namespaces):
+    """Nothing is wrong with any of these."""
+    assert truth(*grants, namespaces=namespaces).violations() == []
+
+
+@pytest.mark.parametrize(
+    ("grants", "namespaces", "why"),
+    [
+        ((on("1g.5gb", 0, 1), on("1g.5gb", 0, 1)), (), "overlaps"),
+        ((on("3g.20gb", 0, 4), on("1g.5gb", 3, 1)), (), "overlaps"),
+        ((on("3g.20gb", 2, 4),), (), "cannot be at"),
+        ((on("9g.90gb", 0, 1),), (), "no profile"),
+        ((on("1g.5gb+me", 0, 1), on("1g.5gb+me", 1, 1)), (), "2 instances"),
+        ((on("1g.5gb", 0, 1, gpu=PLAIN),), (), "no MIG"),
+        ((whole(), whole()), (), "beside"),
+        ((whole(), whole(PERCENT_50)), (), "beside"),
+        ((whole(PERCENT_50), whole(changed(PERCENT_50, sm_partition=51))), (), "wider than"),
+        ((whole(PERCENT_50), whole(changed(PERCENT_50, uid=7))), (), "trust domains"),
+        ((whole(PERCENT_50), whole(PERCENT_50)), ("a", "b"), "trust domains"),
+        ((whole(PERCENT_50), whole(Share(mode="mps", uid=0, memory_mib=1))), (), "several modes"),
+        ((whole(changed(PERCENT_50, memory_mib=40000)), whole(PERCENT_50)), (), "MiB of"),
+        ((on("1g.5gb", 0, 1, changed(PERCENT_50, sm_partition=15)),), (), "wider than"),
+        ((on("1g.5gb", 0, 1, changed(PERCENT_50, sm_partition=1)), on("1g.5gb", 0, 1)), (), "overlaps"),
+        (tuple(whole(changed(PERCENT_50, sm_partition=1, memory_mib=1)) for _ in range(49)), (), "49 tenants"),
+    ],
+)
+def test_every_fault_of_what_is_booked_is_seen(grants, namespaces, why):
+    """Each of these alone is blamed, in words."""
+    assert why in " ".join(truth(*grants, namespaces=namespaces).violations())
+
+
+def test_shares_that_take_turns_are_as_wide_as_their_lanes():
+    """Two halves of a window on the same SMs are one lane; three are too much."""
+    half = (100, 500)
+
+    assert fits_side_by_side([half, half], taking_turns=True)
+    assert not fits_side_by_side([half, half], taking_turns=False)
+    assert not fits_side_by_side([half, half, half], taking_turns=True)
+    assert fits_side_by_side([(60, 500), (60, 500), (40, 1000)], taking_turns=True)
+    assert not fits_side_by_side([(60, 600), (60, 600)], taking_turns=True)
+
+
+@pytest.mark.parametrize(
+    ("asking", "devices", "why"),
+    [
+        (Asking((claim(profile="1g.5gb"),)), (on("2g.10gb", 0, 2),), "expected 1g.5gb"),
+        (Asking((claim(profile="1g.5gb", gpus=2),)), (on("1g.5gb", 0, 1),), "1 of 2 devices"),
+        (Asking((claim(profile="1g.5gb"),)), (on("1g.5gb", 4, 1),), "overlaps"),
+        (Asking((claim(profile="1g.5gb", only=DeviceFilter(not_uuids=(GPU,))),)), (on("1g.5gb", 0, 1),), "may not"),
+        (Asking((claim(profile="1g.5gb"),), gpu_policy="mutex"), (on("1g.5gb", 0, 1),), "may not"),
+        (Asking((claim(),)), (whole(),), "is not on node-a"),
+        (Asking((claim(modes=("mps",), memory_mib=9),)), (on("1g.5gb", 0, 1),), "modes"),
+        (Asking((claim(profile="1g.5gb"),), host=HostNeeds(node_name="node-b")), (on("1g.5gb", 0, 1),), "must be on"),
+        (
+            Asking((claim(profile="1g.5gb"),), host=HostNeeds(room=HostRoom(cpu_milli=3000))),
+            (on("1g.5gb", 0, 1),),
+            "CPU",
+        ),
+    ],
+)
+def test_every_fault_of_an_answer_is_seen(asking, devices, why):
+    """Wrong size, number, place, device, node: each is blamed before anything is booked."""
+    found = truth(on("3g.20gb", 4, 4))
+    found.nodes["node-a"].host = HostFacts(cpu_cores=2.0, memory_mib=100, pods_free=9)
+
+    assert why in " ".join(Chooser(found).wrong_with(asking, "node-a", devices))
+
+
+def test_a_place_that_was_overlooked_is_found():
+    """Brute force finds the last place of each kind, and none where there is none."""
+    found = truth(on("3g.20gb", 4, 4), on("2g.10gb", 0, 2), whole(changed(PERCENT_50, sm_partition=70)))
+
+    assert Chooser(found).some_place(Asking((claim(profile="2g.10gb"),)))
+    assert Chooser(found).some_place(Asking((claim(modes=("fractional",), sm_partition=30),)))
+    assert not Chooser(found).some_place(Asking((claim(modes=("fractional",), sm_partition=31),)))
+    assert not Chooser(found).some_place(Asking((claim(profile="2g.10gb", gpus=2),)))
+    assert not Chooser(found).some_place(Asking((claim(modes=("fractional",), shares_percent=31),)))
