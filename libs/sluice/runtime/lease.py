@@ -31,15 +31,19 @@ class Lease:
     One candidate for one role.
 
     Run `keep` in a task; ask `held` before working. `epoch` grows with every taking and renewing, over all candidates.
+    While it holds, the bus says that it answers at `endpoint` (if it does).
     """
 
-    def __init__(self, bus: Bus, clock: Clock, *, role: str, run: RunId, ttl_s: int = TTL_S) -> None:
+    def __init__(
+        self, bus: Bus, clock: Clock, *, role: str, run: RunId, ttl_s: int = TTL_S, endpoint: str = ""
+    ) -> None:
         """Not held. `ttl_s` is in whole seconds, as the server counts them."""
         self._bus = bus
         self._clock = clock
         self._role = role
         self._run = run
         self._ttl_s = ttl_s
+        self._endpoint = endpoint
         self._address = subjects.lease(role)
         self._number = 0
         self._expected: int | None = None
@@ -103,7 +107,7 @@ class Lease:
             subject=self._address.subject,
             guard=self._address.guard,
             expected=expected,
-            message=LeaseHeld(role=self._role, owner=owner),
+            message=LeaseHeld(role=self._role, owner=owner, endpoint=self._endpoint if owner == self._run else ""),
             request="",
             ttl_s=ttl_s,
         )

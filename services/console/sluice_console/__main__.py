@@ -15,6 +15,8 @@ from sluice_console.shell.demo import DemoFailedError, demo
 from sluice_console.shell.live import NotAnsweringError
 from sluice_console.shell.look import events, explain, gpus, pods
 from sluice_console.shell.running import NothingRunningError, server_url
+from sluice_console.shell.simulate import Run, become_simulation
+from sluice_console.shell.simulate_live import simulate
 from sluice_console.shell.streams import ensure
 from sluice_console.shell.system import NotStartedError, Options
 from sluice_console.shell.up import up
@@ -99,6 +101,46 @@ def events_command(
 ) -> int:
     """What happened, a readable line per message."""
     return _run(events(server_url(server), follow=follow, since_s=since_s))
+
+
+@app.command(name="simulate")
+def simulate_command(
+    *,
+    file: Annotated[
+        list[str] | None,
+        Parameter(
+            name=["--file", "-f"],
+            negative="",
+            allow_leading_hyphen=True,
+            help="Ask the live fleet about a manifest; - is standard input.",
+        ),
+    ] = None,
+    server: Server = None,
+    json: AsJson = False,
+    fleet: Annotated[Path | None, Parameter(help="The nodes, a TOML file (docs/simulate.md).")] = None,
+    workload: Annotated[Path | None, Parameter(help="Arrivals and departures, one JSON object a line.")] = None,
+    out: Annotated[Path | None, Parameter(help="Where the answers go, one JSON object a line.")] = None,
+    policy: Annotated[
+        str | None, Parameter(help="For pods that name none: binpack, or node=spread,gpu=numa,binpack.")
+    ] = None,
+    no_queue: Annotated[bool, Parameter(negative="", help="Refuse what does not fit at once.")] = False,
+    seed: Annotated[int, Parameter(help="Shuffle arrivals of equal time; 0 leaves them as written.")] = 0,
+) -> int:
+    """
+    What would become of pods: of a manifest on the live fleet (-f), or of a workload on a fleet in a file.
+
+    -f touches nothing: 0 all would be bound now, 5 one would wait, 6 one would be refused. --fleet, --workload and
+    --out run the allocator's own code on virtual time, without a cluster.
+    """
+    offline = (fleet, workload, out)
+    if file is not None and all(each is None for each in (*offline, policy)) and not no_queue and not seed:
+        return _run(simulate(server_url(server), file, as_json=json))
+    if file is None and not json and server is None and fleet is not None and workload is not None and out is not None:
+        become_simulation(Run(fleet, workload, out, policy, queue=not no_queue, seed=seed))
+    sys.stderr.write(
+        "sluice simulate: needs either -f FILE [--server URL] [--json], or --fleet, --workload and --out\n"
+    )
+    return EXIT_USAGE
 
 
 @streams_app.command(name="ensure")

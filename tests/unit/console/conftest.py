@@ -1,5 +1,6 @@
 """A small world: one node, one A100, as the bus would show it."""
 
+import msgspec
 import pytest
 
 from sluice.contracts.ids import AllocationId, GpuUuid, Incarnation, NodeName, RequestId, RunId, SourceName
@@ -18,6 +19,7 @@ from sluice.contracts.messages import (
     NodeInventory,
     NodeOpened,
     NodeSnapshot,
+    Share,
     SliceReport,
 )
 from sluice_console.core.world import World
@@ -48,6 +50,13 @@ class Builder:
             node=NODE,
             devices=(DeviceGrant(container="main", gpu=GPU, profile=profile, start=start, size=size),),
         )
+
+    def shared(self, allocation: str, name: str, *, uid: int = 1000) -> Booking:
+        """A share of the upper half of the GPU."""
+        share = Share(mode="fractional", uid=uid, memory_mib=4096, sm_partition=20, quota_request_permille=300)
+        device = DeviceGrant(container="main", gpu=GPU, profile="3g.20gb", start=4, size=4, share=share)
+        changes = {"allocation": AllocationId(allocation), "name": name, "devices": (device,)}
+        return msgspec.structs.replace(self.booking(), **changes)
 
     def grant(self, booking: Booking | None = None) -> Grant:
         """The order to make a slice."""

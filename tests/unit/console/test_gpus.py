@@ -52,3 +52,25 @@ def test_old_numbers_are_marked_as_old(make):
     """A node that does not answer."""
     (gpu,) = gpus_document(make.world(inventory=make.inventory(make.gpu_report(), stale=True))).gpus
     assert (gpu.stale, gpu.stale_message) == (True, "no answer")
+
+
+def test_a_shared_instance_shows_everybody_in_it(make):
+    """One home, two tenants: one made, one still ordered."""
+    ready, ordered = make.shared("a_1", "train"), make.shared("b_1", "serve", uid=1000)
+    inventory = make.inventory(make.gpu_report(instances=(make.made("a_1"),)), make.slice(ready))
+    world = make.world(inventory=inventory, ledger=make.grant(ordered))
+    (gpu,) = gpus_document(world).gpus
+    (home,) = gpu.instances
+    assert (home.profile, home.state, home.owner, home.uuid) == ("3g.20gb", "ready", "", "MIG-1")
+    assert [(tenant.owner, tenant.state) for tenant in home.tenants] == [
+        ("default/train", "ready"),
+        ("default/serve", "making"),
+    ]
+    assert gpu.allocated_fraction == 0.5
+
+
+def test_a_home_that_is_only_ordered_takes_nothing_yet(make):
+    """As an instance that is only ordered."""
+    world = make.world(inventory=make.inventory(make.gpu_report()), ledger=make.grant(make.shared("a_1", "train")))
+    (gpu,) = gpus_document(world).gpus
+    assert ([place.state for place in gpu.instances], gpu.allocated_fraction) == (["making"], 0.0)

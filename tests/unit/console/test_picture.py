@@ -76,3 +76,12 @@ def test_more_instances_than_letters_still_draw():
 def test_an_empty_fleet_says_so():
     """No inventory yet."""
     assert plain(picture(GpusDocument(gpus=()))) == "no GPU is known yet"
+
+
+def test_a_shared_instance_is_one_place_with_its_tenants_below(make):
+    """How many share it in the bar, who and how much in the legend."""
+    inventory = make.inventory(make.gpu_report(instances=(make.made("a_1"),)), make.slice(make.shared("a_1", "train")))
+    text = plain(picture(gpus_document(make.world(inventory=inventory)), unicode=False))
+    assert bars(text) == ["[.......|.......|.......|.......|A 1 shares 3g.20gb             ]"]
+    assert "A  shared by 1  3g.20gb at 4 of GPU 0" in text
+    assert "default/train  fractional share (4096 MiB, 20 % of the SMs, 30 to 100 % of the time)" in text

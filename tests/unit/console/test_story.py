@@ -6,8 +6,8 @@ import msgspec
 import pytest
 
 from sluice.contracts.ids import RequestId
-from sluice.contracts.messages import AnyMessage, Envelope, Message, Pending, SliceGone
-from sluice_console.core.story import Happened, Names, concerns, sentence, steps_of, whom
+from sluice.contracts.messages import AnyMessage, Envelope, LeaseHeld, Message, Pending, SliceGone
+from sluice_console.core.story import Happened, Names, concerns, places_text, sentence, steps_of, whom
 
 _EXAMPLES = {"int": 1, "str": "x", "bool": False, "float": 1.0}
 
@@ -95,3 +95,17 @@ def test_names_do_not_grow_for_ever(make):
         names.learn(f"r{number}", make.asked())
     assert [names.of(f"r{number}") for number in range(5)][3:] == ["default/train"] * 2
     assert names.of("r0") == "request r0"
+
+
+def test_a_granted_share_is_told_with_its_home(make):
+    """How much of what, and where."""
+    assert places_text(make.shared("a_1", "train")) == (
+        "fractional share (4096 MiB, 20 % of the SMs, 30 to 100 % of the time) in 3g.20gb at 4 of GPU-aaaaaaaa"
+    )
+
+
+def test_a_lease_tells_where_its_holder_answers(make):
+    """And when nobody holds it."""
+    held = LeaseHeld(role="allocator", owner=make.run, endpoint="127.0.0.1:9420")
+    assert sentence(held) == "is held by run1, who answers at 127.0.0.1:9420"
+    assert sentence(LeaseHeld(role="allocator", owner="")) == "is held by nobody"

@@ -1,5 +1,6 @@
 """The numbers that people read: per GPU and over the fleet."""
 
+import msgspec
 import pytest
 from factories.inventory import AT, EMPTY_A100, NODE, gpu_report, snapshot
 
@@ -10,6 +11,7 @@ from sluice.contracts.messages import (
     InstanceReport,
     NodeInventory,
     PlacementReport,
+    Share,
     SliceReport,
 )
 from sluice_inventory.core.counts import GpuUse, NodeUse, SlotState, fleet_use, uses
@@ -47,6 +49,33 @@ def use(*slices: SliceReport, **gpu) -> GpuUse:
     """The use of one GPU."""
     (found,) = uses(snapshot(gpus=(gpu_report(**gpu),), slices=slices))
     return found
+
+
+def shared(report: SliceReport, *, devices: int = 1) -> SliceReport:
+    """The same slice as a share of its place, for so many containers."""
+    share = Share(mode="mps", uid=1000, memory_mib=4096)
+    (device,) = report.booking.devices
+    parts = tuple(msgspec.structs.replace(device, container=f"c{at}", share=share) for at in range(devices))
+    return msgspec.structs.replace(report, booking=msgspec.structs.replace(report.booking, devices=parts))
+
+
+def test_shares_of_one_instance_take_its_slices_once():
+    """Each tenant is a slot of its own with its share; nobody's share looks broken for want of an own instance."""
+    first, second = shared(booked("a", ("3g.20gb", 4, 4))), shared(booked("b", ("3g.20gb", 4, 4)), devices=2)
+    found = use(first, second, instances=(instance("3g.20gb", 4, 4, "a"),))
+    assert (found.slices_in_use, found.created) == (4, {"3g.20gb": 1})
+    assert [(slot.allocation, slot.container, slot.state, slot.uuid) for slot in found.slots] == [
+        ("a", "c0", SlotState.IN_USE, "MIG-4"),
+        ("b", "c0", SlotState.IN_USE, "MIG-4"),
+        ("b", "c1", SlotState.IN_USE, "MIG-4"),
+    ]
+    assert all(slot.share is not None for slot in found.slots)
+
+
+def test_a_share_whose_instance_is_lost_is_told():
+    """Ready in the journal, and nothing on the device."""
+    (slot,) = use(shared(booked("a", ("3g.20gb", 4, 4)))).slots
+    assert (slot.state, slot.uuid) == (SlotState.BROKEN, "")
 
 
 def test_an_empty_a100_offers_19():

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 
 from sluice.contracts.exchange import Stream
-from sluice.runtime import logs
+from sluice.runtime import logs, rpc
 from sluice.runtime.bus import Bus
 from sluice.runtime.clock import Clock
 from sluice.runtime.core_runner import CoreRunner
@@ -12,9 +12,12 @@ from sluice.runtime.lease import Lease
 from sluice.runtime.nats_bus import NatsBus
 from sluice.runtime.service import Service
 from sluice_allocator.core.allocator import Allocator
-from sluice_allocator.core.events import AgentEnsured, EnsureAgent, Event, LeaseChanged
+from sluice_allocator.core.events import AgentEnsured, EnsureAgent, Event, GoOn, LeaseChanged
 from sluice_allocator.settings import AllocatorSettings
+from sluice_allocator.shell.server import ROLE, AllocatorServer
 
+GO_ON_S = 0.02
+"""How often it is looked whether the core is unfinished. While it is, it goes on, and what happens comes in between."""
 LOOK_S = 0.1
 """How often the lease is looked at: what a holder may go on deciding after it has run out."""
 STREAMS_LOOK_S = 2.0
@@ -33,9 +36,13 @@ async def serve(service: Service[AllocatorSettings]) -> None:
 async def serve_on(bus: Bus, service: Service[AllocatorSettings]) -> None:
     """Run on a bus that is there, until cancelled. The bus is not closed."""
     settings = service.settings
+    placing, warnings = settings.placing()
+    for warning in warnings:
+        logs.get("allocator").warning("not used", why=warning)
+    core = Allocator(service.run, settings.rules(placing))
     runner: CoreRunner[Event] = CoreRunner(
         name=service.name,
-        core=Allocator(service.run, settings.rules()),
+        core=core,
         bus=bus,
         clock=service.clock,
         traces=service.traces,
@@ -43,12 +50,18 @@ async def serve_on(bus: Bus, service: Service[AllocatorSettings]) -> None:
         execute={EnsureAgent: _ensurer(bus)},
         tick_s=settings.tick_s,
     )
-    async with asyncio.TaskGroup() as tasks:
+    server = AllocatorServer(core, bus, service.run)
+    async with (
+        rpc.serve(server.register, address=settings.grpc_address) as endpoint,
+        asyncio.TaskGroup() as tasks,
+    ):
+        logs.get("allocator").info("serving", grpc_address=endpoint)
         tasks.create_task(_keep_streams(bus, service.clock), name="streams")
+        tasks.create_task(_go_on(core, runner, service.clock), name="go on")
         if settings.always_active:
             await runner.offer(LeaseChanged(held=True))
         else:
-            lease = Lease(bus, service.clock, role="allocator", run=service.run, ttl_s=settings.lease_ttl_s)
+            lease = Lease(bus, service.clock, role=ROLE, run=service.run, ttl_s=settings.lease_ttl_s, endpoint=endpoint)
             tasks.create_task(_work_by_lease(lease, runner, service.clock), name="lease")
         tasks.create_task(runner.run(), name="core")
 
@@ -66,6 +79,14 @@ async def _work_by_lease(lease: Lease, runner: CoreRunner[Event], clock: Clock) 
                 await clock.sleep(LOOK_S)
     finally:
         await asyncio.shield(lease.release())
+
+
+async def _go_on(core: Allocator, runner: CoreRunner[Event], clock: Clock) -> None:
+    """A freed place is offered to very many who wait, little by little, even when nothing else happens."""
+    while True:
+        if core.unfinished:
+            await runner.offer(GoOn())
+        await clock.sleep(0 if core.unfinished else GO_ON_S)
 
 
 async def _keep_streams(bus: Bus, clock: Clock) -> None:

@@ -8,7 +8,7 @@ from typing import Literal
 
 import msgspec
 
-from sluice.contracts.messages import Claim, ContainerDevices
+from sluice.contracts.messages import Claim, ContainerDevices, Share
 from sluice.contracts.refusals import ReasonCount, Refusal
 
 VERSION = 1
@@ -19,6 +19,17 @@ class Document(msgspec.Struct, frozen=True, kw_only=True):
 
 
 InstanceState = Literal["ready", "making", "ending", "quarantined", "foreign"]
+
+
+class TenantDocument(Document, frozen=True, kw_only=True):
+    """One share of a home: who has it, and how much."""
+
+    allocation: str
+    request: str
+    owner: str
+    """`namespace/name` of the pod."""
+    state: InstanceState
+    share: Share
 
 
 class InstanceDocument(Document, frozen=True, kw_only=True):
@@ -35,7 +46,9 @@ class InstanceDocument(Document, frozen=True, kw_only=True):
     allocation: str = ""
     request: str = ""
     owner: str = ""
-    """`namespace/name` of the pod; empty when the instance is foreign."""
+    """`namespace/name` of the pod; empty when the instance is foreign, or shared."""
+    tenants: tuple[TenantDocument, ...] = ()
+    """Who shares it; empty when it is one pod's own."""
 
 
 class GpuDocument(Document, frozen=True, kw_only=True):
@@ -114,9 +127,109 @@ class StepDocument(Document, frozen=True, kw_only=True):
     text: str
 
 
+Filter = Literal["nodes", "devices", "room", "together"]
+"""Which nodes may be used; which GPUs could serve it; where there is room now; all of it on one node."""
+
+
+class OutDocument(Document, frozen=True, kw_only=True):
+    """One filter of the search, and what was out there."""
+
+    filter: Filter
+    reasons: tuple[ReasonCount, ...]
+
+
+class StandingDocument(Document, frozen=True, kw_only=True):
+    """How a request that lives stands in the allocator at this moment, as it says itself."""
+
+    state: str
+    message: str
+    before: int = 0
+    """Requests of the same shape that are tried before it, while it waits."""
+    waiting: int = 0
+    """Requests that wait, of all shapes, while it waits."""
+    steps: tuple[OutDocument, ...] = ()
+    """Why no place is free now, filter by filter."""
+    more: int = 0
+    """Reasons that `steps` does not list."""
+
+
 class StoryDocument(Document, frozen=True, kw_only=True):
     """`sluice explain REQUEST --json`."""
 
     version: int = VERSION
     pod: PodDocument
     steps: tuple[StepDocument, ...]
+    standing: StandingDocument | None = None
+    """None when it has ended, or when no allocator answers."""
+
+
+SimulatedAnswer = Literal["bound", "pending", "refused", "nothing"]
+"""Would be bound now; would wait; could never be served; asks for nothing of Sluice."""
+
+
+class SimulatedDeviceDocument(Document, frozen=True, kw_only=True):
+    """One device that a pod would get."""
+
+    container: str
+    gpu: str
+    model: str
+    mode: str
+    profile: str | None
+    """The MIG profile; null for a whole GPU."""
+    start: int
+    size: int
+    """In memory slices of the GPU."""
+    memory_mib: int
+    """Of the instance, of the whole GPU, or of the share."""
+    sm_percent: int
+    """Of the largest profile's SMs for an instance; of the GPU's for a share (100 where it has no bound)."""
+    share: Share | None = None
+
+
+class HomeDocument(Document, frozen=True, kw_only=True):
+    """A home of shares, with the new ones in it."""
+
+    profile: str | None
+    start: int
+    size: int
+    memory_mib: int
+    memory_free_mib: int
+    sm_percent: int
+    """Of the GPU."""
+    sm_percent_free: int
+    tenants: int
+    tenants_max: int
+
+
+class LeftDocument(Document, frozen=True, kw_only=True):
+    """What one GPU would still allow: per profile how many more fit, alternatives to one another."""
+
+    gpu: str
+    creatable_before: dict[str, int]
+    creatable_after: dict[str, int]
+    homes: tuple[HomeDocument, ...]
+
+
+class SimulatedPodDocument(Document, frozen=True, kw_only=True):
+    """What would become of one pod if it asked now, alone."""
+
+    namespace: str
+    name: str
+    origin: str
+    answer: SimulatedAnswer
+    message: str
+    node: str = ""
+    devices: tuple[SimulatedDeviceDocument, ...] = ()
+    left: tuple[LeftDocument, ...] = ()
+    steps: tuple[OutDocument, ...] = ()
+    """Why it waits; or, when it would be bound, why other places would not do."""
+    more: int = 0
+    """Reasons that `steps` does not list."""
+    refusal: Refusal | None = None
+
+
+class SimulatedDocument(Document, frozen=True, kw_only=True):
+    """`sluice simulate -f FILE --json`."""
+
+    version: int = VERSION
+    pods: tuple[SimulatedPodDocument, ...]

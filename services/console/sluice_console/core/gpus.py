@@ -2,18 +2,8 @@
 
 from sluice.contracts.messages import Booking, GpuReport, InstanceReport, NodeInventory, Revoke, SliceReport
 from sluice_console.core.documents import GpuDocument, GpusDocument, InstanceDocument, InstanceState
+from sluice_console.core.homes import STATES, WHOLE_GPU, homes_on, owner_of
 from sluice_console.core.world import World
-
-WHOLE_GPU = "whole GPU"
-_STATES: dict[str, InstanceState] = {
-    "planned": "making",
-    "making": "making",
-    "ready": "ready",
-    "failed": "making",
-    "degraded": "making",
-    "unmaking": "ending",
-    "quarantined": "quarantined",
-}
 
 
 def gpus_document(world: World) -> GpusDocument:
@@ -39,7 +29,7 @@ def _gpu(node: str, inventory: NodeInventory, gpu: GpuReport, ordered: list[tupl
         _whole(report, device.size, gpu)
         for report in slices.values()
         for device in report.booking.devices
-        if device.gpu == gpu.uuid and device.profile is None and report.state != "failed"
+        if device.gpu == gpu.uuid and device.profile is None and device.share is None and report.state != "failed"
     ]
     spans = {(instance.start, instance.size) for instance in existing}
     coming = [
@@ -50,13 +40,21 @@ def _gpu(node: str, inventory: NodeInventory, gpu: GpuReport, ordered: list[tupl
             state="making",
             allocation=booking.allocation,
             request=booking.request,
-            owner=f"{booking.namespace}/{booking.name}",
+            owner=owner_of(booking),
         )
         for booking, revoked in ordered
         for device in booking.devices
-        if device.gpu == gpu.uuid and (device.start, device.size) not in spans and not revoked
+        if device.gpu == gpu.uuid and device.share is None and (device.start, device.size) not in spans and not revoked
     ]
-    in_use = sum(instance.size for instance in existing)
+    homes = homes_on(gpu, slices.values(), ordered)
+    places = [homes.pop((place.start, place.size), place) for place in (*existing, *coming)]
+    places += homes.values()
+    there = [
+        place
+        for place in places
+        if (place.start, place.size) in spans or any(tenant.state != "making" for tenant in place.tenants)
+    ]
+    in_use = sum(place.size for place in there)
     return GpuDocument(
         node=node,
         uuid=gpu.uuid,
@@ -69,7 +67,7 @@ def _gpu(node: str, inventory: NodeInventory, gpu: GpuReport, ordered: list[tupl
         health_message=gpu.health_message,
         creatable=dict(gpu.creatable),
         creatable_total=sum(gpu.creatable.values()),
-        instances=tuple(sorted([*existing, *coming], key=lambda instance: (instance.start, instance.allocation))),
+        instances=tuple(sorted(places, key=lambda instance: (instance.start, instance.allocation))),
         allocated_fraction=round(min(1.0, in_use / max(1, gpu.memory_slices)), 4),
         stale=inventory.stale,
         stale_message=inventory.stale_message,
@@ -88,13 +86,13 @@ def _existing(instance: InstanceReport, slices: dict[str, SliceReport]) -> Insta
         gi_id=instance.gi_id,
         allocation=instance.allocation or "",
         request=report.booking.request if report is not None else "",
-        owner=_owner(report.booking) if report is not None else "",
+        owner=owner_of(report.booking) if report is not None else "",
     )
 
 
 def _state(instance: InstanceReport, report: SliceReport | None) -> InstanceState:
     if report is not None:
-        return _STATES[report.state]
+        return STATES[report.state]
     return "foreign" if instance.allocation is None else "making"
 
 
@@ -103,13 +101,9 @@ def _whole(report: SliceReport, size: int, gpu: GpuReport) -> InstanceDocument:
         profile=WHOLE_GPU,
         start=0,
         size=max(size, gpu.memory_slices),
-        state=_STATES[report.state],
+        state=STATES[report.state],
         uuid=gpu.uuid,
         allocation=report.booking.allocation,
         request=report.booking.request,
-        owner=_owner(report.booking),
+        owner=owner_of(report.booking),
     )
-
-
-def _owner(booking: Booking) -> str:
-    return f"{booking.namespace}/{booking.name}"

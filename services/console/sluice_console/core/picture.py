@@ -9,6 +9,7 @@ from itertools import groupby
 from string import ascii_letters, digits
 
 from sluice_console.core.documents import GpuDocument, GpusDocument, InstanceDocument
+from sluice_console.core.homes import share_text
 
 LETTERS = ascii_letters[26:] + ascii_letters[:26] + digits
 CELLS_MAX = 64
@@ -60,8 +61,13 @@ def _gpu(gpu: GpuDocument, letters: dict[tuple[str, int, int], str], *, unicode:
 
 
 def fits_text(gpu: GpuDocument) -> str:
-    """What still fits, small first, or that nothing does."""
-    found = [(name, count) for name, count in gpu.creatable.items() if count]
+    """What still fits on a GPU, small first, or that nothing does."""
+    return fits(gpu.creatable)
+
+
+def fits(creatable: dict[str, int]) -> str:
+    """The profiles that more instances fit of, small first, or that nothing does."""
+    found = [(name, count) for name, count in creatable.items() if count]
     if not found:
         return "nothing more fits"
     return "fits " + ", ".join(f"{count}x{name}" for name, count in sorted(found, key=_small_first))
@@ -99,7 +105,8 @@ def _free(slices: int, width: int, *, unicode: bool, last: bool = False) -> list
 
 def _label(place: InstanceDocument, letter: str, width: int) -> str:
     """The letter, and as much of the pod's name and profile as fits. Exactly `width` - 1 characters."""
-    name = place.owner.partition("/")[2] or place.state
+    shared = f"{len(place.tenants)} shares" if place.tenants else ""
+    name = shared or place.owner.partition("/")[2] or place.state
     mark = "" if place.state == "ready" else "~"
     room = width - 1
     for text in (f"{letter}{mark} {name} {place.profile}", f"{letter}{mark} {name}", f"{letter}{mark}"):
@@ -114,9 +121,10 @@ def _legend(document: GpusDocument, letters: dict[tuple[str, int, int], str]) ->
         for place in gpu.instances:
             letter = letters[gpu.uuid, place.start, place.size]
             state = "" if place.state == "ready" else f"  ({place.state})"
-            owner = place.owner or "not ours: never touched"
+            owner = place.owner or (f"shared by {len(place.tenants)}" if place.tenants else "not ours: never touched")
             text = f"  {owner}  {place.profile} at {place.start} of GPU {gpu.index} on {gpu.node}{state}"
             lines.append((Piece(f"  {letter}", f"taken:{LETTERS.index(letter)}"), Piece(text)))
+            lines += [(Piece(f"       {tenant.owner}  {share_text(tenant.share)}"),) for tenant in place.tenants]
     return lines
 
 

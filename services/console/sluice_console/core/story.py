@@ -14,6 +14,7 @@ from sluice.contracts.messages import (
     Bound,
     Closed,
     Cordoned,
+    DeviceGrant,
     Envelope,
     EvictionBlocked,
     EvictionDone,
@@ -42,6 +43,7 @@ from sluice.contracts.messages import (
 )
 from sluice_console.core.asks import ask_text
 from sluice_console.core.documents import StepDocument
+from sluice_console.core.homes import share_text
 
 REQUEST_SHOWN = 12
 """Characters of an id that nothing better is known for."""
@@ -150,15 +152,19 @@ def sentence(message: AnyMessage) -> str:  # noqa: C901, PLR0912 - one case per 
         case Uncordoned():
             return "may be used again"
         case LeaseHeld():
-            return f"is held by {message.owner}"
+            where = f", who answers at {message.endpoint}" if message.endpoint else ""
+            return f"is held by {message.owner}{where}" if message.owner else "is held by nobody"
 
 
 def places_text(booking: Booking) -> str:
-    """What was booked: `3g.20gb at 4 of GPU-1b2c3d4e`."""
-    return ", ".join(
-        f"{device.profile} at {device.start} of {device.gpu[:12]}" if device.profile else f"all of {device.gpu[:12]}"
-        for device in booking.devices
-    )
+    """What was booked: `3g.20gb at 4 of GPU-1b2c3d4e`, or which share of it."""
+    return ", ".join(_place_text(device) for device in booking.devices)
+
+
+def _place_text(device: DeviceGrant) -> str:
+    where = f"{device.profile} at {device.start}" if device.profile else "all"
+    place = f"{where} of {device.gpu[:12]}"
+    return f"{share_text(device.share)} in {place}" if device.share is not None else place
 
 
 def whom(subject_key: tuple[str, ...], kind: str, envelope: Envelope, names: Names) -> str:

@@ -6,18 +6,23 @@ import msgspec
 
 from sluice.contracts.codec import Undecodable
 from sluice.contracts.messages import AllocationRequested, RequestRejected
+from sluice.contracts.pb.allocator_pb2 import ExplainRequest
 from sluice.contracts.subjects import SubjectError, parse
 from sluice.runtime.nats_history import EVERYTHING, Recorded, open_history
-from sluice_console.core.documents import Document, PodDocument, PodsDocument, StoryDocument
+from sluice_console.core.documents import Document, PodDocument, PodsDocument, StandingDocument, StoryDocument
 from sluice_console.core.gpus import gpus_document
 from sluice_console.core.pods import pods_document
+from sluice_console.core.simulated import standing
 from sluice_console.core.story import Happened, Names, sentence, steps_of, whom
 from sluice_console.core.world import World
+from sluice_console.shell.allocator import NotAskableError, allocator
 from sluice_console.shell.connect import connected
 from sluice_console.shell.live import read_world
 from sluice_console.shell.present import console, short_time, show_gpus, show_pods, show_story
 
 EXIT_NOT_FOUND = 4
+STANDING_WITHIN_S = 2.0
+"""How long a story waits for the allocator's present word."""
 
 
 async def world_at(url: str) -> World:
@@ -59,12 +64,25 @@ async def explain(url: str, wanted: str, *, as_json: bool) -> int:
         sys.stderr.write(f"there is no request {wanted!r}: not as an id, a pod name, namespace/name or file\n")
         return EXIT_NOT_FOUND
     for pod in found:
-        story = StoryDocument(pod=pod, steps=steps_of(pod.request, history))
+        now = await _standing(url, pod)
+        story = StoryDocument(pod=pod, steps=steps_of(pod.request, history), standing=now)
         if as_json:
             _print_json(story)
         else:
             show_story(console(), story)
     return 0
+
+
+async def _standing(url: str, pod: PodDocument) -> StandingDocument | None:
+    """How a living request stands in the allocator now. A story is told without it when no allocator answers."""
+    if pod.state == "ended":
+        return None
+    try:
+        async with connected(url) as bus, allocator(bus) as asked:
+            request = ExplainRequest(request=pod.request)
+            return standing(await asked.Explain(request, timeout=STANDING_WITHIN_S))
+    except NotAskableError:
+        return None
 
 
 async def _all_history(url: str) -> list[Happened]:

@@ -8,11 +8,13 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from sluice_console.core.documents import GpusDocument, PodsDocument, StoryDocument
+from sluice_console.core.documents import GpusDocument, PodsDocument, SimulatedDocument, StoryDocument
 from sluice_console.core.picture import Line, picture
+from sluice_console.core.simulated import out_lines, reason_text, simulated_lines
 
 PALETTE = ("cyan", "green", "magenta", "yellow", "blue", "red", "bright_cyan", "bright_green", "bright_magenta")
 _STATES = {"bound": "green", "waiting": "yellow", "making": "yellow", "refused": "red", "ending": "dim"}
+_ANSWERS = {"bound": "green", "pending": "yellow", "refused": "red", "nothing": "dim"}
 PIPE_WIDTH = 160
 
 
@@ -65,13 +67,32 @@ def show_story(out: Console, story: StoryDocument) -> None:
     for step in story.steps:
         out.print(Text(f"  {short_time(step.time)}  {step.text}"))
     out.print(Text(f"now: {pod.message}", style=_STATES.get(pod.state, "")))
-    for reason in pod.reasons:
-        known = f" (known elsewhere as {reason.known_as})" if reason.known_as else ""
-        out.print(Text(f"  {reason.count} x {reason.of}: {reason.reason}{known}"))
+    for line in _why(story):
+        out.print(Text(f"  {line}"))
     for part in pod.containers:
         out.print(Text(f"  container {part.container}: NVIDIA_VISIBLE_DEVICES={part.visible_devices}"))
     for warning in pod.warnings:
         out.print(Text(f"  warning: {warning}", style="yellow"))
+
+
+def _why(story: StoryDocument) -> list[str]:
+    """Why it waits: as the allocator says it now, filter by filter; else as it was last written on the bus."""
+    now = story.standing
+    if now is None or not now.steps:
+        return [reason_text(reason) for reason in story.pod.reasons]
+    turn = f"{now.before} of its shape before it, {now.waiting} wait in all"
+    return [f"the allocator says now: {now.message} ({turn})", *out_lines(now.steps, now.more)]
+
+
+def show_simulated(out: Console, document: SimulatedDocument) -> None:
+    """What would become of each pod of a file."""
+    for pod in document.pods:
+        first, *rest = simulated_lines(pod)
+        out.print(Text(first, style=_ANSWERS[pod.answer]))
+        for line in rest:
+            out.print(Text(line))
+    if not document.pods:
+        out.print("there is no pod in it")
 
 
 def short_time(time: str) -> str:

@@ -18,6 +18,7 @@ from sluice.contracts.messages import (
     NodeInventory,
     NodeSnapshot,
     PlacementReport,
+    Share,
     SliceReport,
 )
 
@@ -38,7 +39,11 @@ class SlotState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """A span (memory slices) of a GPU that is not free, and whose it is. `owner` is None when nobody is known."""
+    """
+    A span (memory slices) of a GPU that is not free, and whose it is. `owner` is None when nobody is known.
+
+    Shares of one home are slots of the same span, each with its `share`.
+    """
 
     start: int
     size: int
@@ -49,6 +54,7 @@ class Slot:
     allocation: str = ""
     owner: SliceReport | None = None
     container: str = ""
+    share: Share | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,12 +160,14 @@ def fleet_use(nodes: Iterable[NodeUse]) -> FleetUse:
 
 def _slots(gpu: GpuReport, booked: list[tuple[DeviceGrant, SliceReport]]) -> tuple[Slot, ...]:
     """What lies on a GPU: instances with their owners, what is booked beyond them, quarantined spans; by start."""
-    by_place = {(report.booking.allocation, device.start): (device, report) for device, report in booked}
+    by_place: dict[tuple[str | None, int], list[tuple[DeviceGrant, SliceReport]]] = {}
+    for device, report in booked:  # several where containers of one pod share one home
+        by_place.setdefault((report.booking.allocation, device.start), []).append((device, report))
     found: list[Slot] = []
     for instance in gpu.instances:
-        owner = by_place.pop((instance.allocation, instance.start), None) if instance.allocation is not None else None
-        found.append(_of_instance(instance, owner))
-    found += [_of_booking(gpu, device, report) for device, report in by_place.values()]
+        owners = by_place.get((instance.allocation, instance.start), []) if instance.allocation is not None else []
+        found.append(_of_instance(instance, owners.pop(0) if owners else None))
+    found += [_of_booking(gpu, device, report) for there in by_place.values() for device, report in there]
     quarantined = {(span.start, span.size) for span in gpu.quarantined}
     found = [replace(s, state=SlotState.QUARANTINED) if (s.start, s.size) in quarantined else s for s in found]
     covered = {(slot.start, slot.size) for slot in found}
@@ -180,22 +188,32 @@ def _of_instance(instance: InstanceReport, owner: tuple[DeviceGrant, SliceReport
         allocation=instance.allocation or "",
         owner=owner[1] if owner is not None else None,
         container=owner[0].container if owner is not None else "",
+        share=owner[0].share if owner is not None else None,
     )
 
 
 def _of_booking(gpu: GpuReport, device: DeviceGrant, report: SliceReport) -> Slot:
-    """A booked place without an instance of its own: one to come, one lost, or a whole GPU without MIG."""
+    """A booked place without an instance of its own: one to come, one lost, a share, or a whole GPU without MIG."""
     whole = device.profile is None
+    uuid = gpu.uuid if whole else _home_of(gpu, device)
     return Slot(
         start=device.start,
         size=max(1, gpu.memory_slices) if whole else device.size,
-        state=_state(report, there=whole),
+        state=_state(report, there=whole or bool(uuid)),
         profile=device.profile,
-        uuid=gpu.uuid if whole and report.state == "ready" else "",
+        uuid=uuid if report.state == "ready" else "",
         allocation=report.booking.allocation,
         owner=report,
         container=device.container,
+        share=device.share,
     )
+
+
+def _home_of(gpu: GpuReport, device: DeviceGrant) -> str:
+    """The UUID of the instance in which a share lives; empty when there is none (yet)."""
+    span = (device.profile, device.start, device.size)
+    made = (instance.uuid for instance in gpu.instances if (instance.profile, instance.start, instance.size) == span)
+    return next(made, "") if device.share is not None else ""
 
 
 def _of_span(span: PlacementReport) -> Slot:

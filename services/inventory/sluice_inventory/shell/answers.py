@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 
+from sluice.contracts.convert_bookings import share_to_proto
 from sluice.contracts.pb import inventory_pb2 as pb
 from sluice_inventory.core.counts import FleetUse, GpuUse, NodeUse, Slot
 
@@ -80,4 +81,5 @@ def _slot(slot: Slot) -> pb.Slot:
         namespace=booking.namespace if booking is not None else "",
         name=booking.name if booking is not None else "",
         container=slot.container,
+        share=share_to_proto(slot.share) if slot.share is not None else None,
     )

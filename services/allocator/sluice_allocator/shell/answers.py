@@ -1,0 +1,115 @@
+"""Answers in their gRPC form. What they say comes from the core; nothing is decided or counted here."""
+
+from collections.abc import Iterable
+
+from sluice.contracts.convert_bookings import MODES, share_to_proto
+from sluice.contracts.ids import RunId
+from sluice.contracts.pb import allocator_pb2 as pb
+from sluice.contracts.refusals import ReasonCount, Refusal
+from sluice_allocator.core.asking_why import AsksNothing, Simulated, Standing, WouldBind, WouldWait
+from sluice_allocator.core.given import GivenDevice
+from sluice_allocator.core.placement.leftover import HomeLeft, LeftOver
+from sluice_allocator.core.steps import Step
+
+
+def simulated(found: Simulated, run: RunId, *, waiting: int) -> pb.SimulateResponse:
+    """What would become of a pod."""
+    answer = pb.SimulateResponse(decided_by=run, waiting=waiting)
+    match found:
+        case WouldBind():
+            bound = pb.WouldBeBound(
+                node=found.node,
+                devices=_devices(found.devices),
+                left=[_left(each) for each in found.left],
+                others=_steps(found.others),
+                more=found.more,
+            )
+            answer.bound.CopyFrom(bound)
+        case WouldWait():
+            answer.waits.CopyFrom(pb.WouldWait(message=found.message, steps=_steps(found.steps), more=found.more))
+        case Refusal():
+            answer.refused.CopyFrom(_refusal(found))
+        case AsksNothing():
+            answer.nothing.SetInParent()
+    return answer
+
+
+def explained(request: str, standing: Standing, run: RunId) -> pb.ExplainResponse:
+    """How a request stands."""
+    answer = pb.ExplainResponse(
+        request=request,
+        state=f"REQUEST_STATE_{standing.state.name}",
+        message=standing.message,
+        request_revision=standing.revision,
+        node=standing.node,
+        allocation=standing.allocation,
+        devices=_devices(standing.devices),
+        steps=_steps(standing.steps),
+        more=standing.more,
+        decided_by=run,
+    )
+    if standing.turn is not None:
+        turn = standing.turn
+        answer.turn.CopyFrom(pb.Turn(priority=turn.priority, before=turn.before, waiting=turn.waiting))
+    if standing.refusal is not None:
+        answer.refused.CopyFrom(_refusal(standing.refusal))
+    return answer
+
+
+def _devices(devices: Iterable[GivenDevice]) -> list[pb.PlacedDevice]:
+    return [
+        pb.PlacedDevice(
+            container=each.grant.container,
+            gpu=each.grant.gpu,
+            model=each.model,
+            mode=MODES[each.mode],
+            profile=each.grant.profile,
+            start=each.grant.start,
+            size=each.grant.size,
+            memory_mib=each.memory_mib,
+            sm_percent=each.sm_percent,
+            share=share_to_proto(each.grant.share) if each.grant.share is not None else None,
+        )
+        for each in devices
+    ]
+
+
+def _left(left: LeftOver) -> pb.LeftOver:
+    return pb.LeftOver(
+        gpu=left.gpu,
+        creatable_before=left.creatable_before,
+        creatable_after=left.creatable_after,
+        homes=[_home(each) for each in left.homes],
+    )
+
+
+def _home(home: HomeLeft) -> pb.HomeLeft:
+    return pb.HomeLeft(
+        profile=home.profile,
+        start=home.start,
+        size=home.size,
+        memory_mib=home.memory_mib,
+        memory_free_mib=home.memory_free_mib,
+        sm_percent=home.sm_percent,
+        sm_percent_free=home.sm_percent_free,
+        tenants=home.tenants,
+        tenants_max=home.tenants_max,
+    )
+
+
+def _steps(steps: Iterable[Step]) -> list[pb.Step]:
+    return [pb.Step(filter=each.filter, reasons=[_reason(reason) for reason in each.reasons]) for each in steps]
+
+
+def _reason(reason: ReasonCount) -> pb.Reason:
+    return pb.Reason(reason=reason.reason, count=reason.count, of=reason.of, on=reason.on, known_as=reason.known_as)
+
+
+def _refusal(refusal: Refusal) -> pb.Refusal:
+    return pb.Refusal(
+        reason=refusal.reason,
+        message=refusal.message,
+        field=refusal.field,
+        value=refusal.value,
+        allowed=refusal.allowed,
+    )

@@ -1,0 +1,85 @@
+"""
+Answers questions over gRPC from the core's facts. It asks nobody and changes nothing.
+
+The core is synchronous and has the event loop to itself while it handles an event, so a handler that does not wait in
+the middle sees whole facts, between two events. A fleet is never copied for a question.
+"""
+
+from typing import Any
+
+import grpc
+
+from sluice.contracts import subjects
+from sluice.contracts.exchange import Stream
+from sluice.contracts.ids import RequestId, RunId
+from sluice.contracts.messages import LeaseHeld
+from sluice.contracts.pb import allocator_pb2 as pb
+from sluice.contracts.pb.allocator_pb2_grpc import AllocatorServiceServicer, add_AllocatorServiceServicer_to_server
+from sluice.runtime.bus import Bus
+from sluice_allocator.core.allocator import Allocator
+from sluice_allocator.core.asking_why import how_it_stands, simulate
+from sluice_allocator.shell import answers
+from sluice_allocator.shell.questions import QuestionError, pod_asked
+
+ROLE = "allocator"
+"""Of the lease that says who works."""
+ID_CHARACTERS_MAX = 512
+"""No request's id is longer."""
+
+
+class AllocatorServer(AllocatorServiceServicer):
+    """`sluice.v1.AllocatorService` over one core."""
+
+    def __init__(self, core: Allocator, bus: Bus, run: RunId) -> None:
+        """Read `core`; the bus is only asked who holds the lease."""
+        self._core = core
+        self._bus = bus
+        self._run = run
+
+    def register(self, server: grpc.aio.Server) -> None:
+        """Add the service to a server."""
+        add_AllocatorServiceServicer_to_server(self, server)
+
+    async def Simulate(self, request: pb.SimulateRequest, context: Any) -> pb.SimulateResponse:  # noqa: N802
+        """What would become of a pod if it asked now."""
+        await self._only_when_working(context)
+        try:
+            pod = pod_asked(request)
+        except QuestionError as error:
+            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
+            raise AssertionError("abort raises") from error
+        desk = self._core.desk
+        return answers.simulated(simulate(desk, pod), self._run, waiting=len(desk.queue))
+
+    async def Explain(self, request: pb.ExplainRequest, context: Any) -> pb.ExplainResponse:  # noqa: N802
+        """How one request stands at this moment."""
+        await self._only_when_working(context)
+        name = request.request
+        if not name or len(name) > ID_CHARACTERS_MAX:
+            await context.abort(
+                grpc.StatusCode.INVALID_ARGUMENT,
+                f"request: {len(name)} characters; a request's id has 1 to {ID_CHARACTERS_MAX}",
+            )
+        standing = how_it_stands(self._core.desk, RequestId(name))
+        if standing is None:
+            await context.abort(grpc.StatusCode.NOT_FOUND, f"nothing is known of a request {name!r}")
+            raise AssertionError("abort raises")
+        return answers.explained(name, standing, self._run)
+
+    async def _only_when_working(self, context: Any) -> None:
+        """Half a picture explains half wrong; and who stands by does not know what the other decides."""
+        if self._core.desk.outbox.paused:
+            await context.abort(grpc.StatusCode.UNAVAILABLE, await self._who_works())
+        if not self._core.desk.world.settled:
+            await context.abort(grpc.StatusCode.UNAVAILABLE, "this allocator has not read the bus whole yet")
+
+    async def _who_works(self) -> str:
+        try:
+            entry = await self._bus.last(Stream.STATE, subjects.lease(ROLE).subject)
+        except TimeoutError:
+            return "this allocator stands by, and the bus does not say who works"
+        held = entry.message if entry is not None else None
+        if not isinstance(held, LeaseHeld) or not held.owner:
+            return "this allocator stands by, and nobody holds the lease"
+        where = f" at {held.endpoint}" if held.endpoint else ""
+        return f"this allocator stands by; {held.owner} holds the lease{where}"

@@ -1,0 +1,87 @@
+"""`sluice simulate -f FILE`: what would become of the pods of a manifest on the live fleet, which is not touched."""
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+
+from sluice.contracts.asking import AskLimits
+from sluice.contracts.manifests import ManifestLimits, PodManifest, read_manifests
+from sluice.contracts.pb.allocator_pb2_grpc import AllocatorServiceStub
+from sluice.contracts.refusals import Refusal
+from sluice_console.core.documents import SimulatedDocument, SimulatedPodDocument
+from sluice_console.core.questions import question_of
+from sluice_console.core.simulated import idle_pod, refused_pod, simulated_pod
+from sluice_console.shell.allocator import NotAskableError, allocator
+from sluice_console.shell.connect import connected
+from sluice_console.shell.present import console, show_simulated
+
+EXIT_FAILED = 1
+EXIT_USAGE = 2
+EXIT_WOULD_WAIT = 5
+EXIT_WOULD_BE_REFUSED = 6
+STANDARD_INPUT = "-"
+LIMITS = ManifestLimits()
+ANY_COUNT = AskLimits(max_gpus_per_node=sys.maxsize)
+"""How many GPUs a pod may have is configured at the allocator, which judges that."""
+
+
+class NotReadableError(Exception):
+    """A manifest cannot be read. One sentence."""
+
+
+async def simulate(url: str, files: Sequence[str], *, as_json: bool) -> int:
+    """
+    Ask for every pod of these files (`-` is standard input). Returns the exit code.
+
+    0: all would be bound now, or ask for nothing; 5: one would wait; 6: one would be refused. Raises BusError.
+    """
+    try:
+        pods = [(file, pod) for file in files for pod in _manifests(file)]
+        async with connected(url) as bus, allocator(bus) as asked:
+            document = SimulatedDocument(pods=tuple([await _answer(asked, file, pod) for file, pod in pods]))
+    except NotReadableError as error:
+        sys.stderr.write(f"sluice simulate: {error}\n")
+        return EXIT_USAGE
+    except NotAskableError as error:
+        sys.stderr.write(f"sluice simulate: {error}\n")
+        return EXIT_FAILED
+    if as_json:
+        sys.stdout.write(msgspec.json.format(msgspec.json.encode(document), indent=2).decode() + "\n")
+    else:
+        show_simulated(console(), document)
+    return exit_code(document)
+
+
+def exit_code(document: SimulatedDocument) -> int:
+    """The worst of the answers."""
+    answers = {pod.answer for pod in document.pods}
+    if "refused" in answers:
+        return EXIT_WOULD_BE_REFUSED
+    return EXIT_WOULD_WAIT if "pending" in answers else 0
+
+
+def _manifests(file: str) -> tuple[PodManifest, ...]:
+    try:
+        with sys.stdin.buffer if file == STANDARD_INPUT else Path(file).open("rb") as opened:
+            data = opened.read(LIMITS.file_bytes_max + 1)
+        text = data.decode("utf-8-sig")
+    except OSError as error:
+        raise NotReadableError(f"{file} cannot be read: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise NotReadableError(f"{file} is not UTF-8 text: {error.reason}") from error
+    if len(data) > LIMITS.file_bytes_max:
+        raise NotReadableError(f"{file} is too large (allowed: at most {LIMITS.file_bytes_max} bytes)")
+    found = read_manifests(file, text, limits=LIMITS, asks=ANY_COUNT)
+    if isinstance(found, Refusal):
+        raise NotReadableError(found.sentence())
+    return found
+
+
+async def _answer(asked: AllocatorServiceStub, file: str, pod: PodManifest) -> SimulatedPodDocument:
+    if pod.refusal is not None:
+        return refused_pod(pod.namespace, pod.name, file, pod.refusal)
+    if pod.ask is None:
+        return idle_pod(pod.namespace, pod.name, file)
+    return simulated_pod(pod.namespace, pod.name, file, await asked.Simulate(question_of(pod)))

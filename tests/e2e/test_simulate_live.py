@@ -1,0 +1,71 @@
+"""`sluice simulate -f` and `sluice explain` against a running system: the fleet answers and is not touched."""
+
+import json
+
+import pytest
+
+pytestmark = pytest.mark.timeout(90)
+
+PODS = """
+kind: Pod
+metadata: { name: fits, annotations: { sluice.dev/profile: 3g.20gb } }
+spec: { containers: [{ name: main }] }
+---
+kind: Pod
+metadata: { name: waits, annotations: { sluice.dev/profile: 1g.5gb, sluice.dev/gpu-model: H100 } }
+spec: { containers: [{ name: main }] }
+---
+kind: Pod
+metadata: { name: idle }
+spec: { containers: [{ name: main }] }
+"""
+WRONG = PODS.replace("1g.5gb", "9g.90gb")
+
+
+def by_name(done) -> dict:
+    """The answers of a --json document by pod."""
+    return {pod["name"]: pod for pod in json.loads(done.stdout)["pods"]}
+
+
+async def test_a_manifest_is_judged_by_the_live_fleet_which_is_not_touched(up, tmp_path):
+    """Where it would go, why it would wait, what is wrong; as a script and as a person reads it."""
+    up.start()
+    await up.ready()
+    (tmp_path / "pods.yaml").write_text(PODS)
+    (tmp_path / "wrong.yaml").write_text(WRONG)
+
+    done = up.sluice("simulate", "-f", str(tmp_path / "pods.yaml"), "--json")
+    answers = by_name(done)
+    assert done.returncode == 5, done.stderr
+    assert {name: pod["answer"] for name, pod in answers.items()} == {
+        "fits": "bound",
+        "waits": "pending",
+        "idle": "nothing",
+    }
+    (device,) = answers["fits"]["devices"]
+    assert (device["profile"], device["start"], answers["fits"]["node"] != "") == ("3g.20gb", 4, True)
+    reasons = [reason["reason"] for step in answers["waits"]["steps"] for reason in step["reasons"]]
+    assert "GpuModelMismatch" in reasons
+
+    done = up.sluice("simulate", "-f", str(tmp_path / "wrong.yaml"))
+    assert done.returncode == 6, done.stderr
+    assert "default/waits: would be refused" in done.stdout
+    assert up.sluice("simulate", "-f", str(tmp_path / "nothing.yaml")).returncode == 2
+    assert json.loads(up.sluice("pods", "--json", "--all").stdout)["pods"] == []
+
+
+async def test_a_waiting_pod_is_explained_as_of_now(up):
+    """The allocator itself is asked, beside the history."""
+    up.start()
+    await up.ready()
+    async with up.watching() as watching:
+        up.write("waits.yaml", PODS.split("---")[1])
+        await watching.until(
+            lambda pods, _gpus: "waits" in pods and pods["waits"].state == "waiting", "the pod to wait"
+        )
+    done = up.sluice("explain", "waits", "--json")
+    story = json.loads(done.stdout)
+    assert done.returncode == 0, done.stderr
+    assert (story["standing"]["state"], story["standing"]["waiting"]) == ("queued", 1)
+    assert "devices" in [step["filter"] for step in story["standing"]["steps"]]
+    assert "which GPUs could serve it" in up.sluice("explain", "waits").stdout

@@ -1,0 +1,198 @@
+"""The allocator as it is asked: real gRPC from real clients, on the memory bus."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import grpc
+import pytest
+from factories.allocator import Bench, claim, gpu_report, snapshot, working_allocator
+
+from sluice.contracts import subjects
+from sluice.contracts.exchange import Stream
+from sluice.contracts.ids import RunId
+from sluice.contracts.messages import LeaseHeld
+from sluice.contracts.pb import allocator_pb2 as pb
+from sluice.contracts.pb.allocator_pb2_grpc import AllocatorServiceStub
+from sluice.runtime import rpc
+from sluice.runtime.clock import SystemClock
+from sluice.runtime.memory_bus import MemoryBroker
+from sluice.runtime.service import Service
+from sluice.runtime.telemetry import TraceBook
+from sluice_allocator.core.events import LeaseChanged
+from sluice_allocator.settings import AllocatorSettings
+from sluice_allocator.shell.app import serve_on
+from sluice_allocator.shell.server import AllocatorServer
+
+WAIT_S = 10.0
+POD = pb.SimulateRequest(
+    namespace="research",
+    name="p1",
+    annotations={"sluice.dev/profile": "3g.20gb"},
+    containers=[pb.ContainerAsk(name="main")],
+)
+
+
+@asynccontextmanager
+async def served(bench: Bench) -> AsyncIterator[AllocatorServiceStub]:
+    """A client of an allocator that the test drives by hand."""
+    broker = MemoryBroker()
+    server = AllocatorServer(bench.allocator, broker.bus("allocator"), RunId("r1"))
+    async with rpc.serve(server.register) as address, rpc.channel(address) as channel:
+        yield AllocatorServiceStub(channel)
+
+
+def bench_with(*gpus: int) -> Bench:
+    """An allocator with one node of so many A100-40GB per number."""
+    bench = working_allocator()
+    for number, count in enumerate(gpus):
+        name = f"node-{number}"
+        bench.add_node(snapshot(name, tuple(gpu_report(name, index) for index in range(count))))
+    return bench
+
+
+async def refused_with(call) -> tuple[grpc.StatusCode, str]:
+    """The status with which a call fails."""
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        await call
+    return caught.value.code(), caught.value.details() or ""
+
+
+async def test_a_client_is_told_place_devices_and_what_is_left():
+    """All that the core says crosses the wire."""
+    async with served(bench_with(1)) as client:
+        answer = await client.Simulate(POD)
+    assert answer.WhichOneof("outcome") == "bound"
+    (device,), (left,) = answer.bound.devices, answer.bound.left
+    assert (answer.bound.node, device.profile, device.start, device.size) == ("node-0", "3g.20gb", 4, 4)
+    assert (device.memory_mib, device.sm_percent, device.HasField("share")) == (20096, 42, False)
+    assert (sum(left.creatable_before.values()), sum(left.creatable_after.values())) == (19, 11)
+    assert answer.decided_by == "r1"
+
+
+async def test_a_client_is_told_why_a_pod_would_wait():
+    """Filter by filter, with counts."""
+    bench = bench_with(2)
+    for name in ("a", "b"):
+        bench.bound(name, claim(profile="7g.40gb"))
+    async with served(bench) as client:
+        answer = await client.Simulate(POD)
+    assert answer.WhichOneof("outcome") == "waits"
+    (step,) = answer.waits.steps
+    assert [(step.filter, each.reason, each.count) for each in step.reasons] == [("room", "GpuLayoutFull", 2)]
+
+
+async def test_a_client_is_told_what_is_wrong_with_a_pod():
+    """A refusal is an answer, not an error of the call."""
+    wrong = pb.SimulateRequest(annotations={"sluice.dev/gpus": "-1"}, containers=[pb.ContainerAsk(name="main")])
+    async with served(bench_with(1)) as client:
+        answer = await client.Simulate(wrong)
+    assert answer.WhichOneof("outcome") == "refused"
+    assert (answer.refused.field, answer.refused.value) == ("sluice.dev/gpus", "-1")
+
+
+@pytest.mark.parametrize(
+    ("question", "what"),
+    [
+        (pb.SimulateRequest(), "containers: 0"),
+        (pb.SimulateRequest(containers=[pb.ContainerAsk(name="c")] * 1001), "containers: 1001"),
+        (
+            pb.SimulateRequest(
+                containers=[pb.ContainerAsk(name="c")],
+                host=pb.HostNeeds(affinity=[pb.NodeTerm(expressions=[pb.NodeExpression(key="a", operator="Near")])]),
+            ),
+            "'Near'",
+        ),
+        (
+            pb.SimulateRequest(
+                containers=[pb.ContainerAsk(name="c")],
+                host=pb.HostNeeds(tolerations=[pb.Toleration(key="a", operator="Perhaps")]),
+            ),
+            "'Perhaps'",
+        ),
+    ],
+    ids=["no container", "too many", "operator", "toleration"],
+)
+async def test_a_question_that_no_pod_can_be_behind_names_its_field(question, what):
+    """INVALID_ARGUMENT, in words."""
+    async with served(bench_with(1)) as client:
+        code, details = await refused_with(client.Simulate(question))
+    assert code is grpc.StatusCode.INVALID_ARGUMENT
+    assert what in details
+
+
+async def test_a_negative_amount_is_not_asked_about():
+    """It would fit everywhere."""
+    question = pb.SimulateRequest(containers=[pb.ContainerAsk(name="c")])
+    question.host.room.cpu_milli = -1
+    async with served(bench_with(1)) as client:
+        code, details = await refused_with(client.Simulate(question))
+    assert (code, "cpu_milli = -1" in details) == (grpc.StatusCode.INVALID_ARGUMENT, True)
+
+
+async def test_a_client_is_told_how_a_request_stands():
+    """By its id; an unknown one is NOT_FOUND, and none at all a mistake."""
+    bench = bench_with(1)
+    grant = bench.bound("p1", claim(profile="2g.10gb"))
+    async with served(bench) as client:
+        answer = await client.Explain(pb.ExplainRequest(request="p1"))
+        code, _ = await refused_with(client.Explain(pb.ExplainRequest(request="nobody")))
+        empty, _ = await refused_with(client.Explain(pb.ExplainRequest()))
+    assert (answer.state, answer.node) == (pb.REQUEST_STATE_BOUND, "node-0")
+    assert (answer.allocation, answer.devices[0].profile) == (grant.booking.allocation, "2g.10gb")
+    assert (code, empty) == (grpc.StatusCode.NOT_FOUND, grpc.StatusCode.INVALID_ARGUMENT)
+
+
+async def test_who_stands_by_names_who_works():
+    """It does not know what the other is deciding, so it says nothing about pods."""
+    bench = bench_with(1)
+    bench.handle(LeaseChanged(held=False))
+    broker = MemoryBroker()
+    server = AllocatorServer(bench.allocator, broker.bus("allocator"), RunId("r1"))
+    async with rpc.serve(server.register) as address, rpc.channel(address) as channel:
+        client = AllocatorServiceStub(channel)
+        _, nobody = await refused_with(client.Simulate(POD))
+        broker.values.publish(
+            subject=subjects.lease("allocator").subject,
+            guard=None,
+            expected=0,
+            operation="r2-lease-1",
+            message=LeaseHeld(role="allocator", owner=RunId("r2"), endpoint="10.0.0.7:9420"),
+            now=broker.clock.monotonic(),
+        )
+        code, somebody = await refused_with(client.Explain(pb.ExplainRequest(request="p1")))
+    assert "nobody holds the lease" in nobody
+    assert code is grpc.StatusCode.UNAVAILABLE
+    assert "r2 holds the lease at 10.0.0.7:9420" in somebody
+
+
+async def test_the_lease_says_where_its_holder_answers():
+    """Whoever reads the bus can ask; when the holder ends, the lease names nobody."""
+    broker = MemoryBroker()
+    bus = broker.bus("allocator")
+    service = Service("allocator", RunId("r1"), AllocatorSettings(tick_s=0.05), SystemClock(), TraceBook())
+    running = asyncio.create_task(serve_on(bus, service))
+    subject = subjects.lease("allocator").subject
+    try:
+        async with asyncio.timeout(WAIT_S):
+            changed = asyncio.Event()
+            broker.listen(changed)
+            while (entry := await bus.last(Stream.STATE, subject)) is None:
+                await changed.wait()
+                changed.clear()
+            assert isinstance(entry.message, LeaseHeld)
+            async with rpc.channel(entry.message.endpoint) as channel:
+                client = AllocatorServiceStub(channel)
+                while True:
+                    code, details = await refused_with(client.Explain(pb.ExplainRequest(request="nobody")))
+                    if code is grpc.StatusCode.NOT_FOUND:
+                        break
+                    assert code is grpc.StatusCode.UNAVAILABLE, details  # it has not read the bus whole yet
+    finally:
+        running.cancel()
+        await asyncio.wait((running,), timeout=WAIT_S)
+    entry = await bus.last(Stream.STATE, subject)
+    assert entry is not None
+    assert isinstance(entry.message, LeaseHeld)
+    assert (entry.message.owner, entry.message.endpoint) == ("", "")
+    await bus.close()
