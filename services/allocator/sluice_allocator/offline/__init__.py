@@ -1,0 +1,1 @@
+"""The production core without a cluster: `sluice simulate --fleet ... --workload ...`, on virtual time."""

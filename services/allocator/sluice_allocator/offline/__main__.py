@@ -1,0 +1,125 @@
+"""
+Runs a workload over a fleet on virtual time: `python -m sluice_allocator.offline`, which `sluice simulate` calls.
+
+Answers go to a file beside the wanted one, which takes its name when all is done: half an answer is none.
+"""
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import BinaryIO
+
+from sluice.contracts.fleet import Fleet, FleetError, parse_fleet
+from sluice_allocator.offline.answers import AnswerWriter
+from sluice_allocator.offline.asks import Policies, PolicyError, parse_policies
+from sluice_allocator.offline.simulation import Simulation
+from sluice_allocator.offline.workload import LINE_BYTES_MAX, WorkloadError, read_workload, shuffled
+
+EXIT_FAILED = 1
+EXIT_WRONG = 2
+"""Wrong usage or wrong input; nothing was written."""
+EXIT_INTERRUPTED = 130
+PROGRAM = "sluice simulate"
+SEED_MAX = 1 << 63
+
+
+class _WrongInputError(Exception):
+    """What was given cannot be used, in one sentence."""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run. Returns the exit code; every expected failure is one sentence on stderr."""
+    wanted = _parser().parse_args(arguments)
+    try:
+        policies = _policies(wanted.policy)
+        fleet = _fleet(wanted.fleet)
+        _run(fleet, policies, wanted)
+    except (_WrongInputError, WorkloadError) as error:
+        sys.stderr.write(f"{PROGRAM}: {error}\n")
+        return EXIT_WRONG
+    except KeyboardInterrupt:
+        return EXIT_INTERRUPTED
+    except OSError as error:
+        sys.stderr.write(f"{PROGRAM}: {wanted.out} cannot be written: {error.strerror or error}\n")
+        return EXIT_FAILED
+    return 0
+
+
+def _run(fleet: Fleet, policies: Policies, wanted: argparse.Namespace) -> None:
+    """Raises _WrongInputError, WorkloadError, and OSError when the answers cannot be written."""
+    try:
+        workload: BinaryIO = wanted.workload.open("rb")
+    except OSError as error:
+        raise _WrongInputError(f"the workload {wanted.workload} cannot be read: {error.strerror or error}") from error
+    out = _out(wanted)
+    unfinished = out.with_name(f".{out.name}.{os.getpid()}")
+    try:
+        with workload, unfinished.open("wb") as new:
+            lines = iter(lambda: workload.readline(LINE_BYTES_MAX + 1), b"")
+            steps = read_workload(lines, origin=str(wanted.workload))
+            if wanted.seed:
+                steps = shuffled(steps, wanted.seed)
+            Simulation(fleet, AnswerWriter(fleet, new), policies=policies, queue=wanted.queue).run(steps)
+        unfinished.replace(out)
+    finally:
+        unfinished.unlink(missing_ok=True)
+
+
+def _out(wanted: argparse.Namespace) -> Path:
+    """Where the answers go: a file that may be replaced."""
+    out: Path = wanted.out.resolve()
+    if not out.parent.is_dir() or (out.exists() and not out.is_file()):
+        raise _WrongInputError(f"--out {wanted.out}: must be a file in a folder that is there")
+    for name in ("fleet", "workload"):
+        if out == getattr(wanted, name).resolve():
+            raise _WrongInputError(f"--out {wanted.out}: is the {name} itself; the answers need a file of their own")
+    return out
+
+
+def _fleet(path: Path) -> Fleet:
+    try:
+        return parse_fleet(path.read_text(encoding="utf-8"), origin=str(path))
+    except FleetError as error:
+        raise _WrongInputError(str(error)) from error
+    except UnicodeDecodeError as error:
+        raise _WrongInputError(f"the fleet file {path} cannot be read: {error}") from error
+    except OSError as error:
+        raise _WrongInputError(f"the fleet file {path} cannot be read: {error.strerror or error}") from error
+
+
+def _policies(text: str | None) -> Policies:
+    try:
+        return parse_policies(text) if text is not None else Policies()
+    except PolicyError as error:
+        raise _WrongInputError(f"--policy {text}: {error}") from error
+
+
+def _seed(text: str) -> int:
+    try:
+        seed = int(text)
+    except ValueError:
+        seed = -1
+    if not 0 <= seed <= SEED_MAX:
+        raise argparse.ArgumentTypeError(f"{text!r} is no whole number from 0 to {SEED_MAX}")
+    return seed
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog=PROGRAM,
+        description="Run a workload over a fleet with the production core, on virtual time (docs/simulate.md).",
+        allow_abbrev=False,
+    )
+    parser.add_argument("--fleet", type=Path, required=True, help="the nodes, a TOML file")
+    parser.add_argument("--workload", type=Path, required=True, help="arrivals and departures, one JSON object a line")
+    parser.add_argument("--out", type=Path, required=True, help="where the answers go, one JSON object a line")
+    parser.add_argument("--policy", help="for pods that name none: binpack, or node=spread,gpu=numa,binpack")
+    parser.add_argument("--no-queue", dest="queue", action="store_false", help="refuse what does not fit at once")
+    parser.add_argument("--seed", type=_seed, default=0, help="shuffle arrivals of equal time; 0: as written")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,185 @@
+"""
+A workload through the production core: each line is a word of a source, each word of the core that matters an answer.
+
+Whatever follows from a line has happened before the next one is read. It must not decide: without a queue, a pod that
+the core lets wait takes its request back at once, as anybody's client could.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import Any
+
+from sluice.contracts import subjects
+from sluice.contracts.asking import AskLimits
+from sluice.contracts.fleet import Fleet
+from sluice.contracts.fleet_snapshot import empty_snapshot, host_facts
+from sluice.contracts.ids import RequestId, RunId
+from sluice.contracts.messages import (
+    AllocationRequested,
+    AnyMessage,
+    Booking,
+    Bound,
+    Grant,
+    Pending,
+    Refused,
+    Released,
+    RequestWithdrawn,
+)
+from sluice.contracts.refusals import Refusal
+from sluice_allocator.core.allocator import Allocator
+from sluice_allocator.core.rules import Rules
+from sluice_allocator.offline.answers import AnswerWriter
+from sluice_allocator.offline.asks import WORKLOAD, Policies, request_of
+from sluice_allocator.offline.perfect import PerfectCluster
+from sluice_allocator.offline.workload import Arrival, Departure, Step, WorkloadError
+
+UNBOUNDED = 1 << 62
+NO_PLACE_NOW = "NoPlaceNow"
+"""Why a pod is refused that would have to wait, where there is no queue."""
+NOTHING_ASKED = "NothingAsked"
+NOTHING_HELD = "NothingHeld"
+
+
+@dataclass(slots=True)
+class _Pod:
+    """A pod from its arrival to its departure."""
+
+    name: str
+    request: RequestId
+    booking: Booking | None = None
+    """What was granted last."""
+    bound: bool = False
+    waiting: bool = False
+    quiet: bool = False
+    """Its end is no answer: it was refused."""
+
+
+class Simulation:
+    """One run over one fleet."""
+
+    def __init__(
+        self, fleet: Fleet, answers: AnswerWriter, *, policies: Policies, queue: bool, rules: Rules | None = None
+    ) -> None:
+        """Bring up the fleet, empty."""
+        self._answers = answers
+        self._policies = policies
+        self._queue = queue
+        rules = rules or rules_for(fleet)
+        self._limits = AskLimits(max_gpus_per_node=rules.max_gpus_per_node)
+        self._cluster = PerfectCluster(Allocator(RunId("offline"), rules), self._hear)
+        self._pods: dict[str, _Pod] = {}
+        self._by_request: dict[RequestId, _Pod] = {}
+        self._arrivals = 0
+        self._at: float = 0
+        self._cluster.start((empty_snapshot(node), host_facts(node)) for node in fleet.nodes)
+
+    def run(self, steps: Iterable[Step]) -> None:
+        """Every step, then the summary. Raises WorkloadError."""
+        for step in steps:
+            self._at = step.at
+            self._cluster.now = float(step.at)
+            if isinstance(step, Arrival):
+                self._arrive(step)
+            else:
+                self._depart(step)
+            self._cluster.settle()
+        summary = self._answers.summary
+        summary.running = sum(pod.bound for pod in self._pods.values())
+        summary.waiting = sum(pod.waiting for pod in self._pods.values())
+        self._answers.finish()
+
+    # -- what pods do ---------------------------------------------------------------------------------------------
+
+    def _arrive(self, arrival: Arrival) -> None:
+        if arrival.pod in self._pods:
+            raise WorkloadError(
+                arrival.where, "arrive.id", arrival.pod, "is there already; an id can be used again after its departure"
+            )
+        self._arrivals += 1
+        self._answers.summary.arrivals += 1
+        request = RequestId(f"r{self._arrivals}")  # ids of people may hold what no subject can
+        asked = request_of(arrival, request, self._policies, self._limits)
+        match asked:
+            case AllocationRequested():
+                self._pods[arrival.pod] = self._by_request[request] = _Pod(arrival.pod, request)
+                self._cluster.say(subjects.request(request), asked)
+            case Refusal():
+                self._answers.refused(self._at, arrival.pod, (asked,))
+            case None:
+                why = "no annotation and no resource asks for a GPU"
+                self._answers.refused(self._at, arrival.pod, (_reason(NOTHING_ASKED, why),))
+
+    def _depart(self, departure: Departure) -> None:
+        pod = self._pods.get(departure.pod)
+        if pod is None:
+            self._answers.summary.departed_without += 1  # no answer: nobody holds or awaits anything under this id
+        else:
+            self._withdraw(pod)
+
+    def _withdraw(self, pod: _Pod, *, closing: bool = False) -> None:
+        withdrawn = RequestWithdrawn(revision=2, source=WORKLOAD, cause="pod gone", closing=closing)
+        self._cluster.say(subjects.request(pod.request), withdrawn, last_word=closing)
+
+    # -- what the core says ---------------------------------------------------------------------------------------
+
+    def _hear(self, message: AnyMessage) -> None:
+        match message:
+            case Grant():
+                self._by_request[message.booking.request].booking = message.booking
+            case Bound():
+                self._bound(self._by_request[message.request])
+            case Pending():
+                pod = self._by_request.get(message.request)
+                if pod is not None and not pod.waiting and not pod.quiet:
+                    self._waits(pod, message)
+            case Refused():
+                self._refuse(self._by_request[message.request], (message.refusal,))
+            case Released():
+                self._released(self._by_request[message.request])
+            case _:
+                pass
+
+    def _bound(self, pod: _Pod) -> None:
+        assert pod.booking is not None
+        pod.bound, pod.waiting = True, False
+        self._answers.bound(self._at, pod.name, pod.booking)
+
+    def _waits(self, pod: _Pod, why: Pending) -> None:
+        if self._queue:
+            pod.waiting = True
+            self._answers.pending(self._at, pod.name, why.reasons)
+        else:
+            self._refuse(pod, (_reason(NO_PLACE_NOW, why.message), *why.reasons))
+
+    def _refuse(self, pod: _Pod, reasons: tuple[Any, ...]) -> None:
+        """Said once, and the pod is deleted, so that its id may come again."""
+        self._answers.refused(self._at, pod.name, reasons)
+        pod.quiet = True
+        self._withdraw(pod)
+
+    def _released(self, pod: _Pod) -> None:
+        if pod.bound:
+            self._answers.released(self._at, pod.name, pod.booking)
+        elif not pod.quiet:
+            self._answers.summary.departed_waiting += 1
+            self._answers.released(self._at, pod.name, None, (_reason(NOTHING_HELD, "it was still waiting"),))
+        self._withdraw(pod, closing=True)
+        del self._pods[pod.name], self._by_request[pod.request]
+
+
+def rules_for(fleet: Fleet) -> Rules:
+    """
+    The rules of a production allocator, with two differences that only an offline run can afford.
+
+    A pod may ask for as many GPUs as the largest node has; and one event is worth any number of tries, for there is
+    no next event to go on with before time moves.
+    """
+    usual = Rules()
+    most = max(sum(kind.count for kind in node.gpus) for node in fleet.nodes)
+    return replace(
+        usual, max_gpus_per_node=max(usual.max_gpus_per_node, most), wake_tries=UNBOUNDED, new_tries=UNBOUNDED
+    )
+
+
+def _reason(word: str, message: str) -> dict[str, str]:
+    return {"reason": word, "message": message}

@@ -1,0 +1,184 @@
+"""`sluice simulate` as a person types it: files in, a file out, or one clear sentence."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from factories.workloads import arrive, as_text, depart, fleet_of
+from judges.answers import over_commits, read_answers
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+SLUICE = (sys.executable, "-m", "sluice_console", "simulate")
+DIRECT = (sys.executable, "-m", "sluice_allocator.offline")
+
+
+class Files:
+    """A fleet, a workload and the place of the answers."""
+
+    def __init__(self, folder):
+        """In a folder of their own."""
+        self.folder = folder
+        self.fleet, self.workload, self.out = (folder / name for name in ("fleet.toml", "w.jsonl", "answers.jsonl"))
+
+    def run(self, *options, program=SLUICE):
+        """The finished process."""
+        files = ("--fleet", self.fleet, "--workload", self.workload, "--out", self.out)
+        return subprocess.run((*program, *files, *options), capture_output=True, text=True, timeout=50, check=False)
+
+    def answers(self, fleet, lines, *options):
+        """The answers and the summary of a run that must succeed."""
+        self.fleet.write_text(fleet, encoding="utf-8")
+        self.workload.write_text(as_text(lines), encoding="utf-8")
+        result = self.run(*options)
+        assert (result.returncode, result.stdout, result.stderr) == (0, "", "")
+        return read_answers(self.out.read_text(encoding="utf-8"))
+
+
+@pytest.fixture
+def files(tmp_path):
+    """Files in a folder that is gone afterwards."""
+    return Files(tmp_path)
+
+
+def devices(answer, *keys):
+    """What was given, by these keys."""
+    return [tuple(device[key] for key in keys) for device in answer["devices"]]
+
+
+def test_the_example_runs_as_it_is_documented(files):
+    """Someone waits, someone is refused, everybody leaves."""
+    files.fleet, files.workload = EXAMPLES / "fleet.toml", EXAMPLES / "workload.jsonl"
+
+    assert files.run().returncode == 0
+
+    answers, summary = read_answers(files.out.read_text(encoding="utf-8"))
+    assert (summary["arrivals"], summary["bound"], summary["pending"], summary["refused"]) == (6, 5, 1, 1)
+    assert (summary["released"], summary["running"], summary["waiting"]) == (5, 0, 0)
+    assert over_commits(answers, gpu_memory_mib=40960) == []
+
+
+def test_two_vgpus_of_8000_mib_are_two_slices_of_one_gpu_and_leave_room(files):
+    """Two 2g.10gb on an empty A100; a third one and a 1g.5gb still fit."""
+    lines = [
+        arrive(0, "a", {"nvidia.com/gpu": 2, "nvidia.com/gpumem": 8000}),
+        arrive(1, "b", profile="2g.10gb"),
+        arrive(2, "c", profile="1g.5gb"),
+    ]
+
+    answers, _ = files.answers(fleet_of(), lines, "--no-queue")
+
+    assert devices(answers[0], "mode", "profile", "gpu") == [("exclusive", "2g.10gb", "GPU-n-0")] * 2
+    assert [answer["answer"] for answer in answers] == ["bound"] * 3
+    assert over_commits(answers, gpu_memory_mib=40960) == []
+
+
+def test_a_fifth_of_a_gpu_and_then_six_fifths_share_two_gpus(files):
+    """0.2, then 1.2 split evenly: the two GPUs end at 0.60 and 0.80."""
+    lines = [arrive(0, "a", shares="0.2"), arrive(1, "b", shares="1.2")]
+
+    answers, _ = files.answers(fleet_of(gpus=2, mig="false"), lines, "--no-queue")
+
+    used = {}
+    for answer in answers:
+        for gpu, percent in devices(answer, "gpu", "sm_percent"):
+            used[gpu] = used.get(gpu, 0) + percent
+    assert sorted(used.values()) == [60, 80]
+
+
+def test_an_amount_of_many_gpus_loses_nothing(files):
+    """2.3 over eight idle GPUs is 2.3."""
+    answers, _ = files.answers(fleet_of(gpus=8, mig="false"), [arrive(0, "a", shares="2.3")])
+
+    assert sum(percent for (percent,) in devices(answers[0], "sm_percent")) == 230
+
+
+def test_all_of_a_gpu_is_its_largest_profile_and_leaves_nothing(files):
+    """100 % is 7g.40gb; not even the smallest slice fits beside it."""
+    lines = [arrive(0, "a", sm_percentage="100"), arrive(1, "b", profile="1g.5gb")]
+
+    answers, _ = files.answers(fleet_of(), lines, "--no-queue")
+
+    assert devices(answers[0], "profile", "sm_percent") == [("7g.40gb", 100)]
+    assert answers[1]["answer"] == "refused"
+
+
+def test_equal_files_give_equal_bytes_through_either_command(files):
+    """`sluice simulate` is `python -m sluice_allocator.offline`, in every process alike."""
+    lines = [arrive(at // 3, f"p{at}", profile=("1g.5gb", "3g.20gb")[at % 2]) for at in range(40)]
+    lines += [depart(20, f"p{at}") for at in range(0, 40, 3)]
+    for options in ((), ("--seed", "7"), ("--policy", "node=spread,gpu=binpack")):
+        files.answers(fleet_of(nodes=2, gpus=2), lines, *options)
+        first = files.out.read_bytes()
+        assert files.run(*options, program=DIRECT).returncode == 0
+        assert files.out.read_bytes() == first
+
+
+@pytest.mark.parametrize(
+    ("fleet", "workload", "options", "words"),
+    [
+        (fleet_of(), '{"at": 1, "arive": {}}\n', (), "w.jsonl:1: arive = {}: unknown key"),
+        (fleet_of(), "{}\n", (), "w.jsonl:1: at = (not given): must be a time"),
+        (fleet_of(), '{"at": 5, "depart": "a"}\n{"at": 4, "depart": "b"}', (), "w.jsonl:2: at = 4: time goes back"),
+        (fleet_of(), "\n" * 9, ("--policy", "bestfit"), "--policy bestfit: there is no policy 'bestfit'"),
+        (fleet_of(), "\n" * 9, ("--seed", "-1"), "no whole number"),
+        (fleet_of(), None, (), "w.jsonl cannot be read"),
+        ("[[node]]\n", "\n", (), "fleet.toml: node[1].name = (not given): must be a text"),
+        (None, "\n", (), "fleet.toml cannot be read"),
+    ],
+)
+def test_wrong_input_is_exit_2_one_sentence_and_no_answers(files, fleet, workload, options, words):
+    """A script can tell a mistake of its own, and never reads half an answer."""
+    for path, text in ((files.fleet, fleet), (files.workload, workload)):
+        if text is not None:
+            path.write_text(text, encoding="utf-8")
+
+    result = files.run(*options)
+
+    assert result.returncode == 2, result.stderr
+    assert words in result.stderr
+    assert "Traceback" not in result.stderr
+    assert sorted(path.name for path in files.folder.iterdir()) == sorted(
+        path.name for path, text in ((files.fleet, fleet), (files.workload, workload)) if text is not None
+    )
+
+
+def test_a_mistake_late_in_a_workload_leaves_the_old_answers_alone(files):
+    """The file changes whole or not at all."""
+    files.answers(fleet_of(), [arrive(0, "a", profile="1g.5gb")])
+    before = files.out.read_bytes()
+    files.workload.write_text(as_text([arrive(0, "a", profile="1g.5gb")] * 2), encoding="utf-8")
+
+    result = files.run()
+
+    assert result.returncode == 2
+    assert 'w.jsonl:2: arrive.id = "a": is there already' in result.stderr
+    assert files.out.read_bytes() == before
+    assert len(list(files.folder.iterdir())) == 3
+
+
+@pytest.mark.parametrize("out", ["nowhere/answers.jsonl", ".", "pipe", "w.jsonl"])
+def test_answers_never_take_the_place_of_anything_else(files, out):
+    """A missing folder, a folder, a device or the input itself is named before any work, and stays as it is."""
+    files.fleet.write_text(fleet_of(), encoding="utf-8")
+    files.workload.write_text("\n", encoding="utf-8")
+    os.mkfifo(files.folder / "pipe")
+    files.out = files.folder / out
+
+    result = files.run()
+
+    assert result.returncode == 2
+    assert f"--out {files.out}: " in result.stderr
+    assert sorted(path.name for path in files.folder.iterdir()) == ["fleet.toml", "pipe", "w.jsonl"]
+    assert files.workload.read_text(encoding="utf-8") == "\n"
+
+
+@pytest.mark.parametrize("arguments", [(), ("--fleet", "f"), ("--fleet", "f", "--workload", "w")])
+def test_usage_is_said_in_words(arguments):
+    """What is missing is named."""
+    result = subprocess.run((*SLUICE, *arguments), capture_output=True, text=True, timeout=50, check=False)
+
+    assert result.returncode == 2
+    assert "--workload" in result.stderr
+    assert "Traceback" not in result.stderr
