@@ -5,12 +5,13 @@ BIN := .venv/bin
 SEEDS ?= 300
 FROM ?= 0
 JOBS ?= 2
+TRACE_DIR ?= ../shared/traces
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check sim perf proto fmt docs lock clean
+.PHONY: help setup demo test check sim perf packing trace decisions proto fmt docs lock clean
 
 help: ## Say what each target does
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 setup: .venv/ready ## Make .venv with everything pinned
 
@@ -35,9 +36,18 @@ check: setup ## Lint, types, import contracts, generated files; changes nothing
 sim: setup ## Simulate SEEDS=N seeds from FROM=n, on JOBS=j processes
 	$(BIN)/python tests/simulation --seeds $(SEEDS) --from $(FROM) --jobs $(JOBS)
 
-perf: setup ## Measure what a running system costs, and whether start-up grows with history
+perf: setup packing trace decisions ## Measure everything: those three, a running system, and start-up after much history
 	$(BIN)/python tests/perf
 	$(BIN)/python tests/perf/closing.py
+
+packing: setup ## Measure how well MIG instances are packed, against others and the ideal
+	$(BIN)/python tests/perf/packing --jobs $(JOBS)
+
+trace: setup ## Measure allocation on the openb trace in TRACE_DIR (skipped where there is none)
+	TRACE_DIR=$(TRACE_DIR) $(BIN)/python tests/perf/trace --jobs $(JOBS)
+
+decisions: setup ## Measure what a decision costs by size of the fleet (some minutes)
+	$(BIN)/python tests/perf/decisions
 
 proto: setup ## Generate the gRPC code from proto/
 	$(BIN)/python tools/proto.py

@@ -11,7 +11,6 @@ import asyncio
 import contextlib
 import json
 import os
-import re
 import signal
 import statistics
 import subprocess
@@ -23,7 +22,7 @@ from datetime import datetime
 from pathlib import Path
 
 import psutil
-from figures import FLEET, end_in_order, machine, wait_until_up
+from figures import FLEET, end_in_order, machine, wait_until_up, write_section
 
 from sluice.contracts.exchange import Observed, Stream
 from sluice.contracts.messages import Bound
@@ -33,7 +32,6 @@ PODS = 200
 SETTLE_S = 5.0
 """How long a system that has just started is left alone before its memory is read."""
 BOUND_TIMEOUT_S = 30.0
-DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "performance.md"
 
 POD = """
 apiVersion: v1
@@ -160,14 +158,6 @@ def report(figures: Figures) -> str:
     return "\n".join([*lines, "", f"{heading}: {times}."])
 
 
-def write(section: str) -> None:
-    """Put the figures between the marks in docs/performance.md."""
-    text = DOCUMENT.read_text()
-    begin, end = "<!-- measured: system -->", "<!-- end -->"
-    block = f"{begin}\nMachine: {machine()}.\n\n{section}\n{end}"
-    DOCUMENT.write_text(re.sub(re.escape(begin) + ".*?" + re.escape(end), lambda _: block, text, flags=re.DOTALL))
-
-
 def main() -> int:
     """Measure and print."""
     end_in_order()
@@ -179,7 +169,7 @@ def main() -> int:
     section = report(measure(options.nodes, options.gpus))
     sys.stdout.write(f"{machine()}\n\n{section}\n")
     if options.write:
-        write(section)
+        write_section("system", section)
     return 0
 
 

@@ -1,8 +1,9 @@
-"""What every measurement of a running system needs: a fleet, a system that is up, and the machine's name."""
+"""What every measurement needs: a fleet, a system that is up, the machine's name, and a place to write figures to."""
 
 import json
 import os
 import platform
+import re
 import signal
 import subprocess
 import sys
@@ -12,6 +13,7 @@ from pathlib import Path
 import psutil
 
 UP_TIMEOUT_S = 60.0
+DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "performance.md"
 
 FLEET = """
 [[node]]
@@ -53,3 +55,14 @@ def machine() -> str:
 def end_in_order() -> None:
     """Let SIGTERM end this process as Ctrl-C does: what it has started is stopped and removed."""
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+
+
+def write_section(name: str, section: str) -> None:
+    """Put figures between their marks in docs/performance.md."""
+    text = DOCUMENT.read_text(encoding="utf-8")
+    begin, end = f"<!-- measured: {name} -->", "<!-- end -->"
+    if begin not in text:
+        raise SystemExit(f"{DOCUMENT} has no line {begin}")
+    block = f"{begin}\nMachine: {machine()}.\n\n{section}\n{end}"
+    pattern = re.escape(begin) + ".*?" + re.escape(end)
+    DOCUMENT.write_text(re.sub(pattern, lambda _: block, text, flags=re.DOTALL), encoding="utf-8")

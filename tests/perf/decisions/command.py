@@ -1,0 +1,111 @@
+"""Runs the benchmark of decisions, each scene in a process of its own, and checks its thresholds."""
+
+import argparse
+import multiprocessing
+import sys
+from collections.abc import Callable, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from typing import ParamSpec, TypeVar
+
+from perf.decisions.scenes import (
+    Costs,
+    Memory,
+    Running,
+    Waking,
+    compared,
+    exclusive,
+    fractional,
+    freed_for_all_different,
+    freed_for_equals,
+    memory,
+    mps,
+    two_on_one_node,
+)
+from perf.figures import machine, write_section
+from perf.thresholds import Threshold, exit_code, table
+
+SIZES = (100, 1_000, 10_000, 100_000)
+WAITING = 100_000
+SCENES: dict[str, Callable[[int], Running]] = {
+    "MIG instances": exclusive,
+    "fractional shares": fractional,
+    "MPS shares": mps,
+    "two on one node": two_on_one_node,
+}
+Measured = TypeVar("Measured")
+Given = ParamSpec("Given")
+
+
+def alone(measure: Callable[Given, Measured], *given: Given.args, **more: Given.kwargs) -> Measured:
+    """Measure in a fresh process: no scene shall inherit another's heap."""
+    with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
+        return pool.submit(measure, *given, **more).result()
+
+
+def thresholds(costs: dict[str, list[Costs]], waking: Sequence[Waking], held: Sequence[Memory]) -> list[Threshold]:
+    """What is promised of decisions."""
+    found = []
+    for scene, at_sizes in costs.items():
+        small, large = at_sizes[0], at_sizes[-1]
+        if scene == "two on one node":
+            ratio = large.both / costs["MIG instances"][-1].both
+            found.append(Threshold(f"{scene}: times one instance, {large.gpus:,} GPUs", ratio, "at most", 5, "x", 2))
+            continue
+        more = large.both - small.both
+        found += [
+            Threshold(
+                f"{scene}: allocate and release, {large.gpus:,} against {small.gpus:,} GPUs",
+                more,
+                "at most",
+                10,
+                "us",
+                1,
+            ),
+            Threshold(f"{scene}: decisions a second", large.decisions_a_second, "at least", 20_000, "", 0),
+            Threshold(f"{scene}: p99 of an allocation", large.p99, "at most", 1000, "us", 0),
+        ]
+    found += [
+        Threshold(
+            f"worst step, place freed, {one.waiting:,} waiting, {one.kind}", one.worst_freed, "at most", 5, "ms", 2
+        )
+        for one in waking
+    ]
+    found += [Threshold(f"memory per GPU, {one.gpus:,} GPUs", one.per_gpu, "at most", 2048, "bytes", 0) for one in held]
+    return found
+
+
+def report(costs: dict[str, list[Costs]], waking: Sequence[Waking], held: Sequence[Memory]) -> str:
+    """The tables, as Markdown."""
+    lines = [
+        "| scene | GPUs | allocate, us | release, us | decisions a second | p50, us | p99, us | whole life, us |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    for scene, at_sizes in costs.items():
+        for one in at_sizes:
+            figures = (one.allocate, one.release, one.decisions_a_second, one.p50, one.p99, one.life)
+            lines.append(f"| {scene} | {one.gpus:,} | " + " | ".join(f"{figure:,.0f}" for figure in figures) + " |")
+    lines += ["", "| waiting | kind | worst step as they came, ms | worst step as places were freed, ms | served |"]
+    lines += ["|---|---|---|---|---|"]
+    for woken in waking:
+        times = f"{woken.worst_arrival:.2f} | {woken.worst_freed:.2f}"
+        lines.append(f"| {woken.waiting:,} | {woken.kind} | {times} | {woken.served} |")
+    return "\n".join([*lines, "", table(thresholds(costs, waking, held))])
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Measure, print, check."""
+    parser = argparse.ArgumentParser(prog="tests/perf/decisions", description=__doc__)
+    parser.add_argument("--most", type=int, default=SIZES[-1], help="leave out larger fleets")
+    parser.add_argument("--waiting", type=int, default=WAITING)
+    parser.add_argument("--scenes", nargs="*", default=list(SCENES), choices=list(SCENES))
+    parser.add_argument("--write", action="store_true", help="put the figures into docs/performance.md")
+    options = parser.parse_args(arguments)
+    sizes = [size for size in SIZES if size <= options.most]
+    costs = {name: alone(compared, SCENES[name], sizes) for name in options.scenes}
+    waking = [alone(freed_for_equals, options.waiting), alone(freed_for_all_different, options.waiting)]
+    held = [alone(memory, sizes[-1])]
+    section = report(costs, waking, held)
+    sys.stdout.write(f"{machine()}\n\n{section}\n")
+    if options.write:
+        write_section("decisions", section)
+    return exit_code(thresholds(costs, waking, held))

@@ -1,0 +1,231 @@
+"""What is measured of decisions: pods that come and go on a half-full fleet, a place freed for very many who wait."""
+
+import gc
+import itertools
+import statistics
+import tracemalloc
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from random import Random
+
+from perf.decisions.system import GPUS_PER_NODE, System, nodes
+
+from sluice.contracts.ids import RunId
+from sluice.contracts.messages import NO_NEEDS, Claim, HostNeeds, HostRoom, Mode
+from sluice_allocator.core.allocator import Allocator
+from sluice_allocator.core.rules import Rules
+from sluice_allocator.offline.perfect import PerfectCluster
+
+BATCHES = 10
+PODS_PER_BATCH = 200
+WARM_UP = 300
+GRANTED_PERCENT = 95
+LIVING = 20
+"""So many pods live at a time besides those the fleet was filled with; each new one is followed by an end."""
+PROFILES = ("1g.5gb", "1g.10gb", "2g.10gb", "3g.20gb", "4g.20gb", "7g.40gb")
+SHARES_PER_GPU = 10
+ALL_MODES: tuple[Mode, ...] = ("exclusive", "mps", "fractional")
+
+ALLOCATE = "AllocationRequested"
+RELEASE = ("RequestWithdrawn", "SliceGone")
+
+
+@dataclass(frozen=True)
+class Costs:
+    """
+    One scene at one size; microseconds of CPU.
+
+    `allocate`: from a request's event to the instructions with the grant. `release`: the two events by which the place
+    becomes free (withdrawn, slice gone). `life`: everything that the core does for one pod, bookkeeping included.
+    """
+
+    gpus: int
+    allocate: float
+    release: float
+    life: float
+    p50: float
+    p99: float
+
+    @property
+    def both(self) -> float:
+        """Allocate and release together: the two decisions that a pod's life needs."""
+        return self.allocate + self.release
+
+    @property
+    def decisions_a_second(self) -> float:
+        """Allocations and releases, in turn."""
+        return 2e6 / self.both
+
+
+@dataclass
+class Running:
+    """One fleet with pods that come and go on it."""
+
+    gpus: int
+    system: System
+    claim: Callable[[], Claim]
+    host: HostNeeds = NO_NEEDS
+    came: int = 0
+    batches: list[tuple[float, float, float]] = field(default_factory=list)
+    allocations: list[int] = field(default_factory=list)
+
+    def step(self, pods: int) -> None:
+        """So many pods come, and the oldest ones go."""
+        for _ in range(pods):
+            self.system.arrive(f"pod-{self.came}", self.claim(), self.host)
+            if self.came >= LIVING:
+                self.system.depart(f"pod-{self.came - LIVING}")
+            self.came += 1
+
+    def batch(self) -> None:
+        """Measure some of them."""
+        took = self.system.core.took_ns
+        took.clear()
+        self.step(PODS_PER_BATCH)
+        self.allocations += took[ALLOCATE]
+        sums = sum(took[ALLOCATE]), sum(sum(took.get(word, ())) for word in RELEASE), sum(map(sum, took.values()))
+        allocate, release, life = (total / PODS_PER_BATCH / 1000 for total in sums)
+        self.batches.append((allocate, release, life))
+
+    def costs(self) -> Costs:
+        """The means of the quickest batch, and the quantiles of all allocations."""
+        if self.system.grants < self.came * GRANTED_PERCENT // 100:
+            raise SystemExit(f"{self.gpus} GPUs: {self.system.grants} of {self.came} pods found a place")
+        cuts = statistics.quantiles(self.allocations, n=100)
+        return Costs(self.gpus, *min(self.batches, key=sum), p50=cuts[49] / 1000, p99=cuts[98] / 1000)
+
+
+def compared(scene: Callable[[int], Running], sizes: Sequence[int]) -> list[Costs]:
+    """One scene at several sizes, batch by batch in turn: a machine that is busy for a while is so for all of them."""
+    running = [scene(gpus) for gpus in sizes]
+    for each in running:
+        each.step(WARM_UP)
+    gc.collect()
+    for _ in range(BATCHES):
+        for each in running:
+            each.batch()
+    return [each.costs() for each in running]
+
+
+def exclusive(gpus: int) -> Running:
+    """MIG instances of all profiles on a fleet that is half full."""
+    random = Random(0)
+    return Running(gpus, _half_full(gpus), lambda: Claim(container="main", profile=random.choice(PROFILES)))
+
+
+def two_on_one_node(gpus: int) -> Running:
+    """Two instances of one node of a zone that has room for the pod's CPU and memory."""
+    random = Random(0)
+    needs = HostNeeds(room=HostRoom(cpu_milli=2000, memory_mib=8192), node_selector={"zone": "zone-1"})
+    return Running(
+        gpus, _half_full(gpus), lambda: Claim(container="main", profile=random.choice(PROFILES[:3]), gpus=2), needs
+    )
+
+
+def fractional(gpus: int) -> Running:
+    """Shares of SMs and memory, ten live ones on every GPU."""
+    return _shares(gpus, lambda random: _fraction(random.randint(4, 9)))
+
+
+def mps(gpus: int) -> Running:
+    """Shares of memory, ten live ones on every GPU."""
+    return _shares(gpus, lambda random: _part(random.randint(1500, 4000)))
+
+
+def _half_full(gpus: int) -> System:
+    system, random = System(gpus), Random(0)
+    system.fill(Claim(container="main", profile=random.choice(PROFILES)) for _ in range(gpus))
+    return system
+
+
+def _shares(gpus: int, claim: Callable[[Random], Claim]) -> Running:
+    system = System(gpus, mig=False, modes=ALL_MODES)
+    random = Random(0)
+    wanted = SHARES_PER_GPU * gpus
+    placed = system.fill(claim(random) for _ in range(wanted))
+    if placed < wanted:
+        raise SystemExit(f"{placed} of {wanted} shares found a place")
+    return Running(gpus, system, lambda: claim(random))
+
+
+def _fraction(percent: int) -> Claim:
+    return Claim(container="main", modes=("fractional",), sm_partition=percent, memory_mib=40 * 1024 * percent // 100)
+
+
+def _part(memory_mib: int) -> Claim:
+    return Claim(container="main", modes=("mps",), memory_mib=memory_mib)
+
+
+@dataclass(frozen=True)
+class Waking:
+    """Very many wait and a place is freed; the slowest single step in milliseconds, and how many got a place."""
+
+    kind: str
+    waiting: int
+    worst_arrival: float
+    worst_freed: float
+    served: int
+
+
+def freed_for_equals(waiting: int) -> Waking:
+    """All who wait ask for the same."""
+    return _freed("all equal", waiting, lambda _: (Claim(container="main", profile="1g.5gb"), NO_NEEDS))
+
+
+def freed_for_all_different(waiting: int) -> Waking:
+    """No two who wait ask for the same."""
+
+    def asked(number: int) -> tuple[Claim, HostNeeds]:
+        needs = HostNeeds(room=HostRoom(cpu_milli=1 + number))
+        return Claim(container="main", profile=PROFILES[number % len(PROFILES)]), needs
+
+    return _freed("all different", waiting, asked)
+
+
+def _freed(kind: str, waiting: int, asked: Callable[[int], tuple[Claim, HostNeeds]]) -> Waking:
+    """A fleet of 1,000 GPUs, full; then the queue; then ten whole GPUs are given back one after another."""
+    gpus, freed = 1000, 10
+    system = System(gpus)
+    for number in range(gpus):
+        system.arrive(f"whole-{number}", Claim(container="main", profile="7g.40gb"))
+    if system.grants < gpus:
+        raise SystemExit(f"{system.grants} of {gpus} GPUs could be taken")
+    system.core.took_ns.clear()
+    for number in range(waiting):
+        system.arrive(f"waiting-{number}", *asked(number))
+    gc.collect()
+    worst_arrival = _worst(system)
+    for number in range(freed):
+        system.depart(f"whole-{number}")
+    return Waking(kind, waiting, worst_arrival, _worst(system), served=system.grants - gpus)
+
+
+def _worst(system: System) -> float:
+    """The slowest step since it was last asked, in milliseconds."""
+    slowest = max(itertools.chain.from_iterable(system.core.took_ns.values()))
+    system.core.took_ns.clear()
+    return slowest / 1e6
+
+
+@dataclass(frozen=True)
+class Memory:
+    """What the allocator holds for one GPU once the fleet is open; bytes."""
+
+    gpus: int
+    per_gpu: float
+
+
+def memory(gpus: int) -> Memory:
+    """Traced from before the first node is heard of until all are open and nothing is booked."""
+    seen = nodes(gpus, mig=True, modes=("exclusive",))
+    tracemalloc.start()
+    allocator = Allocator(RunId("perf"), Rules())
+    cluster = PerfectCluster(allocator, lambda _: None)
+    cluster.start(seen)
+    del cluster  # the bus, which remembers every value of its own
+    gc.collect()
+    held, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    if len(allocator.desk.world.heads) < -(-gpus // GPUS_PER_NODE):
+        raise SystemExit("not every node was opened")
+    return Memory(gpus, held / gpus)

@@ -1,0 +1,136 @@
+"""
+The production core on a perfect bus with perfect agents, every `handle` timed under the name of what it heard.
+
+Times are of the CPU: the core waits for nothing, and whoever else runs on the machine shall not be measured.
+"""
+
+import time
+from collections.abc import Iterable, Iterator
+
+import msgspec
+from factories.allocator import FOLDER, gpu_report, snapshot
+
+from sluice.contracts import subjects
+from sluice.contracts.exchange import Observed
+from sluice.contracts.ids import AllocationId, NodeName, RequestId, RunId
+from sluice.contracts.messages import (
+    NO_NEEDS,
+    AllocationRequested,
+    AnyMessage,
+    Booking,
+    Claim,
+    Grant,
+    HostFacts,
+    HostNeeds,
+    Mode,
+    NodeSnapshot,
+    Released,
+    RequestWithdrawn,
+)
+from sluice_allocator.core.allocator import Allocator
+from sluice_allocator.core.events import Event, Instruction
+from sluice_allocator.core.placement import Asking, Place, find_place
+from sluice_allocator.core.rules import Rules
+from sluice_allocator.offline.perfect import PerfectCluster
+
+GPUS_PER_NODE = 8
+ZONES = 2
+"""Nodes carry the label `zone`, of one of so many values in turn."""
+
+
+class TimedCore(Allocator):
+    """An allocator, and how long each of its steps took."""
+
+    def __init__(self) -> None:
+        """Nothing was heard yet."""
+        super().__init__(RunId("perf"), Rules())
+        self.took_ns: dict[str, list[int]] = {}
+        """By the type of the message observed, or of the event."""
+
+    def handle(self, event: Event, now: float) -> list[Instruction]:
+        """As every allocator does."""
+        began = time.thread_time_ns()
+        said = super().handle(event, now)
+        took = time.thread_time_ns() - began
+        heard = event.entry.message if isinstance(event, Observed) else event
+        self.took_ns.setdefault(type(heard).__name__, []).append(took)
+        return said
+
+
+class System:
+    """A fleet of A100-40GB that is open, and pods that come and go."""
+
+    def __init__(self, gpus: int, *, mig: bool = True, modes: tuple[Mode, ...] = ("exclusive",)) -> None:
+        """Every node is there, empty, and known from bytes, as in life."""
+        self.core = TimedCore()
+        self.grants = 0
+        """How many pods have been given a place."""
+        self.cluster = PerfectCluster(self.core, self._hear)
+        self.cluster.start(nodes(gpus, mig=mig, modes=modes))
+
+    def arrive(self, name: str, claim: Claim, host: HostNeeds = NO_NEEDS) -> None:
+        """A pod asks; everything that follows happens."""
+        asked = AllocationRequested(
+            revision=1,
+            source=FOLDER,
+            namespace="default",
+            name=name,
+            origin=f"{name}.yaml",
+            owner=name,
+            claims=(claim,),
+            host=host,
+        )
+        self.cluster.say(subjects.request(RequestId(name)), asked)
+        self.cluster.settle()
+
+    def depart(self, name: str) -> None:
+        """The pod is gone; everything that follows happens."""
+        self.cluster.say(subjects.request(RequestId(name)), _withdrawn(closing=False))
+        self.cluster.settle()
+
+    def _hear(self, message: AnyMessage) -> None:
+        if isinstance(message, Grant):
+            self.grants += 1
+        elif isinstance(message, Released):
+            self.cluster.say(subjects.request(message.request), _withdrawn(closing=True), last_word=True)
+
+    def fill(self, claims: Iterable[Claim]) -> int:
+        """Put these on the fleet without their pods' lives; how many found a place."""
+        fleet, placed = self.core.desk.fleet, 0
+        for number, claim in enumerate(claims):
+            found = find_place(fleet, Asking((claim,)))
+            if isinstance(found, Place):
+                placed += 1
+                name = f"before-{number}"
+                fleet.book(
+                    Booking(
+                        allocation=AllocationId(name),
+                        request=RequestId(name),
+                        request_revision=1,
+                        source=FOLDER,
+                        owner=name,
+                        namespace="default",
+                        name=name,
+                        node=found.node,
+                        devices=found.devices,
+                    )
+                )
+        return placed
+
+
+def nodes(gpus: int, *, mig: bool, modes: tuple[Mode, ...]) -> Iterator[tuple[NodeSnapshot, HostFacts]]:
+    """Nodes of eight GPUs each, and what they have besides."""
+    decoder = msgspec.json.Decoder(NodeSnapshot)
+    for number in range(-(-gpus // GPUS_PER_NODE)):
+        name = NodeName(f"node-{number:06}")
+        here = range(min(GPUS_PER_NODE, gpus - number * GPUS_PER_NODE))
+        reports = tuple(gpu_report(name, index, mig=mig) for index in here)
+        seen = decoder.decode(msgspec.json.encode(snapshot(name, reports, modes=modes)))
+        facts = HostFacts(
+            cpu_cores=128.0, memory_mib=1_048_576, pods_free=1000, labels={"zone": f"zone-{number % ZONES}"}
+        )
+        yield seen, facts
+
+
+def _withdrawn(*, closing: bool) -> RequestWithdrawn:
+    return RequestWithdrawn(revision=2, source=FOLDER, cause="pod gone", closing=closing)

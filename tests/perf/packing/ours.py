@@ -1,0 +1,75 @@
+"""The placement core as a packer: each pod is looked for, booked and unbooked exactly as the allocator does it."""
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from factories.allocator import FOLDER, gpu_report, snapshot
+from judges.layouts import Layouts
+
+from sluice.contracts.ids import AllocationId, NodeName, RequestId
+from sluice.contracts.messages import Booking, Claim
+from sluice_allocator.core.placement import Asking, Fleet, Place, find_place
+
+GPUS_PER_NODE = 4
+CATALOG = Path(__file__).resolve().parents[3] / "libs" / "sluice" / "mig" / "catalog.toml"
+
+
+class Core:
+    """A fleet of A100-40GB behind the placement core. With `judged` an independent judge looks at every place."""
+
+    def __init__(self, gpus: int, policy: str = "fragmentation", *, judged: bool = False) -> None:
+        """An empty fleet of nodes with four GPUs each."""
+        self._policy = policy
+        self._fleet = Fleet()
+        self._askings: dict[str, Asking] = {}
+        self._layouts = Layouts.of_catalog(CATALOG) if judged else None
+        self.problems: list[str] = []
+        """What the judge said."""
+        for first in range(0, gpus, GPUS_PER_NODE):
+            node = f"node-{first // GPUS_PER_NODE:04}"
+            here = range(min(GPUS_PER_NODE, gpus - first))
+            seen = snapshot(node, tuple(gpu_report(node, index) for index in here))
+            self._fleet.show(seen)
+            self._fleet.set_usable(NodeName(node), None)
+            if self._layouts is not None:
+                for report in seen.gpus:
+                    self._layouts.has_model(report.uuid, "a100-40gb", mig=True)
+
+    def place(self, number: int, profile: str) -> bool:
+        """Whether the pod got a place."""
+        found = find_place(self._fleet, self._asking(profile))
+        if not isinstance(found, Place):
+            return False
+        self._fleet.book(
+            Booking(
+                allocation=AllocationId(str(number)),
+                request=RequestId(str(number)),
+                request_revision=1,
+                source=FOLDER,
+                owner=str(number),
+                namespace="default",
+                name=str(number),
+                node=found.node,
+                devices=found.devices,
+            )
+        )
+        if self._layouts is not None:
+            devices: list[dict[str, Any]] = msgspec.to_builtins(found.devices)
+            self.problems += self._layouts.grant(str(number), "default", devices)
+        return True
+
+    def release(self, number: int) -> None:
+        """The pod has ended."""
+        self._fleet.unbook(AllocationId(str(number)))
+        if self._layouts is not None:
+            self._layouts.release(str(number))
+
+    def _asking(self, profile: str) -> Asking:
+        """One asking per profile: what is looked for is the same for all its pods."""
+        asking = self._askings.get(profile)
+        if asking is None:
+            claim = Claim(container="main", profile=profile)
+            asking = Asking((claim,), node_policy=self._policy, gpu_policy=self._policy)
+            self._askings[profile] = asking
+        return asking

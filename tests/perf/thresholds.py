@@ -1,0 +1,53 @@
+"""What a benchmark promises: each figure beside its bound and the margin between them, and an exit code from all."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+
+@dataclass(frozen=True)
+class Threshold:
+    """One figure that must be `at least` or `at most` its bound, in `unit`."""
+
+    what: str
+    measured: float
+    sense: Literal["at least", "at most"]
+    bound: float
+    unit: str = ""
+    digits: int = 3
+
+    @property
+    def margin(self) -> float:
+        """How far it is on the right side; below zero when it is missed."""
+        return self.measured - self.bound if self.sense == "at least" else self.bound - self.measured
+
+    @property
+    def met(self) -> bool:
+        """Whether it holds."""
+        return self.margin >= 0
+
+    def row(self) -> str:
+        """One line of the table."""
+        say = f"{{:,.{self.digits}f}}".format
+        unit = f" {self.unit}" if self.unit else ""
+        verdict = "met" if self.met else "**missed**"
+        return (
+            f"| {self.what} | {say(self.measured)}{unit} | {self.sense} {say(self.bound)}{unit}"
+            f" | {say(self.margin)} | {verdict} |"
+        )
+
+
+def table(thresholds: Sequence[Threshold]) -> str:
+    """All of them, as Markdown."""
+    return "\n".join(
+        [
+            "| what | measured | threshold | margin | |",
+            "|---|---|---|---|---|",
+            *(threshold.row() for threshold in thresholds),
+        ]
+    )
+
+
+def exit_code(thresholds: Sequence[Threshold]) -> int:
+    """0 when every threshold is met, else 1."""
+    return 0 if all(threshold.met for threshold in thresholds) else 1

@@ -1,0 +1,98 @@
+"""Runs the experiments on the trace, prints their tables and checks their thresholds."""
+
+import argparse
+import os
+import statistics
+import sys
+from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
+
+from perf.figures import machine, write_section
+from perf.thresholds import Threshold, exit_code, table
+from perf.trace.experiments import DEFAULT, Allocated, Rounded, fractional, instances_only, mixed
+
+PUBLISHED = {"default": 95.39, "gpushare100": 86.90}
+"""GPU allocation in percent at 130 % demand, mean of 10 seeds, of the best policy published (FGD;
+hkust-adsl/kubernetes-scheduler-simulator, experiments/analysis/expected_results/analysis_allo_discrete.csv)."""
+OTHER_POLICIES = ("binpack", "first-fit", "spread")
+BOUNDS = {"default": 95.4, "gpushare100": 86.9}
+
+
+def thresholds(shares: Sequence[Allocated], mixes: Sequence[Rounded], pure: Sequence[Rounded]) -> list[Threshold]:
+    """What is promised on the trace."""
+    found = [
+        Threshold(f"GPUs given away, {trace}", _mean(shares, trace), "at least", bound, "%", 2)
+        for trace, bound in BOUNDS.items()
+    ]
+    waste = statistics.fmean(one.waste for one in mixes)
+    found.append(Threshold("lost to rounding on sharing pods, `auto`", waste, "at most", 5, "%", 2))
+    problems = sum(len(one.problems) for one in (*shares, *mixes, *pure))
+    return [*found, Threshold("illegal places", problems, "at most", 0, digits=0)]
+
+
+def report(shares: Sequence[Allocated], mixes: Sequence[Rounded], pure: Sequence[Rounded]) -> str:
+    """The tables, as Markdown."""
+    lines = ["| trace | seeds | GPUs given away, % | least | most | published best, % |", "|---|---|---|---|---|---|"]
+    for trace, published in PUBLISHED.items():
+        percents = _percents(shares, trace)
+        figures = (statistics.fmean(percents), min(percents), max(percents), published)
+        lines.append(f"| {trace} | {len(percents)} | " + " | ".join(f"{figure:.2f}" for figure in figures) + " |")
+    lines += ["", "| policy | default, % | gpushare100, % |", "|---|---|---|"]
+    for policy in (DEFAULT, *OTHER_POLICIES):
+        lines.append(
+            f"| `{policy}` | " + " | ".join(f"{_mean(shares, trace, policy):.2f}" for trace in PUBLISHED) + " |"
+        )
+    lines += [
+        "",
+        "| default trace, every GPU with MIG | lost to rounding, % | got an instance, % | GPUs given away, % |",
+        "|---|---|---|---|",
+    ]
+    for what, runs in (("`auto`: instance where snug, else share", mixes), ("instances only", pure)):
+        columns = zip(*((one.waste, one.instances, one.allocated) for one in runs), strict=True)
+        lines.append(f"| {what} | " + " | ".join(f"{statistics.fmean(column):.2f}" for column in columns) + " |")
+    return "\n".join([*lines, "", table(thresholds(shares, mixes, pure))])
+
+
+def _percents(shares: Sequence[Allocated], trace: str, policy: str = DEFAULT) -> list[float]:
+    return [one.percent for one in shares if (one.trace, one.policy) == (trace, policy)]
+
+
+def _mean(shares: Sequence[Allocated], trace: str, policy: str = DEFAULT) -> float:
+    return statistics.fmean(_percents(shares, trace, policy))
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Measure, print, check; skipped with a reason where the trace is not there."""
+    parser = argparse.ArgumentParser(prog="tests/perf/trace", description=__doc__)
+    parser.add_argument("--seeds", type=int, default=10)
+    parser.add_argument("--few-seeds", type=int, default=2)
+    parser.add_argument("--jobs", type=int, default=2)
+    parser.add_argument("--write", action="store_true", help="put the figures into docs/performance.md")
+    options = parser.parse_args(arguments)
+    folder = Path(os.environ.get("TRACE_DIR", ""))
+    if "TRACE_DIR" not in os.environ or not (folder / "openb_node_list_gpu_node.csv").exists():
+        sys.stdout.write(
+            "skipped: TRACE_DIR names no folder with openb_node_list_gpu_node.csv and openb_pod_list_*.csv"
+            " (from alibaba/clusterdata, cluster-trace-gpu-v2023/csv)\n"
+        )
+        return 0
+    with ProcessPoolExecutor(options.jobs) as pool:
+        sharing = [pool.submit(fractional, folder, trace, seed) for seed in range(options.seeds) for trace in BOUNDS]
+        sharing += [
+            pool.submit(fractional, folder, trace, seed, policy)
+            for seed in range(options.few_seeds)
+            for trace in BOUNDS
+            for policy in OTHER_POLICIES
+        ]
+        mixing = [pool.submit(mixed, folder, seed) for seed in range(options.few_seeds)]
+        rounding = [pool.submit(instances_only, folder, seed) for seed in range(options.few_seeds)]
+        shares = [one.result() for one in sharing]
+        mixes, pure = [one.result() for one in mixing], [one.result() for one in rounding]
+    section = report(shares, mixes, pure)
+    sys.stdout.write(f"{machine()}\n\n{section}\n")
+    for problem in [problem for one in (*shares, *mixes, *pure) for problem in one.problems][:10]:
+        sys.stdout.write(f"{problem}\n")
+    if options.write:
+        write_section("trace", section)
+    return exit_code(thresholds(shares, mixes, pure))
