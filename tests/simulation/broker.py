@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 from simulation.clockwork import Clockwork
 from simulation.trace import Trace
-from simulation.weather import ANSWER_TIMEOUT_S, Sky
+from simulation.weather import ANSWER_TIMEOUT_S, Fate, Sky
 
 from sluice.contracts.exchange import (
     Entry,
@@ -44,12 +44,14 @@ class Broker:
         self.readers: dict[Reader, None] = {}
         self.on_landed: list[Callable[[Write, int], None]] = []
         self.on_wiped: list[Callable[[], None]] = []
+        self.fate_of: Callable[[str, Write], Fate | None] = lambda _host, _write: None
+        """What a schedule decides of single writes; of the others the sky decides."""
 
     # -- writing --------------------------------------------------------------------------------------------------
 
     def write(self, host: str, write: Write, answer: Callable[[Answer], None]) -> None:
         """Carry a write there and an answer back, as the weather allows. `answer` is called exactly once."""
-        fate = self.sky.fate(self.clockwork.now)
+        fate = self.fate_of(host, write) or self.sky.fate(self.clockwork.now)
         there, back = self.sky.latency(), self.sky.latency()
         unknown = WriteUnknown(write.operation)
         match fate:

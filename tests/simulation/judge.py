@@ -10,6 +10,7 @@ from collections import Counter
 from simulation.agents import AgentHost
 from simulation.clockwork import Clockwork
 from simulation.folder import Folder, Kubelets
+from simulation.given_up import GivenUp
 from simulation.hardware import OPERATOR, Gpu, Instance, Machine, Process, Ticket
 from simulation.host import Host
 from simulation.tables import Span, fits_in, overlap
@@ -79,6 +80,7 @@ class Judge:
         self.writes: Counter[str] = Counter()
         self._boots: dict[str, str] = {}
         """Ticket -> the boot in which it was made."""
+        self.given_up = GivenUp()
         self.checks = 0
 
     # -- the bus --------------------------------------------------------------------------------------------------
@@ -87,6 +89,8 @@ class Judge:
         """A value is the last one of its subject now."""
         self.checks += 1
         message: AnyMessage = write.message
+        if wrong := self.given_up.landed(write):
+            self._fail("taken until settled", wrong)
         match message:
             case AllocationRequested() | RequestRejected() | RequestWithdrawn():
                 self._request(write.subject.rpartition(".")[2], message)
@@ -116,6 +120,7 @@ class Judge:
         self.ledger.clear()
         self.heads.clear()
         self.ended_here.clear()
+        self.given_up.wiped()
 
     def _granted(self, grant: Grant) -> None:
         booking = grant.booking
@@ -242,6 +247,7 @@ class Judge:
         """A core wants something."""
         if not isinstance(instruction, Write):
             return
+        self.given_up.sent(host.run, instruction)
         if instruction.request:
             self.writes[instruction.request] += 1
             if self.writes[instruction.request] > WRITES_PER_REQUEST_MAX:

@@ -78,13 +78,32 @@ def _fresh_guard(original: Any) -> Any:
 
 def _settled_by_a_read(original: Any) -> Any:
     def handle(self: Any, event: object, now: float) -> Any:
-        """W3 broken: no answer means it did not land, unless what was read so far says that it did."""
+        """
+        W3 broken: no answer means it did not land, unless what was read so far says that it did.
+
+        The node's guard still keeps the place: nothing else is granted on that node before the late write is read. What
+        is decided under other guards is wrong: the pod has a second slice elsewhere, or nobody should have one for it.
+        """
         if isinstance(event, WriteUnknown):
             lane = self._in_flight.get(event.operation)
             if lane is None or lane.flight is None:
                 return []
-            current = self._current.get(lane.flight.address.subject)
+            current = self._known.current.get(lane.flight.address.subject)
             return self._settle(lane, landed=current is not None and current.operation == event.operation)
+        return original(self, event, now)
+
+    return handle
+
+
+def _written_on_newer_knowledge(original: Any) -> Any:
+    def handle(self: Any, event: object, now: float) -> Any:
+        """W3 broken: what was read does not show it, so it goes out again, with the guard of what was read."""
+        if isinstance(event, WriteUnknown):
+            lane = self._in_flight.get(event.operation)
+            if lane is not None and lane.flight is not None and lane.flight.refused_at is None:
+                lane.flight.expected = lane.applied
+                self._send(lane, lane.flight)
+            return []
         return original(self, event, now)
 
     return handle
@@ -117,11 +136,12 @@ def _guard_of_the_subject(original: Any) -> Any:
 
 
 def _free_at_revoke(original: Any) -> Any:
-    def rebook(self: Any, allocation: Any) -> None:
+    def rebook(self: Any, allocation: Any) -> bool:
         """LAW 3 broken: a place is free as soon as its Revoke is written."""
-        original(self, allocation)
+        freed: bool = original(self, allocation)
         if isinstance(self.desk.world.ledger.get(allocation), Revoke):
-            self.desk.freed |= self.desk.fleet.unbook(allocation)
+            freed |= self.desk.fleet.unbook(allocation)
+        return freed
 
     return rebook
 
@@ -264,6 +284,15 @@ def _two_allocators(plan: Plan) -> Plan:
     return replace(plan, allocators=2, both_active=True, weather=stalling)
 
 
+def _late_writes(plan: Plan) -> Plan:
+    return replace(plan, weather=replace(plan.weather, late=0.25))
+
+
+def _lost_between_two(plan: Plan) -> Plan:
+    plan = _two_allocators(plan)
+    return replace(plan, weather=replace(plan.weather, request_lost=0.1))
+
+
 def _told_twice(plan: Plan) -> Plan:
     pods = tuple(replace(life, removed_at=life.made_at + 2.0) for life in plan.pods)
     return replace(plan, pods=pods, weather=replace(plan.weather, redelivered=0.4))
@@ -275,10 +304,17 @@ BUGS = (
     Planted("fresh guard", "a place given twice", ("I1",), ((Outbox, "handle", _fresh_guard),), _two_allocators),
     Planted(
         "settled by a read",
-        "a slice that nobody books",
-        ("I1", "I3", "I4", "LAW 3"),
+        "capacity, to a pod that is gone or has its slice",
+        ("taken until settled",),
         ((Outbox, "handle", _settled_by_a_read),),
-        _bad_network,
+        _late_writes,
+    ),
+    Planted(
+        "written on newer knowledge",
+        "a place given twice",
+        ("I1",),
+        ((Outbox, "handle", _written_on_newer_knowledge),),
+        _lost_between_two,
     ),
     Planted(
         "request unguarded",

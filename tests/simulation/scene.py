@@ -10,7 +10,7 @@ from simulation.host import Host
 from simulation.plan import Fault, FaultKind, Plan
 from simulation.pods import Ask, Device, Pod
 from simulation.tables import A100, A100_WITHOUT_MIG, GpuRow
-from simulation.weather import Weather
+from simulation.weather import Fate, Weather
 from simulation.world import World
 
 from sluice.contracts.exchange import Entry, Observed, Stream, Write
@@ -107,6 +107,24 @@ class Scene:
         writes: list[Write] = []
         self.world.broker.on_landed.append(lambda write, _sequence: writes.append(write))
         return writes
+
+    def lose(self, what: Callable[[str, Write], bool], times: int | None = None) -> list[Write]:
+        """From now on, such writes (of which host, and what) do not arrive; they are appended to this list."""
+        lost: list[Write] = []
+
+        def fate_of(host: str, write: Write) -> Fate | None:
+            if (times is not None and len(lost) >= times) or not what(host, write):
+                return None
+            lost.append(write)
+            return "request lost"
+
+        self.world.broker.fate_of = fate_of
+        return lost
+
+    def land(self, write: Write) -> None:
+        """A write that was on its way all the time arrives now; nobody waits for its answer any more."""
+        self.world.broker.fate_of = lambda _host, _write: None
+        self.world.broker.write("the network", write, lambda _answer: None)
 
     def tell(self, host: str, subject: str, message: AnyMessage, sequence: int) -> None:
         """A process hears an entry of BOOK (again)."""

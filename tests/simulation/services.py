@@ -208,9 +208,12 @@ class WatcherHost(Host):
 
 
 def quick_allocator(closing_ttl_s: int) -> allocator_rules.Rules:
-    """The allocator's rules, in a hurry."""
+    """The allocator's rules, in a hurry; and one event is worth so little that most work goes on with later ones."""
     return replace(
         allocator_rules.Rules(),
+        settle_batch=3,
+        wake_tries=3,
+        new_tries=2,
         orphan_grace_s=4.0,
         closing_ttl_s=closing_ttl_s,
         pending_refresh_s=2.0,

@@ -3,6 +3,7 @@
 import pytest
 from simulation.hardware import OPERATOR
 from simulation.scene import MIG_NODE, WHOLE, WHOLE_NODE, Scene, sliced
+from simulation.unanswered import another_grants_the_place_meanwhile, its_pod_is_removed_meanwhile
 from simulation.weather import Weather
 
 from sluice.contracts.messages import (
@@ -69,6 +70,16 @@ def test_a_write_without_an_answer_books_nothing_twice(kind: str) -> None:
     scene.pod("b", sliced("4g.20gb"))
     scene.until(lambda: scene.runs("a") and scene.runs("b"), longest_s=60.0)
     scene.finish()
+
+
+def test_a_lost_grant_does_not_take_what_was_granted_to_another_meanwhile() -> None:
+    """W3: it goes out again with the same guard, which refuses it."""
+    another_grants_the_place_meanwhile()
+
+
+def test_a_pod_is_not_released_while_its_grant_may_still_land() -> None:
+    """W3: a Grant without an answer counts as taken until it is settled; then it is revoked, then `Released` is said."""
+    its_pod_is_removed_meanwhile()
 
 
 def test_a_late_grant_does_not_bring_a_slice_back() -> None:

@@ -79,10 +79,13 @@ class GpuModel:
     profiles: tuple[Profile, ...]
     _by_name: dict[str, Profile] = field(init=False, repr=False, compare=False)
     _hash: int = field(init=False, repr=False, compare=False)
+    _largest: Profile | None = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         """Prepare what is asked for often."""
         object.__setattr__(self, "_by_name", {profile.name: profile for profile in self.profiles})
+        largest = max(self.profiles, key=lambda each: (each.compute_slices, each.memory_mib), default=None)
+        object.__setattr__(self, "_largest", largest)
         object.__setattr__(self, "_hash", hash((self.key, self.memory_mib, self.memory_slices, self.profiles)))
 
     def __hash__(self) -> int:
@@ -96,9 +99,9 @@ class GpuModel:
     @property
     def largest(self) -> Profile:
         """The profile that is the whole GPU; of equals the first listed. Raises ValueError on a model without any."""
-        if not self.profiles:
+        if self._largest is None:
             raise ValueError(f"{self.key} has no MIG profiles")
-        return max(self.profiles, key=lambda profile: (profile.compute_slices, profile.memory_mib))
+        return self._largest
 
     @property
     def engines(self) -> Engines:

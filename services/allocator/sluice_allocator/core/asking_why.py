@@ -27,7 +27,6 @@ from sluice.contracts.messages import (
 )
 from sluice.contracts.pod_specs import with_node
 from sluice.contracts.refusals import Refusal, WaitReason
-from sluice.mig.catalog import catalog
 from sluice_allocator.core.desk import Desk
 from sluice_allocator.core.given import GivenDevice, given
 from sluice_allocator.core.placement import Asking, Place, asking_of, explain, find_place, refuse
@@ -89,8 +88,7 @@ def simulate(desk: Desk, pod: PodAsked) -> Simulated:
     if isinstance(host, Refusal):
         return host
     asking = Asking(ask.claims, pod.namespace, host, ask.node_policy, ask.gpu_policy)
-    models = (*catalog(), *desk.fleet.models())
-    refusal = refuse(asking, desk.fleet.rules, models, max_gpus_per_node=desk.rules.max_gpus_per_node)
+    refusal = refuse(desk.fleet, asking, max_gpus_per_node=desk.rules.max_gpus_per_node)
     if refusal is not None:
         return refusal
     found = find_place(desk.fleet, asking)

@@ -74,6 +74,11 @@ class Desk:
         """An empty fleet under the rules of this process."""
         self.fleet = Fleet(self.rules.placing)
 
+    @property
+    def nothing_else_to_do(self) -> bool:
+        """Whether nothing is left to be looked at, to be offered or to be tried."""
+        return not (self.changed_requests or self.changed_nodes or self.strays or self.to_try or self.wakes)
+
     def commit(self, address: Address, message: AnyMessage, request: RequestId | str, ttl_s: int | None = None) -> None:
         """Write a decision, guarded by what is known."""
         operation = self.outbox.commit(address, message, request=request, ttl_s=ttl_s)

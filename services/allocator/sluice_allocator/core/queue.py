@@ -6,6 +6,7 @@ here grows with the number of those who wait, but the memory for them.
 """
 
 from collections import OrderedDict
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import msgspec
@@ -84,6 +85,11 @@ class WaitingQueue:
     def __contains__(self, request: RequestId) -> bool:
         """Whether a request waits."""
         return request in self._waiting
+
+    @property
+    def shapes(self) -> Mapping[bytes, Group]:
+        """The shapes for which somebody waits."""
+        return self._groups
 
     def __len__(self) -> int:
         """How many wait."""

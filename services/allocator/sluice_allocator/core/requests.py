@@ -33,13 +33,12 @@ from sluice.contracts.messages import (
     SliceReady,
     WaitOver,
 )
-from sluice.contracts.refusals import Refusal
-from sluice.mig.catalog import catalog
 from sluice_allocator.core.desk import Desk
 from sluice_allocator.core.held import say_that_it_waits, waits_for_node, waits_for_nodes
 from sluice_allocator.core.placement import asking_of, refuse
 from sluice_allocator.core.queue import alone, shape_of
-from sluice_allocator.core.world import RequestFact, node_of
+from sluice_allocator.core.scheduling import try_at_once
+from sluice_allocator.core.world import RequestFact
 
 FAILED = (SliceFailed, SliceQuarantined)
 """Words of an agent that a slice is not there to be used."""
@@ -65,10 +64,12 @@ def settle_request(desk: Desk, request: RequestId) -> None:
 
 
 def _settle_entry(desk: Desk, allocation: AllocationId, entry: LedgerEntry, asked: RequestFact | None) -> None:
-    address = subjects.ledger(node_of(entry), allocation)
-    if isinstance(entry, Closed) or desk.outbox.busy(address):
+    if isinstance(entry, Closed):
         return
     booking = entry.booking
+    address = subjects.ledger(booking.node, allocation)
+    if desk.outbox.busy(address):
+        return
     slice_ = desk.world.slices.get(allocation)
     if isinstance(slice_, SliceGone):
         closed = Closed(
@@ -230,7 +231,9 @@ def _differs_for_long(desk: Desk, request: RequestId) -> bool:
 
 def _refuse_or_queue(desk: Desk, request: RequestId, asked: AllocationRequested) -> None:
     shape = shape_of(asked)
-    refusal = _refusal(desk, asked) if shape not in desk.possible else None
+    refusal = None
+    if shape not in desk.possible:
+        refusal = refuse(desk.fleet, asking_of(asked), max_gpus_per_node=desk.rules.max_gpus_per_node)
     if refusal is not None:
         desk.queue.remove(request)
         refused = Refused(request=request, request_revision=asked.revision, refusal=refusal)
@@ -239,16 +242,12 @@ def _refuse_or_queue(desk: Desk, request: RequestId, asked: AllocationRequested)
     desk.possible.add(shape)
     if desk.attempts.avoided(request, desk.now):
         shape = alone(shape, request)
+    elif desk.nothing_else_to_do and shape not in desk.queue.shapes:
+        try_at_once(desk, request, asked, shape)
+        return
     sequence = desk.world.sequences.get(subjects.request(request).subject, 0)
     if desk.queue.add(request, shape, -asked.priority, sequence):
         desk.to_try[request] = None
-
-
-def _refusal(desk: Desk, asked: AllocationRequested) -> Refusal | None:
-    """Why no known model and no configured limit could ever serve it; None when one could."""
-    models = (*catalog(), *desk.fleet.models())
-    limit = desk.rules.max_gpus_per_node
-    return refuse(asking_of(asked), desk.fleet.rules, models, max_gpus_per_node=limit)
 
 
 # -- a request that nobody wants any more -------------------------------------------------------------------------

@@ -34,6 +34,23 @@ def serve(desk: Desk) -> None:
             _try_new(desk, request)
 
 
+def try_at_once(desk: Desk, request: RequestId, asked: AllocationRequested, shape: bytes) -> None:
+    """
+    Try a new request before it comes to wait: most never wait, and are not put into the queue and out again.
+
+    Only while nothing else is to be looked at, nothing freed is being offered and nobody waits for the same.
+    """
+    found = find_place(desk.fleet, asking_of(asked), frozenset())
+    if isinstance(found, Place):
+        _grant(desk, request, asked, found)
+        return
+    sequence = desk.world.sequences.get(subjects.request(request).subject, 0)
+    desk.queue.add(request, shape, -asked.priority, sequence)
+    group = desk.queue.group_of(request)
+    group.why, group.searched_at = found, desk.now
+    _say_pending(desk, request, asked, found)
+
+
 def refresh_pending(desk: Desk) -> None:
     """Look again at a few who wait, in turn, so that reasons do not grow old and none is overlooked."""
     for _ in range(desk.rules.pending_refresh_batch):

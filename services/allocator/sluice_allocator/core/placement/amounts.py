@@ -1,7 +1,7 @@
 """An amount over several GPUs of one node: how much of each is left, and the parts that each would give."""
 
 from sluice_allocator.core.placement.attempt import Attempt, Option, Unit
-from sluice_allocator.core.placement.gpus import Gpu
+from sluice_allocator.core.placement.gpus import Gpu, HomeKey
 from sluice_allocator.core.placement.homes import Home
 from sluice_allocator.core.placement.ranking import full_profile, whole_span
 from sluice_allocator.core.placement.splitting import split
@@ -46,22 +46,27 @@ def parts_of(attempt: Attempt, unit: Unit) -> list[Option]:
 
 def _free_now(attempt: Attempt, gpu: Gpu, want: Want) -> int:
     """As `free_percent`, with what was put down so far."""
-    if gpu in attempt.taken or (gpu in attempt.states and gpu.state == gpu.table.empty):
-        made = [home for (other, _), home in attempt.homes.items() if other is gpu and home.domain == want.domain]
-        whole = [home for home in made if home.size.sms >= home.size.gpu_sms and home.mode == "fractional"]
-        return _left_in(gpu, whole[0]) if whole else 0
-    return free_percent(gpu, want)
+    there = _home_of(attempt, gpu, want)
+    if there is not None:
+        return _left_in(gpu, there[1])
+    return 0 if gpu in attempt.taken or gpu in attempt.states else free_percent(gpu, want)
+
+
+def _home_of(attempt: Attempt, gpu: Gpu, want: Want) -> tuple[HomeKey, Home] | None:
+    """The home that is all of a GPU and may take parts of the claim's trust domain."""
+    full = full_profile(gpu)
+    for span, home in attempt.homes_on(gpu).items():
+        if (span[0], home.domain, home.mode) == (full, want.domain, "fractional"):
+            return span, home
+    return None
 
 
 def _part(attempt: Attempt, gpu: Gpu, want: Want, percent: int) -> Option:
     share = want.part_of(gpu, percent)
+    there = _home_of(attempt, gpu, want)
+    if there is not None:
+        return Option((), gpu, there[0], share, None, there[1])
     full = full_profile(gpu)
-    for span, home in [
-        *((each.key, each.home) for each in gpu.homes.values()),
-        *((span, home) for (other, span), home in attempt.homes.items() if other is gpu),
-    ]:
-        if (span[0], home.domain, home.mode) == (full, want.domain, "fractional"):
-            return Option((), gpu, span, share, None, home)
     if full is None:
         return Option((), gpu, whole_span(gpu), share)
     choice = gpu.table.choices(gpu.table.empty, full)[0]

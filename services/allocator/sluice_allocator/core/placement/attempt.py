@@ -36,7 +36,7 @@ class Option:
     share: Share | None = None
     state_after: State | None = None
     home: Home | None = None
-    """The home that is there; None for a new one, or when it is no share."""
+    """The home that is there, or would be by now; None for a new one, or when it is no share."""
 
 
 @dataclass(slots=True)
@@ -52,7 +52,7 @@ class Attempt:
     taken: dict[Gpu, None] = field(default_factory=dict)
     """GPUs without MIG that are given whole, or have become a home."""
     homes: dict[tuple[Gpu, HomeKey], Home] = field(default_factory=dict)
-    """Homes that would be made."""
+    """Homes that would be made, and copies of those that would have more tenants."""
     placed: list[tuple[Unit, Option]] = field(default_factory=list)
     preferred: dict[int, frozenset[Gpu]] = field(default_factory=dict)
     """Per claim, the GPUs that are closest to each other, where that decides."""
@@ -61,6 +61,14 @@ class Attempt:
     def state(self, gpu: Gpu) -> State:
         """The layout of a GPU with MIG."""
         return self.states.get(gpu, gpu.state)
+
+    def homes_on(self, gpu: Gpu) -> dict[HomeKey, Home]:
+        """The homes of a GPU that may take tenants, with whom was put there so far."""
+        there = {each.key: each.home for each in gpu.homes.values() if gpu.stands(each.key)}
+        for (other, span), home in self.homes.items():
+            if other is gpu:
+                there[span] = home
+        return there
 
     def is_free(self, gpu: Gpu) -> bool:
         """Whether nothing is on a GPU without MIG."""
@@ -132,9 +140,7 @@ def _shared(attempt: Attempt, unit: Unit, gpu: Gpu, mode: str, turn: int) -> Ite
     share = unit.want.share_on(gpu, mode)
     if isinstance(share, WaitReason):
         return
-    there = [(each.key, each.home) for each in gpu.homes.values() if gpu.stands(each.key)]
-    there += [(span, home) for (other, span), home in attempt.homes.items() if other is gpu]
-    for span, home in there if not attempt.policy.idle_only else ():
+    for span, home in attempt.homes_on(gpu).items() if not attempt.policy.idle_only else ():
         if (home.domain, home.mode) == (unit.want.domain, mode) and home.why_not(share) is None:
             key = (turn, 0, 0, 0, *attempt.policy.key(_use_of(gpu, home)))
             yield Option(key, gpu, span, share, None, home)

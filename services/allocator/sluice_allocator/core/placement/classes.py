@@ -43,7 +43,7 @@ class NodeClass:
     samples: dict[str, Gpu] = field(default_factory=dict)
     """One GPU of each kind that was ever here: what it can do is what all of its kind can."""
     states: dict[str, dict[State, Shelf]] = field(default_factory=dict)
-    """GPUs with MIG that may be given, by kind and layout state."""
+    """GPUs with MIG that may be given, by kind and layout state; no shelf is empty."""
     whole: dict[str, Shelf] = field(default_factory=dict)
     """GPUs without MIG on which nothing is, by kind."""
     homes: dict[HomesKey, Ladder] = field(default_factory=dict)

@@ -5,8 +5,6 @@ Each fact and each booking moves only what it changes. The fleet knows places, n
 whether somebody should get one, nor where (that is `search`).
 """
 
-from collections.abc import Iterable
-
 from sluice.contracts.ids import AllocationId, GpuUuid, NodeName
 from sluice.contracts.messages import Booking, DeviceGrant, GpuReport, HostFacts, NodeSnapshot
 from sluice.contracts.refusals import WaitReason
@@ -161,7 +159,7 @@ class Fleet:
         """How many nodes have a GPU that may be given."""
         return sum(len(each.nodes) for each in self.stock.classes.values())
 
-    def models(self) -> Iterable[GpuModel]:
+    def models(self) -> list[GpuModel]:
         """The models that live GPUs have reported."""
         return self._models.all()
 
@@ -171,9 +169,10 @@ class Fleet:
         """These places are taken. Booking the same twice is once."""
         allocation = booking.allocation
         known = self._bookings.get(allocation)
-        if known is booking or known == booking:
-            return
-        self.unbook(allocation)
+        if known is not None:
+            if known is booking or known == booking:
+                return
+            self.unbook(allocation)
         self._bookings[allocation] = booking
         node = self._node(booking.node)
         node.take(allocation, booking.room)
@@ -213,7 +212,7 @@ class Fleet:
                 self.stock.changed(node, gpu)
             if at_home is not None:
                 self.stock.home_changed(node, at_home)
-        self.stock.settle(node, more_room=True)
+        self.stock.settle(node, more_room=booking.room.cpu_milli > 0 or booking.room.memory_mib > 0)
         return True
 
     def booked(self) -> dict[AllocationId, Booking]:

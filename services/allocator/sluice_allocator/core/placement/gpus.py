@@ -54,6 +54,10 @@ class Gpu:
     """The layout's state, on a GPU with MIG."""
     stepwise: bool = True
     """Whether `state` is what its instances make it and nothing else, so that it can follow one by one."""
+    shelved_as: State = _NOTHING
+    """The state of that shelf, on a GPU with MIG."""
+    counted_percent: int = 0
+    """What of `free_percent` its node has counted."""
     shelf: Shelf | None = None
     """Where searches for an instance or for the whole GPU find it; None when it is not to be given, or full."""
 
@@ -171,6 +175,7 @@ class Models:
     def __init__(self) -> None:
         """Know none yet."""
         self._known: dict[str, list[tuple[tuple[object, ...], GpuModel]]] = {}
+        self._all: list[GpuModel] = []
 
     def of(self, report: GpuReport) -> GpuModel:
         """The model that a report describes."""
@@ -186,11 +191,12 @@ class Models:
             if known == facts:  # nearly always the same objects: comparing is far cheaper than hashing them
                 return model
         variants.append((facts, model_from_report(report)))
+        self._all.append(variants[-1][1])
         return variants[-1][1]
 
     def all(self) -> list[GpuModel]:
         """Every model that was reported."""
-        return [model for variants in self._known.values() for _, model in variants]
+        return self._all
 
 
 def instances_of_others(report: GpuReport) -> tuple[Instance, ...]:

@@ -75,6 +75,15 @@ class Home:
         """The sum of all widths where nobody takes turns; not counted where lanes are."""
         self._lanes = Lanes() if mode == "fractional" and size.taking_turns else None
 
+    def copy(self) -> "Home":
+        """The same account, to try something on: lanes do not forget quite all that was in them."""
+        copied = Home(self.size, self.mode, self.domain)
+        copied.free_memory_mib = self.free_memory_mib
+        copied._shares = dict(self._shares)
+        copied._width_booked = self._width_booked
+        copied._lanes = self._lanes.copy() if self._lanes is not None else None
+        return copied
+
     def why_not(self, share: Share) -> WaitReason | None:
         """What is short for one more share; None when it fits. Memory is looked at first, then SMs, time, tenants."""
         size = self.size

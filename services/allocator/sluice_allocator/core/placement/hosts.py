@@ -15,6 +15,7 @@ from sluice_allocator.core.placement.rules import Weights
 
 if TYPE_CHECKING:
     from sluice_allocator.core.placement.gpus import Gpu
+    from sluice_allocator.core.placement.shelf import Shelf
 
 PLENTY = 1 << 62
 """Room on a node that nobody has described."""
@@ -52,6 +53,10 @@ class Node:
     facts: HostFacts | None = None
     taken: dict[AllocationId, HostRoom] = field(default_factory=dict)
     """What our pods take."""
+    shelves: dict["Shelf", int] = field(default_factory=dict)
+    """Where searches find it, and for how many of its devices each."""
+    gpu_percent: int = 0
+    """The sum of what is free of each GPU (`Gpu.free_percent`)."""
     wealth: int = 0
     """CPU per free GPU, in half octaves; 0 where nothing is said of the node (`wealth_of`)."""
     usage: int = 0
@@ -103,7 +108,7 @@ class Node:
         """Free CPU per free GPU."""
         if self.facts is None:
             return 0
-        return wealth_of(self.cpu_milli, sum(gpu.free_percent for gpu in self.gpus))
+        return wealth_of(self.cpu_milli, self.gpu_percent)
 
     def weigh(self, weights: Weights) -> int:
         """How full the node is, in permille; what nobody has said of it does not count."""

@@ -32,6 +32,13 @@ class Lanes:
         self.width_percent = 0
         """What all lanes take together; more than 100 when more is booked than fits."""
 
+    def copy(self) -> "Lanes":
+        """The same lanes, to try something on."""
+        copied = Lanes()
+        copied._members, copied._widths, copied._times = dict(self._members), list(self._widths), list(self._times)
+        copied.width_percent = self.width_percent
+        return copied
+
     def why_not(self, width_percent: int, time_permille: int) -> WaitReason | None:
         """What is short for one more share: SMs, or (where it could join a lane but for its time) time."""
         free = FULL_WIDTH_PERCENT - self.width_percent

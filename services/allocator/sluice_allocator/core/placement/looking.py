@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 
-from sluice.contracts.ids import GpuUuid, NodeName
+from sluice.contracts.ids import NodeName
 from sluice.contracts.messages import DeviceGrant, HostRoom
 from sluice.contracts.refusals import ReasonCount, WaitReason
 from sluice_allocator.core.placement.asking import Asking, Avoid
@@ -47,7 +47,13 @@ class Look:
 
     def groups(self) -> list[NodeClass]:
         """The classes of nodes that may serve it."""
-        return [group for group in self.fleet.stock.classes.values() if group.nodes and self.why_not(group) is None]
+        host = self.asking.host
+        anywhere = not host.node_selector and not host.affinity
+        return [
+            group
+            for group in self.fleet.stock.classes.values()
+            if group.nodes and ((anywhere and not group.taints) or self.why_not(group) is None)
+        ]
 
     def why_not(self, group: NodeClass) -> WaitReason | None:
         """Why no node of a class may serve it; None when some may."""
@@ -61,8 +67,9 @@ class Look:
 
     def may_use(self, gpu: Gpu, want: Want) -> bool:
         """Whether this very GPU may serve a claim, whatever is on it."""
-        uuid: GpuUuid = gpu.report.uuid
-        return uuid not in self.avoid and not want.excludes(gpu)
+        if self.avoid and gpu.report.uuid in self.avoid:
+            return False
+        return not want.picky or not want.excludes(gpu)
 
     def wealth(self, gpu_percent: int) -> int:
         """The CPU that the pod asks for with so much GPU, as nodes are compared by it."""

@@ -92,12 +92,13 @@ def find_instance(  # noqa: PLR0917  # one step of two searches
     any_node = policy.nodes == "any"
     wealth = look.wealth(100 * profile.memory_mib // max(1, sample.memory_mib))
     answer: Found | None = None
-    for rank, state, choice in look.fleet.stock.preferences.of(sample, profile, policy):
+    for preference in look.fleet.stock.preferences.of(sample, profile, policy):
+        shelf = states.get(preference[1])
+        if shelf is None:
+            continue
+        rank, _, choice = preference
         if any_node and best is not None and best.policy is policy and (0, profile.memory_mib, *rank) >= best.key:
             break
-        shelf = states.get(state)
-        if not shelf:
-            continue
         found = shelf.find(look.need, policy.nodes, _GpuOn(look, want, shelf), wealth)
         if found is None:
             continue

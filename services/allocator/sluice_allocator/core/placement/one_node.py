@@ -1,7 +1,7 @@
 """
 All devices of a request on one given node: largest first, best place first, and back again where that leads nowhere.
 
-What is tried is undone before it returns: nothing is booked, and homes are as they were.
+What is tried is tried on an account of its own: nothing is booked, and homes are as they were.
 """
 
 from collections.abc import Iterator
@@ -53,7 +53,7 @@ def _numa_choices(look: Look, node: Node) -> Iterator[dict[int, frozenset[Gpu]]]
 
 
 def _devices(attempt: Attempt) -> tuple[DeviceGrant, ...]:
-    """What was put down, in the order of the claims; and undo it."""
+    """What was put down, in the order of the claims."""
     devices: list[tuple[int, DeviceGrant]] = []
     for unit, option in attempt.placed:
         profile, start, size = option.span
@@ -61,8 +61,6 @@ def _devices(attempt: Attempt) -> tuple[DeviceGrant, ...]:
         uuid = option.gpu.report.uuid
         grant = DeviceGrant(container=container, gpu=uuid, profile=profile, start=start, size=size, share=option.share)
         devices.append((unit.claim, grant))
-    while attempt.placed:
-        _undo(attempt)
     devices.sort(key=lambda each: each[0])
     return tuple(grant for _, grant in devices)
 
@@ -122,10 +120,11 @@ def _place(attempt: Attempt, units: list[Unit], at: int) -> bool:
 def _put(attempt: Attempt, unit: Unit, option: Option) -> None:
     gpu = option.gpu
     if option.share is not None:
-        home = option.home
+        home = attempt.homes.get((gpu, option.span))
         if home is None:
             size = attempt.look.fleet.home_size(gpu, option.span[0])
-            home = attempt.homes[gpu, option.span] = Home(size, option.share.mode, unit.want.domain)
+            new = Home(size, option.share.mode, unit.want.domain)
+            home = attempt.homes[gpu, option.span] = option.home.copy() if option.home is not None else new
         home.add((_TRIED, -1 - len(attempt.placed)), option.share)
     if option.home is None:
         if option.state_after is not None:
@@ -139,8 +138,10 @@ def _undo(attempt: Attempt) -> None:
     _, option = attempt.placed.pop()
     gpu = option.gpu
     if option.share is not None:
-        home = option.home if option.home is not None else attempt.homes.pop((gpu, option.span))
+        home = attempt.homes[gpu, option.span]
         home.remove((_TRIED, -1 - len(attempt.placed)))
+        if option.home is None:
+            del attempt.homes[gpu, option.span]
     if option.home is None:
         if option.state_after is None:
             attempt.taken.pop(gpu, None)

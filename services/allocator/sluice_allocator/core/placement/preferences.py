@@ -38,8 +38,11 @@ class Preferences:
 
     def of(self, gpu: Gpu, profile: Profile, policy: Policy) -> list[Preference]:
         """The states in which GPUs of this kind have a place for the profile, best first."""
-        order = self._orders.setdefault((gpu.kind, profile.name, policy.name), _Order())
-        seen = self._seen.get(gpu.kind, {})
+        key = (gpu.kind, profile.name, policy.name)
+        order = self._orders.get(key)
+        if order is None:
+            order = self._orders[key] = _Order()
+        seen = self._seen[gpu.kind]
         if order.known < len(seen):
             for state in list(seen)[order.known :]:
                 idle = state == gpu.table.empty

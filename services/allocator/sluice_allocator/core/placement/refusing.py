@@ -1,20 +1,18 @@
 """What no known model and no configured limit could ever serve: refused at once, with the field at fault."""
 
-from collections.abc import Iterable
-
 from sluice.contracts.messages import Claim
 from sluice.contracts.refusals import Refusal, RefusalReason, WaitReason
+from sluice.mig.catalog import catalog
 from sluice.mig.model import GpuModel, Profile
 from sluice_allocator.core.placement.asking import Asking
+from sluice_allocator.core.placement.fleet import Fleet
 from sluice_allocator.core.placement.policies import check_names
 from sluice_allocator.core.placement.rules import PlacingRules
 from sluice_allocator.core.placement.wants import is_whole, shape_for
 
 
-def refuse(
-    asking: Asking, rules: PlacingRules, models: Iterable[GpuModel], *, max_gpus_per_node: int
-) -> Refusal | None:
-    """Why nothing could ever serve what is asked; None when something could."""
+def refuse(fleet: Fleet, asking: Asking, *, max_gpus_per_node: int) -> Refusal | None:
+    """Why no model that is known or was seen, and no configured limit, could ever serve this; None when one could."""
     total = sum(_gpus_at_least(claim) for claim in asking.claims)
     if total > max_gpus_per_node:
         return Refusal(
@@ -28,9 +26,9 @@ def refuse(
     if why is not None:
         field, value = ("gpu-policy", asking.gpu_policy) if asking.gpu_policy else ("node-policy", asking.node_policy)
         return Refusal(reason=RefusalReason.INVALID_VALUE, message=why, field=field, value=value)
-    known = [model for model in models if model.profiles]
+    known = [model for model in (*catalog(), *fleet.models()) if model.profiles]
     for claim in asking.claims:
-        refusal = _refuse_share(claim, rules) or _refuse_sizes(claim, known, rules)
+        refusal = _refuse_share(claim, fleet.rules) or _refuse_sizes(claim, known, fleet.rules)
         if refusal is not None:
             return refusal
     return None

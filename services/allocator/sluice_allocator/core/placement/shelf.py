@@ -9,7 +9,7 @@ costs nothing here.
 """
 
 import bisect
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import Literal, TypeVar
@@ -38,10 +38,15 @@ class _Block:
     emptiest: int = 1 << 30
 
     def raise_to(self, node: Node) -> None:
-        self.cpu_milli = max(self.cpu_milli, node.cpu_milli)
-        self.memory_mib = max(self.memory_mib, node.memory_mib)
-        self.fullest = max(self.fullest, node.usage)
-        self.emptiest = min(self.emptiest, node.usage)
+        # No `max`: this runs for every shelf of a node with every booking, and the calls would be most of its cost.
+        if node.cpu_milli > self.cpu_milli:  # noqa: PLR1730
+            self.cpu_milli = node.cpu_milli
+        if node.memory_mib > self.memory_mib:  # noqa: PLR1730
+            self.memory_mib = node.memory_mib
+        if node.usage > self.fullest:  # noqa: PLR1730
+            self.fullest = node.usage
+        if node.usage < self.emptiest:  # noqa: PLR1730
+            self.emptiest = node.usage
 
     def may_have(self, need: HostRoom) -> bool:
         return self.cpu_milli >= need.cpu_milli and self.memory_mib >= need.memory_mib
@@ -88,15 +93,20 @@ class _Row:
 
     def first(self, need: HostRoom, accept: Accept[Found]) -> tuple[Node, Found] | None:
         """The node with the lowest number that has room and of which `accept` makes something."""
+        nodes, cpu_milli, memory_mib = self._nodes, need.cpu_milli, need.memory_mib
         for at in self._ids:
             block = self._blocks[at]
-            if block.may_have(need):
-                for node in self._members(at, block):
-                    if node.has_room(need):
-                        found = accept(node)
-                        if found is not None:
-                            return node, found
-                self._tighten(at, block)
+            if block.cpu_milli < cpu_milli or block.memory_mib < memory_mib:
+                continue
+            members, before = block.members, (at << _SHIFT) - 1
+            while members:
+                lowest = members & -members
+                members ^= lowest
+                node = nodes[before + lowest.bit_length()]
+                found = accept(node) if node.has_room(need) else None
+                if found is not None:
+                    return node, found
+            self._tighten(at, block)
         return None
 
     def by_usage(self, need: HostRoom, accept: Accept[Found], sign: int) -> tuple[Node, Found] | None:
@@ -140,6 +150,16 @@ class _Row:
         block.emptiest = min(node.usage for node in members)
 
 
+def _nearest(rows: Iterable[int], wealth: int) -> int:
+    """The row that is nearest to a wealth; of two the poorer. Rows are few and there is at least one."""
+    best, distance = 0, 1 << 30
+    for have in rows:
+        away = have - wealth if have >= wealth else wealth - have
+        if away < distance or (away == distance and have < best):
+            best, distance = have, away
+    return best
+
+
 class Shelf:
     """Some nodes of a fleet."""
 
@@ -150,11 +170,29 @@ class Shelf:
         self._nodes = nodes
         self._rows: dict[int, _Row] = {}
         self.devices = 0
-        """How many devices are on it; kept by whoever puts them there."""
+        """How many devices are on it, where each is put there by itself."""
 
     def __bool__(self) -> bool:
         """Whether any node is on it."""
         return bool(self._rows)
+
+    def put(self, node: Node) -> None:
+        """One more device of the node is of this kind."""
+        self.devices += 1
+        there = node.shelves.get(self, 0)
+        node.shelves[self] = there + 1
+        if not there:
+            self.add(node)
+
+    def take(self, node: Node) -> None:
+        """One device of the node less is of this kind."""
+        self.devices -= 1
+        left = node.shelves[self] - 1
+        if left:
+            node.shelves[self] = left
+        else:
+            del node.shelves[self]
+            self.remove(node)
 
     def add(self, node: Node) -> None:
         """The node has such a device."""
@@ -191,11 +229,14 @@ class Shelf:
         """The best node in this order that has room and of which `accept` makes something."""
         rows = self._rows
         if order == "any":
-            for each in sorted(rows, key=lambda have: (abs(have - wealth), have)) if len(rows) > 1 else rows:
-                found = rows[each].first(need, accept)
-                if found is not None:
-                    return found
-            return None
+            nearest = _nearest(rows, wealth)
+            found = rows[nearest].first(need, accept)
+            if found is None and len(rows) > 1:
+                for each in sorted(rows, key=lambda have: (abs(have - wealth), have))[1:]:
+                    found = rows[each].first(need, accept)
+                    if found is not None:
+                        break
+            return found
         if order == "first":
             every = [row.first(need, accept) for row in rows.values()]
             return min((each for each in every if each is not None), key=lambda each: each[0].number, default=None)

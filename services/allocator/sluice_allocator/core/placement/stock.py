@@ -63,6 +63,9 @@ class Stock:
         node.gpus = tuple(usable)
         if usable:
             group.nodes[node.number] = node
+        for gpu in usable:
+            gpu.counted_percent = gpu.free_percent
+        node.gpu_percent = sum(gpu.counted_percent for gpu in usable)
         node.wealth = node.wealth_now()
         self.weigh(node)
         for gpu in usable:
@@ -101,6 +104,7 @@ class Stock:
             group = self._class_of[node.name]
             self._take(node, group, gpu)
             self._put(node, group, gpu)
+            _count(node, gpu)
 
     def home_changed(self, node: Node, at_home: HomeOnGpu) -> None:
         """A home is new, has another tenant or one less, or nobody lives there any more."""
@@ -109,6 +113,7 @@ class Stock:
             self._take_home(node, group, at_home)
             if not at_home.home.empty:
                 self._put_home(node, group, at_home)
+            _count(node, at_home.gpu)
 
     def settle(self, node: Node, *, more_room: bool) -> None:
         """All changes of one booking are made."""
@@ -119,11 +124,11 @@ class Stock:
         wealth, before = node.wealth_now(), node.wealth
         if wealth != before:
             node.wealth = wealth
-            for shelf in _shelves_of(node):
+            for shelf in node.shelves:
                 shelf.move(node, before)
             self.counted.move(node, group, before)
         elif more_room or self.weighed:
-            for shelf in _shelves_of(node):
+            for shelf in node.shelves:
                 shelf.look_again(node)
         self.counted.touch(node, group)
 
@@ -134,6 +139,7 @@ class Stock:
             if shelf is None:
                 self.preferences.saw(gpu)
                 shelf = states[gpu.state] = Shelf(self.nodes)
+            gpu.shelved_as = gpu.state
         elif gpu.free_whole:
             shelf = group.whole.get(gpu.kind)
             if shelf is None:
@@ -142,8 +148,7 @@ class Stock:
             group.booked_whole[gpu.kind] = group.booked_whole.get(gpu.kind, 0) + 1
             return
         gpu.shelf = shelf
-        shelf.devices += 1
-        shelf.add(node)
+        shelf.put(node)
 
     def _take(self, node: Node, group: NodeClass, gpu: Gpu) -> None:
         shelf, gpu.shelf = gpu.shelf, None
@@ -151,9 +156,9 @@ class Stock:
             if not gpu.mig and gpu in node.gpus:
                 group.booked_whole[gpu.kind] -= 1
             return
-        shelf.devices -= 1
-        if not any(other.shelf is shelf for other in node.gpus):
-            shelf.remove(node)
+        shelf.take(node)
+        if gpu.mig and not shelf:
+            del group.states[gpu.kind][gpu.shelved_as]
 
     def _put_home(self, node: Node, group: NodeClass, at_home: HomeOnGpu) -> None:
         if not at_home.gpu.stands(at_home.key):
@@ -165,8 +170,7 @@ class Stock:
             group.homes_of.setdefault(key[:2], {})[key] = None
         at_home.rung = rung_of(at_home.home)
         at_home.shelf = ladder.rung(at_home.rung)
-        at_home.shelf.devices += 1
-        at_home.shelf.add(node)
+        at_home.shelf.put(node)
         counted = (at_home.gpu.kind, at_home.key[0])
         group.home_count[counted] = group.home_count.get(counted, 0) + 1
 
@@ -175,9 +179,7 @@ class Stock:
         if shelf is None:
             return
         group.home_count[at_home.gpu.kind, at_home.key[0]] -= 1
-        shelf.devices -= 1
-        if not any(other.shelf is shelf for gpu in node.gpus for other in gpu.homes.values()):
-            shelf.remove(node)
+        shelf.take(node)
         if not shelf:
             _forget_rung(group, _homes_key(at_home), at_home.rung)
 
@@ -284,11 +286,11 @@ class Stock:
         return found
 
 
-def _shelves_of(node: Node) -> list[Shelf]:
-    """The shelves on which a node is found for its GPUs and homes, each once."""
-    shelves = [gpu.shelf for gpu in node.gpus]
-    shelves += [at_home.shelf for gpu in node.gpus if gpu.homes for at_home in gpu.homes.values()]
-    return list(dict.fromkeys(shelf for shelf in shelves if shelf is not None))
+def _count(node: Node, gpu: Gpu) -> None:
+    """Keep what is free on a node in step with what is free on one of its GPUs."""
+    percent = gpu.free_percent
+    node.gpu_percent += percent - gpu.counted_percent
+    gpu.counted_percent = percent
 
 
 def _homes_key(at_home: HomeOnGpu) -> HomesKey:

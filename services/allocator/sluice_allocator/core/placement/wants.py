@@ -42,15 +42,14 @@ class Want:
     rules: PlacingRules
     number: int
     """Tells wants apart where they are keys."""
+    whole: bool
+    """Whether a whole GPU is asked for: no size at all, or all of it."""
+    picky: bool
+    """Whether the claim names GPUs that may or may not serve it."""
     _shapes: dict[str, Shape] = field(default_factory=dict)
     _shares: dict[str, Share | WaitReason] = field(default_factory=dict)
     _homes: dict[str, tuple[str, ...]] = field(default_factory=dict)
     _snug: dict[str, bool] = field(default_factory=dict)
-
-    @property
-    def whole(self) -> bool:
-        """Whether a whole GPU is asked for: no size at all, or all of it."""
-        return is_whole(self.claim)
 
     def admits(self, gpu: Gpu) -> WaitReason | None:
         """Why the claim does not want this product; None when it does. UUIDs are not looked at."""
@@ -186,10 +185,20 @@ class Wants:
         """Know none yet."""
         self._rules = rules
         self._known: dict[tuple[Claim, TrustDomain], Want] = {}
+        self._of: dict[tuple[Claim, str], Want] = {}
         self._numbered = 0
 
     def of(self, claim: Claim, namespace: str) -> Want:
         """What each device of the claim must be."""
+        want = self._of.get((claim, namespace))
+        if want is None:
+            if len(self._of) >= _REMEMBERED_MAX:
+                self._of.clear()
+            want = self._of[claim, namespace] = self._plain(claim, namespace)
+        return want
+
+    def _plain(self, claim: Claim, namespace: str) -> Want:
+        """The same for claims that differ only in what says nothing about one device."""
         plain = msgspec.structs.replace(claim, container="", gpus=1)
         shared = claim.modes != ("exclusive",) or claim.shares_percent is not None
         uid = claim.uid if claim.uid is not None else self._rules.assumed_uid
@@ -199,7 +208,9 @@ class Wants:
             if len(self._known) >= _REMEMBERED_MAX:
                 self._known.clear()
             self._numbered += 1
-            want = self._known[plain, domain] = Want(plain, domain, self._rules, self._numbered)
+            picky = bool(plain.only.uuids or plain.only.not_uuids)
+            want = Want(plain, domain, self._rules, self._numbered, is_whole(plain), picky)
+            self._known[plain, domain] = want
         return want
 
 

@@ -1,0 +1,49 @@
+"""
+The rule that a write without an answer is not over (PROTOCOL §2, W3): place and request count as taken until it is.
+
+A process that says `Released` of a request, or orders another slice for it, has given its earlier order up: that one
+must not land any more. Only a process's own orders are judged: what another one had under way, it cannot know.
+"""
+
+from sluice.contracts.exchange import Write
+from sluice.contracts.ids import AllocationId, OperationId, RequestId, RunId
+from sluice.contracts.messages import Grant, Released
+
+Decider = tuple[RunId, RequestId]
+
+
+class GivenUp:
+    """Who decided what about a request last."""
+
+    def __init__(self) -> None:
+        """Nobody has decided anything."""
+        self._run_of: dict[OperationId, RunId] = {}
+        self._ordered: dict[Decider, AllocationId] = {}
+        self._released: dict[Decider, None] = {}
+
+    def sent(self, run: RunId, write: Write) -> None:
+        """A process writes something, for the first time or again."""
+        message = write.message
+        if isinstance(message, (Grant, Released)):
+            self._run_of[write.operation] = run
+        if isinstance(message, Grant) and not message.adopted:
+            self._ordered[run, message.booking.request] = message.booking.allocation
+
+    def landed(self, write: Write) -> str:
+        """A write is on the bus now. Returns what is wrong with that; empty is good."""
+        message, run = write.message, self._run_of.get(write.operation)
+        if run is None:
+            return ""
+        if isinstance(message, Released):
+            self._released[run, message.request] = None
+        if not isinstance(message, Grant) or message.adopted:
+            return ""
+        request, allocation = message.booking.request, message.booking.allocation
+        if (run, request) in self._released:
+            return f"{allocation} lands after {run} said that {request} is released"
+        later = self._ordered[run, request]
+        return f"{allocation} lands after {run} ordered {later} instead" if later != allocation else ""
+
+    def wiped(self) -> None:
+        """Nothing is on the bus any more: whoever was released may ask again."""
+        self._released.clear()
