@@ -78,7 +78,7 @@ def test_a_lost_grant_does_not_take_what_was_granted_to_another_meanwhile() -> N
 
 
 def test_a_pod_is_not_released_while_its_grant_may_still_land() -> None:
-    """W3: a Grant without an answer counts as taken until it is settled; then it is revoked, then `Released` is said."""
+    """W3: a Grant without an answer is settled first, then revoked; `Released` is said when its slice is gone."""
     its_pod_is_removed_meanwhile()
 
 

@@ -44,7 +44,7 @@ def its_pod_is_removed_meanwhile() -> None:
     scene.remove("a")
     scene.wait(5)
     scene.land(late[0])
+    scene.until(lambda: any(isinstance(write.message, Grant) for write in landed))
     scene.until(lambda: isinstance(scene.value(f"sluice.binding.{request}"), Released))
-    assert any(isinstance(write.message, Grant) for write in landed)
     assert not scene.world.machines["node-0"].gpus["GPU-node-0-0"].instances
     scene.finish()

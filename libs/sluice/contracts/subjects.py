@@ -12,7 +12,7 @@ from functools import lru_cache
 from sluice.contracts.ids import AllocationId, NodeName, RequestId, SourceName, is_token
 
 HISTORY_PREFIX = "hist."
-ADDRESSES_REMEMBERED = 4096
+ADDRESSES_REMEMBERED = 16_384
 """One event is looked at from several sides, each of which names the same few addresses."""
 NODES_REMEMBERED = 16_384
 
@@ -90,6 +90,7 @@ _PARTS = {
 }
 
 
+@lru_cache(maxsize=ADDRESSES_REMEMBERED)
 def parse(subject: str) -> Address:
     """
     Read a subject (with or without the `hist.` prefix) back into its address.

@@ -45,7 +45,7 @@ class TimedCore(Allocator):
         """Nothing was heard yet."""
         super().__init__(RunId("perf"), Rules())
         self.took_ns: dict[str, list[int]] = {}
-        """By the type of the message observed, or of the event."""
+        """By the type of the message observed (closing words apart), or of the event."""
 
     def handle(self, event: Event, now: float) -> list[Instruction]:
         """As every allocator does."""
@@ -53,7 +53,8 @@ class TimedCore(Allocator):
         said = super().handle(event, now)
         took = time.thread_time_ns() - began
         heard = event.entry.message if isinstance(event, Observed) else event
-        self.took_ns.setdefault(type(heard).__name__, []).append(took)
+        name = f"{type(heard).__name__}{' closing' if getattr(heard, 'closing', False) else ''}"
+        self.took_ns.setdefault(name, []).append(took)
         return said
 
 

@@ -75,7 +75,7 @@ class Fleet:
 
     def _show_gpu(self, node: NodeName, report: GpuReport) -> Gpu:
         model = self._models.of(report)
-        kind = f"{model.key} {report.model}{' with MIG' if report.mig_enabled else ''}"
+        kind = f"{model.key} {report.model}{' with MIG' if report.mig_enabled else ''} {report.mps_clients_max}"
         before = self.gpus.get(report.uuid)
         spans = before.spans if before is not None else self._awaited.pop(report.uuid, {})
         gpu = Gpu(node, report, model, table_of(model), kind, out_of_use(report), instances_of_others(report), spans)
@@ -255,7 +255,7 @@ class Fleet:
         """How large a home of this profile (None: the whole GPU) would be on this GPU; equal sizes are one object."""
         node = self.nodes[gpu.node]
         pool = node.labels.get(self.rules.pool_label, DEFAULT_POOL)
-        key = (gpu.kind, gpu.report.mps_clients_max, profile, pool, node.time_quota)
+        key = (gpu.kind, profile, pool, node.time_quota)
         size = self._sizes.get(key)
         if size is None:
             percent = self.rules.pool(pool).overcommit_percent

@@ -44,7 +44,7 @@ class Gpu:
     model: GpuModel
     table: TransitionTable
     kind: str
-    """Equal for GPUs of the same product, with the same facts, that both have MIG enabled or both have not."""
+    """Equal for GPUs of the same product with the same facts: MIG enabled or not, and MPS clients, among them."""
     blocked: tuple[Placement, ...] = ()
     foreign: tuple[Instance, ...] = ()
     """Instances that somebody else made: their slices and engines are not ours to give."""

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from sluice_allocator.core.placement.gpus import Gpu
     from sluice_allocator.core.placement.shelf import Shelf
 
+NO_WEALTH = -1
+"""Of pods that ask for no CPU: for them nodes do not differ by it."""
 PLENTY = 1 << 62
 """Room on a node that nobody has described."""
 
@@ -58,7 +60,7 @@ class Node:
     gpu_percent: int = 0
     """The sum of what is free of each GPU (`Gpu.free_percent`)."""
     wealth: int = 0
-    """CPU per free GPU, in half octaves; 0 where nothing is said of the node (`wealth_of`)."""
+    """Free CPU per free GPU (`wealth_of`); 0 where nothing is said of the node, and until a pod asks for CPU."""
     usage: int = 0
     """In permille, by the pool's weights; kept only while somebody chooses by it."""
 

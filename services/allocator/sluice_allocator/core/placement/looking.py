@@ -9,7 +9,7 @@ from sluice_allocator.core.placement.asking import Asking, Avoid
 from sluice_allocator.core.placement.classes import NodeClass, selects
 from sluice_allocator.core.placement.fleet import Fleet
 from sluice_allocator.core.placement.gpus import Gpu
-from sluice_allocator.core.placement.hosts import Node, wealth_of
+from sluice_allocator.core.placement.hosts import NO_WEALTH, Node, wealth_of
 from sluice_allocator.core.placement.policies import Policy, policy_for
 from sluice_allocator.core.placement.wants import Want
 
@@ -72,7 +72,10 @@ class Look:
         return not want.picky or not want.excludes(gpu)
 
     def wealth(self, gpu_percent: int) -> int:
-        """The CPU that the pod asks for with so much GPU, as nodes are compared by it."""
+        """The CPU that the pod asks for with so much GPU, as nodes are compared by it; NO_WEALTH when it asks none."""
+        if self.need.cpu_milli <= 0:
+            return NO_WEALTH
+        self.fleet.stock.measure_wealth()
         return wealth_of(self.need.cpu_milli, gpu_percent)
 
     def policy(self, group: NodeClass) -> Policy:

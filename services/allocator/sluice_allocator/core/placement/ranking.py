@@ -4,7 +4,7 @@ from functools import lru_cache
 
 from sluice.contracts.messages import Share
 from sluice_allocator.core.placement.gpus import Gpu, HomeKey
-from sluice_allocator.core.placement.hosts import Node
+from sluice_allocator.core.placement.hosts import NO_WEALTH, Node
 from sluice_allocator.core.placement.policies import DeviceUse, Policy
 
 
@@ -37,7 +37,8 @@ def packs(policy: Policy) -> bool:
 
 def nearness(policy: Policy, node: Node, wealth: int) -> int:
     """How far a node's CPU per GPU is from the pod's, where that decides: between kinds of GPUs as between nodes."""
-    return abs(node.wealth - wealth) if policy.nodes == "any" and node.facts is not None else 0
+    known = node.facts is not None and wealth != NO_WEALTH
+    return abs(node.wealth - wealth) if policy.nodes == "any" and known else 0
 
 
 def node_key(policy: Policy, node: Node) -> tuple[int, ...]:
@@ -55,5 +56,6 @@ def node_key(policy: Policy, node: Node) -> tuple[int, ...]:
 
 def tail(wealth: int, node: Node, gpu: Gpu) -> tuple[int, ...]:
     """What ends every comparison: the node nearest in wealth, the poorer, the one known first, its first GPU."""
-    far = abs(node.wealth - wealth) if node.facts is not None else 0
-    return far, node.wealth, node.number, gpu.report.index
+    if node.facts is None or wealth == NO_WEALTH:
+        return 0, 0, node.number, gpu.report.index
+    return abs(node.wealth - wealth), node.wealth, node.number, gpu.report.index

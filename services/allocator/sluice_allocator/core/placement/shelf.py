@@ -15,11 +15,11 @@ from itertools import islice
 from typing import Literal, TypeVar
 
 from sluice.contracts.messages import HostRoom
-from sluice_allocator.core.placement.hosts import PLENTY, Node
+from sluice_allocator.core.placement.hosts import NO_WEALTH, PLENTY, Node
 
 Order = Literal["any", "first", "fullest", "emptiest"]
-"""`any`: whose wealth is nearest to the pod's, of those the one known first. `first`: the one known first. The others:
-whose usage is highest, or lowest."""
+"""`any`: whose wealth is nearest to that of the pod (if it has one), of those the one known first. `first`: the one
+known first. The others: whose usage is highest, or lowest."""
 Found = TypeVar("Found")
 Accept = Callable[[Node], Found | None]
 
@@ -55,18 +55,15 @@ class _Block:
 class _Row:
     """Nodes of one wealth, in the order of their numbers."""
 
-    __slots__ = ("_blocks", "_ids", "_nodes")
+    __slots__ = ("_blocks", "_nodes", "ids")
 
     def __init__(self, nodes: Sequence[Node]) -> None:
         self._nodes = nodes
         self._blocks: dict[int, _Block] = {}
-        self._ids: list[int] = []
-
-    def __bool__(self) -> bool:
-        return bool(self._ids)
+        self.ids: list[int] = []
 
     def __iter__(self) -> Iterator[Node]:
-        for at in self._ids:
+        for at in self.ids:
             yield from self._members(at, self._blocks[at])
 
     def add(self, node: Node) -> None:
@@ -74,7 +71,7 @@ class _Row:
         block = self._blocks.get(at)
         if block is None:
             block = self._blocks[at] = _Block()
-            bisect.insort(self._ids, at)
+            bisect.insort(self.ids, at)
         block.members |= 1 << (node.number & (_NODES_PER_BLOCK - 1))
         block.raise_to(node)
 
@@ -86,7 +83,7 @@ class _Row:
         block.members &= ~(1 << (node.number & (_NODES_PER_BLOCK - 1)))
         if not block.members:
             del self._blocks[at]
-            del self._ids[bisect.bisect_left(self._ids, at)]
+            del self.ids[bisect.bisect_left(self.ids, at)]
 
     def look_again(self, node: Node) -> None:
         self._blocks[node.number >> _SHIFT].raise_to(node)
@@ -94,7 +91,7 @@ class _Row:
     def first(self, need: HostRoom, accept: Accept[Found]) -> tuple[Node, Found] | None:
         """The node with the lowest number that has room and of which `accept` makes something."""
         nodes, cpu_milli, memory_mib = self._nodes, need.cpu_milli, need.memory_mib
-        for at in self._ids:
+        for at in self.ids:
             block = self._blocks[at]
             if block.cpu_milli < cpu_milli or block.memory_mib < memory_mib:
                 continue
@@ -203,12 +200,17 @@ class Shelf:
 
     def remove(self, node: Node) -> None:
         """The node has no such device any more."""
-        self._leave(node, node.wealth)
+        self.move(node, node.wealth, stays=False)
 
-    def move(self, node: Node, wealth_before: int) -> None:
+    def move(self, node: Node, wealth_before: int, *, stays: bool = True) -> None:
         """The wealth of a node on this shelf has changed."""
-        self._leave(node, wealth_before)
-        self.add(node)
+        row = self._rows.get(wealth_before)
+        if row is not None:
+            row.remove(node)
+            if not row.ids:
+                del self._rows[wealth_before]
+        if stays:
+            self.add(node)
 
     def look_again(self, node: Node) -> None:
         """A node on this shelf has more room than before, or another usage."""
@@ -218,17 +220,12 @@ class Shelf:
         """Up to so many of its nodes, for telling people about all of them."""
         return list(islice((node for row in self._rows.values() for node in row), most))
 
-    def _leave(self, node: Node, wealth: int) -> None:
-        row = self._rows.get(wealth)
-        if row is not None:
-            row.remove(node)
-            if not row:
-                del self._rows[wealth]
-
-    def find(self, need: HostRoom, order: Order, accept: Accept[Found], wealth: int = 0) -> tuple[Node, Found] | None:
+    def find(
+        self, need: HostRoom, order: Order, accept: Accept[Found], wealth: int = NO_WEALTH
+    ) -> tuple[Node, Found] | None:
         """The best node in this order that has room and of which `accept` makes something."""
         rows = self._rows
-        if order == "any":
+        if order == "any" and wealth != NO_WEALTH:
             nearest = _nearest(rows, wealth)
             found = rows[nearest].first(need, accept)
             if found is None and len(rows) > 1:
@@ -237,7 +234,9 @@ class Shelf:
                     if found is not None:
                         break
             return found
-        if order == "first":
+        if len(rows) == 1 and order in {"any", "first"}:
+            return next(iter(rows.values())).first(need, accept)
+        if order in {"any", "first"}:
             every = [row.first(need, accept) for row in rows.values()]
             return min((each for each in every if each is not None), key=lambda each: each[0].number, default=None)
         sign = -1 if order == "fullest" else 1

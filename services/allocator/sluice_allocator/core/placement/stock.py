@@ -36,6 +36,8 @@ class Stock:
         self.counted = CountedNodes(self.nodes)
         self.weighed = False
         """Whether anybody chooses nodes by usage, so that usage is kept."""
+        self.measured = False
+        """Whether any pod asks for CPU, so that the wealth of nodes is kept."""
         self._rules = rules
         self._why_unusable = why_unusable
         self._class_of: dict[NodeName, NodeClass] = {}
@@ -66,7 +68,7 @@ class Stock:
         for gpu in usable:
             gpu.counted_percent = gpu.free_percent
         node.gpu_percent = sum(gpu.counted_percent for gpu in usable)
-        node.wealth = node.wealth_now()
+        node.wealth = node.wealth_now() if self.measured else 0
         self.weigh(node)
         for gpu in usable:
             group.samples.setdefault(gpu.kind, gpu)
@@ -120,8 +122,10 @@ class Stock:
         if not node.gpus:
             return
         group = self._class_of[node.name]
-        self.weigh(node)
-        wealth, before = node.wealth_now(), node.wealth
+        if self.weighed:
+            self.weigh(node)
+        before = node.wealth
+        wealth = node.wealth_now() if self.measured else before
         if wealth != before:
             node.wealth = wealth
             for shelf in node.shelves:
@@ -192,6 +196,14 @@ class Stock:
         """Somebody chooses nodes by usage for the first time."""
         if not self.weighed:
             self.weighed = True
+            for node in self.nodes:
+                if node.name in self._class_of:
+                    self.settle(node, more_room=True)
+
+    def measure_wealth(self) -> None:
+        """A pod asks for CPU for the first time."""
+        if not self.measured:
+            self.measured = True
             for node in self.nodes:
                 if node.name in self._class_of:
                     self.settle(node, more_room=True)
