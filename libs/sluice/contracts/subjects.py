@@ -12,7 +12,7 @@ from functools import lru_cache
 from sluice.contracts.ids import AllocationId, NodeName, RequestId, SourceName, is_token
 
 HISTORY_PREFIX = "hist."
-ADDRESSES_REMEMBERED = 16_384
+ADDRESSES_REMEMBERED = 4096
 """One event is looked at from several sides, each of which names the same few addresses."""
 NODES_REMEMBERED = 16_384
 

@@ -13,7 +13,7 @@ from sluice_allocator.core.placement.hosts import Node
 from sluice_allocator.core.placement.looking import Look
 from sluice_allocator.core.placement.policies import DeviceUse, Policy
 from sluice_allocator.core.placement.preferences import preference_for
-from sluice_allocator.core.placement.ranking import packs, whole_span, whole_use
+from sluice_allocator.core.placement.ranking import whole_span, whole_use
 from sluice_allocator.core.placement.wants import Want, WholeGpu
 
 
@@ -147,7 +147,7 @@ def _shared(attempt: Attempt, unit: Unit, gpu: Gpu, mode: str, turn: int) -> Ite
     if not gpu.mig:
         size = attempt.look.fleet.home_size(gpu, None)
         if attempt.is_free(gpu) and Home(size, share.mode, unit.want.domain).why_not(share) is None:
-            fresh = int(packs(attempt.policy))  # where the policy likes idle GPUs better they come first by its key
+            fresh = int(attempt.policy.packs)  # where the policy likes idle GPUs better they come first by its key
             key = (turn, 0, fresh, 0, *attempt.policy.key(whole_use(gpu)), gpu.memory_mib)
             yield Option(key, gpu, whole_span(gpu), share)
         return

@@ -76,7 +76,7 @@ def rung_of(home: Home) -> int:
     Homes on one rung are alike in what an `mps` share needs; a fractional share may still find time or memory short.
     """
     if home.mode == "mps":
-        return max(0, home.free_memory_mib) if home.level else 0
+        return 0 if home.full else home.free_memory_mib
     return home.level * (MEMORY_PARTS + 1) + memory_part(home.free_memory_mib, home.size)
 
 

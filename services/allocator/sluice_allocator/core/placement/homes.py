@@ -135,6 +135,11 @@ class Home:
         return len(self._shares)
 
     @property
+    def full(self) -> bool:
+        """Whether no share fits, however small: no memory is left, or no client of the MPS server."""
+        return self.free_memory_mib <= 0 or len(self._shares) >= self.size.tenants_max
+
+    @property
     def free_width_percent(self) -> int:
         """What is left of the home's SMs; below zero when more is booked than there is. 100 in `mps` mode."""
         booked = self._lanes.width_percent if self._lanes is not None else self._width_booked
@@ -148,7 +153,7 @@ class Home:
         Of 100: the widest share that may still fit (where nobody takes turns that is the free width), or in `mps` mode
         the free memory, rounded up, so that 0 is a home with nothing left.
         """
-        if self.free_memory_mib <= 0 or len(self._shares) >= self.size.tenants_max:
+        if self.full:
             return 0
         if self.mode == "mps":
             return _percent_of(self.free_memory_mib, _memory_to_promise(self.size, self.mode))

@@ -13,7 +13,7 @@ from sluice_allocator.core.placement.hosts import Node
 from sluice_allocator.core.placement.looking import Look
 from sluice_allocator.core.placement.one_instance import Found, better, find_instance, find_whole
 from sluice_allocator.core.placement.policies import DeviceUse
-from sluice_allocator.core.placement.ranking import full_profile, node_key, packs, percent_of, tail
+from sluice_allocator.core.placement.ranking import full_profile, node_key, percent_of, tail
 from sluice_allocator.core.placement.shelf import Shelf
 from sluice_allocator.core.placement.wants import Want
 
@@ -34,7 +34,7 @@ def find_share(look: Look, want: Want, mode: str) -> Found | None:
             share = want.share_on(sample, mode)
             if not isinstance(share, WaitReason):
                 there = better(_in_home(look, want, group, key, share), there)
-    if there is not None and packs(there.policy):
+    if there is not None and there.policy.packs:
         return there
     for group in groups:
         for sample in group.samples.values():
@@ -65,7 +65,7 @@ def _in_home(look: Look, want: Want, group: NodeClass, key: HomesKey, share: Sha
         *ahead, _ = policy.key(use)
         rank = (0, 0, *node_key(policy, node), *ahead, *tail(wealth, node, at_home.gpu))
         answer = better(Found(rank, policy, node, at_home.gpu, at_home.key, share), answer)
-        if policy.nodes == "any" and packs(policy):
+        if policy.nodes == "any" and policy.packs:
             break
     return answer
 

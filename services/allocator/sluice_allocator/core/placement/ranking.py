@@ -1,7 +1,5 @@
 """How devices that would all do are compared: by node, by how full they are, and by what they fragment."""
 
-from functools import lru_cache
-
 from sluice.contracts.messages import Share
 from sluice_allocator.core.placement.gpus import Gpu, HomeKey
 from sluice_allocator.core.placement.hosts import NO_WEALTH, Node
@@ -26,13 +24,6 @@ def whole_use(gpu: Gpu) -> DeviceUse:
 def percent_of(gpu: Gpu, share: Share) -> int:
     """How much of a GPU a share takes, in whole percent."""
     return share.sm_partition or max(1, 100 * share.memory_mib // max(1, gpu.memory_mib))
-
-
-@lru_cache(maxsize=256)
-def packs(policy: Policy) -> bool:
-    """Whether a policy has no opinion on how full a GPU should be: then shares fill the homes that are there."""
-    idle, full = (policy.key(DeviceUse(used, free, (), None, 0)) for used, free in ((0, 8), (1000, 0)))
-    return full <= idle
 
 
 def nearness(policy: Policy, node: Node, wealth: int) -> int:

@@ -3,7 +3,7 @@
 from sluice.contracts.messages import Claim
 from sluice.contracts.refusals import Refusal, RefusalReason, WaitReason
 from sluice.mig.catalog import catalog
-from sluice.mig.model import GpuModel, Profile
+from sluice.mig.model import Profile
 from sluice_allocator.core.placement.asking import Asking
 from sluice_allocator.core.placement.fleet import Fleet
 from sluice_allocator.core.placement.policies import check_names
@@ -26,9 +26,8 @@ def refuse(fleet: Fleet, asking: Asking, *, max_gpus_per_node: int) -> Refusal |
     if why is not None:
         field, value = ("gpu-policy", asking.gpu_policy) if asking.gpu_policy else ("node-policy", asking.node_policy)
         return Refusal(reason=RefusalReason.INVALID_VALUE, message=why, field=field, value=value)
-    known = [model for model in (*catalog(), *fleet.models()) if model.profiles]
     for claim in asking.claims:
-        refusal = _refuse_share(claim, fleet.rules) or _refuse_sizes(claim, known, fleet.rules)
+        refusal = _refuse_share(claim, fleet.rules) or _refuse_sizes(claim, fleet)
         if refusal is not None:
             return refusal
     return None
@@ -59,10 +58,11 @@ def _refuse_share(claim: Claim, rules: PlacingRules) -> Refusal | None:
     return None
 
 
-def _refuse_sizes(claim: Claim, models: list[GpuModel], rules: PlacingRules) -> Refusal | None:
-    if "exclusive" not in claim.modes or claim.shares_percent is not None or len(claim.modes) > 1 or is_whole(claim):
+def _refuse_sizes(claim: Claim, fleet: Fleet) -> Refusal | None:
+    if claim.modes != ("exclusive",) or claim.shares_percent is not None or is_whole(claim):
         return None
-    if any(not isinstance(shape_for(model, claim, rules, mig=True), WaitReason) for model in models):
+    models = [model for model in (*catalog(), *fleet.models()) if model.profiles]
+    if any(not isinstance(shape_for(model, claim, fleet.rules, mig=True), WaitReason) for model in models):
         return None
     if claim.profile is not None and all(model.profile(claim.profile) is None for model in models):
         names = sorted({profile.name for model in models for profile in model.profiles})

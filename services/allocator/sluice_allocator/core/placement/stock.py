@@ -65,9 +65,7 @@ class Stock:
         node.gpus = tuple(usable)
         if usable:
             group.nodes[node.number] = node
-        for gpu in usable:
-            gpu.counted_percent = gpu.free_percent
-        node.gpu_percent = sum(gpu.counted_percent for gpu in usable)
+        self._measure(node)
         node.wealth = node.wealth_now() if self.measured else 0
         self.weigh(node)
         for gpu in usable:
@@ -106,7 +104,7 @@ class Stock:
             group = self._class_of[node.name]
             self._take(node, group, gpu)
             self._put(node, group, gpu)
-            _count(node, gpu)
+            self._count(node, gpu)
 
     def home_changed(self, node: Node, at_home: HomeOnGpu) -> None:
         """A home is new, has another tenant or one less, or nobody lives there any more."""
@@ -115,7 +113,7 @@ class Stock:
             self._take_home(node, group, at_home)
             if not at_home.home.empty:
                 self._put_home(node, group, at_home)
-            _count(node, at_home.gpu)
+            self._count(node, at_home.gpu)
 
     def settle(self, node: Node, *, more_room: bool) -> None:
         """All changes of one booking are made."""
@@ -135,6 +133,13 @@ class Stock:
             for shelf in node.shelves:
                 shelf.look_again(node)
         self.counted.touch(node, group)
+
+    def _count(self, node: Node, gpu: Gpu) -> None:
+        """Keep what is free on a node in step with what is free on one of its GPUs, where anybody goes by it."""
+        if self.measured:
+            percent = gpu.free_percent
+            node.gpu_percent += percent - gpu.counted_percent
+            gpu.counted_percent = percent
 
     def _put(self, node: Node, group: NodeClass, gpu: Gpu) -> None:
         if gpu.mig:
@@ -206,7 +211,13 @@ class Stock:
             self.measured = True
             for node in self.nodes:
                 if node.name in self._class_of:
+                    self._measure(node)
                     self.settle(node, more_room=True)
+
+    def _measure(self, node: Node) -> None:
+        for gpu in node.gpus:
+            gpu.counted_percent = gpu.free_percent
+        node.gpu_percent = sum(gpu.counted_percent for gpu in node.gpus)
 
     # -- what is out of use ---------------------------------------------------------------------------------------
 
@@ -296,13 +307,6 @@ class Stock:
             if rules.node_policy not in {"fragmentation", "first-fit"}:
                 self.weigh_all()
         return found
-
-
-def _count(node: Node, gpu: Gpu) -> None:
-    """Keep what is free on a node in step with what is free on one of its GPUs."""
-    percent = gpu.free_percent
-    node.gpu_percent += percent - gpu.counted_percent
-    gpu.counted_percent = percent
 
 
 def _homes_key(at_home: HomeOnGpu) -> HomesKey:

@@ -5,7 +5,7 @@ A policy orders; it never decides whether something fits. So no policy can give 
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 NodeOrder = Literal["any", "first", "fullest", "emptiest"]
@@ -57,3 +57,10 @@ class Policy:
     idle_only: bool = False
     lowest_start: bool = False
     linked: bool = False
+    packs: bool = field(init=False)
+    """Whether it does not like an idle GPU better than a full one: then shares fill the homes that are there."""
+
+    def __post_init__(self) -> None:
+        """Work out what is asked for with every share."""
+        idle, full = (self.key(DeviceUse(used, free, (), None, 0)) for used, free in ((0, 8), (1000, 0)))
+        object.__setattr__(self, "packs", full <= idle)
