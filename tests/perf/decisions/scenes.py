@@ -15,6 +15,7 @@ from sluice.contracts.messages import NO_NEEDS, Claim, HostNeeds, HostRoom, Mode
 from sluice_allocator.core.allocator import Allocator
 from sluice_allocator.core.rules import Rules
 from sluice_allocator.offline.perfect import PerfectCluster
+from sluice_allocator.shell.garbage import collect_rarely, set_old_aside
 
 BATCHES = 10
 PODS_PER_BATCH = 200
@@ -97,10 +98,11 @@ class Running:
 
 def compared(scene: Callable[[int], Running], sizes: Sequence[int]) -> list[Costs]:
     """One scene at several sizes, batch by batch in turn: a machine that is busy for a while is so for all of them."""
+    collect_rarely()  # as the allocator's process does
     running = [scene(gpus) for gpus in sizes]
     for each in running:
         each.step(WARM_UP)
-    gc.collect()
+    set_old_aside()
     for _ in range(BATCHES):
         for each in running:
             each.batch()
@@ -156,6 +158,10 @@ def _part(memory_mib: int) -> Claim:
     return Claim(container="main", modes=("mps",), memory_mib=memory_mib)
 
 
+SET_ASIDE_PODS = 10_000
+"""What is old is set aside by the clock; here after as many pods as come in about that time."""
+
+
 @dataclass(frozen=True)
 class Waking:
     """Very many wait and a place is freed; the slowest single step in milliseconds, and how many got a place."""
@@ -191,9 +197,11 @@ def _freed(kind: str, waiting: int, asked: Callable[[int], tuple[Claim, HostNeed
     if system.grants < gpus:
         raise SystemExit(f"{system.grants} of {gpus} GPUs could be taken")
     system.core.took_ns.clear()
+    collect_rarely()  # as the allocator's process does
     for number in range(waiting):
         system.arrive(f"waiting-{number}", *asked(number))
-    gc.collect()
+        if number % SET_ASIDE_PODS == 0:
+            set_old_aside()
     worst_arrival = _worst(system)
     for number in range(freed):
         system.depart(f"whole-{number}")

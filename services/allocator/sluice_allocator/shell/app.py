@@ -14,7 +14,7 @@ from sluice.runtime.service import Service
 from sluice_allocator.core.allocator import Allocator
 from sluice_allocator.core.events import AgentEnsured, EnsureAgent, Event, GoOn, LeaseChanged
 from sluice_allocator.settings import AllocatorSettings
-from sluice_allocator.shell.garbage import set_old_aside
+from sluice_allocator.shell.garbage import keep_old_aside
 from sluice_allocator.shell.server import ROLE, AllocatorServer
 
 GO_ON_S = 0.02
@@ -58,7 +58,7 @@ async def serve_on(bus: Bus, service: Service[AllocatorSettings]) -> None:
     ):
         logs.get("allocator").info("serving", grpc_address=endpoint)
         tasks.create_task(_keep_streams(bus, service.clock), name="streams")
-        tasks.create_task(set_old_aside(service.clock), name="garbage")
+        tasks.create_task(keep_old_aside(service.clock), name="garbage")
         tasks.create_task(_go_on(core, runner, service.clock), name="go on")
         if settings.always_active:
             await runner.offer(LeaseChanged(held=True))

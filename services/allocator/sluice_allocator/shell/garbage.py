@@ -15,15 +15,25 @@ YOUNG_OBJECTS = 20_000
 """So many new objects make a collection of the youngest; Python's own 700 would run it every few decisions."""
 
 
-async def set_old_aside(clock: Clock) -> None:
-    """Set aside what has grown old, until cancelled."""
+async def keep_old_aside(clock: Clock) -> None:
+    """Collect young objects rarely, and set aside at intervals what has grown old; until cancelled."""
     before = gc.get_threshold()
-    gc.set_threshold(YOUNG_OBJECTS, *before[1:])
+    collect_rarely()
     try:
         while True:
             await clock.sleep(SET_ASIDE_S)
-            gc.collect(1)
-            gc.freeze()
+            set_old_aside()
     finally:
         gc.unfreeze()
         gc.set_threshold(*before)
+
+
+def collect_rarely() -> None:
+    """Look for cycles among young objects after YOUNG_OBJECTS of them."""
+    gc.set_threshold(YOUNG_OBJECTS, *gc.get_threshold()[1:])
+
+
+def set_old_aside() -> None:
+    """Collect young cycles, and never look at anything else that is there now."""
+    gc.collect(1)
+    gc.freeze()

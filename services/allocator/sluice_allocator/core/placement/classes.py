@@ -52,6 +52,8 @@ class NodeClass:
     """How many GPUs without MIG, that may be given, have something on them, by kind."""
     homes_of: dict[tuple[TrustDomain, str], dict[HomesKey, None]] = field(default_factory=dict)
     """The keys of `homes` by trust domain and mode."""
+    home_sizes: dict[tuple[str, str | None], HomeSize] = field(default_factory=dict)
+    """How large homes are, by kind of GPU and profile."""
     home_count: dict[tuple[str, str | None], int] = field(default_factory=dict)
     """How many homes there are, whosever, by kind of GPU and profile."""
 

@@ -86,6 +86,8 @@ class Gpu:
         profile, start, size = span
         if (profile is not None) != self.mig:
             return False  # MIG was enabled or disabled beneath it
+        if not self.blocked and not self.foreign:
+            return True
         mask = ((1 << size) - 1) << start
         return not any(mask & each.mask for each in self.blocked) and not any(mask & i.mask for i in self.foreign)
 

@@ -50,7 +50,7 @@ def _in_home(look: Look, want: Want, group: NodeClass, key: HomesKey, share: Sha
     """A home of the trust domain that is there: the one that has least to spare, unless the policy says otherwise."""
     _, _, kind, profile = key
     sample, ladder, policy = group.samples[kind], group.homes[key], look.policy(group)
-    size = look.fleet.home_size(sample, profile)
+    size = group.home_sizes[kind, profile]
     wealth = look.wealth(percent_of(sample, share))
     answer: Found | None = None
     for rung in rungs_for(ladder, share, size):
@@ -60,9 +60,11 @@ def _in_home(look: Look, want: Want, group: NodeClass, key: HomesKey, share: Sha
         node, at_home = found if found is not None else (None, None)
         if node is None or at_home is None or isinstance(at_home, _GivenUp):
             continue
-        level = at_home.home.level
-        use = DeviceUse(1000 - 10 * level, 0, (rung,), at_home.gpu.report.numa_node, at_home.gpu.report.index)
-        *ahead, _ = policy.key(use)
+        ahead: tuple[int, ...] = (rung,)
+        if not policy.plain:
+            used = 1000 - 10 * at_home.home.level
+            report = at_home.gpu.report
+            ahead = policy.key(DeviceUse(used, 0, (rung,), report.numa_node, report.index))[:-1]
         rank = (0, 0, *node_key(policy, node), *ahead, *tail(wealth, node, at_home.gpu))
         answer = better(Found(rank, policy, node, at_home.gpu, at_home.key, share), answer)
         if policy.nodes == "any" and policy.packs:

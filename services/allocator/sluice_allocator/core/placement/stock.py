@@ -108,12 +108,29 @@ class Stock:
 
     def home_changed(self, node: Node, at_home: HomeOnGpu) -> None:
         """A home is new, has another tenant or one less, or nobody lives there any more."""
-        if at_home.gpu in node.gpus:
-            group = self._class_of[node.name]
+        if at_home.gpu not in node.gpus:
+            return
+        group = self._class_of[node.name]
+        if at_home.shelf is not None and not at_home.home.empty:
+            self._move_home(node, group, at_home, at_home.shelf)
+        else:
             self._take_home(node, group, at_home)
             if not at_home.home.empty:
                 self._put_home(node, group, at_home)
-            self._count(node, at_home.gpu)
+        self._count(node, at_home.gpu)
+
+    def _move_home(self, node: Node, group: NodeClass, at_home: HomeOnGpu, shelf: Shelf) -> None:
+        """Another rung of the same ladder."""
+        rung = rung_of(at_home.home)
+        if rung == at_home.rung:
+            return
+        ladder = group.homes[_homes_key(at_home)]
+        at_home.shelf = ladder.rung(rung)
+        at_home.shelf.put(node)
+        shelf.take(node)
+        if not shelf:
+            ladder.drop(at_home.rung)
+        at_home.rung = rung
 
     def settle(self, node: Node, *, more_room: bool) -> None:
         """All changes of one booking are made."""
@@ -176,6 +193,7 @@ class Stock:
         ladder = group.homes.get(key)
         if ladder is None:
             ladder = group.homes[key] = Ladder(self.nodes)
+            group.home_sizes[key[2:]] = at_home.home.size
             group.homes_of.setdefault(key[:2], {})[key] = None
         at_home.rung = rung_of(at_home.home)
         at_home.shelf = ladder.rung(at_home.rung)

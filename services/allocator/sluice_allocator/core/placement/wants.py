@@ -47,7 +47,7 @@ class Want:
     picky: bool
     """Whether the claim names GPUs that may or may not serve it."""
     _shapes: dict[str, Shape] = field(default_factory=dict)
-    _shares: dict[str, Share | WaitReason] = field(default_factory=dict)
+    _shares: dict[tuple[str, str], Share | WaitReason] = field(default_factory=dict)
     _homes: dict[str, tuple[str, ...]] = field(default_factory=dict)
     _snug: dict[str, bool] = field(default_factory=dict)
 
@@ -109,7 +109,7 @@ class Want:
 
     def share_on(self, gpu: Gpu, mode: str) -> Share | WaitReason:
         """The share that serves the claim on this kind of GPU."""
-        key = f"{mode} {gpu.kind}"
+        key = (mode, gpu.kind)
         share = self._shares.get(key)
         if share is None:
             why = self.admits(gpu)

@@ -59,8 +59,11 @@ class Policy:
     linked: bool = False
     packs: bool = field(init=False)
     """Whether it does not like an idle GPU better than a full one: then shares fill the homes that are there."""
+    plain: bool = field(init=False)
+    """Whether it has no opinion on devices at all, so that only what fragments least counts."""
 
     def __post_init__(self) -> None:
         """Work out what is asked for with every share."""
         idle, full = (self.key(DeviceUse(used, free, (), None, 0)) for used, free in ((0, 8), (1000, 0)))
         object.__setattr__(self, "packs", full <= idle)
+        object.__setattr__(self, "plain", idle == full == (0,))
