@@ -120,6 +120,9 @@ def simulate_command(
     fleet: Annotated[Path | None, Parameter(help="The nodes, a TOML file (docs/simulate.md).")] = None,
     workload: Annotated[Path | None, Parameter(help="Arrivals and departures, one JSON object a line.")] = None,
     out: Annotated[Path | None, Parameter(help="Where the answers go, one JSON object a line.")] = None,
+    placement: Annotated[
+        Path | None, Parameter(help="Pools, weights and limits, a TOML file (docs/policies.md).")
+    ] = None,
     policy: Annotated[
         str | None, Parameter(help="For pods that name none: binpack, or node=spread,gpu=numa,binpack.")
     ] = None,
@@ -133,10 +136,10 @@ def simulate_command(
     --out run the allocator's own code on virtual time, without a cluster.
     """
     offline = (fleet, workload, out)
-    if file is not None and all(each is None for each in (*offline, policy)) and not no_queue and not seed:
+    if file is not None and all(each is None for each in (*offline, placement, policy)) and not no_queue and not seed:
         return _run(simulate(server_url(server), file, as_json=json))
     if file is None and not json and server is None and fleet is not None and workload is not None and out is not None:
-        become_simulation(Run(fleet, workload, out, policy, queue=not no_queue, seed=seed))
+        become_simulation(Run(fleet, workload, out, placement, policy, queue=not no_queue, seed=seed))
     sys.stderr.write(
         "sluice simulate: needs either -f FILE [--server URL] [--json], or --fleet, --workload and --out\n"
     )

@@ -12,10 +12,12 @@ from pathlib import Path
 from typing import BinaryIO
 
 from sluice.contracts.fleet import Fleet, FleetError, parse_fleet
+from sluice_allocator.core.placement import PlacingRules
 from sluice_allocator.offline.answers import AnswerWriter
 from sluice_allocator.offline.asks import Policies, PolicyError, parse_policies
-from sluice_allocator.offline.simulation import Simulation
+from sluice_allocator.offline.simulation import Simulation, rules_for
 from sluice_allocator.offline.workload import LINE_BYTES_MAX, WorkloadError, read_workload, shuffled
+from sluice_allocator.placement_file import PlacementFileError, parse_placement, read_text
 
 EXIT_FAILED = 1
 EXIT_WRONG = 2
@@ -35,7 +37,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         policies = _policies(wanted.policy)
         fleet = _fleet(wanted.fleet)
-        _run(fleet, policies, wanted)
+        _run(fleet, policies, _placing(wanted.placement), wanted)
     except (_WrongInputError, WorkloadError) as error:
         sys.stderr.write(f"{PROGRAM}: {error}\n")
         return EXIT_WRONG
@@ -47,7 +49,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
-def _run(fleet: Fleet, policies: Policies, wanted: argparse.Namespace) -> None:
+def _run(fleet: Fleet, policies: Policies, placing: PlacingRules, wanted: argparse.Namespace) -> None:
     """Raises _WrongInputError, WorkloadError, and OSError when the answers cannot be written."""
     try:
         workload: BinaryIO = wanted.workload.open("rb")
@@ -61,7 +63,8 @@ def _run(fleet: Fleet, policies: Policies, wanted: argparse.Namespace) -> None:
             steps = read_workload(lines, origin=str(wanted.workload))
             if wanted.seed:
                 steps = shuffled(steps, wanted.seed)
-            Simulation(fleet, AnswerWriter(fleet, new), policies=policies, queue=wanted.queue).run(steps)
+            rules = rules_for(fleet, placing)
+            Simulation(fleet, AnswerWriter(fleet, new), policies=policies, queue=wanted.queue, rules=rules).run(steps)
         unfinished.replace(out)
     finally:
         unfinished.unlink(missing_ok=True)
@@ -72,8 +75,8 @@ def _out(wanted: argparse.Namespace) -> Path:
     out: Path = wanted.out.resolve()
     if not out.parent.is_dir() or (out.exists() and not out.is_file()):
         raise _WrongInputError(f"--out {wanted.out}: must be a file in a folder that is there")
-    for name in ("fleet", "workload"):
-        if out == getattr(wanted, name).resolve():
+    for name in ("fleet", "workload", "placement"):
+        if getattr(wanted, name) is not None and out == getattr(wanted, name).resolve():
             raise _WrongInputError(f"--out {wanted.out}: is the {name} itself; the answers need a file of their own")
     return out
 
@@ -87,6 +90,13 @@ def _fleet(path: Path) -> Fleet:
         raise _WrongInputError(f"the fleet file {path} cannot be read: {error}") from error
     except OSError as error:
         raise _WrongInputError(f"the fleet file {path} cannot be read: {error.strerror or error}") from error
+
+
+def _placing(path: Path | None) -> PlacingRules:
+    try:
+        return parse_placement(read_text(path), origin=str(path)) if path is not None else PlacingRules()
+    except PlacementFileError as error:
+        raise _WrongInputError(str(error)) from error
 
 
 def _policies(text: str | None) -> Policies:
@@ -115,6 +125,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--fleet", type=Path, required=True, help="the nodes, a TOML file")
     parser.add_argument("--workload", type=Path, required=True, help="arrivals and departures, one JSON object a line")
     parser.add_argument("--out", type=Path, required=True, help="where the answers go, one JSON object a line")
+    parser.add_argument("--placement", type=Path, help="pools, weights and limits, a TOML file (docs/policies.md)")
     parser.add_argument("--policy", help="for pods that name none: binpack, or node=spread,gpu=numa,binpack")
     parser.add_argument("--no-queue", dest="queue", action="store_false", help="refuse what does not fit at once")
     parser.add_argument("--seed", type=_seed, default=0, help="shuffle arrivals of equal time; 0: as written")

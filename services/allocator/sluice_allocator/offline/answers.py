@@ -9,6 +9,7 @@ from sluice.contracts.fleet_snapshot import gpu_uuid
 from sluice.contracts.ids import GpuUuid
 from sluice.contracts.messages import Booking, DeviceGrant, Mode
 from sluice.mig.model import GpuModel
+from sluice_allocator.core.given import given
 
 Word = Literal["bound", "pending", "refused", "released"]
 WHOLE_GPU = "gpu"
@@ -124,21 +125,13 @@ class AnswerWriter:
         self._out.write(self._encode(answer) + b"\n")
 
     def _device(self, grant: DeviceGrant) -> AnsweredDevice:
-        model, share = self._models[grant.gpu], grant.share
-        profile = model.profile(grant.profile) if grant.profile is not None else None
-        if share is not None:
-            memory_mib, sm_percent = share.memory_mib, share.sm_partition or 100
-        elif profile is not None:
-            memory_mib = profile.memory_mib
-            sm_percent = profile.multiprocessors * 100 // model.largest.multiprocessors
-        else:
-            memory_mib, sm_percent = model.memory_mib, 100
+        device = given(grant, self._models[grant.gpu])
         return AnsweredDevice(
             gpu=grant.gpu,
-            mode=share.mode if share is not None else "exclusive",
+            mode=device.mode,
             profile=grant.profile,
             start=grant.start,
             size=grant.size,
-            memory_mib=memory_mib,
-            sm_percent=sm_percent,
+            memory_mib=device.memory_mib,
+            sm_percent=device.sm_percent,
         )

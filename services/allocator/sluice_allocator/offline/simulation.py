@@ -27,6 +27,7 @@ from sluice.contracts.messages import (
 )
 from sluice.contracts.refusals import Refusal
 from sluice_allocator.core.allocator import Allocator
+from sluice_allocator.core.placement import PlacingRules
 from sluice_allocator.core.rules import Rules
 from sluice_allocator.offline.answers import AnswerWriter
 from sluice_allocator.offline.asks import WORKLOAD, Policies, request_of
@@ -167,7 +168,7 @@ class Simulation:
         del self._pods[pod.name], self._by_request[pod.request]
 
 
-def rules_for(fleet: Fleet) -> Rules:
+def rules_for(fleet: Fleet, placing: PlacingRules = PlacingRules()) -> Rules:  # noqa: B008  # frozen
     """
     The rules of a production allocator, with two differences that only an offline run can afford.
 
@@ -177,7 +178,11 @@ def rules_for(fleet: Fleet) -> Rules:
     usual = Rules()
     most = max(sum(kind.count for kind in node.gpus) for node in fleet.nodes)
     return replace(
-        usual, max_gpus_per_node=max(usual.max_gpus_per_node, most), wake_tries=UNBOUNDED, new_tries=UNBOUNDED
+        usual,
+        max_gpus_per_node=max(usual.max_gpus_per_node, most),
+        wake_tries=UNBOUNDED,
+        new_tries=UNBOUNDED,
+        placing=placing,
     )
 
 

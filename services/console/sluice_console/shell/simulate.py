@@ -17,6 +17,7 @@ class Run:
     fleet: Path
     workload: Path
     out: Path
+    placement: Path | None
     policy: str | None
     queue: bool
     seed: int
@@ -26,6 +27,7 @@ def become_simulation(run: Run) -> NoReturn:
     """Carry on as the simulation, with these streams; its exit code is this command's (2: something given is wrong)."""
     command = [sys.executable, "-m", PROGRAM]
     command += [f"--fleet={run.fleet}", f"--workload={run.workload}", f"--out={run.out}", f"--seed={run.seed}"]
+    command += [f"--placement={run.placement}"] if run.placement is not None else []
     command += [f"--policy={run.policy}"] if run.policy is not None else []
     command += [] if run.queue else ["--no-queue"]
     sys.stdout.flush()
