@@ -52,10 +52,12 @@ def planted(bug: Planted) -> Iterator[None]:
     try:
         for where, name, change in bug.patches:
             setattr(where, name, change(getattr(where, name)))
+        subjects.parse.cache_clear()  # what was remembered is of the code without the bug
         yield
     finally:
         for where, name, original in reversed(originals):
             setattr(where, name, original)
+        subjects.parse.cache_clear()
 
 
 # -- writing ------------------------------------------------------------------------------------------------------

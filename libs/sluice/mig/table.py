@@ -96,8 +96,8 @@ class TransitionTable:
         self._use = {profile.name: self._packed(self._resources.use[profile.name]) for profile in model.profiles}
         self._weights = _whole_weights(model, weights)
         self._facts: dict[State, _Facts] = {}
-        self._after: dict[tuple[State, str, int], State | None] = {}
-        self._before: dict[tuple[State, str, int], State] = {}
+        self._after: dict[tuple[State, Instance], State | None] = {}
+        self._before: dict[tuple[State, Instance], State] = {}
         self._choices: dict[str, dict[State, tuple[Choice, ...]]] = {profile.name: {} for profile in model.profiles}
 
     # -- states ---------------------------------------------------------------------------------------------------
@@ -122,7 +122,7 @@ class TransitionTable:
 
     def with_one_more(self, state: State, instance: Instance) -> State | None:
         """The state with one more instance; None where it could not be made. Remembered, for it is asked often."""
-        key = (state, instance.profile, instance.start)
+        key = (state, instance)
         after = self._after.get(key, _UNKNOWN)
         if after is _UNKNOWN:
             if len(self._after) >= _REMEMBERED_MAX:
@@ -135,7 +135,7 @@ class TransitionTable:
 
     def with_one_less(self, state: State, instance: Instance) -> State:
         """As `release`, remembered."""
-        key = (state, instance.profile, instance.start)
+        key = (state, instance)
         before = self._before.get(key)
         if before is None:
             if len(self._before) >= _REMEMBERED_MAX:
