@@ -5,6 +5,7 @@ BIN := .venv/bin
 SEEDS ?= 300
 FROM ?= 0
 JOBS ?= 2
+STEPS ?= 100000
 TRACE_DIR ?= ../shared/traces
 
 .DEFAULT_GOAL := help
@@ -33,8 +34,9 @@ check: setup ## Lint, types, import contracts, generated files; changes nothing
 	$(BIN)/python tools/docs.py --check
 	sh tools/check_pins.sh
 
-sim: setup ## Simulate SEEDS=N seeds from FROM=n, on JOBS=j processes
+sim: setup ## Simulate SEEDS=N seeds from FROM=n on JOBS=j processes, and STEPS=N steps of the fleet machine
 	$(BIN)/python tests/simulation --seeds $(SEEDS) --from $(FROM) --jobs $(JOBS)
+	$(BIN)/python tests/properties --steps $(STEPS)
 
 perf: setup packing trace decisions ## Measure everything: those three, a running system, and start-up after much history
 	$(BIN)/python tests/perf
