@@ -242,11 +242,6 @@ def request_of(entry: LedgerEntry) -> RequestId:
     return entry.request if isinstance(entry, Closed) else entry.booking.request
 
 
-def node_of(entry: LedgerEntry) -> NodeName:
-    """On which node a ledger entry is."""
-    return entry.node if isinstance(entry, Closed) else entry.booking.node
-
-
 _K = TypeVar("_K")
 _V = TypeVar("_V")
 

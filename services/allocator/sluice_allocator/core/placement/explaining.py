@@ -56,8 +56,8 @@ def explain_look(look: Look) -> NoPlace:
     reasons = tuple(_reason(reason, count, of, on) for (reason, of, on), count in ordered)
     if not could_ever:
         lead = _reason(WaitReason.NO_NODE_CAN_FIT, len(fleet.shown), "nodes", "")
-        why = f" ({_sentence(reasons)})" if reasons else ""
-        message = f"no node of this fleet can ever fit it{why}; waiting for nodes to change"
+        because = f" ({_sentence(reasons)})" if reasons else ""
+        message = f"no node of this fleet can ever fit it{because}; waiting for nodes to change"
         return NoPlace(message, *_bounded((lead, *reasons)))
     return NoPlace(_sentence(reasons), *_bounded(reasons))
 
