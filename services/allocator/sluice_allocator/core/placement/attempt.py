@@ -62,6 +62,11 @@ class Attempt:
         """The layout of a GPU with MIG."""
         return self.states.get(gpu, gpu.state)
 
+    @property
+    def told_apart(self) -> bool:
+        """Whether GPUs in the same state are not as good as each other: links, NUMA nodes or a claim's list differ."""
+        return bool(self.preferred or self.on_numa) or any(want.picky for want in self.look.wants)
+
     def homes_on(self, gpu: Gpu) -> dict[HomeKey, Home]:
         """The homes of a GPU that may take tenants, with whom was put there so far."""
         there = {each.key: each.home for each in gpu.homes.values() if gpu.stands(each.key)}
@@ -95,9 +100,9 @@ def options(attempt: Attempt, unit: Unit) -> Iterator[Option]:
                 continue
             late = claim.snug and not unit.want.is_snug(gpu)
             same = (gpu.kind, attempt.state(gpu), attempt.is_free(gpu))
-            if (late and len(claim.modes) == 1) or (same in alike and not attempt.preferred):
+            if (late and len(claim.modes) == 1) or (same in alike and not attempt.told_apart):
                 continue
-            alike.add(same)  # GPUs in the same state are as good as each other, unless links tell them apart
+            alike.add(same)
             yield from _exclusive(attempt, unit, gpu, len(claim.modes) if late else turn)
 
 
