@@ -12,6 +12,8 @@ from functools import lru_cache
 from sluice.contracts.ids import AllocationId, NodeName, RequestId, SourceName, is_token
 
 HISTORY_PREFIX = "hist."
+SUBJECTS_REMEMBERED = 1024
+"""A subject is read a few times within a short while, and then not for long."""
 ADDRESSES_REMEMBERED = 4096
 """One event is looked at from several sides, each of which names the same few addresses."""
 NODES_REMEMBERED = 16_384
@@ -90,7 +92,7 @@ _PARTS = {
 }
 
 
-@lru_cache(maxsize=ADDRESSES_REMEMBERED)
+@lru_cache(maxsize=SUBJECTS_REMEMBERED)
 def parse(subject: str) -> Address:
     """
     Read a subject (with or without the `hist.` prefix) back into its address.
