@@ -3,7 +3,7 @@
 import asyncio
 
 import pytest
-from factories.buses import NODE, OTHER_NODE, Rig, View, ensured, order, place, say, watching, word
+from factories.buses import NODE, OTHER_NODE, Rig, SharedClusterRig, View, ensured, order, place, say, watching, word
 
 from sluice.contracts import subjects
 from sluice.contracts.exchange import Stream, WriteAccepted
@@ -169,15 +169,15 @@ async def test_an_agent_that_nobody_knows_yet_is_told_so_and_waits(rig: Rig) -> 
             await view.until(lambda view: len(view.starts) > 1 or view.caught_up > 0, within_s=0.3)
         await bus.ensure_agent(NODE)
         await view.until(lambda view: view.caught_up >= 1)
-        # A cluster may let it begin more than once: the durable's leader is elected while the first reading has begun.
-        first_start, *later_starts = [start.incarnation for start in view.starts]
-        assert (first_start, set(later_starts)) == ("", {await bus.incarnation(Stream.BOOK)})
+        starts = [start.incarnation for start in view.starts]
         second = await say(bus, place("b"), first)
         await view.until(lambda view: place("b").subject in view.known)
-        assert {(entry.subject, entry.sequence) for entry in view.observed} == {
-            (place("a").subject, first),
-            (place("b").subject, second),
-        }
+        observed = [(entry.subject, entry.sequence) for entry in view.observed]
+        if isinstance(rig, SharedClusterRig):
+            # There it may begin again: the durable's leader is elected while the first reading has begun.
+            starts, observed = list(dict.fromkeys(starts)), list(dict.fromkeys(observed))
+        assert starts == ["", await bus.incarnation(Stream.BOOK)]
+        assert observed == [(place("a").subject, first), (place("b").subject, second)]
 
 
 async def test_a_restarted_agent_reads_its_whole_ledger_again(rig: Rig) -> None:
