@@ -14,7 +14,7 @@ from sluice_allocator.core.placement.looking import Look
 from sluice_allocator.core.placement.one_instance import Found, better, find_instance, find_whole
 from sluice_allocator.core.placement.policies import DeviceUse
 from sluice_allocator.core.placement.ranking import full_profile, node_key, percent_of, tail
-from sluice_allocator.core.placement.shelf import Shelf
+from sluice_allocator.core.placement.shelf import GivenUp, Shelf
 from sluice_allocator.core.placement.wants import Want
 
 HOMES_TRIED_MAX = 64
@@ -56,9 +56,9 @@ def _in_home(look: Look, want: Want, group: NodeClass, key: HomesKey, share: Sha
     for rung in rungs_for(ladder, share, size):
         shelf = ladder.rungs[rung]
         accept = _HomeOn(look, want, shelf, share)
-        found: tuple[Node, HomeOnGpu | _GivenUp] | None = shelf.find(look.need, policy.nodes, accept, wealth)
+        found: tuple[Node, HomeOnGpu | GivenUp] | None = shelf.find(look.need, policy.nodes, accept, wealth)
         node, at_home = found if found is not None else (None, None)
-        if node is None or at_home is None or isinstance(at_home, _GivenUp):
+        if node is None or at_home is None or isinstance(at_home, GivenUp):
             continue
         ahead: tuple[int, ...] = (rung,)
         if not policy.plain:
@@ -72,10 +72,6 @@ def _in_home(look: Look, want: Want, group: NodeClass, key: HomesKey, share: Sha
     return answer
 
 
-class _GivenUp:
-    """Too many homes were tried in vain."""
-
-
 class _HomeOn:
     """Finds a home on a node that is on the shelf and has room for the share."""
 
@@ -85,7 +81,7 @@ class _HomeOn:
         self._look, self._want, self._shelf, self._share = look, want, shelf, share
         self._left = HOMES_TRIED_MAX
 
-    def __call__(self, node: Node) -> HomeOnGpu | _GivenUp | None:
+    def __call__(self, node: Node) -> HomeOnGpu | GivenUp | None:
         if not self._look.admits(node):
             return None
         for gpu in node.gpus:
@@ -94,7 +90,7 @@ class _HomeOn:
                     if at_home.home.why_not(self._share) is None:
                         return at_home
                     self._left -= 1
-        return _GivenUp() if self._left <= 0 else None
+        return GivenUp() if self._left <= 0 else None
 
 
 def _in_new_home(look: Look, want: Want, group: NodeClass, sample: Gpu, share: Share) -> Found | None:

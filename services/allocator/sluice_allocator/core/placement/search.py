@@ -26,6 +26,7 @@ from sluice_allocator.core.placement.one_device import find_one
 from sluice_allocator.core.placement.one_instance import Found
 from sluice_allocator.core.placement.one_node import fill
 from sluice_allocator.core.placement.ranking import tail
+from sluice_allocator.core.placement.shelf import GivenUp
 from sluice_allocator.core.placement.wants import Want, WholeGpu
 
 NODES_TRIED_MAX = 32
@@ -115,11 +116,7 @@ def _surely_not(look: Look, node: Node) -> bool:
 # -- several devices of one node ----------------------------------------------------------------------------------
 
 
-class _GivenUp:
-    """Too many nodes were tried in vain."""
-
-
-_Filled = tuple[Node, tuple[DeviceGrant, ...] | _GivenUp] | None
+_Filled = tuple[Node, tuple[DeviceGrant, ...] | GivenUp] | None
 
 
 class _Fill:
@@ -130,11 +127,11 @@ class _Fill:
     def __init__(self, look: Look) -> None:
         self._look, self._left = look, NODES_TRIED_MAX
 
-    def __call__(self, node: Node) -> tuple[DeviceGrant, ...] | _GivenUp | None:
+    def __call__(self, node: Node) -> tuple[DeviceGrant, ...] | GivenUp | None:
         if not self._look.admits(node):
             return None
         if self._left == 0:
-            return _GivenUp()
+            return GivenUp()
         devices = fill(self._look, node)
         self._left -= devices is None
         return devices
@@ -175,7 +172,7 @@ def _find_in(look: Look, group: NodeClass) -> tuple[tuple[int, ...], Place] | No
         if found is None:
             continue
         node, devices = found
-        if isinstance(devices, _GivenUp):
+        if isinstance(devices, GivenUp):
             break
         usage = {"fullest": -node.usage, "emptiest": node.usage, "first": node.number}.get(policy.nodes, count)
         first = look.fleet.gpus[devices[0].gpu]

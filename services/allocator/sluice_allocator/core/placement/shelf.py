@@ -23,6 +23,11 @@ known first. The others: whose usage is highest, or lowest."""
 Found = TypeVar("Found")
 Accept = Callable[[Node], Found | None]
 
+
+class GivenUp:
+    """What an `accept` that has tried enough makes of a node, so that the search ends; it stands for nothing found."""
+
+
 _SHIFT = 6
 _NODES_PER_BLOCK = 1 << _SHIFT
 
