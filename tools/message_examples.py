@@ -83,10 +83,24 @@ _SNAPSHOT = m.NodeSnapshot(
             creatable={"1g.5gb": 6},
             numa_node=0,
             links={NEIGHBOUR: 200},
+            daemons=(
+                m.MpsDaemonReport(
+                    profile="3g.20gb",
+                    start=4,
+                    size=4,
+                    device=MIG,
+                    namespace="research",
+                    uid=1000,
+                    state="ready",
+                    pid=4711,
+                    clients=2,
+                ),
+            ),
         ),
     ),
     slices=(m.SliceReport(booking=_BOOKING, revision=1, state="ready", revoked=False),),
     modes=("exclusive", "mps", "fractional"),
+    toolkit_version="1.18.0",
 )
 _ABOUT = {"allocation": ALLOCATION, "request": REQUEST}
 

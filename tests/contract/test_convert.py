@@ -14,11 +14,13 @@ from sluice.contracts.codec import Undecodable
 from sluice.contracts.convert import inventory_from_proto, inventory_to_proto, snapshot_from_proto, snapshot_to_proto
 from sluice.contracts.messages import (
     Booking,
+    DaemonState,
     DeviceGrant,
     GpuReport,
     HostRoom,
     InstanceReport,
     Mode,
+    MpsDaemonReport,
     NodeInventory,
     NodeSnapshot,
     PlacementReport,
@@ -29,7 +31,7 @@ from sluice.contracts.messages import (
 )
 from sluice.contracts.pb import inventory_pb2, node_pb2
 
-WIDE = {"memory_mib", "generation", "revision", "request_revision", "uid", "cpu_milli"}
+WIDE = {"memory_mib", "generation", "revision", "request_revision", "uid", "cpu_milli", "pid"}
 ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -70,6 +72,7 @@ GPUS = structs(
     creatable=numbers(31),
     quarantined=some(SPANS),
     links=numbers(31),
+    daemons=some(structs(MpsDaemonReport, state=st.sampled_from(get_args(DaemonState)))),
 )
 SHARES = structs(Share, mode=st.sampled_from(("mps", "fractional")))
 SLICES = structs(
@@ -82,7 +85,7 @@ SLICES = structs(
     state=st.sampled_from(get_args(SliceState)),
 )
 MODES = st.lists(st.sampled_from(get_args(Mode)), min_size=1, max_size=3).map(tuple)
-SNAPSHOTS = structs(NodeSnapshot, gpus=some(GPUS), slices=some(SLICES), modes=MODES)
+SNAPSHOTS = structs(NodeSnapshot, gpus=some(GPUS), slices=some(SLICES), modes=MODES, warnings=some(st.text(max_size=8)))
 
 
 @settings(deadline=None, max_examples=50)

@@ -12,8 +12,10 @@ from sluice.contracts.codec import Undecodable
 from sluice.contracts.convert_bookings import MODES, MODES_BACK, booking_from_proto, booking_to_proto
 from sluice.contracts.ids import AllocationId, GpuUuid, NodeName, RunId
 from sluice.contracts.messages import (
+    DaemonState,
     GpuReport,
     InstanceReport,
+    MpsDaemonReport,
     NodeInventory,
     NodeSnapshot,
     PlacementReport,
@@ -26,6 +28,10 @@ from sluice.contracts.pb import inventory_pb2, node_pb2
 
 _STATES: dict[SliceState, str] = {state: f"SLICE_STATE_{state.upper()}" for state in get_args(SliceState)}
 _STATES_BACK: dict[int, SliceState] = {node_pb2.SliceState.Value(name): state for state, name in _STATES.items()}
+_DAEMON_STATES: dict[DaemonState, str] = {state: f"DAEMON_STATE_{state.upper()}" for state in get_args(DaemonState)}
+_DAEMON_STATES_BACK: dict[int, DaemonState] = {
+    node_pb2.DaemonState.Value(name): state for state, name in _DAEMON_STATES.items()
+}
 
 
 # -- to protobuf --------------------------------------------------------------------------------------------------
@@ -47,6 +53,8 @@ def snapshot_to_proto(snapshot: NodeSnapshot) -> node_pb2.NodeSnapshot:
         slices=[_slice_to_proto(report) for report in snapshot.slices],
         modes=[MODES[mode] for mode in snapshot.modes],
         time_quota=snapshot.time_quota,
+        toolkit_version=snapshot.toolkit_version,
+        warnings=snapshot.warnings,
     )
 
 
@@ -79,6 +87,23 @@ def _gpu_to_proto(gpu: GpuReport) -> node_pb2.Gpu:
         numa_node=gpu.numa_node,
         links={str(uuid): closeness for uuid, closeness in gpu.links.items()},
         mps_clients_max=gpu.mps_clients_max,
+        lost=gpu.lost,
+        daemons=[_daemon_to_proto(daemon) for daemon in gpu.daemons],
+    )
+
+
+def _daemon_to_proto(daemon: MpsDaemonReport) -> node_pb2.MpsDaemon:
+    return node_pb2.MpsDaemon(
+        profile=daemon.profile,
+        start=daemon.start,
+        size=daemon.size,
+        device=daemon.device,
+        namespace=daemon.namespace,
+        uid=daemon.uid,
+        state=_DAEMON_STATES[daemon.state],
+        pid=daemon.pid,
+        clients=daemon.clients,
+        message=daemon.message,
     )
 
 
@@ -148,6 +173,8 @@ def snapshot_from_proto(message: node_pb2.NodeSnapshot) -> NodeSnapshot | Undeco
         slices=tuple(slices),
         modes=tuple(MODES_BACK[mode] for mode in message.modes if mode in MODES_BACK) or ("exclusive",),
         time_quota=message.time_quota,
+        toolkit_version=message.toolkit_version,
+        warnings=tuple(message.warnings),
     )
 
 
@@ -184,6 +211,24 @@ def _gpu_from_proto(gpu: node_pb2.Gpu) -> GpuReport:
         numa_node=gpu.numa_node if gpu.HasField("numa_node") else None,
         links={GpuUuid(uuid): closeness for uuid, closeness in sorted(gpu.links.items())},
         mps_clients_max=gpu.mps_clients_max if gpu.HasField("mps_clients_max") else MPS_CLIENTS_MAX,
+        lost=gpu.lost,
+        daemons=tuple(_daemon_from_proto(daemon) for daemon in gpu.daemons),
+    )
+
+
+def _daemon_from_proto(daemon: node_pb2.MpsDaemon) -> MpsDaemonReport:
+    """A daemon; one in a state that is not known here counts as down, for it is only shown."""
+    return MpsDaemonReport(
+        profile=daemon.profile if daemon.HasField("profile") else None,
+        start=daemon.start,
+        size=daemon.size,
+        device=daemon.device,
+        namespace=daemon.namespace,
+        uid=daemon.uid,
+        state=_DAEMON_STATES_BACK.get(daemon.state, "down"),
+        pid=daemon.pid,
+        clients=daemon.clients,
+        message=daemon.message,
     )
 
 

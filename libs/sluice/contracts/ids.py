@@ -15,6 +15,8 @@ RequestId = NewType("RequestId", str)
 """The pod's UID (cluster), the UID kept for a manifest (folder), or random (`sluice run`)."""
 AllocationId = NewType("AllocationId", str)
 """`<request>_<run of the deciding process>_<n>`: never used twice, so a word about one is never about another."""
+HomeId = NewType("HomeId", str)
+"""One making of one home of shares on a node: names its MPS daemon's directories, and is never used twice."""
 SourceName = NewType("SourceName", str)
 """Who asks: one pod-watcher, one manifest folder, one `sluice run`."""
 RunId = NewType("RunId", str)

@@ -22,9 +22,11 @@ from sluice.contracts.messages.answers import (
 from sluice.contracts.messages.base import Message
 from sluice.contracts.messages.ledger import Booking, Closed, DeviceGrant, Grant, NodeOpened, Revoke, Share
 from sluice.contracts.messages.nodes import (
+    DaemonState,
     GpuCounts,
     GpuReport,
     InstanceReport,
+    MpsDaemonReport,
     NodeChanged,
     NodeInventory,
     NodeSnapshot,
@@ -74,6 +76,7 @@ __all__ = [
     "Closed",
     "ContainerDevices",
     "Cordoned",
+    "DaemonState",
     "DeviceFilter",
     "DeviceGrant",
     "DeviceState",
@@ -93,6 +96,7 @@ __all__ = [
     "LedgerEntry",
     "Message",
     "Mode",
+    "MpsDaemonReport",
     "NodeChanged",
     "NodeExpression",
     "NodeInventory",

@@ -14,6 +14,15 @@ class ContainerDevices(msgspec.Struct, frozen=True, kw_only=True):
     visible_devices: str
     """For NVIDIA_VISIBLE_DEVICES: UUIDs of MIG devices or GPUs, comma-separated."""
     memory_mib: int = 0
+    driver_capabilities: str = "compute,utility"
+    """For NVIDIA_DRIVER_CAPABILITIES."""
+    mps_pipe_directory: str = ""
+    """Of the daemon that serves the first shared device, on the node (CUDA_MPS_PIPE_DIRECTORY); empty without MPS."""
+    mps_log_directory: str = ""
+    active_thread_percentage: int = 0
+    """For CUDA_MPS_ACTIVE_THREAD_PERCENTAGE, of the shared device; 0 without MPS."""
+    pinned_memory_limit: str = ""
+    """For CUDA_MPS_PINNED_DEVICE_MEM_LIMIT, by device index (`0=4096M`); empty without MPS."""
 
 
 class Bound(Message, frozen=True, kw_only=True):

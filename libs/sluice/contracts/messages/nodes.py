@@ -10,7 +10,7 @@ from sluice.contracts.messages.ledger import Booking
 from sluice.contracts.messages.requests import Mode
 
 MPS_CLIENTS_MAX = 48
-"""Where nothing else is known (NVIDIA MPS documentation: 48 since Volta, 60 since Blackwell)."""
+"""Where nothing else is known (NVIDIA MPS documentation: 48 since Volta, 60 with CUDA 13.1 and later)."""
 
 
 class GpuCounts(msgspec.Struct, frozen=True, kw_only=True):
@@ -71,6 +71,26 @@ class InstanceReport(msgspec.Struct, frozen=True, kw_only=True):
     allocation: AllocationId | None = None
 
 
+DaemonState = Literal["starting", "ready", "fault", "down", "stopping"]
+"""`fault`: the MPS server refuses new clients until those hit by the fault have ended. `down`: it died."""
+
+
+class MpsDaemonReport(msgspec.Struct, frozen=True, kw_only=True):
+    """The MPS daemon of one home of shares: a whole GPU (`profile` is None) or an instance."""
+
+    profile: str | None
+    start: int
+    size: int
+    device: str
+    """UUID of the GPU or MIG device that it serves; empty while that is being made."""
+    namespace: str
+    uid: int
+    state: DaemonState
+    pid: int = 0
+    clients: int = 0
+    message: str = ""
+
+
 class GpuReport(msgspec.Struct, frozen=True, kw_only=True):
     """One GPU as its agent reports it."""
 
@@ -87,12 +107,16 @@ class GpuReport(msgspec.Struct, frozen=True, kw_only=True):
     creatable: dict[str, int]
     healthy: bool = True
     health_message: str = ""
+    lost: bool = False
+    """It does not answer at all (so it is not healthy either): nobody knows what is on it."""
     quarantined: tuple[PlacementReport, ...] = ()
     numa_node: int | None = None
     links: dict[GpuUuid, int] = msgspec.field(default_factory=dict)
     """How close other GPUs of the node are, by UUID: larger is closer, 100 per NVLink; empty when not known."""
     mps_clients_max: int = MPS_CLIENTS_MAX
     """Processes that one MPS server serves at most."""
+    daemons: tuple[MpsDaemonReport, ...] = ()
+    """By start."""
 
 
 SliceState = Literal["planned", "making", "ready", "failed", "degraded", "unmaking", "quarantined"]
@@ -121,6 +145,10 @@ class NodeSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     """How this agent can hand out devices."""
     time_quota: bool = False
     """Whether time quotas are enforced, so that fractional shares may take turns on the same SMs."""
+    toolkit_version: str = ""
+    """Of the NVIDIA container toolkit; empty when there is none or it is not known."""
+    warnings: tuple[str, ...] = ()
+    """What people must know of this node as a whole, in sentences (a journal that was lost, say)."""
 
 
 class NodeInventory(Message, frozen=True, kw_only=True):

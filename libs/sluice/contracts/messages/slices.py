@@ -26,6 +26,8 @@ class SliceReady(Message, frozen=True, kw_only=True):
     ticket: str
     devices: tuple[DeviceState, ...]
     containers: tuple[ContainerDevices, ...]
+    warnings: tuple[str, ...] = ()
+    """What its user must know, in sentences: an MPS daemon that was started again, a client that waits."""
 
 
 class SliceFailed(Message, frozen=True, kw_only=True):

@@ -25,19 +25,25 @@ _sym_db = _symbol_database.Default()
 from sluice.contracts.pb import node_pb2 as sluice_dot_v1_dot_node__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x15sluice/v1/agent.proto\x12\tsluice.v1\x1a\x14sluice/v1/node.proto\"#\n\x13GetInventoryRequest\x12\x0c\n\x04node\x18\x01 \x01(\t\" \n\x10GetHealthRequest\x12\x0c\n\x04node\x18\x01 \x01(\t\"y\n\x11GetHealthResponse\x12\x0c\n\x04node\x18\x01 \x01(\t\x12\x0f\n\x07\x62oot_id\x18\x02 \x01(\t\x12\x11\n\tagent_run\x18\x03 \x01(\t\x12\x12\n\ngeneration\x18\x04 \x01(\x03\x12\r\n\x05ready\x18\x05 \x01(\x08\x12\x0f\n\x07message\x18\x06 \x01(\t2\x9f\x01\n\x0c\x41gentService\x12G\n\x0cGetInventory\x12\x1e.sluice.v1.GetInventoryRequest\x1a\x17.sluice.v1.NodeSnapshot\x12\x46\n\tGetHealth\x12\x1b.sluice.v1.GetHealthRequest\x1a\x1c.sluice.v1.GetHealthResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x15sluice/v1/agent.proto\x12\tsluice.v1\x1a\x14sluice/v1/node.proto\"T\n\x18ReleaseQuarantineRequest\x12\x0c\n\x04node\x18\x01 \x01(\t\x12\x12\n\nallocation\x18\x02 \x01(\t\x12\x16\n\x0eignore_holders\x18\x03 \x01(\x08\",\n\x19ReleaseQuarantineResponse\x12\x0f\n\x07message\x18\x01 \x01(\t\"#\n\x13GetInventoryRequest\x12\x0c\n\x04node\x18\x01 \x01(\t\" \n\x10GetHealthRequest\x12\x0c\n\x04node\x18\x01 \x01(\t\"y\n\x11GetHealthResponse\x12\x0c\n\x04node\x18\x01 \x01(\t\x12\x0f\n\x07\x62oot_id\x18\x02 \x01(\t\x12\x11\n\tagent_run\x18\x03 \x01(\t\x12\x12\n\ngeneration\x18\x04 \x01(\x03\x12\r\n\x05ready\x18\x05 \x01(\x08\x12\x0f\n\x07message\x18\x06 \x01(\t2\x9f\x01\n\x0c\x41gentService\x12G\n\x0cGetInventory\x12\x1e.sluice.v1.GetInventoryRequest\x1a\x17.sluice.v1.NodeSnapshot\x12\x46\n\tGetHealth\x12\x1b.sluice.v1.GetHealthRequest\x1a\x1c.sluice.v1.GetHealthResponse2t\n\x12NodeControlService\x12^\n\x11ReleaseQuarantine\x12#.sluice.v1.ReleaseQuarantineRequest\x1a$.sluice.v1.ReleaseQuarantineResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'sluice.v1.agent_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_GETINVENTORYREQUEST']._serialized_start=58
-  _globals['_GETINVENTORYREQUEST']._serialized_end=93
-  _globals['_GETHEALTHREQUEST']._serialized_start=95
-  _globals['_GETHEALTHREQUEST']._serialized_end=127
-  _globals['_GETHEALTHRESPONSE']._serialized_start=129
-  _globals['_GETHEALTHRESPONSE']._serialized_end=250
-  _globals['_AGENTSERVICE']._serialized_start=253
-  _globals['_AGENTSERVICE']._serialized_end=412
+  _globals['_RELEASEQUARANTINEREQUEST']._serialized_start=58
+  _globals['_RELEASEQUARANTINEREQUEST']._serialized_end=142
+  _globals['_RELEASEQUARANTINERESPONSE']._serialized_start=144
+  _globals['_RELEASEQUARANTINERESPONSE']._serialized_end=188
+  _globals['_GETINVENTORYREQUEST']._serialized_start=190
+  _globals['_GETINVENTORYREQUEST']._serialized_end=225
+  _globals['_GETHEALTHREQUEST']._serialized_start=227
+  _globals['_GETHEALTHREQUEST']._serialized_end=259
+  _globals['_GETHEALTHRESPONSE']._serialized_start=261
+  _globals['_GETHEALTHRESPONSE']._serialized_end=382
+  _globals['_AGENTSERVICE']._serialized_start=385
+  _globals['_AGENTSERVICE']._serialized_end=544
+  _globals['_NODECONTROLSERVICE']._serialized_start=546
+  _globals['_NODECONTROLSERVICE']._serialized_end=662
 # @@protoc_insertion_point(module_scope)

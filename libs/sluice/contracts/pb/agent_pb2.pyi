@@ -5,6 +5,22 @@ from typing import ClassVar as _ClassVar, Optional as _Optional
 
 DESCRIPTOR: _descriptor.FileDescriptor
 
+class ReleaseQuarantineRequest(_message.Message):
+    __slots__ = ("node", "allocation", "ignore_holders")
+    NODE_FIELD_NUMBER: _ClassVar[int]
+    ALLOCATION_FIELD_NUMBER: _ClassVar[int]
+    IGNORE_HOLDERS_FIELD_NUMBER: _ClassVar[int]
+    node: str
+    allocation: str
+    ignore_holders: bool
+    def __init__(self, node: _Optional[str] = ..., allocation: _Optional[str] = ..., ignore_holders: _Optional[bool] = ...) -> None: ...
+
+class ReleaseQuarantineResponse(_message.Message):
+    __slots__ = ("message",)
+    MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    message: str
+    def __init__(self, message: _Optional[str] = ...) -> None: ...
+
 class GetInventoryRequest(_message.Message):
     __slots__ = ("node",)
     NODE_FIELD_NUMBER: _ClassVar[int]

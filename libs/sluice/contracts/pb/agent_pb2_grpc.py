@@ -145,3 +145,80 @@ class AgentService:
             timeout,
             metadata,
             _registered_method=True)
+
+
+class NodeControlServiceStub:
+    """For people on the node itself: served on a socket that only its owner can open, never on the network.
+    """
+
+    def __init__(self, channel):
+        """Constructor.
+
+        Args:
+            channel: A grpc.Channel.
+        """
+        self.ReleaseQuarantine = channel.unary_unary(
+                '/sluice.v1.NodeControlService/ReleaseQuarantine',
+                request_serializer=sluice_dot_v1_dot_agent__pb2.ReleaseQuarantineRequest.SerializeToString,
+                response_deserializer=sluice_dot_v1_dot_agent__pb2.ReleaseQuarantineResponse.FromString,
+                _registered_method=True)
+
+
+class NodeControlServiceServicer:
+    """For people on the node itself: served on a socket that only its owner can open, never on the network.
+    """
+
+    def ReleaseQuarantine(self, request, context):
+        """Has a quarantined slice tried again at once. NOT_FOUND: this process does not serve that node, or the node has no
+        such slice. FAILED_PRECONDITION: it is not quarantined.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+
+def add_NodeControlServiceServicer_to_server(servicer, server):
+    rpc_method_handlers = {
+            'ReleaseQuarantine': grpc.unary_unary_rpc_method_handler(
+                    servicer.ReleaseQuarantine,
+                    request_deserializer=sluice_dot_v1_dot_agent__pb2.ReleaseQuarantineRequest.FromString,
+                    response_serializer=sluice_dot_v1_dot_agent__pb2.ReleaseQuarantineResponse.SerializeToString,
+            ),
+    }
+    generic_handler = grpc.method_handlers_generic_handler(
+            'sluice.v1.NodeControlService', rpc_method_handlers)
+    server.add_generic_rpc_handlers((generic_handler,))
+    server.add_registered_method_handlers('sluice.v1.NodeControlService', rpc_method_handlers)
+
+
+ # This class is part of an EXPERIMENTAL API.
+class NodeControlService:
+    """For people on the node itself: served on a socket that only its owner can open, never on the network.
+    """
+
+    @staticmethod
+    def ReleaseQuarantine(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/sluice.v1.NodeControlService/ReleaseQuarantine',
+            sluice_dot_v1_dot_agent__pb2.ReleaseQuarantineRequest.SerializeToString,
+            sluice_dot_v1_dot_agent__pb2.ReleaseQuarantineResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)

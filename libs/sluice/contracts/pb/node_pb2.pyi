@@ -14,6 +14,15 @@ class Mode(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     MODE_MPS: _ClassVar[Mode]
     MODE_FRACTIONAL: _ClassVar[Mode]
 
+class DaemonState(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    DAEMON_STATE_UNSPECIFIED: _ClassVar[DaemonState]
+    DAEMON_STATE_STARTING: _ClassVar[DaemonState]
+    DAEMON_STATE_READY: _ClassVar[DaemonState]
+    DAEMON_STATE_FAULT: _ClassVar[DaemonState]
+    DAEMON_STATE_DOWN: _ClassVar[DaemonState]
+    DAEMON_STATE_STOPPING: _ClassVar[DaemonState]
+
 class SliceState(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
     SLICE_STATE_UNSPECIFIED: _ClassVar[SliceState]
@@ -28,6 +37,12 @@ MODE_UNSPECIFIED: Mode
 MODE_EXCLUSIVE: Mode
 MODE_MPS: Mode
 MODE_FRACTIONAL: Mode
+DAEMON_STATE_UNSPECIFIED: DaemonState
+DAEMON_STATE_STARTING: DaemonState
+DAEMON_STATE_READY: DaemonState
+DAEMON_STATE_FAULT: DaemonState
+DAEMON_STATE_DOWN: DaemonState
+DAEMON_STATE_STOPPING: DaemonState
 SLICE_STATE_UNSPECIFIED: SliceState
 SLICE_STATE_PLANNED: SliceState
 SLICE_STATE_MAKING: SliceState
@@ -38,7 +53,7 @@ SLICE_STATE_UNMAKING: SliceState
 SLICE_STATE_QUARANTINED: SliceState
 
 class NodeSnapshot(_message.Message):
-    __slots__ = ("node", "boot_id", "agent_run", "generation", "driver_version", "gpus", "slices", "modes", "time_quota")
+    __slots__ = ("node", "boot_id", "agent_run", "generation", "driver_version", "gpus", "slices", "modes", "time_quota", "toolkit_version", "warnings")
     NODE_FIELD_NUMBER: _ClassVar[int]
     BOOT_ID_FIELD_NUMBER: _ClassVar[int]
     AGENT_RUN_FIELD_NUMBER: _ClassVar[int]
@@ -48,6 +63,8 @@ class NodeSnapshot(_message.Message):
     SLICES_FIELD_NUMBER: _ClassVar[int]
     MODES_FIELD_NUMBER: _ClassVar[int]
     TIME_QUOTA_FIELD_NUMBER: _ClassVar[int]
+    TOOLKIT_VERSION_FIELD_NUMBER: _ClassVar[int]
+    WARNINGS_FIELD_NUMBER: _ClassVar[int]
     node: str
     boot_id: str
     agent_run: str
@@ -57,10 +74,12 @@ class NodeSnapshot(_message.Message):
     slices: _containers.RepeatedCompositeFieldContainer[SliceReport]
     modes: _containers.RepeatedScalarFieldContainer[Mode]
     time_quota: bool
-    def __init__(self, node: _Optional[str] = ..., boot_id: _Optional[str] = ..., agent_run: _Optional[str] = ..., generation: _Optional[int] = ..., driver_version: _Optional[str] = ..., gpus: _Optional[_Iterable[_Union[Gpu, _Mapping]]] = ..., slices: _Optional[_Iterable[_Union[SliceReport, _Mapping]]] = ..., modes: _Optional[_Iterable[_Union[Mode, str]]] = ..., time_quota: _Optional[bool] = ...) -> None: ...
+    toolkit_version: str
+    warnings: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, node: _Optional[str] = ..., boot_id: _Optional[str] = ..., agent_run: _Optional[str] = ..., generation: _Optional[int] = ..., driver_version: _Optional[str] = ..., gpus: _Optional[_Iterable[_Union[Gpu, _Mapping]]] = ..., slices: _Optional[_Iterable[_Union[SliceReport, _Mapping]]] = ..., modes: _Optional[_Iterable[_Union[Mode, str]]] = ..., time_quota: _Optional[bool] = ..., toolkit_version: _Optional[str] = ..., warnings: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class Gpu(_message.Message):
-    __slots__ = ("uuid", "index", "model", "memory_mib", "multiprocessors", "mig_enabled", "memory_slices", "compute_slices", "profiles", "instances", "creatable", "healthy", "health_message", "quarantined", "numa_node", "links", "mps_clients_max")
+    __slots__ = ("uuid", "index", "model", "memory_mib", "multiprocessors", "mig_enabled", "memory_slices", "compute_slices", "profiles", "instances", "creatable", "healthy", "health_message", "quarantined", "numa_node", "links", "mps_clients_max", "lost", "daemons")
     class CreatableEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -92,6 +111,8 @@ class Gpu(_message.Message):
     NUMA_NODE_FIELD_NUMBER: _ClassVar[int]
     LINKS_FIELD_NUMBER: _ClassVar[int]
     MPS_CLIENTS_MAX_FIELD_NUMBER: _ClassVar[int]
+    LOST_FIELD_NUMBER: _ClassVar[int]
+    DAEMONS_FIELD_NUMBER: _ClassVar[int]
     uuid: str
     index: int
     model: str
@@ -109,7 +130,33 @@ class Gpu(_message.Message):
     numa_node: int
     links: _containers.ScalarMap[str, int]
     mps_clients_max: int
-    def __init__(self, uuid: _Optional[str] = ..., index: _Optional[int] = ..., model: _Optional[str] = ..., memory_mib: _Optional[int] = ..., multiprocessors: _Optional[int] = ..., mig_enabled: _Optional[bool] = ..., memory_slices: _Optional[int] = ..., compute_slices: _Optional[int] = ..., profiles: _Optional[_Iterable[_Union[Profile, _Mapping]]] = ..., instances: _Optional[_Iterable[_Union[Instance, _Mapping]]] = ..., creatable: _Optional[_Mapping[str, int]] = ..., healthy: _Optional[bool] = ..., health_message: _Optional[str] = ..., quarantined: _Optional[_Iterable[_Union[Placement, _Mapping]]] = ..., numa_node: _Optional[int] = ..., links: _Optional[_Mapping[str, int]] = ..., mps_clients_max: _Optional[int] = ...) -> None: ...
+    lost: bool
+    daemons: _containers.RepeatedCompositeFieldContainer[MpsDaemon]
+    def __init__(self, uuid: _Optional[str] = ..., index: _Optional[int] = ..., model: _Optional[str] = ..., memory_mib: _Optional[int] = ..., multiprocessors: _Optional[int] = ..., mig_enabled: _Optional[bool] = ..., memory_slices: _Optional[int] = ..., compute_slices: _Optional[int] = ..., profiles: _Optional[_Iterable[_Union[Profile, _Mapping]]] = ..., instances: _Optional[_Iterable[_Union[Instance, _Mapping]]] = ..., creatable: _Optional[_Mapping[str, int]] = ..., healthy: _Optional[bool] = ..., health_message: _Optional[str] = ..., quarantined: _Optional[_Iterable[_Union[Placement, _Mapping]]] = ..., numa_node: _Optional[int] = ..., links: _Optional[_Mapping[str, int]] = ..., mps_clients_max: _Optional[int] = ..., lost: _Optional[bool] = ..., daemons: _Optional[_Iterable[_Union[MpsDaemon, _Mapping]]] = ...) -> None: ...
+
+class MpsDaemon(_message.Message):
+    __slots__ = ("profile", "start", "size", "device", "namespace", "uid", "state", "pid", "clients", "message")
+    PROFILE_FIELD_NUMBER: _ClassVar[int]
+    START_FIELD_NUMBER: _ClassVar[int]
+    SIZE_FIELD_NUMBER: _ClassVar[int]
+    DEVICE_FIELD_NUMBER: _ClassVar[int]
+    NAMESPACE_FIELD_NUMBER: _ClassVar[int]
+    UID_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    PID_FIELD_NUMBER: _ClassVar[int]
+    CLIENTS_FIELD_NUMBER: _ClassVar[int]
+    MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    profile: str
+    start: int
+    size: int
+    device: str
+    namespace: str
+    uid: int
+    state: DaemonState
+    pid: int
+    clients: int
+    message: str
+    def __init__(self, profile: _Optional[str] = ..., start: _Optional[int] = ..., size: _Optional[int] = ..., device: _Optional[str] = ..., namespace: _Optional[str] = ..., uid: _Optional[int] = ..., state: _Optional[_Union[DaemonState, str]] = ..., pid: _Optional[int] = ..., clients: _Optional[int] = ..., message: _Optional[str] = ...) -> None: ...
 
 class Placement(_message.Message):
     __slots__ = ("start", "size")

@@ -3,16 +3,17 @@ What a node agent's core hears and says, besides the exchange that all cores sha
 
 Every instruction carries a `token`; its result comes back as exactly one event with the same token. At most one
 instruction that names a `gpu` is out per GPU at any moment, so an executor needs no lock; different GPUs run in
-parallel.
+parallel. Instructions about an MPS daemon name its `home`; at most one is out per home.
 """
 
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Literal
 
 from sluice.contracts.exchange import ExchangeEvent, ExchangeInstruction, Ticked
-from sluice.contracts.ids import AllocationId, GpuUuid
-from sluice.contracts.messages import ContainerDevices, GpuReport
-from sluice_node_agent.core.records import Record
+from sluice.contracts.ids import AllocationId, GpuUuid, HomeId
+from sluice.contracts.messages import ContainerDevices, GpuReport, Mode
+from sluice_node_agent.core.records import MpsLimits, Record
 
 
 class DeviceErrorKind(StrEnum):
@@ -31,6 +32,13 @@ class DeviceErrorKind(StrEnum):
     UNKNOWN = "Unknown"
 
 
+HolderKind = Literal["compute", "mps", "file"]
+"""
+`compute`: it has a context on the device. `mps`: it is an MPS server (its clients are listed too). `file`: it only has
+the device's files open, as monitoring tools do.
+"""
+
+
 @dataclass(frozen=True, slots=True)
 class Holder:
     """A process on a device. `owner` is the UID of its pod, empty when it belongs to none that is known."""
@@ -38,6 +46,32 @@ class Holder:
     pid: int
     owner: str
     name: str = ""
+    kind: HolderKind = "compute"
+
+
+@dataclass(frozen=True, slots=True)
+class FoundHome:
+    """
+    A home whose directory was found at the start: who it is for, as was written there when its daemon was started.
+
+    `pid` and `started_at` are the daemon's, 0 when none answers.
+    """
+
+    home: HomeId
+    gpu: GpuUuid
+    device: str
+    namespace: str
+    uid: int
+    pid: int = 0
+    started_at: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class MpsClient:
+    """A process that an MPS server serves. `owner` as in `Holder`."""
+
+    pid: int
+    owner: str
 
 
 # -- events -------------------------------------------------------------------------------------------------------
@@ -50,7 +84,8 @@ class AgentStarted:
 
     `journal_problem` is empty, or says in words why the journal is missing or cannot be trusted; `records` are then
     empty. `gpus` carry all instances found, with `allocation` None and `creatable` empty: both are the core's to say.
-    `tickets` are the ticket directories found.
+    `tickets` are the ticket directories found. `homes` are the homes whose directories were found, and below `mps_root`
+    each home has its own: `<mps_root>/<home>/pipe` and `.../log`. `modes` is how this node can hand out devices.
     """
 
     boot_id: str
@@ -60,6 +95,29 @@ class AgentStarted:
     journal_problem: str = ""
     driver_version: str = ""
     tickets: tuple[str, ...] = ()
+    toolkit_version: str = ""
+    modes: tuple[Mode, ...] = ("exclusive",)
+    mps_root: str = ""
+    homes: tuple[FoundHome, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class GpuTroubled:
+    """The driver told of an error of a GPU by itself (Xid): it must be read anew."""
+
+    gpu: GpuUuid
+
+
+@dataclass(frozen=True, slots=True)
+class QuarantineReleased:
+    """
+    An operator wants a quarantined slice tried again at once.
+
+    `ignore_holders`: he vouches that the processes found on its devices are none of its tenant's.
+    """
+
+    allocation: AllocationId
+    ignore_holders: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,6 +211,67 @@ class TicketRefused:
     message: str
 
 
+@dataclass(frozen=True, slots=True)
+class ComputeModeSet:
+    """The GPU is in the compute mode that was ordered."""
+
+    token: int
+
+
+@dataclass(frozen=True, slots=True)
+class MpsStarted:
+    """The daemon answers, its server is of the right user, and its limits were read back as ordered."""
+
+    token: int
+    pid: int
+    started_at: int
+
+
+@dataclass(frozen=True, slots=True)
+class MpsLimitsSet:
+    """The limits were read back as ordered."""
+
+    token: int
+
+
+@dataclass(frozen=True, slots=True)
+class MpsSeen:
+    """
+    How a daemon is. `alive`: the process that was named still runs and answers.
+
+    `fault` is empty, or says what its server says of a fault. `waiting` are uids whose clients wait for this daemon
+    although it serves another one.
+    """
+
+    token: int
+    alive: bool
+    fault: str = ""
+    clients: tuple[MpsClient, ...] = ()
+    waiting: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class MpsClientsTerminated:
+    """The server has let go of the clients that were named."""
+
+    token: int
+
+
+@dataclass(frozen=True, slots=True)
+class MpsStopped:
+    """No process of the daemon is left, nor its directories."""
+
+    token: int
+
+
+@dataclass(frozen=True, slots=True)
+class MpsRefused:
+    """An instruction about a daemon was not carried out. The daemon may or may not run."""
+
+    token: int
+    message: str
+
+
 Result = (
     JournalSaved
     | GpuInstanceCreated
@@ -166,6 +285,13 @@ Result = (
     | TicketMade
     | TicketRemoved
     | TicketRefused
+    | ComputeModeSet
+    | MpsStarted
+    | MpsLimitsSet
+    | MpsSeen
+    | MpsClientsTerminated
+    | MpsStopped
+    | MpsRefused
 )
 RESULTS = (
     JournalSaved,
@@ -180,8 +306,15 @@ RESULTS = (
     TicketMade,
     TicketRemoved,
     TicketRefused,
+    ComputeModeSet,
+    MpsStarted,
+    MpsLimitsSet,
+    MpsSeen,
+    MpsClientsTerminated,
+    MpsStopped,
+    MpsRefused,
 )
-Event = ExchangeEvent | Ticked | AgentStarted | Result
+Event = ExchangeEvent | Ticked | AgentStarted | GpuTroubled | QuarantineReleased | Result
 
 
 # -- instructions -------------------------------------------------------------------------------------------------
@@ -279,6 +412,81 @@ class ListHolders:
 
 
 @dataclass(frozen=True, slots=True)
+class SetComputeMode:
+    """
+    Put a whole GPU in compute mode EXCLUSIVE_PROCESS, or back in DEFAULT -> ComputeModeSet.
+
+    In the first, only one process may have a context: the MPS server. Else a client that does not find its daemon runs
+    beside it, unbounded.
+    """
+
+    token: int
+    gpu: GpuUuid
+    exclusive_process: bool
+
+
+@dataclass(frozen=True, slots=True)
+class StartMps:
+    """
+    Start the daemon of a home, or find it running -> MpsStarted.
+
+    `device` is the UUID of the GPU or MIG device. The limits are set and read back, and the server for `uid` is started,
+    before any client can be served.
+    """
+
+    token: int
+    home: HomeId
+    gpu: GpuUuid
+    device: str
+    namespace: str
+    uid: int
+    limits: MpsLimits
+
+
+@dataclass(frozen=True, slots=True)
+class SetMpsLimits:
+    """Change the limits for clients that connect from now on -> MpsLimitsSet."""
+
+    token: int
+    home: HomeId
+    limits: MpsLimits
+
+
+@dataclass(frozen=True, slots=True)
+class WatchMps:
+    """Look how a daemon is -> MpsSeen. `pid` and `started_at` as in MpsStarted."""
+
+    token: int
+    home: HomeId
+    pid: int
+    started_at: int
+    uid: int
+
+
+@dataclass(frozen=True, slots=True)
+class TerminateMpsClients:
+    """Have the server let go of these clients -> MpsClientsTerminated. Those that are not its clients are fine."""
+
+    token: int
+    home: HomeId
+    pids: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class StopMps:
+    """
+    Have the daemon quit, make sure, and remove its directories -> MpsStopped. Fine when there is none.
+
+    `pid` is 0 when it is not known.
+    """
+
+    token: int
+    home: HomeId
+    pid: int
+    started_at: int
+
+
+@dataclass(frozen=True, slots=True)
 class MakeTicket:
     """Make the directory that lets the pod's containers start -> TicketMade. Making it twice is once."""
 
@@ -305,6 +513,7 @@ GpuInstruction = (
     | DestroyGpuInstance
     | ReadGpu
     | ListHolders
+    | SetComputeMode
 )
 GPU_INSTRUCTIONS = (
     CreateGpuInstance,
@@ -314,6 +523,8 @@ GPU_INSTRUCTIONS = (
     DestroyGpuInstance,
     ReadGpu,
     ListHolders,
+    SetComputeMode,
 )
-OwnInstruction = SaveJournal | GpuInstruction | MakeTicket | RemoveTicket
+MpsInstruction = StartMps | SetMpsLimits | WatchMps | TerminateMpsClients | StopMps
+OwnInstruction = SaveJournal | GpuInstruction | MpsInstruction | MakeTicket | RemoveTicket
 Instruction = ExchangeInstruction | OwnInstruction

@@ -9,7 +9,7 @@ from typing import Literal
 
 import msgspec
 
-from sluice.contracts.ids import AllocationId, GpuUuid, NodeName, RequestId
+from sluice.contracts.ids import AllocationId, GpuUuid, HomeId, NodeName, RequestId
 from sluice.contracts.messages import Booking
 
 DeviceStep = Literal["planned", "intended", "made"]
@@ -19,6 +19,13 @@ Phase = Literal["planned", "making", "ready", "undoing", "failed", "degraded", "
 """
 planned -> making -> ready; making -> undoing -> failed, or degraded when it had been ready before; a Revoke leads from
 everywhere to unmaking, and from there only a tombstone follows.
+"""
+
+
+HomePhase = Literal["making", "ready", "undoing", "failed", "unmaking"]
+"""
+making -> ready, and back when its daemon died; making -> undoing -> failed when it could not be made. Unmaking ends in
+HomeGone.
 """
 
 
@@ -45,6 +52,8 @@ class SliceRecord(msgspec.Struct, frozen=True, kw_only=True, tag="slice"):
     ticket: str = ""
     stale_tickets: tuple[str, ...] = ()
     """Tickets of devices that are not there any more: removed before anything is made again."""
+    ignores_holders: bool = False
+    """An operator vouched that processes found on its devices are none of its tenant's."""
     lost: bool = False
     """It had been ready, and its devices vanished (reboot, reset)."""
     cause: str = ""
@@ -73,6 +82,69 @@ class Forgotten(msgspec.Struct, frozen=True, kw_only=True, tag="forgotten"):
     allocation: AllocationId
 
 
+class MpsLimits(msgspec.Struct, frozen=True, kw_only=True):
+    """What an MPS server lets each client have at most: percent of the device's SMs, and its memory in MiB."""
+
+    active_thread_percentage: int
+    memory_mib: int
+
+
+class HomeRecord(msgspec.Struct, frozen=True, kw_only=True, tag="home"):
+    """
+    A home of shares: the device that several tenants of one trust domain live on, and its MPS daemon.
+
+    `profile` is None for a whole GPU. It is made with its first share and unmade with its last.
+    """
+
+    home: HomeId
+    gpu: GpuUuid
+    profile: str | None
+    start: int
+    size: int
+    namespace: str
+    uid: int
+    phase: HomePhase
+    boot_id: str
+    device: DeviceRecord = DeviceRecord()
+    """A whole GPU has no `gi_id`, and its own UUID as soon as it was found free."""
+    daemon: bool = False
+    """An MPS daemon may be running from now on."""
+    pid: int = 0
+    """Of the daemon's process, once it was seen to answer."""
+    started_at: int = 0
+    """When that process began, in clock ticks since boot (/proc/<pid>/stat field 22): tells it from a later one."""
+    limits: MpsLimits | None = None
+    """What was last set and read back."""
+    restarts: int = 0
+    """How often its daemon died and was started again."""
+    error: str = ""
+    message: str = ""
+
+
+class HomeGone(msgspec.Struct, frozen=True, kw_only=True, tag="home-gone"):
+    """A home that is not there any more."""
+
+    home: HomeId
+
+
+class Warm(msgspec.Struct, frozen=True, kw_only=True, tag="warm"):
+    """A GPU instance of ours without compute instance or tenant, kept for the next grant of the same place."""
+
+    gpu: GpuUuid
+    gi_id: int
+    profile: str
+    start: int
+    size: int
+    boot_id: str
+
+
+class WarmGone(msgspec.Struct, frozen=True, kw_only=True, tag="warm-gone"):
+    """It was taken by a slice, or destroyed."""
+
+    gpu: GpuUuid
+    gi_id: int
+
+
 class Unclaimed(msgspec.Struct, frozen=True, kw_only=True):
     """An instance that was on a GPU when the journal was found lost: perhaps ours, if the ledger says so."""
 
@@ -91,4 +163,4 @@ class NodeRecord(msgspec.Struct, frozen=True, kw_only=True, tag="node"):
     unclaimed: tuple[Unclaimed, ...] = ()
 
 
-Record = SliceRecord | Tombstone | Forgotten | NodeRecord
+Record = SliceRecord | Tombstone | Forgotten | NodeRecord | HomeRecord | HomeGone | Warm | WarmGone

@@ -23,5 +23,9 @@ class Rules:
     """How often each GPU is read for what changed without us (foreign instances, health)."""
     look_s: float = 5.0
     """How often to look whether the bus still has the news of the node (a wiped broker tells nobody that it was)."""
+    watch_mps_s: float = 5.0
+    """How often each MPS daemon is asked how it is (dead, fault, clients, who waits)."""
+    keep_warm_s: float = 0.0
+    """How long an idle GPU instance is kept for the next grant of the same profile and placement; 0 keeps none."""
     generation_block: int = 1000
     """So many generations are reserved in the journal at once, so that they never go back and cost no write each."""

@@ -43,6 +43,10 @@ class Process(msgspec.Struct, kw_only=True):
     owner: str
     device: str
     name: str = "python"
+    kind: str = "compute"
+    """As `core.events.HolderKind`."""
+    real: bool = False
+    """`pid` is a real process of this machine: it is on the device only while it lives."""
 
 
 class Gpu(msgspec.Struct, kw_only=True):

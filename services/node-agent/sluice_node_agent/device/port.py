@@ -73,6 +73,14 @@ class DifferentError(DeviceError):
     kind = DeviceErrorKind.DIFFERENT
 
 
+class TimedOutError(DeviceError):
+    """The driver did not answer in time (NVML_ERROR_TIMEOUT)."""
+
+
+class BackendError(Exception):
+    """The GPUs of this node cannot be used at all: no driver, no library, no right. One sentence with the remedy."""
+
+
 class RebootedError(Exception):
     """The node was rebooted under this process. Only simulated nodes can do that: the agent must start anew."""
 
@@ -90,7 +98,9 @@ class GpuBackend(Protocol):
         """
         All GPUs in index order, each with every GPU instance on it, those without compute instance included.
 
-        `allocation` is None and `creatable` empty. A lost GPU is reported unhealthy, without instances.
+        `allocation` is None and `creatable` empty. A GPU that does not answer is reported `lost` and not healthy,
+        without instances; one that answers and must get no new slices (a critical Xid, MIG mode pending a reset) is
+        reported not healthy, with its instances and the reason.
         """
 
     def read_gpu(self, gpu: GpuUuid) -> GpuReport:
@@ -113,3 +123,19 @@ class GpuBackend(Protocol):
 
     def processes(self, gpu: GpuUuid, uuid: str) -> tuple[Holder, ...]:
         """All processes on a MIG device, or on the whole GPU when `uuid` is its own. None where it does not exist."""
+
+    def set_exclusive_process(self, gpu: GpuUuid, *, exclusive: bool) -> None:
+        """Compute mode EXCLUSIVE_PROCESS, or DEFAULT. Raises NotSupportedError on a GPU in MIG mode."""
+
+    def remaining(self, gpu: GpuUuid) -> dict[str, int]:
+        """Per profile, how many more the driver says could be created now; empty without MIG."""
+
+    def troubled(self, timeout_s: float) -> tuple[GpuUuid, ...]:
+        """
+        Wait up to `timeout_s` for the driver to tell of errors by itself (Xid); returns the GPUs that have to be read.
+
+        The only call that may be under way beside others.
+        """
+
+    def close(self) -> None:
+        """Let go of the driver. Nothing may be called any more."""

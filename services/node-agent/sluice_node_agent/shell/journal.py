@@ -17,7 +17,17 @@ import msgspec
 
 from sluice.contracts.ids import NodeName
 from sluice.runtime.errors import ServiceError
-from sluice_node_agent.core.records import Forgotten, NodeRecord, Record, SliceRecord, Tombstone
+from sluice_node_agent.core.records import (
+    Forgotten,
+    HomeGone,
+    HomeRecord,
+    NodeRecord,
+    Record,
+    SliceRecord,
+    Tombstone,
+    Warm,
+    WarmGone,
+)
 
 _COMPACT_ABOVE = 1000
 """Lines that do not count, before a rewrite."""
@@ -121,7 +131,7 @@ class Journal:
     def _remember(self, record: Record, line: bytes) -> None:
         key = _key(record)
         self._lines.pop(key, None)
-        if not isinstance(record, Forgotten):
+        if not isinstance(record, (Forgotten, HomeGone, WarmGone)):
             self._lines[key] = line
 
     def _rewrite(self) -> None:
@@ -151,6 +161,10 @@ def _key(record: Record) -> str:
             return booking.allocation
         case Tombstone(allocation=allocation) | Forgotten(allocation=allocation):
             return allocation
+        case HomeRecord(home=home) | HomeGone(home=home):
+            return f"home {home}"
+        case Warm(gpu=gpu, gi_id=gi_id) | WarmGone(gpu=gpu, gi_id=gi_id):
+            return f"warm {gpu} {gi_id}"
 
 
 def _checked(line: bytes) -> bytes:

@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from sluice.contracts.ids import AllocationId
 from sluice.contracts.messages import Share
 from sluice.contracts.refusals import WaitReason
-from sluice_allocator.core.placement.homes import Home, HomeSize, ShareMode, level_needed, width_percent
+from sluice.mig.shares import width_percent
+from sluice_allocator.core.placement.homes import Home, HomeSize, ShareMode, level_needed
 from sluice_allocator.core.placement.lanes import ShareKey
 
 GPU = HomeSize(memory_mib=40960, sms=108, gpu_sms=108, tenants_max=48, taking_turns=False)
@@ -160,7 +161,7 @@ def test_an_mps_server_has_no_more_clients_than_it_can_serve() -> None:
 @pytest.mark.parametrize(("sm_partition", "width"), [(1, 4), (10, 36), (12, 43), (28, 100), (29, 104), (100, 350)])
 def test_a_share_on_an_instance_is_rounded_up_to_whole_sms(sm_partition: int, width: int) -> None:
     """A tenant would get a fraction of an SM less than it asked for: 10 % of 98 SMs are 10 of the instance's 28."""
-    assert width_percent(sm_partition, INSTANCE) == width
+    assert width_percent(sm_partition, INSTANCE.sms, INSTANCE.gpu_sms) == width
 
 
 def test_a_share_of_a_whole_gpu_is_its_percentage() -> None:
@@ -172,7 +173,7 @@ def test_a_share_of_a_whole_gpu_is_its_percentage() -> None:
 def test_a_share_without_an_sm_bound_counts_as_the_whole_home() -> None:
     """A tenant that may use every SM would be put beside one that was promised some of them."""
     assert _home(GPU, _fractional(1)).why_not(_fractional(0)) is WaitReason.GPU_INSUFFICIENT_SMS
-    assert width_percent(0, INSTANCE) == 100
+    assert width_percent(0, INSTANCE.sms, INSTANCE.gpu_sms) == 100
 
 
 def test_what_is_booked_is_shown_even_where_it_does_not_fit() -> None:

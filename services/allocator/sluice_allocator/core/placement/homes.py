@@ -10,7 +10,8 @@ from typing import Literal
 
 from sluice.contracts.messages import Share
 from sluice.contracts.refusals import WaitReason
-from sluice_allocator.core.placement.lanes import FULL_WIDTH_PERCENT, Lanes, ShareKey
+from sluice.mig.shares import FULL_WIDTH_PERCENT, width_percent
+from sluice_allocator.core.placement.lanes import Lanes, ShareKey
 
 ShareMode = Literal["mps", "fractional"]
 TrustDomain = tuple[str, int]
@@ -32,25 +33,10 @@ class HomeSize:
     """How much memory may be promised to `mps` shares, in percent of what there is."""
 
 
-def width_percent(sm_partition: int, size: HomeSize) -> int:
-    """
-    The percentage of a home's SMs that a share takes: `sm_partition` itself on a home with all SMs of its GPU.
-
-    On a MIG instance the share is rounded up to whole SMs, and those to whole percents of the instance; more than 100
-    when the instance is too small. A share without a bound (0) may use every SM of the home, and counts as all.
-    """
-    if not sm_partition:
-        return FULL_WIDTH_PERCENT
-    if size.sms >= size.gpu_sms:
-        return sm_partition
-    sms = -(-sm_partition * size.gpu_sms // 100)
-    return -(-100 * sms // max(1, size.sms))
-
-
 def level_needed(share: Share, size: HomeSize) -> int:
     """The lowest `Home.level` at which a home of this size can have room for the share. Never below 1."""
     if share.mode == "fractional":
-        return max(1, width_percent(share.sm_partition, size))
+        return max(1, width_percent(share.sm_partition, size.sms, size.gpu_sms))
     return max(1, _percent_of(share.memory_mib, _memory_to_promise(size, share.mode)))
 
 
@@ -90,7 +76,7 @@ class Home:
         if share.memory_mib > self.free_memory_mib or share.memory_mib > size.memory_mib:
             return WaitReason.GPU_INSUFFICIENT_MEMORY
         if self.mode == "fractional":
-            width = width_percent(share.sm_partition, size)
+            width = width_percent(share.sm_partition, size.sms, size.gpu_sms)
             if self._lanes is not None:
                 short = self._lanes.why_not(width, _time_permille(share))
                 if short is not None:
@@ -106,7 +92,7 @@ class Home:
         self._shares[key] = share
         self.free_memory_mib -= share.memory_mib
         if self.mode == "fractional":
-            width = width_percent(share.sm_partition, self.size)
+            width = width_percent(share.sm_partition, self.size.sms, self.size.gpu_sms)
             if self._lanes is not None:
                 self._lanes.add(key, width, _time_permille(share))
             else:
@@ -122,7 +108,7 @@ class Home:
             if self._lanes is not None:
                 self._lanes.remove(key)
             else:
-                self._width_booked -= width_percent(share.sm_partition, self.size)
+                self._width_booked -= width_percent(share.sm_partition, self.size.sms, self.size.gpu_sms)
 
     @property
     def empty(self) -> bool:

@@ -9,12 +9,12 @@ counted even where it does not fit; this module refuses nothing.
 
 from sluice.contracts.ids import AllocationId
 from sluice.contracts.refusals import WaitReason
+from sluice.mig.shares import FULL_WIDTH_PERCENT
 
 ShareKey = tuple[AllocationId, int]
 """An allocation and the number of its device."""
 
 WINDOW_PERMILLE = 1000
-FULL_WIDTH_PERCENT = 100
 
 
 class Lanes:

@@ -13,8 +13,9 @@ from sluice.contracts.messages import Claim, Share
 from sluice.contracts.refusals import WaitReason
 from sluice.mig.model import GpuModel, Profile
 from sluice.mig.profile import ProfileName
+from sluice.mig.shares import width_percent
 from sluice_allocator.core.placement.gpus import Gpu
-from sluice_allocator.core.placement.homes import TrustDomain, width_percent
+from sluice_allocator.core.placement.homes import TrustDomain
 from sluice_allocator.core.placement.rules import PlacingRules
 
 _REMEMBERED_MAX = 4096
@@ -165,7 +166,7 @@ def _home_profiles(gpu: Gpu, share: Share, overcommit_percent: int, rules: Placi
         size = gpu.home_size(profile.name, taking_turns=False, overcommit_percent=overcommit_percent)
         each = profile.memory_mib * (overcommit_percent if share.mode == "mps" else 100) // 100 // share.memory_mib
         if share.mode == "fractional":
-            each = min(each, 100 // max(1, width_percent(share.sm_partition, size)))
+            each = min(each, 100 // max(1, width_percent(share.sm_partition, size.sms, size.gpu_sms)))
         each = min(each, size.tenants_max)
         if each > 0:
             holding.append((each * empty[profile.name], _smallest_first(profile), profile))
