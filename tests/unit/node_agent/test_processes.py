@@ -1,0 +1,208 @@
+"""Processes read from /proc: a tenant's process is found under its pod whatever the kubelet calls the cgroup."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from structlog.testing import capture_logs
+
+from sluice_node_agent.device import processes
+from sluice_node_agent.device.processes import Processes
+
+UID = "0d2f3a44-9c1e-4b7a-8f10-2b6c5d4e3f21"
+DRIVER_UID = UID.replace("-", "_")
+OTHER = "b1b1b1b1-9c1e-4b7a-8f10-2b6c5d4e3f21"
+CONTAINER = "7f" * 32
+
+CGROUPS = {
+    "v2-systemd-burstable": f"0::/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod{DRIVER_UID}.slice/"
+    f"cri-containerd-{CONTAINER}.scope",
+    "v2-systemd-besteffort-crio": "0::/kubepods.slice/kubepods-besteffort.slice/"
+    f"kubepods-besteffort-pod{DRIVER_UID}.slice/crio-{CONTAINER}.scope/container",
+    "v2-systemd-guaranteed": f"0::/kubepods.slice/kubepods-pod{DRIVER_UID}.slice/cri-containerd-{CONTAINER}.scope",
+    "v2-cgroupfs-burstable": f"0::/kubepods/burstable/pod{UID}/{CONTAINER}",
+    "v2-cgroupfs-guaranteed": f"0::/kubepods/pod{UID}/{CONTAINER}",
+    "v1-cgroupfs-besteffort": f"12:devices:/kubepods/besteffort/pod{UID}/{CONTAINER}\n"
+    f"11:memory:/kubepods/besteffort/pod{UID}/{CONTAINER}\n1:name=systemd:/kubepods/besteffort/pod{UID}/{CONTAINER}",
+    "v1-hybrid": f"4:devices:/kubepods/burstable/pod{UID}/{CONTAINER}\n0::/system.slice/containerd.service",
+    "v1-hybrid-other-order": f"5:pids:/system.slice/containerd.service\n4:devices:/kubepods/pod{UID}/{CONTAINER}",
+    "v1-named-controller-with-colon": f"3:name=a:/kubepods/burstable/pod{UID}/{CONTAINER}",
+    "kind-systemd": f"0::/docker/{CONTAINER}/kubelet.slice/kubelet-kubepods.slice/kubelet-kubepods-burstable.slice/"
+    f"kubelet-kubepods-burstable-pod{DRIVER_UID}.slice/cri-containerd-{CONTAINER}.scope",
+    "kind-cgroupfs": f"9:pids:/docker/{CONTAINER}/kubelet/kubepods/burstable/pod{UID}/{CONTAINER}",
+    "own-cgroup-root": f"0::/machine.slice/machine-kubepods-pod{DRIVER_UID}.slice/cri-containerd-{CONTAINER}.scope",
+    "seen-from-another-cgroup-namespace": f"0::/../../pod{UID}/{CONTAINER}",
+    "docker-inside-a-pod": f"0::/kubepods/burstable/pod{UID}/{CONTAINER}/docker/{CONTAINER}",
+    "pod-inside-a-pod": f"0::/kubepods/burstable/pod{UID}/{CONTAINER}/kubelet/kubepods/pod{OTHER}/{CONTAINER}",
+}
+NO_POD = {
+    "system service": "0::/system.slice/nvidia-persistenced.service",
+    "podman": f"0::/machine.slice/libpod-{CONTAINER}.scope\n1:name=systemd:/machine.slice/podman-{UID}.scope",
+    "the kubelet's own": "0::/podruntime.slice/kubelet.service",
+    "root": "0::/",
+    "the kubelet's folder": "0::/kubepods.slice/kubepods-burstable.slice",
+    "half a uid": "0::/kubepods/burstable/pod0d2f3a44-9c1e/x",
+    "mixed dashes": f"0::/kubepods/pod{UID[:8]}_{UID[9:]}/x",
+    "something longer": f"0::/kubepods/pod{UID}aa/x",
+    "nonsense": "not a cgroup file at all",
+    "nothing": "",
+}
+
+
+def told(root: Path, pid: int, **files: str) -> Processes:
+    """A /proc with one process more."""
+    (root / str(pid)).mkdir(parents=True)
+    for name, content in files.items():
+        (root / str(pid) / name).write_bytes(content.encode())
+    return Processes(root)
+
+
+@pytest.mark.parametrize("cgroup", CGROUPS.values(), ids=CGROUPS)
+def test_a_tenants_process_is_known_under_every_cgroup_layout(tmp_path, cgroup):
+    """Else a slice is taken away while its tenant still computes on it."""
+    assert told(tmp_path, 40, cgroup=cgroup + "\n").owner_of(40) == UID
+
+
+@pytest.mark.parametrize("cgroup", NO_POD.values(), ids=NO_POD)
+def test_a_process_of_the_node_is_nobodys_pod(tmp_path, cgroup):
+    """Else a slice would wait for a daemon of the node that never ends."""
+    assert not told(tmp_path, 40, cgroup=cgroup).owner_of(40)
+
+
+def test_a_static_pods_hash_is_its_uid(tmp_path):
+    """The kubelet names static pods by a hash without dashes; their processes are tenants' too."""
+    digest = "5f3c" * 8
+    seen = told(tmp_path, 40, cgroup=f"0::/kubepods.slice/kubepods-burstable-pod{digest}.slice/x.scope")
+    assert seen.owner_of(40) == digest
+
+
+def test_a_process_that_is_gone_is_told_as_nothing(tmp_path):
+    """Processes vanish while they are read; that must not stop a teardown."""
+    seen = Processes(tmp_path)
+    assert (seen.owner_of(7), seen.name_of(7), seen.started_at(7), seen.command_of(7)) == ("", "", 0, ())
+
+
+def test_a_process_that_vanishes_while_it_is_read_is_told_as_nothing(monkeypatch):
+    """The file opens, and the read fails with ESRCH: as with real processes that end in between."""
+    child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    with Path(f"/proc/{child.pid}/stat").open("rb") as held:
+        child.communicate(b"\n")
+        monkeypatch.setattr(Path, "open", lambda *_: held)
+        assert Processes().started_at(child.pid) == 0
+
+
+@pytest.mark.parametrize("name", ["python3", "a b", "evil) S 1 1", ") R 0", "(("])
+def test_the_start_is_found_behind_any_name(tmp_path, name):
+    """A process may call itself anything; with a wrong start time the agent would kill, or spare, another one."""
+    fields = " ".join(["S", *(str(number) for number in range(4, 53))])
+    seen = told(tmp_path, 40, stat=f"40 ({name}) {fields}\n", comm=f"{name}\n")
+    assert seen.started_at(40) == 22
+    assert seen.name_of(40) == name
+
+
+@pytest.mark.parametrize("state", ["Z", "X", "x"])
+def test_a_zombie_does_not_run(tmp_path, state):
+    """A daemon that died but was not reaped would count as alive for ever."""
+    fields = " ".join([state, *(str(number) for number in range(4, 53))])
+    assert told(tmp_path, 40, stat=f"40 (mps) {fields}\n").started_at(40) == 0
+
+
+def test_a_torn_stat_is_told_as_nothing(tmp_path):
+    """Whatever a /proc of another kernel holds, it is no traceback."""
+    assert told(tmp_path, 40, stat="40 (mps) S 1").started_at(40) == 0
+
+
+def test_a_real_process_has_its_real_name_and_start():
+    """The fake /proc of the other tests is like the real one."""
+    seen = Processes()
+    child = subprocess.Popen(["/bin/sleep", "30"])
+    try:
+        before, own = seen.started_at(child.pid), seen.started_at(os.getpid())
+        assert seen.name_of(child.pid) in {"sleep", "pytest", "python", "python3"}  # the last: before its exec
+        assert before >= own > 0
+        assert child.pid in set(seen.pids())
+        child.kill()
+        os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
+        assert seen.started_at(child.pid) == 0, "a zombie"
+    finally:
+        child.kill()
+        child.wait()
+    assert seen.started_at(child.pid) == 0
+    assert seen.command_of(os.getpid())[0]
+
+
+def opened(root: Path, pid: int, *targets: str) -> None:
+    """A process with these files open."""
+    folder = root / str(pid) / "fd"
+    folder.mkdir(parents=True)
+    for number, target in enumerate(targets):
+        (folder / str(number)).symlink_to(target)
+
+
+def test_who_holds_a_device_open_is_found(tmp_path):
+    """Else the list of who keeps a slice in use stays empty, and nobody can free it."""
+    opened(tmp_path, 40, "/dev/null", "socket:[1]", "/dev/nvidia0")
+    opened(tmp_path, 41, "/dev/nvidia1", "/home/nvidia0.log")
+    opened(tmp_path, 42, "/dev/nvidia-caps/nvidia-cap12")
+    (tmp_path / "43").mkdir()
+    (tmp_path / "sys").mkdir()
+    seen = Processes(tmp_path)
+    assert seen.with_open({"/dev/nvidia0", "/dev/nvidia-caps/nvidia-cap12"}) == (40, 42)
+    assert seen.with_open({"/dev/nvidia7"}) == ()
+    assert seen.with_open(()) == ()
+
+
+def test_a_device_under_another_name_is_the_same_device(tmp_path):
+    """A container may have the device under a name of its own: it is told by its number."""
+    opened(tmp_path, 40, "/dev/zero")
+    opened(tmp_path, 41, "/dev/../dev/zero")
+    opened(tmp_path, 42, "/dev/full", "/dev/null")
+    assert Processes(tmp_path).with_open({"/dev/zero"}) == (40, 41)
+
+
+def test_real_open_files_are_found_and_our_own_left_out():
+    """The agent itself holds every GPU open; it must not wait for itself."""
+    child = subprocess.Popen(
+        [sys.executable, "-c", "f = open('/dev/full'); print('open', flush=True); input()"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        with Path("/dev/full").open("rb"):
+            assert child.stdout is not None
+            assert child.stdout.readline() == "open\n"
+            found = Processes().with_open({"/dev/full"})
+        assert child.pid in found
+        assert os.getpid() not in found
+    finally:
+        child.communicate("\n")
+
+
+def test_a_scan_ends_at_its_bound_and_says_so(tmp_path, monkeypatch):
+    """A node with millions of open files must not hold up a teardown for minutes."""
+    monkeypatch.setattr(processes, "FDS_MAX", 3)
+    opened(tmp_path, 40, "/a", "/b", "/c")
+    opened(tmp_path, 41, "/dev/nvidia0")
+    with capture_logs() as said:
+        assert Processes(tmp_path).with_open({"/dev/nvidia0"}) == ()
+    assert [line["event"] for line in said] == ["not all open files were looked at"]
+
+
+def test_a_process_with_very_many_files_does_not_use_up_the_scan(tmp_path, monkeypatch):
+    """One server with a hundred thousand sockets must not hide everybody behind it."""
+    monkeypatch.setattr(processes, "FDS_PER_PROCESS_MAX", 2)
+    opened(tmp_path, 40, "/a", "/b", "/c", "/d")
+    opened(tmp_path, 41, "/dev/nvidia0")
+    assert Processes(tmp_path).with_open({"/dev/nvidia0"}) == (41,)
+
+
+def test_files_of_others_are_skipped_where_they_may_not_be_read(tmp_path):
+    """An agent without the right sees less; it does not fail."""
+    opened(tmp_path, 40, "/dev/nvidia0")
+    opened(tmp_path, 41, "/dev/nvidia0")
+    (tmp_path / "40" / "fd").rename(tmp_path / "40" / "other")
+    (tmp_path / "40" / "fd").symlink_to("fd")  # any look into it is refused, also root's
+    assert Processes(tmp_path).with_open({"/dev/nvidia0"}) == (41,)
