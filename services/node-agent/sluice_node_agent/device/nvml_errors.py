@@ -1,0 +1,135 @@
+"""
+What NVML's errors mean, in one table: the border at which they become the errors of `device.port`.
+
+Nothing of pynvml's exceptions gets past it. They cannot be hashed, and comparing one with any other exception raises
+(nvidia-ml-py 13, class NVMLError), so they would break whoever logs, collects or compares errors.
+
+Codes and their meaning: NVML API reference, `nvmlReturn_t`, and what each call says it returns.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, TypeVar
+
+import pynvml  # type: ignore[import-untyped]
+
+from sluice_node_agent.device.port import (
+    BackendError,
+    DeviceError,
+    DriverMismatchError,
+    GpuLostError,
+    InsufficientResourcesError,
+    InUseError,
+    InvalidArgumentError,
+    NoPermissionError,
+    NotFoundError,
+    NotSupportedError,
+    TimedOutError,
+)
+
+T = TypeVar("T")
+
+_RESET = "reset it (nvidia-smi --gpu-reset) or reboot the node"
+_VERSIONS = "update the driver, or reboot the node if it was updated under a running kernel"
+
+_MEANINGS: dict[int, tuple[type[DeviceError], str]] = {
+    pynvml.NVML_ERROR_UNINITIALIZED: (DeviceError, "NVML is not initialized"),
+    pynvml.NVML_ERROR_INVALID_ARGUMENT: (InvalidArgumentError, "the driver takes it for an invalid argument"),
+    pynvml.NVML_ERROR_NOT_SUPPORTED: (NotSupportedError, "the GPU does not support it, or MIG is off"),
+    pynvml.NVML_ERROR_NO_PERMISSION: (
+        NoPermissionError,
+        "no permission: the agent must run as root with CAP_SYS_ADMIN, or hold the MIG capability mig/config",
+    ),
+    pynvml.NVML_ERROR_NOT_FOUND: (NotFoundError, "there is none"),
+    pynvml.NVML_ERROR_INSUFFICIENT_SIZE: (DeviceError, "there was more than could be read at once"),
+    pynvml.NVML_ERROR_INSUFFICIENT_POWER: (GpuLostError, "the GPU's external power is not connected"),
+    pynvml.NVML_ERROR_DRIVER_NOT_LOADED: (DeviceError, "the NVIDIA driver is not loaded"),
+    pynvml.NVML_ERROR_TIMEOUT: (TimedOutError, "the driver did not answer in time"),
+    pynvml.NVML_ERROR_FUNCTION_NOT_FOUND: (DriverMismatchError, f"this driver does not know the call; {_VERSIONS}"),
+    pynvml.NVML_ERROR_GPU_IS_LOST: (GpuLostError, f"the GPU does not answer; {_RESET}"),
+    pynvml.NVML_ERROR_RESET_REQUIRED: (GpuLostError, f"the GPU must be reset before it answers again; {_RESET}"),
+    pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH: (
+        DriverMismatchError,
+        f"the library and the kernel's driver are of different versions; {_VERSIONS}",
+    ),
+    pynvml.NVML_ERROR_IN_USE: (InUseError, "in use by another client"),
+    pynvml.NVML_ERROR_INSUFFICIENT_RESOURCES: (InsufficientResourcesError, "no room there, or an engine is used up"),
+    pynvml.NVML_ERROR_ARGUMENT_VERSION_MISMATCH: (
+        DriverMismatchError,
+        f"this driver speaks another version of the call; {_VERSIONS}",
+    ),
+    pynvml.NVML_ERROR_GPU_NOT_FOUND: (GpuLostError, "the GPU is not on this node"),
+    pynvml.NVML_ERROR_UNKNOWN: (DeviceError, "the driver failed without saying why"),
+}
+
+_LOST = frozenset(code for code, (kind, _) in _MEANINGS.items() if kind is GpuLostError)
+_MISSING = frozenset({pynvml.NVML_ERROR_FUNCTION_NOT_FOUND, pynvml.NVML_ERROR_ARGUMENT_VERSION_MISMATCH})
+
+_NO_BACKEND: dict[int, str] = {
+    pynvml.NVML_ERROR_LIBRARY_NOT_FOUND: (
+        "the NVIDIA driver's library libnvidia-ml.so.1 was not found: install the NVIDIA driver on this node, and give"
+        " a container its libraries by the NVIDIA runtime with NVIDIA_DRIVER_CAPABILITIES=utility"
+    ),
+    pynvml.NVML_ERROR_DRIVER_NOT_LOADED: (
+        "the NVIDIA driver is not loaded: load its kernel module (modprobe nvidia) and see whether nvidia-smi answers"
+    ),
+    pynvml.NVML_ERROR_NO_PERMISSION: (
+        "the NVIDIA driver gives this process no permission: run the agent as root, with access to /dev/nvidiactl and"
+        " the /dev/nvidia<n> of its GPUs"
+    ),
+    pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH: (
+        "the NVIDIA driver's library and its kernel module are of different versions: reboot the node, or reload the"
+        " kernel module, so that both are of the installed version"
+    ),
+    pynvml.NVML_ERROR_FUNCTION_NOT_FOUND: (
+        "libnvidia-ml.so.1 is too old, or is not NVIDIA's: install a driver of the branch R470 or newer"
+    ),
+}
+
+
+def meaning(doing: str, code: int) -> DeviceError:
+    """NVML's return code as our error. `doing` says which GPU and what was asked of it."""
+    kind, words = _MEANINGS.get(code, (DeviceError, "the driver failed"))
+    return kind(f"{doing}: {words} (NVML error {code})")
+
+
+@contextmanager
+def told(doing: str) -> Iterator[None]:
+    """Raise NVML's errors as those of `device.port`. `doing` begins their sentence."""
+    try:
+        yield
+    except pynvml.NVMLError as error:
+        raise meaning(doing, error.value) from None
+
+
+def known_or(default: T, call: Callable[..., T], *arguments: Any) -> T:
+    """
+    A fact that not every GPU or driver can tell, or `default`. A GPU that is lost is no missing fact.
+
+    Raises pynvml.NVMLError for a lost GPU only.
+    """
+    try:
+        return call(*arguments)
+    except pynvml.NVMLError as error:
+        if error.value in _LOST:
+            raise
+        return default
+
+
+def older(call: Callable[[], T], instead: Callable[[], T]) -> T:
+    """What `call` answers, or `instead` on drivers that do not know it or speak another version of it."""
+    try:
+        return call()
+    except pynvml.NVMLError as error:
+        if error.value in _MISSING:
+            return instead()
+        raise
+
+
+def no_backend(code: int) -> BackendError:
+    """Why the GPUs of this node cannot be used at all, as one sentence with the remedy."""
+    words = _NO_BACKEND.get(code)
+    if words is None:
+        _, cause = _MEANINGS.get(code, (DeviceError, "the driver failed"))
+        words = f"NVML could not be initialized ({cause}): see whether nvidia-smi answers on this node"
+    return BackendError(f"{words} (NVML error {code})")

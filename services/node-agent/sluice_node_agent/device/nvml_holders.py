@@ -1,0 +1,81 @@
+"""
+Which processes are on a GPU or MIG device: those that NVML knows of, and those that only hold its device files.
+
+The second kind keeps a device busy too, and NVML does not list it (NVIDIA/DCGM issues 95 and 276, Project-HAMi/HAMi
+issue 1088): "in use by another client" with no process to be seen.
+"""
+
+from collections.abc import Iterable
+from typing import Any
+
+import pynvml  # type: ignore[import-untyped]
+
+from sluice_node_agent.core.events import Holder, HolderKind
+from sluice_node_agent.device.nvml_errors import known_or, older
+from sluice_node_agent.device.nvml_mig import Handle
+from sluice_node_agent.device.port import DeviceError
+from sluice_node_agent.device.processes import Processes
+
+MPS_SERVER = "nvidia-cuda-mps-server"
+_COMM_LENGTH = 15
+"""The kernel keeps this much of a process's name (TASK_COMM_LEN in proc(5), less the final zero)."""
+CAPS = "/dev/nvidia-caps/nvidia-cap"
+
+
+def whole_gpu_files(device: Handle) -> tuple[str, ...]:
+    """The device files of a GPU."""
+    minor = known_or(None, pynvml.nvmlDeviceGetMinorNumber, device)
+    return () if minor is None else (f"/dev/nvidia{minor}",)
+
+
+def mig_files(device: Handle, gi_id: int, ci_id: int) -> tuple[str, ...]:
+    """
+    The capability files of a MIG device: of its GPU instance and of its compute instance.
+
+    Minor numbers: kernel-open/nvidia/nv-caps.c of NVIDIA/open-gpu-kernel-modules: 1 and 2 are mig/config and monitor,
+    then 15 GPU instances per GPU with 8 compute instances each. /dev/nvidia<n> says nothing: all instances open it.
+    """
+    minor = known_or(None, pynvml.nvmlDeviceGetMinorNumber, device)
+    if minor is None:
+        return ()
+    gpu_instance = 3 + 135 * minor + 9 * gi_id
+    return f"{CAPS}{gpu_instance}", f"{CAPS}{gpu_instance + 1 + ci_id}"
+
+
+def using(handle: Handle) -> dict[int, None]:
+    """
+    Pids with a context on a GPU or MIG device, in NVML's order: of compute, of compute over MPS, and of graphics.
+
+    On a whole GPU in MIG mode those of all instances, as far as the caller may see them (nvml.h).
+    """
+    compute = older(
+        lambda: pynvml.nvmlDeviceGetComputeRunningProcesses_v3(handle),
+        lambda: pynvml.nvmlDeviceGetComputeRunningProcesses_v2(handle),
+    )
+    clients: Iterable[Any] = known_or((), pynvml.nvmlDeviceGetMPSComputeRunningProcesses_v3, handle)
+    graphics: Iterable[Any] = known_or((), pynvml.nvmlDeviceGetGraphicsRunningProcesses_v3, handle)
+    return dict.fromkeys(int(process.pid) for process in (*compute, *clients, *graphics))
+
+
+def holders(pids: Iterable[int], files: tuple[str, ...], processes: Processes) -> tuple[Holder, ...]:
+    """These processes, and those that have one of the files open. Raises DeviceError when /proc cannot be read."""
+    known = dict.fromkeys(pids)
+    found = [_holder(pid, processes) for pid in known]
+    if files:
+        try:
+            opened = processes.with_open(files)
+        except OSError as error:
+            raise DeviceError(f"the processes of this node cannot be listed: {error}") from error
+        found += [
+            Holder(pid, processes.owner_of(pid), processes.name_of(pid), "file") for pid in opened if pid not in known
+        ]
+    return tuple(found)
+
+
+def _holder(pid: int, processes: Processes) -> Holder:
+    name = processes.name_of(pid)
+    told = str(known_or("", pynvml.nvmlSystemGetProcessName, pid)).rpartition("/")[2]
+    # The kernel cuts the name, and does the same to that of nvidia-cuda-mps-control, which has no context.
+    server = MPS_SERVER in {name, told} or name == MPS_SERVER[:_COMM_LENGTH]
+    kind: HolderKind = "mps" if server else "compute"
+    return Holder(pid, processes.owner_of(pid), MPS_SERVER if server else name or told, kind)

@@ -1,0 +1,176 @@
+"""
+What is known of a node's GPUs: each reading, and of a GPU that is lost, what was known before.
+
+A GPU that is lost never hides the others, and is reported as lost for as long as this process lives: only a reading
+that succeeds says that it is back. Nothing here changes a GPU.
+"""
+
+import threading
+from collections.abc import Collection
+
+import msgspec
+import pynvml  # type: ignore[import-untyped]
+
+from sluice.contracts.ids import GpuUuid
+from sluice.contracts.messages import GpuReport, ProfileReport
+from sluice.runtime import logs
+from sluice_node_agent.device import nvml_mig, nvml_reading
+from sluice_node_agent.device.nvml_errors import told
+from sluice_node_agent.device.nvml_events import Events
+from sluice_node_agent.device.nvml_handles import Handles
+from sluice_node_agent.device.nvml_health import Xids, why_unhealthy
+from sluice_node_agent.device.nvml_mig import Handle
+from sluice_node_agent.device.nvml_reading import Wiring
+from sluice_node_agent.device.port import DeviceError, NoPermissionError
+
+
+class Inventory:
+    """The GPUs of one node, as they are read. Any thread may ask."""
+
+    def __init__(self, events: Events, *, only: Collection[str]) -> None:
+        """Know nothing yet. With `only`, other GPUs do not count. Raises pynvml.NVMLError for a driver that is lost."""
+        self._only = frozenset(only)
+        self._events = events
+        self._mps_clients_max = nvml_reading.mps_clients_max()
+        self._log = logs.get("nvml")
+        self._lock = threading.Lock()
+        self._profiles: dict[tuple[GpuUuid, bool], tuple[ProfileReport, ...]] = {}
+        self._reports: dict[GpuUuid, GpuReport] = {}
+        self._wirings: dict[GpuUuid, Wiring] = {}
+        self._lost: dict[GpuUuid, str] = {}
+        self.xids = Xids()
+        self.handles = Handles(self._renewed)
+
+    def read(self) -> tuple[GpuReport, ...]:
+        """All GPUs in index order. Raises DeviceError when not even their number can be read."""
+        with told("counting the GPUs"):
+            count = pynvml.nvmlDeviceGetCount()
+        silent: dict[int, str] = {}
+        there: dict[GpuUuid, int] = {}
+        for index in range(count):
+            try:
+                gpu, handle = self.handles.at(index)
+            except DeviceError as error:
+                silent[index] = str(error)
+                continue
+            if not self._only or gpu in self._only:
+                self.handles.keep(gpu, handle)
+                there[gpu] = index
+        reports = {
+            gpu: report for gpu, index in there.items() if (report := self._read_or_lost(gpu, index)) is not None
+        }
+        for gpu, known in self._known().items():
+            if gpu not in reports:
+                why = silent.pop(known.index, f"{gpu}: the driver does not list the GPU any more; reboot the node")
+                reports[gpu] = self._lose(known, why)
+        for index, why in silent.items():
+            self._log.warning("a GPU that cannot tell its UUID is left out", index=index, error=why)
+        return tuple(sorted(map(self._linked, reports.values()), key=lambda report: report.index))
+
+    def read_gpu(self, gpu: GpuUuid) -> GpuReport:
+        """One GPU; as `lost` when it does not answer and was read before. Raises DeviceError when it never was."""
+        known = self._known().get(gpu)
+        try:
+            index = self.handles.on(gpu, "finding its index", pynvml.nvmlDeviceGetIndex)
+            return self._linked(self._read(gpu, index))
+        except DeviceError as error:
+            if known is None:
+                raise
+            return self._lose(known, str(error))
+
+    def profiles_of(self, gpu: GpuUuid, device: Handle) -> tuple[ProfileReport, ...]:
+        """Kept by MIG mode too: nothing says that they are the same with MIG off."""
+        key = (gpu, nvml_mig.mode(device).now)
+        with self._lock:
+            found = self._profiles.get(key)
+        if found is None:
+            found = nvml_mig.profiles(device, nvml_reading.memory_bytes(device))
+            with self._lock:
+                self._profiles[key] = found
+        return found
+
+    # -- inside ---------------------------------------------------------------------------------------------------
+
+    def _read_or_lost(self, gpu: GpuUuid, index: int) -> GpuReport | None:
+        """One GPU as it is, or as lost; None when it never could be read. Raises NoPermissionError for such a one."""
+        known = self._known().get(gpu)
+        try:
+            return self._read(gpu, index)
+        except DeviceError as error:
+            if known is not None:
+                return self._lose(known, str(error))
+            if isinstance(error, NoPermissionError):
+                raise  # it would be taken for a GPU without instances, or for none
+            self._log.warning("a GPU that cannot be read is left out", gpu=gpu, error=str(error))
+            return None
+
+    def _read(self, gpu: GpuUuid, index: int) -> GpuReport:
+        report = self.handles.on(gpu, "reading it", lambda device: self._report(gpu, index, device))
+        with self._lock:
+            back = self._lost.pop(gpu, None) is not None
+            self._reports[gpu] = report
+        if not back:
+            return report
+        # Only a reset brings a lost GPU back: its errors are gone, and so is its place in the event set.
+        self._log.warning("a lost GPU answers again", gpu=gpu)
+        self.xids.clear(gpu)
+        self._renewed(gpu)
+        return self._read(gpu, index)
+
+    def _report(self, gpu: GpuUuid, index: int, device: Handle) -> GpuReport:
+        mode = nvml_mig.mode(device)
+        profiles = self.profiles_of(gpu, device)
+        name = str(pynvml.nvmlDeviceGetName(device))
+        wiring = nvml_reading.wiring(device, mig=mode.now)
+        facts = nvml_reading.health(device, mode)
+        self.xids.recovery(gpu, facts.recovery)
+        why = why_unhealthy(facts, self.xids.of(gpu))
+        with self._lock:
+            self._wirings[gpu] = wiring
+        return GpuReport(
+            uuid=gpu,
+            index=index,
+            model=name,
+            memory_mib=nvml_reading.memory_bytes(device) // nvml_reading.MIB,
+            multiprocessors=nvml_reading.multiprocessors(device, name, profiles),
+            mig_enabled=mode.now,
+            memory_slices=nvml_mig.memory_slices(profiles),
+            compute_slices=nvml_mig.compute_slices(profiles),
+            profiles=profiles,
+            instances=nvml_mig.instances(device, profiles) if mode.now else (),
+            creatable={},
+            healthy=not why,
+            health_message=why,
+            numa_node=nvml_reading.numa_node(device, wiring.pci),
+            mps_clients_max=self._mps_clients_max,
+        )
+
+    def _lose(self, known: GpuReport, why: str) -> GpuReport:
+        with self._lock:
+            # As it was first said: a sentence that changed with each reading would be news each time.
+            fresh = known.uuid not in self._lost
+            why = self._lost.setdefault(known.uuid, why)
+            self._wirings.pop(known.uuid, None)
+        if fresh:
+            self._log.error("a GPU is lost", gpu=known.uuid, error=why)
+        return msgspec.structs.replace(known, instances=(), healthy=False, health_message=why, lost=True)
+
+    def _linked(self, report: GpuReport) -> GpuReport:
+        with self._lock:
+            wirings = dict(self._wirings)
+        own = wirings.pop(report.uuid, None)
+        if own is None:
+            return report
+        return msgspec.structs.replace(report, links=nvml_reading.links(own, wirings))
+
+    def _renewed(self, gpu: GpuUuid) -> None:
+        """Its handle is another one, or it came back: what was kept of it may be wrong."""
+        with self._lock:
+            for mig in (False, True):
+                self._profiles.pop((gpu, mig), None)
+        self._events.forget(gpu)
+
+    def _known(self) -> dict[GpuUuid, GpuReport]:
+        """The last report of each GPU that was ever read."""
+        with self._lock:
+            return dict(self._reports)
