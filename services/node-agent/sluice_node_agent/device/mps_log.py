@@ -1,0 +1,112 @@
+"""
+What a control daemon tells only its log: which clients wait, and which servers became ready or ended.
+
+The log is read bit by bit and never as a whole, and cut when it has grown: every question that is put to a daemon adds
+lines to it. The lines are those of releases 535.261 and 550.163 (as NVIDIA MPS, "Logging", shows them too).
+"""
+
+import os
+import re
+from pathlib import Path
+
+from sluice_node_agent.device.processes import Processes
+
+READ_MAX_BYTES = 256 * 1024
+"""Read per look; of a log that grew by more only its end is read."""
+LOG_MAX_BYTES = 4 * 1024 * 1024
+"""A longer log is cut once it was read: half a day of questions, and most of it is their echo."""
+_WAITING_MAX = 256
+"""Waiting clients remembered per daemon; no daemon holds as many."""
+_LINE = re.compile(
+    r"NEW CLIENT (?P<client>\d+) from user (?P<user>\d+): Server is not ready"
+    r"|NEW SERVER (?P<ready>\d+): Ready"
+    r"|Starting new server (?P<starting>\d+) for user (?P<owner>\d+)"
+    r"|Server (?P<ended>\d+) exited with status (?P<status>-?\d+)"
+)
+
+
+class ControlLog:
+    """The control log of one daemon, as far as it was read. Used by one thread at a time."""
+
+    def __init__(self, directory: Path, processes: Processes) -> None:
+        """Read the logs in `directory`, from near the end of what is there."""
+        self._path = directory / "control.log"
+        self._server_log = directory / "server.log"
+        self._processes = processes
+        self._position: int | None = None
+        self._rest = b""
+        self._waiting: dict[int, tuple[int, int]] = {}
+        self._owners: dict[int, int] = {}
+        self._ready: set[int] = set()
+
+    def read(self) -> None:
+        """Take in what was written since the last time. A log that is not there says nothing."""
+        try:
+            with self._path.open("rb") as file:
+                size = os.fstat(file.fileno()).st_size
+                position = self._position
+                if position is None or position > size or size - position > READ_MAX_BYTES:
+                    start = 0 if position is not None and position > size else max(position or 0, size - READ_MAX_BYTES)
+                    position, self._rest = start, b""
+                file.seek(position)
+                data = file.read(READ_MAX_BYTES)
+        except OSError:
+            return
+        self._position = position + len(data)
+        *lines, self._rest = (self._rest + data).split(b"\n")
+        for line in lines:
+            self._take(line.decode("utf-8", "replace"))
+        self._cut(size)
+
+    def waiting_for_another(self, uid: int) -> tuple[int, ...]:
+        """Users other than `uid` of whom a client asked, was put off, and still lives; sorted."""
+        for pid, (_, started_at) in list(self._waiting.items()):
+            if self._processes.started_at(pid) != started_at:
+                del self._waiting[pid]
+        return tuple(sorted({user for user, _ in self._waiting.values() if user != uid}))
+
+    def is_ready(self, server: int) -> bool:
+        """Whether a server was said to be ready."""
+        return server in self._ready
+
+    def owner_of(self, server: int) -> int | None:
+        """For which user a server was started; None when it is not known."""
+        return self._owners.get(server)
+
+    def served(self, clients: tuple[int, ...]) -> None:
+        """These clients are served: they do not wait any more."""
+        for pid in clients:
+            self._waiting.pop(pid, None)
+
+    def _take(self, line: str) -> None:
+        found = _LINE.search(line)
+        if found is None:
+            return
+        if found["client"]:
+            # Pid 0 is a client in a process namespace that the daemon does not see: nobody can say if it still lives.
+            started_at = self._processes.started_at(int(found["client"]))
+            if started_at and len(self._waiting) < _WAITING_MAX:
+                self._waiting[int(found["client"])] = (int(found["user"]), started_at)
+        elif found["starting"]:
+            self._owners[int(found["starting"])] = int(found["owner"])
+            self._ready.discard(int(found["starting"]))
+        elif found["ready"]:
+            self._ready.add(int(found["ready"]))
+        else:
+            self._ready.discard(int(found["ended"]))
+            self._owners.pop(int(found["ended"]), None)
+
+    def _cut(self, size: int) -> None:
+        """
+        Empty logs that are too long. The daemon appends (O_APPEND, seen of 535 and 550) and goes on at the start.
+
+        A line that is written between reading and cutting is lost: at worst a waiting client is not reported.
+        """
+        try:
+            if size > LOG_MAX_BYTES and self._position == size:
+                os.truncate(self._path, 0)
+                self._position = 0
+            if self._server_log.exists() and self._server_log.stat().st_size > LOG_MAX_BYTES:
+                os.truncate(self._server_log, 0)
+        except OSError:
+            return  # it is being removed, or was made by another user; it is read as before

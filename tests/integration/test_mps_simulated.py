@@ -1,0 +1,92 @@
+"""MPS homes on simulated hardware: their processes are on the device while they live, and not longer."""
+
+import os
+import signal
+import time
+from collections.abc import Iterator
+
+import pytest
+from factories.mps import H1, H2, LIMITS, TENANT, Place, mps_place, refusal_of, stop_order, until
+
+from sluice.contracts.fleet import parse_fleet
+from sluice_node_agent.core.events import (
+    StartMps,
+)
+from sluice_node_agent.device.hardware_file import HardwareFile
+from sluice_node_agent.device.mps_stand_in import HARDWARE_VARIABLE
+from sluice_node_agent.device.simulated import SimulatedGpus
+
+AS_ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="only root can be another user")
+FLEET = """
+[[node]]
+name = "n1"
+gpus = [{ model = "a100-40gb", count = 1 }, { model = "a100-40gb", count = 1, mig = false }]
+"""
+
+
+@pytest.fixture
+def place() -> Iterator[Place]:
+    """A directory of its own."""
+    with mps_place() as place:
+        yield place
+
+
+@pytest.fixture
+def hardware(place: Place) -> HardwareFile:
+    """A node with a GPU in MIG mode that has one instance, and one without MIG."""
+    node = parse_fleet(FLEET, origin="test").nodes[0]
+    file = HardwareFile(place.path / "hardware.json")
+    file.make(node)
+    place.environment[HARDWARE_VARIABLE] = str(place.path / "hardware.json")
+    place.reborn()
+    return file
+
+
+def test_a_home_inside_a_mig_instance_is_on_its_device(place: Place, hardware: HardwareFile) -> None:
+    """What runs in an instance must keep it from being destroyed, and must vanish when the home does."""
+    backend = SimulatedGpus(hardware)
+    gpu = backend.read()[0].uuid
+    gi_id = backend.create_gpu_instance(gpu, 19, 0, 1)
+    device = backend.create_compute_instance(gpu, gi_id)
+    order = StartMps(1, H1, gpu, device, "team-a", TENANT, LIMITS)
+    pid, _ = place.daemons.start(order)
+    client = place.client(options=("--owner", "pod-1"))
+    client.hear()
+    holders = until(lambda: len(found := backend.processes(gpu, device)) == 2 and found, "both are on the device")
+    assert sorted((holder.kind, holder.owner) for holder in holders) == [("compute", "pod-1"), ("mps", "")]
+    server = next(holder.pid for holder in holders if holder.kind == "mps")
+    assert server != pid
+    os.kill(client.pid, signal.SIGKILL)
+    until(lambda: len(backend.processes(gpu, device)) == 1, "the client is off the device")
+    for process in place.left():
+        process.kill()
+    until(lambda: not backend.processes(gpu, device), "a killed server is off the device")
+    place.daemons.start(order)
+    until(lambda: backend.processes(gpu, device), "the new server is on the device")
+    place.daemons.stop(stop_order())
+    assert backend.processes(gpu, device) == ()
+    backend.destroy_compute_instance(gpu, gi_id, device)
+
+
+def test_no_home_on_a_device_that_is_not_there(place: Place, hardware: HardwareFile) -> None:
+    """A MIG UUID of before a reboot names nothing."""
+    gpu = hardware.read().gpus[0].uuid
+    said = refusal_of(lambda: place.daemons.start(StartMps(1, H1, gpu, "MIG-gone", "team-a", TENANT, LIMITS)))
+    assert "Invalid CUDA_VISIBLE_DEVICES" in said
+
+
+def test_homes_that_come_and_go_at_once_keep_the_hardware_whole(place: Place, hardware: HardwareFile) -> None:
+    """Daemons and the agent write the same file: a lost update is a process that nobody sees."""
+    backend = SimulatedGpus(hardware)
+    gpu = backend.read()[1].uuid
+    deadline = time.monotonic() + 60
+    for home in (H1, H2):
+        place.daemons.start(StartMps(1, home, gpu, gpu, "team-a", TENANT, LIMITS))
+    clients = [place.client(home) for home in (H1, H2) for _ in range(4)]
+    for client in clients:
+        client.hear()
+    until(lambda: len(backend.processes(gpu, gpu)) == 10, "all are on the device")
+    for home in (H1, H2):
+        place.daemons.stop(stop_order(home))
+    until(lambda: not backend.processes(gpu, gpu), "all are off the device")
+    assert time.monotonic() < deadline

@@ -1,0 +1,157 @@
+"""MPS daemons while they run: clients, faults, who waits, and limits that are changed."""
+
+import os
+import signal
+from collections.abc import Iterator
+
+import pytest
+from factories.mps import H1, STRANGER, Place, mps_place, refusal_of, start_order, until
+
+from sluice_node_agent.core.events import (
+    MpsSeen,
+    SetMpsLimits,
+    TerminateMpsClients,
+)
+from sluice_node_agent.core.records import MpsLimits
+from sluice_node_agent.device import mps_log
+from sluice_node_agent.device.mps import MpsError
+
+AS_ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="only root can be another user")
+
+
+@pytest.fixture
+def place() -> Iterator[Place]:
+    """A directory of its own."""
+    with mps_place() as place:
+        yield place
+
+
+# -- watching ---------------------------------------------------------------------------------------------------------
+
+
+def test_clients_are_seen_with_their_pods(place: Place) -> None:
+    """Without them nobody knows whose process is still on the device."""
+    running = place.daemons.start(start_order())
+    assert place.seen(running) == MpsSeen(7, alive=True)
+    client = place.client()
+    client.hear()
+    place.processes.pods[client.pid] = "pod-1"
+    seen = until(lambda: place.seen(running).clients, "the client is listed")
+    assert [(one.pid, one.owner) for one in seen] == [(client.pid, "pod-1")]
+    client.end()
+    until(lambda: not place.seen(running).clients, "the client is gone")
+
+
+def test_a_fault_is_seen_until_its_victims_are_gone(place: Place) -> None:
+    """A server in state FAULT takes nobody: new pods would fail without a reason."""
+    running = place.daemons.start(start_order())
+    client = place.client()
+    client.hear()
+    server = next(process for process in place.left() if process.pid != running[0])
+    server.send_signal(signal.SIGUSR1)
+    assert client.hear()["error"] == "CUDA_ERROR_MPS_RPC_FAILURE"
+    fault = until(lambda: place.seen(running).fault, "the fault is seen")
+    assert f"server {server.pid} is in state FAULT" in fault
+    assert "fatal exception" in fault
+    assert place.client().hear()["error"] == "CUDA_ERROR_MPS_SERVER_NOT_READY"
+    client.end()
+    until(lambda: not place.seen(running).fault, "the fault is over")
+    assert place.client().hear()["served"]
+
+
+def test_a_user_who_waits_for_his_turn_is_seen(place: Place) -> None:
+    """He looks hung: one server serves one user, and the other waits until it is idle, without a word to anybody."""
+    running = place.daemons.start(start_order())
+    place.client().hear()
+    stranger = place.client(uid=STRANGER)
+    assert until(lambda: place.seen(running).waiting, "the other user waits") == (STRANGER,)
+    stranger.end()
+    until(lambda: not place.seen(running).waiting, "nobody waits any more")
+
+
+def test_a_server_that_went_to_another_user_is_a_fault(place: Place) -> None:
+    """An idle server makes room for another user's: the home's own tenants are locked out from then on."""
+    running = place.daemons.start(start_order())
+    assert place.client(uid=STRANGER).hear()["served"]
+    assert "is of uid 2000, not of uid 1000" in until(lambda: place.seen(running).fault, "the fault is seen")
+
+
+def test_a_pid_that_became_another_process_is_not_the_daemon(place: Place) -> None:
+    """Pids come round: the start time tells."""
+    pid, started_at = place.daemons.start(start_order())
+    assert place.seen((pid, started_at)).alive
+    assert not place.seen((pid, started_at + 1)).alive
+    assert not place.seen((os.getpid(), started_at)).alive
+    assert not place.seen((0, 0)).alive
+
+
+def test_a_daemon_that_does_not_answer_is_refused_and_can_be_started_again(place: Place) -> None:
+    """It may only be slow; and if it never answers again, its home must be usable by another one."""
+    pid, started_at = place.daemons.start(start_order())
+    os.kill(pid, signal.SIGSTOP)
+    place.daemons = place.hurried()
+    with pytest.raises(MpsError, match="answer"):
+        place.seen((pid, started_at))
+    assert [home.pid for home in place.daemons.found()] == [pid]
+    place.timeout_s = 8.0
+    place.reborn()
+    again = place.daemons.start(start_order())
+    assert again[0] != pid
+    assert place.processes.started_at(pid) == 0
+    assert place.seen(again).alive
+
+
+def test_questions_do_not_fill_the_disk(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The daemon logs each question; asked every few seconds, that is a full disk in some weeks."""
+    running = place.daemons.start(start_order())
+    log = place.root / H1 / "log" / "control.log"
+    monkeypatch.setattr(mps_log, "LOG_MAX_BYTES", 2000)
+    for _ in range(12):
+        assert place.seen(running).alive
+    assert log.stat().st_size < 4000
+    place.client().hear()
+    place.client(uid=STRANGER)
+    assert until(lambda: place.seen(running).waiting, "it is read on from where it was cut") == (STRANGER,)
+
+
+# -- limits and clients -----------------------------------------------------------------------------------------------
+
+
+def test_new_limits_hold_for_clients_that_come_later(place: Place) -> None:
+    """A limit is fixed when a client starts: nobody loses memory that he holds."""
+    place.daemons.start(start_order())
+    old = place.client()
+    assert old.hear()["memory_mib"] == 1500
+    place.daemons.set_limits(SetMpsLimits(3, H1, MpsLimits(active_thread_percentage=70, memory_mib=300)))
+    assert old.allocate(1500) == {"held_mib": 1500}
+    new = place.client().hear()
+    assert (new["active_thread_percentage"], new["memory_mib"]) == (70.0, 300)
+
+
+def test_limits_that_were_not_taken_are_refused(place: Place) -> None:
+    """The real daemon ignores what it does not like with exit status 0: only reading back tells."""
+    place.switch("limits_not_taken")
+    said = refusal_of(lambda: place.daemons.start(start_order()))
+    assert said == "home h1: the default active thread percentage was set to 30, reads 100.0"
+    place.switch()
+    place.daemons.start(start_order())
+    place.switch("limits_not_taken")
+    wanted = SetMpsLimits(3, H1, MpsLimits(active_thread_percentage=30, memory_mib=9000))
+    assert refusal_of(lambda: place.daemons.set_limits(wanted)).endswith("was set to 9000M, reads 1G")
+
+
+def test_only_clients_that_were_named_are_let_go(place: Place) -> None:
+    """A neighbour in the same home must not notice that a pod was ended."""
+    running = place.daemons.start(start_order())
+    going, staying = place.client(), place.client()
+    going.hear(), staying.hear()
+    until(lambda: len(place.seen(running).clients) == 2, "both are listed")
+    place.daemons.terminate_clients(TerminateMpsClients(4, H1, (going.pid, os.getpid(), 999_999)))
+    assert going.hear()["error"] == "CUDA_ERROR_MPS_CLIENT_TERMINATED"
+    assert [client.pid for client in place.seen(running).clients] == [staying.pid]
+    assert staying.allocate(10) == {"held_mib": 10}
+
+
+def test_clients_of_a_home_that_is_gone_are_gone(place: Place) -> None:
+    """A slice must be able to end after its daemon."""
+    place.daemons.terminate_clients(TerminateMpsClients(4, H1, (1,)))
