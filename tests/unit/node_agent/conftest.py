@@ -2,12 +2,12 @@
 
 from collections import deque
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from sluice.contracts import subjects
 from sluice.contracts.exchange import (
@@ -25,25 +25,38 @@ from sluice.contracts.exchange import (
 )
 from sluice.contracts.fleet import parse_fleet
 from sluice.contracts.ids import AllocationId, GpuUuid, Incarnation, NodeName, OperationId, RequestId, RunId, SourceName
-from sluice.contracts.messages import AnyMessage, Booking, Closed, DeviceGrant, Grant, NodeOpened, Revoke
+from sluice.contracts.messages import AnyMessage, Booking, Closed, DeviceGrant, Grant, NodeOpened, Revoke, Share
 from sluice_node_agent.core.agent import Agent
 from sluice_node_agent.core.events import (
     GPU_INSTRUCTIONS,
     AgentStarted,
     DeviceRefused,
+    FoundHome,
     JournalSaved,
     MakeTicket,
+    MpsClient,
+    MpsClientsTerminated,
+    MpsLimitsSet,
+    MpsRefused,
+    MpsSeen,
+    MpsStarted,
+    MpsStopped,
     RemoveTicket,
     SaveJournal,
+    SetMpsLimits,
+    StartMps,
+    StopMps,
+    TerminateMpsClients,
     TicketMade,
     TicketRemoved,
+    WatchMps,
 )
 from sluice_node_agent.core.rules import Rules
-from sluice_node_agent.device.hardware_file import HardwareFile
+from sluice_node_agent.device.hardware_file import HardwareFile, Process
 from sluice_node_agent.device.port import DeviceError
 from sluice_node_agent.device.simulated import SimulatedGpus
-from sluice_node_agent.shell.hands import Hands
 from sluice_node_agent.shell.journal import Journal
+from sluice_node_agent.shell.steps import on_device
 from sluice_node_agent.shell.tickets import Tickets
 
 FLEET = """
@@ -51,6 +64,120 @@ FLEET = """
 name = "n1.example"
 gpus = [{ model = "a100-40gb", count = 2, mig = true }, { model = "a100-40gb", count = 1, mig = false }]
 """
+
+
+@dataclass
+class Daemon:
+    """An MPS daemon of the node: outlives every agent, and holds its device."""
+
+    order: StartMps
+    pid: int
+    limits: Any
+    clients: dict[int, str]
+    fault: str = ""
+    waiting: tuple[int, ...] = ()
+    dead: bool = False
+
+
+class Daemons:
+    """All MPS daemons of a node, by home. What a real one would refuse is refused."""
+
+    def __init__(self, hardware: HardwareFile) -> None:
+        """None runs."""
+        self.hardware = hardware
+        self.homes: dict[str, Daemon] = {}
+        self.refusals: list[type] = []
+        self.pid = 100
+        self.started = 0
+
+    def found(self) -> tuple[FoundHome, ...]:
+        """What an agent finds at its start."""
+        return tuple(
+            FoundHome(
+                home=d.order.home,
+                gpu=d.order.gpu,
+                device=d.order.device,
+                namespace=d.order.namespace,
+                uid=d.order.uid,
+                pid=0 if d.dead else d.pid,
+                started_at=0 if d.dead else 7,
+            )
+            for d in self.homes.values()
+        )
+
+    def living(self) -> list[Daemon]:
+        """Those that run."""
+        return [daemon for daemon in self.homes.values() if not daemon.dead]
+
+    def carry_out(self, order: Any) -> Any:
+        """As the control binary would."""
+        if self.refusals and isinstance(order, self.refusals[0]):
+            self.refusals.pop(0)
+            return MpsRefused(order.token, "refused by the test")
+        daemon = self.homes.get(order.home)
+        match order:
+            case StartMps():
+                return self._start(order, daemon)
+            case SetMpsLimits():
+                assert daemon is not None
+                daemon.limits = order.limits
+                return MpsLimitsSet(order.token)
+            case WatchMps():
+                alive = daemon is not None and not daemon.dead and daemon.pid == order.pid
+                if daemon is None or not alive:
+                    return MpsSeen(order.token, alive=False)
+                clients = tuple(MpsClient(pid, owner) for pid, owner in daemon.clients.items())
+                return MpsSeen(order.token, alive=True, fault=daemon.fault, clients=clients, waiting=daemon.waiting)
+            case TerminateMpsClients():
+                assert daemon is not None
+                for pid in order.pids:
+                    daemon.clients.pop(pid, None)
+                    self.leave(pid)
+                return MpsClientsTerminated(order.token)
+            case StopMps():
+                if daemon is not None:
+                    self.leave(daemon.pid)
+                    del self.homes[order.home]
+                return MpsStopped(order.token)
+        raise AssertionError(order)
+
+    def _start(self, order: StartMps, daemon: Daemon | None) -> Any:
+        if daemon is None or daemon.dead:
+            there = {gpu.uuid for gpu in self.hardware.read().gpus}
+            there |= {instance.uuid for gpu in self.hardware.read().gpus for instance in gpu.instances}
+            if order.device not in there:
+                return MpsRefused(order.token, f"no device {order.device}")
+            self.pid += 1
+            self.started += 1
+            daemon = self.homes[order.home] = Daemon(order, self.pid, order.limits, {})
+            self.enter(self.pid, order.device, "", "mps")
+        daemon.limits = order.limits
+        return MpsStarted(order.token, daemon.pid, 7)
+
+    def enter(self, pid: int, device: str, owner: str, kind: str = "compute") -> None:
+        """A process takes a device."""
+        with self.hardware.changing() as hardware:
+            gpu = next(g for g in hardware.gpus if device in {g.uuid, *(i.uuid for i in g.instances)})
+            gpu.processes.append(Process(pid=pid, owner=owner, device=device, kind=kind))
+
+    def leave(self, pid: int) -> None:
+        """A process is gone from its device."""
+        with self.hardware.changing() as hardware:
+            for gpu in hardware.gpus:
+                gpu.processes = [process for process in gpu.processes if process.pid != pid]
+
+    def die(self, daemon: Daemon) -> None:
+        """A daemon is killed; its directories stay, and its clients have lost the device."""
+        daemon.dead = True
+        for pid in (daemon.pid, *daemon.clients):
+            self.leave(pid)
+        daemon.clients.clear()
+
+    def reboot(self) -> None:
+        """No process survives."""
+        for daemon in self.homes.values():
+            daemon.dead = True
+            daemon.clients.clear()
 
 
 @dataclass
@@ -75,7 +202,7 @@ class Node:
         self.lives = 0
         self.now = 1000.0
         self.journal: Journal | None = None
-        self.threads = ThreadPoolExecutor(1)
+        self.mps = Daemons(self.hardware)
         self.waiting: deque[Any] = deque()
         self.own_done: list[Any] = []
 
@@ -89,7 +216,6 @@ class Node:
         self.agent = Agent(self.name, self.run, self.rules)
         self.journal = Journal(self.tmp_path / "agent", self.name)
         self.backend = SimulatedGpus(self.hardware)
-        self.hands = Hands(self.backend, self.journal, self.tickets, self.threads)
         gpus = self.backend.read()
         problem = self.journal.problem
         if self.journal.is_new and any(gpu.instances for gpu in gpus):
@@ -101,6 +227,9 @@ class Node:
             records=self.journal.records(),
             journal_problem=problem,
             tickets=self.tickets.names(),
+            modes=("exclusive", "mps", "fractional"),
+            mps_root="/mps",
+            homes=self.mps.found(),
         )
         return self.handle(started)
 
@@ -164,6 +293,25 @@ class Node:
                 for gpu, profile, start, size in devices
             ),
         )
+
+    def share(
+        self,
+        allocation: str,
+        at: tuple[int, str | None, int, int],
+        *,
+        memory_mib: int = 1000,
+        sm_partition: int = 0,
+        uid: int = 0,
+        owner: str = "pod-1",
+        namespace: str = "default",
+    ) -> Booking:
+        """A booking of one share of the home at (GPU index, profile, start, size)."""
+        booking = self.booking(allocation, at, owner=owner)
+        share = Share(
+            mode="fractional" if sm_partition else "mps", uid=uid, memory_mib=memory_mib, sm_partition=sm_partition
+        )
+        devices = tuple(replace(device, share=share) for device in booking.devices)
+        return replace(booking, devices=devices, namespace=namespace)
 
     def grant(self, booking: Booking, revision: int = 1, after: tuple[str, ...] = ()) -> Grant:
         """An order to make."""
@@ -239,7 +387,7 @@ class Node:
         self.own_done.append(instruction)
         if isinstance(instruction, GPU_INSTRUCTIONS):
             try:
-                return self.hands._carry_out(instruction)
+                return on_device(self.backend, instruction)
             except DeviceError as error:
                 return DeviceRefused(instruction.token, error.kind, str(error))
         match instruction:
@@ -253,7 +401,7 @@ class Node:
             case RemoveTicket(token=token, ticket=ticket):
                 self.tickets.remove(ticket)
                 return TicketRemoved(token)
-        raise AssertionError(instruction)
+        return self.mps.carry_out(instruction)
 
     # -- looking --------------------------------------------------------------------------------------------------
 
@@ -275,7 +423,6 @@ def make_node(tmp_path: Path) -> Iterator[Callable[..., Node]]:
     yield make
     for node in made:
         node.stop()
-        node.threads.shutdown()
 
 
 @pytest.fixture

@@ -51,7 +51,7 @@ def test_a_grant_is_made_step_by_step_each_saved_before_the_next(node):
     """A user gets a slice that exists, was read back and can be found again after any crash."""
     _opened(node)
     booking = node.booking("a1", (0, "2g.10gb", 4, 2))
-    token = node.agent._bench._token
+    token = node.agent._sender._token
     gpu = node.gpus[0]
     profile_id = next(p.profile_id for p in node.backend.read_gpu(gpu).profiles if p.name == "2g.10gb")
     uuid = "MIG-made"
@@ -105,8 +105,8 @@ def test_a_revoke_removes_the_ticket_first_and_the_slice_last(node):
     gpu, ready = node.gpus[0], node.word("a1")
     uuid = ready.devices[0].uuid
     gi_id = node.hardware.read().gpus[0].instances[0].gi_id
-    token = node.agent._bench._token
-    made = node.agent._bench.works[A1].record
+    token = node.agent._sender._token
+    made = node.agent._floor.works[A1].record
 
     def step(event):
         return own(node.agent.handle(event, node.now))
@@ -178,7 +178,7 @@ def test_a_revoke_of_something_unknown_is_answered_gone(node):
     """A grant that the agent never saw does not book its place for ever."""
     _opened(node)
     booking = node.booking("a1", (0, "2g.10gb", 4, 2))
-    token = node.agent._bench._token
+    token = node.agent._sender._token
     first = own(node.order(node.revoke(booking, revision=5)))
     unmaking = SliceRecord(booking=booking, revision=5, phase="unmaking", devices=(DeviceRecord(),), cause="never made")
     assert first == [SaveJournal(token + 1, unmaking)]

@@ -414,3 +414,20 @@ def test_what_was_begun_on_a_gpu_that_is_lost_at_the_start_is_found_when_it_answ
     node.tick(60.0)
     assert isinstance(node.word("a1"), SliceGone)
     assert node.instances() == []
+
+
+def test_the_ticket_of_a_slice_that_is_closed_goes_although_the_journal_was_lost(node):
+    """A container could still be started on what has been somebody else's for long."""
+    node.live()
+    booking = node.booking("a1", (0, "1g.5gb", 6, 1))
+    node.order(node.grant(booking))
+    node.work()
+    ticket = node.word("a1").ticket
+    node.stop()
+    (node.tmp_path / "agent" / "journal").unlink()
+    with node.hardware.changing() as hardware:
+        hardware.gpus[0].instances.clear()
+    node.put("sluice.ledger.n1_example.a1", node.closed(booking))
+    node.live()
+    node.work()
+    assert ticket not in node.tickets.names()

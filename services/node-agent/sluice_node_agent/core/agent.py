@@ -11,30 +11,49 @@ from msgspec.structs import replace
 from sluice.contracts import subjects
 from sluice.contracts.exchange import ExchangeEvent, LastRead, ReadingStarted, ReadLast, Stream, Ticked
 from sluice.contracts.ids import AllocationId, GpuUuid, NodeName, RunId
-from sluice.contracts.messages import Closed, Grant, NodeSnapshot, PlacementReport, Revoke, SliceGone
+from sluice.contracts.messages import NodeSnapshot
 from sluice.contracts.outbox import Outbox
-from sluice_node_agent.core import making
+from sluice_node_agent.core import homes
 from sluice_node_agent.core.bench import Bench
-from sluice_node_agent.core.devices import Devices, InstanceKey
+from sluice_node_agent.core.devices import Devices
 from sluice_node_agent.core.events import (
     GPU_INSTRUCTIONS,
     RESULTS,
     AgentStarted,
     DeviceRefused,
     Event,
+    GpuTroubled,
     Instruction,
+    QuarantineReleased,
     ReadGpu,
     Result,
     SaveJournal,
+    StopMps,
 )
+from sluice_node_agent.core.floor import Floor
+from sluice_node_agent.core.found import what_was_found
 from sluice_node_agent.core.graves import Graves
+from sluice_node_agent.core.housing import Housing
+from sluice_node_agent.core.learning import learn
 from sluice_node_agent.core.news import News
 from sluice_node_agent.core.orders import Orders
-from sluice_node_agent.core.records import Forgotten, NodeRecord, SliceRecord, Tombstone, Unclaimed
-from sluice_node_agent.core.resuming import claims_of, resume, take_over
+from sluice_node_agent.core.records import (
+    Forgotten,
+    HomeGone,
+    HomeRecord,
+    NodeRecord,
+    SliceRecord,
+    Tombstone,
+    Warm,
+)
+from sluice_node_agent.core.resuming import claims_of, resume
 from sluice_node_agent.core.rules import Rules
-from sluice_node_agent.core.words import is_stuck, report_of, word_of
-from sluice_node_agent.core.work import Work, pairs
+from sluice_node_agent.core.sending import Sender
+from sluice_node_agent.core.taking import Taking
+from sluice_node_agent.core.telling import Telling
+from sluice_node_agent.core.warm import WarmOne, WarmOnes
+from sluice_node_agent.core.words import stuck_on
+from sluice_node_agent.core.work import HomeKey, HomeWork, Work, homes_of
 
 
 class Agent:
@@ -47,15 +66,19 @@ class Agent:
         self._rules = rules
         self._outbox = Outbox(run, frozenset({"slice", "node"}), reading="last")
         self._orders = Orders(node)
-        self._bench = Bench(run, rules)
+        self._floor = Floor()
+        self._sender = Sender()
+        self._warm = WarmOnes(self._sender, rules)
+        self._bench = Bench(run, rules, self._floor, self._sender, self._warm)
+        self._housing = Housing(run, rules, self._floor, self._sender, self._warm)
         self._graves = Graves(rules)
         self._news = News(node, run, rules)
-        self._unclaimed: dict[InstanceKey, str] = {}
-        """Instances (and their MIG UUIDs) found when the journal was found lost: perhaps ours."""
-        self._loose_tickets: tuple[str, ...] = ()
-        """Tickets found that no record names: made before the journal was lost."""
+        self._telling = Telling(node, self._outbox, self._news, self._graves, self._floor)
+        self._taking = Taking(self._orders, self._graves, self._bench, self._housing, self._telling)
         self._due: dict[AllocationId, None] = {}
-        """What has to be looked at."""
+        """Slices that have to be looked at."""
+        self._homes_due: dict[HomeKey, None] = {}
+        """Homes that have to be looked at, after their tenants."""
         self._read_at: dict[GpuUuid, float] = {}
         """When each GPU shall be read next; absent while a reading is out."""
         self._looks: list[Instruction] = []
@@ -70,7 +93,7 @@ class Agent:
     @property
     def is_open(self) -> bool:
         """Whether the node was opened for this run, so that orders are carried out."""
-        return bool(self._bench.boot_id) and self._orders.is_open_for(self._run)
+        return bool(self._floor.boot_id) and self._orders.is_open_for(self._run)
 
     def snapshot(self) -> NodeSnapshot:
         """Everything known of this node. Raises RuntimeError before `started`."""
@@ -86,37 +109,49 @@ class Agent:
             self._take_result(event, now)
         elif isinstance(event, Ticked):
             self._tick(now)
+        elif isinstance(event, GpuTroubled):
+            self._read(event.gpu)
+        elif isinstance(event, QuarantineReleased):
+            self._release(event)
         else:
             self._read_ledger(event, now)
-        if self._bench.boot_id:
+        if self._floor.boot_id:
             self._settle(now)
-            self._tell()
+            found = self._taking.found.unclaimed_records()
+            self._telling.tell(found, self._sender, self._housing, self._warm)
         looks, self._looks = self._looks, []
-        return [*self._bench.drain(), *looks, *self._outbox.drain()]
+        return [*self._sender.drain(), *looks, *self._outbox.drain()]
 
     # -- events ---------------------------------------------------------------------------------------------------
 
     def _start(self, event: AgentStarted, now: float) -> None:
         """Hold what the journal says against what is there. Nothing is done yet but to tell it."""
-        bench = self._bench
-        bench.boot_id = event.boot_id
-        bench.devices = Devices(event.gpus)
-        self._read_at = dict.fromkeys(bench.devices.reports, now + self._rules.read_devices_s)
+        floor = self._floor
+        floor.boot_id, floor.mps_root, floor.devices = event.boot_id, event.mps_root, Devices(event.gpus)
+        self._read_at = dict.fromkeys(floor.devices.reports, now + self._rules.read_devices_s)
         slices = [record for record in event.records if isinstance(record, SliceRecord)]
-        claimed = claims_of(slices)
+        lived_in = [record for record in event.records if isinstance(record, HomeRecord)]
+        claimed = claims_of(slices, lived_in)
         for record in slices:
-            resumed = resume(record, bench.devices, event.boot_id, claimed)
+            resumed = resume(record, floor.devices, event.boot_id, claimed)
             claimed.update(claims_of([resumed]))
-            bench.works[record.booking.allocation] = Work(resumed)
+            floor.enter(resumed)
+        for home in lived_in:
+            resumed_home = homes.resume(home, floor.devices, event.boot_id, claimed)
+            housed = self._housing.enter(homes.held_against(resumed_home, event.homes))
+            claimed.update(claims_of([], [housed.record]))
+        warm = [record for record in event.records if isinstance(record, Warm)]
+        self._warm.resume(warm, floor.devices, event.boot_id, claimed, now)
         for stone in event.records:
             if isinstance(stone, Tombstone):
                 self._graves.put(stone)
-        named = {ticket for record in slices for ticket in (record.ticket, *record.stale_tickets)}
-        self._loose_tickets = tuple(ticket for ticket in event.tickets if ticket not in named)
+        self._taking.found = what_was_found(event, slices, lived_in, claimed.keys() | self._warm.keys())
+        for left in self._taking.found.useless(floor.devices):
+            self._sender.send(StopMps(self._sender.next_token, left.home, left.pid, left.started_at), None)
         before = next((record for record in event.records if isinstance(record, NodeRecord)), None)
-        self._unclaimed = _unclaimed(event, before, claimed)
         self._news.start(event, before.generation_upto if before is not None else 0)
-        self._due.update(dict.fromkeys(bench.works))
+        self._due.update(dict.fromkeys(floor.works))
+        self._homes_due.update(dict.fromkeys(floor.homes))
 
     def _read_ledger(self, event: ExchangeEvent, now: float) -> None:
         forgotten = self._is_forgotten(event)
@@ -130,30 +165,84 @@ class Agent:
             self._look_again_at_planned()
         self._due.update(dict.fromkeys(changed))
         if self.is_open and not was_open:
-            everything = (*self._bench.works, *self._graves.open_ones(), *self._orders.entries)
+            everything = (*self._floor.works, *self._graves.open_ones(), *self._orders.entries)
             self._due.update(dict.fromkeys(everything))
+            self._homes_due.update(dict.fromkeys(self._floor.homes))
 
     def _take_result(self, result: Result, now: float) -> None:
-        taken = self._bench.take_result(result, now)
+        taken = self._sender.take(result)
         if taken is None:
             return
-        sent, touched = taken
-        self._due.update(dict.fromkeys(touched))
-        match sent:
-            case SaveJournal(record=NodeRecord(generation_upto=upto)):
+        sent, job = taken
+        was_lost = isinstance(sent, ReadGpu) and not self._floor.devices.answers(sent.gpu)
+        learn(self._floor, sent, result, job)
+        if isinstance(sent, SaveJournal):
+            self._saved(sent, now)
+        elif isinstance(job, Work):
+            self._bench.take_result(job, sent, result, now)
+        elif isinstance(job, HomeWork):
+            self._housing.take_result(job, sent, result, now)
+        elif isinstance(job, WarmOne):
+            self._warm.take_result(job, result, now)
+            self._look_at_gpu(job.record.gpu)
+        if isinstance(job, Work):
+            self._due[job.allocation] = None
+        elif isinstance(job, HomeWork):
+            self._look_at_home(job.key)
+        if isinstance(sent, ReadGpu):
+            self._was_read(sent.gpu, now, was_lost=was_lost)
+        elif isinstance(result, DeviceRefused) and isinstance(sent, GPU_INSTRUCTIONS):
+            self._read(sent.gpu)  # something is not as we thought: look
+
+    def _saved(self, sent: SaveJournal, now: float) -> None:
+        """What may follow only when the journal has it."""
+        match sent.record:
+            case NodeRecord(generation_upto=upto):
                 self._news.reserved(upto)
-            case SaveJournal(record=Tombstone() as stone):
-                self._bench.works.pop(stone.allocation, None)
+            case Tombstone() as stone:
+                self._floor.leave(stone.allocation)
                 self._graves.put(stone)
                 self._due[stone.allocation] = None
                 self._look_again_at_planned()
-            case SaveJournal(record=SliceRecord(phase="degraded") as record):
-                self._bench.works[record.booking.allocation].retry_at = now + self._rules.remake_retry_s
-            case ReadGpu(gpu=gpu):
-                self._read_at[gpu] = now + self._rules.read_devices_s
+            case SliceRecord(phase="degraded") as record:
+                self._floor.works[record.booking.allocation].retry_at = now + self._rules.remake_retry_s
+            case HomeGone() as gone:
+                key = self._housing.gone(gone)
+                if key is not None:
+                    self._look_at_home(key)
             case _:
-                if isinstance(result, DeviceRefused) and isinstance(sent, GPU_INSTRUCTIONS):
-                    self._read(sent.gpu)  # something is not as we thought: look
+                pass
+
+    def _was_read(self, gpu: GpuUuid, now: float, *, was_lost: bool) -> None:
+        """A GPU was read: all that is on it may have to go on, or to be made again."""
+        self._read_at[gpu] = now + self._rules.read_devices_s
+        if was_lost:
+            there = [w for w in self._floor.works.values() if any(d.gpu == gpu for d in w.record.booking.devices)]
+            self._bench.answers_again(there)
+            self._housing.answers_again(gpu)
+        self._warm.check(gpu, self._floor.devices)
+        self._look_at_gpu(gpu)
+
+    def _look_at_gpu(self, gpu: GpuUuid) -> None:
+        there = [a for a, work in self._floor.works.items() if any(d.gpu == gpu for d in work.record.booking.devices)]
+        self._due.update(dict.fromkeys(there))
+        self._homes_due.update(dict.fromkeys(key for key in self._floor.homes if key[0] == gpu))
+
+    def _look_at_home(self, key: HomeKey) -> None:
+        self._homes_due[key] = None
+        self._due.update(dict.fromkeys(work.allocation for work, _, _ in self._floor.tenants(key)))
+
+    def _release(self, event: QuarantineReleased) -> None:
+        """An operator has looked after what kept a slice: it is tried again at once."""
+        work = self._floor.works.get(event.allocation)
+        stuck = stuck_on(work, self._floor, self._rules) if work is not None else None
+        if work is None or stuck is None or stuck.waits_for is not None:
+            return
+        stuck.retry_at = None
+        if event.ignore_holders and work.waits_for is None:
+            self._bench.save(replace(work.record, ignores_holders=True))
+        self._due[work.allocation] = None
+        self._homes_due.update(dict.fromkeys(homes_of(work.record)))
 
     def _is_forgotten(self, event: ExchangeEvent) -> bool:
         """
@@ -171,147 +260,50 @@ class Agent:
         if self.started and self._look_at <= now:
             self._look_at = now + self._rules.look_s
             self._looks.append(ReadLast(Stream.STATE, subjects.node(self._node).subject))
-        for allocation, work in self._bench.works.items():
+        for allocation, work in self._floor.works.items():
             if work.retry_at is not None and work.retry_at <= now:
                 work.retry_at = None
                 self._due[allocation] = None
+        self._homes_due.update(dict.fromkeys(self._housing.tick(now)))
+        if self.is_open:
+            self._warm.tick(now)
         for gpu in [gpu for gpu, at in self._read_at.items() if at <= now]:
             self._read(gpu)
         for allocation in self._graves.forget_old(now):
-            self._bench.save(Forgotten(allocation=allocation))
+            self._sender.save(Forgotten(allocation=allocation), None)
 
     def _read(self, gpu: GpuUuid) -> None:
         if self._read_at.pop(gpu, None) is not None:
-            self._bench.read(gpu)
+            self._sender.read(gpu)
 
     # -- orders ---------------------------------------------------------------------------------------------------
 
     def _look_again_at_planned(self) -> None:
         """Something may be gone that a planned slice has to come after."""
-        planned = (a for a, work in self._bench.works.items() if work.record.phase == "planned")
+        planned = (a for a, work in self._floor.works.items() if work.record.phase == "planned")
         self._due.update(dict.fromkeys(planned))
 
     def _settle(self, now: float) -> None:
-        """Look at everything of which something changed."""
-        is_open = self.is_open
-        while self._due:
-            allocation = next(iter(self._due))
-            del self._due[allocation]
-            if is_open:
-                self._take_order(allocation, now)
-            work = self._bench.works.get(allocation)
-            if work is not None and is_open:
-                self._bench.advance(work, is_next=self._is_next(work.record))
-            if work is not None:
-                self._say(work)
+        """Look at everything of which something changed: slices, then homes, until nothing changes any more."""
+        while self._due or self._homes_due:
+            while self._due:
+                allocation = next(iter(self._due))
+                del self._due[allocation]
+                self._settle_slice(allocation, now)
+            if self._homes_due:
+                key = next(iter(self._homes_due))
+                del self._homes_due[key]
+                if self.is_open and self._housing.advance(key, now):
+                    self._look_at_home(key)
+                self._telling.say_home(key)
 
-    def _take_order(self, allocation: AllocationId, now: float) -> None:
-        """Compare the ledger's order with what is known, and take it if it is newer."""
-        order = self._orders.order(allocation)
-        work = self._bench.works.get(allocation)
-        if work is not None:
-            if order is not None and order.revision > work.record.revision and work.waits_for is None:
-                self._take_newer(work, order)
-        elif allocation in self._graves:
-            stone = self._graves[allocation]
-            if order is not None and order.revision > stone.revision:
-                self._bench.save(replace(stone, revision=order.revision))
-            else:
-                self._say_gone(allocation, now)
-        elif order is not None:
-            self._take_first(order)
-        elif isinstance(self._orders.entries.get(allocation), Closed):
-            self._say_closed(allocation)
-
-    def _take_first(self, order: Grant | Revoke) -> None:
-        """An order of which the journal knows nothing."""
-        bench = self._bench
-        record = take_over(order, bench.devices, self._unclaimed, self._loose_tickets, bench.boot_id)
-        if record.phase == "planned" and self._is_next(record):
-            record = making.begin(record, bench.boot_id, bench.new_ticket(record.booking.allocation))
-        for key in claims_of([record]):
-            self._unclaimed.pop(key, None)
-        bench.save(record)
-
-    def _take_newer(self, work: Work, order: Grant | Revoke) -> None:
-        """What is revoked stays revoked. A place never moves: a Grant that names another one is not taken."""
-        record = work.record
-        if isinstance(order, Revoke) or record.revoked:
-            cause = order.cause if isinstance(order, Revoke) else record.cause
-            record = replace(record, phase="unmaking", revision=order.revision, cause=cause)
-        elif order.booking.devices == record.booking.devices:
-            phase = "planned" if record.phase == "failed" else record.phase
-            record = replace(record, phase=phase, revision=order.revision, booking=order.booking, after=order.after)
-        else:
+    def _settle_slice(self, allocation: AllocationId, now: float) -> None:
+        if self.is_open:
+            self._taking.take(allocation, now)
+        work = self._floor.works.get(allocation)
+        if work is None:
             return
-        work.retry_at = None
-        self._bench.save(record)
-
-    def _is_next(self, record: SliceRecord) -> bool:
-        """Whether everything that a planned slice has to come after is gone."""
-        return all(
-            other not in self._bench.works and (other in self._graves or self._orders.is_closed(other))
-            for other in record.after
-        )
-
-    # -- words ----------------------------------------------------------------------------------------------------
-
-    def _say(self, work: Work) -> None:
-        """Keep the word of a slice on the bus. What is not in the journal yet is not said."""
-        if work.saving:
-            return
-        address = subjects.slice_(self._node, work.allocation)
-        word = word_of(work, self._bench.devices, self._rules)
-        if word is None:
-            self._outbox.forget(address)
-        else:
-            self._outbox.keep(address, word, request=word.request)
-
-    def _say_gone(self, allocation: AllocationId, now: float) -> None:
-        word = self._graves.word(allocation, closed=self._orders.is_closed(allocation), now=now)
-        if word is not None:
-            gone, ttl_s = word
-            self._outbox.keep(subjects.slice_(self._node, allocation), gone, request=gone.request, ttl_s=ttl_s)
-
-    def _say_closed(self, allocation: AllocationId) -> None:
-        """Closed, and we remember nothing of it: what may still be said of it on the bus must not stay for ever."""
-        closed = self._orders.entries[allocation]
-        assert isinstance(closed, Closed)
-        gone = SliceGone(
-            allocation=allocation, request=closed.request, revision=closed.revision, cause=closed.cause, closing=True
-        )
-        address = subjects.slice_(self._node, allocation)
-        self._outbox.keep(address, gone, request=gone.request, ttl_s=self._rules.closing_ttl_s)
-
-    def _tell(self) -> None:
-        """Serve what is true now, and say so when it changed."""
-        bench = self._bench
-        if self._news.must_reserve():
-            unclaimed = tuple(Unclaimed(gpu=key[0], gi_id=key[1], uuid=uuid) for key, uuid in self._unclaimed.items())
-            upto = self._news.reserve()
-            bench.save(NodeRecord(node=self._node, boot_id=bench.boot_id, generation_upto=upto, unclaimed=unclaimed))
-        claims: dict[InstanceKey, AllocationId] = {}
-        quarantined: dict[GpuUuid, tuple[PlacementReport, ...]] = {}
-        for allocation, work in bench.works.items():
-            for _, grant, device in pairs(work.record):
-                if device.gi_id is not None:
-                    claims[grant.gpu, device.gi_id] = allocation
-                if is_stuck(work, self._rules):
-                    span = PlacementReport(start=grant.start, size=grant.size)
-                    quarantined[grant.gpu] = (*quarantined.get(grant.gpu, ()), span)
-        slices = tuple(report_of(work, bench.devices, self._rules) for work in bench.works.values())
-        changed = self._news.update(bench.devices.shown(claims, quarantined), slices)
-        if changed is not None:
-            self._outbox.keep(subjects.node(self._node), changed)
-
-
-def _unclaimed(
-    event: AgentStarted, before: NodeRecord | None, claimed: dict[InstanceKey, None]
-) -> dict[InstanceKey, str]:
-    """Which instances may be ours although no record says so: those found when the journal was found lost."""
-    found: list[tuple[InstanceKey, str]] = []
-    if event.journal_problem:
-        found = [((gpu.uuid, instance.gi_id), instance.uuid) for gpu in event.gpus for instance in gpu.instances]
-    elif before is not None and before.boot_id == event.boot_id:
-        found = [((instance.gpu, instance.gi_id), instance.uuid) for instance in before.unclaimed]
-    return {key: uuid for key, uuid in found if key not in claimed}
+        if self.is_open:
+            self._bench.advance(work, now, is_next=self._taking.is_next(work.record))
+        self._homes_due.update(dict.fromkeys(homes_of(work.record)))
+        self._telling.say(work)

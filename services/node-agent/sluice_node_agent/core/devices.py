@@ -4,19 +4,41 @@ What is on the GPUs: the last reading of each, and what our own steps have chang
 It must not know slices or orders; who an instance belongs to is told to it when a report is asked for.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Protocol
 
 from msgspec.structs import replace
 
 from sluice.contracts.hardware import model_from_report
 from sluice.contracts.ids import AllocationId, GpuUuid
-from sluice.contracts.messages import DeviceGrant, GpuReport, InstanceReport, PlacementReport, ProfileReport
+from sluice.contracts.messages import GpuReport, InstanceReport, MpsDaemonReport, PlacementReport, ProfileReport
 from sluice.mig.layout import Instance
 from sluice.mig.model import Placement
 from sluice.mig.table import table_of
 
 InstanceKey = tuple[GpuUuid, int]
 """A GPU instance by its GPU and its id there."""
+
+
+class Place(Protocol):
+    """Where an instance is, or is to be: a granted device, or a home. `start` and `size` are memory slices."""
+
+    @property
+    def gpu(self) -> GpuUuid:
+        """The GPU."""
+
+    @property
+    def profile(self) -> str | None:
+        """None for a whole GPU."""
+
+    @property
+    def start(self) -> int:
+        """The first one."""
+
+    @property
+    def size(self) -> int:
+        """How many."""
 
 
 class Devices:
@@ -33,30 +55,37 @@ class Devices:
         """Whether the node has this GPU."""
         return gpu in self.reports
 
-    def healthy(self, gpu: GpuUuid) -> bool:
+    def answers(self, gpu: GpuUuid) -> bool:
         """Whether the GPU is there and answered when it was last asked."""
-        return gpu in self.reports and self.reports[gpu].healthy
+        return gpu in self.reports and not self.reports[gpu].lost
+
+    def why_unhealthy(self, gpu: GpuUuid) -> str:
+        """What is wrong with the GPU; empty when nothing is."""
+        report = self.reports.get(gpu)
+        if report is None:
+            return "it is not on this node any more"
+        return "" if report.healthy else report.health_message or "it is not healthy"
 
     def instance(self, gpu: GpuUuid, gi_id: int | None) -> InstanceReport | None:
         """The instance with this id."""
         return next((i for i in self._instances(gpu) if i.gi_id == gi_id), None)
 
-    def instance_at(self, grant: DeviceGrant) -> InstanceReport | None:
-        """The instance of exactly the granted profile at exactly the granted placement."""
-        wanted = (grant.profile, grant.start, grant.size)
-        return next((i for i in self._instances(grant.gpu) if (i.profile, i.start, i.size) == wanted), None)
+    def instance_at(self, place: Place) -> InstanceReport | None:
+        """The instance of exactly this profile at exactly this placement."""
+        wanted = (place.profile, place.start, place.size)
+        return next((i for i in self._instances(place.gpu) if (i.profile, i.start, i.size) == wanted), None)
 
-    def profile(self, grant: DeviceGrant) -> ProfileReport | None:
-        """The granted profile as its GPU reports it."""
-        report = self.reports.get(grant.gpu)
-        return next((p for p in report.profiles if p.name == grant.profile), None) if report is not None else None
+    def profile(self, place: Place) -> ProfileReport | None:
+        """The profile of a place as its GPU reports it."""
+        report = self.reports.get(place.gpu)
+        return next((p for p in report.profiles if p.name == place.profile), None) if report is not None else None
 
-    def memory_mib(self, grant: DeviceGrant) -> int:
-        """The memory of a granted device: the profile's, or the whole GPU's."""
-        profile = self.profile(grant)
+    def memory_mib(self, place: Place) -> int:
+        """The memory of a device: the profile's, or the whole GPU's."""
+        profile = self.profile(place)
         if profile is not None:
             return profile.memory_mib
-        return self.reports[grant.gpu].memory_mib if grant.gpu in self.reports else 0
+        return self.reports[place.gpu].memory_mib if place.gpu in self.reports else 0
 
     def _instances(self, gpu: GpuUuid) -> tuple[InstanceReport, ...]:
         report = self.reports.get(gpu)
@@ -67,7 +96,7 @@ class Devices:
     def read(self, report: GpuReport) -> None:
         """A GPU was read anew. One that is lost shows no instances, so what was known of it stays."""
         known = self.reports.get(report.uuid)
-        if known is not None and not report.healthy:
+        if known is not None and report.lost:
             self.lose(report.uuid, report.health_message)
         else:
             self.reports[report.uuid] = report
@@ -75,13 +104,13 @@ class Devices:
     def lose(self, gpu: GpuUuid, message: str) -> None:
         """A GPU does not answer any more."""
         if gpu in self.reports:
-            self.reports[gpu] = replace(self.reports[gpu], healthy=False, health_message=message)
+            self.reports[gpu] = replace(self.reports[gpu], healthy=False, lost=True, health_message=message)
 
-    def add(self, grant: DeviceGrant, gi_id: int) -> None:
+    def add(self, place: Place, gi_id: int) -> None:
         """A GPU instance was created, without a compute instance yet."""
-        made = InstanceReport(gi_id=gi_id, profile=grant.profile or "", start=grant.start, size=grant.size)
-        others = (i for i in self._instances(grant.gpu) if i.gi_id != gi_id)  # a foreign one, gone since, had this id
-        self._set(grant.gpu, (*others, made))
+        made = InstanceReport(gi_id=gi_id, profile=place.profile or "", start=place.start, size=place.size)
+        others = (i for i in self._instances(place.gpu) if i.gi_id != gi_id)  # a foreign one, gone since, had this id
+        self._set(place.gpu, (*others, made))
 
     def name(self, gpu: GpuUuid, gi_id: int, uuid: str) -> None:
         """The instance has a compute instance with this MIG UUID, or none any more (empty)."""
@@ -99,18 +128,19 @@ class Devices:
 
     # -- telling --------------------------------------------------------------------------------------------------
 
-    def shown(
-        self, claims: Mapping[InstanceKey, AllocationId], quarantined: Mapping[GpuUuid, tuple[PlacementReport, ...]]
-    ) -> tuple[GpuReport, ...]:
+    def shown(self, seen: "Seen") -> tuple[GpuReport, ...]:
         """All GPUs as others see them: whose each instance is, and what more could be created."""
-        return tuple(
-            replace(
-                report,
-                instances=tuple(replace(i, allocation=claims.get((uuid, i.gi_id))) for i in report.instances),
-                creatable=self._creatable_on(report),
-                quarantined=quarantined.get(uuid, ()),
-            )
-            for uuid, report in self.reports.items()
+        return tuple(self._shown(uuid, report, seen) for uuid, report in self.reports.items())
+
+    def _shown(self, uuid: GpuUuid, report: GpuReport, seen: "Seen") -> GpuReport:
+        there = tuple(i for i in report.instances if (uuid, i.gi_id) not in seen.warm)
+        instances = tuple(replace(i, allocation=seen.claims.get((uuid, i.gi_id))) for i in there)
+        return replace(
+            report,
+            instances=instances,
+            creatable=self._creatable_on(replace(report, instances=there)),
+            quarantined=seen.quarantined.get(uuid, ()),
+            daemons=seen.daemons.get(uuid, ()),
         )
 
     def _creatable_on(self, report: GpuReport) -> dict[str, int]:
@@ -124,6 +154,17 @@ class Devices:
                 self._creatable.clear()
             found = self._creatable[key] = _creatable(report)
         return found
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What others are to see of the GPUs beyond what was read there."""
+
+    claims: Mapping[InstanceKey, AllocationId]
+    quarantined: Mapping[GpuUuid, tuple[PlacementReport, ...]]
+    daemons: Mapping[GpuUuid, tuple[MpsDaemonReport, ...]]
+    warm: Collection[InstanceKey]
+    """Instances of ours that stand in nobody's way: not shown."""
 
 
 _LAYOUTS_REMEMBERED = 256

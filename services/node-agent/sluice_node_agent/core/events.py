@@ -54,7 +54,7 @@ class FoundHome:
     """
     A home whose directory was found at the start: who it is for, as was written there when its daemon was started.
 
-    `pid` and `started_at` are the daemon's, 0 when none answers.
+    `pid` and `started_at` are the daemon's, 0 when none runs.
     """
 
     home: HomeId
@@ -237,7 +237,7 @@ class MpsLimitsSet:
 @dataclass(frozen=True, slots=True)
 class MpsSeen:
     """
-    How a daemon is. `alive`: the process that was named still runs and answers.
+    How a daemon is. `alive`: the process that was named still runs; one that does not answer is MpsRefused.
 
     `fault` is empty, or says what its server says of a fault. `waiting` are uids whose clients wait for this daemon
     although it serves another one.
@@ -430,8 +430,8 @@ class StartMps:
     """
     Start the daemon of a home, or find it running -> MpsStarted.
 
-    `device` is the UUID of the GPU or MIG device. The limits are set and read back, and the server for `uid` is started,
-    before any client can be served.
+    `device` is the UUID of the GPU or MIG device. The limits are set and read back, and the server for `uid` is
+    started, before any client can be served.
     """
 
     token: int

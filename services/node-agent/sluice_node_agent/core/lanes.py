@@ -1,35 +1,43 @@
-"""One instruction per GPU at a time, first come first served; different GPUs do not wait for one another."""
+"""One instruction per lane at a time, first come first served. Each GPU is a lane, and each MPS daemon's home."""
 
 from collections import deque
 
-from sluice.contracts.ids import GpuUuid
-from sluice_node_agent.core.events import GpuInstruction
+from sluice_node_agent.core.events import GpuInstruction, MpsInstruction
+
+LaneInstruction = GpuInstruction | MpsInstruction
 
 
 class Lanes:
-    """What is out and what waits, per GPU."""
+    """What is out and what waits, per lane. Lanes do not wait for one another."""
 
     def __init__(self) -> None:
         """Begin with nothing out."""
-        self._out: dict[GpuUuid, GpuInstruction] = {}
-        self._waiting: dict[GpuUuid, deque[GpuInstruction]] = {}
+        self._out: dict[str, LaneInstruction] = {}
+        self._waiting: dict[str, deque[LaneInstruction]] = {}
 
-    def send(self, instruction: GpuInstruction) -> list[GpuInstruction]:
+    def send(self, instruction: LaneInstruction) -> list[LaneInstruction]:
         """Queue an instruction. Returns it when it may go out now."""
-        if instruction.gpu in self._out:
-            self._waiting.setdefault(instruction.gpu, deque()).append(instruction)
+        lane = _lane_of(instruction)
+        if lane in self._out:
+            self._waiting.setdefault(lane, deque()).append(instruction)
             return []
-        self._out[instruction.gpu] = instruction
+        self._out[lane] = instruction
         return [instruction]
 
-    def done(self, instruction: GpuInstruction) -> list[GpuInstruction]:
-        """An instruction that was out has its result. Returns the next one of its GPU."""
-        del self._out[instruction.gpu]
-        waiting = self._waiting.get(instruction.gpu)
+    def done(self, instruction: LaneInstruction) -> list[LaneInstruction]:
+        """An instruction that was out has its result. Returns the next one of its lane."""
+        lane = _lane_of(instruction)
+        del self._out[lane]
+        waiting = self._waiting.get(lane)
         if not waiting:
             return []
         following = waiting.popleft()
         if not waiting:
-            del self._waiting[instruction.gpu]
-        self._out[instruction.gpu] = following
+            del self._waiting[lane]
+        self._out[lane] = following
         return [following]
+
+
+def _lane_of(instruction: LaneInstruction) -> str:
+    """A home's name and a GPU's UUID are never equal."""
+    return instruction.home if isinstance(instruction, MpsInstruction) else instruction.gpu

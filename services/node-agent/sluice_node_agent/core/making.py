@@ -3,23 +3,19 @@ How a slice is made: intent saved, GPU instance, saved, compute instance, saved,
 
 Pure decisions over one record: `next_step` says what is needed now, `take_result` what the record becomes. A step is
 announced in the journal before it is taken, so a crash at any point finds either the intent or the result. Devices of
-one slice are made one after another; if one fails all are undone in reverse (see `unmaking`).
+one slice are made one after another; if one fails all are undone in reverse (see `unmaking`). A shared device is not
+made here: the slice waits for its home (see `homes`) and joins it.
 """
 
 from msgspec.structs import replace
 
 from sluice.contracts.messages import ContainerDevices, DeviceGrant
-from sluice_node_agent.core.devices import Devices
+from sluice_node_agent.core import instances, shares
 from sluice_node_agent.core.events import (
-    ComputeInstanceCreated,
-    CreateComputeInstance,
-    CreateGpuInstance,
     DeviceErrorKind,
     DeviceRefused,
-    GpuInstanceCreated,
     Holder,
     HoldersListed,
-    InstanceVerified,
     ListHolders,
     MakeTicket,
     OwnInstruction,
@@ -28,10 +24,13 @@ from sluice_node_agent.core.events import (
     TicketMade,
     TicketRefused,
     TicketRemoved,
-    VerifyInstance,
 )
-from sluice_node_agent.core.records import SliceRecord
-from sluice_node_agent.core.work import Next, failing, pairs, with_device, without_instance
+from sluice_node_agent.core.floor import Floor
+from sluice_node_agent.core.records import DeviceRecord, HomeRecord, SliceRecord
+from sluice_node_agent.core.rules import Rules
+from sluice_node_agent.core.work import HomeWork, Next, failing, key_of, pairs, with_device, without_device
+
+Plan = SliceRecord | OwnInstruction | None
 
 
 def begin(record: SliceRecord, boot_id: str, ticket: str) -> SliceRecord:
@@ -39,40 +38,35 @@ def begin(record: SliceRecord, boot_id: str, ticket: str) -> SliceRecord:
     return _announce_next(replace(record, phase="making", boot_id=boot_id, error="", message=""), ticket)
 
 
-def next_step(record: SliceRecord, devices: Devices, boot_id: str, token: int, ticket: str) -> Next:
+def next_step(record: SliceRecord, floor: Floor, rules: Rules, token: int, ticket: str) -> Next:
     """What making needs now. `ticket` is a name never used before."""
     if record.stale_tickets:
         return RemoveTicket(token, record.stale_tickets[0])
-    for _, grant, device in pairs(record):
+    if record.boot_id != floor.boot_id:
+        return begin(record, floor.boot_id, ticket)
+    for number, grant, device in pairs(record):
         if device.step == "made":
             continue
-        problem = _why_impossible(grant, devices)
+        problem = instances.why_impossible(grant, floor.devices)
         if problem is not None:
             return failing(record, *problem)
-        if record.boot_id != boot_id or (device.step == "planned" and grant.profile is not None):
-            return begin(record, boot_id, ticket)
-        profile = devices.profile(grant)
-        if grant.profile is None or profile is None:
-            return ListHolders(token, grant.gpu, grant.gpu)
-        if device.gi_id is None:
-            return CreateGpuInstance(token, grant.gpu, profile.profile_id, grant.start, grant.size)
-        if not device.uuid:
-            return CreateComputeInstance(token, grant.gpu, device.gi_id)
-        return VerifyInstance(token, grant.gpu, device.gi_id, profile.profile_id, grant.start, grant.size, device.uuid)
+        if grant.share is not None:
+            return _join(record, number, floor, rules, ticket)
+        if grant.profile is None:
+            return ListHolders(token, grant.gpu, str(grant.gpu))
+        if device.step == "planned":
+            return begin(record, floor.boot_id, ticket)
+        return instances.step_to_make(grant, device, floor.devices, token)
+    if not record.ticket:
+        return _announce_next(record, ticket)
     booking = record.booking
-    return MakeTicket(token, record.ticket, booking.allocation, booking.owner, containers_of(record, devices))
+    return MakeTicket(token, record.ticket, booking.allocation, booking.owner, containers_of(record, floor))
 
 
 def take_result(record: SliceRecord, sent: OwnInstruction, result: Result, ticket: str) -> SliceRecord:
     """What the record becomes by the result of the step that was taken. `ticket` is a name never used before."""
     number = next((n for n, _, device in pairs(record) if device.step != "made"), 0)
     match result:
-        case GpuInstanceCreated(gi_id=gi_id):
-            return with_device(record, number, gi_id=gi_id)
-        case ComputeInstanceCreated(uuid=uuid):
-            return with_device(record, number, uuid=uuid)
-        case InstanceVerified():
-            return _announce_next(with_device(record, number, step="made"), ticket)
         case HoldersListed(holders=holders):
             return _take_whole(record, number, holders, ticket)
         case TicketRemoved():
@@ -82,21 +76,26 @@ def take_result(record: SliceRecord, sent: OwnInstruction, result: Result, ticke
         case TicketRefused(message=message):
             return failing(record, "TicketRefused", message)
         case DeviceRefused(kind=kind, message=message):
-            return failing(_after_refusal(record, number, sent, kind), str(kind), message)
-    raise AssertionError(f"{result} answers no step of making")
+            device = instances.after_refusal(record.devices[number], sent, kind)
+            return failing(with_device(record, number, device), str(kind), message)
+    device = instances.made(record.devices[number], result)
+    record = with_device(record, number, device)
+    return _announce_next(record, ticket) if device.step == "made" else record
 
 
-def lost_devices(record: SliceRecord, devices: Devices) -> SliceRecord | None:
+def lost_devices(record: SliceRecord, floor: Floor) -> SliceRecord | None:
     """A ready slice of which a device vanished, as it is to be made again; None when all is there."""
     again = record
     for number, grant, device in pairs(record):
-        if grant.profile is None or not devices.healthy(grant.gpu):
-            continue
-        found = devices.instance(grant.gpu, device.gi_id)
-        if found is None or (found.profile, found.start, found.size) != (grant.profile, grant.start, grant.size):
-            again = without_instance(again, number)
-        elif found.uuid != device.uuid:
-            again = with_device(again, number, step="intended", uuid="")
+        if grant.share is not None:
+            if not _is_at_home(device, floor.home_of(grant)):
+                again = without_device(again, number)
+        elif grant.profile is not None and floor.devices.answers(grant.gpu):
+            found = floor.devices.instance(grant.gpu, device.gi_id)
+            if found is None or not instances.is_at(grant, device, floor.devices):
+                again = without_device(again, number)
+            elif found.uuid != device.uuid:
+                again = with_device(again, number, replace(device, step="intended", uuid=""))
     return None if again is record else to_make_again(again)
 
 
@@ -106,19 +105,10 @@ def to_make_again(record: SliceRecord) -> SliceRecord:
     return replace(record, phase="making", lost=record.lost or record.phase == "ready", stale_tickets=stale, ticket="")
 
 
-def containers_of(record: SliceRecord, devices: Devices) -> tuple[ContainerDevices, ...]:
+def containers_of(record: SliceRecord, floor: Floor) -> tuple[ContainerDevices, ...]:
     """What each container must be told, in the order of the booking."""
-    by_container: dict[str, list[tuple[str, int]]] = {}
-    for _, grant, device in pairs(record):
-        by_container.setdefault(grant.container, []).append((device.uuid, devices.memory_mib(grant)))
-    return tuple(
-        ContainerDevices(
-            container=container,
-            visible_devices=",".join(uuid for uuid, _ in theirs),
-            memory_mib=sum(memory_mib for _, memory_mib in theirs),
-        )
-        for container, theirs in by_container.items()
-    )
+    homes = {number: home for number, grant, _ in pairs(record) if (home := floor.home_of(grant)) is not None}
+    return shares.containers_of(record, floor.devices, homes, floor.mps_root)
 
 
 # -- inside -------------------------------------------------------------------------------------------------------
@@ -127,43 +117,58 @@ def containers_of(record: SliceRecord, devices: Devices) -> tuple[ContainerDevic
 def _announce_next(record: SliceRecord, ticket: str) -> SliceRecord:
     """Save the next intent together with the last result: the next device's, or the ticket's name."""
     for number, grant, device in pairs(record):
-        if device.step == "planned" and grant.profile is not None:
-            return with_device(record, number, step="intended")
+        if device.step == "planned" and grant.profile is not None and grant.share is None:
+            return with_device(record, number, replace(device, step="intended"))
         if device.step != "made":
             return record
     return record if record.ticket else replace(record, ticket=ticket)
 
 
-def _why_impossible(grant: DeviceGrant, devices: Devices) -> tuple[str, str] | None:
-    """Why a granted device can never be made here: error and sentence."""
-    report = devices.reports.get(grant.gpu)
-    if report is None:
-        return str(DeviceErrorKind.GPU_LOST), f"this node has no GPU {grant.gpu}"
-    if grant.share is not None:
-        return str(DeviceErrorKind.NOT_SUPPORTED), f"{grant.gpu}: this agent hands out no shares"
-    if grant.profile is None:
-        whole = "MIG is enabled, so it cannot be granted whole" if report.mig_enabled else None
-        return (str(DeviceErrorKind.NOT_SUPPORTED), f"{grant.gpu}: {whole}") if whole else None
-    if not report.mig_enabled:
-        return str(DeviceErrorKind.NOT_SUPPORTED), f"{grant.gpu}: MIG is not enabled"
-    if devices.profile(grant) is None:
-        return str(DeviceErrorKind.INVALID_ARGUMENT), f"{grant.gpu} ({report.model}) has no profile {grant.profile!r}"
-    return None
-
-
 def _take_whole(record: SliceRecord, number: int, holders: tuple[Holder, ...], ticket: str) -> SliceRecord:
     """A whole GPU is made by nothing but nobody else being on it."""
     grant = record.booking.devices[number]
-    strangers = [f"{h.name or 'process'} {h.pid}" for h in holders if h.owner != record.booking.owner]
+    strangers = [
+        f"{h.name or 'process'} {h.pid}" for h in holders if h.owner != record.booking.owner and h.kind != "file"
+    ]
     if strangers:
         message = f"{grant.gpu} is used by {', '.join(strangers)}"
         return failing(record, str(DeviceErrorKind.IN_USE), message)
-    return _announce_next(with_device(record, number, step="made", uuid=str(grant.gpu)), ticket)
+    return _announce_next(with_device(record, number, DeviceRecord(step="made", uuid=str(grant.gpu))), ticket)
 
 
-def _after_refusal(record: SliceRecord, number: int, sent: OwnInstruction, kind: DeviceErrorKind) -> SliceRecord:
-    """What is there after a refused step: a refused creation leaves nothing; what is not ours is not undone by us."""
-    vanished = kind in {DeviceErrorKind.NOT_FOUND, DeviceErrorKind.DIFFERENT}
-    if isinstance(sent, CreateGpuInstance) or (vanished and not isinstance(sent, ListHolders)):
-        return without_instance(record, number)
-    return record
+def _join(record: SliceRecord, number: int, floor: Floor, rules: Rules, ticket: str) -> SliceRecord | None:
+    """Join the home of a shared device, when it is ready for this tenant; None while it is not."""
+    grant = record.booking.devices[number]
+    home = floor.homes.get(key_of(grant))
+    if home is None or home.record.phase in {"undoing", "unmaking"}:
+        return None
+    there = home.record
+    if there.phase == "failed":
+        return failing(record, there.error, there.message)
+    problem = _why_not_in(grant, record.booking.namespace, home, floor, rules)
+    if problem:
+        return failing(record, str(DeviceErrorKind.NOT_SUPPORTED), problem)
+    needed = shares.limits_of(grant, floor.devices)
+    if home.saving or there.phase != "ready" or not shares.covers(there.limits, needed):
+        return None
+    joined = DeviceRecord(step="made", uuid=there.device.uuid, daemon_restarts=there.restarts)
+    return _announce_next(with_device(record, number, joined), ticket)
+
+
+def _why_not_in(grant: DeviceGrant, namespace: str, home: HomeWork, floor: Floor, rules: Rules) -> str:
+    assert grant.share is not None
+    there = home.record
+    if (there.namespace, there.uid) != (namespace, grant.share.uid):
+        wanted, found = f"{namespace}/{grant.share.uid}", f"{there.namespace}/{there.uid}"
+        return f"{grant.gpu} {grant.start}:{grant.size} is shared by {found}, so {wanted} cannot join it"
+    if there.profile != grant.profile:
+        return f"{grant.gpu} {grant.start}:{grant.size} is shared as {there.profile}, not as {grant.profile}"
+    is_raising = there.phase == "ready" and not shares.covers(there.limits, shares.limits_of(grant, floor.devices))
+    if is_raising and home.failures >= rules.quarantine_after:
+        return f"the MPS server of {grant.gpu} did not take the limits of a larger share: {home.trouble}"
+    return ""
+
+
+def _is_at_home(device: DeviceRecord, home: HomeRecord | None) -> bool:
+    """Whether a joined home is still the same one. While its daemon is started again, it is."""
+    return home is not None and home.phase in {"making", "ready"} and home.device.uuid == device.uuid

@@ -6,7 +6,7 @@ blocks, and one that is not reserved yet is not told.
 """
 
 from sluice.contracts.ids import NodeName, RunId
-from sluice.contracts.messages import GpuCounts, GpuReport, NodeChanged, NodeSnapshot, SliceReport
+from sluice.contracts.messages import GpuCounts, GpuReport, Mode, NodeChanged, NodeSnapshot, SliceReport
 from sluice_node_agent.core.events import AgentStarted
 from sluice_node_agent.core.rules import Rules
 
@@ -18,10 +18,13 @@ class News:
         """Begin with nothing to tell."""
         self._node = node
         self._run = run
-        self._rules = rules
+        self.rules = rules
         self._boot_id = ""
         self._endpoint = ""
         self._driver_version = ""
+        self._toolkit_version = ""
+        self._modes: tuple[Mode, ...] = ("exclusive",)
+        self._warnings: tuple[str, ...] = ()
         self._generation = 0
         self._asked_upto = 0
         self._reserved_upto = 0
@@ -32,15 +35,19 @@ class News:
         self._boot_id = event.boot_id
         self._endpoint = event.endpoint
         self._driver_version = event.driver_version
+        self._toolkit_version = event.toolkit_version
+        self._modes = event.modes
+        if event.journal_problem:
+            self._warnings = (f"rebuilt from devices and ledger: {event.journal_problem}",)
         self._generation = self._asked_upto = self._reserved_upto = generation
 
     def must_reserve(self) -> bool:
         """Whether the reserved generations run out."""
-        return self._asked_upto - self._generation < self._rules.generation_block // 2
+        return self._asked_upto - self._generation < self.rules.generation_block // 2
 
     def reserve(self) -> int:
         """The highest generation that shall be written in the journal."""
-        self._asked_upto = self._generation + self._rules.generation_block
+        self._asked_upto = self._generation + self.rules.generation_block
         return self._asked_upto
 
     def reserved(self, upto: int) -> None:
@@ -63,6 +70,9 @@ class News:
             driver_version=self._driver_version,
             gpus=gpus,
             slices=slices,
+            modes=self._modes,
+            toolkit_version=self._toolkit_version,
+            warnings=self._warnings,
         )
         return NodeChanged(
             node=self._node,

@@ -36,6 +36,8 @@ class DeviceRecord(msgspec.Struct, frozen=True, kw_only=True):
     gi_id: int | None = None
     uuid: str = ""
     """The MIG device's, as soon as its compute instance exists."""
+    daemon_restarts: int = 0
+    """Of a share: how often its home's MPS daemon had been started again when it joined."""
 
 
 class SliceRecord(msgspec.Struct, frozen=True, kw_only=True, tag="slice"):

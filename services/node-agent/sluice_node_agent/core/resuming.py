@@ -8,11 +8,15 @@ from collections.abc import Iterable
 
 from msgspec.structs import replace
 
-from sluice.contracts.messages import Booking, Grant, Revoke
+from sluice.contracts.ids import HomeId
+from sluice.contracts.messages import Booking, DeviceGrant, Grant, Revoke
+from sluice_node_agent.core import instances
 from sluice_node_agent.core.devices import Devices, InstanceKey
+from sluice_node_agent.core.floor import Floor
+from sluice_node_agent.core.found import Found
 from sluice_node_agent.core.making import to_make_again
-from sluice_node_agent.core.records import DeviceRecord, SliceRecord
-from sluice_node_agent.core.work import pairs, with_device, without_instance
+from sluice_node_agent.core.records import DeviceRecord, HomeRecord, SliceRecord
+from sluice_node_agent.core.work import pairs, with_device
 
 
 def resume(record: SliceRecord, devices: Devices, boot_id: str, claimed: dict[InstanceKey, None]) -> SliceRecord:
@@ -20,59 +24,46 @@ def resume(record: SliceRecord, devices: Devices, boot_id: str, claimed: dict[In
     if record.boot_id and record.boot_id != boot_id:
         return _after_reboot(record)
     for number, grant, device in pairs(record):
-        if grant.profile is None or not devices.healthy(grant.gpu):
+        if grant.profile is None or grant.share is not None or not devices.answers(grant.gpu):
             continue
-        if device.gi_id is None:
-            found = devices.instance_at(grant) if device.step == "intended" else None
-            if found is not None and (grant.gpu, found.gi_id) not in claimed:
-                # The intent was saved and the result was not: at exactly this place, it is ours.
-                record = with_device(record, number, gi_id=found.gi_id, uuid=found.uuid)
-            continue
-        if record.phase == "ready":
+        if record.phase == "ready" and device.gi_id is not None:
             continue  # what vanished from a ready slice is looked for all the time (`making.lost_devices`)
-        found = devices.instance(grant.gpu, device.gi_id)
-        if found is None or (found.profile, found.start, found.size) != (grant.profile, grant.start, grant.size):
-            step = "planned" if record.phase != "making" else "intended"
-            record = with_device(record, number, step=step, gi_id=None, uuid="")
-        elif not device.uuid or not found.uuid:
-            step = device.step if found.uuid else "intended"
-            record = with_device(record, number, step=step, uuid=found.uuid)
-        elif device.uuid != found.uuid:
-            record = without_instance(record, number)  # another compute instance: somebody else's by now
+        found = instances.resumed(grant, device, devices, claimed, making=record.phase == "making")
+        record = with_device(record, number, found) if found != device else record
     return record
 
 
-def claims_of(records: Iterable[SliceRecord]) -> dict[InstanceKey, None]:
+def claims_of(slices: Iterable[SliceRecord], homes: Iterable[HomeRecord] = ()) -> dict[InstanceKey, None]:
     """All instances that records name."""
-    return {
+    claimed: dict[InstanceKey, None] = {
         (grant.gpu, device.gi_id): None
-        for record in records
+        for record in slices
         for _, grant, device in pairs(record)
         if device.gi_id is not None
     }
+    return claimed | {(home.gpu, home.device.gi_id): None for home in homes if home.device.gi_id is not None}
 
 
-def take_over(
-    entry: Grant | Revoke, devices: Devices, unclaimed: dict[InstanceKey, str], tickets: Iterable[str], boot_id: str
-) -> SliceRecord:
+def take_over(entry: Grant | Revoke, floor: Floor, found: Found) -> SliceRecord:
     """
-    The record for an order that the journal does not know.
+    The record for an order that the journal does not know. The homes of its shares were taken over before.
 
-    After the journal was lost, an instance at exactly a granted place is the grant's (`unclaimed` are the instances
-    found then, with their UUIDs), and so is the one ticket that was made for the allocation. Otherwise there is
-    nothing yet.
+    After the journal was lost, an instance at exactly a granted place is the grant's, and so is the one ticket that was
+    made for the allocation. Otherwise there is nothing yet.
     """
     booking = entry.booking
-    found = tuple(_unclaimed_at(booking, number, devices, unclaimed) for number in range(len(booking.devices)))
-    theirs = tuple(ticket for ticket in tickets if ticket.startswith(f"{booking.allocation}."))
-    complete = all(d.uuid or grant.profile is None for d, grant in zip(found, booking.devices, strict=True))
+    there = tuple(_found_for(entry, grant, floor, found) for grant in booking.devices)
+    theirs = tuple(ticket for ticket in found.tickets if ticket.startswith(f"{booking.allocation}."))
+    complete = all(
+        device.uuid or _is_there_anyway(grant, floor) for device, grant in zip(there, booking.devices, strict=True)
+    )
     kept = theirs[0] if len(theirs) == 1 and complete and isinstance(entry, Grant) else ""
     record = SliceRecord(
         booking=booking,
         revision=entry.revision,
         phase="planned",
-        devices=found,
-        boot_id=boot_id if any(d.gi_id is not None for d in found) or theirs else "",
+        devices=there,
+        boot_id=floor.boot_id if theirs or any(device.uuid or device.gi_id is not None for device in there) else "",
         ticket=kept,
         stale_tickets=() if kept else theirs,
     )
@@ -80,6 +71,48 @@ def take_over(
         return replace(record, after=entry.after)
     never = not record.boot_id
     return replace(record, phase="unmaking", cause="never made" if never else entry.cause)
+
+
+def take_over_home(
+    booking: Booking, grant: DeviceGrant, floor: Floor, found: Found, *, name: HomeId
+) -> HomeRecord | None:
+    """
+    The record of a home that the journal does not know; None when nothing of it is there.
+
+    After the journal was lost: the instance at exactly its place, and the daemon whose directories say that it serves
+    this device for this trust domain. `name` is for one without a daemon.
+    """
+    assert grant.share is not None
+    at = instances_at(grant, floor.devices, found.unclaimed)
+    uuid = at.uuid if grant.profile is not None else str(grant.gpu)
+    domain = (booking.namespace, grant.share.uid)
+    served = (h for h in found.homes.values() if (h.gpu, h.device) == (grant.gpu, uuid))
+    daemon = next((h for h in served if (h.namespace, h.uid) == domain), None)
+    if daemon is None and at.gi_id is None:
+        return None
+    return HomeRecord(
+        home=daemon.home if daemon is not None else name,
+        gpu=grant.gpu,
+        profile=grant.profile,
+        start=grant.start,
+        size=grant.size,
+        namespace=booking.namespace,
+        uid=grant.share.uid,
+        phase="ready" if daemon is not None and daemon.pid else "making",
+        boot_id=floor.boot_id,
+        device=replace(at, step="made", uuid=uuid) if daemon is not None else at,
+        daemon=daemon is not None,
+        pid=daemon.pid if daemon is not None else 0,
+        started_at=daemon.started_at if daemon is not None else 0,
+    )
+
+
+def instances_at(grant: DeviceGrant, devices: Devices, unclaimed: dict[InstanceKey, str]) -> DeviceRecord:
+    """The instance at exactly a granted place, if nobody's record names it."""
+    found = devices.instance_at(grant) if grant.profile is not None else None
+    if found is None or unclaimed.get((grant.gpu, found.gi_id)) != found.uuid:
+        return DeviceRecord()
+    return DeviceRecord(step="intended", gi_id=found.gi_id, uuid=found.uuid)
 
 
 # -- inside -------------------------------------------------------------------------------------------------------
@@ -93,9 +126,19 @@ def _after_reboot(record: SliceRecord) -> SliceRecord:
     return record
 
 
-def _unclaimed_at(booking: Booking, number: int, devices: Devices, unclaimed: dict[InstanceKey, str]) -> DeviceRecord:
-    grant = booking.devices[number]
-    found = devices.instance_at(grant) if grant.profile is not None else None
-    if found is None or unclaimed.get((grant.gpu, found.gi_id)) != found.uuid:
+def _found_for(entry: Grant | Revoke, grant: DeviceGrant, floor: Floor, found: Found) -> DeviceRecord:
+    """What is there of one device. A share of a Revoke is taken for one that is lived in: it is left in good order."""
+    if grant.share is None:
+        return instances_at(grant, floor.devices, found.unclaimed)
+    home = floor.home_of(grant)
+    if home is None or not home.daemon or isinstance(entry, Grant):
         return DeviceRecord()
-    return DeviceRecord(step="intended", gi_id=found.gi_id, uuid=found.uuid)
+    return DeviceRecord(step="made", uuid=home.device.uuid)
+
+
+def _is_there_anyway(grant: DeviceGrant, floor: Floor) -> bool:
+    """A whole GPU needs nothing made; a share is there when its home's daemon is."""
+    if grant.share is None:
+        return grant.profile is None
+    home = floor.home_of(grant)
+    return home is not None and home.phase == "ready"

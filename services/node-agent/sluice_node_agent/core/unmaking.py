@@ -1,6 +1,7 @@
 """
 How a slice is taken down: ticket, then per device in reverse: no process of the tenant left, compute instance, GPU
 instance; each result saved. For an order to unmake (which ends in a tombstone) and for undoing what failed half-way.
+A share leaves its home, and is gone when nothing of the home is left, or when others still live there.
 
 Pure decisions over one record. What refuses is tried again by the caller: nothing here gives up, because a place is
 free only when the device says so.
@@ -10,43 +11,45 @@ from dataclasses import dataclass
 
 from msgspec.structs import replace
 
-from sluice_node_agent.core.devices import Devices
+from sluice.contracts.messages import DeviceGrant
+from sluice_node_agent.core import instances
 from sluice_node_agent.core.events import (
-    ComputeInstanceDestroyed,
-    DestroyComputeInstance,
-    DestroyGpuInstance,
-    DeviceErrorKind,
     DeviceRefused,
-    GpuInstanceDestroyed,
+    Holder,
     HoldersListed,
     ListHolders,
+    MpsClientsTerminated,
+    MpsRefused,
     OwnInstruction,
     RemoveTicket,
     Result,
+    TerminateMpsClients,
     TicketRefused,
     TicketRemoved,
 )
+from sluice_node_agent.core.floor import Floor
 from sluice_node_agent.core.records import DeviceRecord, SliceRecord, Tombstone
-from sluice_node_agent.core.work import Next, Work, pairs, with_device, without_instance
+from sluice_node_agent.core.work import HomeKey, Next, Work, homes_of, pairs, with_device, without_device
 
 
-def next_step(work: Work, devices: Devices, boot_id: str, token: int) -> Next:
+def next_step(work: Work, floor: Floor, token: int) -> Next:
     """What taking down needs now."""
     record = work.record
     for ticket in (record.ticket, *record.stale_tickets):
         if ticket:
             return RemoveTicket(token, ticket)
     for number, grant, device in reversed(pairs(record)):
-        if record.revoked and number not in work.free_of_holders:
-            if grant.profile is None and _may_hold(record, devices, number, boot_id):
-                return ListHolders(token, grant.gpu, str(grant.gpu))
-            if grant.profile is not None and device.uuid:
-                return ListHolders(token, grant.gpu, device.uuid)
-        if device.gi_id is None:
-            continue
-        if device.uuid:
-            return DestroyComputeInstance(token, grant.gpu, device.gi_id, device.uuid)
-        return DestroyGpuInstance(token, grant.gpu, device.gi_id, grant.start, grant.size)
+        if record.revoked and number not in work.free_of_holders and not record.ignores_holders:
+            step = _to_empty(work, number, floor, token)
+            if step is not None:
+                return step
+        if grant.share is not None and device.step == "made":
+            return without_device(record, number)
+        step = instances.step_to_unmake(grant, device, token)
+        if step is not None:
+            return step
+    if record.revoked and any(_is_being_unmade(floor, key) for key in homes_of(record)):
+        return None
     return _ended(record)
 
 
@@ -59,6 +62,8 @@ class Outcome:
     holders: tuple[str, ...] = ()
     free: int | None = None
     """The number of a device on which no process of the tenant is left."""
+    clients: tuple[int, ...] = ()
+    """Processes of the tenant that an MPS server may still serve."""
 
 
 def take_result(record: SliceRecord, sent: OwnInstruction, result: Result) -> Outcome:
@@ -71,27 +76,48 @@ def take_result(record: SliceRecord, sent: OwnInstruction, result: Result) -> Ou
             return Outcome(replace(record, ticket=ticket, stale_tickets=stale))
         case HoldersListed():
             return _take_holders(record, result, _number_of(record, sent))
-        case ComputeInstanceDestroyed():
-            return Outcome(with_device(record, _number_of(record, sent), uuid=""))
-        case GpuInstanceDestroyed():
-            return Outcome(without_instance(record, _number_of(record, sent)))
-        case DeviceRefused(kind=kind, message=message):
-            return _take_refusal(record, sent, kind, message)
-        case TicketRefused(message=message):
+        case MpsClientsTerminated():
+            return Outcome()
+        case TicketRefused(message=message) | MpsRefused(message=message):
             return Outcome(trouble=message)
-    raise AssertionError(f"{result} answers no step of unmaking")
+        case DeviceRefused(kind=kind, message=message) if isinstance(sent, ListHolders):
+            return Outcome(trouble=f"{kind}: {message}")
+    number = _number_of(record, sent)
+    device = instances.unmade(record.devices[number], sent, result)
+    return Outcome(trouble=device) if isinstance(device, str) else Outcome(with_device(record, number, device))
 
 
 # -- inside -------------------------------------------------------------------------------------------------------
 
 
-def _may_hold(record: SliceRecord, devices: Devices, number: int, boot_id: str) -> bool:
+def _to_empty(work: Work, number: int, floor: Floor, token: int) -> OwnInstruction | None:
+    """What it takes to know that no process of the tenant is left on a device; None when none can be there."""
+    _, grant, device = pairs(work.record)[number]
+    if grant.share is not None:
+        home = floor.home_of(grant)
+        if device.step != "made" or home is None or home.device.uuid != device.uuid:
+            return None
+        if work.to_terminate:
+            return TerminateMpsClients(token, home.home, work.to_terminate)
+        return ListHolders(token, grant.gpu, device.uuid)
+    if grant.profile is None:
+        return ListHolders(token, grant.gpu, str(grant.gpu)) if _may_hold(work.record, grant, floor) else None
+    return ListHolders(token, grant.gpu, device.uuid) if device.uuid else None
+
+
+def _may_hold(record: SliceRecord, grant: DeviceGrant, floor: Floor) -> bool:
     """
     Whether processes can be on a GPU that was granted whole: not if it is not here and was not in this boot.
 
     A GPU of this boot that does not answer is asked again and again: nobody knows what still runs on it.
     """
-    return devices.knows(record.booking.devices[number].gpu) or record.boot_id == boot_id
+    return floor.devices.knows(grant.gpu) or record.boot_id == floor.boot_id
+
+
+def _is_being_unmade(floor: Floor, key: HomeKey) -> bool:
+    """Whether a home is going or has to go: its last tenant is gone only with it."""
+    home = floor.homes.get(key)
+    return home is not None and (home.record.phase not in {"making", "ready"} or not floor.wants_home(key))
 
 
 def _ended(record: SliceRecord) -> SliceRecord | Tombstone:
@@ -105,33 +131,37 @@ def _ended(record: SliceRecord) -> SliceRecord | Tombstone:
 
 
 def _number_of(record: SliceRecord, sent: OwnInstruction) -> int:
-    """Which device a sent instruction was about."""
-    for number, grant, device in pairs(record):
-        match sent:
-            case ListHolders(gpu=gpu, uuid=uuid) if gpu == grant.gpu and uuid == (device.uuid or str(grant.gpu)):
-                return number
-            case DestroyComputeInstance(gpu=gpu, gi_id=gi_id) | DestroyGpuInstance(gpu=gpu, gi_id=gi_id) if (
-                gpu == grant.gpu and gi_id == device.gi_id
-            ):
-                return number
+    """Which device a sent instruction was about: the last one that is there, for they are taken down in reverse."""
+    for number, grant, device in reversed(pairs(record)):
+        gpu = getattr(sent, "gpu", None)
+        uuid = getattr(sent, "uuid", None)
+        gi_id = getattr(sent, "gi_id", None)
+        if isinstance(sent, ListHolders) and (gpu, uuid) == (grant.gpu, device.uuid or str(grant.gpu)):
+            return number
+        if gi_id is not None and (gpu, gi_id) == (grant.gpu, device.gi_id):
+            return number
     raise AssertionError(f"{sent} is about no device of {record.booking.allocation}")
 
 
 def _take_holders(record: SliceRecord, result: HoldersListed, number: int) -> Outcome:
-    left = [holder for holder in result.holders if holder.owner in {record.booking.owner, ""}]
+    grant = record.booking.devices[number]
+    left = [holder for holder in result.holders if _is_in_the_way(holder, record, grant)]
     if not left:
-        return Outcome(free=number)
-    gpu = record.booking.devices[number].gpu
+        return Outcome(free=number, holders=_named(result.holders))
+    theirs = tuple(holder.pid for holder in left if holder.owner == record.booking.owner)
     return Outcome(
-        trouble=f"{len(left)} process(es) of the tenant left on {gpu}",
-        holders=tuple(f"{holder.name or 'process'} {holder.pid}" for holder in left),
+        trouble=f"{len(left)} process(es) of the tenant left on {grant.gpu}",
+        holders=_named(left),
+        clients=theirs if grant.share is not None else (),
     )
 
 
-def _take_refusal(record: SliceRecord, sent: OwnInstruction, kind: DeviceErrorKind, message: str) -> Outcome:
-    if kind is DeviceErrorKind.NOT_FOUND and isinstance(sent, DestroyComputeInstance):
-        return Outcome(with_device(record, _number_of(record, sent), uuid=""))
-    not_ours = kind in {DeviceErrorKind.NOT_FOUND, DeviceErrorKind.DIFFERENT}
-    if not_ours and isinstance(sent, (DestroyComputeInstance, DestroyGpuInstance)):
-        return Outcome(without_instance(record, _number_of(record, sent)))
-    return Outcome(trouble=f"{kind}: {message}")
+def _is_in_the_way(holder: Holder, record: SliceRecord, grant: DeviceGrant) -> bool:
+    """Whose processes keep a slice: its tenant's, and those of nobody known unless they only look at the device."""
+    if holder.kind == "mps" and grant.share is not None:
+        return False  # the home's own server
+    return holder.owner == record.booking.owner or (not holder.owner and holder.kind != "file")
+
+
+def _named(holders: tuple[Holder, ...] | list[Holder]) -> tuple[str, ...]:
+    return tuple(f"{holder.name or 'process'} {holder.pid}" for holder in holders)

@@ -1,7 +1,9 @@
 """What is said of a slice on the bus, and what is reported of it to whoever pulls. Derived, never stored."""
 
 from sluice.contracts.messages import (
+    DaemonState,
     DeviceState,
+    MpsDaemonReport,
     SliceDegraded,
     SliceFailed,
     SliceGone,
@@ -11,23 +13,24 @@ from sluice.contracts.messages import (
     SliceReport,
     SliceState,
 )
-from sluice_node_agent.core.devices import Devices
+from sluice_node_agent.core.floor import Floor
 from sluice_node_agent.core.making import containers_of
 from sluice_node_agent.core.records import SliceRecord, Tombstone
 from sluice_node_agent.core.rules import Rules
-from sluice_node_agent.core.work import Work, pairs
+from sluice_node_agent.core.work import HomeWork, Job, Work, homes_of, key_of, pairs
 
 
-def word_of(work: Work, devices: Devices, rules: Rules) -> SliceMessage | None:
+def word_of(work: Work, floor: Floor, rules: Rules) -> SliceMessage | None:
     """What to say of a slice; None while there is nothing to say but what was said before."""
     record = work.record
     allocation, request, revision = record.booking.allocation, record.booking.request, record.revision
-    if is_stuck(work, rules):
+    stuck = stuck_on(work, floor, rules)
+    if stuck is not None:
         return SliceQuarantined(
-            allocation=allocation, request=request, revision=revision, message=work.trouble, holders=work.holders
+            allocation=allocation, request=request, revision=revision, message=stuck.trouble, holders=stuck.holders
         )
     if record.phase == "ready":
-        return _word_of_ready(record, devices)
+        return _word_of_ready(record, floor)
     if record.phase == "failed":
         return SliceFailed(
             allocation=allocation, request=request, revision=revision, error=record.error, message=record.message
@@ -49,34 +52,68 @@ def word_of_gone(tombstone: Tombstone, *, closing: bool) -> SliceGone:
     )
 
 
-def report_of(work: Work, devices: Devices, rules: Rules) -> SliceReport:
+def report_of(work: Work, floor: Floor, rules: Rules) -> SliceReport:
     """A slice as whoever pulls sees it."""
     record = work.record
     return SliceReport(
         booking=record.booking,
         revision=record.revision,
-        state=_state_of(work, devices, rules),
+        state=_state_of(work, floor, rules),
         revoked=record.revoked,
     )
 
 
-def is_stuck(work: Work, rules: Rules) -> bool:
-    """Whether taking a slice down has failed so often that people must know."""
-    return work.record.phase in {"undoing", "unmaking"} and work.failures >= rules.quarantine_after
+def report_of_daemon(home: HomeWork) -> MpsDaemonReport:
+    """The MPS daemon of a home as whoever pulls sees it."""
+    record = home.record
+    return MpsDaemonReport(
+        profile=record.profile,
+        start=record.start,
+        size=record.size,
+        device=record.device.uuid,
+        namespace=record.namespace,
+        uid=record.uid,
+        state=_daemon_state(home),
+        pid=record.pid,
+        clients=len(home.seen.clients) if home.seen is not None and record.phase == "ready" else 0,
+        message=_why_out_of_order(home) or record.message or home.trouble,
+    )
+
+
+def is_stuck(job: Job, rules: Rules) -> bool:
+    """Whether something has failed so often that people must know."""
+    return job.failures >= rules.quarantine_after
+
+
+def stuck_on(work: Work, floor: Floor, rules: Rules) -> Job | None:
+    """What keeps a slice from being taken down: itself, or the home that it was the last to leave."""
+    if work.record.phase not in {"undoing", "unmaking"}:
+        return None
+    if is_stuck(work, rules):
+        return work
+    homes = [floor.homes[key] for key in homes_of(work.record) if key in floor.homes]
+    return next((home for home in homes if is_going(home) and is_stuck(home, rules)), None)
+
+
+def is_going(home: HomeWork) -> bool:
+    """Whether a home is being taken down."""
+    return home.record.phase in {"undoing", "unmaking"}
+
+
+def is_out_of_order(home: HomeWork) -> bool:
+    """Whether nobody new may be put into a home now."""
+    return bool(_why_out_of_order(home))
 
 
 # -- inside -------------------------------------------------------------------------------------------------------
 
 
-def _word_of_ready(record: SliceRecord, devices: Devices) -> SliceReady | SliceDegraded:
+def _word_of_ready(record: SliceRecord, floor: Floor) -> SliceReady | SliceDegraded:
     booking = record.booking
-    sick = [grant.gpu for grant in booking.devices if not devices.healthy(grant.gpu)]
-    if sick:
+    wrong = _what_is_wrong(record, floor)
+    if wrong:
         return SliceDegraded(
-            allocation=booking.allocation,
-            request=booking.request,
-            revision=record.revision,
-            message=f"{', '.join(sick)} does not answer",
+            allocation=booking.allocation, request=booking.request, revision=record.revision, message="; ".join(wrong)
         )
     return SliceReady(
         allocation=booking.allocation,
@@ -87,16 +124,67 @@ def _word_of_ready(record: SliceRecord, devices: Devices) -> SliceReady | SliceD
             DeviceState(gpu=grant.gpu, profile=grant.profile, start=grant.start, size=grant.size, uuid=device.uuid)
             for _, grant, device in pairs(record)
         ),
-        containers=containers_of(record, devices),
+        containers=containers_of(record, floor),
+        warnings=tuple(_warnings(record, floor)),
     )
 
 
-def _state_of(work: Work, devices: Devices, rules: Rules) -> SliceState:
+def _what_is_wrong(record: SliceRecord, floor: Floor) -> list[str]:
+    gpus = dict.fromkeys(grant.gpu for grant in record.booking.devices)
+    wrong = [f"{gpu}: {why}" for gpu in gpus if (why := floor.devices.why_unhealthy(gpu))]
+    homes = [floor.homes[key] for key in dict.fromkeys(homes_of(record)) if key in floor.homes]
+    return wrong + [f"{home.record.device.uuid}: {why}" for home in homes if (why := _why_out_of_order(home))]
+
+
+def _why_out_of_order(home: HomeWork) -> str:
+    """What is wrong with the MPS daemon of a home that had been ready; empty when nothing is."""
+    if home.record.phase == "making" and home.record.restarts:
+        return "its MPS daemon died, and is being started again"
+    if home.record.phase == "ready" and home.seen is not None and home.seen.fault:
+        return f"its MPS server is in fault and takes no new clients: {home.seen.fault}"
+    return ""
+
+
+def _warnings(record: SliceRecord, floor: Floor) -> list[str]:
+    """What the user of a ready share should know."""
+    found: list[str] = []
+    for _, grant, device in pairs(record):
+        home = floor.homes.get(key_of(grant)) if grant.share is not None else None
+        if home is None:
+            continue
+        died = home.record.restarts - device.daemon_restarts
+        if died > 0:
+            times = "once" if died == 1 else f"{died} times"
+            found.append(
+                f"the MPS daemon of {device.uuid} died {times} and was started again: "
+                "processes that were on it then have lost the device"
+            )
+        found += [
+            f"processes of user {uid} wait for the MPS daemon of {device.uuid}, which serves user "
+            f"{home.record.uid}: set securityContext.runAsUser to the user that they run as"
+            for uid in (home.seen.waiting if home.seen is not None else ())
+        ]
+    return found
+
+
+def _state_of(work: Work, floor: Floor, rules: Rules) -> SliceState:
     phase = work.record.phase
-    if is_stuck(work, rules):
+    if stuck_on(work, floor, rules) is not None:
         return "quarantined"
     if phase == "undoing":
         return "making"
-    if phase == "ready" and not all(devices.healthy(grant.gpu) for grant in work.record.booking.devices):
+    if phase == "ready" and _what_is_wrong(work.record, floor):
         return "degraded"
     return phase
+
+
+def _daemon_state(home: HomeWork) -> DaemonState:
+    match home.record.phase:
+        case "making":
+            return "down" if home.record.restarts else "starting"
+        case "ready":
+            return "fault" if is_out_of_order(home) else "ready"
+        case "failed":
+            return "down"
+        case "undoing" | "unmaking":
+            return "stopping"

@@ -1,44 +1,45 @@
 """
-One slice under way: its record, what it waits for, and how often unmaking it has failed.
+What is under way: a slice or a home of shares, what it waits for, and how often taking it down has failed.
 
-Also the few changes to a record that making and unmaking share. No decisions here.
+Also the few changes to a slice's record that making and unmaking share. No decisions here.
 """
 
 from dataclasses import dataclass
-from typing import Any
 
 from msgspec.structs import replace
 
-from sluice.contracts.ids import AllocationId
+from sluice.contracts.ids import AllocationId, GpuUuid
 from sluice.contracts.messages import DeviceGrant
-from sluice_node_agent.core.events import OwnInstruction
-from sluice_node_agent.core.records import DeviceRecord, SliceRecord, Tombstone
+from sluice_node_agent.core.devices import Place
+from sluice_node_agent.core.events import MpsSeen, OwnInstruction
+from sluice_node_agent.core.instances import NOTHING
+from sluice_node_agent.core.records import DeviceRecord, HomeGone, HomeRecord, SliceRecord, Tombstone
 
 Next = SliceRecord | Tombstone | OwnInstruction | None
 """What one slice needs next: a record to be saved first, an instruction, or nothing."""
+HomeNext = HomeRecord | HomeGone | OwnInstruction | None
+HomeKey = tuple[GpuUuid, int, int]
+"""Where a home is: its GPU, start and size. At most one is there at a time."""
 
 
-@dataclass(slots=True)
-class Work:
-    """One slice that is not gone."""
+@dataclass(slots=True, kw_only=True)
+class Job:
+    """Something that takes steps, one at a time."""
 
-    record: SliceRecord
     waits_for: int | None = None
     """The token of the one instruction that is out for it."""
     saving: bool = False
     """That instruction is a save: what the record says is not on disk yet, so it is not told to anybody."""
-    free_of_holders: tuple[int, ...] = ()
-    """Devices on which no process of the tenant was found in this attempt to unmake."""
     failures: int = 0
-    """Failed attempts to take its devices down, in a row."""
+    """Failed attempts, in a row."""
     retry_at: float | None = None
     trouble: str = ""
     holders: tuple[str, ...] = ()
 
     @property
-    def allocation(self) -> AllocationId:
-        """Whose slice it is."""
-        return self.record.booking.allocation
+    def idle(self) -> bool:
+        """Whether it may take its next step now."""
+        return self.waits_for is None and self.retry_at is None
 
     def recovered(self) -> None:
         """The last attempt got further: what went wrong before does not count any more."""
@@ -48,21 +49,67 @@ class Work:
         self.holders = ()
 
 
+@dataclass(slots=True)
+class Work(Job):
+    """One slice that is not gone."""
+
+    record: SliceRecord
+    free_of_holders: tuple[int, ...] = ()
+    """Devices on which no process of the tenant was found in this attempt to unmake."""
+    to_terminate: tuple[int, ...] = ()
+    """Processes of the tenant that the MPS server of a shared device must let go of."""
+
+    @property
+    def allocation(self) -> AllocationId:
+        """Whose slice it is."""
+        return self.record.booking.allocation
+
+
+@dataclass(slots=True)
+class HomeWork(Job):
+    """One home of shares that is not gone."""
+
+    record: HomeRecord
+    mode_set: bool = False
+    """A whole GPU: this process put it in the compute mode that the next step needs."""
+    stopped: bool = False
+    """The daemon is known to be gone."""
+    watch: bool = True
+    """The daemon shall be looked at."""
+    seen: MpsSeen | None = None
+    """What the last look found."""
+
+    @property
+    def key(self) -> HomeKey:
+        """Where it is."""
+        return key_of(self.record)
+
+
+def key_of(place: Place) -> HomeKey:
+    """Where a home is, or the one that a shared device is in."""
+    return place.gpu, place.start, place.size
+
+
 def pairs(record: SliceRecord) -> list[tuple[int, DeviceGrant, DeviceRecord]]:
     """Each device with its number and how far it is."""
     return [(n, grant, record.devices[n]) for n, grant in enumerate(record.booking.devices)]
 
 
-def with_device(record: SliceRecord, number: int, **changes: Any) -> SliceRecord:
+def homes_of(record: SliceRecord) -> list[HomeKey]:
+    """The homes of its shares."""
+    return [key_of(grant) for grant in record.booking.devices if grant.share is not None]
+
+
+def with_device(record: SliceRecord, number: int, device: DeviceRecord) -> SliceRecord:
     """The record with one device changed."""
     devices = list(record.devices)
-    devices[number] = replace(devices[number], **changes)
+    devices[number] = device
     return replace(record, devices=tuple(devices))
 
 
-def without_instance(record: SliceRecord, number: int) -> SliceRecord:
-    """The record with one device that is not there (any more)."""
-    return with_device(record, number, step="planned", gi_id=None, uuid="")
+def without_device(record: SliceRecord, number: int) -> SliceRecord:
+    """The record with one device that is not there (any more), or that it has left."""
+    return with_device(record, number, NOTHING)
 
 
 def failing(record: SliceRecord, error: str, message: str) -> SliceRecord:

@@ -1,0 +1,83 @@
+"""
+What all steps of one node are about: its devices, the slices and the homes of shares on them, and the boot.
+
+Plain state with the questions that both slices and homes ask of it; it changes nothing by itself.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from sluice.contracts.ids import AllocationId
+from sluice.contracts.messages import DeviceGrant
+from sluice_node_agent.core.devices import Devices, InstanceKey
+from sluice_node_agent.core.records import DeviceRecord, HomeRecord, SliceRecord
+from sluice_node_agent.core.work import HomeKey, HomeWork, Work, homes_of, key_of, pairs
+
+
+@dataclass(slots=True)
+class Floor:
+    """The state of one node, as far as steps go."""
+
+    boot_id: str = ""
+    mps_root: str = ""
+    devices: Devices = field(default_factory=Devices)
+    works: dict[AllocationId, Work] = field(default_factory=dict)
+    homes: dict[HomeKey, HomeWork] = field(default_factory=dict)
+    _tenants: dict[HomeKey, dict[AllocationId, None]] = field(default_factory=dict)
+
+    # -- slices ---------------------------------------------------------------------------------------------------
+
+    def enter(self, record: SliceRecord) -> Work:
+        """The work of a slice, with this record from now on."""
+        allocation = record.booking.allocation
+        work = self.works.get(allocation)
+        if work is None:
+            work = self.works[allocation] = Work(record)
+            for key in homes_of(record):
+                self._tenants.setdefault(key, {})[allocation] = None
+        work.record = record
+        return work
+
+    def leave(self, allocation: AllocationId) -> None:
+        """A slice is gone."""
+        work = self.works.pop(allocation, None)
+        for key in homes_of(work.record) if work is not None else ():
+            tenants = self._tenants.get(key, {})
+            tenants.pop(allocation, None)
+            if not tenants:
+                self._tenants.pop(key, None)
+
+    def claims(self) -> dict[InstanceKey, AllocationId]:
+        """Whose each instance of ours is: a home's is any tenant's, or the home's own name when none is left."""
+        found: dict[InstanceKey, AllocationId] = {}
+        for home in self.homes.values():
+            gi_id = home.record.device.gi_id
+            if gi_id is not None:
+                tenants = self._tenants.get(home.key, {})
+                found[home.record.gpu, gi_id] = next(iter(tenants), AllocationId(home.record.home))
+        for allocation, work in self.works.items():
+            for _, grant, device in pairs(work.record):
+                if device.gi_id is not None:
+                    found[grant.gpu, device.gi_id] = allocation
+        return found
+
+    # -- homes ----------------------------------------------------------------------------------------------------
+
+    def tenants(self, key: HomeKey) -> Iterator[tuple[Work, DeviceGrant, DeviceRecord]]:
+        """Every shared device that has its home here, with its slice."""
+        for allocation in self._tenants.get(key, ()):
+            work = self.works[allocation]
+            for _, grant, device in pairs(work.record):
+                if grant.share is not None and key_of(grant) == key:
+                    yield work, grant, device
+
+    def home_of(self, grant: DeviceGrant) -> HomeRecord | None:
+        """The home that a shared device is in, or is to join."""
+        home = self.homes.get(key_of(grant)) if grant.share is not None else None
+        return home.record if home is not None else None
+
+    def wants_home(self, key: HomeKey) -> bool:
+        """Whether a home is needed: a slice is being made or ready there, or has not left it yet."""
+        return any(
+            device.step == "made" or work.record.phase in {"making", "ready"} for work, _, device in self.tenants(key)
+        )

@@ -1,0 +1,76 @@
+"""
+What was found at the start and no record names: perhaps ours, when the journal was lost.
+
+An instance is ours only if the ledger says so, in exactly its place; else it is foreign, and is never touched. A home's
+directory is always ours, and its daemon too, but whom it serves the ledger must say.
+"""
+
+from collections.abc import Collection
+from dataclasses import dataclass, field
+
+from sluice.contracts.ids import AllocationId, GpuUuid, HomeId
+from sluice_node_agent.core.devices import Devices, InstanceKey
+from sluice_node_agent.core.events import AgentStarted, FoundHome
+from sluice_node_agent.core.records import HomeRecord, NodeRecord, SliceRecord, Unclaimed
+
+
+@dataclass(slots=True)
+class Found:
+    """Instances with their MIG UUIDs, tickets and homes."""
+
+    unclaimed: dict[InstanceKey, str] = field(default_factory=dict)
+    tickets: tuple[str, ...] = ()
+    homes: dict[HomeId, FoundHome] = field(default_factory=dict)
+
+    def claim(self, home: HomeRecord) -> None:
+        """A home has a record now."""
+        self.homes.pop(home.home, None)
+        if home.device.gi_id is not None:
+            self.unclaimed.pop((home.gpu, home.device.gi_id), None)
+
+    def tickets_of(self, allocation: AllocationId) -> tuple[str, ...]:
+        """The tickets that were made for a slice which is gone. They are forgotten here."""
+        theirs = tuple(ticket for ticket in self.tickets if ticket.startswith(f"{allocation}."))
+        self.tickets = tuple(ticket for ticket in self.tickets if ticket not in theirs)
+        return theirs
+
+    def useless(self, devices: Devices) -> list[FoundHome]:
+        """
+        Homes that serve nobody, whoever asks: no daemon answers, or its device is not there. They are forgotten here.
+
+        A daemon whose device is there may have tenants, and is left alone.
+        """
+        useless = [home for home in self.homes.values() if not home.pid or _is_gone(home.gpu, home.device, devices)]
+        for home in useless:
+            del self.homes[home.home]
+        return useless
+
+    def unclaimed_records(self) -> tuple[Unclaimed, ...]:
+        """The instances, for the journal: the next life must know them too."""
+        return tuple(Unclaimed(gpu=key[0], gi_id=key[1], uuid=uuid) for key, uuid in self.unclaimed.items())
+
+
+def what_was_found(
+    event: AgentStarted, slices: list[SliceRecord], homes: list[HomeRecord], claimed: Collection[InstanceKey]
+) -> Found:
+    """What no record names. Instances only when the journal was lost, now or in an earlier life of the same boot."""
+    before = next((record for record in event.records if isinstance(record, NodeRecord)), None)
+    there: list[tuple[InstanceKey, str]] = []
+    if event.journal_problem:
+        there = [((gpu.uuid, instance.gi_id), instance.uuid) for gpu in event.gpus for instance in gpu.instances]
+    elif before is not None and before.boot_id == event.boot_id:
+        there = [((instance.gpu, instance.gi_id), instance.uuid) for instance in before.unclaimed]
+    tickets = {ticket for record in slices for ticket in (record.ticket, *record.stale_tickets)}
+    names = {record.home for record in homes}
+    return Found(
+        unclaimed={key: uuid for key, uuid in there if key not in claimed},
+        tickets=tuple(ticket for ticket in event.tickets if ticket not in tickets),
+        homes={home.home: home for home in event.homes if home.home not in names},
+    )
+
+
+def _is_gone(gpu: GpuUuid, device: str, devices: Devices) -> bool:
+    report = devices.reports.get(gpu)
+    if report is None:
+        return True
+    return not report.lost and device != gpu and all(instance.uuid != device for instance in report.instances)

@@ -1,0 +1,241 @@
+"""
+How a home of shares is made and unmade, and what keeps it well: the device, then its MPS daemon; and back.
+
+A state machine over one `HomeRecord`: `next_step` says what is needed now, `take_result` what the record becomes. A
+step that leaves something behind is announced in the journal before it is taken. It must not know tenants: whether the
+home is wanted, and what its largest tenant needs, is told to it.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from msgspec.structs import replace
+
+from sluice_node_agent.core import instances
+from sluice_node_agent.core.devices import Devices, InstanceKey
+from sluice_node_agent.core.events import (
+    ComputeModeSet,
+    DeviceErrorKind,
+    DeviceRefused,
+    FoundHome,
+    HoldersListed,
+    ListHolders,
+    MpsLimitsSet,
+    MpsRefused,
+    MpsSeen,
+    MpsStarted,
+    MpsStopped,
+    OwnInstruction,
+    Result,
+    SetComputeMode,
+    SetMpsLimits,
+    StartMps,
+    StopMps,
+    WatchMps,
+)
+from sluice_node_agent.core.records import DeviceRecord, HomeGone, HomeRecord, MpsLimits
+from sluice_node_agent.core.work import HomeNext, HomeWork
+
+_CANNOT = {DeviceErrorKind.NOT_SUPPORTED, DeviceErrorKind.NO_PERMISSION}
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """What a home's tenants want of it."""
+
+    wanted: bool
+    limits: MpsLimits | None
+    """What the largest of them needs; None when all are leaving."""
+
+
+def next_step(home: HomeWork, wish: Wish, devices: Devices, token: int) -> HomeNext:
+    """What a home needs now."""
+    record = home.record
+    match record.phase:
+        case "making":
+            return _to_make(home, wish, devices, token) if wish.wanted else replace(record, phase="unmaking")
+        case "ready":
+            return _to_keep(home, wish, devices, token) if wish.wanted else replace(record, phase="unmaking")
+        case "undoing" | "unmaking":
+            return _to_unmake(home, devices, token)
+        case "failed":
+            return None if wish.wanted else HomeGone(home=record.home)
+
+
+def take_result(home: HomeWork, sent: OwnInstruction, result: Result) -> HomeRecord | str | None:
+    """The record that a result leads to, why it did not get further, or None when only `home` itself changed."""
+    if home.record.phase in {"undoing", "unmaking"}:
+        return _unmade(home, sent, result)
+    match result:
+        case HoldersListed(holders=holders):
+            return _take_whole(home.record, [f"{h.name or 'process'} {h.pid}" for h in holders if h.kind != "file"])
+        case ComputeModeSet():
+            home.mode_set = True
+            return None
+        case MpsStarted(pid=pid, started_at=started_at):
+            assert isinstance(sent, StartMps)
+            home.watch = False  # it was just seen to answer
+            home.seen = None
+            return replace(home.record, phase="ready", pid=pid, started_at=started_at, limits=sent.limits)
+        case MpsLimitsSet():
+            assert isinstance(sent, SetMpsLimits)
+            return replace(home.record, limits=sent.limits)
+        case MpsSeen():
+            return _seen(home, result)
+        case MpsRefused(message=message) if isinstance(sent, (SetMpsLimits, WatchMps)):
+            return message
+        case MpsRefused(message=message):
+            return _failing(home.record, "MpsRefused", message)
+        case DeviceRefused(kind=kind, message=message):
+            device = instances.after_refusal(home.record.device, sent, kind)
+            return _failing(replace(home.record, device=device), str(kind), message)
+        case _:
+            return _made(home.record, result)
+
+
+def resume(record: HomeRecord, devices: Devices, boot_id: str, claimed: dict[InstanceKey, None]) -> HomeRecord:
+    """A record of an earlier life, in line with the devices. No instance and no daemon survives a reboot."""
+    if record.boot_id != boot_id:
+        return replace(record, phase="unmaking", device=instances.NOTHING, daemon=True, pid=0, started_at=0)
+    if record.profile is None or not devices.answers(record.gpu) or record.phase == "ready":
+        return record
+    device = instances.resumed(record, record.device, devices, claimed, making=record.phase == "making")
+    return record if device == record.device else replace(record, device=device)
+
+
+def given_up(home: HomeWork) -> HomeRecord:
+    """A daemon that has not answered for so long that it is as good as dead: the next start ends what is left of it."""
+    home.mode_set = False
+    home.seen = None
+    return _down(home.record)
+
+
+def held_against(record: HomeRecord, found: Iterable[FoundHome]) -> HomeRecord:
+    """The record in line with the daemons that answer at the start: one that was ready may have died meanwhile."""
+    answering = {home.home: (home.pid, home.started_at) for home in found}
+    is_down = record.phase == "ready" and answering.get(record.home) != (record.pid, record.started_at)
+    return _down(record) if is_down else record
+
+
+# -- making -------------------------------------------------------------------------------------------------------
+
+
+def _to_make(home: HomeWork, wish: Wish, devices: Devices, token: int) -> HomeNext:
+    record = home.record
+    problem = instances.why_impossible(record, devices)
+    if problem is not None:
+        return _failing(record, *problem)
+    if record.profile is None and not record.device.uuid:
+        return ListHolders(token, record.gpu, str(record.gpu))
+    if record.profile is not None and record.device.step == "planned":
+        return replace(record, device=DeviceRecord(step="intended"))
+    vanished = _vanished(record, devices)
+    if vanished is not None:
+        return vanished
+    if record.profile is not None and record.device.step != "made":
+        return instances.step_to_make(record, record.device, devices, token)
+    if not record.daemon:
+        return replace(record, daemon=True)
+    if record.profile is None and not home.mode_set:
+        return SetComputeMode(token, record.gpu, exclusive_process=True)
+    limits = wish.limits or record.limits
+    if limits is None:
+        return None  # its first tenant left before it was ready
+    uuid, space = record.device.uuid, record.namespace
+    return StartMps(token, record.home, record.gpu, uuid, space, record.uid, limits)
+
+
+def _made(record: HomeRecord, result: Result) -> HomeRecord:
+    """The instance came further. With the last step the daemon is announced."""
+    device = instances.made(record.device, result)
+    return replace(record, device=device, daemon=device.step == "made")
+
+
+def _take_whole(record: HomeRecord, strangers: list[str]) -> HomeRecord:
+    if strangers:
+        return _failing(record, str(DeviceErrorKind.IN_USE), f"{record.gpu} is used by {', '.join(strangers)}")
+    return replace(record, device=DeviceRecord(step="made", uuid=str(record.gpu)), daemon=True)
+
+
+def _failing(record: HomeRecord, error: str, message: str) -> HomeRecord:
+    return replace(record, phase="undoing", error=error, message=message)
+
+
+# -- keeping ------------------------------------------------------------------------------------------------------
+
+
+def _to_keep(home: HomeWork, wish: Wish, devices: Devices, token: int) -> HomeNext:
+    record = home.record
+    vanished = _vanished(record, devices)
+    if vanished is not None:
+        return vanished
+    if wish.limits is not None and wish.limits != record.limits:
+        return SetMpsLimits(token, record.home, wish.limits)
+    if home.watch:
+        return WatchMps(token, record.home, record.pid, record.started_at, record.uid)
+    return None
+
+
+def _vanished(record: HomeRecord, devices: Devices) -> HomeRecord | None:
+    """A home whose instance is not there any more, or not ours any more: what is left of it has to go."""
+    if record.profile is None or record.device.step != "made" or not devices.answers(record.gpu):
+        return None
+    found = devices.instance(record.gpu, record.device.gi_id)
+    if found is None or not instances.is_at(record, record.device, devices):
+        return replace(record, phase="unmaking", device=instances.NOTHING)
+    if found.uuid != record.device.uuid:
+        there = replace(record.device, uuid="") if not found.uuid else instances.NOTHING
+        return replace(record, phase="unmaking", device=there)
+    return None
+
+
+def _seen(home: HomeWork, seen: MpsSeen) -> HomeRecord | None:
+    """A daemon that died is started again: its device is there, and tenants may come back to it."""
+    home.watch = False
+    home.seen = seen
+    if seen.alive:
+        return None
+    home.mode_set = False
+    return _down(home.record)
+
+
+def _down(record: HomeRecord) -> HomeRecord:
+    return replace(record, phase="making", pid=0, started_at=0, restarts=record.restarts + 1)
+
+
+# -- unmaking -----------------------------------------------------------------------------------------------------
+
+
+def _to_unmake(home: HomeWork, devices: Devices, token: int) -> HomeNext:
+    record = home.record
+    if record.daemon and not home.stopped:
+        return StopMps(token, record.home, record.pid, record.started_at)
+    if record.daemon and record.profile is None and devices.knows(record.gpu):
+        return SetComputeMode(token, record.gpu, exclusive_process=False)
+    if record.daemon:
+        return replace(record, daemon=False, pid=0, started_at=0)
+    if record.profile is not None:
+        step = instances.step_to_unmake(record, record.device, token)
+        if step is not None:
+            return step
+    if record.phase == "unmaking":
+        return HomeGone(home=record.home)
+    return replace(record, phase="failed", device=instances.NOTHING)
+
+
+def _unmade(home: HomeWork, sent: OwnInstruction, result: Result) -> HomeRecord | str | None:
+    record = home.record
+    match result:
+        case MpsStopped():
+            home.stopped = True
+            return None if record.profile is None else replace(record, daemon=False, pid=0, started_at=0)
+        case ComputeModeSet():
+            return replace(record, daemon=False, pid=0, started_at=0, device=instances.NOTHING)
+        case DeviceRefused(kind=kind, message=message) if isinstance(sent, SetComputeMode):
+            gone = replace(record, daemon=False, pid=0, started_at=0, device=instances.NOTHING)
+            return gone if kind in _CANNOT else f"{kind}: {message}"  # what could not be set needs no setting back
+        case MpsRefused(message=message):
+            return message
+        case _:
+            device = instances.unmade(record.device, sent, result)
+            return device if isinstance(device, str) else replace(record, device=device)

@@ -1,0 +1,212 @@
+"""
+Which homes of shares there are and for whom: made with the first share, kept for all, unmade with the last.
+
+It carries out `homes` for every home and knows who lives there (`floor`). It must not read orders.
+"""
+
+from msgspec.structs import replace
+
+from sluice.contracts.ids import GpuUuid, HomeId, RunId
+from sluice.contracts.messages import MpsDaemonReport, PlacementReport
+from sluice_node_agent.core import homes, shares
+from sluice_node_agent.core.backing_off import back_off
+from sluice_node_agent.core.events import (
+    CreateGpuInstance,
+    DestroyGpuInstance,
+    OwnInstruction,
+    Result,
+    WatchMps,
+)
+from sluice_node_agent.core.floor import Floor
+from sluice_node_agent.core.homes import Wish
+from sluice_node_agent.core.instances import NOTHING
+from sluice_node_agent.core.records import DeviceRecord, HomeGone, HomeRecord
+from sluice_node_agent.core.resuming import claims_of
+from sluice_node_agent.core.rules import Rules
+from sluice_node_agent.core.sending import Sender
+from sluice_node_agent.core.warm import WarmOnes
+from sluice_node_agent.core.words import is_going, is_out_of_order, is_stuck, report_of_daemon
+from sluice_node_agent.core.work import HomeKey, HomeWork, key_of
+
+
+class Housing:
+    """All homes of one node, and the steps that are out for them."""
+
+    def __init__(self, run: RunId, rules: Rules, floor: Floor, sender: Sender, warm: WarmOnes) -> None:
+        """Begin with no home."""
+        self._run = run
+        self._rules = rules
+        self._floor = floor
+        self._sender = sender
+        self._warm = warm
+        self._made = 0
+        self._watch_at = 0.0
+
+    # -- knowing --------------------------------------------------------------------------------------------------
+
+    def new_name(self) -> HomeId:
+        """A home's name that was never used: this run's, and counted."""
+        return HomeId(f"{self._run}-h{self._made + 1}")
+
+    def enter(self, record: HomeRecord) -> HomeWork:
+        """A home of an earlier life, as the journal has it."""
+        home = self._floor.homes[key_of(record)] = HomeWork(record)
+        return home
+
+    def begin(self, record: HomeRecord) -> None:
+        """A home that the journal does not know yet."""
+        if record.home == self.new_name():
+            self._made += 1
+        self._save(self.enter(record), record)
+
+    def daemons(self) -> dict[GpuUuid, tuple[MpsDaemonReport, ...]]:
+        """All daemons by GPU, in the order of their places."""
+        found: dict[GpuUuid, tuple[MpsDaemonReport, ...]] = {}
+        for home in sorted(self._floor.homes.values(), key=lambda home: home.key):
+            found[home.record.gpu] = (*found.get(home.record.gpu, ()), report_of_daemon(home))
+        return found
+
+    def out_of_use(self) -> list[tuple[GpuUuid, PlacementReport]]:
+        """The places where nobody may be put now: a home that cannot be taken down, or whose daemon is out of order."""
+        return [
+            (home.record.gpu, PlacementReport(start=home.record.start, size=home.record.size))
+            for home in self._floor.homes.values()
+            if is_out_of_order(home) or (is_going(home) and is_stuck(home, self._rules))
+        ]
+
+    # -- stepping -------------------------------------------------------------------------------------------------
+
+    def advance(self, key: HomeKey, now: float) -> bool:
+        """Make a home that is needed and not there, or take its next step. Whether there was one."""
+        home = self._floor.homes.get(key)
+        wish = self._wish(key)
+        if home is None:
+            return wish.wanted and self._begin_for(key)
+        if not home.idle or self._is_in_the_dark(home.record):
+            return False
+        step = homes.next_step(home, wish, self._floor.devices, self._sender.next_token)
+        match step:
+            case None:
+                return False
+            case HomeRecord():
+                self._save(home, step)
+            case HomeGone():
+                self._sender.save(step, home)
+            case CreateGpuInstance():
+                return self._create(home, step)
+            case DestroyGpuInstance() if home.record.phase == "unmaking" and self._keep(home, now):
+                pass
+            case _:
+                self._sender.send(step, home)
+        return True
+
+    def take_result(self, home: HomeWork, sent: OwnInstruction, result: Result, now: float) -> None:
+        """A step of a home has its result."""
+        if self._warm.may_be_why(home.record, sent, result):
+            return  # a warm instance had an engine: it goes, and the step is taken again
+        outcome = homes.take_result(home, sent, result)
+        if (
+            isinstance(outcome, str)
+            and isinstance(sent, WatchMps)
+            and home.failures + 1 >= self._rules.quarantine_after
+        ):
+            home.recovered()
+            self._save(home, homes.given_up(home))
+        elif isinstance(outcome, str):
+            home.watch = home.watch and not isinstance(sent, WatchMps)
+            back_off(home, outcome, self._rules, now)
+        elif outcome is not None:
+            home.recovered()
+            self._save(home, outcome)
+        else:
+            home.recovered()
+
+    def gone(self, record: HomeGone) -> HomeKey | None:
+        """The journal says that a home is gone. Returns where it was."""
+        key = next((key for key, home in self._floor.homes.items() if home.record.home == record.home), None)
+        if key is not None:
+            del self._floor.homes[key]
+        return key
+
+    def answers_again(self, gpu: GpuUuid) -> None:
+        """A GPU answers (again): what was begun on it for a home may be there."""
+        floor = self._floor
+        claimed = claims_of((w.record for w in floor.works.values()), (h.record for h in floor.homes.values()))
+        for home in floor.homes.values():
+            if home.record.gpu == gpu and home.waits_for is None:
+                home.record = homes.resume(home.record, floor.devices, floor.boot_id, claimed)
+
+    def tick(self, now: float) -> list[HomeKey]:
+        """Look at every daemon now and then. Returns the homes that can go on."""
+        is_due = self._watch_at <= now
+        if is_due:
+            self._watch_at = now + self._rules.watch_mps_s
+        ready: list[HomeKey] = []
+        for key, home in self._floor.homes.items():
+            home.watch = home.watch or (is_due and home.record.phase == "ready")
+            if home.retry_at is not None and home.retry_at <= now:
+                home.retry_at = None
+                ready.append(key)
+            elif home.watch and home.idle:
+                ready.append(key)
+        return ready
+
+    # -- inside ---------------------------------------------------------------------------------------------------
+
+    def _wish(self, key: HomeKey) -> Wish:
+        staying = [grant for work, grant, _ in self._floor.tenants(key) if work.record.phase in {"making", "ready"}]
+        limits = shares.largest(shares.limits_of(grant, self._floor.devices) for grant in staying)
+        return Wish(self._floor.wants_home(key), limits)
+
+    def _begin_for(self, key: HomeKey) -> bool:
+        """The first tenant says what the home is."""
+        first = next(
+            (pair for pair in self._floor.tenants(key) if pair[0].record.phase == "making" and not pair[0].saving), None
+        )
+        if first is None:
+            return False
+        work, grant, _ = first
+        assert grant.share is not None
+        self.begin(
+            HomeRecord(
+                home=self.new_name(),
+                gpu=grant.gpu,
+                profile=grant.profile,
+                start=grant.start,
+                size=grant.size,
+                namespace=work.record.booking.namespace,
+                uid=grant.share.uid,
+                phase="making",
+                boot_id=self._floor.boot_id,
+            )
+        )
+        return True
+
+    def _is_in_the_dark(self, record: HomeRecord) -> bool:
+        """Whether its instance may be there and cannot be seen, because its GPU does not answer since the start."""
+        devices = self._floor.devices
+        unknown = record.device.step == "intended" and record.device.gi_id is None
+        return unknown and devices.knows(record.gpu) and not devices.answers(record.gpu)
+
+    def _create(self, home: HomeWork, step: CreateGpuInstance) -> bool:
+        """Create its instance, or take a warm one. False while what is warm and in the way goes."""
+        taken = self._warm.take(home.record)
+        if taken is not None:
+            self._save(home, replace(home.record, device=DeviceRecord(step="intended", gi_id=taken)))
+            self._warm.taken(home.record.gpu, taken)
+        elif self._warm.make_room(home.record):
+            return False
+        else:
+            self._sender.send(step, home)
+        return True
+
+    def _keep(self, home: HomeWork, now: float) -> bool:
+        gi_id = home.record.device.gi_id
+        if gi_id is None or not self._warm.keep(home.record, gi_id, self._floor.boot_id, now):
+            return False
+        self._save(home, replace(home.record, device=NOTHING))
+        return True
+
+    def _save(self, home: HomeWork, record: HomeRecord) -> None:
+        home.record = record
+        self._sender.save(record, home)

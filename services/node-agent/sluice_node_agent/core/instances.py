@@ -1,0 +1,140 @@
+"""
+One MIG instance, for a slice of its own or for a home of shares: which step it needs next, and what a result means.
+
+Pure decisions over a place and its `DeviceRecord`. It must not know slices, homes or orders: whoever owns the record
+saves it before and after each step.
+"""
+
+from msgspec.structs import replace
+
+from sluice_node_agent.core.devices import Devices, InstanceKey, Place
+from sluice_node_agent.core.events import (
+    ComputeInstanceCreated,
+    ComputeInstanceDestroyed,
+    CreateComputeInstance,
+    CreateGpuInstance,
+    DestroyComputeInstance,
+    DestroyGpuInstance,
+    DeviceErrorKind,
+    DeviceRefused,
+    GpuInstanceCreated,
+    GpuInstanceDestroyed,
+    GpuInstruction,
+    InstanceVerified,
+    OwnInstruction,
+    Result,
+    VerifyInstance,
+)
+from sluice_node_agent.core.records import DeviceRecord
+
+NOTHING = DeviceRecord()
+
+
+def why_impossible(place: Place, devices: Devices) -> tuple[str, str] | None:
+    """Why this can never be made here: error and sentence."""
+    report = devices.reports.get(place.gpu)
+    if report is None:
+        return str(DeviceErrorKind.GPU_LOST), f"this node has no GPU {place.gpu}"
+    if place.profile is None:
+        whole = "MIG is enabled, so it cannot be granted whole" if report.mig_enabled else None
+        return (str(DeviceErrorKind.NOT_SUPPORTED), f"{place.gpu}: {whole}") if whole else None
+    if not report.mig_enabled:
+        return str(DeviceErrorKind.NOT_SUPPORTED), f"{place.gpu}: MIG is not enabled"
+    if devices.profile(place) is None:
+        return str(DeviceErrorKind.INVALID_ARGUMENT), f"{place.gpu} ({report.model}) has no profile {place.profile!r}"
+    return None
+
+
+# -- making -------------------------------------------------------------------------------------------------------
+
+
+def step_to_make(place: Place, device: DeviceRecord, devices: Devices, token: int) -> GpuInstruction:
+    """What an announced instance needs next; the last is reading it back. Its profile is one that the GPU has."""
+    profile = devices.profile(place)
+    assert profile is not None
+    if device.gi_id is None:
+        return CreateGpuInstance(token, place.gpu, profile.profile_id, place.start, place.size)
+    if not device.uuid:
+        return CreateComputeInstance(token, place.gpu, device.gi_id)
+    return VerifyInstance(token, place.gpu, device.gi_id, profile.profile_id, place.start, place.size, device.uuid)
+
+
+def made(device: DeviceRecord, result: Result) -> DeviceRecord:
+    """The record after a step of making that went well."""
+    match result:
+        case GpuInstanceCreated(gi_id=gi_id):
+            return replace(device, gi_id=gi_id)
+        case ComputeInstanceCreated(uuid=uuid):
+            return replace(device, uuid=uuid)
+        case InstanceVerified():
+            return replace(device, step="made")
+    raise AssertionError(f"{result} answers no step of making an instance")
+
+
+def after_refusal(device: DeviceRecord, sent: OwnInstruction, kind: DeviceErrorKind) -> DeviceRecord:
+    """What is there after a refused step: a refused creation leaves nothing; what is not ours is not undone by us."""
+    vanished = kind in {DeviceErrorKind.NOT_FOUND, DeviceErrorKind.DIFFERENT}
+    of_instance = isinstance(sent, (CreateComputeInstance, VerifyInstance))
+    if isinstance(sent, CreateGpuInstance) or (vanished and of_instance):
+        return NOTHING
+    return device
+
+
+# -- unmaking -----------------------------------------------------------------------------------------------------
+
+
+def step_to_unmake(place: Place, device: DeviceRecord, token: int) -> GpuInstruction | None:
+    """What taking an instance down needs next; None when there is none."""
+    if device.gi_id is None:
+        return None
+    if device.uuid:
+        return DestroyComputeInstance(token, place.gpu, device.gi_id, device.uuid)
+    return DestroyGpuInstance(token, place.gpu, device.gi_id, place.start, place.size)
+
+
+def unmade(device: DeviceRecord, sent: OwnInstruction, result: Result) -> DeviceRecord | str:
+    """The record after a step of unmaking, or why it did not get further."""
+    match result:
+        case ComputeInstanceDestroyed():
+            return replace(device, uuid="")
+        case GpuInstanceDestroyed():
+            return NOTHING
+        case DeviceRefused(kind=DeviceErrorKind.NOT_FOUND) if isinstance(sent, DestroyComputeInstance):
+            return replace(device, uuid="")
+        case DeviceRefused(kind=DeviceErrorKind.NOT_FOUND | DeviceErrorKind.DIFFERENT):
+            return NOTHING  # what is there, if anything, is not ours
+        case DeviceRefused(kind=kind, message=message):
+            return f"{kind}: {message}"
+    raise AssertionError(f"{result} answers no step of unmaking an instance")
+
+
+# -- after a crash ------------------------------------------------------------------------------------------------
+
+
+def is_at(place: Place, device: DeviceRecord, devices: Devices) -> bool:
+    """Whether the instance that a record names is where it should be, as far as it is known."""
+    found = devices.instance(place.gpu, device.gi_id)
+    return found is not None and (found.profile, found.start, found.size) == (place.profile, place.start, place.size)
+
+
+def resumed(
+    place: Place, device: DeviceRecord, devices: Devices, claimed: dict[InstanceKey, None], *, making: bool
+) -> DeviceRecord:
+    """
+    A record of an earlier life, in line with a GPU that answers. `claimed` are instances that belong to other records.
+
+    An intent was saved and its result was not: what is at exactly this place is ours.
+    """
+    if device.gi_id is None:
+        found = devices.instance_at(place) if device.step == "intended" else None
+        if found is not None and (place.gpu, found.gi_id) not in claimed:
+            return replace(device, gi_id=found.gi_id, uuid=found.uuid)
+        return device
+    found = devices.instance(place.gpu, device.gi_id)
+    if found is None or not is_at(place, device, devices):
+        return DeviceRecord(step="intended" if making else "planned")
+    if not device.uuid or not found.uuid:
+        return replace(device, step=device.step if found.uuid else "intended", uuid=found.uuid)
+    if device.uuid != found.uuid:
+        return NOTHING  # another compute instance: somebody else's by now
+    return device

@@ -1,0 +1,66 @@
+"""
+What is out: every instruction with its token, whose step it is, and one at a time per GPU and per home.
+
+It numbers, queues and remembers; it must not decide what is sent.
+"""
+
+from sluice.contracts.ids import GpuUuid
+from sluice_node_agent.core.events import OwnInstruction, ReadGpu, Result, SaveJournal
+from sluice_node_agent.core.lanes import LaneInstruction, Lanes
+from sluice_node_agent.core.records import Record
+from sluice_node_agent.core.work import Job
+
+
+class Sender:
+    """Instructions that are out or wait for their GPU."""
+
+    def __init__(self) -> None:
+        """Begin with nothing out."""
+        self._lanes = Lanes()
+        self._sent: dict[int, tuple[OwnInstruction, Job | None]] = {}
+        self._token = 0
+        self._out: list[OwnInstruction] = []
+
+    @property
+    def next_token(self) -> int:
+        """The token of the instruction that is sent next."""
+        return self._token + 1
+
+    def drain(self) -> list[OwnInstruction]:
+        """What to do now."""
+        out, self._out = self._out, []
+        return out
+
+    def send(self, instruction: OwnInstruction, job: Job | None) -> None:
+        """Send an instruction that was given the next token. The job waits for it."""
+        self._token += 1
+        assert instruction.token == self._token
+        self._sent[self._token] = (instruction, job)
+        if job is not None:
+            job.waits_for = self._token
+            job.saving = isinstance(instruction, SaveJournal)
+        if isinstance(instruction, LaneInstruction):
+            self._out += self._lanes.send(instruction)
+        else:
+            self._out.append(instruction)
+
+    def save(self, record: Record, job: Job | None) -> None:
+        """Put a record in the journal; `job` goes on when it is there."""
+        self.send(SaveJournal(self.next_token, record), job)
+
+    def read(self, gpu: GpuUuid) -> None:
+        """Read one GPU anew."""
+        self.send(ReadGpu(self.next_token, gpu), None)
+
+    def take(self, result: Result) -> tuple[OwnInstruction, Job | None] | None:
+        """What a result answers, and whose step that was. None for a result of nothing that is out (a duplicate)."""
+        found = self._sent.pop(result.token, None)
+        if found is None:
+            return None
+        sent, job = found
+        if isinstance(sent, LaneInstruction):
+            self._out += self._lanes.done(sent)
+        if job is not None:
+            job.waits_for = None
+            job.saving = False
+        return found

@@ -1,0 +1,91 @@
+"""
+Taking orders: the ledger's last word about a slice, held against what the journal knows of it.
+
+It changes what is wanted of a slice, and must not take steps: those follow from the record.
+"""
+
+from msgspec.structs import replace
+
+from sluice.contracts.ids import AllocationId
+from sluice.contracts.messages import Closed, Grant, Revoke
+from sluice_node_agent.core import making
+from sluice_node_agent.core.bench import Bench
+from sluice_node_agent.core.found import Found
+from sluice_node_agent.core.graves import Graves
+from sluice_node_agent.core.housing import Housing
+from sluice_node_agent.core.orders import Orders
+from sluice_node_agent.core.records import SliceRecord
+from sluice_node_agent.core.resuming import claims_of, take_over, take_over_home
+from sluice_node_agent.core.telling import Telling
+from sluice_node_agent.core.work import Work, key_of
+
+
+class Taking:
+    """What orders mean for the slices of a node. `found` is what was there at the start and no record names."""
+
+    def __init__(self, orders: Orders, graves: Graves, bench: Bench, housing: Housing, telling: Telling) -> None:
+        """Begin with nothing found."""
+        self._orders = orders
+        self._graves = graves
+        self._floor = bench.floor
+        self._bench = bench
+        self._housing = housing
+        self._telling = telling
+        self.found = Found()
+
+    def take(self, allocation: AllocationId, now: float) -> None:
+        """Compare the ledger's order with what is known, and take it if it is newer."""
+        order = self._orders.order(allocation)
+        work = self._floor.works.get(allocation)
+        if work is not None:
+            if order is not None and order.revision > work.record.revision and work.waits_for is None:
+                self._take_newer(work, order)
+        elif allocation in self._graves:
+            stone = self._graves[allocation]
+            if order is not None and order.revision > stone.revision:
+                self._bench.save(replace(stone, revision=order.revision))
+            else:
+                self._telling.say_gone(allocation, now, is_closed=self._orders.is_closed(allocation))
+        elif order is not None:
+            self._take_first(order)
+        elif isinstance(entry := self._orders.entries.get(allocation), Closed):
+            self._telling.say_closed(entry)
+            for ticket in self.found.tickets_of(allocation):
+                self._bench.drop(ticket)
+
+    def _take_first(self, order: Grant | Revoke) -> None:
+        """An order of which the journal knows nothing."""
+        booking, found = order.booking, self.found
+        for grant in booking.devices:
+            if grant.share is not None and key_of(grant) not in self._floor.homes:
+                home = take_over_home(booking, grant, self._floor, found, name=self._housing.new_name())
+                if home is not None:
+                    found.claim(home)
+                    self._housing.begin(home)
+        record = take_over(order, self._floor, found)
+        if record.phase == "planned" and self.is_next(record):
+            record = making.begin(record, self._floor.boot_id, self._bench.new_ticket(booking.allocation))
+        for key in claims_of([record]):
+            found.unclaimed.pop(key, None)
+        self._bench.save(record)
+
+    def _take_newer(self, work: Work, order: Grant | Revoke) -> None:
+        """What is revoked stays revoked. A place never moves: a Grant that names another one is not taken."""
+        record = work.record
+        if isinstance(order, Revoke) or record.revoked:
+            cause = order.cause if isinstance(order, Revoke) else record.cause
+            record = replace(record, phase="unmaking", revision=order.revision, cause=cause)
+        elif order.booking.devices == record.booking.devices:
+            phase = "planned" if record.phase == "failed" else record.phase
+            record = replace(record, phase=phase, revision=order.revision, booking=order.booking, after=order.after)
+        else:
+            return
+        work.retry_at = None
+        self._bench.save(record)
+
+    def is_next(self, record: SliceRecord) -> bool:
+        """Whether everything that a planned slice has to come after is gone."""
+        return all(
+            other not in self._floor.works and (other in self._graves or self._orders.is_closed(other))
+            for other in record.after
+        )

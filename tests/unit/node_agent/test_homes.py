@@ -1,0 +1,589 @@
+"""Homes of shares: made with the first tenant, kept for all, gone with the last, whatever happens in between."""
+
+import pytest
+
+from sluice.contracts.exchange import Ticked
+from sluice.contracts.messages import SliceDegraded, SliceFailed, SliceGone, SliceQuarantined, SliceReady
+from sluice_node_agent.core.events import (
+    ComputeInstanceCreated,
+    GpuInstanceCreated,
+    GpuTroubled,
+    InstanceVerified,
+    JournalSaved,
+    MpsStarted,
+    QuarantineReleased,
+    SetMpsLimits,
+    StartMps,
+    StopMps,
+    TerminateMpsClients,
+    TicketMade,
+    WatchMps,
+)
+
+ON_MIG = (0, "3g.20gb", 4, 4)
+WHOLE = (2, None, 0, 8)
+PLACES = pytest.mark.parametrize("place", [ON_MIG, WHOLE], ids=["instance", "whole GPU"])
+
+
+def _compute_modes(node):
+    return [gpu.exclusive_process for gpu in node.hardware.read().gpus]
+
+
+def _is_clean(node):
+    """Nothing is left of any home: instance, daemon, compute mode, ticket."""
+    assert [node.instances(n) for n in (0, 1, 2)] == [[], [], []]
+    assert node.mps.homes == {}
+    assert not any(_compute_modes(node))
+    assert node.tickets.names() == ()
+    snapshot = node.agent.snapshot()
+    assert snapshot.slices == ()
+    assert not any(gpu.daemons for gpu in snapshot.gpus)
+    assert not any(gpu.quarantined for gpu in snapshot.gpus)
+
+
+def _live_with(node, *bookings):
+    node.live()
+    for booking in bookings:
+        node.order(node.grant(booking))
+    node.work()
+    for booking in bookings:
+        assert isinstance(node.word(booking.allocation), SliceReady), node.word(booking.allocation)
+
+
+# -- making and unmaking ------------------------------------------------------------------------------------------
+
+
+def test_a_share_gets_instance_daemon_and_limits_before_its_ticket(node):
+    """A container would start beside a server that serves nobody, or that lets it take everything."""
+    node.live()
+    node.own_done.clear()
+    booking = node.share("a1", ON_MIG, memory_mib=4000, sm_partition=20, uid=7)
+    node.order(node.grant(booking))
+    node.work()
+    steps = [type(step).__name__ for step in node.own_done if type(step).__name__ != "SaveJournal"]
+    assert steps == [
+        "CreateGpuInstance", "CreateComputeInstance", "VerifyInstance", "StartMps", "MakeTicket",
+    ]  # fmt: skip
+    start = next(step for step in node.own_done if isinstance(step, StartMps))
+    ready = node.word("a1")
+    assert (start.device, start.uid, start.namespace) == (ready.devices[0].uuid, 7, "default")
+    # 20 % of 98 SMs are 20 SMs, and 48 % of the 42 of a 3g.20gb
+    assert (start.limits.active_thread_percentage, start.limits.memory_mib) == (48, 4000)
+    told = ready.containers[0]
+    assert told.visible_devices == start.device
+    assert (told.memory_mib, told.pinned_memory_limit, told.active_thread_percentage) == (4000, "0=4000M", 48)
+    assert told.mps_pipe_directory == f"/mps/{start.home}/pipe"
+    assert told.mps_log_directory == f"/mps/{start.home}/log"
+
+
+def test_a_whole_gpu_takes_clients_of_its_daemon_only(node):
+    """A client that does not find its daemon would run beside it, without any limit."""
+    _live_with(node, node.share("a1", WHOLE))
+    assert _compute_modes(node) == [False, False, True]
+    steps = [type(step).__name__ for step in node.own_done]
+    assert steps.index("SetComputeMode") < steps.index("StartMps")
+
+
+@PLACES
+def test_tenants_of_one_user_share_one_home_until_the_last_has_left(node, place):
+    """The second tenant would get no device, or the first one's leaving would end the second's work."""
+    first, second = node.share("a1", place, owner="pod-1"), node.share("a2", place, owner="pod-2")
+    _live_with(node, first, second)
+    (daemon,) = node.mps.living()
+    assert node.word("a1").containers[0].visible_devices == node.word("a2").containers[0].visible_devices
+    assert node.word("a1").ticket != node.word("a2").ticket
+
+    node.order(node.revoke(first))
+    node.work()
+    assert isinstance(node.word("a1"), SliceGone)
+    assert node.mps.living() == [daemon]
+    assert isinstance(node.word("a2"), SliceReady)
+
+    node.order(node.revoke(second))
+    node.work()
+    assert isinstance(node.word("a2"), SliceGone)
+    _is_clean(node)
+
+
+@PLACES
+def test_the_last_share_is_gone_only_when_its_home_is(node, place):
+    """The place would be granted to somebody else while daemon and instance are still on it."""
+    booking = node.share("a1", place)
+    _live_with(node, booking)
+    node.order(node.revoke(booking))
+    for _ in range(30):
+        if isinstance(node.word("a1"), SliceGone):
+            break
+        node.work(own_max=1)
+    assert node.mps.homes == {}
+    assert node.instances(0) == []
+    assert not any(_compute_modes(node))
+
+
+@PLACES
+@pytest.mark.parametrize("executed", [False, True], ids=["before", "after"])
+def test_making_two_shares_survives_a_crash_at_every_step(make_node, executed, place):
+    """Two daemons for one device, an instance without owner, or a tenant without daemon after a crash."""
+    steps = 0
+    while True:
+        node = make_node()
+        node.live()
+        first, second = node.share("a1", place), node.share("a2", place, owner="pod-2", memory_mib=2000)
+        node.order(node.grant(first))
+        node.order(node.grant(second))
+        ended = node.work(own_max=steps)
+        if not ended and executed:
+            node.carry_out(node.waiting.popleft())
+        node.live()
+        assert node.work()
+        words = [node.word("a1"), node.word("a2")]
+        assert all(isinstance(word, SliceReady) for word in words), (steps, words)
+        (daemon,) = node.mps.living()
+        assert node.mps.started == 1, steps
+        assert daemon.limits.memory_mib == 2000, steps
+        assert {word.containers[0].visible_devices for word in words} == {daemon.order.device}, steps
+        assert sorted(node.tickets.names()) == sorted(word.ticket for word in words), steps
+        for booking in (first, second):
+            node.order(node.revoke(booking))
+        assert node.work()
+        _is_clean(node)
+        if ended:
+            break
+        steps += 1
+    assert steps >= 12
+
+
+@PLACES
+@pytest.mark.parametrize("executed", [False, True], ids=["before", "after"])
+def test_unmaking_the_last_share_survives_a_crash_at_every_step(make_node, executed, place):
+    """A daemon without tenant, or an instance that nobody owns, stays behind."""
+    steps = 0
+    while True:
+        node = make_node()
+        booking = node.share("a1", place)
+        _live_with(node, booking)
+        node.order(node.revoke(booking))
+        ended = node.work(own_max=steps)
+        if not ended and executed:
+            node.carry_out(node.waiting.popleft())
+        if isinstance(node.word("a1"), SliceGone):
+            _is_clean(node)
+        node.live()
+        assert node.work()
+        assert isinstance(node.word("a1"), SliceGone), steps
+        _is_clean(node)
+        if ended:
+            break
+        steps += 1
+    assert steps >= 8
+
+
+@PLACES
+def test_a_tenant_that_comes_while_the_home_is_going_gets_a_new_one(make_node, place):
+    """It would join a daemon that is just being stopped."""
+    steps = 0
+    while True:
+        node = make_node()
+        booking = node.share("a1", place)
+        _live_with(node, booking)
+        node.order(node.revoke(booking))
+        ended = node.work(own_max=steps)
+        node.order(node.grant(node.share("a2", place, owner="pod-2")))
+        assert node.work()
+        assert isinstance(node.word("a1"), SliceGone), steps
+        ready = node.word("a2")
+        assert isinstance(ready, SliceReady), (steps, ready)
+        (daemon,) = node.mps.living()
+        assert ready.containers[0].mps_pipe_directory == f"/mps/{daemon.order.home}/pipe"
+        if ended:
+            break
+        steps += 1
+
+
+def test_another_user_or_namespace_cannot_join(node):
+    """A fault of one tenant would end a stranger's work; its processes would wait for ever for the server."""
+    _live_with(node, node.share("a1", ON_MIG, uid=1, namespace="red"))
+    node.order(node.grant(node.share("a2", ON_MIG, uid=2, namespace="red")))
+    node.order(node.grant(node.share("a3", ON_MIG, uid=1, namespace="blue")))
+    node.work()
+    for allocation in ("a2", "a3"):
+        word = node.word(allocation)
+        assert isinstance(word, SliceFailed)
+        assert "red/1" in word.message
+    assert isinstance(node.word("a1"), SliceReady)
+    assert len(node.mps.living()) == 1
+
+
+# -- limits -------------------------------------------------------------------------------------------------------
+
+
+def test_the_server_lets_its_largest_tenant_through_and_no_more(node):
+    """A larger share would be cut to a smaller one's, or a smaller one could take what a larger one left behind."""
+    small, large = node.share("a1", ON_MIG, memory_mib=1000), node.share("a2", ON_MIG, memory_mib=5000, owner="pod-2")
+    _live_with(node, small)
+    (daemon,) = node.mps.living()
+    assert daemon.limits.memory_mib == 1000
+    node.own_done.clear()
+    node.order(node.grant(large))
+    node.work()
+    steps = [type(step).__name__ for step in node.own_done]
+    assert steps.index("SetMpsLimits") < steps.index("MakeTicket")
+    assert daemon.limits.memory_mib == 5000
+    assert node.word("a1").containers[0].pinned_memory_limit == "0=1000M"
+    node.order(node.revoke(large))
+    node.work()
+    assert daemon.limits.memory_mib == 1000
+
+
+def test_a_server_that_takes_no_larger_limits_fails_the_larger_share_only(node):
+    """The larger share would wait for ever; the smaller one has nothing to do with it."""
+    _live_with(node, node.share("a1", ON_MIG, memory_mib=1000))
+    node.mps.refusals = [SetMpsLimits] * 100
+    node.order(node.grant(node.share("a2", ON_MIG, memory_mib=5000, owner="pod-2")))
+    for _ in range(40):
+        node.tick(5.0)
+    word = node.word("a2")
+    assert isinstance(word, SliceFailed)
+    assert "limits" in word.message
+    assert isinstance(node.word("a1"), SliceReady)
+
+
+# -- trouble ------------------------------------------------------------------------------------------------------
+
+
+@PLACES
+def test_a_daemon_that_cannot_be_started_leaves_nothing_behind(node, place):
+    """The instance would stay, in exclusive mode or without owner, and its request would wait for ever."""
+    node.live()
+    node.mps.refusals = [StartMps]
+    node.order(node.grant(node.share("a1", place)))
+    node.work()
+    word = node.word("a1")
+    assert isinstance(word, SliceFailed)
+    assert "refused by the test" in word.message
+    node.order(node.revoke(node.share("a1", place)))
+    node.work()
+    assert isinstance(node.word("a1"), SliceGone)
+    _is_clean(node)
+
+
+@PLACES
+def test_a_daemon_that_dies_is_started_again_and_its_tenants_are_told(node, place):
+    """A tenant would hang on a device that it has lost, without a word."""
+    _live_with(node, node.share("a1", place), node.share("a2", place, owner="pod-2"))
+    (daemon,) = node.mps.living()
+    node.mps.die(daemon)
+    device, ticket = node.word("a1").containers[0].visible_devices, node.word("a1").ticket
+    node.now += 6.0
+    node.handle(Ticked())
+    while not isinstance(node.word("a1"), SliceDegraded):
+        assert not node.work(own_max=1)
+    assert "died" in node.word("a1").message
+    assert node.agent.snapshot().gpus[place[0]].quarantined  # nobody new is put there now
+    node.work()
+    for allocation in ("a1", "a2"):
+        word = node.word(allocation)
+        assert isinstance(word, SliceReady)
+        assert (word.containers[0].visible_devices, len(word.warnings)) == (device, 1)
+        assert "died once" in word.warnings[0]
+    assert node.word("a1").ticket == ticket
+    assert len(node.mps.living()) == 1
+    node.order(node.grant(node.share("a3", place, owner="pod-3")))
+    node.work()
+    assert node.word("a3").warnings == ()  # it never knew the old one
+
+
+def test_a_daemon_that_is_slow_to_answer_is_not_taken_for_dead(node):
+    """On a busy node one late answer would end the work of all its tenants."""
+    _live_with(node, node.share("a1", ON_MIG))
+    (daemon,) = node.mps.living()
+    node.mps.refusals = [WatchMps] * 4
+    for _ in range(30):
+        node.tick(3.0)
+    assert not node.mps.refusals
+    assert node.mps.living() == [daemon]
+    assert node.word("a1").warnings == ()
+
+
+def test_a_daemon_that_never_answers_is_started_again(node):
+    """No client could ever come to it again, and nobody would know."""
+    _live_with(node, node.share("a1", ON_MIG))
+    (daemon,) = node.mps.living()
+    node.mps.refusals = [WatchMps] * 5
+    for _ in range(30):
+        node.tick(3.0)
+    assert isinstance(node.word("a1"), SliceReady)
+    assert "died once" in node.word("a1").warnings[0]
+
+
+def test_a_fault_is_told_keeps_others_out_and_passes(node):
+    """New tenants would be put beside a server that refuses them."""
+    _live_with(node, node.share("a1", ON_MIG))
+    (daemon,) = node.mps.living()
+    daemon.fault = "Xid 31"
+    node.tick(6.0)
+    word = node.word("a1")
+    assert isinstance(word, SliceDegraded)
+    assert "Xid 31" in word.message
+    gpu = node.agent.snapshot().gpus[0]
+    assert [(span.start, span.size) for span in gpu.quarantined] == [(4, 4)]
+    assert [d.state for d in gpu.daemons] == ["fault"]
+    daemon.fault = ""
+    node.tick(6.0)
+    assert isinstance(node.word("a1"), SliceReady)
+    assert node.agent.snapshot().gpus[0].quarantined == ()
+
+
+def test_a_client_of_another_user_that_waits_is_reported(node):
+    """A pod hangs at its first CUDA call, and nobody knows why."""
+    _live_with(node, node.share("a1", ON_MIG, uid=7))
+    node.mps.living()[0].waiting = (1001,)
+    node.tick(6.0)
+    (warning,) = node.word("a1").warnings
+    assert "user 1001" in warning
+    assert "user 7" in warning
+
+
+def test_processes_of_a_leaving_tenant_are_let_go_by_the_server_and_those_of_others_stay(node):
+    """Killing a client that the server is busy with would hang everybody on it."""
+    first, second = node.share("a1", ON_MIG, owner="pod-1"), node.share("a2", ON_MIG, owner="pod-2")
+    _live_with(node, first, second)
+    (daemon,) = node.mps.living()
+    for pid, owner in ((501, "pod-1"), (502, "pod-2")):
+        daemon.clients[pid] = owner
+        node.mps.enter(pid, daemon.order.device, owner)
+    node.order(node.revoke(first))
+    node.work()
+    assert not isinstance(node.word("a1"), SliceGone)
+    for _ in range(3):
+        node.tick(1.0)
+    terminated = [step.pids for step in node.own_done if isinstance(step, TerminateMpsClients)]
+    assert terminated == [(501,)]
+    assert isinstance(node.word("a1"), SliceGone)
+    assert list(daemon.clients) == [502]
+
+
+def test_a_home_that_cannot_be_taken_down_quarantines_its_last_tenant_until_it_can(node):
+    """A place that is still held would be granted, or be lost without a word."""
+    booking = node.share("a1", ON_MIG)
+    _live_with(node, booking)
+    node.mps.refusals = [StopMps] * 6
+    node.order(node.revoke(booking))
+    node.work()
+    for _ in range(20):
+        node.tick(1.0)
+    word = node.word("a1")
+    assert isinstance(word, SliceQuarantined)
+    assert "refused by the test" in word.message
+    assert [(s.start, s.size) for s in node.agent.snapshot().gpus[0].quarantined] == [(4, 4)]
+    for _ in range(3):
+        node.tick(30.0)
+    assert isinstance(node.word("a1"), SliceGone)
+    _is_clean(node)
+
+
+def test_an_operator_has_a_quarantined_slice_tried_again_at_once(node):
+    """After he has looked after it, he would wait for the back-off."""
+    booking = node.booking("a1", (0, "1g.5gb", 6, 1))
+    _live_with(node, booking)
+    node.mps.enter(900, node.word("a1").devices[0].uuid, "")
+    node.order(node.revoke(booking))
+    node.work()
+    for _ in range(20):
+        node.tick(1.0)
+    assert isinstance(node.word("a1"), SliceQuarantined)
+    assert node.word("a1").holders == ("python 900",)
+    node.handle(QuarantineReleased("a1"))
+    node.work()
+    assert isinstance(node.word("a1"), SliceQuarantined)  # it is still there
+    node.handle(QuarantineReleased("a1", ignore_holders=True))
+    node.work()
+    assert isinstance(node.word("a1"), SliceQuarantined)  # and the device itself is still in use
+    node.mps.leave(900)
+    node.handle(QuarantineReleased("a1"))
+    node.work()
+    assert isinstance(node.word("a1"), SliceGone)
+
+
+def test_holders_that_an_operator_vouches_for_do_not_keep_a_whole_gpu(node):
+    """A monitoring tool that opens a context would keep a GPU out of use for ever."""
+    booking = node.booking("a1", WHOLE)
+    _live_with(node, booking)
+    node.mps.enter(900, node.gpus[2], "")
+    node.order(node.revoke(booking))
+    node.work()
+    for _ in range(20):
+        node.tick(1.0)
+    assert isinstance(node.word("a1"), SliceQuarantined)
+    node.handle(QuarantineReleased("a1", ignore_holders=True))
+    node.work()
+    assert isinstance(node.word("a1"), SliceGone)
+
+
+def test_a_tool_that_only_looks_at_a_device_keeps_nobody(node):
+    """Every GPU that an exporter watches would be quarantined."""
+    booking = node.booking("a1", WHOLE)
+    _live_with(node, booking)
+    node.mps.enter(900, node.gpus[2], "", "file")
+    node.order(node.revoke(booking))
+    node.work()
+    assert isinstance(node.word("a1"), SliceGone)
+
+
+# -- lives --------------------------------------------------------------------------------------------------------
+
+
+@PLACES
+def test_a_restarted_agent_disturbs_no_daemon_and_no_tenant(node, place):
+    """Every update of the agent would end what runs on shared GPUs."""
+    _live_with(node, node.share("a1", place), node.share("a2", place, owner="pod-2"))
+    before = [node.word("a1"), node.word("a2")]
+    (daemon,) = node.mps.living()
+    for _ in range(3):
+        node.live()
+        node.tick(6.0)
+    assert [node.word("a1"), node.word("a2")] == before
+    assert node.mps.living() == [daemon]
+    assert node.mps.started == 1
+
+
+def test_a_daemon_that_died_while_the_agent_was_down_is_noticed_before_anything_is_said(node):
+    """A container would be started against a daemon that is not there, and run without its limits."""
+    _live_with(node, node.share("a1", ON_MIG))
+    node.stop()
+    node.mps.die(node.mps.living()[0])
+    node.words.clear()
+    node.start()
+    said = []
+    while node.waiting:
+        node.work(own_max=1)
+        said.append(type(node.word("a1")))
+    assert SliceReady not in said
+    node.open()
+    node.work()
+    word = node.word("a1")
+    assert isinstance(word, SliceReady)
+    assert "died once" in word.warnings[0]
+    assert len(node.mps.living()) == 1
+
+
+def test_warm_instances_in_the_way_of_a_home_are_waited_for(make_node):
+    """The agent would turn in a circle for ever, or the home would fail although its place is free."""
+    node = make_node(keep_warm_s=60.0)
+    node.live()
+    booking = node.booking("a0", (0, "1g.5gb", 6, 1))
+    node.order(node.grant(booking))
+    node.work()
+    node.order(node.revoke(booking))
+    node.work()
+    node.order(node.grant(node.share("a1", ON_MIG)))
+    node.work()
+    assert isinstance(node.word("a1"), SliceReady)
+    assert node.instances(0) == [("3g.20gb", 4, 4)]
+
+
+@PLACES
+def test_after_a_reboot_shares_get_a_new_home_under_new_tickets(node, place):
+    """A container would start with a device or a daemon of before."""
+    _live_with(node, node.share("a1", place), node.share("a2", place, owner="pod-2"))
+    before = node.word("a1")
+    old = set(node.mps.homes)
+    node.hardware.reboot()
+    node.mps.reboot()
+    node.live()
+    node.work()
+    for allocation in ("a1", "a2"):
+        assert isinstance(node.word(allocation), SliceReady)
+    assert node.word("a1").ticket != before.ticket
+    assert node.word("a1").containers[0].mps_pipe_directory != before.containers[0].mps_pipe_directory
+    assert len(node.mps.homes) == 1
+    assert not old & set(node.mps.homes)
+
+
+@PLACES
+@pytest.mark.parametrize("damage", ["removed", "flipped"])
+def test_a_lost_journal_disturbs_no_home(node, place, damage):
+    """Running tenants would lose their daemon because a disk did."""
+    first, second = node.share("a1", place), node.share("a2", place, owner="pod-2")
+    _live_with(node, first, second)
+    before = [node.word("a1"), node.word("a2")]
+    (daemon,) = node.mps.living()
+    node.stop()
+    path = node.tmp_path / "agent" / "journal"
+    if damage == "removed":
+        path.unlink()
+    else:
+        data = bytearray(path.read_bytes())
+        data[len(data) // 2] ^= 1
+        path.write_bytes(data)
+    node.words.clear()
+    node.live()
+    node.work()
+    assert node.mps.living() == [daemon]
+    assert node.mps.started == 1
+    after = [node.word("a1"), node.word("a2")]
+    assert [word.ticket for word in after] == [word.ticket for word in before]
+    assert [word.containers for word in after] == [word.containers for word in before]
+    for booking in (first, second):
+        node.order(node.revoke(booking))
+    node.work()
+    _is_clean(node)
+
+
+@PLACES
+def test_a_revoke_found_with_a_lost_journal_takes_the_home_down(node, place):
+    """The daemon of a tenant that left meanwhile would run for ever."""
+    first, second = node.share("a1", place), node.share("a2", place, owner="pod-2")
+    _live_with(node, first, second)
+    node.stop()
+    (node.tmp_path / "agent" / "journal").unlink()
+    for booking in (first, second):
+        revoke = node.revoke(booking)
+        node.put(f"sluice.ledger.n1_example.{booking.allocation}", revoke)
+    node.words.clear()
+    node.live()
+    node.work()
+    assert isinstance(node.word("a1"), SliceGone)
+    assert isinstance(node.word("a2"), SliceGone)
+    _is_clean(node)
+
+
+def test_an_instance_that_somebody_destroyed_under_a_home_is_made_again(node):
+    """Tenants would be told of a device that is not there."""
+    _live_with(node, node.share("a1", ON_MIG))
+    before = node.word("a1")
+    (daemon,) = node.mps.living()
+    node.mps.die(daemon)
+    with node.hardware.changing() as hardware:
+        hardware.gpus[0].instances.clear()
+    for _ in range(5):
+        node.tick(11.0)
+    after = node.word("a1")
+    assert isinstance(after, SliceReady)
+    assert after.ticket != before.ticket
+    assert after.devices[0].uuid != before.devices[0].uuid
+    assert len(node.mps.homes) == 1
+
+
+def test_an_error_that_the_driver_tells_of_is_seen_at_once(node):
+    """A broken GPU would take new slices until the next reading."""
+    node.live()
+    with node.hardware.changing() as hardware:
+        hardware.faults.gpu_lost = 0
+    node.handle(GpuTroubled(node.gpus[0]))
+    node.work()
+    assert not node.agent.snapshot().gpus[0].healthy
+
+
+def test_every_result_may_come_twice(node):
+    """A duplicate would be taken for the result of another step."""
+    _live_with(node, node.share("a1", ON_MIG))
+    for duplicate in (
+        JournalSaved(1),
+        GpuInstanceCreated(2, 3),
+        ComputeInstanceCreated(3, "MIG-x"),
+        InstanceVerified(4),
+        MpsStarted(5, 1, 1),
+        TicketMade(6),
+    ):
+        assert node.handle(duplicate) == []

@@ -1,0 +1,165 @@
+"""Instances kept warm: faster for the next tenant, in nobody's way, and never a device of the one before."""
+
+import pytest
+
+from sluice.contracts.messages import SliceFailed, SliceGone, SliceReady
+from sluice_node_agent.core.events import CreateGpuInstance, DestroyGpuInstance
+
+PLACE = (0, "2g.10gb", 4, 2)
+
+
+def _given_back(node, place=PLACE, allocation="a1"):
+    """A slice was there and is gone."""
+    booking = node.booking(allocation, place)
+    node.order(node.grant(booking))
+    node.work()
+    ready = node.word(allocation)
+    assert isinstance(ready, SliceReady)
+    node.order(node.revoke(booking))
+    node.work()
+    assert isinstance(node.word(allocation), SliceGone)
+    return ready
+
+
+@pytest.fixture
+def warm(make_node):
+    """A node that keeps instances warm for a minute."""
+    node = make_node(keep_warm_s=60.0)
+    node.live()
+    return node
+
+
+def test_the_next_grant_of_the_same_place_takes_the_instance_under_a_new_uuid(warm):
+    """It would take seconds again; or the last tenant could still reach the device by the UUID it knows."""
+    before = _given_back(warm)
+    assert warm.instances(0) == [("2g.10gb", 4, 2)]
+    assert [i.uuid for i in warm.hardware.read().gpus[0].instances] == [""]
+    warm.own_done.clear()
+    warm.order(warm.grant(warm.booking("a2", PLACE)))
+    warm.work()
+    after = warm.word("a2")
+    assert isinstance(after, SliceReady)
+    assert not any(isinstance(step, CreateGpuInstance) for step in warm.own_done)
+    assert after.devices[0].uuid != before.devices[0].uuid
+
+
+def test_nobody_sees_a_warm_instance(warm):
+    """The allocator would count a free place as taken, or take the instance for a stranger's."""
+    _given_back(warm)
+    gpu = warm.agent.snapshot().gpus[0]
+    assert gpu.instances == ()
+    assert sum(gpu.creatable.values()) == 19
+
+
+@pytest.mark.parametrize("other", [(0, "3g.20gb", 4, 4), (0, "7g.40gb", 0, 8), (0, "1g.5gb", 5, 1)])
+def test_a_warm_instance_in_the_way_goes_first(warm, other):
+    """A free place could not be had."""
+    _given_back(warm)
+    warm.order(warm.grant(warm.booking("a2", other)))
+    warm.work()
+    assert isinstance(warm.word("a2"), SliceReady)
+    assert warm.instances(0) == [other[1:]]
+
+
+def test_a_warm_instance_that_holds_the_last_media_engine_goes_first(warm):
+    """1g.5gb+me elsewhere on the GPU would be refused although nothing of anybody's is there."""
+    _given_back(warm, (0, "1g.5gb+me", 6, 1))
+    warm.order(warm.grant(warm.booking("a2", (0, "1g.5gb+me", 2, 1))))
+    warm.work()
+    assert isinstance(warm.word("a2"), SliceReady)
+    assert warm.instances(0) == [("1g.5gb+me", 2, 1)]
+
+
+def test_what_is_refused_although_nothing_is_warm_any_more_fails(warm):
+    """It would be tried for ever."""
+    _given_back(warm)
+    with warm.hardware.changing() as hardware:
+        hardware.faults.insufficient = 5
+    warm.order(warm.grant(warm.booking("a2", (0, "1g.5gb", 0, 1))))
+    warm.work()
+    assert isinstance(warm.word("a2"), SliceFailed)
+
+
+def test_its_time_is_bounded(warm):
+    """An instance that nobody wants would block MIG reconfiguration for ever."""
+    _given_back(warm)
+    for _ in range(8):
+        warm.tick(9.0)
+    assert warm.instances(0) == []
+    assert warm.agent.snapshot().gpus[0].instances == ()
+
+
+def test_one_that_somebody_else_put_to_use_is_left_alone(warm):
+    """An operator's running work would be destroyed."""
+    _given_back(warm)
+    with warm.hardware.changing() as hardware:
+        hardware.gpus[0].instances[0].uuid = "MIG-of-somebody"
+    for _ in range(10):
+        warm.tick(11.0)
+    assert warm.instances(0) == [("2g.10gb", 4, 2)]
+    assert [i.allocation for i in warm.agent.snapshot().gpus[0].instances] == [None]
+
+
+@pytest.mark.parametrize("executed", [False, True], ids=["before", "after"])
+def test_a_crash_at_any_step_of_keeping_and_taking_loses_nothing(make_node, executed):
+    """An instance would be foreign after a crash: capacity that nobody can have."""
+    steps = 0
+    while True:
+        node = make_node(keep_warm_s=60.0)
+        node.live()
+        booking, again = node.booking("a1", PLACE), node.booking("a2", PLACE)
+        node.order(node.grant(booking))
+        node.work()
+        node.order(node.revoke(booking))
+        node.order(node.grant(again, after=("a1",)))
+        ended = node.work(own_max=steps)
+        if not ended and executed:
+            node.carry_out(node.waiting.popleft())
+        node.live()
+        assert node.work()
+        assert isinstance(node.word("a2"), SliceReady), steps
+        assert node.instances(0) == [("2g.10gb", 4, 2)], steps
+        node.order(node.revoke(again))
+        node.work()
+        for _ in range(8):
+            node.tick(10.0)
+        assert node.instances(0) == [], steps
+        if ended:
+            break
+        steps += 1
+    assert steps >= 12
+
+
+def test_a_reboot_ends_it(warm):
+    """The journal would name instances that are not there."""
+    _given_back(warm)
+    warm.hardware.reboot()
+    warm.live()
+    assert not any("warm" in line for line in (str(record) for record in warm.journal.records()))
+    warm.order(warm.grant(warm.booking("a2", PLACE)))
+    warm.work()
+    assert isinstance(warm.word("a2"), SliceReady)
+
+
+def test_a_homes_instance_is_kept_too(make_node):
+    """Shares that come and go would pay for an instance each time."""
+    node = make_node(keep_warm_s=60.0)
+    node.live()
+    for name in ("a1", "a2"):
+        booking = node.share(name, (0, "3g.20gb", 4, 4))
+        node.order(node.grant(booking))
+        node.work()
+        assert isinstance(node.word(name), SliceReady)
+        node.order(node.revoke(booking))
+        node.work()
+        assert isinstance(node.word(name), SliceGone)
+        assert node.mps.homes == {}
+    assert sum(isinstance(step, CreateGpuInstance) for step in node.own_done) == 1
+    assert not any(isinstance(step, DestroyGpuInstance) for step in node.own_done)
+
+
+def test_nothing_is_kept_unless_told(node):
+    """Whoever changes layouts by hand would find instances that nobody uses."""
+    node.live()
+    _given_back(node)
+    assert node.instances(0) == []
