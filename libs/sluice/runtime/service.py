@@ -83,6 +83,8 @@ def run(
         traces.close()
         if not _others_alive():
             watchdog.cancel()
+        elif watchdog.ident is None:  # it failed, or is done, and no signal has begun the time to end in
+            watchdog.start()
     log.info("stopped")
     return 0
 

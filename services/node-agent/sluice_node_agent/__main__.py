@@ -3,18 +3,27 @@
 import os
 import sys
 
-from sluice.runtime.service import run
-from sluice.runtime.settings import load
-from sluice_node_agent.settings import NodeAgentSettings
-from sluice_node_agent.shell.app import serve
-
 
 def main() -> int:
-    """Run until told to stop, or do one thing to simulated hardware. Returns the exit code."""
-    if sys.argv[1:]:
+    """Run until told to stop, or carry out one command on the node. Returns the exit code."""
+    words = sys.argv[1:]
+    if words[:1] == ["hardware"]:
         from sluice_node_agent.shell.hardware_command import change_hardware  # noqa: PLC0415 - not for the service
 
-        return change_hardware(sys.argv[1:])
+        return change_hardware(words)
+    if words:
+        from sluice_node_agent.shell.node_command import run_command  # noqa: PLC0415 - not for the service
+
+        return run_command(words)
+    return _serve()
+
+
+def _serve() -> int:
+    from sluice.runtime.service import run  # noqa: PLC0415 - the commands need none of it
+    from sluice.runtime.settings import load  # noqa: PLC0415
+    from sluice_node_agent.settings import NodeAgentSettings  # noqa: PLC0415
+    from sluice_node_agent.shell.app import serve  # noqa: PLC0415
+
     return run(
         serve, lambda: load(NodeAgentSettings, service="node-agent", config=None, environ=os.environ), "node-agent"
     )

@@ -1,20 +1,39 @@
 """What a node agent may be told."""
 
+import re
 from pathlib import Path
 
 from sluice.runtime.settings import CommonSettings
 from sluice_node_agent.core.rules import Rules
+
+MPS_OFF = "off"
+"""As `mps_control`: hand out no shares."""
+_LABEL = r"[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?"
+_NODE_NAME = re.compile(rf"{_LABEL}(?:\.{_LABEL})*")
+"""A DNS subdomain (https://kubernetes.io/docs/concepts/overview/working-with-objects/names/)."""
 
 
 class NodeAgentSettings(CommonSettings, frozen=True, kw_only=True):
     """Which nodes this process serves, with which devices, and the tunables of `Rules`."""
 
     nodes: tuple[str, ...] = ()
-    """On real nodes just this one; a process may serve many simulated ones. None named means all of the fleet."""
+    """On a real node just this one; a process may serve many simulated ones. None named means all of the fleet."""
     fleet_file: Path | None = None
-    """The fleet of simulated nodes."""
+    """The fleet of simulated nodes. Without one, the GPUs are those of this machine, through NVML."""
     grpc_address: str = "127.0.0.1:0"
     """Where the inventory pulls; port 0 takes any free one, and the bus says which."""
+    mps_control: str = ""
+    """
+    The MPS control program, as a path or a name on PATH; `off` hands out no shares. Empty is `nvidia-cuda-mps-control`
+    where it is found, and on simulated nodes a stand-in.
+    """
+    mps_dir: Path | None = None
+    """
+    Where MPS daemons keep their sockets and logs; `mps` in the data folder when not said. Their paths end up in Unix
+    sockets, which take 107 bytes.
+    """
+    keep_warm_s: float = 0.0
+    watch_mps_s: float = 5.0
     closing_ttl_s: int = 4 * 3600
     tombstone_ttl_s: float = 8 * 3600
     back_off_first_s: float = 0.5
@@ -25,7 +44,10 @@ class NodeAgentSettings(CommonSettings, frozen=True, kw_only=True):
     tick_s: float = 0.5
 
     def __post_init__(self) -> None:
-        """Refuse numbers that would stop the agent from working."""
+        """Refuse what would stop the agent from working."""
+        for node in self.nodes:
+            if not _NODE_NAME.fullmatch(node) or len(node) > 253:
+                raise ValueError(f"nodes: {node[:100]!r} is no node's name (lower-case letters, digits, '-' and '.')")
         if self.closing_ttl_s < 1:
             raise ValueError("closing_ttl_s is whole seconds, at least 1")
         if self.tombstone_ttl_s <= self.closing_ttl_s:
@@ -34,8 +56,10 @@ class NodeAgentSettings(CommonSettings, frozen=True, kw_only=True):
             raise ValueError("back_off_first_s is more than 0 and at most back_off_max_s")
         if self.quarantine_after < 1:
             raise ValueError("quarantine_after is at least 1")
-        if min(self.remake_retry_s, self.read_devices_s, self.tick_s) <= 0:
-            raise ValueError("remake_retry_s, read_devices_s and tick_s are more than 0")
+        if min(self.remake_retry_s, self.read_devices_s, self.watch_mps_s, self.tick_s) <= 0:
+            raise ValueError("remake_retry_s, read_devices_s, watch_mps_s and tick_s are more than 0")
+        if self.keep_warm_s < 0:
+            raise ValueError("keep_warm_s is at least 0; 0 keeps no idle instance")
 
     def rules(self) -> Rules:
         """The part that the core takes."""
@@ -47,4 +71,6 @@ class NodeAgentSettings(CommonSettings, frozen=True, kw_only=True):
             quarantine_after=self.quarantine_after,
             remake_retry_s=self.remake_retry_s,
             read_devices_s=self.read_devices_s,
+            watch_mps_s=self.watch_mps_s,
+            keep_warm_s=self.keep_warm_s,
         )

@@ -1,14 +1,20 @@
-"""What the journal keeps, and when it is not trusted."""
+"""What the journal keeps, when it is not trusted, and what it says when the disk refuses."""
+
+import errno
+import os
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
 from sluice.contracts.ids import AllocationId, RequestId
-from sluice_node_agent.core.events import MakeTicket
-from sluice_node_agent.core.records import Forgotten, NodeRecord, Tombstone
-from sluice_node_agent.shell.journal import Journal, JournalError
-from sluice_node_agent.shell.tickets import Tickets
+from sluice_node_agent.core.records import Forgotten, HomeGone, HomeRecord, NodeRecord, Tombstone, Warm, WarmGone
+from sluice_node_agent.shell.journal import Journal, JournalError, read_journal
+from sluice_node_agent.shell.journal_lines import DamagedError, read_lines
 
 NODE = NodeRecord(node="n1", boot_id="b", generation_upto=1000)
+BEGUN = NodeRecord(node="n1", boot_id="", generation_upto=0)
 
 
 def _stone(number, revision=1):
@@ -40,37 +46,110 @@ def test_the_last_record_of_everything_is_found_again(directory):
     assert (again.problem, again.is_new) == ("", False)
 
 
+def test_homes_and_warm_instances_go_like_slices(directory):
+    """A daemon or an idle instance that the agent made is not forgotten, and not remembered once it is gone."""
+    home = HomeRecord(
+        home="h1", gpu="G", profile=None, start=0, size=8, namespace="x", uid=0, phase="making", boot_id="b"
+    )
+    warm = Warm(gpu="G", gi_id=3, profile="1g.5gb", start=0, size=1, boot_id="b")
+    journal = Journal(directory, "n1")
+    journal.append([home, warm])
+    journal.close()
+    assert _records(directory).records()[-2:] == (home, warm)
+    journal = Journal(directory, "n1")
+    journal.append([HomeGone(home="h1"), WarmGone(gpu="G", gi_id=3)])
+    journal.close()
+    assert _records(directory).records()[-1] == _stone(1, revision=2)
+
+
 def test_what_a_crash_tore_off_is_dropped(directory):
-    """A power cut while writing does not cost the journal."""
+    """A power cut while writing does not cost the journal: what was being written had not been told to anybody."""
     path = directory / "journal"
+    before = _records(directory).records()
     whole = path.read_bytes()
-    last = whole[:-1].rindex(b"\n") + 1
-    for cut in range(last, len(whole)):
-        path.write_bytes(whole[:cut])
+    torn = b"0a1b2c3d " + b'{"type":"tombstone","allocation":"a9"}'
+    for cut in range(len(torn)):
+        path.write_bytes(whole + torn[:cut])
         again = _records(directory)
         assert again.problem == ""
-        assert len(again.records()) >= 3
+        assert again.records() == before
+
+
+def test_a_journal_that_lost_its_end_is_noticed_wherever_it_was_cut(directory):
+    """A step that was told to the world is never forgotten in silence: its instance would be given away twice."""
+    path, note = directory / "journal", directory / "journal.told"
+    whole, told = path.read_bytes(), note.read_bytes()
+    for cut in range(len(whole)):
+        with pytest.raises(DamagedError, match="its end is lost"):
+            read_lines(whole[:cut], told=len(whole))
+    line_ends = [at + 1 for at, byte in enumerate(whole) if byte == ord("\n")]
+    for cut in (0, 1, *line_ends[:-1], len(whole) - 1):
+        path.write_bytes(whole[:cut])
+        note.write_bytes(told)
+        assert "its end is lost" in _records(directory).problem, cut
+        (directory / "journal.distrusted").replace(path)  # the same file, to be cut again
 
 
 def test_any_flipped_bit_is_noticed(directory):
     """An older or false record is never taken for the last one."""
-    path = directory / "journal"
-    whole = path.read_bytes()
-    for at in range(0, len(whole) - 1, 7):
+    path, note = directory / "journal", directory / "journal.told"
+    whole, told = path.read_bytes(), note.read_bytes()
+    for at in range(8 * len(whole)):
+        damaged = bytearray(whole)
+        damaged[at // 8] ^= 1 << at % 8
+        with pytest.raises(DamagedError):
+            read_lines(bytes(damaged), told=len(whole))
+    for at in (0, 9, len(whole) // 2, len(whole) - 2, len(whole) - 1):
         damaged = bytearray(whole)
         damaged[at] ^= 1
         path.write_bytes(damaged)
+        note.write_bytes(told)
         again = _records(directory)
         assert again.problem, at
         assert again.is_new
-        assert again.records() == (NodeRecord(node="n1", boot_id="", generation_upto=0),)
+        assert again.records() == (BEGUN,)
         assert (directory / "journal.distrusted").read_bytes() == damaged
+        (directory / "journal.distrusted").replace(path)
 
 
-def test_an_emptied_journal_is_not_a_new_one(directory):
-    """A lost journal is said to be lost."""
+def test_a_line_that_is_missing_doubled_or_moved_is_noticed(directory):
+    """Records count by their order, so another order is another story."""
+    path = directory / "journal"
+    lines = path.read_bytes().splitlines(keepends=True)
+    wrong = (
+        [*lines[:1], *lines[2:]],
+        [*lines, lines[-1]],
+        [lines[0], lines[2], lines[1], *lines[3:]],
+    )
+    for order in wrong:
+        path.write_bytes(b"".join(order))
+        (directory / "journal.told").write_bytes(b"")
+        assert "does not match its checksum" in _records(directory).problem
+        (directory / "journal.distrusted").replace(path)
+
+
+def test_an_emptied_or_removed_journal_is_not_a_new_one(directory):
+    """A lost journal is said to be lost, also while no instance is there to tell."""
     (directory / "journal").write_bytes(b"")
-    assert _records(directory).problem
+    assert "its end is lost" in _records(directory).problem
+    (directory / "journal").unlink()
+    again = _records(directory)
+    assert "is missing" in again.problem
+    assert again.is_new
+    assert _records(directory).problem == ""
+
+
+def test_a_note_of_an_older_life_harms_nothing(directory):
+    """After a power cut the note may be older than the journal, or of a file that was replaced."""
+    journal = Journal(directory, "n1")
+    before = (directory / "journal.told").read_bytes()
+    journal.append([_stone(5)])
+    journal.close()
+    (directory / "journal.told").write_bytes(before)
+    assert _records(directory).records()[-1] == _stone(5)
+    for note in (b"", b"torn", before):
+        (directory / "journal.told").write_bytes(note)
+        assert _records(directory).problem == ""
 
 
 def test_the_file_does_not_grow_with_history(tmp_path):
@@ -102,18 +181,118 @@ def test_the_journal_of_another_node_is_refused(directory):
     assert _records(directory).records()[0] == NODE
 
 
-def test_tickets_are_there_whole_or_not_at_all(tmp_path):
-    """A container starts with a ticket or it does not start."""
-    tickets = Tickets(tmp_path / "t")
-    assert tickets.names() == ()
-    order = MakeTicket(1, "a1.run.1", AllocationId("a1"), "pod-1", ())
-    (tmp_path / "t" / ".a1.run.1").mkdir(parents=True)
-    tickets.make(order)
-    tickets.make(order)
-    assert tickets.names() == ("a1.run.1",)
-    assert (tmp_path / "t" / "a1.run.1" / "slice.json").exists()
-    tickets.remove("a1.run.1")
-    tickets.remove("a1.run.1")
-    assert list((tmp_path / "t").iterdir()) == []
-    with pytest.raises(OSError, match="no ticket's name"):
-        tickets.remove("../../etc")
+def test_a_look_beside_the_agent_changes_nothing(directory):
+    """A person can see what an agent keeps, while it runs and after it was killed."""
+    journal = Journal(directory, "n1")
+    journal.append([_stone(6)])
+    before = {path.name: path.read_bytes() for path in directory.iterdir()}
+    assert read_journal(directory, "n1") == journal.records()
+    assert {path.name: path.read_bytes() for path in directory.iterdir()} == before
+    journal.close()
+    with pytest.raises(JournalError, match="of node n1, not of n2"):
+        read_journal(directory, "n2")
+    (directory / "journal").write_bytes(b"x\n")
+    with pytest.raises(JournalError, match="cannot be trusted"):
+        read_journal(directory, "n1")
+    assert read_journal(directory / "none", "n1") == ()
+
+
+def test_only_its_owner_can_read_the_journal(tmp_path):
+    """What tenants run is nobody's business on the node."""
+    (tmp_path / "n1").mkdir(mode=0o755)
+    Journal(tmp_path / "n1", "n1").close()
+    assert (tmp_path / "n1").stat().st_mode & 0o777 == 0o700
+    assert {path.stat().st_mode & 0o077 for path in (tmp_path / "n1").iterdir()} == {0}
+
+
+FILL = """
+import resource, signal, sys
+from pathlib import Path
+from sluice_node_agent.core.records import Tombstone
+from sluice_node_agent.shell.journal import Journal, JournalError
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+journal = Journal(Path(sys.argv[1]), "n1")
+most = resource.getrlimit(resource.RLIMIT_FSIZE)[1]
+if sys.argv[2] != "0":
+    resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[2]), most))
+said = []
+for number in range(100_000):
+    try:
+        stones = [Tombstone(allocation=f"a{number}-{part}", request="r", revision=1, cause="c" * 90) for part in "xyz"]
+        journal.append(stones)
+    except JournalError as error:
+        said.append(str(error))
+        break
+    print(number, flush=True)
+resource.setrlimit(resource.RLIMIT_FSIZE, (most, most))
+try:
+    journal.append([Tombstone(allocation="later", request="r", revision=1, cause="")])
+except JournalError as error:
+    said.append(str(error))
+print("|".join(said))
+"""
+
+
+def _fill(directory: Path, limit_bytes: int) -> tuple[int, list[str]]:
+    done = subprocess.run(
+        [sys.executable, "-c", FILL, str(directory), str(limit_bytes)],
+        capture_output=True,
+        text=True,
+        timeout=50,
+        check=True,
+    )
+    *told, said = done.stdout.splitlines()
+    return len(told), said.split("|")
+
+
+def _check_after_full(directory, told, said):
+    assert len(said) == 2
+    assert "cannot be written" in said[0]
+    assert said[0] == said[1]
+    again = _records(directory)
+    assert again.problem == ""
+    names = {record.allocation for record in again.records() if isinstance(record, Tombstone)}
+    assert names == {f"a{number}-{part}" for number in range(told) for part in "xyz"}
+
+
+def test_a_limit_of_the_file_size_loses_nothing_that_was_told(tmp_path):
+    """A disk that refuses in the middle of a line costs no record: the half that was written hides no later one."""
+    for limit_bytes in (3001, 3100, 3333):
+        directory = tmp_path / str(limit_bytes)
+        told, said = _fill(directory, limit_bytes)
+        assert told
+        assert os.strerror(errno.EFBIG) in said[0]
+        _check_after_full(directory, told, said)
+
+
+def test_a_full_disk_loses_nothing_that_was_told(tmp_path):
+    """A full disk ends the agent in one sentence, and its next life finds all that was told."""
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=64k", "sluice-test", str(disk)], capture_output=True, check=False
+    )
+    if mounted.returncode:
+        pytest.skip(f"no tmpfs can be mounted here: {mounted.stderr.decode().strip()}")
+    try:
+        told, said = _fill(disk / "n1", 0)
+        assert told
+        assert os.strerror(errno.ENOSPC) in said[0]
+        with pytest.raises(JournalError, match=f"cannot be kept.*{os.strerror(errno.ENOSPC)}"):
+            Journal(disk / "n1", "n1")
+        subprocess.run(["mount", "-o", "remount,size=1m", str(disk)], check=True)
+        _check_after_full(disk / "n1", told, said)
+    finally:
+        subprocess.run(["umount", str(disk)], check=True)
+
+
+def test_a_directory_that_cannot_be_used_is_said_in_one_sentence(tmp_path):
+    """A wrong data folder is named, with the reason."""
+    (tmp_path / "file").write_text("")
+    with pytest.raises(JournalError, match=r"the journal of node n1 cannot be kept in .*/file/n1: Not a directory"):
+        Journal(tmp_path / "file" / "n1", "n1")
+    (tmp_path / "n1" / "journal").mkdir(parents=True)
+    with pytest.raises(JournalError, match=r"cannot be kept in .*: Is a directory"):
+        Journal(tmp_path / "n1", "n1")
+    (tmp_path / "n1" / "journal").rmdir()
+    Journal(tmp_path / "n1", "n1").close()

@@ -1,69 +1,122 @@
 """
-Carries out what a node's core instructs on devices, journal and tickets, and says how it went.
+Carries out what a node's core instructs on devices, MPS daemons, journal and tickets, and says how it went.
 
-Blocking calls run in threads. The core has at most one instruction out per GPU, so calls about one GPU never overlap,
-and as many threads as GPUs let all of them work at once.
+Blocking calls run in threads: of the GPUs, as many as GPUs, so that all of them work at once (the core has at most one
+instruction out per GPU, so calls about one GPU never overlap); and of other kinds, each in threads of its own, so that
+a record does not wait for a GPU that takes seconds, nor a slice for a daemon that does not answer.
 """
 
 import asyncio
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Executor as Threads
-from concurrent.futures import Future
-from typing import Any, Self, TypeVar
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
-from sluice.contracts.messages import GpuReport
 from sluice.runtime import logs
 from sluice.runtime.core_runner import Executor
 from sluice_node_agent.core.events import (
-    ComputeInstanceCreated,
-    ComputeInstanceDestroyed,
     CreateComputeInstance,
     CreateGpuInstance,
     DestroyComputeInstance,
     DestroyGpuInstance,
-    DeviceErrorKind,
     DeviceRefused,
     Event,
-    GpuInstanceCreated,
-    GpuInstanceDestroyed,
     GpuInstruction,
-    GpuRead,
-    HoldersListed,
-    InstanceVerified,
     JournalSaved,
     ListHolders,
     MakeTicket,
+    MpsInstruction,
+    MpsRefused,
     ReadGpu,
     RemoveTicket,
     Result,
     SaveJournal,
+    SetComputeMode,
+    SetMpsLimits,
+    StartMps,
+    StopMps,
+    TerminateMpsClients,
     TicketMade,
     TicketRefused,
     TicketRemoved,
     VerifyInstance,
+    WatchMps,
 )
 from sluice_node_agent.core.records import Record, SliceRecord, Tombstone
 from sluice_node_agent.device.port import DeviceError, GpuBackend
 from sluice_node_agent.shell.journal import Journal
+from sluice_node_agent.shell.steps import on_daemon, on_device
 from sluice_node_agent.shell.tickets import Tickets
 
+if TYPE_CHECKING:  # imported where there is MPS
+    from sluice_node_agent.device.mps import MpsDaemons
+
 T = TypeVar("T")
-_END_S = 5.0
+_END_S = 2.0
 """How long a call that is under way may take to end when the agent stops."""
 _OUT_MAX = 1024
 """Instructions of one kind under way at once; one per slice and GPU, so this is far above any node."""
+_MPS_THREADS = 8
+"""Calls to MPS daemons under way at once; those that come meanwhile wait."""
+_SHARED_MAX = 16
+"""Threads of one kind for the agents of one process: many simulated nodes take turns."""
+_NO_MPS = "this agent has no MPS"
+
+
+def _threads(count: int, name: str) -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(max_workers=count, thread_name_prefix=name)
+
+
+@dataclass(frozen=True, slots=True)
+class Helpers:
+    """Threads beside those of the GPUs; several agents of one process may share them. None runs before it is needed."""
+
+    journal: ThreadPoolExecutor = field(default_factory=lambda: _threads(1, "journal"))
+    tickets: ThreadPoolExecutor = field(default_factory=lambda: _threads(1, "tickets"))
+    mps: ThreadPoolExecutor = field(default_factory=lambda: _threads(_MPS_THREADS, "mps"))
+
+    @classmethod
+    def for_nodes(cls, nodes: int) -> Self:
+        """For the agents of so many nodes in one process."""
+        few = max(1, min(nodes, _SHARED_MAX))
+        return cls(_threads(few, "journal"), _threads(few, "tickets"), _threads(max(few, _MPS_THREADS), "mps"))
+
+    def shut_down(self) -> None:
+        """Take no more calls; wait for none."""
+        for threads in (self.journal, self.tickets, self.mps):
+            threads.shutdown(wait=False, cancel_futures=True)
 
 
 class Hands:
     """The hands of one node's agent."""
 
-    def __init__(self, backend: GpuBackend, journal: Journal, tickets: Tickets, threads: Threads) -> None:
-        """Use what was opened; opens and closes nothing itself."""
+    def __init__(
+        self,
+        backend: GpuBackend,
+        journal: Journal,
+        tickets: Tickets,
+        threads: Threads,
+        mps: "MpsDaemons | None" = None,
+        *,
+        no_shares: str = "",
+        helpers: Helpers | None = None,
+    ) -> None:
+        """
+        Use what was opened; opens and closes nothing itself but threads.
+
+        `threads` are those of the GPUs. Without `mps` all orders about daemons are refused; those to start one
+        also where `no_shares` says why.
+        """
         self._backend = backend
         self._journal = journal
         self._tickets = tickets
+        self._mps = mps
+        self._no_shares = no_shares
         self._threads = threads
+        self._own = Helpers() if helpers is None else None
+        self._helpers = helpers or self._own or Helpers()
         self._unsaved: list[tuple[Record, asyncio.Future[None]]] = []
         self._saver: asyncio.Task[None] | None = None
         self._calls: set[Future[Any]] = set()
@@ -74,79 +127,58 @@ class Hands:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        """Wait (bounded) until no thread is at devices or journal any more, so that both can be closed."""
+        """Wait (bounded) until no thread is at devices, daemons or journal any more, so that they can be closed."""
         if self._saver is not None:
             self._saver.cancel()
         calls = [asyncio.wrap_future(call) for call in list(self._calls)]
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(asyncio.gather(*calls, return_exceptions=True), _END_S)
+        if self._own is not None:
+            self._own.shut_down()
 
-    def executors(self) -> dict[type, Executor[Event]]:
+    def executors(self) -> Mapping[type, Executor[Event]]:
         """How each of the core's own instructions is carried out."""
-        device_steps = (
+        steps = (
             CreateGpuInstance,
             CreateComputeInstance,
             VerifyInstance,
             DestroyComputeInstance,
             DestroyGpuInstance,
+            SetComputeMode,
         )
-        loud: dict[type, Executor[Event]] = {kind: Executor(self._on_device, limit=_OUT_MAX) for kind in device_steps}
-        quiet: dict[type, Executor[Event]] = {
-            kind: Executor(self._on_device, limit=_OUT_MAX, quiet=True) for kind in (ReadGpu, ListHolders)
-        }
+        orders = (StartMps, SetMpsLimits, TerminateMpsClients, StopMps)
         return {
-            **loud,
-            **quiet,
+            **_each(steps, self._on_device),
+            **_each((ReadGpu, ListHolders), self._on_device, quiet=True),
+            **_each(orders, self._on_daemon),
+            **_each((WatchMps,), self._on_daemon, quiet=True),
             SaveJournal: Executor(self._save, request=_request_of, limit=_OUT_MAX, quiet=True),
             MakeTicket: Executor(self._make_ticket, limit=_OUT_MAX),
             RemoveTicket: Executor(self._remove_ticket, limit=_OUT_MAX),
         }
 
-    # -- devices --------------------------------------------------------------------------------------------------
+    # -- devices and daemons --------------------------------------------------------------------------------------
 
     async def _on_device(self, order: GpuInstruction) -> Result:
         try:
-            return await self._in_thread(lambda: self._carry_out(order))
+            return await self._in_thread(self._threads, lambda: on_device(self._backend, order))
         except DeviceError as error:
             self._log.warning("device refused", instruction=order, kind=str(error.kind), why=str(error))
             return DeviceRefused(order.token, error.kind, str(error))
 
-    def _carry_out(self, order: GpuInstruction) -> Result:
-        backend, token, gpu = self._backend, order.token, order.gpu
-        match order:
-            case CreateGpuInstance():
-                gi_id = backend.create_gpu_instance(gpu, order.profile_id, order.start, order.size)
-                return GpuInstanceCreated(token, gi_id)
-            case CreateComputeInstance():
-                return ComputeInstanceCreated(token, backend.create_compute_instance(gpu, order.gi_id))
-            case VerifyInstance():
-                return self._verify(order, backend.read_gpu(gpu))
-            case DestroyComputeInstance():
-                backend.destroy_compute_instance(gpu, order.gi_id, order.uuid)
-                return ComputeInstanceDestroyed(token)
-            case DestroyGpuInstance():
-                backend.destroy_gpu_instance(gpu, order.gi_id, order.start, order.size)
-                return GpuInstanceDestroyed(token)
-            case ReadGpu():
-                return GpuRead(token, backend.read_gpu(gpu))
-            case ListHolders():
-                return HoldersListed(token, backend.processes(gpu, order.uuid))
+    async def _on_daemon(self, order: MpsInstruction) -> Result:
+        mps = self._mps
+        if mps is None:
+            return MpsRefused(order.token, _NO_MPS)
+        if self._no_shares and isinstance(order, StartMps):
+            return MpsRefused(order.token, f"this node hands out no shares: {self._no_shares}")
+        from sluice_node_agent.device.mps import MpsError  # noqa: PLC0415
 
-    @staticmethod
-    def _verify(order: VerifyInstance, report: GpuReport) -> Result:
-        """Whether the device says of the instance what was ordered."""
-        if not report.healthy:
-            return DeviceRefused(order.token, DeviceErrorKind.GPU_LOST, report.health_message)
-        found = next((instance for instance in report.instances if instance.gi_id == order.gi_id), None)
-        if found is None:
-            message = f"GPU instance {order.gi_id} is not there"
-            return DeviceRefused(order.token, DeviceErrorKind.NOT_FOUND, message)
-        profile = next((profile.name for profile in report.profiles if profile.profile_id == order.profile_id), None)
-        wanted = (profile, order.start, order.size, order.uuid)
-        if (found.profile, found.start, found.size, found.uuid) != wanted:
-            message = f"GPU instance {order.gi_id} is {found.profile} at {found.start}:{found.size}, {found.uuid}"
-            return DeviceRefused(order.token, DeviceErrorKind.DIFFERENT, message)
-        return InstanceVerified(order.token)
+        try:
+            return await self._in_thread(self._helpers.mps, lambda: on_daemon(mps, order))
+        except MpsError as error:
+            self._log.warning("MPS daemon refused", instruction=order, why=str(error))
+            return MpsRefused(order.token, str(error))
 
     # -- journal --------------------------------------------------------------------------------------------------
 
@@ -165,13 +197,15 @@ class Hands:
                 batch, self._unsaved = self._unsaved, []
                 records = [record for record, _ in batch]
                 try:
-                    await self._in_thread(lambda records=records: self._journal.append(records))  # type: ignore[misc]
-                except OSError as error:
+                    await self._in_thread(self._helpers.journal, lambda records=records: self._journal.append(records))  # type: ignore[misc]
+                except Exception as error:  # noqa: BLE001 - whatever it is, those who wait must hear it, and the agent ends
                     for _, saved in batch:
-                        saved.set_exception(error)
-                    return
+                        if not saved.done():
+                            saved.set_exception(error)
+                    continue
                 for _, saved in batch:
-                    saved.set_result(None)
+                    if not saved.done():
+                        saved.set_result(None)
         finally:
             self._saver = None
 
@@ -179,23 +213,27 @@ class Hands:
 
     async def _make_ticket(self, order: MakeTicket) -> Result:
         try:
-            await self._in_thread(lambda: self._tickets.make(order))
+            await self._in_thread(self._helpers.tickets, lambda: self._tickets.make(order))
         except OSError as error:
             return TicketRefused(order.token, f"the ticket cannot be made: {error}")
         return TicketMade(order.token)
 
     async def _remove_ticket(self, order: RemoveTicket) -> Result:
         try:
-            await self._in_thread(lambda: self._tickets.remove(order.ticket))
+            await self._in_thread(self._helpers.tickets, lambda: self._tickets.remove(order.ticket))
         except OSError as error:
             return TicketRefused(order.token, f"the ticket cannot be removed: {error}")
         return TicketRemoved(order.token)
 
-    async def _in_thread(self, call: Callable[[], T]) -> T:
-        running: Future[T] = self._threads.submit(call)
+    async def _in_thread(self, threads: Threads, call: Callable[[], T]) -> T:
+        running: Future[T] = threads.submit(call)
         self._calls.add(running)
         running.add_done_callback(self._calls.discard)
         return await asyncio.wrap_future(running)
+
+
+def _each(kinds: Iterable[type], run: Callable[[Any], Any], *, quiet: bool = False) -> dict[type, Executor[Event]]:
+    return {kind: Executor(run, limit=_OUT_MAX, quiet=quiet) for kind in kinds}
 
 
 def _request_of(order: SaveJournal) -> str:

@@ -1,43 +1,35 @@
 """
 The journal of one node: what its agent must still know after a crash.
 
-Append-only, one record per line, each with its checksum, on disk (fsync) before anybody is told. The last record of a
-slice is the one that counts; the file is rewritten when most of it does not count any more. What a crash has torn off
-at the end was never told to anybody and is dropped; anything else that does not read right means that the journal
-cannot be trusted: it is set aside and a new one begun, for an older record taken for the last one could give a place
-away twice.
+Append-only, one record per line, on disk (fsync) before anybody is told. The last record of a slice is the one that
+counts; the file is rewritten when most of it does not count any more. What a crash has torn off at the end was never
+told to anybody and is dropped; anything else that does not read right (`journal_lines`, `journal_told`) means that the
+journal cannot be trusted: it is set aside and a new one begun, for an older record taken for the last one could give a
+place away twice.
+
+An append that failed is the last one: what is on disk then is not known. The agent ends, and its next life reads it.
 """
 
+import errno
 import fcntl
 import os
-import zlib
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-
-import msgspec
 
 from sluice.contracts.ids import NodeName
 from sluice.runtime.errors import ServiceError
-from sluice_node_agent.core.records import (
-    Forgotten,
-    HomeGone,
-    HomeRecord,
-    NodeRecord,
-    Record,
-    SliceRecord,
-    Tombstone,
-    Warm,
-    WarmGone,
-)
+from sluice_node_agent.core.records import NodeRecord, Record
+from sluice_node_agent.shell.journal_lines import DamagedError, Lines, pack, read_lines
+from sluice_node_agent.shell.journal_told import Told, read_note
 
 _COMPACT_ABOVE = 1000
 """Lines that do not count, before a rewrite."""
-
-_encode = msgspec.json.Encoder().encode
-_decode: msgspec.json.Decoder[Record] = msgspec.json.Decoder(Record)
+_NAME, _TOLD, _LOCK = "journal", "journal.told", "lock"
 
 
 class JournalError(ServiceError):
-    """The journal cannot be used: another agent holds it, or it is of another node."""
+    """The journal cannot be used: another agent holds it, it is of another node, or the disk refuses."""
 
 
 class Journal:
@@ -53,132 +45,150 @@ class Journal:
         self.node = node
         self.is_new = False
         self.problem = ""
-        self._directory = directory
-        self._path = directory / "journal"
-        self._lines: dict[str, bytes] = {}
+        self._path = directory / _NAME
+        self._lines = Lines()
         self._written = 0
-        self._create_directory()
-        self._lock = _lock(directory / "lock", node)
+        """Lines in the file."""
+        self._size = 0
+        """Bytes of the file that are on disk."""
+        self._inode = 0
+        self._broken = ""
         self._file = -1
-        try:
+        with ExitStack() as opened, _in_words(f"the journal of node {node} cannot be kept in {directory}"):
+            _make_private(directory)
+            opened.callback(os.close, _lock(directory / _LOCK, node))
+            self._told = Told(directory / _TOLD)
+            opened.callback(self._told.close)
+            opened.callback(self._close_file)
             self._open()
-        except BaseException:
-            self.close()
-            raise
+            self._opened = opened.pop_all()
 
     def records(self) -> tuple[Record, ...]:
         """The last record of everything that is not forgotten, oldest first."""
-        return tuple(_decode.decode(line) for line in self._lines.values())
+        return self._lines.records()
 
-    def append(self, records: list[Record]) -> None:
-        """Put records on disk. Returns when they are there; raises OSError."""
-        data = b""
-        for record in records:
-            line = _encode(record)
-            data += _checked(line)
-            self._remember(record, line)
-        _write_all(self._file, data)
-        os.fdatasync(self._file)
-        self._written += len(records)
-        if self._written - len(self._lines) > max(_COMPACT_ABOVE, 3 * len(self._lines)):
-            self._rewrite()
+    def append(self, records: Sequence[Record]) -> None:
+        """
+        Put records on disk, all or none of them. Returns when they are there.
+
+        Raises JournalError when the disk refuses, and from then on always.
+        """
+        if self._broken:
+            raise JournalError(self._broken)
+        packed = [(record, pack(record)) for record in records]
+        try:
+            written = _write_all(self._file, b"".join(self._lines.next(line) for _, line in packed))
+            os.fdatasync(self._file)
+            self._size += written
+            self._told.say(self._inode, self._size)
+            for record, line in packed:
+                self._lines.keep(record, line)
+            self._written += len(records)
+            if self._written - len(self._lines.kept) > max(_COMPACT_ABOVE, 3 * len(self._lines.kept)):
+                self._rewrite()
+        except OSError as error:
+            self._broken = f"{self._path} cannot be written ({error.strerror}), and nothing is done without it"
+            with suppress(OSError):  # what was not told had better not be read either; half a line never is
+                os.ftruncate(self._file, self._size)
+            raise JournalError(self._broken) from error
 
     def close(self) -> None:
-        """Let go of file and lock."""
-        if self._file >= 0:
-            os.close(self._file)
-            self._file = -1
-        os.close(self._lock)
+        """Let go of files and lock."""
+        self._opened.close()
 
     # -- inside ---------------------------------------------------------------------------------------------------
 
-    def _create_directory(self) -> None:
-        try:
-            self._directory.mkdir(parents=True, exist_ok=True, mode=0o700)
-        except OSError as error:
-            raise JournalError(f"{self._directory} cannot be made: {error.strerror}") from error
-
     def _open(self) -> None:
         if self._path.exists():
-            self._read(self._path.read_bytes())
+            self._read()
+        elif self._told.is_something:
+            self.problem = f"the journal {self._path} is missing, although one was kept there"
         begun = NodeRecord(node=self.node, boot_id="", generation_upto=0)
-        if not self._lines:
-            self._remember(begun, _encode(begun))
-        self.is_new = list(self._lines.values()) == [_encode(begun)]
+        if not self._lines.kept:
+            self._lines.keep(begun, pack(begun))
+        self.is_new = self.records() == (begun,)
         self._rewrite()
 
-    def _read(self, data: bytes) -> None:
-        lines = data.split(b"\n")
-        lines.pop()  # empty, or what a crash left of a record that nobody was told of
-        if not lines:
-            self._distrust("it holds no whole record")
+    def _read(self) -> None:
+        data = self._path.read_bytes()
+        told = self._told.bytes_of(self._path.stat().st_ino)
+        try:
+            self._lines = read_lines(data, told=told)
+        except DamagedError as error:
+            aside = self._path.with_name("journal.distrusted")
+            self._path.replace(aside)
+            self.problem = f"the journal cannot be trusted ({error}); it was set aside as {aside}"
             return
-        for number, line in enumerate(lines, start=1):
-            record = _unchecked(line)
-            if record is None:
-                self._distrust(f"line {number} does not match its checksum")
-                return
-            if isinstance(record, NodeRecord) and record.node != self.node:
-                raise JournalError(f"{self._path} is the journal of node {record.node}, not of {self.node}")
-            self._remember(record, _encode(record))
-
-    def _distrust(self, why: str) -> None:
-        aside = self._path.with_name("journal.distrusted")
-        self._path.replace(aside)
-        self._lines = {}
-        self.problem = f"the journal cannot be trusted ({why}); it was set aside as {aside}"
-
-    def _remember(self, record: Record, line: bytes) -> None:
-        key = _key(record)
-        self._lines.pop(key, None)
-        if not isinstance(record, (Forgotten, HomeGone, WarmGone)):
-            self._lines[key] = line
+        _refuse_others(self._path, self._lines.records(), self.node)
 
     def _rewrite(self) -> None:
         """Begin a file that holds only what counts."""
         draft = self._path.with_name("journal.new")
         new = os.open(draft, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_CLOEXEC, 0o600)
         try:
-            _write_all(new, b"".join(_checked(line) for line in self._lines.values()))
+            size = _write_all(new, self._lines.rewritten())
             os.fsync(new)
+            self._told.forget()
             draft.replace(self._path)
-            _sync_directory(self._directory)
+            _sync_directory(self._path.parent)
         except OSError:
             os.close(new)
             raise
+        self._close_file()
+        self._file, self._inode = new, os.fstat(new).st_ino
+        self._size, self._written = size, len(self._lines.kept)
+        self._told.say(self._inode, size)
+
+    def _close_file(self) -> None:
         if self._file >= 0:
             os.close(self._file)
-        self._file = new
-        self._written = len(self._lines)
+            self._file = -1
 
 
-def _key(record: Record) -> str:
-    """Records with equal keys replace one another: a tombstone its slice's."""
-    match record:
-        case NodeRecord():
-            return ""
-        case SliceRecord(booking=booking):
-            return booking.allocation
-        case Tombstone(allocation=allocation) | Forgotten(allocation=allocation):
-            return allocation
-        case HomeRecord(home=home) | HomeGone(home=home):
-            return f"home {home}"
-        case Warm(gpu=gpu, gi_id=gi_id) | WarmGone(gpu=gpu, gi_id=gi_id):
-            return f"warm {gpu} {gi_id}"
+def read_journal(directory: Path, node: NodeName) -> tuple[Record, ...]:
+    """
+    What the journal in `directory` says now, for a look beside the agent that keeps it: locks and changes nothing.
 
-
-def _checked(line: bytes) -> bytes:
-    return b"%08x %s\n" % (zlib.crc32(line), line)
-
-
-def _unchecked(line: bytes) -> Record | None:
-    checksum, _, body = line.partition(b" ")
-    if checksum != b"%08x" % zlib.crc32(body):
-        return None
+    Empty when there is none. Raises JournalError when it cannot be read or trusted, or is of another node.
+    """
+    path = directory / _NAME
     try:
-        return _decode.decode(body)
-    except msgspec.DecodeError:
-        return None
+        with path.open("rb") as file:
+            # the note first: the journal only grows meanwhile, or is another file
+            note = (directory / _TOLD).read_bytes() if (directory / _TOLD).exists() else b""
+            told = read_note(note, os.fstat(file.fileno()).st_ino)
+            lines = read_lines(file.read(), told=told)
+    except FileNotFoundError:
+        return ()
+    except OSError as error:
+        raise JournalError(f"{path} cannot be read: {error.strerror}") from error
+    except DamagedError as error:
+        raise JournalError(f"{path} cannot be trusted: {error}") from error
+    records = lines.records()
+    _refuse_others(path, records, node)
+    return records
+
+
+def _refuse_others(path: Path, records: Sequence[Record], node: NodeName) -> None:
+    for record in records:
+        if isinstance(record, NodeRecord) and record.node != node:
+            raise JournalError(f"{path} is the journal of node {record.node}, not of {node}")
+
+
+@contextmanager
+def _in_words(what: str) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        where = f" at {error.filename}" if error.filename else ""
+        raise JournalError(f"{what}: {error.strerror}{where}") from error
+
+
+def _make_private(directory: Path) -> None:
+    """Make the directory, or take it over: only its owner may look into it."""
+    directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+    if directory.stat().st_mode & 0o077:
+        directory.chmod(0o700)
 
 
 def _lock(path: Path, node: NodeName) -> int:
@@ -188,13 +198,21 @@ def _lock(path: Path, node: NodeName) -> int:
     except BlockingIOError:
         os.close(descriptor)
         raise JournalError(f"another agent of node {node} is running: it holds {path}") from None
+    except OSError:
+        os.close(descriptor)
+        raise
     return descriptor
 
 
-def _write_all(descriptor: int, data: bytes) -> None:
+def _write_all(descriptor: int, data: bytes) -> int:
+    """Write all of it. Returns its length in bytes; raises OSError, when perhaps a part of it was written."""
     view = memoryview(data)
     while view:
-        view = view[os.write(descriptor, view) :]
+        written = os.write(descriptor, view)
+        if not written:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        view = view[written:]
+    return len(data)
 
 
 def _sync_directory(directory: Path) -> None:

@@ -5,6 +5,7 @@ import grpc.aio
 
 from sluice.contracts.convert import snapshot_to_proto
 from sluice.contracts.ids import NodeName
+from sluice.contracts.messages import NodeSnapshot
 from sluice.contracts.pb import agent_pb2, agent_pb2_grpc, node_pb2
 from sluice_node_agent.core.agent import Agent
 
@@ -34,7 +35,7 @@ class Pulled(agent_pb2_grpc.AgentServiceServicer):
     async def GetHealth(  # noqa: N802 - the method's name in the contract
         self, request: agent_pb2.GetHealthRequest, context: grpc.aio.ServicerContext
     ) -> agent_pb2.GetHealthResponse:
-        """Whether the agent of a node works."""
+        """Whether the agent of a node carries out orders on at least one GPU, and all that is wrong."""
         agent = await self._agent(request.node, context)
         if agent is None or not agent.started:
             return agent_pb2.GetHealthResponse(node=request.node, message="devices and journal are being read")
@@ -44,8 +45,8 @@ class Pulled(agent_pb2_grpc.AgentServiceServicer):
             boot_id=snapshot.boot_id,
             agent_run=snapshot.agent_run,
             generation=snapshot.generation,
-            ready=agent.is_open,
-            message="" if agent.is_open else "the allocator has not opened this node for this run of the agent yet",
+            ready=agent.is_open and _has_usable_gpu(snapshot),
+            message="; ".join(_what_is_wrong(snapshot, is_open=agent.is_open)),
         )
 
     async def _agent(self, node: str, context: grpc.aio.ServicerContext) -> Agent | None:
@@ -53,3 +54,23 @@ class Pulled(agent_pb2_grpc.AgentServiceServicer):
             served = ", ".join(sorted(self.agents)[:5])
             await context.abort(grpc.StatusCode.NOT_FOUND, f"this process does not serve {node[:100]!r} but {served}")
         return self.agents[NodeName(node)]
+
+
+def _has_usable_gpu(snapshot: NodeSnapshot) -> bool:
+    return any(gpu.healthy for gpu in snapshot.gpus)
+
+
+def _what_is_wrong(snapshot: NodeSnapshot, *, is_open: bool) -> list[str]:
+    """Everything that a person should look at, in sentences."""
+    wrong = [] if is_open else ["the allocator has not opened this node for this run of the agent yet"]
+    if not snapshot.gpus:
+        wrong.append("the node has no GPU")
+    for gpu in snapshot.gpus:
+        if gpu.lost:
+            wrong.append(f"GPU {gpu.index} ({gpu.uuid}) is lost: {gpu.health_message}")
+        elif not gpu.healthy:
+            wrong.append(f"GPU {gpu.index} ({gpu.uuid}) is not healthy: {gpu.health_message}")
+    quarantined = [report.booking.allocation for report in snapshot.slices if report.state == "quarantined"]
+    if quarantined:
+        wrong.append(f"quarantined: {', '.join(quarantined)}")
+    return [*wrong, *snapshot.warnings]

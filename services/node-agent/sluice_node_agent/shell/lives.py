@@ -1,0 +1,156 @@
+"""
+One node's agent, life after life: reads what is there, tells the core, and does what it says.
+
+A simulated node that reboots begins a new life with another run; any other failure ends the process, for its
+supervisor to start it again.
+"""
+
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import Executor as Threads
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
+from typing import TypeVar
+
+from sluice.contracts.ids import NodeName, RunId
+from sluice.runtime import logs
+from sluice.runtime.bus import Bus
+from sluice.runtime.core_runner import CoreRunner
+from sluice.runtime.service import Service
+from sluice_node_agent.core.agent import Agent
+from sluice_node_agent.core.events import AgentStarted, Event
+from sluice_node_agent.device.mps import MpsError
+from sluice_node_agent.device.port import BackendError, DeviceError, RebootedError
+from sluice_node_agent.settings import NodeAgentSettings
+from sluice_node_agent.shell import places
+from sluice_node_agent.shell.control import Control, served_on
+from sluice_node_agent.shell.hands import Hands, Helpers
+from sluice_node_agent.shell.journal import Journal
+from sluice_node_agent.shell.pulled import Pulled
+from sluice_node_agent.shell.sites import OpenSite, Site, SiteError
+from sluice_node_agent.shell.tickets import Tickets
+from sluice_node_agent.shell.troubles import watch_troubles
+
+T = TypeVar("T")
+Connect = Callable[[NodeName], AbstractAsyncContextManager[Bus]]
+
+
+@dataclass(frozen=True, slots=True)
+class Shared:
+    """What all agents of a process have in common."""
+
+    service: Service[NodeAgentSettings]
+    endpoint: str
+    """Where the inventory pulls."""
+    pulled: Pulled
+    gpu_threads: Threads
+    helpers: Helpers
+    connect: Connect
+
+
+@dataclass(slots=True)
+class Lives:
+    """The lives of one node's agent."""
+
+    site: Site
+    name: str
+    """Begins the names of its runs."""
+    shared: Shared
+    lives: int = 0
+
+    async def run(self) -> None:
+        """Run until cancelled. Raises ServiceError and what else ends a process (in an ExceptionGroup)."""
+        node, data_dir = self.site.name, self.shared.service.settings.data_dir
+        while True:
+            journal = Journal(places.agent_directory(data_dir, node), node)
+            try:
+                site = await self._in_thread(self.site.open)
+                try:
+                    await self._live(site, journal)
+                finally:
+                    site.backend.close()
+            except* RebootedError:
+                logs.get("app", node=node).warning("the node was rebooted; its agent begins anew")
+            finally:
+                self.shared.pulled.agents[node] = None
+                journal.close()
+
+    async def _live(self, site: OpenSite, journal: Journal) -> None:
+        shared, node = self.shared, self.site.name
+        settings = shared.service.settings
+        self.lives += 1
+        run = RunId(f"{self.name}-{self.lives}")
+        log = logs.get("app", node=node)
+        core = Agent(node, run, settings.rules())
+        tickets = Tickets(places.tickets_directory(settings.data_dir, node))
+        started = await self._in_thread(lambda: what_is_there(site, journal, tickets, shared.endpoint))
+        if started.journal_problem:
+            log.error("rebuilding from devices and ledger", problem=started.journal_problem)
+        if site.no_shares:
+            log.warning("shares (mps, fractional) cannot be handed out here", why=site.no_shares)
+        async with (
+            Hands(
+                site.backend,
+                journal,
+                tickets,
+                shared.gpu_threads,
+                site.mps,
+                no_shares=site.no_shares,
+                helpers=shared.helpers,
+            ) as hands,
+            shared.connect(node) as bus,
+        ):
+            runner: CoreRunner[Event] = CoreRunner(
+                name=f"node-agent {node}",
+                core=core,
+                bus=bus,
+                clock=shared.service.clock,
+                traces=shared.service.traces,
+                ledger=node,
+                execute=hands.executors(),
+                tick_s=settings.tick_s,
+            )
+            await runner.offer(started)
+            shared.pulled.agents[node] = core
+            log.info("agent of a node", run=run, endpoint=shared.endpoint, gpus=len(started.gpus), modes=site.modes)
+            socket = places.control_socket(settings.data_dir, node)
+            control = Control(node, core, runner.offer)
+            async with served_on(socket, control, shared.pulled, node=node), asyncio.TaskGroup() as work:
+                work.create_task(watch_troubles(site.backend, site.watch, runner.offer, node=node))
+                work.create_task(runner.run())
+
+    async def _in_thread(self, call: Callable[[], T]) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self.shared.gpu_threads, call)
+
+
+def what_is_there(site: OpenSite, journal: Journal, tickets: Tickets, endpoint: str) -> AgentStarted:
+    """All that is found at the start of a life; blocks. Raises SiteError, RebootedError."""
+    backend, mps = site.backend, site.mps
+    try:
+        gpus = backend.read()
+    except (DeviceError, BackendError) as error:
+        raise SiteError(f"the GPUs of this node cannot be read: {error}") from error
+    try:
+        homes = mps.found()
+    except MpsError as error:
+        raise SiteError(str(error)) from error
+    names = tickets.names()
+    problem = journal.problem  # one that is missing where things are left was lost
+    if not problem and journal.is_new:
+        left = {"instances": any(gpu.instances for gpu in gpus), "MPS daemons": homes, "tickets": names}
+        found = [what for what, some in left.items() if some]
+        if found:
+            problem = f"there is no journal, but there are {' and '.join(found)} on the node"
+    return AgentStarted(
+        boot_id=backend.boot_id(),
+        endpoint=endpoint,
+        gpus=gpus,
+        records=journal.records(),
+        journal_problem=problem,
+        driver_version=backend.driver_version(),
+        tickets=names,
+        toolkit_version=site.toolkit_version,
+        modes=site.modes,
+        mps_root=str(mps.root),
+        homes=homes,
+    )

@@ -1,0 +1,44 @@
+"""Programs of others on this machine that the agent runs, found and asked at its start."""
+
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+from sluice_node_agent.shell.sites import SiteError
+
+TOOLKIT = "nvidia-ctk"
+_ANSWER_S = 5.0
+_VERSION = re.compile(r"\bversion v?(\d[\w.+~-]*)")
+"""In `NVIDIA Container Toolkit CLI version 1.17.4`, the first line of `nvidia-ctk --version`."""
+
+
+def on_path(name: str) -> Path | None:
+    """A program by its name or path, absolute; None when there is none that can be run."""
+    found = shutil.which(name)
+    return Path(found).absolute() if found else None
+
+
+def find_program(name: str, setting: str) -> Path:
+    """As `on_path`, for one that was asked for by name. Raises SiteError, naming the setting."""
+    found = on_path(name)
+    if found is None:
+        raise SiteError(
+            f"{setting} is {name!r}, which is no program that can be run; install it or set {setting} to off"
+        )
+    return found
+
+
+def toolkit_version(program: str = TOOLKIT) -> str:
+    """The version of NVIDIA's container toolkit; empty when it is not here, or does not say within 5 s."""
+    found = on_path(program)
+    if found is None:
+        return ""
+    try:
+        done = subprocess.run(  # noqa: S603 - the path is from PATH, which is the operator's
+            [found, "--version"], capture_output=True, timeout=_ANSWER_S, check=False, stdin=subprocess.DEVNULL
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    match = _VERSION.search(done.stdout.decode(errors="replace"))
+    return match[1] if match else ""

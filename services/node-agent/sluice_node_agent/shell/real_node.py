@@ -1,0 +1,73 @@
+"""The machine that this process runs on: GPUs through NVML, and the MPS control program of the driver."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from sluice.contracts.ids import NodeName
+from sluice.contracts.messages import Mode
+from sluice_node_agent.device.mps import MpsDaemons
+from sluice_node_agent.device.nvml import NvmlGpus
+from sluice_node_agent.device.port import BackendError
+from sluice_node_agent.device.processes import Processes
+from sluice_node_agent.settings import MPS_OFF, NodeAgentSettings
+from sluice_node_agent.shell import places
+from sluice_node_agent.shell.programs import find_program, on_path, toolkit_version
+from sluice_node_agent.shell.sites import EXCLUSIVE, OpenSite, SiteError, Watch
+
+_MPS_CONTROL = "nvidia-cuda-mps-control"
+_SHARED: tuple[Mode, ...] = ("exclusive", "mps", "fractional")
+_GPUS_MAX = 32
+"""Threads are begun as they are needed; no node has more GPUs."""
+_WATCH = Watch(wait_s=1.0, pause_s=0.0)
+"""The wait is in the driver and costs nothing. It is also how long an agent takes to notice that it shall stop."""
+
+
+@dataclass(frozen=True, slots=True)
+class RealNode:
+    """This machine (a `Site`)."""
+
+    name: NodeName
+    settings: NodeAgentSettings
+
+    @property
+    def gpus_max(self) -> int:
+        """Not known before they are opened."""
+        return _GPUS_MAX
+
+    def open(self) -> OpenSite:
+        """Open the driver. Raises SiteError."""
+        root = places.mps_root(self.settings.data_dir, self.settings.mps_dir, self.name)
+        control, no_shares = self._control(root)
+        processes = Processes()
+        try:
+            backend = NvmlGpus(processes)
+        except BackendError as error:
+            raise SiteError(str(error)) from error
+        mps = MpsDaemons(root, control, processes)
+        modes = EXCLUSIVE if no_shares else _SHARED
+        return OpenSite(backend, _WATCH, mps, modes, no_shares, toolkit_version())
+
+    def _control(self, root: Path) -> tuple[Path, str]:
+        """The MPS control program, and why no daemon shall be started."""
+        wanted, too_long = self.settings.mps_control, places.why_no_homes(root)
+        if wanted and wanted != MPS_OFF:
+            if too_long:
+                raise SiteError(too_long)
+            return find_program(wanted, "mps_control"), ""
+        found = on_path(_MPS_CONTROL)
+        if wanted == MPS_OFF:
+            return found or Path(_MPS_CONTROL), "mps_control is off"
+        if found is None:
+            missing = f"{_MPS_CONTROL} is not on PATH (it comes with the driver's compute utilities)"
+            return Path(_MPS_CONTROL), missing
+        return found, too_long
+
+
+def real_node(settings: NodeAgentSettings) -> RealNode:
+    """This machine under the name that the settings give it. Raises SiteError."""
+    if len(settings.nodes) != 1:
+        raise SiteError(
+            "SLUICE_NODE_AGENT_NODES must name this node, and no other, to serve the GPUs of this machine "
+            f"(it names {len(settings.nodes)}); for simulated nodes set SLUICE_NODE_AGENT_FLEET_FILE"
+        )
+    return RealNode(NodeName(settings.nodes[0]), settings)

@@ -1,0 +1,199 @@
+"""What people on the node ask its agent over its socket, and what the agent tells of its health."""
+
+import asyncio
+import os
+import socket
+import stat
+
+import grpc
+import pytest
+from factories.desk import Desk, pull, running, short_folder
+
+from sluice.contracts import subjects
+from sluice.contracts.ids import AllocationId, NodeName, RunId
+from sluice.contracts.messages import SliceQuarantined
+from sluice.contracts.pb import agent_pb2, agent_pb2_grpc
+from sluice.runtime import rpc
+from sluice.runtime.clock import SystemClock
+from sluice.runtime.memory_bus import MemoryBroker
+from sluice.runtime.service import Service
+from sluice.runtime.telemetry import TraceBook
+from sluice_node_agent.device.hardware_file import Process
+from sluice_node_agent.settings import NodeAgentSettings
+from sluice_node_agent.shell.places import agent_directory, control_socket
+
+NODE = NodeName("n1")
+FLEET = """
+[[node]]
+name = "n1"
+gpus = [{ model = "a100-40gb", count = 2 }]
+timing = { create_ms = 1, destroy_ms = 1 }
+"""
+PLACE = (0, "3g.20gb", 4, 4)
+
+
+@pytest.fixture
+def folder():
+    """A data folder with room for sockets."""
+    with short_folder() as made:
+        (made / "fleet.toml").write_text(FLEET)
+        yield made
+
+
+def _service(folder, run="run1", **changes):
+    fields = {"tick_s": 0.05, "back_off_first_s": 0.05, "back_off_max_s": 0.1, "read_devices_s": 1000.0, **changes}
+    settings = NodeAgentSettings(data_dir=folder, fleet_file=folder / "fleet.toml", mps_control="off", **fields)
+    return Service("node-agent", RunId(run), settings, SystemClock(), TraceBook())
+
+
+async def _release(folder, allocation, node=NODE, *, ignore_holders=False):
+    async with rpc.channel(f"unix:{control_socket(folder, NODE)}") as channel:
+        stub = agent_pb2_grpc.NodeControlServiceStub(channel)
+        request = agent_pb2.ReleaseQuarantineRequest(node=node, allocation=allocation, ignore_holders=ignore_holders)
+        return (await stub.ReleaseQuarantine(request)).message
+
+
+async def _health(address):
+    async with rpc.channel(address) as channel:
+        stub = agent_pb2_grpc.AgentServiceStub(channel)
+        return await stub.GetHealth(agent_pb2.GetHealthRequest(node=NODE))
+
+
+async def _until_health(address, right):
+    async with asyncio.timeout(15):
+        while True:
+            health = await _health(address)
+            if right(health):
+                return health
+            await asyncio.sleep(0.05)
+
+
+async def _quarantine(desk, *, owner="", kind="compute"):
+    """A revoked slice with a process that stays on its device."""
+    await desk.open(NODE)
+    booking = await desk.grant(NODE, "a1", PLACE)
+    uuid = (await desk.ready(NODE, "a1")).devices[0].uuid
+    with desk.hardware(NODE).changing() as hardware:
+        hardware.gpus[0].processes.append(Process(pid=4242, owner=owner, device=uuid, name="nvtop", kind=kind))
+    await desk.revoke(booking)
+    address = subjects.slice_(NODE, AllocationId("a1"))
+    return await desk.until(address, lambda word: isinstance(word, SliceQuarantined))
+
+
+async def test_a_quarantined_slice_is_released_over_the_socket(folder):
+    """An operator who ended the process that held a slice gets its place back at once, not at the next try."""
+    desk = Desk((broker := MemoryBroker()).bus("desk"), folder)
+    async with running(_service(folder, back_off_first_s=900.0, back_off_max_s=900.0, quarantine_after=1), broker):
+        await _quarantine(desk)
+        with desk.hardware(NODE).changing() as hardware:
+            hardware.gpus[0].processes.clear()
+        assert await _release(folder, "a1") == "slice a1 is gone, and its place is free"
+        await desk.gone(NODE, "a1")
+        assert desk.instances(NODE) == []
+
+
+async def test_holders_that_the_operator_vouches_for_do_not_hold(folder):
+    """A process that only looks like one of the tenant's does not keep the place for ever."""
+    desk = Desk((broker := MemoryBroker()).bus("desk"), folder)
+    async with running(_service(folder), broker):
+        await _quarantine(desk, owner="pod-a1", kind="file")
+        message = await _release(folder, "a1")
+        assert message == "slice a1 is being tried again, and stays quarantined until nothing holds it"
+        assert await _release(folder, "a1", ignore_holders=True) == "slice a1 is gone, and its place is free"
+        assert desk.instances(NODE) == []
+
+
+async def test_what_cannot_be_released_is_refused_in_words(folder):
+    """A typing error releases nothing, and says what is wrong with it."""
+    desk = Desk((broker := MemoryBroker()).bus("desk"), folder)
+    wrong = (
+        ("a9", NODE, grpc.StatusCode.NOT_FOUND, "has no slice 'a9'"),
+        ("a1", "n2", grpc.StatusCode.NOT_FOUND, "this agent is of node n1, not of 'n2'"),
+        ("a1", NODE, grpc.StatusCode.FAILED_PRECONDITION, "slice a1 is not quarantined but ready"),
+    )
+    async with running(_service(folder), broker):
+        await desk.open(NODE)
+        await desk.grant(NODE, "a1", PLACE)
+        await desk.ready(NODE, "a1")
+        for allocation, node, code, words in wrong:
+            with pytest.raises(grpc.aio.AioRpcError) as refused:
+                await _release(folder, allocation, node)
+            assert refused.value.code() is code
+            assert words in refused.value.details()
+        assert desk.instances(NODE) == [("3g.20gb", 4)]
+
+
+async def test_the_socket_is_for_its_owner_and_outlives_no_agent(folder):
+    """No tenant on the node can release or look; a socket that a killed agent left does not stop the next one."""
+    directory, path = agent_directory(folder, NODE), control_socket(folder, NODE)
+    directory.mkdir(parents=True, mode=0o755)
+    with socket.socket(socket.AF_UNIX) as left:
+        left.bind(str(path))
+    broker = MemoryBroker()
+    desk = Desk(broker.bus("desk"), folder)
+    async with running(_service(folder), broker):
+        news = await desk.open(NODE)
+        assert stat.S_IMODE(path.stat().st_mode) == 0o600
+        assert stat.S_IMODE(directory.stat().st_mode) == 0o700
+        own, pulled = await pull(f"unix:{path}", NODE), await pull(news.endpoint, NODE)
+        assert own.gpus == pulled.gpus
+        async with rpc.channel(news.endpoint) as channel:
+            stub = agent_pb2_grpc.NodeControlServiceStub(channel)
+            with pytest.raises(grpc.aio.AioRpcError) as refused:
+                await stub.ReleaseQuarantine(agent_pb2.ReleaseQuarantineRequest(node=NODE, allocation="a1"))
+        assert refused.value.code() is grpc.StatusCode.UNIMPLEMENTED, "nobody on the network may order"
+    assert not path.exists()
+
+
+async def test_a_folder_too_deep_for_a_socket_costs_only_the_socket(folder, capsys):
+    """An agent in a deep folder serves its node, and says which command will not reach it."""
+    deep = folder / ("d" * 100)
+    deep.mkdir()
+    (deep / "fleet.toml").write_text(FLEET)
+    broker = MemoryBroker()
+    desk = Desk(broker.bus("desk"), deep)
+    async with running(_service(deep), broker):
+        await desk.open(NODE)
+        await desk.grant(NODE, "a1", PLACE)
+        await desk.ready(NODE, "a1")
+        assert not control_socket(deep, NODE).exists()
+    said = capsys.readouterr()
+    assert "its path is too long" in said.out + said.err
+
+
+async def test_health_says_everything_that_is_wrong_with_a_node(folder):
+    """A person, or a probe, reads why a node does not work, and which of its GPUs does not."""
+    broker = MemoryBroker()
+    desk = Desk(broker.bus("desk"), folder)
+    address = f"unix:{control_socket(folder, NODE)}"
+    async with running(_service(folder), broker):
+        await desk.until(subjects.node(NODE), lambda news: news.agent_run)
+        health = await _health(address)
+        assert (health.ready, "has not opened this node" in health.message) == (False, True)
+        await desk.open(NODE)
+        assert (await _until_health(address, lambda h: h.ready)).message == ""
+        with desk.hardware(NODE).changing() as hardware:
+            hardware.faults.gpu_lost = 0
+        # only the driver's own word can tell so soon: GPUs are not read for a thousand seconds
+        health = await _until_health(address, lambda h: "GPU 0" in h.message)
+        assert health.ready, "the other GPU works"
+        assert "is lost" in health.message
+
+
+async def test_a_lost_journal_is_told_to_people(folder):
+    """Who looks at a node reads that its journal was rebuilt from what was found."""
+    broker = MemoryBroker()
+    desk = Desk(broker.bus("desk"), folder)
+    async with running(_service(folder), broker):
+        run = (await desk.open(NODE)).agent_run
+        await desk.grant(NODE, "a1", PLACE)
+        word = await desk.ready(NODE, "a1")
+    os.truncate(agent_directory(folder, NODE) / "journal", 10)
+    async with running(_service(folder, "run2"), broker):
+        address = f"unix:{control_socket(folder, NODE)}"
+        await desk.open(NODE, known_run=run)
+        health = await _until_health(address, lambda h: "journal cannot be trusted" in h.message)
+        assert health.node == NODE
+        snapshot = await pull(address, NODE)
+        assert any("journal cannot be trusted" in warning for warning in snapshot.warnings)
+        assert await desk.ready(NODE, "a1") == word

@@ -1,0 +1,168 @@
+"""A whole agent process on NVML: unmodified nvidia-ml-py over a library of our own, real daemons, a real broker."""
+
+import asyncio
+
+import pytest
+from factories.desk import Desk, daemons_below, kill, pull, runs, short_folder, start_agent
+from factories.nvml import NvmlMachine
+from nvml.build import NoCompilerError, build
+
+from sluice.contracts.ids import NodeName
+from sluice.contracts.messages import Share
+from sluice.runtime.broker import Broker
+from sluice.runtime.nats_bus import NatsBus
+from sluice_node_agent.device.mps_stand_in import install
+
+NODE = NodeName("gpu-1.example")
+EXCLUSIVE_PROCESS = 3
+
+
+class NvmlDesk(Desk):
+    """A desk before an agent of this machine."""
+
+    def __init__(self, bus, data_dir, uuids):
+        """`uuids` are those of its GPUs."""
+        super().__init__(bus, data_dir)
+        self._uuids = uuids
+
+    def uuids(self, node):
+        """By index."""
+        return self._uuids
+
+
+@pytest.fixture(scope="module")
+def library(tmp_path_factory):
+    """Our own NVML library."""
+    try:
+        return build(tmp_path_factory.mktemp("nvml"))
+    except NoCompilerError as error:
+        pytest.skip(f"the NVML library cannot be made: {error}")
+
+
+@pytest.fixture
+def folder():
+    """A data folder with room for sockets."""
+    with short_folder() as made:
+        yield made
+
+
+@pytest.fixture
+def machine(library, folder):
+    """A machine that outlives the agent: two A100 with MIG, one without."""
+    made = NvmlMachine(library, folder / "machine", state=folder / "nvml.state")
+    made.uuids = [made.add_gpu("a100-40gb", mig=mig) for mig in (True, True, False)]
+    return made
+
+
+def _on_gpus(machine, *kinds):
+    return [line for line in machine.show() if line[0] in kinds]
+
+
+async def _start(folder, machine, broker, **variables):
+    return await start_agent(
+        folder,
+        **machine.environment(),
+        SLUICE_NATS_URL=broker.url,
+        SLUICE_NODE_AGENT_NODES=NODE,
+        SLUICE_NODE_AGENT_TICK_S="0.05",
+        SLUICE_NODE_AGENT_BACK_OFF_FIRST_S="0.1",
+        SLUICE_NODE_AGENT_MPS_CONTROL=install(folder / "bin"),
+        **variables,
+    )
+
+
+async def test_an_agent_on_nvml_makes_keeps_and_unmakes_slices(folder, machine, tmp_path):
+    """On real interfaces a slice is made as booked, survives a killed agent untouched, and leaves nothing behind."""
+    async with Broker(tmp_path / "nats") as broker:
+        bus = await NatsBus.connect(broker.url, name="desk")
+        await bus.ensure_streams()
+        desk = NvmlDesk(bus, folder, machine.uuids)
+        process = await _start(folder, machine, broker)
+        try:
+            news = await desk.open(NODE)
+            share = Share(mode="mps", uid=0, memory_mib=4096)
+            bookings = [
+                await desk.grant(NODE, "mig", (0, "3g.20gb", 4, 4), (1, "1g.5gb+me", 6, 1)),
+                await desk.grant(NODE, "home", (0, "2g.10gb", 0, 2), share=share),
+                await desk.grant(NODE, "whole", (2, None, 0, 1), share=share),
+            ]
+            words = {booking.allocation: await desk.ready(NODE, booking.allocation) for booking in bookings}
+            made = [(line[1], line[4], line[5]) for line in _on_gpus(machine, "gi")]
+            assert sorted(made) == [("0", "0", "2"), ("0", "4", "4"), ("1", "6", "1")]
+            uuids = {line[-1] for line in _on_gpus(machine, "ci")}
+            assert uuids == {device.uuid for name in ("mig", "home") for device in words[name].devices}
+            assert words["whole"].containers[0].visible_devices == machine.uuids[2]
+            assert machine.compute_mode(2) == EXCLUSIVE_PROCESS
+            before = machine.show()
+            snapshot = await pull(news.endpoint, NODE)
+            assert set(snapshot.modes) == {"exclusive", "mps", "fractional"}
+            assert {report.state for report in snapshot.slices} == {"ready"}
+            daemons = {daemon.pid for gpu in snapshot.gpus for daemon in gpu.daemons}
+            assert len(daemons) == 2
+
+            await kill(process)
+            process = await _start(folder, machine, broker)
+            news = await desk.open(NODE, known_run=news.agent_run)
+            for allocation, word in words.items():
+                assert await desk.ready(NODE, allocation) == word
+            assert machine.show() == before
+            assert all(runs(pid) for pid in daemons)
+
+            for booking in bookings:
+                await desk.revoke(booking)
+            for booking in bookings:
+                await desk.gone(NODE, booking.allocation)
+            assert _on_gpus(machine, "gi", "ci") == []
+            assert machine.compute_mode(2) == 0
+            assert daemons_below(folder) == []
+            process.terminate()
+            assert await asyncio.wait_for(process.wait(), 10) == 0
+        finally:
+            await kill(process)
+            await bus.close()
+
+
+async def test_an_xid_makes_a_gpu_unhealthy_at_once_and_says_why(folder, machine, tmp_path):
+    """Nobody is put on a GPU that the driver has given up, and people read which error it was."""
+    async with Broker(tmp_path / "nats") as broker:
+        bus = await NatsBus.connect(broker.url, name="desk")
+        await bus.ensure_streams()
+        desk = NvmlDesk(bus, folder, machine.uuids)
+        process = await _start(folder, machine, broker, SLUICE_NODE_AGENT_READ_DEVICES_S=1000)
+        try:
+            news = await desk.open(NODE)
+            machine.xid(1, 79)
+            async with asyncio.timeout(15):
+                while True:
+                    snapshot = await pull(news.endpoint, NODE)
+                    if not snapshot.gpus[1].healthy:
+                        break
+                    await asyncio.sleep(0.05)
+            assert "79" in snapshot.gpus[1].health_message
+            assert [gpu.healthy for gpu in snapshot.gpus] == [True, False, True]
+        finally:
+            await kill(process)
+            await bus.close()
+
+
+@pytest.mark.parametrize(
+    ("wrong", "sentence"),
+    [
+        ({"init_error": 9}, "driver"),
+        ({"init_error": 4}, "permission"),
+        ({"init_error": 18}, "driver"),
+    ],
+)
+async def test_a_driver_that_cannot_be_used_ends_the_agent_in_one_sentence(folder, machine, wrong, sentence):
+    """Who starts an agent where it cannot work reads why, once, and gets no traceback."""
+    for fault, code in wrong.items():
+        machine.fault(fault, code)
+    process = await start_agent(folder, **machine.environment(), SLUICE_NODE_AGENT_NODES=NODE)
+    try:
+        assert await asyncio.wait_for(process.wait(), 20) == 1
+    finally:
+        await kill(process)
+    log = (folder / "agent.log").read_text()
+    assert "Traceback" not in log
+    assert sentence in log.lower()
+    assert log.count('"level":"error"') == 1

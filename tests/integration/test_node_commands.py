@@ -1,0 +1,197 @@
+"""The commands on a node against its running agent, and after that agent was killed: real processes and sockets."""
+
+import asyncio
+import contextlib
+import json
+import os
+import sys
+
+import pytest
+from factories.desk import Desk, kill, running, short_folder, start_agent
+
+from sluice.contracts import subjects
+from sluice.contracts.ids import AllocationId, NodeName, RunId
+from sluice.contracts.messages import Share
+from sluice.runtime.broker import Broker
+from sluice.runtime.clock import SystemClock
+from sluice.runtime.memory_bus import MemoryBroker
+from sluice.runtime.nats_bus import NatsBus
+from sluice.runtime.service import Service
+from sluice.runtime.telemetry import TraceBook
+from sluice_node_agent.device.hardware_file import HardwareFile
+from sluice_node_agent.settings import NodeAgentSettings
+from sluice_node_agent.shell.hardware_command import change_hardware
+from sluice_node_agent.shell.places import hardware_path
+
+NODE = NodeName("n1")
+FLEET = """
+[[node]]
+name = "n1"
+gpus = [{ model = "a100-40gb", count = 2 }]
+timing = { create_ms = 5, destroy_ms = 5 }
+"""
+TELLS_WITHIN_S = 20.0
+
+
+@pytest.fixture
+def data():
+    """A data folder whose path leaves room for sockets."""
+    with short_folder() as folder:
+        (folder / "fleet.toml").write_text(FLEET)
+        yield folder
+
+
+@pytest.fixture
+async def desk(data):
+    """An agent at work in this process, and who orders it about. What is in use is not tried again by itself."""
+    settings = NodeAgentSettings(
+        data_dir=data, fleet_file=data / "fleet.toml", tick_s=0.05, back_off_first_s=300.0, quarantine_after=1,
+        back_off_max_s=600.0,
+    )  # fmt: skip
+    broker = MemoryBroker()
+    service = Service("node-agent", RunId("run"), settings, SystemClock(), TraceBook())
+    desk = Desk(broker.bus("desk"), data)
+    async with running(service, broker):
+        await desk.open(NODE)
+        yield desk
+
+
+async def command(data, *words: str) -> tuple[int, str, str]:
+    """Run one command as a person does: exit code, stdout, stderr."""
+    own = {name: value for name, value in os.environ.items() if not name.startswith("SLUICE_")}
+    process = await asyncio.create_subprocess_exec(
+        sys.executable,
+        "-m",
+        "sluice_node_agent",
+        *words,
+        env=own | {"SLUICE_DATA_DIR": str(data)},
+        stdin=asyncio.subprocess.DEVNULL,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+    )
+    try:
+        out, err = await asyncio.wait_for(process.communicate(), TELLS_WITHIN_S)
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            process.kill()
+        await process.wait()
+    return process.returncode, out.decode(), err.decode()
+
+
+async def shown(data) -> dict:
+    """What `show` says."""
+    code, out, err = await command(data, "show", "--json")
+    assert code == 0, err
+    return json.loads(out)
+
+
+def start_process(data, capsys, device: str, owner: str) -> str:
+    """A process on a device, behind the agent's back; its pid."""
+    assert change_hardware(["hardware", "--data", str(data), NODE, "start-process", device, "--owner", owner]) == 0
+    return capsys.readouterr().out.split()[-1]
+
+
+async def quarantined(desk, name: str, owner: str, capsys) -> str:
+    """A slice that is revoked and stays in use; the pid of its holder."""
+    booking = await desk.grant(NODE, name, (0, "3g.20gb", 4, 4))
+    device = (await desk.ready(NODE, name)).devices[0].uuid
+    pid = start_process(desk.data_dir, capsys, device, owner)
+    await desk.revoke(booking)
+    address = subjects.slice_(NODE, AllocationId(name))
+    await desk.until(address, lambda word: type(word).__name__ == "SliceQuarantined")
+    return pid
+
+
+async def test_show_says_whose_each_instance_is(desk):
+    """Before anything is destroyed by hand, a person looks here."""
+    await desk.grant(NODE, "a1", (0, "3g.20gb", 4, 4))
+    word = await desk.ready(NODE, "a1")
+    by_hand = ["hardware", "--data", str(desk.data_dir), NODE, "create", "1", "1g.5gb", "0"]
+    assert change_hardware(by_hand) == 0
+    said = await shown(desk.data_dir)
+    assert (said["source"], said["node"], said["problems"]) == ("agent", NODE, [])
+    (ours,) = said["gpus"][0]["instances"]
+    assert (ours["uuid"], ours["owner"], ours["of"]) == (word.devices[0].uuid, "slice", "a1")
+    assert [each["state"] for each in said["slices"]] == ["ready"]
+    code, out, _ = await command(desk.data_dir, "show")
+    assert code == 0
+    assert f"{word.devices[0].uuid}  a1" in out
+
+
+async def test_show_names_homes_of_shares_and_their_daemons(desk):
+    """Who shares which device, and which process serves them."""
+    share = Share(mode="mps", uid=os.getuid(), memory_mib=1000)
+    await desk.grant(NODE, "s1", (0, "1g.5gb", 0, 1), namespace="team", share=share)
+    await desk.ready(NODE, "s1")
+    said = await shown(desk.data_dir)
+    (home,) = said["homes"]
+    assert (home["namespace"], home["state"], home["profile"]) == ("team", "ready", "1g.5gb")
+    assert home["pid"] > 0
+    (instance,) = said["gpus"][0]["instances"]
+    assert (instance["owner"], instance["of"]) == ("home", home["home"])
+
+
+async def test_a_quarantined_slice_is_released_when_its_holder_is_gone(desk, capsys):
+    """With a long pause between tries, a person need not wait for the next one."""
+    pid = await quarantined(desk, "a1", "pod-a1", capsys)
+    code, out, _ = await command(desk.data_dir, "release-quarantine", "a1")
+    assert code == 0
+    assert "a1" in out
+    assert "quarantined" in out
+    assert change_hardware(["hardware", "--data", str(desk.data_dir), NODE, "stop-process", pid]) == 0
+    code, out, _ = await command(desk.data_dir, "release-quarantine", "a1")
+    assert (code, out) == (0, "slice a1 is gone, and its place is free\n")
+    await desk.gone(NODE, "a1")
+
+
+async def test_what_cannot_be_released_is_told_in_one_sentence(desk):
+    """A typo, and a slice that is not held."""
+    await desk.grant(NODE, "a1", (0, "3g.20gb", 4, 4))
+    await desk.ready(NODE, "a1")
+    code, out, err = await command(desk.data_dir, "release-quarantine", "a9")
+    assert (code, out, err) == (1, "", "sluice-node-agent: node n1 has no slice 'a9'\n")
+    code, out, err = await command(desk.data_dir, "release-quarantine", "a1")
+    assert (code, out) == (1, "")
+    assert "not quarantined but ready" in err
+    code, _, err = await command(desk.data_dir, "release-quarantine", "a1", "--node", "n2")
+    assert code == 1
+    assert "no agent of node n2 runs here" in err
+
+
+async def test_a_check_beside_a_running_agent_disturbs_nothing(desk):
+    """It takes no lock: the agent would else be refused at its next start."""
+    await desk.grant(NODE, "a1", (0, "3g.20gb", 4, 4))
+    await desk.ready(NODE, "a1")
+    before = desk.instances(NODE)
+    code, out, err = await command(desk.data_dir, "check", "--json")
+    assert (code, err) == (0, "")
+    told = {finding["check"]: finding["what"] for finding in json.loads(out)["findings"]}
+    assert told["journal"] == "the journal can be read: 1 slices, 0 homes of shares"
+    assert desk.instances(NODE) == before
+
+
+async def test_a_killed_agents_node_is_shown_from_journal_and_devices(data, tmp_path):
+    """When the agent does not come up, the journal is what is left; its socket is still there and deceives nobody."""
+    async with Broker(tmp_path / "nats") as broker:
+        bus = await NatsBus.connect(broker.url, name="desk")
+        await bus.ensure_streams()
+        desk = Desk(bus, data)
+        process = await start_agent(data, SLUICE_NATS_URL=broker.url, SLUICE_NODE_AGENT_FLEET_FILE=data / "fleet.toml")
+        try:
+            await desk.open(NODE)
+            await desk.grant(NODE, "a1", (1, "1g.5gb", 6, 1))
+            word = await desk.ready(NODE, "a1")
+            running_says = await shown(data)
+            await kill(process)
+            assert (data / "agents" / NODE / "control.sock").exists()
+            killed_says = await shown(data)
+        finally:
+            await kill(process)
+            await bus.close()
+    assert (running_says["source"], killed_says["source"]) == ("agent", "journal")
+    (instance,) = killed_says["gpus"][1]["instances"]
+    assert (instance["uuid"], instance["of"]) == (word.devices[0].uuid, "a1")
+    assert killed_says["gpus"] == running_says["gpus"]
+    assert killed_says["slices"] == running_says["slices"]
+    HardwareFile(hardware_path(data, NODE)).reboot()
+    assert "rebooted" in (await shown(data))["warnings"][0]

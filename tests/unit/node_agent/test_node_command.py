@@ -1,0 +1,432 @@
+"""`check`, `show` and `release-quarantine` where no agent runs: what a person reads, and the exit codes of scripts."""
+
+import contextlib
+import json
+import logging
+import os
+import socket
+import threading
+from pathlib import Path
+
+import msgspec
+import pytest
+import structlog
+from factories.desk import short_folder
+
+from sluice.contracts.ids import AllocationId, GpuUuid, HomeId, NodeName, RequestId, RunId, SourceName
+from sluice.contracts.messages import (
+    Booking,
+    DeviceGrant,
+    GpuReport,
+    InstanceReport,
+    MpsDaemonReport,
+    NodeSnapshot,
+    PlacementReport,
+    Share,
+    SliceReport,
+)
+from sluice_node_agent.core.records import DeviceRecord, HomeRecord, NodeRecord, SliceRecord, Warm
+from sluice_node_agent.device.hardware_file import HardwareFile
+from sluice_node_agent.shell import places
+from sluice_node_agent.shell.journal import Journal
+from sluice_node_agent.shell.node_command import run_command
+from sluice_node_agent.shell.node_control import NoAgentError, RefusedError, ask_snapshot
+from sluice_node_agent.shell.node_machine import run_program
+from sluice_node_agent.shell.node_text import aligned, shown_text
+from sluice_node_agent.shell.node_view import shown_by_agent, shown_by_journal
+
+NODE = NodeName("n1.example")
+GPU = GpuUuid("GPU-0a")
+FLEET = """
+[[node]]
+name = "n1.example"
+gpus = [{ model = "a100-40gb", count = 2 }]
+"""
+
+
+@pytest.fixture(autouse=True)
+def plain_environment(monkeypatch):
+    """None of the settings of whoever runs the tests; and the commands' logging does not outlive them."""
+    for name in [name for name in os.environ if name.startswith("SLUICE_")]:
+        monkeypatch.delenv(name)
+    root = logging.getLogger()
+    handlers, level = root.handlers, root.level
+    yield
+    structlog.reset_defaults()
+    root.handlers = handlers
+    root.setLevel(level)
+
+
+@pytest.fixture
+def data(monkeypatch):
+    """A data folder of a fleet of one simulated node; its path is as short as that of a real one."""
+    with short_folder() as folder:
+        folder.chmod(0o755)
+        (folder / "fleet.toml").write_text(FLEET)
+        monkeypatch.setenv("SLUICE_NODE_AGENT_FLEET_FILE", str(folder / "fleet.toml"))
+        monkeypatch.setenv("SLUICE_DATA_DIR", str(folder / "data"))
+        yield folder / "data"
+
+
+def booking(name: str, *, share: Share | None = None, start: int = 0) -> Booking:
+    """A pod's."""
+    return Booking(
+        allocation=AllocationId(f"{name}_a_1"),
+        request=RequestId(name),
+        request_revision=1,
+        source=SourceName("s"),
+        owner=f"uid-{name}",
+        namespace="team",
+        name=name,
+        node=NODE,
+        devices=(DeviceGrant(container="main", gpu=GPU, profile="1g.5gb", start=start, size=1, share=share),),
+    )
+
+
+RECORDS = (
+    NodeRecord(node=NODE, boot_id="boot-1", generation_upto=1000),
+    SliceRecord(
+        booking=booking("alone"),
+        revision=1,
+        phase="ready",
+        devices=(DeviceRecord(step="made", gi_id=7, uuid="MIG-7"),),
+    ),
+    SliceRecord(
+        booking=booking("shared", share=Share(mode="mps", uid=1000, memory_mib=2000), start=1),
+        revision=1,
+        phase="unmaking",
+        devices=(DeviceRecord(step="made", gi_id=8, uuid="MIG-8"),),
+    ),
+    HomeRecord(
+        home=HomeId("run-h1"),
+        gpu=GPU,
+        profile="1g.5gb",
+        start=1,
+        size=1,
+        namespace="team",
+        uid=1000,
+        phase="ready",
+        boot_id="boot-1",
+        device=DeviceRecord(step="made", gi_id=8, uuid="MIG-8"),
+        daemon=True,
+        pid=4711,
+    ),
+    Warm(gpu=GPU, gi_id=9, profile="1g.5gb", start=2, size=1, boot_id="boot-1"),
+)
+
+
+def report(**changes) -> GpuReport:
+    """A GPU with an instance of each owner."""
+    instances = tuple(
+        InstanceReport(gi_id=gi_id, profile="1g.5gb", start=gi_id - 7, size=1, uuid=uuid)
+        for gi_id, uuid in ((10, "MIG-10"), (9, ""), (8, "MIG-8"), (7, "MIG-7"))
+    )
+    plain = GpuReport(
+        uuid=GPU,
+        index=3,
+        model="NVIDIA A100",
+        memory_mib=40960,
+        multiprocessors=108,
+        mig_enabled=True,
+        memory_slices=8,
+        compute_slices=7,
+        profiles=(),
+        instances=instances,
+        creatable={},
+    )
+    return msgspec.structs.replace(plain, **changes)
+
+
+# -- show ---------------------------------------------------------------------------------------------------------
+
+
+def test_each_instance_is_shown_with_its_owner():
+    """A person must not destroy a tenant's instance because it looked foreign."""
+    shown = shown_by_journal(NODE, RECORDS, (report(),), boot_id="boot-1", driver_version="580")
+    owners = [(instance.gi_id, instance.owner, instance.of) for instance in shown.gpus[0].instances]
+    assert owners == [(7, "slice", "alone_a_1"), (8, "home", "run-h1"), (9, "warm", ""), (10, "foreign", "")]
+    assert shown.warnings == ()
+
+
+def test_a_reboot_that_no_agent_has_seen_yet_is_said():
+    """The slices of the journal are not on the devices, and that is no loss."""
+    shown = shown_by_journal(NODE, RECORDS, (report(instances=()),), boot_id="boot-2", driver_version="580")
+    assert "rebooted" in shown.warnings[0]
+    assert [each.state for each in shown.slices] == ["ready", "unmaking"]
+
+
+def test_the_page_names_everything_a_person_needs():
+    """One look: devices, whose they are, homes with their daemons, slices with their pods."""
+    text = shown_text(shown_by_journal(NODE, RECORDS, (report(),), boot_id="boot-1", driver_version="580"))
+    assert text.splitlines() == [
+        "node n1.example, as its journal and its devices say: no agent answers",
+        "boot boot-1  driver 580",
+        "",
+        "GPU  MODEL        MEMORY     MIG  STATE  UUID",
+        "3    NVIDIA A100  40960 MiB  on   ok     GPU-0a",
+        "",
+        "GPU  PROFILE  AT   MIG DEVICE           OF",
+        "3    1g.5gb   0:1  MIG-7                alone_a_1",
+        "3    1g.5gb   1:1  MIG-8                home run-h1",
+        "3    1g.5gb   2:1  no compute instance  kept warm",
+        "3    1g.5gb   3:1  MIG-10               foreign",
+        "",
+        "GPU  PROFILE  AT  HOME    FOR            DAEMON  PID   CLIENTS",
+        "3    1g.5gb   1   run-h1  team uid 1000  ready   4711  -",
+        "",
+        "ALLOCATION  REQUEST  POD          STATE     DEVICES",
+        "alone_a_1   alone    team/alone   ready     GPU 3 1g.5gb@0",
+        "shared_a_1  shared   team/shared  unmaking  GPU 3 1g.5gb@1 mps 2000 MiB",
+    ]
+
+
+def test_what_an_agent_says_is_shown_with_the_homes_of_its_journal():
+    """Quarantine, faults and client counts are known to the agent alone; the names of homes to the journal."""
+    daemon = MpsDaemonReport(
+        profile="1g.5gb", start=1, size=1, device="MIG-8", namespace="team", uid=1000, state="fault", pid=4711,
+        clients=3, message="its server does not serve",
+    )  # fmt: skip
+    gpus = (
+        report(daemons=(daemon,), quarantined=(PlacementReport(start=4, size=4),)),
+        report(uuid=GpuUuid("GPU-0b"), index=4, instances=(), healthy=False, lost=True, health_message="Xid 79"),
+    )
+    snapshot = NodeSnapshot(
+        node=NODE,
+        boot_id="boot-1",
+        agent_run=RunId("run"),
+        generation=12,
+        driver_version="580",
+        gpus=gpus,
+        slices=(SliceReport(booking=booking("alone"), revision=1, state="quarantined", revoked=True),),
+        modes=("exclusive", "mps"),
+        toolkit_version="1.20.0",
+        warnings=("the journal was lost",),
+    )
+    lines = shown_text(shown_by_agent(snapshot, RECORDS)).splitlines()
+    assert lines[0] == "node n1.example, as its agent says (run run, generation 12)"
+    assert lines[1] == "boot boot-1  driver 580  toolkit 1.20.0  modes exclusive, mps"
+    assert "3    1g.5gb   1   run-h1  team uid 1000  fault   4711  3" in lines
+    assert "alone_a_1   alone    team/alone  quarantined  GPU 3 1g.5gb@0" in lines
+    assert lines[-4:] == [
+        "! GPU 4 is lost: Xid 79",
+        "! GPU 3 has 4 memory slices from 4 in quarantine",
+        "! home run-h1: its server does not serve",
+        "! the journal was lost",
+    ]
+
+
+def test_columns_stay_below_each_other():
+    """A table that is cut or shifted is misread."""
+    assert aligned([("a", "bb"), ("ccc", "d")]) == ["a    bb", "ccc  d"]
+    assert aligned([]) == []
+
+
+def test_a_node_is_shown_from_its_journal_without_touching_it(data, capsys):
+    """It is asked in an emergency: it must not lock out an agent, nor change what it shows."""
+    HardwareFile(places.hardware_path(data, NODE)).make(_fleet_node(data))
+    directory = places.agent_directory(data, NODE)
+    journal = Journal(directory, NODE)
+    journal.append(list(RECORDS))
+    before = {path: path.read_bytes() for path in directory.iterdir()}
+    assert run_command(["show", "--json"]) == 0  # the lock is held meanwhile
+    journal.close()
+    shown = json.loads(capsys.readouterr().out)
+    assert (shown["node"], shown["source"], len(shown["gpus"])) == (NODE, "journal", 2)
+    assert [each["allocation"] for each in shown["slices"]] == ["alone_a_1", "shared_a_1"]
+    assert {path: path.read_bytes() for path in directory.iterdir()} == before
+
+
+def _fleet_node(data: Path):
+    from sluice.contracts.fleet import parse_fleet  # noqa: PLC0415 - one use
+
+    return parse_fleet((data.parent / "fleet.toml").read_text(), origin="test").nodes[0]
+
+
+def test_an_agent_that_cannot_be_asked_is_not_said_to_be_away(data, monkeypatch, capsys):
+    """Its path leaves no room for a socket; it may run, and know more than its journal."""
+    long = data.parent / ("x" * 80)
+    HardwareFile(places.hardware_path(long, NODE)).make(_fleet_node(data))
+    assert run_command(["show", "--data", str(long)]) == 1
+    assert "longer than 107 bytes" in capsys.readouterr().out
+
+
+def test_what_cannot_be_read_is_said_and_the_rest_is_shown(data, capsys):
+    """A damaged journal must not hide the devices."""
+    directory = places.agent_directory(data, NODE)
+    directory.mkdir(parents=True)
+    (directory / "journal").write_text("00000000 {}\n")
+    assert run_command(["show"]) == 1
+    out = capsys.readouterr().out
+    assert "NVIDIA A100" in out
+    assert "! " in out
+    assert "checksum" in out
+
+
+# -- check --------------------------------------------------------------------------------------------------------
+
+
+def test_a_simulated_node_that_never_ran_can_be_checked(data, capsys):
+    """One looks before one starts; the check makes nothing."""
+    assert run_command(["check"]) == 0
+    assert capsys.readouterr().out.splitlines()[-1] == "node n1.example: nothing must be fixed"
+    assert not data.exists()
+
+
+def test_a_wrong_setting_is_a_finding(data, monkeypatch, capsys):
+    """The sentence of the settings comes with what to do, and a script sees the failure."""
+    monkeypatch.setenv("SLUICE_NODE_AGENT_TICK_S", "0")
+    assert run_command(["check", "--json"]) == 1
+    told = json.loads(capsys.readouterr().out)
+    assert told["verdict"] == "problem"
+    assert [finding["check"] for finding in told["findings"]] == ["settings"]
+    assert "tick_s" in told["findings"][0]["what"]
+
+
+def test_a_journal_of_another_node_is_a_finding(data, capsys):
+    """A data folder that was copied from another machine."""
+    Journal(places.agent_directory(data, NodeName("n2")), NodeName("n2")).close()
+    places.agent_directory(data, NodeName("n2")).rename(places.agent_directory(data, NODE))
+    assert run_command(["check"]) == 1
+    assert "is the journal of node n2" in capsys.readouterr().out
+
+
+def test_a_fleet_file_that_is_not_there_is_a_finding(data, monkeypatch, capsys):
+    """The path is in the sentence."""
+    monkeypatch.setenv("SLUICE_NODE_AGENT_FLEET_FILE", str(data / "none.toml"))
+    assert run_command(["check"]) == 1
+    assert "none.toml cannot be read" in capsys.readouterr().out
+
+
+def test_an_mps_program_that_is_not_there_is_a_finding(data, monkeypatch, capsys):
+    """It was asked for by name."""
+    monkeypatch.setenv("SLUICE_NODE_AGENT_MPS_CONTROL", "/nowhere/mps")
+    assert run_command(["check"]) == 1
+    assert "/nowhere/mps is not there" in capsys.readouterr().out
+
+
+# -- which node ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("command", [["check"], ["show"], ["release-quarantine", "a"]])
+def test_several_nodes_must_be_told_apart(data, command, capsys):
+    """To guess would show, or free, the wrong one."""
+    (data.parent / "fleet.toml").write_text(FLEET + FLEET.replace("n1", "n2"))
+    assert run_command(command) == 2
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert said.err == "sluice-node-agent: there are 2 nodes; say which with --node: n1.example, n2.example\n"
+    if command == ["check"]:
+        assert run_command([*command, "--node", "n2.example"]) == 0
+
+
+def test_a_node_that_the_fleet_does_not_have_is_told(data, capsys):
+    """A typo in --node."""
+    assert run_command(["check", "--node", "n3"]) == 2
+    assert "has no node 'n3'" in capsys.readouterr().err
+
+
+def test_the_only_node_of_a_data_folder_needs_no_name(data, monkeypatch, capsys):
+    """On a machine of `sluice up` nothing else is set."""
+    HardwareFile(places.hardware_path(data, NODE)).make(_fleet_node(data))
+    Journal(places.agent_directory(data, NODE), NODE).close()
+    for name in ("SLUICE_NODE_AGENT_FLEET_FILE", "SLUICE_DATA_DIR"):
+        monkeypatch.delenv(name)
+    assert run_command(["show", "--data", str(data)]) == 0
+    assert capsys.readouterr().out.startswith("node n1.example,")
+
+
+def test_no_node_at_all_is_told(tmp_path, monkeypatch, capsys):
+    """The first thing that a new operator meets."""
+    monkeypatch.setenv("SLUICE_DATA_DIR", str(tmp_path))
+    assert run_command(["show"]) == 2
+    assert "SLUICE_NODE_AGENT_NODES" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("command", [["chek"], ["release-quarantine"], ["show", "--nod"]])
+def test_a_wrong_command_exits_with_2(command, capsys):
+    """Scripts tell a typo from a failure."""
+    with pytest.raises(SystemExit) as ended:
+        run_command(command)
+    assert ended.value.code == 2
+    assert "usage: sluice-node-agent" in capsys.readouterr().err
+
+
+# -- the control socket -------------------------------------------------------------------------------------------
+
+
+def test_without_an_agent_nothing_can_be_released(data, capsys):
+    """The tries go on in the agent; there is nothing to do for anybody else."""
+    assert run_command(["release-quarantine", "a_b_1"]) == 1
+    said = capsys.readouterr()
+    assert said.err.startswith("sluice-node-agent: no agent of node n1.example runs here: nobody answers at ")
+    assert said.out == ""
+
+
+def test_a_socket_that_a_killed_agent_left_is_no_agent(tmp_path):
+    """The file is there, and nobody listens."""
+    place = tmp_path / "control.sock"
+    with socket.socket(socket.AF_UNIX) as left:
+        left.bind(str(place))
+    with pytest.raises(NoAgentError, match="nobody answers"):
+        ask_snapshot(place, NODE)
+
+
+def test_an_agent_that_hangs_is_told_within_a_bound(tmp_path, monkeypatch):
+    """A person must not wait for ever."""
+    monkeypatch.setattr("sluice_node_agent.shell.node_control.ANSWER_S", 0.2)
+    with socket.socket(socket.AF_UNIX) as mute:
+        mute.bind(str(tmp_path / "s"))
+        mute.listen(4)
+        with pytest.raises(RefusedError, match=r"did not answer within 0\.2 s"):
+            ask_snapshot(tmp_path / "s", NODE)
+
+
+def test_something_else_on_the_socket_is_told(tmp_path):
+    """It speaks another language; that is no traceback either."""
+    ready = threading.Event()
+
+    def answer(listening: socket.socket) -> None:
+        ready.set()
+        with contextlib.suppress(OSError):  # the test has ended it
+            while True:
+                with listening.accept()[0] as caller, contextlib.suppress(OSError):
+                    caller.sendall(b"HTTP/1.1 400 no\r\n\r\n")
+
+    with socket.socket(socket.AF_UNIX) as other:
+        other.bind(str(tmp_path / "s"))
+        other.listen(4)
+        speaking = threading.Thread(target=answer, args=(other,))
+        speaking.start()
+        ready.wait(5)
+        with pytest.raises(RefusedError):
+            ask_snapshot(tmp_path / "s", NODE)
+        other.shutdown(socket.SHUT_RDWR)
+        speaking.join(6)
+    assert not speaking.is_alive()
+
+
+def test_a_path_too_long_for_a_socket_is_told(tmp_path):
+    """There is no agent to be reached, whether it runs or not."""
+    with pytest.raises(NoAgentError, match="longer than 107 bytes"):
+        ask_snapshot(tmp_path / ("x" * 100), NODE)
+
+
+# -- programs -----------------------------------------------------------------------------------------------------
+
+
+def test_a_program_that_hangs_is_ended(monkeypatch):
+    """`check` must come to an end on a sick node, where tools hang."""
+    monkeypatch.setattr("sluice_node_agent.shell.node_machine.PROGRAM_S", 0.2)
+    ran = run_program(("/bin/sleep", "30"))
+    assert (ran.code, ran.said) == (None, "it did not end within 0.2 s")
+
+
+def test_a_program_that_is_not_there_is_told(tmp_path):
+    """It vanished between the look and the run."""
+    assert run_program((str(tmp_path / "none"),)).code is None
+
+
+def test_a_programs_words_are_taken_from_both_streams():
+    """Loader errors are on stderr."""
+    ran = run_program(("/bin/sh", "-c", "echo one; echo two >&2; cat; exit 3"))
+    assert (ran.code, sorted(ran.said.split())) == (3, ["one", "two"])

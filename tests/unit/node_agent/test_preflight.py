@@ -1,0 +1,72 @@
+"""`check` as a whole: what it covers, what it leaves alone, and in which order it is read."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from factories.machines import made_hardware, well_made
+
+from sluice_node_agent.device.preflight import Check, Finding, in_order, worst
+from sluice_node_agent.device.preflight_all import check_machine
+
+ROOT = Path(__file__).resolve().parents[3]
+
+
+@pytest.fixture
+def hardware(tmp_path):
+    """One A100 cut into instances, one H100 whole."""
+    return made_hardware(tmp_path)
+
+
+@pytest.fixture
+def well(hardware):
+    """A real node that is all well."""
+    with well_made(hardware) as machine:
+        yield machine
+
+
+def test_a_node_that_is_all_well_has_nothing_to_fix(well):
+    """A check that cries wolf is not read."""
+    findings = check_machine(well)
+    assert [finding for finding in findings if finding.level != "ok"] == []
+    assert {finding.check for finding in findings} == set(Check) - {Check.SETTINGS, Check.DRIVER_FOR_GPU}
+    assert not any(finding.remedy for finding in findings)
+    assert worst(findings) == "ok"
+
+
+def test_a_check_changes_nothing(well, hardware):
+    """It is run beside live tenants."""
+
+    def all_files():
+        return {path: path.lstat().st_mtime_ns for path in well.data_dir.parent.rglob("*")}
+
+    before = all_files()
+    check_machine(well)
+    assert all_files() == before
+
+
+def test_a_simulated_node_is_not_asked_for_a_driver(well):
+    """`sluice up` runs where there is no GPU at all."""
+    machine = replace(well, simulated=True, root=well.root / "nowhere", mps_control="stand-in")
+    findings = check_machine(machine)
+    assert worst(findings) == "ok"
+    assert {finding.check for finding in findings}.isdisjoint({Check.DRIVER, Check.TOOLKIT, Check.CAPABILITY_FILES})
+
+
+def test_what_is_wrong_is_shown_last():
+    """There it is seen without scrolling."""
+    levels = ("problem", "ok", "warning", "ok")
+    findings = [Finding(Check.GPUS, level, str(number)) for number, level in enumerate(levels)]
+    assert [finding.what for finding in in_order(findings)] == ["1", "3", "2", "0"]
+    assert worst(findings) == "problem"
+    assert worst(()) == "ok"
+
+
+def test_every_check_has_a_row_in_the_documentation():
+    """A person looks there for what a finding means."""
+    rows = [
+        line.split("|")[1].strip().strip("`")
+        for line in (ROOT / "docs/node.md").read_text(encoding="utf-8").splitlines()
+        if line.startswith("| `")
+    ]
+    assert [row for row in rows if row in set(Check)] == list(Check)

@@ -1,0 +1,216 @@
+"""`check` of driver and GPUs: each way in which they can be wrong is found, and told with what to do about it."""
+
+from dataclasses import replace
+
+import msgspec
+import pytest
+from factories.machines import DRIVER, NODE, PROC_VERSION, Gpus, found, made_hardware, only, version_file, well_made
+
+from sluice.contracts.ids import AllocationId, GpuUuid, HomeId, RequestId, SourceName
+from sluice.contracts.messages import Booking, DeviceGrant
+from sluice_node_agent.core.records import DeviceRecord, HomeRecord, NodeRecord, SliceRecord, Warm
+from sluice_node_agent.device.port import BackendError
+from sluice_node_agent.device.preflight import Check, ReadJournal, version_of, worst
+from sluice_node_agent.device.preflight_all import check_machine
+from sluice_node_agent.device.preflight_gpus import DRIVER_FLOORS
+from sluice_node_agent.device.simulated import SimulatedGpus
+
+
+@pytest.fixture
+def hardware(tmp_path):
+    """One A100 cut into instances, one H100 whole."""
+    return made_hardware(tmp_path)
+
+
+@pytest.fixture
+def well(hardware):
+    """A real node that is all well."""
+    with well_made(hardware) as machine:
+        yield machine
+
+
+def test_no_driver_is_told(well):
+    """The most common wrong set-up of all."""
+    version_file(well).unlink()
+    assert "not loaded" in only(well, Check.DRIVER, "problem").what
+
+
+def test_a_driver_before_lasting_mig_names_is_told(well):
+    """There a UUID could come to mean another tenant's device."""
+    version_file(well).write_text(PROC_VERSION.replace(DRIVER, "465.19.01"))
+    assert "465.19.01 is too old" in found(well, Check.DRIVER)[0].what
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "NVRM version: NVIDIA UNIX x86_64 Kernel Module  580.65.06  Wed Feb  9 12:45:10 UTC 2025\nGCC version: 9.4.0",
+        "NVRM version: NVIDIA UNIX Open Kernel Module for aarch64  580.65.06  Release Build  (dvs-builder@U22)",
+    ],
+)
+def test_the_version_of_both_kernel_modules_is_read(well, text):
+    """The closed and the open module say it in different words."""
+    version_file(well).write_text(text)
+    assert found(well, Check.DRIVER)[0].what == f"NVIDIA driver {DRIVER} is loaded"
+
+
+def test_an_unreadable_version_is_a_warning(well):
+    """What is not known must not pass as well."""
+    version_file(well).write_text("NVRM version: something new\n")
+    only(well, Check.DRIVER, "warning")
+
+
+def test_no_library_is_told_in_the_borders_own_sentence(well):
+    """Whatever the driver's library says is passed on, and nothing that depends on the GPUs is guessed."""
+
+    def none():
+        raise BackendError("libnvidia-ml.so.1 was not found: install the driver")
+
+    machine = replace(well, open_gpus=none)
+    assert "libnvidia-ml.so.1 was not found" in only(machine, Check.LIBRARY, "problem").what
+    assert not found(machine, Check.GPUS)
+    assert not found(machine, Check.CAPABILITY_FILES)
+
+
+def test_a_library_of_another_driver_is_told(well, monkeypatch):
+    """After an upgrade without a reboot every call would fail."""
+    monkeypatch.setattr(Gpus, "version", "580.95.05")
+    assert only(well, Check.LIBRARY, "problem").what.count("580.") == 2
+
+
+def test_a_driver_that_does_not_know_mig_on_this_model_is_told(well, monkeypatch):
+    """Else MIG looks unsupported, and nobody knows why."""
+    monkeypatch.setattr(Gpus, "version", "515.43.04")
+    version_file(well).write_text(PROC_VERSION.replace(DRIVER, "515.43.04"))
+    assert "which needs 525.85.12" in only(well, Check.DRIVER_FOR_GPU, "problem").what
+
+
+@pytest.mark.parametrize(
+    ("model", "floor"),
+    [
+        ("NVIDIA A100-SXM4-40GB", "450.80.02"),
+        ("A100-PCIE-40GB", "450.80.02"),
+        ("NVIDIA A30", "460.73.01"),
+        ("NVIDIA H100 80GB HBM3", "525.85.12"),
+        ("NVIDIA H200", "550.90.07"),
+        ("NVIDIA GH200 480GB", "550.90.07"),
+        ("NVIDIA H20", "535.161.07"),
+        ("NVIDIA H20-3e", "535.161.07"),
+        ("NVIDIA B200", "570.133.20"),
+        ("NVIDIA GB200", "570.133.20"),
+        ("NVIDIA B300 SXM6 AC", "580.82.07"),
+        ("NVIDIA GB300", "595.58.03"),
+        ("NVIDIA RTX PRO 6000 Blackwell Server Edition", "575.51.03"),
+        ("NVIDIA L40S", ""),
+    ],
+)
+def test_each_model_has_its_own_floor(well, model, floor, monkeypatch):
+    """H20, H200 and H100 begin alike, and need different drivers."""
+    monkeypatch.setattr(Gpus, "version", "440.0")
+    read = Gpus.read
+
+    def as_model(gpus):
+        return tuple(msgspec.structs.replace(gpu, model=model) for gpu in read(gpus))
+
+    monkeypatch.setattr(Gpus, "read", as_model)
+    version_file(well).write_text(PROC_VERSION.replace(DRIVER, "440.0"))
+    told = [finding.remedy for finding in found(well, Check.DRIVER_FOR_GPU)]
+    assert told == ([f"install driver {floor} or later"] * 2 if floor else [])
+
+
+def test_the_floors_are_versions():
+    """A typo in the table would let every driver pass."""
+    assert all(len(version_of(floor)) in {2, 3} for _, floor in DRIVER_FLOORS)
+
+
+def test_no_gpu_is_told(well, monkeypatch):
+    """A container without the GPUs' device files looks like this."""
+    monkeypatch.setattr(Gpus, "read", lambda self: ())
+    assert found(well, Check.GPUS)[0].level == "problem"
+
+
+def test_a_lost_gpu_is_told(well, hardware):
+    """It needs a person; the others go on."""
+    with hardware.changing() as now:
+        now.faults.gpu_lost = 1
+    assert "GPU 1 (" in only(well, Check.GPUS, "problem").what
+
+
+def test_a_mig_mode_that_waits_for_a_reset_is_told(well, hardware):
+    """Until then the GPU takes nobody, and looks idle."""
+    with hardware.changing() as now:
+        now.faults.mig_pending = 0
+    told = only(well, Check.GPUS, "problem")
+    assert "MIG" in told.what
+    assert "reset" in told.remedy
+
+
+def test_the_mig_mode_of_each_gpu_is_said(well):
+    """A GPU that was meant to be cut, and is not, is seen here."""
+    on, off = (finding.what for finding in found(well, Check.MIG))
+    assert "MIG is on, 7 profiles, 0 of 8 memory slices taken" in on
+    assert "MIG is off" in off
+    assert "-mig 1" in off
+
+
+def made_by_hand(hardware) -> tuple[GpuUuid, int]:
+    """An instance on the A100."""
+    gpus = SimulatedGpus(hardware)
+    gpu = gpus.read()[0]
+    profile = next(profile for profile in gpu.profiles if profile.name == "1g.5gb")
+    return gpu.uuid, gpus.create_gpu_instance(gpu.uuid, profile.profile_id, 2, 1)
+
+
+def booking(gpu: GpuUuid) -> Booking:
+    """A pod on one slice of a GPU."""
+    return Booking(
+        allocation=AllocationId("r1_a_1"),
+        request=RequestId("r1"),
+        request_revision=1,
+        source=SourceName("s"),
+        owner="u1",
+        namespace="ns",
+        name="pod",
+        node=NODE,
+        devices=(DeviceGrant(container="main", gpu=gpu, profile="1g.5gb", start=2, size=1),),
+    )
+
+
+def test_instances_of_somebody_else_are_told(well, hardware):
+    """They take room for ever, and the agent will not touch them."""
+    made_by_hand(hardware)
+    assert "1g.5gb at 2 of GPU 0" in only(well, Check.INSTANCES, "warning").what
+
+
+@pytest.mark.parametrize("kind", ["slice", "home", "warm"])
+def test_instances_of_our_own_are_not_foreign(well, hardware, kind):
+    """Else a person destroys a live slice on our advice."""
+    gpu, gi_id = made_by_hand(hardware)
+    device = DeviceRecord(step="made", gi_id=gi_id)
+    records = {
+        "slice": SliceRecord(booking=booking(gpu), revision=1, phase="ready", devices=(device,)),
+        "home": HomeRecord(
+            home=HomeId("h"), gpu=gpu, profile="1g.5gb", start=2, size=1, namespace="ns", uid=0, phase="ready",
+            boot_id="b", device=device,
+        ),
+        "warm": Warm(gpu=gpu, gi_id=gi_id, profile="1g.5gb", start=2, size=1, boot_id="b"),
+    }  # fmt: skip
+    journal = ReadJournal(exists=True, records=(NodeRecord(node=NODE, boot_id="b", generation_upto=0), records[kind]))
+    assert worst(check_machine(replace(well, journal=journal))) == "ok"
+
+
+def test_a_compute_mode_left_behind_is_told(well, hardware):
+    """A pod with two processes would fail on that GPU, and nobody would know why."""
+    gpu = hardware.read().gpus[1]
+    machine = replace(well, exclusive=lambda: frozenset({gpu.uuid}))
+    assert only(machine, Check.COMPUTE_MODE, "warning").remedy == f"nvidia-smi -i {gpu.uuid} -c DEFAULT"
+    home = HomeRecord(
+        home=HomeId("h"), gpu=gpu.uuid, profile=None, start=0, size=8, namespace="ns", uid=0, phase="ready", boot_id="b"
+    )
+    ours = replace(machine, journal=ReadJournal(exists=True, records=(home,)))
+    assert worst(check_machine(ours)) == "ok"
+
+
+def test_a_compute_mode_that_is_not_known_is_a_warning(well):
+    """What is not known must not pass as well."""
+    only(replace(well, exclusive=lambda: None), Check.COMPUTE_MODE, "warning")

@@ -1,0 +1,112 @@
+"""What a node agent may be told, and how a mistake in it is said."""
+
+import subprocess
+import sys
+
+import msgspec
+import pytest
+
+from sluice.runtime.settings import SettingsError, load
+from sluice_node_agent.settings import NodeAgentSettings
+from sluice_node_agent.shell.app import sites_of
+from sluice_node_agent.shell.programs import find_program, toolkit_version
+from sluice_node_agent.shell.sites import SiteError
+
+
+def _load(**variables):
+    environment = {f"SLUICE_NODE_AGENT_{name.upper()}": value for name, value in variables.items()}
+    return load(NodeAgentSettings, service="node-agent", environ=environment)
+
+
+def test_what_the_core_takes_is_what_was_said():
+    """A tunable that is set has its effect."""
+    settings = _load(keep_warm_s="90", watch_mps_s="2.5", quarantine_after="3")
+    rules = settings.rules()
+    assert (rules.keep_warm_s, rules.watch_mps_s, rules.quarantine_after) == (90, 2.5, 3)
+    for name in set(type(rules).__dataclass_fields__) & set(NodeAgentSettings.__struct_fields__):
+        default = getattr(NodeAgentSettings(), name)
+        other = msgspec.structs.replace(NodeAgentSettings(), **{name: default + type(default)(1)})
+        assert getattr(other.rules(), name) == default + 1, name
+
+
+@pytest.mark.parametrize(
+    ("variables", "sentence"),
+    [
+        ({"keep_warm_s": "-1"}, "keep_warm_s is at least 0"),
+        ({"watch_mps_s": "0"}, "watch_mps_s"),
+        ({"nodes": "n1,../n2"}, "'../n2' is no node's name"),
+        ({"nodes": "N1"}, "'N1' is no node's name"),
+        ({"closing_ttl_s": "0"}, "closing_ttl_s"),
+        ({"tombstone_ttl_s": "1"}, "must be longer than closing_ttl_s"),
+        ({"back_off_first_s": "100"}, "at most back_off_max_s"),
+        ({"quarantine_after": "0"}, "quarantine_after"),
+        ({"mps_controll": "off"}, "did you mean SLUICE_NODE_AGENT_MPS_CONTROL"),
+    ],
+)
+def test_a_wrong_setting_is_named(variables, sentence):
+    """Who sets up a node reads which setting is wrong, and what would be right."""
+    with pytest.raises(SettingsError, match=sentence):
+        _load(**variables)
+
+
+@pytest.mark.parametrize("nodes", ["", "n1,n2"])
+def test_a_real_node_is_named_alone(nodes):
+    """An agent that would serve this machine's GPUs under no name, or under two, does not start."""
+    with pytest.raises(SiteError, match="SLUICE_NODE_AGENT_NODES must name this node, and no other"):
+        sites_of(_load(nodes=nodes))
+
+
+def test_an_mps_program_that_is_not_there_is_named():
+    """Who asks for MPS and has none is told so, instead of getting a node that silently shares nothing."""
+    with pytest.raises(SiteError, match=r"mps_control is '/none/mps', which is no program"):
+        find_program("/none/mps", "mps_control")
+
+
+def test_the_container_toolkit_is_asked_for_its_version(tmp_path):
+    """The inventory shows which nodes run a toolkit with known holes. One that says nothing of use stops no agent."""
+    program = tmp_path / "nvidia-ctk"
+    said = {
+        "echo 'NVIDIA Container Toolkit CLI version 1.17.4'; echo 'commit: 9b69590c7428470a72f2ae05f826412976af1395'": (
+            "1.17.4"
+        ),
+        "echo 'NVIDIA Container Toolkit CLI version 1.18.0-rc.1'": "1.18.0-rc.1",
+        "echo what; exit 3": "",
+    }
+    for line, version in said.items():
+        program.write_text(f"#!/bin/sh\n{line}\n")
+        program.chmod(0o755)
+        assert toolkit_version(str(program)) == version
+    program.write_text("no program")
+    program.chmod(0o755)
+    assert toolkit_version(str(program)) == ""
+    assert toolkit_version(str(tmp_path / "none")) == ""
+
+
+IMPORTS = """
+import sys
+from pathlib import Path
+from sluice_node_agent.settings import NodeAgentSettings
+from sluice_node_agent.shell import app
+(Path(sys.argv[1]) / "fleet.toml").write_text('[[node]]\\nname = "n1"\\ngpus = [{ model = "a100-40gb" }]\\n')
+fleet = {"fleet_file": Path(sys.argv[1]) / "fleet.toml"} if sys.argv[2] == "simulated" else {"nodes": ("n1",)}
+app.sites_of(NodeAgentSettings(data_dir=Path(sys.argv[1]), **fleet))
+print("\\n".join(sys.modules))
+"""
+
+
+def _imported(tmp_path, kind):
+    done = subprocess.run(
+        [sys.executable, "-c", IMPORTS, str(tmp_path), kind], capture_output=True, text=True, check=True, timeout=30
+    )
+    return set(done.stdout.split())
+
+
+def test_an_agent_holds_only_what_its_kind_of_node_needs(tmp_path):
+    """An agent on a real node carries no simulator, a simulated one no driver's library: both stay small."""
+    simulated, real = _imported(tmp_path, "simulated"), _imported(tmp_path, "real")
+    assert "sluice_node_agent.device.simulated" in simulated
+    assert "pynvml" not in simulated
+    assert "sluice_node_agent.device.nvml" in real
+    assert not {name for name in real if "simulated" in name or "stand_in" in name or "hardware_file" in name}
+    for modules in (simulated, real):
+        assert not {name for name in modules if name.startswith(("opentelemetry.sdk", "argparse"))}

@@ -1,0 +1,156 @@
+"""The directories that let a pod's containers start, and what their removal must never touch."""
+
+import os
+import socket
+import stat
+import subprocess
+import tempfile
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from sluice.contracts.ids import AllocationId
+from sluice.contracts.messages import ContainerDevices
+from sluice_node_agent.core.events import MakeTicket
+from sluice_node_agent.shell.tickets import Tickets
+
+TICKET = "a1.run.1"
+
+
+@pytest.fixture
+def home():
+    """A daemon's directories, with a socket in them (whose path has to be short)."""
+    with tempfile.TemporaryDirectory(prefix="h") as name:
+        for part in ("pipe", "log"):
+            (Path(name) / part).mkdir()
+        with socket.socket(socket.AF_UNIX) as control:
+            control.bind(f"{name}/pipe/control")
+            yield Path(name)
+
+
+def _order(*containers):
+    return MakeTicket(1, TICKET, AllocationId("a1"), "pod-1", containers)
+
+
+def _sharing(home, name="main"):
+    return ContainerDevices(
+        container=name,
+        visible_devices="MIG-1",
+        memory_mib=4096,
+        mps_pipe_directory=f"{home}/pipe",
+        mps_log_directory=f"{home}/log",
+        active_thread_percentage=25,
+        pinned_memory_limit="0=4096M",
+    )
+
+
+def test_tickets_are_there_whole_or_not_at_all(tmp_path):
+    """A container starts with a ticket or it does not start."""
+    tickets = Tickets(tmp_path / "t")
+    assert tickets.names() == ()
+    (tmp_path / "t" / f".{TICKET}" / "main").mkdir(parents=True)  # an agent ended while it made it
+    tickets.make(_order())
+    tickets.make(_order())
+    assert tickets.names() == (TICKET,)
+    assert (tmp_path / "t" / TICKET / "slice.json").exists()
+    tickets.remove(TICKET)
+    tickets.remove(TICKET)
+    assert list((tmp_path / "t").iterdir()) == []
+    with pytest.raises(OSError, match="no ticket's name"):
+        tickets.remove("../../etc")
+
+
+def test_half_a_ticket_is_found_and_removed(tmp_path):
+    """An agent that was killed while it removed a ticket leaves no directory for ever."""
+    tickets = Tickets(tmp_path / "t")
+    tickets.make(_order())
+    (tmp_path / "t" / TICKET).rename(tmp_path / "t" / f".{TICKET}")
+    assert tickets.names() == (TICKET,)
+    tickets.remove(TICKET)
+    assert tickets.names() == ()
+
+
+def test_a_ticket_says_everything_that_its_containers_are_told(tmp_path, home):
+    """A person who looks for a pod's devices finds what the pod was given, and strangers find nothing."""
+    before = os.umask(0o077)
+    try:
+        tickets = Tickets(tmp_path / "t")
+        tickets.make(_order(_sharing(home), ContainerDevices(container="sidecar", visible_devices="MIG-2")))
+    finally:
+        os.umask(before)
+    place = tmp_path / "t" / TICKET
+    said = msgspec.json.decode((place / "slice.json").read_bytes())
+    assert (said["allocation"], said["owner"]) == ("a1", "pod-1")
+    assert msgspec.convert(said["containers"][0], ContainerDevices) == _sharing(home)
+    assert set(said["containers"][0]) == set(ContainerDevices.__struct_fields__)
+    assert stat.S_IMODE((place / "slice.json").stat().st_mode) == 0o600
+    for directory in (place, place / "main"):
+        assert stat.S_IMODE(directory.stat().st_mode) == 0o711, directory
+    assert sorted(path.name for path in place.iterdir()) == ["main", "slice.json"]
+
+
+def test_a_container_with_a_share_finds_its_daemon(tmp_path, home):
+    """Each sharing container reaches the control socket of its home through its ticket."""
+    tickets = Tickets(tmp_path / "t")
+    tickets.make(_order(_sharing(home), _sharing(home, "second")))
+    for name in ("main", "second"):
+        assert (tmp_path / "t" / TICKET / name / "pipe" / "control").is_socket()
+        assert (tmp_path / "t" / TICKET / name / "log").samefile(home / "log")
+
+
+def test_a_daemon_survives_the_removal_of_a_ticket(tmp_path, home):
+    """When one tenant leaves, the sockets of those who stay are still there."""
+    tickets = Tickets(tmp_path / "t")
+    tickets.make(_order(_sharing(home)))
+    tickets.remove(TICKET)
+    assert tickets.names() == ()
+    assert (home / "pipe" / "control").is_socket()
+    assert (home / "log").is_dir()
+
+
+def test_what_is_mounted_in_a_ticket_is_left_alone(tmp_path, home):
+    """Whoever mounts a daemon's directory into a ticket does not lose the daemon with the ticket."""
+    mounts = tmp_path / "mountinfo"
+    mounts.write_text("1 0 0:1 / / rw - rootfs rootfs rw\n")
+    tickets = Tickets(tmp_path / "t t", mounts=mounts)
+    tickets.make(_order(_sharing(home)))
+    inside = tmp_path / "t t" / f".{TICKET}" / "main" / "mnt"
+    escaped = str(inside).replace(" ", "\\040")
+    mounts.write_text(f"1 0 0:1 / / rw - rootfs rootfs rw\n2 1 0:2 / {escaped} rw - tmpfs tmpfs rw\n")
+    with pytest.raises(OSError, match="something is mounted at"):
+        tickets.remove(TICKET)
+    assert not (tmp_path / "t t" / TICKET).exists(), "nobody can start with it any more"
+    assert (tmp_path / "t t" / f".{TICKET}" / "slice.json").exists()
+    mounts.write_text("")
+    tickets.remove(TICKET)
+    assert tickets.names() == ()
+
+
+def test_a_real_mount_in_a_ticket_is_left_alone(tmp_path, home):
+    """As above with the kernel's word for it."""
+    tickets = Tickets(tmp_path / "t")
+    tickets.make(_order(_sharing(home)))
+    point = tmp_path / "t" / TICKET / "main" / "mnt"
+    point.mkdir()
+    mounted = subprocess.run(["mount", "--bind", f"{home}/pipe", str(point)], capture_output=True, check=False)
+    if mounted.returncode:
+        pytest.skip(f"nothing can be mounted here: {mounted.stderr.decode().strip()}")
+    moved = tmp_path / "t" / f".{TICKET}" / "main" / "mnt"
+    try:
+        with pytest.raises(OSError, match="something is mounted at"):
+            tickets.remove(TICKET)
+        assert (home / "pipe" / "control").is_socket()
+    finally:
+        subprocess.run(["umount", str(moved)], check=True)
+    tickets.remove(TICKET)
+    assert tickets.names() == ()
+    assert (home / "pipe" / "control").is_socket()
+
+
+def test_a_container_cannot_name_its_way_out_of_its_ticket(tmp_path, home):
+    """A name is a name, never a path."""
+    for name in ("../x", "..", "a/b", ""):
+        with pytest.raises(OSError, match="no container's name"):
+            Tickets(tmp_path / "t").make(_order(_sharing(home, name)))
+    assert not (tmp_path / "t" / TICKET).exists()
