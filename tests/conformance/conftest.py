@@ -1,16 +1,19 @@
 """
 Three kinds of broker, so that every promise of the bus is tested on all of them with the same words.
 
-`memory` is the model that other tests and the simulator stand on, `nats` one real server, `cluster` three.
+`memory` is the model that other tests and the simulator stand on, `nats` one real server, `cluster` three. In the same
+way two kinds of GPUs: `simulated`, and `nvml` on a library of our own.
 """
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AsyncExitStack
 from pathlib import Path
 
 import pytest
 import pytest_asyncio
 from factories.buses import MemoryRig, NatsRig, Rig, SharedClusterRig, ensured
+from nvml.build import Built, NoCompilerError, build
+from nvml.rigs import DeviceRig, NvmlRig, SimulatedRig, fleet
 
 from sluice.runtime.broker import Broker
 
@@ -63,3 +66,44 @@ async def rig(request: pytest.FixtureRequest, tmp_path: Path, cluster: Cluster) 
             await ensured(await three.bus("administrator"))
             yield three
             await three.wipe()
+
+
+@pytest.fixture(scope="session")
+def nvml_library(tmp_path_factory: pytest.TempPathFactory) -> Built:
+    """Our own NVML library, compiled once."""
+    try:
+        return build(tmp_path_factory.mktemp("nvml"))
+    except NoCompilerError as error:
+        pytest.skip(f"the NVML library cannot be made: {error}")
+
+
+@pytest.fixture
+def make_nvml(nvml_library: Built, tmp_path: Path) -> Iterator[Callable[[str], NvmlRig]]:
+    """Makes NVML devices of a fleet file's `gpus`; once in a test, because a process has one NVML."""
+    made: list[NvmlRig] = []
+
+    def make(gpus: str) -> NvmlRig:
+        assert not made, "a process has one NVML"
+        made.append(NvmlRig(fleet(gpus), tmp_path, nvml_library))
+        return made[-1]
+
+    yield make
+    for rig in made:
+        rig.close()
+
+
+@pytest.fixture(params=["simulated", "nvml"])
+def make_devices(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Callable[[str], DeviceRig]]:
+    """Makes each kind of devices in turn, of a fleet file's `gpus`; once in a test."""
+    if request.param == "nvml":
+        yield request.getfixturevalue("make_nvml")
+        return
+    made: list[SimulatedRig] = []
+
+    def make(gpus: str) -> SimulatedRig:
+        made.append(SimulatedRig(fleet(gpus), tmp_path))
+        return made[-1]
+
+    yield make
+    for rig in made:
+        rig.close()

@@ -1,24 +1,23 @@
-"""Simulated GPUs refuse what real ones refuse."""
+"""
+What only simulated GPUs do: a file that is their hardware, fault switches, and a command to change both.
 
+What they have in common with real ones is held in `tests/conformance/test_devices*.py`.
+"""
+
+import os
 import threading
 import time
 
+import msgspec
 import pytest
 
 from sluice.contracts.fleet import parse_fleet
-from sluice_node_agent.core.events import Holder
 from sluice_node_agent.device.hardware_file import HardwareFile, HardwareFileError, Process
-from sluice_node_agent.device.port import (
-    DifferentError,
-    GpuLostError,
-    InsufficientResourcesError,
-    InUseError,
-    InvalidArgumentError,
-    NotFoundError,
-    NotSupportedError,
-    RebootedError,
-)
+from sluice_node_agent.device.port import RebootedError
+from sluice_node_agent.device.processes import Processes
 from sluice_node_agent.device.simulated import SimulatedGpus
+from sluice_node_agent.shell.app import hardware_path
+from sluice_node_agent.shell.hardware_command import change_hardware
 
 
 def _fleet(gpus, extra=""):
@@ -56,50 +55,6 @@ def _spans(gpus, number=0):
     return [(i.profile, i.start, i.size) for i in gpus.read()[number].instances]
 
 
-def test_only_listed_placements_are_created(gpus, a100, ids):
-    """A decision that is wrong on hardware is wrong in tests."""
-    for name, start, size in (("3g.20gb", 2, 4), ("1g.5gb", 7, 1), ("2g.10gb", 5, 2), ("1g.5gb", 0, 2)):
-        with pytest.raises(InvalidArgumentError):
-            gpus.create_gpu_instance(a100, ids[name], start, size)
-    with pytest.raises(InvalidArgumentError):
-        gpus.create_gpu_instance(a100, 4711, 0, 1)
-    assert _spans(gpus) == []
-
-
-def test_overlap_and_used_up_engines_are_insufficient_resources(gpus, a100, ids):
-    """Two instances never share memory slices or an engine."""
-    gpus.create_gpu_instance(a100, ids["3g.20gb"], 4, 4)
-    with pytest.raises(InsufficientResourcesError):
-        gpus.create_gpu_instance(a100, ids["1g.5gb"], 6, 1)
-    gpus.create_gpu_instance(a100, ids["1g.5gb+me"], 0, 1)
-    with pytest.raises(InsufficientResourcesError):
-        gpus.create_gpu_instance(a100, ids["1g.5gb+me"], 1, 1)
-    gpus.create_gpu_instance(a100, ids["1g.5gb"], 1, 1)
-    assert _spans(gpus) == [("1g.5gb+me", 0, 1), ("1g.5gb", 1, 1), ("3g.20gb", 4, 4)]
-
-
-def test_instances_go_inside_out(gpus, a100, ids):
-    """What has a compute instance or a process is not destroyed."""
-    gi_id = gpus.create_gpu_instance(a100, ids["3g.20gb"], 4, 4)
-    with pytest.raises(NotFoundError):
-        gpus.destroy_compute_instance(a100, gi_id, "MIG-x")
-    uuid = gpus.create_compute_instance(a100, gi_id)
-    with pytest.raises(InsufficientResourcesError):
-        gpus.create_compute_instance(a100, gi_id)
-    with pytest.raises(InUseError):
-        gpus.destroy_gpu_instance(a100, gi_id, 4, 4)
-    with pytest.raises(DifferentError):
-        gpus.destroy_compute_instance(a100, gi_id, "MIG-x")
-    gpus.destroy_compute_instance(a100, gi_id, uuid)
-    with pytest.raises(DifferentError):
-        gpus.destroy_gpu_instance(a100, gi_id, 0, 4)
-    gpus.destroy_gpu_instance(a100, gi_id, 4, 4)
-    with pytest.raises(NotFoundError):
-        gpus.destroy_gpu_instance(a100, gi_id, 4, 4)
-    with pytest.raises(NotFoundError):
-        gpus.create_compute_instance(a100, gi_id)
-
-
 def test_ids_follow_nothing_and_uuids_are_always_new(gpus, a100, ids):
     """Nobody can guess an instance from its place."""
     seen, uuids = set(), set()
@@ -115,40 +70,6 @@ def test_ids_follow_nothing_and_uuids_are_always_new(gpus, a100, ids):
     assert len(uuids) == 40
 
 
-def test_processes_hold_devices(file, gpus, a100, ids):
-    """A tenant that still runs is seen, and its device is not taken away."""
-    gi_id = gpus.create_gpu_instance(a100, ids["3g.20gb"], 4, 4)
-    uuid = gpus.create_compute_instance(a100, gi_id)
-    whole = gpus.read()[2].uuid
-    with file.changing() as hardware:
-        hardware.gpus[0].processes.append(Process(pid=5, owner="pod-1", device=uuid))
-        hardware.gpus[2].processes.append(Process(pid=6, owner="pod-2", device=whole))
-    assert gpus.processes(a100, uuid) == (Holder(5, "pod-1", "python"),)
-    assert gpus.processes(a100, a100) == (Holder(5, "pod-1", "python"),)
-    assert gpus.processes(a100, "MIG-gone") == ()
-    assert gpus.processes(whole, whole) == (Holder(6, "pod-2", "python"),)
-    with pytest.raises(InUseError):
-        gpus.destroy_compute_instance(a100, gi_id, uuid)
-
-
-def test_the_first_instance_needs_an_idle_gpu(file, gpus, a100, ids):
-    """A GPU that a process holds as a whole cannot be cut under it."""
-    with file.changing() as hardware:
-        hardware.gpus[0].processes.append(Process(pid=5, owner="", device=a100))
-    with pytest.raises(InUseError):
-        gpus.create_gpu_instance(a100, ids["1g.5gb"], 6, 1)
-
-
-def test_mig_off_and_unknown_gpus_are_refused(gpus, ids):
-    """What cannot be done is said in the right word."""
-    with pytest.raises(NotSupportedError):
-        gpus.create_gpu_instance(gpus.read()[2].uuid, ids["1g.5gb"], 6, 1)
-    with pytest.raises(GpuLostError):
-        gpus.create_gpu_instance("GPU-none", ids["1g.5gb"], 6, 1)
-    with pytest.raises(GpuLostError):
-        gpus.read_gpu("GPU-none")
-
-
 def test_instances_outlive_the_process_and_not_a_reboot(file, gpus, a100, ids):
     """Restarting an agent disturbs nobody; a reboot takes every instance."""
     gi_id = gpus.create_gpu_instance(a100, ids["3g.20gb"], 4, 4)
@@ -162,34 +83,6 @@ def test_instances_outlive_the_process_and_not_a_reboot(file, gpus, a100, ids):
     assert later.boot_id() != gpus.boot_id()
     assert [report.instances for report in later.read()] == [(), (), ()]
     assert later.read()[0].uuid == a100
-
-
-def test_faults_strike_as_often_as_asked(file, gpus, a100, ids):
-    """Failures can be rehearsed."""
-    with file.changing() as hardware:
-        hardware.faults.insufficient = 1
-        hardware.faults.ci_fails = 1
-        hardware.faults.in_use_times = 1
-    with pytest.raises(InsufficientResourcesError):
-        gpus.create_gpu_instance(a100, ids["1g.5gb"], 6, 1)
-    gi_id = gpus.create_gpu_instance(a100, ids["1g.5gb"], 6, 1)
-    with pytest.raises(InsufficientResourcesError):
-        gpus.create_compute_instance(a100, gi_id)
-    uuid = gpus.create_compute_instance(a100, gi_id)
-    with pytest.raises(InUseError):
-        gpus.destroy_compute_instance(a100, gi_id, uuid)
-    gpus.destroy_compute_instance(a100, gi_id, uuid)
-
-
-def test_a_lost_gpu_answers_nothing_and_the_others_go_on(file, gpus, a100):
-    """One broken GPU does not take the node with it."""
-    with file.changing() as hardware:
-        hardware.faults.gpu_lost = 0
-    with pytest.raises(GpuLostError):
-        gpus.create_compute_instance(a100, 3)
-    with pytest.raises(GpuLostError):
-        gpus.processes(a100, a100)
-    assert [report.healthy for report in gpus.read()] == [False, True, True]
 
 
 def test_gpus_work_in_parallel_and_take_their_time(file, ids):
@@ -231,3 +124,161 @@ def test_a_damaged_hardware_file_is_said_to_be_one(file):
     file._path.write_text("{")
     with pytest.raises(HardwareFileError, match="no simulated hardware"):
         SimulatedGpus(file)
+
+
+# -- the file -------------------------------------------------------------------------------------------------------
+
+
+def test_a_mig_mode_that_was_changed_is_not_another_fleet(tmp_path):
+    """An agent would not start any more after MIG was switched by hand and the node rebooted."""
+    fleet = _fleet('{model="a100-40gb", count=2}')
+    file = HardwareFile(tmp_path / "n1.json")
+    file.make(fleet)
+    with file.changing() as hardware:
+        hardware.faults.mig_pending = 1
+    file.reboot()
+    file.make(fleet)
+    assert [report.mig_enabled for report in SimulatedGpus(file).read()] == [True, False]
+    with pytest.raises(HardwareFileError, match="holds other GPUs"):
+        file.make(_fleet('{model="a100-40gb"}, {model="a100-40gb", mig=false}'))
+    with file.changing() as hardware:
+        hardware.faults.mig_pending = 1
+    file.reboot()
+    assert [report.mig_enabled for report in SimulatedGpus(file).read()] == [True, True]
+
+
+def test_where_gpus_sit_may_be_said_anew(tmp_path):
+    """Adding NUMA nodes or links to a fleet file would need a new node."""
+    file = HardwareFile(tmp_path / "n1.json")
+    file.make(_fleet('{model="a100-40gb", count=2}'))
+    gpus = SimulatedGpus(file)
+    assert [(report.numa_node, report.links) for report in gpus.read()] == [(None, {}), (None, {})]
+    file.make(_fleet('{model="a100-40gb", count=2, numa=[0, 1], nvlink=[[0, 1]]}'))
+    one, other = gpus.read()
+    assert (one.numa_node, other.numa_node) == (0, 1)
+    assert (one.links, other.links) == ({other.uuid: 100}, {one.uuid: 100})
+
+
+def test_what_changes_nothing_writes_nothing(file, gpus, a100, ids):
+    """Every refusal and every look would cost a write."""
+    gpus.create_gpu_instance(a100, ids["3g.20gb"], 4, 4)
+    before = file._path.stat().st_mtime_ns, file._path.stat().st_ino
+    with pytest.raises(Exception, match="in the way"):
+        gpus.create_gpu_instance(a100, ids["1g.5gb"], 6, 1)
+    gpus.read()
+    assert (file._path.stat().st_mtime_ns, file._path.stat().st_ino) == before
+
+
+def test_a_later_process_with_the_same_pid_is_another_one(file, gpus, a100):
+    """A device would be held by whoever happens to get the pid of a process that ended."""
+    mine = Processes().started_at(os.getpid())
+    with file.changing() as hardware:
+        hardware.gpus[0].processes = [
+            Process(pid=os.getpid(), owner="now", device=a100, real=True, started_at=mine),
+            Process(pid=os.getpid(), owner="earlier", device=a100, real=True, started_at=mine - 1),
+        ]
+    assert [holder.owner for holder in gpus.processes(a100, a100)] == ["now"]
+
+
+def test_processes_that_ended_do_not_pile_up_in_the_file(file, gpus, a100, ids):
+    """A soak would slow down with every daemon that it killed."""
+    with file.changing() as hardware:
+        hardware.gpus[0].processes = [
+            Process(pid=os.getpid(), owner="", device="MIG-x", real=True, started_at=number) for number in range(1, 50)
+        ]
+    gpus.create_gpu_instance(a100, ids["3g.20gb"], 4, 4)
+    assert file.read().gpus[0].processes == []
+
+
+# -- trouble --------------------------------------------------------------------------------------------------------
+
+
+def test_an_error_is_told_once_and_ends_with_the_boot(file, gpus, a100):
+    """An agent would read a broken GPU for ever, or never give it out again."""
+    assert gpus.troubled(0) == ()
+    with file.changing() as hardware:
+        hardware.faults.xid = 48
+    assert gpus.troubled(5) == (a100,)
+    assert gpus.troubled(0) == ()
+    assert SimulatedGpus(file).troubled(0) == ()
+    with file.changing() as hardware:
+        hardware.faults.xid = 95
+    assert gpus.troubled(5) == (a100,)
+    file.reboot()
+    assert [report.healthy for report in SimulatedGpus(file).read()] == [True, True, True]
+    with pytest.raises(RebootedError):
+        gpus.troubled(5)
+
+
+# -- the command ----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def command(tmp_path, capsys):
+    """Runs `sluice-node-agent hardware` on a node n1 with an A100 in MIG mode and one without."""
+    HardwareFile(hardware_path(tmp_path, "n1")).make(_fleet('{model="a100-40gb"}, {model="a100-40gb", mig=false}'))
+
+    def run(*arguments):
+        code = change_hardware(["hardware", "--data", str(tmp_path), "n1", *arguments])
+        said = capsys.readouterr()
+        return code, said.out.strip() or said.err.strip()
+
+    run.file = HardwareFile(hardware_path(tmp_path, "n1"))
+    return run
+
+
+def test_a_person_can_rehearse_a_broken_gpu(command):
+    """The row of the runbook about Xid errors could not be tried."""
+    code, said = command("fault", "xid=48", "xid_gpu=1")
+    assert code == 0
+    assert "xid=48" in said
+    assert [report.healthy for report in SimulatedGpus(command.file).read()] == [True, False]
+    code, said = command("fault", "xidd=48")
+    assert (code, "xidd" in said, "xid_gpu" in said) == (1, True, True)
+
+
+def test_a_person_can_put_processes_of_each_kind_on_a_device(command):
+    """Who holds a device could not be shown without an MPS server or a monitor."""
+    whole = command.file.read().gpus[1].uuid
+    for kind, name in (("compute", "python"), ("mps", "nvidia-cuda-mps-server"), ("file", "dcgm")):
+        code, said = command("start-process", whole, "--kind", kind, "--name", name, "--owner", "pod-1")
+        assert (code, said.split()[0]) == (0, "pid")
+    found = SimulatedGpus(command.file).processes(whole, whole)
+    assert [(holder.kind, holder.name, holder.owner) for holder in found] == [
+        ("compute", "python", "pod-1"),
+        ("mps", "nvidia-cuda-mps-server", "pod-1"),
+        ("file", "dcgm", "pod-1"),
+    ]
+
+
+def test_a_gpu_kept_for_one_process_takes_only_what_its_mps_server_serves(command):
+    """A tenant that does not find its daemon would run, where real hardware stops it."""
+    whole = command.file.read().gpus[1].uuid
+    SimulatedGpus(command.file).set_exclusive_process(whole, exclusive=True)
+    assert command("start-process", whole, "--kind", "file")[0] == 0
+    _, first = command("start-process", whole)
+    code, said = command("start-process", whole)
+    assert (code, "EXCLUSIVE_PROCESS" in said) == (1, True)
+    assert command("stop-process", first.split()[1])[0] == 0
+    assert command("start-process", whole, "--kind", "mps")[0] == 0
+    assert command("start-process", whole, "--kind", "mps")[0] == 1
+    assert command("start-process", whole)[0] == 0
+    assert command("reboot")[0] == 0
+    assert [gpu.exclusive_process for gpu in command.file.read().gpus] == [False, False]
+
+
+def test_a_person_makes_and_destroys_instances_and_is_told_what_is_there(command):
+    """Foreign instances could not be rehearsed."""
+    code, uuid = command("create", "0", "3g.20gb", "4")
+    assert (code, uuid[:4]) == (0, "MIG-")
+    shown = msgspec.json.decode(command("show")[1])
+    assert [instance["uuid"] for instance in shown["gpus"][0]["instances"]] == [uuid]
+    for wrong in (("create", "0", "1g.5gb", "5"), ("create", "0", "9g.1gb", "0"), ("create", "7", "1g.5gb", "0")):
+        code, said = command(*wrong)
+        assert code == 1
+        assert said.startswith("sluice-node-agent: ")
+    _, pid = command("start-process", uuid)
+    assert command("destroy", "0", "4")[0] == 1
+    command("stop-process", pid.split()[1])
+    assert command("destroy", "0", "4") == (0, "destroyed 3g.20gb at 4:4")
+    assert command("destroy", "0", "4")[0] == 1

@@ -1,5 +1,5 @@
 """
-What a simulated GPU refuses to create, in one place of its own: it must not trust whoever decided the placement.
+What a simulated GPU refuses to create, and what it still could: it must not trust whoever decided the placement.
 
 The rule is the driver's for every MIG model (NVIDIA MIG user guide): a placement is one of those listed for the
 profile, spans do not overlap, and no engine is given away twice.
@@ -41,3 +41,20 @@ def why_not(
         if used + getattr(profile.engines, name) > getattr(model.engines, name):
             return InsufficientResourcesError(f"{profile.name}: no {name} engine is left")
     return None
+
+
+def remaining(model: GpuModel, instances: Iterable[Instance]) -> dict[str, int]:
+    """
+    Per profile, how many more of it could be created now if nothing else were.
+
+    All placements of a profile are of one size, so taking the first that fits again and again gives the most.
+    """
+    there = list(instances)
+    counts: dict[str, int] = {}
+    for profile in model.profiles:
+        more = list(there)
+        for span in sorted(profile.placements):
+            if why_not(model, more, profile, span.start, span.size) is None:
+                more.append(Instance(gi_id=-1, profile=profile.name, start=span.start, size=span.size))
+        counts[profile.name] = len(more) - len(there)
+    return counts

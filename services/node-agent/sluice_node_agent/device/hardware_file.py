@@ -17,6 +17,7 @@ import msgspec
 from sluice.contracts.fleet import FaultValue, FleetNode
 from sluice.contracts.ids import GpuUuid, NodeName
 from sluice.runtime.errors import ServiceError
+from sluice_node_agent.core.events import HolderKind
 
 _NAMESPACE = uuid.UUID("5b0a3a0e-8a0e-5d57-9d0c-4f2f1f6c7a10")
 """Makes GPU UUIDs: a GPU keeps its UUID for life, whatever happens to this file."""
@@ -43,20 +44,27 @@ class Process(msgspec.Struct, kw_only=True):
     owner: str
     device: str
     name: str = "python"
-    kind: str = "compute"
-    """As `core.events.HolderKind`."""
+    kind: HolderKind = "compute"
     real: bool = False
     """`pid` is a real process of this machine: it is on the device only while it lives."""
+    started_at: int = 0
+    """Of a real process, when known (/proc/<pid>/stat field 22): a later process with its pid is another one."""
 
 
 class Gpu(msgspec.Struct, kw_only=True):
-    """One GPU. `lost` is empty, or says how it was lost."""
+    """One GPU. `lost` is empty, or says how it was lost. `linked` are the indexes of the GPUs that NVLink connects."""
 
     uuid: GpuUuid
     index: int
     model: str
     product_name: str
     mig: bool
+    switched: bool = False
+    """Its MIG mode was changed: it is not the one that the fleet says."""
+    numa_node: int | None = None
+    linked: list[int] = []
+    exclusive_process: bool = False
+    """Its compute mode is EXCLUSIVE_PROCESS, not DEFAULT."""
     lost: str = ""
     instances: list[Instance] = []
     processes: list[Process] = []
@@ -71,8 +79,16 @@ class Faults(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """So many creations are refused for lack of resources."""
     ci_fails: int = 0
     """So many compute instances cannot be created."""
+    no_permission: int = 0
+    """So many creations are refused for lack of rights."""
     gpu_lost: int = -1
     """The index of a GPU that does not answer; -1 for none."""
+    xid: int = 0
+    """The driver told of this Xid error; 0 for none. Only critical ones make a GPU unhealthy."""
+    xid_gpu: int = 0
+    """The index of the GPU that it told it of."""
+    mig_pending: int = -1
+    """The index of a GPU whose MIG mode is to change at the next reboot; -1 for none."""
     slow: float = 1.0
     """Devices take so many times as long."""
 
@@ -117,14 +133,16 @@ class HardwareFile:
                 self._write(made)
                 return
             hardware = self._read()
-            found = [(gpu.uuid, gpu.model, gpu.mig) for gpu in hardware.gpus]
+            found = [(gpu.uuid, gpu.model, gpu.mig is not gpu.switched) for gpu in hardware.gpus]
             if hardware.node != node.name or found != [(gpu.uuid, gpu.model, gpu.mig) for gpu in wanted]:
                 raise HardwareFileError(
                     f"{self._path} holds other GPUs than the fleet says node {node.name} has; "
                     "give the node another name, or remove the file while nothing runs"
                 )
-            if hardware.declared_faults != node.faults:
-                hardware.faults, hardware.declared_faults = faults, dict(node.faults)
+            moved = _take_over_topology(hardware.gpus, wanted)
+            if moved or hardware.declared_faults != node.faults:
+                if hardware.declared_faults != node.faults:
+                    hardware.faults, hardware.declared_faults = faults, dict(node.faults)
                 self._write(hardware)
 
     def read(self) -> Hardware:
@@ -133,19 +151,28 @@ class HardwareFile:
 
     @contextmanager
     def changing(self) -> Iterator[Hardware]:
-        """What is there, to be changed: written when the block ends without an exception."""
+        """What is there, to be changed: written when the block ends without an exception, and changed anything."""
         with self._locked():
             hardware = self._read()
+            before = msgspec.json.encode(hardware)
             yield hardware
-            self._write(hardware)
+            if msgspec.json.encode(hardware) != before:
+                self._write(hardware)
 
     def reboot(self) -> str:
-        """All instances and processes vanish, lost GPUs come back; returns the new boot id."""
+        """
+        All instances and processes vanish, lost GPUs come back, a pending MIG mode takes effect; returns the boot id.
+
+        What else the driver remembers of a boot (compute mode, Xid errors) is forgotten.
+        """
         with self.changing() as hardware:
             hardware.boot_id = _new_id()
-            hardware.faults.gpu_lost = -1
             for gpu in hardware.gpus:
-                gpu.instances, gpu.processes, gpu.lost = [], [], ""
+                gpu.instances, gpu.processes, gpu.lost, gpu.exclusive_process = [], [], "", False
+                if gpu.index == hardware.faults.mig_pending:
+                    gpu.mig, gpu.switched = not gpu.mig, not gpu.switched
+            hardware.faults.gpu_lost = hardware.faults.mig_pending = -1
+            hardware.faults.xid = 0
             return hardware.boot_id
 
     @contextmanager
@@ -166,11 +193,9 @@ class HardwareFile:
             raise HardwareFileError(f"{self._path} is no simulated hardware: {error}") from error
 
     def _write(self, hardware: Hardware) -> None:
+        # Replaced as a whole and not forced to disk: it outlives every process, and need not outlive this machine.
         draft = self._path.with_name(f"{self._path.name}.new")
-        with draft.open("wb") as file:
-            file.write(msgspec.json.format(msgspec.json.encode(hardware), indent=1))
-            file.flush()
-            os.fsync(file.fileno())
+        draft.write_bytes(msgspec.json.format(msgspec.json.encode(hardware), indent=1))
         draft.replace(self._path)
 
 
@@ -187,15 +212,32 @@ def _new_id() -> str:
     return str(uuid.uuid4())
 
 
+def _take_over_topology(gpus: list[Gpu], wanted: list[Gpu]) -> bool:
+    """Where a GPU sits may be said anew at any time; whether anything changed."""
+    changed = False
+    for gpu, as_declared in zip(gpus, wanted, strict=True):
+        declared = as_declared.numa_node, as_declared.linked
+        if (gpu.numa_node, gpu.linked) != declared:
+            gpu.numa_node, gpu.linked = declared
+            changed = True
+    return changed
+
+
 def _gpus_of(node: FleetNode) -> list[Gpu]:
-    kinds = [kind for kind in node.gpus for _ in range(kind.count)]
-    return [
-        Gpu(
-            uuid=GpuUuid(f"GPU-{uuid.uuid5(_NAMESPACE, f'{node.name}/{index}')}"),
-            index=index,
-            model=kind.model.key,
-            product_name=kind.product_name,
-            mig=kind.mig,
-        )
-        for index, kind in enumerate(kinds)
-    ]
+    gpus: list[Gpu] = []
+    for kind in node.gpus:
+        first = len(gpus)
+        group_of = {number: group for group in kind.nvlink for number in group}
+        for number in range(kind.count):
+            index = first + number
+            gpu = Gpu(
+                uuid=GpuUuid(f"GPU-{uuid.uuid5(_NAMESPACE, f'{node.name}/{index}')}"),
+                index=index,
+                model=kind.model.key,
+                product_name=kind.product_name,
+                mig=kind.mig,
+                numa_node=kind.numa[number] if kind.numa else None,
+                linked=[first + peer for peer in group_of.get(number, ()) if peer != number],
+            )
+            gpus.append(gpu)
+    return gpus

@@ -2,36 +2,49 @@
 Simulated GPUs, as strict as real ones: what NVML would refuse is refused, with the same kinds of errors.
 
 Ids of GPU instances cannot be derived from their placement, every compute instance gets a UUID never seen before, and
-creating takes its time. State lives in the hardware file, not in this process.
+creating takes its time. State lives in the hardware file, not in this process; what a GPU tells of itself is in
+`device.simulated_reading`.
 """
 
 import random
+import threading
 import time
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from sluice.contracts.hardware import profile_reports
 from sluice.contracts.ids import GpuUuid
 from sluice.contracts.messages import GpuReport, InstanceReport
-from sluice.mig.catalog import find
-from sluice.mig.model import GpuModel
 from sluice_node_agent.core.events import Holder
-from sluice_node_agent.device.geometry import profile_of, why_not
+from sluice_node_agent.device.geometry import profile_of, remaining, why_not
 from sluice_node_agent.device.hardware_file import Gpu, Hardware, HardwareFile, Instance
 from sluice_node_agent.device.port import (
     DeviceError,
     DifferentError,
-    GpuLostError,
     InsufficientResourcesError,
     InUseError,
+    NoPermissionError,
     NotFoundError,
     NotSupportedError,
     RebootedError,
 )
+from sluice_node_agent.device.simulated_reading import (
+    answering,
+    find_gpu,
+    holders,
+    instance_of,
+    instance_report,
+    is_used,
+    model_of,
+    report,
+    trouble_of,
+    without_the_dead,
+)
 
 GI_IDS = range(15)
 """The ids that a driver gives to GPU instances (minor numbers of /dev/nvidia-caps leave room for gi0 to gi14)."""
+_LOOK_AGAIN_S = 0.2
+"""How often `troubled` looks at the file: soon enough for a person who tries it, and no load with many nodes."""
 
 
 class SimulatedGpus:
@@ -42,7 +55,10 @@ class SimulatedGpus:
         self._file = file
         self._create_ms = create_ms
         self._destroy_ms = destroy_ms
-        self._boot_id = file.read().boot_id
+        self._closed = threading.Event()
+        hardware = file.read()
+        self._boot_id = hardware.boot_id
+        self._told = {gpu.uuid: trouble_of(hardware, gpu) for gpu in hardware.gpus}
 
     def boot_id(self) -> str:
         """The boot in which this was opened."""
@@ -52,32 +68,46 @@ class SimulatedGpus:
         """Says that it is simulated."""
         return "simulated"
 
+    def close(self) -> None:
+        """End a wait for troubles."""
+        self._closed.set()
+
     # -- reading --------------------------------------------------------------------------------------------------
 
     def read(self) -> tuple[GpuReport, ...]:
         """All GPUs."""
         hardware = self._now()
-        return tuple(_report(gpu, _why_lost(hardware, gpu)) for gpu in hardware.gpus)
+        return tuple(report(hardware, gpu) for gpu in hardware.gpus)
 
     def read_gpu(self, gpu: GpuUuid) -> GpuReport:
         """One GPU."""
         hardware = self._now()
-        found = _find(hardware, gpu)
-        return _report(found, _why_lost(hardware, found))
+        return report(hardware, find_gpu(hardware, gpu))
 
     def instance(self, gpu: GpuUuid, gi_id: int) -> InstanceReport:
         """One GPU instance."""
-        hardware = self._now()
-        return _instance_report(_instance(_answering(hardware, gpu), gi_id))
+        return instance_report(instance_of(answering(self._now(), gpu), gi_id))
 
     def processes(self, gpu: GpuUuid, uuid: str) -> tuple[Holder, ...]:
         """Processes on a device; those on any MIG device of a GPU are on the GPU too."""
-        found = _answering(self._now(), gpu)
-        return tuple(
-            Holder(process.pid, process.owner, process.name)
-            for process in found.processes
-            if uuid in {process.device, found.uuid}
-        )
+        return holders(answering(self._now(), gpu), uuid)
+
+    def remaining(self, gpu: GpuUuid) -> dict[str, int]:
+        """What could still be created, per profile."""
+        found = answering(self._now(), gpu)
+        return remaining(model_of(found), found.instances) if found.mig else {}
+
+    def troubled(self, timeout_s: float) -> tuple[GpuUuid, ...]:
+        """Wait until a GPU has an Xid error, or is lost, that it had not when last looked at."""
+        until = time.monotonic() + timeout_s
+        while True:
+            hardware = self._now()
+            now = {gpu.uuid: trouble_of(hardware, gpu) for gpu in hardware.gpus}
+            new = tuple(gpu for gpu, trouble in now.items() if any(trouble) and trouble != self._told.get(gpu))
+            self._told = now
+            left_s = until - time.monotonic()
+            if new or left_s <= 0 or self._closed.wait(min(left_s, _LOOK_AGAIN_S)):
+                return new
 
     # -- changing -------------------------------------------------------------------------------------------------
 
@@ -85,10 +115,12 @@ class SimulatedGpus:
         """Create a GPU instance at a placement."""
         self._take_time(self._create_ms / 2)
         with self._changing(gpu) as (hardware, found):
-            model = _model(found)
+            model = model_of(found)
             if not found.mig:
                 raise NotSupportedError(f"{gpu}: MIG is not enabled")
-            if not found.instances and any(process.device == gpu for process in found.processes):
+            if _strikes(hardware, "no_permission"):
+                raise NoPermissionError(f"{gpu}: simulated lack of rights")
+            if not found.instances and is_used(found, gpu):
                 raise InUseError(f"{gpu}: a process holds the whole GPU")
             refusal = why_not(model, found.instances, profile_of(model, profile_id), start, size)
             if refusal is not None:
@@ -105,7 +137,7 @@ class SimulatedGpus:
         """Create the compute instance of a GPU instance."""
         self._take_time(self._create_ms / 2)
         with self._changing(gpu) as (hardware, found):
-            instance = _instance(found, gi_id)
+            instance = instance_of(found, gi_id)
             if instance.uuid:
                 raise InsufficientResourcesError(f"{gpu}: GPU instance {gi_id} has a compute instance already")
             if _strikes(hardware, "ci_fails"):
@@ -117,25 +149,33 @@ class SimulatedGpus:
         """Destroy the compute instance of a GPU instance."""
         self._take_time(self._destroy_ms / 2)
         with self._changing(gpu) as (hardware, found):
-            instance = _instance(found, gi_id)
+            instance = instance_of(found, gi_id)
             if not instance.uuid:
                 raise NotFoundError(f"{gpu}: GPU instance {gi_id} has no compute instance")
             if instance.uuid != uuid:
                 raise DifferentError(f"{gpu}: GPU instance {gi_id} is {instance.uuid}, not {uuid}")
-            if any(process.device == uuid for process in found.processes) or _strikes(hardware, "in_use_times"):
+            if is_used(found, uuid) or _strikes(hardware, "in_use_times"):
                 raise InUseError(f"{uuid}: in use by another client")
             instance.uuid = ""
+            found.processes = [process for process in found.processes if process.device != uuid]
 
     def destroy_gpu_instance(self, gpu: GpuUuid, gi_id: int, start: int, size: int) -> None:
         """Destroy a GPU instance."""
         self._take_time(self._destroy_ms / 2)
         with self._changing(gpu) as (_, found):
-            instance = _instance(found, gi_id)
+            instance = instance_of(found, gi_id)
             if (instance.start, instance.size) != (start, size):
                 raise DifferentError(f"{gpu}: GPU instance {gi_id} is at {instance.start}:{instance.size}")
             if instance.uuid:
                 raise InUseError(f"{gpu}: GPU instance {gi_id} has a compute instance")
             found.instances.remove(instance)
+
+    def set_exclusive_process(self, gpu: GpuUuid, *, exclusive: bool) -> None:
+        """Set the compute mode. Contexts that are there stay, as on real GPUs."""
+        with self._changing(gpu) as (_, found):
+            if found.mig:
+                raise NotSupportedError(f"{gpu}: the compute mode of a GPU in MIG mode cannot be set")
+            found.exclusive_process = exclusive
 
     # -- inside ---------------------------------------------------------------------------------------------------
 
@@ -155,7 +195,9 @@ class SimulatedGpus:
         with self._file.changing() as hardware:
             self._check_boot(hardware)
             try:
-                yield hardware, _answering(hardware, gpu)
+                found = answering(hardware, gpu)
+                found.processes = without_the_dead(found.processes)
+                yield hardware, found
             except DeviceError as error:
                 refusal = error
         if refusal is not None:
@@ -167,73 +209,8 @@ class SimulatedGpus:
             time.sleep(duration_ms * slow / 1000)
 
 
-def _find(hardware: Hardware, gpu: GpuUuid) -> Gpu:
-    for found in hardware.gpus:
-        if found.uuid == gpu:
-            return found
-    raise GpuLostError(f"{hardware.node} has no GPU {gpu}")
-
-
-def _why_lost(hardware: Hardware, gpu: Gpu) -> str:
-    if gpu.lost:
-        return gpu.lost
-    return "GPU is lost (simulated)" if hardware.faults.gpu_lost == gpu.index else ""
-
-
-def _answering(hardware: Hardware, gpu: GpuUuid) -> Gpu:
-    found = _find(hardware, gpu)
-    why = _why_lost(hardware, found)
-    if why:
-        raise GpuLostError(f"{gpu}: {why}")
-    return found
-
-
-def _instance(gpu: Gpu, gi_id: int) -> Instance:
-    for instance in gpu.instances:
-        if instance.gi_id == gi_id:
-            return instance
-    raise NotFoundError(f"{gpu.uuid} has no GPU instance {gi_id}")
-
-
 def _strikes(hardware: Hardware, fault: str) -> bool:
     left: int = getattr(hardware.faults, fault)
     if left > 0:
         setattr(hardware.faults, fault, left - 1)
     return left > 0
-
-
-def _model(gpu: Gpu) -> GpuModel:
-    model = find(gpu.model)
-    if model is None:
-        raise NotSupportedError(f"{gpu.uuid}: {gpu.model} is no known model")
-    return model
-
-
-def _report(gpu: Gpu, lost: str) -> GpuReport:
-    model = _model(gpu)
-    instances = sorted(gpu.instances, key=lambda instance: (instance.start, instance.gi_id))
-    return GpuReport(
-        uuid=gpu.uuid,
-        index=gpu.index,
-        model=gpu.product_name,
-        memory_mib=model.memory_mib,
-        multiprocessors=model.multiprocessors,
-        mig_enabled=gpu.mig,
-        memory_slices=model.memory_slices,
-        compute_slices=model.compute_slices,
-        profiles=profile_reports(model),
-        instances=() if lost else tuple(_instance_report(instance) for instance in instances),
-        creatable={},
-        healthy=not lost,
-        health_message=lost,
-    )
-
-
-def _instance_report(instance: Instance) -> InstanceReport:
-    return InstanceReport(
-        gi_id=instance.gi_id,
-        profile=instance.profile,
-        start=instance.start,
-        size=instance.size,
-        uuid=instance.uuid,
-    )

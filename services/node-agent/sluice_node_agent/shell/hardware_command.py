@@ -11,15 +11,20 @@ import random
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import get_args
 
 import msgspec
 
 from sluice.contracts.fleet import FaultValue
 from sluice.runtime.errors import ServiceError
-from sluice_node_agent.device.hardware_file import Gpu, HardwareFile, HardwareFileError, Process, faults_from
+from sluice_node_agent.core.events import HolderKind
+from sluice_node_agent.device.hardware_file import Faults, Gpu, HardwareFile, HardwareFileError, Process, faults_from
 from sluice_node_agent.device.port import DeviceError
 from sluice_node_agent.device.simulated import SimulatedGpus
+from sluice_node_agent.device.simulated_reading import refuse_second_context
 from sluice_node_agent.shell.app import hardware_path
+
+_FAULTS = Faults.__struct_fields__
 
 
 def change_hardware(arguments: Sequence[str]) -> int:
@@ -50,13 +55,15 @@ def _parser() -> argparse.ArgumentParser:
     what.add_parser("show", help="print it as JSON").set_defaults(do=_show)
     what.add_parser("reboot", help="instances and processes vanish").set_defaults(do=_reboot)
     fault = what.add_parser(
-        "fault", help="let something go wrong: in_use_times=3 insufficient=1 ci_fails=1 gpu_lost=0 slow=5"
+        "fault", help=f"let something go wrong, for instance gpu_lost=0 slow=5 (known: {', '.join(_FAULTS)})"
     )
     fault.add_argument("switches", nargs="+", metavar="NAME=VALUE")
     fault.set_defaults(do=_fault)
     start = what.add_parser("start-process", help="run a process on a device")
     start.add_argument("device", help="UUID of a GPU or MIG device")
     start.add_argument("--owner", default="", help="UID of its pod")
+    start.add_argument("--kind", choices=get_args(HolderKind), default="compute", help="what it does there")
+    start.add_argument("--name", default="python", help="what it is called")
     start.set_defaults(do=_start_process)
     stop = what.add_parser("stop-process", help="end a process")
     stop.add_argument("pid", type=int)
@@ -110,7 +117,9 @@ def _start_process(file: HardwareFile, wanted: argparse.Namespace) -> str:
                 pid = next(
                     number for number in iter(lambda: random.randrange(1000, 1 << 22), -1) if number not in taken
                 )
-                gpu.processes.append(Process(pid=pid, owner=wanted.owner, device=wanted.device))
+                new = Process(pid=pid, owner=wanted.owner, device=wanted.device, name=wanted.name, kind=wanted.kind)
+                refuse_second_context(gpu, new)
+                gpu.processes.append(new)
                 return f"pid {pid}"
     raise HardwareFileError(f"there is no device {wanted.device!r}")
 

@@ -1,0 +1,154 @@
+"""
+What simulated GPUs tell of themselves: reports, processes, troubles.
+
+Read from the hardware file's values as they are at one moment; it changes nothing and waits for nothing.
+"""
+
+from collections.abc import Iterable
+
+from sluice.contracts.fleet_snapshot import LINK_SCORE
+from sluice.contracts.hardware import profile_reports
+from sluice.contracts.ids import GpuUuid
+from sluice.contracts.messages import GpuReport, InstanceReport
+from sluice.mig.catalog import find
+from sluice.mig.model import GpuModel
+from sluice_node_agent.core.events import Holder
+from sluice_node_agent.device.hardware_file import Gpu, Hardware, Instance, Process
+from sluice_node_agent.device.nvml_health import Facts, is_critical, why_unhealthy
+from sluice_node_agent.device.port import GpuLostError, InUseError, NotFoundError, NotSupportedError
+from sluice_node_agent.device.processes import Processes
+
+_PROCESSES = Processes()
+"""Those of this machine, which the real ones among a simulated node's are."""
+
+
+def find_gpu(hardware: Hardware, gpu: GpuUuid) -> Gpu:
+    """The GPU of that UUID. Raises GpuLostError."""
+    for found in hardware.gpus:
+        if found.uuid == gpu:
+            return found
+    raise GpuLostError(f"{hardware.node} has no GPU {gpu}")
+
+
+def answering(hardware: Hardware, gpu: GpuUuid) -> Gpu:
+    """The GPU of that UUID, if it is not lost. Raises GpuLostError."""
+    found = find_gpu(hardware, gpu)
+    why = _why_lost(hardware, found)
+    if why:
+        raise GpuLostError(f"{gpu}: {why}")
+    return found
+
+
+def instance_of(gpu: Gpu, gi_id: int) -> Instance:
+    """The GPU instance of that id. Raises NotFoundError."""
+    for instance in gpu.instances:
+        if instance.gi_id == gi_id:
+            return instance
+    raise NotFoundError(f"{gpu.uuid} has no GPU instance {gi_id}")
+
+
+def model_of(gpu: Gpu) -> GpuModel:
+    """The model in the catalog. Raises NotSupportedError."""
+    model = find(gpu.model)
+    if model is None:
+        raise NotSupportedError(f"{gpu.uuid}: {gpu.model} is no known model")
+    return model
+
+
+def trouble_of(hardware: Hardware, gpu: Gpu) -> tuple[str, tuple[int, ...]]:
+    """What the driver tells of by itself: how the GPU was lost, and its critical Xid errors. Equal without news."""
+    return _why_lost(hardware, gpu), _xids(hardware, gpu)
+
+
+def report(hardware: Hardware, gpu: Gpu) -> GpuReport:
+    """One GPU as the port's `read` says it."""
+    model = model_of(gpu)
+    lost = _why_lost(hardware, gpu)
+    message = lost or _why_unhealthy(hardware, gpu)
+    instances = sorted(gpu.instances, key=lambda instance: (instance.start, instance.gi_id))
+    peers = [other for other in hardware.gpus if other.index in gpu.linked]
+    return GpuReport(
+        uuid=gpu.uuid,
+        index=gpu.index,
+        model=gpu.product_name,
+        memory_mib=model.memory_mib,
+        multiprocessors=model.multiprocessors,
+        mig_enabled=gpu.mig,
+        memory_slices=model.memory_slices,
+        compute_slices=model.compute_slices,
+        profiles=profile_reports(model),
+        instances=() if lost else tuple(instance_report(instance) for instance in instances),
+        creatable={},
+        healthy=not message,
+        health_message=message,
+        lost=bool(lost),
+        numa_node=gpu.numa_node,
+        links={peer.uuid: LINK_SCORE for peer in peers},
+    )
+
+
+def instance_report(instance: Instance) -> InstanceReport:
+    """One GPU instance as the port says it."""
+    return InstanceReport(
+        gi_id=instance.gi_id,
+        profile=instance.profile,
+        start=instance.start,
+        size=instance.size,
+        uuid=instance.uuid,
+    )
+
+
+def holders(gpu: Gpu, device: str) -> tuple[Holder, ...]:
+    """All processes on a MIG device, or on the whole GPU when `device` is its own UUID."""
+    return tuple(
+        Holder(process.pid, process.owner, process.name, process.kind)
+        for process in without_the_dead(gpu.processes)
+        if device in {process.device, gpu.uuid}
+    )
+
+
+def is_used(gpu: Gpu, device: str) -> bool:
+    """Whether a process has a context on exactly this device. Those that only have its files open do not count."""
+    return any(process.device == device and process.kind != "file" for process in without_the_dead(gpu.processes))
+
+
+def refuse_second_context(gpu: Gpu, process: Process) -> None:
+    """
+    Raise InUseError where compute mode EXCLUSIVE_PROCESS lets no further context onto the GPU.
+
+    The first context has it; what an MPS server serves runs in the server's.
+    """
+    if not gpu.exclusive_process or process.device != gpu.uuid or process.kind == "file":
+        return
+    first = next((each for each in without_the_dead(gpu.processes) if each.kind != "file"), None)
+    if first is not None and (first.kind != "mps" or process.kind == "mps"):
+        raise InUseError(f"{gpu.uuid} is in compute mode EXCLUSIVE_PROCESS, and process {first.pid} has it")
+
+
+def without_the_dead(processes: Iterable[Process]) -> list[Process]:
+    """Those that are still there: made-up ones, and real ones that live."""
+    return [process for process in processes if not process.real or _lives(process)]
+
+
+def _lives(process: Process) -> bool:
+    started_at = _PROCESSES.started_at(process.pid)
+    return started_at != 0 and process.started_at in {0, started_at}
+
+
+def _why_lost(hardware: Hardware, gpu: Gpu) -> str:
+    if gpu.lost:
+        return gpu.lost
+    return "GPU is lost (simulated)" if hardware.faults.gpu_lost == gpu.index else ""
+
+
+def _xids(hardware: Hardware, gpu: Gpu) -> tuple[int, ...]:
+    """The Xid error that stops new slices, if there is one: an application's own is nobody's trouble."""
+    faults = hardware.faults
+    return (faults.xid,) if faults.xid and faults.xid_gpu == gpu.index and is_critical(faults.xid) else ()
+
+
+def _why_unhealthy(hardware: Hardware, gpu: Gpu) -> str:
+    """In the words that a real GPU's health is told in."""
+    facts = Facts(mig_now=gpu.mig, mig_next=gpu.mig is not (hardware.faults.mig_pending == gpu.index))
+    words = why_unhealthy(facts, _xids(hardware, gpu))
+    return f"{words} (simulated)" if words else ""
