@@ -319,3 +319,42 @@ def test_an_allocator_that_reads_late_puts_no_old_strings_over_new_ones(bench):
 
     assert bench.observe(subjects.binding(P1), newer) == []
     assert bench.ready(grant) == []
+
+
+def test_a_pod_is_told_what_became_of_the_daemon_it_shares_and_when_that_is_over(bench):
+    """A restarted MPS daemon has ended the tenant's processes: unsaid, its user looks for the fault in his own code."""
+    grant = bench.bound("p1")
+    address = subjects.slice_(NODE, grant.booking.allocation)
+    restarted = "its MPS daemon died and was started again"
+    troubled = msgspec.structs.replace(ready_of(grant), warnings=(restarted,))
+
+    (warned,) = bench.land_all(bench.observe(address, troubled))
+    (calm,) = bench.land_all(bench.observe(address, ready_of(grant)))
+
+    assert (warned.message.revision, warned.message.warnings) == (2, (restarted,))
+    assert (calm.message.revision, calm.message.warnings) == (3, ())
+    assert warned.message.containers == calm.message.containers
+
+
+def test_an_agents_word_that_tells_a_pod_nothing_new_writes_no_binding(bench):
+    """Else every word of an agent would be a guarded write, and pods be told of nothing again and again."""
+    grant = bench.granted("p1")
+    address = subjects.slice_(NODE, grant.booking.allocation)
+    troubled = msgspec.structs.replace(ready_of(grant), warnings=("a client of uid 0 waits",))
+
+    bench.land_all(bench.observe(address, troubled))
+
+    assert bench.observe(address, msgspec.structs.replace(troubled)) == []
+
+
+def test_a_bound_that_lands_when_all_is_over_is_released_again(bench):
+    """A first write of before the broker was wiped passes its guard for ever: the pod's binding would never end."""
+    grant = bench.bound("p1")
+    late = bench.allocator.desk.world.bindings[P1]
+    bench.land_all(bench.observe(subjects.request(P1), withdrawn()))
+    bench.land_all(bench.gone(grant))
+    bench.land_all(bench.observe(subjects.request(P1), withdrawn(closing=True)))
+
+    again = messages(bench.observe(subjects.binding(P1), late))
+
+    assert again == [Released(request=P1, cause="nobody asks for it any more")]

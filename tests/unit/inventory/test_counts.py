@@ -165,6 +165,22 @@ def test_a_quarantined_place_is_counted_once():
     assert (found.quarantined, found.slices_in_use) == (2, 3)
 
 
+def test_tenants_of_a_home_that_nobody_may_join_still_have_their_shares():
+    """Their MPS daemon is in trouble: shown as quarantined slices, they would be taken for given up."""
+    tenants = [shared(booked(name, ("3g.20gb", 4, 4))) for name in ("a", "b")]
+    found = use(*tenants, instances=(instance("3g.20gb", 4, 4, "a"),), quarantined=(PlacementReport(start=4, size=4),))
+    assert [(slot.allocation, slot.state) for slot in found.slots] == [("a", SlotState.IN_USE), ("b", SlotState.IN_USE)]
+    assert (found.quarantined, found.slices_in_use) == (1, 4)
+
+
+def test_a_home_that_cannot_be_unmade_is_one_quarantined_place():
+    """Counted per tenant, one bad home would look like many."""
+    tenants = [shared(booked(name, ("3g.20gb", 4, 4), state="quarantined", revoked=True)) for name in ("a", "b")]
+    found = use(*tenants, instances=(instance("3g.20gb", 4, 4, "a"),), quarantined=(PlacementReport(start=4, size=4),))
+    assert {slot.state for slot in found.slots} == {SlotState.QUARANTINED}
+    assert found.quarantined == 1
+
+
 def test_a_slice_on_another_gpu_is_not_shown_here():
     """Slots are by UUID."""
     assert use(booked("a", ("1g.5gb", 6, 1), gpu=GpuUuid("GPU-2"))).slots == ()

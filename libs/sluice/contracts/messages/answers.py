@@ -33,7 +33,7 @@ class Bound(Message, frozen=True, kw_only=True):
     allocation: AllocationId
     node: NodeName
     revision: int
-    """+1 each time the strings change (a reboot makes the slice anew under another UUID and ticket)."""
+    """+1 each time strings or warnings change (a reboot makes the slice anew under another UUID and ticket)."""
     ticket: str
     containers: tuple[ContainerDevices, ...]
     slice_sequence: int = 0

@@ -33,6 +33,7 @@ from sluice.contracts.messages import (
     SliceReady,
     WaitOver,
 )
+from sluice_allocator.core.advice import advice
 from sluice_allocator.core.desk import Desk
 from sluice_allocator.core.held import say_that_it_waits, waits_for_node, waits_for_nodes
 from sluice_allocator.core.placement import asking_of, refuse
@@ -195,25 +196,16 @@ def _bound_of(desk: Desk, allocation: AllocationId, grant: Grant, revision: int)
         ticket=slice_.ticket,
         containers=slice_.containers,
         slice_sequence=desk.world.sequences.get(subjects.slice_(grant.booking.node, allocation).subject, 0),
-        warnings=_warnings(slice_),
-    )
-
-
-def _warnings(slice_: SliceReady) -> tuple[str, ...]:
-    """What a person should know about devices that are granted as asked (CUDA picks one MIG device per process)."""
-    return tuple(
-        f"container {container.container!r} has several MIG devices; one CUDA process uses only the first"
-        for container in slice_.containers
-        if container.visible_devices.count("MIG-") > 1
+        warnings=(*slice_.warnings, *advice(slice_, grant.booking)),
     )
 
 
 def _follow_bound(desk: Desk, request: RequestId, binding: Bound, entries: dict[AllocationId, LedgerEntry]) -> None:
-    """A bound request: its strings follow the slice (a reboot changes them); a lost slice ends it."""
+    """A bound request: its strings and warnings follow the slice (a reboot changes them); a lost slice ends it."""
     entry = entries.get(binding.allocation)
     if isinstance(entry, Grant):
         again = _bound_of(desk, binding.allocation, entry, binding.revision + 1)
-        if again is None or (again.ticket, again.containers) == (binding.ticket, binding.containers):
+        if again is None or _told(again) == _told(binding):
             desk.differing.pop(request, None)
         elif again.slice_sequence > binding.slice_sequence or _differs_for_long(desk, request):
             desk.commit(subjects.binding(request), again, request)
@@ -223,6 +215,11 @@ def _follow_bound(desk: Desk, request: RequestId, binding: Bound, entries: dict[
         held = Held(node=binding.node, allocation=binding.allocation)
         if waits_for_node(desk, request, held) is None:
             _release(desk, request, "slice lost: it is not in the ledger any more")
+
+
+def _told(bound: Bound) -> tuple[object, ...]:
+    """What a binding tells its pod: when this differs, it is said anew."""
+    return bound.ticket, bound.containers, bound.warnings
 
 
 def _differs_for_long(desk: Desk, request: RequestId) -> bool:
@@ -272,12 +269,13 @@ def _settle_ended(
         if not entries and waits_for_nodes(desk, request):
             return
         _release(desk, request, asked.cause)
-    elif asked is None and isinstance(binding, Bound):
+        return
+    if isinstance(asked, RequestWithdrawn) and asked.closing:
+        desk.attempts.forget(request)
+    if isinstance(binding, Bound) and (asked is None or isinstance(asked, RequestWithdrawn)):
         held = Held(node=binding.node, allocation=binding.allocation)
         if waits_for_node(desk, request, held) is None:  # a late Bound may be older than this life of the broker
             _release(desk, request, "nobody asks for it any more")
-    elif isinstance(asked, RequestWithdrawn) and asked.closing:
-        desk.attempts.forget(request)
 
 
 def _release(desk: Desk, request: RequestId, cause: str) -> None:

@@ -39,14 +39,15 @@ class Sharing:
         self, said: NodeInventory, before: NodeInventory | None, ledger: Mapping[AllocationId, LedgerEntry]
     ) -> NodeInventory:
         """
-        The same without counts of what could be made, and without instances of ours: the ledger tells of those.
+        The same without what is for people (counts of what could be made, MPS daemons and their clients, warnings), and
+        without instances of ours: the ledger tells of those.
 
         A GPU that is as it was before is the same object as before, and a booking is the ledger's where they are equal.
         """
         known = {gpu.uuid: gpu for gpu in before.snapshot.gpus} if before is not None else {}
         gpus = tuple(self._gpu(report, known.get(report.uuid)) for report in said.snapshot.gpus)
         slices = tuple(_with_booking_of(report, ledger) for report in said.snapshot.slices)
-        return replace(said, snapshot=replace(said.snapshot, gpus=gpus, slices=slices))
+        return replace(said, snapshot=replace(said.snapshot, gpus=gpus, slices=slices, warnings=()))
 
     def news(self, said: NodeChanged) -> NodeChanged:
         """The same without counts, which are for people."""
@@ -71,6 +72,7 @@ class Sharing:
             profiles=table,
             instances=tuple(instance for instance in said.instances if instance.allocation is None),
             creatable=_NOT_KEPT,
+            daemons=(),
             links={sys.intern(uuid): closeness for uuid, closeness in said.links.items()} if said.links else said.links,
         )
         return before if kept == before and before is not None else kept

@@ -3,7 +3,8 @@ What is counted: per GPU what is created, creatable, in use, foreign and quarant
 
 Pure functions of one snapshot. A memory slice is in use when an instance lies on it (ours or foreign), when the node's
 journal has booked it, or when it is quarantined; slices on which two of these lie count once. `creatable` is what the
-agent reported: a sum of alternatives, never what is free.
+agent reported: a sum of alternatives, never what is free. A home of shares may be quarantined because its MPS daemon is
+in trouble: nobody joins it then, and its tenants have what they have.
 """
 
 from collections.abc import Iterable
@@ -132,8 +133,14 @@ def use_of(gpu: GpuReport, booked: Iterable[tuple[DeviceGrant, SliceReport]]) ->
         slices_in_use=len(taken),
         created=_per_profile(instance for instance in gpu.instances if instance.allocation is not None),
         foreign=sum(instance.allocation is None for instance in gpu.instances),
-        quarantined=sum(slot.state is SlotState.QUARANTINED for slot in slots),
+        quarantined=_quarantined(gpu, slots),
     )
+
+
+def _quarantined(gpu: GpuReport, slots: Iterable[Slot]) -> int:
+    """How many places are out of use: a home counts once, however many share it."""
+    spans = {(span.start, span.size) for span in gpu.quarantined}
+    return len(spans | {(slot.start, slot.size) for slot in slots if slot.state is SlotState.QUARANTINED})
 
 
 def fleet_use(nodes: Iterable[NodeUse]) -> FleetUse:
@@ -169,7 +176,12 @@ def _slots(gpu: GpuReport, booked: list[tuple[DeviceGrant, SliceReport]]) -> tup
         found.append(_of_instance(instance, owners.pop(0) if owners else None))
     found += [_of_booking(gpu, device, report) for there in by_place.values() for device, report in there]
     quarantined = {(span.start, span.size) for span in gpu.quarantined}
-    found = [replace(s, state=SlotState.QUARANTINED) if (s.start, s.size) in quarantined else s for s in found]
+    found = [
+        replace(slot, state=SlotState.QUARANTINED)
+        if (slot.start, slot.size) in quarantined and slot.share is None
+        else slot
+        for slot in found
+    ]
     covered = {(slot.start, slot.size) for slot in found}
     found += [_of_span(span) for span in gpu.quarantined if (span.start, span.size) not in covered]
     return tuple(sorted(found, key=lambda slot: (slot.start, slot.size, slot.allocation)))
