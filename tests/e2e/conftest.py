@@ -83,10 +83,12 @@ class Up:
         """The end of a test, whatever happened in it."""
         if self.process is None or self.process.poll() is not None:
             return
-        for child in self.children():
-            child.kill()
+        children = self.children()
         self.process.kill()
         self.process.wait(10)
+        _, alive = psutil.wait_procs(children, timeout=15)  # they end with it, and clean up what only they can
+        for child in alive:
+            child.kill()
 
     def add(self, *names: str) -> None:
         """Put examples into the folder."""

@@ -15,6 +15,8 @@ async def test_the_demo_succeeds_and_leaves_nothing(up):
     assert result.returncode == 0, result.stdout + result.stderr
     for words in (
         "creatable_total 19",
+        "MPS daemon ready",
+        "The daemon has ended",
         "nothing more fits",
         "has-to-wait waits: ",
         "mistake refused: ",

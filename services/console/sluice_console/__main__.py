@@ -11,6 +11,7 @@ from cyclopts import App, CycloptsError, Parameter
 
 from sluice.runtime import logs
 from sluice.runtime.bus import BusError
+from sluice_console.shell.data_directory import NotStartedError
 from sluice_console.shell.demo import DemoFailedError, demo
 from sluice_console.shell.live import NotAnsweringError
 from sluice_console.shell.look import events, explain, gpus, pods
@@ -18,7 +19,7 @@ from sluice_console.shell.running import NothingRunningError, server_url
 from sluice_console.shell.simulate import Run, become_simulation
 from sluice_console.shell.simulate_live import simulate
 from sluice_console.shell.streams import ensure
-from sluice_console.shell.system import NotStartedError, Options
+from sluice_console.shell.system import Options
 from sluice_console.shell.up import up
 
 EXIT_FAILED = 1

@@ -15,6 +15,7 @@ from sluice.contracts.messages import (
     GpuReport,
     Grant,
     InstanceReport,
+    MpsDaemonReport,
     NodeChanged,
     NodeInventory,
     NodeOpened,
@@ -87,8 +88,18 @@ class Builder:
             containers=(devices,),
         )
 
+    def daemon(self, **changes) -> MpsDaemonReport:
+        """The MPS daemon of the home that `shared` books."""
+        values = {"profile": "3g.20gb", "start": 4, "size": 4, "device": "MIG-1", "namespace": "default", "uid": 1000}
+        return MpsDaemonReport(**(values | {"state": "ready", "pid": 4711} | changes))
+
     def gpu_report(
-        self, *, instances: tuple[InstanceReport, ...] = (), creatable: dict[str, int] | None = None, mig: bool = True
+        self,
+        *,
+        instances: tuple[InstanceReport, ...] = (),
+        creatable: dict[str, int] | None = None,
+        mig: bool = True,
+        **changes,
     ) -> GpuReport:
         """The one GPU."""
         return GpuReport(
@@ -103,18 +114,20 @@ class Builder:
             profiles=(),
             instances=instances,
             creatable={"1g.5gb": 7, "7g.40gb": 1} if creatable is None else creatable,
+            **changes,
         )
 
-    def inventory(self, gpu: GpuReport, *slices: SliceReport, stale: bool = False) -> NodeInventory:
-        """A pulled snapshot of the one GPU."""
+    def inventory(self, gpu: GpuReport | None, *slices: SliceReport, stale: bool = False, **changes) -> NodeInventory:
+        """A pulled snapshot of the one GPU; None is a node without any."""
         snapshot = NodeSnapshot(
             node=NODE,
             boot_id="boot",
             agent_run=RUN,
             generation=3,
             driver_version="simulated",
-            gpus=(gpu,),
+            gpus=(gpu,) if gpu is not None else (),
             slices=slices,
+            **changes,
         )
         return NodeInventory(snapshot=snapshot, stale=stale, stale_message="no answer" if stale else "")
 

@@ -74,3 +74,31 @@ def test_a_home_that_is_only_ordered_takes_nothing_yet(make):
     world = make.world(inventory=make.inventory(make.gpu_report()), ledger=make.grant(make.shared("a_1", "train")))
     (gpu,) = gpus_document(world).gpus
     assert ([place.state for place in gpu.instances], gpu.allocated_fraction) == (["making"], 0.0)
+
+
+def test_a_daemon_without_tenants_is_not_hidden(make):
+    """It should not be there: who looks for what holds the GPU must find it."""
+    whole = make.daemon(profile=None, start=0, size=8, device=str(make.gpu), state="stopping")
+    inventory = make.inventory(make.gpu_report(mig=False, creatable={}, daemons=(whole,)))
+    (gpu,) = gpus_document(make.world(inventory=inventory)).gpus
+    (place,) = gpu.instances
+    assert (place.profile, place.state, place.tenants, place.uuid) == (WHOLE_GPU, "ending", (), make.gpu)
+    assert (place.daemon.state, place.daemon.pid, gpu.allocated_fraction) == ("stopping", 4711, 1.0)
+
+
+def test_tenants_of_one_home_and_their_daemon_are_one_place(make):
+    """Shown twice, a home would look like two."""
+    tenants = [make.slice(make.shared("a_1", "train")), make.slice(make.shared("b_1", "serve"))]
+    gpu = make.gpu_report(instances=(make.made("a_1"),), daemons=(make.daemon(clients=2),))
+    (place,) = gpus_document(make.world(inventory=make.inventory(gpu, *tenants))).gpus[0].instances
+    assert [tenant.owner for tenant in place.tenants] == ["default/train", "default/serve"]
+    assert (place.daemon.uid, place.daemon.clients, place.uuid, place.gi_id) == (1000, 2, "MIG-1", 2)
+
+
+def test_scripts_find_what_a_node_is_and_warns_of(make):
+    """Modes, versions and warnings are of the node; a script must not parse the picture for them."""
+    inventory = make.inventory(make.gpu_report(), modes=("exclusive", "mps"), toolkit_version="1.17.8", warnings=("w",))
+    (node,) = gpus_document(make.world(inventory=inventory)).nodes
+    assert (node.node, node.modes, node.toolkit_version, node.warnings) == (
+        make.node, ("exclusive", "mps"), "1.17.8", ("w",),
+    )  # fmt: skip

@@ -2,6 +2,7 @@
 
 import pytest
 
+from sluice.contracts.messages import PlacementReport
 from sluice_console.core.documents import GpuDocument, GpusDocument, InstanceDocument
 from sluice_console.core.gpus import gpus_document
 from sluice_console.core.picture import picture, plain
@@ -82,6 +83,75 @@ def test_a_shared_instance_is_one_place_with_its_tenants_below(make):
     """How many share it in the bar, who and how much in the legend."""
     inventory = make.inventory(make.gpu_report(instances=(make.made("a_1"),)), make.slice(make.shared("a_1", "train")))
     text = plain(picture(gpus_document(make.world(inventory=inventory)), unicode=False))
-    assert bars(text) == ["[.......|.......|.......|.......|A 1 shares 3g.20gb             ]"]
+    assert bars(text) == ["[.......|.......|.......|.......|A 1 share 3g.20gb              ]"]
     assert "A  shared by 1  3g.20gb at 4 of GPU 0" in text
     assert "default/train  fractional share (4096 MiB, 20 % of the SMs, 30 to 100 % of the time)" in text
+
+
+def test_a_home_shows_its_daemon_and_whom_it_serves(make):
+    """Who may join, and whether the daemon lives, is the first thing asked when a shared GPU does not work."""
+    inventory = make.inventory(
+        make.gpu_report(instances=(make.made("a_1"),), daemons=(make.daemon(clients=2),)),
+        make.slice(make.shared("a_1", "train")),
+    )
+    text = plain(picture(gpus_document(make.world(inventory=inventory)), unicode=False))
+    assert "       MPS daemon ready, 2 clients, for default (uid 1000)" in text.splitlines()
+
+
+@pytest.mark.parametrize(
+    ("state", "words"), [("fault", "MPS daemon fault: hit, 1 client,"), ("down", "MPS daemon down: hit,")]
+)
+def test_a_daemon_in_trouble_is_marked_where_people_look_first(make, state, words):
+    """In the bar and in the legend: a home that is drawn like any other looks well."""
+    gpu = make.gpu_report(
+        instances=(make.made("a_1"),),
+        daemons=(make.daemon(state=state, clients=1, message="hit"),),
+        quarantined=(PlacementReport(start=4, size=4),),
+    )
+    inventory = make.inventory(gpu, make.slice(make.shared("a_1", "train")))
+    lines = picture(gpus_document(make.world(inventory=inventory)), unicode=False)
+    text = plain(lines)
+    assert bars(text) == ["[.......|.......|.......|.......|A! 1 share 3g.20gb             ]"]
+    assert "(out of use for new slices)" in text
+    assert words in text
+    (warned,) = [piece.text for line in lines for piece in line if piece.kind == "warn" and piece.text.strip()]
+    assert words in warned
+
+
+@pytest.mark.parametrize(
+    ("lost", "words"), [(True, "lost: it does not answer"), (False, "unhealthy: it does not answer")]
+)
+def test_a_lost_gpu_and_an_ill_one_are_told_apart(make, lost, words):
+    """One must be looked for in the machine, the other reset."""
+    gpu = make.gpu_report(healthy=False, lost=lost, health_message="it does not answer")
+    assert words in plain(picture(gpus_document(make.world(inventory=make.inventory(gpu)))))
+
+
+def test_what_a_node_warns_of_stands_below_its_name(make):
+    """A lost journal that only the agent's log knows of is known to nobody."""
+    inventory = make.inventory(make.gpu_report(), warnings=("its journal was lost and rebuilt",))
+    lines = plain(picture(gpus_document(make.world(inventory=inventory)))).splitlines()
+    assert lines[1] == "  warning: its journal was lost and rebuilt"
+
+
+def test_a_gpu_without_mig_says_whether_it_can_be_shared(make):
+    """Whoever reads `given whole only` does not try."""
+    gpu = make.gpu_report(mig=False, creatable={})
+    alone = plain(picture(gpus_document(make.world(inventory=make.inventory(gpu)))))
+    shared = make.inventory(gpu, modes=("exclusive", "mps"))
+    assert "MIG is off: given whole only" in alone
+    assert "MIG is off: given whole, or shared" in plain(picture(gpus_document(make.world(inventory=shared))))
+
+
+def test_a_span_that_could_not_be_freed_is_drawn_as_taken(make):
+    """It looks free otherwise, and nothing fits there."""
+    gpu = make.gpu_report(quarantined=(PlacementReport(start=0, size=4),))
+    text = plain(picture(gpus_document(make.world(inventory=make.inventory(gpu))), unicode=False))
+    assert bars(text) == ["[A! quarantined                 |.......|.......|.......|.......]"]
+    assert "A  could not be freed  4 memory slices at 0 of GPU 0" in text
+
+
+def test_a_node_without_gpus_is_still_shown(make):
+    """All of its GPUs may have vanished: then its name must not vanish too."""
+    inventory = make.inventory(None)
+    assert "  no GPU" in plain(picture(gpus_document(make.world(inventory=inventory)))).splitlines()

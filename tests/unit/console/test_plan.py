@@ -54,3 +54,12 @@ def test_the_closing_time_reaches_every_service_that_says_closing_words():
         if any(name.endswith("CLOSING_TTL_S") and value == "5" for name, value in launch.variables.items())
     }
     assert told == {"allocator", "node-agent", "pod-watcher"}
+
+
+def test_only_agents_are_told_where_mps_daemons_keep_their_sockets():
+    """Another service refuses a setting that it does not know."""
+    settings = [
+        launch for launch in launches(wanted(mps_dir="/tmp/short")) if any("MPS" in k for k in launch.variables)
+    ]
+    assert {launch.service for launch in settings} == {"node-agent"}
+    assert all(launch.variables["SLUICE_NODE_AGENT_MPS_DIR"] == "/tmp/short" for launch in settings)

@@ -1,8 +1,24 @@
 """`sluice pods`: one word and one sentence for what became of each request."""
 
-from sluice.contracts.messages import Pending, Refused, Released, RequestRejected, RequestWithdrawn, Revoke, SliceFailed
+import io
+
+import msgspec
+from rich.console import Console
+
+from sluice.contracts.messages import (
+    ContainerDevices,
+    Pending,
+    Refused,
+    Released,
+    RequestRejected,
+    RequestWithdrawn,
+    Revoke,
+    SliceFailed,
+)
 from sluice.contracts.refusals import ReasonCount, Refusal, RefusalReason, WaitReason
-from sluice_console.core.pods import pods_document
+from sluice_console.core.documents import PodsDocument, StoryDocument
+from sluice_console.core.pods import pods_document, variables_text
+from sluice_console.shell.present import show_pods, show_story
 
 REFUSAL = Refusal(
     reason=RefusalReason.OUT_OF_RANGE, message="there is no such share", field="sm-percentage", value="120"
@@ -85,3 +101,47 @@ def test_a_slice_without_a_request_is_not_hidden(make):
     pod = only(make.world(ledger=make.grant()))
     assert (pod.state, pod.name) == ("ending", "train")
     assert "no request stands behind" in pod.message
+
+
+def test_a_pod_with_a_share_says_how_much_of_what_it_has(make):
+    """`has 4096 MiB` could be a slice of its own: what others use beside it must be seen."""
+    grant = make.grant(make.shared(make.allocation, "train"))
+    pod = only(make.world(request=make.asked(), ledger=grant, binding=make.bound()))
+    assert pod.message.endswith(", as fractional share (4096 MiB, 20 % of the SMs, 30 to 100 % of the time)")
+    assert [device.share.memory_mib for device in pod.devices] == [4096]
+
+
+def test_a_pod_shows_what_its_user_was_warned_of(make):
+    """The daemon died under it: its processes ended for no fault of theirs."""
+    bound = msgspec.structs.replace(make.bound(), warnings=("its MPS daemon died and was started again",))
+    pod = only(make.world(request=make.asked(), ledger=make.grant(), binding=bound))
+    assert pod.warnings == bound.warnings
+    assert "warning: its MPS daemon died" in shown(show_pods, PodsDocument(pods=(pod,)))
+    assert "warning: its MPS daemon died" in shown(show_story, StoryDocument(pod=pod, steps=()))
+
+
+def test_a_container_with_a_share_is_shown_with_all_it_is_told(make):
+    """Whoever debugs an MPS client needs its pipe directory and its limits; without MPS nobody does."""
+    shared = ContainerDevices(
+        container="main",
+        visible_devices="GPU-1",
+        mps_pipe_directory="/mps/h/pipe",
+        mps_log_directory="/mps/h/log",
+        active_thread_percentage=20,
+        pinned_memory_limit="0=4096M",
+    )
+    assert variables_text(shared) == [
+        "NVIDIA_VISIBLE_DEVICES=GPU-1",
+        "CUDA_MPS_PIPE_DIRECTORY=/mps/h/pipe",
+        "CUDA_MPS_LOG_DIRECTORY=/mps/h/log",
+        "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE=20",
+        "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT=0=4096M",
+    ]
+    assert variables_text(make.bound().containers[0]) == ["NVIDIA_VISIBLE_DEVICES=MIG-1"]
+
+
+def shown(show, document) -> str:
+    """What is printed."""
+    text = io.StringIO()
+    show(Console(file=text, width=200), document)
+    return text.getvalue()

@@ -109,3 +109,18 @@ def test_a_lease_tells_where_its_holder_answers(make):
     held = LeaseHeld(role="allocator", owner=make.run, endpoint="127.0.0.1:9420")
     assert sentence(held) == "is held by run1, who answers at 127.0.0.1:9420"
     assert sentence(LeaseHeld(role="allocator", owner="")) == "is held by nobody"
+
+
+def test_what_a_node_has_in_trouble_is_told_as_an_event(make):
+    """`sluice events` is read after the fact: when the daemon died must be in it, and a calm node must not be noise."""
+    ill = make.gpu_report(healthy=False, lost=True, health_message="Xid 79", daemons=(make.daemon(state="down"),))
+    assert sentence(make.inventory(ill, warnings=("its journal was lost",))).endswith(
+        "fresh; but: GPU 0 is lost: Xid 79; MPS daemon of default (uid 1000) on GPU 0 is down; its journal was lost"
+    )
+    assert "but" not in sentence(make.inventory(make.gpu_report(daemons=(make.daemon(),))))
+
+
+def test_a_binding_that_only_warns_says_so(make):
+    """`is bound` a second time, without the reason, reads like a mistake."""
+    bound = msgspec.structs.replace(make.bound(), revision=2, warnings=("its MPS daemon died",))
+    assert sentence(bound) == f"is bound to {make.node}: MIG-1 (told anew, 2); but: its MPS daemon died"

@@ -140,9 +140,9 @@ class Bench:
         (message,) = self.requests().values()
         return message
 
-    def bound(self, uid: str, revision: int = 1) -> None:
+    def bound(self, uid: str, revision: int = 1, *, warnings: tuple[str, ...] = ()) -> None:
         """The allocator has given a slice."""
-        self.observe(subjects.binding(RequestId(uid)), bound(uid, revision))
+        self.observe(subjects.binding(RequestId(uid)), bound(uid, revision, warnings=warnings))
 
     def released(self, uid: str) -> None:
         """Nothing is held any more."""
@@ -155,7 +155,7 @@ class Bench:
         self.observe(subjects.binding(RequestId(uid)), message)
 
 
-def bound(uid: str, revision: int = 1) -> Bound:
+def bound(uid: str, revision: int = 1, *, warnings: tuple[str, ...] = ()) -> Bound:
     """The allocator's answer."""
     return Bound(
         request=RequestId(uid),
@@ -165,6 +165,7 @@ def bound(uid: str, revision: int = 1) -> Bound:
         revision=1,
         ticket="ticket-1",
         containers=(ContainerDevices(container="main", visible_devices="MIG-1"),),
+        warnings=warnings,
     )
 
 

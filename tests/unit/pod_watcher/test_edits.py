@@ -264,3 +264,13 @@ def test_every_change_is_one_line_in_words(bench, manifest):
         "default/a (a.yaml) is not there any more; its request is withdrawn",
         "default/a (a.yaml) holds nothing any more (pod gone)",
     ]
+
+
+def test_a_warning_of_the_slice_is_a_warning_in_the_log(bench, manifest):
+    """The daemon that a pod shares died under it: who reads the log must see that it was not the pod."""
+    bench.files["a.yaml"] = manifest("a", memory="8Gi")
+    bench.list()
+    bench.bound("w1-1", warnings=("its MPS daemon died and was started again",))
+    assert bench.told[-1] == (
+        "default/a (a.yaml) has its slice on node-a: main: MIG-1; but: its MPS daemon died and was started again"
+    )

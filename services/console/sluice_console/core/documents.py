@@ -8,7 +8,8 @@ from typing import Literal
 
 import msgspec
 
-from sluice.contracts.messages import Claim, ContainerDevices, Share
+from sluice.contracts.messages import Claim, ContainerDevices, DeviceGrant, Mode, Share
+from sluice.contracts.messages.nodes import DaemonState
 from sluice.contracts.refusals import ReasonCount, Refusal
 
 VERSION = 1
@@ -32,6 +33,23 @@ class TenantDocument(Document, frozen=True, kw_only=True):
     share: Share
 
 
+class DaemonDocument(Document, frozen=True, kw_only=True):
+    """The MPS daemon of a home, and whom it serves."""
+
+    state: DaemonState
+    """`fault`: it takes no new clients until those hit by a fault have ended. `down`: it died."""
+    namespace: str
+    uid: int
+    """The trust domain of the home, with `namespace`."""
+    device: str = ""
+    """UUID of the GPU or MIG device that it serves; empty while that is being made."""
+    pid: int = 0
+    """On the node; 0 while it does not run."""
+    clients: int = 0
+    """Processes that its server serves now."""
+    message: str = ""
+
+
 class InstanceDocument(Document, frozen=True, kw_only=True):
     """One span of a GPU's memory slices that is taken (or ordered)."""
 
@@ -49,6 +67,10 @@ class InstanceDocument(Document, frozen=True, kw_only=True):
     """`namespace/name` of the pod; empty when the instance is foreign, or shared."""
     tenants: tuple[TenantDocument, ...] = ()
     """Who shares it; empty when it is one pod's own."""
+    daemon: DaemonDocument | None = None
+    """Of a home of shares, as soon as its agent tells of one."""
+    out_of_use: bool = False
+    """Quarantined: nothing new is placed here, whoever is here stays."""
 
 
 class GpuDocument(Document, frozen=True, kw_only=True):
@@ -63,6 +85,8 @@ class GpuDocument(Document, frozen=True, kw_only=True):
     mig_enabled: bool
     healthy: bool
     health_message: str
+    lost: bool = False
+    """It does not answer at all: nobody knows what is on it. Otherwise an unhealthy GPU gets no new slices."""
     creatable: dict[str, int]
     """Per profile, how many more fit now."""
     creatable_total: int
@@ -76,11 +100,27 @@ class GpuDocument(Document, frozen=True, kw_only=True):
     observed_at: str
 
 
+class NodeDocument(Document, frozen=True, kw_only=True):
+    """One node as its agent tells of it, besides its GPUs."""
+
+    node: str
+    modes: tuple[Mode, ...]
+    """How its agent can hand out devices."""
+    driver_version: str
+    toolkit_version: str
+    """Of the NVIDIA container toolkit; empty when there is none or it is not known."""
+    warnings: tuple[str, ...]
+    """What people must know of the node as a whole."""
+    stale: bool
+    stale_message: str
+
+
 class GpusDocument(Document, frozen=True, kw_only=True):
     """`sluice gpus --json`."""
 
     version: int = VERSION
     gpus: tuple[GpuDocument, ...]
+    nodes: tuple[NodeDocument, ...] = ()
 
 
 PodState = Literal["requested", "waiting", "making", "bound", "refused", "ending", "ended"]
@@ -106,8 +146,12 @@ class PodDocument(Document, frozen=True, kw_only=True):
     node: str = ""
     allocation: str = ""
     ticket: str = ""
+    devices: tuple[DeviceGrant, ...] = ()
+    """What is booked for it: places, or shares in them."""
     containers: tuple[ContainerDevices, ...] = ()
+    """What each container is told; a share's MPS directories, thread percentage and memory limit among it."""
     warnings: tuple[str, ...] = ()
+    """What its user must know: a daemon that died under it, a device that no process of it can use."""
 
 
 class PodsDocument(Document, frozen=True, kw_only=True):

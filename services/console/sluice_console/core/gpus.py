@@ -1,7 +1,9 @@
 """The fleet's GPUs from the pulled snapshots: what is on each, whose it is, and what still fits."""
 
+from msgspec.structs import replace
+
 from sluice.contracts.messages import Booking, GpuReport, InstanceReport, NodeInventory, Revoke, SliceReport
-from sluice_console.core.documents import GpuDocument, GpusDocument, InstanceDocument, InstanceState
+from sluice_console.core.documents import GpuDocument, GpusDocument, InstanceDocument, InstanceState, NodeDocument
 from sluice_console.core.homes import STATES, WHOLE_GPU, homes_on, owner_of
 from sluice_console.core.world import World
 
@@ -9,12 +11,26 @@ from sluice_console.core.world import World
 def gpus_document(world: World) -> GpusDocument:
     """Every GPU of every pulled node, ordered by node and index."""
     ordered = _ordered_bookings(world)
+    inventories = sorted(world.inventories().items())
     found = [
         _gpu(node, inventory, gpu, ordered)
-        for node, inventory in sorted(world.inventories().items())
+        for node, inventory in inventories
         for gpu in sorted(inventory.snapshot.gpus, key=lambda gpu: gpu.index)
     ]
-    return GpusDocument(gpus=tuple(found))
+    return GpusDocument(gpus=tuple(found), nodes=tuple(_node(node, inventory) for node, inventory in inventories))
+
+
+def _node(node: str, inventory: NodeInventory) -> NodeDocument:
+    snapshot = inventory.snapshot
+    return NodeDocument(
+        node=node,
+        modes=snapshot.modes,
+        driver_version=snapshot.driver_version,
+        toolkit_version=snapshot.toolkit_version,
+        warnings=snapshot.warnings,
+        stale=inventory.stale,
+        stale_message=inventory.stale_message,
+    )
 
 
 def _ordered_bookings(world: World) -> list[tuple[Booking, bool]]:
@@ -49,10 +65,14 @@ def _gpu(node: str, inventory: NodeInventory, gpu: GpuReport, ordered: list[tupl
     homes = homes_on(gpu, slices.values(), ordered)
     places = [homes.pop((place.start, place.size), place) for place in (*existing, *coming)]
     places += homes.values()
+    places = _out_of_use(gpu, places)
     there = [
         place
         for place in places
-        if (place.start, place.size) in spans or any(tenant.state != "making" for tenant in place.tenants)
+        if (place.start, place.size) in spans
+        or place.out_of_use
+        or place.daemon is not None
+        or any(tenant.state != "making" for tenant in place.tenants)
     ]
     in_use = sum(place.size for place in there)
     return GpuDocument(
@@ -65,6 +85,7 @@ def _gpu(node: str, inventory: NodeInventory, gpu: GpuReport, ordered: list[tupl
         mig_enabled=gpu.mig_enabled,
         healthy=gpu.healthy,
         health_message=gpu.health_message,
+        lost=gpu.lost,
         creatable=dict(gpu.creatable),
         creatable_total=sum(gpu.creatable.values()),
         instances=tuple(sorted(places, key=lambda instance: (instance.start, instance.allocation))),
@@ -73,6 +94,19 @@ def _gpu(node: str, inventory: NodeInventory, gpu: GpuReport, ordered: list[tupl
         stale_message=inventory.stale_message,
         observed_at=inventory.observed_at,
     )
+
+
+def _out_of_use(gpu: GpuReport, places: list[InstanceDocument]) -> list[InstanceDocument]:
+    """The places, marked where nothing new is placed; a quarantined span on which nothing is known is one too."""
+    quarantined = {(span.start, span.size) for span in gpu.quarantined}
+    marked = [
+        replace(place, out_of_use=True) if (place.start, place.size) in quarantined else place for place in places
+    ]
+    bare = quarantined - {(place.start, place.size) for place in places}
+    return marked + [
+        InstanceDocument(profile="", start=start, size=size, state="quarantined", out_of_use=True)
+        for start, size in sorted(bare)
+    ]
 
 
 def _existing(instance: InstanceReport, slices: dict[str, SliceReport]) -> InstanceDocument:

@@ -2,8 +2,16 @@
 
 from collections.abc import Iterable
 
-from sluice.contracts.messages import Booking, DeviceGrant, GpuReport, InstanceReport, Share, SliceReport
-from sluice_console.core.documents import InstanceDocument, InstanceState, TenantDocument
+from sluice.contracts.messages import (
+    Booking,
+    DeviceGrant,
+    GpuReport,
+    InstanceReport,
+    MpsDaemonReport,
+    Share,
+    SliceReport,
+)
+from sluice_console.core.documents import DaemonDocument, InstanceDocument, InstanceState, TenantDocument
 
 WHOLE_GPU = "whole GPU"
 STATES: dict[str, InstanceState] = {
@@ -16,6 +24,7 @@ STATES: dict[str, InstanceState] = {
     "quarantined": "quarantined",
 }
 """What the state of a journal's slice is called here."""
+_LIVELIEST_FIRST: tuple[InstanceState, ...] = ("ready", "making", "quarantined", "ending")
 Span = tuple[int, int]
 """Start and size in memory slices."""
 
@@ -39,9 +48,14 @@ def homes_on(
                 profiles[span] = device.profile or WHOLE_GPU
                 tenants = found.setdefault(span, {})
                 tenants.setdefault(f"{booking.allocation} {number}", _tenant(booking, device, state))
+    daemons = {(daemon.start, daemon.size): daemon for daemon in gpu.daemons}
+    for span, daemon in daemons.items():  # one without tenants should not be, so it must not be hidden
+        found.setdefault(span, {})
+        profiles.setdefault(span, daemon.profile or WHOLE_GPU)
     made = {(instance.start, instance.size): instance for instance in gpu.instances}
     return {
-        span: _home(span, profiles[span], list(tenants.values()), made.get(span)) for span, tenants in found.items()
+        span: _home(span, profiles[span], list(tenants.values()), made.get(span), daemons.get(span))
+        for span, tenants in found.items()
     }
 
 
@@ -59,6 +73,12 @@ def share_text(share: Share) -> str:
     return f"{share.mode} share ({', '.join(parts)})"
 
 
+def shares_text(booking: Booking | None) -> str:
+    """`, as mps share (4096 MiB)`: what a pod was given of devices that it shares; empty when it shares none."""
+    shares = [share_text(device.share) for device in booking.devices if device.share is not None] if booking else []
+    return f", as {', '.join(shares)}" if shares else ""
+
+
 def _tenant(booking: Booking, device: DeviceGrant, state: InstanceState) -> TenantDocument:
     assert device.share is not None
     return TenantDocument(
@@ -70,14 +90,45 @@ def _tenant(booking: Booking, device: DeviceGrant, state: InstanceState) -> Tena
     )
 
 
-def _home(span: Span, profile: str, tenants: list[TenantDocument], made: InstanceReport | None) -> InstanceDocument:
-    states = {tenant.state for tenant in tenants}
+def daemon_text(daemon: DaemonDocument) -> str:
+    """`MPS daemon ready, 2 clients, for team-a (uid 1000)`."""
+    clients = f", {daemon.clients} client{'' if daemon.clients == 1 else 's'}" if daemon.state in _SERVING else ""
+    why = f": {daemon.message}" if daemon.message else ""
+    return f"MPS daemon {daemon.state}{why}{clients}, for {daemon.namespace} (uid {daemon.uid})"
+
+
+_SERVING = {"ready", "fault"}
+
+
+def _daemon(report: MpsDaemonReport | None) -> DaemonDocument | None:
+    if report is None:
+        return None
+    return DaemonDocument(
+        state=report.state,
+        namespace=report.namespace,
+        uid=report.uid,
+        device=report.device,
+        pid=report.pid,
+        clients=report.clients,
+        message=report.message,
+    )
+
+
+def _home(
+    span: Span,
+    profile: str,
+    tenants: list[TenantDocument],
+    made: InstanceReport | None,
+    daemon: MpsDaemonReport | None,
+) -> InstanceDocument:
+    states = {tenant.state for tenant in tenants} or {"ending"}
     return InstanceDocument(
         profile=profile,
         start=span[0],
         size=span[1],
-        state="ready" if "ready" in states else "making" if "making" in states else tenants[0].state,
-        uuid=made.uuid if made is not None else "",
+        state=next((state for state in _LIVELIEST_FIRST if state in states), "ending"),
+        uuid=made.uuid if made is not None else daemon.device if daemon is not None else "",
         gi_id=made.gi_id if made is not None else None,
         tenants=tuple(tenants),
+        daemon=_daemon(daemon),
     )

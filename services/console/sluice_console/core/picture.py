@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from itertools import groupby
 from string import ascii_letters, digits
 
-from sluice_console.core.documents import GpuDocument, GpusDocument, InstanceDocument
-from sluice_console.core.homes import share_text
+from sluice_console.core.documents import GpuDocument, GpusDocument, InstanceDocument, NodeDocument
+from sluice_console.core.homes import daemon_text, share_text
 
 LETTERS = ascii_letters[26:] + ascii_letters[:26] + digits
 CELLS_MAX = 64
@@ -29,16 +29,21 @@ Line = tuple[Piece, ...]
 
 def picture(document: GpusDocument, *, unicode: bool = True) -> list[Line]:
     """All GPUs by node, then the legend."""
-    if not document.gpus:
+    if not document.gpus and not document.nodes:
         return [(Piece("no GPU is known yet"),)]
     letters = _letters(document)
     lines: list[Line] = []
-    for node, gpus in groupby(document.gpus, key=lambda gpu: gpu.node):
-        listed = list(gpus)
-        stale = f"  stale: {listed[0].stale_message}" if listed[0].stale else ""
-        lines.append((Piece(node, "title"), Piece(stale, "warn")))
-        for gpu in listed:
-            lines += _gpu(gpu, letters, unicode=unicode)
+    nodes = {node.node: node for node in document.nodes}
+    gpus_of = {name: list(gpus) for name, gpus in groupby(document.gpus, key=lambda gpu: gpu.node)}
+    for name in sorted({*nodes, *gpus_of}):
+        node, gpus = nodes.get(name), gpus_of.get(name, [])
+        told = node or (gpus[0] if gpus else None)
+        stale = f"  stale: {told.stale_message}" if told is not None and told.stale else ""
+        lines.append((Piece(name, "title"), Piece(stale, "warn")))
+        lines += [(Piece(f"  warning: {warning}", "warn"),) for warning in (node.warnings if node is not None else ())]
+        lines += [] if gpus else [(Piece("  no GPU"),)]
+        for gpu in gpus:
+            lines += _gpu(gpu, letters, node, unicode=unicode)
     legend = _legend(document, letters)
     return [*lines, (Piece(""),), *legend] if legend else lines
 
@@ -48,11 +53,16 @@ def _letters(document: GpusDocument) -> dict[tuple[str, int, int], str]:
     return {place: LETTERS[number % len(LETTERS)] for number, place in enumerate(taken)}
 
 
-def _gpu(gpu: GpuDocument, letters: dict[tuple[str, int, int], str], *, unicode: bool) -> list[Line]:
+def _gpu(
+    gpu: GpuDocument, letters: dict[tuple[str, int, int], str], node: NodeDocument | None, *, unicode: bool
+) -> list[Line]:
     percent = f"{gpu.allocated_fraction:.0%}"
-    total = f"creatable_total {gpu.creatable_total}" if gpu.mig_enabled else "MIG is off: given whole only"
+    shared = node is not None and any(mode != "exclusive" for mode in node.modes)
+    whole = "MIG is off: given whole, or shared" if shared else "MIG is off: given whole only"
+    total = f"creatable_total {gpu.creatable_total}" if gpu.mig_enabled else whole
     head = f"  GPU {gpu.index}  {gpu.model.removeprefix('NVIDIA ')}  {percent} in use  {total}"
-    health = (Piece(f"  unhealthy: {gpu.health_message}", "warn"),) if not gpu.healthy else ()
+    word = "lost" if gpu.lost else "unhealthy"
+    health = (Piece(f"  {word}: {gpu.health_message}", "warn"),) if not gpu.healthy else ()
     lines: list[Line] = [
         (Piece(head), *health),
         (Piece("    "), Piece("["), *_bar(gpu, letters, unicode=unicode), Piece("]")),
@@ -105,9 +115,9 @@ def _free(slices: int, width: int, *, unicode: bool, last: bool = False) -> list
 
 def _label(place: InstanceDocument, letter: str, width: int) -> str:
     """The letter, and as much of the pod's name and profile as fits. Exactly `width` - 1 characters."""
-    shared = f"{len(place.tenants)} shares" if place.tenants else ""
+    shared = f"{len(place.tenants)} share{'' if len(place.tenants) == 1 else 's'}" if place.tenants else ""
     name = shared or place.owner.partition("/")[2] or place.state
-    mark = "" if place.state == "ready" else "~"
+    mark = "!" if place.out_of_use or _is_ill(place) else "" if place.state == "ready" else "~"
     room = width - 1
     for text in (f"{letter}{mark} {name} {place.profile}", f"{letter}{mark} {name}", f"{letter}{mark}"):
         if len(text) <= room:
@@ -120,12 +130,32 @@ def _legend(document: GpusDocument, letters: dict[tuple[str, int, int], str]) ->
     for gpu in document.gpus:
         for place in gpu.instances:
             letter = letters[gpu.uuid, place.start, place.size]
-            state = "" if place.state == "ready" else f"  ({place.state})"
-            owner = place.owner or (f"shared by {len(place.tenants)}" if place.tenants else "not ours: never touched")
-            text = f"  {owner}  {place.profile} at {place.start} of GPU {gpu.index} on {gpu.node}{state}"
-            lines.append((Piece(f"  {letter}", f"taken:{LETTERS.index(letter)}"), Piece(text)))
+            marks: list[str] = [] if place.state == "ready" else [place.state]
+            marks += ["out of use for new slices"] if place.out_of_use else []
+            state = f"  ({', '.join(marks)})" if marks else ""
+            what = f"{place.profile or f'{place.size} memory slices'} at {place.start} of GPU {gpu.index} on {gpu.node}"
+            lines.append(
+                (Piece(f"  {letter}", f"taken:{LETTERS.index(letter)}"), Piece(f"  {_whose(place)}  {what}{state}"))
+            )
+            if place.daemon is not None:
+                kind = "warn" if _is_ill(place) else "plain"
+                lines.append((Piece(f"       {daemon_text(place.daemon)}", kind),))
             lines += [(Piece(f"       {tenant.owner}  {share_text(tenant.share)}"),) for tenant in place.tenants]
     return lines
+
+
+def _whose(place: InstanceDocument) -> str:
+    if place.owner:
+        return place.owner
+    if place.tenants or place.daemon is not None:
+        return f"shared by {len(place.tenants) or 'nobody'}"
+    words = {"foreign": "not ours: never touched", "quarantined": "could not be freed"}
+    return words.get(place.state, "ours, between two tenants")
+
+
+def _is_ill(place: InstanceDocument) -> bool:
+    """Whether the daemon of a home takes no clients, for another reason than that it comes or goes."""
+    return place.daemon is not None and place.daemon.state in {"fault", "down"}
 
 
 def plain(lines: Iterable[Line]) -> str:

@@ -25,6 +25,8 @@ class Wanted:
     processes: int = 8
     allocators: int = 1
     closing_ttl_s: int | None = None
+    mps_dir: str = ""
+    """Where MPS daemons keep their sockets, when the data directory's own name is too long for that."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +59,8 @@ def _variables(wanted: Wanted, launch: Launch) -> dict[str, str]:
         own["CLOSING_TTL_S"] = str(wanted.closing_ttl_s)  # the inventory says no closing words
         if launch.service == "node-agent":
             own["TOMBSTONE_TTL_S"] = str(2 * wanted.closing_ttl_s)  # must be longer
+    if wanted.mps_dir and launch.service == "node-agent":
+        own["MPS_DIR"] = wanted.mps_dir
     prefix = f"SLUICE_{launch.service.upper().replace('-', '_')}_"
     common = {"SLUICE_NATS_URL": wanted.nats_url, "SLUICE_DATA_DIR": wanted.data_dir}
     return common | {prefix + name: value for name, value in own.items()}

@@ -6,6 +6,7 @@ from sluice.contracts.messages import (
     AllocationRequested,
     Booking,
     Bound,
+    ContainerDevices,
     Grant,
     Pending,
     Refused,
@@ -20,6 +21,7 @@ from sluice.contracts.messages import (
 )
 from sluice_console.core.asks import ask_text
 from sluice_console.core.documents import PodDocument, PodsDocument
+from sluice_console.core.homes import shares_text
 from sluice_console.core.world import World
 
 Order = tuple[Grant | Revoke, Booking]
@@ -60,7 +62,7 @@ def _requested(world: World, request: str, asked: AllocationRequested, order: Or
         return _with_refused(pod, refused)
     bound = world.at("binding", Bound, request)
     if bound is not None:
-        return _with_bound(world, pod, bound)
+        return _with_bound(world, pod, bound, order)
     if order is not None:
         return _with_order(world, pod, order)
     pending = world.at("waiting", Pending, request)
@@ -75,15 +77,17 @@ def _with_refused(pod: PodDocument, refused: Refused) -> PodDocument:
     return msgspec.structs.replace(pod, state="refused", message=message, refusal=refused.refusal)
 
 
-def _with_bound(world: World, pod: PodDocument, bound: Bound) -> PodDocument:
+def _with_bound(world: World, pod: PodDocument, bound: Bound, order: Order | None) -> PodDocument:
     trouble = _trouble(_slice_of(world, bound.node, bound.allocation))
+    booking = order[1] if order is not None and order[1].allocation == bound.allocation else None
     return msgspec.structs.replace(
         pod,
         state="bound",
-        message=f"has {ask_text(pod.claims)} on {bound.node}{trouble}",
+        message=f"has {ask_text(pod.claims)} on {bound.node}{shares_text(booking)}{trouble}",
         node=bound.node,
         allocation=bound.allocation,
         ticket=bound.ticket,
+        devices=booking.devices if booking is not None else (),
         containers=bound.containers,
         warnings=bound.warnings,
     )
@@ -99,7 +103,20 @@ def _with_order(world: World, pod: PodDocument, order: Order) -> PodDocument:
         message=f"its slice {being} on {booking.node}{trouble}",
         node=booking.node,
         allocation=booking.allocation,
+        devices=booking.devices,
     )
+
+
+def variables_text(part: ContainerDevices) -> list[str]:
+    """What a container is told, as the variables that say it. Directories are those on the node."""
+    told = {
+        "NVIDIA_VISIBLE_DEVICES": part.visible_devices,
+        "CUDA_MPS_PIPE_DIRECTORY": part.mps_pipe_directory,
+        "CUDA_MPS_LOG_DIRECTORY": part.mps_log_directory,
+        "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": str(part.active_thread_percentage or ""),
+        "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": part.pinned_memory_limit,
+    }
+    return [f"{name}={value}" for name, value in told.items() if value or name == "NVIDIA_VISIBLE_DEVICES"]
 
 
 def _slice_of(world: World, node: str, allocation: str) -> SliceMessage | None:

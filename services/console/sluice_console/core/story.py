@@ -107,8 +107,8 @@ def sentence(message: AnyMessage) -> str:  # noqa: C901, PLR0912 - one case per 
             return f"is closed in the ledger of {message.node}: the place is free ({message.cause})"
         case Bound():
             devices = ", ".join(part.visible_devices for part in message.containers if part.visible_devices)
-            again = "" if message.revision <= 1 else f" (made anew, {message.revision})"
-            return f"is bound to {message.node}: {devices or 'no device'}{again}"
+            again = "" if message.revision <= 1 else f" (told anew, {message.revision})"
+            return f"is bound to {message.node}: {devices or 'no device'}{again}{_but(message.warnings)}"
         case Refused():
             return f"is refused: {message.refusal.sentence()}"
         case Released():
@@ -125,7 +125,7 @@ def sentence(message: AnyMessage) -> str:  # noqa: C901, PLR0912 - one case per 
             return f"cannot be evicted: {message.why}"
         case SliceReady():
             devices = ", ".join(device.uuid for device in message.devices)
-            return f"slice is ready: {devices}"
+            return f"slice is ready: {devices}{_but(message.warnings)}"
         case SliceFailed():
             return f"slice could not be made: {message.error}: {message.message}"
         case SliceDegraded():
@@ -141,7 +141,7 @@ def sentence(message: AnyMessage) -> str:  # noqa: C901, PLR0912 - one case per 
         case NodeInventory():
             state = f"stale: {message.stale_message}" if message.stale else "fresh"
             gpus = len(message.snapshot.gpus)
-            return f"was pulled at generation {message.snapshot.generation}: {gpus} GPUs, {state}"
+            return f"was pulled at generation {message.snapshot.generation}: {gpus} GPUs, {state}{_ill(message)}"
         case QuotaSet():
             limits = ((message.gpus, "GPUs"), (message.memory_mib, "MiB"), (message.compute_slices, "compute slices"))
             said = ", ".join(f"{limit} {what}" for limit, what in limits if limit is not None)
@@ -154,6 +154,28 @@ def sentence(message: AnyMessage) -> str:  # noqa: C901, PLR0912 - one case per 
         case LeaseHeld():
             where = f", who answers at {message.endpoint}" if message.endpoint else ""
             return f"is held by {message.owner}{where}" if message.owner else "is held by nobody"
+
+
+def _but(warnings: Iterable[str]) -> str:
+    said = "; ".join(warnings)
+    return f"; but: {said}" if said else ""
+
+
+def _ill(inventory: NodeInventory) -> str:
+    """What of a node does not work: GPUs, MPS daemons, and what its agent warns of."""
+    found = []
+    for gpu in inventory.snapshot.gpus:
+        if not gpu.healthy:
+            found.append(f"GPU {gpu.index} is {'lost' if gpu.lost else 'unhealthy'}: {gpu.health_message}")
+        found += [
+            f"MPS daemon of {daemon.namespace} (uid {daemon.uid}) on GPU {gpu.index} is {_STATES[daemon.state]}"
+            for daemon in gpu.daemons
+            if daemon.state in _STATES
+        ]
+    return _but([*found, *inventory.snapshot.warnings])
+
+
+_STATES = {"fault": "in fault", "down": "down"}
 
 
 def places_text(booking: Booking) -> str:

@@ -28,6 +28,8 @@ EMPTY_TOTAL = 19
 
 WHOLE_GPU = "01-whole-gpu.yaml"
 MIX = ("02-by-profile.yaml", "03-by-memory.yaml", "04-by-sm-count.yaml", "05-by-percentage.yaml")
+SHARES = "14-two-shares.yaml"
+SHARE_PODS = ("share-1", "share-2")
 SMALL = "06-seven-small.yaml"
 WAITING = "07-has-to-wait.yaml"
 MISTAKE = "08-mistake.yaml"
@@ -62,6 +64,7 @@ async def demo() -> int:
 async def _play(stage: Stage) -> None:
     await _empty_fleet(stage)
     await _whole_gpu(stage)
+    await _share(stage)
     await _fill(stage)
     await _waits_and_is_served(stage)
     await _mistake(stage)
@@ -96,6 +99,49 @@ async def _whole_gpu(stage: Stage) -> None:
     if others != [EMPTY_TOTAL] * 3:
         raise DemoFailedError(f"act {stage.act}: the other GPUs should be untouched, but show {others}")
     stage.tell("Its GPU went from 19 to 0: nothing else fits beside it. The other three are untouched.")
+
+
+async def _share(stage: Stage) -> None:
+    stage.begin(
+        "Two pods share one instance",
+        "Each asks for a fifth of a GPU's SMs. One instance is made for both, with an MPS daemon of its own that holds",
+        "each to its part. Only pods of the same namespace and user share: MPS is no wall between strangers.",
+    )
+    stage.add(SHARES)
+    scene = await stage.until(
+        lambda scene: all(scene.home_of(pod) for pod in SHARE_PODS), "two pods to be bound to shares of one home"
+    )
+    first, second = (scene.home_of(pod) for pod in SHARE_PODS)
+    if first is None or first.daemon is None or first is not second:
+        raise DemoFailedError(f"act {stage.act}: the two pods should share one instance and one daemon")
+    pid = first.daemon.pid
+    if not _runs(pid):
+        raise DemoFailedError(f"act {stage.act}: the MPS daemon should run as process {pid}, and does not")
+    stage.show(scene)
+    stage.tell(
+        f"Both use the {first.profile} at {first.start} through the MPS daemon that runs as process {pid} (a stand-in",
+        "here, with the same commands). When the last of them leaves:",
+    )
+    stage.remove(SHARES)
+    await stage.until(
+        lambda scene: (
+            not any(pod in scene.pods for pod in SHARE_PODS)
+            and [gpu.creatable_total for gpu in scene.gpus].count(EMPTY_TOTAL) == 3
+        ),
+        "the home of the two shares to be taken down",
+    )
+    if _runs(pid):
+        raise DemoFailedError(f"act {stage.act}: the MPS daemon, process {pid}, should have ended with its last tenant")
+    stage.tell(f"The daemon has ended, process {pid} is gone, and its instance with it.")
+
+
+def _runs(pid: int) -> bool:
+    """Whether a process is there and not a zombie: a simulated node's daemon is a process of this machine."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8")
+    except OSError:
+        return False
+    return stat.rpartition(")")[2].split()[0] != "Z"
 
 
 async def _fill(stage: Stage) -> None:
@@ -147,6 +193,9 @@ async def _nothing_left(stage: Stage) -> None:
     found = await snapshots({node: news.endpoint for node, news in stage.live.world.news().items()})
     instances = sum(len(gpu.instances) for snapshot in found for gpu in snapshot.gpus)
     slices = sum(len(snapshot.slices) for snapshot in found)
+    daemons = sum(len(gpu.daemons) for snapshot in found for gpu in snapshot.gpus)
+    if daemons:
+        raise DemoFailedError(f"act {stage.act}: the agents still report {daemons} MPS daemons")
     if len(found) != 2 or instances or slices:
         raise DemoFailedError(f"act {stage.act}: the agents still report {instances} instances and {slices} slices")
     stage.tell(

@@ -10,6 +10,7 @@ from rich.text import Text
 
 from sluice_console.core.documents import GpusDocument, PodsDocument, SimulatedDocument, StoryDocument
 from sluice_console.core.picture import Line, picture
+from sluice_console.core.pods import variables_text
 from sluice_console.core.simulated import out_lines, reason_text, simulated_lines
 
 PALETTE = ("cyan", "green", "magenta", "yellow", "blue", "red", "bright_cyan", "bright_green", "bright_magenta")
@@ -56,7 +57,10 @@ def show_pods(out: Console, document: PodsDocument) -> None:
     for pod in document.pods:
         name = f"{pod.namespace}/{pod.name}" if pod.name else pod.origin or pod.request
         state = Text(pod.state, style=_STATES.get(pod.state, ""))
-        table.add_row(Text(name), state, Text(pod.node), Text(pod.message))
+        what = Text(pod.message)
+        for warning in pod.warnings:
+            what.append(f"\nwarning: {warning}", style="yellow")
+        table.add_row(Text(name), state, Text(pod.node), what)
     out.print(table)
 
 
@@ -70,7 +74,8 @@ def show_story(out: Console, story: StoryDocument) -> None:
     for line in _why(story):
         out.print(Text(f"  {line}"))
     for part in pod.containers:
-        out.print(Text(f"  container {part.container}: NVIDIA_VISIBLE_DEVICES={part.visible_devices}"))
+        for line in variables_text(part):
+            out.print(Text(f"  container {part.container}: {line}"))
     for warning in pod.warnings:
         out.print(Text(f"  warning: {warning}", style="yellow"))
 

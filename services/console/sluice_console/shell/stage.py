@@ -12,7 +12,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from sluice_console.core.documents import GpuDocument, GpusDocument, PodDocument
+from sluice_console.core.documents import GpuDocument, GpusDocument, InstanceDocument, PodDocument
 from sluice_console.core.gpus import gpus_document
 from sluice_console.core.pods import pods_document
 from sluice_console.core.world import World
@@ -48,6 +48,15 @@ class Scene:
         """Whether a pod is bound and the inventory shows its slices as ready."""
         owners = [place for gpu in self.gpus for place in gpu.instances if place.owner.endswith(f"/{name}")]
         return self.state(name) == "bound" and bool(owners) and all(place.state == "ready" for place in owners)
+
+    def home_of(self, name: str) -> InstanceDocument | None:
+        """The home that a bound pod's share is in, once its MPS daemon is ready; None before."""
+        for gpu in self.gpus:
+            for place in gpu.instances:
+                mine = [tenant for tenant in place.tenants if tenant.owner.endswith(f"/{name}")]
+                if mine and place.daemon is not None and place.daemon.state == "ready":
+                    return place if self.state(name) == "bound" and mine[0].state == "ready" else None
+        return None
 
     def gpu_of(self, name: str) -> GpuDocument:
         """The GPU that a pod's first slice is on. Raises DemoFailedError."""

@@ -6,9 +6,9 @@ It starts processes and asks the bus whether they are ready; it decides nothing 
 
 import asyncio
 import contextlib
-import fcntl
 import os
 import shutil
+import subprocess
 import sys
 import tempfile
 from collections.abc import Callable
@@ -28,7 +28,10 @@ from sluice_console.core.world import World
 from sluice_console.shell.broker_child import broker_spec
 from sluice_console.shell.children import Child, Children, ChildSpec, last_line
 from sluice_console.shell.connect import connected
+from sluice_console.shell.data_directory import NotStartedError, lock_data_directory, power_switch, short_mps_dir
 from sluice_console.shell.live import LiveWorld, NotAnsweringError, following
+from sluice_console.shell.power_off import WITHIN_S as POWER_OFF_WITHIN_S
+from sluice_console.shell.power_off import power_off
 from sluice_console.shell.running import Running, announce, retract
 
 BROKER = "broker"
@@ -37,10 +40,6 @@ STARTS_MAX = 4
 BROKER_UP_S = 20.0
 BROKER_BACK_S = 60.0
 """How long a restarted broker may take until its streams are checked."""
-
-
-class NotStartedError(Exception):
-    """The system cannot be started as it was asked for. One sentence for the person who asked."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +100,9 @@ class System:
 
     async def _start(self) -> None:
         self._failed = asyncio.get_running_loop().create_future()
-        self._take_data_dir()
+        lock = self._take_data_dir()
+        mps_dir = short_mps_dir(self.data_dir, self.nodes)
+        self._stack.push_async_callback(self._switch_off, power_switch(self.data_dir, mps_dir, lock))
         nats_port, grpc_port = free_ports(2)
         self.nats_url = f"nats://127.0.0.1:{nats_port}"
         self.inventory_address = f"127.0.0.1:{grpc_port}"
@@ -119,6 +120,7 @@ class System:
             processes=self._options.processes,
             allocators=self._options.allocators,
             closing_ttl_s=self._options.closing_ttl_s,
+            mps_dir=mps_dir,
         )
         for launch in launches(wanted):
             await self._children.start(_spec(launch, logs))
@@ -139,14 +141,17 @@ class System:
             started_at=datetime.now(UTC).isoformat(timespec="seconds"),
         )
 
-    def _take_data_dir(self) -> None:
+    def _take_data_dir(self) -> IO[str]:
+        """Make the data directory and lock it. The lock is this system's until it has stopped."""
         if self._options.data_dir is None:
             self.data_dir = Path(tempfile.mkdtemp(prefix="sluice-"))
             self._stack.callback(shutil.rmtree, self.data_dir, ignore_errors=True)
         else:
             self.data_dir = self._options.data_dir.resolve()
             self.data_dir.mkdir(parents=True, exist_ok=True)
-        self._stack.callback(_lock(self.data_dir / "up.lock").close)
+        lock = lock_data_directory(self.data_dir / "up.lock")
+        self._stack.callback(lock.close)
+        return lock
 
     async def _connect(self) -> NatsBus:
         try:
@@ -221,6 +226,19 @@ class System:
             self._say(f"{name} did not stop by itself and was killed")
         await self._stack.aclose()
 
+    async def _switch_off(self, switch: subprocess.Popen[bytes]) -> None:
+        """The agents have ended: now their simulated machines do."""
+        assert switch.stdin is not None
+        with contextlib.suppress(BrokenPipeError):  # somebody killed it
+            switch.stdin.close()
+        try:
+            done = await asyncio.to_thread(switch.wait, 2 * POWER_OFF_WITHIN_S) == 0
+        except subprocess.TimeoutExpired:
+            switch.kill()
+            done = switch.wait() == 0
+        if not done and not await asyncio.to_thread(power_off, self.data_dir):
+            self._say(f"MPS daemons of {self.data_dir} did not end within {POWER_OFF_WITHIN_S:g} s")
+
     def kill_now(self) -> None:
         """Kill every process without waiting; for the second Ctrl-C."""
         self._children.kill_now()
@@ -235,16 +253,6 @@ def _read_fleet(file: Path) -> Fleet:
         raise NotStartedError(f"--fleet {file} is not UTF-8 text: {error.reason}") from error
     except FleetError as error:
         raise NotStartedError(str(error)) from error
-
-
-def _lock(path: Path) -> IO[str]:
-    file = path.open("a+")
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        file.close()
-        raise NotStartedError(f"another `sluice up` already uses the data directory {path.parent}") from None
-    return file
 
 
 def _spec(launch: Launch, logs: Path) -> ChildSpec:

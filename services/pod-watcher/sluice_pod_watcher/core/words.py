@@ -55,7 +55,10 @@ def answered(record: IdentityRecord, answer: BindingMessage) -> Tell:
         case Bound():
             devices = "; ".join(f"{each.container}: {each.visible_devices}" for each in answer.containers)
             again = " again" if answer.revision > 1 else ""
-            return Tell("info", f"{pod(record)} has its slice{again} on {answer.node}: {devices}", record.uid)
+            has = f"{pod(record)} has its slice{again} on {answer.node}: {devices}"
+            if answer.warnings:
+                return Tell("warning", f"{has}; but: {shorten('; '.join(answer.warnings), 400)}", record.uid)
+            return Tell("info", has, record.uid)
         case Refused():
             return Tell("warning", f"{pod(record)} was refused: {answer.refusal.sentence()}", record.uid)
         case Released():

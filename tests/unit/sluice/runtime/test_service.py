@@ -121,6 +121,21 @@ def test_a_thread_that_never_ends_does_not_keep_a_service_alive(start):
     assert (code, log[-1]["event"]) == (1, "ended without finishing")
 
 
+def test_a_thread_that_never_ends_does_not_keep_a_failed_service_alive(start):
+    """A service that failed beside a device call that hangs ends, so that its supervisor can start it again."""
+    process = start(
+        """
+        async def main(service):
+            threading.Thread(target=threading.Event().wait).start()
+            raise ServiceError("the journal cannot be written")
+        """,
+        drain_s=0.3,
+    )
+    code, _, log = finish(process)
+    assert code == 1
+    assert [line["event"] for line in log[-2:]] == ["the journal cannot be written", "ended without finishing"]
+
+
 def test_a_second_signal_ends_at_once(start):
     """An impatient person gets what they ask for."""
     process = start("""

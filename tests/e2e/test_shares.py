@@ -1,0 +1,286 @@
+"""Shares as people have them: pods in a folder, one home and one daemon for those who may share, and nothing left."""
+
+import json
+import os
+import select
+import signal
+import subprocess
+import tempfile
+from contextlib import contextmanager
+from pathlib import Path
+
+import psutil
+import pytest
+
+from sluice_console.shell.agents import snapshots
+from sluice_console.shell.power_off import power_off
+
+pytestmark = pytest.mark.timeout(120)
+
+POD = """\
+apiVersion: v1
+kind: Pod
+metadata:
+  name: {name}
+  namespace: {namespace}
+  annotations:
+    sluice.dev/mode: "{mode}"
+    {sizes}
+spec:
+  securityContext:
+    runAsUser: {uid}
+  containers:
+    - name: main
+      image: serve:latest
+"""
+WHOLE_GPU = """\
+[[node]]
+name = "gpu-1"
+cpu_cores = 64
+memory_mib = 524288
+gpus = [{ model = "a100-40gb", count = 1, mig = false }]
+"""
+ME = os.getuid()
+
+
+class Shares:
+    """What people see of shares in a running `sluice up`."""
+
+    def __init__(self, up, watching) -> None:
+        """Look at a system."""
+        self.up = up
+        self.watching = watching
+
+    def ask(self, name: str, *, namespace: str = "team-a", mode: str = "mps", sizes: str = 'sluice.dev/memory: "4Gi"'):
+        """A pod that asks for a share."""
+        text = POD.format(name=name, namespace=namespace, mode=mode, sizes=sizes, uid=ME)
+        self.up.write(f"00-{name}.yaml", text)
+
+    async def bound(self, name: str, what=lambda pod, home: True):
+        """A pod and the home of its share, once it is bound, its daemon is ready, and `what` holds."""
+
+        def condition(pods, gpus):
+            homes = [
+                place
+                for gpu in gpus
+                for place in gpu.instances
+                if any(tenant.owner.endswith(f"/{name}") and tenant.state == "ready" for tenant in place.tenants)
+            ]
+            pod = pods.get(name)
+            ready = pod is not None and pod.state == "bound" and len(homes) == 1 and homes[0].daemon is not None
+            good = ready and homes[0].daemon.state == "ready" and what(pod, homes[0])
+            return (pod, homes[0]) if good else None
+
+        return await self.watching.until(condition, f"{name} to have its share")
+
+    async def gone(self, name: str) -> None:
+        """The pod is known to nobody any more."""
+        await self.watching.until(lambda pods, gpus: name not in pods, f"{name} to be gone")
+
+    def agent(self, node: str) -> psutil.Process:
+        """The agent of a node."""
+        (found,) = [
+            child
+            for child in self.up.children()
+            if "sluice_node_agent" in child.cmdline() and node in child.environ()["SLUICE_NODE_AGENT_NODES"]
+        ]
+        return found
+
+
+@pytest.fixture
+def up(up):
+    """With a short name for its data: daemons' sockets are in there, and a unix socket's path has 107 bytes."""
+    with tempfile.TemporaryDirectory(prefix="sl-", dir="/tmp") as folder:
+        up.data_dir = Path(folder)
+        yield up
+        up.kill()
+        assert power_off(up.data_dir), "daemons are left"
+
+
+@pytest.fixture
+async def shares(up):
+    """A running system of four GPUs with MIG."""
+    up.start()
+    await up.ready()
+    async with up.watching() as watching:
+        yield Shares(up, watching)
+
+
+def told(pod) -> str:
+    """Where a pod's container finds its daemon."""
+    return pod.containers[0].mps_pipe_directory
+
+
+def identity(home) -> tuple:
+    """What must not change under a tenant."""
+    process = psutil.Process(home.daemon.pid)
+    return home.uuid, home.gi_id, home.daemon.pid, process.create_time()
+
+
+def has_ended(pid: int) -> bool:
+    """Whether a process is gone; one that nobody has waited for yet is."""
+    try:
+        return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return True
+
+
+@contextmanager
+def tenant(up, pod, *, uid: int = ME, memory_mib: int | None = None):
+    """A process of the pod, as its container would start it; yields its ask-and-answer."""
+    (control,) = (up.data_dir / "hardware" / "bin").glob("nvidia-cuda-mps-control")
+    limit = () if memory_mib is None else ("--memory", str(memory_mib))
+    process = subprocess.Popen(
+        (str(control), "client", "--uid", str(uid), "--owner", pod.request, *limit),
+        env=os.environ | {"CUDA_MPS_PIPE_DIRECTORY": told(pod)},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    )
+
+    def answer(allocate_mib: int | None = None) -> dict:
+        if allocate_mib is not None:
+            process.stdin.write(f"{allocate_mib}\n".encode())
+            process.stdin.flush()
+        ready, _, _ = select.select([process.stdout], [], [], 20)
+        assert ready, "the tenant's process says nothing"
+        return json.loads(process.stdout.readline())
+
+    try:
+        yield answer
+    finally:
+        process.kill()
+        process.wait(10)
+        process.stdin.close()
+        process.stdout.close()
+
+
+async def test_pods_of_one_namespace_share_a_daemon_that_goes_with_the_last_of_them(shares, up):
+    """Strangers would share an MPS server, or daemons and instances would pile up on the node."""
+    shares.ask("one")
+    first, home = await shares.bound("one")
+    shares.ask("two")
+    second, same = await shares.bound("two")
+    shares.ask("stranger", namespace="team-b")
+    third, other = await shares.bound("stranger")
+    assert told(first) == told(second) != told(third)
+    assert identity(home) == identity(same) != identity(other)
+    assert (home.daemon.namespace, other.daemon.namespace, home.daemon.uid) == ("team-a", "team-b", ME)
+    shown = up.sluice("gpus").stdout
+    assert f"MPS daemon ready, 0 clients, for team-a (uid {ME})" in shown
+    assert "team-a/two  mps share (4096 MiB)" in shown
+    assert f"CUDA_MPS_PIPE_DIRECTORY={told(second)}" in up.sluice("explain", "two").stdout
+
+    up.remove("one")
+    await shares.gone("one")
+    _, stays = await shares.bound("two", lambda pod, home: len(home.tenants) == 1)
+    assert identity(stays) == identity(same)
+    up.remove("two")
+    await shares.gone("two")
+    assert has_ended(home.daemon.pid)
+    assert not has_ended(other.daemon.pid)
+    up.remove("stranger")
+    await shares.watching.empty()
+    assert has_ended(other.daemon.pid)
+    assert not [*(up.data_dir / "mps").glob("*/*")]
+    news = shares.watching.live.world.news()
+    found = await snapshots({node: message.endpoint for node, message in news.items()})
+    assert not [report for node in found for gpu in node.gpus for report in (*gpu.daemons, *gpu.instances)]
+
+
+async def test_a_killed_agent_disturbs_no_tenant_and_a_killed_daemon_is_told_to_each(shares, up):
+    """A restart would end all work on the node; or a process would lose its GPU and nobody would say why."""
+    shares.ask("one")
+    await shares.bound("one")
+    shares.ask("two", mode="fractional", sizes='sluice.dev/sm-partition: "20"\n    sluice.dev/memory: "4Gi"')
+    _, second_home = await shares.bound("two")
+    before, home = await shares.bound("one")
+    agent = shares.agent(shares.watching.live.world.bindings()[before.request].node)
+    with tenant(up, before) as answer:
+        assert "error" not in answer()
+        agent.kill()
+        agent.wait(10)
+        shares.ask("three")
+        await shares.bound("three")
+        after, same = await shares.bound("one", lambda pod, home: home.daemon.clients == 1)
+        assert (after.allocation, after.ticket, after.containers) == (
+            before.allocation,
+            before.ticket,
+            before.containers,
+        )
+        assert identity(same) == identity(home)
+        assert "error" not in answer(16)
+        os.kill(home.daemon.pid, signal.SIGKILL)
+        warned, again = await shares.bound("one", lambda pod, home: bool(pod.warnings))
+    assert "died" in warned.warnings[0]
+    assert warned.allocation == before.allocation
+    assert again.daemon.pid != home.daemon.pid
+    assert again.uuid == home.uuid
+    assert told(warned) == told(before)
+    assert "warning: " in up.sluice("pods").stdout
+    calm, untouched = await shares.bound("two")
+    assert calm.warnings == ()
+    assert identity(untouched) == identity(second_home)
+    for name in ("one", "two", "three"):
+        up.remove(name)
+    await shares.watching.empty()
+
+
+async def test_a_process_of_another_user_is_reported_to_its_pod(shares, up):
+    """It waits for ever, and looks like a program that hangs."""
+    shares.ask("one")
+    pod, _ = await shares.bound("one")
+    with tenant(up, pod) as mine:
+        assert "error" not in mine()
+        with tenant(up, pod, uid=ME + 1):  # only now: whoever comes first has the server
+            warned, _ = await shares.bound("one", lambda pod, home: bool(pod.warnings))
+        assert f"user {ME + 1}" in warned.warnings[0]
+    await shares.bound("one", lambda pod, home: not pod.warnings)
+
+
+async def test_a_tenant_gets_no_more_memory_than_it_was_granted(shares, up):
+    """One pod could take what its neighbour was promised."""
+    shares.ask("one")
+    pod, _ = await shares.bound("one")
+    (name, _, limit) = pod.containers[0].pinned_memory_limit.partition("=")
+    assert (name, limit) == ("0", "4096M")
+    with tenant(up, pod, memory_mib=4096) as answer:
+        assert "error" not in answer()
+        assert "error" not in answer(2048)
+        assert "error" in answer(4096)
+
+
+async def test_a_gpu_without_mig_is_shared_whole_and_strangers_wait(up, tmp_path):
+    """The daemon's GPU would be given to another namespace, or stay shut after its last tenant."""
+    up.fleet = tmp_path / "fleet.toml"
+    up.fleet.write_text(WHOLE_GPU)
+    up.start()
+    await up.ready()
+    async with up.watching() as watching:
+        shares = Shares(up, watching)
+        shares.ask("one")
+        _, home = await shares.bound("one")
+        shares.ask("two")
+        _, same = await shares.bound("two")
+        assert (home.profile, home.gi_id) == ("whole GPU", None)
+        assert identity(home) == identity(same)
+        shares.ask("stranger", namespace="team-b")
+        await watching.until(
+            lambda pods, gpus: "stranger" in pods and pods["stranger"].state == "waiting", "it to wait"
+        )
+        for name in ("one", "two"):
+            up.remove(name)
+        _, other = await shares.bound("stranger")
+        assert has_ended(home.daemon.pid)
+        assert (other.uuid, other.daemon.namespace) == (home.uuid, "team-b")
+    assert up.interrupt() == 0, up.said()
+    assert has_ended(other.daemon.pid)
+
+
+async def test_killing_up_leaves_no_daemon(shares, up):
+    """A daemon is not tied to its agent: each killed `sluice up` would leave one for every home."""
+    shares.ask("one")
+    _, home = await shares.bound("one")
+    left = [*up.children(), psutil.Process(home.daemon.pid), *psutil.Process(home.daemon.pid).children(recursive=True)]
+    up.process.kill()
+    _, alive = psutil.wait_procs(left, timeout=10)
+    assert not [process for process in alive if not has_ended(process.pid)]

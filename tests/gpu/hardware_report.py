@@ -1,0 +1,72 @@
+"""
+What was found on real hardware, to be kept: as JSON for programs and as Markdown for people.
+
+Holds and writes; it judges nothing. A machine is not named: GPUs are told by their index.
+"""
+
+import json
+import re
+from dataclasses import dataclass, field
+from pathlib import Path
+
+OUTCOMES = {"passed": "holds", "failed": "does NOT hold", "skipped": "not looked at", "error": "could not be looked at"}
+
+
+@dataclass(slots=True)
+class HardwareReport:
+    """Facts by section, differences from the catalog, and what became of each check."""
+
+    facts: dict[str, dict[str, object]] = field(default_factory=dict)
+    differences: list[dict[str, object]] = field(default_factory=list)
+    checks: dict[str, dict[str, str]] = field(default_factory=dict)
+
+    def fact(self, section: str, what: str, value: object) -> None:
+        """Keep one thing that was seen. Values are what JSON can hold."""
+        self.facts.setdefault(section, {})[what] = value
+
+    def check(self, name: str, outcome: str, why: str = "") -> None:
+        """Keep what became of a check. Of several words about one (its set-up, itself), a bad one stays."""
+        known = self.checks.get(name)
+        if known is None or known["outcome"] == "passed":
+            self.checks[name] = {"outcome": outcome, "why": why}
+
+    def write(self, folder: Path) -> tuple[Path, Path]:
+        """Write both files, named after the first GPU's model. Raises OSError."""
+        folder.mkdir(parents=True, exist_ok=True)
+        models = [value for section in self.facts.values() for what, value in section.items() if what == "model"]
+        stem = re.sub(r"[^a-z0-9]+", "-", str(models[0] if models else "unknown").lower()).strip("-")
+        as_json, as_markdown = folder / f"{stem}.json", folder / f"{stem}.md"
+        whole = {"facts": self.facts, "differences": self.differences, "checks": self.checks}
+        as_json.write_text(json.dumps(whole, indent=2, sort_keys=True) + "\n", encoding="utf-8")
+        as_markdown.write_text(self.markdown(stem), encoding="utf-8")
+        return as_json, as_markdown
+
+    def markdown(self, title: str) -> str:
+        """The report as a page."""
+        lines = [f"# {title}", "", "Written by `tests/gpu`. What was seen on a machine with this GPU."]
+        for section, facts in sorted(self.facts.items(), key=lambda each: _rank(each[0])):
+            lines += ["", f"## {section}", "", "| what | seen |", "|---|---|"]
+            lines += [f"| {_cell(what)} | {_cell(value)} |" for what, value in facts.items()]
+        lines += ["", "## Other than in the catalog", ""]
+        if self.differences:
+            lines += ["| GPU | what | device | catalog | contradicts |", "|---|---|---|---|---|"]
+            columns = ("gpu", "what", "device", "catalog", "contradicts")
+            lines += ["| " + " | ".join(_cell(each[column]) for column in columns) + " |" for each in self.differences]
+        else:
+            lines += ["Nothing."]
+        lines += ["", "## Checks", "", "| check | outcome | why |", "|---|---|---|"]
+        lines += [
+            f"| {_cell(name)} | {OUTCOMES[check['outcome']]} | {_cell(check['why'])} |"
+            for name, check in self.checks.items()
+        ]
+        return "\n".join(lines) + "\n"
+
+
+def _rank(section: str) -> tuple[int, str]:
+    """The machine first, then its GPUs, then what was tried on them."""
+    return (0 if section == "machine" else 1 if section.startswith("GPU ") else 2, section)
+
+
+def _cell(value: object) -> str:
+    text = "yes" if value is True else "no" if value is False else str(value)
+    return text.replace("|", "\\|").replace("\n", " ")
