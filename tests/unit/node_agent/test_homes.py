@@ -19,6 +19,7 @@ from sluice_node_agent.core.events import (
     TicketMade,
     WatchMps,
 )
+from sluice_node_agent.device.hardware_file import Instance
 
 ON_MIG = (0, "3g.20gb", 4, 4)
 WHOLE = (2, None, 0, 8)
@@ -308,7 +309,7 @@ def test_a_daemon_that_is_slow_to_answer_is_not_taken_for_dead(node):
 def test_a_daemon_that_never_answers_is_started_again(node):
     """No client could ever come to it again, and nobody would know."""
     _live_with(node, node.share("a1", ON_MIG))
-    (daemon,) = node.mps.living()
+
     node.mps.refusals = [WatchMps] * 5
     for _ in range(30):
         node.tick(3.0)
@@ -546,6 +547,73 @@ def test_a_revoke_found_with_a_lost_journal_takes_the_home_down(node, place):
     assert isinstance(node.word("a1"), SliceGone)
     assert isinstance(node.word("a2"), SliceGone)
     _is_clean(node)
+
+
+def test_a_revoke_right_after_the_journal_was_lost_waits_for_the_tenants_processes(node):
+    """The daemon would be stopped under a process that still computes, and its place be called free."""
+    first = node.share("a1", ON_MIG, owner="pod-1")
+    _live_with(node, first)
+    (daemon,) = node.mps.living()
+    daemon.clients[501] = "pod-1"
+    node.mps.enter(501, daemon.order.device, "pod-1")
+    node.stop()
+    (node.tmp_path / "agent" / "journal").unlink()
+    node.start()
+    node.work()
+    node.open()
+    node.order(node.revoke(first))
+    while not node.work(own_max=1):
+        assert node.mps.homes or not daemon.clients
+        assert not (isinstance(node.word("a1"), SliceGone) and daemon.clients)
+    for _ in range(5):
+        node.tick(1.0)
+    assert any(isinstance(step, TerminateMpsClients) for step in node.own_done)
+    assert isinstance(node.word("a1"), SliceGone)
+    _is_clean(node)
+
+
+@PLACES
+def test_a_revoke_found_after_a_reboot_ends_what_is_left_of_its_home(node, place):
+    """The agent would fail at each start, on a home that has no device any more."""
+    booking = node.share("a1", place)
+    _live_with(node, booking)
+    node.stop()
+    node.hardware.reboot()
+    node.mps.reboot()
+    (node.tmp_path / "agent" / "journal").unlink()
+    node.put("sluice.ledger.n1_example.a1", node.revoke(booking))
+    node.words.clear()
+    node.live()
+    node.work()
+    assert isinstance(node.word("a1"), SliceGone)
+    _is_clean(node)
+
+
+def test_a_daemon_that_died_is_noticed_although_its_limits_shall_change(node):
+    """A newcomer would have the limits of a dead daemon raised for ever."""
+    _live_with(node, node.share("a1", ON_MIG, memory_mib=1000))
+    node.mps.die(node.mps.living()[0])
+    node.mps.refusals = [SetMpsLimits]
+    node.order(node.grant(node.share("a2", ON_MIG, memory_mib=5000, owner="pod-2")))
+    for _ in range(5):
+        node.tick(2.0)
+    assert isinstance(node.word("a2"), SliceReady)
+    assert "died once" in node.word("a1").warnings[0]
+
+
+def test_an_operators_instance_at_an_announced_place_is_not_taken_for_ours(make_node):
+    """It would be destroyed with the slice, under whoever works on it."""
+    node = make_node()
+    node.live()
+    node.order(node.grant(node.booking("a1", (0, "1g.5gb", 0, 1))))
+    node.work(own_max=1)  # the intent is saved
+    node.stop()
+    with node.hardware.changing() as hardware:
+        hardware.gpus[0].instances.append(Instance(gi_id=9, profile="1g.5gb", start=0, size=1, uuid="MIG-theirs"))
+    node.live()
+    node.work()
+    assert isinstance(node.word("a1"), SliceFailed)
+    assert [i.uuid for i in node.hardware.read().gpus[0].instances] == ["MIG-theirs"]
 
 
 def test_an_instance_that_somebody_destroyed_under_a_home_is_made_again(node):

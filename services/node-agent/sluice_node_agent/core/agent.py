@@ -55,6 +55,9 @@ from sluice_node_agent.core.warm import WarmOne, WarmOnes
 from sluice_node_agent.core.words import stuck_on
 from sluice_node_agent.core.work import HomeKey, HomeWork, Work, homes_of
 
+CHANGING = (AgentStarted, *RESULTS)
+"""After these the node may look different although no slice and no home has to be looked at."""
+
 
 class Agent:
     """One node's agent. `handle` is the only way in; `snapshot` is what the pull serves."""
@@ -115,7 +118,7 @@ class Agent:
             self._release(event)
         else:
             self._read_ledger(event, now)
-        if self._floor.boot_id:
+        if self._floor.boot_id and (self._due or self._homes_due or isinstance(event, CHANGING)):
             self._settle(now)
             found = self._taking.found.unclaimed_records()
             self._telling.tell(found, self._sender, self._housing, self._warm)

@@ -169,10 +169,10 @@ def _to_keep(home: HomeWork, wish: Wish, devices: Devices, token: int) -> HomeNe
     vanished = _vanished(record, devices)
     if vanished is not None:
         return vanished
-    if wish.limits is not None and wish.limits != record.limits:
-        return SetMpsLimits(token, record.home, wish.limits)
     if home.watch:
         return WatchMps(token, record.home, record.pid, record.started_at, record.uid)
+    if wish.limits is not None and wish.limits != record.limits:
+        return SetMpsLimits(token, record.home, wish.limits)
     return None
 
 
@@ -192,6 +192,7 @@ def _vanished(record: HomeRecord, devices: Devices) -> HomeRecord | None:
 def _seen(home: HomeWork, seen: MpsSeen) -> HomeRecord | None:
     """A daemon that died is started again: its device is there, and tenants may come back to it."""
     home.watch = False
+    home.unanswered = 0
     home.seen = seen
     if seen.alive:
         return None

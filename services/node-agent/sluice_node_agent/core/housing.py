@@ -13,8 +13,10 @@ from sluice_node_agent.core.backing_off import back_off
 from sluice_node_agent.core.events import (
     CreateGpuInstance,
     DestroyGpuInstance,
+    MpsSeen,
     OwnInstruction,
     Result,
+    SetMpsLimits,
     WatchMps,
 )
 from sluice_node_agent.core.floor import Floor
@@ -105,21 +107,26 @@ class Housing:
         if self._warm.may_be_why(home.record, sent, result):
             return  # a warm instance had an engine: it goes, and the step is taken again
         outcome = homes.take_result(home, sent, result)
-        if (
-            isinstance(outcome, str)
-            and isinstance(sent, WatchMps)
-            and home.failures + 1 >= self._rules.quarantine_after
-        ):
-            home.recovered()
-            self._save(home, homes.given_up(home))
+        if isinstance(outcome, str) and isinstance(sent, WatchMps):
+            self._did_not_answer(home, outcome)
         elif isinstance(outcome, str):
-            home.watch = home.watch and not isinstance(sent, WatchMps)
+            home.watch = home.watch or isinstance(sent, SetMpsLimits)  # it may be dead
             back_off(home, outcome, self._rules, now)
         elif outcome is not None:
             home.recovered()
             self._save(home, outcome)
-        else:
+        elif not isinstance(result, MpsSeen):
             home.recovered()
+
+    def _did_not_answer(self, home: HomeWork, trouble: str) -> None:
+        """A daemon may only be slow: it is asked again at the next look, and given up after some."""
+        home.watch = False
+        home.unanswered += 1
+        home.trouble = trouble
+        if home.unanswered >= self._rules.quarantine_after:
+            home.unanswered = 0
+            home.recovered()
+            self._save(home, homes.given_up(home))
 
     def gone(self, record: HomeGone) -> HomeKey | None:
         """The journal says that a home is gone. Returns where it was."""

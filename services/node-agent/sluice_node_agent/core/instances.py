@@ -123,12 +123,13 @@ def resumed(
     """
     A record of an earlier life, in line with a GPU that answers. `claimed` are instances that belong to other records.
 
-    An intent was saved and its result was not: what is at exactly this place is ours.
+    An intent was saved and its result was not: what is at exactly this place is ours, if it has no compute instance.
+    One that has is somebody else's: ours is never given one before its id is in the journal.
     """
     if device.gi_id is None:
         found = devices.instance_at(place) if device.step == "intended" else None
-        if found is not None and (place.gpu, found.gi_id) not in claimed:
-            return replace(device, gi_id=found.gi_id, uuid=found.uuid)
+        if found is not None and not found.uuid and (place.gpu, found.gi_id) not in claimed:
+            return replace(device, gi_id=found.gi_id)
         return device
     found = devices.instance(place.gpu, device.gi_id)
     if found is None or not is_at(place, device, devices):

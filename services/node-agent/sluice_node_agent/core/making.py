@@ -47,16 +47,12 @@ def next_step(record: SliceRecord, floor: Floor, rules: Rules, token: int, ticke
     for number, grant, device in pairs(record):
         if device.step == "made":
             continue
-        problem = instances.why_impossible(grant, floor.devices)
-        if problem is not None:
-            return failing(record, *problem)
         if grant.share is not None:
             return _join(record, number, floor, rules, ticket)
-        if grant.profile is None:
-            return ListHolders(token, grant.gpu, str(grant.gpu))
-        if device.step == "planned":
-            return begin(record, floor.boot_id, ticket)
-        return instances.step_to_make(grant, device, floor.devices, token)
+        return _step_to_make(record, number, floor, token, ticket)
+    unserved = next((grant for grant in record.booking.devices if not _is_served(grant, floor)), None)
+    if unserved is not None:
+        return _await_service(record, unserved, floor, rules)
     if not record.ticket:
         return _announce_next(record, ticket)
     booking = record.booking
@@ -114,6 +110,19 @@ def containers_of(record: SliceRecord, floor: Floor) -> tuple[ContainerDevices, 
 # -- inside -------------------------------------------------------------------------------------------------------
 
 
+def _step_to_make(record: SliceRecord, number: int, floor: Floor, token: int, ticket: str) -> Next:
+    """What a device of the slice's own needs now."""
+    _, grant, device = pairs(record)[number]
+    problem = instances.why_impossible(grant, floor.devices)
+    if problem is not None:
+        return failing(record, *problem)
+    if grant.profile is None:
+        return ListHolders(token, grant.gpu, str(grant.gpu))
+    if device.step == "planned":
+        return begin(record, floor.boot_id, ticket)
+    return instances.step_to_make(grant, device, floor.devices, token)
+
+
 def _announce_next(record: SliceRecord, ticket: str) -> SliceRecord:
     """Save the next intent together with the last result: the next device's, or the ticket's name."""
     for number, grant, device in pairs(record):
@@ -139,20 +148,31 @@ def _take_whole(record: SliceRecord, number: int, holders: tuple[Holder, ...], t
 def _join(record: SliceRecord, number: int, floor: Floor, rules: Rules, ticket: str) -> SliceRecord | None:
     """Join the home of a shared device, when it is ready for this tenant; None while it is not."""
     grant = record.booking.devices[number]
+    problem = instances.why_impossible(grant, floor.devices)
+    if problem is not None:
+        return failing(record, *problem)
     home = floor.homes.get(key_of(grant))
     if home is None or home.record.phase in {"undoing", "unmaking"}:
         return None
     there = home.record
     if there.phase == "failed":
         return failing(record, there.error, there.message)
-    problem = _why_not_in(grant, record.booking.namespace, home, floor, rules)
-    if problem:
-        return failing(record, str(DeviceErrorKind.NOT_SUPPORTED), problem)
-    needed = shares.limits_of(grant, floor.devices)
-    if home.saving or there.phase != "ready" or not shares.covers(there.limits, needed):
+    mismatch = _why_not_in(grant, record.booking.namespace, home, floor, rules)
+    if mismatch:
+        return failing(record, str(DeviceErrorKind.NOT_SUPPORTED), mismatch)
+    if not _is_served(grant, floor):
         return None
     joined = DeviceRecord(step="made", uuid=there.device.uuid, daemon_restarts=there.restarts)
     return _announce_next(with_device(record, number, joined), ticket)
+
+
+def _await_service(record: SliceRecord, grant: DeviceGrant, floor: Floor, rules: Rules) -> SliceRecord | None:
+    """A joined home does not serve its tenant (yet): wait, unless it never will."""
+    home = floor.homes.get(key_of(grant))
+    if home is None or home.record.phase not in {"making", "ready"}:
+        return to_make_again(without_device(record, record.booking.devices.index(grant)))
+    mismatch = _why_not_in(grant, record.booking.namespace, home, floor, rules)
+    return failing(record, str(DeviceErrorKind.NOT_SUPPORTED), mismatch) if mismatch else None
 
 
 def _why_not_in(grant: DeviceGrant, namespace: str, home: HomeWork, floor: Floor, rules: Rules) -> str:
@@ -167,6 +187,16 @@ def _why_not_in(grant: DeviceGrant, namespace: str, home: HomeWork, floor: Floor
     if is_raising and home.failures >= rules.quarantine_after:
         return f"the MPS server of {grant.gpu} did not take the limits of a larger share: {home.trouble}"
     return ""
+
+
+def _is_served(grant: DeviceGrant, floor: Floor) -> bool:
+    """Whether a client of a shared device would find its server, with limits that let it have what was granted."""
+    if grant.share is None:
+        return True
+    home = floor.homes.get(key_of(grant))
+    if home is None or home.saving or home.record.phase != "ready":
+        return False
+    return shares.covers(home.record.limits, shares.limits_of(grant, floor.devices))
 
 
 def _is_at_home(device: DeviceRecord, home: HomeRecord | None) -> bool:

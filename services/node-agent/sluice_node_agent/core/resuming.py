@@ -52,8 +52,9 @@ def take_over(entry: Grant | Revoke, floor: Floor, found: Found) -> SliceRecord:
     made for the allocation. Otherwise there is nothing yet.
     """
     booking = entry.booking
-    there = tuple(_found_for(entry, grant, floor, found) for grant in booking.devices)
     theirs = tuple(ticket for ticket in found.tickets if ticket.startswith(f"{booking.allocation}."))
+    may_live = bool(theirs) or isinstance(entry, Revoke)
+    there = tuple(_found_for(booking, grant, floor, found, may_live=may_live) for grant in booking.devices)
     complete = all(
         device.uuid or _is_there_anyway(grant, floor) for device, grant in zip(there, booking.devices, strict=True)
     )
@@ -126,14 +127,17 @@ def _after_reboot(record: SliceRecord) -> SliceRecord:
     return record
 
 
-def _found_for(entry: Grant | Revoke, grant: DeviceGrant, floor: Floor, found: Found) -> DeviceRecord:
-    """What is there of one device. A share of a Revoke is taken for one that is lived in: it is left in good order."""
+def _found_for(booking: Booking, grant: DeviceGrant, floor: Floor, found: Found, *, may_live: bool) -> DeviceRecord:
+    """What is there of one device. A share that may be lived in (`may_live`) is left only in good order."""
     if grant.share is None:
         return instances_at(grant, floor.devices, found.unclaimed)
     home = floor.home_of(grant)
-    if home is None or not home.daemon or isinstance(entry, Grant):
+    domain = (booking.namespace, grant.share.uid)
+    if home is None or home.phase not in {"making", "ready"} or (home.namespace, home.uid) != domain:
         return DeviceRecord()
-    return DeviceRecord(step="made", uuid=home.device.uuid)
+    if not may_live or not home.daemon or not home.device.uuid:
+        return DeviceRecord()
+    return DeviceRecord(step="made", uuid=home.device.uuid, daemon_restarts=home.restarts)
 
 
 def _is_there_anyway(grant: DeviceGrant, floor: Floor) -> bool:

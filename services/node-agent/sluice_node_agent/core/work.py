@@ -76,6 +76,8 @@ class HomeWork(Job):
     """The daemon is known to be gone."""
     watch: bool = True
     """The daemon shall be looked at."""
+    unanswered: int = 0
+    """How often in a row it did not answer."""
     seen: MpsSeen | None = None
     """What the last look found."""
 
