@@ -150,7 +150,7 @@ EXAMPLES: tuple[m.Message, ...] = (
     m.RequestWithdrawn(revision=2, source=FOLDER, cause="pod gone"),
     m.SourceSynced(source=FOLDER, run=RunId("7f3a"), epoch=3, count=12),
     m.HostFacts(cpu_cores=128, memory_mib=1048576, pods_free=110, labels={"zone": "a"}),
-    m.NodeOpened(node=NODE, incarnation=INCARNATION, boot_id="1f0c", agent_run=AGENT),
+    m.NodeOpened(node=NODE, incarnation=INCARNATION, boot_id="1f0c", agent_run=AGENT, adopted=(ALLOCATION,)),
     m.Grant(revision=1, incarnation=INCARNATION, booking=_SHARED_BOOKING),
     m.Revoke(revision=2, incarnation=INCARNATION, booking=_BOOKING, cause="pod gone"),
     m.Closed(revision=2, **_ABOUT, node=NODE, cause="pod gone"),

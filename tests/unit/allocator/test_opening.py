@@ -1,5 +1,6 @@
 """Nodes are used only after what their agents report is in the ledger; orphans go only when that is sure."""
 
+import msgspec
 from factories.allocator import FOLDER, INCARNATION, asked, claim, gpu_report, ready_of, snapshot
 
 from sluice.contracts import subjects
@@ -11,11 +12,15 @@ from sluice.contracts.messages import (
     Closed,
     DeviceGrant,
     Grant,
+    Held,
     NodeChanged,
     NodeInventory,
     NodeOpened,
     Pending,
+    Released,
+    RequestWithdrawn,
     Revoke,
+    SliceDegraded,
     SliceGone,
     SliceReport,
     SourceSynced,
@@ -60,7 +65,13 @@ def test_a_living_slice_is_adopted_before_its_node_is_used(empty):
     said = [w.message for w in written if not isinstance(w.message, Pending)]
     assert said == [
         Grant(revision=1, incarnation=INCARNATION, booking=living().booking, adopted=True),
-        NodeOpened(node=NODE, incarnation=INCARNATION, boot_id="boot-1", agent_run=RunId("agent-1")),
+        NodeOpened(
+            node=NODE,
+            incarnation=INCARNATION,
+            boot_id="boot-1",
+            agent_run=RunId("agent-1"),
+            adopted=(living().booking.allocation,),
+        ),
     ]
 
 
@@ -192,3 +203,43 @@ def test_an_agent_is_not_left_saying_gone_for_ever(bench):
         revision=2, allocation=gone.allocation, request=RequestId("p8"), node=NODE, cause="pod gone"
     )
     assert write.ttl_s == 3600
+
+
+def test_what_a_head_says_was_adopted_is_waited_for(empty):
+    """A reader that sees the head before the entry that it is about would call a living slice released."""
+    held = Held(node=NODE, allocation=living().booking.allocation)
+    head = NodeOpened(node=NODE, incarnation=INCARNATION, boot_id="b", agent_run=RunId("r"), adopted=(held.allocation,))
+    withdrawn = RequestWithdrawn(revision=2, source=FOLDER, cause="pod gone", held=held)
+    empty.observe(subjects.head(NODE), head)
+
+    said = messages(empty.observe(subjects.request(RequestId("p1")), withdrawn))
+    assert not any(isinstance(message, Released) for message in said)
+
+    closed = Closed(revision=3, allocation=held.allocation, request=RequestId("p1"), node=NODE, cause="pod gone")
+    said = messages(empty.observe(subjects.ledger(NODE, held.allocation), closed))
+    assert any(isinstance(message, Released) for message in said)
+
+
+def test_a_slice_that_was_lost_before_it_was_bound_is_placed_anew(empty):
+    """After a wiped broker and a reboot the pod would have a grant that can never be made, and no answer."""
+    empty.add_node(snapshot("node-a", (gpu_report("node-a", 0),), slices=(living(),)))
+    lost = SliceDegraded(allocation=living().booking.allocation, request=RequestId("p1"), revision=1, message="gone")
+    empty.request(asked("p1"))
+
+    said = messages(empty.observe(subjects.slice_(NODE, lost.allocation), lost))
+
+    (revoke,) = (message for message in said if isinstance(message, Revoke))
+    assert revoke.cause == "its devices vanished before it was bound: gone"
+
+
+def test_a_pod_whose_slice_was_lost_with_its_binding_is_told(empty):
+    """It would wait without a word: its source says that it has the slice, so it gets no other."""
+    held = Held(node=NODE, allocation=living().booking.allocation)
+    empty.add_node(snapshot("node-a", (gpu_report("node-a", 0),), slices=(living(),)))
+    lost = SliceDegraded(allocation=held.allocation, request=RequestId("p1"), revision=1, message="gone")
+    empty.request(msgspec.structs.replace(asked("p1"), held=held))
+
+    said = messages(empty.observe(subjects.slice_(NODE, held.allocation), lost))
+
+    assert [message.message for message in said if isinstance(message, Pending)] == ["its slice on node-a: gone"]
+    assert not any(isinstance(message, Revoke) for message in said)

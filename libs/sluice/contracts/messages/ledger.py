@@ -63,6 +63,8 @@ class NodeOpened(Message, frozen=True, kw_only=True):
     incarnation: Incarnation
     boot_id: str
     agent_run: RunId
+    adopted: tuple[AllocationId, ...] = ()
+    """What the agent reported and is in the ledger. A reader may be shown these entries later than this one."""
 
 
 class Grant(Message, frozen=True, kw_only=True):

@@ -18,8 +18,8 @@ def waits_for_node(desk: Desk, request: RequestId, held: Held | None) -> NodeNam
     A node that may have a slice of `request` of which the ledger does not tell (yet); None when there is none.
 
     An agent may speak of one, and an inventory may show one: even of an opened node, for an entry that is overwritten
-    on its way to us is read later than the head that followed it. A source may remember one: that holds until the node
-    is opened.
+    on its way to us is read later than the head that followed it (and names it). A source may remember one: that holds
+    until the node is opened.
     """
     world = desk.world
     for allocation in world.slices_of.get(request, ()):
@@ -27,6 +27,9 @@ def waits_for_node(desk: Desk, request: RequestId, held: Held | None) -> NodeNam
             return world.slice_nodes[allocation]
     for allocation, node in world.reported_of.get(request, {}).items():
         if _is_unbooked(desk, request, allocation, node):
+            return node
+    for allocation, node in world.on_their_way.items():
+        if allocation.startswith(f"{request}_") and _is_unbooked(desk, request, allocation, node):
             return node
     if held is not None and not was_opened(desk, held.node) and _is_unbooked(desk, request, held.allocation, held.node):
         return held.node
@@ -70,14 +73,23 @@ def look_again(desk: Desk) -> None:
 
 
 def say_that_it_waits(desk: Desk, request: RequestId, asked: AllocationRequested, node: NodeName) -> None:
-    """Tell whoever asked why the pod is not bound again yet; at a bounded rate, for another allocator may know more."""
-    if not desk.attempts.may_say_pending(request, desk.now, anew=False):
+    """Tell whoever asked why the pod is not bound again yet."""
+    reason = ReasonCount(reason=WaitReason.NODE_NOT_OPEN, count=1, of="nodes")
+    say_why(desk, request, asked, f"its slice is on {node}, which is not open yet", reason)
+
+
+def say_why(desk: Desk, request: RequestId, asked: AllocationRequested, message: str, reason: ReasonCount) -> None:
+    """Tell whoever asked why the pod is not bound; the same at a bounded rate, for another allocator may know more."""
+    kept = desk.outbox.kept(subjects.waiting(request))
+    is_new = not isinstance(kept, Pending) or kept.message != message
+    is_loss = reason.reason is not WaitReason.NODE_NOT_OPEN
+    if not desk.attempts.may_say_pending(request, desk.now, anew=is_loss and is_new):
         return
     pending = Pending(
         request=request,
         request_revision=asked.revision,
-        message=f"its slice is on {node}, which is not open yet",
-        reasons=(ReasonCount(reason=WaitReason.NODE_NOT_OPEN, count=1, of="nodes"),),
+        message=message,
+        reasons=(reason,),
     )
     desk.outbox.keep(subjects.waiting(request), pending, request=request)
 

@@ -104,8 +104,13 @@ def _open(desk: Desk, node: NodeName, inventory: NodeInventory) -> None:
         booking = report.booking
         desk.commit(subjects.ledger(node, booking.allocation), _adopt(desk, report), booking.request)
     if not missing:
+        adopted = (report.booking.allocation for report in snapshot.slices)
         head = NodeOpened(
-            node=node, incarnation=desk.world.incarnation, boot_id=snapshot.boot_id, agent_run=snapshot.agent_run
+            node=node,
+            incarnation=desk.world.incarnation,
+            boot_id=snapshot.boot_id,
+            agent_run=snapshot.agent_run,
+            adopted=tuple(allocation for allocation in adopted if allocation in desk.world.ledger),
         )
         desk.commit(subjects.head(node), head, "")
 

@@ -13,6 +13,8 @@ path of their own.
     withdrawn, nothing booked any more    -> Released
 """
 
+from collections.abc import Iterable
+
 from sluice.contracts import subjects
 from sluice.contracts.ids import AllocationId, RequestId
 from sluice.contracts.messages import (
@@ -27,15 +29,17 @@ from sluice.contracts.messages import (
     RequestRejected,
     RequestWithdrawn,
     Revoke,
+    SliceDegraded,
     SliceFailed,
     SliceGone,
     SliceQuarantined,
     SliceReady,
     WaitOver,
 )
+from sluice.contracts.refusals import ReasonCount, WaitReason
 from sluice_allocator.core.advice import advice
 from sluice_allocator.core.desk import Desk
-from sluice_allocator.core.held import say_that_it_waits, waits_for_node, waits_for_nodes
+from sluice_allocator.core.held import say_that_it_waits, say_why, waits_for_node, waits_for_nodes
 from sluice_allocator.core.placement import asking_of, refuse
 from sluice_allocator.core.queue import alone, shape_of
 from sluice_allocator.core.scheduling import try_at_once
@@ -54,6 +58,8 @@ def settle_request(desk: Desk, request: RequestId) -> None:
         _settle_entry(desk, allocation, entry, asked)
     if isinstance(asked, AllocationRequested):
         _settle_asked(desk, request, asked, entries)
+        if _is_told_of_its_loss(desk, request, asked, entries):
+            return
     else:
         desk.queue.remove(request)
         _settle_ended(desk, request, asked, entries)
@@ -110,6 +116,8 @@ def _why_revoke(desk: Desk, grant: Grant, asked: RequestFact | None) -> str | No
         return "refused"
     if grant.incarnation != desk.world.incarnation and not grant.adopted:
         return "written in another life of the broker: no agent will act on it"
+    if isinstance(slice_, SliceDegraded) and not isinstance(binding, Bound) and not _is_held(asked, booking.allocation):
+        return f"its devices vanished before it was bound: {slice_.message}"
     if isinstance(slice_, FAILED) and slice_.revision >= grant.revision:
         return f"making the slice failed: {slice_.message}"
     return None
@@ -174,6 +182,34 @@ def _settle_asked(
         say_that_it_waits(desk, request, asked, node)
         return
     _refuse_or_queue(desk, request, asked)
+
+
+def _is_held(asked: RequestFact | None, allocation: AllocationId) -> bool:
+    """Whether a source remembers that its pod has this slice, or may (it is silent)."""
+    if not isinstance(asked, AllocationRequested):
+        return True
+    return asked.held is not None and asked.held.allocation == allocation
+
+
+def _is_told_of_its_loss(
+    desk: Desk, request: RequestId, asked: AllocationRequested, entries: dict[AllocationId, LedgerEntry]
+) -> bool:
+    """Whether a pod's slice was lost, and its binding with the broker: it is told, for nothing can be bound now."""
+    if desk.world.bindings.get(request) is not None or request in desk.committing:
+        return False
+    lost = _lost_slice(desk, (a for a, entry in entries.items() if isinstance(entry, Grant)))
+    if lost is None or not _is_held(asked, lost.allocation):
+        return False
+    node = desk.world.slice_nodes[lost.allocation]
+    reason = ReasonCount(reason=WaitReason.GPU_UNHEALTHY, count=1, of="GPUs")
+    say_why(desk, request, asked, f"its slice on {node}: {lost.message}", reason)
+    return True
+
+
+def _lost_slice(desk: Desk, grants: Iterable[AllocationId]) -> SliceDegraded | None:
+    """The word of a granted slice whose devices vanished."""
+    slices = (desk.world.slices.get(allocation) for allocation in grants)
+    return next((slice_ for slice_ in slices if isinstance(slice_, SliceDegraded)), None)
 
 
 def _held_first(grants: dict[AllocationId, Grant], held: Held | None) -> dict[AllocationId, Grant]:

@@ -62,6 +62,11 @@ class World:
     ledger: dict[AllocationId, LedgerEntry] = field(default_factory=dict)
     allocations_of: dict[RequestId, dict[AllocationId, None]] = field(default_factory=dict)
     heads: dict[NodeName, NodeOpened] = field(default_factory=dict)
+    on_their_way: dict[AllocationId, NodeName] = field(default_factory=dict)
+    """
+    What a head says was adopted and this reading has not shown yet: an entry that was overwritten before we read it is
+    read later than the head that followed it.
+    """
     unreadable: dict[NodeName, dict[str, None]] = field(default_factory=dict)
     """Ledger subjects per node whose bytes this process cannot read: such a node is not used."""
     slices: dict[AllocationId, SliceFact] = field(default_factory=dict)
@@ -148,6 +153,7 @@ class World:
                 self.drop(address)
                 gone.append(address)
         if stream is Stream.BOOK:
+            self.on_their_way = {}
             bound = [binding for binding in self.bindings.values() if isinstance(binding, Bound)]
             self.lost = {binding.allocation: None for binding in bound if binding.allocation not in self.ledger}
         return gone
@@ -224,7 +230,7 @@ class World:
         if message is None and address.subject in self.sequences:
             self.unreadable.setdefault(node, {})[address.subject] = None
         if token == "head":  # noqa: S105  # a subject's token, not a secret
-            _set(self.heads, node, message if isinstance(message, NodeOpened) else None)
+            self._put_head(node, message if isinstance(message, NodeOpened) else None)
             return
         allocation = AllocationId(token)
         before = self.ledger.get(allocation)
@@ -234,7 +240,15 @@ class World:
         if entry is not None:
             self.allocations_of.setdefault(request_of(entry), {})[allocation] = None
             self.lost.pop(allocation, None)
+            self.on_their_way.pop(allocation, None)
         _set(self.ledger, allocation, entry)
+
+    def _put_head(self, node: NodeName, head: NodeOpened | None) -> None:
+        self.on_their_way = {a: on for a, on in self.on_their_way.items() if on != node}
+        for allocation in head.adopted if head is not None else ():
+            if allocation not in self.ledger:
+                self.on_their_way[allocation] = node
+        _set(self.heads, node, head)
 
 
 def request_of(entry: LedgerEntry) -> RequestId:

@@ -171,9 +171,11 @@ def _to_keep(home: HomeWork, wish: Wish, devices: Devices, token: int) -> HomeNe
         return vanished
     if home.watch:
         return WatchMps(token, record.home, record.pid, record.started_at, record.uid)
-    if wish.limits is not None and wish.limits != record.limits:
-        return SetMpsLimits(token, record.home, wish.limits)
-    return None
+    if wish.limits is None or wish.limits == record.limits:
+        return None
+    if record.limits is not None:
+        return replace(record, limits=None)  # from now on nobody knows them, and nobody joins, until they are set
+    return SetMpsLimits(token, record.home, wish.limits)
 
 
 def _vanished(record: HomeRecord, devices: Devices) -> HomeRecord | None:

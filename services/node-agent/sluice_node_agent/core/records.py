@@ -116,7 +116,7 @@ class HomeRecord(msgspec.Struct, frozen=True, kw_only=True, tag="home"):
     started_at: int = 0
     """When that process began, in clock ticks since boot (/proc/<pid>/stat field 22): tells it from a later one."""
     limits: MpsLimits | None = None
-    """What was last set and read back."""
+    """What was last set and read back; None while it is being changed."""
     restarts: int = 0
     """How often its daemon died and was started again."""
     error: str = ""

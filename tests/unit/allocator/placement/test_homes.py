@@ -2,14 +2,17 @@
 
 from dataclasses import replace
 
+import msgspec
 import pytest
+from factories.places import Shop, claim, node
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sluice.contracts.ids import AllocationId
+from sluice.contracts.ids import AllocationId, RequestId
 from sluice.contracts.messages import Share
 from sluice.contracts.refusals import WaitReason
 from sluice.mig.shares import width_percent
+from sluice_allocator.core.placement import NoPlace
 from sluice_allocator.core.placement.homes import Home, HomeSize, ShareMode, level_needed
 from sluice_allocator.core.placement.lanes import ShareKey
 
@@ -235,3 +238,23 @@ def test_a_search_by_level_never_misses_a_home_with_room(
     assert home.empty
     assert (home.level, home.free_width_percent) == (100, 100)
     assert home.free_memory_mib == Home(size, mode, ("default", 0)).free_memory_mib
+
+
+def test_a_home_that_two_allocators_filled_at_once_takes_nobody_until_it_is_clear_whose_it_is() -> None:
+    """Two trust domains would share one MPS server: ours is booked, theirs is read, ours is refused and taken back."""
+    shop = Shop(node("n1", 1, mig=False))
+    ask = claim(modes=("mps",), memory_mib=1000, uid=1)
+    ours = shop.take(ask, namespace="den")
+    booking = shop.booked[ours]
+    theirs = msgspec.structs.replace(booking, allocation=AllocationId("b1"), request=RequestId("b1"), namespace="lab")
+    shop.fleet.book(theirs)
+    assert isinstance(shop.ask(ask, namespace="den"), NoPlace)
+    assert isinstance(shop.ask(ask, namespace="lab"), NoPlace)
+
+    shop.give_back(ours)
+
+    assert isinstance(shop.ask(ask, namespace="den"), NoPlace)
+    assert not isinstance(shop.ask(ask, namespace="lab"), NoPlace)
+
+    shop.fleet.unbook(AllocationId("b1"))
+    assert not isinstance(shop.ask(ask, namespace="den"), NoPlace)

@@ -206,11 +206,11 @@ class Fleet:
                     self._awaited.pop(grant.gpu, None)
                 continue
             gpu.spans.pop((allocation, number), None)
-            at_home = self._move_out(gpu, (allocation, number), grant)
-            if at_home is None or at_home.home.empty:
+            changed = self._move_out(gpu, (allocation, number), grant)
+            if not changed or changed[-1].home.empty:
                 gpu.step(grant, booked=False)
                 self.stock.changed(node, gpu)
-            if at_home is not None:
+            for at_home in changed:
                 self.stock.home_changed(node, at_home)
         self.stock.settle(node, more_room=booking.room.cpu_milli > 0 or booking.room.memory_mib > 0)
         return True
@@ -232,6 +232,10 @@ class Fleet:
             domain = (self._bookings[key[0]].namespace, share.uid)
             home = Home(self.home_size(gpu, grant.profile), share.mode, domain)
             at_home = gpu.homes[span] = HomeOnGpu(gpu, span, home)
+        else:
+            home = at_home.home
+            domain = (self._bookings[key[0]].namespace, share.uid)
+            home.mixed = home.mixed or (home.domain, home.mode) != (domain, share.mode)
         at_home.home.add(key, share)
         return at_home
 
@@ -242,14 +246,26 @@ class Fleet:
             for key, grant in gpu.spans.items():
                 self._move_in(gpu, key, grant)
 
-    def _move_out(self, gpu: Gpu, key: SpanKey, grant: DeviceGrant) -> HomeOnGpu | None:
+    def _move_out(self, gpu: Gpu, key: SpanKey, grant: DeviceGrant) -> tuple[HomeOnGpu, ...]:
+        """A share leaves its home. Returns the homes that changed: the last is what stands there now, or nothing."""
         span = (grant.profile, grant.start, grant.size)
         at_home = gpu.homes.get(span) if grant.share is not None else None
-        if at_home is not None:
-            at_home.home.remove(key)
-            if at_home.home.empty:
-                del gpu.homes[span]
-        return at_home
+        if at_home is None:
+            return ()
+        home = at_home.home
+        home.remove(key)
+        if home.empty:
+            del gpu.homes[span]
+            return (at_home,)
+        left = [(k, g) for k, g in gpu.spans.items() if g.share is not None and (g.profile, g.start, g.size) == span]
+        if not home.mixed or any(other not in self._bookings for (other, _), _ in left):
+            return (at_home,)
+        # Whose home it is may have turned out: those who are left say it anew.
+        at_home.home = Home(home.size, home.mode, home.domain)
+        del gpu.homes[span]
+        for other, there in left:
+            self._move_in(gpu, other, there)
+        return at_home, gpu.homes[span]
 
     def home_size(self, gpu: Gpu, profile: str | None) -> HomeSize:
         """How large a home of this profile (None: the whole GPU) would be on this GPU; equal sizes are one object."""

@@ -47,13 +47,15 @@ class Home:
     That a share is of the home's mode and domain is for the caller to see to.
     """
 
-    __slots__ = ("_lanes", "_shares", "_width_booked", "domain", "free_memory_mib", "mode", "size")
+    __slots__ = ("_lanes", "_shares", "_width_booked", "domain", "free_memory_mib", "mixed", "mode", "size")
 
     def __init__(self, size: HomeSize, mode: ShareMode, domain: TrustDomain) -> None:
         """An empty home."""
         self.size = size
         self.mode: ShareMode = mode
         self.domain = domain
+        self.mixed = False
+        """A share of another mode or domain is booked here: two allocators decided at once, and one will take back."""
         self.free_memory_mib = _memory_to_promise(size, mode)
         """What may still be promised; below zero when more is booked than may be."""
         self._shares: dict[ShareKey, Share] = {}
@@ -64,6 +66,7 @@ class Home:
     def copy(self) -> "Home":
         """The same account, to try something on: lanes do not forget quite all that was in them."""
         copied = Home(self.size, self.mode, self.domain)
+        copied.mixed = self.mixed
         copied.free_memory_mib = self.free_memory_mib
         copied._shares = dict(self._shares)
         copied._width_booked = self._width_booked
@@ -73,6 +76,8 @@ class Home:
     def why_not(self, share: Share) -> WaitReason | None:
         """What is short for one more share; None when it fits. Memory is looked at first, then SMs, time, tenants."""
         size = self.size
+        if self.mixed:
+            return WaitReason.GPU_OTHER_TRUST_DOMAIN
         if share.memory_mib > self.free_memory_mib or share.memory_mib > size.memory_mib:
             return WaitReason.GPU_INSUFFICIENT_MEMORY
         if self.mode == "fractional":
@@ -122,8 +127,8 @@ class Home:
 
     @property
     def full(self) -> bool:
-        """Whether no share fits, however small: no memory is left, or no client of the MPS server."""
-        return self.free_memory_mib <= 0 or len(self._shares) >= self.size.tenants_max
+        """Whether no share fits, however small: no memory is left, no client of the MPS server, or it is mixed."""
+        return self.mixed or self.free_memory_mib <= 0 or len(self._shares) >= self.size.tenants_max
 
     @property
     def free_width_percent(self) -> int:
