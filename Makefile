@@ -6,10 +6,11 @@ SEEDS ?= 300
 FROM ?= 0
 JOBS ?= 2
 STEPS ?= 100000
+CYCLES ?= 10000
 TRACE_DIR ?= ../shared/traces
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check sim perf packing trace decisions proto fmt docs lock clean
+.PHONY: help setup demo test check sim soak perf packing trace decisions proto fmt docs lock clean
 
 help: ## Say what each target does
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -38,9 +39,13 @@ sim: setup ## Simulate SEEDS=N seeds from FROM=n on JOBS=j processes, and STEPS=
 	$(BIN)/python tests/simulation --seeds $(SEEDS) --from $(FROM) --jobs $(JOBS)
 	$(BIN)/python tests/properties --steps $(STEPS)
 
+soak: setup ## Make and unmake CYCLES=N slices with the agent killed at every step of its journal (about an hour)
+	$(BIN)/python tests/soak --cycles $(CYCLES)
+
 perf: setup packing trace decisions ## Measure everything: those three, a running system, and start-up after much history
 	$(BIN)/python tests/perf
 	$(BIN)/python tests/perf/closing.py
+	$(BIN)/python tests/perf/node_agent
 
 packing: setup ## Measure how well MIG instances are packed, against others and the ideal
 	$(BIN)/python tests/perf/packing --jobs $(JOBS)

@@ -1,6 +1,7 @@
 """Homes of shares: made with the first tenant, kept for all, gone with the last, whatever happens in between."""
 
 import pytest
+from msgspec.structs import replace
 
 from sluice.contracts.exchange import Ticked
 from sluice.contracts.messages import SliceDegraded, SliceFailed, SliceGone, SliceQuarantined, SliceReady
@@ -529,6 +530,61 @@ def test_a_lost_journal_disturbs_no_home(node, place, damage):
         node.order(node.revoke(booking))
     node.work()
     _is_clean(node)
+
+
+def test_a_home_whose_daemon_died_with_the_journal_keeps_its_directory_for_its_tenants(node):
+    """A container that starts meanwhile would find no directory, and run without MPS and its limits."""
+    _live_with(node, node.share("a1", ON_MIG))
+    before = node.word("a1")
+    (home,) = node.mps.homes
+    node.stop()
+    node.mps.die(node.mps.living()[0])
+    (node.tmp_path / "agent" / "journal").unlink()
+    node.words.clear()
+    node.start()
+    node.work()
+    assert list(node.mps.homes) == [home]
+    node.open()
+    node.work()
+    after = node.word("a1")
+    assert isinstance(after, SliceReady)
+    assert (after.ticket, after.containers) == (before.ticket, before.containers)
+    assert "died once" in after.warnings[0]
+    assert list(node.mps.homes) == [home]
+
+
+def test_a_home_that_nobody_claims_is_cleared_away_when_its_daemon_is_dead(node):
+    """Directories of long gone homes would fill the node."""
+    _live_with(node, node.share("a1", ON_MIG))
+    node.stop()
+    node.mps.die(node.mps.living()[0])
+    (node.tmp_path / "agent" / "journal").unlink()
+    node.ledger.clear()
+    node.live()
+    node.work()
+    assert node.mps.homes == {}
+
+
+def test_a_pod_that_lost_one_of_its_shares_keeps_the_other(node):
+    """The daemon of the share that is there would be stopped under the pod's running process."""
+    two = (node.share("a1", ON_MIG), node.share("a1", WHOLE))
+    booking = replace(two[0], devices=(*two[0].devices, *two[1].devices))
+    _live_with(node, booking)
+    on_mig, whole = sorted(node.mps.living(), key=lambda daemon: daemon.order.device, reverse=True)
+    whole.clients[501] = "pod-1"
+    node.mps.enter(501, whole.order.device, "pod-1")
+    node.mps.die(on_mig)
+    node.mps.refusals = [StartMps] * 3
+    for _ in range(6):
+        node.tick(6.0)
+    assert isinstance(node.word("a1"), SliceDegraded)
+    assert whole in node.mps.living()
+    node.mps.refusals = []
+    for _ in range(12):
+        node.tick(10.0)
+    assert isinstance(node.word("a1"), SliceReady)
+    assert whole in node.mps.living()
+    assert node.word("a1").containers[0].visible_devices.endswith(whole.order.device)
 
 
 @PLACES

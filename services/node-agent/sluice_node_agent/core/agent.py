@@ -22,6 +22,7 @@ from sluice_node_agent.core.events import (
     AgentStarted,
     DeviceRefused,
     Event,
+    FoundHome,
     GpuTroubled,
     Instruction,
     QuarantineReleased,
@@ -122,6 +123,8 @@ class Agent:
             self._settle(now)
             found = self._taking.found.unclaimed_records()
             self._telling.tell(found, self._sender, self._housing, self._warm)
+        if self.is_open and self._taking.found.homes:
+            self._stop(self._taking.found.deserted())
         looks, self._looks = self._looks, []
         return [*self._sender.drain(), *looks, *self._outbox.drain()]
 
@@ -149,12 +152,16 @@ class Agent:
             if isinstance(stone, Tombstone):
                 self._graves.put(stone)
         self._taking.found = what_was_found(event, slices, lived_in, claimed.keys() | self._warm.keys())
-        for left in self._taking.found.useless(floor.devices):
-            self._sender.send(StopMps(self._sender.next_token, left.home, left.pid, left.started_at), None)
+        self._stop(self._taking.found.useless(floor.devices))
         before = next((record for record in event.records if isinstance(record, NodeRecord)), None)
         self._news.start(event, before.generation_upto if before is not None else 0)
         self._due.update(dict.fromkeys(floor.works))
         self._homes_due.update(dict.fromkeys(floor.homes))
+
+    def _stop(self, homes: list[FoundHome]) -> None:
+        """Clear away homes that have no record."""
+        for home in homes:
+            self._sender.send(StopMps(self._sender.next_token, home.home, home.pid, home.started_at), None)
 
     def _read_ledger(self, event: ExchangeEvent, now: float) -> None:
         forgotten = self._is_forgotten(event)

@@ -35,15 +35,22 @@ class Found:
         return theirs
 
     def useless(self, devices: Devices) -> list[FoundHome]:
-        """
-        Homes that serve nobody, whoever asks: no daemon answers, or its device is not there. They are forgotten here.
+        """Homes that serve nobody, whoever asks: their device is not there. They are forgotten here."""
+        return self._forget([home for home in self.homes.values() if _is_gone(home.gpu, home.device, devices)])
 
-        A daemon whose device is there may have tenants, and is left alone.
+    def deserted(self) -> list[FoundHome]:
         """
-        useless = [home for home in self.homes.values() if not home.pid or _is_gone(home.gpu, home.device, devices)]
-        for home in useless:
+        Homes without a daemon that no order has claimed, when all orders were read. They are forgotten here.
+
+        Before that their tenants may still have tickets, and a container must find the directory. One with a daemon may
+        have tenants of which nobody knows, and is left alone.
+        """
+        return self._forget([home for home in self.homes.values() if not home.pid])
+
+    def _forget(self, homes: list[FoundHome]) -> list[FoundHome]:
+        for home in homes:
             del self.homes[home.home]
-        return useless
+        return homes
 
     def unclaimed_records(self) -> tuple[Unclaimed, ...]:
         """The instances, for the journal: the next life must know them too."""

@@ -105,6 +105,7 @@ def take_over_home(
         daemon=daemon is not None,
         pid=daemon.pid if daemon is not None else 0,
         started_at=daemon.started_at if daemon is not None else 0,
+        restarts=1 if daemon is not None and not daemon.pid else 0,
     )
 
 
@@ -137,7 +138,7 @@ def _found_for(booking: Booking, grant: DeviceGrant, floor: Floor, found: Found,
         return DeviceRecord()
     if not may_live or not home.daemon or not home.device.uuid:
         return DeviceRecord()
-    return DeviceRecord(step="made", uuid=home.device.uuid, daemon_restarts=home.restarts)
+    return DeviceRecord(step="made", uuid=home.device.uuid)
 
 
 def _is_there_anyway(grant: DeviceGrant, floor: Floor) -> bool:

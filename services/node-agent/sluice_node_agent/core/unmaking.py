@@ -28,7 +28,8 @@ from sluice_node_agent.core.events import (
     TicketRemoved,
 )
 from sluice_node_agent.core.floor import Floor
-from sluice_node_agent.core.records import DeviceRecord, SliceRecord, Tombstone
+from sluice_node_agent.core.instances import NOTHING
+from sluice_node_agent.core.records import SliceRecord, Tombstone
 from sluice_node_agent.core.work import HomeKey, Next, Work, homes_of, pairs, with_device, without_device
 
 
@@ -39,6 +40,8 @@ def next_step(work: Work, floor: Floor, token: int) -> Next:
         if ticket:
             return RemoveTicket(token, ticket)
     for number, grant, device in reversed(pairs(record)):
+        if device.step == "made" and record.lost and not record.revoked:
+            continue  # its pod may still use what is left: only what is missing is tried again
         if record.revoked and number not in work.free_of_holders and not record.ignores_holders:
             step = _to_empty(work, number, floor, token)
             if step is not None:
@@ -126,8 +129,10 @@ def _ended(record: SliceRecord) -> SliceRecord | Tombstone:
         return Tombstone(
             allocation=booking.allocation, request=booking.request, revision=record.revision, cause=record.cause
         )
-    devices = tuple(DeviceRecord() for _ in record.devices)
-    return replace(record, phase="degraded" if record.lost else "failed", devices=devices)
+    if not record.lost:
+        return replace(record, phase="failed", devices=tuple(NOTHING for _ in record.devices))
+    left = tuple(device if device.step == "made" else NOTHING for device in record.devices)
+    return replace(record, phase="degraded", devices=left)
 
 
 def _number_of(record: SliceRecord, sent: OwnInstruction) -> int:

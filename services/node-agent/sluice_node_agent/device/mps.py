@@ -39,6 +39,8 @@ __all__ = ["MpsDaemons", "MpsError"]
 
 _INHERITED = ("PATH", "LD_LIBRARY_PATH")
 """What a daemon gets of our environment: it looks its server up on the first, and the driver on the second."""
+_FORKING_S = 0.5
+"""A daemon that starts is several processes for far less than this."""
 _QUIT_S = 1
 """Seconds that `quit -t` leaves the servers to end by themselves; their tenants are gone by then."""
 
@@ -302,12 +304,27 @@ class MpsDaemons:
     def _launch(
         self, directory: HomeDirectory, control: MpsControl, owner: HomeOwner, deadline: Deadline
     ) -> MpsProcess:
-        """Start a daemon and wait until it answers, as one process: its forks on the way look like it."""
+        """
+        Start a daemon and wait until it answers, as one process: its forks on the way look like it.
+
+        An agent that was killed while it started this daemon leaves a launcher behind that nobody can know before it
+        has become the control binary. Then two daemons are in one directory: both go, and one is started.
+        """
         control.launch(owner.device, deadline.left_s)
         why = "it has no process"
+        several = Deadline(_FORKING_S)
         for _ in deadline.pauses():
             running = control.processes(owner.device, self._pods_of(owner))
-            if len(running) != 1:
+            if len(running) > 1:
+                why = f"{len(running)} processes run for it"
+                if several.over:
+                    self._ending.end(directory.home, running, deadline)
+                    directory.prepare(owner)
+                    control.launch(owner.device, deadline.left_s)
+                    several = Deadline(_FORKING_S)
+                continue
+            several = Deadline(_FORKING_S)
+            if not running:
                 continue
             try:
                 control.servers(deadline.left_s)

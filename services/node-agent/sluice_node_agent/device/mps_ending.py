@@ -31,6 +31,11 @@ class Deadline:
         """Seconds that are left; never below a hundredth, so that what is nearly done may finish."""
         return max(self._at - time.monotonic(), 0.01)
 
+    @property
+    def over(self) -> bool:
+        """Whether the time has passed."""
+        return time.monotonic() >= self._at
+
     def part_s(self, part: float) -> float:
         """A part of the time that is left."""
         return self.left_s * part
