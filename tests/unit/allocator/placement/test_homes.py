@@ -258,3 +258,44 @@ def test_a_home_that_two_allocators_filled_at_once_takes_nobody_until_it_is_clea
 
     shop.fleet.unbook(AllocationId("b1"))
     assert not isinstance(shop.ask(ask, namespace="den"), NoPlace)
+
+
+def test_nobody_joins_a_home_that_overlaps_what_another_allocator_booked() -> None:
+    """Its place would be given twice: the home is only there because of a share that is about to be refused."""
+    shop = Shop(node("n1", 1))
+    ask = claim(modes=("mps",), memory_mib=4000, uid=1)
+    ours = shop.take(ask, namespace="den")
+    (device,) = shop.devices(ours)
+    theirs = msgspec.structs.replace(
+        shop.booked[ours],
+        allocation=AllocationId("b1"),
+        request=RequestId("b1"),
+        devices=(msgspec.structs.replace(device, profile="1g.5gb", size=1, share=None),),
+    )
+    shop.fleet.book(theirs)
+    more = shop.take(ask, namespace="den")
+    assert more is None or shop.devices(more)[0].start != device.start
+
+    shop.fleet.unbook(AllocationId("b1"))
+    again = shop.ask(ask, namespace="den")
+    assert not isinstance(again, NoPlace)
+
+
+def test_a_whole_gpu_that_another_allocator_gave_away_is_no_home() -> None:
+    """The tenant of the whole GPU would find sharers on it."""
+    shop = Shop(node("n1", 1, mig=False))
+    ask = claim(modes=("mps",), memory_mib=1000, uid=1)
+    ours = shop.take(ask, namespace="den")
+    (device,) = shop.devices(ours)
+    theirs = msgspec.structs.replace(
+        shop.booked[ours],
+        allocation=AllocationId("b1"),
+        request=RequestId("b1"),
+        devices=(msgspec.structs.replace(device, share=None),),
+    )
+    shop.fleet.book(theirs)
+    assert isinstance(shop.ask(ask, namespace="den"), NoPlace)
+    shop.give_back(ours)
+    assert isinstance(shop.ask(ask, namespace="den"), NoPlace)
+    shop.fleet.unbook(AllocationId("b1"))
+    assert not isinstance(shop.ask(ask, namespace="den"), NoPlace)

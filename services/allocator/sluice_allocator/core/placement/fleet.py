@@ -12,6 +12,7 @@ from sluice.mig.model import GpuModel
 from sluice.mig.table import table_of
 from sluice_allocator.core.placement.gpus import (
     Gpu,
+    HomeKey,
     HomeOnGpu,
     Models,
     SpanKey,
@@ -184,6 +185,7 @@ class Fleet:
             gpu.spans[allocation, number] = grant
             at_home = self._move_in(gpu, (allocation, number), grant)
             if at_home is None or at_home.home.tenants == 1:
+                self._contest(node, gpu, grant)
                 gpu.step(grant, booked=True)
                 self.stock.changed(node, gpu)
             if at_home is not None:
@@ -206,12 +208,14 @@ class Fleet:
                     self._awaited.pop(grant.gpu, None)
                 continue
             gpu.spans.pop((allocation, number), None)
-            changed = self._move_out(gpu, (allocation, number), grant)
-            if not changed or changed[-1].home.empty:
+            at_home = self._move_out(gpu, (allocation, number), grant)
+            if at_home is None or at_home.home.empty:
                 gpu.step(grant, booked=False)
                 self.stock.changed(node, gpu)
-            for at_home in changed:
+            if at_home is not None:
                 self.stock.home_changed(node, at_home)
+            for mixed in [other for other in gpu.homes.values() if other.home.mixed]:
+                self._draw_anew(node, gpu, mixed)
         self.stock.settle(node, more_room=booking.room.cpu_milli > 0 or booking.room.memory_mib > 0)
         return True
 
@@ -226,18 +230,38 @@ class Fleet:
         share = grant.share
         if share is None:
             return None
-        span = (grant.profile, grant.start, grant.size)
+        span = _span(grant)
         at_home = gpu.homes.get(span)
+        domain = (self._bookings[key[0]].namespace, share.uid)
         if at_home is None:
-            domain = (self._bookings[key[0]].namespace, share.uid)
             home = Home(self.home_size(gpu, grant.profile), share.mode, domain)
+            home.mixed = any(_in_each_others_way(grant, other) for other in gpu.spans.values())
             at_home = gpu.homes[span] = HomeOnGpu(gpu, span, home)
-        else:
-            home = at_home.home
-            domain = (self._bookings[key[0]].namespace, share.uid)
-            home.mixed = home.mixed or (home.domain, home.mode) != (domain, share.mode)
+        elif (at_home.home.domain, at_home.home.mode) != (domain, share.mode):
+            at_home.home.mixed = True
         at_home.home.add(key, share)
         return at_home
+
+    def _contest(self, node: Node, gpu: Gpu, grant: DeviceGrant) -> None:
+        """Something was booked that is no share of a home that is there: those that it overlaps take nobody."""
+        for at_home in gpu.homes.values():
+            tenants = (other for other in gpu.spans.values() if other.share is not None and _span(other) == at_home.key)
+            if not at_home.home.mixed and _in_each_others_way(grant, next(tenants)):
+                at_home.home.mixed = True
+                self.stock.home_changed(node, at_home)
+
+    def _draw_anew(self, node: Node, gpu: Gpu, at_home: HomeOnGpu) -> None:
+        """Something went from a GPU with a mixed home: it may be clear now whose it is, and what overlaps it."""
+        left = [(k, g) for k, g in gpu.spans.items() if g.share is not None and _span(g) == at_home.key]
+        if any(allocation not in self._bookings for (allocation, _), _ in left):
+            return  # of the same pod, and going too
+        home = at_home.home
+        at_home.home = Home(home.size, home.mode, home.domain)
+        del gpu.homes[at_home.key]
+        for key, grant in left:
+            self._move_in(gpu, key, grant)
+        self.stock.home_changed(node, at_home)
+        self.stock.home_changed(node, gpu.homes[at_home.key])
 
     def _resize_homes(self, gpu: Gpu) -> None:
         """What a pool allows may differ from what the pool before allowed."""
@@ -246,26 +270,13 @@ class Fleet:
             for key, grant in gpu.spans.items():
                 self._move_in(gpu, key, grant)
 
-    def _move_out(self, gpu: Gpu, key: SpanKey, grant: DeviceGrant) -> tuple[HomeOnGpu, ...]:
-        """A share leaves its home. Returns the homes that changed: the last is what stands there now, or nothing."""
-        span = (grant.profile, grant.start, grant.size)
-        at_home = gpu.homes.get(span) if grant.share is not None else None
-        if at_home is None:
-            return ()
-        home = at_home.home
-        home.remove(key)
-        if home.empty:
-            del gpu.homes[span]
-            return (at_home,)
-        left = [(k, g) for k, g in gpu.spans.items() if g.share is not None and (g.profile, g.start, g.size) == span]
-        if not home.mixed or any(other not in self._bookings for (other, _), _ in left):
-            return (at_home,)
-        # Whose home it is may have turned out: those who are left say it anew.
-        at_home.home = Home(home.size, home.mode, home.domain)
-        del gpu.homes[span]
-        for other, there in left:
-            self._move_in(gpu, other, there)
-        return at_home, gpu.homes[span]
+    def _move_out(self, gpu: Gpu, key: SpanKey, grant: DeviceGrant) -> HomeOnGpu | None:
+        at_home = gpu.homes.get(_span(grant)) if grant.share is not None else None
+        if at_home is not None:
+            at_home.home.remove(key)
+            if at_home.home.empty:
+                del gpu.homes[at_home.key]
+        return at_home
 
     def home_size(self, gpu: Gpu, profile: str | None) -> HomeSize:
         """How large a home of this profile (None: the whole GPU) would be on this GPU; equal sizes are one object."""
@@ -278,3 +289,14 @@ class Fleet:
             size = gpu.home_size(profile, taking_turns=node.time_quota, overcommit_percent=percent)
             self._sizes[key] = size
         return size
+
+
+def _span(grant: DeviceGrant) -> HomeKey:
+    return grant.profile, grant.start, grant.size
+
+
+def _in_each_others_way(one: DeviceGrant, other: DeviceGrant) -> bool:
+    """Whether two bookings of one GPU overlap and are not shares of one home."""
+    if one.share is not None and other.share is not None and _span(one) == _span(other):
+        return False
+    return one.start < other.start + other.size and other.start < one.start + one.size

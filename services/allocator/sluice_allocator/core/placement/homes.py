@@ -55,7 +55,10 @@ class Home:
         self.mode: ShareMode = mode
         self.domain = domain
         self.mixed = False
-        """A share of another mode or domain is booked here: two allocators decided at once, and one will take back."""
+        """
+        Something else is booked here: a share of another mode or domain, or an instance that overlaps. Two allocators
+        decided at once, and one of them will take its booking back.
+        """
         self.free_memory_mib = _memory_to_promise(size, mode)
         """What may still be promised; below zero when more is booked than may be."""
         self._shares: dict[ShareKey, Share] = {}
