@@ -39,7 +39,7 @@ sim: setup ## Simulate SEEDS=N seeds from FROM=n on JOBS=j processes, and STEPS=
 	$(BIN)/python tests/simulation --seeds $(SEEDS) --from $(FROM) --jobs $(JOBS)
 	$(BIN)/python tests/properties --steps $(STEPS)
 
-soak: setup ## Make and unmake CYCLES=N slices with the agent killed at every step of its journal (about an hour)
+soak: setup ## Make and unmake CYCLES=N slices with the agent killed at every step of its journal (some 15 minutes)
 	$(BIN)/python tests/soak --cycles $(CYCLES)
 
 perf: setup packing trace decisions ## Measure everything: those three, a running system, and start-up after much history

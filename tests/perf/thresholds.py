@@ -4,6 +4,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+AGENT_PARALLEL_RATIO = 1.25
+"""Eight GPUs are worked on at once: about the time of one, and some for one journal and two cores for all."""
+AGENT_RESIDENT_MIB = min(80.0, 1.2 * 56.0)
+"""The ceiling, or a fifth above the mean of what was measured on two cores, whichever is less."""
+AGENT_CORE_PERCENT = min(1.0, 1.2 * 0.42)
+"""Likewise."""
+
 
 @dataclass(frozen=True)
 class Threshold:

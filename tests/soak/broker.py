@@ -1,0 +1,211 @@
+"""
+The soak's broker and allocator in one: a small honest ledger, the words that the agent says, and bad weather.
+
+It outlives the agent's processes. What it promises is what NATS promises: last values, guarded writes, order per
+reading; and in bad weather what NATS does too: a durable that delivers again what it has delivered, older values of a
+subject after newer ones, a reading that begins anew, answers that are lost.
+"""
+
+from dataclasses import dataclass, field
+from random import Random
+from typing import Any
+
+from sluice.contracts import subjects
+from sluice.contracts.exchange import (
+    Entry,
+    Observed,
+    ReadingCaughtUp,
+    ReadingStarted,
+    Stream,
+    Write,
+    WriteAccepted,
+    WriteRefused,
+    WriteUnknown,
+)
+from sluice.contracts.ids import AllocationId, Incarnation, NodeName, OperationId, RequestId, SourceName
+from sluice.contracts.messages import (
+    AnyMessage,
+    Booking,
+    Closed,
+    DeviceGrant,
+    Grant,
+    NodeChanged,
+    NodeOpened,
+    Revoke,
+    SliceGone,
+    SliceReady,
+)
+from sluice.runtime.bus import Answer, Reading
+
+INCARNATION = Incarnation("1")
+HISTORY_MAX = 64
+"""Entries that bad weather may bring back."""
+
+
+@dataclass(slots=True)
+class Held:
+    """One allocation in the ledger, from its grant to the moment when its entry is closed and forgotten."""
+
+    booking: Booking
+    revision: int = 1
+    revoked: bool = False
+    closed: bool = False
+    word: Any = None
+    """The last the agent said of it."""
+
+    @property
+    def allocation(self) -> AllocationId:
+        """Its id."""
+        return self.booking.allocation
+
+    @property
+    def said(self) -> str:
+        """The kind of the last word."""
+        return type(self.word).__name__ if self.word is not None else ""
+
+    @property
+    def is_gone(self) -> bool:
+        """Whether the agent has said so."""
+        return isinstance(self.word, SliceGone)
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether it is there, as its standing order wants it."""
+        return isinstance(self.word, SliceReady) and self.word.revision == self.revision
+
+
+@dataclass(slots=True)
+class Broker:
+    """The streams of one node, and all allocations on it."""
+
+    node: NodeName
+    dice: Random
+    weather: float = 0.0
+    """How likely something goes wrong with each delivery, 0 to 1."""
+    held: dict[AllocationId, Held] = field(default_factory=dict)
+    refused: int = 0
+    """Writes whose guard did not hold."""
+    weathered: int = 0
+    """Times the weather was bad."""
+    _book: dict[str, Entry] = field(default_factory=dict)
+    _state: dict[str, Entry] = field(default_factory=dict)
+    _past: list[Entry] = field(default_factory=list)
+    _sequence: int = 100
+    _named: int = 0
+
+    # -- the allocator's side: each returns what its reader shall hear ---------------------------------------------
+
+    def grant(
+        self, devices: tuple[DeviceGrant, ...], *, owner: str, namespace: str = "team", after: tuple[str, ...] = ()
+    ) -> tuple[Held, list[Reading]]:
+        """Book a place and order it."""
+        self._named += 1
+        booking = Booking(
+            allocation=AllocationId(f"a{self._named}"),
+            request=RequestId(f"r{self._named}"),
+            request_revision=1,
+            source=SourceName("soak"),
+            owner=owner,
+            namespace=namespace,
+            name=f"pod-{self._named}",
+            node=self.node,
+            devices=devices,
+        )
+        held = self.held[booking.allocation] = Held(booking)
+        waits = tuple(AllocationId(other) for other in after)
+        return held, self._order(held, Grant(revision=1, incarnation=INCARNATION, booking=booking, after=waits))
+
+    def revoke(self, held: Held) -> list[Reading]:
+        """Order it unmade."""
+        held.revision += 1
+        held.revoked = True
+        order = Revoke(revision=held.revision, incarnation=INCARNATION, booking=held.booking, cause="pod gone")
+        return self._order(held, order)
+
+    def close(self, held: Held) -> list[Reading]:
+        """It is gone: nobody waits for a word any more."""
+        held.closed = True
+        closed = Closed(
+            revision=held.revision,
+            allocation=held.allocation,
+            request=held.booking.request,
+            node=self.node,
+            cause="pod gone",
+        )
+        return self._order(held, closed)
+
+    def forget(self, held: Held) -> None:
+        """The closing words have run out."""
+        del self.held[held.allocation]
+        self._book.pop(subjects.ledger(self.node, held.allocation).subject, None)
+        self._state.pop(subjects.slice_(self.node, held.allocation).subject, None)
+
+    def _order(self, held: Held, message: Grant | Revoke | Closed) -> list[Reading]:
+        before = self._book.get(subjects.ledger(self.node, held.allocation).subject)
+        entry = self._put(subjects.ledger(self.node, held.allocation).subject, message)
+        batch: list[Reading] = [Observed(Stream.BOOK, entry)]
+        if self._strikes():  # it comes twice, and an older one of the same subject after it
+            batch += [Observed(Stream.BOOK, entry)]
+            batch += [Observed(Stream.BOOK, before)] if before is not None else []
+        if self._past and self._strikes():  # something that this reader was sent long ago comes again
+            batch.insert(self.dice.randrange(len(batch) + 1), Observed(Stream.BOOK, self.dice.choice(self._past)))
+        self._past = [*self._past[1 - HISTORY_MAX :], entry]
+        if self._strikes():  # the durable begins anew
+            batch += self.reading()
+        return batch
+
+    def _put(self, subject: str, message: AnyMessage) -> Entry:
+        self._sequence += 1
+        entry = Entry(subject, self._sequence, OperationId(f"soak-{self._sequence}"), message)
+        self._book[subject] = entry
+        return entry
+
+    def _strikes(self) -> bool:
+        bad = self.dice.random() < self.weather
+        self.weathered += bad
+        return bad
+
+    # -- the bus's side -------------------------------------------------------------------------------------------
+
+    def reading(self) -> list[Reading]:
+        """The whole ledger as a reader hears it that begins now. What was on its way to an earlier one is lost."""
+        self._past = []
+        entries = sorted(self._book.values(), key=lambda entry: entry.sequence)
+        observed = [Observed(Stream.BOOK, entry) for entry in entries]
+        return [ReadingStarted(Stream.BOOK, INCARNATION), *observed, ReadingCaughtUp(Stream.BOOK)]
+
+    def last(self, subject: str) -> Entry | None:
+        """The last value of a subject of STATE."""
+        return self._state.get(subject)
+
+    def write(self, write: Write) -> tuple[Answer, list[Reading]]:
+        """A guarded write of the agent's: the answer, and what its reader shall hear because of it."""
+        current = self._state.get(write.subject)
+        sequence = current.sequence if current is not None else 0
+        if write.guard != write.subject:
+            raise AssertionError(f"{write.subject} is written under the guard {write.guard}")
+        if write.expected != sequence:
+            self.refused += 1
+            return WriteRefused(write.operation, sequence), []
+        self._sequence += 1
+        self._state[write.subject] = Entry(write.subject, self._sequence, write.operation, write.message)
+        heard = self._hear(write.message)
+        if self._strikes():
+            return WriteUnknown(write.operation), heard
+        return WriteAccepted(write.operation, self._sequence), heard
+
+    def _hear(self, message: AnyMessage) -> list[Reading]:
+        """What the allocator does about a word: a run that it does not know is opened."""
+        if isinstance(message, NodeChanged):
+            address = subjects.head(self.node).subject
+            head = self._book.get(address)
+            if head is None or getattr(head.message, "agent_run", "") != message.agent_run:
+                opened = NodeOpened(
+                    node=self.node, incarnation=INCARNATION, boot_id=message.boot_id, agent_run=message.agent_run
+                )
+                return [Observed(Stream.BOOK, self._put(address, opened))]
+            return []
+        allocation = getattr(message, "allocation", None)
+        if allocation in self.held:
+            self.held[allocation].word = message
+        return []

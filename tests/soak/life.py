@@ -1,0 +1,286 @@
+"""
+One life of the agent's process: the real core, its runner, hands, journal and tickets, over the driver's bus.
+
+It is forked from the driver, which has imported everything, so that a restart costs milliseconds. Its journal can
+strike: kill this very process before, within or after the n-th append, or wait there for the driver to do worse.
+"""
+
+import asyncio
+import faulthandler
+import functools
+import gc
+import os
+import signal
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, NoReturn
+
+from soak.wire import Channel, ChannelClosedError, PipeBus
+
+from sluice.contracts.ids import NodeName, RunId
+from sluice.runtime import logs
+from sluice.runtime.clock import SystemClock
+from sluice.runtime.core_runner import CoreRunner
+from sluice.runtime.telemetry import TraceBook
+from sluice_node_agent.core.agent import Agent
+from sluice_node_agent.core.events import AgentStarted
+from sluice_node_agent.core.records import Record
+from sluice_node_agent.core.rules import Rules
+from sluice_node_agent.device.mps import MpsDaemons
+from sluice_node_agent.device.port import GpuBackend
+from sluice_node_agent.shell.hands import Hands
+from sluice_node_agent.shell.journal import Journal
+from sluice_node_agent.shell.tickets import Tickets
+
+Side = Literal["before", "torn", "after"]
+TICK_S = 0.02
+STRIKE_WAIT_S = 30.0
+"""How long a step that was stopped waits for the driver's word, far above what it needs."""
+EXIT_FAILED = 70
+QUICK = Rules(
+    closing_ttl_s=600,
+    tombstone_ttl_s=1200,
+    back_off_first_s=0.02,
+    back_off_max_s=0.1,
+    quarantine_after=3,
+    remake_retry_s=0.1,
+    read_devices_s=0.5,
+    look_s=0.5,
+    watch_mps_s=0.3,
+)
+"""The agent's rules, with the waits of an impatient operator. Nothing is forgotten in the middle of an enumeration."""
+
+
+@dataclass(frozen=True, slots=True)
+class Strike:
+    """What happens at the n-th append from now on: death, or a pause in which the driver does something."""
+
+    at: int
+    side: Side
+    kills: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a node keeps its things; as the service lays them out below its data directory."""
+
+    data: Path
+    node: NodeName
+
+    @property
+    def agent(self) -> Path:
+        """Of the journal."""
+        return self.data / "agents" / self.node
+
+    @property
+    def journal(self) -> Path:
+        """The journal itself."""
+        return self.agent / "journal"
+
+    @property
+    def tickets(self) -> Path:
+        """Of the tickets."""
+        return self.data / "tickets" / self.node
+
+    @property
+    def mps(self) -> Path:
+        """Of the homes."""
+        return self.data / "mps" / self.node
+
+    @property
+    def hardware(self) -> Path:
+        """The simulated hardware."""
+        return self.data / "hardware" / f"{self.node}.json"
+
+    @property
+    def log(self) -> Path:
+        """What all lives of the agent have logged."""
+        return self.data / "agent.log"
+
+
+class StrikingJournal(Journal):
+    """The agent's journal, in which death can wait."""
+
+    def __init__(self, place: Place, channel: Channel) -> None:
+        """Open it."""
+        super().__init__(place.agent, place.node)
+        self._channel = channel
+        self._strike: Strike | None = None
+        self._count = 0
+        self.go_on = threading.Event()
+
+    def arm(self, strike: Strike | None) -> None:
+        """From now on, count."""
+        self._count = 0
+        self._strike = strike
+
+    def append(self, records: list[Record]) -> None:
+        """Append, unless death is first."""
+        self._count += 1
+        strike = self._strike if self._strike is not None and self._count == self._strike.at else None
+        self._channel.send("append", [name_of(record) for record in records], strike is not None)
+        if strike is not None and strike.side == "torn":
+            os.write = functools.partial(_write_half_and_die, os.write)  # type: ignore[assignment]
+        if strike is not None and strike.side == "before":
+            self._fall(strike)
+        super().append(records)
+        if strike is not None and strike.side == "after":
+            self._fall(strike)
+
+    def _fall(self, strike: Strike) -> None:
+        if strike.kills:
+            os.kill(os.getpid(), signal.SIGKILL)
+        self.go_on.clear()
+        self._channel.send("paused")
+        if not self.go_on.wait(STRIKE_WAIT_S):
+            raise TimeoutError("the driver did not say to go on")
+
+
+def name_of(record: Record) -> str:
+    """What kind of step a record announces or ends, the same for every slice: what an enumeration must have met."""
+    said = type(record).__name__
+    phase = getattr(record, "phase", "")
+    devices = getattr(record, "devices", ()) or (() if (one := getattr(record, "device", None)) is None else (one,))
+    far = ",".join(f"{d.step}{'+gi' if d.gi_id is not None else ''}{'+ci' if d.uuid else ''}" for d in devices)
+    flags = [flag for flag in ("ticket", "stale_tickets", "daemon", "pid", "limits") if getattr(record, flag, None)]
+    return " ".join(part for part in (said, phase, far, *flags) if part)
+
+
+def run_life(
+    place: Place,
+    channel: Channel,
+    run: str,
+    rules: Rules,
+    make: Callable[[], tuple[Any, Any]],
+    strike: Strike | None,
+) -> NoReturn:
+    """Live until killed, told to stop, or alone. Never returns: the process is the driver's copy."""
+    code = EXIT_FAILED
+    try:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        gc.enable()
+        with place.log.open("a", encoding="utf-8") as log:
+            faulthandler.register(signal.SIGUSR1, file=log, all_threads=True)
+            logs.configure(service="node-agent", run=run, level="warning", form="json", stream=log)
+            try:
+                backend, mps = make()
+                asyncio.run(_live(place, channel, RunId(run), rules, backend, mps, strike))
+                code = 0
+            except ChannelClosedError:
+                code = 0
+            except BaseException:
+                logs.get("soak").exception("the agent ended")
+                raise
+    finally:
+        os._exit(code)
+
+
+async def _live(
+    place: Place,
+    channel: Channel,
+    run: RunId,
+    rules: Rules,
+    backend: GpuBackend,
+    mps: MpsDaemons,
+    strike: Strike | None,
+) -> None:
+    loop = asyncio.get_running_loop()
+    bus = PipeBus(channel)
+    journal = StrikingJournal(place, channel)
+    journal.arm(strike)
+    core = Agent(place.node, run, rules)
+    stop = loop.create_future()
+    ear = _Ear(channel, bus, journal, core, stop)
+    started = _what_is_there(backend, journal, Tickets(place.tickets), mps)
+    gpus = ThreadPoolExecutor(max(1, len(started.gpus)), thread_name_prefix="gpu")
+    async with Hands(backend, journal, Tickets(place.tickets), gpus, mps) as hands:
+        runner: CoreRunner[Any] = CoreRunner(
+            name="soak",
+            core=core,
+            bus=bus,  # type: ignore[arg-type]
+            clock=SystemClock(),
+            traces=TraceBook(),
+            ledger=place.node,
+            execute=hands.executors(),
+            tick_s=TICK_S,
+        )
+        await runner.offer(started)
+        loop.add_reader(channel.socket, ear.hear)
+        channel.send("started", os.getpid())
+        running = asyncio.ensure_future(runner.run())
+        done, _ = await asyncio.wait({running, stop}, return_when=asyncio.FIRST_COMPLETED)
+        loop.remove_reader(channel.socket)
+        if running in done:
+            running.result()
+        running.cancel()
+        await asyncio.wait({running})
+    journal.close()
+    stop.result()
+
+
+@dataclass(slots=True)
+class _Ear:
+    """What the driver says, on its way to whom it concerns."""
+
+    channel: Channel
+    bus: PipeBus
+    journal: StrikingJournal
+    core: Agent
+    stop: asyncio.Future[None]
+
+    def hear(self) -> None:
+        """Something came. At its end nobody is there any more for whom to live."""
+        try:
+            frames = self.channel.receive()
+        except ChannelClosedError as error:
+            asyncio.get_running_loop().remove_reader(self.channel.socket)
+            if not self.stop.done():
+                self.stop.set_exception(error)
+            return
+        for frame in frames:
+            self._take(frame)
+
+    def _take(self, frame: tuple[Any, ...]) -> None:
+        match frame:
+            case ("answer", question, answer):
+                self.bus.answered(question, answer)
+            case ("batch", batch):
+                self.bus.read(batch)
+            case ("arm", strike):
+                self.journal.arm(strike)
+                self.channel.send("armed")
+            case ("go on",):
+                self.journal.go_on.set()
+            case ("snapshot",):
+                self.channel.send("snapshot", self.core.snapshot() if self.core.started else None)
+            case ("stop",) if not self.stop.done():
+                self.stop.set_result(None)
+
+
+def _what_is_there(backend: GpuBackend, journal: Journal, tickets: Tickets, mps: "MpsDaemons | None") -> AgentStarted:
+    gpus = backend.read()
+    problem = journal.problem
+    if not problem and journal.is_new and any(gpu.instances for gpu in gpus):
+        problem = "there is no journal, but there are instances on the GPUs"
+    return AgentStarted(
+        boot_id=backend.boot_id(),
+        endpoint="127.0.0.1:1",
+        gpus=gpus,
+        records=journal.records(),
+        journal_problem=problem,
+        driver_version=backend.driver_version(),
+        tickets=tickets.names(),
+        modes=("exclusive", "mps", "fractional"),
+        mps_root=str(mps.root),
+        homes=mps.found(),
+    )
+
+
+def _write_half_and_die(write: Callable[[int, bytes], int], descriptor: int, data: bytes) -> int:
+    write(descriptor, bytes(data)[: max(1, len(data) // 2)])
+    os.kill(os.getpid(), signal.SIGKILL)
+    return 0

@@ -1,0 +1,63 @@
+"""
+MPS daemons of the soak: real processes of the stand-in for nvidia-cuda-mps-control, run by the agent's own code.
+
+Its switches lie in a file of the rig, so that a script can make it fail.
+"""
+
+import contextlib
+import json
+import os
+import signal
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+from soak import judge
+from soak.life import Place
+from soak.outcome import SoakFailureError
+
+from sluice_node_agent.device.mps import MpsDaemons
+from sluice_node_agent.device.mps_stand_in import SWITCHES_VARIABLE, install
+from sluice_node_agent.device.processes import Processes
+
+TIMEOUT_S = 60.0
+"""For each call, on a machine where everything waits for everything."""
+SWITCHES = "mps-switches.json"
+END_S = 60.0
+"""For processes that were killed to be gone."""
+
+
+def make_mps(place: Place, root: Path, environment: Mapping[str, str]) -> MpsDaemons:
+    """The daemons of one node."""
+    place.mps.mkdir(parents=True, exist_ok=True)
+    control = root / "bin" / "nvidia-cuda-mps-control"
+    if not control.exists():
+        control = install(control.parent)
+    told = {**environment, SWITCHES_VARIABLE: str(root / SWITCHES)}
+    return MpsDaemons(place.mps, control, Processes(), timeout_s=TIMEOUT_S, environment=told)
+
+
+@contextmanager
+def failing(root: Path, switch: str) -> Iterator[None]:
+    """While this lasts the stand-in fails in one way."""
+    path = root / SWITCHES
+    path.write_text(json.dumps({switch: True}), encoding="utf-8")
+    try:
+        yield
+    finally:
+        path.unlink()
+
+
+def kill_daemons(mps: Path) -> int:
+    """SIGKILL everything that works for a home below `mps`, and wait until it is gone; how many there were."""
+    found = judge.processes_of(mps, asking=True)
+    for process in found:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(process.pid, signal.SIGKILL)
+    deadline = time.monotonic() + END_S
+    while left := {p.pid for p in found} & {p.pid for p in judge.processes_of(mps, asking=True)}:
+        if time.monotonic() > deadline:
+            raise SoakFailureError(f"processes do not end: {left}")
+        time.sleep(0.01)
+    return len(found)
