@@ -3,23 +3,25 @@
 from collections import deque
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
+from math import inf
 from random import Random
 
 from simulation.broker import Broker
+from simulation.carrying_out import found_homes, home_of, on_gpu, on_mps
 from simulation.clockwork import Clockwork
+from simulation.daemons import MPS_ROOT
 from simulation.hardware import DeviceRefusedError, Gpu, Machine, Ticket
 from simulation.host import Host
 from simulation.trace import Trace
 
 from sluice.contracts.exchange import Stream
-from sluice.contracts.ids import NodeName, RunId
+from sluice.contracts.ids import AllocationId, GpuUuid, NodeName, RunId
 from sluice.contracts.messages import NodeSnapshot
 from sluice.contracts.subjects import ledger_filter
 from sluice_node_agent.core.agent import Agent
 from sluice_node_agent.core.events import (
     AgentStarted,
-    ComputeInstanceCreated,
-    ComputeInstanceDestroyed,
     CreateComputeInstance,
     CreateGpuInstance,
     DestroyComputeInstance,
@@ -27,28 +29,43 @@ from sluice_node_agent.core.events import (
     DeviceErrorKind,
     DeviceRefused,
     Event,
-    GpuInstanceCreated,
-    GpuInstanceDestroyed,
     GpuInstruction,
-    GpuRead,
-    Holder,
-    HoldersListed,
-    InstanceVerified,
+    GpuTroubled,
     JournalSaved,
     ListHolders,
     MakeTicket,
+    MpsInstruction,
+    MpsSeen,
+    QuarantineReleased,
     ReadGpu,
     RemoveTicket,
     SaveJournal,
+    SetComputeMode,
+    SetMpsLimits,
+    StartMps,
+    StopMps,
+    TerminateMpsClients,
     TicketMade,
     TicketRemoved,
     VerifyInstance,
+    WatchMps,
 )
-from sluice_node_agent.core.records import Forgotten, NodeRecord, Record, SliceRecord, Tombstone
+from sluice_node_agent.core.records import (
+    Forgotten,
+    HomeGone,
+    HomeRecord,
+    NodeRecord,
+    Record,
+    SliceRecord,
+    Tombstone,
+    Warm,
+    WarmGone,
+)
 from sluice_node_agent.core.rules import Rules
 
 CREATE_S = 0.08
 DISK_S = 0.002
+MPS_S = 0.05
 
 
 class AgentHost(Host):
@@ -64,8 +81,12 @@ class AgentHost(Host):
         self.machine = machine
         self.rules = rules
         self.on_ticket: list[Callable[[str, Machine, Ticket], None]] = []
+        self.on_refused: list[Callable[[Machine, Gpu, object, DeviceRefusedError], None]] = []
         self.agent: Agent | None = None
         self._in_kernel: deque[Callable[[], object]] = deque()
+        self._saves: dict[Callable[[], object], None] = {}
+        self._busy: dict[str, None] = {}
+        """GPUs and homes about which an instruction is out: an executor holds no lock for a second one."""
         self._disk_free_at = 0.0
 
     def make_core(self, run: RunId) -> Agent:
@@ -85,7 +106,10 @@ class AgentHost(Host):
     def begin(self) -> None:
         """Tell what the journal says and what is on the devices."""
         self._disk_free_at = self.clockwork.now
+        self._busy.clear()
         machine = self.machine
+        for daemon in machine.mps.listed.values():
+            daemon.noticed_at = inf if daemon.alive else self.clockwork.now
         problem, machine.journal_problem = machine.journal_problem, ""
         records = tuple(_replayed(machine.journal))
         machine.journal = list(records)
@@ -96,15 +120,23 @@ class AgentHost(Host):
             records=records,
             journal_problem=problem,
             tickets=tuple(machine.tickets),
+            modes=("exclusive", "mps", "fractional"),
+            mps_root=MPS_ROOT,
+            homes=found_homes(machine),
         )
         self.offer(started)
 
     def end(self) -> None:
         """What was in the kernel is done or not done; nobody hears of it."""
+        saved = True
         for step in self._in_kernel:
-            if self.dice.random() < 0.5:
+            done = self.dice.random() < 0.5
+            if step in self._saves:  # one file: what was written later is not there without what came before
+                done = saved = saved and done
+            if done:
                 step()
         self._in_kernel.clear()
+        self._saves.clear()
 
     def pull(self, endpoint: str) -> NodeSnapshot | str:
         """What the gRPC server answers: the snapshot, or why there is none."""
@@ -121,23 +153,44 @@ class AgentHost(Host):
         match instruction:
             case SaveJournal():
                 self._disk_free_at = max(self._disk_free_at, self.clockwork.now) + DISK_S * (1 + self.dice.random())
-                self._do(self._disk_free_at - self.clockwork.now, lambda: self._save(instruction))
+                step = partial(self._save, instruction)
+                self._saves[step] = None
+                self._do(self._disk_free_at - self.clockwork.now, step)
             case MakeTicket():
-                self._do(DISK_S, lambda: self._make_ticket(instruction))
+                ordered_at = self.clockwork.now
+                self._do(DISK_S, lambda: self._make_ticket(instruction, ordered_at))
             case RemoveTicket():
                 self._do(DISK_S, lambda: self._remove_ticket(instruction))
             case CreateGpuInstance() | CreateComputeInstance() | DestroyComputeInstance() | DestroyGpuInstance():
-                slow = self.broker.sky.chance("slow_device", self.clockwork.now)
-                self._do(
-                    (CREATE_S + self.dice.random() * CREATE_S) * (30 if slow else 1), lambda: self._gpu(instruction)
-                )
-            case VerifyInstance() | ReadGpu() | ListHolders():
-                self._do(DISK_S, lambda: self._gpu(instruction))
+                self._do(self._slowly(CREATE_S), lambda: self._gpu(instruction), instruction.gpu)
+            case VerifyInstance() | ReadGpu() | ListHolders() | SetComputeMode():
+                self._do(DISK_S, lambda: self._gpu(instruction), instruction.gpu)
+            case StartMps() | StopMps():
+                self._do(self._slowly(MPS_S), lambda: self._mps(instruction), instruction.home)
+            case SetMpsLimits() | WatchMps() | TerminateMpsClients():
+                self._do(MPS_S * (0.2 + self.dice.random()), lambda: self._mps(instruction), instruction.home)
             case _:
                 raise AssertionError(f"nobody carries out {instruction!r}")
 
-    def _do(self, delay_s: float, step: Callable[[], Event]) -> None:
+    def troubled(self, gpu: str) -> None:
+        """The driver tells of an error of a GPU."""
+        if self.alive:
+            self.later(DISK_S, lambda: self.offer(GpuTroubled(GpuUuid(gpu))))
+
+    def release(self, allocation: str, *, ignore_holders: bool) -> None:
+        """An operator has a quarantined slice tried again."""
+        if self.alive:
+            self.offer(QuarantineReleased(AllocationId(allocation), ignore_holders=ignore_holders))
+
+    def _slowly(self, least_s: float) -> float:
+        slow = self.broker.sky.chance("slow_device", self.clockwork.now)
+        return (least_s + self.dice.random() * least_s) * (30 if slow else 1)
+
+    def _do(self, delay_s: float, step: Callable[[], Event], about: str = "") -> None:
         """The step happens after `delay_s`, its answer comes a moment later: a crash may fall between."""
+        if about:
+            assert about not in self._busy, f"{self.name}: two instructions at once about {about}"
+            self._busy[about] = None
         self._in_kernel.append(step)
         life = self.life
 
@@ -145,19 +198,33 @@ class AgentHost(Host):
             if life != self.life or not self.alive:
                 return
             self._in_kernel.remove(step)
+            self._saves.pop(step, None)
             result = step()
-            self.later(0.001 * self.dice.random(), lambda: self.offer(result))
+            self.later(0.001 * self.dice.random(), lambda: answer(result))
+
+        def answer(result: Event) -> None:
+            self._busy.pop(about, None)
+            if isinstance(result, MpsSeen):
+                self._told_of(about, result)
+            self.offer(result)
 
         self.clockwork.after(delay_s, happen)
+
+    def _told_of(self, home: str, seen: MpsSeen) -> None:
+        """From now on the core knows whether a daemon is dead (unless it stands still)."""
+        daemon = self.machine.mps.listed.get(home)
+        if daemon is not None and not daemon.alive and not seen.alive and not self.paused:
+            daemon.noticed_at = self.clockwork.now
 
     def _save(self, save: SaveJournal) -> Event:
         self.machine.journal.append(save.record)
         return JournalSaved(save.token)
 
-    def _make_ticket(self, make: MakeTicket) -> Event:
+    def _make_ticket(self, make: MakeTicket, ordered_at: float) -> Event:
         devices = tuple(uuid for one in make.containers for uuid in one.visible_devices.split(",") if uuid)
         if make.ticket not in self.machine.tickets:
-            ticket = Ticket(make.ticket, make.allocation, make.owner, devices)
+            homes = tuple(home for one in make.containers if (home := home_of(one.mps_pipe_directory)))
+            ticket = Ticket(make.ticket, make.allocation, make.owner, devices, homes, ordered_at)
             self.machine.tickets[make.ticket] = ticket
             for hear in self.on_ticket:
                 hear("made", self.machine, ticket)
@@ -173,36 +240,15 @@ class AgentHost(Host):
     def _gpu(self, instruction: GpuInstruction) -> Event:
         gpu = self.machine.gpus[instruction.gpu]
         try:
-            return _on_gpu(gpu, instruction)
+            return on_gpu(gpu, self.machine, instruction)
         except DeviceRefusedError as refused:
             self.trace.tell(self.name, "device refused", gpu.uuid, f"{type(instruction).__name__}: {refused.why}")
+            for hear in self.on_refused:
+                hear(self.machine, gpu, instruction, refused)
             return DeviceRefused(instruction.token, DeviceErrorKind(refused.kind), refused.why)
 
-
-def _on_gpu(gpu: Gpu, instruction: GpuInstruction) -> Event:
-    token = instruction.token
-    match instruction:
-        case CreateGpuInstance():
-            span = (instruction.start, instruction.size)
-            return GpuInstanceCreated(token, gpu.create_gi(instruction.profile_id, span, "agent"))
-        case CreateComputeInstance():
-            return ComputeInstanceCreated(token, gpu.create_ci(instruction.gi_id))
-        case VerifyInstance():
-            span = (instruction.start, instruction.size)
-            gpu.verify(instruction.gi_id, instruction.profile_id, span, instruction.uuid)
-            return InstanceVerified(token)
-        case DestroyComputeInstance():
-            gpu.destroy_ci(instruction.gi_id, instruction.uuid)
-            return ComputeInstanceDestroyed(token)
-        case DestroyGpuInstance():
-            gpu.destroy_gi(instruction.gi_id, (instruction.start, instruction.size))
-            return GpuInstanceDestroyed(token)
-        case ListHolders():
-            every = instruction.uuid == gpu.uuid
-            on_it = [process for process in gpu.processes if every or process.device == instruction.uuid]
-            return HoldersListed(token, tuple(Holder(process.pid, process.owner) for process in on_it))
-        case ReadGpu():
-            return GpuRead(token, gpu.report())
+    def _mps(self, instruction: MpsInstruction) -> Event:
+        return on_mps(self.machine, instruction, self.clockwork.now, self.dice, dying=not self.alive)
 
 
 def _replayed(journal: list[object]) -> list[Record]:
@@ -218,12 +264,20 @@ def _replayed(journal: list[object]) -> list[Record]:
                 last[record.allocation] = record
             case Forgotten():
                 last.pop(record.allocation, None)
+            case HomeRecord():
+                last[f"home {record.home}"] = record
+            case HomeGone():
+                last.pop(f"home {record.home}", None)
+            case Warm():
+                last[f"warm {record.gpu} {record.gi_id}"] = record
+            case WarmGone():
+                last.pop(f"warm {record.gpu} {record.gi_id}", None)
             case _:
                 raise AssertionError(f"not a record: {record!r}")
     return list(last.values())
 
 
-def quick_rules(closing_ttl_s: int) -> Rules:
+def quick_rules(closing_ttl_s: int, keep_warm_s: float = 0.0) -> Rules:
     """The rules of an agent, in a hurry: the world of one seed lasts minutes."""
     return replace(
         Rules(),
@@ -234,4 +288,6 @@ def quick_rules(closing_ttl_s: int) -> Rules:
         quarantine_after=3,
         remake_retry_s=3.0,
         read_devices_s=4.0,
+        watch_mps_s=2.0,
+        keep_warm_s=keep_warm_s,
     )

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from random import Random
 from typing import TYPE_CHECKING
 
+from simulation.daemons import Daemon
 from simulation.hardware import OPERATOR, DeviceRefusedError, Gpu, Process
 from simulation.tables import overlap
 
@@ -40,6 +41,12 @@ class Faults:
             "reboot": self._reboot,
             "journal lost": self._lose_journal,
             "lease": self._lease,
+            "daemon dies": self._end_daemon,
+            "daemon fault": self._end_daemon,
+            "mps start fails": self._refuse_daemons,
+            "gpu lost": self._trouble,
+            "xid": self._trouble,
+            "release": self._release,
         }
         strikes.get(fault.kind, self._device)(fault)
 
@@ -56,8 +63,12 @@ class Faults:
             if not host.alive:
                 host.start()
         for machine in world.machines.values():
+            machine.mps.refusals.clear()
+            for daemon in machine.mps.listed.values():
+                daemon.fault = ""
             for gpu in machine.gpus.values():
                 gpu.refusals.clear()
+                gpu.lost = gpu.sick = ""
                 gpu.processes = [process for process in gpu.processes if process.owner != OPERATOR]
         for number, allocator in enumerate(world.allocators):
             held = world.plan.both_active or number == 0
@@ -103,7 +114,8 @@ class Faults:
     def _reboot(self, fault: Fault) -> None:
         host = self.world.agents[fault.target]
         host.kill()
-        host.machine.reboot(tickets_survive=bool(fault.number))
+        survive = bool(fault.number)
+        host.machine.reboot(tickets_survive=survive, homes_survive=survive or self.dice.random() < 0.5)
         self.world.kubelets.rebooted(host.machine)
         self._start_later(host.name, fault.lasts_s)
 
@@ -156,6 +168,7 @@ class Faults:
             case "create fails":
                 step = self.dice.choice(("create_gi", "create_ci"))
                 kind = self.dice.choice(("InsufficientResources", "Unknown"))
+                step = step if gpu.mig else "set_exclusive"
                 gpu.refusals.extend([(step, kind)] * fault.number)
             case "in use":
                 if self.dice.random() < 0.5:
@@ -182,7 +195,7 @@ class Faults:
 
     def _foreign(self, node: str, gpu: Gpu, lasts_s: float) -> None:
         """Somebody makes an instance by hand, where nothing is booked; in half of the cases it stays."""
-        held = [span for uuid, _, span, _ in self.world.judge.held(node) if uuid == gpu.uuid]
+        held = [place.span for place in self.world.judge.held(node) if place.gpu == gpu.uuid]
         free = [
             (profile.profile_id, span)
             for profile in gpu.row.profiles
@@ -210,3 +223,49 @@ class Faults:
         if instance is not None and instance.maker == OPERATOR and self.world.machines[node].boots == boots:
             gpu.processes = [process for process in gpu.processes if process.device != instance.uuid]
             del gpu.instances[gi_id]
+
+    def _trouble(self, fault: Fault) -> None:
+        """A GPU does not answer, or reports an error, for a while; the driver tells of it."""
+        gpu = self.dice.choice(list(self.world.machines[fault.target].gpus.values()))
+        if gpu.lost or gpu.sick:
+            return
+        if fault.kind == "gpu lost":
+            gpu.lost = "the GPU has fallen off the bus"
+        else:
+            gpu.sick = "Xid 48: double bit ECC error"
+        agent = self.world.agents[fault.target]
+        agent.troubled(gpu.uuid)
+
+        def mend() -> None:
+            gpu.lost = gpu.sick = ""
+
+        self.world.clockwork.after(fault.lasts_s, mend)
+
+    # -- daemons --------------------------------------------------------------------------------------------------
+
+    def _end_daemon(self, fault: Fault) -> None:
+        """A daemon dies, or its server has a fault: its clients end, and are started again by their kubelet."""
+        machine = self.world.machines[fault.target]
+        daemons = [daemon for daemon in machine.mps.listed.values() if daemon.alive]
+        if not daemons:
+            return
+        daemon = self.dice.choice(daemons)
+        strike = machine.mps.die if fault.kind == "daemon dies" else machine.mps.fail
+        self.world.trace.tell("FAULT", fault.kind, daemon.device, daemon)
+        self.world.kubelets.crashed(strike(daemon.home, machine.gpus))
+        if fault.kind == "daemon fault":
+            self.world.clockwork.after(fault.lasts_s, lambda: _clear(daemon))
+
+    def _refuse_daemons(self, fault: Fault) -> None:
+        """The next daemons of a node do not start, or seem not to."""
+        refusals = self.world.machines[fault.target].mps.refusals
+        refusals.extend(self.dice.choice(("before", "after")) for _ in range(fault.number))
+
+    def _release(self, fault: Fault) -> None:
+        """An operator has everything that is booked on a node tried again, whether it is in quarantine or not."""
+        for allocation in dict.fromkeys(held.allocation for held in self.world.judge.held(fault.target)):
+            self.world.agents[fault.target].release(allocation, ignore_holders=False)
+
+
+def _clear(daemon: Daemon) -> None:
+    daemon.fault = ""

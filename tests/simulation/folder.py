@@ -4,13 +4,14 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from random import Random
 
+from simulation.carrying_out import home_of
 from simulation.clockwork import Clockwork
 from simulation.hardware import Machine, Process
 from simulation.pods import Pod
 from simulation.trace import Trace
 
 from sluice.contracts.exchange import Observed, Write
-from sluice.contracts.messages import AllocationRequested, Bound, RequestWithdrawn
+from sluice.contracts.messages import AllocationRequested, Bound, ContainerDevices, RequestWithdrawn
 
 RESTART_S = 0.5
 
@@ -62,7 +63,8 @@ class Folder:
 
 class Kubelets:
     """
-    Starts a container when its pod is bound, its ticket is there and its devices exist; starts it again after a reboot.
+    Starts a container when its pod is bound, its ticket is there and its devices exist; starts it again after a reboot,
+    and when it ended with the MPS daemon that it was a client of.
 
     Its processes end some time after the pod's file is removed or its request is withdrawn, never at once.
     """
@@ -117,6 +119,12 @@ class Kubelets:
             if bound.node == machine.node and request not in self.ended:
                 self.clockwork.after(1 + self.dice.random(), lambda request=request: self._try(request))  # type: ignore[misc]
 
+    def crashed(self, owners: list[str]) -> None:
+        """Processes of these pods ended by themselves: their containers are started again."""
+        for request, owner in self.owners.items():
+            if owner in owners and request in self.bound and request not in self.ended:
+                self.clockwork.after(RESTART_S, lambda request=request: self._try(request))  # type: ignore[misc]
+
     def end(self, request: str) -> None:
         """The pod is over; its processes end when they end."""
         if request in self.ended:
@@ -133,23 +141,55 @@ class Kubelets:
         self.clockwork.after(pod.lingers_s, stop)
 
     def runs(self, request: str) -> bool:
-        """Whether processes of this request's pod are on a device."""
+        """Whether processes of this request's pod are on the devices that it is bound to."""
+        bound = self.bound.get(request)
+        return bound is not None and not self._missing(request, bound)
+
+    def _missing(self, request: str, bound: Bound) -> list[ContainerDevices]:
+        """The containers that do not run. One that shares devices uses the first: it can talk to one daemon only."""
         owner = self.owners.get(request)
-        return any(process.owner == owner for machine in self.machines.values() for _, process in machine.processes())
+        running = {process.device for _, process in self.machines[bound.node].processes() if process.owner == owner}
+        return [one for one in bound.containers if not running.issuperset(_used(one))]
 
     def _try(self, request: str) -> None:
         pod, bound = self.pods.get(request), self.bound.get(request)
-        if pod is None or bound is None or not pod.runs or request in self.ended or self.runs(request):
+        if pod is None or bound is None or not pod.runs or request in self.ended:
+            return
+        missing = self._missing(request, bound)
+        if not missing:
             return
         machine = self.machines[bound.node]
         devices = [uuid for one in bound.containers for uuid in one.visible_devices.split(",") if uuid]
         ready = bound.ticket in machine.tickets and all(machine.gpu_with(uuid) is not None for uuid in devices)
-        if not ready:
+        if ready:
+            self.trace.tell("kubelet", "containers start", request, f"{bound.node} {devices}")
+            for one in missing:
+                self._start(machine, request, one, pod.uid)
+        if not ready or self._missing(request, bound):
             self.clockwork.after(RESTART_S, lambda: self._try(request))
-            return
-        self.trace.tell("kubelet", "container started", request, f"{bound.node} {devices}")
-        for uuid in devices:
-            process = machine.start_process(self.owners[request], uuid)
+
+    def _start(self, machine: Machine, request: str, container: ContainerDevices, uid: int) -> None:
+        """
+        Start what a container runs, on each device that it uses, if that can be had now.
+
+        A client that finds no directory of a daemon runs without MPS and says nothing of it. Where the directory is
+        there and the daemon does not serve it (dead, after a fault, busy with another user), it ends and is started
+        again.
+        """
+        owner, home = self.owners[request], home_of(container.mps_pipe_directory)
+        if container.mps_pipe_directory and home in machine.mps.directories:
+            daemon = machine.mps.alive(home)
+            if daemon is None or daemon.fault or daemon.directory.uid != uid:
+                return
+        else:
+            home = ""
+        for uuid in _used(container):
+            process = machine.start_process(owner, uuid, home)
             if process is not None:
                 for hear in self.on_started:
                     hear(machine, process)
+
+
+def _used(container: ContainerDevices) -> list[str]:
+    devices = [uuid for uuid in container.visible_devices.split(",") if uuid]
+    return devices[:1] if container.mps_pipe_directory else devices

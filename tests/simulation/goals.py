@@ -8,9 +8,11 @@ from simulation.agents import AgentHost
 from simulation.broker import Broker
 from simulation.folder import Folder, Kubelets
 from simulation.hardware import OPERATOR, Gpu, Machine
+from simulation.homes import instances_of
 from simulation.judge import Judge
 from simulation.pods import Device, Pod
-from simulation.tables import GpuRow, Span, fits_in, overlap
+from simulation.shares import Domain, Held, held_by, overfull
+from simulation.tables import Span, fits_in
 
 from sluice.contracts.exchange import Stream
 from sluice.contracts.messages import (
@@ -27,9 +29,7 @@ from sluice.contracts.messages import (
     SliceDegraded,
     SliceGone,
 )
-from sluice_node_agent.core.records import SliceRecord, Tombstone
-
-Held = list[tuple[str, Span]]
+from sluice_node_agent.core.records import HomeGone, HomeRecord, SliceRecord, Tombstone, Warm, WarmGone
 
 
 class Goals:
@@ -65,7 +65,9 @@ class Goals:
         for subject, message in values.items():
             if isinstance(message, AllocationRequested) and message.name not in self.folder.pods:
                 missing.append(f"{subject} asks for a pod that is gone")
-        missing += self._nothing_else_held(wanted)
+        asked = [message for message in values.values() if isinstance(message, AllocationRequested)]
+        lost = [one.held.allocation for one in asked if one.held is not None and self._is_lost_there(one)]
+        missing += self._nothing_else_held([*wanted, *lost])
         missing += self._hardware_is(wanted)
         return missing
 
@@ -98,9 +100,16 @@ class Goals:
             case Refused() if answer.request_revision < message.revision:
                 return self._waits(pod, values.get(f"sluice.waiting.{request}"))
             case None:
-                return self._waits(pod, values.get(f"sluice.waiting.{request}"))
+                waiting = values.get(f"sluice.waiting.{request}")
+                return [] if self._is_lost_there(message) else self._waits(pod, waiting)
             case _:
                 return [f"{pod.name}: {request} has no answer but {answer}"]
+
+    def _is_lost_there(self, asked: AllocationRequested) -> bool:
+        """Its source knows where it is pinned, and there it was lost and cannot be made again: its agent says so."""
+        held = asked.held
+        is_known = held is not None and held.allocation in self.judge.bookings
+        return held is not None and is_known and self._is_kept_out(self.agents[held.node].machine, held.allocation)
 
     def _waits(self, pod: Pod, waiting: AnyMessage | None) -> list[str]:
         """Who is not served is told why, and would really fit nowhere."""
@@ -115,17 +124,17 @@ class Goals:
         left = list(pod.ask.devices)
         for device in booking.devices:
             gpu = self.agents[booking.node].machine.gpus[device.gpu]
-            fitting = next((d for d in left if d.profile_on(gpu.row, mig=gpu.mig) == (device.profile or "")), None)
+            fitting = next((d for d in left if d.serves(device, gpu.row, mig=gpu.mig)), None)
             if fitting is None:
                 return [f"{pod.name}: {device} is not what is asked for"]
             left.remove(fitting)
         return [f"{pod.name}: {len(left)} devices are missing"] if left else []
 
-    def _nothing_else_held(self, wanted: dict[str, Bound]) -> list[str]:
+    def _nothing_else_held(self, wanted: list[str]) -> list[str]:
         return [
             f"{allocation} is held on {node} for nobody"
             for node in self.agents
-            for allocation in dict.fromkeys(held[3] for held in self.judge.held(node))
+            for allocation in dict.fromkeys(held.allocation for held in self.judge.held(node))
             if allocation not in wanted
         ]
 
@@ -135,12 +144,12 @@ class Goals:
         for node, host in self.agents.items():
             machine = host.machine
             bound = {a: b for a, b in wanted.items() if b.node == node and not self._is_kept_out(machine, a)}
-            places = sorted(
-                (device.gpu, device.profile, (device.start, device.size))
-                for allocation in bound
-                for device in self.judge.bookings[allocation].devices
-                if device.profile is not None
-            )
+            granted = [
+                held_by(booking, device)
+                for booking in (self.judge.bookings[allocation] for allocation in bound)
+                for device in booking.devices
+            ]
+            places = sorted((gpu, *place) for gpu in machine.gpus for place in instances_of(granted, gpu) if place[0])
             there = sorted(
                 (gpu.uuid, instance.profile.name, instance.span)
                 for gpu in machine.gpus.values()
@@ -159,6 +168,28 @@ class Goals:
                 for uuid in container.visible_devices.split(",")
                 if uuid and machine.gpu_with(uuid) is None
             ]
+            missing += self._daemons_are(machine, list(bound))
+        return missing
+
+    def _daemons_are(self, machine: Machine, bound: list[str]) -> list[str]:
+        """Every home with a share has its daemon, and nothing else has one; the same for compute modes."""
+        homes = {
+            state.uuid: device
+            for allocation in bound
+            for device, state in zip(
+                self.judge.bookings[allocation].devices, self.judge.ready[allocation].devices, strict=True
+            )
+            if device.share is not None
+        }
+        daemons = sorted(daemon.device for daemon in machine.mps.listed.values() if daemon.alive)
+        missing = [] if daemons == sorted(homes) else [f"{machine.node}: daemons {daemons}, homes {sorted(homes)}"]
+        if sorted(machine.mps.directories) != sorted(machine.mps.listed):
+            missing.append(f"{machine.node}: directories {sorted(machine.mps.directories)}, {machine.mps.listed}")
+        missing += [
+            f"{machine.node}: {gpu.uuid} is in the wrong compute mode"
+            for gpu in machine.gpus.values()
+            if gpu.exclusive != (gpu.uuid in homes)
+        ]
         return missing
 
     def _is_kept_out(self, machine: Machine, allocation: str) -> bool:
@@ -178,19 +209,18 @@ class Goals:
         for node, host in self.agents.items():
             held = self.judge.held(node)
             gpus = list(host.machine.gpus.values())
-            if self._fit(gpus, list(pod.ask.devices), held):
+            if self._fit(gpus, list(pod.ask.devices), held, (pod.namespace, pod.uid)):
                 return node
         return ""
 
-    def _fit(self, gpus: list[Gpu], devices: list[Device], held: list[tuple[str, str, Span, str]]) -> bool:
+    def _fit(self, gpus: list[Gpu], devices: list[Device], held: list[Held], domain: Domain) -> bool:
         if not devices:
             return True
         for number, gpu in enumerate(gpus):
-            on_gpu: Held = [(profile, span) for uuid, profile, span, _ in held if uuid == gpu.uuid]
-            on_gpu += [(i.profile.name, i.span) for i in gpu.instances.values() if i.maker == OPERATOR]
-            if _fits_on(gpu.row, on_gpu, devices[0], mig=gpu.mig):
+            on_gpu = [one for one in held if one.gpu == gpu.uuid]
+            if _fits_on(gpu, on_gpu, devices[0], domain):
                 rest = gpus[:number] + gpus[number + 1 :]
-                if self._fit(rest, devices[1:], held):
+                if self._fit(rest, devices[1:], held, domain):
                     return True
         return False
 
@@ -218,8 +248,10 @@ class Goals:
                 for instance in gpu.instances.values()
                 if instance.maker != OPERATOR
             ]
-            last = {_allocation(record): record for record in machine.journal}
-            left += [f"{node}: journal has {a}" for a, record in last.items() if isinstance(record, SliceRecord)]
+            left += [f"{node}: {found}" for found in machine.mps.listed.values()]
+            left += [f"{node}: {found}" for found in machine.mps.directories.values()]
+            left += [f"{node}: {gpu.uuid} is EXCLUSIVE_PROCESS" for gpu in machine.gpus.values() if gpu.exclusive]
+            left += [f"{node}: journal has {record}" for record in _alive(machine.journal)]
         return left
 
     def forgotten(self) -> list[str]:
@@ -231,21 +263,55 @@ class Goals:
         ]
 
 
-def _allocation(record: object) -> str:
-    if isinstance(record, SliceRecord):
-        return record.booking.allocation
-    return record.allocation if isinstance(record, Tombstone) else ""
+def _alive(journal: list[object]) -> list[object]:
+    """The last record of everything that is not gone."""
+    last: dict[object, object] = {}
+    for record in journal:
+        match record:
+            case SliceRecord():
+                last[record.booking.allocation] = record
+            case Tombstone():
+                last.pop(record.allocation, None)
+            case HomeRecord() | HomeGone():
+                last[record.home] = record
+            case Warm() | WarmGone():
+                last[record.gpu, record.gi_id] = record
+            case _:
+                pass
+    return [record for record in last.values() if isinstance(record, (SliceRecord, HomeRecord, Warm))]
 
 
-def _fits_on(row: GpuRow, held: Held, device: Device, *, mig: bool) -> bool:
-    name = device.profile_on(row, mig=mig)
-    if name is None:
+def _fits_on(gpu: Gpu, held: list[Held], device: Device, domain: Domain) -> bool:
+    """Whether one device would fit on a GPU beside what is held there: exclusively, in a home, or in a new one."""
+    instances = instances_of(held, gpu.uuid)
+    instances += [(one.profile.name, one.span) for one in gpu.instances.values() if one.maker == OPERATOR]
+    if _is_room(gpu, instances, device.profile_on(gpu.row, mig=gpu.mig)):
+        return True
+    for mode in device.modes:
+        if mode == "exclusive":
+            continue
+        share = device.share_on(gpu.row, mode, domain[1], mig=gpu.mig)
+        largest = gpu.row.profiles[-1].name if gpu.mig else ""
+        for profile, span in instances:
+            theirs = [one.share for one in held if one.lives_with(share, span, domain) and one.share is not None]
+            whole = device.want != "part" or profile == largest
+            if theirs and whole and not overfull(gpu.row, profile, [share, *theirs]):
+                return True
+        names = [row.name for row in gpu.row.profiles if "+" not in row.name] if gpu.mig else [""]
+        for name in names:
+            whole = device.want != "part" or name == largest
+            if whole and not overfull(gpu.row, name, [share]) and _is_room(gpu, instances, name):
+                return True
+    return False
+
+
+def _is_room(gpu: Gpu, held: list[tuple[str, Span]], name: str | None) -> bool:
+    """Whether an instance of this profile, or the whole GPU (an empty name), could be had beside those."""
+    if name is None or (name == "") == gpu.mig:
         return False
-    if not mig:
+    if not gpu.mig:
         return not held
-    profile = row.profile(name)
+    profile = gpu.row.profile(name)
     if profile is None or any(not held_name for held_name, _ in held):
         return False
-    return any(
-        fits_in(row, held, profile, span) for span in profile.placements if not any(overlap(span, at) for _, at in held)
-    )
+    return any(fits_in(gpu.row, held, profile, span) for span in profile.placements)

@@ -2,14 +2,17 @@
 The machines of the simulated world: GPUs as strict as the real ones, processes on them, ticket directories and disks.
 
 Shares no code with `sluice.mig`, with the node agent's simulated backend or with any core, for it judges them. GPU
-instances and processes outlive every agent; a reboot takes both and changes the boot id; the disk outlives all.
+instances, processes and MPS daemons outlive every agent; a reboot takes them all and changes the boot id; the disk
+outlives all.
 """
 
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from random import Random
+from typing import Literal
 
+from simulation.daemons import Daemons
 from simulation.tables import GpuRow, ProfileRow, Span, fits_in
 
 from sluice.contracts.ids import GpuUuid, NodeName
@@ -20,11 +23,12 @@ OPERATOR = "operator"
 
 
 class DeviceRefusedError(Exception):
-    """The driver said no. `kind` is spelled as the agent spells it."""
+    """The driver said no. `kind` is spelled as the agent spells it; `planned` when a fault of the plan made it."""
 
-    def __init__(self, kind: str, why: str) -> None:
-        """Keep both for the answer."""
+    def __init__(self, kind: str, why: str, *, planned: bool = False) -> None:
+        """Keep all for the answer."""
         super().__init__(why)
+        self.planned = planned
         self.kind = kind
         self.why = why
 
@@ -42,21 +46,33 @@ class Instance:
 
 @dataclass(frozen=True, slots=True)
 class Process:
-    """A process on a device: a MIG device, or a whole GPU."""
+    """
+    A process on a device: a MIG device, or a whole GPU.
+
+    `home` names the daemon that it is a client of; empty when it runs without MPS. `file`: its server has let it go.
+    """
 
     pid: int
     owner: str
     device: str
+    home: str = ""
+    kind: Literal["compute", "file"] = "compute"
 
 
 @dataclass(slots=True)
 class Ticket:
-    """The directory without which no container of a pod starts, and the devices it is for."""
+    """
+    The directory without which no container of a pod starts, and the devices and homes it is for.
+
+    `ordered_at` is when its agent wanted it: what that did not know then, it cannot be blamed for.
+    """
 
     name: str
     allocation: str
     owner: str
     devices: tuple[str, ...]
+    homes: tuple[str, ...] = ()
+    ordered_at: float = 0.0
 
 
 class Gpu:
@@ -70,6 +86,14 @@ class Gpu:
         self.mig = mig
         self.instances: dict[int, Instance] = {}
         self.processes: list[Process] = []
+        self.servers: dict[str, str] = {}
+        """MPS servers: the home of each, and the device that it holds."""
+        self.exclusive = False
+        """Compute mode EXCLUSIVE_PROCESS: one process may have a context, clients of one MPS server count as one."""
+        self.lost = ""
+        """Why it does not answer; what is on it stays on it."""
+        self.sick = ""
+        """Why it must get no new work, although it answers."""
         self.refusals: deque[tuple[str, str]] = deque()
         """Faults to come: which operation (a prefix of its name) fails next, and with which kind."""
         self.watcher: Callable[[str, Gpu, Instance], None] = lambda _what, _gpu, _instance: None
@@ -112,7 +136,7 @@ class Gpu:
             raise DeviceRefusedError("NotFound", "no compute instance")
         if instance.uuid != uuid:
             raise DeviceRefusedError("Different", f"it is {instance.uuid}")
-        if any(process.device == uuid for process in self.processes):
+        if any(process.device == uuid for process in self.processes) or uuid in self.servers.values():
             raise DeviceRefusedError("InUse", "a process is on it")
         self.watcher("ci destroyed", self, instance)
         instance.uuid = ""
@@ -128,11 +152,24 @@ class Gpu:
         del self.instances[gi_id]
         self.watcher("gi destroyed", self, instance)
 
+    def set_exclusive(self, *, exclusive: bool) -> None:
+        """Put the GPU in compute mode EXCLUSIVE_PROCESS, or back in DEFAULT."""
+        self._maybe_fail("set_exclusive")
+        if self.mig:
+            raise DeviceRefusedError("NotSupported", "not on a GPU in MIG mode")
+        self.exclusive = exclusive
+
     def verify(self, gi_id: int, profile_id: int, span: Span, uuid: str) -> None:
         """Read back: refuses with Different when anything is not as said."""
+        self._maybe_fail("verify")
         instance = self._found(gi_id)
         if (instance.profile.profile_id, instance.span, instance.uuid) != (profile_id, span, uuid):
             raise DeviceRefusedError("Different", f"{instance.profile.name} at {instance.span}, {instance.uuid}")
+
+    @property
+    def whole(self) -> Span:
+        """All of its memory slices."""
+        return (0, self.row.memory_slices)
 
     def has_device(self, uuid: str) -> bool:
         """Whether a container could be given this device now."""
@@ -143,8 +180,13 @@ class Gpu:
     def span_of(self, uuid: str) -> Span | None:
         """Where on this GPU a device is; None when it is not on it."""
         if uuid == self.uuid:
-            return (0, self.row.memory_slices)
+            return self.whole
         return next((found.span for found in self.instances.values() if uuid and found.uuid == uuid), None)
+
+    def holders(self, uuid: str) -> list[Process]:
+        """All tenants' processes on a device, or on the whole GPU. MPS servers are in `servers`."""
+        self._maybe_fail("holders")
+        return [process for process in self.processes if uuid in {self.uuid, process.device}]
 
     def report(self) -> GpuReport:
         """The GPU as an agent's backend reports it."""
@@ -167,8 +209,12 @@ class Gpu:
                     uuid=found.uuid,
                 )
                 for found in sorted(self.instances.values(), key=lambda found: found.gi_id)
+                if not self.lost
             ),
             creatable={},
+            healthy=not self.lost and not self.sick,
+            health_message=self.lost or self.sick,
+            lost=bool(self.lost),
         )
 
     def _found(self, gi_id: int) -> Instance:
@@ -178,9 +224,11 @@ class Gpu:
         return instance
 
     def _maybe_fail(self, operation: str) -> None:
+        if self.lost:
+            raise DeviceRefusedError("GpuLost", self.lost)
         if self.refusals and operation.startswith(self.refusals[0][0]):
             _, kind = self.refusals.popleft()
-            raise DeviceRefusedError(kind, f"{operation} failed by plan")
+            raise DeviceRefusedError(kind, f"{operation} failed by plan", planned=True)
 
 
 @dataclass(slots=True)
@@ -193,6 +241,7 @@ class Machine:
     tickets: dict[str, Ticket] = field(default_factory=dict)
     journal: list[object] = field(default_factory=list)
     journal_problem: str = ""
+    mps: Daemons = field(default_factory=Daemons)
     _pids: int = 1000
 
     @property
@@ -204,13 +253,19 @@ class Machine:
         """The GPU on which a device (MIG device or whole GPU) is now."""
         return next((gpu for gpu in self.gpus.values() if gpu.has_device(device)), None)
 
-    def start_process(self, owner: str, device: str) -> Process | None:
-        """A container's process takes a device, if that is there."""
-        gpu = self.gpu_with(device)
-        if gpu is None:
-            return None
+    def new_pid(self) -> int:
+        """A process id that was never used."""
         self._pids += 1
-        process = Process(self._pids, owner, device)
+        return self._pids
+
+    def start_process(self, owner: str, device: str, home: str = "") -> Process | None:
+        """A container's process takes a device, by the daemon of a home or by itself, if that can be."""
+        gpu = self.gpu_with(device)
+        if gpu is None or gpu.lost:
+            return None
+        if not home and gpu.exclusive and (gpu.servers or any(other.kind == "compute" for other in gpu.processes)):
+            return None
+        process = Process(self.new_pid(), owner, device, home)
         gpu.processes.append(process)
         return process
 
@@ -223,12 +278,15 @@ class Machine:
         """Everything that runs on a GPU of this machine."""
         return [(gpu, process) for gpu in self.gpus.values() for process in gpu.processes]
 
-    def reboot(self, *, tickets_survive: bool) -> None:
-        """MIG instances and processes are gone; ticket directories too where they lie in memory."""
+    def reboot(self, *, tickets_survive: bool, homes_survive: bool = True) -> None:
+        """MIG instances, processes, daemons and compute modes are gone; directories too where they lie in memory."""
         self.boots += 1
+        self.mps.reboot(homes_survive=homes_survive)
         for gpu in self.gpus.values():
             gpu.instances.clear()
             gpu.processes.clear()
+            gpu.servers.clear()
+            gpu.exclusive = False
         if not tickets_survive:
             self.tickets.clear()
 

@@ -5,11 +5,11 @@ Swarm style: each seed enables some kinds of faults and not others, so that rare
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from random import Random
 from typing import Literal
 
-from simulation.pods import Ask, Pod, draw_ask, draw_pod
+from simulation.pods import Ask, Pod, draw_ask, draw_pod, draw_share, shared
 from simulation.tables import A30, A100, A100_WITHOUT_MIG, GpuRow
 from simulation.weather import Weather
 
@@ -22,12 +22,21 @@ SHORT_CLOSING_TTL_S = 20
 
 FaultKind = Literal[
     "crash", "pause", "broker restart", "broker wipe", "reboot", "disconnect", "create fails", "in use", "foreign",
-    "lease", "journal lost",
+    "lease", "journal lost", "daemon dies", "daemon fault", "mps start fails", "gpu lost", "xid", "release",
 ]  # fmt: skip
 KINDS: tuple[FaultKind, ...] = (
     "crash", "crash", "pause", "broker restart", "broker wipe", "reboot", "disconnect", "create fails", "in use",
     "foreign", "lease", "journal lost",
 )  # fmt: skip
+SHARING_KINDS: tuple[FaultKind, ...] = (
+    "daemon dies", "daemon fault", "mps start fails", "gpu lost", "xid", "release",
+)  # fmt: skip
+SHARING_FAULTS_MEAN = 4
+SHARING_SEEDS = 0.5
+"""In so many seeds some pods share, and GPUs and daemons have trouble of their own."""
+SHARING_PODS = 0.4
+KEEPING_WARM = 0.3
+KEEP_WARM_S = 4.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +76,7 @@ class Plan:
     allocators: int = 1
     both_active: bool = False
     closing_ttl_s: int = CLOSING_TTL_S
+    keep_warm_s: float = 0.0
     weather: Weather = field(default_factory=lambda: Weather(FAULTS_UNTIL_S))
     faults: tuple[Fault, ...] = ()
     pods: tuple[PodLife, ...] = ()
@@ -75,9 +85,11 @@ class Plan:
     def lines(self) -> list[str]:
         """The plan for people."""
         shape = f"{len(self.nodes)} nodes, {self.allocators} allocators{' both active' if self.both_active else ''}"
-        head = f"seed {self.seed}: {shape}, closing words for {self.closing_ttl_s} s, {self.weather}"
+        kept = f"idle instances kept for {self.keep_warm_s:.0f} s"
+        head = f"seed {self.seed}: {shape}, closing words for {self.closing_ttl_s} s, {kept}, {self.weather}"
         pods = [
-            f"{life.made_at:8.3f}  {life.pod.name}: {dict(life.pod.ask.annotations)}, edited {life.edited_at}"
+            f"{life.made_at:8.3f}  {life.pod.namespace}/{life.pod.name} of {life.pod.uid}:"
+            f" {dict(life.pod.ask.annotations)}, edited {life.edited_at}"
             f" {dict(life.edit.annotations) if life.edit else ''}, spoiled {life.spoiled_at}, removed {life.removed_at}"
             for life in self.pods
         ]
@@ -110,7 +122,31 @@ def draw_plan(seed: int, without: Sequence[str] = ()) -> Plan:
     count = min(20, round(dice.gammavariate(3, FAULTS_MEAN / 3))) if kinds else 0
     faults = [_draw_fault(dice, dice.choice(kinds), hosts, [node for node, _ in nodes]) for _ in range(count)]
     faults.sort(key=lambda fault: fault.at)
-    return Plan(**{name: getattr(plan, name) for name in Plan.__dataclass_fields__} | {"faults": tuple(faults)})
+    return _with_sharing(replace(plan, faults=tuple(faults)), without)
+
+
+def _with_sharing(plan: Plan, without: Sequence[str]) -> Plan:
+    """Some seeds also share: drawn apart, so that all else of a seed stays what it is without."""
+    dice = Random(f"sharing {plan.seed}")
+    keep_warm_s = KEEP_WARM_S if dice.random() < KEEPING_WARM else 0.0
+    if any(fault.kind == "journal lost" for fault in plan.faults):
+        keep_warm_s = 0.0  # whose an instance without tenant was, nobody knows any more: it is left alone as foreign
+    if dice.random() >= SHARING_SEEDS:
+        return replace(plan, keep_warm_s=keep_warm_s)
+    kinds = [kind for kind in SHARING_KINDS if dice.random() < 0.5]
+    count = min(10, round(dice.gammavariate(3, SHARING_FAULTS_MEAN / 3))) if kinds else 0
+    nodes = [node for node, _ in plan.nodes]
+    more = [_draw_fault(dice, dice.choice(kinds), [], nodes) for _ in range(count)]
+    faults = (*plan.faults, *(fault for fault in more if fault.kind not in without))
+    pods = tuple(_sharing(life, dice) if dice.random() < SHARING_PODS else life for life in plan.pods)
+    ordered = tuple(sorted(faults, key=lambda fault: fault.at))
+    return replace(plan, keep_warm_s=keep_warm_s, faults=ordered, pods=pods)
+
+
+def _sharing(life: PodLife, dice: Random) -> PodLife:
+    """The same pod with a share; an edit of it is one of shares in half of the cases."""
+    edit = draw_share(dice) if life.edit is not None and dice.random() < 0.5 else life.edit
+    return replace(life, pod=shared(life.pod, dice), edit=edit)
 
 
 def _draw_nodes(dice: Random) -> tuple[tuple[str, tuple[tuple[GpuRow, bool], ...]], ...]:
@@ -159,9 +195,11 @@ def _draw_fault(dice: Random, kind: FaultKind, hosts: list[str], nodes: list[str
     match kind:
         case "crash" | "pause" | "disconnect":
             return Fault(at, kind, dice.choice(hosts), min(lasts, 12.0))
+        case "daemon dies" | "daemon fault" | "gpu lost" | "xid" | "release":
+            return Fault(at, kind, dice.choice(nodes), min(lasts, 8.0))
         case "reboot" | "journal lost":
             return Fault(at, kind, dice.choice(nodes), min(lasts, 12.0), dice.randrange(2))
-        case "create fails" | "in use" | "foreign":
+        case "create fails" | "in use" | "foreign" | "mps start fails":
             return Fault(at, kind, dice.choice(nodes), min(lasts * 3, 20.0), dice.randrange(1, 5))
         case "broker restart":
             return Fault(at, kind, "", min(lasts, 5.0), dice.choice((0, 0, 1, 3, 10)))

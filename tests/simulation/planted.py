@@ -1,19 +1,18 @@
 """
 Bugs planted on purpose, one for each case that the protocol names: proof that the judge can catch them.
 
-Each replaces a rule by the simpler one that somebody might write instead. A patch names what it replaces, so that a
-renamed function breaks the test loudly instead of planting nothing.
+Those about shares are in `planted_homes`.
 """
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
-from types import ModuleType
+from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import msgspec.structs
 from simulation import world
-from simulation.plan import Plan
+from simulation.plan import Fault, Plan
+from simulation.planted_homes import HOME_BUGS
+from simulation.planting import Patch, Planted
 
 from sluice.contracts import subjects
 from sluice.contracts.exchange import ReadingCaughtUp, Write, WriteRefused, WriteUnknown
@@ -22,43 +21,10 @@ from sluice.contracts.outbox import Outbox
 from sluice_allocator.core import nodes, requests
 from sluice_allocator.core.allocator import Allocator
 from sluice_allocator.core.orphans import Orphans
-from sluice_node_agent.core import making, unmaking
+from sluice_node_agent.core import instances, unmaking
 from sluice_node_agent.core.agent import Agent
 from sluice_node_agent.core.orders import Orders
-from sluice_node_agent.core.work import without_instance
-
-Patch = tuple[type | ModuleType, str, Callable[[Any], Any]]
-"""Where, which name, and what becomes of the original."""
-
-
-@dataclass(frozen=True, slots=True)
-class Planted:
-    """
-    One bug. `loses` says what a user would lose, `caught_by` which invariants must catch it, and `focus` makes the case
-    that it is about frequent enough.
-    """
-
-    name: str
-    loses: str
-    caught_by: tuple[str, ...]
-    patches: tuple[Patch, ...]
-    focus: Callable[[Plan], Plan] = lambda plan: plan
-
-
-@contextmanager
-def planted(bug: Planted) -> Iterator[None]:
-    """The bug is there; afterwards it is not. Raises AttributeError when what it replaces is not there."""
-    originals = [(where, name, getattr(where, name)) for where, name, _ in bug.patches]
-    try:
-        for where, name, change in bug.patches:
-            setattr(where, name, change(getattr(where, name)))
-        subjects.parse.cache_clear()  # what was remembered is of the code without the bug
-        yield
-    finally:
-        for where, name, original in reversed(originals):
-            setattr(where, name, original)
-        subjects.parse.cache_clear()
-
+from sluice_node_agent.core.taking import Taking
 
 # -- writing ------------------------------------------------------------------------------------------------------
 
@@ -201,19 +167,19 @@ def _released_at_once(original: Any) -> Any:
 
 
 def _any_revision(original: Any) -> Any:
-    def take_order(self: Any, allocation: Any, now: float) -> None:
+    def take(self: Any, allocation: Any, now: float) -> None:
         """Section 5 broken: orders are carried out as they come, not when they are newer."""
         order = self._orders.order(allocation)
         if isinstance(order, Grant) and allocation in self._graves:
             self._graves._stones.pop(allocation)
             self._graves._closed_at.pop(allocation, None)
-        work = self._bench.works.get(allocation)
+        work = self._floor.works.get(allocation)
         if work is not None and isinstance(order, Grant) and work.record.revoked and work.waits_for is None:
             self._bench.save(msgspec.structs.replace(work.record, phase="planned"))
             return
         original(self, allocation, now)
 
-    return take_order
+    return take
 
 
 def _in_any_order(original: Any) -> Any:
@@ -230,7 +196,7 @@ def _absence_destroys(original: Any) -> Any:
         """Section 5 broken: what is not in the ledger is taken for revoked."""
         original(self, event, now)
         if isinstance(event, ReadingCaughtUp):
-            for allocation, work in self._bench.works.items():
+            for allocation, work in self._floor.works.items():
                 if allocation not in self._orders.entries and work.waits_for is None:
                     revision = work.record.revision + 1
                     record = msgspec.structs.replace(
@@ -251,9 +217,9 @@ def _holders_not_asked(original: Any) -> Any:
 
 
 def _gi_forgotten(original: Any) -> Any:
-    def after_refusal(record: Any, number: int, _sent: Any, _kind: Any) -> Any:
+    def after_refusal(_device: Any, _sent: Any, _kind: Any) -> Any:
         """A GPU instance is forgotten when its compute instance could not be made."""
-        return without_instance(record, number)
+        return instances.NOTHING
 
     return after_refusal
 
@@ -268,9 +234,9 @@ def _ticket_kept(original: Any) -> Any:
 
 
 def _no_tombstones(original: Any) -> Any:
-    def quick_rules(closing_ttl_s: int) -> Any:
+    def quick_rules(closing_ttl_s: int, keep_warm_s: float) -> Any:
         """Section 5 broken: a slice that is gone is forgotten as soon as that was said."""
-        return replace(original(closing_ttl_s), tombstone_ttl_s=0.0)
+        return replace(original(closing_ttl_s, keep_warm_s), tombstone_ttl_s=0.0)
 
     return quick_rules
 
@@ -296,6 +262,13 @@ def _late_writes(plan: Plan) -> Plan:
 def _lost_between_two(plan: Plan) -> Plan:
     plan = _two_allocators(plan)
     return replace(plan, weather=replace(plan.weather, request_lost=0.1))
+
+
+def _wiped_now_and_then(plan: Plan) -> Plan:
+    """Ledgers are found empty, twice in every seed. Nobody loses his journal: what is then found is another case."""
+    faults = [fault for fault in plan.faults if fault.kind != "journal lost"]
+    faults += [Fault(at, "broker wipe") for at in (12.0, 24.0)]
+    return replace(plan, faults=tuple(sorted(faults, key=lambda fault: fault.at)))
 
 
 def _told_twice(plan: Plan) -> Plan:
@@ -352,21 +325,23 @@ BUGS = (
     Planted(
         "released at once", "the meaning of Released", ("LAW 3",), ((requests, "_settle_ended", _released_at_once),)
     ),
-    Planted(
-        "late grant", "capacity, for ever", ("I6",), ((Agent, "_take_order", _any_revision), _OBSERVE), _told_twice
-    ),
+    Planted("late grant", "capacity, for ever", ("I6",), ((Taking, "take", _any_revision), _OBSERVE), _told_twice),
     Planted(
         "absence destroys",
         "living training",
         ("only a Revoke destroys",),
         ((Agent, "_read_ledger", _absence_destroys),),
+        _wiped_now_and_then,
     ),
     Planted(
         "holders not asked", "a GPU shared with a dying pod", ("LAW 3",), ((unmaking, "next_step", _holders_not_asked),)
     ),
-    Planted("GI forgotten", "capacity, for ever", ("LAW 3", "I3", "I4"), ((making, "_after_refusal", _gi_forgotten),)),
+    Planted(
+        "GI forgotten", "capacity, for ever", ("LAW 3", "I3", "I4"), ((instances, "after_refusal", _gi_forgotten),)
+    ),
     Planted("ticket kept", "a pod started on another's device", ("LAW 3",), ((unmaking, "next_step", _ticket_kept),)),
     Planted(
         "no tombstones", "capacity, for ever", ("I6",), ((world, "quick_rules", _no_tombstones), _OBSERVE), _told_twice
     ),
+    *HOME_BUGS,
 )

@@ -4,23 +4,46 @@ from dataclasses import dataclass, replace
 from random import Random
 from typing import Literal
 
+from simulation.shares import gives
 from simulation.tables import GpuRow
 
-Want = Literal["profile", "whole", "memory", "percentage"]
+from sluice.contracts.messages import DeviceGrant, Share
+
+Want = Literal["profile", "whole", "memory", "percentage", "partition", "part"]
+Mode = Literal["exclusive", "mps", "fractional"]
 End = Literal["bound", "rejected", "refused"]
 
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """The shape of one device that a pod wants."""
+    """The shape of one device that a pod wants. A `part` is a fractional share of a home that is all of its GPU."""
 
     want: Want
     profile: str = ""
     amount: int = 0
-    """MiB, or percent of the SMs of the largest profile."""
+    """MiB, or percent of the SMs of the largest profile; of a share, MiB."""
+    modes: tuple[Mode, ...] = ("exclusive",)
+    partition: int = 0
+    """Percent of a GPU's SMs, for a fractional share; without `amount` it has the same part of the memory."""
+
+    def serves(self, grant: DeviceGrant, row: GpuRow, *, mig: bool) -> bool:
+        """Whether a granted device is what is wanted."""
+        share = grant.share
+        if share is None:
+            return "exclusive" in self.modes and self.profile_on(row, mig=mig) == (grant.profile or "")
+        wanted = self.share_on(row, share.mode, share.uid, mig=mig) if share.mode in self.modes else None
+        whole = grant.profile in {None, row.profiles[-1].name}
+        return share == wanted and (whole or self.want != "part")
+
+    def share_on(self, row: GpuRow, mode: Literal["mps", "fractional"], uid: int, *, mig: bool) -> Share:
+        """The share of a GPU of this model that serves this."""
+        memory_mib = self.amount or gives(row, mig=mig)[0] * self.partition // 100
+        return Share(mode=mode, uid=uid, memory_mib=memory_mib, sm_partition=0 if mode == "mps" else self.partition)
 
     def profile_on(self, row: GpuRow, *, mig: bool) -> str | None:
         """Which profile of a model serves this; "" for a whole GPU without MIG, None when none does."""
+        if "exclusive" not in self.modes:
+            return None
         if not mig:
             return "" if self.want == "whole" else None
         if self.want == "profile":
@@ -59,6 +82,14 @@ class Pod:
     """Whether its container starts a process on its devices."""
     lingers_s: float
     """How long its processes live on after the object is gone."""
+    namespace: str = "lab"
+    user: int | None = None
+    """Who it says that it runs as."""
+
+    @property
+    def uid(self) -> int:
+        """Who its processes run as: root where nothing is said."""
+        return self.user or 0
 
     @property
     def file(self) -> str:
@@ -67,9 +98,12 @@ class Pod:
 
     def text(self) -> str:
         """The manifest."""
-        lines = ["apiVersion: v1", "kind: Pod", "metadata:", f"  name: {self.name}", "  namespace: lab"]
+        lines = ["apiVersion: v1", "kind: Pod", "metadata:", f"  name: {self.name}"]
+        lines += [f"  namespace: {self.namespace}"]
         lines += ["  annotations:", *(f'    {key}: "{value}"' for key, value in self.ask.annotations)]
-        lines += ["spec:", "  containers:"]
+        lines += ["spec:"]
+        lines += ["  securityContext:", f"    runAsUser: {self.user}"] if self.user is not None else []
+        lines += ["  containers:"]
         for container in self.ask.containers:
             lines += [f"    - name: {container}", "      image: cuda"]
         return "\n".join(lines) + "\n"
@@ -108,6 +142,55 @@ def draw_ask(dice: Random) -> Ask:
         keys = (("left.sluice.dev/profile", first), ("right.sluice.dev/profile", second))
         return Ask(keys, ("left", "right"), (Device("profile", profile=first), Device("profile", profile=second)))
     return dice.choice(_NEVER)
+
+
+def shared(pod: Pod, dice: Random) -> Pod:
+    """The same pod, as one that asks for a share: of one of a few trust domains, so that homes are really shared."""
+    namespace, user = dice.choice((("lab", None), ("lab", None), ("lab", None), ("lab", 1000), ("den", None)))
+    return replace(pod, ask=draw_share(dice), namespace=namespace, user=user)
+
+
+def draw_share(dice: Random) -> Ask:
+    """Some ask for a share."""
+    roll = dice.random()
+    amount = dice.choice((900, 1500, 2400, 4000, 9000))
+    memory = ("sluice.dev/memory", f"{amount}Mi")
+    if roll < 0.45:
+        return mps(amount)
+    if roll < 0.75:
+        percent = dice.choice((5, 10, 10, 25, 40))
+        return fractional(percent, amount if dice.random() < 0.6 else 0)
+    if roll < 0.83:
+        keys = (("sluice.dev/mode", "exclusive,mps"), memory)
+        return Ask(keys, ("main",), (Device("memory", amount=amount, modes=("exclusive", "mps")),))
+    if roll < 0.88:
+        device = Device("part", modes=("fractional",), partition=50)
+        return _one(("sluice.dev/shares", "0.5"), device)
+    if roll < 0.94:
+        keys = (("sluice.dev/mode", "mps"), memory, ("sluice.dev/gpus", "2"))
+        return Ask(keys, ("main",), (Device("memory", amount=amount, modes=("mps",)),) * 2)
+    keys = (
+        ("left.sluice.dev/profile", "1g.5gb"),
+        ("right.sluice.dev/mode", "mps"),
+        ("right.sluice.dev/memory", f"{amount}Mi"),
+    )
+    devices = (Device("profile", profile="1g.5gb"), Device("memory", amount=amount, modes=("mps",)))
+    return Ask(keys, ("left", "right"), devices)
+
+
+def mps(memory_mib: int) -> Ask:
+    """A share of memory."""
+    keys = (("sluice.dev/mode", "mps"), ("sluice.dev/memory", f"{memory_mib}Mi"))
+    return Ask(keys, ("main",), (Device("memory", amount=memory_mib, modes=("mps",)),))
+
+
+def fractional(percent: int, memory_mib: int = 0) -> Ask:
+    """A share of SMs; without memory it has the same part of that."""
+    keys = (("sluice.dev/sm-partition", str(percent)),)
+    if memory_mib:
+        keys += (("sluice.dev/memory", f"{memory_mib}Mi"),)
+    device = Device("partition", amount=memory_mib, modes=("fractional",), partition=percent)
+    return Ask(keys, ("main",), (device,))
 
 
 def _one(key: tuple[str, str], device: Device) -> Ask:

@@ -35,6 +35,7 @@ class Scene:
         *nodes: tuple[tuple[GpuRow, bool], ...],
         allocators: int = 1,
         closing_ttl_s: int = 4 * 3600,
+        keep_warm_s: float = 0.0,
         weather: Weather | None = None,
     ) -> None:
         """Nodes are named node-0, node-1, ... in the order given; everything has started and nothing is asked for."""
@@ -44,6 +45,7 @@ class Scene:
             allocators=allocators,
             both_active=allocators > 1,
             closing_ttl_s=closing_ttl_s,
+            keep_warm_s=keep_warm_s,
             weather=weather or Weather(until=0.0),
         )
         self.world = World(plan, "lines")
@@ -61,9 +63,19 @@ class Scene:
             assert self.world.clockwork.now < end, "\n".join(self.world.trace.lines[-80:])
             self.wait(0.01)
 
-    def pod(self, name: str, ask: Ask, *, runs: bool = True, lingers_s: float = 0.0) -> None:
+    def pod(
+        self,
+        name: str,
+        ask: Ask,
+        *,
+        runs: bool = True,
+        lingers_s: float = 0.0,
+        namespace: str = "lab",
+        user: int | None = None,
+    ) -> None:
         """A person writes a pod."""
-        self.world.folder.put(Pod(name, ask, runs=runs, lingers_s=lingers_s), self.world.clockwork.now)
+        pod = Pod(name, ask, runs=runs, lingers_s=lingers_s, namespace=namespace, user=user)
+        self.world.folder.put(pod, self.world.clockwork.now)
 
     def remove(self, name: str) -> None:
         """A person removes it."""

@@ -84,6 +84,8 @@ A30 = GpuRow(
         ProfileRow("4g.24gb", 0, 4, 24000, 56, (4, 4, 0, 1, 1), 1, _spans(4, 0)),
     ),
 )
+MPS_CLIENTS_MAX = 48
+"""Clients that one MPS server serves (NVIDIA MPS guide, Volta and later); on an instance its part of them."""
 A100_WITHOUT_MIG = GpuRow("NVIDIA A100-PCIE-40GB", 40960, 108, 8, 7, A100.profiles)
 """The same silicon with MIG mode off: only given whole."""
 

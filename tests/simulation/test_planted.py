@@ -5,7 +5,8 @@ from collections.abc import Callable
 import pytest
 from simulation.judge import ViolationError
 from simulation.plan import draw_plan
-from simulation.planted import BUGS, Planted, planted
+from simulation.planted import BUGS
+from simulation.planting import Planted, planted
 from simulation.unanswered import another_grants_the_place_meanwhile, its_pod_is_removed_meanwhile
 from simulation.world import run_plan
 

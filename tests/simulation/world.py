@@ -12,6 +12,7 @@ from random import Random
 from simulation.agents import AgentHost, quick_rules
 from simulation.broker import Broker
 from simulation.clockwork import Clockwork
+from simulation.daemons import Daemon
 from simulation.faults import Faults
 from simulation.folder import Folder, Kubelets
 from simulation.goals import Goals
@@ -71,8 +72,9 @@ class World:
         self.judge = Judge(self.clockwork, self.machines, self.folder, self.kubelets)
         shared = (self.clockwork, self.broker)
         ttl = plan.closing_ttl_s
+        rules = quick_rules(ttl, plan.keep_warm_s)
         self.agents = {
-            node: AgentHost(machine, quick_rules(ttl), *shared, Random(f"{node} {plan.seed}"), self.trace)
+            node: AgentHost(machine, rules, *shared, Random(f"{node} {plan.seed}"), self.trace)
             for node, machine in self.machines.items()
         }
         self.allocators = [
@@ -83,6 +85,7 @@ class World:
         self.watcher = WatcherHost(self.folder, quick_watcher(ttl), *shared, self._dice("watcher"), self.trace)
         every = [*self.allocators, self.inventory, self.watcher, *self.agents.values()]
         self.hosts: dict[str, Host] = {host.name: host for host in every}
+        self.judge.keeps_warm = plan.keep_warm_s > 0
         self.goals = Goals(self.broker, self.judge, self.folder, self.kubelets, self.agents)
         self.faults = Faults(self)
         self._listen()
@@ -144,8 +147,18 @@ class World:
             host.on_instruction.append(self.judge.instructed)
         for agent in self.agents.values():
             agent.on_ticket.append(self.judge.ticket)
+            agent.on_refused.append(self.judge.refused)
+            self._listen_to_daemons(agent.machine)
             for gpu in agent.machine.gpus.values():
                 gpu.watcher = self._hardware
+
+    def _listen_to_daemons(self, machine: Machine) -> None:
+        def hear(what: str, daemon: Daemon) -> None:
+            self.trace.tell("hardware", f"daemon {what}", daemon.device, daemon)
+            self.judge.daemon(what, machine, daemon)
+
+        machine.mps.watcher = hear
+        machine.mps.on_terminated = lambda daemon, owner: self.judge.terminated(machine, daemon, owner)
 
     def _hardware(self, what: str, gpu: Gpu, instance: object) -> None:
         self.trace.tell("hardware", what, gpu.uuid, instance)

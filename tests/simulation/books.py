@@ -1,0 +1,98 @@
+"""
+What the judge knows: its own books of everything that was said and done, and the few questions that rules ask of them.
+
+It judges nothing, and uses no code of the system but its message types.
+"""
+
+from collections import Counter
+
+from simulation import homes
+from simulation.clockwork import Clockwork
+from simulation.folder import Folder, Kubelets
+from simulation.given_up import GivenUp
+from simulation.hardware import Gpu, Machine, Process
+from simulation.shares import Held, held_by
+from simulation.tables import Span
+
+from sluice.contracts.messages import (
+    AllocationRequested,
+    Booking,
+    Bound,
+    Closed,
+    Grant,
+    NodeOpened,
+    Revoke,
+    SliceReady,
+)
+
+
+class ViolationError(Exception):
+    """An invariant does not hold. `rule` names it."""
+
+    def __init__(self, rule: str, text: str) -> None:
+        """Which one, and how."""
+        super().__init__(f"{rule}: {text}")
+        self.rule = rule
+        self.text = text
+
+
+class Books:
+    """All that is known."""
+
+    def __init__(self, clockwork: Clockwork, machines: dict[str, Machine], folder: Folder, kubelets: Kubelets) -> None:
+        """Nothing has happened."""
+        self.clockwork = clockwork
+        self.machines = machines
+        self.folder = folder
+        self.kubelets = kubelets
+        self.bookings: dict[str, Booking] = {}
+        self.ledger: dict[str, dict[str, Grant | Revoke | Closed]] = {}
+        self.heads: dict[str, NodeOpened] = {}
+        self.gone: dict[str, None] = {}
+        self.said_gone: dict[str, None] = {}
+        """What agents wanted to say is gone, and was (checked then): a wiped broker may never have heard it."""
+        self.revoked: dict[str, None] = {}
+        self.failed: dict[str, None] = {}
+        self.ready: dict[str, SliceReady] = {}
+        self.told_devices: dict[str, dict[str, None]] = {}
+        """MIG device -> whose it was, from every SliceReady that landed: of one, or of several shares of a home."""
+        self.told_tickets: dict[str, str] = {}
+        self.bound: dict[str, Bound] = {}
+        self.asked_at: dict[str, float] = {}
+        self.requests: dict[str, AllocationRequested] = {}
+        self.ended: dict[str, None] = {}
+        self.ended_here: dict[str, None] = {}
+        """The same in this life of the broker: where nothing is stored, no guard keeps an old duplicate out."""
+        self.rejected: dict[str, None] = {}
+        self.writes: Counter[str] = Counter()
+        self.boots: dict[str, str] = {}
+        """Ticket -> the boot in which it was made."""
+        self.stuck: dict[tuple[str, int], None] = {}
+        """Instances that could not be destroyed when that was wanted."""
+        self.in_the_way: dict[tuple[str, Span], str] = {}
+        """Where an instance could not be made because of a warm one, and has not been made since."""
+        self.keeps_warm = False
+        self.given_up = GivenUp()
+        self.checks = 0
+
+    def held(self, node: str, besides: tuple[str, ...] = ()) -> list[Held]:
+        """What the ledger of a node books."""
+        return [
+            held_by(entry.booking, device)
+            for allocation, entry in self.ledger.get(node, {}).items()
+            if not isinstance(entry, Closed) and allocation not in self.gone and allocation not in besides
+            for device in entry.booking.devices
+        ]
+
+    def processes_of(self, owner: str) -> list[Process]:
+        """What still runs of one pod."""
+        return [p for machine in self.machines.values() for _, p in machine.processes() if p.owner == owner]
+
+    def live_together(self, one: str, other: str, gpu: Gpu, span: Span) -> bool:
+        """Whether two allocations have shares of the same home."""
+        mine, theirs = self.bookings.get(one), self.bookings.get(other)
+        return mine is not None and theirs is not None and homes.live_together(mine, theirs, gpu, span)
+
+    def fail(self, rule: str, text: str) -> None:
+        """An invariant does not hold. Raises ViolationError."""
+        raise ViolationError(rule, text)

@@ -1,0 +1,173 @@
+"""What an agent's instructions do to its machine, and how the machine answers. It takes no time and decides nothing."""
+
+from random import Random
+
+from simulation.daemons import MPS_ROOT, Daemon, DaemonRefusedError, Directory, clients_of, let_go
+from simulation.hardware import OPERATOR, Gpu, Machine
+
+from sluice.contracts.ids import GpuUuid, HomeId
+from sluice_node_agent.core.events import (
+    ComputeInstanceCreated,
+    ComputeInstanceDestroyed,
+    ComputeModeSet,
+    CreateComputeInstance,
+    CreateGpuInstance,
+    DestroyComputeInstance,
+    DestroyGpuInstance,
+    Event,
+    FoundHome,
+    GpuInstanceCreated,
+    GpuInstanceDestroyed,
+    GpuInstruction,
+    GpuRead,
+    Holder,
+    HoldersListed,
+    InstanceVerified,
+    ListHolders,
+    MpsClient,
+    MpsClientsTerminated,
+    MpsInstruction,
+    MpsLimitsSet,
+    MpsRefused,
+    MpsSeen,
+    MpsStarted,
+    MpsStopped,
+    ReadGpu,
+    SetComputeMode,
+    SetMpsLimits,
+    StartMps,
+    StopMps,
+    TerminateMpsClients,
+    VerifyInstance,
+    WatchMps,
+)
+
+TICKS_PER_S = 100
+
+
+def on_gpu(gpu: Gpu, machine: Machine, instruction: GpuInstruction) -> Event:
+    """Carry out an instruction about a GPU. Raises DeviceRefusedError."""
+    token = instruction.token
+    match instruction:
+        case CreateGpuInstance():
+            span = (instruction.start, instruction.size)
+            return GpuInstanceCreated(token, gpu.create_gi(instruction.profile_id, span, "agent"))
+        case CreateComputeInstance():
+            return ComputeInstanceCreated(token, gpu.create_ci(instruction.gi_id))
+        case VerifyInstance():
+            span = (instruction.start, instruction.size)
+            gpu.verify(instruction.gi_id, instruction.profile_id, span, instruction.uuid)
+            return InstanceVerified(token)
+        case DestroyComputeInstance():
+            gpu.destroy_ci(instruction.gi_id, instruction.uuid)
+            return ComputeInstanceDestroyed(token)
+        case DestroyGpuInstance():
+            gpu.destroy_gi(instruction.gi_id, (instruction.start, instruction.size))
+            return GpuInstanceDestroyed(token)
+        case ListHolders():
+            return HoldersListed(token, _holders(gpu, machine, instruction.uuid))
+        case SetComputeMode():
+            gpu.set_exclusive(exclusive=instruction.exclusive_process)
+            return ComputeModeSet(token)
+        case ReadGpu():
+            return GpuRead(token, gpu.report())
+
+
+def on_mps(machine: Machine, instruction: MpsInstruction, now: float, dice: Random, *, dying: bool) -> Event:
+    """Carry out an instruction about a daemon. `dying`: its agent dies over it, and it may be done by half."""
+    token, mps = instruction.token, machine.mps
+    try:
+        match instruction:
+            case StartMps():
+                return _start(machine, instruction, now, by_half=dying and dice.random() < 0.5)
+            case SetMpsLimits():
+                mps.limit(instruction.home, instruction.limits.active_thread_percentage, instruction.limits.memory_mib)
+                return MpsLimitsSet(token)
+            case WatchMps():
+                return _look(machine, instruction)
+            case TerminateMpsClients():
+                _terminate(machine, instruction)
+                return MpsClientsTerminated(token)
+            case StopMps():
+                mps.stop(instruction.home, machine.gpus)
+                return MpsStopped(token)
+    except DaemonRefusedError as refused:
+        return MpsRefused(token, str(refused))
+
+
+def found_homes(machine: Machine) -> tuple[FoundHome, ...]:
+    """The homes whose directories are on the disk, as an agent finds them when it starts."""
+    found = []
+    for directory in machine.mps.directories.values():
+        running = machine.mps.alive(directory.home)
+        found.append(
+            FoundHome(
+                home=HomeId(directory.home),
+                gpu=GpuUuid(directory.gpu),
+                device=directory.device,
+                namespace=directory.namespace,
+                uid=directory.uid,
+                pid=running.pid if running is not None else 0,
+                started_at=running.started_at if running is not None else 0,
+            )
+        )
+    return tuple(found)
+
+
+def home_of(pipe_directory: str) -> str:
+    """The home whose pipe directory a container was told; empty when it was told none."""
+    inside = pipe_directory.removeprefix(f"{MPS_ROOT}/").removesuffix("/pipe")
+    return inside if pipe_directory == f"{MPS_ROOT}/{inside}/pipe" else ""
+
+
+def _holders(gpu: Gpu, machine: Machine, uuid: str) -> tuple[Holder, ...]:
+    tenants = [
+        Holder(process.pid, "" if process.owner == OPERATOR else process.owner, kind=process.kind)
+        for process in gpu.holders(uuid)
+    ]
+    servers = [
+        Holder(daemon.pid, "", "nvidia-cuda-mps-server", "mps")
+        for home, device in gpu.servers.items()
+        if uuid in {gpu.uuid, device} and (daemon := machine.mps.alive(home)) is not None
+    ]
+    return (*tenants, *servers)
+
+
+def _start(machine: Machine, start: StartMps, now: float, *, by_half: bool) -> Event:
+    directory = Directory(start.home, start.gpu, start.device, start.namespace, start.uid)
+    if by_half:
+        machine.mps.prepare(directory)
+        raise DaemonRefusedError("the agent died over it")
+    daemon = machine.mps.start(
+        directory,
+        machine.gpus[start.gpu],
+        machine.new_pid(),
+        int(now * TICKS_PER_S),
+        start.limits.active_thread_percentage,
+        start.limits.memory_mib,
+    )
+    return MpsStarted(start.token, daemon.pid, daemon.started_at)
+
+
+def _look(machine: Machine, watch: WatchMps) -> MpsSeen:
+    daemon = machine.mps.listed.get(watch.home)
+    if daemon is None or not daemon.alive or not _is_meant(daemon, watch):
+        return MpsSeen(watch.token, alive=False)
+    gpu = machine.gpus[daemon.directory.gpu]
+    clients = tuple(MpsClient(process.pid, process.owner) for process in clients_of(gpu, watch.home))
+    return MpsSeen(watch.token, alive=True, fault=daemon.fault, clients=clients)
+
+
+def _terminate(machine: Machine, terminate: TerminateMpsClients) -> None:
+    daemon = machine.mps.alive(terminate.home)
+    if daemon is None:
+        raise DaemonRefusedError(f"no daemon of {terminate.home} answers")
+    gpu = machine.gpus[daemon.directory.gpu]
+    for process in clients_of(gpu, terminate.home):
+        if process.pid in terminate.pids:
+            machine.mps.on_terminated(daemon, process.owner)
+    let_go(gpu, terminate.home, terminate.pids)
+
+
+def _is_meant(daemon: Daemon, watch: WatchMps) -> bool:
+    return (daemon.pid, daemon.started_at) == (watch.pid, watch.started_at)

@@ -1,0 +1,191 @@
+"""
+The judge's rules about nodes, checked when an agent, a driver or a kubelet does something there.
+
+Who is let in and out (tickets, containers, daemons), what is destroyed, and what must be gone before it is said to be.
+"""
+
+from simulation import homes
+from simulation.books import Books
+from simulation.daemons import Daemon
+from simulation.hardware import OPERATOR, DeviceRefusedError, Gpu, Instance, Machine, Process, Ticket
+from simulation.tables import Span, overlap
+
+from sluice.contracts.messages import Booking, DeviceGrant
+from sluice_node_agent.core.events import CreateGpuInstance, DestroyGpuInstance
+from sluice_node_agent.core.records import Tombstone
+
+
+class NodeJudge(Books):
+    """Hears of everything that happens on nodes."""
+
+    # -- what is said to be gone ----------------------------------------------------------------------------------
+
+    def is_gone(self, allocation: str) -> bool:
+        """
+        Whether an agent wanted to say that a slice is gone, or has it in its journal and waits to say it.
+
+        It may wait behind a word of which nobody knows whether it landed (W3), and be reported without the slice.
+        """
+        booking = self.bookings.get(allocation)
+        if allocation in self.said_gone or booking is None:
+            return allocation in self.said_gone
+        machine = self.machines[booking.node]
+        if not any(isinstance(record, Tombstone) and record.allocation == allocation for record in machine.journal):
+            return False
+        self.check_gone(machine, allocation)
+        return True
+
+    def check_gone(self, machine: Machine, allocation: str) -> None:
+        """SliceGone is said: no ticket, no process of the tenant, no instance, and of a last share no daemon."""
+        booking = self.bookings.get(allocation)
+        if booking is None:
+            return
+        if any(ticket.allocation == allocation for ticket in machine.tickets.values()):
+            self.fail("LAW 3", f"{allocation} is said to be gone and its ticket is there")
+        for device in booking.devices:
+            gpu, span = machine.gpus[device.gpu], (device.start, device.size)
+            for process in gpu.processes:
+                at = gpu.span_of(process.device)
+                if process.owner != booking.owner or at is None or not overlap(at, span):
+                    continue
+                if not self._has_another(booking, device):
+                    self.fail("LAW 3", f"{allocation} is said to be gone and {process} runs")
+            self._check_place_is_empty(machine, booking, device)
+
+    def _has_another(self, booking: Booking, device: DeviceGrant) -> bool:
+        """Whether the same pod has another share of the same home, whose process it may be."""
+        return device.share is not None and any(
+            other.owner == booking.owner
+            and other.allocation != booking.allocation
+            and other.allocation not in self.said_gone
+            and any((one.gpu, one.start, one.size) == (device.gpu, device.start, device.size) for one in other.devices)
+            for other in self.bookings.values()
+        )
+
+    def _check_place_is_empty(self, machine: Machine, booking: Booking, device: DeviceGrant) -> None:
+        allocation, gpu, span = booking.allocation, machine.gpus[device.gpu], (device.start, device.size)
+        if device.share is not None:
+            if self._lives_on(machine, gpu, span, allocation):
+                return
+            left = homes.left_behind(machine, gpu, span)
+            if left:
+                self.fail("LAW 3", f"{allocation}, the last of its home, is said to be gone and {left}")
+        for instance in gpu.instances.values() if device.profile is not None else ():
+            is_warm = self.keeps_warm and not instance.uuid
+            if instance.maker == OPERATOR or is_warm or not overlap(instance.span, span):
+                continue
+            if not self._is_anothers(instance, machine.node, gpu, allocation):
+                self.fail("LAW 3", f"{allocation} is said to be gone and {instance} is there")
+
+    def _lives_on(self, machine: Machine, gpu: Gpu, span: Span, allocation: str) -> bool:
+        """Whether somebody else has a share there who is not gone. A wiped ledger does not say: bookings do."""
+        return any(
+            device.gpu == gpu.uuid and (device.start, device.size) == span and device.share is not None
+            for other, booking in self.bookings.items()
+            if booking.node == machine.node and other != allocation and other not in self.said_gone
+            for device in booking.devices
+        )
+
+    def _is_anothers(self, instance: Instance, node: str, gpu: Gpu, allocation: str) -> bool:
+        told = self.told_devices.get(instance.uuid)
+        if told is not None:
+            return any(other != allocation for other in told)
+        tickets = self.machines[node].tickets.values()
+        if any(instance.uuid in ticket.devices and ticket.allocation != allocation for ticket in tickets):
+            return True  # handed to the next tenant already, only not said yet
+        others = self.held(node, besides=(allocation,))
+        return any(one.gpu == gpu.uuid and overlap(one.span, instance.span) for one in others)
+
+    # -- who is let in --------------------------------------------------------------------------------------------
+
+    def ticket(self, what: str, machine: Machine, ticket: Ticket) -> None:
+        """A ticket directory was made or removed: where a place changes hands."""
+        if what == "removed":
+            self._ticket_removed(machine, ticket)
+            return
+        self.boots[ticket.name] = machine.boot_id
+        if ticket.allocation in self.gone:
+            self.fail("I6", f"{ticket.allocation} is handed out after it was said to be gone")
+        mine = self._places(machine, ticket)
+        for other in machine.tickets.values():
+            for gpu, span in self._places(machine, other) if other.allocation != ticket.allocation else ():
+                if not any(gpu is own and overlap(span, at) for own, at in mine):
+                    continue
+                if not self.live_together(ticket.allocation, other.allocation, gpu, span):
+                    self.fail("I1", f"{ticket.allocation} and {other.allocation} are both handed {span} of {gpu.uuid}")
+        booking = self.bookings.get(ticket.allocation)
+        if booking is not None and (wrong := homes.wrong_ticket(machine, ticket, booking)):
+            self.fail("MPS", wrong)
+
+    def _ticket_removed(self, machine: Machine, ticket: Ticket) -> None:
+        allocation = self.told_tickets.get(ticket.name)
+        boot = self.boots.pop(ticket.name, machine.boot_id)
+        if allocation is None or boot != machine.boot_id or allocation in self.failed:
+            return
+        there = all(machine.gpu_with(uuid) for uuid in ticket.devices)
+        there = there and all(machine.mps.alive(home) for home in ticket.homes)
+        if allocation not in self.revoked and there:
+            self.fail("only a Revoke destroys", f"ticket of {allocation} removed")
+
+    def _places(self, machine: Machine, ticket: Ticket) -> list[tuple[Gpu, Span]]:
+        found = []
+        for uuid in ticket.devices:
+            gpu = machine.gpu_with(uuid)
+            span = gpu.span_of(uuid) if gpu is not None else None
+            if gpu is not None and span is not None:
+                found.append((gpu, span))
+        return found
+
+    # -- hardware -------------------------------------------------------------------------------------------------
+
+    def hardware(self, what: str, gpu: Gpu, instance: Instance) -> None:
+        """A GPU or compute instance was made or destroyed by an agent."""
+        if what == "gi made":
+            self.in_the_way.pop((gpu.uuid, instance.span), None)
+        if what in {"ci destroyed", "gi destroyed"} and instance.maker == OPERATOR:
+            self.fail("I13", f"foreign instance {instance} of {gpu.uuid} destroyed")
+        for allocation in self.told_devices.get(instance.uuid, ()) if what == "ci destroyed" else ():
+            if allocation not in self.revoked and allocation not in self.failed:
+                self.fail("only a Revoke destroys", f"{instance.uuid} of {allocation} destroyed")
+
+    def refused(self, machine: Machine, gpu: Gpu, instruction: object, refusal: DeviceRefusedError) -> None:
+        """The hardware said no."""
+        match instruction:
+            case CreateGpuInstance() if refusal.kind == "InsufficientResources" and not refusal.planned:
+                span = (instruction.start, instruction.size)
+                wrong = homes.in_the_way(gpu, instruction.profile_id, span, self.held(machine.node))
+                if wrong and not any(uuid == gpu.uuid for uuid, _ in self.stuck):
+                    self.in_the_way[gpu.uuid, span] = wrong
+            case DestroyGpuInstance():
+                self.stuck[gpu.uuid, instruction.gi_id] = None
+            case _:
+                pass
+
+    def daemon(self, what: str, machine: Machine, daemon: Daemon) -> None:
+        """An agent has started a daemon, or is about to stop it."""
+        if what == "started" and (wrong := homes.wrong_start(machine, daemon)):
+            self.fail("MPS", wrong)
+        if what == "stopping" and (wrong := homes.wrong_stop(machine, daemon)):
+            self.fail("undisturbed", wrong)
+
+    def terminated(self, machine: Machine, daemon: Daemon, owner: str) -> None:
+        """An agent has a server let go of a client."""
+        theirs = [
+            one.allocation
+            for one in self.bookings.values()
+            if one.owner == owner and any(homes.is_home_of(daemon, machine, device) for device in one.devices)
+        ]
+        if any(allocation not in self.revoked and allocation not in self.failed for allocation in theirs):
+            self.fail("undisturbed", f"a client of {owner} is let go by {daemon}, and its share is not revoked")
+
+    def started(self, machine: Machine, process: Process) -> None:
+        """A container runs on a device."""
+        for gpu, other in machine.processes():
+            together = process.home and process.home == other.home
+            if other.owner not in {process.owner, OPERATOR} and other.device == process.device and not together:
+                self.fail("I1", f"{process} and {other} share {process.device} of {gpu.uuid}")
+        for ticket in machine.tickets.values():
+            if ticket.owner == process.owner and process.device in ticket.devices:
+                wrong = homes.wrong_client(machine, process, self.bookings[ticket.allocation])
+                if wrong:
+                    self.fail("MPS", wrong)
