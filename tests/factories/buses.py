@@ -19,6 +19,7 @@ from sluice.contracts.exchange import (
     Ticked,
     Write,
     WriteAccepted,
+    WriteRefused,
     WriteUnknown,
     stream_of,
 )
@@ -182,8 +183,14 @@ async def settled(bus: Bus, write: Write, within_s: float = 20.0) -> Answer:
 
 
 async def say(bus: Bus, address: Address, expected: int, message: AnyMessage | None = None, **more: Any) -> int:
-    """Write and return the sequence; the write must be accepted."""
-    answer = await bus.write(order(address, expected, message, **more), {})
+    """Write and return the sequence; the write must be accepted. One without an answer may have been (PROTOCOL W3)."""
+    write = order(address, expected, message, **more)
+    answer = await settled(bus, write)
+    if isinstance(answer, WriteRefused):
+        there = await bus.last(write.stream, write.subject)
+        assert there is not None
+        assert there.operation == write.operation, answer
+        return there.sequence
     assert isinstance(answer, WriteAccepted), answer
     return answer.sequence
 

@@ -24,7 +24,7 @@ from sluice_node_agent.device.mps import MpsDaemons, MpsError
 from sluice_node_agent.device.mps_stand_in import SWITCHES_VARIABLE, install
 from sluice_node_agent.device.processes import Processes
 
-PATIENCE_S = 20.0
+PATIENCE_S = 30.0
 H1, H2 = HomeId("h1"), HomeId("h2")
 GPU, OTHER_GPU = GpuUuid("GPU-1"), GpuUuid("GPU-2")
 LIMITS = MpsLimits(active_thread_percentage=30, memory_mib=1500)
@@ -105,6 +105,15 @@ def mps_processes(root: Path) -> list[psutil.Process]:
     return found
 
 
+def _none_left(root: Path) -> bool:
+    """Kill what there is, each time anew: a daemon may have forked between a look and its end."""
+    running = mps_processes(root)
+    for process in running:
+        with contextlib.suppress(psutil.Error):
+            process.send_signal(signal.SIGKILL)
+    return not running
+
+
 @contextlib.contextmanager
 def short_directory() -> Iterator[Path]:
     """A directory with a path short enough for sockets, that every user may pass; MPS processes below end with it."""
@@ -113,10 +122,7 @@ def short_directory() -> Iterator[Path]:
     try:
         yield path
     finally:
-        for process in mps_processes(path):
-            with contextlib.suppress(psutil.Error):
-                process.send_signal(signal.SIGKILL)
-        until(lambda: not mps_processes(path), "MPS processes end")
+        until(lambda: _none_left(path), "MPS processes end")
         shutil.rmtree(path)
 
 

@@ -202,7 +202,7 @@ def why_not_gone(
         for i in gpu.instances
         if i.uuid and (i.gpu, i.profile, i.start, i.size) in spots and (i.gpu, i.gi_id) not in foreign
     ]
-    tickets = [ticket for ticket in names_in(place.tickets) if ticket.startswith(f"{held.allocation}.")]
+    tickets = [name for name in names_in(place.tickets) if allocation_of(place.tickets / name) == held.allocation]
     return wrong + [f"its ticket {ticket} is still there" for ticket in tickets]
 
 
@@ -297,6 +297,14 @@ def _spot(record: Any) -> Spot:
 def spot_of(device: Any) -> Spot:
     """Where a booked device is."""
     return device.gpu, device.profile, device.start, device.size
+
+
+def allocation_of(ticket: Path) -> str:
+    """For whom a ticket was made, as it says itself; empty when it went while it was read."""
+    try:
+        return str(json.loads((ticket / "slice.json").read_bytes())["allocation"])
+    except FileNotFoundError:
+        return ""
 
 
 def names_in(directory: Path) -> tuple[str, ...]:

@@ -711,3 +711,13 @@ def test_every_result_may_come_twice(node):
         TicketMade(6),
     ):
         assert node.handle(duplicate) == []
+
+
+def test_a_lost_slice_that_cannot_be_cleared_away_is_degraded_and_not_given_up(node):
+    """The allocator would revoke a bound slice that its pod still wants."""
+    _live_with(node, node.share("a1", ON_MIG))
+    node.mps.die(node.mps.living()[0])
+    node.mps.refusals = [StartMps, *[StopMps] * 10]
+    for _ in range(25):
+        node.tick(4.0)
+        assert not isinstance(node.word("a1"), (SliceQuarantined, SliceFailed)), node.word("a1")

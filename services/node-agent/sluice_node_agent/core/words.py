@@ -25,6 +25,9 @@ def word_of(work: Work, floor: Floor, rules: Rules) -> SliceMessage | None:
     record = work.record
     allocation, request, revision = record.booking.allocation, record.booking.request, record.revision
     stuck = stuck_on(work, floor, rules)
+    if stuck is not None and record.lost and not record.revoked:  # it was bound, and still is wanted
+        message = f"its devices vanished, and what is left of them cannot be cleared away: {stuck.trouble}"
+        return SliceDegraded(allocation=allocation, request=request, revision=revision, message=message)
     if stuck is not None:
         return SliceQuarantined(
             allocation=allocation, request=request, revision=revision, message=stuck.trouble, holders=stuck.holders
