@@ -22,7 +22,8 @@ TARGET = ROOT / "libs/sluice/contracts/pb"
 PACKAGE = "sluice.contracts.pb"
 INIT = '"""Generated from proto/ by tools/proto.py: never edited. `make proto` writes it anew."""\n'
 
-_IMPORT = re.compile(r"^(from|import) sluice\.v1\b", re.MULTILINE)
+_IMPORT = re.compile(r"^(from|import) (?:sluice|csi|pluginregistration)\.v1\b", re.MULTILINE)
+"""Ours, and those of others that we serve; the files of all of them have different names."""
 
 
 def generate() -> dict[str, str]:
@@ -46,7 +47,7 @@ def generate() -> dict[str, str]:
             sys.exit(code)
         files = {
             path.name: _IMPORT.sub(rf"\1 {PACKAGE}", path.read_text(encoding="utf-8"))
-            for path in sorted((out / "sluice/v1").iterdir())
+            for path in sorted(out.glob("*/v1/*.py*"))
         }
         described = FileDescriptorSet.FromString((out / "descriptors").read_bytes())
     homes = {

@@ -2,6 +2,7 @@
 
 import re
 from pathlib import Path
+from typing import Literal
 
 from sluice.runtime.settings import CommonSettings
 from sluice_node_agent.core.rules import Rules
@@ -32,6 +33,18 @@ class NodeAgentSettings(CommonSettings, frozen=True, kw_only=True):
     Where MPS daemons keep their sockets and logs; `mps` in the data folder when not said. Their paths end up in Unix
     sockets, which take 107 bytes.
     """
+    kubelet_root: Path | None = None
+    """
+    The kubelet's directory (its --root-dir, mostly /var/lib/kubelet). With it the pods of this node get their tickets
+    in a volume, whose driver runs as `role` says. Without it there is no kubelet here: tickets stay in the data folder.
+    """
+    pods_dir: Path = Path("/run/sluice/pods")
+    """Where the directories are that pods' volumes show. Best on a tmpfs; nothing in it is kept over a reboot."""
+    role: Literal["all", "agent", "csi"] = "all"
+    """
+    What runs in this process: the agent and the driver of the volume, or one of them. Apart, pods can still start and
+    end while the agent cannot run.
+    """
     keep_warm_s: float = 0.0
     watch_mps_s: float = 5.0
     closing_ttl_s: int = 4 * 3600
@@ -48,6 +61,7 @@ class NodeAgentSettings(CommonSettings, frozen=True, kw_only=True):
         for node in self.nodes:
             if not _NODE_NAME.fullmatch(node) or len(node) > 253:
                 raise ValueError(f"nodes: {node[:100]!r} is no node's name (lower-case letters, digits, '-' and '.')")
+        self._check_kubelet()
         if self.closing_ttl_s < 1:
             raise ValueError("closing_ttl_s is whole seconds, at least 1")
         if self.tombstone_ttl_s <= self.closing_ttl_s:
@@ -60,6 +74,19 @@ class NodeAgentSettings(CommonSettings, frozen=True, kw_only=True):
             raise ValueError("remake_retry_s, read_devices_s, watch_mps_s and tick_s are more than 0")
         if self.keep_warm_s < 0:
             raise ValueError("keep_warm_s is at least 0; 0 keeps no idle instance")
+
+    def _check_kubelet(self) -> None:
+        if self.kubelet_root is None:
+            if self.role == "csi":
+                raise ValueError("kubelet_root must be set where role is csi: it is that kubelet's driver")
+            return
+        for name, path in (("kubelet_root", self.kubelet_root), ("pods_dir", self.pods_dir)):
+            if not path.is_absolute() or ".." in path.parts or path == path.parent:
+                raise ValueError(f"{name} is '{path}'; it must be an absolute path without '..', and not the root")
+        if len(self.nodes) != 1:
+            raise ValueError(
+                f"nodes names {len(self.nodes)} nodes; with kubelet_root it must name one, the kubelet's own"
+            )
 
     def rules(self) -> Rules:
         """The part that the core takes."""

@@ -28,6 +28,7 @@ from sluice_node_agent.core.events import (
     VerifyInstance,
 )
 from sluice_node_agent.core.records import DeviceRecord, SliceRecord, Tombstone
+from sluice_node_agent.core.ticket_names import ticket_name
 
 A1 = AllocationId("a1")
 
@@ -55,7 +56,7 @@ def test_a_grant_is_made_step_by_step_each_saved_before_the_next(node):
     gpu = node.gpus[0]
     profile_id = next(p.profile_id for p in node.backend.read_gpu(gpu).profiles if p.name == "2g.10gb")
     uuid = "MIG-made"
-    ticket = f"a1.{node.run}.1"
+    ticket = ticket_name(A1, node.run, 1)
     record = SliceRecord(
         booking=booking,
         revision=1,

@@ -40,6 +40,12 @@ def test_what_the_core_takes_is_what_was_said():
         ({"tombstone_ttl_s": "1"}, "must be longer than closing_ttl_s"),
         ({"back_off_first_s": "100"}, "at most back_off_max_s"),
         ({"quarantine_after": "0"}, "quarantine_after"),
+        ({"role": "csi"}, "kubelet_root must be set where role is csi"),
+        ({"nodes": "n1", "kubelet_root": "kubelet"}, "kubelet_root is 'kubelet'; it must be an absolute path"),
+        ({"nodes": "n1", "kubelet_root": "/"}, "kubelet_root is '/'"),
+        ({"nodes": "n1", "kubelet_root": "/k", "pods_dir": "/run/../pods"}, "pods_dir is '/run/../pods'"),
+        ({"nodes": "n1,n2", "kubelet_root": "/k"}, "nodes names 2 nodes; with kubelet_root it must name one"),
+        ({"role": "driver"}, "SLUICE_NODE_AGENT_ROLE is 'driver'"),
         ({"mps_controll": "off"}, "did you mean SLUICE_NODE_AGENT_MPS_CONTROL"),
     ],
 )

@@ -1,5 +1,6 @@
 """The directories that let a pod's containers start, and what their removal must never touch."""
 
+import errno
 import os
 import socket
 import stat
@@ -10,12 +11,17 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from sluice.contracts.ids import AllocationId
+from sluice.contracts.ids import AllocationId, RunId
+from sluice.contracts.kubernetes import is_ticket_name
 from sluice.contracts.messages import ContainerDevices
+from sluice.contracts.tickets import pipe_directory_in, ticket_of
 from sluice_node_agent.core.events import MakeTicket
+from sluice_node_agent.core.ticket_names import is_ticket_of, ticket_name
+from sluice_node_agent.csi import mounting
+from sluice_node_agent.csi.sources import Sources
 from sluice_node_agent.shell.tickets import Tickets
 
-TICKET = "a1.run.1"
+TICKET = "a1-run-1"
 
 
 @pytest.fixture
@@ -154,3 +160,102 @@ def test_a_container_cannot_name_its_way_out_of_its_ticket(tmp_path, home):
         with pytest.raises(OSError, match="no container's name"):
             Tickets(tmp_path / "t").make(_order(_sharing(home, name)))
     assert not (tmp_path / "t" / TICKET).exists()
+
+
+UID = "0d2f3a44-9c1e-4b7a-8f10-2b6c5d4e3f21"
+
+
+@pytest.fixture
+def pods(tmp_path):
+    """The directories of a node with a kubelet."""
+    sources = Sources(tmp_path / "pods")
+    sources.open()
+    return sources
+
+
+def _for_pod(*containers, ticket=TICKET, owner=UID):
+    return MakeTicket(1, ticket, AllocationId("a1"), owner, containers)
+
+
+def test_a_pods_ticket_is_where_its_volume_shows_it(tmp_path, pods):
+    """A pod on a node with a kubelet finds its ticket in its volume, and it goes with its slice."""
+    tickets = Tickets(tmp_path / "t", pods)
+    tickets.make(_for_pod())
+    tickets.make(_for_pod())
+    tickets.make(_for_pod(ticket="a1-run-2", owner="run-7"))  # not a pod's: `sluice run`, a manifest
+    assert (pods.root / UID / TICKET / "slice.json").exists()
+    assert (tmp_path / "t" / "a1-run-2" / "slice.json").exists()
+    assert tickets.names() == (TICKET, "a1-run-2")
+    for name in tickets.names():
+        tickets.remove(name)
+        tickets.remove(name)
+    assert tickets.names() == ()
+    assert pods.all() == []
+
+
+def test_half_a_ticket_of_a_pod_is_found_and_removed(tmp_path, pods):
+    """An agent that was killed while it made or removed a ticket leaves nothing for ever."""
+    tickets = Tickets(tmp_path / "t", pods)
+    folder = pods.make(UID)
+    (folder / f".{TICKET}").mkdir()
+    (folder / f"mps-{TICKET}-main").mkdir()
+    assert tickets.names() == (TICKET,)
+    tickets.make(_for_pod())
+    assert sorted(path.name for path in folder.iterdir()) == [TICKET]
+    (folder / f"mps-{TICKET}-main").mkdir()
+    tickets.remove(TICKET)
+    assert pods.all() == []
+
+
+@pytest.mark.parametrize("name", [".", "..", "a.b", "A", "a/b", "", "-a", "a-", "a b", "mps-a1-run-1-main"])
+def test_a_name_that_would_open_the_gate_is_no_tickets(tmp_path, pods, name):
+    """`.` would mount all of a pod's volume."""
+    for tickets in (Tickets(tmp_path / "t"), Tickets(tmp_path / "t", pods)):
+        with pytest.raises(OSError, match="is no ticket's name"):
+            tickets.make(_for_pod(ticket=name))
+    assert pods.all() == []
+
+
+def test_who_may_not_mount_makes_links(tmp_path, pods, home, monkeypatch):
+    """Without the right to mount a share is found on the node itself at least, and its removal touches nothing else."""
+
+    def refuse(*_, **__):
+        raise PermissionError(errno.EPERM, "Operation not permitted")
+
+    monkeypatch.setattr(mounting, "bind", refuse)
+    tickets = Tickets(tmp_path / "t", pods)
+    tickets.make(_for_pod(_sharing(home)))
+    place = pods.root / UID / ticket_of(TICKET, _sharing(home))
+    assert (place / "pipe" / "control").is_socket()
+    assert (place / "log").samefile(home / "log")
+    tickets.remove(TICKET)
+    assert pods.all() == []
+    assert (home / "pipe" / "control").is_socket()
+
+
+def test_the_directories_of_two_homes_are_not_one_view(tmp_path, pods, home):
+    """A container is never shown more than its own daemon's home."""
+    wrong = msgspec.structs.replace(_sharing(home), mps_log_directory="/var/log")
+    with pytest.raises(OSError, match="are not of one home"):
+        Tickets(tmp_path / "t", pods).make(_for_pod(wrong))
+    assert not (pods.root / UID / TICKET).exists()
+
+
+def test_tickets_names_are_never_used_twice_and_found_again():
+    """A container of one life never starts with the ticket of another; a lost journal loses no ticket."""
+    ids = [AllocationId(text) for text in ("a-b_r_1", "a_b_r_1", "A-b_r_1", "a-b_r_1-r_2", "a" * 253)]
+    names = [ticket_name(one, RunId(run), n) for one in ids for run in ("r-0-1", "r-0-11", "s-0-1") for n in (1, 11)]
+    assert len(set(names)) == len(names)
+    for name in names:
+        assert is_ticket_name(name)
+        assert len(f".mps-{name}-{'c' * 63}") <= 255, "a file's name (NAME_MAX)"
+        assert [is_ticket_of(name, one) for one in ids].count(True) == 1
+
+
+def test_pods_are_told_where_they_find_their_daemon():
+    """What the agent makes and what the pod is told are the same."""
+    plain, sharing = ContainerDevices(container="main", visible_devices="MIG-1"), _sharing("/mps/h1")
+    assert (ticket_of(TICKET, plain), pipe_directory_in(plain)) == (TICKET, "")
+    assert ticket_of(TICKET, sharing) == f"mps-{TICKET}-main"
+    assert is_ticket_name(ticket_of(TICKET, sharing))
+    assert pipe_directory_in(sharing) == "/run/sluice/slice/pipe"

@@ -15,6 +15,7 @@ from sluice_node_agent.core.records import DeviceRecord, SliceRecord, Tombstone
 from sluice_node_agent.core.resuming import claims_of, resume
 from sluice_node_agent.core.rules import Rules
 from sluice_node_agent.core.sending import Sender
+from sluice_node_agent.core.ticket_names import ticket_name
 from sluice_node_agent.core.warm import WarmOnes
 from sluice_node_agent.core.work import Next, Work, pairs, with_device
 
@@ -32,8 +33,8 @@ class Bench:
         self._tickets = 0
 
     def new_ticket(self, allocation: AllocationId) -> str:
-        """A ticket's name that was never used: this run's, and counted. The dot is in no allocation id."""
-        return f"{allocation}.{self._run}.{self._tickets + 1}"
+        """A ticket's name that was never used: this run's, and counted."""
+        return ticket_name(allocation, self._run, self._tickets + 1)
 
     def save(self, record: SliceRecord | Tombstone) -> None:
         """Put a slice's record in the journal; it waits for that before its next step."""

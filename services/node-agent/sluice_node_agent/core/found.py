@@ -12,6 +12,7 @@ from sluice.contracts.ids import AllocationId, GpuUuid, HomeId
 from sluice_node_agent.core.devices import Devices, InstanceKey
 from sluice_node_agent.core.events import AgentStarted, FoundHome
 from sluice_node_agent.core.records import HomeRecord, NodeRecord, SliceRecord, Unclaimed
+from sluice_node_agent.core.ticket_names import is_ticket_of
 
 
 @dataclass(slots=True)
@@ -30,7 +31,7 @@ class Found:
 
     def tickets_of(self, allocation: AllocationId) -> tuple[str, ...]:
         """The tickets that were made for a slice which is gone. They are forgotten here."""
-        theirs = tuple(ticket for ticket in self.tickets if ticket.startswith(f"{allocation}."))
+        theirs = tuple(ticket for ticket in self.tickets if is_ticket_of(ticket, allocation))
         self.tickets = tuple(ticket for ticket in self.tickets if ticket not in theirs)
         return theirs
 

@@ -16,6 +16,7 @@ from sluice_node_agent.core.floor import Floor
 from sluice_node_agent.core.found import Found
 from sluice_node_agent.core.making import to_make_again
 from sluice_node_agent.core.records import DeviceRecord, HomeRecord, SliceRecord
+from sluice_node_agent.core.ticket_names import is_ticket_of
 from sluice_node_agent.core.work import pairs, with_device
 
 
@@ -52,7 +53,7 @@ def take_over(entry: Grant | Revoke, floor: Floor, found: Found) -> SliceRecord:
     made for the allocation. Otherwise there is nothing yet.
     """
     booking = entry.booking
-    theirs = tuple(ticket for ticket in found.tickets if ticket.startswith(f"{booking.allocation}."))
+    theirs = tuple(ticket for ticket in found.tickets if is_ticket_of(ticket, booking.allocation))
     may_live = bool(theirs) or isinstance(entry, Revoke)
     there = tuple(_found_for(booking, grant, floor, found, may_live=may_live) for grant in booking.devices)
     complete = all(

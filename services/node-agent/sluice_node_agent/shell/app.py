@@ -18,6 +18,7 @@ from sluice_node_agent.settings import NodeAgentSettings
 from sluice_node_agent.shell.hands import Helpers
 from sluice_node_agent.shell.lives import Connect, Lives, Shared
 from sluice_node_agent.shell.places import hardware_path
+from sluice_node_agent.shell.pod_volumes import volumes_served
 from sluice_node_agent.shell.pulled import Pulled
 from sluice_node_agent.shell.sites import Site
 
@@ -42,7 +43,18 @@ async def serve(service: Service[NodeAgentSettings]) -> None:
 
 
 async def run_agents(service: Service[NodeAgentSettings], connect: Connect) -> None:
-    """Run the agents of the nodes that the settings name, until cancelled. Raises ServiceError."""
+    """
+    Run the agents of the nodes that the settings name, and the driver of their volumes, until cancelled.
+
+    Raises ServiceError.
+    """
+    async with volumes_served(service.settings):
+        if service.settings.role == "csi":
+            await asyncio.get_running_loop().create_future()  # until cancelled
+        await _run_agents(service, connect)
+
+
+async def _run_agents(service: Service[NodeAgentSettings], connect: Connect) -> None:
     sites = sites_of(service.settings)
     pulled = Pulled()
     pulled.agents.update({site.name: None for site in sites})

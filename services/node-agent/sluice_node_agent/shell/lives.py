@@ -26,6 +26,7 @@ from sluice_node_agent.shell import places
 from sluice_node_agent.shell.control import Control, served_on
 from sluice_node_agent.shell.hands import Hands, Helpers
 from sluice_node_agent.shell.journal import Journal
+from sluice_node_agent.shell.pod_volumes import tickets_of
 from sluice_node_agent.shell.pulled import Pulled
 from sluice_node_agent.shell.sites import OpenSite, Site, SiteError
 from sluice_node_agent.shell.tickets import Tickets
@@ -82,7 +83,7 @@ class Lives:
         run = RunId(f"{self.name}-{self.lives}")
         log = logs.get("app", node=node)
         core = Agent(node, run, settings.rules())
-        tickets = Tickets(places.tickets_directory(settings.data_dir, node))
+        tickets = await self._in_thread(lambda: tickets_of(settings, node))
         started = await self._in_thread(lambda: what_is_there(site, journal, tickets, shared.endpoint))
         if started.journal_problem:
             log.error("rebuilding from devices and ledger", problem=started.journal_problem)

@@ -2,8 +2,12 @@
 Tickets: directories with names that are never used twice, there only while their slice is ready.
 
 A container that mounts its ticket cannot start before the slice is ready, nor after the slice was made anew: the old
-directory is not there any more. `slice.json` inside is for people. A container with a share finds below its own name
-links to its daemon's pipe and log directory: `<ticket>/<container>/pipe` and `.../log`.
+directory is not there any more. `slice.json` inside is for people.
+
+Where there is a kubelet, a pod's tickets are in the directory that its volume shows (`csi.sources`), and a container
+with a share has one of its own beside the ticket, which is its daemon's home (`sluice.contracts.tickets`). Elsewhere
+all are in one directory, and a container with a share finds links below its own name: `<ticket>/<container>/pipe` and
+`.../log`.
 
 Removing a ticket removes what is in it and nothing else: it follows no link, and goes into nothing that is mounted
 there. Behind both may be the sockets of a daemon that others live on.
@@ -11,92 +15,129 @@ there. Behind both may be the sockets of a daemon that others live on.
 
 import errno
 import os
-import re
 import shutil
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import msgspec
 
+from sluice.contracts.kubernetes import is_ticket_name
 from sluice.contracts.messages import ContainerDevices
+from sluice.contracts.tickets import LOG, PIPE, SHARE_PREFIX, ticket_of
 from sluice_node_agent.core.events import MakeTicket
+from sluice_node_agent.csi.mounting import mounted_below
+from sluice_node_agent.csi.places import is_pod_uid
+from sluice_node_agent.csi.sources import Sources
+from sluice_node_agent.csi.views import make_view, remove_views
 
 _DIRECTORY_MODE = 0o711
 """A container's user must get through; who does not know a name finds none."""
 _FILE_MODE = 0o600
-_ESCAPED = re.compile(r"\\([0-7]{3})")
 
 
 class Tickets:
     """The tickets of one node. Calls block briefly and raise OSError."""
 
-    def __init__(self, directory: Path, *, mounts: Path = Path("/proc/self/mountinfo")) -> None:
-        """Keep tickets in `directory`; `mounts` says what is mounted on this machine (proc(5), mountinfo)."""
+    def __init__(
+        self, directory: Path, sources: Sources | None = None, *, mounts: Path = Path("/proc/self/mountinfo")
+    ) -> None:
+        """
+        Keep the tickets of pods in `sources`, where there are any, and all others in `directory`.
+
+        `mounts` says what is mounted on this machine (proc(5), mountinfo).
+        """
         self._directory = directory
+        self._sources = sources
         self._mounts = mounts
 
     def names(self) -> tuple[str, ...]:
         """All tickets that are there, sorted, those included that were being made or removed when an agent ended."""
-        if not self._directory.is_dir():
-            return ()
-        return tuple(sorted({path.name.removeprefix(".") for path in self._directory.iterdir()}))
+        folders = [self._directory, *(self._sources.all() if self._sources is not None else ())]
+        found = {path.name.removeprefix(".") for folder in folders if folder.is_dir() for path in folder.iterdir()}
+        return tuple(sorted(name for name in found if not name.startswith(SHARE_PREFIX)))
 
     def make(self, order: MakeTicket) -> None:
         """Make a ticket, whole or not at all. One that is there already stays as it is."""
-        place, draft = self._places(order.ticket)
+        ticket = order.ticket
+        if not is_ticket_name(ticket) or ticket.startswith(SHARE_PREFIX):
+            raise OSError(errno.EINVAL, f"{ticket!r} is no ticket's name")
+        if self._sources is None or not is_pod_uid(order.owner):
+            self._directory.mkdir(parents=True, exist_ok=True)
+            self._make_in(self._directory, order, _link)
+            return
+        with self._sources.locked():
+            self._make_in(self._sources.make(order.owner), order, self._show)
+
+    def remove(self, ticket: str) -> None:
+        """Remove a ticket. First its name goes: nobody can start with half of one."""
+        if not ticket or ticket.startswith(".") or "/" in ticket:
+            raise OSError(errno.EINVAL, f"{ticket!r} is no ticket's name")
+        self._remove_from(self._directory, ticket)
+        if self._sources is None:
+            return
+        with self._sources.locked():
+            for folder in self._sources.all():
+                if os.path.lexists(folder / ticket) or os.path.lexists(folder / f".{ticket}"):
+                    self._remove_from(folder, ticket)
+                    self._sources.release(folder.name)
+
+    # -- inside ---------------------------------------------------------------------------------------------------
+
+    def _show(self, draft: Path, ticket: str, sharing: Iterable[ContainerDevices]) -> None:
+        """Beside the ticket, in the pod's volume."""
+        assert self._sources is not None
+        for container in sharing:
+            _check_name(container)
+            make_view(draft.parent / ticket_of(ticket, container), container, aside=self._sources.aside)
+
+    def _make_in(self, folder: Path, order: MakeTicket, for_shares: "ForShares") -> None:
+        place, draft = folder / order.ticket, folder / f".{order.ticket}"
         if place.is_dir():
             return
-        self._clear(draft)
-        self._directory.mkdir(parents=True, exist_ok=True)
+        self._remove_from(folder, order.ticket)
         _make_directory(draft)
         said = {"allocation": order.allocation, "owner": order.owner, "containers": order.containers}
         document = draft / "slice.json"
         document.write_bytes(msgspec.json.encode(said) + b"\n")
         document.chmod(_FILE_MODE)
-        for container in order.containers:
-            _link(draft, container)
+        for_shares(draft, order.ticket, [container for container in order.containers if container.mps_pipe_directory])
         draft.rename(place)
 
-    def remove(self, ticket: str) -> None:
-        """Remove a ticket. First its name goes: nobody can start with half of one."""
-        place, draft = self._places(ticket)
+    def _remove_from(self, folder: Path, ticket: str) -> None:
+        place, draft = folder / ticket, folder / f".{ticket}"
         if place.is_dir():
             self._clear(draft)
             place.rename(draft)
+        if folder != self._directory:
+            remove_views(folder, ticket)
         self._clear(draft)
-
-    def _places(self, ticket: str) -> tuple[Path, Path]:
-        if not ticket or ticket.startswith(".") or "/" in ticket:
-            raise OSError(errno.EINVAL, f"{ticket!r} is no ticket's name")
-        return self._directory / ticket, self._directory / f".{ticket}"
 
     def _clear(self, draft: Path) -> None:
         """Remove a directory that is no ticket (any more), unless something is mounted in it."""
         if not os.path.lexists(draft):
             return
-        inside = f"{draft.resolve()}/"
-        for mounted in self._mounted():
-            if mounted.startswith(inside):
-                raise OSError(errno.EBUSY, f"something is mounted at {mounted}, so the ticket was left alone")
+        if found := mounted_below(draft, self._mounts):
+            raise OSError(errno.EBUSY, f"something is mounted at {found[0]}, so the ticket was left alone")
         shutil.rmtree(draft)  # unlinks links, and follows none
 
-    def _mounted(self) -> list[str]:
-        """Where something is mounted. Field 5 of each line; blanks and backslashes are octal there (proc(5))."""
-        lines = self._mounts.read_text(encoding="utf-8", errors="surrogateescape").splitlines()
-        return [_ESCAPED.sub(lambda code: chr(int(code[1], 8)), line.split(" ")[4]) for line in lines]
+
+ForShares = Callable[[Path, str, Iterable[ContainerDevices]], None]
+"""Lets containers with shares find their daemons: given the ticket's directory in the making, its name, and them."""
 
 
-def _link(ticket: Path, container: ContainerDevices) -> None:
-    """Let a container with a share find its daemon."""
-    links = {"pipe": container.mps_pipe_directory, "log": container.mps_log_directory}
-    wanted = {name: target for name, target in links.items() if target}
-    if not wanted:
-        return
+def _link(draft: Path, _ticket: str, sharing: Iterable[ContainerDevices]) -> None:
+    """In the ticket."""
+    for container in sharing:
+        _check_name(container)
+        place = draft / container.container
+        _make_directory(place)
+        for name, target in ((PIPE, container.mps_pipe_directory), (LOG, container.mps_log_directory)):
+            (place / name).symlink_to(target, target_is_directory=True)
+
+
+def _check_name(container: ContainerDevices) -> None:
     if not container.container or container.container.startswith(".") or "/" in container.container:
         raise OSError(errno.EINVAL, f"{container.container!r} is no container's name")
-    place = ticket / container.container
-    _make_directory(place)
-    for name, target in wanted.items():
-        (place / name).symlink_to(target, target_is_directory=True)
 
 
 def _make_directory(directory: Path) -> None:

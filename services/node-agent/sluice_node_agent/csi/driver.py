@@ -1,0 +1,174 @@
+"""
+The driver's life: sockets in the right order, none left behind, and nothing here that needs a GPU or the bus.
+
+While it is away no pod with a GPU starts or ends on the node, so it begins before everything else.
+"""
+
+import contextlib
+import os
+import stat
+from collections.abc import AsyncIterator, Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import grpc.aio
+
+from sluice.contracts.ids import NodeName
+from sluice.contracts.kubernetes import CSI_DRIVER
+from sluice.contracts.pb import csi_pb2_grpc, pluginregistration_pb2_grpc
+from sluice.runtime import logs, rpc
+from sluice.runtime.errors import ServiceError
+from sluice_node_agent.csi.places import registration_path, socket_path
+from sluice_node_agent.csi.servicers import Node, Registration
+from sluice_node_agent.csi.sources import Sources
+from sluice_node_agent.csi.tenants import WITHIN_S, Tenants, why_unseen
+from sluice_node_agent.csi.volumes import Volumes
+from sluice_node_agent.device.processes import Processes
+
+_THREADS = 8
+"""Each holds a volume for some milliseconds; a waiting for processes holds none."""
+_DIRECTORY_MODE = 0o750
+_SOCKET_PATH_BYTES_MAX = 107
+"""unix(7): 108 bytes with the final zero."""
+
+
+class CsiError(ServiceError):
+    """The driver cannot serve this node. One sentence with the remedy."""
+
+
+@asynccontextmanager
+async def driver(
+    node: NodeName,
+    kubelet_root: Path,
+    sources: Sources,
+    *,
+    processes: Processes | None = None,
+    within_s: float = WITHIN_S,
+) -> AsyncIterator[None]:
+    """
+    Serve the kubelet of `kubelet_root` for the time of the `async with`. Raises CsiError.
+
+    `within_s` is how long an unpublishing waits for the pod's processes to end.
+    """
+    processes = processes or Processes()
+    log = logs.get("csi", node=node)
+    _check(kubelet_root, processes)
+    try:
+        sources.open()
+        if not sources.prepare_mounts():
+            log.info("the pods' directories were not on a shared mount; they are now, for this life", root=sources.root)
+    except OSError as error:
+        raise CsiError(f"the pods' directories cannot be kept in {sources.root}: {error}; see docs/csi.md") from error
+    with (
+        contextlib.closing(_Threads(_THREADS, "volumes")) as volume_threads,
+        contextlib.closing(_Threads(1, "tenants")) as tenant_threads,
+    ):
+        served = Node(
+            node,
+            kubelet_root,
+            Volumes(kubelet_root, sources),
+            Tenants(processes, tenant_threads),
+            volume_threads,
+            within_s=within_s,
+        )
+        registration = Registration(kubelet_root)
+
+        def register_node(server: grpc.aio.Server) -> None:
+            csi_pb2_grpc.add_NodeServicer_to_server(served, server)
+
+        def register_registration(server: grpc.aio.Server) -> None:
+            pluginregistration_pb2_grpc.add_RegistrationServicer_to_server(registration, server)
+
+        # A kubelet that finds the registration calls the driver at once: it must be there first, and go last.
+        async with (
+            _socket(Path(socket_path(kubelet_root)), register_node),
+            _socket(Path(registration_path(kubelet_root)), register_registration),
+        ):
+            log.info("serving volumes", driver=CSI_DRIVER, kubelet_root=kubelet_root, pods=sources.root)
+            yield
+
+
+class _Threads(ThreadPoolExecutor):
+    """Threads that nobody waits for: what is under way ends by itself within moments."""
+
+    def __init__(self, count: int, name: str) -> None:
+        super().__init__(max_workers=count, thread_name_prefix=name)
+
+    def close(self) -> None:
+        self.shutdown(wait=False, cancel_futures=True)
+
+
+def _check(kubelet_root: Path, processes: Processes) -> None:
+    if not kubelet_root.is_dir():
+        raise CsiError(
+            f"kubelet_root is {kubelet_root}, which is no directory here; it must be the kubelet's --root-dir "
+            "(/var/lib/kubelet unless it says otherwise), in a container at the same path as on the node"
+        )
+    try:
+        unseen = why_unseen(processes)
+    except OSError as error:
+        raise CsiError(f"the processes of this node cannot be read: {error}") from error
+    if unseen:
+        raise CsiError(f"{unseen}; set hostPID: true in the agent's pod")
+
+
+@asynccontextmanager
+async def _socket(path: Path, register: Callable[[grpc.aio.Server], None]) -> AsyncIterator[None]:
+    """
+    Serve at `path`, for root alone. Raises CsiError.
+
+    It is made under another name and renamed when it listens, so that nobody meets one that does not, and so that only
+    its own socket is removed at the end: the server would remove whatever is at its path by then, a successor's too.
+    A kubelet looks at no name that begins with a dot (kubernetes/kubernetes,
+    pkg/kubelet/pluginmanager/pluginwatcher/plugin_watcher.go).
+    """
+    draft = path.with_name(f".{path.name}.{os.getpid()}")
+    _make_way(path, draft)
+    async with rpc.serve(register, address=f"unix:{draft}"):
+        own = _put_in_place(draft, path)
+        try:
+            yield
+        finally:
+            _remove_own(path, own)
+
+
+def _make_way(path: Path, draft: Path) -> None:
+    excess = len(os.fsencode(draft)) - _SOCKET_PATH_BYTES_MAX
+    if excess > 0:
+        raise CsiError(
+            f"the socket {path} cannot be made: its path while it is made, {draft}, is {excess} bytes longer than the "
+            f"kernel takes ({_SOCKET_PATH_BYTES_MAX}); kubelet_root must be shorter"
+        )
+    try:
+        path.parent.mkdir(mode=_DIRECTORY_MODE, parents=True, exist_ok=True)
+        _unlink_socket(draft)
+    except OSError as error:
+        raise CsiError(f"the socket {path} cannot be made: {error}") from error
+
+
+def _put_in_place(draft: Path, path: Path) -> int:
+    """Give the socket its name, in place of one that a killed driver left. Returns its inode."""
+    try:
+        draft.chmod(0o600)
+        _unlink_socket(path)
+        draft.rename(path)
+        return path.stat().st_ino
+    except OSError as error:
+        raise CsiError(f"the socket {path} cannot be made: {error}") from error
+
+
+def _remove_own(path: Path, inode: int) -> None:
+    with contextlib.suppress(FileNotFoundError):
+        if path.lstat().st_ino == inode:
+            path.unlink()
+
+
+def _unlink_socket(path: Path) -> None:
+    """Remove what a killed driver left. Raises OSError, also when something else is there."""
+    try:
+        if not stat.S_ISSOCK(path.lstat().st_mode):
+            raise FileExistsError(f"{path} is there and is no socket")
+    except FileNotFoundError:
+        return
+    path.unlink(missing_ok=True)

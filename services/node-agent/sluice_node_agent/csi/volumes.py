@@ -1,0 +1,103 @@
+"""
+Showing a pod's directory where its kubelet wants the volume, and taking it away again.
+
+It never decides who may have a volume. Every directory on the way down from the kubelet's root is opened by itself and
+no link is followed, and only what was made here is removed: an empty directory.
+"""
+
+import contextlib
+import errno
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+from sluice_node_agent.csi import mounting
+from sluice_node_agent.csi.places import MOUNT, Target
+from sluice_node_agent.csi.sources import Sources
+from sluice_node_agent.csi.views import remove_views
+
+_OPEN = os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC
+_INSIDE = _OPEN | os.O_NOFOLLOW
+_STACKED_MAX = 16
+"""Mounts upon one another at one place. We never make two."""
+
+
+class Volumes:
+    """The volumes of one node. Calls block briefly and raise OSError."""
+
+    def __init__(self, kubelet_root: Path, sources: Sources) -> None:
+        """Mount directories of `sources` below `kubelet_root`."""
+        self._root = kubelet_root
+        self._sources = sources
+
+    def publish(self, target: Target) -> bool:
+        """Show the pod's directory at its target, sealed. Whether anything had to be done."""
+        with self._sources.locked(), self._parent(target) as parent:
+            self._sources.note_published(target)
+            source = self._sources.make(target.uid)
+            with contextlib.suppress(FileExistsError):
+                os.mkdir(MOUNT, mode=0o750, dir_fd=parent)
+            if self._shows(parent, source):
+                return False
+            self._uncover(parent)
+            here = os.open(MOUNT, _INSIDE, dir_fd=parent)
+            try:
+                mounting.bind(self._sources.sealed(target.uid), f"/proc/self/fd/{here}")
+            finally:
+                os.close(here)
+            return True
+
+    def unpublish(self, target: Target) -> bool:
+        """Take a volume away. Nobody of the pod may be left. Whether there was anything to do."""
+        with self._sources.locked():
+            source = self._sources.root / target.uid
+            if source.is_dir():
+                remove_views(source)
+            did = False
+            with contextlib.suppress(FileNotFoundError), self._parent(target) as parent:
+                self._uncover(parent)
+                os.rmdir(MOUNT, dir_fd=parent)
+                did = True
+            self._sources.note_unpublished(target)
+            self._sources.release(target.uid)
+            return did
+
+    # -- inside ---------------------------------------------------------------------------------------------------
+
+    @contextlib.contextmanager
+    def _parent(self, target: Target) -> Iterator[int]:
+        """The directory of the volume, which the kubelet made, open."""
+        opened = os.open(self._root, _OPEN)
+        try:
+            for name in target.parents:
+                deeper = os.open(name, _INSIDE, dir_fd=opened)
+                os.close(opened)
+                opened = deeper
+            yield opened
+        finally:
+            os.close(opened)
+
+    def _shows(self, parent: int, source: Path) -> bool:
+        """Whether the pod's directory is there already, and sealed."""
+        here = os.open(MOUNT, _INSIDE, dir_fd=parent)
+        try:
+            if mounting.mount_id(here) == mounting.mount_id(parent):
+                return False
+            there, wanted = os.fstat(here), source.stat()
+            if (there.st_dev, there.st_ino) != (wanted.st_dev, wanted.st_ino):
+                return False
+            return mounting.is_sealed(here)
+        finally:
+            os.close(here)
+
+    def _uncover(self, parent: int) -> None:
+        """Take away all that is mounted at the target: ours, or what is left of a directory that is gone."""
+        for _ in range(_STACKED_MAX):
+            here = os.open(MOUNT, _INSIDE, dir_fd=parent)
+            try:
+                if mounting.mount_id(here) == mounting.mount_id(parent):
+                    return
+            finally:
+                os.close(here)
+            mounting.detach(f"/proc/self/fd/{parent}/{MOUNT}")
+        raise OSError(errno.EBUSY, "more is mounted there than can be taken away", MOUNT)

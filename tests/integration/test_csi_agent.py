@@ -1,0 +1,123 @@
+"""Agent and driver together on a node with a kubelet: from the order to what a container sees of its daemon."""
+
+import signal
+
+import pytest
+from factories.desk import Desk, daemons_below
+from factories.kubelet_node import NODE, KubeletNode, can_connect, eventually, in_time
+
+from sluice.contracts import subjects
+from sluice.contracts.exchange import Stream
+from sluice.contracts.ids import AllocationId, NodeName, RequestId, SourceName
+from sluice.contracts.kubernetes import is_ticket_name
+from sluice.contracts.messages import Booking, DeviceGrant, Grant, Share
+from sluice.contracts.tickets import ticket_of
+from sluice.runtime.broker import Broker
+from sluice.runtime.nats_bus import NatsBus
+
+UID = "0d2f3a44-9c1e-4b7a-8f10-2b6c5d4e3f21"
+FLEET = f"""
+[[node]]
+name = "{NODE}"
+gpus = [{{ model = "a100-40gb", count = 1 }}]
+timing = {{ create_ms = 5, destroy_ms = 5 }}
+"""
+
+
+@pytest.fixture(params=[("all",), ("csi", "agent")], ids=["one process", "two"])
+def node(request):
+    """A node with simulated GPUs, and the roles of its processes."""
+    there = KubeletNode("container")
+    (there.folder / "fleet.toml").write_text(FLEET)
+    there.roles = request.param
+    try:
+        yield there
+    finally:
+        there.close()
+
+
+def _start(node, url, roles):
+    """Processes of these roles; the last one's number."""
+    told = {
+        "SLUICE_NATS_URL": url,
+        "SLUICE_DATA_DIR": str(node.folder),
+        "SLUICE_NODE_AGENT_FLEET_FILE": str(node.folder / "fleet.toml"),
+        "SLUICE_NODE_AGENT_TICK_S": "0.05",
+        "SLUICE_NODE_AGENT_BACK_OFF_FIRST_S": "0.1",
+    }
+    number = -1
+    for role in roles:
+        number = node.start(wait=role != "agent", **told, SLUICE_NODE_AGENT_ROLE=role)
+    return number
+
+
+async def _grant(desk, allocation, *, share=None):
+    """As `desk.grant`, for a pod."""
+    booking = Booking(
+        allocation=AllocationId(allocation),
+        request=RequestId("r"),
+        request_revision=1,
+        source=SourceName("cluster"),
+        owner=UID,
+        namespace="default",
+        name="pod",
+        node=NodeName(NODE),
+        devices=(
+            DeviceGrant(container="main", gpu=desk.uuids(NODE)[0], profile="3g.20gb", start=4, size=4, share=share),
+        ),
+    )
+    incarnation = await desk.bus.incarnation(Stream.BOOK)
+    message = Grant(revision=1, incarnation=incarnation, booking=booking)
+    await desk.write(subjects.ledger(NodeName(NODE), booking.allocation), message)
+    return booking
+
+
+async def test_a_pods_container_reaches_its_share_through_its_volume(node, tmp_path):
+    """A pod with a share has its daemon, also after the agent was killed, and leaves nothing behind."""
+    async with Broker(tmp_path / "nats") as broker:
+        bus = await NatsBus.connect(broker.url, name="desk")
+        try:
+            await bus.ensure_streams()
+            number = _start(node, broker.url, node.roles)
+            desk = Desk(bus, node.folder)
+            news = await desk.open(NodeName(NODE))
+            booking = await _grant(desk, "a1_R_1", share=Share(mode="mps", uid=0, memory_mib=4096))
+            word = await desk.ready(NodeName(NODE), "a1_R_1")
+            ticket = ticket_of(word.ticket, word.containers[0])
+            assert is_ticket_name(ticket)
+            await node.publish(UID)
+            inside = node.start_container(UID, "main", ticket)
+            assert can_connect(inside / "pipe" / "control")
+
+            node.stop(number, signal.SIGKILL)
+            _start(node, broker.url, node.roles[-1:])
+            await desk.open(NodeName(NODE), known_run=news.agent_run)
+            await node.publish(UID)
+            assert can_connect(node.start_container(UID, "again", ticket) / "pipe" / "control")
+
+            await desk.revoke(booking)
+            await desk.gone(NodeName(NODE), "a1_R_1")
+            assert list(node.seen(node.target(UID)).iterdir()) == []
+            for name in ("main", "again"):
+                node.run("umount", str(node.root / "pods" / UID / "c" / name))
+            await in_time(node.unpublish(UID))
+            assert not (node.pods / UID).exists()
+            eventually(lambda: not daemons_below(node.folder), "the daemon ends with its last tenant")
+        finally:
+            await bus.close()
+
+
+def test_volumes_are_served_before_anything_of_the_agent_and_their_end_is_clean(node):
+    """An agent that cannot start must not leave a socket behind that nobody answers on."""
+    if node.roles != ("all",):
+        pytest.skip("for one process")
+    (node.folder / "fleet.toml").write_text("nonsense")
+    number = node.start(
+        wait=False, SLUICE_NODE_AGENT_ROLE="all", SLUICE_NODE_AGENT_FLEET_FILE=str(node.folder / "fleet.toml")
+    )
+    assert node.drivers[number].wait(20) == 1
+    events = [line["event"] for line in node.lines(number)]
+    assert "serving volumes" in events
+    assert any("fleet.toml" in event for event in events[events.index("serving volumes") :])
+    assert not node.registration.exists()
+    assert not node.socket.exists()

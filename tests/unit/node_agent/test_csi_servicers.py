@@ -1,0 +1,164 @@
+"""The driver's answers over real gRPC, with a made-up /proc; nothing is mounted here."""
+
+import asyncio
+import shutil
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
+
+import grpc
+import pytest
+from structlog.testing import capture_logs
+
+from sluice.contracts.ids import NodeName
+from sluice.contracts.pb import csi_pb2, csi_pb2_grpc
+from sluice.runtime import rpc
+from sluice_node_agent.csi import tenants
+from sluice_node_agent.csi.driver import CsiError, driver
+from sluice_node_agent.csi.servicers import Node
+from sluice_node_agent.csi.sources import Sources
+from sluice_node_agent.csi.tenants import Tenants, all_of, why_unseen
+from sluice_node_agent.csi.volumes import Volumes
+from sluice_node_agent.device.processes import Processes
+
+UID = "0d2f3a44-9c1e-4b7a-8f10-2b6c5d4e3f21"
+OTHER = "b1b1b1b1-9c1e-4b7a-8f10-2b6c5d4e3f21"
+
+
+class FakeProc:
+    """A /proc in a folder."""
+
+    def __init__(self, root):
+        self.root = root
+        root.mkdir()
+
+    def add(self, pid, uid="", *, state="S", threads=()):
+        """A process, of a pod or of none; `threads` are its other ones."""
+        cgroup = f"0::/kubepods/burstable/pod{uid}/c" if uid else "0::/system.slice/x.service"
+        for one, letter in ((pid, state), *((thread, "S") for thread in threads)):
+            place = self.root / str(one) if one == pid else self.root / "hidden" / str(one)
+            place.mkdir(parents=True)
+            ended = letter == "Z"
+            (place / "cgroup").write_text("0::/\n" if ended else f"{cgroup}\n")
+            (place / "stat").write_text(f"{one} (p) {letter} " + " ".join(["7"] * 30))
+            (place / "comm").write_text("p\n")
+            (self.root / str(pid) / "task" / str(one)).mkdir(parents=True)
+
+    def end(self, pid):
+        """It is gone."""
+        shutil.rmtree(self.root / str(pid))
+
+
+@pytest.fixture
+def proc(tmp_path):
+    """With one process of the system, and one of another pod."""
+    found = FakeProc(tmp_path / "proc")
+    found.add(1)
+    found.add(7, OTHER)
+    return found
+
+
+@asynccontextmanager
+async def _called(tmp_path, proc, *, within_s):
+    sources = Sources(tmp_path / "pods")
+    sources.open()
+    root = tmp_path / "kubelet"
+    root.mkdir(exist_ok=True)
+    with ThreadPoolExecutor(4) as threads:
+        there = Tenants(Processes(proc.root), threads)
+        node = Node(NodeName("n1"), root, Volumes(root, sources), there, threads, within_s=within_s)
+        register = csi_pb2_grpc.add_NodeServicer_to_server
+        async with (
+            rpc.serve(lambda server: register(node, server)) as address,
+            rpc.channel(address, deadline_s=20) as channel,
+        ):
+            yield csi_pb2_grpc.NodeStub(channel)
+
+
+def _request(tmp_path, uid=UID):
+    path = f"{tmp_path}/kubelet/pods/{uid}/volumes/kubernetes.io~csi/sluice-slice/mount"
+    return csi_pb2.NodeUnpublishVolumeRequest(volume_id="csi-1", target_path=path)
+
+
+async def test_a_pod_that_does_not_end_is_named_with_its_processes(tmp_path, proc):
+    """Who looks why a pod stays in Terminating reads which processes it has."""
+    for pid in range(100, 112):
+        proc.add(pid, UID)
+    async with _called(tmp_path, proc, within_s=0.3) as node:
+        with pytest.raises(grpc.aio.AioRpcError) as refused:
+            await node.NodeUnpublishVolume(_request(tmp_path))
+        assert refused.value.code() is grpc.StatusCode.UNAVAILABLE
+        pids = ", ".join(str(pid) for pid in range(100, 110))
+        assert refused.value.details() == f"pod {UID} still has 12 processes on n1: {pids}"
+
+
+async def test_everybody_who_waits_is_answered_when_the_last_process_ends(tmp_path, proc, monkeypatch):
+    """Fifty pods that end at once share the looks at the node's processes, and none is forgotten."""
+    looks, enough, loop = [], asyncio.Event(), asyncio.get_running_loop()
+
+    def look(processes):
+        looks.append(1)
+        if len(looks) == 4:
+            loop.call_soon_threadsafe(enough.set)
+        return all_of(processes)
+
+    monkeypatch.setattr(tenants, "all_of", look)
+    proc.add(100, UID)
+    async with _called(tmp_path, proc, within_s=20) as node:
+        calls = [asyncio.ensure_future(node.NodeUnpublishVolume(_request(tmp_path))) for _ in range(50)]
+        await asyncio.wait_for(enough.wait(), 20)
+        assert not any(call.done() for call in calls)
+        proc.end(100)
+        await asyncio.wait_for(asyncio.gather(*calls), 20)
+    assert len(looks) < 50
+
+
+async def test_without_proc_nobody_is_said_to_be_gone(tmp_path, proc):
+    """What cannot be looked at is no proof that a device is free."""
+    async with _called(tmp_path, proc, within_s=5) as node:
+        shutil.rmtree(proc.root)
+        with pytest.raises(grpc.aio.AioRpcError) as refused:
+            await node.NodeUnpublishVolume(_request(tmp_path))
+    assert refused.value.code() is grpc.StatusCode.UNAVAILABLE
+    assert "processes cannot be read" in refused.value.details()
+
+
+def test_zombies_do_not_count_and_threads_without_their_first_one_do(proc):
+    """A pod can end when only zombies are left; a process whose first thread ended still holds the device."""
+    proc.add(100, UID, state="Z")
+    assert all_of(Processes(proc.root)) == {OTHER: (7,)}
+    proc.end(100)
+    proc.add(101, UID, state="Z", threads=(102,))
+    (proc.root / "hidden" / "102").rename(proc.root / "102")  # reachable, though a real /proc does not list it
+    assert all_of(Processes(proc.root))[UID][0] == 101
+
+
+def test_who_sees_only_his_own_container_is_no_witness(proc):
+    """Without the host's processes every pod would look as if it had ended."""
+    (proc.root / "self" / "ns").mkdir(parents=True)
+    (proc.root / "self" / "ns" / "pid").symlink_to("pid:[4026532999]")
+    assert "only the processes of its own container" in why_unseen(Processes(proc.root))
+    (proc.root / "1" / "comm").write_text("kubelet\n")
+    assert why_unseen(Processes(proc.root)) == ""
+    (proc.root / "1" / "comm").write_text("init\n")
+    (proc.root / "self" / "ns" / "pid").unlink()
+    (proc.root / "self" / "ns" / "pid").symlink_to("pid:[4026531836]")
+    assert why_unseen(Processes(proc.root)) == ""
+
+
+async def test_a_driver_that_cannot_see_pods_does_not_start(tmp_path, proc):
+    """It would say of every pod that it is gone."""
+    (proc.root / "self" / "ns").mkdir(parents=True)
+    (proc.root / "self" / "ns" / "pid").symlink_to("pid:[4026532999]")
+    (tmp_path / "kubelet").mkdir()
+    serving = driver(NodeName("n1"), tmp_path / "kubelet", Sources(tmp_path / "pods"), processes=Processes(proc.root))
+    with pytest.raises(CsiError, match="set hostPID: true"):
+        await serving.__aenter__()
+    assert not (tmp_path / "pods").exists()
+
+
+async def test_a_volume_at_no_place_is_told_in_the_log(tmp_path, proc):
+    """A kubelet with another root is found by the agent's own log."""
+    async with _called(tmp_path, proc, within_s=5) as node:
+        with capture_logs() as lines, pytest.raises(grpc.aio.AioRpcError):
+            await node.NodePublishVolume(csi_pb2.NodePublishVolumeRequest(target_path="/elsewhere"))
+    assert any("/elsewhere" in str(line.get("why")) for line in lines)
