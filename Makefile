@@ -46,6 +46,7 @@ perf: setup packing trace decisions ## Measure everything: those three, a runnin
 	$(BIN)/python tests/perf
 	$(BIN)/python tests/perf/closing.py
 	$(BIN)/python tests/perf/node_agent
+	$(BIN)/python tests/perf/admission
 
 packing: setup ## Measure how well MIG instances are packed, against others and the ideal
 	$(BIN)/python tests/perf/packing --jobs $(JOBS)

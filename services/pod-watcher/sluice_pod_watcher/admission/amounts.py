@@ -1,0 +1,36 @@
+"""
+Amounts of GPU resources as the API server would have judged them, had they not been taken out before it looked.
+
+Its rules for extended resources (https://kubernetes.io/docs/concepts/configuration/manage-resources-containers/): a
+limit for each request, and both equal. That they are whole numbers, whoever understands them says.
+"""
+
+from collections.abc import Iterator
+
+from sluice.contracts.asking.keys import is_gpu_resource
+from sluice.contracts.asking.written import as_written
+from sluice.contracts.quantities import NotANumber, parse_quantity
+from sluice_pod_watcher.admission.problems import Problem, invalid
+from sluice_pod_watcher.admission.shapes import Container
+
+
+def problems_of_amounts(path: str, container: Container) -> Iterator[Problem]:
+    """What the API server would have refused about one container's GPU resources."""
+    limits, requests = container.amounts()
+    for name, requested in requests.items():
+        if not is_gpu_resource(name):
+            continue
+        field, value = f"{path}.resources.requests[{name}]", as_written(requested)
+        if name not in limits:
+            yield invalid(field, value, "a GPU resource needs a limit, and has only a request", "the same under limits")
+        elif not _equal(value, as_written(limits[name])):
+            limit = as_written(limits[name])[:40]
+            yield invalid(
+                field, value, f"differs from its limit {limit!r}", "request and limit alike, or the limit alone"
+            )
+
+
+def _equal(one: str, other: str) -> bool:
+    """Whether both are the same amount; what is no amount is refused elsewhere."""
+    sizes = parse_quantity(one), parse_quantity(other)
+    return one == other or any(isinstance(size, NotANumber) for size in sizes) or sizes[0] == sizes[1]

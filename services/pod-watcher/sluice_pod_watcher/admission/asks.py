@@ -1,0 +1,248 @@
+"""
+What a pod asks for, read from what was stored of it; and who shares whose devices.
+
+The ask is stored at the pod's creation as it was written (annotations, and the resources that are then taken out of the
+spec), not as it was understood. So each reader understands it by the one parser, and an ask that somebody stored by
+hand is refused like any other: it is worth no more than the keys in it. Users and names come from the spec, which
+nobody can change any more.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import msgspec
+
+from sluice.contracts.asking import (
+    AskLimits,
+    ContainerAsk,
+    PodAsk,
+    claim_modes,
+    claim_sizes,
+    hami,
+    is_gpu_resource,
+    is_our_annotation,
+    parse_pod,
+)
+from sluice.contracts.asking.keys import FASTGSHARE, SLUICE
+from sluice.contracts.asking.sluice_keys import POD_KEYS
+from sluice.contracts.asking.written import as_written
+from sluice.contracts.kubernetes import ANNOTATION_REQUEST, is_granted
+from sluice.contracts.messages import Claim
+from sluice.contracts.pod_specs import read_containers
+from sluice.contracts.refusals import Refusal, RefusalReason
+
+_LISTS = ("containers", "initContainers")
+ASK_KEYS_MAX = 2000
+"""Annotations of one ask: a hundred containers with every key. Each is looked at for each init container."""
+
+
+class StoredAsk(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
+    """
+    The value of ANNOTATION_REQUEST. `first` is the container that keys without a container's name speak for.
+
+    It is named because others may put containers before it after the ask was stored.
+    """
+
+    version: Literal[1]
+    first: str
+    annotations: dict[str, str] = {}
+    resources: dict[str, dict[str, str]] = {}
+    """Of containers by name: amounts of what counts as GPUs, by the resource's name."""
+
+    def as_text(self) -> str:
+        """The annotation: the same ask is always the same text."""
+        return msgspec.json.encode(self, order="sorted").decode()
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What a pod asks for. `served_by` names, for an init container, the container whose devices it uses."""
+
+    pod: PodAsk
+    served_by: Mapping[str, str]
+
+    def claim_for(self, container: str) -> Claim | None:
+        """The claim that serves a container; None for one that gets no GPU."""
+        name = self.served_by.get(container, container)
+        return next((claim for claim in self.pod.claims if claim.container == name), None)
+
+
+def read_stored(text: str, spec: Mapping[str, Any], limits: AskLimits) -> Asked | Refusal:
+    """What the pod of this `spec` asks for, by its ANNOTATION_REQUEST. Never raises."""
+    stored = decode_stored(text)
+    if isinstance(stored, Refusal):
+        return stored
+    return understand(stored, spec, limits)
+
+
+def decode_stored(text: str) -> StoredAsk | Refusal:
+    """The stored ask in an annotation, of which nothing is understood yet."""
+    try:
+        return msgspec.json.decode(text, type=StoredAsk)
+    except (msgspec.DecodeError, UnicodeError) as error:
+        return not_stored(text, f"not what Sluice stores there ({error})")
+
+
+def stored_from(annotations: Mapping[str, str], spec: Mapping[str, Any]) -> StoredAsk:
+    """The ask of a pod that is new, as it is written; perhaps nothing, perhaps nonsense."""
+    resources = {}
+    for container in _containers(spec):
+        limits, requests = _amounts(container, "limits"), _amounts(container, "requests")
+        found = {name: as_written(amount) for name, amount in (requests | limits).items() if is_gpu_resource(name)}
+        if found:
+            resources[str(container.get("name"))] = found
+    first = next(iter(_listed(spec, "containers")), {})
+    return StoredAsk(
+        version=1,
+        first=str(first.get("name", "")),
+        annotations={key: text for key, text in annotations.items() if is_ask(key)},
+        resources=resources,
+    )
+
+
+def is_ask(annotation: str) -> bool:
+    """Whether an annotation says what a pod asks for."""
+    return (is_our_annotation(annotation) and not is_granted(annotation) and annotation != ANNOTATION_REQUEST) or (
+        annotation in hami.ANNOTATIONS
+    )
+
+
+def asks_at_all(stored: StoredAsk) -> bool:
+    """Whether anything in it makes the pod ours; HAMi's annotations alone do not."""
+    return bool(stored.resources) or any(is_our_annotation(key) for key in stored.annotations)
+
+
+# -- understanding ------------------------------------------------------------------------------------------------
+
+
+def understand(stored: StoredAsk, spec: Mapping[str, Any], limits: AskLimits) -> Asked | Refusal:
+    """What a pod of this `spec` asks for with a stored ask. Never raises."""
+    if len(stored.annotations) > ASK_KEYS_MAX:
+        return Refusal(
+            reason=RefusalReason.TOO_LARGE,
+            message=f"{len(stored.annotations)} annotations that ask for GPUs",
+            field="metadata.annotations",
+            allowed=f"at most {ASK_KEYS_MAX}",
+        )
+    containers = _asking(stored, spec)
+    if isinstance(containers, Refusal):
+        return containers
+    apart = [each for each in containers.init if _speaks(stored, each.name)]
+    if apart and not any(_speaks(stored, each.name) for each in containers.apps):
+        containers.apps.append(apart.pop(0))
+    prefixes = tuple(f"{each.name}.{SLUICE}/" for each in apart)
+    annotations = {key: text for key, text in stored.annotations.items() if not key.startswith(prefixes)}
+    pod = parse_pod(annotations, containers.apps, limits=limits)
+    if isinstance(pod, Refusal):
+        return pod
+    served_by: dict[str, str] = {}
+    for container in apart:
+        served = _served(container, stored, pod, limits)
+        if isinstance(served, Refusal):
+            return served
+        if served:
+            served_by[container.name] = served
+    return Asked(pod, served_by)
+
+
+@dataclass(frozen=True, slots=True)
+class _Asking:
+    """The containers of a pod with what they ask of resources; those that live as long as the pod, and the others."""
+
+    apps: list[ContainerAsk]
+    init: list[ContainerAsk]
+
+
+def _asking(stored: StoredAsk, spec: Mapping[str, Any]) -> _Asking | Refusal:
+    init = list(_listed(spec, "initContainers"))
+    sidecars = [each for each in init if each.get("restartPolicy") == "Always"]
+    listed = sorted(_listed(spec, "containers"), key=lambda each: each.get("name") != stored.first)
+    passing = [each for each in init if each.get("restartPolicy") != "Always"]
+    bare = [_bare(each) for each in (*listed, *sidecars, *passing)]
+    found = read_containers({"containers": bare, "securityContext": spec.get("securityContext")})
+    if isinstance(found, Refusal):
+        return found
+    names = {each.name for each in found}
+    for name in (stored.first, *stored.resources):
+        if name not in names:
+            return not_stored(stored.as_text(), f"the pod has no container {name!r}")
+    asking = [replace(each, limits=stored.resources.get(each.name, {})) for each in found]
+    living = len(listed) + len(sidecars)
+    return _Asking(asking[:living], asking[living:])
+
+
+def _speaks(stored: StoredAsk, container: str) -> bool:
+    """Whether anything is said for this container."""
+    if any(amount not in {"0", ""} for amount in stored.resources.get(container, {}).values()):
+        return True
+    own = f"{container}.{SLUICE}/"
+    return any(
+        key.startswith(own)
+        or (container == stored.first and key.startswith(FASTGSHARE))
+        or (container == stored.first and key.startswith(f"{SLUICE}/") and key.partition("/")[2] not in POD_KEYS)
+        for key in stored.annotations
+    )
+
+
+def _served(container: ContainerAsk, stored: StoredAsk, pod: PodAsk, limits: AskLimits) -> str | Refusal:
+    """
+    Whose devices an init container uses, which end before the apps begin; empty when it asks for none.
+
+    Its devices are those of the pod's others, so it may ask for what one of them asks for, and for nothing beyond.
+    """
+    own = f"{container.name}.{SLUICE}/"
+    said: dict[str, object] = {key: text for key, text in stored.annotations.items() if key.startswith(own)}
+    if container.limits:
+        said |= {key: text for key, text in stored.annotations.items() if key in hami.ANNOTATIONS}
+    ask = parse_pod(said, [container], limits=limits)
+    if isinstance(ask, Refusal):
+        return ask
+    if not ask.claims:
+        return ""
+    claim = ask.claims[0]
+    for other in pod.claims:
+        if msgspec.structs.replace(other, container=container.name) == claim:
+            return other.container
+    field = next((key for key in said if key.startswith(own)), next(iter(container.limits), own))
+    return Refusal(
+        reason=RefusalReason.UNSUPPORTED_KEY,
+        message=(
+            f"the init container {container.name!r} uses the devices of a container that asks for the same, "
+            "and none does"
+        ),
+        field=field,
+        value=f"{claim.gpus} x {', '.join(claim_sizes(claim)) or 'a whole GPU'}, {claim_modes(claim)}",
+        allowed="the same ask and runAsUser as another container of the pod, or none",
+    )
+
+
+# -- the spec -----------------------------------------------------------------------------------------------------
+
+
+def _containers(spec: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+    for key in _LISTS:
+        yield from _listed(spec, key)
+
+
+def _listed(spec: Mapping[str, Any], key: str) -> Sequence[Mapping[str, Any]]:
+    return spec.get(key) or ()
+
+
+def _amounts(container: Mapping[str, Any], part: str) -> dict[str, Any]:
+    return (container.get("resources") or {}).get(part) or {}
+
+
+def _bare(container: Mapping[str, Any]) -> dict[str, Any]:
+    return {"name": container.get("name"), "securityContext": container.get("securityContext")}
+
+
+def not_stored(text: str, why: str) -> Refusal:
+    """The refusal of an ANNOTATION_REQUEST that the first review would not have written."""
+    return Refusal(
+        reason=RefusalReason.INVALID_VALUE,
+        message=why,
+        field=ANNOTATION_REQUEST,
+        value=text,
+        allowed="leave it out: Sluice writes it when the pod is created",
+    )

@@ -1,0 +1,56 @@
+"""
+The mode of those who name none, as a namespace wants it: written into the stored ask, so that it is seen and stays.
+
+A default is a wish: where it does not fit what a container asks for, the container keeps the mode that it would have
+had. Nothing is refused because of a default.
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import msgspec
+
+from sluice.contracts.asking import AskLimits
+from sluice.contracts.asking.keys import HAMI, SLUICE, VOLCANO, VgpuNames
+from sluice.contracts.asking.sluice_keys import CONTAINER_KEYS
+from sluice.contracts.refusals import Refusal
+from sluice_pod_watcher.admission.asks import Asked, StoredAsk, understand
+
+_VGPU_MODES = {"exclusive": "mig", "mps": "hami-core", "fractional": "hami-core"}
+"""HAMi's words for our modes; `auto` is none, for that is what HAMi means without a word."""
+
+
+def with_default_mode(
+    stored: StoredAsk, asked: Asked, spec: Mapping[str, Any], limits: AskLimits, mode: str
+) -> tuple[StoredAsk, Asked]:
+    """The ask with `mode` wherever none is named and it changes nothing but the mode; no mode changes nothing."""
+    if not mode:
+        return stored, asked
+    for added in _additions(stored, asked, mode):
+        tried = msgspec.structs.replace(stored, annotations=stored.annotations | added)
+        understood = understand(tried, spec, limits)
+        if not isinstance(understood, Refusal):
+            stored, asked = tried, understood
+    return stored, asked
+
+
+def _additions(stored: StoredAsk, asked: Asked, mode: str) -> Iterator[dict[str, str]]:
+    """What to add, in groups: an init container follows the one whose devices it uses."""
+    for claim in asked.pod.claims:
+        group = (claim.container, *(init for init, app in asked.served_by.items() if app == claim.container))
+        if all(_in_our_words_without_mode(stored, name) for name in group):
+            yield {f"{name}.{SLUICE}/mode": mode for name in group}
+    for names in (HAMI, VOLCANO):
+        if mode in _VGPU_MODES and names.mode not in stored.annotations and _speaks(stored, names):
+            yield {names.mode: _VGPU_MODES[mode]}
+
+
+def _in_our_words_without_mode(stored: StoredAsk, container: str) -> bool:
+    own = {key for key in CONTAINER_KEYS if f"{container}.{SLUICE}/{key}" in stored.annotations}
+    if container == stored.first:
+        own |= {key for key in CONTAINER_KEYS if f"{SLUICE}/{key}" in stored.annotations}
+    return bool(own) and "mode" not in own
+
+
+def _speaks(stored: StoredAsk, names: VgpuNames) -> bool:
+    return any(name in amounts for amounts in stored.resources.values() for name in names.resources)

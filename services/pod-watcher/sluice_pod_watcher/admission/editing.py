@@ -1,0 +1,70 @@
+"""
+The patch that makes a pod one of ours: only what is missing is added, only what we satisfy is taken out.
+
+So a second review of the same pod changes nothing. Operations are of RFC 6902, and every path is there when its turn
+comes: a list or map that is absent is added whole.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from sluice.contracts.asking import is_gpu_resource
+from sluice.contracts.kubernetes import ANNOTATION_REQUEST, GATE, LABEL_MANAGED, MANAGED
+from sluice_pod_watcher.admission.asks import Asked, StoredAsk
+from sluice_pod_watcher.admission.by_hand import has_gate
+from sluice_pod_watcher.admission.environment import missing_env
+from sluice_pod_watcher.admission.responses import Operation
+from sluice_pod_watcher.admission.rules import AdmissionRules
+from sluice_pod_watcher.admission.shapes import Container, Pod
+from sluice_pod_watcher.admission.volumes import OUR_MOUNT, OUR_VOLUME, lacks_mount, lacks_volume
+
+
+def edits(pod: Pod, stored: StoredAsk, asked: Asked, rules: AdmissionRules) -> Iterator[Operation]:
+    """What is to be done to a pod without problems that asks for at least one GPU."""
+    metadata, spec = pod.metadata, pod.spec
+    if ANNOTATION_REQUEST not in (metadata.annotations or {}):
+        yield _put("/metadata/annotations", metadata.annotations, ANNOTATION_REQUEST, stored.as_text())
+    if LABEL_MANAGED not in (metadata.labels or {}):
+        yield _put("/metadata/labels", metadata.labels, LABEL_MANAGED, MANAGED)
+    if not has_gate(spec):
+        yield _append("/spec/schedulingGates", spec.scheduling_gates, {"name": GATE})
+    if rules.runtime_class and not spec.runtime_class_name:
+        yield {"op": "add", "path": "/spec/runtimeClassName", "value": rules.runtime_class}
+    if lacks_volume(spec):
+        yield _append("/spec/volumes", spec.volumes, OUR_VOLUME)
+    for path, containers in (("/spec/containers", spec.containers), ("/spec/initContainers", spec.init_containers)):
+        for at, container in enumerate(containers or ()):
+            yield from _container_edits(f"{path}/{at}", container, asked)
+
+
+def _container_edits(path: str, container: Container, asked: Asked) -> Iterator[Operation]:
+    for part, amounts in zip(("limits", "requests"), container.amounts(), strict=True):
+        for name in amounts:
+            if is_gpu_resource(name):
+                yield {"op": "remove", "path": f"{path}/resources/{part}/{_escaped(name)}"}
+    claim = asked.claim_for(container.name)
+    missing = missing_env(container, claim)
+    if missing and not container.env:
+        yield {"op": "add", "path": f"{path}/env", "value": missing}
+    else:
+        for at, entry in enumerate(missing):
+            yield {"op": "add", "path": f"{path}/env/{at}", "value": entry}
+    if claim is not None and lacks_mount(container):
+        yield _append(f"{path}/volumeMounts", container.volume_mounts, OUR_MOUNT)
+
+
+def _put(path: str, present: Mapping[str, str] | None, key: str, value: str) -> Operation:
+    if not present:
+        return {"op": "add", "path": path, "value": {key: value}}
+    return {"op": "add", "path": f"{path}/{_escaped(key)}", "value": value}
+
+
+def _append(path: str, present: Sequence[Any] | None, value: dict[str, Any]) -> Operation:
+    if not present:
+        return {"op": "add", "path": path, "value": [value]}
+    return {"op": "add", "path": f"{path}/-", "value": value}
+
+
+def _escaped(key: str) -> str:
+    """A key as one token of a JSON pointer (RFC 6901)."""
+    return key.replace("~", "~0").replace("/", "~1")

@@ -1,0 +1,82 @@
+"""
+The environment of a GPU pod's containers: which variables are ours, and that nobody else sets them.
+
+Every entry of a name is looked at: a list may hold a name twice, and the last one wins in the kubelet. What `envFrom`
+brings is not seen here; an entry in `env` wins over it
+(https://kubernetes.io/docs/reference/kubernetes-api/workload-resources/pod-v1/#environment-variables), and every
+container of a GPU pod has such entries of the variables that choose devices.
+"""
+
+from collections.abc import Iterator
+from typing import Any
+
+from sluice.contracts.kubernetes import (
+    ENV_ALWAYS,
+    ENV_SHARES,
+    ENV_TICKET,
+    ENV_VISIBLE_DEVICES,
+    NO_DEVICES,
+    granted_field_path,
+)
+from sluice.contracts.messages import Claim
+from sluice_pod_watcher.admission.problems import Problem, forbidden, invalid
+from sluice_pod_watcher.admission.rules import AdmissionRules
+from sluice_pod_watcher.admission.shapes import Container, EnvVar
+
+_NONE = frozenset({NO_DEVICES, "none"})
+"""Values of NVIDIA_VISIBLE_DEVICES that ask for no device."""
+_NAMES = frozenset({"CUDA_VISIBLE_DEVICES", ENV_TICKET})
+_PREFIXES = ("NVIDIA_", "CUDA_MPS_")
+_ALLOWED = f"leave it out; {ENV_VISIBLE_DEVICES} may be {NO_DEVICES!r} in a container without a GPU"
+
+
+def may_share(claim: Claim) -> bool:
+    """Whether the claim may be served by a share of a GPU, whose daemon its processes must find."""
+    return not {"mps", "fractional"}.isdisjoint(claim.modes)
+
+
+def field_paths(container: str, claim: Claim | None) -> dict[str, str]:
+    """The variables of a container with a GPU, each with the field that it is read from."""
+    if claim is None:
+        return {}
+    wanted = (*ENV_ALWAYS, *(ENV_SHARES if may_share(claim) else ()))
+    return {variable: granted_field_path(container, key) for variable, key in wanted}
+
+
+def problems_of_env(path: str, container: Container, claim: Claim | None, rules: AdmissionRules) -> Iterator[Problem]:
+    """Variables that only Sluice may set. `claim` is what serves the container."""
+    ours = field_paths(container.name, claim)
+    for entry in container.env or ():
+        if not _is_reserved(entry.name, rules) or _is_ours(entry, ours):
+            continue
+        field, value = f"{path}.env[{entry.name}]", entry.value if entry.value is not None else "(from elsewhere)"
+        if not _asks_for_none(entry):
+            yield forbidden(field, value, "Sluice sets this from what the pod is given", _ALLOWED)
+        elif claim is not None:
+            yield invalid(field, value, "the container asks for a GPU, and here for none", "one of the two")
+
+
+def missing_env(container: Container, claim: Claim | None) -> list[dict[str, Any]]:
+    """The entries that a container without problems still lacks, in the order in which they are to be put first."""
+    present = {entry.name for entry in container.env or ()}
+    if claim is None:
+        return [] if ENV_VISIBLE_DEVICES in present else [{"name": ENV_VISIBLE_DEVICES, "value": NO_DEVICES}]
+    return [
+        {"name": variable, "valueFrom": {"fieldRef": {"fieldPath": field_path}}}
+        for variable, field_path in field_paths(container.name, claim).items()
+        if variable not in present
+    ]
+
+
+def _is_reserved(name: str, rules: AdmissionRules) -> bool:
+    return (name.startswith(_PREFIXES) or name in _NAMES) and name not in rules.env_allowed
+
+
+def _is_ours(entry: EnvVar, ours: dict[str, str]) -> bool:
+    if entry.value or entry.value_from is None or entry.value_from.field_ref is None:
+        return False
+    return entry.name in ours and entry.value_from.field_ref.field_path == ours[entry.name]
+
+
+def _asks_for_none(entry: EnvVar) -> bool:
+    return entry.name == ENV_VISIBLE_DEVICES and entry.value_from is None and entry.value in _NONE

@@ -1,0 +1,38 @@
+"""
+Whether a path on the host leads to a directory, in whatever spelling. Text alone: links on the host are not seen.
+
+`/var/run` is the same as `/run` on every Linux that follows the Filesystem Hierarchy Standard 3.0 (3.15, 5.13), and
+`/proc/<process>/root` is the whole host again (proc(5)).
+"""
+
+from collections.abc import Sequence
+
+_OUT_OF_PROC = frozenset({"root", "cwd", "fd", "map_files"})
+"""Below a process in /proc these are links to other places."""
+
+
+def parts_of(path: str) -> tuple[str, ...]:
+    """The components of an absolute path as the kernel walks them, with `/var/run` as `/run`."""
+    parts: list[str] = []
+    for part in path.split("/"):
+        if part == "..":
+            del parts[-1:]
+        elif part not in {"", "."}:
+            parts.append(part)
+        if parts == ["var", "run"]:
+            parts = ["run"]
+    return tuple(parts)
+
+
+def leads_to(path: str, directories: Sequence[str]) -> str:
+    """The first of `directories` that is at, below or above `path`; `/proc` for a way out of it; else empty."""
+    parts = parts_of(path)
+    if parts[:1] == ("proc",) and not _OUT_OF_PROC.isdisjoint(parts[2:]):
+        return "/proc"
+    for directory in directories:
+        ours = parts_of(directory)
+        common = min(len(parts), len(ours))
+        if parts[:common] == ours[:common]:
+            return directory
+    # /var holds the link `run`, which a container would follow from within.
+    return next((each for each in directories if parts_of(each)[:1] == ("run",)), "") if parts == ("var",) else ""

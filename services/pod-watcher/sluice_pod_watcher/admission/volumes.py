@@ -1,0 +1,73 @@
+"""The volume of tickets; and that no pod reaches one in another way, by hand or through the host's directories."""
+
+from collections.abc import Iterator
+from typing import Any
+
+from sluice.contracts.kubernetes import CSI_DRIVER, MOUNT_PATH, TICKET_SUB_PATH, VOLUME
+from sluice.contracts.messages import Claim
+from sluice_pod_watcher.admission.host_paths import leads_to, parts_of
+from sluice_pod_watcher.admission.problems import Problem, forbidden
+from sluice_pod_watcher.admission.rules import AdmissionRules
+from sluice_pod_watcher.admission.shapes import Container, CsiVolume, Spec, Volume, VolumeMount
+
+OUR_VOLUME: dict[str, Any] = {"name": VOLUME, "csi": {"driver": CSI_DRIVER, "readOnly": True}}
+OUR_MOUNT: dict[str, Any] = {
+    "name": VOLUME,
+    "mountPath": MOUNT_PATH,
+    "subPathExpr": TICKET_SUB_PATH,
+    "readOnly": True,
+}
+_OUR_CSI = CsiVolume(driver=CSI_DRIVER, read_only=True)
+
+
+def problems_of_volumes(spec: Spec, rules: AdmissionRules) -> Iterator[Problem]:
+    """Volumes of a pod that are Sluice's own, or lead into its directories."""
+    for volume in spec.volumes or ():
+        field = f"spec.volumes[{volume.name}]"
+        if volume.host_path is not None:
+            found = leads_to(volume.host_path.path, rules.host_directories)
+            if found:
+                why = f"leads to {found} of the node, where the slices of other pods are reached"
+                yield forbidden(f"{field}.hostPath.path", volume.host_path.path, why, "other directories of the host")
+        if volume.csi is not None and volume.csi.driver == CSI_DRIVER and volume.name != VOLUME:
+            why = "Sluice adds its volume itself"
+            yield forbidden(f"{field}.csi.driver", CSI_DRIVER, why, "leave the volume out")
+        elif volume.name == VOLUME and not _is_our_volume(volume):
+            yield forbidden("spec.volumes", VOLUME, "this name is of the volume that Sluice adds", "another name")
+
+
+def problems_of_mounts(path: str, container: Container, claim: Claim | None) -> Iterator[Problem]:
+    """Mounts of Sluice's volume by hand, and mounts where it is to be."""
+    field = f"{path}.volumeMounts"
+    for mount in container.volume_mounts or ():
+        if mount.name == VOLUME:
+            if claim is None or not _is_our_mount(mount):
+                why = "Sluice mounts its volume itself, each container its own part of it"
+                yield forbidden(field, f"{VOLUME} at {mount.mount_path}", why, "leave the mount out")
+        elif claim is not None and parts_of(mount.mount_path)[: len(_MOUNT_PARTS)] == _MOUNT_PARTS:
+            why = f"Sluice mounts the container's ticket at {MOUNT_PATH}"
+            yield forbidden(field, f"{mount.name} at {mount.mount_path}", why, "another mountPath")
+
+
+def lacks_volume(spec: Spec) -> bool:
+    """Whether the volume is still to be added."""
+    return not any(volume.name == VOLUME for volume in spec.volumes or ())
+
+
+def lacks_mount(container: Container) -> bool:
+    """Whether the mount is still to be added to a container with a GPU."""
+    return not any(mount.name == VOLUME for mount in container.volume_mounts or ())
+
+
+_MOUNT_PARTS = parts_of(MOUNT_PATH)
+
+
+def _is_our_volume(volume: Volume) -> bool:
+    return volume.csi == _OUR_CSI and volume.host_path is None
+
+
+def _is_our_mount(mount: VolumeMount) -> bool:
+    ours = (VOLUME, MOUNT_PATH, None, TICKET_SUB_PATH, True, None)
+    propagation = None if mount.mount_propagation == "None" else mount.mount_propagation
+    of_mount = (mount.name, mount.mount_path, mount.sub_path or None, mount.sub_path_expr, mount.read_only, propagation)
+    return of_mount == ours

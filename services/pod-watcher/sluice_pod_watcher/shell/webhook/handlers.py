@@ -1,0 +1,124 @@
+"""
+What the server answers: reviews, and whether it is alive and ready. Errors are told in a sentence, never a traceback.
+
+A review is CPU alone; reading its body is the only wait, and is bounded in time, size and number.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import msgspec
+from aiohttp import web
+
+from sluice.contracts.kubernetes import DEFAULT_MODES
+from sluice.contracts.refusals import shorten
+from sluice.runtime import logs
+from sluice_pod_watcher.admission import AdmissionResponse, AdmissionRules, NotAReview, review
+
+MUTATE, HEALTH, READY = "/mutate", "/healthz", "/readyz"
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+@dataclass(frozen=True, slots=True)
+class ServingLimits:
+    """What one caller may cost."""
+
+    body_bytes_max: int = 8 * 1024 * 1024
+    """An API server takes objects up to 3 MiB, and an update's review holds two of them, and its own words."""
+    request_s: float = 5.0
+    """For a whole request: no more than the API server waits."""
+    reviews_max: int = 64
+    """Bodies read at once, so that memory has a bound; others wait for their turn within their time."""
+    connections_max: int = 512
+    """Open at once. An API server holds few; what is above is closed as soon as its handshake is done."""
+    silence_s: float = 10.0
+    """For a handshake, and until a new connection has said something."""
+
+
+def make_app(
+    rules: AdmissionRules,
+    why_not_ready: Callable[[], str],
+    limits: ServingLimits,
+    heard: Callable[[web.Request], None],
+) -> web.Application:
+    """
+    The application. `why_not_ready` is asked at each readiness probe, `heard` is told of each request as it begins.
+
+    MUTATE uses the rules as they are; MUTATE/<mode> with this default mode, for namespaces that have it: the API server
+    chooses the path by the namespace's label, for a review does not hold it.
+    """
+    handlers = _Handlers(rules, why_not_ready, limits)
+
+    @web.middleware
+    async def in_words(request: web.Request, handler: Handler) -> web.StreamResponse:
+        heard(request)
+        return await _in_words(request, handler)
+
+    app = web.Application(middlewares=[in_words], client_max_size=limits.body_bytes_max)
+    app.router.add_post(MUTATE, handlers.mutate)
+    app.router.add_post(f"{MUTATE}/{{mode:{'|'.join(DEFAULT_MODES)}}}", handlers.mutate)
+    app.router.add_get(HEALTH, handlers.health)
+    app.router.add_get(READY, handlers.ready)
+    return app
+
+
+def answer_to(body: bytes, rules: AdmissionRules) -> AdmissionResponse | NotAReview:
+    """The answer to the bytes of a request. Never raises, whatever they are."""
+    try:
+        raw = msgspec.json.decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        return NotAReview(f"the body is no JSON: {error}")
+    return review(raw, rules)
+
+
+class _Handlers:
+    def __init__(self, rules: AdmissionRules, why_not_ready: Callable[[], str], limits: ServingLimits) -> None:
+        self._rules = {"": rules} | {mode: replace(rules, default_mode=mode) for mode in DEFAULT_MODES}
+        self._why_not_ready = why_not_ready
+        self._limits = limits
+        self._turns = asyncio.Semaphore(limits.reviews_max)
+        self._log = logs.get("webhook")
+
+    async def mutate(self, request: web.Request) -> web.Response:
+        """One review."""
+        try:
+            async with asyncio.timeout(self._limits.request_s), self._turns:
+                body = await request.read()
+                response = answer_to(body, self._rules[request.match_info.get("mode", "")])
+        except TimeoutError:
+            raise web.HTTPRequestTimeout(text=f"the request took longer than {self._limits.request_s:g} s") from None
+        if isinstance(response, NotAReview):
+            raise web.HTTPBadRequest(text=response.why)
+        if not response.allowed:
+            self._log.info("denied", code=response.code, why=response.message, review=shorten(response.uid))
+        return web.Response(body=msgspec.json.encode(response.as_review()), content_type="application/json")
+
+    async def health(self, _request: web.Request) -> web.Response:
+        """Whether the process still serves."""
+        return web.Response(text="ok")
+
+    async def ready(self, _request: web.Request) -> web.Response:
+        """Whether an API server could be served."""
+        why = self._why_not_ready()
+        return web.Response(status=503 if why else 200, text=why or "ok")
+
+
+async def _in_words(request: web.Request, handler: Handler) -> web.StreamResponse:
+    """Every refusal as one line of text, and a log line for each; a defect of ours told without its insides."""
+    log = logs.get("webhook")
+    try:
+        return await handler(request)
+    except web.HTTPException as refusal:
+        text = shorten(refusal.text or refusal.reason, 400)
+        log.warning("refused a request", status=refusal.status, why=text, **_caller(request))
+        headers = {"Allow": refusal.headers["Allow"]} if "Allow" in refusal.headers else {}
+        return web.Response(status=refusal.status, text=text, headers=headers)
+    except Exception:  # the border: the caller must learn that it failed, and nothing of how
+        log.exception("a request failed", **_caller(request))
+        return web.Response(status=500, text="the webhook failed; its log says why")
+
+
+def _caller(request: web.Request) -> dict[str, Any]:
+    return {"method": shorten(request.method, 20), "path": shorten(request.path), "peer": request.remote or ""}

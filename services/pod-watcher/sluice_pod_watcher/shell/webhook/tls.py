@@ -1,0 +1,43 @@
+"""
+The TLS side of the server: one context, whose certificate is exchanged while connections go on.
+
+Handshakes that begin later see the new certificate; connections that are open keep theirs. No key touches a disk: the
+library wants a file, so it is given one in memory.
+"""
+
+import os
+import ssl
+
+
+class UnusableCertificateError(Exception):
+    """A certificate and a key that do not belong together, or are none. Its text is a sentence."""
+
+
+def new_context() -> ssl.SSLContext:
+    """A server's context without a certificate: handshakes fail until one is shown."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    return context
+
+
+def show(context: ssl.SSLContext, certificate_pem: bytes, key_pem: bytes) -> None:
+    """
+    Show this certificate from now on. Raises UnusableCertificateError, and then what was shown stays.
+
+    It is tried in a context of its own first, for a context with half of a pair serves nobody.
+    """
+    descriptor = os.memfd_create("sluice-webhook", os.MFD_CLOEXEC)
+    with os.fdopen(descriptor, "wb") as file:
+        file.write(certificate_pem + b"\n" + key_pem)
+        file.flush()
+        path = f"/proc/self/fd/{descriptor}"
+        try:
+            new_context().load_cert_chain(path, password=_no_password)
+        except (ssl.SSLError, ValueError) as error:
+            raise UnusableCertificateError(f"the certificate cannot be used: {error}") from error
+        context.load_cert_chain(path, password=_no_password)
+
+
+def _no_password() -> str:
+    """Instead of asking on the terminal for the password of an encrypted key, which would stop the service."""
+    raise ValueError("its key is encrypted")

@@ -1,0 +1,268 @@
+"""The webhook as an API server meets it: real sockets, real TLS, good questions and bad ones."""
+
+import asyncio
+import contextlib
+import json
+import ssl
+from datetime import timedelta
+
+import aiohttp
+import pytest
+from factories.admission import container, gpu, pod, review_of
+
+from sluice.runtime.clock import SystemClock
+from sluice.runtime.errors import ServiceError
+from sluice_pod_watcher.admission import AdmissionRules
+from sluice_pod_watcher.shell.webhook import handlers
+from sluice_pod_watcher.shell.webhook.generations import CertificateRules
+from sluice_pod_watcher.shell.webhook.handlers import ServingLimits
+from sluice_pod_watcher.shell.webhook.keeper import CertificateKeeper, NobodyToTell
+from sluice_pod_watcher.shell.webhook.server import Address, listening, serve_webhook
+from sluice_pod_watcher.shell.webhook.sources import CertificateUnavailableError, RotatingCertificates
+from sluice_pod_watcher.shell.webhook.stores import MemoryStore
+from sluice_pod_watcher.shell.webhook.tls import new_context
+
+ASKS = review_of(pod(annotations={"sluice.dev/memory": "4Gi"}))
+BOUND_S = 10.0
+
+
+class Caller:
+    """An API server that trusts what the keeper published."""
+
+    def __init__(self, port, keeper, session):
+        """Speak to a port of the loopback."""
+        self.port = port
+        self.keeper = keeper
+        self.session = session
+        self._trust = {}
+
+    async def post(self, path="/mutate", body=None, **more):
+        """Status and text of one request."""
+        data = body if body is not None else json.dumps(ASKS)
+        url = f"https://127.0.0.1:{self.port}{path}"
+        async with self.session.post(url, data=data, ssl=self.trust(), **more) as response:
+            return response.status, await response.text()
+
+    async def get(self, path):
+        """Status and text of one request."""
+        async with self.session.get(f"https://127.0.0.1:{self.port}{path}", ssl=self.trust()) as response:
+            return response.status, await response.text()
+
+    def trust(self):
+        """A client's context: the same while the bundle is, for connections are kept by it."""
+        bundle = self.keeper.bundle
+        return self._trust.setdefault(bundle, ssl.create_default_context(cadata=bundle))
+
+
+@contextlib.asynccontextmanager
+async def webhook(rules=None, source=None, **limits):
+    """A webhook on a random port, with its first certificate."""
+    context = new_context()
+    certificates = RotatingCertificates(MemoryStore(), ("127.0.0.1", "localhost"), CertificateRules())
+    keeper = CertificateKeeper(context, source or certificates, NobodyToTell(), SystemClock())
+    await keeper.refresh()
+    address = Address("127.0.0.1", 0)
+    how = rules or AdmissionRules()
+    async with (
+        listening(how, context, keeper, address, limits=ServingLimits(**limits)) as port,
+        aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=BOUND_S)) as session,
+    ):
+        yield Caller(port, keeper, session)
+
+
+async def end(writer):
+    """Close a connection that the other side may have closed already."""
+    writer.close()
+    with contextlib.suppress(ConnectionError, ssl.SSLError):
+        await writer.wait_closed()
+
+
+async def test_a_pod_is_reviewed_over_tls():
+    """The path of every GPU pod: without it nothing starts."""
+    async with webhook() as caller:
+        status, text = await caller.post()
+        response = json.loads(text)["response"]
+        assert (status, response["allowed"], response["patchType"]) == (200, True, "JSONPatch")
+        assert response["uid"] == ASKS["request"]["uid"]
+        denied = review_of(pod(container(resources=gpu(gpu="1")), nodeName="gpu-1"))
+        status, text = await caller.post(body=json.dumps(denied))
+        assert (status, json.loads(text)["response"]["status"]["code"]) == (200, 403)
+
+
+async def test_a_namespaces_mode_comes_by_the_path():
+    """A review does not hold the labels of its namespace; the API server chooses the path by them."""
+    async with webhook() as caller:
+        _, text = await caller.post("/mutate/mps")
+        assert json.loads(text)["response"]["warnings"] == [
+            "main.sluice.dev/mode = 'mps': the default of this namespace, for the pod names no mode"
+        ]
+        assert (await caller.post("/mutate/nonsense"))[0] == 404
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "text"),
+    [
+        (b"", 400, "the body is no JSON: Input data was truncated"),
+        (b"{", 400, "the body is no JSON: Input data was truncated"),
+        (b"\xff\xfe", 400, "the body is no JSON: JSON is malformed: invalid character (byte 0)"),
+        (b"[" * 100_000, 400, "the body is no JSON: "),
+        (b"{}", 400, "no AdmissionReview: Object missing required field `apiVersion`"),
+        (b" " * 200_000, 413, "Maximum request body size 150000 exceeded"),
+    ],
+)
+async def test_a_bad_request_is_answered_in_a_sentence(body, status, text):
+    """Whoever sets the webhook up reads why; nobody reads our insides; the next pod is served."""
+    async with webhook(body_bytes_max=150_000) as caller:
+        found = await caller.post(body=body)
+        assert found[0] == status
+        assert found[1].startswith(text)
+        assert "Traceback" not in found[1]
+        assert (await caller.post())[0] == 200
+
+
+async def test_a_wrong_path_or_method_is_answered_in_words():
+    """A slip in the webhook's configuration must show itself."""
+    async with webhook() as caller:
+        assert (await caller.get("/mutate"))[0] == 405
+        assert (await caller.get("/nothing")) == (404, "404: Not Found")
+        assert (await caller.get("/healthz")) == (200, "ok")
+        assert (await caller.get("/readyz")) == (200, "ok")
+
+
+async def test_a_defect_of_ours_is_told_without_its_insides(monkeypatch):
+    """A traceback holds other people's pods."""
+
+    def broken(_raw, _rules):
+        raise RuntimeError("secret-of-another-pod")
+
+    async with webhook() as caller:
+        monkeypatch.setattr(handlers, "review", broken)
+        assert await caller.post() == (500, "the webhook failed; its log says why")
+        monkeypatch.undo()
+        assert (await caller.post())[0] == 200
+
+
+async def test_a_body_that_never_ends_is_given_up():
+    """One stuck caller must not hold the turn of all others."""
+
+    async def dribble():
+        yield b"{"
+        await asyncio.sleep(BOUND_S)
+
+    async with webhook(request_s=0.2, reviews_max=1) as caller:
+        slow = asyncio.create_task(caller.post(body=dribble()))
+        assert (await slow) == (408, "the request took longer than 0.2 s")
+        assert (await caller.post())[0] == 200
+
+
+async def test_a_connection_that_says_nothing_is_closed():
+    """Else idle connections use up the files of the process."""
+    async with webhook(silence_s=0.2) as caller:
+        for trust in (None, caller.trust()):
+            reader, writer = await asyncio.open_connection("127.0.0.1", caller.port, ssl=trust)
+            async with asyncio.timeout(BOUND_S):
+                with contextlib.suppress(ConnectionResetError):
+                    assert await reader.read() == b""
+            await end(writer)
+        assert (await caller.post())[0] == 200
+
+
+async def test_a_connection_too_many_is_closed_and_the_others_go_on():
+    """A flood must not take the service with it."""
+    async with webhook(connections_max=1) as caller:
+        assert (await caller.post())[0] == 200  # its connection is kept
+        reader, writer = await asyncio.open_connection("127.0.0.1", caller.port, ssl=caller.trust())
+        async with asyncio.timeout(BOUND_S):
+            assert await reader.read() == b""
+        await end(writer)
+        assert (await caller.post())[0] == 200
+
+
+async def test_many_reviews_at_once_are_all_answered():
+    """A Deployment of hundreds of replicas is created in a burst."""
+    async with webhook(reviews_max=4) as caller:
+        trust = caller.trust()
+        url = f"https://127.0.0.1:{caller.port}/mutate"
+
+        async def one():
+            async with caller.session.post(url, data=json.dumps(ASKS), ssl=trust) as response:
+                return response.status
+
+        assert set(await asyncio.gather(*(one() for _ in range(200)))) == {200}
+
+
+async def test_only_who_knows_the_authority_and_the_name_is_served_in_trust():
+    """A client that does not verify could be given pods by anybody."""
+    async with webhook() as caller, webhook() as other:
+        foreign = ssl.create_default_context(cadata=other.keeper.bundle)
+        with pytest.raises(ssl.SSLCertVerificationError):
+            await asyncio.open_connection("127.0.0.1", caller.port, ssl=foreign)
+        with pytest.raises(ssl.SSLCertVerificationError):
+            await asyncio.open_connection("127.0.0.1", caller.port, ssl=caller.trust(), server_hostname="else.example")
+
+
+async def test_a_new_certificate_does_not_cut_open_connections():
+    """API servers keep their connections for hours; a cut one is a pod that fails to be created."""
+    certificates = RotatingCertificates(
+        MemoryStore(),
+        ("127.0.0.1",),
+        CertificateRules(validity=timedelta(days=2), renew_before=timedelta(days=1), overlap=timedelta(0)),
+    )
+
+    class Changing:
+        """Made for other names at each round, so that a new one is due."""
+
+        def __init__(self):
+            self.round = 0
+
+        async def refresh(self, now, *, published):
+            self.round += 1
+            names = ("127.0.0.1", f"round-{self.round}.example")
+            renewed = RotatingCertificates(certificates.store, names, certificates.rules)
+            return await renewed.refresh(now, published=published)
+
+    async with webhook(source=Changing()) as caller:
+        first = caller.trust()
+        reader, writer = await asyncio.open_connection("127.0.0.1", caller.port, ssl=first)
+        serial = writer.get_extra_info("peercert")["serialNumber"]
+        await caller.keeper.refresh()
+        writer.write(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")
+        async with asyncio.timeout(BOUND_S):
+            assert (await reader.readline()) == b"HTTP/1.1 200 OK\r\n"
+        await end(writer)
+        _, again = await asyncio.open_connection("127.0.0.1", caller.port, ssl=caller.trust())
+        assert again.get_extra_info("peercert")["serialNumber"] != serial
+        await end(again)
+        with pytest.raises(ssl.SSLCertVerificationError):
+            await asyncio.open_connection("127.0.0.1", caller.port, ssl=first)
+
+
+async def test_it_serves_until_it_is_told_to_stop_and_then_lets_go_of_its_port():
+    """A rollout starts the next one on the same port."""
+    context = new_context()
+
+    class Nothing:
+        async def refresh(self, now, *, published):
+            raise CertificateUnavailableError("the Secret cannot be read")
+
+    keeper = CertificateKeeper(context, Nothing(), NobodyToTell(), SystemClock())
+    async with webhook() as caller:
+        taken = Address("127.0.0.1", caller.port)
+        with pytest.raises(ExceptionGroup) as failed:
+            await serve_webhook(AdmissionRules(), context, keeper, taken)
+        (error,) = failed.value.exceptions
+        assert isinstance(error, ServiceError)
+        assert str(error).startswith(f"the webhook cannot listen on 127.0.0.1:{caller.port}: ")
+    serving = asyncio.create_task(serve_webhook(AdmissionRules(), context, keeper, taken))
+    async with asyncio.timeout(BOUND_S):
+        while True:
+            try:
+                _, writer = await asyncio.open_connection("127.0.0.1", caller.port)
+                break
+            except ConnectionRefusedError:
+                await asyncio.sleep(0.01)
+    await end(writer)
+    assert keeper.why_not_ready() == "there is no certificate yet: the Secret cannot be read"
+    serving.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await serving

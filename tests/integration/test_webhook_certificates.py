@@ -1,0 +1,346 @@
+"""A webhook's certificate over its years: made, shared, published before it is shown, renewed in time, never lost."""
+
+import asyncio
+import ssl
+import stat
+from datetime import UTC, datetime, timedelta
+
+import msgspec
+import pytest
+
+from sluice_pod_watcher.shell.webhook.generations import CertificateRules, Generations, with_new
+from sluice_pod_watcher.shell.webhook.keeper import REFRESH_S, RETRY_S, CertificateKeeper, NotPublishedError
+from sluice_pod_watcher.shell.webhook.making import make_generation
+from sluice_pod_watcher.shell.webhook.sources import MountedCertificates, RotatingCertificates
+from sluice_pod_watcher.shell.webhook.stores import FileStore, MemoryStore, StoreUnavailableError
+from sluice_pod_watcher.shell.webhook.tls import UnusableCertificateError, new_context, show
+
+NAME = "sluice-webhook.sluice-system.svc"
+START = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
+RULES = CertificateRules()
+
+
+class Wall:
+    """A wall clock that stands where the test puts it. TLS itself looks at the machine's: handshakes are done now."""
+
+    def __init__(self, now=START):
+        """Begin at a time."""
+        self.now = now
+        self.slept = []
+
+    def utc(self):
+        """The time."""
+        return self.now
+
+    def monotonic(self):
+        """Seconds since the beginning."""
+        return (self.now - START).total_seconds()
+
+    async def sleep(self, duration_s):
+        """Time passes; after a thousand rounds the test ends."""
+        self.slept.append(duration_s)
+        if len(self.slept) == 1000:
+            raise asyncio.CancelledError
+        self.now += timedelta(seconds=duration_s)
+
+
+class Cluster:
+    """What the API servers were told to trust, and whether they can be told now."""
+
+    def __init__(self):
+        """Nothing yet."""
+        self.bundle = ""
+        self.told = 0
+        self.fails = False
+
+    async def publish(self, bundle_pem):
+        """Take it, or fail."""
+        if self.fails:
+            raise NotPublishedError("the API server does not answer")
+        self.told += 1
+        self.bundle = bundle_pem
+
+
+class Failing(MemoryStore):
+    """A store with a switch."""
+
+    fails = False
+
+    async def load(self):
+        """What is there, or a failure."""
+        if self.fails:
+            raise StoreUnavailableError("the Secret cannot be read")
+        return await super().load()
+
+
+def keeper_of(store, cluster, wall, names=(NAME,)):
+    """One replica of the webhook, and the context that it shows."""
+    context = new_context()
+    return CertificateKeeper(context, RotatingCertificates(store, names, RULES), cluster, wall), context
+
+
+def presented(context, bundle, name=NAME):
+    """The certificate that a client sees which trusts `bundle` strictly and wants `name`. Raises SSLError."""
+    client = ssl.create_default_context(cadata=bundle)
+    client.verify_flags |= ssl.VERIFY_X509_STRICT
+    to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
+    one = client.wrap_bio(to_client, to_server, server_hostname=name)
+    other = context.wrap_bio(to_server, to_client, server_side=True)
+    for _ in range(4):
+        for end in (one, other):
+            try:
+                end.do_handshake()
+            except ssl.SSLWantReadError:
+                continue
+    return one.getpeercert(binary_form=True)
+
+
+async def test_a_fresh_certificate_is_taken_by_a_strict_client_for_its_names_only():
+    """API servers verify; a certificate with a slip in it is a cluster that creates no pod."""
+    cluster, wall = Cluster(), Wall(datetime.now(UTC))
+    keeper, context = keeper_of(MemoryStore(), cluster, wall, (NAME, "127.0.0.1"))
+    await keeper.refresh()
+    assert keeper.why_not_ready() == ""
+    assert presented(context, cluster.bundle)
+    assert presented(context, cluster.bundle, "127.0.0.1")
+    with pytest.raises(ssl.SSLCertVerificationError):
+        presented(context, cluster.bundle, "kubernetes.default.svc")
+
+
+async def test_replicas_show_certificates_that_one_bundle_covers():
+    """Both are behind one Service, and the API server knows one caBundle."""
+    store, cluster, wall = MemoryStore(), Cluster(), Wall(datetime.now(UTC))
+    replicas = [keeper_of(store, cluster, wall) for _ in range(5)]
+    await asyncio.gather(*(keeper.refresh() for keeper, _ in replicas))
+    assert len({presented(context, cluster.bundle) for _, context in replicas}) == 1
+
+
+async def test_over_a_year_no_hour_passes_without_a_trusted_certificate():
+    """What is shown must be in what the cluster trusts, and must not have ended, at each hour and for each replica."""
+    store, cluster, wall = MemoryStore(), Cluster(), Wall()
+    replicas = [keeper_of(store, cluster, wall)[0] for _ in range(2)]
+    seen = set()
+    for hour in range(366 * 24):
+        wall.now = START + timedelta(hours=hour)
+        trusted = cluster.bundle
+        for keeper in replicas:
+            await keeper.refresh()
+            shown = keeper._shown
+            generation = generation_of(await store.load(), shown)
+            seen.add(shown.certificate_pem)
+            assert generation.expires - wall.now > timedelta(days=29)
+            if hour:
+                assert generation.authority_pem in trusted, "shown before anybody could know its authority"
+    assert 6 <= len(seen) <= 8
+    assert cluster.bundle.count("BEGIN CERTIFICATE") <= 2
+
+
+def generation_of(kept, shown):
+    """Which of the generations in a store is shown."""
+    found = msgspec.json.decode(kept.text, type=Generations).generations
+    return next(each for each in found if each.certificate_pem.encode() == shown.certificate_pem)
+
+
+async def test_an_outage_of_store_or_cluster_leaves_the_certificate_in_use():
+    """A renewal that fails today is tried for a month before it hurts."""
+    store, cluster, wall = Failing(), Cluster(), Wall()
+    keeper, _ = keeper_of(store, cluster, wall)
+    await keeper.refresh()
+    before = keeper._shown
+    store.fails = True
+    wall.now += timedelta(days=80)
+    await keeper.refresh()
+    assert keeper._shown is before
+    assert keeper.why_not_ready() == ""
+    wall.now += timedelta(days=11)
+    assert keeper.why_not_ready() == "the certificate has ended: the Secret cannot be read"
+    store.fails = False
+    await keeper.refresh()
+    assert keeper.why_not_ready() == ""
+
+
+async def test_a_certificate_whose_authority_nobody_was_told_is_not_shown_yet():
+    """Else every pod creation fails until somebody tells them."""
+    store, cluster, wall = MemoryStore(), Cluster(), Wall()
+    keeper, _ = keeper_of(store, cluster, wall)
+    await keeper.refresh()
+    first = keeper._shown.certificate_pem
+    cluster.fails = True
+    wall.now += timedelta(days=61)
+    for _ in range(5):
+        await keeper.refresh()
+        wall.now += timedelta(hours=1)
+    assert keeper._shown.certificate_pem == first
+    cluster.fails = False
+    await keeper.refresh()
+    assert keeper._shown.certificate_pem == first
+    await keeper.refresh()
+    assert keeper._shown.certificate_pem != first
+
+
+async def test_a_new_certificate_waits_until_every_api_server_had_time_to_learn_its_authority():
+    """Several API servers learn a new caBundle one after the other."""
+    cluster, wall = Cluster(), Wall()
+    keeper, _ = keeper_of(MemoryStore(), cluster, wall)
+    await keeper.refresh()
+    first = keeper._shown.certificate_pem
+    wall.now += timedelta(days=61)
+    for _ in range(60):
+        await keeper.refresh()
+        assert keeper._shown.certificate_pem == first
+        wall.now += timedelta(minutes=1)
+    assert cluster.bundle.count("BEGIN CERTIFICATE") == 2
+    await keeper.refresh()
+    assert keeper._shown.certificate_pem != first
+
+
+async def test_it_is_not_ready_until_the_cluster_knows_whom_to_trust():
+    """A rollout must not go on to the next replica."""
+    cluster, wall = Cluster(), Wall()
+    cluster.fails = True
+    keeper, _ = keeper_of(MemoryStore(), cluster, wall)
+    assert keeper.why_not_ready() == "there is no certificate yet: not asked for"
+    await keeper.refresh()
+    assert keeper.why_not_ready() == ("nobody was told of the certificate's authority: the API server does not answer")
+
+
+async def test_rounds_come_often_while_it_is_not_ready_and_then_each_minute():
+    """A start is quick, and a year of rounds costs the API server little."""
+    cluster, wall = Cluster(), Wall()
+    cluster.fails = True
+    keeper, _ = keeper_of(MemoryStore(), cluster, wall)
+    with pytest.raises(asyncio.CancelledError):
+        await keeper.run()
+    assert set(wall.slept) == {RETRY_S}
+    wall.slept.clear()
+    cluster.fails = False
+    with pytest.raises(asyncio.CancelledError):
+        await keeper.run()
+    assert set(wall.slept) == {REFRESH_S}
+    assert cluster.told == 1000  # each round, for somebody may overwrite the caBundle
+
+
+async def test_an_empty_store_is_filled_and_a_damaged_one_is_told_of():
+    """A Secret is shipped empty; a person must mend what no program understands."""
+    wall = Wall()
+    store = MemoryStore()
+    assert await store.save("", replaces=None)
+    keeper, _ = keeper_of(store, Cluster(), wall)
+    await keeper.refresh()
+    assert keeper.why_not_ready() == ""
+    kept = await store.load()
+    assert await store.save("{", replaces=kept.version)
+    again, _ = keeper_of(store, Cluster(), wall)
+    await again.refresh()
+    assert again.why_not_ready().startswith(
+        "there is no certificate yet: what is kept of certificates is damaged; empty it, and new ones are made ("
+    )
+
+
+async def test_other_names_make_a_new_certificate_at_once():
+    """A Service that was renamed must be reachable under its new name."""
+    store, cluster, wall = MemoryStore(), Cluster(), Wall(datetime.now(UTC))
+    keeper, _ = keeper_of(store, cluster, wall)
+    await keeper.refresh()
+    renamed, context = keeper_of(store, cluster, wall, ("new.example",))
+    await renamed.refresh()
+    assert presented(context, cluster.bundle, "new.example")
+
+
+def test_rules_that_would_leave_a_gap_are_refused():
+    """A certificate that ends before its successor is shown is an outage with a date."""
+    with pytest.raises(ValueError, match="each must be less than the next"):
+        CertificateRules(overlap=timedelta(days=31))
+    with pytest.raises(ValueError, match="at least one name"):
+        make_generation((), START, RULES.validity)
+
+
+# -- stores -------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(params=["memory", "file"])
+def store(request, tmp_path):
+    """Each kind of store."""
+    return MemoryStore() if request.param == "memory" else FileStore(tmp_path / "certificates.json")
+
+
+async def test_a_store_lets_only_one_of_two_writers_win(store):
+    """Two replicas that both renew must agree on one certificate."""
+    assert await store.load() is None
+    assert await store.save("one", replaces=None)
+    assert not await store.save("two", replaces=None)
+    kept = await store.load()
+    assert kept.text == "one"
+    assert await store.save("three", replaces=kept.version)
+    assert not await store.save("four", replaces=kept.version)
+    assert (await store.load()).text == "three"
+
+
+async def test_many_writers_of_one_file_lose_nothing(tmp_path):
+    """Who was told that it saved, has."""
+    stores = [FileStore(tmp_path / "c.json") for _ in range(8)]
+    saved = await asyncio.gather(*(each.save(str(at), replaces=None) for at, each in enumerate(stores)))
+    assert saved.count(True) == 1
+    assert (await stores[0].load()).text == str(saved.index(True))
+
+
+async def test_the_file_of_keys_is_its_owners_alone(tmp_path):
+    """Who reads the key can answer in our name."""
+    store = FileStore(tmp_path / "c.json")
+    await store.save("secret", replaces=None)
+    assert stat.S_IMODE(store.path.stat().st_mode) == 0o600
+    store.path.unlink()
+    store.path.mkdir()
+    with pytest.raises(StoreUnavailableError, match="cannot be read: Is a directory"):
+        await store.load()
+    nowhere = FileStore(tmp_path / "no" / "c.json")
+    with pytest.raises(StoreUnavailableError, match="cannot be locked"):
+        await nowhere.save("secret", replaces=None)
+
+
+# -- mounted certificates -----------------------------------------------------------------------------------------
+
+
+async def test_a_mounted_certificate_is_shown_and_followed(tmp_path):
+    """cert-manager renews the files; a webhook that reads them once serves an ended certificate."""
+    cluster, wall, context = Cluster(), Wall(datetime.now(UTC)), new_context()
+    keeper = CertificateKeeper(context, MountedCertificates(tmp_path), cluster, wall)
+    await keeper.refresh()
+    assert keeper.why_not_ready() == f"there is no certificate yet: {tmp_path / 'tls.crt'}: No such file or directory"
+    for _ in range(2):
+        made = make_generation((NAME,), wall.now, RULES.validity)
+        (tmp_path / "tls.crt").write_text(made.certificate_pem)
+        (tmp_path / "tls.key").write_text(made.key_pem)
+        await keeper.refresh()
+        assert presented(context, made.authority_pem)
+        assert keeper.why_not_ready() == ""
+    assert cluster.told == 0
+    last = made
+    other = make_generation((NAME,), wall.now, RULES.validity)
+    (tmp_path / "tls.key").write_text(other.key_pem)
+    await keeper.refresh()
+    assert presented(context, last.authority_pem), "half of a new pair must not be shown"
+    (tmp_path / "tls.crt").write_text("nothing")
+    await keeper.refresh()
+    assert presented(context, last.authority_pem)
+
+
+def test_an_unusable_pair_leaves_what_was_shown():
+    """A file that is just being written must not end the service."""
+    context = new_context()
+    good, other = (make_generation((NAME,), datetime.now(UTC), RULES.validity) for _ in range(2))
+    show(context, good.certificate_pem.encode(), good.key_pem.encode())
+    with pytest.raises(UnusableCertificateError, match="cannot be used"):
+        show(context, other.certificate_pem.encode(), good.key_pem.encode())
+    with pytest.raises(UnusableCertificateError, match="cannot be used"):
+        show(context, b"", b"")
+    assert presented(context, good.authority_pem)
+
+
+def test_what_is_kept_has_a_bound():
+    """A name that changes at each start must not fill the Secret."""
+    kept = ()
+    made = make_generation((NAME,), START, RULES.validity)
+    for _ in range(20):
+        kept = with_new(kept, made, START).generations
+    assert len(kept) == 8

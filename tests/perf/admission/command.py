@@ -1,0 +1,49 @@
+"""Runs the benchmark of admission and checks its threshold."""
+
+import argparse
+import asyncio
+import sys
+from collections.abc import Sequence
+
+from perf.admission.reviews import Times, in_process, over_tls
+from perf.figures import end_in_order, machine, write_section
+from perf.thresholds import Threshold, exit_code, table
+
+P99_MS = 5.0
+"""Whoever creates a pod waits for it: the API server stops for each review."""
+
+
+def thresholds(found: Sequence[Times]) -> list[Threshold]:
+    """What is promised of a review in the process, the largest pod included: of CPU, for the machine is shared."""
+    return [
+        Threshold(f"{each.what}, p99 of CPU", each.cpu_p99_ms, "at most", P99_MS, "ms")
+        for each in found
+        if each.cpu_p99_ms is not None
+    ]
+
+
+def report(found: Sequence[Times], wire: Sequence[Times]) -> str:
+    """The tables, as Markdown."""
+    rows = [
+        f"| {each.what} | {each.kib:.1f} | {each.p50_ms:.3f} | {each.p99_ms:.3f} | "
+        f"{'-' if each.cpu_p99_ms is None else f'{each.cpu_p99_ms:.3f}'} |"
+        for each in (*found, *wire)
+    ]
+    head = ["| review | question, KiB | p50, ms | p99, ms | p99 of CPU, ms |", "|---|---|---|---|---|"]
+    return "\n".join([*head, *rows, "", table(thresholds(found))])
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Measure, print, check."""
+    end_in_order()
+    parser = argparse.ArgumentParser(prog="tests/perf/admission", description=__doc__)
+    parser.add_argument("--rounds", type=int, default=2000)
+    parser.add_argument("--write", action="store_true", help="put the figures into docs/performance.md")
+    options = parser.parse_args(arguments)
+    found = in_process(options.rounds)
+    wire = asyncio.run(over_tls(options.rounds, at_once=50))
+    section = report(found, wire)
+    sys.stdout.write(f"{machine()}\n\n{section}\n")
+    if options.write:
+        write_section("admission", section)
+    return exit_code(thresholds(found))

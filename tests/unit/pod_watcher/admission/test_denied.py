@@ -1,0 +1,415 @@
+"""What a person reads when a pod is not taken: each denial's sentence, word for word."""
+
+import re
+
+import pytest
+from factories.admission import answer, container, gpu, pod, taken
+
+from sluice_pod_watcher.admission import AdmissionRules
+
+GPU = gpu(gpu="1")
+ENV_WHY = (
+    "Sluice sets this from what the pod is given "
+    "(allowed: leave it out; NVIDIA_VISIBLE_DEVICES may be 'void' in a container without a GPU)"
+)
+HOST_ALLOWED = "where the slices of other pods are reached (allowed: other directories of the host)"
+MOUNT = {"name": "sluice-slice", "mountPath": "/run/sluice/slice", "subPathExpr": "$(SLUICE_TICKET)", "readOnly": True}
+
+
+def denial(made, rules=None, **request):
+    """Code and message; the pod must be denied, and nothing of it changed."""
+    response = answer(made, rules, **request)
+    sent = response.as_review()["response"]
+    assert not sent["allowed"]
+    assert "patch" not in sent
+    assert sent["status"]["reason"] == {403: "Forbidden", 422: "Invalid"}[response.code]
+    assert sent["status"]["code"] == response.code
+    return response.code, sent["status"]["message"]
+
+
+def with_env(**entry):
+    """A GPU pod with one variable."""
+    return pod(container(resources=GPU, env=[entry]))
+
+
+def with_volume(**volume):
+    """A GPU pod with one volume."""
+    return pod(container(resources=GPU), volumes=[volume])
+
+
+def host(path):
+    """A GPU pod with a directory of its node."""
+    return with_volume(name="h", hostPath={"path": path})
+
+
+# -- the environment ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("NVIDIA_VISIBLE_DEVICES", "all"),
+        ("NVIDIA_VISIBLE_DEVICES", ""),
+        ("NVIDIA_VISIBLE_DEVICES", "$(ELSEWHERE)"),
+        ("NVIDIA_DRIVER_CAPABILITIES", "all"),
+        ("NVIDIA_MIG_CONFIG_DEVICES", "all"),
+        ("CUDA_VISIBLE_DEVICES", "0"),
+        ("CUDA_MPS_PIPE_DIRECTORY", "/run/sluice/x"),
+        ("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", "100"),
+        ("SLUICE_TICKET", "."),
+    ],
+)
+def test_nobody_chooses_devices_by_variables(name, value):
+    """A pod with its own device list would see the slices of others."""
+    message = f"spec.containers[main].env[{name}] = {value!r}: {ENV_WHY}"
+    assert denial(with_env(name=name, value=value)) == (403, message)
+
+
+def test_a_variable_that_is_read_from_elsewhere_is_as_bad():
+    """A ConfigMap can say `all` after the pod was admitted."""
+    source = {"configMapKeyRef": {"name": "gpus", "key": "all"}}
+    message = f"spec.containers[main].env[NVIDIA_VISIBLE_DEVICES] = '(from elsewhere)': {ENV_WHY}"
+    assert denial(with_env(name="NVIDIA_VISIBLE_DEVICES", valueFrom=source)) == (403, message)
+    other = {"fieldRef": {"fieldPath": "metadata.annotations['other.granted.sluice.dev/visible-devices']"}}
+    assert denial(with_env(name="NVIDIA_VISIBLE_DEVICES", valueFrom=other)) == (403, message)
+
+
+def test_every_entry_of_a_name_is_looked_at():
+    """The last entry of a name wins in the kubelet."""
+    env = [{"name": "NVIDIA_VISIBLE_DEVICES", "value": value} for value in ("void", "all")]
+    made = pod(container(resources=GPU), container("logs", env=env))
+    message = f"spec.containers[logs].env[NVIDIA_VISIBLE_DEVICES] = 'all': {ENV_WHY}"
+    assert denial(made) == (403, message)
+    init = pod(container(resources=GPU), init=[container("fetch", env=env)])
+    assert denial(init) == (403, message.replace("containers[logs]", "initContainers[fetch]"))
+
+
+def test_a_container_cannot_ask_for_a_gpu_and_for_none():
+    """It would start without its device, and nobody would know why."""
+    assert denial(with_env(name="NVIDIA_VISIBLE_DEVICES", value="void")) == (
+        422,
+        (
+            "spec.containers[main].env[NVIDIA_VISIBLE_DEVICES] = 'void': "
+            "the container asks for a GPU, and here for none (allowed: one of the two)"
+        ),
+    )
+
+
+# -- volumes ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("path", "where"),
+    [
+        ("/run/sluice", "/run/sluice"),
+        ("/run/sluice/", "/run/sluice"),
+        ("/run//sluice/pods", "/run/sluice"),
+        ("/run/./sluice/pods/x", "/run/sluice"),
+        ("/var/run/sluice", "/run/sluice"),
+        ("//var//run/./sluice", "/run/sluice"),
+        ("/run/x/../sluice", "/run/sluice"),
+        ("/run", "/run/sluice"),
+        ("/var/run/", "/run/sluice"),
+        ("/var", "/var/lib/sluice"),
+        ("/", "/run/sluice"),
+        ("", "/run/sluice"),
+        ("/var/lib/sluice/journal", "/var/lib/sluice"),
+        ("/var/lib", "/var/lib/sluice"),
+        ("/var/lib/kubelet/pods/5/volumes", "/var/lib/kubelet/pods"),
+        ("/var/lib/kubelet/plugins_registry", "/var/lib/kubelet/plugins_registry"),
+        ("/proc/1/root/run/other", "/proc"),
+        ("/proc/self/cwd", "/proc"),
+        ("/proc/1/task/1/root", "/proc"),
+    ],
+)
+def test_no_spelling_of_a_host_path_leads_to_the_slices_of_others(path, where):
+    """Whoever mounts the directory of tickets has every tenant's pipes."""
+    field = f"spec.volumes[h].hostPath.path = {path!r}"
+    assert denial(host(path)) == (403, f"{field}: leads to {where} of the node, {HOST_ALLOWED}")
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["/data", "/run/other", "/run/sluicegate", "/var/log", "/var/runs", "/home/run/sluice", "/proc/driver/nvidia"],
+)
+def test_other_host_paths_stay_the_users_business(path):
+    """A data set on the node's disk is what most host paths are."""
+    assert answer(host(path)).allowed
+
+
+def test_the_volume_of_tickets_is_not_mounted_by_hand():
+    """Without a ticket's name a mount shows the whole volume, and lets a container start before its slice is there."""
+    whole = {"name": "sluice-slice", "mountPath": "/all"}
+    why = "Sluice mounts its volume itself, each container its own part of it (allowed: leave the mount out)"
+    message = f"spec.containers[main].volumeMounts = 'sluice-slice at /all': {why}"
+    assert denial(pod(container(resources=GPU, volumeMounts=[whole]))) == (403, message)
+    logs = pod(container(resources=GPU), container("logs", volumeMounts=[MOUNT]))
+    message = f"spec.containers[logs].volumeMounts = 'sluice-slice at /run/sluice/slice': {why}"
+    assert denial(logs) == (403, message)
+    for change in ({"readOnly": False}, {"subPathExpr": "x"}, {"mountPath": "/x"}, {"subPath": "x"}):
+        assert denial(pod(container(resources=GPU, volumeMounts=[MOUNT | change])))[0] == 403
+
+
+def test_nothing_else_is_mounted_where_the_ticket_is():
+    """The kubelet would hide one of the two."""
+    mount = {"name": "data", "mountPath": "/run/sluice//slice/x"}
+    made = pod(container(resources=GPU, volumeMounts=[mount]), volumes=[{"name": "data", "emptyDir": {}}])
+    assert denial(made) == (
+        403,
+        (
+            "spec.containers[main].volumeMounts = 'data at /run/sluice//slice/x': "
+            "Sluice mounts the container's ticket at /run/sluice/slice (allowed: another mountPath)"
+        ),
+    )
+
+
+def test_the_volume_of_tickets_is_not_made_by_hand():
+    """A look-alike would let containers start without a slice."""
+    named = "spec.volumes = 'sluice-slice': this name is of the volume that Sluice adds (allowed: another name)"
+    assert denial(with_volume(name="sluice-slice", emptyDir={})) == (403, named)
+    writable = {"driver": "slice.sluice.dev", "readOnly": False}
+    assert denial(with_volume(name="sluice-slice", csi=writable)) == (403, named)
+    assert denial(with_volume(name="mine", csi={"driver": "slice.sluice.dev"})) == (
+        403,
+        (
+            "spec.volumes[mine].csi.driver = 'slice.sluice.dev': "
+            "Sluice adds its volume itself (allowed: leave the volume out)"
+        ),
+    )
+
+
+# -- marks, place, privileges -------------------------------------------------------------------------------------
+
+
+def test_marks_of_sluice_are_not_set_by_hand():
+    """A pod with our gate and no ask would wait for ever; one with our label would be watched for nothing."""
+    out = "(allowed: leave it out)"
+    gate = (
+        "spec.schedulingGates = 'sluice.dev/slice': "
+        f"Sluice sets its gate itself; one set by hand might never be opened {out}"
+    )
+    label = "metadata.labels[sluice.dev/managed] = 'true': Sluice sets this label on the pods that it serves " + out
+    request = "metadata.annotations[sluice.dev/request] = '{}': Sluice writes this when the pod is created " + out
+    grant = (
+        "metadata.annotations[main.granted.sluice.dev/visible-devices] = 'all': Sluice writes what it grants, later "
+        + out
+    )
+    gated = {"schedulingGates": [{"name": "sluice.dev/slice"}]}
+    granted = {"main.granted.sluice.dev/visible-devices": "all"}
+    assert denial(pod(**gated)) == (403, gate)
+    assert denial(pod(labels={"sluice.dev/managed": "true"})) == (403, label)
+    assert denial(pod(annotations={"sluice.dev/request": "{}"})) == (403, request)
+    assert denial(pod(annotations=granted)) == (403, grant)
+    assert denial(pod(container(resources=GPU), annotations=granted, **gated)) == (403, f"{gate}; {grant}")
+
+
+def test_a_pod_on_a_node_cannot_wait():
+    """The API server would refuse our gate on it in words that nobody understands."""
+    assert denial(pod(container(resources=GPU), nodeName="gpu-1")) == (
+        403,
+        (
+            "spec.nodeName = 'gpu-1': a pod that is on a node already cannot wait for a slice "
+            "(allowed: nodeSelector or node affinity)"
+        ),
+    )
+
+
+def test_privileged_pods_are_denied_unless_the_cluster_allows_them():
+    """A privileged container sees every GPU of its node, in whichever container of the pod."""
+    privileged = {"securityContext": {"privileged": True}}
+    allowed = "(allowed: false, or a cluster that allows privileged GPU pods)"
+    why = f"a privileged container of a GPU pod sees every GPU of its node {allowed}"
+    side = pod(container(resources=GPU), container("logs", **privileged))
+    assert denial(side) == (403, f"spec.containers[logs].securityContext.privileged = 'true': {why}")
+    assert answer(side, AdmissionRules(allow_privileged=True)).allowed
+    pids = pod(container(resources=GPU), hostPID=True)
+    why = f"a GPU pod that sees the processes of its node can reach the slices of others through them {allowed}"
+    assert denial(pids) == (403, f"spec.hostPID = 'true': {why}")
+    assert answer(pids, AdmissionRules(allow_privileged=True)).allowed
+
+
+def test_the_hosts_shared_memory_is_denied_to_pods_that_share_a_gpu():
+    """The daemon of a shared GPU talks to its clients there. A MIG slice of one's own has no such neighbours."""
+    shares = pod(annotations={"sluice.dev/memory": "4Gi", "sluice.dev/mode": "mps"}, hostIPC=True)
+    assert denial(shares) == (
+        403,
+        (
+            "spec.hostIPC = 'true': a pod on a shared GPU could write into the shared memory of its neighbours "
+            "(allowed: false, or an emptyDir with medium Memory at /dev/shm)"
+        ),
+    )
+    assert answer(pod(annotations={"sluice.dev/profile": "1g.5gb"}, hostIPC=True)).allowed
+
+
+# -- the ask ------------------------------------------------------------------------------------------------------
+
+
+def amounts(limits=None, requests=None):
+    """A pod with these amounts of `nvidia.com/gpu`, as they are."""
+    parts = {"limits": limits, "requests": requests}
+    resources = {part: {"nvidia.com/gpu": amount} for part, amount in parts.items() if amount is not None}
+    return pod(container(resources=resources))
+
+
+REQUEST = "spec.containers[main].resources.requests[nvidia.com/gpu]"
+WHOLE = "(allowed: a whole number from 0 to 8)"
+
+
+@pytest.mark.parametrize(
+    ("made", "message"),
+    [
+        (amounts("500m", "500m"), f"nvidia.com/gpu = '500m': not a whole number {WHOLE}"),
+        (amounts("1.2"), f"nvidia.com/gpu = '1.2': not a whole number {WHOLE}"),
+        (amounts("-1"), f"nvidia.com/gpu = '-1': out of range {WHOLE}"),
+        (amounts("many"), f"nvidia.com/gpu = 'many': not a quantity {WHOLE}"),
+        (amounts("9"), f"nvidia.com/gpu = '9': out of range {WHOLE}"),
+        (
+            amounts(None, "1"),
+            f"{REQUEST} = '1': a GPU resource needs a limit, and has only a request (allowed: the same under limits)",
+        ),
+        (
+            amounts("2", "1"),
+            f"{REQUEST} = '1': differs from its limit '2' (allowed: request and limit alike, or the limit alone)",
+        ),
+    ],
+)
+def test_amounts_that_the_api_server_would_refuse_are_refused(made, message):
+    """We take the resources out before it looks; else half a GPU would be a GPU for free."""
+    assert denial(made) == (422, message)
+
+
+def test_an_amount_may_be_written_in_two_ways():
+    """`1` and `1000m` are the same amount to the API server."""
+    assert answer(amounts("1", "1000m")).allowed
+
+
+def test_the_ask_is_refused_in_the_words_of_the_one_parser():
+    """`kubectl apply`, a folder and `sluice simulate` must not disagree about a pod."""
+    assert denial(pod(annotations={"sluice.dev/profil": "1g.5gb"}))[1].startswith(
+        "sluice.dev/profil = '1g.5gb': there is no such key; did you mean sluice.dev/profile? "
+        "(allowed: sluice.dev/profile,"
+    )
+    assert denial(pod(container(resources=GPU), annotations={"sluice.dev/memory": "4Gi"})) == (
+        422,
+        (
+            "nvidia.com/gpu = '1': contradicts sluice.dev/memory = '4Gi': "
+            "these are two vocabularies for one container (allowed: one of them)"
+        ),
+    )
+    assert denial(pod(annotations={"sluice.dev/priority": "1"})) == (
+        422,
+        (
+            "sluice.dev/priority = '1': it says how, and nothing says what: the pod asks for no GPU "
+            "(allowed: for instance sluice.dev/memory beside it)"
+        ),
+    )
+
+
+def test_a_flood_of_keys_is_refused_unread():
+    """One pod must not take the webhook's time from all others."""
+    flood = {f"c{at}.sluice.dev/memory": "1Gi" for at in range(2001)}
+    assert denial(pod(annotations=flood)) == (
+        422,
+        "metadata.annotations = '': 2001 annotations that ask for GPUs (allowed: at most 2000)",
+    )
+
+
+def test_an_init_container_may_not_ask_for_devices_of_its_own():
+    """They would have to be held as long as the pod lives; better to say so than to hold them silently."""
+    made = pod(container(resources=gpu(gpu="1", gpumem="8000")), init=[container("prep", resources=GPU)])
+    assert denial(made) == (
+        422,
+        (
+            "nvidia.com/gpu = '1 x a whole GPU, exclusive': the init container 'prep' uses the devices of a container "
+            "that asks for the same, and none does "
+            "(allowed: the same ask and runAsUser as another container of the pod, or none)"
+        ),
+    )
+
+
+def test_what_the_watcher_could_not_place_is_refused_at_once():
+    """A pod that is admitted and then refused would wait behind its gate."""
+    field = {"key": "metadata.name", "operator": "NotIn", "values": ["gpu-1"]}
+    terms = {"nodeSelectorTerms": [{"matchFields": [field]}]}
+    affinity = {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": terms}}
+    code, message = denial(pod(container(resources=GPU), affinity=affinity))
+    assert code == 422
+    assert message.endswith("no field that can be matched (allowed: metadata.name In [one node])")
+
+
+def test_all_problems_are_told_at_once():
+    """Mending a manifest must not take one `kubectl apply` per line."""
+    env = [{"name": f"NVIDIA_X{at}", "value": "1"} for at in range(12)]
+    made = pod(container(resources=GPU, env=env), annotations={"sluice.dev/memory": "4Gi"}, nodeName="gpu-1")
+    code, message = denial(made)
+    assert code == 403
+    assert message.startswith("nvidia.com/gpu = '1': contradicts sluice.dev/memory")
+    assert "; spec.nodeName = 'gpu-1': " in message
+    assert message.endswith("; and 9 more")
+    assert len(message) < 1024
+
+
+def test_a_denial_stays_short_whatever_was_written():
+    """The sentence becomes an event of a ReplicaSet, which holds 1,024 characters, and a log line."""
+    made = with_env(name="NVIDIA_" + "X" * 5000, value="y" * 5000)
+    made["metadata"]["annotations"] = {"sluice.dev/" + "z" * 5000: "z" * 5000}
+    assert len(denial(made)[1]) < 1024
+
+
+# -- ephemeral containers -----------------------------------------------------------------------------------------
+
+
+def debugging(ours=True, old=(), **fields):
+    """The question about `kubectl debug` on a pod."""
+    made = taken(pod(container(resources=GPU))) if ours else pod()
+    before = {**made, "spec": {**made["spec"], "ephemeralContainers": list(old)}}
+    after = {**made, "spec": {**made["spec"], "ephemeralContainers": [*old, {"name": "debugger", **fields}]}}
+    return after, {"operation": "UPDATE", "subResource": "ephemeralcontainers", "oldObject": before}
+
+
+def test_a_debug_container_gets_no_device():
+    """It is added to a running pod, and nothing else of Sluice sees it."""
+    made, request = debugging(env=[{"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"}])
+    message = f"spec.ephemeralContainers[debugger].env[NVIDIA_VISIBLE_DEVICES] = 'all': {ENV_WHY}"
+    assert denial(made, **request) == (403, message)
+    made, request = debugging(volumeMounts=[{"name": "sluice-slice", "mountPath": "/all"}])
+    assert denial(made, **request) == (
+        403,
+        (
+            "spec.ephemeralContainers[debugger].volumeMounts = 'sluice-slice at /all': "
+            "Sluice mounts its volume itself, each container its own part of it (allowed: leave the mount out)"
+        ),
+    )
+    made, request = debugging(securityContext={"privileged": True})
+    assert denial(made, **request)[0] == 403
+
+
+def test_a_plain_debug_container_is_let_into_a_gpu_pod():
+    """People must be able to look into their pods."""
+    made, request = debugging(env=[{"name": "NVIDIA_VISIBLE_DEVICES", "value": "void"}])
+    assert answer(made, **request).allowed
+    earlier = {"name": "earlier", "securityContext": {"privileged": True}}
+    made, request = debugging(old=(earlier,))
+    assert answer(made, **request).allowed
+    made, request = debugging(ours=False, env=[{"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"}])
+    assert answer(made, **request).allowed
+
+
+# -- the rules themselves -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("rules", "message"),
+    [
+        ({"max_gpus_per_node": 0}, "max_gpus_per_node = 0: from 1 to 64"),
+        ({"default_mode": "fast"}, "default_mode = 'fast': one of exclusive, mps, fractional, auto, or empty"),
+        ({"host_directories": ("run/sluice",)}, "host_directories holds 'run/sluice': absolute paths"),
+        ({"host_directories": ("//",)}, "host_directories holds '//': absolute paths"),
+        ({"env_allowed": frozenset({"CUDA_MPS_PIPE_DIRECTORY"})}, "env_allowed holds 'CUDA_MPS_PIPE_DIRECTORY'"),
+        ({"env_allowed": frozenset({"NVIDIA_VISIBLE_DEVICES"})}, "env_allowed holds 'NVIDIA_VISIBLE_DEVICES'"),
+    ],
+)
+def test_rules_that_would_open_a_door_or_deny_everybody_are_refused(rules, message):
+    """A slip in the settings must end the start, not the isolation."""
+    with pytest.raises(ValueError, match="^" + re.escape(message)):
+        AdmissionRules(**rules)
