@@ -1,0 +1,102 @@
+"""
+Everything that may change a pod before it is checked and stored: built-in defaults, webhooks, and both once more.
+
+The order is a real server's: LimitRange and token volume, the webhooks, then again what a webhook's
+change calls for, then the webhooks with `reinvocationPolicy: IfNeeded` for which something changed after their turn.
+"""
+
+import secrets
+
+import aiohttp
+from fake_kube import limits, pod_defaults, webhooks
+from fake_kube.errors import Json, forbidden
+from fake_kube.patches import clone
+from fake_kube.store import Store
+from fake_kube.webhooks import Asked, Routes
+
+
+class Admission:
+    """The mutating half of admission."""
+
+    def __init__(self, store: Store, routes: Routes) -> None:
+        """Reads configurations, limits and runtime classes from this store."""
+        self._store = store
+        self._routes = routes
+        self._session: aiohttp.ClientSession | None = None
+        self.calls: list[tuple[str, str]] = []
+        """Webhook and operation of each call that was made: for tests."""
+
+    async def close(self) -> None:
+        """Let connections to webhooks go."""
+        if self._session is not None:
+            await self._session.close()
+            self._session = None
+
+    async def mutate(self, asked: Asked) -> tuple[Json, list[str]]:
+        """
+        The object as it will be checked and stored, and the warnings for whoever asked.
+
+        Raises:
+            ApiError: a webhook's denial or failure; 403 for a RuntimeClass that is not there.
+        """
+        builtin = asked.target.path == "pods" and asked.operation == "CREATE"
+        suffix = secrets.token_hex(3)[:5]
+        obj = clone(asked.obj)
+        if builtin:
+            self._built_in(obj, suffix)
+        warnings: list[str] = []
+        answered: dict[str, Json] = {}
+        first = obj
+        for hook in webhooks.registered(self._store):
+            if webhooks.applies(self._store, hook, _with(asked, obj), self._routes):
+                obj, told = await self._call(hook, _with(asked, obj))
+                answered[hook["name"]] = obj
+                warnings += told
+        if builtin and obj != first:
+            obj = clone(obj)
+            self._built_in(obj, suffix)
+        for hook in webhooks.registered(self._store):
+            # Once more, for those after whose turn something changed; one that was not called has nothing to repeat.
+            if hook.get("reinvocationPolicy") != "IfNeeded" or answered.get(hook["name"], obj) == obj:
+                continue
+            if webhooks.applies(self._store, hook, _with(asked, obj), self._routes):
+                obj, told = await self._call(hook, _with(asked, obj))
+                warnings += told
+        if builtin:
+            obj = clone(obj)
+            pod_defaults.fill(obj["spec"])
+        return obj, list(dict.fromkeys(warnings))
+
+    async def _call(self, hook: Json, asked: Asked) -> tuple[Json, list[str]]:
+        if self._session is None:
+            # A connection for each call: a webhook that is stopped or gets another certificate is found out at once.
+            self._session = aiohttp.ClientSession(connector=aiohttp.TCPConnector(force_close=True))
+        self.calls.append((hook["name"], asked.operation))
+        return await webhooks.call(hook, asked, self._routes, self._session)
+
+    def _built_in(self, pod: Json, suffix: str) -> None:
+        limits.fill(pod, self._store.listed("limitranges", pod["metadata"]["namespace"]))
+        pod_defaults.fill(pod["spec"])
+        pod_defaults.inject(pod, suffix)
+        self._runtime_class(pod)
+
+    def _runtime_class(self, pod: Json) -> None:
+        name = pod["spec"].get("runtimeClassName")
+        if not name:
+            return
+        found = self._store.get("runtimeclasses.node.k8s.io", "", name)
+        if found is None:
+            why = f'pod rejected: RuntimeClass "{name}" not found'
+            raise forbidden("pods", pod["metadata"].get("name", ""), why)
+        scheduling = found.get("scheduling") or {}
+        if scheduling.get("nodeSelector"):
+            pod["spec"]["nodeSelector"] = {**(pod["spec"].get("nodeSelector") or {}), **scheduling["nodeSelector"]}
+        for toleration in scheduling.get("tolerations") or []:
+            if toleration not in pod["spec"]["tolerations"]:
+                pod["spec"]["tolerations"].append(clone(toleration))
+        if found.get("overhead"):
+            pod["spec"]["overhead"] = clone(found["overhead"]["podFixed"])
+
+
+def _with(asked: Asked, obj: Json) -> Asked:
+    return Asked(asked.target, asked.operation, obj, asked.old, asked.user, asked.dry_run)

@@ -1,0 +1,118 @@
+"""
+What goes wrong on command: lost and repeated events, old lists, errors, slowness, cut connections, a restarted server.
+
+Each switch is one call of a test; nothing here happens by chance.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeVar
+
+from fake_kube.errors import ApiError
+from fake_kube.targets import Target
+
+if TYPE_CHECKING:
+    from fake_kube.server import FakeKube
+
+T = TypeVar("T")
+LOST_AT_RESTART = 7
+"""Versions that a restarted server is ahead: seen once, the old version was 7 behind and too old."""
+
+
+@dataclass(slots=True)
+class _Failing:
+    left: int
+    verb: str
+    path: str
+    code: int
+    after: bool
+
+
+class Faults:
+    """The switches of one server. Safe to call from any thread."""
+
+    def __init__(self, server: "FakeKube") -> None:
+        """Nothing is wrong."""
+        self._server = server
+        self._failing: list[_Failing] = []
+        self.delay_s = 0.0
+
+    # -- asked by the server ----------------------------------------------------------------------------------------
+
+    def check(self, target: Target, *, after: bool) -> None:
+        """
+        Fail a request that is to fail, before or after it was carried out.
+
+        Raises:
+            ApiError: with the code that was set.
+        """
+        for each in self._failing:
+            if each.after is after and each.verb in {"*", target.verb} and each.path in {"*", target.path}:
+                each.left -= 1
+                if not each.left:
+                    self._failing.remove(each)
+                raise ApiError(each.code, f"injected: {target.verb} {target.path} fails with {each.code}")
+
+    # -- set by tests -----------------------------------------------------------------------------------------------
+
+    def fail(self, times: int, *, code: int = 500, verb: str = "*", path: str = "*", after: bool = False) -> None:
+        """
+        The next requests of this verb to this path (`pods/status`) are answered with an error; `after` they took
+        effect.
+        """
+        self._do(lambda: self._failing.append(_Failing(times, verb, path, code, after)))
+
+    def slow(self, delay_s: float) -> None:
+        """Every request waits first; 0 ends it."""
+        self.delay_s = delay_s
+
+    def hide(self, resource: str, count: int = 1) -> None:
+        """The next changes of a resource are in lists, but no watch ever tells them."""
+        self._do(lambda: self._server.store.hide.update({resource: count}))
+
+    def replay(self, resource: str, count: int) -> None:
+        """The last changes are told to every open watch again, as they were: old versions, in the old order."""
+
+        def again() -> None:
+            shelf = self._server.store.shelf(resource)
+            for change in [each for each in shelf.history if not each.again][-count:]:
+                kind = "DELETED" if change.after is None else "ADDED" if change.before is None else "MODIFIED"
+                self._server.store.repeat(resource, change, kind)
+
+        self._do(again)
+
+    def behind(self, resource: str, version: int | None) -> None:
+        """Lists with resourceVersion=0 are answered as things were at an old version; None ends it."""
+        old = self._server.lister.behind
+        self._do(lambda: old.pop(resource, None) if version is None else old.update({resource: version}))
+
+    def compact(self) -> None:
+        """Lists with resourceVersion=0 are answered as it was at an old version; None ends it."""
+        self._do(self._server.store.compact)
+
+    def expire_pages(self) -> None:
+        """Tokens of lists that are being read in pages are too old."""
+        self._do(self._server.lister.expire)
+
+    def bookmark(self) -> None:
+        """Every watch that wants bookmarks gets one now, instead of after a minute."""
+        self._do(self._server.front.bookmark)
+
+    def cut_watches(self) -> int:
+        """Connections of all watches break in the middle; how many there were."""
+        return self._do(self._server.front.cut)
+
+    def end_watches(self) -> int:
+        """All watches end as at their timeout: the stream closes, no event says so; how many there were."""
+        return self._do(self._server.front.end)
+
+    def restart(self) -> None:
+        """The server is killed and started again on its port: connections break, objects stay, history is gone."""
+        self._server.restart(skip=LOST_AT_RESTART)
+
+    def away(self, *, on: bool = True) -> None:
+        """Nobody listens on the server's port, and connections break; objects, history and the port stay."""
+        self._server.away(on=on)
+
+    def _do(self, action: Callable[[], T]) -> T:
+        return self._server.call(action)

@@ -1,0 +1,229 @@
+"""
+The server's front: HTTP requests in, answers and watch streams out.
+
+Who asks, what for, whether they may; the rest is `verbs` and `watching`. Runs in the server's loop only.
+"""
+
+import asyncio
+from asyncio.trsock import TransportSocket
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import msgspec
+from aiohttp import web
+from fake_kube import discovery, selectors, targets
+from fake_kube.access import Access, User, Wish
+from fake_kube.calls import Call
+from fake_kube.errors import ApiError, Json, no_such_page
+from fake_kube.faults import Faults
+from fake_kube.store import Store
+from fake_kube.targets import Resource, Target
+from fake_kube.verbs import Verbs
+from fake_kube.watching import Query, Watch
+
+MAX_BODY_BYTES = 3 * 1024 * 1024
+"""As a real server's limit on a request."""
+BOOKMARK_S = 60.0
+"""Between bookmarks of an idle watch (seen: 60.3 and 120.5 s)."""
+BEFORE_END_S = 2.0
+"""How long before its timeout a watch is told once more how far it is."""
+MAX_WATCH_S = 3_600.0
+LOOK_S = 1.0
+"""How often an idle watch looks whether its client is still there."""
+CLOSING_TURNS = 10_000
+"""Of the loop, that connections are given to break; a few are enough."""
+ENCODER = msgspec.json.Encoder()
+REVIEW = "selfsubjectaccessreviews"
+
+
+@dataclass(slots=True, eq=False)
+class _Stream:
+    request: web.Request
+    bookmark: bool = False
+    over: bool = False
+
+
+class Front:
+    """One server's requests."""
+
+    def __init__(
+        self, store: Store, rights: Access, verbs: Verbs, faults: Faults, resources: Callable[[], list[Resource]]
+    ) -> None:
+        """`resources`: what is served now, with that of custom resources."""
+        self._store, self._rights, self._verbs, self._faults, self._resources = store, rights, verbs, faults, resources
+        self._streams: set[_Stream] = set()
+        self._pulse = asyncio.Event()
+        self._connections: dict[asyncio.BaseTransport, TransportSocket] = {}
+        self.requests: list[tuple[str, str, str]] = []
+        """User, verb and path (`pods/status`) of every request that was understood: for tests that count."""
+        store.listen(lambda resource, change: self._wake())
+
+    def application(self) -> web.Application:
+        """What an HTTP server serves."""
+        app = web.Application(client_max_size=MAX_BODY_BYTES)
+        app.router.add_route("*", "/{path:.*}", self._handle)
+        return app
+
+    # -- switches ---------------------------------------------------------------------------------------------------
+
+    @property
+    def watches(self) -> int:
+        """How many are open."""
+        return len(self._streams)
+
+    def bookmark(self) -> None:
+        """One to every watch that wants it."""
+        for stream in self._streams:
+            stream.bookmark = True
+        self._wake()
+
+    def end(self) -> int:
+        """Every watch closes in order."""
+        for stream in self._streams:
+            stream.over = True
+        self._wake()
+        return len(self._streams)
+
+    def cut(self) -> int:
+        """Every watch's connection breaks."""
+        count = len(self._streams)
+        for stream in self._streams:
+            _abort(stream.request.transport)
+        self.end()
+        return count
+
+    async def cut_all(self) -> None:
+        """Every connection breaks, as when the process is killed; returns when their sockets are closed."""
+        self.cut()
+        for transport in self._connections:
+            _abort(transport)
+        # Aborted transports close their sockets in the loop's next turns; nothing tells when.
+        for _ in range(CLOSING_TURNS):
+            if not self._streams and all(at.fileno() == -1 for at in self._connections.values()):
+                break
+            await asyncio.sleep(0)
+        self._connections.clear()
+
+    def _wake(self) -> None:
+        self._pulse.set()
+        self._pulse = asyncio.Event()
+
+    # -- requests ---------------------------------------------------------------------------------------------------
+
+    async def _handle(self, request: web.Request) -> web.StreamResponse:
+        if request.transport is not None:
+            socket = request.transport.get_extra_info("socket")
+            self._connections = {each: at for each, at in self._connections.items() if at.fileno() != -1}
+            self._connections[request.transport] = socket
+        try:
+            if self._faults.delay_s:
+                await asyncio.sleep(self._faults.delay_s)
+            return await self._understood(request)
+        except ApiError as refusal:
+            return _reply(refusal.code, refusal.status())
+
+    async def _understood(self, request: web.Request) -> web.StreamResponse:
+        if request.path in {"/healthz", "/readyz", "/livez"}:
+            return web.Response(text="ok")
+        if "protobuf" in request.content_type:
+            raise ApiError(
+                415, "the body of the request was in an unknown format - accepted media types include: application/json"
+            )
+        user = self._rights.user(request.headers.get("Authorization", ""))
+        if request.path.endswith(f"/{REVIEW}") and request.method == "POST":
+            return _reply(201, self._review(user, await request.json()))
+        if request.method == "GET" and (told := discovery.document(request.path, self._resources())) is not None:
+            return _reply(200, told)
+        watched = request.query.get("watch", "") in {"true", "1"}
+        target = targets.parse(request.path, request.method, watch=watched, resources=self._resources())
+        if target is None or not target.verb:
+            raise no_such_page()
+        named = selectors.name_in(request.query.get("fieldSelector", "")) if target.verb in {"list", "watch"} else ""
+        self.requests.append((user.name, target.verb, target.path))
+        self._rights.check(user, Wish.of(target, named))
+        self._faults.check(target, after=False)
+        if target.verb == "watch":
+            return await self._watch(request, target)
+        call = Call(target, user, request.query, request.content_type, await request.read())
+        answer = await self._verbs.answer(call)
+        self._faults.check(target, after=True)
+        body = answer.body
+        if "as=PartialObjectMetadata" in request.headers.get("Accept", ""):
+            body = _partial(body)
+        return _reply(answer.code, body, answer.warnings)
+
+    def _review(self, user: User, review: Json) -> Json:
+        spec = review["spec"].get("resourceAttributes") or {}
+        resource = spec.get("resource", "") + (f"/{spec['subresource']}" if spec.get("subresource") else "")
+        wish = Wish(
+            spec.get("verb", ""), spec.get("group", ""), resource, spec.get("namespace", ""), spec.get("name", "")
+        )
+        return {**review, "status": {"allowed": self._rights.allowed(user, wish)}}
+
+    # -- watches ----------------------------------------------------------------------------------------------------
+
+    async def _watch(self, request: web.Request, target: Target) -> web.StreamResponse:
+        query = Query.parse(target.resource, target.namespace, target.name, request.query)
+        loop = asyncio.get_running_loop()
+        ends = loop.time() + min(float(request.query.get("timeoutSeconds") or MAX_WATCH_S), MAX_WATCH_S)
+        watch, stream = Watch(self._store, query), _Stream(request)
+        response = web.StreamResponse(headers={"Content-Type": "application/json"})
+        response.enable_chunked_encoding()
+        self._streams.add(stream)
+        try:
+            await response.prepare(request)
+            next_bookmark = min(loop.time() + BOOKMARK_S, max(loop.time(), ends - BEFORE_END_S))
+            while not stream.over:
+                pulse = self._pulse
+                for event in watch.due():
+                    await response.write(ENCODER.encode(event) + b"\n")
+                if watch.ended or loop.time() >= ends or _gone(request):
+                    break
+                if query.bookmarks and (stream.bookmark or loop.time() >= next_bookmark):
+                    stream.bookmark = False
+                    last = loop.time() >= ends - BEFORE_END_S
+                    next_bookmark = ends + 1 if last else min(loop.time() + BOOKMARK_S, ends - BEFORE_END_S)
+                    await response.write(ENCODER.encode(watch.bookmark()) + b"\n")
+                try:
+                    async with asyncio.timeout(max(0.0, min(LOOK_S, ends - loop.time()))):
+                        await pulse.wait()
+                except TimeoutError:
+                    continue
+            if not _gone(request):
+                await response.write_eof()
+        except (ConnectionError, asyncio.CancelledError):
+            # The client has gone, or the server stops: there is nobody to tell.
+            pass
+        finally:
+            self._streams.discard(stream)
+        return response
+
+
+def _gone(request: web.Request) -> bool:
+    return request.transport is None or request.transport.is_closing()
+
+
+def _abort(transport: asyncio.BaseTransport | None) -> None:
+    if isinstance(transport, asyncio.WriteTransport):
+        transport.abort()
+
+
+def _reply(code: int, body: Json, warnings: list[str] | None = None) -> web.Response:
+    response = web.Response(status=code, body=ENCODER.encode(body), content_type="application/json")
+    for warning in warnings or []:
+        text = warning.replace("\\", "\\\\").replace('"', '\\"')
+        response.headers.add("Warning", f'299 - "{text}"')
+    return response
+
+
+def _partial(body: Json) -> Json:
+    head = {"kind": "PartialObjectMetadata", "apiVersion": "meta.k8s.io/v1"}
+    if "items" not in body:
+        return {**head, "metadata": body["metadata"]} if "metadata" in body and body.get("kind") != "Status" else body
+    items = [{**head, "metadata": item["metadata"]} for item in body["items"]]
+    return {
+        "kind": "PartialObjectMetadataList",
+        "apiVersion": "meta.k8s.io/v1",
+        "metadata": body["metadata"],
+        "items": items,
+    }

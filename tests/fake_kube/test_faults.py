@@ -1,0 +1,172 @@
+"""The switches for what goes wrong: each does exactly its one thing."""
+
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import aiohttp
+import pytest
+from factories.kubernetes import MERGE, Cluster, Stream, pod
+from fake_kube.server import FakeKube
+
+PODS = "/api/v1/namespaces/default/pods"
+
+
+@pytest.fixture
+def fake() -> Iterator[FakeKube]:
+    """A server without nodes."""
+    with FakeKube() as server:
+        yield server
+
+
+@pytest.fixture
+async def kube(fake: FakeKube, tmp_path: Path) -> AsyncIterator[Cluster]:
+    """Requests to it."""
+    async with Cluster(fake.kubeconfig(tmp_path / "config"), fake).opened() as opened:
+        yield opened
+
+
+async def now(kube: Cluster) -> str:
+    """The present version."""
+    return str((await kube.get(PODS)).body["metadata"]["resourceVersion"])
+
+
+async def told(stream: Stream) -> tuple[str, str, str]:
+    """The next event: type, name, version."""
+    event = await stream.next()
+    assert event is not None
+    meta = event["object"]["metadata"]
+    return event["type"], meta["name"], meta["resourceVersion"]
+
+
+async def test_a_restarted_server_breaks_watches_and_forgets_history(kube: Cluster, fake: FakeKube) -> None:
+    """No ERROR event: the connection breaks; afterwards the old version is too old until relisted."""
+    await kube.post(PODS, pod())
+    old = await now(kube)
+    async with kube.watch(PODS, resourceVersion=old) as stream:
+        fake.faults.restart()
+        with pytest.raises(aiohttp.ClientPayloadError):
+            await stream.next()
+
+    async with kube.watch(PODS, resourceVersion=old) as stream:
+        event = await stream.next()
+    assert event is not None
+    assert event["object"]["message"] == f"too old resource version: {old} ({int(old) + 7})"
+    async with kube.watch(PODS, resourceVersion=await now(kube)) as stream:
+        await kube.post(PODS, pod("after"))
+        assert (await told(stream))[:2] == ("ADDED", "after")
+
+
+async def test_a_server_that_is_away_refuses_connections_and_comes_back_with_its_history(
+    kube: Cluster, fake: FakeKube
+) -> None:
+    """A short outage is no reason to list anew."""
+    at = await now(kube)
+    fake.faults.away()
+    with pytest.raises(aiohttp.ClientConnectorError):
+        await kube.get(PODS)
+
+    fake.faults.away(on=False)
+    await kube.post(PODS, pod())
+    async with kube.watch(PODS, resourceVersion=at) as stream:
+        assert (await told(stream))[:2] == ("ADDED", "p")
+
+
+async def test_a_cut_watch_breaks_in_the_middle_and_an_ended_one_in_order(kube: Cluster, fake: FakeKube) -> None:
+    """What a client must tell apart: an exception, and the end of a stream."""
+    async with kube.watch(PODS, resourceVersion=await now(kube)) as stream:
+        assert fake.faults.cut_watches() == 1
+        with pytest.raises(aiohttp.ClientPayloadError):
+            await stream.next()
+    async with kube.watch(PODS, resourceVersion=await now(kube)) as stream:
+        assert fake.faults.end_watches() == 1
+        assert await stream.next() is None
+
+
+async def test_a_hidden_change_is_in_lists_and_in_no_watch(kube: Cluster, fake: FakeKube) -> None:
+    """A skipped event: only a resync finds it."""
+    async with kube.watch(PODS, resourceVersion=await now(kube)) as stream:
+        fake.faults.hide("pods")
+        await kube.post(PODS, pod("hidden"))
+        await kube.post(PODS, pod("seen"))
+        assert (await told(stream))[:2] == ("ADDED", "seen")
+
+    assert [each["metadata"]["name"] for each in (await kube.get(PODS)).items] == ["hidden", "seen"]
+
+
+async def test_a_replay_brings_old_versions_again(kube: Cluster, fake: FakeKube) -> None:
+    """A client that believes them goes back in time."""
+    async with kube.watch(PODS, resourceVersion=await now(kube)) as stream:
+        await kube.post(PODS, pod())
+        await kube.patch(f"{PODS}/p", {"metadata": {"labels": {"a": "b"}}}, MERGE)
+        first = [await told(stream) for _ in range(2)]
+        fake.faults.replay("pods", 2)
+        assert [await told(stream) for _ in range(2)] == first
+
+
+async def test_a_cache_that_is_behind_answers_lists_of_any_version(kube: Cluster, fake: FakeKube) -> None:
+    """resourceVersion=0 may be old; a list without a version never is."""
+    await kube.post(PODS, pod("old"))
+    fake.faults.behind("pods", int(await now(kube)))
+    await kube.post(PODS, pod("new"))
+
+    assert [each["metadata"]["name"] for each in (await kube.get(PODS, resourceVersion=0)).items] == ["old"]
+    assert len((await kube.get(PODS)).items) == 2
+    fake.faults.behind("pods", None)
+    assert len((await kube.get(PODS, resourceVersion=0)).items) == 2
+
+
+async def test_a_compacted_history_leaves_open_watches_alone(kube: Cluster, fake: FakeKube) -> None:
+    """But nobody can begin in the past."""
+    old = await now(kube)
+    async with kube.watch(PODS, resourceVersion=old) as stream:
+        await kube.post(PODS, pod("a"))
+        assert (await told(stream))[1] == "a"
+        fake.faults.compact()
+        await kube.post(PODS, pod("b"))
+        assert (await told(stream))[1] == "b"
+    async with kube.watch(PODS, resourceVersion=old) as stream:
+        event = await stream.next()
+    assert event is not None
+    assert event["object"]["code"] == 410
+
+
+async def test_pages_can_become_too_old(kube: Cluster, fake: FakeKube) -> None:
+    """A list is then begun anew."""
+    for name in ("a", "b"):
+        await kube.post(PODS, pod(name))
+    first = await kube.get(PODS, limit=1)
+    fake.faults.expire_pages()
+
+    reply = await kube.get(PODS, **{"limit": 1, "continue": first.body["metadata"]["continue"]})
+
+    assert (reply.code, reply.reason) == (410, "Expired")
+
+
+@pytest.mark.parametrize("after", [False, True])
+async def test_a_failed_request_may_have_taken_effect(kube: Cluster, fake: FakeKube, after: bool) -> None:
+    """An error does not say that nothing happened; the next request succeeds."""
+    fake.faults.fail(1, code=503, verb="create", path="pods", after=after)
+
+    failed = await kube.post(PODS, pod())
+
+    assert failed.code == 503
+    assert len((await kube.get(PODS)).items) == (1 if after else 0)
+    assert (await kube.post(PODS, pod("q"))).code == 201
+
+
+async def test_a_bookmark_comes_on_command(kube: Cluster, fake: FakeKube) -> None:
+    """To those who want bookmarks."""
+    async with kube.watch(PODS, resourceVersion=await now(kube), allowWatchBookmarks="true") as stream:
+        fake.faults.bookmark()
+        (mark,) = await stream.until("BOOKMARK")
+
+    assert mark["object"]["metadata"]["resourceVersion"] == await now(kube)
+
+
+async def test_requests_are_counted_by_who_and_what(kube: Cluster, fake: FakeKube) -> None:
+    """So that `one write per pod` can be asserted."""
+    await kube.post(PODS, pod())
+    await kube.patch(f"{PODS}/p", {"metadata": {"labels": {"a": "b"}}}, MERGE)
+
+    assert fake.count(verb="patch", path="pods") == 1
+    assert fake.count(verb="patch", path="pods/status") == 0

@@ -1,0 +1,395 @@
+"""The bind patch: what opens a gate in one write, and what a server refuses."""
+
+import pytest
+from factories.kubernetes import MERGE, STRATEGIC, Cluster, Json, add, named, pinned, pod, remove, test
+
+from sluice.contracts.kubernetes import GATE, granted
+
+OTHER = "kueue.x-k8s.io/admission"
+KEY = granted("main", "visible-devices")
+POINTER = f"/metadata/annotations/{KEY.replace('/', '~1')}"
+OPAQUE = "the server rejected our request due to an error in our request"
+ONLY_OURS = [test("/spec/schedulingGates", [{"name": GATE}]), remove("/spec/schedulingGates")]
+REQUIRED = "/spec/affinity/nodeAffinity/requiredDuringSchedulingIgnoredDuringExecution"
+ASKED = {"sluice.dev/profile": "1g.5gb"}
+
+
+async def made(kube: Cluster, pods: str, body: Json) -> Json:
+    """A pod that was accepted."""
+    reply = await kube.post(pods, body)
+    assert reply.code == 201, reply
+    return reply.body
+
+
+async def test_everything_that_becomes_known_arrives_in_one_patch(kube: Cluster, pods: str) -> None:
+    """Uid, gate, annotation, pin, toleration and the opening of the gate are one write."""
+    found = await made(kube, pods, pod(annotations=ASKED))
+    toleration = {"key": "gpu", "operator": "Exists"}
+    patch = [
+        test("/metadata/uid", found["metadata"]["uid"]),
+        test("/spec/schedulingGates/0/name", GATE),
+        add(POINTER, "MIG-1"),
+        add("/spec/affinity", pinned("nowhere")),
+        add("/spec/tolerations/-", toleration),
+        add("/metadata/labels", {"seen": "true"}),
+        remove("/spec/schedulingGates/0"),
+    ]
+
+    reply = await kube.patch(f"{pods}/p", patch)
+
+    assert reply.code == 200
+    assert reply.body["metadata"]["annotations"] == {**ASKED, KEY: "MIG-1"}
+    assert reply.body["spec"].get("schedulingGates", []) == []
+    assert reply.body["spec"]["affinity"] == pinned("nowhere")
+    assert reply.body["spec"]["tolerations"][-1] == toleration
+    assert reply.body["metadata"]["generation"] == 2
+
+
+async def test_an_annotation_alone_does_not_move_the_generation(kube: Cluster, pods: str) -> None:
+    """Who waits for a generation would wait for ever."""
+    await made(kube, pods, pod(annotations=ASKED))
+
+    reply = await kube.patch(f"{pods}/p", [add(POINTER, "MIG-1")])
+
+    assert (reply.code, reply.body["metadata"]["generation"]) == (200, 1)
+
+
+@pytest.mark.parametrize(
+    "operations",
+    [
+        pytest.param([test("/metadata/uid", "another")], id="recreated"),
+        pytest.param([test("/spec/schedulingGates/1/name", GATE)], id="gate-at-another-index"),
+        pytest.param([test("/spec/schedulingGates", [{"name": OTHER}])], id="another-list-of-gates"),
+        pytest.param([add("/metadata/annotations/a/b", "x")], id="unescaped-slash"),
+        pytest.param([test("/metadata/resourceVersion", "1")], id="old-version"),
+        pytest.param([test("/metadata/annotations/none", None)], id="absent-against-null"),
+        pytest.param([test("/metadata/deletionTimestamp", None)], id="absent-deletion"),
+        pytest.param([remove("/spec/schedulingGates/7")], id="no-such-gate"),
+    ],
+)
+async def test_a_patch_that_does_not_fit_says_nothing_about_why(
+    kube: Cluster, pods: str, operations: list[Json]
+) -> None:
+    """All guards fail with one text: so the pod must be read again after any 422."""
+    await made(kube, pods, pod(annotations=ASKED))
+
+    reply = await kube.patch(f"{pods}/p", [*operations, *ONLY_OURS])
+
+    assert (reply.code, reply.reason, reply.message) == (422, "Invalid", OPAQUE)
+    assert not reply.body.get("details")
+    left = await kube.get(f"{pods}/p")
+    assert left.body["spec"]["schedulingGates"] == [{"name": GATE}]
+
+
+async def test_without_annotations_the_map_must_be_made_first(kube: Cluster, pods: str) -> None:
+    """A pod without annotations cannot take one by its path."""
+    await made(kube, pods, pod())
+
+    refused = await kube.patch(f"{pods}/p", [add(POINTER, "MIG-1")])
+    made_first = await kube.patch(f"{pods}/p", [add("/metadata/annotations", {}), add(POINTER, "MIG-1")])
+
+    assert (refused.code, refused.message) == (422, OPAQUE)
+    assert (made_first.code, made_first.body["metadata"]["annotations"]) == (200, {KEY: "MIG-1"})
+
+
+async def test_making_the_map_wipes_the_one_that_is_there(kube: Cluster, pods: str) -> None:
+    """The trap of the case before."""
+    await made(kube, pods, pod(annotations=ASKED))
+
+    reply = await kube.patch(f"{pods}/p", [add("/metadata/annotations", {}), add(POINTER, "MIG-1")])
+
+    assert reply.body["metadata"]["annotations"] == {KEY: "MIG-1"}
+
+
+async def test_a_gate_that_is_gone_already_is_the_same_opaque_refusal(kube: Cluster, pods: str) -> None:
+    """A repeated bind patch fails; what is must be read."""
+    await made(kube, pods, pod(annotations=ASKED, nodeSelector={"sluice-test": "nowhere"}))
+    assert (await kube.patch(f"{pods}/p", ONLY_OURS)).code == 200
+
+    again = await kube.patch(f"{pods}/p", ONLY_OURS)
+
+    assert (again.code, again.message) == (422, OPAQUE)
+
+
+async def test_a_pod_that_is_gone_is_not_found(kube: Cluster, pods: str) -> None:
+    """404 and 422 ask for different things."""
+    reply = await kube.patch(f"{pods}/gone", ONLY_OURS)
+
+    assert (reply.code, reply.reason, reply.message) == (404, "NotFound", 'pods "gone" not found')
+
+
+@pytest.mark.parametrize("kind", ["json", "strategic"])
+async def test_an_old_version_is_a_conflict(kube: Cluster, pods: str, kind: str) -> None:
+    """Written as a replacement, not as a test, it is told apart from other refusals."""
+    found = await made(kube, pods, pod(annotations=ASKED))
+    version = found["metadata"]["resourceVersion"]
+    assert (await kube.patch(f"{pods}/p", [add(POINTER, "MIG-1")])).code == 200
+
+    if kind == "json":
+        reply = await kube.patch(
+            f"{pods}/p", [{"op": "replace", "path": "/metadata/resourceVersion", "value": version}]
+        )
+    else:
+        reply = await kube.patch(f"{pods}/p", {"metadata": {"resourceVersion": version}})
+
+    assert (reply.code, reply.reason) == (409, "Conflict")
+    assert "the object has been modified; " in reply.message
+
+
+async def test_another_gate_before_ours_moves_our_index(kube: Cluster, pods: str) -> None:
+    """A guard on index 0 fails, one on index 1 holds; the other gate stays."""
+    await made(kube, pods, pod(gates=(OTHER, GATE), annotations=ASKED))
+
+    first = await kube.patch(
+        f"{pods}/p", [test("/spec/schedulingGates/0/name", GATE), remove("/spec/schedulingGates/0")]
+    )
+    second = await kube.patch(
+        f"{pods}/p", [test("/spec/schedulingGates/1/name", GATE), remove("/spec/schedulingGates/1")]
+    )
+
+    assert (first.code, first.message) == (422, OPAQUE)
+    assert (second.code, second.body["spec"]["schedulingGates"]) == (200, [{"name": OTHER}])
+
+
+async def test_the_guard_that_ours_is_the_last_gate_holds(kube: Cluster, pods: str) -> None:
+    """A pod that Kueue still holds is not opened; when it lets go, the same patch opens it."""
+    await made(kube, pods, pod(gates=(GATE, OTHER), annotations=ASKED))
+
+    held = await kube.patch(f"{pods}/p", ONLY_OURS)
+    assert (await kube.patch(f"{pods}/p", [remove("/spec/schedulingGates/1")])).code == 200
+    opened = await kube.patch(f"{pods}/p", ONLY_OURS)
+
+    assert (held.code, held.message) == (422, OPAQUE)
+    assert opened.code == 200
+
+
+async def test_a_gate_cannot_come_back_and_none_can_be_added(kube: Cluster, pods: str) -> None:
+    """Opening is for good."""
+    await made(kube, pods, pod(annotations=ASKED, nodeSelector={"sluice-test": "nowhere"}))
+
+    added = await kube.patch(f"{pods}/p", [add("/spec/schedulingGates/-", {"name": OTHER})])
+    assert (await kube.patch(f"{pods}/p", ONLY_OURS)).code == 200
+    back = await kube.patch(f"{pods}/p", [add("/spec/schedulingGates", [{"name": GATE}])])
+
+    for reply in (added, back):
+        assert reply.code == 422
+        assert "only deletion is allowed, but found new scheduling gate" in reply.message
+
+
+async def test_gates_may_change_their_order(kube: Cluster, pods: str) -> None:
+    """So an index that was read may be wrong a moment later."""
+    await made(kube, pods, pod(gates=(GATE, OTHER)))
+
+    reply = await kube.patch(f"{pods}/p", {"spec": {"schedulingGates": [{"name": OTHER}, {"name": GATE}]}}, MERGE)
+
+    assert (reply.code, [gate["name"] for gate in reply.body["spec"]["schedulingGates"]]) == (200, [OTHER, GATE])
+
+
+@pytest.mark.parametrize(
+    "operation",
+    [
+        add("/spec/nodeName", "n1"),
+        add("/spec/containers/0/env", [{"name": "A", "value": "1"}]),
+        add("/spec/containers/0/resources", {"limits": {"cpu": "1"}}),
+    ],
+    ids=["node", "environment", "resources"],
+)
+async def test_what_a_pod_is_cannot_change_and_the_whole_patch_is_refused(
+    kube: Cluster, pods: str, operation: Json
+) -> None:
+    """Nothing of such a patch is applied, not even its good part."""
+    await made(kube, pods, pod(annotations=ASKED))
+
+    reply = await kube.patch(f"{pods}/p", [*ONLY_OURS, operation])
+
+    assert (reply.code, reply.reason) == (422, "Invalid")
+    assert "pod updates may not change fields other than " in reply.message
+    left = await kube.get(f"{pods}/p")
+    assert left.body["spec"]["schedulingGates"] == [{"name": GATE}]
+
+
+async def test_the_gate_of_a_dying_pod_opens(kube: Cluster, pods: str) -> None:
+    """So deletionTimestamp must be looked at before: the server does not."""
+    body = pod(annotations=ASKED)
+    body["metadata"]["finalizers"] = ["sluice.dev/test"]
+    await made(kube, pods, body)
+    dying = await kube.delete(f"{pods}/p")
+
+    opened = await kube.patch(f"{pods}/p", ONLY_OURS)
+    gone = await kube.patch(f"{pods}/p", [remove("/metadata/finalizers")])
+
+    assert dying.body["metadata"]["deletionTimestamp"]
+    assert (opened.code, gone.code) == (200, 200)
+    await kube.until(lambda: kube.get(f"{pods}/p"), 404)
+
+
+async def test_a_gated_pod_takes_no_node_by_another_way(kube: Cluster, pods: str) -> None:
+    """Neither at creation nor by a Binding."""
+    preset = await kube.post(pods, pod("preset", nodeName="n1"))
+    await made(kube, pods, pod())
+    bound = await kube.post(f"{pods}/p/binding", {"target": {"kind": "Node", "name": "n1"}, "metadata": {"name": "p"}})
+
+    assert preset.code == 422
+    assert "spec.nodeName: Forbidden: cannot be set until all schedulingGates have been cleared" in preset.message
+    assert (bound.code, bound.reason) == (409, "Conflict")
+    assert "has non-empty .spec.schedulingGates" in bound.message
+
+
+# -- pins -------------------------------------------------------------------------------------------------------------
+
+EXPRESSION = {"key": "zone", "operator": "In", "values": ["a"]}
+
+
+def required(*terms: Json) -> Json:
+    """An affinity with these required terms."""
+    return {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": list(terms)}}}
+
+
+PREFERRED = {"weight": 1, "preference": {"matchExpressions": [EXPRESSION]}}
+
+
+@pytest.mark.parametrize(
+    ("spec", "operations"),
+    [
+        pytest.param({}, [add("/spec/nodeSelector", {"a": "b"})], id="no-selector"),
+        pytest.param(
+            {"nodeSelector": {"x": "y"}}, [add("/spec/nodeSelector/kubernetes.io~1hostname", "n")], id="own-selector"
+        ),
+        pytest.param({}, [add("/spec/affinity", pinned("n"))], id="no-affinity"),
+        pytest.param(
+            {"affinity": {"nodeAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": [PREFERRED]}}},
+            [add(REQUIRED, {"nodeSelectorTerms": [{"matchFields": named("n")}]})],
+            id="only-preferred",
+        ),
+        pytest.param(
+            {"affinity": required({"matchExpressions": [EXPRESSION]}, {"matchExpressions": [EXPRESSION]})},
+            [add(f"{REQUIRED}/nodeSelectorTerms/{index}/matchFields", named("n")) for index in (0, 1)],
+            id="into-every-term",
+        ),
+    ],
+)
+async def test_a_pin_fits_what_the_user_already_has(
+    kube: Cluster, pods: str, spec: Json, operations: list[Json]
+) -> None:
+    """Each form of the pin that Sluice writes is accepted while the pod is gated."""
+    await made(kube, pods, pod(**spec))
+
+    reply = await kube.patch(f"{pods}/p", operations)
+
+    assert reply.code == 200, reply
+
+
+@pytest.mark.parametrize(
+    ("spec", "operations", "why"),
+    [
+        pytest.param(
+            {"nodeSelector": {"x": "y"}},
+            [add("/spec/nodeSelector", {"a": "b"})],
+            "only additions to spec.nodeSelector are allowed",
+            id="selector-replaced",
+        ),
+        pytest.param(
+            {"affinity": required({"matchExpressions": [EXPRESSION]})},
+            [add(f"{REQUIRED}/nodeSelectorTerms/-", {"matchFields": named("n")})],
+            "no additions/deletions to non-empty NodeSelectorTerms list are allowed",
+            id="another-term",
+        ),
+        pytest.param(
+            {"affinity": required({"matchFields": named("m")})},
+            [add(f"{REQUIRED}/nodeSelectorTerms/0/matchFields", named("n"))],
+            "only additions are allowed",
+            id="daemon-set",
+        ),
+    ],
+)
+async def test_a_pin_that_would_change_the_users_words_is_refused(
+    kube: Cluster, pods: str, spec: Json, operations: list[Json], why: str
+) -> None:
+    """What a user required stays required."""
+    await made(kube, pods, pod(**spec))
+
+    reply = await kube.patch(f"{pods}/p", operations)
+
+    assert reply.code == 422
+    assert why in reply.message
+
+
+async def test_a_wrong_pin_stays_wrong_after_opening(kube: Cluster, pods: str) -> None:
+    """After the gate nothing of it can be changed: such a pod can only be deleted."""
+    await made(kube, pods, pod(annotations=ASKED, nodeSelector={"sluice-test": "nowhere"}))
+    assert (await kube.patch(f"{pods}/p", ONLY_OURS)).code == 200
+
+    for operation in (add("/spec/nodeSelector/a", "b"), add("/spec/affinity", pinned("n"))):
+        assert (await kube.patch(f"{pods}/p", [operation])).code == 422
+
+
+# -- other kinds of patch ---------------------------------------------------------------------------------------------
+
+
+async def test_a_strategic_merge_opens_without_a_map_or_an_index(kube: Cluster, pods: str) -> None:
+    """And once more without a change: it is idempotent."""
+    found = await made(kube, pods, pod(gates=(OTHER, GATE)))
+    gates = [{"name": GATE, "$patch": "delete"}]
+    patch = {
+        "metadata": {"uid": found["metadata"]["uid"], "annotations": {KEY: "x"}},
+        "spec": {"schedulingGates": gates},
+    }
+
+    first = await kube.patch(f"{pods}/p", patch, STRATEGIC)
+    second = await kube.patch(f"{pods}/p", patch, STRATEGIC)
+
+    assert (first.code, first.body["spec"]["schedulingGates"]) == (200, [{"name": OTHER}])
+    assert first.body["metadata"]["annotations"] == {KEY: "x"}
+    assert (second.code, second.body["metadata"]["resourceVersion"]) == (200, first.body["metadata"]["resourceVersion"])
+
+
+async def test_a_strategic_merge_for_another_uid_says_so(kube: Cluster, pods: str) -> None:
+    """A recreated pod is told from other refusals."""
+    await made(kube, pods, pod())
+
+    reply = await kube.patch(f"{pods}/p", {"metadata": {"uid": "another"}}, STRATEGIC)
+
+    assert reply.code == 422
+    assert "metadata.uid" in reply.message
+    assert "field is immutable" in reply.message
+
+
+async def test_a_strategic_merge_replaces_whole_terms_and_is_refused_for_it(kube: Cluster, pods: str) -> None:
+    """It cannot pin a pod whose user required something."""
+    await made(
+        kube, pods, pod(affinity=required({"matchExpressions": [EXPRESSION]}, {"matchExpressions": [EXPRESSION]}))
+    )
+
+    assert (await kube.patch(f"{pods}/p", {"spec": {"affinity": pinned("n")}}, STRATEGIC)).code == 422
+
+
+@pytest.mark.parametrize("gates", [[], None])
+async def test_a_merge_patch_opens_everybodys_gates(kube: Cluster, pods: str, gates: list[Json] | None) -> None:
+    """Why Sluice never sends one."""
+    await made(kube, pods, pod(gates=(GATE, OTHER), nodeSelector={"sluice-test": "nowhere"}))
+
+    reply = await kube.patch(f"{pods}/p", {"spec": {"schedulingGates": gates}}, MERGE)
+
+    assert (reply.code, reply.body["spec"].get("schedulingGates", [])) == (200, [])
+
+
+async def test_an_apply_cannot_open_a_gate_that_it_does_not_own(kube: Cluster, pods: str) -> None:
+    """It is answered 200, and the gate stays."""
+    await made(kube, pods, pod())
+    applied = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p"}, "spec": {"schedulingGates": []}}
+
+    reply = await kube.patch(f"{pods}/p", applied, "application/apply-patch+yaml", fieldManager="test", force="true")
+
+    assert (reply.code, reply.body["spec"]["schedulingGates"]) == (200, [{"name": GATE}])
+
+
+async def test_an_apply_with_a_uid_makes_no_new_pod(kube: Cluster, pods: str) -> None:
+    """A pod that is gone is not made anew by who meant the old one."""
+    applied = {**pod("absent"), "metadata": {"name": "absent", "uid": "0c1d"}}
+
+    reply = await kube.patch(
+        f"{pods}/absent", applied, "application/apply-patch+yaml", fieldManager="test", force="true"
+    )
+
+    assert reply.code == 409
+    assert "uid mismatch" in reply.message

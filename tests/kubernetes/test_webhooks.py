@@ -1,0 +1,335 @@
+"""
+Mutating webhooks, really called over TLS.
+
+On a real cluster these skip: its API server cannot reach a server on this machine's loopback.
+"""
+
+import asyncio
+import base64
+import json
+import ssl
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+from aiohttp import web
+from factories.kubernetes import STRATEGIC, Cluster, Json, add, pod
+from fake_kube import certificates
+
+PATH = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations"
+NAME = "pods.sluice.dev"
+Handler = Callable[[Json], Json]
+
+
+def patched(request: Json, *operations: Json, **more: object) -> Json:
+    """An answer that allows, with a patch."""
+    patch = (
+        {"patchType": "JSONPatch", "patch": base64.b64encode(json.dumps(operations).encode()).decode()}
+        if operations
+        else {}
+    )
+    return {"uid": request["uid"], "allowed": True, **patch, **more}
+
+
+@dataclass(slots=True)
+class Hook:
+    """A webhook's server; what it was asked, and how it answers."""
+
+    port: int
+    bundle: str
+    answer: Handler = patched
+    seen: list[Json] = field(default_factory=list)
+    hang: asyncio.Event | None = None
+
+
+@pytest.fixture
+async def hook(kube: Cluster, tmp_path: Path) -> AsyncIterator[Hook]:
+    """One that listens as the service webhook in the namespace sluice-system."""
+    fake = kube.only_fake("its API server cannot reach a webhook on this machine's loopback")
+    made = certificates.make("webhook", folder=tmp_path, names=("webhook.sluice-system.svc",))
+    bundle = base64.b64encode(made.authority.read_bytes()).decode()
+    running = Hook(0, bundle)
+
+    async def mutate(request: web.Request) -> web.Response:
+        review = await request.json()
+        running.seen.append(review["request"])
+        if running.hang is not None:
+            await running.hang.wait()
+        return web.json_response({**review, "request": None, "response": running.answer(review["request"])})
+
+    app = web.Application()
+    app.router.add_post("/mutate", mutate)
+    runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1)
+    await runner.setup()
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(made.certificate, made.key)
+    await web.TCPSite(runner, "127.0.0.1", 0, ssl_context=context).start()
+    running.port = runner.addresses[0][1]
+    fake.route_service("sluice-system", "webhook", host="127.0.0.1", port=running.port)
+    yield running
+    if running.hang is not None:
+        running.hang.set()
+    for each in (await kube.get(PATH)).items:
+        await kube.delete(f"{PATH}/{each['metadata']['name']}")
+    await runner.cleanup()
+
+
+async def register(kube: Cluster, hook: Hook, *, name: str = NAME, **changes: object) -> None:
+    """A configuration of one webhook."""
+    rules = [{"apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": ["pods"]}]
+    client = {"service": {"namespace": "sluice-system", "name": "webhook", "path": "/mutate"}, "caBundle": hook.bundle}
+    entry = {
+        "name": name,
+        "rules": rules,
+        "clientConfig": client,
+        "sideEffects": "None",
+        "admissionReviewVersions": ["v1"],
+        **changes,
+    }
+    assert (await kube.post(PATH, {"metadata": {"name": name}, "webhooks": [entry]})).code == 201
+
+
+async def test_a_webhook_sees_a_pod_without_identity(kube: Cluster, hook: Hook, pods: str) -> None:
+    """No name with generateName, no uid, no time: nothing may be keyed by them."""
+    await register(kube, hook)
+    body = pod()
+    body["metadata"] = {"generateName": "train-"}
+
+    reply = await kube.post(pods, body)
+
+    (request,) = hook.seen
+    assert reply.code == 201
+    assert reply.body["metadata"]["name"].startswith("train-")
+    assert "name" not in request
+    assert not {"name", "uid", "creationTimestamp"} & request["object"]["metadata"].keys()
+    assert (request["operation"], request["dryRun"], request["resource"]["resource"]) == ("CREATE", False, "pods")
+    assert len(request["object"]["spec"]["tolerations"]) == 2
+    assert any("projected" in volume for volume in request["object"]["spec"]["volumes"])
+
+
+async def test_what_a_webhook_patches_is_what_is_stored(kube: Cluster, hook: Hook, pods: str) -> None:
+    """Gate, label, annotations, environment at the front; warnings reach whoever asked."""
+    variable = {"name": "NVIDIA_VISIBLE_DEVICES", "value": "void"}
+    hook.answer = lambda request: patched(
+        request,
+        add("/metadata/labels", {"sluice.dev/managed": "true"}),
+        add("/spec/containers/0/env", [variable]),
+        add("/spec/schedulingGates", [{"name": "sluice.dev/slice"}]),
+        warnings=['renamed: a "key"'],
+    )
+    await register(kube, hook)
+
+    reply = await kube.post(pods, pod(gates=()))
+
+    assert reply.code == 201
+    assert reply.body["metadata"]["labels"] == {"sluice.dev/managed": "true"}
+    assert reply.body["spec"]["containers"][0]["env"] == [variable]
+    assert reply.body["status"]["conditions"][0]["reason"] == "SchedulingGated"
+    assert reply.warnings == ['renamed: a \\"key\\"']
+
+
+@pytest.mark.parametrize(("status", "code"), [({"code": 403}, 403), ({"code": 422}, 422), ({}, 400)])
+async def test_a_denial_is_told_in_the_webhooks_words(
+    kube: Cluster, hook: Hook, pods: str, status: Json, code: int
+) -> None:
+    """The code is the webhook's; without one it is 400."""
+    hook.answer = lambda request: {
+        "uid": request["uid"],
+        "allowed": False,
+        "status": {"message": "no such profile", **status},
+    }
+    await register(kube, hook)
+
+    reply = await kube.post(pods, pod())
+
+    assert (reply.code, reply.message) == (code, f'admission webhook "{NAME}" denied the request: no such profile')
+
+
+async def test_a_patch_that_does_not_fit_is_our_fault(kube: Cluster, hook: Hook, pods: str) -> None:
+    """500: the user can do nothing about it."""
+    hook.answer = lambda request: patched(request, {"op": "remove", "path": "/spec/nothing"})
+    await register(kube, hook)
+
+    reply = await kube.post(pods, pod())
+
+    assert (reply.code, reply.reason) == (500, "InternalError")
+    assert "error in remove for path" in reply.message
+
+
+@pytest.mark.parametrize(("policy", "code"), [("Fail", 500), ("Ignore", 201)])
+async def test_a_slow_webhook_is_not_waited_for(kube: Cluster, hook: Hook, pods: str, policy: str, code: int) -> None:
+    """With Fail nobody creates a pod while it is slow: it must be quick, or apart."""
+    hook.hang = asyncio.Event()
+    await register(kube, hook, timeoutSeconds=1, failurePolicy=policy)
+
+    reply = await kube.post(pods, pod())
+
+    assert reply.code == code
+    if code == 500:
+        assert f'failed calling webhook "{NAME}"' in reply.message
+        assert "context deadline exceeded" in reply.message
+
+
+async def test_a_certificate_that_the_bundle_does_not_vouch_for_is_refused(
+    kube: Cluster, hook: Hook, pods: str, tmp_path: Path
+) -> None:
+    """A caBundle that fell out of step stops every pod."""
+    (tmp_path / "other").mkdir()
+    other = certificates.make("other", folder=tmp_path / "other")
+    hook.bundle = base64.b64encode(other.authority.read_bytes()).decode()
+    await register(kube, hook)
+
+    reply = await kube.post(pods, pod())
+
+    assert reply.code == 500
+    assert hook.seen == []
+
+
+async def test_a_later_webhooks_container_is_seen_by_an_earlier_one_again(kube: Cluster, hook: Hook, pods: str) -> None:
+    """Reinvocation: what another webhook adds gets its environment too."""
+
+    def answer(request: Json) -> Json:
+        containers = request["object"]["spec"]["containers"]
+        if request["object"]["metadata"].get("labels"):
+            missing = [index for index, each in enumerate(containers) if not each.get("env")]
+            return patched(
+                request, *(add(f"/spec/containers/{index}/env", [{"name": "A", "value": "1"}]) for index in missing)
+            )
+        return patched(request)
+
+    def later(request: Json) -> Json:
+        names = [each["name"] for each in request["object"]["spec"]["containers"]]
+        return patched(
+            request, *([] if "mesh" in names else [add("/spec/containers/-", {"name": "mesh", "image": "m:1"})])
+        )
+
+    first = True
+
+    def either(request: Json) -> Json:
+        nonlocal first
+        turn, first = first, False
+        return answer(request) if turn or len(request["object"]["spec"]["containers"]) > 1 else later(request)
+
+    hook.answer = either
+    await register(kube, hook, name="a.first.dev", reinvocationPolicy="IfNeeded")
+    await register(kube, hook, name="b.later.dev")
+    body = pod()
+    body["metadata"]["labels"] = {"x": "y"}
+
+    reply = await kube.post(pods, body)
+
+    assert reply.code == 201, reply
+    assert [(each["name"], bool(each.get("env"))) for each in reply.body["spec"]["containers"]] == [
+        ("main", True),
+        ("mesh", True),
+    ]
+    assert len(hook.seen) == 3
+
+
+async def test_a_limit_range_puts_back_what_was_stripped_and_the_second_call_sees_it(
+    kube: Cluster, hook: Hook, namespace: str, pods: str
+) -> None:
+    """The ask must be read from the first call: the second sees the default instead."""
+    limits = [{"type": "Container", "default": {"nvidia.com/gpu": "1"}}]
+    path = f"/api/v1/namespaces/{namespace}/limitranges"
+    await kube.post(path, {"metadata": {"name": "l"}, "spec": {"limits": limits}})
+    operation = {"op": "remove", "path": "/spec/containers/0/resources"}
+
+    hook.answer = lambda request: patched(request, operation)
+    await register(kube, hook, reinvocationPolicy="IfNeeded")
+    body = pod()
+    body["spec"]["containers"][0]["resources"] = {"limits": {"nvidia.com/gpu": "3"}}
+
+    reply = await kube.post(pods, body)
+
+    asked = [
+        request["object"]["spec"]["containers"][0]["resources"]["limits"]["nvidia.com/gpu"] for request in hook.seen
+    ]
+    assert asked == ["3", "1"]
+    assert reply.body["spec"]["containers"][0]["resources"] == {}
+
+
+@pytest.mark.parametrize(("effects", "code"), [("None", 201), ("Some", 400)])
+async def test_a_dry_run_is_told(kube: Cluster, hook: Hook, pods: str, effects: str, code: int) -> None:
+    """A webhook with side effects cannot be asked at all."""
+    await register(kube, hook, sideEffects=effects)
+
+    reply = await kube.post(pods, pod(), dryRun="All")
+
+    assert reply.code == code
+    assert [request["dryRun"] for request in hook.seen] == ([True] if code == 201 else [])
+
+
+async def test_only_chosen_namespaces_and_subresources_are_asked_about(
+    kube: Cluster, hook: Hook, namespace: str, pods: str
+) -> None:
+    """A rule for pods does not cover ephemeral containers; a namespace's label opts out."""
+    await register(
+        kube, hook, namespaceSelector={"matchExpressions": [{"key": "sluice.dev/ignore", "operator": "DoesNotExist"}]}
+    )
+    await kube.post(pods, pod())
+    debug = {"spec": {"ephemeralContainers": [{"name": "d", "image": "i:1"}]}}
+
+    joined = await kube.patch(f"{pods}/p/ephemeralcontainers", debug, STRATEGIC)
+    await kube.patch(f"/api/v1/namespaces/{namespace}", {"metadata": {"labels": {"sluice.dev/ignore": ""}}}, STRATEGIC)
+    await kube.post(pods, pod("q"))
+
+    assert joined.code == 200
+    assert len(hook.seen) == 1
+
+
+async def test_a_deployments_pods_come_from_its_controller(
+    kube: Cluster, hook: Hook, namespace: str, pods: str
+) -> None:
+    """Never from the person: who asked cannot be told apart; a denial shows as ReplicaFailure."""
+    await register(kube, hook)
+    template = {"metadata": {"labels": {"app": "a"}}, "spec": pod()["spec"]}
+    spec = {"replicas": 3, "selector": {"matchLabels": {"app": "a"}}, "template": template}
+    path = f"/apis/apps/v1/namespaces/{namespace}/deployments"
+    await kube.post(path, {"metadata": {"name": "d"}, "spec": spec})
+    await kube.until(lambda: kube.get(pods, labelSelector="app=a"), lambda reply: len(reply.items) == 3)
+    requesters = {request["userInfo"]["username"] for request in hook.seen}
+
+    hook.answer = lambda request: {"uid": request["uid"], "allowed": False, "status": {"message": "no", "code": 403}}
+    await kube.patch(f"{path}/d", {"spec": {"replicas": 4}}, STRATEGIC)
+
+    def failing(reply: object) -> bool:
+        return "ReplicaFailure" in str(reply)
+
+    failed = await kube.until(lambda: kube.get(f"{path}/d"), failing)
+    await kube.delete(f"{path}/d")
+    await kube.until(lambda: kube.get(pods, labelSelector="app=a"), lambda reply: not reply.items)
+
+    assert requesters == {"system:serviceaccount:kube-system:replicaset-controller"}
+    assert f'admission webhook "{NAME}" denied the request: no' in str(failed.body["status"]["conditions"])
+
+
+async def test_a_runtime_class_must_be_there(kube: Cluster, hook: Hook, pods: str) -> None:
+    """Set by a webhook, looked up after it; then its selector is in, and the webhook is asked again."""
+    hook.answer = lambda request: patched(request, add("/spec/runtimeClassName", "nvidia"))
+    await register(kube, hook, reinvocationPolicy="IfNeeded")
+
+    missing = await kube.post(pods, pod())
+    path = "/apis/node.k8s.io/v1/runtimeclasses"
+    scheduling = {"nodeSelector": {"gpu": "true"}, "tolerations": [{"key": "gpu", "operator": "Exists"}]}
+    await kube.post(path, {"metadata": {"name": "nvidia"}, "handler": "nvidia", "scheduling": scheduling})
+    found = await kube.post(pods, pod())
+    await kube.delete(f"{path}/nvidia")
+
+    assert (missing.code, missing.reason) == (403, "Forbidden")
+    assert 'pod rejected: RuntimeClass "nvidia" not found' in missing.message
+    assert found.body["spec"]["nodeSelector"] == {"gpu": "true"}
+    assert len(hook.seen) == 3
+
+
+async def test_a_condition_stands_for_its_cel(kube: Cluster, hook: Hook, pods: str) -> None:
+    """Where a test gives a predicate, pods that it does not choose are never asked about."""
+    fake = kube.only_fake("CEL is its own business")
+    fake.match_condition("ours", lambda obj: "sluice.dev/profile" in (obj["metadata"].get("annotations") or {}))
+    await register(kube, hook, matchConditions=[{"name": "ours", "expression": "see the manifests"}])
+
+    await kube.post(pods, pod("foreign"))
+    await kube.post(pods, pod("ours", annotations={"sluice.dev/profile": "1g.5gb"}))
+
+    assert [request["name"] for request in hook.seen] == ["ours"]
