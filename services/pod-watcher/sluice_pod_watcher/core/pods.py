@@ -78,6 +78,23 @@ class Pods:
             held=record.held,
         )
 
+    def all_requests(self) -> tuple[RequestId, ...]:
+        """Every request that is not closed, the oldest first."""
+        return tuple(record.uid for record in self.identities.all())
+
+    def asking(self) -> int:
+        """How many pods ask for a slice."""
+        return sum(1 for record in self.identities.living() if record.asks[-1].claims)
+
+    def may_say(self, uid: RequestId) -> bool:
+        """Whether the identity is on disk: before that, nothing is said of it."""
+        return self.identities.is_saved(uid)
+
+    def word(self, uid: RequestId) -> RequestMessage | None:
+        """What the bus shall say of a request."""
+        record = self.identities.get(uid)
+        return self.message_of(record) if record is not None else None
+
     def counts_at(self) -> float | None:
         """When a listing could decide what does not count yet; None when there is nothing of that kind."""
         return min(self._since.values()) + self.rules.gone_grace_s if self._since else None
@@ -183,7 +200,7 @@ class Pods:
             return
         if self.answers.get(uid) != answer:
             self.answers[uid] = answer
-            self.told.append(words.answered(record, answer))
+            self.told.append(words.answered(words.pod(record), uid, answer))
         self.judge(record)
 
     def judge(self, record: IdentityRecord) -> None:

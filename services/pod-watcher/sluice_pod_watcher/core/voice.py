@@ -1,18 +1,30 @@
 """
 What the pod-watcher says on the bus, and when it may.
 
-A word about a request is said once its identity is on disk. `SourceSynced` is said once everything it counts is on the
-bus. A rival's word (another pod-watcher of the same source, or a predecessor's late one) stands until the next
-listing, so that two never duel at the speed of the bus. What there is to say is decided elsewhere (`pods`).
+A word about a request is said once its source may say it (a folder: once its identity is on disk). `SourceSynced` is
+said once everything it counts is on the bus. A rival's word (another pod-watcher of the same source, or a
+predecessor's late one) stands until the next listing, so that two never duel at the speed of the bus. What there is to
+say is decided elsewhere (`Speaker`).
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from typing import Protocol
 
 from sluice.contracts import subjects
-from sluice.contracts.exchange import ExchangeEvent, ExchangeInstruction, ReadingCaughtUp, ReadingStarted, Stream
-from sluice.contracts.ids import NodeName, RequestId, RunId
+from sluice.contracts.exchange import (
+    ExchangeEvent,
+    ExchangeInstruction,
+    Observed,
+    ReadingCaughtUp,
+    ReadingStarted,
+    Stream,
+)
+from sluice.contracts.ids import NodeName, RequestId, RunId, SourceName
 from sluice.contracts.messages import (
     AllocationRequested,
+    AnyMessage,
+    EvictionBlocked,
+    EvictionDone,
     HostFacts,
     RequestMessage,
     RequestRejected,
@@ -21,27 +33,49 @@ from sluice.contracts.messages import (
 )
 from sluice.contracts.outbox import Contested, Outbox, Report
 from sluice_pod_watcher.core.events import Tell
-from sluice_pod_watcher.core.identities import Identities
-from sluice_pod_watcher.core.pods import Pods
 
-WRITES = frozenset({"request", "source", "host"})
+WRITES = frozenset({"request", "source", "host", "evicted"})
 """The nouns whose writer a pod-watcher is."""
+
+
+class Speaker(Protocol):
+    """Who knows the requests of a source, and what is to be said of each."""
+
+    due: dict[RequestId, None]
+    """Whose word on the bus has to be looked at; taken when that is done."""
+
+    def all_requests(self) -> Iterable[RequestId]:
+        """Every request about which the last word was not said."""
+
+    def asking(self) -> int:
+        """How many of them ask for a slice."""
+
+    def may_say(self, uid: RequestId) -> bool:
+        """Whether its present word may be said already."""
+
+    def word(self, uid: RequestId) -> RequestMessage | None:
+        """Its present word; None when there is nothing to be said (any more)."""
+
+    def drop(self, uid: RequestId) -> None:
+        """The last word about it was said."""
 
 
 class Voice:
     """The outbox, and what has to be true before something goes into it."""
 
-    def __init__(self, run: RunId, pods: Pods) -> None:
+    def __init__(self, run: RunId, source: SourceName, closing_ttl_s: int, speaker: Speaker) -> None:
         """Nothing to say yet."""
         self._run = run
-        self._pods = pods
-        self._rules = pods.rules
-        self._identities: Identities = pods.identities
+        self._name = source
+        self._closing_ttl_s = closing_ttl_s
+        self._speaker = speaker
         self._outbox = Outbox(run, WRITES)
-        self._source = subjects.source(pods.rules.source)
+        self._source = subjects.source(source)
         self._unsaved: dict[RequestId, None] = {}
         self._unconfirmed: dict[RequestId, None] = {}
         """Whose present word may not be on the bus yet."""
+        self._closing: dict[RequestId, None] = {}
+        """About whom the last word is being said, or was said by somebody."""
         self._state_is_read = False
         self._epoch = 0
         self._sync_due = False
@@ -59,6 +93,8 @@ class Voice:
                 self._state_is_read = True
                 self._sync_due = self._epoch > 0
                 self._recount()
+            case Observed() if isinstance(event.entry.message, RequestWithdrawn) and event.entry.message.closing:
+                self._closing[RequestId(subjects.parse(event.entry.subject).key[0])] = None
             case _:
                 pass
         return reports
@@ -73,10 +109,15 @@ class Voice:
         entry = self._outbox.current(subjects.request(uid))
         message = entry.message if entry is not None else None
         match message:
-            case AllocationRequested() | RequestRejected() | RequestWithdrawn() if message.source == self._rules.source:
+            case AllocationRequested() | RequestRejected() | RequestWithdrawn() if message.source == self._name:
                 return message
             case _:
                 return None
+
+    def evicted_of(self, uid: RequestId) -> AnyMessage | None:
+        """What the bus has of the eviction of a request's pod."""
+        entry = self._outbox.current(subjects.evicted(uid))
+        return entry.message if entry is not None else None
 
     def yield_to_rivals(self, reports: list[Report]) -> list[Tell]:
         """Leave what somebody else wrote over our words; the next listing says them again if they still hold."""
@@ -86,54 +127,64 @@ class Voice:
                 continue
             self._outbox.forget(report.address)
             if isinstance(report.entry.message, SourceSynced):
-                name = self._rules.source
                 told.append(
-                    Tell("warning", f"another pod-watcher speaks for the source {name!r}; each needs its own name")
+                    Tell(
+                        "warning", f"another pod-watcher speaks for the source {self._name!r}; each needs its own name"
+                    )
                 )
         return told
 
     def saved(self) -> None:
-        """More of the identities are on disk."""
-        self._pods.due |= self._unsaved
+        """More may be said than before."""
+        self._speaker.due |= self._unsaved
         self._unsaved = {}
 
     # -- saying ---------------------------------------------------------------------------------------------------
 
     def listed(self, hosts: Mapping[NodeName, HostFacts]) -> None:
-        """The folder was listed and compared: say everything (again), and then that it is everything."""
+        """All was listed and compared: say everything (again), and then that it is everything."""
         self._epoch += 1
         self._sync_due = True
-        self._pods.due |= dict.fromkeys(record.uid for record in self._identities.all())
+        self._speaker.due |= dict.fromkeys(self._speaker.all_requests())
         self._recount()
         for node, facts in hosts.items():
-            self._outbox.keep(subjects.host(node), facts)
+            self.host(node, facts)
+
+    def host(self, node: NodeName, facts: HostFacts) -> None:
+        """What a node has besides GPUs."""
+        self._outbox.keep(subjects.host(node), facts)
+
+    def evicted(self, uid: RequestId, outcome: EvictionDone | EvictionBlocked) -> None:
+        """What became of an eviction; that it is done is said for some time only."""
+        ttl_s = self._closing_ttl_s if isinstance(outcome, EvictionDone) else None
+        self._outbox.keep(subjects.evicted(uid), outcome, request=uid, ttl_s=ttl_s)
 
     def drain(self) -> list[ExchangeInstruction]:
         """What to do now. Call at the end of every `handle`."""
         return self._outbox.drain()
 
     def say_what_is_due(self) -> None:
-        """Say what is due and on disk; say that all is said when it is."""
-        due, self._pods.due = self._pods.due, {}
+        """Say what is due and may be said; say that all is said when it is."""
+        due, self._speaker.due = self._speaker.due, {}
         for uid in due:
-            record = self._identities.get(uid)
-            if record is None:
+            message = self._speaker.word(uid)
+            if message is None:
                 continue
-            if not self._identities.is_saved(uid):
+            if not self._speaker.may_say(uid):
                 self._unsaved[uid] = None
                 continue
-            message = self._pods.message_of(record)
             closing = isinstance(message, RequestWithdrawn) and message.closing
-            ttl_s = self._rules.closing_ttl_s if closing else None
+            if closing:
+                self._closing[uid] = None
+            ttl_s = self._closing_ttl_s if closing else None
             self._outbox.keep(subjects.request(uid), message, request=uid, ttl_s=ttl_s)
         if self._sync_due and self._state_is_read and self._all_confirmed():
             self._sync_due = False
-            asked = sum(1 for record in self._identities.living() if record.asks[-1].claims)
-            synced = SourceSynced(source=self._rules.source, run=self._run, epoch=self._epoch, count=asked)
+            synced = SourceSynced(source=self._name, run=self._run, epoch=self._epoch, count=self._speaker.asking())
             self._outbox.keep(self._source, synced)
 
     def _recount(self) -> None:
-        self._unconfirmed = dict.fromkeys(record.uid for record in self._identities.all())
+        self._unconfirmed = dict.fromkeys(self._speaker.all_requests())
 
     def _all_confirmed(self) -> bool:
         while self._unconfirmed:
@@ -152,12 +203,14 @@ class Voice:
         return kept is None or (current is not None and current.message == kept)
 
     def _drop_closed(self) -> None:
-        """Forget those about whom the last word is on the bus."""
-        for record in self._identities.all():
-            current = self._outbox.current(subjects.request(record.uid))
-            if record.ended is None or current is None:
-                continue
-            message = current.message
-            if isinstance(message, RequestWithdrawn) and message.closing:
-                self._outbox.forget(subjects.request(record.uid))
-                self._pods.drop(record.uid)
+        """Forget those about whom the last word is on the bus. Costs what is being closed, whatever else there is."""
+        for uid in list(self._closing):
+            word, entry = self._speaker.word(uid), self._outbox.current(subjects.request(uid))
+            current = entry.message if entry is not None else None
+            if word is None:
+                del self._closing[uid]
+            elif isinstance(word, RequestWithdrawn) and isinstance(current, RequestWithdrawn) and current.closing:
+                del self._closing[uid]
+                self._outbox.forget(subjects.request(uid))
+                self._outbox.forget(subjects.evicted(uid))
+                self._speaker.drop(uid)

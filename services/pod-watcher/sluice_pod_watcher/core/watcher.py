@@ -64,7 +64,7 @@ class Watcher:
         self.rules = rules
         self._identities = Identities(run)
         self._pods = Pods(rules, self._identities)
-        self._voice = Voice(run, self._pods)
+        self._voice = Voice(run, rules.source, rules.closing_ttl_s, self._pods)
         self._folder = Folder(rules)
         self._hosts: dict[NodeName, HostFacts] = {}
         self._reading: dict[Stream, bool] = dict.fromkeys((Stream.BOOK, Stream.STATE), True)
@@ -171,7 +171,7 @@ class Watcher:
         record = self._identities.get(uid)
         if record is not None and self._waits.get(uid) != message.message:
             self._waits[uid] = message.message
-            self._told.append(words.waits(record, message.message))
+            self._told.append(words.waits(words.pod(record), uid, message.message))
 
     def _take_answers(self) -> None:
         """The answers were read whole: what is not among them is not there."""

@@ -49,22 +49,22 @@ def asks_nothing(file: str, namespace: str, name: str) -> Tell:
     return Tell("info", f"{namespace}/{name or '(no name)'} ({file}) asks for no slice: left alone")
 
 
-def answered(record: IdentityRecord, answer: BindingMessage) -> Tell:
-    """The allocator has answered."""
+def answered(who: str, uid: str, answer: BindingMessage) -> Tell:
+    """The allocator has answered the request `uid` of a pod."""
     match answer:
         case Bound():
             devices = "; ".join(f"{each.container}: {each.visible_devices}" for each in answer.containers)
             again = " again" if answer.revision > 1 else ""
-            has = f"{pod(record)} has its slice{again} on {answer.node}: {devices}"
+            has = f"{who} has its slice{again} on {answer.node}: {devices}"
             if answer.warnings:
-                return Tell("warning", f"{has}; but: {shorten('; '.join(answer.warnings), 400)}", record.uid)
-            return Tell("info", has, record.uid)
+                return Tell("warning", f"{has}; but: {shorten('; '.join(answer.warnings), 400)}", uid)
+            return Tell("info", has, uid)
         case Refused():
-            return Tell("warning", f"{pod(record)} was refused: {answer.refusal.sentence()}", record.uid)
+            return Tell("warning", f"{who} was refused: {answer.refusal.sentence()}", uid)
         case Released():
-            return Tell("info", f"{pod(record)} holds nothing any more ({shorten(answer.cause)})", record.uid)
+            return Tell("info", f"{who} holds nothing any more ({shorten(answer.cause)})", uid)
 
 
-def waits(record: IdentityRecord, message: str) -> Tell:
+def waits(who: str, uid: str, message: str) -> Tell:
     """The request waits, and why."""
-    return Tell("info", f"{pod(record)} waits: {shorten(message, 400)}", record.uid)
+    return Tell("info", f"{who} waits: {shorten(message, 400)}", uid)

@@ -1,0 +1,149 @@
+"""
+What the API server shows of our pods, and what became of our writes there.
+
+It shows older versions again, skips events and gives a name to another pod. So versions are compared by UID, absence
+is believed only of a pod that was read by its name and not found, and a pod that leaves our selection has not ended.
+"""
+
+from sluice.contracts.ids import RequestId
+from sluice_pod_watcher.core.cluster.desk import Desk
+from sluice_pod_watcher.core.cluster.events import (
+    EvictionRefused,
+    ListingEnded,
+    ListingStarted,
+    PatchDone,
+    PatchRefused,
+    PodEvicted,
+    PodGone,
+    PodRead,
+    PodSeen,
+    PodUnreadable,
+    Raw,
+)
+from sluice_pod_watcher.core.cluster.pod_views import read_pod, version_of
+from sluice_pod_watcher.core.cluster.requests import Writing
+
+Listing = ListingStarted | ListingEnded
+Result = PatchDone | PatchRefused | PodEvicted | EvictionRefused
+ApiEvent = PodSeen | PodGone | PodRead | PodUnreadable | Listing | Result
+
+
+class ApiSide:
+    """Takes in what the API server says of our pods."""
+
+    def __init__(self, desk: Desk) -> None:
+        """Nothing was listed."""
+        self._desk = desk
+        self.was_listed = False
+        self._listed: set[RequestId] | None = None
+
+    def handle(self, event: ApiEvent, now: float) -> None:
+        """Take in one event."""
+        match event:
+            case ListingStarted() | ListingEnded():
+                self._listing(event)
+            case PatchDone() | PatchRefused() | PodEvicted() | EvictionRefused():
+                self._result(event, now)
+            case _:
+                self._pod_event(event, now)
+
+    def _pod_event(self, event: PodSeen | PodGone | PodRead | PodUnreadable, now: float) -> None:
+        match event:
+            case PodSeen():
+                self._seen(event.pod, now)
+            case PodGone():
+                self._left(event.pod, now)
+            case PodRead():
+                self._read(event, now)
+            case PodUnreadable():
+                record = self._desk.requests.records.get(event.uid)
+                if record is not None:
+                    self._desk.following.unreadable(record, now)
+
+    def _seen(self, raw: Raw, now: float) -> None:
+        view = read_pod(raw)
+        if view is None:
+            return
+        if self._listed is not None:
+            self._listed.add(view.uid)
+        record, change = self._desk.requests.seen(raw, view, now)
+        if record is not None:
+            self._desk.look_at[record.uid] = None
+            self._desk.tell_change(record, change)
+
+    def _left(self, raw: Raw, now: float) -> None:
+        """It was deleted; or has only left our selection, dying or not, which is no end of it."""
+        view = read_pod(raw)
+        if view is None:
+            return
+        if view.has_ended:
+            self._desk.requests.seen(raw, view, now)
+        if view.nothing_holds_it:
+            self._gone(view.uid)
+        else:
+            self._doubt(view.uid)
+
+    def _read(self, event: PodRead, now: float) -> None:
+        record = self._desk.requests.records.get(event.uid)
+        if record is None:
+            return
+        record.reading = Writing()
+        found = read_pod(event.pod) if event.pod is not None else None
+        if found is not None and found.uid == event.uid:
+            assert event.pod is not None
+            self._seen(event.pod, now)
+            record.doubt = False
+            self._desk.look_at[event.uid] = None
+        else:
+            self._gone(event.uid)
+
+    def _gone(self, uid: RequestId) -> None:
+        record = self._desk.requests.records.get(uid)
+        if record is not None:
+            self._desk.following.gone(record)
+        ended = self._desk.requests.gone(uid)
+        if ended is not None:
+            self._desk.tell_change(ended, "ended")
+
+    def _doubt(self, uid: RequestId) -> None:
+        if self._desk.requests.doubted(uid) is not None:
+            self._desk.look_at[uid] = None
+
+    def _listing(self, event: ListingStarted | ListingEnded) -> None:
+        if isinstance(event, ListingStarted):
+            self._listed = set()
+            return
+        listed, self._listed = self._listed, None
+        if listed is None:
+            return
+        version = version_of(event.version)
+        for uid, record in list(self._desk.requests.records.items()):
+            is_newer = record.view is not None and record.view.version > version > 0
+            if uid not in listed and not is_newer:
+                self._doubt(uid)
+        self.was_listed = True
+        if self._desk.ready:
+            self._desk.voice.listed({})
+            self._desk.hosts.say_again()
+
+    def _result(self, event: PatchDone | PatchRefused | PodEvicted | EvictionRefused, now: float) -> None:
+        record = self._desk.requests.records.get(event.uid)
+        if record is None:
+            return
+        following = self._desk.following
+        match event:
+            case PatchDone(step="condition"):
+                following.told(record, now)
+            case PatchDone():
+                following.patched(record, was_bound=event.step == "bind")
+            case PatchRefused(step="condition"):
+                following.told(record, now, refused=event.status)
+            case PatchRefused():
+                following.patch_refused(record, event, now)
+            case PodEvicted():
+                following.evicted(record)
+            case EvictionRefused():
+                following.eviction_refused(record, event, now)
+        if isinstance(event, PatchDone):
+            self._seen(event.pod, now)
+        self._desk.look_at[event.uid] = None

@@ -1,0 +1,157 @@
+"""What the bus says: our own words, the allocator's answers, why pods wait, and which are to be evicted."""
+
+from collections.abc import Iterable
+
+from sluice.contracts import subjects
+from sluice.contracts.exchange import ExchangeEvent, Observed, ReadAgain, ReadingCaughtUp, ReadingStarted, Stream
+from sluice.contracts.ids import RequestId
+from sluice.contracts.messages import (
+    AllocationRequested,
+    AnyMessage,
+    BindingMessage,
+    Bound,
+    EvictionDone,
+    EvictionOrdered,
+    NodeInventory,
+    Pending,
+    Refused,
+    Released,
+    RequestRejected,
+    RequestWithdrawn,
+    WaitOver,
+)
+from sluice_pod_watcher.core import words
+from sluice_pod_watcher.core.cluster.desk import Desk
+
+
+class BusSide:
+    """Takes in what is read from the bus. Nothing of it counts before both streams were read once."""
+
+    def __init__(self, desk: Desk) -> None:
+        """Nothing was read."""
+        self._desk = desk
+        self._reading: dict[Stream, bool] = dict.fromkeys((Stream.BOOK, Stream.STATE), True)
+        self._read_answers: dict[RequestId, BindingMessage] = {}
+        self._read_words: dict[RequestId, None] = {}
+        self._read_notes: dict[RequestId, list[Pending | EvictionOrdered]] = {}
+        """What is being read of answers, of our own words, and of the rest; taken when all of it is there."""
+
+    @property
+    def is_read(self) -> bool:
+        """Whether both streams were read."""
+        return not any(self._reading.values())
+
+    def take_all(self, now: float) -> None:
+        """Both streams were read for the first time, and our pods were listed."""
+        self._take_words(self._read_words, now)
+        self._take_answers()
+
+    def handle(self, event: ExchangeEvent, now: float) -> None:
+        """Take in one event."""
+        reports = self._desk.voice.handle(event, now)
+        match event:
+            case ReadingStarted(stream=Stream.BOOK):
+                self._reading[Stream.BOOK] = True
+                self._read_answers = {}
+            case ReadingStarted():
+                self._reading[Stream.STATE] = True
+                self._read_words, self._read_notes = {}, {}
+            case Observed():
+                uid = RequestId(subjects.parse(event.entry.subject).key[0])
+                self._observed(uid, event.entry.message, now)
+            case ReadingCaughtUp():
+                self._reading[event.stream] = False
+                if self._desk.ready and event.stream is Stream.BOOK:
+                    self._take_answers()
+                elif self._desk.ready:
+                    self._take_words(self._read_words, now)
+                    self._desk.hosts.say_again()
+            case _:
+                pass
+        self._desk.told += self._desk.voice.yield_to_rivals(reports)
+
+    def _observed(self, uid: RequestId, message: AnyMessage | None, now: float) -> None:
+        match message:
+            case Bound() | Refused() | Released():
+                if not self._desk.ready or self._reading[Stream.BOOK]:
+                    self._read_answers[uid] = message
+                else:
+                    self._answer(uid, message)
+            case AllocationRequested() | RequestRejected() | RequestWithdrawn():
+                if message.source == self._desk.rules.source:
+                    self._read_words[uid] = None
+                    if self._desk.ready and not self._reading[Stream.STATE]:
+                        self._take_words([uid], now)
+            case Pending() | WaitOver() | EvictionOrdered():
+                self._note(uid, message)
+            case NodeInventory() if self._desk.rules.mirror_gpus:
+                self._desk.mirror.inventory(message)
+            case _:
+                pass
+
+    def _note(self, uid: RequestId, message: Pending | WaitOver | EvictionOrdered) -> None:
+        record = self._desk.requests.records.get(uid)
+        if record is None:
+            if not self._desk.ready and not isinstance(message, WaitOver):
+                self._read_notes.setdefault(uid, []).append(message)
+            return
+        self._desk.look_at[uid] = None
+        match message:
+            case Pending():
+                if record.pending is None or record.pending.message != message.message:
+                    who = f"{record.namespace}/{record.name}"
+                    self._desk.told.append(words.waits(who, uid, message.message))
+                record.pending = message
+            case WaitOver():
+                record.pending = None
+            case EvictionOrdered():
+                record.eviction = message.cause
+                record.evicted = record.evicted or isinstance(self._desk.voice.evicted_of(uid), EvictionDone)
+
+    def _take_answers(self) -> None:
+        """The answers were read whole: what is not among them is not there."""
+        read, self._read_answers = self._read_answers, {}
+        for uid, record in self._desk.requests.records.items():
+            if record.answer is not None and uid not in read:
+                record.answer = None
+                self._desk.look_at[uid] = None
+        for uid, answer in read.items():
+            self._answer(uid, answer)
+
+    def _answer(self, uid: RequestId, answer: BindingMessage) -> None:
+        record = self._desk.requests.records.get(uid)
+        if record is None or record.closed:
+            return
+        self._desk.look_at[uid] = None
+        if record.answer == answer:
+            return
+        record.answer, record.pending = answer, None
+        self._desk.requests.due[uid] = None
+        self._desk.told.append(words.answered(f"{record.namespace}/{record.name}", uid, answer))
+        telling = self._desk.following.telling
+        if isinstance(answer, Refused):
+            telling.event(record, "Warning", str(answer.refusal.reason), answer.refusal.sentence())
+        elif isinstance(answer, Released) and record.ended is None:
+            telling.event(record, "Warning", "SliceLost", answer.cause)
+        elif isinstance(answer, Bound) and answer.warnings:
+            telling.event(record, "Warning", "SliceWarning", "; ".join(answer.warnings))
+
+    def _take_words(self, uids: Iterable[RequestId], now: float) -> None:
+        """Learn what the bus says of our own requests: the last value that is known counts, not the one just read."""
+        adopted = False
+        for uid in list(uids):
+            word = self._desk.voice.word_of(uid)
+            if word is None:
+                continue
+            known = uid in self._desk.requests.records
+            record = self._desk.requests.heard(uid, word, now)
+            adopted = adopted or (record is not None and not known)
+            if record is not None:
+                self._desk.look_at[uid] = None
+        self._read_words = {}
+        notes, self._read_notes = self._read_notes, {}
+        for uid, listed in notes.items():
+            for note in listed:
+                self._note(uid, note)
+        if adopted and self._desk.ready and not self._reading[Stream.BOOK] and not self._read_answers:
+            self._desk.out.append(ReadAgain(Stream.BOOK))  # their answers were passed over as somebody else's

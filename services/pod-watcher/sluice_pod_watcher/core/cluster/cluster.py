@@ -1,0 +1,132 @@
+"""
+The core of a cluster's pod-watcher: events in, instructions out.
+
+Facts come from the API server (`api_side`, `hosts`) and from the bus (`bus_side`). Nothing is decided before our pods
+were listed once and both streams were read; then each event costs what it is about, however many pods and nodes there
+are. What follows for a pod is decided in `following`, what is said of it in `requests`, and said by `Voice`.
+"""
+
+from sluice.contracts.exchange import Stream, Ticked
+from sluice.contracts.ids import RunId
+from sluice_pod_watcher.core.cluster.api_side import ApiSide
+from sluice_pod_watcher.core.cluster.bus_side import BusSide
+from sluice_pod_watcher.core.cluster.desk import Desk
+from sluice_pod_watcher.core.cluster.events import (
+    Event,
+    EvictionRefused,
+    GpuMirrored,
+    GpuNotMirrored,
+    GpusListed,
+    Instruction,
+    ListingEnded,
+    ListingStarted,
+    NodeGone,
+    NodeSeen,
+    OtherPodGone,
+    OtherPodSeen,
+    PatchDone,
+    PatchRefused,
+    PodEvicted,
+    PodGone,
+    PodRead,
+    PodSeen,
+    PodUnreadable,
+)
+from sluice_pod_watcher.core.cluster.following import Following
+from sluice_pod_watcher.core.cluster.hosts import Hosts
+from sluice_pod_watcher.core.cluster.mirror import Mirror
+from sluice_pod_watcher.core.cluster.pod_views import node_name_of
+from sluice_pod_watcher.core.cluster.requests import Requests
+from sluice_pod_watcher.core.cluster.rules import ClusterRules
+from sluice_pod_watcher.core.cluster.telling import Telling
+from sluice_pod_watcher.core.events import Tell
+from sluice_pod_watcher.core.voice import Voice
+
+READS: tuple[tuple[Stream, tuple[str, ...]], ...] = (
+    (Stream.BOOK, ("sluice.binding.>",)),
+    (
+        Stream.STATE,
+        (
+            "sluice.request.>",
+            "sluice.source.>",
+            "sluice.host.>",
+            "sluice.waiting.>",
+            "sluice.eviction.>",
+            "sluice.evicted.>",
+            "sluice.inventory.>",
+        ),
+    ),
+)
+"""What it has to read: its own words (the guards of its writes), the answers, orders to evict, and the fleet."""
+
+
+class Cluster:
+    """One source of requests: the pods of a cluster."""
+
+    def __init__(self, run: RunId, rules: ClusterRules) -> None:
+        """Know nothing, want nothing."""
+        self.rules = rules
+        requests = Requests(rules)
+        voice = Voice(run, rules.source, rules.closing_ttl_s, requests)
+        self._desk = Desk(rules, requests, voice, Following(rules, Telling(rules)), Hosts(rules), Mirror(rules))
+        self._api = ApiSide(self._desk)
+        self._bus = BusSide(self._desk)
+
+    def handle(self, event: Event, now: float) -> list[Instruction]:
+        """Take in one event; the only way in which anything changes."""
+        desk = self._desk
+        match event:
+            case Ticked():
+                desk.voice.tick(now)
+                desk.look_at |= dict.fromkeys(desk.following.wakes.due(now))
+            case NodeSeen() | NodeGone() | OtherPodSeen() | OtherPodGone():
+                desk.hosts.handle(event)
+                if isinstance(event, NodeGone):
+                    desk.mirror.node_gone(node_name_of(event.node))
+            case ListingStarted(what="nodes" | "others") | ListingEnded(what="nodes" | "others"):
+                desk.hosts.handle(event)
+            case ListingStarted() | ListingEnded() | PodSeen() | PodGone() | PodRead() | PodUnreadable():
+                self._api.handle(event, now)
+            case PatchDone() | PatchRefused() | PodEvicted() | EvictionRefused():
+                self._api.handle(event, now)
+            case GpusListed() | GpuMirrored() | GpuNotMirrored():
+                self._mirror_event(event, now)
+            case _:
+                self._bus.handle(event, now)
+        self._begin_when_ready(now)
+        if desk.ready:
+            self._do_what_is_due(now, ticked=isinstance(event, Ticked))
+        own, desk.out, desk.told = [*desk.told, *desk.out], [], []
+        return [*own, *desk.voice.drain()]
+
+    def _mirror_event(self, event: GpusListed | GpuMirrored | GpuNotMirrored, now: float) -> None:
+        mirror = self._desk.mirror
+        match event:
+            case GpusListed():
+                mirror.listed(event.names)
+            case GpuMirrored():
+                mirror.done(event.name, now)
+            case GpuNotMirrored():
+                mirror.failed(event.name, now)
+                self._desk.told.append(Tell("warning", f"gpus.sluice.dev {event.name}: {event.message}"))
+
+    def _begin_when_ready(self, now: float) -> None:
+        desk = self._desk
+        if desk.ready or not self._api.was_listed or not self._bus.is_read:
+            return
+        desk.ready = True
+        self._bus.take_all(now)
+        desk.told = []  # what was so before this start is no news
+        desk.look_at |= dict.fromkeys(desk.requests.all_requests())
+        desk.voice.listed({})
+
+    def _do_what_is_due(self, now: float, *, ticked: bool) -> None:
+        desk = self._desk
+        desk.settle(now)
+        if ticked:
+            for node, facts in desk.hosts.due(now):
+                desk.voice.host(node, facts)
+            if self.rules.mirror_gpus:
+                desk.out += desk.mirror.due(now)
+        desk.voice.say_what_is_due()
+        desk.out += desk.following.telling.due(now)

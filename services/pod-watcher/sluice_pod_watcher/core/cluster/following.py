@@ -1,0 +1,225 @@
+"""
+What follows for one pod from what is known of it: its patch, its eviction, what people are told.
+
+Derived from facts each time the pod is looked at; nothing is remembered but what is under way and when to try again.
+A pod's gate cannot be put back and its pin cannot be changed (422), so it is bound once, and only on a `Bound` that can
+be carried out whole.
+"""
+
+from dataclasses import dataclass, field
+
+from sluice.contracts.ids import RequestId
+from sluice.contracts.messages import Bound, EvictionBlocked, EvictionDone, Released
+from sluice_pod_watcher.core.cluster import patches
+from sluice_pod_watcher.core.cluster.events import (
+    BindPod,
+    EvictionRefused,
+    EvictPod,
+    Own,
+    PatchRefused,
+    ReadPod,
+    ReAnnotate,
+)
+from sluice_pod_watcher.core.cluster.grants import annotations_of, held_by
+from sluice_pod_watcher.core.cluster.pacing import Wakes, pause_s
+from sluice_pod_watcher.core.cluster.pod_views import PodView
+from sluice_pod_watcher.core.cluster.requests import Record, Writing
+from sluice_pod_watcher.core.cluster.rules import ClusterRules
+from sluice_pod_watcher.core.cluster.telling import Telling
+from sluice_pod_watcher.core.events import Tell
+
+NOT_THAT_POD = frozenset({404, 409})
+"""The eviction's precondition did not hold: the pod of that UID is gone."""
+WORTH_READING = frozenset({0, 404, 409, 422})
+"""Refusals after which the pod may be another one than we know; a failed test of a JSON patch is a plain 422."""
+
+
+@dataclass(slots=True)
+class Following:
+    """Looks at one pod after the other. What it says to do is in `out`, eviction outcomes in `outcomes`."""
+
+    rules: ClusterRules
+    telling: Telling
+    wakes: Wakes = field(default_factory=Wakes)
+    out: list[Own] = field(default_factory=list)
+    outcomes: list[tuple[RequestId, EvictionDone | EvictionBlocked]] = field(default_factory=list)
+
+    def settle(self, record: Record, now: float) -> None:
+        """Want what follows for one pod."""
+        if record.doubt:
+            self._read(record, now)
+        view = record.view
+        if record.ended is not None or view is None:
+            return
+        if view.dying:
+            if record.eviction and not record.evicted:
+                self._evicted(record)
+            return
+        stuck = self._stuck(record, view, now)
+        if not record.doubt and isinstance(record.answer, Bound):
+            self._bind_or_annotate(record, view, record.answer, now)
+        cause = self._why_evict(record, view, stuck)
+        if cause:
+            self._evict(record, cause, now)
+        self._tell(record, stuck, now)
+
+    # -- the pod itself -------------------------------------------------------------------------------------------
+
+    def _bind_or_annotate(self, record: Record, view: PodView, bound: Bound, now: float) -> None:
+        if record.asked is None or record.writing.under_way or view.others_gates:
+            return
+        annotations = annotations_of(bound, record.asked)
+        if isinstance(annotations, str):
+            self._complain(record, f"cannot be given its slice: {annotations}")
+            return
+        if not view.is_gated:
+            self._annotate(record, view, bound, annotations, now)
+            return
+        patch = patches.bind(view, bound.node, annotations)
+        if isinstance(patch, str):
+            self._complain(record, f"cannot be bound: {patch}")
+        elif self._may(record, record.writing, now):
+            self.out.append(BindPod(record.uid, record.namespace, record.name, patch))
+
+    def _annotate(self, record: Record, view: PodView, bound: Bound, annotations: dict[str, str], now: float) -> None:
+        if all(view.granted.get(key) == text for key, text in annotations.items()):
+            return
+        if view.place != bound.node:  # what is there would be another pod's device
+            where = view.place or "no node that is known"
+            self._complain(record, f"is on {where}, and its slice on {bound.node}: it is told nothing of it")
+        elif self._may(record, record.writing, now):
+            patch = patches.annotate(view, annotations)
+            self.out.append(ReAnnotate(record.uid, record.namespace, record.name, patch))
+
+    def patched(self, record: Record, *, was_bound: bool) -> None:
+        """A write of ours was taken."""
+        record.writing = Writing()
+        bound = record.answer
+        if was_bound and isinstance(bound, Bound):
+            self.telling.event(record, "Normal", "SliceBound", f"has its slice on {bound.node}: {_devices(bound)}")
+
+    def patch_refused(self, record: Record, event: PatchRefused, now: float) -> None:
+        """A write of ours was refused, or has no answer."""
+        if event.status in WORTH_READING:
+            record.doubt = True
+        else:
+            self._complain(record, f"could not be written ({event.status}): {event.message}")
+        self._failed(record, record.writing, now, self.rules.retry_initial_s)
+
+    def told(self, record: Record, now: float, *, refused: int | None = None) -> None:
+        """The condition was written, or refused with this status."""
+        if refused is None:
+            record.telling = Writing(not_before=now + self.rules.condition_interval_s)
+        else:
+            record.doubt = record.doubt or refused in WORTH_READING
+            self._failed(record, record.telling, now, self.rules.condition_interval_s)
+
+    # -- reading it by name ---------------------------------------------------------------------------------------
+
+    def _read(self, record: Record, now: float) -> None:
+        if record.name and self._may(record, record.reading, now):
+            self.out.append(ReadPod(record.uid, record.namespace, record.name))
+
+    def unreadable(self, record: Record, now: float) -> None:
+        """It could not be read by its name."""
+        self._failed(record, record.reading, now, self.rules.retry_initial_s)
+
+    # -- pods that do not start, evictions ------------------------------------------------------------------------
+
+    def _stuck(self, record: Record, view: PodView, now: float) -> str:
+        """Why a pod that was bound does not start, once that counts."""
+        if view.is_gated or view.has_started or held_by(view) is None:
+            record.opened_at = None
+            return ""
+        if record.opened_at is None:
+            record.opened_at = now
+        after_s = self.rules.start_after_s if view.node else self.rules.unscheduled_after_s
+        if after_s <= 0:
+            return ""
+        if now < record.opened_at + after_s:
+            self.wakes.at(record.uid, record.opened_at + after_s)
+            return ""
+        if view.node:
+            return f"no container has started on {view.node} in {after_s:.0f} s"
+        why = view.unschedulable or "the scheduler has not said why"
+        return f"the scheduler has not placed it on {view.place} in {after_s:.0f} s: {why}"
+
+    def _why_evict(self, record: Record, view: PodView, stuck: str) -> str:
+        if record.eviction:
+            return record.eviction
+        if not view.controller:
+            return ""  # nobody would make it anew: it keeps what it has, and is told why it waits
+        if stuck:
+            return stuck
+        if self.rules.evict_lost and isinstance(record.answer, Released):
+            return f"its slice was lost: {record.answer.cause}"
+        return ""
+
+    def _evict(self, record: Record, cause: str, now: float) -> None:
+        if not record.evicted and self._may(record, record.evicting, now):
+            self.telling.event(record, "Warning", "Evicting", cause)
+            self.out.append(EvictPod(record.uid, record.namespace, record.name, cause))
+
+    def evicted(self, record: Record) -> None:
+        """The eviction was taken."""
+        record.evicting = Writing()
+        self._evicted(record)
+
+    def _evicted(self, record: Record) -> None:
+        record.evicted = True
+        if record.eviction:
+            self.outcomes.append((record.uid, EvictionDone(request=record.uid)))
+
+    def eviction_refused(self, record: Record, event: EvictionRefused, now: float) -> None:
+        """The eviction was not taken."""
+        if event.status in NOT_THAT_POD:
+            record.doubt = True
+        elif event.status:
+            self.telling.event(record, "Warning", "EvictionBlocked", event.message)
+            if record.eviction:
+                self.outcomes.append((record.uid, EvictionBlocked(request=record.uid, why=event.message[:1000])))
+        self._failed(record, record.evicting, now, self.rules.evict_retry_s)
+
+    def gone(self, record: Record) -> None:
+        """The object is not there any more: an eviction that was ordered is done."""
+        if record.eviction and not record.evicted:
+            self._evicted(record)
+
+    # -- people ---------------------------------------------------------------------------------------------------
+
+    def _tell(self, record: Record, stuck: str, now: float) -> None:
+        written, later = self.telling.condition(record, stuck, now)
+        if written is not None:
+            self.out.append(written)
+        for at in (later, self.telling.waits(record, now)):
+            if at is not None:
+                self.wakes.at(record.uid, at)
+
+    def _complain(self, record: Record, why: str) -> None:
+        """Say once what nobody else says."""
+        if record.logged != why:
+            record.logged = why
+            self.telling.event(record, "Warning", "SliceNotUsable", why)
+            self.out.append(Tell("warning", f"{record.namespace}/{record.name} {why}", record.uid))
+
+    # -- writes, one at a time ------------------------------------------------------------------------------------
+
+    def _may(self, record: Record, writing: Writing, now: float) -> bool:
+        """Whether a write may begin now; it then has."""
+        if writing.under_way:
+            return False
+        if now < writing.not_before:
+            self.wakes.at(record.uid, writing.not_before)
+            return False
+        writing.under_way = True
+        return True
+
+    def _failed(self, record: Record, writing: Writing, now: float, initial_s: float) -> None:
+        writing.under_way = False
+        writing.failures += 1
+        writing.not_before = now + pause_s(writing.failures, initial_s, max(initial_s, self.rules.retry_max_s))
+        self.wakes.at(record.uid, writing.not_before)
+
+
+def _devices(bound: Bound) -> str:
+    return "; ".join(f"{each.container}: {each.visible_devices}" for each in bound.containers)

@@ -1,0 +1,259 @@
+"""
+What nodes have besides GPUs: what they offer, less what pods that are none of ours take.
+
+Sums are kept, so one event costs the same on a large cluster. What is said, and how often, is bounded: a node is said
+at most once in `host_interval_s`, and only when pods and nodes were both listed; before, it would promise too much.
+"""
+
+from collections import OrderedDict
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from fractions import Fraction
+from typing import Any
+
+from sluice.contracts.asking import is_gpu_resource
+from sluice.contracts.ids import NodeName
+from sluice.contracts.messages import HostFacts, HostRoom, Taint
+from sluice.contracts.pod_specs import read_host_needs
+from sluice.contracts.quantities import NotANumber, parse_quantity
+from sluice.contracts.refusals import Refusal
+from sluice_pod_watcher.core.cluster.events import (
+    ListingEnded,
+    ListingStarted,
+    NodeGone,
+    NodeSeen,
+    OtherPodGone,
+    OtherPodSeen,
+    Raw,
+    What,
+)
+from sluice_pod_watcher.core.cluster.pod_views import DONE, node_name_of, version_of
+from sluice_pod_watcher.core.cluster.rules import ClusterRules
+
+_MIB = 1024**2
+_NOTHING = Fraction(0)
+NO_ROOM = HostFacts(cpu_cores=0.0, memory_mib=0, pods_free=0, cordoned=True)
+"""Of a node that was deleted: nothing fits there any more. That its slices are gone is not for us to say."""
+
+
+HostEvent = ListingStarted | ListingEnded | NodeSeen | NodeGone | OtherPodSeen | OtherPodGone
+
+
+@dataclass(frozen=True, slots=True)
+class _Node:
+    version: int
+    room: HostRoom
+    pods: int
+    labels: dict[str, str]
+    taints: tuple[Taint, ...]
+    cordoned: bool
+
+
+@dataclass(frozen=True, slots=True)
+class _Taking:
+    version: int
+    node: NodeName
+    room: HostRoom
+
+
+@dataclass(slots=True)
+class _Taken:
+    cpu_milli: int = 0
+    memory_mib: int = 0
+    pods: int = 0
+    resources: dict[str, int] = field(default_factory=dict)
+
+    def add(self, room: HostRoom, sign: int) -> None:
+        self.cpu_milli += sign * room.cpu_milli
+        self.memory_mib += sign * room.memory_mib
+        self.pods += sign
+        for name, size in room.resources.items():
+            self.resources[name] = self.resources.get(name, 0) + sign * size
+
+
+@dataclass(slots=True)
+class Hosts:
+    """Every node, what others take of each, and which of them have to be said."""
+
+    rules: ClusterRules
+    _nodes: dict[NodeName, _Node] = field(default_factory=dict)
+    _taking: dict[str, _Taking] = field(default_factory=dict)
+    _taken: dict[NodeName, _Taken] = field(default_factory=dict)
+    _dirty: OrderedDict[NodeName, None] = field(default_factory=OrderedDict)
+    _said_at: dict[NodeName, float] = field(default_factory=dict)
+    _listed: dict[What, bool] = field(default_factory=lambda: {"others": False, "nodes": False})
+    _seen: dict[What, set[str] | None] = field(default_factory=lambda: {"others": None, "nodes": None})
+
+    # -- hearing --------------------------------------------------------------------------------------------------
+
+    def handle(self, event: HostEvent) -> None:
+        """Take in one event."""
+        match event:
+            case ListingStarted():
+                self._listing_started(event.what)
+            case ListingEnded():
+                self._listing_ended(event.what, version_of(event.version))
+            case NodeSeen():
+                self._node_seen(event.node)
+            case NodeGone():
+                self._drop_node(node_name_of(event.node))
+            case OtherPodSeen():
+                self._other_seen(event.pod)
+            case OtherPodGone():
+                self._take(str(_map(event.pod, "metadata").get("uid", "")), None)
+
+    def _listing_started(self, what: What) -> None:
+        """What is seen from here on is all there is."""
+        self._seen[what] = set()
+
+    def _listing_ended(self, what: What, version: int) -> None:
+        """What was not seen is gone, unless it is newer than the listing."""
+        seen, self._seen[what] = self._seen[what], None
+        if seen is None:
+            return
+        self._listed[what] = True
+        if what == "nodes":
+            for name, node in list(self._nodes.items()):
+                if name not in seen and not node.version > version > 0:
+                    self._drop_node(name)
+        else:
+            for uid, taking in list(self._taking.items()):
+                if uid not in seen and not taking.version > version > 0:
+                    self._take(uid, None)
+
+    def _node_seen(self, raw: Raw) -> None:
+        """A node is, or has become, this."""
+        name = node_name_of(raw)
+        version = version_of(_map(raw, "metadata").get("resourceVersion"))
+        seen = self._seen["nodes"]
+        if seen is not None:
+            seen.add(name)
+        known = self._nodes.get(name)
+        if not name or (known is not None and known.version >= version > 0):
+            return
+        node = _read_node(raw, version)
+        if known is None or _facts(known, _Taken()) != _facts(node, _Taken()):
+            self._dirty[name] = None
+        self._nodes[name] = node
+
+    def _other_seen(self, raw: Raw) -> None:
+        """A pod that is none of ours is, or has become, this."""
+        meta, spec = _map(raw, "metadata"), _map(raw, "spec")
+        uid, version = str(meta.get("uid", "")), version_of(meta.get("resourceVersion"))
+        seen = self._seen["others"]
+        if seen is not None:
+            seen.add(uid)
+        known = self._taking.get(uid)
+        if not uid or (known is not None and known.version >= version > 0):
+            return
+        node = NodeName(str(spec.get("nodeName") or ""))
+        if not node or _map(raw, "status").get("phase") in DONE:
+            self._take(uid, None)
+            return
+        self._take(uid, _Taking(version, node, _room(spec)))
+
+    # -- saying ---------------------------------------------------------------------------------------------------
+
+    def due(self, now: float) -> list[tuple[NodeName, HostFacts]]:
+        """What to say now of nodes that have changed."""
+        if not all(self._listed.values()):
+            return []
+        found: list[tuple[NodeName, HostFacts]] = []
+        for _ in range(min(self.rules.hosts_per_tick, len(self._dirty))):
+            name = next(iter(self._dirty))
+            if now - self._said_at.get(name, float("-inf")) < self.rules.host_interval_s:
+                self._dirty.move_to_end(name)
+                continue
+            del self._dirty[name]
+            node = self._nodes.get(name)
+            if node is None:
+                self._said_at.pop(name, None)
+                found.append((name, NO_ROOM))
+            else:
+                self._said_at[name] = now
+                found.append((name, _facts(node, self._taken.get(name, _Taken()))))
+        return found
+
+    def say_again(self) -> None:
+        """Everything has to be compared with the bus again."""
+        self._dirty |= dict.fromkeys(self._nodes)
+
+    # -- inside ---------------------------------------------------------------------------------------------------
+
+    def _drop_node(self, name: NodeName) -> None:
+        if self._nodes.pop(name, None) is not None:
+            self._dirty[name] = None
+
+    def _take(self, uid: str, taking: _Taking | None) -> None:
+        before = self._taking.pop(uid, None)
+        if taking is not None:
+            self._taking[uid] = taking
+        if before is not None and taking is not None and (before.node, before.room) == (taking.node, taking.room):
+            return
+        for each, sign in ((before, -1), (taking, 1)):
+            if each is None:
+                continue
+            taken = self._taken.setdefault(each.node, _Taken())
+            taken.add(each.room, sign)
+            if not taken.pods:
+                del self._taken[each.node]
+            if each.node in self._nodes:
+                self._dirty[each.node] = None
+
+
+def _facts(node: _Node, taken: _Taken) -> HostFacts:
+    """What is left; what is taken beyond what there is leaves nothing."""
+    left = {name: max(0, size - taken.resources.get(name, 0)) for name, size in node.room.resources.items()}
+    return HostFacts(
+        cpu_cores=max(0, node.room.cpu_milli - taken.cpu_milli) / 1000,
+        memory_mib=max(0, node.room.memory_mib - taken.memory_mib),
+        pods_free=max(0, node.pods - taken.pods),
+        resources=left,
+        labels=node.labels,
+        taints=node.taints,
+        cordoned=node.cordoned,
+    )
+
+
+def _read_node(raw: Raw, version: int) -> _Node:
+    meta, spec = _map(raw, "metadata"), _map(raw, "spec")
+    amounts = {name: _amount(text) for name, text in _map(_map(raw, "status"), "allocatable").items()}
+    taints = spec.get("taints")
+    return _Node(
+        version=version,
+        room=HostRoom(
+            cpu_milli=int(amounts.get("cpu", _NOTHING) * 1000),
+            memory_mib=int(amounts.get("memory", _NOTHING) / _MIB),
+            resources={
+                name: int(size) for name, size in sorted(amounts.items()) if "/" in name and not is_gpu_resource(name)
+            },
+        ),
+        pods=int(amounts.get("pods", _NOTHING)),
+        labels={str(key): str(text) for key, text in _map(meta, "labels").items()},
+        taints=tuple(
+            Taint(key=str(each.get("key", "")), value=str(each.get("value") or ""), effect=str(each.get("effect", "")))
+            for each in (taints if isinstance(taints, list) else ())
+            if isinstance(each, dict)
+        ),
+        cordoned=spec.get("unschedulable") is True,
+    )
+
+
+def _room(spec: Mapping[str, Any]) -> HostRoom:
+    """
+    What a pod of somebody else takes. What its spec says of nodes is not looked at.
+
+    Only absurd amounts are refused here, and they fit on no node: such a pod takes its place and nothing else.
+    """
+    needs = read_host_needs({key: spec.get(key) for key in ("containers", "initContainers", "overhead")})
+    return HostRoom() if isinstance(needs, Refusal) else needs.room
+
+
+def _amount(text: object) -> Fraction:
+    size = parse_quantity(str(text))
+    return _NOTHING if isinstance(size, NotANumber) else size
+
+
+def _map(holder: Mapping[str, Any], key: str) -> Mapping[str, Any]:
+    found = holder.get(key)
+    return found if isinstance(found, dict) else {}

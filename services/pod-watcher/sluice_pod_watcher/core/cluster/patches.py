@@ -1,0 +1,79 @@
+"""
+The writes to a pod, as JSON patches: what the API server takes was tried, case by case, on v1.36.
+
+Every patch begins with the UID, so that a pod made anew under the same name is never touched.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from sluice.contracts.ids import NodeName, RequestId
+from sluice.contracts.kubernetes import GATE
+from sluice_pod_watcher.core.cluster.events import Patch
+from sluice_pod_watcher.core.cluster.pod_views import Pinning, PodView
+
+_REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
+_AFFINITY = "/spec/affinity"
+_NODE_AFFINITY = f"{_AFFINITY}/nodeAffinity"
+_TERMS = f"{_NODE_AFFINITY}/{_REQUIRED}/nodeSelectorTerms"
+
+
+def bind(view: PodView, node: NodeName, annotations: Mapping[str, str]) -> Patch | str:
+    """
+    Annotations, pin and gate at once; or why the pod cannot be pinned to that node.
+
+    The test of the whole list of gates is the guard: it fails unless ours is the only one left. The pin is by
+    `metadata.name`, for a node's hostname label may be another name. After this it cannot be changed any more.
+    """
+    pin = _pin(view.pinning, node)
+    if isinstance(pin, str):
+        return pin
+    return (
+        _uid(view.uid),
+        {"op": "test", "path": "/spec/schedulingGates", "value": [{"name": GATE}]},
+        *_annotate(annotations),
+        *pin,
+        {"op": "remove", "path": "/spec/schedulingGates"},
+    )
+
+
+def annotate(view: PodView, annotations: Mapping[str, str]) -> Patch:
+    """What differs from what the pod has, in one patch: devices and ticket change together or not at all."""
+    changed = {key: text for key, text in annotations.items() if view.granted.get(key) != text}
+    return (_uid(view.uid), *_annotate(changed))
+
+
+def _uid(uid: RequestId) -> Mapping[str, Any]:
+    return {"op": "test", "path": "/metadata/uid", "value": str(uid)}
+
+
+def _annotate(annotations: Mapping[str, str]) -> Patch:
+    """The map is there: admission writes the ask into it."""
+    return tuple(
+        {"op": "add", "path": f"/metadata/annotations/{_escaped(key)}", "value": text}
+        for key, text in sorted(annotations.items())
+    )
+
+
+def _escaped(key: str) -> str:
+    """A key as one token of a JSON pointer (RFC 6901)."""
+    return key.replace("~", "~0").replace("/", "~1")
+
+
+def _pin(pinning: Pinning, node: NodeName) -> Patch | str:
+    fields = [{"key": "metadata.name", "operator": "In", "values": [str(node)]}]
+    required = {"nodeSelectorTerms": [{"matchFields": fields}]}
+    if not pinning.has_affinity:
+        return ({"op": "add", "path": _AFFINITY, "value": {"nodeAffinity": {_REQUIRED: required}}},)
+    if not pinning.has_node_affinity:
+        return ({"op": "add", "path": _NODE_AFFINITY, "value": {_REQUIRED: required}},)
+    if not pinning.terms:
+        return ({"op": "add", "path": f"{_NODE_AFFINITY}/{_REQUIRED}", "value": required},)
+    elsewhere = sorted(set(pinning.terms) - {"", str(node)})
+    if elsewhere:
+        return f"it is pinned to {elsewhere[0]!r} already, and its slice is on {node!r}"
+    return tuple(
+        {"op": "add", "path": f"{_TERMS}/{at}/matchFields", "value": fields}
+        for at, named in enumerate(pinning.terms)
+        if not named
+    )

@@ -1,0 +1,200 @@
+"""
+A pod as the API server has it, reduced to what counts here.
+
+Nothing is decided, and nothing raises: the API server has validated the object. What a pod's status proves is said
+once, here (`containers_ended`).
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from sluice.contracts.ids import NodeName, RequestId, is_token
+from sluice.contracts.kubernetes import ANNOTATION_REQUEST, CONDITION_READY, GATE, is_granted
+from sluice_pod_watcher.core.cluster.events import Raw
+
+DONE = frozenset({"Succeeded", "Failed"})
+
+
+@dataclass(frozen=True, slots=True)
+class Condition:
+    """Our condition on a pod."""
+
+    status: str
+    reason: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class Pinning:
+    """
+    What a pod's spec says of nodes, as far as a pin has to know it.
+
+    `terms` holds, for each required term, the node that it names (empty: none); None when there are no required terms.
+    `has_affinity`, `has_node_affinity`: whether those objects are there to add to.
+    """
+
+    has_affinity: bool = False
+    has_node_affinity: bool = False
+    terms: tuple[str, ...] | None = None
+
+    @property
+    def node(self) -> str:
+        """The one node that every term names, or nothing."""
+        names = set(self.terms or ())
+        return names.pop() if len(names) == 1 else ""
+
+
+@dataclass(frozen=True, slots=True)
+class PodView:
+    """One version of one pod."""
+
+    uid: RequestId
+    namespace: str
+    name: str
+    version: int
+    """The resourceVersion: newer is larger; 0 when it is no number, and then nothing is known of its age."""
+    generation: int
+    dying: bool
+    nothing_holds_it: bool
+    """It is dying, its grace period is over and nobody has a finalizer on it: what is deleted like this is gone."""
+    gates: tuple[str, ...]
+    request: str
+    granted: Mapping[str, str]
+    """The annotations that only Sluice writes."""
+    node: NodeName
+    """Where the scheduler has put it; empty before that."""
+    pinning: Pinning
+    controller: str
+    """The kind of the owner that makes it anew; empty for a bare pod."""
+    has_ended: bool
+    has_started: bool
+    unschedulable: str
+    """What the scheduler says of a pod that it cannot place."""
+    condition: Condition | None
+
+    @property
+    def is_gated(self) -> bool:
+        """Whether our gate holds it."""
+        return GATE in self.gates
+
+    @property
+    def others_gates(self) -> tuple[str, ...]:
+        """The gates of others, without which it is not ours to open."""
+        return tuple(gate for gate in self.gates if gate != GATE)
+
+    @property
+    def place(self) -> str:
+        """The node on which it is, or to which it is pinned."""
+        return self.node or self.pinning.node
+
+
+def read_pod(raw: Raw) -> PodView | None:
+    """The view of a pod; None for an object without a usable identity."""
+    meta, spec, status = _map(raw, "metadata"), _map(raw, "spec"), _map(raw, "status")
+    uid = meta.get("uid")
+    if not isinstance(uid, str) or not is_token(uid) or not meta.get("name"):
+        return None
+    annotations = _map(meta, "annotations")
+    conditions = {each.get("type"): each for each in _list(status, "conditions")}
+    scheduled, ours = conditions.get("PodScheduled", {}), conditions.get(CONDITION_READY)
+    dying = bool(meta.get("deletionTimestamp"))
+    owner = next((each for each in _list(meta, "ownerReferences") if each.get("controller")), {})
+    return PodView(
+        uid=RequestId(uid),
+        namespace=str(meta.get("namespace", "")),
+        name=str(meta["name"]),
+        version=version_of(meta.get("resourceVersion")),
+        generation=int(meta.get("generation") or 0),
+        dying=dying,
+        nothing_holds_it=dying and meta.get("deletionGracePeriodSeconds") == 0 and not meta.get("finalizers"),
+        gates=tuple(str(each.get("name")) for each in _list(spec, "schedulingGates")),
+        request=str(annotations.get(ANNOTATION_REQUEST, "")),
+        granted={key: str(text) for key, text in annotations.items() if is_granted(key)},
+        node=NodeName(str(spec.get("nodeName") or "")),
+        pinning=_pinning(spec),
+        controller="" if owner.get("kind") == "Node" else str(owner.get("kind", "")),
+        has_ended=containers_ended(spec, status, dying=dying),
+        has_started=any("running" in each or "terminated" in each for each in _states(status)),
+        unschedulable=_unschedulable(scheduled),
+        condition=_condition(ours) if ours is not None else None,
+    )
+
+
+def version_of(text: object) -> int:
+    """A resourceVersion as a number, 0 when it is none."""
+    return int(text) if isinstance(text, str) and text.isdecimal() else 0
+
+
+def node_name_of(node: Raw) -> NodeName:
+    """The name of a Node object."""
+    return NodeName(str(_map(node, "metadata").get("name", "")))
+
+
+def containers_ended(spec: Mapping[str, Any], status: Mapping[str, Any], *, dying: bool) -> bool:
+    """
+    Whether the kubelet says that no container of the pod runs, or will run again.
+
+    Seen on a real kubelet: `terminated` of all containers always came after their processes were gone; it is not yet an
+    end while the pod is neither done nor dying, for then they are restarted. `phase` alone proves nothing, others than
+    the kubelet write it too; and a container that a done pod never started stays `waiting` for ever.
+    """
+    done = status.get("phase") in DONE
+    states = list(_states(status))
+    if any("running" in state for state in states):
+        return False
+    if done:
+        return True
+    named = {each.get("name") for key in ("initContainers", "containers") for each in _list(spec, key)}
+    terminated = {each.get("name") for each in _statuses(status) if "terminated" in _map(each, "state")}
+    return dying and bool(named) and named <= terminated
+
+
+def _states(status: Mapping[str, Any]) -> Iterable[Mapping[str, Any]]:
+    return (_map(each, "state") for each in _statuses(status))
+
+
+def _statuses(status: Mapping[str, Any]) -> Iterable[Mapping[str, Any]]:
+    for key in ("containerStatuses", "initContainerStatuses", "ephemeralContainerStatuses"):
+        yield from _list(status, key)
+
+
+def _pinning(spec: Mapping[str, Any]) -> Pinning:
+    affinity = spec.get("affinity")
+    if not isinstance(affinity, dict):
+        return Pinning()
+    node_affinity = affinity.get("nodeAffinity")
+    if not isinstance(node_affinity, dict):
+        return Pinning(has_affinity=True)
+    required = node_affinity.get("requiredDuringSchedulingIgnoredDuringExecution")
+    if not isinstance(required, dict):
+        return Pinning(has_affinity=True, has_node_affinity=True)
+    return Pinning(True, True, tuple(_named(term) for term in _list(required, "nodeSelectorTerms")))
+
+
+def _named(term: Mapping[str, Any]) -> str:
+    for field in _list(term, "matchFields"):
+        values = list(field.get("values") or ())
+        if field.get("key") == "metadata.name" and field.get("operator") == "In" and len(values) == 1:
+            return str(values[0])
+    return ""
+
+
+def _unschedulable(scheduled: Mapping[str, Any]) -> str:
+    if scheduled.get("status") == "False" and scheduled.get("reason") == "Unschedulable":
+        return str(scheduled.get("message") or "the scheduler gives no reason")
+    return ""
+
+
+def _condition(written: Mapping[str, Any]) -> Condition:
+    return Condition(*(str(written.get(key) or "") for key in ("status", "reason", "message")))
+
+
+def _map(holder: Mapping[str, Any], key: str) -> Mapping[str, Any]:
+    found = holder.get(key)
+    return found if isinstance(found, dict) else {}
+
+
+def _list(holder: Mapping[str, Any], key: str) -> list[Mapping[str, Any]]:
+    found = holder.get(key)
+    return [each for each in found if isinstance(each, dict)] if isinstance(found, list) else []

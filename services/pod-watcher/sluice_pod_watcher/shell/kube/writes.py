@@ -1,0 +1,169 @@
+"""
+Carries out what the core instructs at the API server, and tells it how that went. Decides and retries nothing.
+
+All writes to pods together have at most IN_FLIGHT_MAX under way: from there on the API server is the limit, and more
+only wait longer (measured).
+"""
+
+import asyncio
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any
+
+import msgspec
+
+from sluice.contracts.ids import RunId
+from sluice.contracts.kubernetes import CONDITION_READY
+from sluice.runtime import logs
+from sluice.runtime.clock import Clock
+from sluice.runtime.core_runner import Executor
+from sluice_pod_watcher.core.cluster.events import (
+    BindPod,
+    Event,
+    EvictionRefused,
+    EvictPod,
+    PatchDone,
+    PatchRefused,
+    PodEvicted,
+    PodRead,
+    PodUnreadable,
+    ReadPod,
+    ReAnnotate,
+    Step,
+    WriteEvent,
+    WritePodCondition,
+)
+from sluice_pod_watcher.shell.kube.client import JSON_PATCH, MERGE, STRATEGIC_MERGE, KubeApi, KubeError
+from sluice_pod_watcher.shell.kube.reflector import as_it_is
+
+IN_FLIGHT_MAX = 8
+CONTROLLER = "sluice.dev/pod-watcher"
+ALREADY_THERE = 409
+AS_LONG_AS_IT_LASTS = frozenset({404, ALREADY_THERE})
+"""Of an event: it, or its pod's namespace, is gone; or a predecessor has written it."""
+
+
+@dataclass(slots=True)
+class Writes:
+    """The writes of one pod-watcher, to one API server."""
+
+    api: KubeApi
+    clock: Clock
+    run: RunId
+    _slots: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(IN_FLIGHT_MAX))
+
+    def executors(self) -> dict[type, Executor[Event]]:
+        """How each instruction is carried out."""
+        return {
+            BindPod: Executor(self._bind, request=_request, quiet=True),
+            ReAnnotate: Executor(self._annotate, request=_request, quiet=True),
+            WritePodCondition: Executor(self._tell, request=_request, quiet=True),
+            ReadPod: Executor(self._read, limit=IN_FLIGHT_MAX, quiet=True),
+            EvictPod: Executor(self._evict, request=_request),
+            WriteEvent: Executor(self._event, limit=IN_FLIGHT_MAX, quiet=True),
+        }
+
+    async def _bind(self, wanted: BindPod) -> Event:
+        return await self._patch(wanted, "bind", "", list(wanted.patch), JSON_PATCH)
+
+    async def _annotate(self, wanted: ReAnnotate) -> Event:
+        return await self._patch(wanted, "annotate", "", list(wanted.patch), JSON_PATCH)
+
+    async def _tell(self, wanted: WritePodCondition) -> Event:
+        # Strategic merge: a merge patch would drop the conditions of others (tried).
+        condition = {
+            "type": CONDITION_READY,
+            "status": wanted.status,
+            "reason": wanted.reason,
+            "message": wanted.message,
+            "lastTransitionTime": self._now().strftime("%Y-%m-%dT%H:%M:%SZ"),
+        }
+        body = {"metadata": {"uid": wanted.uid}, "status": {"conditions": [condition]}}
+        return await self._patch(wanted, "condition", "/status", body, STRATEGIC_MERGE)
+
+    async def _patch(
+        self,
+        wanted: BindPod | ReAnnotate | WritePodCondition,
+        step: Step,
+        subresource: str,
+        body: Any,
+        content_type: str,
+    ) -> Event:
+        path = f"{_pod(wanted.namespace, wanted.name)}{subresource}"
+        try:
+            async with self._slots:
+                answer = await self.api.call("PATCH", path, body=body, content_type=content_type)
+            return PatchDone(wanted.uid, step, as_it_is(answer))
+        except KubeError as error:
+            return PatchRefused(wanted.uid, step, error.status, error.message)
+        except msgspec.DecodeError as error:
+            return PatchRefused(wanted.uid, step, 0, f"the answer is no JSON: {error}")
+
+    async def _read(self, wanted: ReadPod) -> Event:
+        """By a list: `get` is a right that nothing else needs."""
+        path = f"/api/v1/namespaces/{wanted.namespace}/pods"
+        try:
+            answer = await self.api.call("GET", path, query={"fieldSelector": f"metadata.name={wanted.name}"})
+            items = as_it_is(answer).get("items") or []
+        except (KubeError, msgspec.DecodeError) as error:
+            return PodUnreadable(wanted.uid, str(error))
+        return PodRead(wanted.uid, items[0] if items else None)
+
+    async def _evict(self, wanted: EvictPod) -> Event:
+        body = {
+            "apiVersion": "policy/v1",
+            "kind": "Eviction",
+            "metadata": {"name": wanted.name, "namespace": wanted.namespace},
+            "deleteOptions": {"preconditions": {"uid": wanted.uid}},
+        }
+        try:
+            async with self._slots:
+                await self.api.call("POST", f"{_pod(wanted.namespace, wanted.name)}/eviction", body=body)
+        except KubeError as error:
+            return EvictionRefused(wanted.uid, error.status, error.message)
+        return PodEvicted(wanted.uid)
+
+    async def _event(self, wanted: WriteEvent) -> None:
+        path = f"/apis/events.k8s.io/v1/namespaces/{wanted.namespace}/events"
+        now = self._now().strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+        try:
+            if wanted.count > 1:  # only its series may change (tried)
+                series = {"series": {"count": wanted.count, "lastObservedTime": now}}
+                await self.api.call("PATCH", f"{path}/{wanted.key}", body=series, content_type=MERGE)
+            else:
+                await self.api.call("POST", path, body=self._new_event(wanted, now))
+        except KubeError as error:
+            if error.status not in AS_LONG_AS_IT_LASTS:
+                logs.get("kube").warning("an event was not written", why=str(error), request=wanted.uid)
+
+    def _new_event(self, wanted: WriteEvent, now: str) -> dict[str, Any]:
+        return {
+            "apiVersion": "events.k8s.io/v1",
+            "kind": "Event",
+            "metadata": {"name": wanted.key, "namespace": wanted.namespace},
+            "eventTime": now,
+            "reportingController": CONTROLLER,
+            "reportingInstance": str(self.run)[:128],
+            "action": "Slice",
+            "reason": wanted.reason,
+            "type": wanted.level,
+            "note": wanted.note,
+            "regarding": {
+                "apiVersion": "v1",
+                "kind": "Pod",
+                "namespace": wanted.namespace,
+                "name": wanted.name,
+                "uid": wanted.uid,
+            },
+        }
+
+    def _now(self) -> datetime:
+        return self.clock.utc().astimezone(UTC)
+
+
+def _pod(namespace: str, name: str) -> str:
+    return f"/api/v1/namespaces/{namespace}/pods/{name}"
+
+
+def _request(wanted: BindPod | ReAnnotate | WritePodCondition | EvictPod) -> str:
+    return wanted.uid

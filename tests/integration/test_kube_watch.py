@@ -1,0 +1,420 @@
+"""The cluster's pod-watcher against an API server over real HTTPS; the allocator is played by the test."""
+
+import asyncio
+import contextlib
+import itertools
+import json
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+import yaml
+from factories.kubernetes import MERGE, Cluster, pod
+from fake_kube.server import FakeKube
+
+from sluice.contracts import subjects
+from sluice.contracts.exchange import Observed, Stream, Write
+from sluice.contracts.ids import AllocationId, GpuUuid, NodeName, OperationId, RequestId, RunId
+from sluice.contracts.kubernetes import ENV_ALWAYS, MOUNT_PATH, VOLUME, granted_field_path
+from sluice.contracts.messages import (
+    AllocationRequested,
+    AnyMessage,
+    Bound,
+    ContainerDevices,
+    EvictionDone,
+    EvictionOrdered,
+    GpuReport,
+    HostFacts,
+    NodeInventory,
+    NodeSnapshot,
+    Pending,
+    Released,
+    RequestWithdrawn,
+    SourceSynced,
+)
+from sluice.contracts.refusals import ReasonCount, WaitReason
+from sluice.runtime.clock import SystemClock
+from sluice.runtime.errors import ServiceError
+from sluice.runtime.lease import Lease
+from sluice.runtime.memory_bus import MemoryBroker
+from sluice.runtime.telemetry import TraceBook
+from sluice_pod_watcher.core.cluster.rules import ClusterRules
+from sluice_pod_watcher.shell.kube.app import watch_by_lease, watch_cluster
+from sluice_pod_watcher.shell.kube.client import KubeApi
+
+WAIT_S = 30.0
+ROOT = Path(__file__).parents[2]
+
+
+def asking(name: str) -> dict[str, Any]:
+    """A pod as admission leaves it."""
+    env = [
+        {"name": var, "valueFrom": {"fieldRef": {"fieldPath": granted_field_path("main", key)}}}
+        for var, key in ENV_ALWAYS
+    ]
+    mount = {"name": VOLUME, "mountPath": MOUNT_PATH, "subPathExpr": "$(SLUICE_TICKET)", "readOnly": True}
+    container = {"name": "main", "image": "busybox:1.36", "env": env, "volumeMounts": [mount]}
+    volume = {"name": VOLUME, "csi": {"driver": "slice.sluice.dev", "readOnly": True}}
+    ask = {"version": 1, "first": "main", "annotations": {"sluice.dev/profile": "1g.5gb"}}
+    body = pod(name, annotations={"sluice.dev/request": json.dumps(ask)}, volumes=[volume])
+    body["spec"]["containers"] = [container]
+    body["metadata"]["labels"] = {"sluice.dev/managed": "true"}
+    return body
+
+
+class Scene:
+    """An API server with one node, a bus, the watcher, and an allocator that gives every pod a slice at once."""
+
+    def __init__(self, kube: FakeKube, cluster: Cluster, namespace: str) -> None:
+        self.kube, self.cluster, self.namespace = kube, cluster, namespace
+        self.path = f"/api/v1/namespaces/{namespace}/pods"
+        self.broker = MemoryBroker()
+        self.bus = self.broker.bus("test")
+        self.gives = True
+        self.resync_s = 1.0
+        self.words: dict[str, AnyMessage] = {}
+        self.bound: dict[str, int] = {}
+        self._runs = itertools.count(1)
+        self._watcher: asyncio.Task[None] | None = None
+
+    async def watch(self) -> None:
+        """Start a pod-watcher."""
+        rules = ClusterRules(retry_initial_s=0.1, condition_interval_s=0.2, tell_after_s=0.3)
+        api = await KubeApi.connect(self.cluster.kubeconfig)
+        run = RunId(f"w{next(self._runs)}")
+
+        async def run_it() -> None:
+            try:
+                await watch_cluster(
+                    self.broker.bus(str(run)),
+                    api,
+                    run=run,
+                    rules=rules,
+                    clock=SystemClock(),
+                    traces=TraceBook(),
+                    resync_s=self.resync_s,
+                    tick_s=0.05,
+                )
+            finally:
+                await api.close()
+
+        self._watcher = asyncio.create_task(run_it())
+
+    async def kill(self) -> None:
+        """The pod-watcher is no more."""
+        assert self._watcher is not None
+        self._watcher.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await self._watcher
+
+    async def allocate(self) -> None:
+        """Answer every request, for ever."""
+        async for batch in self.bus.read(Stream.STATE, ("sluice.>",)):
+            for event in batch:
+                if not isinstance(event, Observed):
+                    continue
+                self.words[event.entry.subject] = event.entry.message
+                match event.entry.message:
+                    case AllocationRequested() as asked if self.gives:
+                        await self.give(asked.owner)
+                    case RequestWithdrawn(closing=False):
+                        uid = event.entry.subject.rpartition(".")[2]
+                        await self.say(subjects.binding(RequestId(uid)), Released(request=RequestId(uid), cause="gone"))
+
+    async def give(self, uid: str, number: int = 1) -> None:
+        """The `number`-th strings for a pod."""
+        if self.bound.get(uid, 0) >= number:
+            return
+        self.bound[uid] = number
+        word = Bound(
+            request=RequestId(uid),
+            request_revision=1,
+            allocation=AllocationId(f"{uid}_r_1"),
+            node=NodeName("gpu-1.example.internal"),
+            revision=number,
+            ticket=f"t{number}",
+            containers=(ContainerDevices(container="main", visible_devices=f"MIG-{uid}-{number}"),),
+        )
+        await self.say(subjects.binding(RequestId(uid)), word)
+
+    async def say(self, address: subjects.Address, message: AnyMessage) -> None:
+        """Write over what is there."""
+        stream = Stream.BOOK if address.kind == "binding" else Stream.STATE
+        last = await self.bus.last(stream, address.subject)
+        write = Write(
+            operation=OperationId(f"test-{next(self._runs)}"),
+            attempt=1,
+            stream=stream,
+            subject=address.subject,
+            guard=address.guard,
+            expected=last.sequence if last is not None else 0,
+            message=message,
+            request="",
+        )
+        await self.bus.write(write, {})
+
+    async def create(self, *names: str) -> list[str]:
+        """Pods are created; their UIDs."""
+        made = [await self.cluster.post(self.path, asking(name)) for name in names]
+        assert {each.code for each in made} == {201}
+        return [each.body["metadata"]["uid"] for each in made]
+
+    async def reconnect(self) -> None:
+        """The test's own connections broke too; afterwards it has new ones."""
+        for _ in range(20):
+            with contextlib.suppress(aiohttp.ClientError):
+                await self.cluster.get(self.path)
+                return
+            await asyncio.sleep(0.05)
+        raise AssertionError("the API server does not come back")
+
+    def word(self, uid: str) -> AnyMessage | None:
+        """The last word about a request."""
+        return self.words.get(f"sluice.request.{uid}")
+
+    def running(self) -> dict[str, dict[str, Any]]:
+        """The pods that run, by name."""
+        return {
+            each["metadata"]["name"]: each
+            for each in self.kube.all("pods", self.namespace)
+            if each["status"]["phase"] == "Running"
+        }
+
+    async def until(self, good: Any, what: str) -> None:
+        """Wait, at most 30 s."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(WAIT_S):
+                while not good():
+                    assert self._watcher is None or not self._watcher.done(), self._watcher
+                    await asyncio.sleep(0.02)
+                return
+        raise AssertionError(f"never: {what}; {len(self.running())} run; {self.words}")
+
+
+@pytest.fixture
+def kube() -> Iterator[FakeKube]:
+    """An API server with one node."""
+    with FakeKube() as fake:
+        fake.nodes.add("gpu-1.example.internal", cpu="64", memory="256Gi")
+        yield fake
+
+
+@pytest.fixture
+async def scene(kube: FakeKube, tmp_path: Path) -> AsyncIterator[Scene]:
+    """Everything runs; stopped in the end."""
+    cluster = Cluster(kube.kubeconfig(tmp_path / "config"), kube)
+    async with cluster.opened() as opened:
+        made = Scene(kube, opened, await opened.namespace())
+        allocator = asyncio.create_task(made.allocate())
+        await made.watch()
+        yield made
+        await made.kill()
+        allocator.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await allocator
+
+
+def writes(kube: FakeKube) -> int:
+    """How many patches of pod objects there were."""
+    return kube.count(verb="patch", path="pods")
+
+
+async def test_pods_get_their_slices_in_one_write_each_and_give_them_back(scene: Scene) -> None:
+    """From `kubectl apply` to a running pod on its slice, and back."""
+    await scene.kill()
+    scene.resync_s = 300.0  # a listing in between may miss how a pod ended
+    await scene.watch()
+    names = [f"p{number}" for number in range(40)]
+    uids = await scene.create(*names)
+    await scene.until(lambda: len(scene.running()) == 40, "all run")
+    assert writes(scene.kube) == 40
+    assert scene.kube.count(verb="patch", path="pods/status", user="kubernetes-admin") == 0
+    for name, uid in zip(names, uids, strict=True):
+        found = scene.running()[name]
+        assert found["spec"]["nodeName"] == "gpu-1.example.internal"
+        assert found["metadata"]["annotations"]["main.granted.sluice.dev/visible-devices"] == f"MIG-{uid}-1"
+    await scene.until(lambda: "sluice.source.cluster" in scene.words, "synced")
+    assert isinstance(scene.words["sluice.source.cluster"], SourceSynced)
+    for name in names:
+        await scene.cluster.delete(f"{scene.path}/{name}", {"gracePeriodSeconds": 1})
+    closed = lambda uid: isinstance(scene.word(uid), RequestWithdrawn) and scene.word(uid).closing  # noqa: E731
+    await scene.until(lambda: all(closed(uid) for uid in uids), "all closed")
+    assert {scene.word(uid).cause for uid in uids} == {"containers ended"}
+
+
+async def test_a_troubled_api_server_costs_no_pod_its_slice(scene: Scene) -> None:
+    """Cut and restarted watches, skipped and repeated events, 5xx: everything is found again by itself."""
+    await scene.create("a1", "a2")
+    await scene.until(lambda: len(scene.running()) == 2, "the first two run")
+    scene.kube.faults.cut_watches()
+    await scene.create("b1", "b2")
+    await scene.until(lambda: len(scene.running()) == 4, "after cut watches")
+    scene.kube.faults.restart()
+    await scene.reconnect()
+    await scene.create("c1", "c2")
+    await scene.until(lambda: len(scene.running()) == 6, "after a restart")
+    scene.kube.faults.hide("pods", 2)
+    await scene.create("d1", "d2")
+    scene.kube.faults.replay("pods", 12)
+    await scene.until(lambda: len(scene.running()) == 8, "after skipped and repeated events")
+    scene.kube.faults.fail(2, code=503, verb="patch", path="pods")
+    scene.kube.faults.fail(1, code=504, verb="patch", path="pods", after=True)
+    (uid,) = await scene.create("e1")
+    await scene.until(lambda: len(scene.running()) == 9, "after errors")
+    scene.kube.faults.hide("pods", 10)
+    await scene.cluster.delete(f"{scene.path}/e1", {"gracePeriodSeconds": 0})
+    await scene.until(lambda: isinstance(scene.word(uid), RequestWithdrawn), "a skipped deletion is found")
+    assert len(scene.bound) == 9
+
+
+async def test_a_killed_watcher_loses_and_doubles_nothing(scene: Scene) -> None:
+    """Every restart would cost pods their slices, or give them two."""
+    uids = []
+    for turn in range(5):
+        uids += await scene.create(*(f"p{turn}-{number}" for number in range(6)))
+        await scene.kill()
+        await scene.watch()
+    await scene.until(lambda: len(scene.running()) == 30, "all run")
+    await scene.kill()
+    await scene.cluster.delete(f"{scene.path}/p0-0", {"gracePeriodSeconds": 0})
+    await scene.watch()
+    await scene.until(lambda: isinstance(scene.word(uids[0]), RequestWithdrawn), "what went meanwhile is withdrawn")
+    assert all(isinstance(scene.word(uid), AllocationRequested) for uid in uids[1:])
+    landed = [each for each in scene.kube.all("pods", scene.namespace) if each["metadata"]["generation"] > 2]
+    assert landed == [], "a pod's spec was written twice"
+
+
+async def test_a_label_that_somebody_removes_ends_nothing(scene: Scene) -> None:
+    """Living training would lose its slice."""
+    lost, gone = await scene.create("lost", "gone")
+    await scene.until(lambda: len(scene.running()) == 2, "both run")
+    await scene.cluster.patch(f"{scene.path}/lost", {"metadata": {"labels": {"sluice.dev/managed": None}}}, MERGE)
+    await scene.cluster.delete(f"{scene.path}/gone", {"gracePeriodSeconds": 1})
+    await scene.until(lambda: isinstance(scene.word(gone), RequestWithdrawn), "the other one ends")
+    await scene.create("next")
+    await scene.until(lambda: "next" in scene.running(), "time goes on")
+    assert isinstance(scene.word(lost), AllocationRequested)
+
+
+async def test_new_devices_reach_the_pod_after_a_reboot(scene: Scene) -> None:
+    """Its container would wait for ever."""
+    (uid,) = await scene.create("train")
+    await scene.until(lambda: "train" in scene.running(), "it runs")
+    await scene.give(uid, 2)
+    key = "main.granted.sluice.dev/visible-devices"
+    told = lambda: scene.kube.get("pods", scene.namespace, "train")["metadata"]["annotations"][key]  # noqa: E731
+    await scene.until(lambda: told() == f"MIG-{uid}-2", "it is told")
+    assert writes(scene.kube) == 2
+
+
+async def test_a_waiting_pod_shows_why_and_an_ordered_eviction_is_done(scene: Scene) -> None:
+    """`kubectl describe pod` would show nothing; preemption would wait for ever."""
+    scene.gives = False
+    (uid,) = await scene.create("train")
+    await scene.until(lambda: scene.word(uid) is not None, "it asks")
+    count = ReasonCount(reason=WaitReason.GPU_LAYOUT_FULL, count=3, of="A100")
+    pending = Pending(request=RequestId(uid), request_revision=1, message="3 A100 are full", reasons=(count,))
+    await scene.say(subjects.waiting(RequestId(uid)), pending)
+
+    def condition() -> dict[str, str]:
+        listed = scene.kube.get("pods", scene.namespace, "train")["status"].get("conditions", [])
+        return next((each for each in listed if each["type"] == "sluice.dev/SliceReady"), {})
+
+    await scene.until(lambda: condition().get("message") == "3 A100 are full", "the condition")
+    assert (condition()["status"], condition()["reason"]) == ("False", "GpuLayoutFull")
+    events = lambda: {each["reason"]: each["note"] for each in scene.kube.all("events.events.k8s.io")}  # noqa: E731
+    await scene.until(lambda: events().get("WaitsForSlice") == "3 A100 are full", "the event")
+    order = EvictionOrdered(request=RequestId(uid), cause="preempted by something urgent")
+    await scene.say(subjects.eviction(RequestId(uid)), order)
+    await scene.until(lambda: isinstance(scene.words.get(f"sluice.evicted.{uid}"), EvictionDone), "evicted")
+    await scene.until(lambda: isinstance(scene.word(uid), RequestWithdrawn), "withdrawn")
+
+
+async def test_nodes_are_said_with_the_room_that_others_leave(scene: Scene) -> None:
+    """Pods would be pinned where the scheduler cannot place them."""
+    foreign = pod("foreign", gates=())
+    foreign["spec"]["containers"][0]["resources"] = {"requests": {"cpu": "4", "memory": "16Gi"}}
+    assert (await scene.cluster.post(scene.path, foreign)).code == 201
+    subject = "sluice.host.gpu-1_example_internal"
+    room = lambda: scene.words.get(subject)  # noqa: E731
+    await scene.until(lambda: isinstance(room(), HostFacts) and room().cpu_cores == 60.0, "its room is taken")
+    scene.kube.nodes.cordon("gpu-1.example.internal")
+    await scene.until(lambda: room().cordoned, "a cordon is seen")
+
+
+async def test_the_fleet_is_shown_to_kubectl(scene: Scene) -> None:
+    """People who live in kubectl would not see it."""
+    definition = yaml.safe_load((ROOT / "deploy/kubernetes/base/crd-gpus.yaml").read_text())
+    made = await scene.cluster.post("/apis/apiextensions.k8s.io/v1/customresourcedefinitions", definition)
+    assert made.code == 201, made
+    await scene.kill()
+    await scene.watch()
+    gpu = GpuReport(
+        uuid=GpuUuid("GPU-1"),
+        index=0,
+        model="A100",
+        memory_mib=40000,
+        multiprocessors=108,
+        mig_enabled=True,
+        memory_slices=8,
+        compute_slices=7,
+        profiles=(),
+        instances=(),
+        creatable={"1g.5gb": 7},
+    )
+    snapshot = NodeSnapshot(
+        node=NodeName("gpu-1.example.internal"),
+        boot_id="b",
+        agent_run=RunId("a"),
+        generation=1,
+        driver_version="1",
+        gpus=(gpu,),
+        slices=(),
+    )
+    word = NodeInventory(snapshot=snapshot, stale=False, observed_at="2026-11-21T10:00:00Z")
+    await scene.say(subjects.inventory(snapshot.node), word)
+    shown = lambda: scene.kube.get("gpus.sluice.dev", "", "gpu-1.example.internal-0")  # noqa: E731
+    await scene.until(lambda: shown() is not None and "status" in shown(), "the GPU is shown")
+    assert (shown()["status"]["used"], shown()["status"]["creatableTotal"]) == ("0/7", 7)
+    await scene.cluster.delete("/api/v1/nodes/gpu-1.example.internal")
+    await scene.until(lambda: shown() is None, "it goes with its node")
+
+
+async def test_one_of_two_watchers_works_and_the_other_takes_over(scene: Scene) -> None:
+    """Two would do everything twice; none would do nothing."""
+    await scene.kill()
+    bus = scene.broker.bus("leases")
+    working: list[str] = []
+
+    async def candidate(name: str) -> None:
+        async def work() -> None:
+            working.append(name)
+            try:
+                await asyncio.Event().wait()
+            finally:
+                working.remove(name)
+
+        lease = Lease(bus, SystemClock(), role="pod-watcher", run=RunId(name), ttl_s=1)
+        await watch_by_lease(lease, SystemClock(), work)
+
+    tasks = {name: asyncio.create_task(candidate(name)) for name in ("one", "two")}
+    async with asyncio.timeout(WAIT_S):
+        while not working:  # noqa: ASYNC110 - see Scene.until
+            await asyncio.sleep(0.02)
+        (first,) = working
+        tasks[first].cancel()
+        await asyncio.wait((tasks[first],))
+        while working != [name for name in tasks if name != first]:  # noqa: ASYNC110 - see Scene.until
+            await asyncio.sleep(0.02)
+    for task in tasks.values():
+        task.cancel()
+    await asyncio.wait(tasks.values())
+    await scene.watch()
+
+
+async def test_credentials_that_cannot_be_used_say_which(tmp_path: Path) -> None:
+    """A person would read a traceback."""
+    with pytest.raises(ServiceError, match=str(tmp_path / "none")):
+        await KubeApi.connect(tmp_path / "none")

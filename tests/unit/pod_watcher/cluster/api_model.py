@@ -1,0 +1,150 @@
+"""
+A few pods as an API server keeps them: enough to judge what the pod-watcher's core does to them.
+
+Copies what a real one was seen to answer to JSON patches of gated pods; shares no code with what it judges.
+"""
+
+import copy
+import itertools
+from dataclasses import dataclass, field
+from typing import Any
+
+GATE = "sluice.dev/slice"
+FINAL = ("Succeeded", "Failed")
+_TERMS = ("affinity", "nodeAffinity", "requiredDuringSchedulingIgnoredDuringExecution", "nodeSelectorTerms")
+
+
+class RefusedError(Exception):
+    """The API server does not take a patch."""
+
+    def __init__(self, status: int, message: str = "the server rejected our request") -> None:
+        super().__init__(message)
+        self.status, self.message = status, message
+
+
+def new_pod(
+    name: str,
+    uid: str,
+    *,
+    profile: str = "1g.5gb",
+    gates: tuple[str, ...] = (GATE,),
+    owner: str = "",
+    spec: dict[str, Any] | None = None,
+    stored: str | None = None,
+) -> dict[str, Any]:
+    """A pod as admission leaves it: label, gate and the stored ask."""
+    ask = f'{{"version":1,"first":"main","annotations":{{"sluice.dev/profile":"{profile}"}}}}'
+    owners = [{"kind": owner, "name": "o", "uid": "o1", "controller": True}] if owner else []
+    return {
+        "metadata": {
+            "name": name,
+            "namespace": "ns",
+            "uid": uid,
+            "generation": 1,
+            "labels": {"sluice.dev/managed": "true"},
+            "annotations": {"sluice.dev/request": ask if stored is None else stored},
+            **({"ownerReferences": owners} if owners else {}),
+        },
+        "spec": {
+            "containers": [{"name": "main", "resources": {"requests": {"cpu": "1", "memory": "1Gi"}}}],
+            **({"schedulingGates": [{"name": gate} for gate in gates]} if gates else {}),
+            **(spec or {}),
+        },
+        "status": {"phase": "Pending"},
+    }
+
+
+@dataclass
+class ApiModel:
+    """Pods by namespace and name, and every version of each that a watch may show (again)."""
+
+    pods: dict[str, dict[str, Any]] = field(default_factory=dict)
+    history: list[tuple[str, dict[str, Any]]] = field(default_factory=list)
+    opened: list[str] = field(default_factory=list)
+    """UIDs of pods whose gate was opened, in order."""
+    object_writes: dict[str, int] = field(default_factory=dict)
+    conditions: list[tuple[str, str, str]] = field(default_factory=list)
+    evictions: list[str] = field(default_factory=list)
+    events: list[Any] = field(default_factory=list)
+    versions: itertools.count = field(default_factory=lambda: itertools.count(100))
+
+    @property
+    def version(self) -> str:
+        """The newest resourceVersion."""
+        return self.history[-1][1]["metadata"]["resourceVersion"] if self.history else "99"
+
+    def store(self, pod: dict[str, Any], kind: str = "") -> dict[str, Any]:
+        """A new version of a pod."""
+        name = pod["metadata"]["name"]
+        kind = kind or ("MODIFIED" if name in self.pods else "ADDED")
+        pod = copy.deepcopy(pod)
+        pod["metadata"]["resourceVersion"] = str(next(self.versions))
+        if kind == "DELETED":
+            self.pods.pop(name, None)
+        else:
+            self.pods[name] = pod
+        self.history.append((kind, copy.deepcopy(pod)))
+        return pod
+
+    def find(self, uid: str) -> dict[str, Any] | None:
+        """The pod of this UID."""
+        return next((copy.deepcopy(pod) for pod in self.pods.values() if pod["metadata"]["uid"] == uid), None)
+
+    def patch(self, name: str, operations: Any) -> dict[str, Any]:
+        """Carry out one JSON patch, whole or not at all. Raises RefusedError."""
+        if name not in self.pods:
+            raise RefusedError(404)
+        before, pod = self.pods[name], copy.deepcopy(self.pods[name])
+        for operation in operations:
+            _apply(pod, operation)
+        _check_update(before, pod)
+        uid = pod["metadata"]["uid"]
+        if before["spec"].get("schedulingGates") and not pod["spec"].get("schedulingGates"):
+            self.opened.append(uid)
+        if pod["spec"] != before["spec"]:
+            pod["metadata"]["generation"] += 1
+        self.object_writes[uid] = self.object_writes.get(uid, 0) + 1
+        return self.store(pod)
+
+
+def _apply(pod: dict[str, Any], operation: dict[str, Any]) -> None:
+    *parents, last = (part.replace("~1", "/").replace("~0", "~") for part in operation["path"].split("/")[1:])
+    holder: Any = pod
+    for part in parents:
+        key = int(part) if isinstance(holder, list) else part
+        if isinstance(holder, dict) and key not in holder:
+            raise RefusedError(422)
+        holder = holder[key]
+    match operation["op"]:
+        case "test":
+            if holder.get(last) != operation["value"]:
+                raise RefusedError(422)
+        case "add":
+            holder[int(last) if isinstance(holder, list) else last] = copy.deepcopy(operation["value"])
+        case "remove":
+            if last not in holder:
+                raise RefusedError(422)
+            del holder[last]
+        case _:
+            raise AssertionError(operation)
+
+
+def _check_update(before: dict[str, Any], after: dict[str, Any]) -> None:
+    """Terms may be added where there were none, and matchFields to a term that has none; while gated, never after."""
+    old, new = _terms(before), _terms(after)
+    if before["spec"].get("affinity") != after["spec"].get("affinity") and not before["spec"].get("schedulingGates"):
+        raise RefusedError(422, "pod updates may not change fields other than ...")
+    if old and len(old) != len(new):
+        raise RefusedError(422, "no additions/deletions to non-empty NodeSelectorTerms list are allowed")
+    for one, other in zip(old, new, strict=False):
+        if one.get("matchFields") and one["matchFields"] != other.get("matchFields"):
+            raise RefusedError(422, "only additions are allowed")
+        if one.get("matchExpressions") != other.get("matchExpressions"):
+            raise RefusedError(422, "only additions are allowed")
+
+
+def _terms(pod: dict[str, Any]) -> list[dict[str, Any]]:
+    found: Any = pod["spec"]
+    for key in _TERMS:
+        found = found.get(key) if isinstance(found, dict) else None
+    return found or []

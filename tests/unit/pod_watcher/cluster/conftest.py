@@ -1,0 +1,241 @@
+"""A cluster's pod-watcher driven by hand: the test is the API server, the allocator and the bus."""
+
+import copy
+import itertools
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from api_model import ApiModel, RefusedError, new_pod
+
+from sluice.contracts import subjects
+from sluice.contracts.exchange import (
+    Entry,
+    Observed,
+    ReadAgain,
+    ReadingCaughtUp,
+    ReadingStarted,
+    Stream,
+    Ticked,
+    Write,
+    WriteAccepted,
+)
+from sluice.contracts.ids import AllocationId, Incarnation, NodeName, OperationId, RequestId, RunId
+from sluice.contracts.messages import AnyMessage, Bound, ContainerDevices, Released
+from sluice_pod_watcher.core.cluster import events as e
+from sluice_pod_watcher.core.cluster.cluster import Cluster
+from sluice_pod_watcher.core.cluster.rules import ClusterRules
+from sluice_pod_watcher.core.events import Tell
+
+
+def bound(uid: str, node: str = "node-a", *, revision: int = 1, ticket: str = "t-1", devices: str = "MIG-1") -> Bound:
+    """The allocator's answer."""
+    return Bound(
+        request=RequestId(uid),
+        request_revision=1,
+        allocation=AllocationId(f"{uid}_r_1"),
+        node=NodeName(node),
+        revision=revision,
+        ticket=ticket,
+        containers=(ContainerDevices(container="main", visible_devices=devices),),
+    )
+
+
+@dataclass
+class Bench:
+    """Drives one pod-watcher. Its writes to the bus land at once; its calls of the API server wait in `calls`."""
+
+    core: Cluster
+    api: ApiModel
+    now: float = 1000.0
+    bus: dict[str, AnyMessage] = field(default_factory=dict)
+    calls: list[Any] = field(default_factory=list)
+    told: list[str] = field(default_factory=list)
+    words: list[tuple[str, AnyMessage]] = field(default_factory=list)
+    sequence: itertools.count = field(default_factory=lambda: itertools.count(1))
+    automatic: bool = True
+    """Whether calls are carried out at once."""
+    blocked: str = ""
+    """Why evictions are refused."""
+
+    # -- feeding --------------------------------------------------------------------------------------------------
+
+    def handle(self, *events: Any) -> None:
+        """Events in; all that follows is carried out."""
+        waiting = list(events)
+        while waiting:
+            event = waiting.pop(0)
+            for instruction in self.core.handle(event, self.now):
+                match instruction:
+                    case Write():
+                        waiting.append(self._land(instruction))
+                    case Tell():
+                        self.told.append(instruction.sentence)
+                    case ReadAgain():
+                        waiting += self._stream(instruction.stream)
+                    case e.WriteEvent():
+                        self.api.events.append(instruction)
+                    case _:
+                        self.calls.append(instruction)
+            while self.automatic and self.calls:
+                waiting += self.carry_out(self.calls.pop(0))
+
+    def carry_out(self, call: Any) -> list[Any]:
+        """What the API server answers to one call; what it changed is in its history."""
+        name = call.name
+        try:
+            match call:
+                case e.BindPod():
+                    return [e.PatchDone(call.uid, "bind", self.api.patch(name, call.patch))]
+                case e.ReAnnotate():
+                    return [e.PatchDone(call.uid, "annotate", self.api.patch(name, call.patch))]
+                case e.WritePodCondition():
+                    return [e.PatchDone(call.uid, "condition", self._condition(call))]
+                case e.ReadPod():
+                    return [e.PodRead(call.uid, copy.deepcopy(self.api.pods.get(name)))]
+                case e.EvictPod():
+                    return [self._evict(call)]
+                case _:
+                    raise AssertionError(call)
+        except RefusedError as refused:
+            step = {e.BindPod: "bind", e.ReAnnotate: "annotate"}.get(type(call), "condition")
+            return [e.PatchRefused(call.uid, step, refused.status, refused.message)]
+
+    def _condition(self, call: e.WritePodCondition) -> dict[str, Any]:
+        pod = self.api.find(call.uid)
+        if pod is None:
+            raise RefusedError(404)
+        ours = {"type": "sluice.dev/SliceReady", "status": call.status, "reason": call.reason, "message": call.message}
+        others = [each for each in pod["status"].get("conditions", []) if each["type"] != ours["type"]]
+        pod["status"]["conditions"] = [*others, ours]
+        self.api.conditions.append((call.uid, call.status, call.reason))
+        return self.api.store(pod)
+
+    def _evict(self, call: e.EvictPod) -> Any:
+        pod = self.api.find(call.uid)
+        if pod is None:
+            return e.EvictionRefused(call.uid, 404, "not found")
+        if self.blocked:
+            return e.EvictionRefused(call.uid, 429, self.blocked)
+        self.api.evictions.append(call.uid)
+        pod["metadata"]["deletionTimestamp"] = "now"
+        self.api.store(pod)
+        return e.PodEvicted(call.uid)
+
+    def _land(self, write: Write) -> Any:
+        self.bus[write.subject] = write.message
+        self.words.append((write.subject, write.message))
+        return WriteAccepted(write.operation, next(self.sequence))
+
+    def _stream(self, stream: Stream) -> list[Any]:
+        entries = [
+            Entry(subject, next(self.sequence), OperationId(f"other-{subject}"), message)
+            for subject, message in self.bus.items()
+            if (subject.split(".")[1] == "binding") == (stream is Stream.BOOK)
+        ]
+        return [
+            ReadingStarted(stream, Incarnation("1")),
+            *(Observed(stream, entry) for entry in entries),
+            ReadingCaughtUp(stream),
+        ]
+
+    # -- what happens ---------------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """The bus is read, and everything is listed."""
+        self.read()
+        self.list()
+
+    def read(self) -> None:
+        """Both streams are read anew."""
+        for stream in (Stream.BOOK, Stream.STATE):
+            self.handle(*self._stream(stream))
+
+    def list(self) -> None:
+        """Our pods are listed."""
+        pods = [copy.deepcopy(pod) for pod in self.api.pods.values() if pod["metadata"]["labels"]]
+        self.handle(e.ListingStarted("pods"), *map(e.PodSeen, pods), e.ListingEnded("pods", self.api.version))
+
+    def create(self, name: str, uid: str, **how: Any) -> str:
+        """A pod is created, and seen."""
+        self.show(self.api.store(new_pod(name, uid, **how)))
+        return uid
+
+    def show(self, pod: dict[str, Any]) -> None:
+        """The watch shows a version of a pod."""
+        self.handle(e.PodSeen(copy.deepcopy(pod)))
+
+    def change(self, uid: str, *, spec: Any = None, status: Any = None, meta: Any = None) -> None:
+        """Somebody else changes a pod, and it is seen."""
+        pod = self.api.find(uid)
+        assert pod is not None
+        pod["spec"] |= spec or {}
+        pod["status"] |= status or {}
+        pod["metadata"] |= meta or {}
+        pod["metadata"]["generation"] += bool(spec)
+        self.show(self.api.store(pod))
+
+    def delete(self, uid: str, **last: Any) -> None:
+        """A pod is deleted at once, with this last state; that is seen."""
+        pod = self.api.find(uid)
+        assert pod is not None
+        pod["metadata"] |= {"deletionTimestamp": "now", "deletionGracePeriodSeconds": 0}
+        pod["status"] |= last
+        self.handle(e.PodGone(self.api.store(pod, "DELETED")))
+
+    def observe(self, address: Any, message: AnyMessage) -> None:
+        """Somebody else wrote to the bus."""
+        stream = Stream.BOOK if address.kind == "binding" else Stream.STATE
+        number = next(self.sequence)
+        self.bus[address.subject] = message
+        self.handle(Observed(stream, Entry(address.subject, number, OperationId(f"other-{number}"), message)))
+
+    def bind(self, uid: str, **how: Any) -> None:
+        """The allocator has given a slice."""
+        self.observe(subjects.binding(RequestId(uid)), bound(uid, **how))
+
+    def release(self, uid: str, cause: str = "pod gone") -> None:
+        """Nothing is held any more."""
+        self.observe(subjects.binding(RequestId(uid)), Released(request=RequestId(uid), cause=cause))
+
+    def pass_time(self, seconds: float) -> None:
+        """Time passes, in steps of half a second."""
+        for _ in range(round(seconds * 2)):
+            self.now += 0.5
+            self.handle(Ticked())
+
+    # -- looking --------------------------------------------------------------------------------------------------
+
+    def word(self, uid: str) -> AnyMessage | None:
+        """What the bus says of a request."""
+        return self.bus.get(f"sluice.request.{uid}")
+
+    def annotations(self, uid: str) -> dict[str, str]:
+        """What a pod was told."""
+        pod = self.api.find(uid)
+        assert pod is not None
+        return {key: text for key, text in pod["metadata"]["annotations"].items() if "granted" in key}
+
+
+@pytest.fixture
+def new():
+    """Makes a pod-watcher that has read nothing yet."""
+
+    def make(api: ApiModel | None = None, bus: dict[str, AnyMessage] | None = None, run: str = "w1", **rules) -> Bench:
+        core = Cluster(RunId(run), ClusterRules(**rules))
+        return Bench(core, api if api is not None else ApiModel(), bus=dict(bus or {}))
+
+    return make
+
+
+@pytest.fixture
+def bench(new) -> Bench:
+    """A pod-watcher that has read an empty bus and an empty cluster."""
+    made = new()
+    made.start()
+    return made

@@ -1,0 +1,510 @@
+"""What a pod of a cluster gets, keeps and gives back."""
+
+import copy
+
+import pytest
+from api_model import new_pod
+
+from sluice.contracts import subjects
+from sluice.contracts.ids import AllocationId, NodeName, RequestId
+from sluice.contracts.messages import (
+    AllocationRequested,
+    EvictionBlocked,
+    EvictionDone,
+    EvictionOrdered,
+    Held,
+    Pending,
+    Refused,
+    RequestRejected,
+    RequestWithdrawn,
+    SourceSynced,
+)
+from sluice.contracts.refusals import ReasonCount, Refusal, RefusalReason, WaitReason
+from sluice_pod_watcher.core.cluster import events as e
+
+REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
+ENDED = {
+    "phase": "Succeeded",
+    "containerStatuses": [{"name": "main", "state": {"terminated": {"exitCode": 0}}}],
+}
+RUNNING = {"phase": "Running", "containerStatuses": [{"name": "main", "state": {"running": {}}}]}
+
+
+def terms_of(bench, uid):
+    """A pod's required terms."""
+    return bench.api.find(uid)["spec"]["affinity"]["nodeAffinity"][REQUIRED]["nodeSelectorTerms"]
+
+
+def pin(node="node-a"):
+    """The pin to a node."""
+    return [{"key": "metadata.name", "operator": "In", "values": [node]}]
+
+
+# -- asking -------------------------------------------------------------------------------------------------------
+
+
+def test_a_pod_is_asked_for_by_its_uid(bench):
+    """Without this nobody would look for a slice."""
+    bench.create("train", "u1")
+    word = bench.word("u1")
+    assert isinstance(word, AllocationRequested)
+    assert (word.revision, word.namespace, word.name, word.owner) == (1, "ns", "train", "u1")
+    assert word.claims[0].profile == "1g.5gb"
+    assert (word.host.room.cpu_milli, word.host.room.memory_mib) == (1000, 1024)
+    assert bench.api.object_writes == {}
+
+
+def test_an_edit_of_what_it_needs_of_a_node_is_a_new_revision_until_it_is_bound(bench):
+    """A pod would be placed where it cannot run any more."""
+    bench.create("train", "u1", gates=("sluice.dev/slice", "kueue.x-k8s.io/admission"))
+    bench.change("u1", spec={"nodeSelector": {"zone": "a"}})
+    word = bench.word("u1")
+    assert (word.revision, word.host.node_selector) == (2, {"zone": "a"})
+    bench.bind("u1")
+    bench.change("u1", spec={"nodeSelector": {"zone": "a", "rack": "1"}})
+    assert bench.word("u1").revision == 2
+
+
+def test_an_ask_that_cannot_be_understood_is_rejected_and_the_pod_told_why(bench):
+    """A pod that was gated by hand would wait for ever without a word."""
+    bench.create("train", "u1", stored="{}")
+    assert isinstance(bench.word("u1"), RequestRejected)
+    bench.pass_time(3)
+    assert bench.api.conditions == [("u1", "False", "RequestRejected")]
+    assert [each.level for each in bench.api.events] == ["Warning"]
+
+
+def test_a_source_has_synced_only_after_pods_were_listed(new):
+    """Running pods would be taken for orphans."""
+    bench = new()
+    bench.read()
+    assert "sluice.source.cluster" not in bench.bus
+    bench.api.store(new_pod("train", "u1"))
+    bench.list()
+    synced = bench.bus["sluice.source.cluster"]
+    assert isinstance(synced, SourceSynced)
+    assert (synced.epoch, synced.count) == (1, 1)
+    assert [subject for subject, _ in bench.words] == ["sluice.request.u1", "sluice.source.cluster"]
+    bench.list()
+    assert bench.bus["sluice.source.cluster"].epoch == 2
+
+
+# -- binding ------------------------------------------------------------------------------------------------------
+
+
+def test_a_pod_is_bound_in_one_write(bench):
+    """A second write would be a second chance to go wrong, and load on etcd."""
+    bench.create("train", "u1")
+    bench.automatic = False
+    bench.bind("u1")
+    (call,) = bench.calls
+    assert isinstance(call, e.BindPod)
+    assert call.patch[0] == {"op": "test", "path": "/metadata/uid", "value": "u1"}
+    assert call.patch[1] == {"op": "test", "path": "/spec/schedulingGates", "value": [{"name": "sluice.dev/slice"}]}
+    assert call.patch[-1] == {"op": "remove", "path": "/spec/schedulingGates"}
+    bench.automatic = True
+    bench.handle(*bench.carry_out(bench.calls.pop()))
+    assert bench.annotations("u1") == {
+        "granted.sluice.dev/allocation": "u1_r_1",
+        "main.granted.sluice.dev/visible-devices": "MIG-1",
+        "main.granted.sluice.dev/ticket": "t-1",
+        "main.granted.sluice.dev/driver-capabilities": "compute,utility",
+        "main.granted.sluice.dev/mps-pipe-directory": "",
+        "main.granted.sluice.dev/active-thread-percentage": "100",
+        "main.granted.sluice.dev/pinned-memory-limit": "",
+    }
+    assert terms_of(bench, "u1") == [{"matchFields": pin()}]
+    bench.pass_time(30)
+    bench.list()
+    assert bench.api.object_writes == {"u1": 1}
+    assert bench.api.conditions == []
+    assert [(each.reason, each.count) for each in bench.api.events] == [("SliceBound", 1)]
+    assert bench.word("u1").held == Held(node=NodeName("node-a"), allocation=AllocationId("u1_r_1"))
+
+
+@pytest.mark.parametrize(
+    ("affinity", "left"),
+    [
+        ({"podAffinity": {}}, [{"matchFields": pin()}]),
+        ({"nodeAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": []}}, [{"matchFields": pin()}]),
+        (
+            {
+                "nodeAffinity": {
+                    REQUIRED: {
+                        "nodeSelectorTerms": [
+                            {"matchExpressions": [{"key": "a", "operator": "Exists"}]},
+                            {"matchExpressions": [{"key": "b", "operator": "Exists"}]},
+                        ]
+                    }
+                }
+            },
+            [
+                {"matchExpressions": [{"key": "a", "operator": "Exists"}], "matchFields": pin()},
+                {"matchExpressions": [{"key": "b", "operator": "Exists"}], "matchFields": pin()},
+            ],
+        ),
+        ({"nodeAffinity": {REQUIRED: {"nodeSelectorTerms": [{"matchFields": pin()}]}}}, [{"matchFields": pin()}]),
+    ],
+    ids=["other-affinity", "only-preferred", "own-terms", "daemon-set"],
+)
+def test_the_pin_leaves_what_the_user_wrote(bench, affinity, left):
+    """A pod would run on another node than its slice, or the API server would refuse the patch for ever."""
+    bench.create("train", "u1", spec={"affinity": affinity})
+    bench.bind("u1")
+    assert bench.api.opened == ["u1"]
+    assert terms_of(bench, "u1") == left
+
+
+def test_nothing_is_opened_while_another_gate_is_there(bench):
+    """A pod would be pinned before the queueing system has admitted it."""
+    bench.create("train", "u1", gates=("sluice.dev/slice", "kueue.x-k8s.io/admission"))
+    bench.bind("u1")
+    bench.pass_time(3)
+    assert bench.api.opened == []
+    assert bench.api.conditions == [("u1", "False", "OtherGates")]
+    bench.change("u1", spec={"schedulingGates": [{"name": "sluice.dev/slice"}]})
+    assert bench.api.opened == ["u1"]
+    bench.pass_time(15)
+    assert bench.api.conditions[-1] == ("u1", "True", "SliceReady")
+
+
+def test_a_dying_pod_is_not_bound(bench):
+    """Its gate would open, and it would never run."""
+    bench.create("train", "u1")
+    bench.change("u1", meta={"deletionTimestamp": "now", "finalizers": ["a/b"]})
+    bench.bind("u1")
+    assert bench.api.opened == []
+    assert isinstance(bench.word("u1"), AllocationRequested)
+
+
+def test_a_slice_that_cannot_be_mounted_is_not_given(bench):
+    """A ticket named '.' would show a container every ticket of its pod."""
+    bench.create("train", "u1")
+    bench.bind("u1", ticket=".")
+    bench.pass_time(5)
+    assert bench.api.opened == []
+    assert [each.reason for each in bench.api.events] == ["SliceNotUsable"]
+
+
+def test_a_pod_made_anew_under_the_same_name_is_not_given_its_predecessors_slice(bench):
+    """Two pods would use one slice."""
+    bench.create("train", "u1")
+    bench.automatic = False
+    bench.bind("u1")
+    bench.api.store(bench.api.find("u1"), "DELETED")
+    bench.api.store(new_pod("train", "u2"))
+    bench.automatic = True
+    bench.handle(*bench.carry_out(bench.calls.pop()))
+    assert bench.api.opened == []
+    assert bench.word("u1") == RequestWithdrawn(revision=1, source="cluster", cause="pod gone")
+    bench.list()
+    assert isinstance(bench.word("u2"), AllocationRequested)
+
+
+def test_a_refused_write_is_tried_again_after_the_pod_was_read_with_pauses(bench):
+    """A short trouble of the API server would leave a pod gated for ever; a long one would be hammered."""
+    bench.create("train", "u1")
+    bench.automatic = False
+    bench.bind("u1")
+    for pause in (1, 2, 4):
+        (call,) = bench.calls
+        bench.calls.clear()
+        bench.handle(e.PatchRefused(call.uid, "bind", 503, "away"))
+        bench.pass_time(pause - 0.5)
+        assert bench.calls == []
+        bench.pass_time(0.5)
+    bench.handle(e.PatchRefused(call.uid, "bind", 422, "rejected"))
+    bench.calls.clear()
+    bench.automatic = True
+    bench.pass_time(0.5)
+    assert bench.api.opened == []
+    bench.handle(e.PodRead(call.uid, bench.api.find("u1")))
+    bench.pass_time(8)
+    assert bench.api.opened == ["u1"]
+
+
+def test_a_write_without_an_answer_is_not_repeated_once_it_has_landed(bench):
+    """A pod would be written twice."""
+    bench.create("train", "u1")
+    bench.automatic = False
+    bench.bind("u1")
+    bench.api.patch("train", bench.calls.pop().patch)
+    bench.automatic = True
+    bench.handle(e.PatchRefused(RequestId("u1"), "bind", 0, "timeout"))
+    bench.pass_time(10)
+    assert bench.api.opened == ["u1"]
+    assert bench.api.object_writes == {"u1": 1}
+
+
+def test_after_a_reboot_the_pod_is_told_its_new_devices_in_one_write(bench):
+    """Its container would wait for ever for a ticket that is not there any more."""
+    bench.create("train", "u1")
+    bench.bind("u1")
+    bench.change("u1", spec={"nodeName": "node-a"}, status=RUNNING)
+    bench.bind("u1", revision=2, ticket="t-2", devices="MIG-2")
+    told = bench.annotations("u1")
+    assert told["main.granted.sluice.dev/visible-devices"] == "MIG-2"
+    assert told["main.granted.sluice.dev/ticket"] == "t-2"
+    assert bench.api.object_writes == {"u1": 2}
+    assert bench.api.opened == ["u1"]
+
+
+def test_a_pod_on_another_node_is_not_told_of_devices_there(bench):
+    """It would start with the UUID of a device that is somebody else's where it runs."""
+    bench.create("train", "u1", gates=(), spec={"nodeName": "node-b"})
+    assert bench.word("u1") is None
+    bench.bind("u1")
+    assert bench.annotations("u1") == {}
+
+
+# -- the end ------------------------------------------------------------------------------------------------------
+
+
+def test_a_request_ends_when_its_containers_have(bench):
+    """A slice would be kept by a job that is over."""
+    bench.create("train", "u1")
+    bench.bind("u1")
+    bench.change("u1", spec={"nodeName": "node-a"}, status=RUNNING)
+    bench.change("u1", meta={"deletionTimestamp": "now"})
+    assert isinstance(bench.word("u1"), AllocationRequested), "a slice would be taken from under a running process"
+    bench.change("u1", status=ENDED)
+    held = Held(node=NodeName("node-a"), allocation=AllocationId("u1_r_1"))
+    assert bench.word("u1") == RequestWithdrawn(revision=1, source="cluster", cause="containers ended", held=held)
+    bench.delete("u1")
+    bench.release("u1")
+    assert bench.word("u1").closing
+    bench.pass_time(1)
+    words = len(bench.words)
+    bench.list()
+    assert len(bench.words) == words + 1, "only that the source has synced"
+
+
+@pytest.mark.parametrize(
+    "status",
+    [
+        {"phase": "Running", "containerStatuses": [{"name": "main", "state": {"terminated": {}}}]},
+        {"phase": "Failed", "containerStatuses": [{"name": "main", "state": {"running": {}}}]},
+    ],
+    ids=["restarts", "written-by-others"],
+)
+def test_a_status_that_proves_nothing_ends_nothing(bench, status):
+    """A slice would be given to a second pod while the first uses it."""
+    bench.create("train", "u1")
+    bench.bind("u1")
+    bench.change("u1", spec={"nodeName": "node-a"}, status=status)
+    assert isinstance(bench.word("u1"), AllocationRequested)
+
+
+def test_a_force_deleted_pod_is_said_to_be_gone_and_not_to_have_ended(bench):
+    """Its processes live on for half a minute; the agent must know that nothing was proven."""
+    bench.create("train", "u1")
+    bench.bind("u1")
+    bench.change("u1", spec={"nodeName": "node-a"}, status=RUNNING)
+    bench.delete("u1")
+    assert bench.word("u1").cause == "pod gone"
+
+
+def test_a_pod_whose_label_was_removed_keeps_its_slice(bench):
+    """A DELETED event of a filtered watch would end living training."""
+    bench.create("train", "u1")
+    bench.bind("u1")
+    bench.change("u1", spec={"nodeName": "node-a"}, status=RUNNING)
+    pod = bench.api.find("u1")
+    pod["metadata"]["labels"] = {}
+    bench.api.store(pod)
+    bench.handle(e.PodGone(copy.deepcopy(pod)))
+    bench.list()
+    assert isinstance(bench.word("u1"), AllocationRequested)
+    bench.api.store(bench.api.find("u1"), "DELETED")
+    bench.list()
+    assert isinstance(bench.word("u1"), RequestWithdrawn)
+
+
+def test_a_dying_pod_whose_label_was_removed_keeps_its_slice_until_it_is_gone(bench):
+    """It has a deletionTimestamp, and may use its slice for its whole grace period."""
+    bench.create("train", "u1")
+    bench.bind("u1")
+    bench.change("u1", spec={"nodeName": "node-a"}, status=RUNNING)
+    bench.change("u1", meta={"deletionTimestamp": "now", "deletionGracePeriodSeconds": 30})
+    pod = bench.api.find("u1")
+    pod["metadata"]["labels"] = {}
+    bench.handle(e.PodGone(bench.api.store(pod)))
+    assert isinstance(bench.word("u1"), AllocationRequested)
+    bench.api.store(bench.api.find("u1"), "DELETED")
+    bench.list()
+    assert bench.word("u1").cause == "pod gone"
+
+
+def test_a_skipped_deletion_is_found_by_the_next_listing(bench):
+    """A slice would leak when a watch has a gap."""
+    bench.create("train", "u1")
+    bench.api.store(bench.api.find("u1"), "DELETED")
+    bench.list()
+    assert bench.word("u1") == RequestWithdrawn(revision=1, source="cluster", cause="pod gone")
+
+
+def test_replayed_old_versions_change_nothing(bench):
+    """A pod would be bound twice, or a dead one asked for again."""
+    bench.create("train", "u1")
+    bench.bind("u1")
+    bench.change("u1", spec={"nodeName": "node-a"}, status=RUNNING)
+    words = list(bench.words)
+    for kind, pod in list(bench.api.history):
+        assert kind != "DELETED"
+        bench.show(pod)
+    assert bench.words == words
+    assert bench.api.object_writes == {"u1": 1}
+    bench.delete("u1", **ENDED)
+    bench.release("u1")
+    bench.pass_time(1)
+    words = list(bench.words)
+    for _, pod in list(bench.api.history):
+        bench.show(pod)
+    assert bench.words == words
+
+
+# -- finding it again ---------------------------------------------------------------------------------------------
+
+
+def test_after_a_restart_nothing_is_said_or_written_twice(bench, new):
+    """Every restart would disturb every pod."""
+    bench.create("train", "u1")
+    bench.bind("u1")
+    bench.create("wait", "u2")
+    after = new(bench.api, bench.bus, run="w2")
+    after.start()
+    after.pass_time(5)
+    assert [subject for subject, _ in after.words if "request" in subject] == []
+    assert after.api.object_writes == {"u1": 1}
+
+
+def test_after_the_broker_was_wiped_a_running_pod_is_said_with_what_it_holds(bench, new):
+    """It would be given a second slice."""
+    bench.create("train", "u1")
+    bench.bind("u1")
+    bench.change("u1", spec={"nodeName": "node-a"}, status=RUNNING)
+    after = new(bench.api, run="w2")
+    after.start()
+    word = after.word("u1")
+    assert word.held == Held(node=NodeName("node-a"), allocation=AllocationId("u1_r_1"))
+    assert word.host.node_name == "node-a"
+
+
+def test_a_pod_that_went_while_nobody_looked_is_withdrawn(bench, new):
+    """Its slice would be kept for ever."""
+    bench.create("train", "u1")
+    bench.api.store(bench.api.find("u1"), "DELETED")
+    after = new(bench.api, bench.bus, run="w2")
+    after.start()
+    assert isinstance(after.word("u1"), RequestWithdrawn)
+    assert after.bus["sluice.source.cluster"].count == 0
+
+
+def test_a_finished_pod_of_long_ago_is_not_spoken_of_again(new):
+    """Start-up would grow with every finished job that is still listed."""
+    bench = new()
+    pod = new_pod("done", "u1", gates=())
+    pod["status"] = dict(ENDED)
+    bench.api.store(pod)
+    bench.start()
+    assert bench.word("u1") is None
+
+
+# -- pods that do not start, evictions ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("owner", "evicted"), [("Job", ["u1"]), ("", [])])
+def test_a_pod_whose_pin_failed_is_made_anew_only_where_somebody_does_that(bench, owner, evicted):
+    """A pod would hang for ever beside its slice; or a bare one be lost."""
+    bench.create("train", "u1", owner=owner)
+    bench.bind("u1")
+    condition = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "0/4 nodes"}
+    bench.change("u1", status={"conditions": [condition]})
+    bench.pass_time(59)
+    assert bench.api.evictions == []
+    bench.pass_time(3)
+    assert bench.api.evictions == evicted
+    assert isinstance(bench.word("u1"), AllocationRequested), "it may start yet: released when it is gone"
+    if not evicted:
+        ours = bench.api.find("u1")["status"]["conditions"][-1]
+        assert (ours["reason"], "0/4 nodes" in ours["message"]) == ("NotStarted", True)
+
+
+def test_a_pod_whose_slice_was_lost_is_told(bench):
+    """A bare pod would wait without a word."""
+    bench.create("train", "u1")
+    bench.bind("u1")
+    bench.release("u1", "slice lost: the GPU is gone")
+    bench.pass_time(3)
+    assert bench.api.conditions == [("u1", "False", "SliceLost")]
+    assert bench.api.evictions == []
+
+
+def test_an_ordered_eviction_is_carried_out_and_answered(bench):
+    """Preemption would wait for ever."""
+    bench.create("train", "u1")
+    bench.bind("u1")
+    bench.blocked = "the disruption budget pdb needs 1 healthy pods"
+    order = subjects.eviction(RequestId("u1"))
+    bench.observe(order, EvictionOrdered(request=RequestId("u1"), cause="preempted"))
+    blocked = bench.bus["sluice.evicted.u1"]
+    assert blocked == EvictionBlocked(request=RequestId("u1"), why=bench.blocked)
+    bench.blocked = ""
+    bench.pass_time(11)
+    assert bench.api.evictions == ["u1"]
+    assert bench.bus["sluice.evicted.u1"] == EvictionDone(request=RequestId("u1"))
+    bench.pass_time(60)
+    assert bench.api.evictions == ["u1"]
+
+
+# -- people -------------------------------------------------------------------------------------------------------
+
+
+def pending(bench, uid, text):
+    """The allocator says why a pod waits."""
+    count = ReasonCount(reason=WaitReason.GPU_LAYOUT_FULL, count=3, of="A100")
+    message = Pending(request=RequestId(uid), request_revision=1, message=text, reasons=(count,))
+    bench.observe(subjects.waiting(RequestId(uid)), message)
+
+
+def test_a_pod_that_waits_is_told_why_and_that_it_is_over(bench):
+    """`kubectl describe pod` would show nothing."""
+    bench.create("train", "u1")
+    pending(bench, "u1", "3 A100 are full")
+    assert bench.api.conditions == []
+    bench.pass_time(3)
+    assert bench.api.conditions == [("u1", "False", "GpuLayoutFull")]
+    assert [(each.reason, each.note) for each in bench.api.events] == [("WaitsForSlice", "3 A100 are full")]
+    bench.pass_time(20)
+    bench.bind("u1")
+    assert bench.api.conditions[-1] == ("u1", "True", "SliceReady")
+    assert len(bench.api.conditions) == 2
+
+
+def test_a_thousand_waiting_pods_do_not_flood_the_api_server(new):
+    """Etcd would fill with reasons that change many times a second."""
+    bench = new(conditions_per_s=20.0, events_per_s=20.0, burst=100.0)
+    bench.start()
+    for number in range(1000):
+        bench.create(f"p{number}", f"u{number}")
+    for turn in range(10):
+        for number in range(1000):
+            pending(bench, f"u{number}", f"reason {turn}")
+        bench.pass_time(1)
+    assert len(bench.api.conditions) <= 100 + 20 * 11
+    assert len(bench.api.events) <= 100 + 20 * 11
+    bench.pass_time(120)
+    assert {uid for uid, _, _ in bench.api.conditions} == {f"u{number}" for number in range(1000)}
+
+
+def test_a_refused_pod_says_why(bench):
+    """Nobody would know what to mend."""
+    bench.create("train", "u1")
+    refusal = Refusal(reason=RefusalReason.UNKNOWN_PROFILE, message="no such profile")
+    answer = Refused(request=RequestId("u1"), request_revision=1, refusal=refusal)
+    bench.observe(subjects.binding(RequestId("u1")), answer)
+    bench.pass_time(3)
+    assert bench.api.conditions == [("u1", "False", "Refused")]
+    assert [(each.level, each.reason, each.note) for each in bench.api.events] == [
+        ("Warning", "UnknownProfile", "no such profile")
+    ]
