@@ -47,6 +47,12 @@ class CommonSettings(msgspec.Struct, frozen=True, kw_only=True):
     """What every service may be told. A service's own settings extend this."""
 
     nats_url: str = "nats://127.0.0.1:4222"
+    nats_user: str = ""
+    """Its user on the bus, where the broker has users; a node's agent is always its node's."""
+    nats_password_file: Path | None = None
+    """Holds the password. Read at the start."""
+    nats_ca_file: Path | None = None
+    """Certificates (PEM) of who may vouch for the broker. With it the connection must be TLS."""
     data_dir: Path = Path("/var/lib/sluice")
     """Where a service keeps what must survive it."""
     log_level: Literal["debug", "info", "warning", "error"] = "info"

@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable
 from sluice.contracts.exchange import Stream
 from sluice.runtime import logs, rpc
 from sluice.runtime.bus import Bus
+from sluice.runtime.bus_identity import credentials_of
 from sluice.runtime.clock import Clock
 from sluice.runtime.core_runner import CoreRunner
 from sluice.runtime.lease import Lease
@@ -27,7 +28,8 @@ STREAMS_LOOK_S = 2.0
 
 async def serve(service: Service[AllocatorSettings]) -> None:
     """Run until cancelled."""
-    bus = await NatsBus.connect(service.settings.nats_url, name=service.name, traces=service.traces)
+    who = credentials_of(service.settings)
+    bus = await NatsBus.connect(service.settings.nats_url, name=service.name, traces=service.traces, credentials=who)
     try:
         await serve_on(bus, service)
     finally:

@@ -5,17 +5,24 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from sluice.runtime.bus import BusError
+from sluice.runtime.bus_identity import credentials_of
+from sluice.runtime.errors import ServiceError
 from sluice.runtime.nats_bus import NatsBus
+from sluice.runtime.settings import CommonSettings, load
 
 CONNECT_WITHIN_S = 5.0
 
 
 @asynccontextmanager
 async def connected(url: str, *, within_s: float = CONNECT_WITHIN_S) -> AsyncIterator[NatsBus]:
-    """A bus for the time of the context. Raises BusError when nobody answers at `url` in time."""
+    """A bus for the time of the context, as the environment says. Raises BusError when nobody answers in time."""
+    try:
+        who = credentials_of(load(CommonSettings, service="console"))
+    except ServiceError as error:
+        raise BusError(str(error)) from error
     try:
         async with asyncio.timeout(within_s):
-            bus = await NatsBus.connect(url, name="console")
+            bus = await NatsBus.connect(url, name="console", credentials=who)
     except (TimeoutError, OSError) as error:
         raise BusError(f"no NATS server answers at {url}") from error
     try:

@@ -3,6 +3,7 @@
 from sluice.contracts.exchange import Stream
 from sluice.runtime import logs, rpc
 from sluice.runtime.bus import Bus
+from sluice.runtime.bus_identity import credentials_of
 from sluice.runtime.core_runner import CoreRunner, Executor
 from sluice.runtime.nats_bus import NatsBus
 from sluice.runtime.service import Service
@@ -19,7 +20,8 @@ READS = ("sluice.node.>", "sluice.inventory.>")
 
 async def serve(service: Service[InventorySettings]) -> None:
     """Run until cancelled."""
-    bus = await NatsBus.connect(service.settings.nats_url, name=service.name, traces=service.traces)
+    who = credentials_of(service.settings)
+    bus = await NatsBus.connect(service.settings.nats_url, name=service.name, traces=service.traces, credentials=who)
     try:
         await serve_on(bus, service)
     finally:

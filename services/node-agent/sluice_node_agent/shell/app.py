@@ -10,8 +10,11 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 
 from sluice.contracts.ids import NodeName
+from sluice.contracts.rights import user_of
+from sluice.contracts.streams import Role
 from sluice.runtime import rpc
 from sluice.runtime.bus import Bus
+from sluice.runtime.bus_identity import credentials_of
 from sluice.runtime.nats_bus import NatsBus
 from sluice.runtime.service import Service
 from sluice_node_agent.settings import NodeAgentSettings
@@ -33,7 +36,10 @@ async def serve(service: Service[NodeAgentSettings]) -> None:
 
     @asynccontextmanager
     async def connect(node: NodeName) -> AsyncIterator[Bus]:
-        bus = await NatsBus.connect(service.settings.nats_url, name=f"node-agent {node}", traces=service.traces)
+        who = credentials_of(service.settings, user_of(Role.NODE_AGENT, node))
+        bus = await NatsBus.connect(
+            service.settings.nats_url, name=f"node-agent {node}", traces=service.traces, credentials=who
+        )
         try:
             yield bus
         finally:

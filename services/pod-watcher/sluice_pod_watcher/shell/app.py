@@ -8,6 +8,7 @@ from sluice.contracts.fleet import FleetError, parse_fleet
 from sluice.contracts.fleet_snapshot import host_facts
 from sluice.runtime import logs
 from sluice.runtime.bus import Bus
+from sluice.runtime.bus_identity import credentials_of
 from sluice.runtime.core_runner import CoreRunner, Executor
 from sluice.runtime.errors import ServiceError
 from sluice.runtime.nats_bus import NatsBus
@@ -39,7 +40,10 @@ async def serve(service: Service[PodWatcherSettings]) -> None:
     await asyncio.to_thread(folder.check)
     hosts = await asyncio.to_thread(_hosts, service.settings.fleet_file)
     with IdentityFile(service.settings.data_dir / "pods") as identities:
-        bus = await NatsBus.connect(service.settings.nats_url, name=service.name, traces=service.traces)
+        who = credentials_of(service.settings)
+        bus = await NatsBus.connect(
+            service.settings.nats_url, name=service.name, traces=service.traces, credentials=who
+        )
         try:
             await serve_on(bus, service, folder, identities, hosts)
         finally:

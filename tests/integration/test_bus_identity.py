@@ -1,0 +1,149 @@
+"""Services say who they are on a bus with users: as deployed, from settings, with the password in a file."""
+
+import asyncio
+import os
+import secrets
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+import pytest_asyncio
+
+from sluice.contracts import subjects
+from sluice.contracts.exchange import Stream
+from sluice.contracts.ids import NodeName
+from sluice.contracts.rights import rights_of
+from sluice.contracts.streams import Role
+from sluice.runtime.broker import Broker, User
+from sluice.runtime.bus_identity import IdentityError, credentials_of
+from sluice.runtime.nats_bus import NatsBus
+from sluice.runtime.nats_connection import Credentials
+from sluice.runtime.settings import CommonSettings
+
+NODE = NodeName("gpu-1.example.internal")
+FLEET = """
+[[node]]
+name = "gpu-1.example.internal"
+gpus = [{ model = "NVIDIA A100-SXM4-40GB", count = 1, mig = true }]
+"""
+
+
+class Guarded:
+    """A broker with users, whose passwords lie in files."""
+
+    def __init__(self, url: str, folder: Path) -> None:
+        """`folder` holds a file per user."""
+        self.url = url
+        self._folder = folder
+
+    def environment(self, role: Role, **more: str) -> dict[str, str]:
+        """Of a process that is to be `role`."""
+        user = rights_of(role, NODE if role is Role.NODE_AGENT else None).user
+        own = {} if role is Role.NODE_AGENT else {"SLUICE_NATS_USER": user}
+        file = str(self._folder / user)
+        kept = {name: value for name, value in os.environ.items() if not name.startswith("SLUICE_")}
+        return kept | own | {"SLUICE_NATS_URL": self.url, "SLUICE_NATS_PASSWORD_FILE": file} | more
+
+    @asynccontextmanager
+    async def bus(self, role: Role) -> AsyncIterator[NatsBus]:
+        """The bus of a role, for the test."""
+        password = (self._folder / role.value).read_text().strip()
+        bus = await NatsBus.connect(self.url, name=role.value, credentials=Credentials(role.value, password))
+        try:
+            yield bus
+        finally:
+            await bus.close()
+
+    async def hears_of(self, node: NodeName) -> None:
+        """Wait until a node's agent has said something; bounded."""
+        async with self.bus(Role.ALLOCATOR) as bus, asyncio.timeout(20):
+            while await bus.last(Stream.STATE, subjects.node(node).subject) is None:  # noqa: ASYNC110 - another process
+                await asyncio.sleep(0.05)
+
+
+@pytest_asyncio.fixture
+async def guarded(tmp_path: Path) -> AsyncIterator[Guarded]:
+    """The administrator, the allocator, the inventory and one node's agent."""
+    roles = (Role.ADMINISTRATOR, Role.ALLOCATOR, Role.INVENTORY, Role.NODE_AGENT)
+    users = tuple(
+        User(rights_of(role, NODE if role is Role.NODE_AGENT else None), secrets.token_hex(8)) for role in roles
+    )
+    for user in users:
+        (tmp_path / user.rights.user).write_text(f"{user.password}\n")
+    probe = Credentials(users[0].rights.user, users[0].password)
+    async with Broker(tmp_path / "broker", users=users, probe=probe) as broker:
+        yield Guarded(broker.url, tmp_path)
+
+
+async def run(module: str, *words: str, environment: dict[str, str]) -> asyncio.subprocess.Process:
+    """A process of ours."""
+    pipe = asyncio.subprocess.PIPE
+    return await asyncio.create_subprocess_exec(
+        sys.executable, "-m", module, *words, env=environment, stdout=pipe, stderr=asyncio.subprocess.STDOUT
+    )
+
+
+async def said(process: asyncio.subprocess.Process, *sentences: str) -> str:
+    """What a process has said up to the first of these sentences, or its end; bounded."""
+    text = ""
+    assert process.stdout is not None
+    async with asyncio.timeout(30):
+        while line := (await process.stdout.readline()).decode():
+            text += line
+            if any(sentence in line for sentence in sentences):
+                break
+    return text
+
+
+async def test_streams_are_declared_by_the_administrator_alone(guarded: Guarded) -> None:
+    """The Job of a deployment, with its own password and with another's."""
+    for role, code in ((Role.ADMINISTRATOR, 0), (Role.INVENTORY, 1)):
+        process = await run("sluice_console", "streams", "ensure", environment=guarded.environment(role))
+        text = await said(process)
+        assert (await process.wait(), role) == (code, role), text
+
+
+@pytest.mark.parametrize("role", [Role.ALLOCATOR, Role.INVENTORY, Role.NODE_AGENT])
+async def test_a_service_works_with_its_password_and_not_without(guarded: Guarded, role: Role, tmp_path: Path) -> None:
+    """It would otherwise end at once, at every node of a cluster."""
+    async with guarded.bus(Role.ADMINISTRATOR) as bus:
+        await bus.ensure_streams()
+        await bus.ensure_agent(NODE)
+    fleet = tmp_path / "fleet.toml"
+    fleet.write_text(FLEET)
+    more = {"SLUICE_DATA_DIR": str(tmp_path / "data"), "SLUICE_LOG_FORMAT": "json", "SLUICE_LOG_LEVEL": "info"}
+    if role is Role.NODE_AGENT:
+        more |= {"SLUICE_NODE_AGENT_FLEET_FILE": str(fleet)}
+    module = f"sluice_{role.value.replace('-', '_')}"
+
+    environment = guarded.environment(role, **more)
+    process = await run(module, environment=environment)
+    try:
+        text = await said(process, "serving", "agent of a node")
+        assert "credentials" not in text.lower(), text
+        if role is Role.NODE_AGENT:
+            await guarded.hears_of(NODE)
+        assert process.returncode is None, text
+    finally:
+        process.terminate()
+        await asyncio.wait_for(process.communicate(), 15)
+    del environment["SLUICE_NATS_PASSWORD_FILE"]
+    process = await run(module, environment=environment)
+    text = await said(process)
+    assert await process.wait() == 1
+    assert "does not accept these credentials" in text
+
+
+def test_what_cannot_be_read_is_named(tmp_path: Path) -> None:
+    """A Secret that was not mounted is one sentence, not a refusal by the broker."""
+    empty = tmp_path / "empty"
+    empty.touch()
+    with pytest.raises(IdentityError, match=r"nats_password_file: .* is empty"):
+        credentials_of(CommonSettings(nats_password_file=empty))
+    with pytest.raises(IdentityError, match=r"nats_password_file: .* cannot be read"):
+        credentials_of(CommonSettings(nats_password_file=tmp_path / "none"))
+    with pytest.raises(IdentityError, match=r"nats_ca_file: .* holds no certificates"):
+        credentials_of(CommonSettings(nats_ca_file=empty))
+    assert credentials_of(CommonSettings()) is None
