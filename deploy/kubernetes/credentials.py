@@ -1,0 +1,259 @@
+"""
+Makes the Secrets that Sluice needs in a cluster: the broker's certificate and users, and each user's password.
+
+    kubectl get secrets -A -l app.kubernetes.io/component=credentials -o json |
+    python deploy/kubernetes/credentials.py --keep /dev/stdin --node gpu-1 --node gpu-2 |
+    kubectl apply --server-side -f -
+
+Rights come from `sluice.contracts.rights`, so that the broker allows what the code needs and nothing else; one user for
+each service, and one for each node. What is kept stays as it is, so that nodes can be added while everything runs.
+
+It prints manifests and touches nothing. What it prints is secret: pipe it, do not store it.
+"""
+# ruff: noqa: INP001 - a program of its own, in no package
+
+import argparse
+import base64
+import datetime as dt
+import json
+import secrets
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+from sluice.contracts.ids import NodeName
+from sluice.contracts.rights import rights_of
+from sluice.contracts.streams import Role
+from sluice.runtime.broker import User, authorization
+
+SYSTEM, NODES = "sluice-system", "sluice-nodes"
+SERVER, AUTHORITY, BUS_CA, NODE_PASSWORDS = "sluice-nats-server", "sluice-nats-ca", "sluice-bus-ca", "sluice-bus-nodes"
+SERVICES = tuple(role for role in Role if role is not Role.NODE_AGENT)
+SERVER_NAMES = tuple(
+    f"{host}{suffix}"
+    for host in ("sluice-nats", "*.sluice-nats-servers")
+    for suffix in (f".{SYSTEM}.svc", f".{SYSTEM}.svc.cluster.local")
+)
+"""What clients and the other servers call a server. Not `localhost`: who forwards a port names the server himself."""
+AUTHORITY_DAYS, SERVER_DAYS = 3650, 825
+"""825 days is the longest that common TLS clients accept of a server."""
+RENEW_DAYS = 30
+"""A kept server certificate that ends sooner is made anew."""
+SECRET_BYTES_MAX = 1024 * 1024
+"""What a Secret may hold (https://kubernetes.io/docs/concepts/configuration/secret/)."""
+_PASSWORD_BYTES = 24
+
+
+class CredentialsError(Exception):
+    """What was asked for cannot be made. One sentence."""
+
+
+@dataclass(frozen=True, slots=True)
+class Certificates:
+    """PEM texts: the authority that everyone trusts, its key, and the servers' certificate with its key."""
+
+    authority: bytes
+    authority_key: bytes
+    server: bytes
+    server_key: bytes
+
+
+def manifests(
+    nodes: Sequence[str],
+    kept: Mapping[str, Mapping[str, bytes]],
+    now: dt.datetime,
+    *,
+    forget: Sequence[str] = (),
+) -> list[object]:
+    """
+    The Kubernetes objects for these nodes; `kept` is what the cluster has, by object and key.
+
+    Raises CredentialsError for a name that no node can have, or for more nodes than a Secret can hold.
+    """
+    old_nodes = kept.get(NODE_PASSWORDS, {})
+    names = sorted({*nodes, *old_nodes} - {*forget})
+    services = {role: _password(kept.get(_secret_of(role), {}).get("password")) for role in SERVICES}
+    passwords = {name: _password(old_nodes.get(name)) for name in names}
+    users = [User(rights_of(role), password) for role, password in services.items()]
+    for name, password in passwords.items():
+        try:
+            users.append(User(rights_of(Role.NODE_AGENT, NodeName(name)), password))
+        except ValueError as error:
+            raise CredentialsError(f"node {name!r}: {error}") from error
+    text = ("\n".join(authorization(users)) + "\n").encode()
+    if len(text) > SECRET_BYTES_MAX - 64 * 1024:  # the certificates are beside it
+        raise CredentialsError(f"the users of {len(names)} nodes take {len(text)} bytes, and a Secret holds 1 MiB")
+    tls = _certificates(kept, now)
+    server = {
+        "users.conf": text,
+        "tls.crt": tls.server,
+        "tls.key": tls.server_key,
+        "ca.crt": tls.authority,
+    }
+    return [
+        _secret(SYSTEM, AUTHORITY, {"ca.crt": tls.authority, "ca.key": tls.authority_key}),
+        _secret(SYSTEM, SERVER, server),
+        *(_secret(SYSTEM, _secret_of(role), {"password": word.encode()}) for role, word in services.items()),
+        _secret(NODES, NODE_PASSWORDS, {name: word.encode() for name, word in passwords.items()}),
+        _config_map(SYSTEM, BUS_CA, {"ca.crt": tls.authority.decode()}),
+        _config_map(NODES, BUS_CA, {"ca.crt": tls.authority.decode()}),
+    ]
+
+
+def read_kept(text: str) -> dict[str, dict[str, bytes]]:
+    """The data of Secrets in what `kubectl get -o json` printed. Raises CredentialsError."""
+    try:
+        document = json.loads(text)
+        items = document["items"] if document["kind"] == "List" else [document]
+        return {
+            item["metadata"]["name"]: {key: base64.b64decode(value) for key, value in (item.get("data") or {}).items()}
+            for item in items
+            if item["kind"] == "Secret"
+        }
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise CredentialsError(f"--keep: this is not what `kubectl get secrets -o json` prints ({error!r})") from error
+
+
+def _secret_of(role: Role) -> str:
+    return f"sluice-bus-{role.value}"
+
+
+def _password(kept: bytes | None) -> str:
+    return kept.decode() if kept else secrets.token_urlsafe(_PASSWORD_BYTES)
+
+
+# -- certificates -------------------------------------------------------------------------------------------------
+
+
+def _certificates(kept: Mapping[str, Mapping[str, bytes]], now: dt.datetime) -> Certificates:
+    old = kept.get(AUTHORITY, {})
+    if "ca.crt" in old and "ca.key" in old:
+        authority_pem, key_pem = old["ca.crt"], old["ca.key"]
+    else:
+        authority_pem, key_pem = _new_authority(now)
+    server = kept.get(SERVER, {})
+    if server.get("ca.crt") == authority_pem and _lasts(server.get("tls.crt"), now):
+        return Certificates(authority_pem, key_pem, server["tls.crt"], server["tls.key"])
+    return Certificates(authority_pem, key_pem, *_new_server(authority_pem, key_pem, now))
+
+
+def _lasts(pem: bytes | None, now: dt.datetime) -> bool:
+    if not pem:
+        return False
+    end = x509.load_pem_x509_certificate(pem).not_valid_after_utc
+    return end - now > dt.timedelta(days=RENEW_DAYS)
+
+
+def _new_authority(now: dt.datetime) -> tuple[bytes, bytes]:
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "Sluice bus")])
+    usage = x509.KeyUsage(
+        digital_signature=False,
+        content_commitment=False,
+        key_encipherment=False,
+        data_encipherment=False,
+        key_agreement=False,
+        key_cert_sign=True,
+        crl_sign=True,
+        encipher_only=False,
+        decipher_only=False,
+    )
+    certificate = (
+        _certificate(name, name, key.public_key(), now, AUTHORITY_DAYS)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+        .add_extension(usage, critical=True)
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
+        .sign(key, hashes.SHA256())
+    )
+    return certificate.public_bytes(serialization.Encoding.PEM), _pem(key)
+
+
+def _new_server(authority_pem: bytes, key_pem: bytes, now: dt.datetime) -> tuple[bytes, bytes]:
+    authority = x509.load_pem_x509_certificate(authority_pem)
+    signer = serialization.load_pem_private_key(key_pem, password=None)
+    if not isinstance(signer, ec.EllipticCurvePrivateKey):
+        raise CredentialsError(f"the key in the Secret {AUTHORITY} is not one that this program made")
+    key = ec.generate_private_key(ec.SECP256R1())
+    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "sluice-nats")])
+    # The servers of a cluster are also clients of one another.
+    usages = [ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH]
+    certificate = (
+        _certificate(subject, authority.subject, key.public_key(), now, SERVER_DAYS)
+        .add_extension(x509.SubjectAlternativeName([x509.DNSName(name) for name in SERVER_NAMES]), critical=False)
+        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+        .add_extension(x509.ExtendedKeyUsage(usages), critical=False)
+        .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(signer.public_key()), critical=False)
+        .sign(signer, hashes.SHA256())
+    )
+    return certificate.public_bytes(serialization.Encoding.PEM), _pem(key)
+
+
+def _certificate(
+    subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePublicKey, now: dt.datetime, days: int
+) -> x509.CertificateBuilder:
+    return (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(issuer)
+        .public_key(key)
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - dt.timedelta(hours=1))  # clocks differ
+        .not_valid_after(now + dt.timedelta(days=days))
+    )
+
+
+def _pem(key: ec.EllipticCurvePrivateKey) -> bytes:
+    return key.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    )
+
+
+# -- manifests ----------------------------------------------------------------------------------------------------
+
+
+def _object(kind: str, namespace: str, name: str) -> dict[str, object]:
+    labels = {"app.kubernetes.io/part-of": "sluice", "app.kubernetes.io/component": "credentials"}
+    metadata = {"name": name, "namespace": namespace, "labels": labels}
+    return {"apiVersion": "v1", "kind": kind, "metadata": metadata}
+
+
+def _secret(namespace: str, name: str, data: Mapping[str, bytes]) -> object:
+    encoded = {key: base64.b64encode(value).decode() for key, value in data.items()}
+    return {**_object("Secret", namespace, name), "type": "Opaque", "data": encoded}
+
+
+def _config_map(namespace: str, name: str, data: Mapping[str, str]) -> object:
+    return {**_object("ConfigMap", namespace, name), "data": dict(data)}
+
+
+def _namespaces() -> Iterable[object]:
+    """So that this can be applied before anything else; the labels come with the rest."""
+    return ({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}} for name in (SYSTEM, NODES))
+
+
+def main(words: Sequence[str] | None = None) -> int:
+    """Print the manifests as one JSON List. Returns the exit code."""
+    parser = argparse.ArgumentParser(description="Print the Secrets that Sluice needs in a cluster.")
+    parser.add_argument("--node", action="append", default=[], metavar="NAME", help="a node with an agent; repeat it")
+    parser.add_argument("--forget", action="append", default=[], metavar="NAME", help="a node that is no more")
+    parser.add_argument("--keep", type=Path, metavar="FILE", help="what `kubectl get secrets -o json` printed")
+    chosen = parser.parse_args(words)
+    try:
+        kept = {} if chosen.keep is None else read_kept(chosen.keep.read_text(encoding="utf-8"))
+        made = manifests(chosen.node, kept, dt.datetime.now(dt.UTC), forget=chosen.forget)
+    except (CredentialsError, OSError) as error:
+        sys.stderr.write(f"credentials: {error}\n")
+        return 1
+    document = {"apiVersion": "v1", "kind": "List", "items": [*_namespaces(), *made]}
+    sys.stdout.write(json.dumps(document, indent=1) + "\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

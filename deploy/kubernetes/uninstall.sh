@@ -1,0 +1,70 @@
+#!/bin/sh
+# Takes Sluice out of a cluster and leaves no pod behind a gate:
+#
+#     sh deploy/kubernetes/uninstall.sh gates     only open our gates (nothing else is removed)
+#     sh deploy/kubernetes/uninstall.sh all       everything, in the order in which nothing gets stuck
+#
+# A pod that waited can never get a slice then. One that a controller owns is deleted, for its controller makes it anew,
+# without Sluice; of a bare pod only the gate is removed, and it is named, for its owner must make it anew himself.
+# `all` ends with an error before it removes an agent while pods with slices are left: they could not end without it.
+# Needs the rights of a cluster administrator.
+set -eu
+
+KUBECTL=${KUBECTL:-kubectl}
+GATE=sluice.dev/slice
+WAIT_S=${WAIT_S:-120}
+
+gated='{{range .items}}{{$pod := .}}{{range .spec.schedulingGates}}{{if eq .name "sluice.dev/slice"}}'
+gated=$gated'{{$pod.metadata.namespace}} {{$pod.metadata.name}} {{$pod.metadata.uid}} '
+gated=$gated'{{if $pod.metadata.ownerReferences}}owned{{else}}bare{{end}}{{"\n"}}{{end}}{{end}}{{end}}'
+
+open_gates() {
+    # Not only those with our label: a gate may have been written by hand.
+    waiting=$($KUBECTL get pods --all-namespaces --output "go-template=$gated")
+    [ -n "$waiting" ] || { echo "no pod waits at $GATE"; return 0; }
+    echo "$waiting" | while read -r namespace pod uid kind; do
+        # The list without our gate, by its name and whatever its place; other gates stay. The UID keeps a pod that was
+        # made anew under this name out of it.
+        patch="{\"metadata\":{\"uid\":\"$uid\"},\"spec\":{\"schedulingGates\":[{\"name\":\"$GATE\",\"\$patch\":\"delete\"}]}}"
+        if [ "$kind" = owned ]; then
+            $KUBECTL delete pod --namespace "$namespace" "$pod" --wait=false --ignore-not-found
+        else
+            $KUBECTL patch pod --namespace "$namespace" "$pod" --type strategic --patch "$patch" > /dev/null
+            echo "pod $namespace/$pod has no gate any more, and no slice: make it anew"
+        fi
+    done
+}
+
+all() {
+    # First nobody gets a new gate, then those that have one lose it.
+    $KUBECTL delete mutatingwebhookconfiguration sluice --ignore-not-found
+    for policy in sluice-keep sluice-no-side-door sluice-bindings; do
+        $KUBECTL delete validatingadmissionpolicybinding "$policy" --ignore-not-found
+        $KUBECTL delete validatingadmissionpolicy "$policy" --ignore-not-found
+    done
+    $KUBECTL delete deployment --namespace sluice-system --ignore-not-found sluice-webhook sluice-pod-watcher
+    open_gates
+    # The kubelet lets a pod with our volume end only while the driver answers.
+    until=$(($(date +%s) + WAIT_S))
+    while left=$($KUBECTL get pods --all-namespaces --selector sluice.dev/managed --no-headers \
+        --output custom-columns=:metadata.namespace,:metadata.name) && [ -n "$left" ]; do
+        if [ "$(date +%s)" -ge "$until" ]; then
+            echo "these pods still have slices; delete them, then run this again:" >&2
+            echo "$left" >&2
+            return 1
+        fi
+        sleep 2
+    done
+    $KUBECTL delete namespace --ignore-not-found sluice-nodes sluice-system
+    $KUBECTL delete csidriver --ignore-not-found slice.sluice.dev
+    $KUBECTL delete customresourcedefinition --ignore-not-found gpus.sluice.dev
+    $KUBECTL delete clusterrolebinding --ignore-not-found sluice-pod-watcher sluice-webhook
+    $KUBECTL delete clusterrole --ignore-not-found sluice-pod-watcher sluice-webhook sluice-view-gpus
+    $KUBECTL delete priorityclass --ignore-not-found sluice-node sluice-control
+}
+
+case "${1:-}" in
+    gates) open_gates ;;
+    all) all ;;
+    *) echo "usage: $0 gates | all" >&2; exit 2 ;;
+esac

@@ -1,0 +1,155 @@
+"""
+The webhook behind an API server: what `kubectl` shows of pods that pass and of pods that do not.
+
+The API server is the fake, which calls webhooks over TLS and judges their patches as a real one was seen to do.
+"""
+
+import base64
+import secrets
+from pathlib import Path
+
+import pytest
+import yaml
+from factories.admission import gpu
+from factories.kubernetes import Cluster
+from fake_kube.server import FakeKube
+
+from sluice.contracts.asking import AskLimits
+from sluice.runtime.clock import SystemClock
+from sluice_pod_watcher.admission import AdmissionRules, Asked, read_stored
+from sluice_pod_watcher.shell.webhook.generations import CertificateRules
+from sluice_pod_watcher.shell.webhook.keeper import CertificateKeeper, NobodyToTell
+from sluice_pod_watcher.shell.webhook.server import Address, listening
+from sluice_pod_watcher.shell.webhook.sources import RotatingCertificates
+from sluice_pod_watcher.shell.webhook.stores import MemoryStore
+from sluice_pod_watcher.shell.webhook.tls import new_context
+
+SERVICE, NAMESPACE = "sluice-webhook", "sluice-system"
+SHIPPED = Path(__file__).resolve().parents[2] / "deploy" / "kubernetes" / "base" / "admission" / "webhook.yaml"
+CONFIGURATIONS = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations"
+
+
+@pytest.fixture
+async def kube(tmp_path):
+    """A cluster with the webhook configuration as it is shipped, the webhook behind it, and a namespace."""
+    context = new_context()
+    source = RotatingCertificates(MemoryStore(), (f"{SERVICE}.{NAMESPACE}.svc",), CertificateRules())
+    keeper = CertificateKeeper(context, source, NobodyToTell(), SystemClock())
+    await keeper.refresh()
+    with FakeKube() as fake:
+        async with (
+            listening(AdmissionRules(), context, keeper, Address("127.0.0.1", 0)) as port,
+            Cluster(fake.kubeconfig(tmp_path / "config"), fake).opened() as opened,
+        ):
+            fake.route_service(NAMESPACE, SERVICE, host="127.0.0.1", port=port)
+            configuration = yaml.safe_load(SHIPPED.read_text(encoding="utf-8"))
+            for hook in configuration["webhooks"]:
+                hook["clientConfig"] = {
+                    **hook["clientConfig"],
+                    "caBundle": base64.b64encode(keeper.bundle.encode()).decode(),
+                }
+            made = await opened.post(CONFIGURATIONS, configuration)
+            assert made.code == 201, made
+            yield opened
+
+
+async def created(kube, body, **labels):
+    """The answer to the creation of a pod in a namespace with these labels."""
+    name = f"research-{secrets.token_hex(4)}"
+    made = await kube.post("/api/v1/namespaces", {"metadata": {"name": name, "labels": labels}})
+    assert made.code == 201, made
+    return await kube.post(f"/api/v1/namespaces/{name}/pods", body)
+
+
+def body_of(*, annotations=None, resources=None, **spec):
+    """A pod as a person writes it."""
+    container = {"name": "main", "image": "train:latest"} | ({"resources": resources} if resources else {})
+    metadata = {"generateName": "train-"} | ({"annotations": annotations} if annotations else {})
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": {"containers": [container]} | spec}
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        body_of(annotations={"sluice.dev/profile": "1g.5gb"}),
+        body_of(resources={"limits": {"nvidia.com/gpu": "2", "nvidia.com/gpumem": "8000"}}),
+        body_of(resources={"limits": {"nvidia.com/mig-1g.5gb": "1"}}),
+        body_of(annotations={"fastgshare/gpu_mem": "1073741824", "fastgshare/gpu_sm_partition": "20"}),
+    ],
+)
+async def test_an_unmodified_pod_is_stored_gated_and_ready_to_be_told_its_slice(kube, body):
+    """The API server must find nothing wrong with what the webhook makes of it."""
+    reply = await created(kube, body)
+    assert reply.code == 201, reply
+    found = reply.body
+    assert [gate["name"] for gate in found["spec"]["schedulingGates"]] == ["sluice.dev/slice"]
+    assert found["metadata"]["labels"]["sluice.dev/managed"] == "true"
+    resources = found["spec"]["containers"][0].get("resources", {})
+    assert not [name for part in resources.values() for name in part if "/" in name]
+    asked = read_stored(found["metadata"]["annotations"]["sluice.dev/request"], found["spec"], AskLimits())
+    assert isinstance(asked, Asked)
+    assert [claim.container for claim in asked.pod.claims] == ["main"]
+
+
+async def test_a_person_reads_why_a_pod_is_not_taken(kube):
+    """The whole line that `kubectl apply` prints."""
+    body = body_of(resources=gpu(gpu="1"))
+    body["spec"]["containers"][0]["env"] = [{"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"}]
+    reply = await created(kube, body)
+    assert reply.code == 403
+    assert reply.message == (
+        'admission webhook "pods.sluice.dev" denied the request: '
+        "spec.containers[main].env[NVIDIA_VISIBLE_DEVICES] = 'all': Sluice sets this from what the pod is given "
+        "(allowed: leave it out; NVIDIA_VISIBLE_DEVICES may be 'void' in a container without a GPU)"
+    )
+    reply = await created(kube, body_of(resources=gpu(gpu="500m")))
+    assert (reply.code, reply.message) == (
+        422,
+        (
+            'admission webhook "pods.sluice.dev" denied the request: '
+            "nvidia.com/gpu = '500m': not a whole number (allowed: a whole number from 0 to 8)"
+        ),
+    )
+
+
+async def test_the_default_mode_of_a_namespace_reaches_its_pods_with_a_warning(kube):
+    """The label is read by the API server alone."""
+    body = body_of(annotations={"sluice.dev/memory": "4Gi"})
+    reply = await created(kube, body, **{"sluice.dev/default-mode": "mps"})
+    assert reply.code == 201, reply
+    asked = read_stored(reply.body["metadata"]["annotations"]["sluice.dev/request"], reply.body["spec"], AskLimits())
+    assert asked.pod.claims[0].modes == ("mps",)
+    assert reply.warnings == ["main.sluice.dev/mode = 'mps': the default of this namespace, for the pod names no mode"]
+
+
+async def test_a_namespace_that_opts_out_is_left_alone(kube):
+    """Its pods are the device plugin's."""
+    reply = await created(kube, body_of(resources=gpu(gpu="1")), **{"sluice.dev/ignore": "true"})
+    assert reply.code == 201, reply
+    assert "schedulingGates" not in reply.body["spec"]
+    assert reply.body["spec"]["containers"][0]["resources"]["limits"] == {"nvidia.com/gpu": "1"}
+
+
+async def test_a_dry_run_is_answered_and_stores_nothing(kube):
+    """`kubectl apply --dry-run=server` must be harmless."""
+    made = await kube.post("/api/v1/namespaces", {"metadata": {"name": "dry"}})
+    assert made.code == 201
+    path = "/api/v1/namespaces/dry/pods"
+    reply = await kube.post(path, body_of(resources=gpu(gpu="1")), dryRun="All")
+    assert reply.code == 201, reply
+    assert reply.body["spec"]["schedulingGates"] == [{"name": "sluice.dev/slice"}]
+    assert (await kube.get(path)).items == []
+
+
+async def test_a_limit_range_neither_changes_the_ask_nor_leaves_a_resource_behind(kube):
+    """It puts `nvidia.com/gpu` back after the first review; a pod that keeps it is never scheduled."""
+    made = await kube.post("/api/v1/namespaces", {"metadata": {"name": "limited"}})
+    assert made.code == 201
+    limits = {"limits": [{"type": "Container", "default": {"nvidia.com/gpu": "1"}}]}
+    made = await kube.post("/api/v1/namespaces/limited/limitranges", {"metadata": {"name": "l"}, "spec": limits})
+    assert made.code == 201, made
+    reply = await kube.post("/api/v1/namespaces/limited/pods", body_of(resources=gpu(gpu="3")))
+    assert reply.code == 201, reply
+    assert not [name for part in reply.body["spec"]["containers"][0]["resources"].values() for name in part]
+    asked = read_stored(reply.body["metadata"]["annotations"]["sluice.dev/request"], reply.body["spec"], AskLimits())
+    assert asked.pod.claims[0].gpus == 3

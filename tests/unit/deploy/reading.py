@@ -1,0 +1,34 @@
+"""Reads rendered manifests: their containers, what those see of their environment, single objects."""
+
+import re
+from collections.abc import Callable, Iterator
+
+from deploy_check import COMPONENTS, OVERLAYS, Document, containers, pod_specs
+
+VALUES = {"spec.nodeName": "gpu-1", "status.podIP": "10.1.2.3", "metadata.name": "sluice-nats-0"}
+"""What a kubelet would put in."""
+EVERY = [(overlay, components) for overlay in OVERLAYS for components in ((), COMPONENTS)]
+
+Rendering = Callable[..., list[Document]]
+
+
+def every_container(rendered: list[Document]) -> Iterator[tuple[Document, Document, Document]]:
+    """Each object with its pods' spec and each of their containers."""
+    for owner, spec in pod_specs(rendered):
+        for container in containers(spec):
+            yield owner, spec, container
+
+
+def environment(container: Document) -> dict[str, str]:
+    """The variables of a container as its process would see them."""
+    seen: dict[str, str] = {}
+    for entry in container.get("env", ()):
+        raw = entry.get("value") or VALUES[entry["valueFrom"]["fieldRef"]["fieldPath"]]
+        seen[entry["name"]] = re.sub(r"\$\(([A-Z_]+)\)", lambda match: seen[match[1]], raw)
+    return seen
+
+
+def named(rendered: list[Document], kind: str, name: str) -> Document:
+    """The one object of this kind and name."""
+    (found,) = [each for each in rendered if each["kind"] == kind and each["metadata"]["name"] == name]
+    return found

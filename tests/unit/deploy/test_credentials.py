@@ -1,0 +1,321 @@
+"""The broker that is deployed, with the users and certificates that are made for it: real servers, real TLS."""
+
+import asyncio
+import datetime as dt
+import importlib.util
+import json
+import re
+import socket
+import ssl
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Mapping
+from pathlib import Path
+from types import ModuleType
+
+import deploy_check
+import pytest
+import pytest_asyncio
+from cryptography import x509
+from cryptography.x509.verification import PolicyBuilder, Store, VerificationError
+
+from sluice.contracts.codec import MESSAGE_BYTES_MAX
+from sluice.contracts.exchange import Stream
+from sluice.contracts.ids import NodeName
+from sluice.contracts.rights import rights_of, user_of
+from sluice.contracts.streams import Role
+from sluice.runtime.broker import Server, ServerPlan, free_ports, server_binary
+from sluice.runtime.bus import BusError
+from sluice.runtime.nats_bus import NatsBus
+from sluice.runtime.nats_connection import Connection, Credentials
+
+NOW = dt.datetime(2026, 11, 21, tzinfo=dt.UTC)
+HOST = "sluice-nats.sluice-system.svc"
+NODE, OTHER = "gpu-1.example.internal", "gpu-2"
+CONFIGS = {
+    "single": deploy_check.KUBERNETES / "base" / "nats" / "nats.conf",
+    "ha": deploy_check.KUBERNETES / "overlays" / "ha" / "nats.conf",
+}
+
+Kept = dict[str, dict[str, bytes]]
+
+
+def load_program() -> ModuleType:
+    """The program, which is in no package."""
+    spec = importlib.util.spec_from_file_location("credentials", deploy_check.KUBERNETES / "credentials.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["credentials"] = module  # dataclasses look their module up
+    spec.loader.exec_module(module)
+    return module
+
+
+credentials = load_program()
+
+
+def made(nodes: list[str], kept: Kept | None = None, *, now: dt.datetime = NOW, forget: tuple[str, ...] = ()) -> Kept:
+    """What the program makes, as a cluster would show it again."""
+    objects = credentials.manifests(nodes, kept or {}, now, forget=forget)
+    found: Kept = credentials.read_kept(json.dumps({"kind": "List", "items": objects}))
+    return found
+
+
+# -- passwords and certificates -----------------------------------------------------------------------------------
+
+
+def test_every_service_and_every_node_has_a_user_with_its_own_rights():
+    """A user that is missing is a service that never connects; a right too many is what a stolen password can do."""
+    there = made([NODE, OTHER])
+    users = re.findall(
+        r'user: "([^"]+)", password: "([^"]+)", permissions: (.*) },?$',
+        there["sluice-nats-server"]["users.conf"].decode(),
+        re.MULTILINE,
+    )
+
+    assert {user for user, _, _ in users} == {
+        *(role.value for role in Role if role is not Role.NODE_AGENT),
+        *(user_of(Role.NODE_AGENT, NodeName(node)) for node in (NODE, OTHER)),
+    }
+    assert len({password for _, password, _ in users}) == len(users)
+    for user, password, permissions in users:
+        role, _, token = user.partition(".")
+        node = NodeName(token.replace("_", ".")) if token else None
+        rights = rights_of(Role(role), node)
+        allowed = json.loads(permissions)
+        assert allowed["publish"]["allow"] == list(rights.publish)
+        assert allowed["subscribe"]["allow"] == list(rights.subscribe)
+        secret = there["sluice-bus-nodes"][node] if node else there[f"sluice-bus-{role}"]["password"]
+        assert secret.decode() == password
+
+
+def test_adding_a_node_disturbs_nobody():
+    """New passwords for everyone would cut off every service until it is started again."""
+    before = made([NODE])
+    after = made([OTHER], before)
+
+    assert set(after["sluice-bus-nodes"]) == {NODE, OTHER}
+    assert after["sluice-bus-nodes"][NODE] == before["sluice-bus-nodes"][NODE]
+    for name in set(before) - {"sluice-bus-nodes", "sluice-nats-server"}:
+        assert after[name] == before[name]
+    for key in ("tls.crt", "tls.key", "ca.crt"):
+        assert after["sluice-nats-server"][key] == before["sluice-nats-server"][key]
+
+
+def test_a_node_that_is_no_more_can_no_longer_connect():
+    """Its disk may be somewhere else by now."""
+    after = made([], made([NODE, OTHER]), forget=(NODE,))
+
+    assert set(after["sluice-bus-nodes"]) == {OTHER}
+    assert user_of(Role.NODE_AGENT, NodeName(NODE)) not in after["sluice-nats-server"]["users.conf"].decode()
+
+
+def test_a_certificate_is_renewed_before_it_ends_and_by_the_same_authority():
+    """A new authority would be trusted by nobody who runs."""
+    before = made([NODE])
+    late = NOW + dt.timedelta(days=credentials.SERVER_DAYS - credentials.RENEW_DAYS + 1)
+    after = made([], before, now=late)
+
+    assert after["sluice-nats-ca"] == before["sluice-nats-ca"]
+    assert after["sluice-nats-server"]["tls.crt"] != before["sluice-nats-server"]["tls.crt"]
+    assert made([], before)["sluice-nats-server"]["tls.crt"] == before["sluice-nats-server"]["tls.crt"]
+
+
+@pytest.mark.parametrize(
+    ("name", "good"),
+    [
+        (HOST, True),
+        (f"{HOST}.cluster.local", True),
+        *((f"sluice-nats-{n}.sluice-nats-servers.sluice-system.svc", True) for n in range(3)),
+        ("sluice-nats.default.svc", False),
+        ("localhost", False),
+    ],
+)
+def test_a_server_is_known_by_the_names_that_manifests_use(name, good):
+    """Judged by rules for the web, which are stricter than any client's here."""
+    there = made([])["sluice-nats-server"]
+    authority, server = (x509.load_pem_x509_certificate(there[key]) for key in ("ca.crt", "tls.crt"))
+    verifier = PolicyBuilder().store(Store([authority])).time(NOW).build_server_verifier(x509.DNSName(name))
+
+    if good:
+        verifier.verify(server, [])
+    else:
+        with pytest.raises(VerificationError):
+            verifier.verify(server, [])
+
+
+@pytest.mark.parametrize("node", ["gpu_1", "", "a b", 'x", password: "'])
+def test_a_name_that_no_node_has_is_refused(node):
+    """It would end up in the broker's configuration."""
+    with pytest.raises(credentials.CredentialsError, match="node "):
+        made([node])
+
+
+def test_more_nodes_than_a_secret_holds_are_refused_in_words():
+    """The API server's own answer names a size and no cause."""
+    with pytest.raises(credentials.CredentialsError, match="a Secret holds 1 MiB"):
+        made([f"gpu-{n}" for n in range(2500)])
+
+
+@pytest.mark.parametrize("text", ["", "[]", '{"kind":"List","items":[{"kind":"Secret"}]}'])
+def test_something_else_than_secrets_is_not_taken_for_an_empty_cluster(text):
+    """Every password would be made anew, and every service cut off."""
+    with pytest.raises(credentials.CredentialsError, match="--keep"):
+        credentials.read_kept(text)
+
+
+def test_the_program_prints_what_can_be_applied(capsys, tmp_path):
+    """Namespaces first, strictly valid, and the same again from what a cluster has."""
+    assert credentials.main(["--node", NODE]) == 0
+    printed = capsys.readouterr().out
+    first = json.loads(printed)
+    kept = tmp_path / "kept.json"
+    kept.write_text(printed)
+    assert credentials.main(["--keep", str(kept)]) == 0
+    again = json.loads(capsys.readouterr().out)
+
+    assert [each["kind"] for each in first["items"][:2]] == ["Namespace", "Namespace"]
+    assert again == first
+    for document in first["items"]:
+        assert list(deploy_check.problems_of_schema(document, "")) == []
+
+
+def test_what_cannot_be_made_is_said_in_one_sentence(capsys):
+    """No traceback at the beginning of a pipe into kubectl."""
+    assert credentials.main(["--node", "Gpu 1"]) == 1
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.startswith("credentials: node 'Gpu 1'")
+
+
+# -- the broker ---------------------------------------------------------------------------------------------------
+
+
+def on_this_machine(text: str, directory: Path, there: Mapping[str, bytes], port: int) -> str:
+    """
+    A deployed configuration with the paths and the address of a test; everything else is as deployed.
+
+    It lies beside `credentials`, as in the container: a server looks for includes from where its configuration is.
+    """
+    folder = directory / "credentials"
+    folder.mkdir()
+    (directory / "config").mkdir()
+    for key, value in there.items():
+        (folder / key).write_bytes(value)
+    for deployed_path, here in (
+        ("/etc/nats/credentials/", f"{folder}/"),
+        ('"/data"', f'"{directory}/data"'),
+        ("/run/nats/", f"{directory}/"),
+        ('listen: "0.0.0.0:4222"', f'listen: "127.0.0.1:{port}"'),
+        ('http: "0.0.0.0:8222"', ""),
+        ("$POD_NAME", "sluice-nats-0"),
+    ):
+        assert deployed_path in text
+        text = text.replace(deployed_path, here)
+    return text
+
+
+@pytest.mark.parametrize("overlay", CONFIGS)
+def test_the_servers_take_their_configuration(overlay, tmp_path):
+    """A server that does not start is a cluster without Sluice."""
+    there = made([NODE, OTHER])["sluice-nats-server"]
+    text = on_this_machine(CONFIGS[overlay].read_text(), tmp_path, there, free_ports(1)[0])
+    path = tmp_path / "config" / "nats.conf"
+    path.write_text(text)
+
+    done = subprocess.run([server_binary(), "-t", "-c", path], capture_output=True, text=True, timeout=20, check=False)
+
+    assert done.returncode == 0, done.stderr
+    assert "sync_interval: always" in text
+
+
+def test_a_message_that_may_be_written_is_taken():
+    """A server with a smaller limit would refuse what the services think is fine."""
+    for path in (*CONFIGS.values(), deploy_check.DEPLOY / "compose" / "nats.conf"):
+        (limit,) = re.findall(r"^max_payload: (\d+)MB$", path.read_text(), re.MULTILINE)
+        assert int(limit) * 1024 * 1024 > MESSAGE_BYTES_MAX
+        assert "sync_interval: always" in path.read_text()
+
+
+class Deployed:
+    """A running server with a deployed configuration."""
+
+    def __init__(self, url: str, there: Kept) -> None:
+        """`there` is what the cluster's Secrets hold."""
+        self.url = url
+        self._there = there
+
+    def who(self, role: Role, node: str = "", *, password: str = "", authority: bytes = b"") -> Credentials:
+        """How a service says who it is; with a wrong password or authority where asked."""
+        name = NodeName(node) if node else None
+        secret = self._there["sluice-bus-nodes"][node] if node else self._there[f"sluice-bus-{role.value}"]["password"]
+        trusted = authority or self._there["sluice-nats-server"]["ca.crt"]
+        context = ssl.create_default_context(cadata=trusted.decode())
+        return Credentials(user_of(role, name), password or secret.decode(), context)
+
+
+@pytest_asyncio.fixture
+async def deployed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Deployed]:
+    """The server of `single`, called by its name in a cluster."""
+    resolve = socket.getaddrinfo
+    monkeypatch.setattr(
+        socket, "getaddrinfo", lambda host, *rest, **more: resolve("127.0.0.1" if host == HOST else host, *rest, **more)
+    )
+    there = made([NODE, OTHER], now=dt.datetime.now(dt.UTC))
+    port = free_ports(1)[0]
+    text = on_this_machine(CONFIGS["single"].read_text(), tmp_path, there["sluice-nats-server"], port)
+
+    class Plan(ServerPlan):
+        def config(self) -> str:
+            return text
+
+    server = Server(Plan("sluice-nats-0", tmp_path / "config", port))
+    await server.start()
+    try:
+        yield Deployed(f"tls://{HOST}:{port}", there)
+    finally:
+        await server.stop()
+
+
+async def test_the_deployed_broker_serves_each_service_over_tls(deployed: Deployed):
+    """Streams are declared by the administrator; then every service and every agent is let in by its password."""
+    bus = await NatsBus.connect(deployed.url, name="streams", credentials=deployed.who(Role.ADMINISTRATOR))
+    try:
+        await bus.ensure_streams()
+        assert [await bus.incarnation(stream) for stream in Stream]
+    finally:
+        await bus.close()
+    for role, node in [*((role, "") for role in Role if role is not Role.NODE_AGENT), (Role.NODE_AGENT, NODE)]:
+        connection = await Connection.open(deployed.url, name=role.value, credentials=deployed.who(role, node))
+        await connection.close()
+
+
+@pytest.mark.parametrize("stranger", ["password", "authority", "plain"])
+async def test_a_stranger_is_not_let_in(deployed: Deployed, stranger):
+    """Nor does a service speak to a server that its authority does not vouch for."""
+    who = {
+        "password": deployed.who(Role.ALLOCATOR, password="wrong-password"),
+        "authority": deployed.who(
+            Role.ALLOCATOR, authority=made([], now=dt.datetime.now(dt.UTC))["sluice-nats-server"]["ca.crt"]
+        ),
+        "plain": Credentials("allocator", "wrong-password"),
+    }[stranger]
+    url = deployed.url.replace("tls://", "nats://") if stranger == "plain" else deployed.url
+
+    with pytest.raises((BusError, TimeoutError)):
+        await asyncio.wait_for(Connection.open(url, name="stranger", credentials=who), 5)
+
+
+async def test_an_agent_cannot_write_for_another_node(deployed: Deployed):
+    """Its password is good for its own node's subjects alone."""
+    bus = await NatsBus.connect(deployed.url, name="streams", credentials=deployed.who(Role.ADMINISTRATOR))
+    try:
+        await bus.ensure_streams()
+    finally:
+        await bus.close()
+    agent = await Connection.open(deployed.url, name="agent", credentials=deployed.who(Role.NODE_AGENT, NODE))
+    try:
+        with pytest.raises(BusError, match=r"(?i)permissions violation"):
+            await agent.request(f"sluice.node.{OTHER}", b"{}")
+    finally:
+        await agent.close()

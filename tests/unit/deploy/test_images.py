@@ -1,0 +1,235 @@
+"""What an image is made of, as far as that can be judged without building one."""
+
+import importlib.util
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+import yaml
+from deploy_check import DEPLOY, ROOT, problem_of_image
+
+from sluice.runtime.settings import SERVICES, CommonSettings, load
+from sluice_allocator.settings import AllocatorSettings
+from sluice_inventory.settings import InventorySettings
+from sluice_node_agent.settings import NodeAgentSettings
+from sluice_pod_watcher.settings import PodWatcherSettings
+
+PINS = (ROOT / "requirements" / "dev.txt").read_text()
+DOCKERFILE = (DEPLOY / "docker" / "Dockerfile").read_text()
+COMPOSE = yaml.safe_load((DEPLOY / "compose" / "compose.yaml").read_text())
+SETTINGS: dict[str, type[CommonSettings]] = {
+    "allocator": AllocatorSettings,
+    "inventory": InventorySettings,
+    "node-agent": NodeAgentSettings,
+    "pod-watcher": PodWatcherSettings,
+}
+
+
+def program(name: str) -> ModuleType:
+    """A program of deploy/docker, which is in no package."""
+    spec = importlib.util.spec_from_file_location(f"deploy_docker_{name}", DEPLOY / "docker" / f"{name}.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+pins, prune = program("pins"), program("prune")
+
+
+# -- versions -----------------------------------------------------------------------------------------------------
+
+
+def report(*names: str) -> dict[str, object]:
+    """What pip says that it would install."""
+    return {"install": [{"metadata": {"name": name}} for name in names]}
+
+
+def test_an_image_gets_what_pip_needs_at_the_versions_that_were_tested():
+    """With its hashes, by whatever spelling of the name, and without ourselves."""
+    names = pins.needed(report("PyYAML", "nats_py", "sluice-gpu"))
+    chosen = pins.pins_of(names, PINS)
+
+    assert names == ["nats-py", "pyyaml"]
+    assert len(re.findall(r"^[a-z].*==", chosen, re.MULTILINE)) == 2
+    assert chosen.count("--hash=sha256:") >= 2
+    assert "# via" not in chosen
+
+
+def test_a_distribution_without_a_pin_ends_the_build():
+    """Otherwise an image would hold whatever was newest on that day."""
+    with pytest.raises(pins.PinError, match="no pin of somebody-elses"):
+        pins.pins_of(["pyyaml", "somebody-elses"], PINS)
+
+
+def test_the_build_backend_is_pinned_whole():
+    """Its own dependencies are code that runs in the build."""
+    assert pins.pins_of(pins.BUILD["hatchling"], PINS)
+
+
+def test_the_program_says_what_is_wrong_in_one_line(tmp_path, monkeypatch, capsys):
+    """A build's log is long enough."""
+    monkeypatch.chdir(ROOT)
+    file = tmp_path / "report.json"
+    file.write_text(json.dumps(report("somebody-elses")))
+
+    assert pins.main(["report", str(file)]) == 1
+    assert capsys.readouterr().err.count("\n") == 1
+
+
+# -- one service ---------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def installed(tmp_path: Path) -> Path:
+    """An environment as a wheel of ours leaves it."""
+    site = tmp_path / "lib" / "python3.11" / "site-packages"
+    for service in SERVICES:
+        (site / f"sluice_{service.replace('-', '_')}").mkdir(parents=True)
+        command = tmp_path / "bin" / ("sluice" if service == "console" else f"sluice-{service}")
+        command.parent.mkdir(exist_ok=True)
+        command.touch()
+    (site / "sluice").mkdir()
+    return tmp_path
+
+
+@pytest.mark.parametrize("service", [service for service in SERVICES if service != "console"])
+def test_an_image_holds_one_service(installed: Path, service):
+    """What is not there cannot be started by mistake, nor by somebody else."""
+    prune.prune(service, installed)
+
+    site = installed / "lib" / "python3.11" / "site-packages"
+    assert {path.name for path in site.iterdir()} == {"sluice", f"sluice_{service.replace('-', '_')}"}
+    assert {path.name for path in (installed / "bin").iterdir()} == {f"sluice-{service}"}
+
+
+def test_the_console_keeps_what_it_starts(installed: Path):
+    """`sluice up` runs the services as processes."""
+    before = sorted(installed.rglob("*"))
+    prune.prune("console", installed)
+    assert sorted(installed.rglob("*")) == before
+
+
+def test_a_service_that_does_not_exist_leaves_everything(installed: Path):
+    """A misspelt SERVICE must end the build, not empty the image."""
+    before = sorted(installed.rglob("*"))
+    with pytest.raises(prune.PruneError, match="'alocator' is no service"):
+        prune.prune("alocator", installed)
+    assert sorted(installed.rglob("*")) == before
+    assert set(prune.SERVICES) == set(SERVICES)
+
+
+def test_a_dockerfile_brings_no_compiler_and_ends_as_nobody():
+    """The last stage installs nothing, has the same base, and is not root."""
+    first, last = DOCKERFILE.split("\nFROM ")[1:]
+    assert first.startswith("${BASE_IMAGE} AS build")
+    assert last.startswith("${BASE_IMAGE}\n")
+    assert "apt" not in DOCKERFILE
+    assert "pip" not in last
+    assert re.findall(r"^USER (.*)$", last, re.MULTILINE) == ["65532:65532"]
+    assert "PIP_ONLY_BINARY=:all:" in first
+    copied = re.findall(r"^COPY (\S+) ", first, re.MULTILINE)
+    assert all((ROOT / path).exists() for path in copied)
+    ignore = (DEPLOY / "docker" / "Dockerfile.dockerignore").read_text()
+    assert all(f"\n!{path}\n" in ignore for path in copied)
+
+
+def test_no_file_names_a_registry():
+    """Where images and packages come from is each site's own affair."""
+    for path in DEPLOY.rglob("*"):
+        if path.is_file() and path.suffix != ".pyc":
+            for line in path.read_text().splitlines():
+                assert not re.search(r"(docker\.io|ghcr\.io|quay\.io|gcr\.io|registry\.k8s\.io|pypi\.org)", line), path
+
+
+# -- MPS daemons outlive the agent --------------------------------------------------------------------------------
+
+
+def own_groups() -> list[Path]:
+    """The control groups that the wrapper makes, where they are."""
+    groups = Path("/sys/fs/cgroup")
+    return [*groups.glob("sluice-mps"), *groups.glob("*/sluice-mps")]
+
+
+@pytest.fixture
+def control(tmp_path: Path) -> dict[str, str]:
+    """An environment in which the host's control program says where it runs; skips where that cannot be tried."""
+    program = tmp_path / "nvidia-cuda-mps-control"
+    program.write_text('#!/bin/sh\necho "said $*"\ncat /proc/self/cgroup\n')
+    program.chmod(0o755)
+    probe = ["nsenter", "--target", str(os.getpid()), "--mount", "--cgroup", "--", "true"]
+    if shutil.which("nsenter") is None or subprocess.run(probe, capture_output=True, check=False).returncode != 0:
+        pytest.skip("namespaces cannot be entered here (nsenter)")
+    if own_groups():
+        pytest.skip("there is a control group sluice-mps on this machine, which is somebody's")
+    return {"PATH": f"{tmp_path}:{os.environ['PATH']}", "HOST_PROCESS": str(os.getpid())}
+
+
+def test_a_daemon_is_in_no_control_group_of_the_agents(control):
+    """When the agent's container ends, all that is in its groups is killed, and tenants' work with it."""
+    wrapper = DEPLOY / "docker" / "mps-on-host"
+    try:
+        done = subprocess.run([wrapper, "-d"], env=control, capture_output=True, text=True, timeout=20, check=False)
+        if "Permission denied" in done.stderr or "Read-only" in done.stderr:
+            pytest.skip(f"control groups cannot be made here: {done.stderr.strip()}")
+    finally:
+        for group in own_groups():
+            group.rmdir()
+
+    assert done.returncode == 0, done.stderr
+    said, *groups = done.stdout.splitlines()
+    assert said == "said -d"
+    assert groups
+    assert {group.partition("::")[2] or group.rpartition(":")[2] for group in groups} == {"/sluice-mps"}
+
+
+def test_a_question_to_a_daemon_stays_where_it_is(control):
+    """It ends by itself, and what it is asked on its standard input gets through."""
+    wrapper = DEPLOY / "docker" / "mps-on-host"
+    before = Path("/proc/self/cgroup").read_text().splitlines()
+    done = subprocess.run([wrapper], env=control, capture_output=True, text=True, timeout=20, check=True)
+
+    assert done.stdout.splitlines() == ["said ", *before]
+    assert own_groups() == []
+
+
+# -- compose ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("service", SETTINGS)
+def test_a_composed_service_understands_its_environment(service):
+    """It would end at once over a variable that it does not know."""
+    composed = COMPOSE["services"][service]
+    loaded = load(SETTINGS[service], service=service, environ=composed["environment"])
+
+    assert loaded.nats_url == "nats://nats:4222"
+    (name,) = re.findall(r"\$\{[A-Z_]+:-(.*)\}", composed["image"])
+    assert name.startswith(f"sluice-{service}:")
+    address = composed["environment"].get(f"SLUICE_{service.replace('-', '_').upper()}_GRPC_ADDRESS", f"{service}:1")
+    assert address.partition(":")[0] == service, "others reach it by its name"
+
+
+def test_nothing_composed_is_reachable_from_outside_this_machine():
+    """There are no users and no TLS between them."""
+    for name, composed in COMPOSE["services"].items():
+        for port in composed.get("ports", ()):
+            assert port.startswith("127.0.0.1:"), name
+        (image,) = re.findall(r"\$\{[A-Z_]+:-(.*)\}", composed["image"])
+        assert problem_of_image(image) == ""
+        assert composed["read_only"] is True
+        assert composed["cap_drop"] == ["ALL"]
+        volumes = [volume.partition(":")[0] for volume in composed.get("volumes", ())]
+        for volume in volumes:
+            if volume.startswith("."):
+                assert (DEPLOY / "compose" / volume).exists()
+            elif not volume.startswith("$"):
+                assert volume in COMPOSE["volumes"]
+        assert set(composed.get("depends_on", ())) <= set(COMPOSE["services"])

@@ -1,0 +1,264 @@
+"""What is applied can be applied, starts what it means to start, and gives nobody more than he needs."""
+
+import re
+
+import deploy_check
+import pytest
+from deploy_check import COMPONENTS, OVERLAYS, Document, containers, pod_specs
+from unit.deploy.reading import EVERY, Rendering, environment, every_container, named
+
+from sluice.contracts import kubernetes as names
+from sluice.runtime.settings import CommonSettings, SettingsError, load
+from sluice_allocator.settings import AllocatorSettings
+from sluice_inventory.settings import InventorySettings
+from sluice_node_agent.settings import NodeAgentSettings
+from sluice_pod_watcher.settings import PodWatcherSettings
+
+SETTINGS: dict[str, type[CommonSettings]] = {
+    "sluice-allocator": AllocatorSettings,
+    "sluice-inventory": InventorySettings,
+    "sluice-node-agent": NodeAgentSettings,
+    "sluice-pod-watcher": PodWatcherSettings,
+}
+AWAITED = frozenset(
+    {
+        "SLUICE_POD_WATCHER_ROLE",
+        "SLUICE_POD_WATCHER_WEBHOOK_ADDRESS",
+    }
+)
+"""Variables that manifests set before the services have the setting. A setting that is there must leave this list."""
+
+
+# -- it can be applied --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("path", deploy_check.yaml_files(), ids=lambda path: str(path.relative_to(deploy_check.DEPLOY)))
+def test_a_file_reads_well(path):
+    """One style, and no key twice: YAML would silently take the last."""
+    assert list(deploy_check.problems_of_style(path)) == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("overlay", "components"), EVERY)
+def test_an_api_server_knows_every_field(rendered: Rendering, overlay, components):
+    """A misspelt field is dropped by `kubectl apply`, and with it what it should have done."""
+    problems = [
+        problem
+        for document in rendered(overlay, components)
+        for problem in deploy_check.problems_of_schema(document, "")
+    ]
+    assert problems == []
+
+
+def test_the_check_finds_what_it_is_for():
+    """A field that does not exist and an image from a registry are found, in every version."""
+    wrong = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "a"}, "dada": {}}
+
+    assert len(list(deploy_check.problems_of_schema(wrong, ""))) == len(deploy_check.VERSIONS)
+    assert "names the registry" in deploy_check.problem_of_image("registry.example/sluice:1")
+    assert "has no tag" in deploy_check.problem_of_image("sluice-allocator")
+    assert "has no tag" in deploy_check.problem_of_image("sluice-allocator:latest")
+    assert deploy_check.problem_of_image("jaegertracing/jaeger:2.11.0") == ""
+
+
+@pytest.mark.parametrize(("overlay", "components"), EVERY)
+def test_images_have_a_version_and_no_registry(rendered: Rendering, overlay, components):
+    """Clusters have mirrors of their own; `latest` is somebody else's choice of what runs."""
+    assert list(deploy_check.problems_of_images(rendered(overlay, components), "")) == []
+
+
+@pytest.mark.parametrize("overlay", OVERLAYS)
+def test_every_name_that_is_mounted_or_used_is_there(rendered: Rendering, overlay):
+    """A pod whose ConfigMap, Secret, account or priority has another name never starts."""
+    objects = rendered(overlay)
+    there = {(each["kind"], each["metadata"].get("namespace", ""), each["metadata"]["name"]) for each in objects}
+    from_credentials = {"sluice-bus-ca", "sluice-nats-server", "sluice-bus-nodes"} | {
+        f"sluice-bus-{user}" for user in ("allocator", "inventory", "pod-watcher", "administrator")
+    }
+    for owner, spec in pod_specs(objects):
+        namespace = owner["metadata"]["namespace"]
+        assert ("ServiceAccount", namespace, spec["serviceAccountName"]) in there
+        if "priorityClassName" in spec:
+            assert ("PriorityClass", "", spec["priorityClassName"]) in there
+        volumes = {volume["name"] for volume in spec["volumes"]}
+        claims = {each["metadata"]["name"] for each in owner["spec"].get("volumeClaimTemplates", ())}
+        for volume in spec["volumes"]:
+            if "secret" in volume:
+                assert volume["secret"]["secretName"] in from_credentials
+            if "configMap" in volume and volume["configMap"]["name"] not in from_credentials:
+                assert ("ConfigMap", namespace, volume["configMap"]["name"]) in there
+        mounted = {mount["name"] for container in containers(spec) for mount in container["volumeMounts"]}
+        assert mounted == volumes | claims
+
+
+def test_three_brokers_know_one_another_by_their_own_names(rendered: Rendering):
+    """A route to a name that no server has leaves the cluster without a majority after one failure."""
+    objects = rendered("ha")
+    broker = named(objects, "StatefulSet", "sluice-nats")
+    (config,) = [each for each in objects if each["kind"] == "ConfigMap" and "nats.conf" in each["data"]]
+    replicas, service = broker["spec"]["replicas"], broker["spec"]["serviceName"]
+
+    routes = set(re.findall(r"nats-route://([^:]+):6222", config["data"]["nats.conf"]))
+
+    assert routes == {f"sluice-nats-{n}.{service}.sluice-system.svc" for n in range(replicas)}
+    assert replicas == 3
+    assert named(objects, "Service", service)["spec"]["publishNotReadyAddresses"] is True
+
+
+# -- it starts what it means to start -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("overlay", "components"), EVERY)
+def test_every_service_understands_its_environment(rendered: Rendering, overlay, components):
+    """A service ends at once over a variable that it does not know, or that it cannot read."""
+    looked_at = 0
+    for _, _, container in every_container(rendered(overlay, components)):
+        settings = SETTINGS.get(container["image"].partition(":")[0])
+        if settings is None:
+            continue
+        known = {name: value for name, value in environment(container).items() if name not in AWAITED}
+        if settings is PodWatcherSettings and "SLUICE_POD_WATCHER_ROLE" in AWAITED:
+            known["SLUICE_POD_WATCHER_PODS_DIR"] = "/"  # needed as long as a folder is the only source
+        service = container["image"].partition(":")[0].removeprefix("sluice-")
+        loaded = load(settings, service=service, environ=known)
+        assert loaded.log_format == "json" or not known.get("SLUICE_LOG_FORMAT")
+        looked_at += 1
+    assert looked_at >= 6
+
+
+@pytest.mark.parametrize("variable", sorted(AWAITED))
+def test_what_is_awaited_is_not_there_yet(variable):
+    """The list above must not hide a misspelt variable once the real one has come."""
+    of_watcher = variable.startswith("SLUICE_POD_WATCHER_")
+    settings, service = (PodWatcherSettings, "pod-watcher") if of_watcher else (AllocatorSettings, "allocator")
+
+    with pytest.raises(SettingsError, match="there is no such setting"):
+        load(settings, service=service, environ={variable: "x", "SLUICE_POD_WATCHER_PODS_DIR": "/"})
+
+
+@pytest.mark.parametrize("overlay", OVERLAYS)
+def test_what_is_probed_and_served_is_listened_at(rendered: Rendering, overlay):
+    """A probe or a Service on a port that nobody has never becomes ready."""
+    objects = rendered(overlay, COMPONENTS)
+    ports_of: dict[str, dict[str, int]] = {}
+    for owner, _, container in every_container(objects):
+        ports = {port["name"]: port["containerPort"] for port in container.get("ports", ())}
+        ports_of.setdefault(owner["metadata"]["labels"]["app.kubernetes.io/component"], {}).update(ports)
+        for probe in ("startupProbe", "readinessProbe", "livenessProbe"):
+            for how in ("httpGet", "tcpSocket"):
+                if how in container.get(probe, {}):
+                    assert container[probe][how]["port"] in ports
+        for variable, address in environment(container).items():
+            if variable.endswith("_ADDRESS"):
+                assert int(address.rpartition(":")[2]) in ports.values()
+    for service in (each for each in objects if each["kind"] == "Service"):
+        component = service["spec"]["selector"]["app.kubernetes.io/component"]
+        assert {port["targetPort"] for port in service["spec"]["ports"]} <= set(ports_of[component])
+
+
+@pytest.mark.parametrize("overlay", OVERLAYS)
+def test_who_speaks_to_whom_is_let_through(rendered: Rendering, overlay):
+    """Ingress at a port that is not served, or only one of both directions, cuts a service off."""
+    objects = rendered(overlay)
+    served = {
+        owner["metadata"]["labels"]["app.kubernetes.io/component"]: {
+            port["containerPort"] for container in containers(spec) for port in container.get("ports", ())
+        }
+        for owner, spec in pod_specs(objects)
+    }
+    policies = [each for each in objects if each["kind"] == "NetworkPolicy"]
+    components = set(served) | {"console"}
+
+    def chosen(selector: Document) -> set[str]:
+        labels = set(selector.get("matchLabels", {}).values())
+        for expression in selector.get("matchExpressions", ()):
+            labels |= set(expression["values"])
+        return labels & components if selector else components
+
+    def pairs(direction: str, peer_key: str) -> set[tuple[str, str, int]]:
+        found = set()
+        for policy in policies:
+            for rule in policy["spec"].get(direction, ()):
+                for peer in rule.get(peer_key, ()):
+                    for here in chosen(policy["spec"]["podSelector"]):
+                        for there in chosen(peer.get("podSelector", {"matchLabels": {"": ""}})):
+                            source, sink = (there, here) if direction == "ingress" else (here, there)
+                            found |= {(source, sink, port["port"]) for port in rule["ports"] if port["port"] != 53}
+        return found
+
+    into, out = pairs("ingress", "from"), pairs("egress", "to")
+    console = {pair for pair in into if pair[0] == "console"}
+    assert into - console == out - {pair for pair in out if pair[0] == "console"}
+    assert all(port in served[sink] for _, sink, port in into)
+    assert {(source, sink) for source, sink, _ in into - console} == {
+        *((speaker, "nats") for speaker in ("allocator", "inventory", "pod-watcher", "streams", "node-agent")),
+        ("nats", "nats"),
+        ("inventory", "node-agent"),
+    }
+
+
+def test_a_simulated_agent_has_a_fleet_and_no_hardware(rendered: Rendering):
+    """On a cluster without GPUs anything of NVIDIA's keeps the agent from starting."""
+    agent = named(rendered("simulated"), "DaemonSet", "sluice-node-agent")["spec"]["template"]["spec"]
+    (container,) = [each for each in agent["containers"] if each["name"] == "node-agent"]
+    seen = environment(container)
+
+    assert "runtimeClassName" not in agent
+    assert not [name for name in seen if name.startswith("NVIDIA_")]
+    assert "SLUICE_NODE_AGENT_MPS_CONTROL" not in seen
+    assert seen["SLUICE_NODE_AGENT_FLEET_FILE"] == "/fleet/fleet.toml"
+    assert "sluice.dev/agent" not in agent["nodeSelector"]
+
+
+def test_the_simulated_fleet_is_one_that_an_agent_can_read(rendered: Rendering):
+    """The name is put in where the agent starts; what comes out must be a fleet of that one node."""
+    (config,) = [each for each in rendered("simulated") if "fleet.toml" in each.get("data", {})]
+    from sluice.contracts.fleet import parse_fleet  # noqa: PLC0415 - only here
+
+    fleet = parse_fleet(config["data"]["fleet.toml"].replace("@NODE@", "kind-worker.example"), origin="test")
+
+    assert [node.name for node in fleet.nodes] == ["kind-worker.example"]
+
+
+# -- names --------------------------------------------------------------------------------------------------------
+
+
+def test_the_names_on_pods_are_the_codes_own(rendered: Rendering):
+    """A policy about another name guards nothing."""
+    objects = rendered("single")
+    assert named(objects, "CSIDriver", names.CSI_DRIVER)["spec"]["podInfoOnMount"] is True
+    crd = named(objects, "CustomResourceDefinition", names.CRD_GPUS)["spec"]
+    assert (crd["group"], crd["names"]["plural"]) == (names.CRD_GROUP, names.CRD_PLURAL)
+    side_door = str(named(objects, "ValidatingAdmissionPolicy", "sluice-no-side-door"))
+    for name in (names.GATE, names.CSI_DRIVER, names.TICKET_SUB_PATH, names.GRANTED_DOMAIN, names.ENV_VISIBLE_DEVICES):
+        assert name in side_door
+    keep = str(named(objects, "ValidatingAdmissionPolicy", "sluice-keep"))
+    for name in (names.GATE, names.LABEL_MANAGED, f"{names.DOMAIN}/"):
+        assert name in keep
+    ignored = [each["metadata"]["labels"] for each in objects if each["kind"] == "Namespace"]
+    assert all(names.LABEL_IGNORE in labels for labels in ignored)
+    for variable, _ in names.ENV_SHARES:
+        assert variable.startswith("CUDA_MPS_")
+
+
+@pytest.mark.parametrize("components", [(), COMPONENTS])
+def test_every_namespace_is_looked_at_by_one_webhook(rendered: Rendering, components):
+    """Each default mode has its own path; a mode that does not exist must not be a way around admission."""
+    webhooks = named(rendered("single", components), "MutatingWebhookConfiguration", "sluice")["webhooks"]
+    paths = {}
+    for webhook in webhooks:
+        assert webhook["failurePolicy"] == "Fail"
+        assert webhook["reinvocationPolicy"] == "IfNeeded"
+        assert {condition["name"] for condition in webhook["matchConditions"]} >= {"asks-for-gpus"}
+        assert [rule["resources"] for rule in webhook["rules"]] == [["pods"], ["pods/ephemeralcontainers"]]
+        expressions = {each["key"]: each for each in webhook["namespaceSelector"]["matchExpressions"]}
+        assert expressions[names.LABEL_IGNORE]["operator"] == "DoesNotExist"
+        assert {"sluice-system", "sluice-nodes"} <= set(expressions["kubernetes.io/metadata.name"]["values"])
+        mode = expressions[names.LABEL_DEFAULT_MODE]
+        paths[webhook["clientConfig"]["service"]["path"]] = (mode["operator"], *mode["values"])
+        wanted = {names.LABEL_ENABLED: "true"} if components else None
+        assert webhook["namespaceSelector"].get("matchLabels") == wanted
+    assert paths == {
+        "/mutate": ("NotIn", *names.DEFAULT_MODES),
+        **{f"/mutate/{mode}": ("In", mode) for mode in names.DEFAULT_MODES},
+    }

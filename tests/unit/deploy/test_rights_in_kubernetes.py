@@ -1,0 +1,153 @@
+"""Each account may do what its service calls, and nothing else: the table of `kubectl auth can-i`, offline."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import pytest
+from deploy_check import COMPONENTS, OVERLAYS, Document
+
+ACCOUNTS = ("pod-watcher", "webhook", "allocator", "inventory", "nats", "streams", "node-agent")
+EVERYWHERE = ""
+"""As a namespace: a right in all of them, and on what has none."""
+
+
+@dataclass(frozen=True, order=True)
+class Right:
+    """One verb on one resource; a name where the right is limited to it."""
+
+    verb: str
+    resource: str
+    group: str = ""
+    name: str = ""
+    namespace: str = EVERYWHERE
+
+
+ADMISSION = "admissionregistration.k8s.io"
+WATCHER = {
+    Right("list", "pods"),
+    Right("watch", "pods"),
+    Right("patch", "pods"),
+    Right("patch", "pods/status"),
+    Right("create", "pods/eviction"),
+    Right("list", "nodes"),
+    Right("watch", "nodes"),
+    Right("create", "events", "events.k8s.io"),
+    Right("patch", "events", "events.k8s.io"),
+    Right("list", "gpus", "sluice.dev"),
+    Right("create", "gpus", "sluice.dev"),
+    Right("delete", "gpus", "sluice.dev"),
+    Right("patch", "gpus/status", "sluice.dev"),
+    Right("bind", "slices", "sluice.dev"),
+}
+WEBHOOK = {
+    Right("get", "mutatingwebhookconfigurations", ADMISSION, "sluice"),
+    Right("patch", "mutatingwebhookconfigurations", ADMISSION, "sluice"),
+    Right("get", "secrets", "", "sluice-webhook-tls", "sluice-system"),
+    Right("patch", "secrets", "", "sluice-webhook-tls", "sluice-system"),
+}
+NEEDED = {"pod-watcher": WATCHER, "webhook": WEBHOOK}
+FORBIDDEN = (
+    Right("get", "pods"),
+    Right("create", "pods"),
+    Right("update", "pods"),
+    Right("delete", "pods"),
+    Right("create", "pods/exec"),
+    Right("create", "pods/binding"),
+    Right("patch", "pods/ephemeralcontainers"),
+    Right("patch", "nodes"),
+    Right("patch", "nodes/status"),
+    Right("create", "events"),
+    Right("list", "secrets"),
+    Right("get", "secrets", "", "sluice-nats-ca", "sluice-system"),
+    Right("get", "secrets", "", "sluice-bus-nodes", "sluice-nodes"),
+    Right("create", "serviceaccounts/token"),
+    Right("patch", "mutatingwebhookconfigurations", ADMISSION, "another"),
+    Right("patch", "validatingadmissionpolicies", ADMISSION, "sluice-keep"),
+    Right("escalate", "clusterroles", "rbac.authorization.k8s.io"),
+    Right("impersonate", "users"),
+)
+
+Rendering = Callable[..., list[Document]]
+
+
+def rights(rendered: list[Document], account: str) -> Iterator[Right]:
+    """Every right that the roles bound to an account give, one by one."""
+    namespace = "sluice-nodes" if account == "node-agent" else "sluice-system"
+    subject = {"kind": "ServiceAccount", "name": f"sluice-{account}", "namespace": namespace}
+    roles = {
+        (each["kind"], each["metadata"].get("namespace", EVERYWHERE), each["metadata"]["name"]): each
+        for each in rendered
+        if each["kind"] in {"Role", "ClusterRole"}
+    }
+    for binding in rendered:
+        if binding["kind"] not in {"RoleBinding", "ClusterRoleBinding"} or subject not in binding["subjects"]:
+            continue
+        where = binding["metadata"].get("namespace", EVERYWHERE)
+        role = roles[binding["roleRef"]["kind"], where, binding["roleRef"]["name"]]
+        for rule in role["rules"]:
+            for group in rule["apiGroups"]:
+                for resource in rule["resources"]:
+                    for name in rule.get("resourceNames", [""]):
+                        for verb in rule["verbs"]:
+                            yield Right(verb, resource, group, name, where)
+
+
+def may(given: set[Right], asked: Right) -> bool:
+    """Whether one of the given rights allows what is asked, as RBAC sees it."""
+    return any(
+        right.verb in {asked.verb, "*"}
+        and right.resource in {asked.resource, "*"}
+        and right.group in {asked.group, "*"}
+        and right.name in {asked.name, ""}
+        and right.namespace in {asked.namespace, EVERYWHERE}
+        for right in given
+    )
+
+
+@pytest.mark.parametrize("overlay", OVERLAYS)
+@pytest.mark.parametrize("components", [(), COMPONENTS])
+@pytest.mark.parametrize("account", ACCOUNTS)
+def test_an_account_has_exactly_the_rights_that_its_service_uses(rendered: Rendering, overlay, components, account):
+    """One too few is a 403 in production; one too many is what a stolen token can do."""
+    assert set(rights(rendered(overlay, components), account)) == NEEDED.get(account, set())
+
+
+@pytest.mark.parametrize("account", ACCOUNTS)
+@pytest.mark.parametrize("asked", FORBIDDEN, ids=lambda right: f"{right.verb} {right.resource} {right.name}".strip())
+def test_nobody_may_do_what_would_make_him_master_of_the_cluster(rendered: Rendering, account, asked):
+    """Secrets, exec, nodes, tokens, other webhooks."""
+    assert not may(set(rights(rendered("ha", COMPONENTS), account)), asked)
+
+
+@pytest.mark.parametrize(
+    ("account", "asked"), [(who, right) for who in NEEDED for right in sorted(NEEDED[who])], ids=str
+)
+def test_what_is_called_is_allowed(rendered: Rendering, account, asked):
+    """The same table from the other side."""
+    assert may(set(rights(rendered("single"), account)), asked)
+
+
+@pytest.mark.parametrize("components", [(), COMPONENTS])
+def test_no_role_says_everything(rendered: Rendering, components):
+    """A star grows with every version of Kubernetes."""
+    for role in rendered("ha", components):
+        if role["kind"] in {"Role", "ClusterRole"}:
+            assert all("*" not in words for rule in role["rules"] for words in rule.values())
+
+
+def test_the_table_would_notice():
+    """`may` itself: a star, a name and a namespace are taken for what they are."""
+    asked = Right("get", "secrets", "", "other", "sluice-system")
+
+    assert may({Right("*", "*", "*")}, asked)
+    assert may({Right("get", "secrets")}, asked)
+    assert not may({Right("get", "secrets", "", "mine", "sluice-system")}, asked)
+    assert not may({Right("get", "secrets", "", "", "elsewhere")}, asked)
+
+
+def test_people_who_may_view_may_view_gpus(rendered: Rendering):
+    """`kubectl get gpus` is for everybody; nobody but the watcher writes."""
+    (role,) = [each for each in rendered("single") if each["metadata"]["name"] == "sluice-view-gpus"]
+
+    assert role["metadata"]["labels"]["rbac.authorization.k8s.io/aggregate-to-view"] == "true"
+    assert role["rules"] == [{"apiGroups": ["sluice.dev"], "resources": ["gpus"], "verbs": ["get", "list", "watch"]}]

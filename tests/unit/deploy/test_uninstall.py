@@ -1,0 +1,138 @@
+"""Sluice can be taken away: no pod stays behind a gate that nobody will ever open."""
+
+import json
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from deploy_check import KUBERNETES
+from fake_kube.server import FakeKube
+
+from sluice.contracts.kubernetes import GATE, LABEL_MANAGED, MANAGED
+
+PROGRAM = KUBERNETES / "uninstall.sh"
+KUBECTL = shutil.which("kubectl")
+Json = dict[str, Any]
+
+pytestmark = [
+    pytest.mark.skipif(KUBECTL is None, reason="there is no kubectl on PATH"),
+    pytest.mark.slow,
+]
+
+
+@dataclass
+class Cluster:
+    """A cluster, and kubectl as its administrator."""
+
+    environment: dict[str, str]
+
+    def kubectl(self, *words: str, given: Json | None = None) -> Json:
+        """What kubectl says, as JSON; empty when it says nothing."""
+        text = "" if given is None else json.dumps(given)
+        done = subprocess.run(
+            ["kubectl", *words],
+            env=self.environment,
+            input=text,
+            capture_output=True,
+            text=True,
+            timeout=30,
+            check=True,
+        )
+        return json.loads(done.stdout) if done.stdout.startswith("{") else {}
+
+    def create(self, name: str, *gates: str, **metadata: Any) -> None:
+        """A pod that waits behind these gates, or is ready to be scheduled."""
+        spec = {
+            "containers": [{"name": "main", "image": "train:1"}],
+            "schedulingGates": [{"name": gate} for gate in gates],
+        }
+        about = {"name": name, "namespace": "default", **metadata}
+        pod = {"apiVersion": "v1", "kind": "Pod", "metadata": about, "spec": spec}
+        self.kubectl("create", "--validate=false", "-f", "-", given=pod)
+
+    def gates(self) -> dict[str, list[str]]:
+        """The gates of every pod that is not dying."""
+        pods = self.kubectl("get", "pods", "--all-namespaces", "-o", "json")["items"]
+        return {
+            pod["metadata"]["name"]: [gate["name"] for gate in pod["spec"].get("schedulingGates", ())]
+            for pod in pods
+            if "deletionTimestamp" not in pod["metadata"]
+        }
+
+    def uninstall(self, *words: str) -> subprocess.CompletedProcess[str]:
+        """Run the program."""
+        return subprocess.run(
+            ["sh", PROGRAM, *words], env=self.environment, capture_output=True, text=True, timeout=50, check=False
+        )
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[Cluster]:
+    """A fake API server, over real HTTPS."""
+    config = tmp_path / "config"
+    with FakeKube() as kube:
+        kube.kubeconfig(config)
+        home = {"HOME": str(tmp_path), "KUBECONFIG": str(config), "PATH": os.environ["PATH"], "WAIT_S": "3"}
+        yield Cluster(home)
+
+
+OWNED = {
+    "ownerReferences": [{"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "r", "uid": "u", "controller": True}]
+}
+OURS = {"labels": {LABEL_MANAGED: MANAGED}}
+
+
+def test_no_pod_stays_behind_our_gate(cluster: Cluster) -> None:
+    """Bare ones lose it wherever it stands and are named, owned ones make way, others' gates stay."""
+    cluster.create("bare", GATE, **OURS)
+    cluster.create("queued-too", "kueue.x-k8s.io/admission", GATE, **OURS)
+    cluster.create("by-hand", GATE)
+    cluster.create("owned", GATE, **OURS, **OWNED)
+    cluster.create("anothers", "kueue.x-k8s.io/admission")
+    cluster.create("none")
+
+    done = cluster.uninstall("gates")
+
+    assert done.returncode == 0, done.stderr
+    assert cluster.gates() == {
+        "bare": [],
+        "queued-too": ["kueue.x-k8s.io/admission"],
+        "by-hand": [],
+        "anothers": ["kueue.x-k8s.io/admission"],
+        "none": [],
+    }
+    for name in ("bare", "queued-too", "by-hand"):
+        assert f"pod default/{name} has no gate any more, and no slice: make it anew" in done.stdout
+    again = cluster.uninstall("gates")
+    assert (again.returncode, again.stdout) == (0, f"no pod waits at {GATE}\n")
+
+
+def test_agents_stay_as_long_as_pods_with_slices_do(cluster: Cluster) -> None:
+    """Without the driver of their volume they could never end."""
+    cluster.create("runs", **OURS)
+    driver = {
+        "apiVersion": "storage.k8s.io/v1",
+        "kind": "CSIDriver",
+        "metadata": {"name": "slice.sluice.dev"},
+        "spec": {"attachRequired": False},
+    }
+    cluster.kubectl("create", "--validate=false", "-f", "-", given=driver)
+
+    done = cluster.uninstall("all")
+
+    assert done.returncode == 1
+    assert "these pods still have slices" in done.stderr
+    assert "default   runs" in done.stderr
+    assert cluster.kubectl("get", "csidriver", "slice.sluice.dev", "-o", "json")["metadata"]["name"]
+
+
+def test_nothing_happens_without_being_told_what(cluster: Cluster) -> None:
+    """A program that removes things does not guess."""
+    done = cluster.uninstall()
+    assert done.returncode == 2
+    assert done.stderr.startswith("usage:")

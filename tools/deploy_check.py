@@ -1,0 +1,177 @@
+"""
+Checks deploy/ without a cluster: style of the YAML, strict schemas of Kubernetes, and where images come from.
+
+    python tools/deploy_check.py
+
+Overlays and components are rendered by `kubectl kustomize`, which asks nobody; where there is no kubectl only the files
+themselves are checked, and that is said. It cannot know what an API server would answer.
+"""
+
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import kubernetes_validate
+import yaml
+from yamllint import linter
+from yamllint.config import YamlLintConfig
+
+ROOT = Path(__file__).resolve().parents[1]
+DEPLOY = ROOT / "deploy"
+KUBERNETES = DEPLOY / "kubernetes"
+OVERLAYS = ("single", "ha", "simulated")
+COMPONENTS = ("jaeger", "node-credentials-on-host", "opt-in", "strict-host-paths")
+VERSIONS = ("1.30.0", "1.37.0")
+"""The first with ValidatingAdmissionPolicy and match conditions as v1, and the newest whose schemas are at hand."""
+OF_KUSTOMIZE = "kustomize.config.k8s.io"
+RENDER_S = 60
+_STYLE = """
+extends: default
+rules:
+  braces: {max-spaces-inside: 0}
+  comments: {min-spaces-from-content: 1}
+  document-start: disable
+  line-length: {max: 120}
+  quoted-strings: {quote-type: any, required: false}
+  truthy: {check-keys: false}
+"""
+
+Document = dict[str, Any]
+
+
+class NoKubectlError(Exception):
+    """There is no kubectl to render with."""
+
+
+class RenderError(Exception):
+    """`kubectl kustomize` refuses. Its words."""
+
+
+def yaml_files() -> list[Path]:
+    """Every YAML file below deploy/."""
+    return sorted(path for path in DEPLOY.rglob("*.yaml") if path.is_file())
+
+
+def documents(text: str) -> list[Document]:
+    """The documents of a YAML text."""
+    return [document for document in yaml.safe_load_all(text) if document is not None]
+
+
+def render(overlay: str, components: Sequence[str] = ()) -> list[Document]:
+    """What `kubectl apply -k` would send for an overlay with these components. Raises NoKubectlError, RenderError."""
+    kubectl = shutil.which("kubectl")
+    if kubectl is None:
+        raise NoKubectlError("there is no kubectl on PATH")
+    with tempfile.TemporaryDirectory() as outside:
+        # kustomize takes only relative paths, and only within the file system it runs on
+        folder = KUBERNETES / "overlays" / overlay
+        if components:
+            copy = Path(outside) / "kubernetes"
+            shutil.copytree(KUBERNETES, copy)
+            folder = copy / "overlays" / "combined"
+            folder.mkdir()
+            combined = {
+                "resources": [f"../{overlay}"],
+                "components": [f"../../components/{name}" for name in components],
+            }
+            (folder / "kustomization.yaml").write_text(yaml.safe_dump(combined), encoding="utf-8")
+        done = subprocess.run(
+            [kubectl, "kustomize", str(folder)], capture_output=True, text=True, timeout=RENDER_S, check=False
+        )
+    if done.returncode != 0:
+        raise RenderError(f"overlay {overlay} with {', '.join(components) or 'no component'}: {done.stderr.strip()}")
+    return documents(done.stdout)
+
+
+def problems_of_style(path: Path) -> Iterator[str]:
+    """What yamllint says of one file."""
+    for problem in linter.run(path.read_text(encoding="utf-8"), YamlLintConfig(_STYLE)):
+        yield f"{path.relative_to(ROOT)}:{problem.line}: {problem.desc}"
+
+
+def problems_of_schema(document: Document, where: str) -> Iterator[str]:
+    """What strict schemas say of one object of Kubernetes; unknown fields are problems."""
+    if str(document.get("apiVersion", "")).startswith(OF_KUSTOMIZE):
+        return
+    what = f"{where}: {document.get('kind')} {document.get('metadata', {}).get('name')}"
+    for version in VERSIONS:
+        try:
+            kubernetes_validate.validate(document, version, strict=True)
+        except kubernetes_validate.ValidationError as error:
+            yield f"{what}: {'.'.join(str(part) for part in error.path)}: {error.message} (Kubernetes {error.version})"
+        except (kubernetes_validate.SchemaNotFoundError, kubernetes_validate.InvalidSchemaError) as error:
+            yield f"{what}: {error.message}"
+
+
+def pod_specs(rendered: Sequence[Document]) -> Iterator[tuple[Document, Document]]:
+    """Each object that makes pods, with the spec of its pods."""
+    for document in rendered:
+        if document["kind"] in {"Deployment", "DaemonSet", "StatefulSet", "Job"}:
+            yield document, document["spec"]["template"]["spec"]
+
+
+def containers(spec: Document) -> list[Document]:
+    """All containers of a pod's spec, those that run first included."""
+    return [*spec.get("initContainers", ()), *spec["containers"]]
+
+
+def problems_of_images(rendered: Sequence[Document], where: str) -> Iterator[str]:
+    """Images that name a registry, which is each cluster's own affair, or whose version is left open."""
+    for _, spec in pod_specs(rendered):
+        for container in containers(spec):
+            why = problem_of_image(container["image"])
+            if why:
+                yield f"{where}: container {container['name']}: image {container['image']!r} {why}"
+
+
+def problem_of_image(image: str) -> str:
+    """What is wrong with one image's name; empty when nothing is."""
+    first, slash, _ = image.partition("/")
+    if slash and ("." in first or ":" in first or first == "localhost"):
+        return f"names the registry {first}; say it in an overlay of your own (images:)"
+    _, colon, tag = image.rpartition(":")
+    return "" if colon and tag not in {"", "latest"} else "has no tag, so nobody knows what runs"
+
+
+def check() -> tuple[list[str], list[str]]:
+    """What is wrong, and what could not be looked at. One sentence each."""
+    problems: list[str] = []
+    notes: list[str] = []
+    for path in yaml_files():
+        problems += problems_of_style(path)
+    for path in sorted(KUBERNETES.rglob("*.yaml")):
+        name = str(path.relative_to(ROOT))
+        is_patch = "overlays" in path.parts and path.name == "node-agent.yaml"  # half an object, by itself invalid
+        for document in () if is_patch else documents(path.read_text(encoding="utf-8")):
+            problems += problems_of_schema(document, name)
+    try:
+        for overlay in OVERLAYS:
+            for components in ((), COMPONENTS):
+                rendered = render(overlay, components)
+                where = f"overlay {overlay}{' with all components' if components else ''}"
+                problems += problems_of_images(rendered, where)
+                for document in rendered:
+                    problems += problems_of_schema(document, where)
+    except NoKubectlError as error:
+        notes.append(f"overlays were not rendered: {error}")
+    except RenderError as error:
+        problems.append(str(error))
+    return problems, notes
+
+
+def main() -> int:
+    """Say what is wrong. Returns the exit code."""
+    problems, notes = check()
+    for line in (*problems, *notes):
+        print(line)
+    if not problems:
+        print("deploy/: nothing wrong")
+    return 1 if problems else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
