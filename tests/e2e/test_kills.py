@@ -4,7 +4,7 @@ import json
 import shutil
 
 import pytest
-from factories.system import Running, fleet_text, judge, up, wait_for
+from factories.system import Running, fleet_text, standing, up, violations, wait_for
 
 PODS = 50
 RECOVER_S = 60.0
@@ -43,9 +43,9 @@ def test_no_pod_is_lost_or_doubled_when_every_process_is_killed_in_turn(tmp_path
             if number % 10 == 5:
                 assert running.kill(victims[number // 10]) >= 1
         wait_for(lambda: instances(running) == 0, RECOVER_S, running)
-        wait_for(lambda: judge(running).standing == [], RECOVER_S, running)
+        wait_for(lambda: standing(running).booked == [], RECOVER_S, running)
 
-        assert judge(running).violations == []
+        assert violations(running) == []
 
 
 @pytest.mark.slow
@@ -68,7 +68,7 @@ def test_running_pods_keep_their_slices_when_the_broker_loses_everything(tmp_pat
 
         after = devices(running)
         assert {name: after[name] for name in uuids} == uuids
-        assert judge(running).violations == []
+        assert violations(running) == []
         for manifest in sorted(running.pods.glob("*.yaml")):
             manifest.unlink()
         wait_for(lambda: instances(running) == 0, RECOVER_S, running)

@@ -1,7 +1,7 @@
 """Two allocators that both work all the time: the lease may lie, the guards may not."""
 
 import pytest
-from factories.system import fleet_text, judge, up, wait_for
+from factories.system import fleet_text, standing, up, violations, wait_for
 
 REQUESTS = 500
 SETTLE_S = 150.0
@@ -19,11 +19,11 @@ def test_two_allocators_bind_no_request_twice_and_give_no_place_twice(tmp_path):
             running.write(f"pod-{number:03}")
         for number in range(40):
             running.write(f"pair-{number:02}", profile="4g.24gb")  # one such fits on each of the two A30 nodes
-        wait_for(lambda: len(judge(running).bound) == 448 + 2, SETTLE_S, running)
-        wait_for(lambda: len(judge(running).standing) == 448 + 2, SETTLE_S, running)
+        wait_for(lambda: len(standing(running).bound) == 448 + 2, SETTLE_S, running)
+        wait_for(lambda: len(standing(running).booked) == 448 + 2, SETTLE_S, running)
 
-        assert judge(running).violations == []
+        assert violations(running) == []
         for manifest in list(running.pods.glob("*.yaml")):
             manifest.unlink()
-        wait_for(lambda: judge(running).standing == [], SETTLE_S, running)
-        assert judge(running).violations == []
+        wait_for(lambda: standing(running).booked == [], SETTLE_S, running)
+        assert violations(running) == []

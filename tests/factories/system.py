@@ -8,16 +8,19 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import nats
 import psutil
 from judges.history import History
+from nats.aio.msg import Msg
 
 UP_TIMEOUT_S = 45.0
 STOP_TIMEOUT_S = 20.0
+COPIES_S = 5.0
+"""How long the copies of words may take to be stored."""
 
 POD = """apiVersion: v1
 kind: Pod
@@ -158,35 +161,74 @@ def wait_for(condition: Callable[[], object], within_s: float, running: Running)
 
 
 @dataclass
-class Judged:
-    """What the bus tells at one moment: what went wrong so far, and what stands now."""
+class Standing:
+    """What the book says at one moment."""
 
-    violations: list[str]
     bound: dict[str, str]
     """Request to allocation."""
-    standing: list[str]
+    booked: list[str]
     """Allocations in the ledger that are not closed."""
 
 
-def judge(running: Running) -> Judged:
-    """The judged history of a running system, and the last values of its book."""
-    return asyncio.run(_judge(running.url))
+def standing(running: Running) -> Standing:
+    """The last values of a running system's book."""
+    return asyncio.run(standing_at(running.url))
 
 
-async def _judge(url: str) -> Judged:
+async def standing_at(url: str) -> Standing:
+    """The last values of the book on the bus at `url`."""
+    async with _client(url) as client:
+        ledger = [_message(m) for m in await _all_of(client, "BOOK", "sluice.ledger.>") if m.data]
+        bindings = [_message(m) for m in await _all_of(client, "BOOK", "sluice.binding.>") if m.data]
+    booked = [entry["booking"]["allocation"] for entry in ledger if entry["type"] in {"Grant", "Revoke"}]
+    return Standing({word["request"]: word["allocation"] for word in bindings if word["type"] == "Bound"}, booked)
+
+
+def violations(running: Running) -> list[str]:
+    """What went wrong so far in a running system."""
+    return asyncio.run(violations_at(running.url))
+
+
+async def violations_at(url: str) -> list[str]:
+    """
+    What went wrong so far on the bus at `url`, by what was recorded and what stands.
+
+    Copies are stored a little after the words. A judge who reads meanwhile sees an end without its cause, so this
+    waits until every word that stands has its copy. A killed writer leaves words without one: the wait has an end.
+    """
+    async with _client(url) as client:
+        deadline = time.monotonic() + COPIES_S
+        while True:
+            words = [m for stream in ("BOOK", "STATE") for m in await _all_of(client, stream, "sluice.>")]
+            history = History()
+            for message in await _all_of(client, "HISTORY", "hist.sluice.>"):
+                history.put(message.subject, int(message.headers["Sluice-Sequence"]), _message(message))
+            standing_words = [
+                (m.subject, m.metadata.sequence.stream, _message(m))
+                for m in words
+                if m.data
+                and ".lease." not in m.subject  # an expired word's marker is no word, and leases are not copied
+            ]
+            late = [subject for subject, sequence, _ in standing_words if history.lacks(subject, sequence)]
+            if not late or time.monotonic() > deadline:
+                break
+            await asyncio.sleep(0.1)
+    for subject, sequence, message in standing_words:
+        history.put_standing(subject, sequence, message)
+    return history.violations()
+
+
+def _message(message: Msg) -> dict:
+    return json.loads(message.data)["message"]
+
+
+@contextlib.asynccontextmanager
+async def _client(url: str) -> AsyncIterator[nats.NATS]:
     client = await nats.connect(url, connect_timeout=5)
     try:
-        history = History()
-        for message in await _all_of(client, "HISTORY", "hist.sluice.>"):
-            sequence = int(message.headers["Sluice-Sequence"])
-            history.put(message.subject, sequence, json.loads(message.data)["message"])
-        ledger = [json.loads(m.data)["message"] for m in await _all_of(client, "BOOK", "sluice.ledger.>")]
-        bindings = [json.loads(m.data)["message"] for m in await _all_of(client, "BOOK", "sluice.binding.>")]
+        yield client
     finally:
         await client.close()
-    standing = [entry["booking"]["allocation"] for entry in ledger if entry["type"] in {"Grant", "Revoke"}]
-    bound = {word["request"]: word["allocation"] for word in bindings if word["type"] == "Bound"}
-    return Judged(history.violations(), bound, standing)
 
 
 async def _all_of(client: nats.NATS, stream: str, subject: str) -> list:

@@ -4,8 +4,9 @@ Judges a recorded history of the bus: was a place given twice, a request bound t
 It reads plain JSON and shares no code with what it judges: a mistake in `sluice` must not be able to hide here.
 
 Each stream is judged in its own order (the sequence at which a word landed); between streams there is no order to
-trust. A writer that was killed may leave a gap, so what is *not* recorded proves nothing; what is left in the end is
-asked of the streams themselves.
+trust. STATE is not synced to disk: a broker that is killed may forget the end of it and number anew from there, and
+then the order in which the copies of one writer were stored is the order to trust. A writer that was killed may leave
+a gap, so what is *not* recorded proves nothing; what still stands on the streams closes the gaps that it can.
 """
 
 from collections.abc import Iterable, Iterator
@@ -15,30 +16,84 @@ Place = tuple[str, int]
 """A GPU and one of its memory slices."""
 
 
+@dataclass(frozen=True)
+class Word:
+    """One word: when its copy was stored (counted), the sequence at which it landed, and what it says."""
+
+    stored: float
+    sequence: int
+    subject: str
+    message: dict
+
+
 @dataclass
 class History:
-    """Put every recorded word in, in any order; then ask for `violations`."""
+    """Put every recorded word in, in the order in which the copies were stored; then ask for `violations`."""
 
-    book: list[tuple[int, str, dict]] = field(default_factory=list)
-    state: list[tuple[int, str, dict]] = field(default_factory=list)
+    book: list[Word] = field(default_factory=list)
+    state: list[Word] = field(default_factory=list)
+    _known: set[tuple[str, int]] = field(default_factory=set)
 
     def put(self, subject: str, sequence: int, message: dict) -> None:
-        """One word, with the sequence at which its stream stored it."""
-        decided = ".ledger." in subject or ".binding." in subject
-        (self.book if decided else self.state).append((sequence, subject, message))
+        """One recorded word, with the sequence at which its stream stored it."""
+        self._put(subject.removeprefix("hist."), sequence, message, float(len(self.book) + len(self.state)))
+
+    def put_standing(self, subject: str, sequence: int, message: dict) -> None:
+        """A word that stands on its stream now, recorded or not. After everything that is recorded."""
+        if (subject, sequence) not in self._known:
+            self._put(subject, sequence, message, float("inf"))
+
+    def lacks(self, subject: str, sequence: int) -> bool:
+        """Whether no copy of this word was put in."""
+        return (subject, sequence) not in self._known
 
     def violations(self) -> list[str]:
         """Everything that must never happen, and did."""
-        book = [(subject, message) for _, subject, message in sorted(self.book, key=lambda item: item[0])]
-        state = [(subject, message) for _, subject, message in sorted(self.state, key=lambda item: item[0])]
-        return [*_bookings(book), *_bindings(book), *_slices(state), *_losses(book, state)]
+        book = sorted(self.book, key=lambda word: word.sequence)
+        return [*_bookings(book), *_bindings(book), *_slices(self.state), *_losses(book, self.state)]
+
+    def _put(self, subject: str, sequence: int, message: dict, stored: float) -> None:
+        decided = ".ledger." in subject or ".binding." in subject
+        (self.book if decided else self.state).append(Word(stored, sequence, subject, message))
+        self._known.add((subject, sequence))
 
 
-def _bookings(book: list[tuple[str, dict]]) -> Iterator[str]:
+@dataclass(frozen=True)
+class Break:
+    """Somewhere between the storing of these two copies of one subject its stream began to number anew."""
+
+    after: float
+    until: float
+
+    def parts(self, one: Word, other: Word) -> bool:
+        """Whether the sequences of two words may be of two numberings."""
+        first, last = sorted((one.stored, other.stored))
+        return first < self.until and last > self.after
+
+
+def _breaks(words: Iterable[Word]) -> list[Break]:
+    """A sequence that is lower than the one before, on one subject. `words` as they were stored."""
+    found = []
+    before: dict[str, Word] = {}
+    for word in words:
+        last = before.get(word.subject)
+        if last is not None and word.sequence < last.sequence:
+            found.append(Break(last.stored, word.stored))
+        before[word.subject] = word
+    return found
+
+
+def _is_before(one: Word, other: Word, breaks: list[Break]) -> bool:
+    if any(each.parts(one, other) for each in breaks):
+        return one.stored < other.stored
+    return one.sequence < other.sequence
+
+
+def _bookings(book: list[Word]) -> Iterator[str]:
     """A place is granted only when its last grant was revoked before, and no allocation is granted a second time."""
     standing: dict[Place, str] = {}
     ended: set[str] = set()
-    for _, message in book:
+    for message in (word.message for word in book):
         if message["type"] not in {"Grant", "Revoke", "Closed"}:
             continue
         booking = message.get("booking")
@@ -55,12 +110,13 @@ def _bookings(book: list[tuple[str, dict]]) -> Iterator[str]:
                 yield f"{place} is granted to {name} while {owner} has it"
 
 
-def _bindings(book: list[tuple[str, dict]]) -> Iterator[str]:
+def _bindings(book: list[Word]) -> Iterator[str]:
     """A request is bound to one allocation, until it is released."""
     bound: dict[str, str] = {}
-    for subject, message in book:
-        if ".binding." not in subject:
+    for word in book:
+        if ".binding." not in word.subject:
             continue
+        message = word.message
         request = message["request"]
         if message["type"] != "Bound":
             bound.pop(request, None)
@@ -68,13 +124,31 @@ def _bindings(book: list[tuple[str, dict]]) -> Iterator[str]:
             yield f"{request} is bound to {bound[request]} and to {message['allocation']}"
 
 
-def _slices(state: list[tuple[str, dict]]) -> Iterator[str]:
+def _slices(state: list[Word]) -> Iterator[str]:
     """A slice is made at a place only after the one before is gone, and never comes back."""
+    nodes: dict[str, list[Word]] = {}
+    for word in state:
+        if ".slice." in word.subject:
+            nodes.setdefault(word.subject.rsplit(".", 1)[0], []).append(word)
+    for words in nodes.values():
+        yield from _slices_of_node(_in_order(words))
+
+
+def _in_order(words: list[Word]) -> list[Word]:
+    """The words of one node. One agent at a time writes them, so where numbers fail, the copies are in order."""
+    copies = [word for word in words if word.stored < float("inf")]
+    breaks = _breaks(copies)
+    if not breaks:
+        return sorted(words, key=lambda word: word.sequence)
+    known_since = max(each.until for each in breaks)
+    last_life = [word for word in words if word.stored >= known_since]
+    return [word for word in copies if word.stored < known_since] + sorted(last_life, key=lambda word: word.sequence)
+
+
+def _slices_of_node(words: list[Word]) -> Iterator[str]:
     holds: dict[Place, str] = {}
     gone: set[str] = set()
-    for subject, message in state:
-        if ".slice." not in subject:
-            continue
+    for message in (word.message for word in words):
         name = message["allocation"]
         if message["type"] == "SliceGone":
             gone.add(name)
@@ -88,17 +162,20 @@ def _slices(state: list[tuple[str, dict]]) -> Iterator[str]:
                     yield f"{place} is made for {name} while {holder} is on it"
 
 
-def _losses(book: list[tuple[str, dict]], state: list[tuple[str, dict]]) -> Iterator[str]:
+def _losses(book: list[Word], state: list[Word]) -> Iterator[str]:
     """No slice that a request was bound to goes before the request was withdrawn."""
-    bound = {message["allocation"] for _, message in book if message["type"] == "Bound"}
-    withdrawn: set[str] = set()
-    for subject, message in state:
-        if message["type"] == "RequestWithdrawn":
-            withdrawn.add(subject.rsplit(".", 1)[1])
-        elif message["type"] == "SliceGone":
-            request, name = message["request"], message["allocation"]
-            if name in bound and request not in withdrawn:
-                yield f"{request} lost its slice {name} while somebody wanted it"
+    bound = {word.message["allocation"] for word in book if word.message["type"] == "Bound"}
+    breaks = _breaks(word for word in state if word.stored < float("inf"))
+    withdrawn: dict[str, list[Word]] = {}
+    for word in state:
+        if word.message["type"] == "RequestWithdrawn":
+            withdrawn.setdefault(word.subject.rsplit(".", 1)[1], []).append(word)
+    for word in state:
+        if word.message["type"] != "SliceGone" or word.message["allocation"] not in bound:
+            continue
+        request = word.message["request"]
+        if not any(_is_before(end, word, breaks) for end in withdrawn.get(request, ())):
+            yield f"{request} lost its slice {word.message['allocation']} while somebody wanted it"
 
 
 def _places(devices: Iterable[dict]) -> Iterator[Place]:

@@ -48,8 +48,13 @@ def withdrawn(request: str) -> tuple[str, dict]:
 
 def violations(*words: tuple[str, dict]) -> list[str]:
     """What the judge says of words that landed in this order."""
+    return violations_of(*enumerate(words))
+
+
+def violations_of(*words: tuple[int, tuple[str, dict]]) -> list[str]:
+    """What the judge says of words that were stored in this order, each landed with this sequence."""
     history = History()
-    for sequence, (subject, message) in enumerate(words):
+    for sequence, (subject, message) in words:
         history.put(subject, sequence, message)
     return history.violations()
 
@@ -92,3 +97,77 @@ def test_a_living_pod_that_loses_its_slice_is_seen():
     """Bound, not withdrawn, gone."""
     found = violations(bound("r-a", "a"), made("a"), gone("a"))
     assert found == ["r-a lost its slice a while somebody wanted it"]
+
+
+# -- a broker that forgot the end of STATE and numbers anew ----------------------------------------------------------
+
+
+def test_numbers_that_begin_anew_do_not_look_like_a_slice_that_came_back():
+    """Ready was said as 70, forgotten, said again as 40; Gone is 45. The judge would blame an honest agent."""
+    assert violations_of((70, made("a")), (40, made("a")), (45, gone("a"))) == []
+
+
+def test_a_slice_that_comes_back_is_seen_where_numbers_begin_anew():
+    """What the judge does without numbers must not hide what it is for."""
+    words = (70, made("a")), (40, made("a")), (45, gone("a")), (50, made("a"))
+    assert violations_of(*words) == ["a came back after it was gone"]
+
+
+def test_a_slice_made_over_another_is_seen_where_numbers_begin_anew():
+    """The next tenant before the last is gone, in the new numbering."""
+    words = (70, made("a")), (40, made("a")), (45, made("b")), (50, gone("a"))
+    assert violations_of(*words) == ["('GPU-1', 0) is made for b while a is on it"]
+
+
+def test_a_lost_slice_is_seen_where_numbers_begin_anew():
+    """The pod's end came after its slice was gone, though the new numbers are lower than the old."""
+    words = (
+        (69, bound("r-a", "a")),
+        (70, made("a")),
+        (80, gone("a")),
+        (40, made("b", device(3))),
+        (41, withdrawn("r-a")),
+    )
+    broken = (90, made("b", device(3)))
+    assert violations_of(words[0], words[1], broken, *words[2:]) == ["r-a lost its slice a while somebody wanted it"]
+
+
+def test_an_end_before_numbers_began_anew_counts_as_before():
+    """Withdrawn as 90, then the broker numbers from 40: the slice's end as 45 is later."""
+    words = (
+        (1, bound("r-a", "a")),
+        (2, made("a")),
+        (90, withdrawn("r-a")),
+        (40, made("a")),
+        (2, made("a")),
+        (45, gone("a")),
+    )
+    assert violations_of(*words) == []
+
+
+# -- copies that are late, or missing --------------------------------------------------------------------------------
+
+
+def test_copies_that_are_stored_late_are_judged_by_when_they_landed():
+    """Two writers: the copy of the pod's end is stored after that of its slice's, and landed before it."""
+    assert violations_of((1, bound("r-a", "a")), (2, made("a")), (6, gone("a")), (5, withdrawn("r-a"))) == []
+
+
+def test_what_stands_closes_a_gap():
+    """An agent was killed between its word and the copy; the word stands on the stream."""
+    history = History()
+    for sequence, (subject, message) in ((1, made("a")), (3, made("b"))):
+        history.put(subject, sequence, message)
+    assert history.violations() == ["('GPU-1', 0) is made for b while a is on it"]
+    subject, message = gone("a")
+    assert history.lacks(subject.removeprefix("hist."), 2)
+    history.put_standing(subject.removeprefix("hist."), 2, message)
+    assert history.violations() == []
+
+
+def test_what_stands_and_should_not_is_seen():
+    """A slice that is over another is seen though no copy of it was stored."""
+    history = History()
+    history.put(*made("a")[:1], 1, made("a")[1])
+    history.put_standing(made("b")[0].removeprefix("hist."), 2, made("b")[1])
+    assert history.violations() == ["('GPU-1', 0) is made for b while a is on it"]
