@@ -141,7 +141,8 @@ class Connection:
         self.check()
         try:
             async with self._deadline(timeout_s):
-                return await self._client.request(subject, data, timeout=timeout_s * 2, headers=headers)
+                # No timeout of the client's: it swallows a cancellation that comes together with the answer.
+                return await self._client.request(subject, data, timeout=None, headers=headers)  # type: ignore[arg-type]
         except (*NO_ANSWER, TimeoutError, ConnectionClosedError) as error:
             self.check()
             raise TimeoutError(f"no answer to {subject}") from error

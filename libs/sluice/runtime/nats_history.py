@@ -4,6 +4,7 @@ Reads HISTORY: what was, message by message, for people. Nothing may be decided 
 An ephemeral pull consumer in memory, without acknowledgements, over the writers' copies (`hist.sluice.>`).
 """
 
+import asyncio
 import contextlib
 import secrets
 from collections.abc import AsyncIterator
@@ -87,6 +88,8 @@ class NatsHistory:
                     messages = await subscription.fetch(BATCH, timeout=WAIT_S)
                 except TimeoutError:
                     continue  # nothing was said for a while
+                finally:
+                    _end_if_cancelled()
                 pending = messages[-1].metadata.num_pending
                 yield [
                     Recorded(message.subject, message.metadata.sequence.stream, decode(message.data))
@@ -116,6 +119,13 @@ async def open_history(url: str, *, name: str, timeout_s: float = 5.0) -> AsyncI
         yield NatsHistory(connection.jetstream(timeout=timeout_s))
     finally:
         await connection.close()
+
+
+def _end_if_cancelled() -> None:
+    """The client swallows a cancellation that comes together with messages (asyncio.wait_for of Python 3.11)."""
+    task = asyncio.current_task()
+    if task is not None and task.cancelling():
+        raise asyncio.CancelledError
 
 
 async def _nothing(_: Exception) -> None:

@@ -132,7 +132,8 @@ class Hands:
             self._saver.cancel()
         calls = [asyncio.wrap_future(call) for call in list(self._calls)]
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(asyncio.gather(*calls, return_exceptions=True), _END_S)
+            async with asyncio.timeout(_END_S):
+                await asyncio.gather(*calls, return_exceptions=True)
         if self._own is not None:
             self._own.shut_down()
 
