@@ -151,6 +151,7 @@ EXAMPLES: tuple[m.Message, ...] = (
     m.SourceSynced(source=FOLDER, run=RunId("7f3a"), epoch=3, count=12),
     m.HostFacts(cpu_cores=128, memory_mib=1048576, pods_free=110, labels={"zone": "a"}),
     m.NodeOpened(node=NODE, incarnation=INCARNATION, boot_id="1f0c", agent_run=AGENT, adopted=(ALLOCATION,)),
+    m.NodeClosed(node=NODE, incarnation=INCARNATION, cause="its Node object was deleted"),
     m.Grant(revision=1, incarnation=INCARNATION, booking=_SHARED_BOOKING),
     m.Revoke(revision=2, incarnation=INCARNATION, booking=_BOOKING, cause="pod gone"),
     m.Closed(revision=2, **_ABOUT, node=NODE, cause="pod gone"),
@@ -204,6 +205,7 @@ EXAMPLES: tuple[m.Message, ...] = (
     m.SliceDegraded(**_ABOUT, revision=1, message="the GPU is not there any more"),
     m.SliceQuarantined(**_ABOUT, revision=2, message="in use after 5 tries", holders=("4242 python",)),
     m.SliceGone(**_ABOUT, revision=2, cause="pod gone"),
+    m.NodeRemoved(node=NODE, cause="its Node object was deleted"),
     m.NodeChanged(
         node=NODE,
         endpoint="127.0.0.1:50051",
@@ -220,7 +222,7 @@ EXAMPLES: tuple[m.Message, ...] = (
     m.QuotaSet(namespace="research", gpus=4, memory_mib=163840),
     m.Cordoned(node=NODE, why="fan is being changed"),
     m.Uncordoned(node=NODE),
-    m.LeaseHeld(role="allocator", owner=RunId("a91c"), endpoint="127.0.0.1:50052"),
+    m.LeaseHeld(role="allocator", owner=RunId("a91c"), endpoint="127.0.0.1:50052", version="0.1.0"),
 )
 
 

@@ -30,6 +30,7 @@ from sluice.contracts.messages import (
 )
 from sluice.contracts.pb import agent_pb2, agent_pb2_grpc
 from sluice.runtime import rpc
+from sluice.runtime.rpc_health import Health
 from sluice_node_agent.device.hardware_file import HardwareFile
 from sluice_node_agent.shell.app import run_agents
 from sluice_node_agent.shell.places import hardware_path
@@ -171,7 +172,7 @@ async def running(service, broker):
         finally:
             await bus.close()
 
-    task = asyncio.create_task(run_agents(service, connect))
+    task = asyncio.create_task(run_agents(service, connect, Health(service.clock)))
     try:
         yield task
     finally:

@@ -22,6 +22,10 @@ name = "n1"
 gpus = [{ model = "a100-40gb", count = 1, mig = true }, { model = "h100-sxm-80gb", count = 1, mig = false }]
 timing = { create_ms = 0, destroy_ms = 0 }
 """
+PODS_DIR = Path("/run/sluice/pods")
+ROOT_MOUNT = "22 1 8:1 / / rw,relatime shared:1 - ext4 /dev/sda1 rw"
+RUN_MOUNT = "25 22 0:23 / /run rw,nosuid shared:5 - tmpfs tmpfs rw,size=1g"
+"""Lines of /proc/self/mountinfo, as a kernel writes them."""
 DRIVER = "580.65.06"
 PROC_VERSION = f"NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  {DRIVER}  Release Build  (u@h)\nGCC 12.2.0\n"
 ALL_RIGHTS = (1 << 41) - 1
@@ -81,6 +85,7 @@ def well_made(hardware: HardwareFile) -> Iterator[Machine]:
             (root / f"dev/nvidia-caps/nvidia-cap{minor}").touch()
         (proc / "self/ns").mkdir(parents=True)
         (proc / "self/ns/pid").symlink_to(INITIAL_PID_NAMESPACE)
+        (proc / "self/mountinfo").write_text(f"{ROOT_MOUNT}\n{RUN_MOUNT}\n")
         process(proc, 1, "/sbin/init")
         process(proc, 900, "/usr/bin/kubelet")
         (folder / "data").mkdir(mode=0o755)
@@ -93,6 +98,7 @@ def well_made(hardware: HardwareFile) -> Iterator[Machine]:
             capabilities=ALL_RIGHTS,
             data_dir=folder / "data",
             mps_root=folder / "data/mps/n1",
+            pods_dir=PODS_DIR,
             mps_control="/usr/bin/nvidia-cuda-mps-control",
             open_gpus=lambda: Gpus(hardware),
             exclusive=frozenset,

@@ -99,7 +99,10 @@ def _bookings(book: list[Word]) -> Iterator[str]:
         booking = message.get("booking")
         name = booking["allocation"] if booking else message["allocation"]
         if message["type"] != "Grant":
-            ended.add(name)
+            if message.get("removed"):
+                ended.discard(name)  # with its node, and without a word of its agent: it may be entered again
+            else:
+                ended.add(name)
             standing = {place: owner for place, owner in standing.items() if owner != name}
             continue
         if name in ended:
@@ -163,8 +166,9 @@ def _slices_of_node(words: list[Word]) -> Iterator[str]:
 
 
 def _losses(book: list[Word], state: list[Word]) -> Iterator[str]:
-    """No slice that a request was bound to goes before the request was withdrawn."""
-    bound = {word.message["allocation"] for word in book if word.message["type"] == "Bound"}
+    """No slice that a request was bound to goes before the request was withdrawn, unless its node was removed."""
+    removed = {word.message["allocation"] for word in book if word.message.get("removed")}
+    bound = {word.message["allocation"] for word in book if word.message["type"] == "Bound"} - removed
     breaks = _breaks(word for word in state if word.stored < float("inf"))
     withdrawn: dict[str, list[Word]] = {}
     for word in state:
@@ -174,7 +178,10 @@ def _losses(book: list[Word], state: list[Word]) -> Iterator[str]:
         if word.message["type"] != "SliceGone" or word.message["allocation"] not in bound:
             continue
         request = word.message["request"]
-        if not any(_is_before(end, word, breaks) for end in withdrawn.get(request, ())):
+        ends = withdrawn.get(request, [])
+        if ends and all(end.message.get("closing") for end in ends):
+            continue  # a closing word is never the first: the first has no copy, for its writer was killed
+        if not any(_is_before(end, word, breaks) for end in ends):
             yield f"{request} lost its slice {word.message['allocation']} while somebody wanted it"
 
 

@@ -5,6 +5,7 @@ It judges nothing, and uses no code of the system but its message types.
 """
 
 from collections import Counter
+from collections.abc import Callable
 
 from simulation import homes
 from simulation.clockwork import Clockwork
@@ -14,6 +15,7 @@ from simulation.hardware import Gpu, Machine, Process
 from simulation.shares import Held, held_by
 from simulation.tables import Span
 
+from sluice.contracts.ids import OperationId
 from sluice.contracts.messages import (
     AllocationRequested,
     Booking,
@@ -53,6 +55,14 @@ class Books:
         """What agents wanted to say is gone, and was (checked then): a wiped broker may never have heard it."""
         self.revoked: dict[str, None] = {}
         self.failed: dict[str, None] = {}
+        self.went_with_node: dict[str, None] = {}
+        """Closed because their node was removed: no agent has said that they are gone."""
+        self.released_with_node: dict[OperationId, None] = {}
+        """Words that requests are released because their nodes were removed, wherever they land."""
+        self.removed: dict[str, None] = {}
+        """Nodes that were said to be gone at some time: a process that reads late may still act on it."""
+        self.able_for: Callable[[str], float] = lambda _node: 0.0
+        """For how many seconds a node's agent has been able to speak."""
         self.ready: dict[str, SliceReady] = {}
         self.told_devices: dict[str, dict[str, None]] = {}
         """MIG device -> whose it was, from every SliceReady that landed: of one, or of several shares of a home."""

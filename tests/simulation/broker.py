@@ -41,6 +41,7 @@ class Broker:
         self.trace = trace
         self.values = LastValues(0.0)
         self.up = True
+        self.up_since = 0.0
         self.readers: dict[Reader, None] = {}
         self.on_landed: list[Callable[[Write, int], None]] = []
         self.on_wiped: list[Callable[[], None]] = []
@@ -128,7 +129,7 @@ class Broker:
 
     def start(self, *, forgets_state: int = 0) -> None:
         """The server is back; the latest writes of STATE may be lost (it syncs later), those of BOOK never."""
-        self.up = True
+        self.up, self.up_since = True, self.clockwork.now
         lost = self.values.lose_latest(Stream.STATE, forgets_state) if self.values.has(Stream.STATE) else 0
         self.trace.tell("broker", "STARTED", "", f"{lost} values of STATE lost")
         for reader in self.readers:
@@ -144,6 +145,7 @@ class Broker:
     def ensure(self) -> None:
         """Declare the streams again."""
         self.values.ensure(self.clockwork.now)
+        self.up_since = self.clockwork.now
         self.trace.tell("broker", "streams ensured", "", str(self.values.incarnation(Stream.BOOK)))
 
 

@@ -47,6 +47,7 @@ class Faults:
             "gpu lost": self._trouble,
             "xid": self._trouble,
             "release": self._release,
+            "node removed": world.removals.strike,
         }
         strikes.get(fault.kind, self._device)(fault)
 

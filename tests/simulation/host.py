@@ -49,6 +49,8 @@ class Host:
         self.on_instruction: list[Callable[[Host, object], None]] = []
         self.on_event: list[Callable[[object], None]] = []
         self.handled = 0
+        self._able_since = 0.0
+        """Since when this life has not stood still."""
         self._backlog: deque[object] = deque()
         self._offset = 0.0
         self._armed: Callable[[], None] | None = None
@@ -80,9 +82,18 @@ class Host:
         """The id of this life."""
         return RunId(f"{self.name.replace('.', '-')}-r{self.life}")
 
+    @property
+    def able_for(self) -> float:
+        """For how many seconds it has been able to say something that is heard; 0 when it is not."""
+        broker = self.broker
+        if not self.alive or self.paused or not broker.up:
+            return 0.0
+        return self.clockwork.now - max(self._able_since, broker.up_since)
+
     def start(self) -> None:
         """Begin a new life."""
         self.life += 1
+        self._able_since = self.clockwork.now
         self.alive, self.paused = True, False
         self._backlog.clear()
         self._offset = self.dice.uniform(0, 1e6)
@@ -125,6 +136,7 @@ class Host:
         if not self.paused:
             return
         self.paused = False
+        self._able_since = self.clockwork.now
         self.trace.tell(self.name, "RESUMED", "", f"{len(self._backlog)} events waiting")
         while self._backlog and self.alive and not self.paused:
             self._handle(self._backlog.popleft())

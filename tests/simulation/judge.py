@@ -15,6 +15,7 @@ from simulation.shares import Held, held_by
 from simulation.tables import fits_in, overlap
 
 from sluice.contracts.exchange import Write
+from sluice.contracts.ids import OperationId
 from sluice.contracts.messages import (
     AllocationRequested,
     AnyMessage,
@@ -22,7 +23,9 @@ from sluice.contracts.messages import (
     Bound,
     Closed,
     Grant,
+    NodeClosed,
     NodeOpened,
+    NodeRemoved,
     Released,
     RequestRejected,
     RequestWithdrawn,
@@ -36,6 +39,8 @@ from sluice.contracts.messages import (
 __all__ = ["Judge", "ViolationError"]
 
 WRITES_PER_REQUEST_MAX = 400
+LIVING_S = 15.0
+"""An agent that has been able to speak for so long is alive for everybody: nothing of its node is lost."""
 SETTLED_PAST_S = 8.0
 """A request that appears so long after its pod was last touched is of that pod as it is now."""
 
@@ -56,8 +61,8 @@ class Judge(NodeJudge):
                 self._request(write.subject.rpartition(".")[2], message)
             case SliceReady() | SliceGone() | SliceFailed() | SliceDegraded():
                 self._slice(message)
-            case NodeOpened():
-                self.heads[message.node] = message
+            case NodeOpened() | NodeClosed() | NodeRemoved():
+                self._of_node(message)
             case Grant():
                 self._granted(message)
             case Revoke():
@@ -67,9 +72,18 @@ class Judge(NodeJudge):
             case Bound():
                 self._bound(message)
             case Released():
-                self._released(message)
+                self._released(message, write.operation)
             case _:
                 pass
+
+    def _of_node(self, said: NodeOpened | NodeClosed | NodeRemoved) -> None:
+        match said:
+            case NodeOpened():
+                self.heads[said.node] = said
+            case NodeClosed():
+                self.heads.pop(said.node, None)
+            case NodeRemoved():
+                self.removed[said.node] = None
 
     def wiped(self) -> None:
         """
@@ -133,7 +147,7 @@ class Judge(NodeJudge):
         bound = self.bound.get(booking.request)
         is_bound = bound is not None and bound.allocation == booking.allocation
         unwanted = booking.request in self.ended or booking.request in self.rejected
-        unwanted = unwanted or booking.name not in self.folder.pods
+        unwanted = unwanted or booking.name not in self.folder.pods or booking.allocation in self.went_with_node
         if is_bound and not unwanted and booking.allocation not in self.failed:
             self.fail("undisturbed", f"{booking.allocation} is bound and wanted, and revoked: {revoke.cause}")
         self.revoked[booking.allocation] = None
@@ -141,20 +155,44 @@ class Judge(NodeJudge):
         self.ledger.setdefault(booking.node, {})[booking.allocation] = revoke
 
     def _closed(self, closed: Closed) -> None:
-        if closed.allocation not in self.gone:
+        if closed.removed:
+            self._goes_with_node(closed.node, closed.allocation)
+        elif closed.allocation not in self.gone:
             self.fail("LAW 3", f"{closed.allocation} is closed before its agent said SliceGone")
         self.ledger.setdefault(closed.node, {})[closed.allocation] = closed
 
+    def _goes_with_node(self, node: str, allocation: str) -> None:
+        """Only of a node that is open for nobody, and whose agent had its time to say that it lives."""
+        if node in self.heads:
+            self.fail("opened before use", f"{allocation} goes with {node}, which is open")
+        if self.able_for(node) >= LIVING_S:
+            self.fail("undisturbed", f"{allocation} goes with {node}, whose agent lives")
+        self.went_with_node[allocation] = None
+
+    def _releasing(self, released: Released, operation: OperationId) -> None:
+        """Of a slice of which nobody tells, for the broker was wiped, and whose node was removed: decided now."""
+        bound = self.bound.get(released.request)
+        is_told = bound is None or bound.allocation in self.ledger.get(bound.node, {})
+        if bound is not None and bound.node in self.removed and not is_told:
+            if self.able_for(bound.node) >= LIVING_S:
+                self.fail("undisturbed", f"{bound.allocation} goes with {bound.node}, whose agent lives")
+            self.released_with_node[operation] = None
+
     def _bound(self, bound: Bound) -> None:
         before = self.bound.get(bound.request)
-        if before is not None and before.allocation != bound.allocation and before.allocation not in self.failed:
+        lost = before is not None and (before.allocation in self.failed or before.allocation in self.went_with_node)
+        if before is not None and before.allocation != bound.allocation and not lost:
             self.fail("bound once", f"{bound.request}: {bound.allocation} after {before.allocation}")
         if bound.allocation not in self.ready:
             self.fail("bound when ready", f"{bound.request}: {bound.allocation} was never said to be ready")
         self.bound[bound.request] = bound
 
-    def _released(self, released: Released) -> None:
+    def _released(self, released: Released, operation: OperationId) -> None:
         bound = self.bound.get(released.request)
+        if bound is not None and operation in self.released_with_node:
+            self.went_with_node[bound.allocation] = None
+        if bound is not None and bound.allocation in self.went_with_node:
+            return  # nobody knows what became of it: that is what the word says
         if bound is not None and not self.is_gone(bound.allocation):
             self.fail("LAW 3", f"{released.request} is released before {bound.allocation} is gone")
         asked = self.requests.get(released.request)
@@ -228,6 +266,8 @@ class Judge(NodeJudge):
             if self.writes[instruction.request] > WRITES_PER_REQUEST_MAX:
                 self.fail("I11", f"over {WRITES_PER_REQUEST_MAX} writes for {instruction.request}")
         message = instruction.message
+        if isinstance(message, Released):
+            self._releasing(message, instruction.operation)
         if isinstance(message, SliceGone) and isinstance(host, AgentHost) and message.allocation not in self.said_gone:
             self.check_gone(host.machine, message.allocation)
             self.said_gone[message.allocation] = None

@@ -173,7 +173,10 @@ class NodeJudge(Books):
         theirs = [
             one.allocation
             for one in self.bookings.values()
-            if one.owner == owner and any(homes.is_home_of(daemon, machine, device) for device in one.devices)
+            if one.owner == owner
+            and one.allocation in self.ready  # one that its agent never took has no clients
+            and one.allocation not in self.went_with_node
+            and any(homes.is_home_of(daemon, machine, device) for device in one.devices)
         ]
         if any(allocation not in self.revoked and allocation not in self.failed for allocation in theirs):
             self.fail("undisturbed", f"a client of {owner} is let go by {daemon}, and its share is not revoked")

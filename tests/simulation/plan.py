@@ -23,6 +23,7 @@ SHORT_CLOSING_TTL_S = 20
 FaultKind = Literal[
     "crash", "pause", "broker restart", "broker wipe", "reboot", "disconnect", "create fails", "in use", "foreign",
     "lease", "journal lost", "daemon dies", "daemon fault", "mps start fails", "gpu lost", "xid", "release",
+    "node removed",
 ]  # fmt: skip
 KINDS: tuple[FaultKind, ...] = (
     "crash", "crash", "pause", "broker restart", "broker wipe", "reboot", "disconnect", "create fails", "in use",
@@ -35,6 +36,9 @@ SHARING_FAULTS_MEAN = 4
 SHARING_SEEDS = 0.5
 """In so many seeds some pods share, and GPUs and daemons have trouble of their own."""
 SHARING_PODS = 0.4
+REMOVING_SEEDS = 0.3
+"""In so many seeds nodes are removed, and come back."""
+REMOVED_S = (14.0, 26.0)
 KEEPING_WARM = 0.3
 KEEP_WARM_S = 4.0
 
@@ -122,7 +126,31 @@ def draw_plan(seed: int, without: Sequence[str] = ()) -> Plan:
     count = min(20, round(dice.gammavariate(3, FAULTS_MEAN / 3))) if kinds else 0
     faults = [_draw_fault(dice, dice.choice(kinds), hosts, [node for node, _ in nodes]) for _ in range(count)]
     faults.sort(key=lambda fault: fault.at)
-    return _with_sharing(replace(plan, faults=tuple(faults)), without)
+    return _with_removals(_with_sharing(replace(plan, faults=tuple(faults)), without), without)
+
+
+def _with_removals(plan: Plan, without: Sequence[str]) -> Plan:
+    """In some seeds a node or two are removed: drawn apart, so that all else of a seed stays what it is without."""
+    dice = Random(f"removals {plan.seed}")
+    journals_lost = any(fault.kind == "journal lost" for fault in plan.faults)  # whose a slice was, nobody knows then
+    if dice.random() >= REMOVING_SEEDS or journals_lost or "node removed" in without:
+        return plan
+    return removing(plan, dice, dice.choice((1, 1, 2)))
+
+
+def removing(plan: Plan, dice: Random, count: int) -> Plan:
+    """The same plan with so many nodes removed, early enough for their grants to be closed before the faults stop."""
+    more = [
+        Fault(
+            at=dice.uniform(3.0, 18.0),
+            kind="node removed",
+            target=dice.choice(plan.nodes)[0],
+            lasts_s=dice.uniform(*REMOVED_S),
+            number=dice.randrange(3),
+        )
+        for _ in range(count)
+    ]
+    return replace(plan, faults=tuple(sorted((*plan.faults, *more), key=lambda fault: fault.at)))
 
 
 def _with_sharing(plan: Plan, without: Sequence[str]) -> Plan:

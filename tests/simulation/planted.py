@@ -1,7 +1,7 @@
 """
 Bugs planted on purpose, one for each case that the protocol names: proof that the judge can catch them.
 
-Those about shares are in `planted_homes`.
+Those about shares are in `planted_homes`, those about removed nodes in `planted_removals`.
 """
 
 from collections.abc import Callable
@@ -12,6 +12,7 @@ import msgspec.structs
 from simulation import world
 from simulation.plan import Fault, Plan
 from simulation.planted_homes import HOME_BUGS
+from simulation.planted_removals import REMOVAL_BUGS
 from simulation.planting import Patch, Planted
 
 from sluice.contracts import subjects
@@ -344,4 +345,5 @@ BUGS = (
         "no tombstones", "capacity, for ever", ("I6",), ((world, "quick_rules", _no_tombstones), _OBSERVE), _told_twice
     ),
     *HOME_BUGS,
+    *REMOVAL_BUGS,
 )

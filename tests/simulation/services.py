@@ -215,6 +215,7 @@ def quick_allocator(closing_ttl_s: int) -> allocator_rules.Rules:
         wake_tries=3,
         new_tries=2,
         orphan_grace_s=4.0,
+        removed_grace_s=15.0,
         closing_ttl_s=closing_ttl_s,
         pending_refresh_s=2.0,
         ensure_retry_s=1.0,

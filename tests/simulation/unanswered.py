@@ -1,12 +1,12 @@
 """
-The two interleavings in which it matters that a write without an answer is settled by a write (PROTOCOL §2, W3).
+Interleavings in which it matters that a write without an answer is settled by a write (PROTOCOL §2, W3).
 
 Each ends when nothing was violated, and raises ViolationError where the rule is broken.
 """
 
 from simulation.scene import MIG_NODE, Scene, sliced
 
-from sluice.contracts.messages import Grant, Released
+from sluice.contracts.messages import Grant, NodeClosed, Released
 
 
 def another_grants_the_place_meanwhile() -> None:
@@ -47,4 +47,18 @@ def its_pod_is_removed_meanwhile() -> None:
     scene.until(lambda: any(isinstance(write.message, Grant) for write in landed))
     scene.until(lambda: isinstance(scene.value(f"sluice.binding.{request}"), Released))
     assert not scene.world.machines["node-0"].gpus["GPU-node-0-0"].instances
+    scene.finish()
+
+
+def its_agent_speaks_while_the_end_of_its_head_is_unanswered() -> None:
+    """A node is removed by mistake; what is granted there again does not land behind the end of its head."""
+    scene = Scene()
+    landed = scene.landed()
+    lost = scene.lose(lambda _host, write: isinstance(write.message, NodeClosed), times=1)
+    scene.world.removals.say("node-0")
+    scene.until(lambda: bool(lost))
+    scene.host("agent-node-0").read_anew()
+    scene.pod("a", sliced("1g.5gb"))
+    scene.until(lambda: scene.runs("a"))
+    assert any(isinstance(write.message, NodeClosed) for write in landed)
     scene.finish()

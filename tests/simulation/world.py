@@ -20,6 +20,7 @@ from simulation.hardware import Gpu, Machine
 from simulation.host import Host
 from simulation.judge import Judge, ViolationError
 from simulation.plan import Plan, PodLife, draw_plan
+from simulation.removals import Removals
 from simulation.services import (
     AllocatorHost,
     InventoryHost,
@@ -88,6 +89,7 @@ class World:
         self.judge.keeps_warm = plan.keep_warm_s > 0
         self.goals = Goals(self.broker, self.judge, self.folder, self.kubelets, self.agents)
         self.faults = Faults(self)
+        self.removals = Removals(self)
         self._listen()
 
     def run(self) -> None:
@@ -139,6 +141,7 @@ class World:
 
     def _listen(self) -> None:
         self.broker.on_landed += [self.judge.landed, self.kubelets.hear]
+        self.judge.able_for = lambda node: self.agents[node].able_for
         self.broker.on_wiped.append(self.judge.wiped)
         self.kubelets.dice = self._dice("kubelets")
         self.kubelets.on_started.append(self.judge.started)

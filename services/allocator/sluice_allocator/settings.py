@@ -14,6 +14,8 @@ class AllocatorSettings(CommonSettings, frozen=True, kw_only=True):
 
     max_gpus_per_node: int = 8
     orphan_grace_s: float = 30.0
+    removed_grace_s: float = 30.0
+    """How long the agent of a removed node may still say that it lives. It looks every five seconds."""
     closing_ttl_s: int = 4 * 3600
     lease_ttl_s: int = 3
     always_active: bool = False
@@ -21,6 +23,8 @@ class AllocatorSettings(CommonSettings, frozen=True, kw_only=True):
     tick_s: float = 0.5
     grpc_address: str = "127.0.0.1:0"
     """Where people ask; port 0 takes any free one, and the lease says which."""
+    health_address: str = ""
+    """Where `grpc.health.v1` answers, in plain text, for probes that know no TLS; `host:port`, empty for nowhere."""
     placement: Path | None = None
     """Pools, policies, weights, and what may be made where (TOML; `docs/policies.md`)."""
     hami_device_config: Path | None = None
@@ -36,12 +40,15 @@ class AllocatorSettings(CommonSettings, frozen=True, kw_only=True):
             raise ValueError("closing_ttl_s and lease_ttl_s are whole seconds, at least 1")
         if self.orphan_grace_s < 0 or self.tick_s <= 0:
             raise ValueError("orphan_grace_s is at least 0, tick_s more than 0")
+        if self.removed_grace_s < 1:
+            raise ValueError(f"removed_grace_s = {self.removed_grace_s:g}: at least 1, and 30 where nodes may live")
 
     def rules(self, placing: PlacingRules) -> Rules:
         """The part that the core takes, with what the files about places say."""
         return Rules(
             max_gpus_per_node=self.max_gpus_per_node,
             orphan_grace_s=self.orphan_grace_s,
+            removed_grace_s=self.removed_grace_s,
             closing_ttl_s=self.closing_ttl_s,
             placing=placing,
         )

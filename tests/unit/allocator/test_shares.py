@@ -1,6 +1,7 @@
 """Shares as the allocator gives them: what their pods are told, and where nobody is put any more."""
 
 import msgspec
+import pytest
 from factories.allocator import Bench, asked, claim, gpu_report, ready_of, snapshot, working_allocator
 
 from sluice.contracts import subjects
@@ -20,10 +21,10 @@ NODE = NodeName("node-a")
 MODES = ("exclusive", "mps", "fractional")
 
 
-def sharing(*gpus: GpuReport) -> Bench:
+def sharing(*gpus: GpuReport, time_quota: bool = False) -> Bench:
     """An allocator with node-a open, whose agent can share its GPUs."""
     bench = working_allocator()
-    bench.add_node(snapshot("node-a", gpus, modes=MODES))
+    bench.add_node(snapshot("node-a", gpus, modes=MODES, time_quota=time_quota))
     bench.said.clear()
     return bench
 
@@ -68,6 +69,20 @@ def test_containers_with_one_share_each_are_told_nothing():
     (bound,) = bench.land_all(bench.ready(grant))
 
     assert bound.message.warnings == ()
+
+
+@pytest.mark.parametrize("time_quota", [False, True])
+def test_a_quota_of_time_that_nobody_enforces_is_told(time_quota):
+    """Its neighbours' owner would count on a limit that is not there."""
+    bench = sharing(gpu_report("node-a", 0, mig=False), time_quota=time_quota)
+    quota = {"sm_partition": 30, "quota_request_permille": 300, "quota_limit_permille": 800}
+    grant = bench.granted("p1", claim(profile=None, modes=("fractional",), memory_mib=1000, **quota))
+
+    (bound,) = bench.land_all(bench.ready(grant))
+
+    assert [text.partition(",")[0] for text in bound.message.warnings] == (
+        [] if time_quota else ["QuotaNotEnforced: container 'main' asks for 30 % to 80 % of the time"]
+    )
 
 
 def test_clients_that_come_and_go_are_no_news_to_the_allocator():

@@ -41,9 +41,9 @@ def bound(request: str, name: str) -> tuple[str, dict]:
     return BINDING + request, {"type": "Bound", "request": request, "allocation": name}
 
 
-def withdrawn(request: str) -> tuple[str, dict]:
-    """Nobody wants it any more."""
-    return REQUEST + request, {"type": "RequestWithdrawn"}
+def withdrawn(request: str, *, closing: bool = False) -> tuple[str, dict]:
+    """Nobody wants it any more; said again, `closing`, when it was released."""
+    return REQUEST + request, {"type": "RequestWithdrawn", "closing": closing}
 
 
 def violations(*words: tuple[str, dict]) -> list[str]:
@@ -151,6 +151,15 @@ def test_an_end_before_numbers_began_anew_counts_as_before():
 def test_copies_that_are_stored_late_are_judged_by_when_they_landed():
     """Two writers: the copy of the pod's end is stored after that of its slice's, and landed before it."""
     assert violations_of((1, bound("r-a", "a")), (2, made("a")), (6, gone("a")), (5, withdrawn("r-a"))) == []
+
+
+def test_a_closing_word_without_the_first_proves_a_gap_and_nothing_else():
+    """A pod-watcher was killed between its word and the copy; its successor said the closing one."""
+    lost = bound("r-a", "a"), made("a"), gone("a")
+    assert violations(*lost, withdrawn("r-a", closing=True)) == []
+    assert violations(*lost, withdrawn("r-a"), withdrawn("r-a", closing=True)) == [
+        "r-a lost its slice a while somebody wanted it"
+    ]
 
 
 def test_what_stands_closes_a_gap():

@@ -20,7 +20,7 @@ from sluice.contracts.messages.answers import (
     WaitOver,
 )
 from sluice.contracts.messages.base import Message
-from sluice.contracts.messages.ledger import Booking, Closed, DeviceGrant, Grant, NodeOpened, Revoke, Share
+from sluice.contracts.messages.ledger import Booking, Closed, DeviceGrant, Grant, NodeClosed, NodeOpened, Revoke, Share
 from sluice.contracts.messages.nodes import (
     DaemonState,
     GpuCounts,
@@ -29,6 +29,7 @@ from sluice.contracts.messages.nodes import (
     MpsDaemonReport,
     NodeChanged,
     NodeInventory,
+    NodeRemoved,
     NodeSnapshot,
     PlacementReport,
     ProfileReport,
@@ -98,9 +99,11 @@ __all__ = [
     "Mode",
     "MpsDaemonReport",
     "NodeChanged",
+    "NodeClosed",
     "NodeExpression",
     "NodeInventory",
     "NodeOpened",
+    "NodeRemoved",
     "NodeSnapshot",
     "Pending",
     "PlacementReport",
@@ -136,6 +139,7 @@ AnyMessage = (
     | SourceSynced
     | HostFacts
     | NodeOpened
+    | NodeClosed
     | Grant
     | Revoke
     | Closed
@@ -153,6 +157,7 @@ AnyMessage = (
     | SliceQuarantined
     | SliceGone
     | NodeChanged
+    | NodeRemoved
     | NodeInventory
     | QuotaSet
     | Cordoned

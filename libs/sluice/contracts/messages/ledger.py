@@ -67,6 +67,18 @@ class NodeOpened(Message, frozen=True, kw_only=True):
     """What the agent reported and is in the ledger. A reader may be shown these entries later than this one."""
 
 
+class NodeClosed(Message, frozen=True, kw_only=True):
+    """
+    A node was removed, and nobody may use it before it is opened again. Said in place of `NodeOpened`, with a TTL.
+
+    Only under this word are grants closed of which no agent has said that they are gone.
+    """
+
+    node: NodeName
+    incarnation: Incarnation
+    cause: str
+
+
 class Grant(Message, frozen=True, kw_only=True):
     """The place is booked, and the agent shall make the slice (LAW 2: the ledger entry is the command)."""
 
@@ -96,3 +108,8 @@ class Closed(Message, frozen=True, kw_only=True):
     request: RequestId
     node: NodeName
     cause: str
+    removed: bool = False
+    """
+    No agent said so: its node was removed. The place went with it, and an agent that comes back and still has the
+    slice has it entered again before anything else is granted there.
+    """

@@ -33,6 +33,19 @@ class NodeChanged(Message, frozen=True, kw_only=True):
     agent_run: RunId
     generation: int
     gpus: tuple[GpuCounts, ...]
+    version: str = ""
+    """Of Sluice, as the agent runs it: for people, while versions are mixed. Empty: not known."""
+
+
+class NodeRemoved(Message, frozen=True, kw_only=True):
+    """
+    A node is not there any more. Said over the last news of its agent, with a time to live.
+
+    Whatever an agent of that name says after it undoes it: one subject, so there is no doubt which came last.
+    """
+
+    node: NodeName
+    cause: str
 
 
 class PlacementReport(msgspec.Struct, frozen=True, kw_only=True):
@@ -159,3 +172,5 @@ class NodeInventory(Message, frozen=True, kw_only=True):
     stale_message: str = ""
     observed_at: str = ""
     """UTC, for people."""
+    removed: bool = False
+    """Said once after `NodeRemoved`, with a TTL: the last word about this node."""

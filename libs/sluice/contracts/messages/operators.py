@@ -34,3 +34,5 @@ class LeaseHeld(Message, frozen=True, kw_only=True):
     owner: RunId
     endpoint: str = ""
     """Where it answers questions by gRPC; empty when it does not."""
+    version: str = ""
+    """Of Sluice, as its holder runs it: for people, while versions are mixed. Empty: not known."""

@@ -197,3 +197,5 @@ class HostFacts(Message, frozen=True, kw_only=True):
     labels: dict[str, str] = msgspec.field(default_factory=dict)
     taints: tuple[Taint, ...] = ()
     cordoned: bool = False
+    source: SourceName = SourceName("")
+    """Who says so: whose node it is, when several clusters share a bus. Empty: not known."""

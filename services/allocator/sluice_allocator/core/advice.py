@@ -6,10 +6,13 @@ It refuses nothing: the pod gets what it asked for. What the agent has to say of
 
 from sluice.contracts.messages import Booking, SliceReady
 
+WHOLE_PERMILLE = 1000
 
-def advice(slice_: SliceReady, booking: Booking) -> tuple[str, ...]:
+
+def advice(slice_: SliceReady, booking: Booking, *, time_quota: bool) -> tuple[str, ...]:
     """
-    One sentence per container with more devices than one of its processes can use.
+    One sentence per container with more devices than one of its processes can use, or with a quota of time that its
+    node does not enforce (`time_quota` is whether it does).
 
     CUDA picks one MIG device per process (NVIDIA MIG user guide, "CUDA visible devices"), and a process connects to the
     one MPS daemon of its CUDA_MPS_PIPE_DIRECTORY (NVIDIA MPS, "Environment variables").
@@ -28,4 +31,18 @@ def advice(slice_: SliceReady, booking: Booking) -> tuple[str, ...]:
             )
         elif devices.visible_devices.count("MIG-") > 1:
             found.append(f"container {name!r} has several MIG devices; one CUDA process uses only the first")
-    return tuple(found)
+    return (*found, *(() if time_quota else _not_enforced(booking)))
+
+
+def _not_enforced(booking: Booking) -> tuple[str, ...]:
+    """Its SMs are summed up instead (docs/sharing.md), so that nobody is promised what another one takes."""
+    quotas: dict[str, tuple[int, int]] = {}
+    for device in booking.devices:
+        share = device.share
+        if share is not None and min(share.quota_request_permille, share.quota_limit_permille) < WHOLE_PERMILLE:
+            quotas[device.container] = (share.quota_request_permille, share.quota_limit_permille)
+    return tuple(
+        f"QuotaNotEnforced: container {name!r} asks for {least / 10:g} % to {most / 10:g} % of the time, and nothing "
+        "on its node enforces that: it may use its SMs all the time, and they are promised to nobody else"
+        for name, (least, most) in quotas.items()
+    )

@@ -125,7 +125,7 @@ class Allocator:
                 desk.changed_requests[RequestId(address.key[0])] = None
             case "ledger" | "slice":
                 node, of_node = NodeName(address.key[0]), address.key[1] == "head"
-                if of_node or node in desk.unopened or desk.world.unreadable:
+                if of_node or node in desk.unopened or node in desk.world.removed or desk.world.unreadable:
                     desk.changed_nodes[node] = None
                 if not of_node and self._rebook(AllocationId(address.key[1])):
                     desk.wakes.freed(node)
@@ -133,9 +133,17 @@ class Allocator:
                 node = NodeName(address.key[0])
                 desk.changed_nodes[node] = None
                 if address.kind == "node":
-                    self.ensuring.heard_of(node, speaks=node in desk.world.news)
+                    self._heard_of(node)
             case _:
                 pass
+
+    def _heard_of(self, node: NodeName) -> None:
+        """An agent has spoken, or has been spoken of: it is there, or it is not."""
+        desk = self.desk
+        self.ensuring.heard_of(node, speaks=node in desk.world.news)
+        if node not in desk.world.removed and desk.removals.forget(node):
+            there = (request_of(desk.world.ledger[a]) for a in desk.world.allocations_on.get(node, ()))
+            desk.changed_requests |= dict.fromkeys(there)
 
     def _rebook(self, allocation: AllocationId) -> bool:
         """Booked is what the ledger books, until the agent says that it is gone (LAW 3). True when this frees it."""
@@ -170,7 +178,8 @@ class Allocator:
                 self._rebook(allocation)
             everything = (*desk.world.requests, *desk.world.bindings, *desk.world.allocations_of, *desk.world.waiting)
             desk.changed_requests |= dict.fromkeys(everything)
-            desk.changed_nodes |= dict.fromkeys((*desk.world.inventories, *desk.world.news))
+            desk.changed_nodes |= dict.fromkeys((*desk.world.inventories, *desk.world.news, *desk.world.removed))
+            desk.removals.begin_anew()
             desk.wakes.everything()
 
     def _report(self, reports: list[Report]) -> None:
@@ -204,7 +213,8 @@ class Allocator:
             desk.take_back_all()
             return
         desk.changed_requests |= dict.fromkeys((*desk.world.requests, *desk.world.allocations_of))
-        desk.changed_nodes |= dict.fromkeys(desk.world.inventories)
+        desk.changed_nodes |= dict.fromkeys((*desk.world.inventories, *desk.world.removed))
+        desk.removals.begin_anew()
         desk.wakes.everything()
 
     # -- decisions ------------------------------------------------------------------------------------------------
@@ -213,6 +223,7 @@ class Allocator:
         desk = self.desk
         self.orphans.tick(desk, now)
         look_again(desk)
+        desk.changed_nodes |= dict.fromkeys(desk.removals.due(now, desk.rules.removed_grace_s))
         desk.changed_requests |= dict.fromkeys(desk.differing)
         self.ensuring.begin_anew(desk.world.incarnation, desk.world.news)
         return [EnsureAgent(node) for node in self.ensuring.to_ask(now, desk.rules.ensure_retry_s)]

@@ -16,6 +16,7 @@ from sluice_allocator.core.attempts import Attempts
 from sluice_allocator.core.opening import Opening
 from sluice_allocator.core.placement import Fleet
 from sluice_allocator.core.queue import Shapes, WaitingQueue
+from sluice_allocator.core.removals import Removals
 from sluice_allocator.core.rules import Rules
 from sluice_allocator.core.wakes import Wakes
 from sluice_allocator.core.world import World, request_of
@@ -62,6 +63,8 @@ class Desk:
     """Requests that have come to wait and were not tried yet."""
     unopened: dict[NodeName, None] = field(default_factory=dict)
     """Nodes that have an inventory and are not open as it stands: whatever enters their ledger is looked at."""
+    removals: Removals = field(default_factory=Removals)
+    """Nodes that are removed, and since when that is known."""
     shown: dict[NodeName, NodeSnapshot] = field(default_factory=dict)
     """The snapshot that the fleet shows, per node."""
     wakes: Wakes = field(default_factory=Wakes)

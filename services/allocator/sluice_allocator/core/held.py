@@ -37,8 +37,14 @@ def waits_for_node(desk: Desk, request: RequestId, held: Held | None) -> NodeNam
 
 
 def _is_unbooked(desk: Desk, request: RequestId, allocation: AllocationId, node: NodeName) -> bool:
-    """Whether a slice may be there and is not in the ledger; then the request waits for its node."""
+    """
+    Whether a slice may be there and is not in the ledger; then the request waits for its node.
+
+    Not for one that was removed, once its agent has had its time to say that it lives.
+    """
     if allocation in desk.world.ledger or isinstance(desk.world.slices.get(allocation), SliceGone):
+        return False
+    if desk.removals.is_over(node):
         return False
     desk.opening.hold(request, node)
     return True
@@ -60,7 +66,8 @@ def waits_for_nodes(desk: Desk, request: RequestId) -> bool:
 
 def look_at_opening(desk: Desk, node: NodeName) -> None:
     """Whether a node is heard of and not opened may have changed: look again at who waited for it."""
-    if was_opened(desk, node) or not (node in desk.world.news or node in desk.world.inventories):
+    is_told_of = node in desk.world.news or node in desk.world.inventories
+    if was_opened(desk, node) or not is_told_of or node in desk.world.removed:
         desk.changed_requests |= desk.opening.opened(node)
     else:
         desk.opening.closed(node, desk.world.incarnation, desk.now)

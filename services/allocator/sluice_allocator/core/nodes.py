@@ -7,15 +7,27 @@ first every reported slice gets its (adopting) entry, then the head is written, 
 
 from sluice.contracts import subjects
 from sluice.contracts.ids import NodeName
-from sluice.contracts.messages import Grant, NodeInventory, NodeOpened, NodeSnapshot, Revoke, SliceGone, SliceReport
+from sluice.contracts.messages import (
+    Closed,
+    Grant,
+    NodeInventory,
+    NodeOpened,
+    NodeSnapshot,
+    Revoke,
+    SliceGone,
+    SliceReport,
+)
 from sluice.contracts.refusals import WaitReason
 from sluice_allocator.core.desk import Desk
 from sluice_allocator.core.held import look_at_opening
+from sluice_allocator.core.removing import settle_removed
 
 
 def settle_node(desk: Desk, node: NodeName) -> None:
     """Look at one node: take in its inventory, open it where it must be opened, use it or say why not."""
     look_at_opening(desk, node)
+    if settle_removed(desk, node):
+        return
     inventory = desk.world.inventories.get(node)
     if inventory is None:
         desk.fleet.forget_node(node)
@@ -69,11 +81,12 @@ def _why_not_use(desk: Desk, node: NodeName, inventory: NodeInventory) -> WaitRe
 
 
 def _is_open(desk: Desk, node: NodeName, inventory: NodeInventory) -> bool:
-    """Whether the head names this life of the broker, this boot and this run of the agent."""
+    """Whether the head names this life of the broker, this boot and this run of the agent; and nobody is closing it."""
     head = desk.world.heads.get(node)
     snapshot = inventory.snapshot
     return (
         head is not None
+        and not desk.outbox.busy(subjects.head(node))
         and head.incarnation == desk.world.incarnation
         and (head.boot_id, head.agent_run) == (snapshot.boot_id, snapshot.agent_run)
         and _is_its_agent(desk, node, inventory)
@@ -116,9 +129,14 @@ def _open(desk: Desk, node: NodeName, inventory: NodeInventory) -> None:
 
 
 def _is_missing(desk: Desk, report: SliceReport) -> bool:
-    """Whether the ledger lacks a reported slice. What is closed there, or said to be gone, was pulled too early."""
+    """
+    Whether the ledger lacks a reported slice. What is closed there, or said to be gone, was pulled too early; but what
+    was closed with its node, no agent has said to be gone, and here is one that has it.
+    """
     allocation = report.booking.allocation
-    return allocation not in desk.world.ledger and not isinstance(desk.world.slices.get(allocation), SliceGone)
+    entry = desk.world.ledger.get(allocation)
+    is_told = entry is not None and not (isinstance(entry, Closed) and entry.removed)
+    return not is_told and not isinstance(desk.world.slices.get(allocation), SliceGone)
 
 
 def _adopt(desk: Desk, report: SliceReport) -> Grant | Revoke:

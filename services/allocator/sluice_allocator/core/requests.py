@@ -110,6 +110,8 @@ def _why_revoke(desk: Desk, grant: Grant, asked: RequestFact | None) -> str | No
         return "request rejected"  # an older rejection was mended since, and is only read late
     if isinstance(binding, Bound) and binding.allocation != booking.allocation:
         return "surplus: the request is bound elsewhere"
+    if not isinstance(binding, Bound) and _has_another(desk, asked, booking.allocation):
+        return "surplus: its pod was given another slice, which stands"
     if isinstance(binding, Released):
         return f"released: {binding.cause}"
     if isinstance(binding, Refused) and binding.request_revision >= booking.request_revision:
@@ -121,6 +123,14 @@ def _why_revoke(desk: Desk, grant: Grant, asked: RequestFact | None) -> str | No
     if isinstance(slice_, FAILED) and slice_.revision >= grant.revision:
         return f"making the slice failed: {slice_.message}"
     return None
+
+
+def _has_another(desk: Desk, asked: RequestFact | None, allocation: AllocationId) -> bool:
+    """Whether its source remembers another slice than this one, and that is granted: the pod is there, or nowhere."""
+    held = asked.held if isinstance(asked, AllocationRequested) else None
+    if held is None or held.allocation == allocation:
+        return False
+    return isinstance(desk.world.ledger.get(held.allocation), Grant)
 
 
 def settle_stray(desk: Desk, allocation: AllocationId) -> None:
@@ -158,13 +168,12 @@ def _settle_asked(
         _follow_bound(desk, request, binding, entries)
         return
     held = asked.held
-    if held is not None and held.allocation not in grants:
-        node = waits_for_node(desk, request, held)
-        if node is not None:  # its pod may run there: another slice, however ready, is not for it
-            desk.queue.remove(request)
-            say_that_it_waits(desk, request, asked, node)
-            return
-    for allocation, grant in _held_first(grants, held).items():
+    if held is not None and held.allocation not in grants and _is_pinned_elsewhere(desk, request, asked, entries):
+        desk.queue.remove(request)
+        return
+    for allocation, grant in _bindable(grants, held).items():
+        if grant.booking.node in desk.world.removed:
+            continue  # bound when its agent comes back, and given up when it does not
         bound = _bound_of(desk, allocation, grant, revision=1)
         if bound is not None:
             desk.queue.remove(request)
@@ -182,6 +191,24 @@ def _settle_asked(
         say_that_it_waits(desk, request, asked, node)
         return
     _refuse_or_queue(desk, request, asked)
+
+
+def _is_pinned_elsewhere(
+    desk: Desk, request: RequestId, asked: AllocationRequested, entries: dict[AllocationId, LedgerEntry]
+) -> bool:
+    """Whether its pod is, or may be, where its source says: then another slice, however ready, is not for it."""
+    held = asked.held
+    assert held is not None
+    node = waits_for_node(desk, request, held)
+    if node is not None:
+        say_that_it_waits(desk, request, asked, node)
+        return True
+    removed = desk.world.removed.get(held.node)
+    if removed is None or request in desk.committing or any(isinstance(e, Grant) for e in entries.values()):
+        return False
+    if all(isinstance(entry, Closed) for entry in entries.values()):
+        _release(desk, request, f"slice lost: {held.node} was removed: {removed.cause}")
+    return True
 
 
 def _is_held(asked: RequestFact | None, allocation: AllocationId) -> bool:
@@ -212,11 +239,17 @@ def _lost_slice(desk: Desk, grants: Iterable[AllocationId]) -> SliceDegraded | N
     return next((slice_ for slice_ in slices if isinstance(slice_, SliceDegraded)), None)
 
 
-def _held_first(grants: dict[AllocationId, Grant], held: Held | None) -> dict[AllocationId, Grant]:
-    """Of several grants, the one that its source remembers comes before the others."""
+def _bindable(grants: dict[AllocationId, Grant], held: Held | None) -> dict[AllocationId, Grant]:
+    """Of several grants the one that its source remembers, and no other, for its pod is there: ready (again) or not."""
     if held is None or held.allocation not in grants:
         return grants
-    return {held.allocation: grants[held.allocation]} | grants
+    return {held.allocation: grants[held.allocation]}
+
+
+def _keeps_time(desk: Desk, grant: Grant) -> bool:
+    """Whether the node enforces quotas of time, as far as its inventory has told."""
+    shown = desk.shown.get(grant.booking.node)
+    return shown is not None and shown.time_quota
 
 
 def _bound_of(desk: Desk, allocation: AllocationId, grant: Grant, revision: int) -> Bound | None:
@@ -232,7 +265,7 @@ def _bound_of(desk: Desk, allocation: AllocationId, grant: Grant, revision: int)
         ticket=slice_.ticket,
         containers=slice_.containers,
         slice_sequence=desk.world.sequences.get(subjects.slice_(grant.booking.node, allocation).subject, 0),
-        warnings=(*slice_.warnings, *advice(slice_, grant.booking)),
+        warnings=(*slice_.warnings, *advice(slice_, grant.booking, time_quota=_keeps_time(desk, grant))),
     )
 
 

@@ -13,6 +13,9 @@ class Rules:
     """More devices in one request are refused: no node could ever hold them."""
     orphan_grace_s: float = 30.0
     """How long a grant without a request lives on after its source has said all it has (PROTOCOL §6)."""
+    removed_grace_s: float = 30.0
+    """How long a removed node's grants stand before they are closed. Its agent looks every few seconds whether the bus
+    has its news: one that lives has said them again by then, and nothing of its node is lost."""
     closing_ttl_s: int = 4 * 3600
     """How long closing words stay on the bus: far above any pause of any process (PROTOCOL W5)."""
     pending_refresh_s: float = 5.0

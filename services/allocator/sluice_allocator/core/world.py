@@ -22,6 +22,7 @@ from sluice.contracts.messages import (
     NodeChanged,
     NodeInventory,
     NodeOpened,
+    NodeRemoved,
     Pending,
     Refused,
     Released,
@@ -74,7 +75,11 @@ class World:
     """Whose agent speaks of each slice."""
     slices_of: dict[RequestId, dict[AllocationId, None]] = field(default_factory=dict)
     """The slices that agents speak of, per request."""
+    allocations_on: dict[NodeName, dict[AllocationId, None]] = field(default_factory=dict)
+    """What the ledger of each node tells of, closed or not."""
     news: dict[NodeName, NodeChanged] = field(default_factory=dict)
+    removed: dict[NodeName, NodeRemoved] = field(default_factory=dict)
+    """Nodes of which the last word is that they are not there any more."""
     inventories: dict[NodeName, NodeInventory] = field(default_factory=dict)
     reported_of: dict[RequestId, dict[AllocationId, NodeName]] = field(default_factory=dict)
     """The slices that pulled snapshots report, per request."""
@@ -179,6 +184,7 @@ class World:
                 self._put_slice(NodeName(address.key[0]), AllocationId(key), message)
             case "node":
                 _set(self.news, NodeName(key), self.sharing.news(message) if isinstance(message, NodeChanged) else None)
+                _set(self.removed, NodeName(key), message if isinstance(message, NodeRemoved) else None)
             case "inventory":
                 self._put_inventory(NodeName(key), message if isinstance(message, NodeInventory) else None)
             case _:
@@ -241,7 +247,17 @@ class World:
             self.allocations_of.setdefault(request_of(entry), {})[allocation] = None
             self.lost.pop(allocation, None)
             self.on_their_way.pop(allocation, None)
+            self.allocations_on.setdefault(node, {})[allocation] = None
+        elif before is not None:
+            self._leave(node, allocation)
         _set(self.ledger, allocation, entry)
+
+    def _leave(self, node: NodeName, allocation: AllocationId) -> None:
+        """A node's ledger tells of an allocation no more; a node of which it tells nothing is not kept."""
+        there = self.allocations_on.get(node, {})
+        there.pop(allocation, None)
+        if not there:
+            self.allocations_on.pop(node, None)
 
     def _put_head(self, node: NodeName, head: NodeOpened | None) -> None:
         self.on_their_way = {a: on for a, on in self.on_their_way.items() if on != node}

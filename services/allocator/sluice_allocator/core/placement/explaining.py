@@ -34,7 +34,7 @@ def explain_look(look: Look) -> NoPlace:
     """Why what is looked for has no place now."""
     fleet = look.fleet
     if not fleet.gpus:
-        return NoPlace("no node with GPUs is known yet", (_reason(WaitReason.NO_NODES, 0, "nodes", ""),))
+        return NoPlace(IN_WORDS[WaitReason.NO_NODES], (_reason(WaitReason.NO_NODES, 0, "nodes", ""),))
     tally: Tally = Counter()
     could_ever = False
     several = sum(claim.gpus for claim in look.asking.claims) > 1 or any(c.numa_bind for c in look.asking.claims)
@@ -57,7 +57,7 @@ def explain_look(look: Look) -> NoPlace:
     if not could_ever:
         lead = _reason(WaitReason.NO_NODE_CAN_FIT, len(fleet.shown), "nodes", "")
         because = f" ({_sentence(reasons)})" if reasons else ""
-        message = f"no node of this fleet can ever fit it{because}; waiting for nodes to change"
+        message = f"{IN_WORDS[WaitReason.NO_NODE_CAN_FIT]}{because}"
         return NoPlace(message, *_bounded((lead, *reasons)))
     return NoPlace(_sentence(reasons), *_bounded(reasons))
 
@@ -252,41 +252,47 @@ def _bounded(reasons: tuple[ReasonCount, ...]) -> tuple[tuple[ReasonCount, ...],
     return reasons[:REASONS_MAX], max(0, len(reasons) - REASONS_MAX)
 
 
-_IN_WORDS = {
+IN_WORDS = {
+    WaitReason.NO_NODES: "no node with GPUs is known yet",
+    WaitReason.NO_NODE_CAN_FIT: "no node that is known now could ever serve it",
     WaitReason.GPU_LAYOUT_FULL: "no free place of that size",
-    WaitReason.GPU_ENGINES_USED_UP: "media engines used up",
-    WaitReason.GPU_NO_SUCH_PROFILE: "no such profile",
-    WaitReason.GPU_MODE_NOT_FIT: "cannot be had in that mode",
+    WaitReason.GPU_ENGINES_USED_UP: "the media engines that it needs are in use",
+    WaitReason.GPU_NO_SUCH_PROFILE: "has no such profile, or none that is large enough",
+    WaitReason.GPU_MODE_NOT_FIT: "not set up for the mode that is asked for",
     WaitReason.GPU_MODEL_MISMATCH: "another model than asked for",
     WaitReason.GPU_UUID_MISMATCH: "not among the GPUs named",
-    WaitReason.GPU_NOT_IDLE: "not idle",
+    WaitReason.GPU_NOT_IDLE: "in use, and an idle one is needed",
     WaitReason.GPU_UNHEALTHY: "unhealthy",
-    WaitReason.GPU_AVOIDED: "making the slice failed there",
-    WaitReason.GPU_INSUFFICIENT_MEMORY: "not enough memory left",
+    WaitReason.GPU_AVOIDED: "making this pod's slice failed there a moment ago",
+    WaitReason.GPU_INSUFFICIENT_MEMORY: "not enough GPU memory left",
     WaitReason.GPU_INSUFFICIENT_SMS: "not enough SMs left",
-    WaitReason.GPU_TIME_USED_UP: "no time left in a window",
-    WaitReason.GPU_TENANTS_USED_UP: "no MPS client left",
-    WaitReason.GPU_OTHER_TRUST_DOMAIN: "shared by another trust domain",
-    WaitReason.NODE_NOT_OPEN: "node is not open yet",
-    WaitReason.NODE_STALE: "node has not answered lately",
-    WaitReason.NODE_CORDONED: "node is cordoned",
-    WaitReason.NODE_NOT_NAMED: "not the node that is named",
+    WaitReason.GPU_TIME_USED_UP: "not enough of their time left",
+    WaitReason.GPU_TENANTS_USED_UP: "shared by as many pods as MPS serves",
+    WaitReason.GPU_OTHER_TRUST_DOMAIN: "shared by pods of another namespace or user, or in another mode",
+    WaitReason.NODE_NOT_OPEN: "their node is not open yet",
+    WaitReason.NODE_STALE: "their node has not answered lately",
+    WaitReason.NODE_CORDONED: "cordoned",
+    WaitReason.NODE_NOT_NAMED: "not on the node that the pod names",
     WaitReason.NODE_SELECTOR_MISMATCH: "not selected by the pod",
     WaitReason.NODE_TAINTED: "a taint that the pod does not tolerate",
-    WaitReason.NODE_INSUFFICIENT_CPU: "not enough CPU left on the node",
-    WaitReason.NODE_INSUFFICIENT_MEMORY: "not enough memory left on the node",
-    WaitReason.NODE_INSUFFICIENT_PODS: "no more pods fit on the node",
-    WaitReason.NODE_INSUFFICIENT_RESOURCE: "not enough of another resource left on the node",
-    WaitReason.NUMA_NOT_FIT: "not all on one NUMA node",
-    WaitReason.TOO_FEW_GPUS_ON_NODE: "no single node has all devices free",
+    WaitReason.NODE_INSUFFICIENT_CPU: "not enough CPU left on their node",
+    WaitReason.NODE_INSUFFICIENT_MEMORY: "not enough memory left on their node",
+    WaitReason.NODE_INSUFFICIENT_PODS: "their node takes no more pods",
+    WaitReason.NODE_INSUFFICIENT_RESOURCE: "not enough of another resource left on their node",
+    WaitReason.NUMA_NOT_FIT: "no NUMA node has all the GPUs asked for free",
+    WaitReason.TOO_FEW_GPUS_ON_NODE: "none has all the GPUs asked for free",
 }
+"""Every reason, as what is said of so many GPUs or nodes."""
 
 
 def _sentence(reasons: tuple[ReasonCount, ...]) -> str:
-    parts = [
-        f"{r.count} x {r.of}{f' ({r.on})' if r.on else ''}: {_IN_WORDS.get(r.reason, r.reason)}"
-        for r in reasons[:_IN_SENTENCE]
-    ]
+    parts = [f"{_counted(r)}{f' ({r.on})' if r.on else ''}: {IN_WORDS[r.reason]}" for r in reasons[:_IN_SENTENCE]]
     left = len(reasons) - _IN_SENTENCE
     more = f" and {left} more reason{'s' if left > 1 else ''}" if left > 0 else ""
     return "; ".join(parts) + more
+
+
+def _counted(reason: ReasonCount) -> str:
+    if reason.of == "nodes":
+        return f"{reason.count} node{'' if reason.count == 1 else 's'}"
+    return f"{reason.count} x {reason.of}"

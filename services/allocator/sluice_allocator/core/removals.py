@@ -1,0 +1,46 @@
+"""
+Nodes that were removed, and since when this process knows of it (PROTOCOL §6). It closes nothing: `removing` does.
+
+The time counts anew after every reading, and while this process does not work it does not count: an agent that lives
+must have had the whole of it to say so.
+"""
+
+from dataclasses import dataclass, field
+
+from sluice.contracts.ids import NodeName
+
+
+@dataclass(slots=True)
+class Removals:
+    """Removed nodes, as long as the word stands."""
+
+    _since: dict[NodeName, float] = field(default_factory=dict)
+    """Nodes whose agents may still say that they live."""
+    _over: dict[NodeName, None] = field(default_factory=dict)
+
+    def heard(self, node: NodeName, now: float) -> None:
+        """A node is removed; the first time counts."""
+        if node not in self._over:
+            self._since.setdefault(node, now)
+
+    def is_over(self, node: NodeName) -> bool:
+        """Whether its agent has had its time."""
+        return node in self._over
+
+    def due(self, now: float, grace_s: float) -> list[NodeName]:
+        """The nodes whose time has just passed."""
+        due = [node for node, since in self._since.items() if now - since >= grace_s]
+        for node in due:
+            del self._since[node]
+            self._over[node] = None
+        return due
+
+    def forget(self, node: NodeName) -> bool:
+        """The node is not removed (any more). True when it was."""
+        was_waiting = self._since.pop(node, None) is not None
+        return self._over.pop(node, False) is not False or was_waiting
+
+    def begin_anew(self) -> None:
+        """What was heard may have been missed by those who would have answered: every removal counts from now on."""
+        self._since.clear()
+        self._over.clear()

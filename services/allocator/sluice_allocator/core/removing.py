@@ -1,0 +1,50 @@
+"""
+Closing the grants of a node that was removed (PROTOCOL §6, ADR 0012).
+
+The order is the whole of it. First the head is closed, so that the node is open for nobody. Then its agent has time to
+say that it lives. Then each grant is closed, with a mark that no agent said so. The guard of the ledger sees to it that
+none of this lands over a node that was opened again meanwhile; whoever opens it enters what the agent still has, marked
+ones included, before it is used.
+"""
+
+from sluice.contracts import subjects
+from sluice.contracts.ids import NodeName
+from sluice.contracts.messages import Closed, NodeClosed, NodeRemoved
+from sluice_allocator.core.desk import Desk
+from sluice_allocator.core.world import request_of
+
+
+def settle_removed(desk: Desk, node: NodeName) -> bool:
+    """Look at one node, which may be removed: nothing is given there, and what was is closed. False when it is not."""
+    removed = desk.world.removed.get(node)
+    if removed is None:
+        return False
+    desk.removals.heard(node, desk.now)
+    desk.fleet.forget_node(node)
+    desk.shown.pop(node, None)
+    desk.unopened.pop(node, None)
+    if desk.undecided_under.get(subjects.ledger_filter(node)):
+        return True  # looked at again when that is settled
+    if node in desk.world.heads:
+        closed = NodeClosed(node=node, incarnation=desk.world.incarnation, cause=removed.cause)
+        desk.commit(subjects.head(node), closed, "", ttl_s=desk.rules.closing_ttl_s)
+    elif desk.removals.is_over(node):
+        _close_grants(desk, node, removed)
+    return True
+
+
+def _close_grants(desk: Desk, node: NodeName, removed: NodeRemoved) -> None:
+    for allocation in desk.world.allocations_on.get(node, ()):
+        entry = desk.world.ledger[allocation]
+        if isinstance(entry, Closed):
+            continue
+        closed = Closed(
+            revision=entry.revision,
+            allocation=allocation,
+            request=request_of(entry),
+            node=node,
+            cause=f"{node} was removed: {removed.cause}",
+            removed=True,
+        )
+        address = subjects.ledger(node, allocation)
+        desk.commit(address, closed, closed.request, ttl_s=desk.rules.closing_ttl_s)

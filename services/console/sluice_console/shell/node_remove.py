@@ -1,0 +1,119 @@
+"""
+`sluice node remove`: a person says that a node is gone for good. Needs the operator's rights on the bus.
+
+It says one word, guarded by what it has looked at: an agent that has spoken meanwhile is there, and nothing is said.
+The allocator does the rest (docs/adr/0012), and this waits to see it done.
+"""
+
+import secrets
+import sys
+from dataclasses import replace
+
+from sluice.contracts import subjects
+from sluice.contracts.exchange import Stream, Write, WriteAccepted, WriteRefused
+from sluice.contracts.ids import NodeName, OperationId
+from sluice.contracts.messages import NodeRemoved
+from sluice.contracts.subjects import SubjectError
+from sluice.runtime.bus import Bus
+from sluice_console.core.removal import NotRemovable, is_given_up, removal_of
+from sluice_console.core.world import World
+from sluice_console.shell.connect import connected
+from sluice_console.shell.live import READ_TIMEOUT_S, LiveWorld, NotAnsweringError, following
+
+EXIT_FAILED = 1
+EXIT_USAGE = 2
+EXIT_NOT_FOUND = 4
+ATTEMPTS_MAX = 5
+"""Of the one write, while it has no answer: the same value and guard each time (PROTOCOL W3)."""
+CLOSED_WITHIN_S = 60.0
+"""An allocator gives the node's agent half a minute to say that it lives."""
+KEPT_S = 4 * 3600
+"""How long the word stays on the bus, like all closing words."""
+CAUSE = "an operator removed it"
+
+
+async def remove_node(url: str, node: str, *, yes: bool, asked: bool) -> int:
+    """
+    Say that a node is not there any more. Without `yes` a person is asked first, if there is one (`asked`).
+
+    Raises BusError, and NotAnsweringError when the bus shows nothing.
+    """
+    try:
+        address = subjects.node(NodeName(node))
+    except SubjectError as error:
+        sys.stderr.write(f"sluice node remove: {error}\n")
+        return EXIT_USAGE
+    async with connected(url) as bus:
+        before = await bus.last(Stream.STATE, address.subject)  # before anything is looked at: it guards what is seen
+        async with following(bus) as live:
+            world = await live.until(lambda world: world, within_s=READ_TIMEOUT_S, what="the bus to show its values")
+            found = removal_of(world, node)
+            if isinstance(found, NotRemovable):
+                sys.stderr.write(f"sluice node remove: {found.why}\n")
+                return EXIT_FAILED if found.is_known else EXIT_NOT_FOUND
+            sys.stdout.write("\n".join(found.lines()) + "\n")
+            if not yes and not (asked and _person_agrees(node)):
+                sys.stderr.write("sluice node remove: nothing was done; --yes does it\n")
+                return EXIT_USAGE
+            write = Write(
+                operation=OperationId(f"console{secrets.token_hex(8)}-1"),
+                attempt=1,
+                stream=Stream.STATE,
+                subject=address.subject,
+                guard=address.guard,
+                expected=before.sequence if before is not None else 0,
+                message=NodeRemoved(node=NodeName(node), cause=CAUSE),
+                request="",
+                ttl_s=KEPT_S,
+            )
+            why_not = await _say(bus, write)
+            if why_not:
+                sys.stderr.write(f"sluice node remove: {why_not}\n")
+                return EXIT_FAILED
+            return await _see_it_done(live, node, len(found.slices))
+
+
+def _person_agrees(node: str) -> bool:
+    """Ask once. Anything but the name of the node is a no."""
+    sys.stdout.write(f"Their pods lose them. Type {node} to go on: ")
+    sys.stdout.flush()
+    return sys.stdin.readline().strip() == node
+
+
+async def _say(bus: Bus, write: Write) -> str:
+    """Write it; why it was not, if it was not."""
+    for attempt in range(1, ATTEMPTS_MAX + 1):
+        match await bus.write(replace(write, attempt=attempt), {}):
+            case WriteAccepted():
+                return ""
+            case WriteRefused() if attempt == 1:
+                return "somebody has spoken for this node meanwhile, so nothing was done; look again"
+            case WriteRefused():
+                entry = await bus.last(write.stream, write.subject)
+                landed = entry is not None and entry.operation == write.operation
+                return "" if landed else "somebody has spoken for this node meanwhile, so it may be there; look again"
+            case _:
+                pass
+    return "the bus does not answer, and nobody knows whether it has taken the word; look again"
+
+
+async def _see_it_done(live: LiveWorld, node: str, slices: int) -> int:
+    removed = subjects.node(NodeName(node)).subject
+    was_read = False
+
+    def is_over(world: World) -> bool:
+        nonlocal was_read
+        was_read = was_read or isinstance(world.values.get(removed), NodeRemoved)
+        return is_given_up(world, node) or (was_read and node in world.news())
+
+    try:
+        await live.until(is_over, within_s=CLOSED_WITHIN_S, what=f"an allocator to give up what {node} held")
+    except NotAnsweringError as error:
+        if node not in live.world.news():
+            sys.stderr.write(f"sluice node remove: {node} is said to be gone, but {error}; is an allocator working?\n")
+            return EXIT_FAILED
+    if node in live.world.news():
+        sys.stderr.write(f"sluice node remove: the agent of {node} has spoken: it is there, and keeps what it has\n")
+        return EXIT_FAILED
+    sys.stdout.write(f"{node} is removed; {slices} {'slice was' if slices == 1 else 'slices were'} given up\n")
+    return 0

@@ -1,0 +1,154 @@
+"""Bugs planted on purpose in how the grants of a removed node are closed, one for each case that the protocol names."""
+
+from dataclasses import replace
+from random import Random
+from typing import Any
+
+from simulation import world
+from simulation.plan import Fault, Plan, removing
+from simulation.planting import Planted
+from simulation.removals import BY_MISTAKE
+
+from sluice.contracts.messages import NodeRemoved
+from sluice_allocator.core import nodes, requests
+from sluice_node_agent.core.agent import Agent
+
+
+def _closed_is_believed(original: Any) -> Any:
+    def is_missing(desk: Any, report: Any) -> bool:
+        """What was closed with its node counts as gone, although no agent has said so."""
+        missing: bool = original(desk, report)
+        return missing and report.booking.allocation not in desk.world.ledger
+
+    return is_missing
+
+
+def _while_open(original: Any) -> Any:
+    def settle_removed(desk: Any, node: Any) -> bool:
+        """The grants are closed first, and the head is left to whoever opens the node again."""
+        heads, desk.world.heads = desk.world.heads, {}
+        try:
+            removed: bool = original(desk, node)
+        finally:
+            desk.world.heads = heads
+        return removed
+
+    return settle_removed
+
+
+def _at_once(original: Any) -> Any:
+    def quick_allocator(closing_ttl_s: int) -> Any:
+        """Nobody gives the agent time to say that it lives."""
+        return replace(original(closing_ttl_s), removed_grace_s=0.0)
+
+    return quick_allocator
+
+
+def _nobody_answers(original: Any) -> Any:
+    def is_forgotten(self: Any, event: Any) -> bool:
+        """An agent that lives reads that its node is not there, and leaves it at that."""
+        entry = getattr(event, "entry", None)
+        forgotten: bool = original(self, event)
+        return forgotten and not isinstance(getattr(entry, "message", None), NodeRemoved)
+
+    return is_forgotten
+
+
+def _open_while_closing(original: Any) -> Any:
+    def is_open(desk: Any, node: Any, inventory: Any) -> bool:
+        """A head counts as open until the end of it is answered."""
+        busy, desk.outbox.busy = desk.outbox.busy, lambda _address: False
+        try:
+            opened: bool = original(desk, node, inventory)
+        finally:
+            desk.outbox.busy = busy
+        return opened
+
+    return is_open
+
+
+def _any_that_is_ready(original: Any) -> Any:
+    def bindable(grants: Any, held: Any) -> Any:
+        """Of two slices of a pod the one is bound that is ready first, wherever the pod is."""
+        return original(grants, None)
+
+    return bindable
+
+
+def _none_is_surplus(_original: Any) -> Any:
+    def has_another(_desk: Any, _asked: Any, _allocation: Any) -> bool:
+        """Two slices of a pod stand until one of them is bound."""
+        return False
+
+    return has_another
+
+
+def _two_of_one(plan: Plan) -> Plan:
+    """Two allocators that hear late grant a pod twice, agents are away, and then nothing is known any more."""
+    faults = [fault for fault in plan.faults if fault.kind not in {"journal lost", "node removed", "broker wipe"}]
+    faults += [Fault(at, "broker wipe") for at in (8.0, 16.0, 24.0, 32.0)]
+    nodes = [node for node, _ in plan.nodes]
+    faults += [Fault(2.0 + 3.7 * n, "crash", f"agent-{nodes[n % len(nodes)]}", 4.0) for n in range(9)]
+    ordered = tuple(sorted(faults, key=lambda fault: fault.at))
+    weather = replace(plan.weather, stall=0.3)
+    return replace(plan, allocators=2, both_active=True, faults=ordered, weather=weather)
+
+
+def _often(plan: Plan) -> Plan:
+    """Three nodes are removed, and nobody loses his journal."""
+    faults = tuple(fault for fault in plan.faults if fault.kind not in {"journal lost", "node removed"})
+    return removing(replace(plan, faults=faults), Random(f"often {plan.seed}"), 3)
+
+
+def _by_mistake(plan: Plan) -> Plan:
+    """Nodes that live are said to be gone, late enough for everybody to know that they live."""
+    dice = Random(f"by mistake {plan.seed}")
+    faults = [
+        fault for fault in plan.faults if fault.kind not in {"journal lost", "node removed", "broker wipe", "pause"}
+    ]
+    faults += [Fault(dice.uniform(16.0, 22.0), "node removed", node, number=BY_MISTAKE) for node, _ in plan.nodes]
+    return replace(plan, faults=tuple(sorted(faults, key=lambda fault: fault.at)))
+
+
+REMOVAL_BUGS = (
+    Planted(
+        "closed is believed",
+        "a slice that is there, and its place to somebody else",
+        ("I1", "I3", "I4", "LAW 3"),
+        ((nodes, "_is_missing", _closed_is_believed),),
+        _often,
+    ),
+    Planted(
+        "closed while open",
+        "a living pod's GPU",
+        ("opened before use",),
+        ((nodes, "settle_removed", _while_open),),
+        _often,
+    ),
+    Planted(
+        "removed at once",
+        "the slices of a node that lives",
+        ("undisturbed",),
+        ((world, "quick_allocator", _at_once),),
+        _by_mistake,
+    ),
+    Planted(
+        "nobody answers",
+        "the slices of a node that lives",
+        ("undisturbed",),
+        ((Agent, "_is_forgotten", _nobody_answers),),
+        _by_mistake,
+    ),
+    Planted(
+        "any that is ready",
+        "a pod pinned to two nodes",
+        ("bound once", "undisturbed", "I4"),
+        ((requests, "_bindable", _any_that_is_ready), (requests, "_has_another", _none_is_surplus)),
+        _two_of_one,
+    ),
+)
+
+OPEN_WHILE_CLOSING = Planted(
+    "open while closing", "a living pod's GPU", ("opened before use",), ((nodes, "_is_open", _open_while_closing),)
+)
+"""Too rare for chance: an answer is lost, and an agent speaks meanwhile. Played by a schedule alone."""

@@ -1,0 +1,141 @@
+"""When a node's deletion counts, and when it does not (PROTOCOL §6)."""
+
+import pytest
+from test_cluster_hosts import NO_ROOM, node
+
+from sluice.contracts import subjects
+from sluice.contracts.ids import NodeName, RunId
+from sluice.contracts.messages import HostFacts, NodeChanged, NodeInventory, NodeRemoved, NodeSnapshot
+from sluice_pod_watcher.core.cluster import events as e
+
+N1 = NodeName("n1")
+GRACE_S = 300
+REMOVED = NodeRemoved(node=N1, cause="its Node object was deleted")
+
+
+def news(name=N1, run="a1", generation=1) -> NodeChanged:
+    """An agent speaks."""
+    return NodeChanged(
+        node=name, endpoint="10.0.0.1:1", boot_id="b", agent_run=RunId(run), generation=generation, gpus=()
+    )
+
+
+def inventory(*, stale: bool, name=N1) -> NodeInventory:
+    """Whether it answers."""
+    snapshot = NodeSnapshot(
+        node=name, boot_id="b", agent_run=RunId("a1"), generation=1, driver_version="", gpus=(), slices=()
+    )
+    return NodeInventory(snapshot=snapshot, stale=stale)
+
+
+@pytest.fixture
+def cluster(bench):
+    """A pod-watcher that knows n1, whose agent has spoken and does not answer any more."""
+    bench.handle(e.ListingStarted("nodes"), e.NodeSeen(node()), e.ListingEnded("nodes", "1"))
+    bench.handle(e.ListingStarted("others"), e.ListingEnded("others", "1"))
+    bench.observe(subjects.node(N1), news())
+    bench.observe(subjects.inventory(N1), inventory(stale=True))
+    bench.pass_time(2)
+    return bench
+
+
+def said(bench, name="n1"):
+    """What the bus says of a node's agent."""
+    return bench.bus.get(f"sluice.node.{name}")
+
+
+def test_a_node_whose_object_stays_away_is_removed(cluster):
+    """What is booked there would be booked for ever."""
+    cluster.handle(e.NodeGone(node(version=3)))
+    cluster.pass_time(GRACE_S - 2)
+    assert said(cluster) == news()
+    cluster.pass_time(4)
+    assert said(cluster) == REMOVED
+    assert cluster.bus["sluice.host.n1"] == NO_ROOM
+    assert any("node n1 is removed" in line for line in cluster.told)
+
+
+def test_it_is_said_once(cluster):
+    """Each word is copied to the history, and read by all."""
+    cluster.handle(e.NodeGone(node(version=3)))
+    cluster.pass_time(GRACE_S * 4)
+    assert [message for _, message in cluster.words if isinstance(message, NodeRemoved)] == [REMOVED]
+
+
+def test_a_node_that_is_registered_again_is_not_removed(cluster):
+    """A kubelet does so in seconds when somebody has deleted its object by mistake. Each absence counts by itself."""
+    cluster.handle(e.NodeGone(node(version=3)))
+    cluster.pass_time(GRACE_S - 10)
+    cluster.handle(e.NodeSeen(node(version=4)), e.NodeGone(node(version=5)))
+    cluster.pass_time(GRACE_S - 10)
+    assert said(cluster) == news()
+    cluster.handle(e.NodeSeen(node(version=6)))
+    cluster.pass_time(GRACE_S * 2)
+    assert said(cluster) == news()
+    assert cluster.bus["sluice.host.n1"].cpu_cores == 8
+
+
+def test_a_node_whose_agent_answers_is_not_removed(cluster):
+    """It gives its slices back itself, one by one, as their pods go."""
+    cluster.handle(e.NodeGone(node(version=3)))
+    cluster.observe(subjects.inventory(N1), inventory(stale=False))
+    cluster.pass_time(GRACE_S * 2)
+    assert said(cluster) == news()
+    cluster.observe(subjects.inventory(N1), inventory(stale=True))
+    cluster.pass_time(2)
+    assert said(cluster) == REMOVED
+
+
+def test_a_removed_node_that_speaks_again_has_no_room_without_its_object(cluster):
+    """Pods would be pinned to a node on which no kubelet starts them."""
+    cluster.handle(e.NodeGone(node(version=3)))
+    cluster.pass_time(GRACE_S + 5)
+    del cluster.bus["sluice.host.n1"]  # its time to live is over
+    cluster.observe(subjects.node(N1), news(run="a2"))
+    cluster.pass_time(1)
+    assert cluster.bus["sluice.host.n1"] == NO_ROOM
+    cluster.pass_time(GRACE_S - 5)
+    assert said(cluster) == news(run="a2")
+    cluster.pass_time(10)
+    assert said(cluster) == REMOVED
+
+
+def test_a_node_that_was_deleted_while_nobody_watched_is_removed_too(new):
+    """Its host facts would promise room for ever, and its grants would stay."""
+    told = HostFacts(cpu_cores=8.0, memory_mib=1, pods_free=1, source="cluster")
+    bench = new(bus={"sluice.host.n1": told, "sluice.node.n1": news()})
+    bench.start()
+    bench.handle(e.ListingStarted("others"), e.ListingEnded("others", "1"))
+    bench.pass_time(GRACE_S * 2)
+    assert said(bench) == news()  # nodes were not listed yet
+    bench.handle(e.ListingStarted("nodes"), e.ListingEnded("nodes", "1"))
+    bench.pass_time(2)
+    assert bench.bus["sluice.host.n1"] == NO_ROOM
+    bench.pass_time(GRACE_S)
+    assert said(bench) == REMOVED
+
+
+def test_a_node_of_another_cluster_on_the_same_bus_is_left_alone(new):
+    """Two clusters would remove each other's nodes."""
+    told = HostFacts(cpu_cores=8.0, memory_mib=1, pods_free=1, source="another")
+    bench = new(bus={"sluice.host.n1": told, "sluice.node.n1": news()})
+    bench.start()
+    for what in ("others", "nodes"):
+        bench.handle(e.ListingStarted(what), e.ListingEnded(what, "1"))
+    bench.pass_time(GRACE_S * 2)
+    assert (said(bench), bench.bus["sluice.host.n1"]) == (news(), told)
+
+
+def test_a_node_that_our_pods_remember_is_removed_after_the_bus_was_wiped(new):
+    """Their requests would wait for it for ever, withdrawn or not."""
+    bench = new()
+    bench.start()
+    for what in ("others", "nodes"):
+        bench.handle(e.ListingStarted(what), e.ListingEnded(what, "1"))
+    bench.create("jp", "u1")
+    bench.bind("u1", node="n1")
+    bench.bus.clear()
+    bench.read()
+    bench.list()
+    bench.pass_time(GRACE_S + 5)
+    assert said(bench) == REMOVED
