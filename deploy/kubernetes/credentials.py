@@ -1,12 +1,16 @@
 """
-Makes the Secrets that Sluice needs in a cluster: the broker's certificate and users, and each user's password.
+Makes the Secrets that Sluice needs in a cluster: the broker's certificate and users, each user's password, and the
+certificates with which services and agents speak gRPC.
 
     kubectl get secrets -A -l app.kubernetes.io/component=credentials -o json |
     python deploy/kubernetes/credentials.py --keep /dev/stdin --node gpu-1 --node gpu-2 |
     kubectl apply --server-side -f -
 
 Rights come from `sluice.contracts.rights`, so that the broker allows what the code needs and nothing else; one user for
-each service, and one for each node. What is kept stays as it is, so that nodes can be added while everything runs.
+each service, and one for each node. Names in certificates come from `sluice.contracts.callers`. What is kept stays as
+it is, so that nodes can be added while everything runs; a certificate in its last 30 days is made anew.
+
+The broker and gRPC have an authority each: a broker believes every client of its own authority to be another broker.
 
 It prints manifests and touches nothing. What it prints is secret: pipe it, do not store it.
 """
@@ -23,10 +27,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from cryptography import x509
+from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
+from sluice.contracts.callers import Caller, name_of, name_of_node
 from sluice.contracts.ids import NodeName
 from sluice.contracts.rights import rights_of
 from sluice.contracts.streams import Role
@@ -34,6 +40,7 @@ from sluice.runtime.broker import User, authorization
 
 SYSTEM, NODES = "sluice-system", "sluice-nodes"
 SERVER, AUTHORITY, BUS_CA, NODE_PASSWORDS = "sluice-nats-server", "sluice-nats-ca", "sluice-bus-ca", "sluice-bus-nodes"
+RPC_AUTHORITY, RPC_CA, RPC_NODES = "sluice-rpc-authority", "sluice-rpc-ca", "sluice-rpc-nodes"
 SERVICES = tuple(role for role in Role if role is not Role.NODE_AGENT)
 SERVER_NAMES = tuple(
     f"{host}{suffix}"
@@ -44,10 +51,18 @@ SERVER_NAMES = tuple(
 AUTHORITY_DAYS, SERVER_DAYS = 3650, 825
 """825 days is the longest that common TLS clients accept of a server."""
 RENEW_DAYS = 30
-"""A kept server certificate that ends sooner is made anew."""
+"""A kept certificate that ends sooner is made anew."""
 SECRET_BYTES_MAX = 1024 * 1024
 """What a Secret may hold (https://kubernetes.io/docs/concepts/configuration/secret/)."""
 _PASSWORD_BYTES = 24
+_AS_SERVER, _AS_CLIENT = ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH
+USAGES = {
+    Caller.ALLOCATOR: (_AS_SERVER,),
+    Caller.INVENTORY: (_AS_SERVER, _AS_CLIENT),
+    Caller.CONSOLE: (_AS_CLIENT,),
+    Caller.OPERATOR: (_AS_CLIENT,),
+}
+"""What a certificate is good for. An agent's is a server's alone: with it nobody can be called."""
 
 
 class CredentialsError(Exception):
@@ -55,13 +70,11 @@ class CredentialsError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Certificates:
-    """PEM texts: the authority that everyone trusts, its key, and the servers' certificate with its key."""
+class Pair:
+    """A certificate and its key, as PEM."""
 
-    authority: bytes
-    authority_key: bytes
-    server: bytes
-    server_key: bytes
+    certificate: bytes
+    key: bytes
 
 
 def manifests(
@@ -89,20 +102,51 @@ def manifests(
     text = ("\n".join(authorization(users)) + "\n").encode()
     if len(text) > SECRET_BYTES_MAX - 64 * 1024:  # the certificates are beside it
         raise CredentialsError(f"the users of {len(names)} nodes take {len(text)} bytes, and a Secret holds 1 MiB")
-    tls = _certificates(kept, now)
+    bus = kept_authority(kept.get(AUTHORITY, {}), "Sluice bus", now)
+    # The servers of a cluster are also clients of one another.
+    broker = kept_pair(_pair(kept.get(SERVER, {})), bus, SERVER_NAMES, (_AS_SERVER, _AS_CLIENT), now)
     server = {
         "users.conf": text,
-        "tls.crt": tls.server,
-        "tls.key": tls.server_key,
-        "ca.crt": tls.authority,
+        "tls.crt": broker.certificate,
+        "tls.key": broker.key,
+        "ca.crt": bus.certificate,
     }
     return [
-        _secret(SYSTEM, AUTHORITY, {"ca.crt": tls.authority, "ca.key": tls.authority_key}),
+        _secret(SYSTEM, AUTHORITY, {"ca.crt": bus.certificate, "ca.key": bus.key}),
         _secret(SYSTEM, SERVER, server),
         *(_secret(SYSTEM, _secret_of(role), {"password": word.encode()}) for role, word in services.items()),
         _secret(NODES, NODE_PASSWORDS, {name: word.encode() for name, word in passwords.items()}),
-        _config_map(SYSTEM, BUS_CA, {"ca.crt": tls.authority.decode()}),
-        _config_map(NODES, BUS_CA, {"ca.crt": tls.authority.decode()}),
+        _config_map(SYSTEM, BUS_CA, {"ca.crt": bus.certificate.decode()}),
+        _config_map(NODES, BUS_CA, {"ca.crt": bus.certificate.decode()}),
+        *_for_grpc(names, kept, now),
+    ]
+
+
+def _for_grpc(names: Sequence[str], kept: Mapping[str, Mapping[str, bytes]], now: dt.datetime) -> list[object]:
+    """The authority and the certificates of services, people and nodes."""
+    authority = kept_authority(kept.get(RPC_AUTHORITY, {}), "Sluice gRPC", now)
+    made: list[object] = [_secret(SYSTEM, RPC_AUTHORITY, {"ca.crt": authority.certificate, "ca.key": authority.key})]
+    for caller, usages in USAGES.items():
+        secret = f"sluice-rpc-{caller.value}"
+        pair = kept_pair(_pair(kept.get(secret, {})), authority, (name_of(caller),), usages, now)
+        made.append(_secret(SYSTEM, secret, {"tls.crt": pair.certificate, "tls.key": pair.key}))
+    old = kept.get(RPC_NODES, {})
+    of_nodes = {}
+    for name in names:
+        # One file for both, for one key of a Secret is all that can be shown to one node.
+        both = Pair(old[name], old[name]) if name in old else None
+        pair = kept_pair(both, authority, (name_of_node(NodeName(name)),), (_AS_SERVER,), now)
+        of_nodes[name] = pair.certificate if pair is both else pair.certificate + pair.key
+    size_bytes = sum(len(value) for value in of_nodes.values())
+    if size_bytes > SECRET_BYTES_MAX - 4096:
+        raise CredentialsError(
+            f"the certificates of {len(names)} nodes take {size_bytes} bytes, and a Secret holds 1 MiB"
+        )
+    made.append(_secret(NODES, RPC_NODES, of_nodes))
+    return [
+        *made,
+        _config_map(SYSTEM, RPC_CA, {"ca.crt": authority.certificate.decode()}),
+        _config_map(NODES, RPC_CA, {"ca.crt": authority.certificate.decode()}),
     ]
 
 
@@ -131,28 +175,37 @@ def _password(kept: bytes | None) -> str:
 # -- certificates -------------------------------------------------------------------------------------------------
 
 
-def _certificates(kept: Mapping[str, Mapping[str, bytes]], now: dt.datetime) -> Certificates:
-    old = kept.get(AUTHORITY, {})
-    if "ca.crt" in old and "ca.key" in old:
-        authority_pem, key_pem = old["ca.crt"], old["ca.key"]
-    else:
-        authority_pem, key_pem = _new_authority(now)
-    server = kept.get(SERVER, {})
-    if server.get("ca.crt") == authority_pem and _lasts(server.get("tls.crt"), now):
-        return Certificates(authority_pem, key_pem, server["tls.crt"], server["tls.key"])
-    return Certificates(authority_pem, key_pem, *_new_server(authority_pem, key_pem, now))
+def kept_authority(kept: Mapping[str, bytes], name: str, now: dt.datetime) -> Pair:
+    """The authority that there is, else a new one: whom nobody believes who runs already."""
+    return Pair(kept["ca.crt"], kept["ca.key"]) if "ca.crt" in kept and "ca.key" in kept else new_authority(name, now)
 
 
-def _lasts(pem: bytes | None, now: dt.datetime) -> bool:
-    if not pem:
-        return False
-    end = x509.load_pem_x509_certificate(pem).not_valid_after_utc
-    return end - now > dt.timedelta(days=RENEW_DAYS)
+def kept_pair(
+    kept: Pair | None, authority: Pair, names: Sequence[str], usages: Iterable[x509.ObjectIdentifier], now: dt.datetime
+) -> Pair:
+    """`kept` where it still lasts, is of this authority and says these names; else a new one."""
+    return kept if kept is not None and _is_good(kept, authority, names, now) else issue(authority, names, usages, now)
 
 
-def _new_authority(now: dt.datetime) -> tuple[bytes, bytes]:
+def _pair(kept: Mapping[str, bytes]) -> Pair | None:
+    return Pair(kept["tls.crt"], kept["tls.key"]) if "tls.crt" in kept and "tls.key" in kept else None
+
+
+def _is_good(kept: Pair, authority: Pair, names: Sequence[str], now: dt.datetime) -> bool:
+    try:
+        certificate = x509.load_pem_x509_certificate(kept.certificate)
+        certificate.verify_directly_issued_by(x509.load_pem_x509_certificate(authority.certificate))
+        said = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    except (ValueError, TypeError, InvalidSignature, x509.ExtensionNotFound):
+        return False  # of another authority, or none of ours
+    lasts = certificate.not_valid_after_utc - now > dt.timedelta(days=RENEW_DAYS)
+    return lasts and said.get_values_for_type(x509.DNSName) == list(names)
+
+
+def new_authority(common_name: str, now: dt.datetime) -> Pair:
+    """An authority that may sign certificates, and no further authorities."""
     key = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "Sluice bus")])
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, common_name)])
     usage = x509.KeyUsage(
         digital_signature=False,
         content_commitment=False,
@@ -171,27 +224,27 @@ def _new_authority(now: dt.datetime) -> tuple[bytes, bytes]:
         .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
         .sign(key, hashes.SHA256())
     )
-    return certificate.public_bytes(serialization.Encoding.PEM), _pem(key)
+    return Pair(certificate.public_bytes(serialization.Encoding.PEM), _pem(key))
 
 
-def _new_server(authority_pem: bytes, key_pem: bytes, now: dt.datetime) -> tuple[bytes, bytes]:
-    authority = x509.load_pem_x509_certificate(authority_pem)
-    signer = serialization.load_pem_private_key(key_pem, password=None)
+def issue(authority: Pair, names: Sequence[str], usages: Iterable[x509.ObjectIdentifier], now: dt.datetime) -> Pair:
+    """A new certificate with these DNS names, for these extended usages."""
+    issuer = x509.load_pem_x509_certificate(authority.certificate)
+    signer = serialization.load_pem_private_key(authority.key, password=None)
     if not isinstance(signer, ec.EllipticCurvePrivateKey):
-        raise CredentialsError(f"the key in the Secret {AUTHORITY} is not one that this program made")
+        raise CredentialsError("the key of an authority in the cluster's Secrets is not one that this program made")
     key = ec.generate_private_key(ec.SECP256R1())
-    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "sluice-nats")])
-    # The servers of a cluster are also clients of one another.
-    usages = [ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH]
+    # The names of nodes are longer than a subject may be: who somebody is, is in the alternative names alone.
+    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "sluice")])
     certificate = (
-        _certificate(subject, authority.subject, key.public_key(), now, SERVER_DAYS)
-        .add_extension(x509.SubjectAlternativeName([x509.DNSName(name) for name in SERVER_NAMES]), critical=False)
+        _certificate(subject, issuer.subject, key.public_key(), now, SERVER_DAYS)
+        .add_extension(x509.SubjectAlternativeName([x509.DNSName(name) for name in names]), critical=False)
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
         .add_extension(x509.ExtendedKeyUsage(usages), critical=False)
         .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(signer.public_key()), critical=False)
         .sign(signer, hashes.SHA256())
     )
-    return certificate.public_bytes(serialization.Encoding.PEM), _pem(key)
+    return Pair(certificate.public_bytes(serialization.Encoding.PEM), _pem(key))
 
 
 def _certificate(

@@ -28,6 +28,7 @@ from sluice.runtime import rpc
 from sluice.runtime.broker import free_ports
 from sluice.runtime.clock import SystemClock
 from sluice.runtime.memory_bus import MemoryBroker
+from sluice.runtime.rpc_health import Health
 from sluice.runtime.service import Service
 from sluice.runtime.telemetry import TraceBook
 from sluice_inventory.core.events import Pull, PullFailed, PullSucceeded
@@ -115,7 +116,7 @@ async def site(**settings) -> AsyncIterator[Site]:
     broker = MemoryBroker()
     bus = broker.bus("inventory")
     service = Service("inventory", RunId("inv1"), told, SystemClock(), TraceBook())
-    running = asyncio.create_task(serve_on(bus, service))
+    running = asyncio.create_task(serve_on(bus, service, Health(service.clock)))
     try:
         async with rpc.channel(told.grpc_address) as channel:
             async with asyncio.timeout(WAIT_S):

@@ -64,6 +64,7 @@ def inventory_to_proto(inventory: NodeInventory) -> inventory_pb2.NodeInventory:
         snapshot=snapshot_to_proto(inventory.snapshot),
         stale=inventory.stale,
         stale_message=inventory.stale_message,
+        removed=inventory.removed,
         observed_at=inventory.observed_at,
     )
 
@@ -187,6 +188,7 @@ def inventory_from_proto(message: inventory_pb2.NodeInventory) -> NodeInventory 
         snapshot=snapshot,
         stale=message.stale,
         stale_message=message.stale_message,
+        removed=message.removed,
         observed_at=message.observed_at,
     )
 

@@ -72,5 +72,9 @@ class Bus(Protocol):
     async def ensure_agent(self, node: NodeName) -> None:
         """Declare the durable of one node's agent where it is missing. Needs the administrator's rights."""
 
+    @property
+    def connected(self) -> bool:
+        """Whether there is a server at the other end, as far as is known now."""
+
     async def close(self) -> None:
         """Drain and disconnect, within a bounded time."""

@@ -53,6 +53,14 @@ class CommonSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Holds the password. Read at the start."""
     nats_ca_file: Path | None = None
     """Certificates (PEM) of who may vouch for the broker. With it the connection must be TLS."""
+    grpc_certificate_file: Path | None = None
+    """Its certificate (PEM) for gRPC, as server and as client. With it everything but Unix sockets is TLS."""
+    grpc_key_file: Path | None = None
+    """The certificate's key (PEM); may be the same file. All three are read again when they change."""
+    grpc_ca_file: Path | None = None
+    """Certificates (PEM) of who may vouch for those it speaks gRPC with."""
+    grpc_plain_text: bool = False
+    """Speak gRPC without certificates beyond the loopback too, where the network is nobody else's."""
     data_dir: Path = Path("/var/lib/sluice")
     """Where a service keeps what must survive it."""
     log_level: Literal["debug", "info", "warning", "error"] = "info"
@@ -193,7 +201,11 @@ def _convert(field: msgspec.structs.FieldInfo, raw: Any, *, where: str, strict: 
         return msgspec.convert(raw, field.type, strict=strict, dec_hook=_decode)
     except (msgspec.ValidationError, ValueError) as error:
         shown = "" if re.search(r"secret|token|password|credential", field.name) else f" is {raw!r}"
-        raise SettingsError(f"{where}{shown}: {str(error).replace('`', '')}") from error
+        literals = [
+            each for choice in _choices(field.type) if get_origin(choice) is Literal for each in get_args(choice)
+        ]
+        right = f" (one of {', '.join(map(str, literals))})" if literals else ""
+        raise SettingsError(f"{where}{shown}: {str(error).replace('`', '')}{right}") from error
 
 
 def _decode(wanted: type, raw: Any) -> Any:

@@ -12,7 +12,10 @@ from sluice_inventory.shell.app import serve
 def main() -> int:
     """Run until told to stop. Returns the exit code."""
     return run(
-        serve, lambda: load(InventorySettings, service="inventory", config=None, environ=os.environ), "inventory"
+        serve,
+        lambda: load(InventorySettings, service="inventory", config=None, environ=os.environ),
+        "inventory",
+        words=sys.argv[1:],
     )
 
 

@@ -9,6 +9,8 @@ class InventorySettings(CommonSettings, frozen=True, kw_only=True):
 
     grpc_address: str = "127.0.0.1:9410"
     """Where people and programs ask: `host:port` (port 0: any free one) or `unix:path`."""
+    health_address: str = ""
+    """Where `grpc.health.v1` answers, in plain text, for probes that know no TLS; `host:port`, empty for nowhere."""
     pull_interval_s: float = 15.0
     pull_timeout_s: float = 3.0
     """How long one pull may take."""

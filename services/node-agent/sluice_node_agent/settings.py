@@ -23,6 +23,8 @@ class NodeAgentSettings(CommonSettings, frozen=True, kw_only=True):
     """The fleet of simulated nodes. Without one, the GPUs are those of this machine, through NVML."""
     grpc_address: str = "127.0.0.1:0"
     """Where the inventory pulls; port 0 takes any free one, and the bus says which."""
+    health_address: str = ""
+    """Where `grpc.health.v1` answers, in plain text, for probes that know no TLS; `host:port`, empty for nowhere."""
     mps_control: str = ""
     """
     The MPS control program, as a path or a name on PATH; `off` hands out no shares. Empty is `nvidia-cuda-mps-control`

@@ -2,23 +2,24 @@
 
 import asyncio
 import datetime as dt
-import importlib.util
 import json
 import re
 import socket
 import ssl
 import subprocess
-import sys
 from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
-from types import ModuleType
 
 import deploy_check
 import pytest
 import pytest_asyncio
 from cryptography import x509
+from cryptography.exceptions import InvalidSignature
+from cryptography.x509.oid import ExtendedKeyUsageOID
 from cryptography.x509.verification import PolicyBuilder, Store, VerificationError
+from factories.credentials import credentials
 
+from sluice.contracts.callers import Caller, name_of, name_of_node
 from sluice.contracts.codec import MESSAGE_BYTES_MAX
 from sluice.contracts.exchange import Stream
 from sluice.contracts.ids import NodeName
@@ -38,20 +39,6 @@ CONFIGS = {
 }
 
 Kept = dict[str, dict[str, bytes]]
-
-
-def load_program() -> ModuleType:
-    """The program, which is in no package."""
-    spec = importlib.util.spec_from_file_location("credentials", deploy_check.KUBERNETES / "credentials.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["credentials"] = module  # dataclasses look their module up
-    spec.loader.exec_module(module)
-    return module
-
-
-credentials = load_program()
 
 
 def made(nodes: list[str], kept: Kept | None = None, *, now: dt.datetime = NOW, forget: tuple[str, ...] = ()) -> Kept:
@@ -96,7 +83,8 @@ def test_adding_a_node_disturbs_nobody():
 
     assert set(after["sluice-bus-nodes"]) == {NODE, OTHER}
     assert after["sluice-bus-nodes"][NODE] == before["sluice-bus-nodes"][NODE]
-    for name in set(before) - {"sluice-bus-nodes", "sluice-nats-server"}:
+    assert after["sluice-rpc-nodes"][NODE] == before["sluice-rpc-nodes"][NODE]
+    for name in set(before) - {"sluice-bus-nodes", "sluice-rpc-nodes", "sluice-nats-server"}:
         assert after[name] == before[name]
     for key in ("tls.crt", "tls.key", "ca.crt"):
         assert after["sluice-nats-server"][key] == before["sluice-nats-server"][key]
@@ -106,7 +94,7 @@ def test_a_node_that_is_no_more_can_no_longer_connect():
     """Its disk may be somewhere else by now."""
     after = made([], made([NODE, OTHER]), forget=(NODE,))
 
-    assert set(after["sluice-bus-nodes"]) == {OTHER}
+    assert set(after["sluice-bus-nodes"]) == set(after["sluice-rpc-nodes"]) == {OTHER}
     assert user_of(Role.NODE_AGENT, NodeName(NODE)) not in after["sluice-nats-server"]["users.conf"].decode()
 
 
@@ -118,7 +106,10 @@ def test_a_certificate_is_renewed_before_it_ends_and_by_the_same_authority():
 
     assert after["sluice-nats-ca"] == before["sluice-nats-ca"]
     assert after["sluice-nats-server"]["tls.crt"] != before["sluice-nats-server"]["tls.crt"]
-    assert made([], before)["sluice-nats-server"]["tls.crt"] == before["sluice-nats-server"]["tls.crt"]
+    for secret in ("sluice-rpc-inventory", "sluice-rpc-nodes"):
+        assert set(after[secret].values()).isdisjoint(before[secret].values())
+    assert after["sluice-rpc-authority"] == before["sluice-rpc-authority"]
+    assert made([], before) == before
 
 
 @pytest.mark.parametrize(
@@ -142,6 +133,48 @@ def test_a_server_is_known_by_the_names_that_manifests_use(name, good):
     else:
         with pytest.raises(VerificationError):
             verifier.verify(server, [])
+
+
+def test_another_authority_takes_its_certificates_with_it():
+    """The way out after a key was stolen: without its Secret, nothing that it signed is kept."""
+    before = made([NODE])
+    after = made([], {name: data for name, data in before.items() if name != "sluice-rpc-authority"})
+
+    for secret in ("sluice-rpc-inventory", "sluice-rpc-nodes"):
+        assert set(after[secret].values()).isdisjoint(before[secret].values())
+    assert after["sluice-nats-server"] == before["sluice-nats-server"]
+
+
+def test_the_authority_of_grpc_lets_nobody_into_the_broker():
+    """Brokers of a cluster believe every client that their authority signed to be one of them."""
+    there = made([NODE])
+    bus = x509.load_pem_x509_certificate(there["sluice-nats-ca"]["ca.crt"])
+    assert there["sluice-rpc-authority"]["ca.crt"] != there["sluice-nats-ca"]["ca.crt"]
+    for text in (there["sluice-rpc-inventory"]["tls.crt"], there["sluice-rpc-nodes"][NODE]):
+        with pytest.raises((ValueError, InvalidSignature)):
+            x509.load_pem_x509_certificate(text).verify_directly_issued_by(bus)
+
+
+def test_every_certificate_says_one_name_and_what_it_is_for():
+    """A second name is a second identity; an agent that could call others would be a way from one node to all."""
+    there = made([NODE, OTHER])
+    texts = {name_of(caller): there[f"sluice-rpc-{caller.value}"]["tls.crt"] for caller in Caller}
+    texts |= {name_of_node(NodeName(node)): there["sluice-rpc-nodes"][node] for node in (NODE, OTHER)}
+    as_server = {
+        name_of(Caller.ALLOCATOR),
+        name_of(Caller.INVENTORY),
+        *(name_of_node(NodeName(n)) for n in (NODE, OTHER)),
+    }
+    as_client = {name_of(Caller.INVENTORY), name_of(Caller.CONSOLE), name_of(Caller.OPERATOR)}
+
+    assert len(texts) == len(Caller) + 2
+    for name, text in texts.items():
+        extensions = x509.load_pem_x509_certificate(text).extensions
+        said = extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+        usages = extensions.get_extension_for_class(x509.ExtendedKeyUsage).value
+        assert list(said) == [x509.DNSName(name)]
+        assert (ExtendedKeyUsageOID.SERVER_AUTH in usages) is (name in as_server)
+        assert (ExtendedKeyUsageOID.CLIENT_AUTH in usages) is (name in as_client)
 
 
 @pytest.mark.parametrize("node", ["gpu_1", "", "a b", 'x", password: "'])

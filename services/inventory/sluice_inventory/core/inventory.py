@@ -5,8 +5,10 @@ A reason is news of another agent or a higher generation, time, a failed pull, o
 what was pulled before that says nothing about now, for agents may have acted since, so it is not said again.
 
 It decides nothing about GPUs and removes nobody: a node that does not answer is marked stale, and forgotten only when
-the bus does not tell of it either.
+the bus does not tell of it either, or tells that it was removed. Then what was pulled is said once more, with an end.
 """
+
+from msgspec.structs import replace
 
 from sluice.contracts import subjects
 from sluice.contracts.exchange import (
@@ -22,7 +24,7 @@ from sluice.contracts.exchange import (
     WriteUnknown,
 )
 from sluice.contracts.ids import Incarnation, NodeName, RunId
-from sluice.contracts.messages import NodeChanged, NodeInventory
+from sluice.contracts.messages import NodeChanged, NodeInventory, NodeRemoved
 from sluice.contracts.outbox import Outbox
 from sluice_inventory.core.events import Event, Instruction, Pull, PullFailed, PullSucceeded
 from sluice_inventory.core.node import Node, NodeView
@@ -44,6 +46,8 @@ class Inventory:
         self._incarnation: Incarnation | None = None
         self._listed: dict[NodeName, None] = {}
         """Nodes that the reading under way has told of."""
+        self._removed: dict[NodeName, str] = {}
+        """Why, of those that the bus says are not there any more."""
         self._ready = False
         """Set once the bus was read: before, half the nodes would be pulled twice."""
         self._wanting: dict[NodeName, None] = {}
@@ -96,6 +100,7 @@ class Inventory:
         if event.stream is not Stream.STATE:
             return
         self._listed = {}
+        self._removed = {}
         before, self._incarnation = self._incarnation, event.incarnation
         if before is None or before == event.incarnation:
             return
@@ -114,18 +119,39 @@ class Inventory:
         name = subjects.node_from_token(token)
         if kind == "node" and isinstance(entry.message, NodeChanged) and entry.message.node == name:
             self._listed[name] = None
+            self._removed.pop(name, None)
             node = self._node(name, now)
             node.hear(entry.message, now)
             self._want(node)
+        elif kind == "node" and isinstance(entry.message, NodeRemoved):
+            self._remove(name, entry.message.cause)
         elif kind == "inventory" and isinstance(entry.message, NodeInventory) and not self._is_own(entry):
             self._observe_inventory(name, entry.message, now)
 
     def _observe_inventory(self, name: NodeName, theirs: NodeInventory, now: float) -> None:
-        if theirs.snapshot.node != name:
+        if theirs.snapshot.node != name or theirs.removed:
+            return
+        if name in self._removed:
+            self._say_removed(theirs, self._removed[name])
             return
         node = self._node(name, now)
         if node.adopt(theirs, now):
             self._say(node)
+
+    def _remove(self, name: NodeName, cause: str) -> None:
+        self._listed.pop(name, None)
+        self._removed[name] = cause
+        node = self._nodes.get(name)
+        if node is None:
+            return
+        self._forget(node)
+        if node.inventory is not None:
+            self._say_removed(node.inventory, cause)
+
+    def _say_removed(self, last: NodeInventory, cause: str) -> None:
+        """The last word about a node that is not there any more."""
+        said = replace(last, stale=True, stale_message=f"the node was removed: {cause}", removed=True)
+        self._outbox.keep(subjects.inventory(last.snapshot.node), said, ttl_s=self._rules.closing_ttl_s)
 
     def _is_own(self, entry: Entry) -> bool:
         """Whether this process wrote an entry: then it says nothing new, and may be older than what is known."""

@@ -11,6 +11,8 @@ class Rules:
     """A node without news is pulled this often: the net under lost news, and how a dead node is noticed."""
     stale_after_s: float = 30.0
     """Without a usable answer for this long a node is marked stale: two rounds, so that one lost answer is no alarm."""
+    closing_ttl_s: int = 4 * 3600
+    """How long the last word about a removed node stays on the bus."""
     retry_first_s: float = 0.5
     """The pause after a failed pull, then twice as long, ..."""
     retry_max_s: float = 10.0

@@ -1,16 +1,21 @@
 """Runs the inventory: its core on the bus, the pulls, and the gRPC server over what the core knows."""
 
+import grpc.aio
+
+from sluice.contracts.callers import Caller, name_of
 from sluice.contracts.exchange import Stream
 from sluice.runtime import logs, rpc
 from sluice.runtime.bus import Bus
 from sluice.runtime.bus_identity import credentials_of
 from sluice.runtime.core_runner import CoreRunner, Executor
 from sluice.runtime.nats_bus import NatsBus
+from sluice.runtime.rpc_health import Health
+from sluice.runtime.rpc_identity import trust_of
 from sluice.runtime.service import Service
 from sluice_inventory.core.events import Event, Pull
 from sluice_inventory.core.inventory import Inventory
 from sluice_inventory.settings import InventorySettings
-from sluice_inventory.shell.puller import Puller
+from sluice_inventory.shell.puller import Puller, lines_max
 from sluice_inventory.shell.server import InventoryServer
 from sluice_inventory.shell.watchers import WatchedInventory, Watchers
 
@@ -20,20 +25,24 @@ READS = ("sluice.node.>", "sluice.inventory.>")
 
 async def serve(service: Service[InventorySettings]) -> None:
     """Run until cancelled."""
-    who = credentials_of(service.settings)
-    bus = await NatsBus.connect(service.settings.nats_url, name=service.name, traces=service.traces, credentials=who)
-    try:
-        await serve_on(bus, service)
-    finally:
-        await bus.close()
+    settings = service.settings
+    health = Health(service.clock, parts=(service.name,))
+    who = credentials_of(settings)
+    async with rpc.serve_health(settings.health_address, health):  # also while the broker is awaited
+        bus = await NatsBus.connect(settings.nats_url, name=service.name, traces=service.traces, credentials=who)
+        try:
+            await serve_on(bus, service, health)
+        finally:
+            await bus.close()
 
 
-async def serve_on(bus: Bus, service: Service[InventorySettings]) -> None:
+async def serve_on(bus: Bus, service: Service[InventorySettings], health: Health) -> None:
     """Run on a bus that is there, until cancelled. The bus is not closed."""
     settings = service.settings
     core = Inventory(service.run, settings.rules())
     watchers = Watchers(watchers_max=settings.watchers_max, pending_max=settings.watch_pending_max)
-    puller = Puller(service.clock, timeout_s=settings.pull_timeout_s)
+    trust = trust_of(settings, name_of(Caller.INVENTORY))
+    puller = Puller(service.clock, timeout_s=settings.pull_timeout_s, lines_max=lines_max(), trust=trust)
     pulls: Executor[Event] = Executor(puller.pull, limit=settings.pulls_max, quiet=True)
     runner: CoreRunner[Event] = CoreRunner(
         name=service.name,
@@ -46,9 +55,15 @@ async def serve_on(bus: Bus, service: Service[InventorySettings]) -> None:
         tick_s=settings.tick_s,
     )
     server = InventoryServer(core, watchers)
+
+    def register(on: grpc.aio.Server) -> None:
+        server.register(on)
+        health.register(on)
+
     try:
-        async with rpc.serve(server.register, address=settings.grpc_address) as address:
+        async with rpc.serve(register, address=settings.grpc_address, trust=trust) as address:
             logs.get("inventory").info("serving", grpc_address=address)
-            await runner.run()
+            with health.runs(service.name, runner, lambda: bus.connected):
+                await runner.run()
     finally:
         await puller.close()

@@ -9,6 +9,9 @@ from collections.abc import AsyncIterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 
+import grpc.aio
+
+from sluice.contracts.callers import name_of_node
 from sluice.contracts.ids import NodeName
 from sluice.contracts.rights import user_of
 from sluice.contracts.streams import Role
@@ -16,6 +19,8 @@ from sluice.runtime import rpc
 from sluice.runtime.bus import Bus
 from sluice.runtime.bus_identity import credentials_of
 from sluice.runtime.nats_bus import NatsBus
+from sluice.runtime.rpc_health import Health
+from sluice.runtime.rpc_identity import trust_of
 from sluice.runtime.service import Service
 from sluice_node_agent.settings import NodeAgentSettings
 from sluice_node_agent.shell.hands import Helpers
@@ -45,10 +50,12 @@ async def serve(service: Service[NodeAgentSettings]) -> None:
         finally:
             await bus.close()
 
-    await run_agents(service, connect)
+    health = Health(service.clock)
+    async with rpc.serve_health(service.settings.health_address, health):
+        await run_agents(service, connect, health)
 
 
-async def run_agents(service: Service[NodeAgentSettings], connect: Connect) -> None:
+async def run_agents(service: Service[NodeAgentSettings], connect: Connect, health: Health) -> None:
     """
     Run the agents of the nodes that the settings name, and the driver of their volumes, until cancelled.
 
@@ -57,22 +64,29 @@ async def run_agents(service: Service[NodeAgentSettings], connect: Connect) -> N
     async with volumes_served(service.settings):
         if service.settings.role == "csi":
             await asyncio.get_running_loop().create_future()  # until cancelled
-        await _run_agents(service, connect)
+        await _run_agents(service, connect, health)
 
 
-async def _run_agents(service: Service[NodeAgentSettings], connect: Connect) -> None:
+async def _run_agents(service: Service[NodeAgentSettings], connect: Connect, health: Health) -> None:
     sites = sites_of(service.settings)
+    health.expect(site.name for site in sites)
+    trust = trust_of(service.settings, *(name_of_node(site.name) for site in sites))
     pulled = Pulled()
     pulled.agents.update({site.name: None for site in sites})
     gpus = sum(site.gpus_max for site in sites)
     threads = ThreadPoolExecutor(max_workers=max(1, min(gpus, THREADS_MAX)), thread_name_prefix="gpu")
     helpers = Helpers.for_nodes(len(sites))
+
+    def register(server: grpc.aio.Server) -> None:
+        pulled.register(server)
+        health.register(server)
+
     try:
         async with (
-            rpc.serve(pulled.register, address=service.settings.grpc_address) as endpoint,
+            rpc.serve(register, address=service.settings.grpc_address, trust=trust) as endpoint,
             asyncio.TaskGroup() as agents,
         ):
-            shared = Shared(service, endpoint, pulled, threads, helpers, connect)
+            shared = Shared(service, endpoint, pulled, threads, helpers, connect, health)
             for number, site in enumerate(sites):
                 agents.create_task(Lives(site, f"{service.run}-{number}", shared).run())
     finally:

@@ -16,6 +16,8 @@ from sluice.contracts.ids import NodeName, RunId
 from sluice.runtime import logs
 from sluice.runtime.bus import Bus
 from sluice.runtime.core_runner import CoreRunner
+from sluice.runtime.release import release
+from sluice.runtime.rpc_health import Health
 from sluice.runtime.service import Service
 from sluice_node_agent.core.agent import Agent
 from sluice_node_agent.core.events import AgentStarted, Event
@@ -47,6 +49,7 @@ class Shared:
     gpu_threads: Threads
     helpers: Helpers
     connect: Connect
+    health: Health
 
 
 @dataclass(slots=True)
@@ -116,9 +119,10 @@ class Lives:
             log.info("agent of a node", run=run, endpoint=shared.endpoint, gpus=len(started.gpus), modes=site.modes)
             socket = places.control_socket(settings.data_dir, node)
             control = Control(node, core, runner.offer)
-            async with served_on(socket, control, shared.pulled, node=node), asyncio.TaskGroup() as work:
-                work.create_task(watch_troubles(site.backend, site.watch, runner.offer, node=node))
-                work.create_task(runner.run())
+            with shared.health.runs(node, runner, lambda: bus.connected):
+                async with served_on(socket, control, shared.pulled, node=node), asyncio.TaskGroup() as work:
+                    work.create_task(watch_troubles(site.backend, site.watch, runner.offer, node=node))
+                    work.create_task(runner.run())
 
     async def _in_thread(self, call: Callable[[], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(self.shared.gpu_threads, call)
@@ -154,4 +158,5 @@ def what_is_there(site: OpenSite, journal: Journal, tickets: Tickets, endpoint: 
         modes=site.modes,
         mps_root=str(mps.root),
         homes=homes,
+        version=release(),
     )

@@ -64,6 +64,7 @@ def opened_machine(settings: NodeAgentSettings, node: NodeName) -> Iterator[Mach
             capabilities=_capabilities(),
             data_dir=settings.data_dir.absolute(),
             mps_root=places.mps_root(settings.data_dir, settings.mps_dir, node),
+            pods_dir=settings.pods_dir if settings.kubelet_root is not None else None,
             mps_control=control,
             mps_asked=asked,
             open_gpus=lambda: _open(hardware, processes),

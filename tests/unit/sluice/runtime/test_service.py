@@ -1,5 +1,6 @@
 """A service process: told why it cannot start, stopped in order, never hanging."""
 
+import importlib.metadata
 import json
 import os
 import signal
@@ -30,10 +31,11 @@ def start():
     """Starts a service whose main function is given; everything started is ended."""
     processes = []
 
-    def begin(body: str, *, drain_s: float = 5.0, **environ: str) -> subprocess.Popen[str]:
-        program = f"{PRELUDE}\n{textwrap.dedent(body)}\nsys.exit(run(main, settings, 'allocator', drain_s={drain_s}))\n"
+    def begin(body: str, *words: str, drain_s: float = 5.0, **environ: str) -> subprocess.Popen[str]:
+        given = f"settings, 'allocator', drain_s={drain_s}, words=sys.argv[1:]"
+        program = f"{PRELUDE}\n{textwrap.dedent(body)}\nsys.exit(run(main, {given}))\n"
         process = subprocess.Popen(
-            [sys.executable, "-c", program],
+            [sys.executable, "-c", program, *words],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
@@ -212,4 +214,23 @@ def test_wrong_settings_are_told_before_anything_starts(start):
     assert (process.returncode, out) == (1, "")
     assert err == (
         "sluice-allocator: SLUICE_LOG_LEVL is set, but there is no such setting (did you mean SLUICE_LOG_LEVEL?)\n"
+    )
+
+
+def test_a_service_says_which_version_it_is(start):
+    """Without settings and without starting: of an image that does not start one wants to know it most."""
+    out, err = start("async def main(service): say('started')", "--version", SLUICE_LOG_LEVEL="wrong").communicate(
+        timeout=20
+    )
+    assert (out, err) == (f"sluice-allocator {importlib.metadata.version('sluice-gpu')}\n", "")
+
+
+def test_a_service_does_not_start_on_words_that_it_does_not_know(start):
+    """Whoever types them means something by them."""
+    process = start("async def main(service): say('started')", "--nats-url", "nats://elsewhere:4222")
+    out, err = process.communicate(timeout=20)
+    assert (process.returncode, out) == (2, "")
+    assert err == (
+        "sluice-allocator: there is no argument '--nats-url nats://elsewhere:4222', only --version; settings are in "
+        "the environment, or in the file that SLUICE_CONFIG names\n"
     )

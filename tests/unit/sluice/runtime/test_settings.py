@@ -148,7 +148,7 @@ def test_a_key_at_the_wrong_place_of_the_file_is_told_its_place(config):
         ("WORKERS", "many", "'many': Expected int, got str"),
         ("PERIOD_S", "0", "'0': Expected float > 0.0"),
         ("STRICT", "perhaps", "'perhaps': Expected bool, got str"),
-        ("POLICY", "best", "'best': Invalid enum value 'best'"),
+        ("POLICY", "best", "'best': Invalid enum value 'best' (one of binpack, spread)"),
     ],
 )
 def test_a_wrong_value_names_field_value_and_what_is_expected(name, value, expected):

@@ -1,0 +1,13 @@
+from collections.abc import AsyncIterator
+from typing import Any
+
+from sluice.contracts.pb import health_pb2
+
+class HealthStub:
+    def __init__(self, channel: Any) -> None: ...
+    async def Check(self, request: health_pb2.HealthCheckRequest, timeout: float | None = ...) -> health_pb2.HealthCheckResponse: ...
+
+class HealthServicer:
+    async def Check(self, request: health_pb2.HealthCheckRequest, context: Any) -> health_pb2.HealthCheckResponse: ...
+
+def add_HealthServicer_to_server(servicer: HealthServicer, server: Any) -> None: ...

@@ -1,0 +1,75 @@
+"""
+The program that makes a cluster's credentials, which is in no package; and what it makes, as files of a process.
+
+Certificates that it would not make (ended, of another authority, for the wrong use) are made with its own parts, at
+another time or by another authority: so tests refuse what differs from a good one in nothing else.
+"""
+
+import datetime as dt
+import importlib.util
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from cryptography.x509.oid import ExtendedKeyUsageOID
+
+SERVER, CLIENT = ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH
+_PROGRAM = Path(__file__).resolve().parents[2] / "deploy" / "kubernetes" / "credentials.py"
+
+
+def _load() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("credentials", _PROGRAM)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["credentials"] = module  # dataclasses look their module up
+    spec.loader.exec_module(module)
+    return module
+
+
+credentials: Any = _load()
+
+
+def days(count: float) -> dt.timedelta:
+    """So many days."""
+    return dt.timedelta(days=count)
+
+
+@dataclass(frozen=True, slots=True)
+class Files:
+    """Where a process has its certificate, its key, and whom it believes."""
+
+    certificate: Path
+    key: Path
+    authority: Path
+
+    def environment(self) -> dict[str, str]:
+        """As settings of a service."""
+        return {
+            "SLUICE_GRPC_CERTIFICATE_FILE": str(self.certificate),
+            "SLUICE_GRPC_KEY_FILE": str(self.key),
+            "SLUICE_GRPC_CA_FILE": str(self.authority),
+        }
+
+
+class Authority:
+    """An authority of a test, and the folder for what it signs."""
+
+    def __init__(self, folder: Path, name: str = "Sluice gRPC") -> None:
+        """A new one; two of one name differ in nothing but their key."""
+        self._folder = folder
+        folder.mkdir(parents=True, exist_ok=True)
+        # Older than what it signs, so that of an ended certificate it is the certificate that has ended.
+        self.pair = credentials.new_authority(name, dt.datetime.now(dt.UTC) - days(2000))
+
+    def files(self, label: str, *names: str, usages: tuple[Any, ...] = (SERVER, CLIENT), age_days: float = 0) -> Files:
+        """A certificate made `age_days` ago, written over what `label` had before; its key is in the same file."""
+        made = credentials.issue(self.pair, names, usages, dt.datetime.now(dt.UTC) - days(age_days))
+        both, authority = self._folder / f"{label}.pem", self._folder / "ca.crt"
+        authority.write_bytes(self.pair.certificate)
+        draft = both.with_suffix(".draft")
+        draft.write_bytes(made.certificate + made.key)
+        draft.rename(both)  # at once, as a kubelet changes a mounted Secret
+        return Files(both, both, authority)

@@ -1,0 +1,303 @@
+"""
+Inventory, agent, allocator and console as processes, with the certificates that a deployment makes for them.
+
+Each speaks with whom it should; who is not the agent of a node is not believed to be, and a person is told why.
+"""
+
+import asyncio
+import datetime as dt
+import json
+import os
+import sys
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import grpc.aio
+import pytest
+import pytest_asyncio
+from factories.credentials import Authority, Files, credentials
+from factories.inventory import news
+
+from sluice.contracts import subjects
+from sluice.contracts.callers import Caller, name_of, name_of_node
+from sluice.contracts.exchange import Stream, Write, WriteAccepted
+from sluice.contracts.ids import NodeName, OperationId
+from sluice.contracts.messages import NodeInventory
+from sluice.contracts.pb import agent_pb2_grpc, health_pb2, health_pb2_grpc, inventory_pb2, node_pb2
+from sluice.contracts.pb.inventory_pb2_grpc import InventoryServiceStub
+from sluice.runtime import rpc
+from sluice.runtime.broker import Broker, free_ports
+from sluice.runtime.nats_bus import NatsBus
+from sluice.runtime.rpc_identity import Identity, Trust
+
+NODE, OTHER = NodeName("gpu-1.example.internal"), NodeName("gpu-2")
+FLEET = """
+[[node]]
+name = "gpu-1.example.internal"
+gpus = [{ model = "NVIDIA A100-SXM4-40GB", count = 1, mig = true }]
+"""
+POD = """
+apiVersion: v1
+kind: Pod
+metadata: {name: train, annotations: {sluice.dev/profile: 1g.5gb}}
+spec: {containers: [{name: main, image: train}]}
+"""
+WAIT_S = 30.0
+
+
+@dataclass
+class Rig:
+    """A broker, a folder, and processes that are stopped at the end."""
+
+    url: str
+    bus: NatsBus
+    folder: Path
+    ports: dict[str, int]
+
+    def files(self, who: str) -> Files:
+        """What the deployment's program made: of a service, or of a node."""
+        folder = self.folder / "made" / who
+        if (folder / "identity.pem").exists():  # one file for both, as a node has it
+            return Files(folder / "identity.pem", folder / "identity.pem", folder / "ca.crt")
+        return Files(folder / "tls.crt", folder / "tls.key", folder / "ca.crt")
+
+    def trust(self, who: str) -> Trust:
+        """Of the test itself, as somebody."""
+        files = self.files(who)
+        return Trust(Identity(files.certificate, files.key, files.authority))
+
+    def environment(self, certificates: Files | None, **more: str) -> dict[str, str]:
+        """Of a process."""
+        others = {name: value for name, value in os.environ.items() if not name.startswith("SLUICE_")}
+        own = {} if certificates is None else certificates.environment()
+        common = {
+            "SLUICE_NATS_URL": self.url,
+            "SLUICE_LOG_FORMAT": "json",
+            "SLUICE_DATA_DIR": str(self.folder / "data"),
+        }
+        return others | common | own | more
+
+    @asynccontextmanager
+    async def runs(self, service: str, certificates: Files | None, **more: str) -> AsyncIterator[Callable[[], str]]:
+        """A service's process for the time of the `async with`. Gives what it has logged."""
+        log = self.folder / f"{service}.log"
+        with log.open("ab") as output:
+            process = await asyncio.create_subprocess_exec(
+                sys.executable,
+                "-m",
+                f"sluice_{service}",
+                env=self.environment(certificates, **more),
+                stdout=output,
+                stderr=output,
+            )
+        try:
+            yield log.read_text
+        finally:
+            if process.returncode is None:
+                process.terminate()
+            await asyncio.wait_for(process.wait(), 15)
+
+    async def ended(self, service: str, certificates: Files | None, *words: str, **more: str) -> tuple[int, str]:
+        """Run a process that ends by itself; its exit code and what it said, as one line."""
+        process = await asyncio.create_subprocess_exec(
+            sys.executable,
+            "-m",
+            f"sluice_{service}",
+            *words,
+            env=self.environment(certificates, **more),
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.STDOUT,
+        )
+        text, _ = await asyncio.wait_for(process.communicate(), WAIT_S)
+        return process.returncode or 0, " ".join(text.decode().split())  # a terminal's width breaks lines
+
+    async def inventory(self, wanted: Callable[[NodeInventory], bool]) -> NodeInventory:
+        """What the bus says of the node, once it is so; bounded."""
+        async with asyncio.timeout(WAIT_S):
+            while True:
+                entry = await self.bus.last(Stream.STATE, subjects.inventory(NODE).subject)
+                if entry is not None and isinstance(entry.message, NodeInventory) and wanted(entry.message):
+                    return entry.message
+                await asyncio.sleep(0.05)
+
+    async def ready(self, service: str) -> None:
+        """As a kubelet asks, until it is told so; bounded."""
+        async with asyncio.timeout(WAIT_S), rpc.channel(f"127.0.0.1:{self.ports[service]}") as channel:
+            while True:
+                try:
+                    answer = await health_pb2_grpc.HealthStub(channel).Check(health_pb2.HealthCheckRequest())
+                    if answer.status == health_pb2.HealthCheckResponse.SERVING:
+                        return
+                except grpc.aio.AioRpcError:
+                    pass  # it is still starting
+                await asyncio.sleep(0.05)
+
+    async def says_it_is_at(self, node: NodeName, endpoint: str) -> None:
+        """Say on the bus that a node's agent is there: as who has stolen its password can."""
+        address = subjects.node(node)
+        entry = await self.bus.last(Stream.STATE, address.subject)
+        expected = 0 if entry is None else entry.sequence
+        write = Write(
+            operation=OperationId(f"thief-{expected}"),
+            attempt=1,
+            stream=Stream.STATE,
+            subject=address.subject,
+            guard=address.guard,
+            expected=expected,
+            message=news(generation=1000, node=node, endpoint=endpoint),
+            request="",
+        )
+        assert isinstance(await self.bus.write(write, {}), WriteAccepted)
+
+
+@pytest_asyncio.fixture
+async def rig(tmp_path: Path) -> AsyncIterator[Rig]:
+    """A broker, and everybody's certificates as `credentials.py` makes them."""
+    objects = credentials.manifests([NODE, OTHER], {}, dt.datetime.now(dt.UTC))
+    made = credentials.read_kept(json.dumps({"kind": "List", "items": objects}))
+    for caller in Caller:
+        _lay(tmp_path / "made" / caller.value, made[f"sluice-rpc-{caller.value}"], made)
+    for node, both in made["sluice-rpc-nodes"].items():
+        _lay(tmp_path / "made" / node, {"identity.pem": both}, made)
+    ports = dict(zip(("allocator", "inventory", "node-agent", "serving"), free_ports(4), strict=True))
+    async with Broker(tmp_path / "nats") as broker:
+        bus = await NatsBus.connect(broker.url, name="test")
+        try:
+            await bus.ensure_streams()
+            yield Rig(broker.url, bus, tmp_path, ports)
+        finally:
+            await bus.close()
+
+
+def _lay(folder: Path, content: dict[str, bytes], made: dict[str, dict[str, bytes]]) -> None:
+    folder.mkdir(parents=True)
+    for name, data in (content | {"ca.crt": made["sluice-rpc-authority"]["ca.crt"]}).items():
+        (folder / name).write_bytes(data)
+
+
+class _Impostor(agent_pb2_grpc.AgentServiceServicer):
+    """Answers for a node that is not its own."""
+
+    def __init__(self) -> None:
+        self.asked = 0
+
+    async def GetInventory(self, request, context):  # noqa: N802 - the method's name in the contract
+        """Nobody should come this far."""
+        self.asked += 1
+        return node_pb2.NodeSnapshot(node=request.node)
+
+    def register(self, server) -> None:
+        """Serve."""
+        agent_pb2_grpc.add_AgentServiceServicer_to_server(self, server)
+
+
+@pytest.mark.slow
+async def test_everybody_speaks_with_whom_he_should_and_with_nobody_else(rig: Rig) -> None:
+    """Pulls, questions of people, probes; an impostor, a stranger's authority, a person without a right."""
+    fleet, pod = rig.folder / "fleet.toml", rig.folder / "pod.yaml"
+    fleet.write_text(FLEET)
+    pod.write_text(POD)
+    serving = f"127.0.0.1:{rig.ports['serving']}"
+    inventory = {
+        "SLUICE_INVENTORY_GRPC_ADDRESS": serving,
+        "SLUICE_INVENTORY_HEALTH_ADDRESS": f"127.0.0.1:{rig.ports['inventory']}",
+        "SLUICE_INVENTORY_PULL_INTERVAL_S": "0.5",
+        "SLUICE_INVENTORY_PULL_TIMEOUT_S": "1",
+        "SLUICE_INVENTORY_STALE_AFTER_S": "2",
+        "SLUICE_INVENTORY_RETRY_MAX_S": "0.5",
+    }
+    allocator = {"SLUICE_ALLOCATOR_HEALTH_ADDRESS": f"127.0.0.1:{rig.ports['allocator']}"}
+    agent = {
+        "SLUICE_NODE_AGENT_FLEET_FILE": str(fleet),
+        "SLUICE_NODE_AGENT_HEALTH_ADDRESS": f"127.0.0.1:{rig.ports['node-agent']}",
+    }
+    async with rig.runs("inventory", rig.files("inventory"), **inventory) as logged:
+        async with (
+            rig.runs("allocator", rig.files("allocator"), **allocator),
+            rig.runs("node_agent", rig.files(NODE), **agent),
+        ):
+            await rig.inventory(lambda found: not found.stale)
+            for service in ("allocator", "inventory", "node-agent"):
+                await rig.ready(service)
+            # People: one with a right, one without, one without a certificate.
+            await _asks(rig, serving)
+            code, text = await rig.ended("console", rig.files("console"), "simulate", "-f", str(pod))
+            assert code == 0, text
+            code, text = await rig.ended("console", rig.files("inventory"), "simulate", "-f", str(pod))
+            assert (code, "the certificate of this caller says inventory.sluice.internal" in text) == (1, True)
+            code, text = await rig.ended("console", None, "simulate", "-f", str(pod))
+            assert (code, "we speak plain text; does it want TLS?" in text) == (1, True)
+        await _impostors(rig, logged, serving)
+
+
+async def _asks(rig: Rig, serving: str) -> None:
+    """The inventory, as an operator and as an agent."""
+    name = name_of(Caller.INVENTORY)
+    async with rpc.channel(serving, trust=rig.trust("operator"), server_name=name) as channel:
+        listed = await InventoryServiceStub(channel).ListGpus(inventory_pb2.ListGpusRequest())
+    assert listed.totals.creatable_total == 19
+    async with rpc.channel(serving, trust=rig.trust("allocator"), server_name=name) as channel:
+        # Its certificate is a server's: it is not even let in with it.
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await InventoryServiceStub(channel).ListGpus(inventory_pb2.ListGpusRequest())
+    assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
+
+
+async def _impostors(rig: Rig, logged: Callable[[], str], serving: str) -> None:
+    """Somebody answers for a node with another node's certificate; somebody else has an authority of his own."""
+    impostor = _Impostor()
+    foreign = Authority(rig.folder / "foreign").files("node", name_of_node(OTHER))
+    for shown, why in (
+        (rig.trust(NODE), f"the server is not trusted: its certificate does not say {name_of_node(OTHER)}"),
+        (
+            Trust(Identity(foreign.certificate, foreign.key, foreign.authority)),
+            "the server is not trusted: its certificate is of an authority that grpc_ca_file does not hold",
+        ),
+    ):
+        async with rpc.serve(impostor.register, trust=shown) as address:
+            await rig.says_it_is_at(OTHER, address)
+            # What a person sees who asks for the node, and what the log says, once.
+            sentence = f"node {OTHER!r} was never pulled: {address}: {why}"
+            async with asyncio.timeout(WAIT_S):
+                while await _health_of(OTHER, rig, serving) != sentence:  # noqa: ASYNC110 - another process
+                    await asyncio.sleep(0.05)
+            lines = [json.loads(line) for line in logged().splitlines() if address in line]
+            assert [(line["level"], line["event"], line["node"], line["why"]) for line in lines] == [
+                ("warning", "an agent cannot be pulled", OTHER, why)
+            ]
+    assert impostor.asked == 0
+
+
+async def _health_of(node: NodeName, rig: Rig, serving: str) -> str:
+    async with rpc.channel(serving, trust=rig.trust("operator"), server_name=name_of(Caller.INVENTORY)) as channel:
+        try:
+            await InventoryServiceStub(channel).GetNode(inventory_pb2.GetNodeRequest(node=node))
+        except grpc.aio.AioRpcError as error:
+            return error.details() or ""
+    return ""
+
+
+@pytest.mark.slow
+async def test_who_cannot_be_who_he_should_be_does_not_start(rig: Rig) -> None:
+    """One sentence at the start, instead of a node that is stale for a reason on another machine."""
+    fleet = rig.folder / "fleet.toml"
+    fleet.write_text(FLEET)
+    ended = Authority(rig.folder / "ended").files("inventory", name_of(Caller.INVENTORY), age_days=1000)
+    open_port = {"SLUICE_INVENTORY_GRPC_ADDRESS": f"0.0.0.0:{rig.ports['serving']}"}
+    outcomes = await asyncio.gather(
+        rig.ended("node_agent", rig.files(OTHER), SLUICE_NODE_AGENT_FLEET_FILE=str(fleet)),
+        rig.ended("inventory", ended),
+        rig.ended("inventory", None, **open_port),
+    )
+    for (code, text), sentence in zip(
+        outcomes,
+        (
+            f"must say {name_of_node(NODE)}, and says {name_of_node(OTHER)}",
+            f"grpc_certificate_file: the certificate in {ended.certificate} has ended; it must be made anew",
+            f"gRPC at {open_port['SLUICE_INVENTORY_GRPC_ADDRESS']} would be plain text beyond this machine",
+        ),
+        strict=True,
+    ):
+        assert (code, sentence in text, "Traceback" in text) == (1, True, False), text

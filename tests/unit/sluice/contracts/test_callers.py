@@ -1,0 +1,73 @@
+"""Who may call what over gRPC: one table, of every method that there is."""
+
+import pytest
+
+from sluice.contracts.callers import MAY_CALL, Caller, name_of, name_of_node, why_not
+from sluice.contracts.ids import NodeName
+from sluice.contracts.pb import agent_pb2, allocator_pb2, health_pb2, inventory_pb2
+
+AGENT, CONTROL = "/sluice.v1.AgentService", "/sluice.v1.NodeControlService"
+INVENTORY, ALLOCATOR = "/sluice.v1.InventoryService", "/sluice.v1.AllocatorService"
+PEOPLE = {"console", "operator"}
+EXPECTED = {
+    f"{AGENT}/GetInventory": {"inventory", *PEOPLE},
+    f"{AGENT}/GetHealth": {"inventory", *PEOPLE},
+    f"{CONTROL}/ReleaseQuarantine": set(),
+    f"{INVENTORY}/ListGpus": PEOPLE,
+    f"{INVENTORY}/GetAllocationMap": PEOPLE,
+    f"{INVENTORY}/GetNode": PEOPLE,
+    f"{INVENTORY}/Watch": PEOPLE,
+    f"{ALLOCATOR}/Simulate": PEOPLE,
+    f"{ALLOCATOR}/Explain": PEOPLE,
+    "/grpc.health.v1.Health/Check": {"allocator", "inventory", *PEOPLE},
+}
+"""Said again, by hand: a change of rights is made in two places, or it is a mistake."""
+WHO = {
+    "allocator": "allocator.sluice.internal",
+    "inventory": "inventory.sluice.internal",
+    "console": "console.sluice.internal",
+    "operator": "operator.sluice.internal",
+    "an agent": "gpu-1.node.sluice.internal",
+    "a node called inventory": "inventory.node.sluice.internal",
+    "somebody's own domain": "inventory.example.internal",
+    "a name with more in front": "x.inventory.sluice.internal",
+    "everybody": "*.sluice.internal",
+    "nobody": "",
+}
+
+
+def test_every_method_has_its_callers_and_no_other():
+    """A new method that nobody thought of is one that nobody may call, until somebody does."""
+    served = {
+        f"/{service.full_name}/{method.name}"
+        for file in (agent_pb2, allocator_pb2, inventory_pb2, health_pb2)
+        for service in file.DESCRIPTOR.services_by_name.values()
+        for method in service.methods
+    }
+    assert set(MAY_CALL) == set(EXPECTED) == served
+
+
+@pytest.mark.parametrize("method", [*EXPECTED, f"{AGENT}/Reboot", "/sluice.v1.Agent/GetInventory", ""])
+@pytest.mark.parametrize("who", WHO)
+def test_each_may_call_what_he_needs_and_nothing_else(who, method):
+    """A right too many is what a stolen certificate can do."""
+    assert (why_not([WHO[who]], method) == "") is (who in EXPECTED.get(method, set()))
+
+
+def test_a_refusal_says_who_may_and_who_asked():
+    """Somebody has to find out which certificate is mounted where."""
+    assert why_not(["gpu-1.node.sluice.internal"], f"{ALLOCATOR}/Explain") == (
+        "/sluice.v1.AllocatorService/Explain may be called by console.sluice.internal or operator.sluice.internal; "
+        "the certificate of this caller says gpu-1.node.sluice.internal"
+    )
+    assert "the certificate of this caller says no DNS name" in why_not([], f"{ALLOCATOR}/Explain")
+    assert "may be called by nobody over the network" in why_not(["x"], f"{CONTROL}/ReleaseQuarantine")
+    assert len(why_not(["x" * 10_000], f"{ALLOCATOR}/Explain")) < 600
+
+
+def test_no_node_has_the_name_of_a_service():
+    """Nodes are called as their owners like."""
+    services = {name_of(caller) for caller in Caller}
+    for node in ("inventory", "inventory.node", "node", "a.inventory"):
+        assert name_of_node(NodeName(node)) not in services
+        assert name_of_node(NodeName(node)).removesuffix(".node.sluice.internal") == node

@@ -1,0 +1,371 @@
+"""gRPC with certificates: who is let in, who is believed, what a person reads when it fails, and new files at work."""
+
+import asyncio
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import grpc
+import pytest
+import structlog
+from factories.credentials import CLIENT, SERVER, Authority, Files
+
+from sluice.contracts.callers import Caller, name_of, name_of_node
+from sluice.contracts.ids import NodeName
+from sluice.contracts.pb import agent_pb2, agent_pb2_grpc, node_pb2
+from sluice.runtime import rpc
+from sluice.runtime.rpc_identity import CertificateError, Identity, Trust, trust_of
+from sluice.runtime.settings import CommonSettings
+
+NODE, OTHER = (name_of_node(NodeName(name)) for name in ("gpu-1.example", "gpu-2"))
+INVENTORY = name_of(Caller.INVENTORY)
+
+
+def trust(files: Files, *names: str) -> Trust:
+    """Of a process that looks at its files each time."""
+    return Trust(Identity(files.certificate, files.key, files.authority, names, look_s=0))
+
+
+class _Agent(agent_pb2_grpc.AgentServiceServicer):
+    """An agent that has nothing to say."""
+
+    async def GetInventory(self, request, context):  # noqa: N802 - the method's name in the contract
+        return node_pb2.NodeSnapshot(node=request.node)
+
+    def register(self, server: grpc.aio.Server) -> None:
+        agent_pb2_grpc.add_AgentServiceServicer_to_server(self, server)
+
+
+@asynccontextmanager
+async def served(files: Files | None, **more):
+    """An agent, and where."""
+    how = rpc.LOOPBACK if files is None else trust(files)
+    async with rpc.serve(_Agent().register, trust=how, **more) as address:
+        yield address
+
+
+async def asked(address: str, caller: Trust, server_name: str = NODE) -> str:
+    """What an agent answers: its node's name, or why it cannot be asked, in our words."""
+    async with rpc.channel(address, trust=caller, server_name=server_name) as channel:
+        try:
+            answer = await agent_pb2_grpc.AgentServiceStub(channel).GetInventory(
+                agent_pb2.GetInventoryRequest(node="gpu-1.example")
+            )
+        except grpc.aio.AioRpcError as error:
+            return rpc.why_untrusted(error, trust=caller, server_name=server_name) or repr(error)
+    return answer.node
+
+
+@pytest.fixture
+def ours(tmp_path) -> Authority:
+    """The authority that everybody believes."""
+    return Authority(tmp_path / "ours")
+
+
+@pytest.fixture
+def theirs(tmp_path) -> Authority:
+    """Another one, of the same name."""
+    return Authority(tmp_path / "theirs")
+
+
+# -- who is let in ------------------------------------------------------------------------------------------------
+
+
+async def test_an_agent_is_asked_by_who_may(ours):
+    """The inventory could not pull, and nothing would be granted."""
+    async with served(ours.files("node", NODE, usages=(SERVER,))) as address:
+        assert await asked(address, trust(ours.files("inventory", INVENTORY))) == "gpu-1.example"
+
+
+@pytest.mark.parametrize("who", ["allocator", "node", "stranger"])
+async def test_who_may_not_ask_is_told_so(ours, who):
+    """A certificate of ours is not a right to everything."""
+    name = {"allocator": name_of(Caller.ALLOCATOR), "node": OTHER, "stranger": "example.internal"}[who]
+    async with served(ours.files("node", NODE)) as address:
+        with structlog.testing.capture_logs() as logged:
+            answers = [await asked(address, trust(ours.files("caller", name))) for _ in range(3)]
+    assert len(set(answers)) == 1
+    assert answers[0].startswith("the server does not let us: /sluice.v1.AgentService/GetInventory may be called by ")
+    assert answers[0].endswith(f"the certificate of this caller says {name}")
+    # Also where the agent is, and not once a call.
+    assert [entry["why"] for entry in logged if entry["event"] == "refused a call"] == [
+        answers[0].removeprefix("the server does not let us: ")
+    ]
+
+
+@pytest.mark.parametrize("wrong", ["foreign", "ended", "for servers", "none", "plain text"])
+async def test_who_shows_no_good_certificate_is_not_let_in(ours, theirs, wrong):
+    """Neither does he learn anything, nor does he wait for it."""
+    good = ours.files("inventory", INVENTORY)
+    async with served(ours.files("node", NODE)) as address:
+        if wrong == "plain text":
+            answer = await asked(address, rpc.LOOPBACK)
+            assert answer == "the server closed the connection at once, and we speak plain text; does it want TLS?"
+            return
+        if wrong == "none":
+            credentials = grpc.ssl_channel_credentials(good.authority.read_bytes())
+            options = (("grpc.ssl_target_name_override", NODE),)
+            async with grpc.aio.secure_channel(address, credentials, options=options) as channel:
+                with pytest.raises(grpc.aio.AioRpcError) as caught:
+                    await agent_pb2_grpc.AgentServiceStub(channel).GetInventory(
+                        agent_pb2.GetInventoryRequest(), timeout=5
+                    )
+            assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
+            return
+        foreign = theirs.files("inventory", INVENTORY)
+        # What we would refuse of ourselves at the start is shown all the same: by somebody who is not us.
+        shown = {
+            "foreign": foreign,
+            "ended": ours.files("ended", INVENTORY, age_days=826),
+            "for servers": ours.files("wrong", INVENTORY, usages=(SERVER,)),
+        }[wrong]
+        answer = await asked(address, _Shameless.of(shown, good.authority))
+    assert answer == "the server closed the connection at once, and we show a certificate; is it accepted?"
+
+
+class _Shameless(Identity):
+    """Shows what it has, good or not."""
+
+    def __post_init__(self) -> None:
+        """Look at nothing."""
+
+    def channel_credentials(self) -> grpc.ChannelCredentials:
+        """As the files are."""
+        certificate, key = self.certificate_file.read_bytes(), self.key_file.read_bytes()
+        return grpc.ssl_channel_credentials(self.ca_file.read_bytes(), key, certificate)
+
+    def server_credentials(self) -> grpc.ServerCredentials:
+        """As the files are."""
+        certificate, key = self.certificate_file.read_bytes(), self.key_file.read_bytes()
+        return grpc.ssl_server_credentials([(key, certificate)], self.ca_file.read_bytes(), True)
+
+    @classmethod
+    def of(cls, files: Files, authority: Path) -> Trust:
+        """With whom it believes."""
+        return Trust(cls(files.certificate, files.key, authority))
+
+
+# -- who is believed ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("wrong", "why"),
+    [
+        ("another node", f"the server is not trusted: its certificate does not say {NODE}"),
+        ("foreign", "the server is not trusted: its certificate is of an authority that grpc_ca_file does not hold"),
+        ("other name", "the server is not trusted: its certificate is of an authority that grpc_ca_file does not hold"),
+        ("ended", "the server is not trusted: its certificate has ended"),
+        ("to come", "the server is not trusted: its certificate is not valid yet; is a clock wrong?"),
+        ("for clients", "the server is not trusted: its certificate is not one of a server"),
+        ("plain text", "the server is not trusted: it speaks plain text, and we were told to speak TLS"),
+    ],
+)
+async def test_a_server_that_is_not_the_nodes_agent_is_not_believed(ours, theirs, tmp_path, wrong, why):
+    """What it says would be booked as this node's; and a person must know which certificate to look at."""
+    inventory = trust(ours.files("inventory", INVENTORY))
+    shown = {
+        "another node": lambda: ours.files("other", OTHER),
+        "foreign": lambda: theirs.files("node", NODE),
+        "other name": lambda: Authority(tmp_path / "third", "Somebody").files("node", NODE),
+        "ended": lambda: ours.files("ended", NODE, age_days=826),
+        "to come": lambda: ours.files("to come", NODE, age_days=-2),
+        "for clients": lambda: ours.files("client", NODE, usages=(CLIENT,)),
+        "plain text": lambda: None,
+    }[wrong]()
+    authority = ours.files("inventory", INVENTORY).authority
+    how = rpc.LOOPBACK if shown is None else _Shameless.of(shown, authority)
+    async with rpc.serve(_Agent().register, trust=how) as address:
+        assert await asked(address, inventory) == why
+
+
+async def test_a_server_that_is_away_is_not_called_a_stranger(ours):
+    """An agent that is being restarted has nothing wrong with its certificate."""
+    async with served(ours.files("node", NODE)) as address:
+        gone = address
+    assert "UNAVAILABLE" in await asked(gone, trust(ours.files("inventory", INVENTORY)))
+
+
+# -- plain text ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "address", ["0.0.0.0:0", "[::]:0", "10.1.2.3:9411", "gpu-1.example:9411", "127.0.0.1.example:1"]
+)
+async def test_nothing_is_said_in_plain_text_beyond_this_machine(address):
+    """A forgotten setting would open every node to everybody, and nobody would notice."""
+    sentence = "would be plain text beyond this machine: set grpc_certificate_file, .* or grpc_plain_text = true"
+    with pytest.raises(rpc.PlainTextError, match=sentence):
+        async with rpc.serve(_Agent().register, address=address):
+            pass
+    with pytest.raises(rpc.PlainTextError, match=sentence):
+        async with rpc.channel(address):
+            pass
+
+
+async def test_who_vouches_for_the_network_may_speak_plain_text():
+    """A network of containers on one machine has no strangers."""
+    how = Trust(plain_text=True)
+    async with rpc.serve(_Agent().register, address="0.0.0.0:0", trust=how) as address:
+        assert await asked(address.replace("0.0.0.0", "127.0.0.1"), how) == "gpu-1.example"
+
+
+async def test_a_unix_socket_needs_no_certificate(ours, tmp_path):
+    """Who may open the file may ask: people on the node, and its kubelet, have none."""
+    address = f"unix:{tmp_path / 'a.sock'}"
+    async with served(ours.files("node", NODE), address=address):
+        assert await asked(address, rpc.LOOPBACK) == "gpu-1.example"
+
+
+# -- new files ----------------------------------------------------------------------------------------------------
+
+
+async def test_a_new_certificate_is_shown_without_a_restart(ours):
+    """Certificates end; the agent of a node with running pods does not."""
+    inventory = trust(ours.files("inventory", INVENTORY))
+    async with served(ours.files("node", OTHER)) as address:
+        assert "does not say" in await asked(address, inventory)
+        ours.files("node", NODE)
+        assert await asked(address, inventory) == "gpu-1.example"
+
+
+async def test_a_new_certificate_ends_no_call(ours):
+    """A pull that is under way goes on; the next connection shows the new one."""
+    inventory = trust(ours.files("inventory", INVENTORY))
+    async with (
+        served(ours.files("node", NODE)) as address,
+        rpc.channel(address, trust=inventory, server_name=NODE) as channel,
+    ):
+        stub = agent_pb2_grpc.AgentServiceStub(channel)
+        for _ in range(3):
+            assert (await stub.GetInventory(agent_pb2.GetInventoryRequest(node="a"))).node == "a"
+            ours.files("node", NODE)
+
+
+async def test_a_connection_is_made_anew_after_a_while_and_no_call_is_lost(ours):
+    """Who has been let in must show his certificate again, or it would never end."""
+    inventory = trust(ours.files("inventory", INVENTORY))
+    seen = set()
+    node = _Agent()
+
+    async def say_who(request, context):
+        seen.add(context.peer())
+        return node_pb2.NodeSnapshot(node=request.node)
+
+    node.GetInventory = say_who
+    async with (
+        rpc.serve(node.register, trust=trust(ours.files("node", NODE)), connection_s=0.1) as address,
+        rpc.channel(address, trust=inventory, server_name=NODE) as channel,
+        asyncio.timeout(20),
+    ):
+        stub = agent_pb2_grpc.AgentServiceStub(channel)
+        while len(seen) < 3:
+            assert (await stub.GetInventory(agent_pb2.GetInventoryRequest(node="a"))).node == "a"
+
+
+async def test_bad_files_change_nothing_but_the_log(ours, theirs):
+    """Half of a rotation, or a slip of the hand, must not cut a node off."""
+    files = ours.files("node", NODE)
+    identity = Identity(files.certificate, files.key, files.authority, (NODE,), look_s=0)
+    first = identity.current()
+    other = theirs.files("node", NODE)
+    for spoil, why in (
+        (lambda: files.certificate.write_bytes(b""), "has 0 bytes"),
+        (lambda: files.certificate.write_bytes(other.certificate.read_bytes()), "vouches for"),
+        (lambda: ours.files("node", OTHER), f"must say {NODE}, and says {OTHER}"),
+        (files.certificate.unlink, "cannot be read"),
+    ):
+        spoil()
+        with structlog.testing.capture_logs() as logged:
+            assert identity.current() is first
+            assert identity.current() is first
+        (entry,) = logged
+        assert (entry["log_level"], entry["event"]) == ("error", "the new files are no good; the old ones stay in use")
+        assert why in entry["why"]
+    ours.files("node", NODE)
+    assert identity.current() is not first
+    assert identity.current() is identity.current()
+
+
+def test_a_certificate_that_ends_soon_is_warned_of_once(ours):
+    """The pull that fails at night could have been seen two weeks before."""
+    files = ours.files("node", NODE, age_days=825 - 10)
+    identity = Identity(files.certificate, files.key, files.authority, look_s=0)
+    with structlog.testing.capture_logs() as logged:
+        identity.current()
+        identity.current()
+    assert [(entry["log_level"], entry["event"]) for entry in logged] == [
+        ("warning", "the certificate should have been renewed")
+    ]
+
+
+# -- settings -----------------------------------------------------------------------------------------------------
+
+
+def settings(**paths: Path) -> CommonSettings:
+    """With these files."""
+    return CommonSettings(**{f"grpc_{name}_file": path for name, path in paths.items()})
+
+
+def test_what_a_certificate_says_is_read_at_the_start(ours):
+    """One for clients alone is as good as one for servers."""
+    for usages in ((SERVER,), (CLIENT,), (SERVER, CLIENT)):
+        files = ours.files("any", NODE, OTHER, usages=usages)
+        how = trust_of(settings(certificate=files.certificate, key=files.key, ca=files.authority), NODE, OTHER)
+        assert how.current().names == (NODE, OTHER)
+    assert trust_of(settings()) == rpc.LOOPBACK
+    assert trust_of(CommonSettings(grpc_plain_text=True)) == Trust(plain_text=True)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "why"),
+    [
+        ("ended", "grpc_certificate_file: the certificate in .*ended.pem has ended; it must be made anew"),
+        ("to come", "the certificate in .* is not valid yet; is the clock of this machine right"),
+        ("foreign", r"the certificate in .* is not one that .*ca.crt \(grpc_ca_file\) vouches for: "),
+        ("other node", f"the certificate in .* must say {NODE}, and says {OTHER}$"),
+        ("other key", "grpc_key_file: .*other.pem is not the key of the certificate in .*good.pem"),
+        ("no key", "must hold a certificate and its key as PEM, the key without a password"),
+        ("no certificate", "must hold a certificate and its key as PEM"),
+        ("empty", "grpc_key_file: .* has 0 bytes; PEM is expected"),
+        ("missing", "grpc_ca_file: .* cannot be read: No such file"),
+        ("no authority", "grpc_ca_file: .* holds no certificates"),
+        ("huge", "grpc_ca_file: .* bytes; PEM is expected, up to"),
+    ],
+)
+def test_files_that_are_no_good_are_one_sentence_at_the_start(ours, theirs, tmp_path, wrong, why):
+    """Else it is a handshake that fails an hour later, on another machine, in OpenSSL's words."""
+    good = ours.files("good", NODE)
+    other = ours.files("other", OTHER)
+    text = tmp_path / "text"
+    text.write_bytes({"empty": b"", "huge": b"x" * 300_000}.get(wrong, b"hello"))
+    certificate, key, authority = {
+        "ended": lambda: (ours.files("ended", NODE, age_days=826).certificate, None, good.authority),
+        "to come": lambda: (ours.files("to come", NODE, age_days=-2).certificate, None, good.authority),
+        "foreign": lambda: (theirs.files("node", NODE).certificate, None, good.authority),
+        "other node": lambda: (other.certificate, None, good.authority),
+        "other key": lambda: (good.certificate, other.key, good.authority),
+        "no key": lambda: (good.certificate, text, good.authority),
+        "no certificate": lambda: (text, good.key, good.authority),
+        "empty": lambda: (good.certificate, text, good.authority),
+        "missing": lambda: (good.certificate, None, tmp_path / "none"),
+        "no authority": lambda: (good.certificate, None, text),
+        "huge": lambda: (good.certificate, None, text),
+    }[wrong]()
+
+    with pytest.raises(CertificateError, match=why):
+        trust_of(settings(certificate=certificate, key=key or certificate, ca=authority), NODE)
+
+
+def test_half_of_the_settings_are_refused(ours):
+    """A process with a certificate and no authority would believe everybody."""
+    files = ours.files("node", NODE)
+    with pytest.raises(CertificateError, match="grpc_ca_file must be set too: all three of them, or none"):
+        trust_of(settings(certificate=files.certificate, key=files.key))
+    with pytest.raises(CertificateError, match="only one of them can hold"):
+        trust_of(
+            CommonSettings(
+                grpc_certificate_file=files.certificate,
+                grpc_key_file=files.key,
+                grpc_ca_file=files.authority,
+                grpc_plain_text=True,
+            )
+        )
