@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
 from fake_kube.errors import ApiError
+from fake_kube.store import Backup
 from fake_kube.targets import Target
 
 if TYPE_CHECKING:
@@ -26,6 +27,7 @@ class _Failing:
     path: str
     code: int
     after: bool
+    retry_after_s: int
 
 
 class Faults:
@@ -51,16 +53,26 @@ class Faults:
                 each.left -= 1
                 if not each.left:
                     self._failing.remove(each)
-                raise ApiError(each.code, f"injected: {target.verb} {target.path} fails with {each.code}")
+                why = f"injected: {target.verb} {target.path} fails with {each.code}"
+                raise ApiError(each.code, why, retry_after_s=each.retry_after_s)
 
     # -- set by tests -----------------------------------------------------------------------------------------------
 
-    def fail(self, times: int, *, code: int = 500, verb: str = "*", path: str = "*", after: bool = False) -> None:
+    def fail(
+        self,
+        times: int,
+        *,
+        code: int = 500,
+        verb: str = "*",
+        path: str = "*",
+        after: bool = False,
+        retry_after_s: int = 0,
+    ) -> None:
         """
         The next requests of this verb to this path (`pods/status`) are answered with an error; `after` they took
-        effect.
+        effect. `retry_after_s`: and are told when to come again.
         """
-        self._do(lambda: self._failing.append(_Failing(times, verb, path, code, after)))
+        self._do(lambda: self._failing.append(_Failing(times, verb, path, code, after, retry_after_s)))
 
     def slow(self, delay_s: float) -> None:
         """Every request waits first; 0 ends it."""
@@ -87,7 +99,7 @@ class Faults:
         self._do(lambda: old.pop(resource, None) if version is None else old.update({resource: version}))
 
     def compact(self) -> None:
-        """Lists with resourceVersion=0 are answered as it was at an old version; None ends it."""
+        """The history goes: only what is, is known."""
         self._do(self._server.store.compact)
 
     def expire_pages(self) -> None:
@@ -102,6 +114,10 @@ class Faults:
         """Connections of all watches break in the middle; how many there were."""
         return self._do(self._server.front.cut)
 
+    def tear_watches(self) -> int:
+        """Every watch is sent the first half of an event's line, and then ends in order; how many there were."""
+        return self._do(self._server.front.tear)
+
     def end_watches(self) -> int:
         """All watches end as at their timeout: the stream closes, no event says so; how many there were."""
         return self._do(self._server.front.end)
@@ -109,6 +125,14 @@ class Faults:
     def restart(self) -> None:
         """The server is killed and started again on its port: connections break, objects stay, history is gone."""
         self._server.restart(skip=LOST_AT_RESTART)
+
+    def backup(self) -> Backup:
+        """What the storage holds now."""
+        return self._do(self._server.store.backup)
+
+    def restore(self, backup: Backup) -> None:
+        """The storage is as it was at a backup, its versions too; the server was restarted for that."""
+        self._server.restart(skip=0, backup=backup)
 
     def away(self, *, on: bool = True) -> None:
         """Nobody listens on the server's port, and connections break; objects, history and the port stay."""

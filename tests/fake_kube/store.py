@@ -36,6 +36,14 @@ class Change:
     """The type of an event that was sent before and comes again with its old object (a fault)."""
 
 
+@dataclass(frozen=True, slots=True)
+class Backup:
+    """All objects of a moment, and their version."""
+
+    version: int
+    shelves: dict[str, dict[Key, Json]]
+
+
 class Shelf:
     """All objects of one kind, and what happened to them."""
 
@@ -147,6 +155,17 @@ class Store:
         for shelf in self._shelves.values():
             shelf.forget(len(shelf.history))
             shelf.oldest = self.version
+
+    def backup(self) -> Backup:
+        """What is there now; objects are never changed in place, so this costs little."""
+        return Backup(self.version, {name: dict(shelf.objects) for name, shelf in self._shelves.items()})
+
+    def restore(self, backup: Backup) -> None:
+        """Hold what was there at a backup, under its version; nobody is told, and no history is known."""
+        self.version = backup.version
+        for name, shelf in self._shelves.items():
+            shelf.objects = dict(backup.shelves.get(name, {}))
+        self.compact()
 
     def skip_versions(self, count: int) -> None:
         """The counter moves on, as by writes to other kinds."""

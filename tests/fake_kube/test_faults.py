@@ -170,3 +170,30 @@ async def test_requests_are_counted_by_who_and_what(kube: Cluster, fake: FakeKub
 
     assert fake.count(verb="patch", path="pods") == 1
     assert fake.count(verb="patch", path="pods/status") == 0
+
+
+async def test_a_torn_watch_ends_in_order_within_a_line(kube: Cluster, fake: FakeKube) -> None:
+    """No error says that the last line is not whole."""
+    async with kube.watch(PODS, resourceVersion=await now(kube)) as stream:
+        assert fake.faults.tear_watches() == 1
+        with pytest.raises(ValueError, match=r"Unterminated|Expecting"):
+            await stream.next()
+
+
+async def test_a_restored_server_has_its_old_versions_and_is_silent_to_those_who_knew_more(
+    kube: Cluster, fake: FakeKube
+) -> None:
+    """A watch from the future is no error, it only never says anything."""
+    await kube.post(PODS, pod("before"))
+    backup, at = fake.faults.backup(), await now(kube)
+    await kube.post(PODS, pod("after"))
+    future = await now(kube)
+    fake.faults.restore(backup)
+    assert [each["metadata"]["name"] for each in (await kube.get(PODS)).body["items"]] == ["before"]
+    assert await now(kube) == at
+    async with kube.watch(PODS, resourceVersion=future, allowWatchBookmarks="true") as stream:
+        await kube.post(PODS, pod("new"))
+        fake.faults.bookmark()
+        event = await stream.next()
+    assert event is not None
+    assert event["type"] == "BOOKMARK", "the new pod is older than what this one knows"

@@ -74,6 +74,7 @@ class Scene:
         self.bus = self.broker.bus("test")
         self.gives = True
         self.resync_s = 1.0
+        self.tell_after_s = 0.3
         self.words: dict[str, AnyMessage] = {}
         self.bound: dict[str, int] = {}
         self._runs = itertools.count(1)
@@ -81,7 +82,7 @@ class Scene:
 
     async def watch(self) -> None:
         """Start a pod-watcher."""
-        rules = ClusterRules(retry_initial_s=0.1, condition_interval_s=0.2, tell_after_s=0.3)
+        rules = ClusterRules(retry_initial_s=0.1, condition_interval_s=0.2, tell_after_s=self.tell_after_s)
         api = await KubeApi.connect(self.cluster.kubeconfig)
         run = RunId(f"w{next(self._runs)}")
 
@@ -225,6 +226,7 @@ async def test_pods_get_their_slices_in_one_write_each_and_give_them_back(scene:
     """From `kubectl apply` to a running pod on its slice, and back."""
     await scene.kill()
     scene.resync_s = 300.0  # a listing in between may miss how a pod ended
+    scene.tell_after_s = 300.0  # on a machine that is busy a moment may be long
     await scene.watch()
     names = [f"p{number}" for number in range(40)]
     uids = await scene.create(*names)
@@ -267,6 +269,31 @@ async def test_a_troubled_api_server_costs_no_pod_its_slice(scene: Scene) -> Non
     await scene.cluster.delete(f"{scene.path}/e1", {"gracePeriodSeconds": 0})
     await scene.until(lambda: isinstance(scene.word(uid), RequestWithdrawn), "a skipped deletion is found")
     assert len(scene.bound) == 9
+
+
+async def test_a_restored_backup_of_the_api_server_is_caught_up_with(scene: Scene) -> None:
+    """Pods that are gated again would stay so: every object looks older than what is known of it."""
+    scene.resync_s = 300.0  # it must not need the next listing
+    await scene.kill()
+    await scene.watch()
+    scene.gives = False
+    (uid,) = await scene.create("train")
+    await scene.until(lambda: scene.word(uid) is not None, "it asks")
+    backup = scene.kube.faults.backup()
+    scene.gives = True
+    await scene.give(uid)
+    await scene.until(lambda: "train" in scene.running(), "it runs")
+    (later,) = await scene.create("later")
+    await scene.until(lambda: "later" in scene.running(), "a later one runs")
+    scene.kube.faults.restore(backup)
+    assert "train" not in scene.running(), "the backup is of before it was bound"
+    await scene.until(lambda: "train" in scene.running(), "it is bound again")
+    await scene.until(
+        lambda: isinstance(scene.word(later), RequestWithdrawn), "what is not there any more is withdrawn"
+    )
+    await scene.reconnect()
+    await scene.create("new")
+    await scene.until(lambda: "new" in scene.running(), "life goes on")
 
 
 async def test_a_killed_watcher_loses_and_doubles_nothing(scene: Scene) -> None:
@@ -322,10 +349,10 @@ async def test_a_waiting_pod_shows_why_and_an_ordered_eviction_is_done(scene: Sc
         listed = scene.kube.get("pods", scene.namespace, "train")["status"].get("conditions", [])
         return next((each for each in listed if each["type"] == "sluice.dev/SliceReady"), {})
 
-    await scene.until(lambda: condition().get("message") == "3 A100 are full", "the condition")
+    await scene.until(lambda: condition().get("message", "").startswith("3 A100 are full"), "the condition")
     assert (condition()["status"], condition()["reason"]) == ("False", "GpuLayoutFull")
     events = lambda: {each["reason"]: each["note"] for each in scene.kube.all("events.events.k8s.io")}  # noqa: E731
-    await scene.until(lambda: events().get("WaitsForSlice") == "3 A100 are full", "the event")
+    await scene.until(lambda: any(each.startswith("3 A100 are full") for each in events().values()), "the event")
     order = EvictionOrdered(request=RequestId(uid), cause="preempted by something urgent")
     await scene.say(subjects.eviction(RequestId(uid)), order)
     await scene.until(lambda: isinstance(scene.words.get(f"sluice.evicted.{uid}"), EvictionDone), "evicted")

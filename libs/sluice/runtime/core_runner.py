@@ -108,6 +108,8 @@ class CoreRunner(Generic[E]):
         self._log = logs.get("core", core=name)
         self._unread = len(self._readings) + (ledger is not None)
         """Readings that have not caught up for the first time."""
+        self.turned_at = clock.monotonic()
+        """When the core last had its turn: at least every `tick_s`, unless something is very wrong."""
 
     async def run(self) -> None:
         """
@@ -129,6 +131,11 @@ class CoreRunner(Generic[E]):
                 if self._under_way:
                     await asyncio.wait(self._under_way, timeout=self._drain_s)
                 raise
+
+    @property
+    def caught_up(self) -> bool:
+        """Whether everything that is read was read to its end once."""
+        return not self._unread
 
     async def offer(self, event: E) -> None:
         """Give the core an event from another task of the shell; waits while the inbox is full."""
@@ -170,6 +177,7 @@ class CoreRunner(Generic[E]):
                 for instruction in self._core.handle(event, now):
                     self._dispatch(instruction)
                 now = self._clock.monotonic()
+            self.turned_at = now
             await self._inbox.let_in()
 
     # -- carrying out ---------------------------------------------------------------------------------------------

@@ -14,10 +14,11 @@ from factories.admission import Json, container, gpu, pod, review_of
 
 from sluice.runtime.clock import SystemClock
 from sluice_pod_watcher.admission import AdmissionRules, NotAReview
+from sluice_pod_watcher.shell.http_server import Address
 from sluice_pod_watcher.shell.webhook.generations import CertificateRules
 from sluice_pod_watcher.shell.webhook.handlers import answer_to
 from sluice_pod_watcher.shell.webhook.keeper import CertificateKeeper, NobodyToTell
-from sluice_pod_watcher.shell.webhook.server import Address, listening
+from sluice_pod_watcher.shell.webhook.server import listening
 from sluice_pod_watcher.shell.webhook.sources import RotatingCertificates
 from sluice_pod_watcher.shell.webhook.stores import MemoryStore
 from sluice_pod_watcher.shell.webhook.tls import new_context

@@ -12,10 +12,10 @@ from perf.decisions.system import GPUS_PER_NODE, System, nodes
 
 from sluice.contracts.ids import RunId
 from sluice.contracts.messages import NO_NEEDS, Claim, HostNeeds, HostRoom, Mode
+from sluice.runtime.garbage import collect_rarely, set_old_aside
 from sluice_allocator.core.allocator import Allocator
 from sluice_allocator.core.rules import Rules
 from sluice_allocator.offline.perfect import PerfectCluster
-from sluice_allocator.shell.garbage import collect_rarely, set_old_aside
 
 BATCHES = 10
 PODS_PER_BATCH = 200

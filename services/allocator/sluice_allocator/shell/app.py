@@ -3,19 +3,24 @@
 import asyncio
 from collections.abc import Awaitable, Callable
 
+import grpc.aio
+
+from sluice.contracts.callers import Caller, name_of
 from sluice.contracts.exchange import Stream
 from sluice.runtime import logs, rpc
 from sluice.runtime.bus import Bus
 from sluice.runtime.bus_identity import credentials_of
 from sluice.runtime.clock import Clock
 from sluice.runtime.core_runner import CoreRunner
+from sluice.runtime.garbage import keep_old_aside
 from sluice.runtime.lease import Lease
 from sluice.runtime.nats_bus import NatsBus
+from sluice.runtime.rpc_health import Health
+from sluice.runtime.rpc_identity import trust_of
 from sluice.runtime.service import Service
 from sluice_allocator.core.allocator import Allocator
 from sluice_allocator.core.events import AgentEnsured, EnsureAgent, Event, GoOn, LeaseChanged
 from sluice_allocator.settings import AllocatorSettings
-from sluice_allocator.shell.garbage import keep_old_aside
 from sluice_allocator.shell.server import ROLE, AllocatorServer
 
 GO_ON_S = 0.02
@@ -28,15 +33,18 @@ STREAMS_LOOK_S = 2.0
 
 async def serve(service: Service[AllocatorSettings]) -> None:
     """Run until cancelled."""
-    who = credentials_of(service.settings)
-    bus = await NatsBus.connect(service.settings.nats_url, name=service.name, traces=service.traces, credentials=who)
-    try:
-        await serve_on(bus, service)
-    finally:
-        await bus.close()
+    settings = service.settings
+    health = Health(service.clock, parts=(service.name,))
+    who = credentials_of(settings)
+    async with rpc.serve_health(settings.health_address, health):  # also while the broker is awaited
+        bus = await NatsBus.connect(settings.nats_url, name=service.name, traces=service.traces, credentials=who)
+        try:
+            await serve_on(bus, service, health)
+        finally:
+            await bus.close()
 
 
-async def serve_on(bus: Bus, service: Service[AllocatorSettings]) -> None:
+async def serve_on(bus: Bus, service: Service[AllocatorSettings], health: Health) -> None:
     """Run on a bus that is there, until cancelled. The bus is not closed."""
     settings = service.settings
     placing, warnings = settings.placing()
@@ -54,8 +62,14 @@ async def serve_on(bus: Bus, service: Service[AllocatorSettings]) -> None:
         tick_s=settings.tick_s,
     )
     server = AllocatorServer(core, bus, service.run)
+
+    def register(on: grpc.aio.Server) -> None:
+        server.register(on)
+        health.register(on)
+
+    trust = trust_of(settings, name_of(Caller.ALLOCATOR))
     async with (
-        rpc.serve(server.register, address=settings.grpc_address) as endpoint,
+        rpc.serve(register, address=settings.grpc_address, trust=trust) as endpoint,
         asyncio.TaskGroup() as tasks,
     ):
         logs.get("allocator").info("serving", grpc_address=endpoint)
@@ -67,7 +81,8 @@ async def serve_on(bus: Bus, service: Service[AllocatorSettings]) -> None:
         else:
             lease = Lease(bus, service.clock, role=ROLE, run=service.run, ttl_s=settings.lease_ttl_s, endpoint=endpoint)
             tasks.create_task(_work_by_lease(lease, runner, service.clock), name="lease")
-        tasks.create_task(runner.run(), name="core")
+        with health.runs(service.name, runner, lambda: bus.connected):
+            await runner.run()
 
 
 async def _work_by_lease(lease: Lease, runner: CoreRunner[Event], clock: Clock) -> None:

@@ -8,6 +8,7 @@ say is decided elsewhere (`Speaker`).
 """
 
 from collections.abc import Iterable, Mapping
+from itertools import islice
 from typing import Protocol
 
 from sluice.contracts import subjects
@@ -26,6 +27,7 @@ from sluice.contracts.messages import (
     EvictionBlocked,
     EvictionDone,
     HostFacts,
+    NodeRemoved,
     RequestMessage,
     RequestRejected,
     RequestWithdrawn,
@@ -34,7 +36,9 @@ from sluice.contracts.messages import (
 from sluice.contracts.outbox import Contested, Outbox, Report
 from sluice_pod_watcher.core.events import Tell
 
-WRITES = frozenset({"request", "source", "host", "evicted"})
+AGAIN_MAX = 250
+"""Requests that are spoken of in one turn: with all 10,000 of a cluster at once, nobody else would get a turn."""
+WRITES = frozenset({"request", "source", "host", "evicted", "node"})
 """The nouns whose writer a pod-watcher is."""
 
 
@@ -74,6 +78,8 @@ class Voice:
         self._unsaved: dict[RequestId, None] = {}
         self._unconfirmed: dict[RequestId, None] = {}
         """Whose present word may not be on the bus yet."""
+        self._again: dict[RequestId, None] = {}
+        """Whose word has to be compared with the bus once more; some at a time."""
         self._closing: dict[RequestId, None] = {}
         """About whom the last word is being said, or was said by somebody."""
         self._state_is_read = False
@@ -145,7 +151,7 @@ class Voice:
         """All was listed and compared: say everything (again), and then that it is everything."""
         self._epoch += 1
         self._sync_due = True
-        self._speaker.due |= dict.fromkeys(self._speaker.all_requests())
+        self._again |= dict.fromkeys(self._speaker.all_requests())
         self._recount()
         for node, facts in hosts.items():
             self.host(node, facts)
@@ -153,6 +159,20 @@ class Voice:
     def host(self, node: NodeName, facts: HostFacts) -> None:
         """What a node has besides GPUs."""
         self._outbox.keep(subjects.host(node), facts)
+
+    def host_once(self, node: NodeName, facts: HostFacts, ttl_s: int | None = None) -> None:
+        """The same, written whether it is there already or not: for it may be there for some time only, or shall be."""
+        self._outbox.forget(subjects.host(node))
+        self._outbox.commit(subjects.host(node), facts, ttl_s=ttl_s)
+
+    def removed(self, message: NodeRemoved, no_room: HostFacts) -> bool:
+        """A node is not there any more, unless its agent speaks meanwhile. False while that is being said already."""
+        address = subjects.node(message.node)
+        if self._outbox.busy(address):
+            return False
+        self._outbox.commit(address, message, ttl_s=self._closing_ttl_s)
+        self.host_once(message.node, no_room, self._closing_ttl_s)
+        return True
 
     def evicted(self, uid: RequestId, outcome: EvictionDone | EvictionBlocked) -> None:
         """What became of an eviction; that it is done is said for some time only."""
@@ -163,9 +183,20 @@ class Voice:
         """What to do now. Call at the end of every `handle`."""
         return self._outbox.drain()
 
+    @property
+    def is_behind(self) -> bool:
+        """Whether there is more to be said again than one turn allows."""
+        return bool(self._again)
+
     def say_what_is_due(self) -> None:
-        """Say what is due and may be said; say that all is said when it is."""
+        """Say what is due and may be said, and some of what is to be said again; say that all is said when it is."""
         due, self._speaker.due = self._speaker.due, {}
+        if len(due) > AGAIN_MAX:
+            self._again = due | self._again
+            due = {}
+        for uid in list(islice(self._again, AGAIN_MAX)):
+            del self._again[uid]
+            due[uid] = None
         for uid in due:
             message = self._speaker.word(uid)
             if message is None:
@@ -196,7 +227,7 @@ class Voice:
 
     def _is_confirmed(self, uid: RequestId) -> bool:
         """Whether the bus has our present word about a request, or a rival's that we leave for now."""
-        if uid in self._unsaved:
+        if uid in self._unsaved or uid in self._again:
             return False
         address = subjects.request(uid)
         kept, current = self._outbox.kept(address), self._outbox.current(address)

@@ -2,16 +2,20 @@
 
 import sys
 
+from api_model import new_pod
+
+from sluice.contracts.exchange import Write
+from sluice.contracts.messages import SourceSynced
 from sluice_pod_watcher.core.cluster import events as e
 
 
-def calls_of(work):
-    """How many Python functions run meanwhile: the same on every machine, unlike time."""
+def calls_of(work, name=""):
+    """How many Python functions (of a name) run meanwhile: the same on every machine, unlike time."""
     count = 0
 
-    def tally(_frame, what, _argument):
+    def tally(frame, what, _argument):
         nonlocal count
-        count += what == "call"
+        count += what == "call" and name in {"", frame.f_code.co_name}
 
     sys.setprofile(tally)
     try:
@@ -31,7 +35,7 @@ def one_pod_among(new, pods):
     for number in range(pods):
         bench.handle(e.NodeSeen({"metadata": {"name": f"n{number}", "resourceVersion": "1"}, "status": {}}))
     bench.handle(e.ListingEnded("nodes", "1"), e.ListingStarted("others"), e.ListingEnded("others", "1"))
-    bench.pass_time(10)
+    bench.pass_time(100)  # until all of them were told that nobody has answered
 
     def live():
         """A pod runs, ends, or is restarted."""
@@ -58,3 +62,72 @@ def one_pod_among(new, pods):
 def test_a_pod_costs_the_same_among_a_hundred_times_as_many(new):
     """A large cluster would make its own watcher fall behind, and every pod wait."""
     assert one_pod_among(new, 1000) <= one_pod_among(new, 10) + 10
+
+
+def node_of(number, version, beat):
+    """A Node object whose kubelet reports."""
+    return {
+        "metadata": {"name": f"n{number}", "resourceVersion": str(version), "labels": {"zone": "a"}},
+        "status": {"allocatable": {"cpu": "64", "memory": "512Gi", "pods": "110"}, "beat": beat},
+    }
+
+
+def test_a_heartbeat_in_which_nothing_changes_is_not_read(new):
+    """5,000 kubelets report 500 times a second: the watcher would do nothing else."""
+    bench = new()
+    bench.start()
+    bench.handle(e.ListingStarted("nodes"), e.NodeSeen(node_of(1, 1, 0)), e.ListingEnded("nodes", "1"))
+    bench.handle(e.ListingStarted("others"), e.ListingEnded("others", "1"))
+    bench.pass_time(2)
+    words = len(bench.words)
+    reads = lambda seen: calls_of(lambda: bench.core.handle(e.NodeSeen(seen), bench.now), "_read_node")  # noqa: E731
+    assert reads(node_of(2, 2, 0)) == 1
+    assert reads(node_of(1, 3, 1)) == 0
+    bench.pass_time(2)
+    assert [subject for subject, _ in bench.words[words:] if subject == "sluice.host.n1"] == []
+
+
+def test_pods_that_were_there_before_do_not_make_a_new_one_wait(new):
+    """After a restart among 10,000 waiting pods nobody would be bound before all of them were gone through."""
+    before = new()
+    before.start()
+    for number in range(1000):
+        before.create(f"p{number}", f"u{number}")
+    before.api.store(new_pod("fresh", "fresh"))
+    bench = new(before.api, before.bus, run="w2")
+    bench.read()
+    listed = [e.ListingStarted("pods"), *map(e.PodSeen, before.api.pods.values()), e.ListingEnded("pods", "99999")]
+    handle, left, asked = bench.core.handle, [], []
+
+    def counted(event, now):
+        found = handle(event, now)
+        asked.extend(len(left) for each in found if isinstance(each, Write) and each.subject == "sluice.request.fresh")
+        left.append(any(isinstance(each, e.GoOn) for each in found))
+        return found
+
+    bench.core.handle = counted
+    bench.handle(*listed)
+    assert asked == [left.index(True)], "the new one is asked for in the first turn"
+    assert left.count(True) >= 3, "1,001 pods in turns of 250"
+    assert left[-1] is False
+    assert isinstance(bench.bus["sluice.source.cluster"], SourceSynced)
+    assert bench.bus["sluice.source.cluster"].count == 1001
+
+
+def test_a_bus_that_is_read_again_takes_no_long_turn(new):
+    """Every pod would be gone through in one step, and the broker would take the watcher for dead."""
+    bench = new()
+    bench.start()
+    for number in range(1000):
+        bench.create(f"p{number}", f"u{number}")
+    handle, spoken = bench.core.handle, []
+
+    def counted(event, now):
+        found = []
+        spoken.append(calls_of(lambda: found.extend(handle(event, now)), "word"))
+        return found
+
+    bench.core.handle = counted
+    bench.read()
+    assert sum(spoken) >= 1000, "all were compared"
+    assert max(spoken) <= 250

@@ -6,6 +6,7 @@ from sluice.contracts.messages import HostFacts, Taint
 from sluice_pod_watcher.core.cluster import events as e
 
 GIB = 1024
+NO_ROOM = HostFacts(cpu_cores=0.0, memory_mib=0, pods_free=0, cordoned=True, source="cluster")
 
 
 def node(name="n1", version=1, *, cpu="8", memory="16Gi", pods="10", labels=None, **spec):
@@ -48,7 +49,12 @@ def test_a_node_is_said_with_what_others_leave(hosts):
     """A pod would be pinned where the scheduler cannot place it."""
     hosts.handle(e.OtherPodSeen(other("p1", nic="1")), e.OtherPodSeen(other("p2")))
     assert facts(hosts) == HostFacts(
-        cpu_cores=7.0, memory_mib=14 * GIB, pods_free=8, resources={"example.com/nic": 1}, labels={"zone": "a"}
+        cpu_cores=7.0,
+        memory_mib=14 * GIB,
+        pods_free=8,
+        resources={"example.com/nic": 1},
+        labels={"zone": "a"},
+        source="cluster",
     )
 
 
@@ -78,7 +84,7 @@ def test_a_deleted_node_has_no_room(hosts):
     """Pods would be pinned to a node that does not come back."""
     facts(hosts)
     hosts.handle(e.NodeGone(node(version=3)))
-    assert facts(hosts) == HostFacts(cpu_cores=0.0, memory_mib=0, pods_free=0, cordoned=True)
+    assert facts(hosts) == NO_ROOM
 
 
 def test_nothing_is_promised_before_all_pods_were_listed(bench):

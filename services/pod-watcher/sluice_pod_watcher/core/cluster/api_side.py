@@ -22,7 +22,12 @@ from sluice_pod_watcher.core.cluster.events import (
 )
 from sluice_pod_watcher.core.cluster.pod_views import read_pod, version_of
 from sluice_pod_watcher.core.cluster.requests import Writing
+from sluice_pod_watcher.core.events import Tell
 
+RESTORED = (
+    "the storage of the API server was restored from a backup, and the request of this pod has ended since; "
+    "delete it, so that a new pod asks anew"
+)
 Listing = ListingStarted | ListingEnded
 Result = PatchDone | PatchRefused | PodEvicted | EvictionRefused
 ApiEvent = PodSeen | PodGone | PodRead | PodUnreadable | Listing | Result
@@ -36,6 +41,7 @@ class ApiSide:
         self._desk = desk
         self.was_listed = False
         self._listed: set[RequestId] | None = None
+        self._went_back = False
 
     def handle(self, event: ApiEvent, now: float) -> None:
         """Take in one event."""
@@ -70,6 +76,9 @@ class ApiSide:
         if record is not None:
             self._desk.look_at[record.uid] = None
             self._desk.tell_change(record, change)
+        elif self._went_back and self._listed is not None:
+            who = f"{view.namespace}/{view.name}"
+            self._desk.told.append(Tell("warning", f"{who} is back: {RESTORED}", view.uid))
 
     def _left(self, raw: Raw, now: float) -> None:
         """It was deleted; or has only left our selection, dying or not, which is no end of it."""
@@ -111,7 +120,9 @@ class ApiSide:
 
     def _listing(self, event: ListingStarted | ListingEnded) -> None:
         if isinstance(event, ListingStarted):
-            self._listed = set()
+            self._listed, self._went_back = set(), event.went_back
+            if event.went_back:
+                self._desk.requests.forget_versions()
             return
         listed, self._listed = self._listed, None
         if listed is None:
@@ -124,7 +135,7 @@ class ApiSide:
         self.was_listed = True
         if self._desk.ready:
             self._desk.voice.listed({})
-            self._desk.hosts.say_again()
+            self._desk.say_hosts_again()
 
     def _result(self, event: PatchDone | PatchRefused | PodEvicted | EvictionRefused, now: float) -> None:
         record = self._desk.requests.records.get(event.uid)

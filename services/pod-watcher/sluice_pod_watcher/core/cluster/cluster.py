@@ -14,6 +14,7 @@ from sluice_pod_watcher.core.cluster.desk import Desk
 from sluice_pod_watcher.core.cluster.events import (
     Event,
     EvictionRefused,
+    GoOn,
     GpuMirrored,
     GpuNotMirrored,
     GpusListed,
@@ -31,11 +32,13 @@ from sluice_pod_watcher.core.cluster.events import (
     PodRead,
     PodSeen,
     PodUnreadable,
+    WentOn,
 )
 from sluice_pod_watcher.core.cluster.following import Following
 from sluice_pod_watcher.core.cluster.hosts import Hosts
 from sluice_pod_watcher.core.cluster.mirror import Mirror
 from sluice_pod_watcher.core.cluster.pod_views import node_name_of
+from sluice_pod_watcher.core.cluster.removals import Removals
 from sluice_pod_watcher.core.cluster.requests import Requests
 from sluice_pod_watcher.core.cluster.rules import ClusterRules
 from sluice_pod_watcher.core.cluster.telling import Telling
@@ -50,6 +53,7 @@ READS: tuple[tuple[Stream, tuple[str, ...]], ...] = (
             "sluice.request.>",
             "sluice.source.>",
             "sluice.host.>",
+            "sluice.node.>",
             "sluice.waiting.>",
             "sluice.eviction.>",
             "sluice.evicted.>",
@@ -68,21 +72,29 @@ class Cluster:
         self.rules = rules
         requests = Requests(rules)
         voice = Voice(run, rules.source, rules.closing_ttl_s, requests)
-        self._desk = Desk(rules, requests, voice, Following(rules, Telling(rules)), Hosts(rules), Mirror(rules))
+        following = Following(rules, Telling(rules))
+        self._desk = Desk(rules, requests, voice, following, Hosts(rules), Mirror(rules), Removals(rules))
         self._api = ApiSide(self._desk)
         self._bus = BusSide(self._desk)
+        self._goes_on = False
 
     def handle(self, event: Event, now: float) -> list[Instruction]:
         """Take in one event; the only way in which anything changes."""
         desk = self._desk
+        self._goes_on = self._goes_on and not isinstance(event, WentOn)
         match event:
-            case Ticked():
+            case Ticked() | WentOn():
                 desk.voice.tick(now)
                 desk.look_at |= dict.fromkeys(desk.following.wakes.due(now))
+                desk.look_at |= dict.fromkeys(desk.following.telling.turns(now))
             case NodeSeen() | NodeGone() | OtherPodSeen() | OtherPodGone():
                 desk.hosts.handle(event)
-                if isinstance(event, NodeGone):
-                    desk.mirror.node_gone(node_name_of(event.node))
+                if isinstance(event, NodeSeen):
+                    desk.removals.here(node_name_of(event.node))
+                elif isinstance(event, NodeGone):
+                    node = node_name_of(event.node)
+                    desk.mirror.node_gone(node)
+                    desk.look_at |= dict.fromkeys(desk.following.ailing.node_gone(node))
             case ListingStarted(what="nodes" | "others") | ListingEnded(what="nodes" | "others"):
                 desk.hosts.handle(event)
             case ListingStarted() | ListingEnded() | PodSeen() | PodGone() | PodRead() | PodUnreadable():
@@ -117,16 +129,21 @@ class Cluster:
         desk.ready = True
         self._bus.take_all(now)
         desk.told = []  # what was so before this start is no news
-        desk.look_at |= dict.fromkeys(desk.requests.all_requests())
+        # Those first of whom nobody has spoken yet.
+        new = [uid for uid, record in desk.requests.records.items() if not record.on_bus]
+        desk.look_at, desk.requests.due = {}, dict.fromkeys(new)
+        desk.backlog = dict.fromkeys((*new, *desk.requests.all_requests()))
         desk.voice.listed({})
 
     def _do_what_is_due(self, now: float, *, ticked: bool) -> None:
         desk = self._desk
         desk.settle(now)
         if ticked:
-            for node, facts in desk.hosts.due(now):
-                desk.voice.host(node, facts)
+            desk.say_hosts(now)
             if self.rules.mirror_gpus:
                 desk.out += desk.mirror.due(now)
         desk.voice.say_what_is_due()
         desk.out += desk.following.telling.due(now)
+        if not self._goes_on and (desk.backlog or desk.voice.is_behind):
+            self._goes_on = True
+            desk.out.append(GoOn())

@@ -1,17 +1,28 @@
 """What the sides of a cluster's core share: what is known, what has to be looked at, and what is to be done."""
 
 from dataclasses import dataclass, field
+from itertools import islice
 
-from sluice.contracts.ids import RequestId
+from sluice.contracts.ids import NodeName, RequestId
+from sluice.contracts.kubernetes import LABEL_IGNORE
+from sluice.contracts.messages import AnyMessage
 from sluice_pod_watcher.core import words
 from sluice_pod_watcher.core.cluster.events import Instruction
 from sluice_pod_watcher.core.cluster.following import Following
 from sluice_pod_watcher.core.cluster.hosts import Hosts
 from sluice_pod_watcher.core.cluster.mirror import Mirror
+from sluice_pod_watcher.core.cluster.removals import Removals
 from sluice_pod_watcher.core.cluster.requests import Change, Record, Requests
 from sluice_pod_watcher.core.cluster.rules import ClusterRules
 from sluice_pod_watcher.core.events import Tell
 from sluice_pod_watcher.core.voice import Voice
+
+BACKLOG_MAX = 250
+"""Pods of the backlog that are looked at in one turn."""
+PASSED_OVER = (
+    f"it has the gate of Sluice, and the label {LABEL_IGNORE} that keeps it from being reviewed; "
+    "create it without one of them"
+)
 
 
 @dataclass(slots=True)
@@ -24,15 +35,46 @@ class Desk:
     following: Following
     hosts: Hosts
     mirror: Mirror
+    removals: Removals
     ready: bool = False
     look_at: dict[RequestId, None] = field(default_factory=dict)
     """Pods of which something is new."""
+    backlog: dict[RequestId, None] = field(default_factory=dict)
+    """Very many of which something is new at once, as after a start: some at a time, and others need not wait."""
     told: list[Tell] = field(default_factory=list)
     out: list[Instruction] = field(default_factory=list)
 
+    def say_hosts_again(self) -> None:
+        """What nodes have has to be compared with the bus again."""
+        self.hosts.say_again(self.removals.missing)
+        for record in self.requests.records.values():
+            if record.held is not None:
+                self.hosts.named(record.held.node)
+
+    def say_hosts(self, now: float) -> None:
+        """Say what nodes have besides GPUs, and which are not there any more."""
+        for node, facts in self.hosts.due(now):
+            self.voice.host(node, facts)
+        self.removals.gone(self.hosts.take_gone(), now)
+        for removed in self.removals.due(now):
+            if self.voice.removed(removed, self.hosts.no_room):
+                self.told.append(Tell("warning", f"node {removed.node} is removed: {removed.cause}"))
+
+    def node_said(self, node: NodeName, message: AnyMessage | None, now: float) -> None:
+        """The last word about a node. One that was removed and speaks has no room, as long as its object is missing."""
+        if self.removals.said(node, message, now):
+            self.voice.host_once(node, self.hosts.no_room)
+            self.told.append(Tell("warning", f"node {node} was removed, and its agent speaks again"))
+
     def settle(self, now: float) -> None:
-        """Look at the pods of which something is new."""
+        """Look at the pods of which something is new, and at some of the others that have to be looked at."""
         looked_at, self.look_at = self.look_at, {}
+        if len(looked_at) > BACKLOG_MAX:
+            self.backlog |= looked_at
+            looked_at = {}
+        for uid in list(islice(self.backlog, BACKLOG_MAX)):
+            del self.backlog[uid]
+            looked_at[uid] = None
         following = self.following
         for uid in looked_at:
             record = self.requests.records.get(uid)
@@ -47,13 +89,14 @@ class Desk:
         """What is new about a pod, for people."""
         who, terms = f"{record.namespace}/{record.name}", record.terms
         if terms is None:
+            if change and record.is_passed_over:
+                self.told.append(Tell("warning", f"{who} is passed over: {PASSED_OVER}", record.uid))
             return
         if change == "ended":
             self.told.append(Tell("info", f"{who} is over ({record.ended}); its request is withdrawn", record.uid))
         elif change and terms.refusal is not None:
             sentence = terms.refusal.sentence()
             self.told.append(Tell("warning", f"{who} is refused: {sentence}", record.uid))
-            self.following.telling.event(record, "Warning", str(terms.refusal.reason), sentence)
         elif change:
             asks = "now asks" if change == "changed" else "asks"
             self.told.append(Tell("info", f"{who} {asks} for {words.ask(terms.claims)}", record.uid))

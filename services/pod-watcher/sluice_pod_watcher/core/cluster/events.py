@@ -23,9 +23,14 @@ What = Literal["pods", "others", "nodes"]
 
 @dataclass(frozen=True, slots=True)
 class ListingStarted:
-    """From here to `ListingEnded`, what is seen is all there is."""
+    """
+    From here to `ListingEnded`, what is seen is all there is.
+
+    `went_back`: the API server's storage was restored from a backup, and its versions are smaller than they were.
+    """
 
     what: What
+    went_back: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,12 +97,17 @@ class PatchDone:
 
 @dataclass(frozen=True, slots=True)
 class PatchRefused:
-    """A write to a pod was refused with this HTTP status; 0 when no answer came, and it may have landed."""
+    """
+    A write to a pod was refused with this HTTP status; 0 when no answer came, and it may have landed.
+
+    `retry_after_s`: the pause that the API server asks for, 0 for none.
+    """
 
     uid: RequestId
     step: Step
     status: int
     message: str
+    retry_after_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,9 +164,15 @@ class GpuNotMirrored:
     message: str
 
 
+@dataclass(frozen=True, slots=True)
+class WentOn:
+    """It is our turn again, after `GoOn`."""
+
+
 Event = (
     ExchangeEvent
     | Ticked
+    | WentOn
     | ListingStarted
     | ListingEnded
     | PodSeen
@@ -271,5 +287,10 @@ class UnmirrorGpu:
     name: str
 
 
-Own = BindPod | ReAnnotate | WritePodCondition | ReadPod | EvictPod | WriteEvent | MirrorGpu | UnmirrorGpu | Tell
+@dataclass(frozen=True, slots=True)
+class GoOn:
+    """There is more to do than one turn allows: let others have theirs. `WentOn` follows."""
+
+
+Own = GoOn | BindPod | ReAnnotate | WritePodCondition | ReadPod | EvictPod | WriteEvent | MirrorGpu | UnmirrorGpu | Tell
 Instruction = ExchangeInstruction | Own

@@ -6,10 +6,13 @@ at most once in `host_interval_s`, and only when pods and nodes were both listed
 """
 
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
+from functools import lru_cache
 from typing import Any
+
+from msgspec.structs import replace
 
 from sluice.contracts.asking import is_gpu_resource
 from sluice.contracts.ids import NodeName
@@ -32,16 +35,18 @@ from sluice_pod_watcher.core.cluster.rules import ClusterRules
 
 _MIB = 1024**2
 _NOTHING = Fraction(0)
-NO_ROOM = HostFacts(cpu_cores=0.0, memory_mib=0, pods_free=0, cordoned=True)
-"""Of a node that was deleted: nothing fits there any more. That its slices are gone is not for us to say."""
+KEPT_MAX = 4096
+"""Amounts, and rooms of pods, whose reading is remembered: a cluster writes the same few again and again."""
 
 
 HostEvent = ListingStarted | ListingEnded | NodeSeen | NodeGone | OtherPodSeen | OtherPodGone
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Node:
     version: int
+    told: tuple[object, ...]
+    """What the object said of all this, unread: heartbeats change nothing of it, and come 500 times a second."""
     room: HostRoom
     pods: int
     labels: dict[str, str]
@@ -49,7 +54,7 @@ class _Node:
     cordoned: bool
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Taking:
     version: int
     node: NodeName
@@ -80,6 +85,11 @@ class Hosts:
     _taking: dict[str, _Taking] = field(default_factory=dict)
     _taken: dict[NodeName, _Taken] = field(default_factory=dict)
     _dirty: OrderedDict[NodeName, None] = field(default_factory=OrderedDict)
+    _rooms: dict[str, HostRoom] = field(default_factory=dict)
+    """Rooms that were read before, by what the pods' specs say."""
+    _gone: dict[NodeName, None] = field(default_factory=dict)
+    _unproven: dict[NodeName, None] = field(default_factory=dict)
+    """Ours, not seen, and nodes were not listed yet."""
     _said_at: dict[NodeName, float] = field(default_factory=dict)
     _listed: dict[What, bool] = field(default_factory=lambda: {"others": False, "nodes": False})
     _seen: dict[What, set[str] | None] = field(default_factory=lambda: {"others": None, "nodes": None})
@@ -90,7 +100,7 @@ class Hosts:
         """Take in one event."""
         match event:
             case ListingStarted():
-                self._listing_started(event.what)
+                self._listing_started(event)
             case ListingEnded():
                 self._listing_ended(event.what, version_of(event.version))
             case NodeSeen():
@@ -102,9 +112,12 @@ class Hosts:
             case OtherPodGone():
                 self._take(str(_map(event.pod, "metadata").get("uid", "")), None)
 
-    def _listing_started(self, what: What) -> None:
+    def _listing_started(self, event: ListingStarted) -> None:
         """What is seen from here on is all there is."""
-        self._seen[what] = set()
+        self._seen[event.what] = set()
+        if event.went_back:
+            for known in self._nodes.values() if event.what == "nodes" else self._taking.values():
+                known.version = 0  # of a history that is not there any more: older than anything
 
     def _listing_ended(self, what: What, version: int) -> None:
         """What was not seen is gone, unless it is newer than the listing."""
@@ -116,6 +129,7 @@ class Hosts:
             for name, node in list(self._nodes.items()):
                 if name not in seen and not node.version > version > 0:
                     self._drop_node(name)
+            self._unproven_are_gone()
         else:
             for uid, taking in list(self._taking.items()):
                 if uid not in seen and not taking.version > version > 0:
@@ -131,7 +145,11 @@ class Hosts:
         known = self._nodes.get(name)
         if not name or (known is not None and known.version >= version > 0):
             return
-        node = _read_node(raw, version)
+        told = _told(raw)
+        if known is not None and known.told == told:
+            known.version = version
+            return
+        node = _read_node(told, version)
         if known is None or _facts(known, _Taken()) != _facts(node, _Taken()):
             self._dirty[name] = None
         self._nodes[name] = node
@@ -150,9 +168,31 @@ class Hosts:
         if not node or _map(raw, "status").get("phase") in DONE:
             self._take(uid, None)
             return
-        self._take(uid, _Taking(version, node, _room(spec)))
+        self._take(uid, _Taking(version, node, self._room(spec)))
 
     # -- saying ---------------------------------------------------------------------------------------------------
+
+    def heard(self, name: NodeName, facts: HostFacts) -> None:
+        """What the bus says of a node: one of ours that is not there any more must not go on looking as it was."""
+        if facts.source == self.rules.source and name not in self._nodes:
+            self._unproven[name] = None
+            self._unproven_are_gone()
+
+    @property
+    def no_room(self) -> HostFacts:
+        """Of a node that is missing: nothing fits there."""
+        return HostFacts(cpu_cores=0.0, memory_mib=0, pods_free=0, cordoned=True, source=self.rules.source)
+
+    def named(self, name: NodeName) -> None:
+        """A node of ours is spoken of; its object may be there, or not (any more)."""
+        if name not in self._nodes:
+            self._unproven[name] = None
+            self._unproven_are_gone()
+
+    def take_gone(self) -> list[NodeName]:
+        """The nodes of ours that are not there, as was learnt since this was asked last."""
+        gone, self._gone = list(self._gone), {}
+        return gone
 
     def due(self, now: float) -> list[tuple[NodeName, HostFacts]]:
         """What to say now of nodes that have changed."""
@@ -168,21 +208,46 @@ class Hosts:
             node = self._nodes.get(name)
             if node is None:
                 self._said_at.pop(name, None)
-                found.append((name, NO_ROOM))
+                found.append((name, self.no_room))
             else:
                 self._said_at[name] = now
-                found.append((name, _facts(node, self._taken.get(name, _Taken()))))
+                found.append((name, replace(_facts(node, self._taken.get(name, _Taken())), source=self.rules.source)))
         return found
 
-    def say_again(self) -> None:
-        """Everything has to be compared with the bus again."""
-        self._dirty |= dict.fromkeys(self._nodes)
+    def say_again(self, missing: Iterable[NodeName]) -> None:
+        """Everything has to be compared with the bus again, also that nothing fits on the missing ones."""
+        self._dirty |= dict.fromkeys((*self._nodes, *missing))
 
     # -- inside ---------------------------------------------------------------------------------------------------
 
+    def _room(self, spec: Mapping[str, Any]) -> HostRoom:
+        """
+        What a pod of somebody else takes. What its spec says of nodes is not looked at.
+
+        Only absurd amounts are refused here, and they fit on no node: such a pod takes its place and nothing else.
+        """
+        asks = {key: spec.get(key) for key in ("containers", "initContainers", "overhead")}
+        known = self._rooms.get(text := str(asks))
+        if known is not None:
+            return known
+        if len(self._rooms) >= KEPT_MAX:
+            self._rooms.clear()
+        needs = read_host_needs(asks)
+        room = self._rooms[text] = HostRoom() if isinstance(needs, Refusal) else needs.room
+        return room
+
     def _drop_node(self, name: NodeName) -> None:
         if self._nodes.pop(name, None) is not None:
-            self._dirty[name] = None
+            self._dirty[name] = self._gone[name] = None
+
+    def _unproven_are_gone(self) -> None:
+        """Once nodes were listed, what was not seen is not there."""
+        if not self._listed["nodes"]:
+            return
+        gone = dict.fromkeys(name for name in self._unproven if name not in self._nodes)
+        self._unproven = {}
+        self._dirty |= gone
+        self._gone |= gone
 
     def _take(self, uid: str, taking: _Taking | None) -> None:
         before = self._taking.pop(uid, None)
@@ -215,12 +280,24 @@ def _facts(node: _Node, taken: _Taken) -> HostFacts:
     )
 
 
-def _read_node(raw: Raw, version: int) -> _Node:
-    meta, spec = _map(raw, "metadata"), _map(raw, "spec")
-    amounts = {name: _amount(text) for name, text in _map(_map(raw, "status"), "allocatable").items()}
-    taints = spec.get("taints")
+def _told(raw: Raw) -> tuple[object, ...]:
+    spec = _map(raw, "spec")
+    return (
+        _map(_map(raw, "metadata"), "labels"),
+        _map(_map(raw, "status"), "allocatable"),
+        spec.get("taints"),
+        spec.get("unschedulable"),
+    )
+
+
+def _read_node(told: tuple[object, ...], version: int) -> _Node:
+    labels, allocatable, taints, unschedulable = told
+    assert isinstance(labels, Mapping)
+    assert isinstance(allocatable, Mapping)
+    amounts = {name: _amount(str(text)) for name, text in allocatable.items()}
     return _Node(
         version=version,
+        told=told,
         room=HostRoom(
             cpu_milli=int(amounts.get("cpu", _NOTHING) * 1000),
             memory_mib=int(amounts.get("memory", _NOTHING) / _MIB),
@@ -229,28 +306,19 @@ def _read_node(raw: Raw, version: int) -> _Node:
             },
         ),
         pods=int(amounts.get("pods", _NOTHING)),
-        labels={str(key): str(text) for key, text in _map(meta, "labels").items()},
+        labels={str(key): str(text) for key, text in labels.items()},
         taints=tuple(
             Taint(key=str(each.get("key", "")), value=str(each.get("value") or ""), effect=str(each.get("effect", "")))
             for each in (taints if isinstance(taints, list) else ())
             if isinstance(each, dict)
         ),
-        cordoned=spec.get("unschedulable") is True,
+        cordoned=unschedulable is True,
     )
 
 
-def _room(spec: Mapping[str, Any]) -> HostRoom:
-    """
-    What a pod of somebody else takes. What its spec says of nodes is not looked at.
-
-    Only absurd amounts are refused here, and they fit on no node: such a pod takes its place and nothing else.
-    """
-    needs = read_host_needs({key: spec.get(key) for key in ("containers", "initContainers", "overhead")})
-    return HostRoom() if isinstance(needs, Refusal) else needs.room
-
-
-def _amount(text: object) -> Fraction:
-    size = parse_quantity(str(text))
+@lru_cache(maxsize=KEPT_MAX)
+def _amount(text: str) -> Fraction:
+    size = parse_quantity(text)
     return _NOTHING if isinstance(size, NotANumber) else size
 
 

@@ -5,8 +5,13 @@ A listing is read whole from the API server (no resourceVersion: never an old on
 where it was; one that is too old (410), which is the normal case after the API server was restarted, is followed by a
 new listing after a pause with jitter. All is listed anew from time to time in any case, which finds what a watch
 skipped. Nothing is decided here, and nothing is kept but the version to go on from.
+
+Versions only grow, but for one case: the storage of the API server was restored from a backup. A watch from a version
+of the future stays silent for ever (tried), so the present version is asked for before a watch goes on, and a core is
+told when versions went back.
 """
 
+import asyncio
 import random
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
@@ -18,14 +23,26 @@ from sluice.runtime import logs
 from sluice.runtime.clock import Clock
 from sluice.runtime.retry import Backoff
 from sluice_pod_watcher.core.cluster.events import Event, ListingEnded, ListingStarted, Raw, What
+from sluice_pod_watcher.core.cluster.pod_views import version_of
 from sluice_pod_watcher.shell.kube.client import LIST_S, KubeApi, KubeError
 
 GONE = 410
+FORBIDDEN = frozenset({401, 403})
 PAGE = 500
+TURN = 50
+"""Objects of a listing that are parsed before others get their turn of the event loop."""
 WATCH_S = 240.0
 """How long one watch may last; the API server is told, and closes it. A dead connection is found by then."""
 CLOSING_S = 15.0
 """How much longer its end is waited for."""
+SILENT_S = 130.0
+"""A watch without a word for so long is dead: bookmarks come every 60 s (seen: 60.3 and 120.5 s)."""
+SHORT_S = 0.5
+"""A watch that ends in order after less than this is a trouble like any other: the next one waits."""
+STEADY_S = 10.0
+"""A watch that lasted so long ends a row of troubles: the next pause is the shortest again."""
+RETRY_RESYNC_S = 30.0
+"""When a listing of all that is known already has failed, it is tried again after this; meanwhile is watched."""
 
 Offer = Callable[[Event], Awaitable[None]]
 
@@ -60,6 +77,14 @@ def as_it_is(raw: bytes | msgspec.Raw) -> Raw:
     return found
 
 
+def _version_in(found: Raw) -> str:
+    metadata = found.get("metadata")
+    version = metadata.get("resourceVersion") if isinstance(metadata, dict) else None
+    if not isinstance(version, str):
+        raise msgspec.ValidationError("an object without metadata.resourceVersion")
+    return version
+
+
 @dataclass(slots=True)
 class Reflector:
     """
@@ -78,49 +103,101 @@ class Reflector:
     offer: Offer
     read: Callable[[bytes | msgspec.Raw], Raw] = as_it_is
     resync_s: float = 300.0
+    gather_s: float = 0.0
+    """How much later than the API server tells of a change it may be taken in."""
     watch_s: float = WATCH_S
     backoff: Backoff = field(default_factory=lambda: Backoff(0.2, 30.0))
     rng: random.Random = field(default_factory=random.Random)
     _version: str = ""
+    _highest: int = 0
+    """The newest version that was ever seen of this API server's storage."""
+    _whole: bool = False
+    """The last listing took longer than its pages were kept: the next one is asked for in one piece."""
 
     async def run(self) -> None:
         """List and watch until cancelled."""
-        log = logs.get("kube", what=self.what)
         list_at = float("-inf")
         while True:
             try:
                 if not self._version or self.clock.monotonic() >= list_at:
-                    await self._list()
-                    list_at = self.clock.monotonic() + self.resync_s * self.rng.uniform(0.8, 1.2)
-                await self._watch(list_at)
-            except KubeError as error:
-                if error.status == GONE:
-                    self._version = ""
-                pause_s = self.backoff.next_s()
-                log.info("watches again", why=error.message, status=error.status, pause_s=round(pause_s, 3))
-                await self.clock.sleep(pause_s)
-            except (msgspec.DecodeError, UnicodeError) as error:
-                self._version = ""
-                pause_s = self.backoff.next_s()
-                log.warning("lists again: the answer is no JSON of Kubernetes", why=str(error))
-                await self.clock.sleep(pause_s)
+                    list_at = await self._list_again()
+                else:
+                    await self._look_for_older_history()
+                if self._version:
+                    await self._watch(list_at)
+            except (KubeError, msgspec.DecodeError, UnicodeError) as error:
+                await self.clock.sleep(self._pause_s(error))
+
+    async def _list_again(self) -> float:
+        """List; returns when to do so next. A failure counts only where nothing is known to go on from."""
+        try:
+            await self._list()
+        except KubeError as error:
+            if not self._version or error.status == GONE:
+                raise
+            pause_s = max(RETRY_RESYNC_S, error.retry_after_s)
+            logs.get("kube", what=self.what).warning(
+                "cannot be listed anew: is watched on, and listed later", why=error.message, pause_s=pause_s
+            )
+            return self.clock.monotonic() + pause_s
+        return self.clock.monotonic() + self.resync_s * self.rng.uniform(0.8, 1.2)
+
+    def _pause_s(self, error: Exception) -> float:
+        """How long to wait after this; logs it."""
+        log, pause_s = logs.get("kube", what=self.what), self.backoff.next_s()
+        if not isinstance(error, KubeError):
+            self._version = ""
+            log.warning("lists again: the answer is no JSON of Kubernetes", why=str(error), pause_s=round(pause_s, 3))
+            return pause_s
+        if error.status == GONE:
+            self._version = ""
+        pause_s = max(pause_s, error.retry_after_s * self.rng.uniform(1.0, 1.2))
+        if error.status in FORBIDDEN:
+            log.warning("may not be listed and watched", why=error.message, status=error.status, pause_s=pause_s)
+        else:
+            log.info("watches again", why=error.message, status=error.status, pause_s=round(pause_s, 3))
+        return pause_s
+
+    # -- listing --------------------------------------------------------------------------------------------------
 
     async def _list(self) -> None:
-        await self.offer(ListingStarted(self.what))
-        token = ""
+        known, token, count, version = self._highest, "", 0, ""
         while True:
-            query = self._query({"limit": str(PAGE)} | ({"continue": token} if token else {}))
-            page = msgspec.json.decode(await self.api.call("GET", self.path, query=query, timeout_s=LIST_S), type=_Page)
+            page = await self._page(token)
+            if not token:
+                version = page.metadata.resource_version
+                await self.offer(ListingStarted(self.what, went_back=0 < version_of(version) < known))
             for item in page.items or ():
                 await self.offer(self.seen(self.read(item)))
+                count += 1
+                if count % TURN == 0:
+                    await asyncio.sleep(0)
             token = page.metadata.next_page
             if not token:
                 break
-        self._version = page.metadata.resource_version
+        self._version, self._highest, self._whole = version, version_of(version), False
         await self.offer(ListingEnded(self.what, self._version))
 
+    async def _page(self, token: str) -> _Page:
+        query = self._query(({} if self._whole else {"limit": str(PAGE)}) | ({"continue": token} if token else {}))
+        try:
+            body = await self.api.call("GET", self.path, query=query, timeout_s=LIST_S)
+        except KubeError as error:
+            self._whole = self._whole or (error.status == GONE and bool(token))
+            raise
+        return msgspec.json.decode(body, type=_Page)
+
+    async def _look_for_older_history(self) -> None:
+        """Whether there is a past to go on from. One object is asked for, for the version that comes with it."""
+        body = await self.api.call("GET", self.path, query={"limit": "1"})
+        if 0 < version_of(msgspec.json.decode(body, type=_Marked).metadata.resource_version) < self._highest:
+            raise KubeError(GONE, f"the API server is behind version {self._version}: its storage was restored")
+
+    # -- watching -------------------------------------------------------------------------------------------------
+
     async def _watch(self, until: float) -> None:
-        seconds = min(self.watch_s * self.rng.uniform(0.5, 1.0), until - self.clock.monotonic())
+        began = self.clock.monotonic()
+        seconds = min(self.watch_s * self.rng.uniform(0.5, 1.0), until - began)
         if seconds <= 0:
             return
         asked_s = max(1, round(seconds))
@@ -132,20 +209,30 @@ class Reflector:
                 "timeoutSeconds": str(asked_s),
             }
         )
-        async with self.api.stream(self.path, query, asked_s + CLOSING_S) as lines:
-            async for text in lines:
-                await self._take(msgspec.json.decode(text, type=_Line))
+        try:
+            async with self.api.stream(
+                self.path, query, asked_s + CLOSING_S, silent_s=SILENT_S, gather_s=self.gather_s
+            ) as lines:
+                async for text in lines:
+                    await self._take(msgspec.json.decode(text, type=_Line))
+        finally:
+            lasted_s = self.clock.monotonic() - began
+            if lasted_s >= STEADY_S:
                 self.backoff.reset()
+        if lasted_s < SHORT_S:
+            raise KubeError(0, f"the watch was ended after {lasted_s:.3f} s")
 
     async def _take(self, line: _Line) -> None:
         if line.type == "ERROR":
             failure = msgspec.json.decode(line.object, type=_Failure)
             raise KubeError(failure.code, failure.message)
-        version = msgspec.json.decode(line.object, type=_Marked).metadata.resource_version
-        if line.type != "BOOKMARK":
-            make = self.gone if line.type == "DELETED" else self.seen
-            await self.offer(make(self.read(line.object)))
-        self._version = version
+        if line.type == "BOOKMARK":
+            version = msgspec.json.decode(line.object, type=_Marked).metadata.resource_version
+        else:
+            found = self.read(line.object)
+            version = _version_in(found)
+            await self.offer((self.gone if line.type == "DELETED" else self.seen)(found))
+        self._version, self._highest = version, max(self._highest, version_of(version))
 
     def _query(self, more: Mapping[str, str]) -> dict[str, str]:
         return {**more, **({"labelSelector": self.selector} if self.selector else {})}

@@ -1,8 +1,9 @@
 """
-What is listed and watched for a cluster's core: our pods whole, nodes whole, and of all other pods what room they take.
+What is listed and watched for a cluster's core: our pods, what nodes offer, and what others' pods take of it.
 
-Our pods are chosen by their label: a tenth of the bytes of watching all pods (measured). The others are watched for the
-room that they take on nodes, by the opposite of the label, and all but a few of their fields is thrown away unread.
+Our pods are read whole, and chosen by their label: a tenth of the bytes of watching all pods (measured). The others
+are watched for the room that they take on nodes, by the opposite of the label. An API server sends objects whole; of
+others' pods and of nodes (10 KiB each, most of it images and heartbeats) all but a few fields is thrown away unread.
 """
 
 import msgspec
@@ -14,6 +15,9 @@ from sluice_pod_watcher.shell.kube.client import KubeApi
 from sluice_pod_watcher.shell.kube.reflector import Offer, Reflector
 
 PODS, NODES = "/api/v1/pods", "/api/v1/nodes"
+OURS, OTHERS = f"{LABEL_MANAGED}={MANAGED}", f"{LABEL_MANAGED}!={MANAGED}"
+GATHER_S = 0.1
+"""How long what nodes and others' pods report may wait for more of it: 500 heartbeats a second are then ten turns."""
 _Amounts = dict[str, str | int | float]
 
 
@@ -49,27 +53,55 @@ class _Pod(msgspec.Struct):
     status: _PodStatus = msgspec.field(default_factory=_PodStatus)
 
 
+class _NodeMeta(msgspec.Struct, omit_defaults=True, rename="camel"):
+    name: str = ""
+    uid: str = ""
+    resource_version: str = ""
+    deletion_timestamp: str | None = None
+    labels: dict[str, str] | None = None
+
+
+class _Taint(msgspec.Struct, omit_defaults=True):
+    key: str = ""
+    value: str | None = None
+    effect: str = ""
+
+
+class _NodeSpec(msgspec.Struct, omit_defaults=True):
+    taints: list[_Taint] | None = None
+    unschedulable: bool | None = None
+
+
+class _NodeStatus(msgspec.Struct, omit_defaults=True):
+    allocatable: _Amounts | None = None
+
+
+class _Node(msgspec.Struct):
+    metadata: _NodeMeta
+    spec: _NodeSpec = msgspec.field(default_factory=_NodeSpec)
+    status: _NodeStatus = msgspec.field(default_factory=_NodeStatus)
+
+
+_PODS, _NODES = msgspec.json.Decoder(_Pod), msgspec.json.Decoder(_Node)
+
+
 def room_only(raw: bytes | msgspec.Raw) -> Raw:
     """Of a pod, what says how much room it takes and where."""
-    found: dict[str, object] = msgspec.to_builtins(msgspec.json.decode(raw, type=_Pod))
+    found: dict[str, object] = msgspec.to_builtins(_PODS.decode(raw))
+    return found
+
+
+def offer_only(raw: bytes | msgspec.Raw) -> Raw:
+    """Of a node, what says who it is and what it offers."""
+    found: dict[str, object] = msgspec.to_builtins(_NODES.decode(raw))
     return found
 
 
 def reflectors(api: KubeApi, clock: Clock, offer: Offer, resync_s: float) -> tuple[Reflector, ...]:
     """Everything that a cluster's core has to see."""
-    return (
-        Reflector(api, clock, "nodes", NODES, "", NodeSeen, NodeGone, offer, resync_s=resync_s),
-        Reflector(
-            api,
-            clock,
-            "others",
-            PODS,
-            f"{LABEL_MANAGED}!={MANAGED}",
-            OtherPodSeen,
-            OtherPodGone,
-            offer,
-            read=room_only,
-            resync_s=resync_s,
-        ),
-        Reflector(api, clock, "pods", PODS, f"{LABEL_MANAGED}={MANAGED}", PodSeen, PodGone, offer, resync_s=resync_s),
+    nodes = Reflector(api, clock, "nodes", NODES, "", NodeSeen, NodeGone, offer, offer_only, resync_s, GATHER_S)
+    others = Reflector(
+        api, clock, "others", PODS, OTHERS, OtherPodSeen, OtherPodGone, offer, room_only, resync_s, GATHER_S
     )
+    ours = Reflector(api, clock, "pods", PODS, OURS, PodSeen, PodGone, offer, resync_s=resync_s)
+    return nodes, others, ours

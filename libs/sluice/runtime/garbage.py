@@ -1,9 +1,9 @@
 """
 Keeps Python's collector of cycles away from what the core knows.
 
-The core holds millions of small objects without cycles; a full collection walks them all and would stop every decision
-for a second (docs/performance.md). What is old is therefore set aside at intervals: it is still freed when nobody
-refers to it any more, only cycles in it would stay, and young ones are collected first.
+A core of a large system holds millions of small objects without cycles; a full collection walks them all and would stop
+every decision for a second (docs/performance.md). What is old is therefore set aside at intervals: it is still freed
+when nobody refers to it any more, only cycles in it would stay, and young ones are collected first.
 """
 
 import gc

@@ -1,0 +1,312 @@
+"""One reflector against an API server in trouble: in the end everything is known, and no trouble is made worse."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+from factories.kubernetes import Cluster, pod
+from fake_kube.server import ADMIN, FakeKube
+from structlog.testing import capture_logs
+
+from sluice.runtime.clock import SystemClock
+from sluice_pod_watcher.core.cluster.events import Event, ListingEnded, ListingStarted, PodGone, PodSeen
+from sluice_pod_watcher.shell.kube import reflector as module
+from sluice_pod_watcher.shell.kube.client import KubeApi
+from sluice_pod_watcher.shell.kube.reflector import Reflector
+
+PATH = "/api/v1/namespaces/default/pods"
+WAIT_S = 30.0
+LONGEST_S = 30.0 * 1.2
+
+
+class Hasty(SystemClock):
+    """Remembers how long a wait should be, and waits less."""
+
+    def __init__(self) -> None:
+        self.pauses: list[float] = []
+
+    async def sleep(self, duration_s: float) -> None:
+        """Wait a little."""
+        self.pauses.append(duration_s)
+        await asyncio.sleep(min(duration_s, 0.01))
+
+
+class Watching:
+    """A reflector, and what a reader who believes it knows."""
+
+    def __init__(self, kube: FakeKube, api: KubeApi) -> None:
+        self.kube, self.clock = kube, Hasty()
+        self.known: dict[str, str] = {}
+        self.events: list[Event] = []
+        self.listed: set[str] | None = None
+        self.on_event: Callable[[Event], None] = lambda _: None
+        self.reflector = Reflector(api, self.clock, "pods", "/api/v1/pods", "", PodSeen, PodGone, self.take)
+        self.task: asyncio.Task[None] | None = None
+
+    async def take(self, event: Event) -> None:
+        """As a core takes it in."""
+        self.events.append(event)
+        self.on_event(event)
+        match event:
+            case ListingStarted():
+                self.listed = set()
+            case PodSeen(pod=seen):
+                self.known[seen["metadata"]["name"]] = seen["metadata"]["resourceVersion"]
+                if self.listed is not None:
+                    self.listed.add(seen["metadata"]["name"])
+            case PodGone(pod=gone):
+                self.known.pop(gone["metadata"]["name"], None)
+            case ListingEnded():
+                assert self.listed is not None
+                self.known = {name: self.known[name] for name in self.listed}
+                self.listed = None
+
+    def start(self) -> None:
+        """Begin."""
+        self.task = asyncio.create_task(self.reflector.run())
+
+    @property
+    def listings(self) -> int:
+        """How many were begun."""
+        return sum(isinstance(each, ListingStarted) for each in self.events)
+
+    async def until(self, good: Callable[[], Any], what: str) -> None:
+        """Wait, at most 30 s."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(WAIT_S):
+                while not good():
+                    assert self.task is None or not self.task.done(), self.task
+                    await asyncio.sleep(0.01)
+                return
+        raise AssertionError(f"never: {what}; known {self.known}, pauses {self.clock.pauses}")
+
+    async def until_known(self) -> None:
+        """Wait until it knows what the server has."""
+        has = lambda: {  # noqa: E731
+            each["metadata"]["name"]: each["metadata"]["resourceVersion"] for each in self.kube.all("pods")
+        }
+        await self.until(lambda: self.listed is None and self.known == has(), f"what the server has: {has()}")
+
+    async def until_watching(self) -> None:
+        """Wait until its watch is open."""
+        await self.until(lambda: self.kube.front.watches == 1, "a watch")
+
+
+@pytest.fixture
+def kube() -> Iterator[FakeKube]:
+    """An API server."""
+    with FakeKube() as fake:
+        yield fake
+
+
+@pytest.fixture
+async def cluster(kube: FakeKube, tmp_path: Path) -> AsyncIterator[Cluster]:
+    """Somebody who makes pods."""
+    async with Cluster(kube.kubeconfig(tmp_path / "admin"), kube).opened() as opened:
+        yield opened
+
+
+@pytest.fixture
+async def seen(kube: FakeKube, cluster: Cluster, tmp_path: Path) -> AsyncIterator[Watching]:
+    """Three pods are there; the reflector is started by the test, and stopped in the end."""
+    await make(cluster, "a", "b", "c")
+    api = await KubeApi.connect(kube.kubeconfig(tmp_path / "config"))
+    made = Watching(kube, api)
+    yield made
+    if made.task is not None:
+        made.task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await made.task
+    await api.close()
+
+
+async def make(cluster: Cluster, *names: str) -> None:
+    """Pods are created; once more where the server has broken this connection too."""
+    for name in names:
+        for attempt in range(20):
+            try:
+                made = await cluster.post(PATH, pod(name))
+            except (OSError, aiohttp.ClientError):
+                assert attempt < 19, "the API server does not come back"
+                await asyncio.sleep(0.05)
+                continue
+            assert made.code in {201, 409}, made
+            break
+
+
+async def test_a_listing_whose_pages_expire_ends_all_the_same(
+    seen: Watching, kube: FakeKube, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A large cluster on a slow day would never be listed: each try would find its next page too old."""
+    monkeypatch.setattr(module, "PAGE", 1)
+    seen.on_event = lambda event: kube.faults.expire_pages() if isinstance(event, PodSeen) else None
+    seen.start()
+    await seen.until_known()
+    assert seen.listings == 2
+    assert len(seen.clock.pauses) == 1
+
+
+async def test_a_torn_line_loses_nothing_and_lists_nothing(seen: Watching, kube: FakeKube, cluster: Cluster) -> None:
+    """Half an event would be taken for one, or skipped."""
+    seen.start()
+    await seen.until_known()
+    await seen.until_watching()
+    assert kube.faults.tear_watches() == 1
+    await make(cluster, "d")
+    await seen.until_known()
+    assert seen.listings == 1
+
+
+async def test_a_watch_that_is_too_old_lists_anew_after_a_pause(
+    seen: Watching, kube: FakeKube, cluster: Cluster
+) -> None:
+    """The normal case after an API server was restarted."""
+    seen.start()
+    await seen.until_known()
+    await seen.until_watching()
+    kube.faults.restart()
+    await make(cluster, "d")
+    await seen.until_known()
+    await seen.until(lambda: seen.listings == 2, "a second listing")
+    assert seen.clock.pauses
+
+
+async def test_a_restored_backup_is_noticed_at_once_and_told(seen: Watching, kube: FakeKube, cluster: Cluster) -> None:
+    """Its versions are smaller: a watch from before is silent for ever, and every object looks older than it is."""
+    seen.start()
+    await seen.until_known()
+    backup = kube.faults.backup()
+    await make(cluster, "later", "later-too")
+    await cluster.delete(f"{PATH}/a", {"gracePeriodSeconds": 0})
+    await seen.until_known()
+    kube.faults.restore(backup)
+    await seen.until_known()
+    assert set(seen.known) == {"a", "b", "c"}
+    assert [each.went_back for each in seen.events if isinstance(each, ListingStarted)] == [False, True]
+    await make(cluster, "new")
+    await seen.until_known()
+    assert seen.listings == 2
+
+
+@pytest.mark.parametrize("verb", ["list", "watch"])
+async def test_a_server_that_is_busy_says_when_to_come_again(
+    seen: Watching, kube: FakeKube, cluster: Cluster, verb: str
+) -> None:
+    """Who comes earlier keeps it busy."""
+    kube.faults.fail(1, code=429, verb=verb, path="pods", retry_after_s=7)
+    seen.start()
+    await seen.until_watching()
+    await make(cluster, "d")
+    await seen.until_known()
+    (pause_s,) = seen.clock.pauses
+    assert 7.0 <= pause_s <= 7.0 * 1.2
+
+
+async def test_a_rotated_token_is_read_anew(seen: Watching, kube: FakeKube, tmp_path: Path, cluster: Cluster) -> None:
+    """The watch would stop for good when its first token expires."""
+    seen.start()
+    await seen.until_known()
+    await seen.until_watching()
+    old, kube.admin_token = kube.admin_token, kube.call(lambda: kube.access.token(ADMIN))
+    kube.kubeconfig(tmp_path / "config")
+    kube.call(lambda: kube.access.revoke(old))
+    kube.faults.end_watches()
+    async with Cluster(kube.kubeconfig(tmp_path / "admin"), kube).opened() as again:
+        await make(again, "d")
+    await seen.until_known()
+    assert seen.listings == 1
+
+
+async def test_an_expired_token_that_nobody_renews_is_tried_slowly(
+    seen: Watching, kube: FakeKube, cluster: Cluster
+) -> None:
+    """Every try is a line in somebody's audit log."""
+    kube.call(lambda: kube.access.revoke(kube.admin_token))
+    with capture_logs() as logs:
+        seen.start()
+        await seen.until(lambda: len(seen.clock.pauses) >= 10, "some tries")
+    assert {each["status"] for each in logs if each["log_level"] == "warning"} == {401}
+    assert seen.clock.pauses[-1] >= 15.0
+
+
+async def test_without_the_right_to_watch_it_says_so_and_keeps_asking_slowly(
+    kube: FakeKube, cluster: Cluster, tmp_path: Path
+) -> None:
+    """A missing ClusterRole would be a silent pod-watcher, or one that hammers the API server."""
+    token = kube.service_account_token("default", "nobody")
+    api = await KubeApi.connect(kube.kubeconfig(tmp_path / "nobody", token=token))
+    seen = Watching(kube, api)
+    with capture_logs() as logs:
+        seen.start()
+        await seen.until(lambda: len(seen.clock.pauses) >= 12, "some tries")
+    refused = [each for each in logs if each["log_level"] == "warning"]
+    assert refused[0]["event"] == "may not be listed and watched"
+    assert 'cannot list resource "pods"' in refused[0]["why"]
+    assert seen.clock.pauses[-1] >= 15.0
+    assert max(seen.clock.pauses) <= LONGEST_S
+    assert seen.task is not None
+    seen.task.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await seen.task
+    await api.close()
+
+
+async def test_watches_that_end_at_once_are_not_asked_for_at_once(seen: Watching, kube: FakeKube) -> None:
+    """An orderly end is no error: without a pause this would be the fastest loop there is."""
+    seen.start()
+    await seen.until_known()
+
+    def ended() -> bool:
+        if kube.front.watches:
+            kube.faults.end_watches()
+        return len(seen.clock.pauses) >= 6
+
+    await seen.until(ended, "pauses")
+    assert seen.clock.pauses[5] > 2 * max(seen.clock.pauses[0], 0.2)
+    assert seen.listings == 1
+
+
+async def test_a_resync_that_fails_does_not_end_the_watch(seen: Watching, kube: FakeKube, cluster: Cluster) -> None:
+    """An API server that cannot list just now can still tell of every change."""
+    seen.reflector.resync_s = 0.3
+    with capture_logs() as logs:
+        seen.start()
+        await seen.until_known()
+        kube.faults.fail(1, code=500, verb="list", path="pods")
+        failed = lambda: any(each["event"].startswith("cannot be listed anew") for each in logs)  # noqa: E731
+        await seen.until(failed, "a listing that fails")
+    await seen.until_watching()
+    await make(cluster, "d")
+    await seen.until_known()
+    assert seen.listings == 1
+
+
+async def test_a_slow_server_is_given_up_and_asked_again(
+    seen: Watching, kube: FakeKube, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A listing without an answer would be waited for, for ever."""
+    monkeypatch.setattr(module, "LIST_S", 0.05)
+    kube.faults.slow(0.5)
+    seen.start()
+    await seen.until(lambda: len(seen.clock.pauses) >= 2, "it is given up")
+    monkeypatch.setattr(module, "LIST_S", 20.0)
+    kube.faults.slow(0.0)
+    await seen.until_known()
+
+
+async def test_a_connection_that_is_dead_without_a_word_is_found_out(
+    seen: Watching, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A router that forgot it would make every pod wait, and nobody would see an error."""
+    monkeypatch.setattr(module, "SILENT_S", 0.2)
+    seen.start()
+    await seen.until_known()
+    await seen.until(lambda: seen.clock.pauses, "the silence is noticed")
+    monkeypatch.setattr(module, "SILENT_S", 20.0)
+    await make(cluster, "d")
+    await seen.until_known()
+    assert seen.listings == 1

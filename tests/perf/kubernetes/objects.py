@@ -1,0 +1,150 @@
+"""
+Objects of a large cluster, about as large as real ones.
+
+Pods have 3 KiB (2,491 of a real API server had 3.5 KiB each), nodes 10 KiB, for a kubelet reports up to 50 images.
+"""
+
+import json
+from typing import Any
+
+Json = dict[str, Any]
+NAMESPACE = "lab"
+UNKNOWN_S = "2026-11-21T10:00:00Z"
+KEYS = ("visible-devices", "ticket", "driver-capabilities", "mps-pipe-directory", "active-thread-percentage")
+
+
+def node_name(number: int) -> str:
+    """The `number`-th node."""
+    return f"gpu-{number}.example.internal"
+
+
+def node(number: int, beat: int = 0) -> Json:
+    """A node; `beat` is how often its kubelet has reported."""
+    name = node_name(number)
+    labels = {f"feature.node.kubernetes.io/cpu-cpuid.{each}": "true" for each in range(20)}
+    labels |= {
+        "kubernetes.io/hostname": name,
+        "topology.kubernetes.io/zone": f"z{number % 3}",
+        "nvidia.com/gpu.count": "8",
+    }
+    amounts = {"cpu": "64", "memory": "515898Mi", "pods": "110", "nvidia.com/gpu": "8", "example.com/nic": "4"}
+    conditions = [
+        {
+            "type": kind,
+            "status": "False",
+            "reason": f"KubeletHas{kind}",
+            "message": f"kubelet has no {kind}",
+            "lastHeartbeatTime": f"2026-11-21T10:{beat // 60 % 60:02}:{beat % 60:02}Z",
+            "lastTransitionTime": UNKNOWN_S,
+        }
+        for kind in ("MemoryPressure", "DiskPressure", "PIDPressure", "Ready")
+    ]
+    images = [
+        {"names": [f"registry.example/team/image-{each}@sha256:{each:064x}", f"registry.example/team/image-{each}:1"]}
+        for each in range(35)
+    ]
+    return {
+        "kind": "Node",
+        "apiVersion": "v1",
+        "metadata": {
+            "name": name,
+            "uid": f"node-{number}",
+            "creationTimestamp": UNKNOWN_S,
+            "labels": labels,
+            "annotations": {f"node.example/{each}": "x" * 40 for each in range(8)},
+            "managedFields": _managed(),
+        },
+        "spec": {"podCIDR": "10.0.0.0/24", "providerID": f"metal://{name}"},
+        "status": {
+            "capacity": amounts,
+            "allocatable": amounts,
+            "conditions": conditions,
+            "images": [{**each, "sizeBytes": 10**9} for each in images],
+            "nodeInfo": {"kernelVersion": "6.8.0", "kubeletVersion": "v1.36.2", "osImage": "Debian 13"},
+        },
+    }
+
+
+def other_pod(number: int, nodes: int, restarts: int = 0) -> Json:
+    """A running pod that is none of ours."""
+    resources = {"requests": {"cpu": "250m", "memory": "512Mi"}, "limits": {"memory": "1Gi"}}
+    body = _pod(f"web-{number}", [{**_container("main"), "resources": resources}], restarts)
+    body["metadata"]["labels"] = {"app": f"web-{number % 100}", "pod-template-hash": "6d4b75cb6d"}
+    body["spec"]["nodeName"] = node_name(number % nodes)
+    return body
+
+
+def our_pod(number: int, *, on: str = "", restarts: int = 0) -> Json:
+    """A pod as admission leaves it; with `on`, bound to that node and running."""
+    env = [
+        {
+            "name": f"V{at}",
+            "valueFrom": {"fieldRef": {"fieldPath": f"metadata.annotations['main.granted.sluice.dev/{key}']"}},
+        }
+        for at, key in enumerate(KEYS)
+    ]
+    ask = {"version": 1, "first": "main", "annotations": {"sluice.dev/profile": "1g.5gb"}}
+    body = _pod(f"train-{number}", [{**_container("main"), "env": [*_container("main")["env"], *env]}], restarts)
+    body["metadata"]["labels"] = {"sluice.dev/managed": "true", "app": "train"}
+    body["metadata"]["annotations"] = {"sluice.dev/request": json.dumps(ask), "sluice.dev/profile": "1g.5gb"}
+    body["spec"]["volumes"].append({"name": "sluice", "csi": {"driver": "slice.sluice.dev", "readOnly": True}})
+    if on:
+        granted = {
+            "granted.sluice.dev/allocation": f"{body['metadata']['uid']}_r_1",
+            "main.granted.sluice.dev/visible-devices": f"MIG-{number}",
+            "main.granted.sluice.dev/ticket": "t-1",
+            "main.granted.sluice.dev/driver-capabilities": "compute,utility",
+            "main.granted.sluice.dev/mps-pipe-directory": "",
+            "main.granted.sluice.dev/active-thread-percentage": "100",
+            "main.granted.sluice.dev/pinned-memory-limit": "",
+        }
+        body["metadata"]["annotations"] |= granted
+        body["spec"]["nodeName"] = on
+    else:
+        body["spec"]["schedulingGates"] = [{"name": "sluice.dev/slice"}]
+        body["status"] = {"phase": "Pending", "conditions": [{"type": "PodScheduled", "status": "False"}]}
+    return body
+
+
+def _container(name: str) -> Json:
+    env = [{"name": f"SETTING_{each}", "value": "x" * 20} for each in range(10)]
+    return {"name": name, "image": "registry.example/team/image:1", "env": env, "imagePullPolicy": "IfNotPresent"}
+
+
+def _pod(name: str, containers: list[Json], restarts: int) -> Json:
+    status = {"name": "main", "ready": True, "restartCount": restarts, "state": {"running": {"startedAt": UNKNOWN_S}}}
+    kinds = ("Initialized", "Ready", "ContainersReady", "PodScheduled")
+    return {
+        "kind": "Pod",
+        "apiVersion": "v1",
+        "metadata": {
+            "name": name,
+            "namespace": NAMESPACE,
+            "uid": f"u-{name}",
+            "generation": 1,
+            "creationTimestamp": UNKNOWN_S,
+            "ownerReferences": [{"kind": "Job", "name": name, "uid": f"j-{name}", "controller": True}],
+            "managedFields": _managed(),
+        },
+        "spec": {
+            "containers": containers,
+            "volumes": [{"name": "token", "projected": {"sources": [{"serviceAccountToken": {"path": "token"}}]}}],
+            "tolerations": [{"key": f"node.kubernetes.io/{each}", "operator": "Exists"} for each in ("a", "b")],
+            "serviceAccountName": "default",
+            "restartPolicy": "Always",
+        },
+        "status": {
+            "phase": "Running",
+            "conditions": [{"type": each, "status": "True", "lastTransitionTime": UNKNOWN_S} for each in kinds],
+            "containerStatuses": [
+                {**status, "image": "registry.example/team/image:1", "imageID": "sha256:" + "0" * 64}
+            ],
+            "hostIP": "10.0.0.1",
+            "podIP": "10.1.0.1",
+        },
+    }
+
+
+def _managed() -> list[Json]:
+    fields = {f"f:field-{each}": {} for each in range(25)}
+    return [{"manager": who, "operation": "Update", "fieldsV1": {"f:spec": fields}} for who in ("one", "two")]

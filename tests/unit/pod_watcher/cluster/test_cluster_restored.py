@@ -1,0 +1,72 @@
+"""The API server comes back from a backup, or asks for patience: nothing that was known may stand against it."""
+
+from sluice.contracts.messages import AllocationRequested, RequestWithdrawn
+from sluice_pod_watcher.core.cluster import events as e
+
+
+def restored(bench, *pods):
+    """A listing of an API server whose versions are smaller than they were."""
+    shown = [{**pod, "metadata": {**pod["metadata"], "resourceVersion": str(at + 1)}} for at, pod in enumerate(pods)]
+    bench.api.pods = {pod["metadata"]["name"]: pod for pod in shown}
+    bench.handle(e.ListingStarted("pods", went_back=True), *map(e.PodSeen, shown), e.ListingEnded("pods", "3"))
+
+
+def test_a_pod_that_waits_again_is_bound_again(bench):
+    """Its gate would stay shut: the object looks older than what is known of it."""
+    bench.create("train", "u1")
+    gated = bench.api.find("u1")
+    before = {**gated, "metadata": dict(gated["metadata"]), "spec": dict(gated["spec"])}
+    bench.bind("u1")
+    assert bench.annotations("u1")
+    restored(bench, before)
+    assert bench.annotations("u1"), "it was told its slice once more"
+    assert isinstance(bench.word("u1"), AllocationRequested)
+
+
+def test_a_pod_that_the_backup_does_not_have_is_given_up(bench):
+    """Its slice would be held for nobody."""
+    bench.create("train", "u1")
+    bench.bind("u1")
+    restored(bench)
+    assert isinstance(bench.word("u1"), RequestWithdrawn)
+
+
+def test_a_pod_that_was_over_and_is_back_is_told_of(bench):
+    """It would wait for ever, and nobody would know why."""
+    bench.create("train", "u1")
+    pod = bench.api.find("u1")
+    before = {**pod, "metadata": dict(pod["metadata"])}
+    bench.delete("u1")
+    bench.release("u1")
+    bench.pass_time(1)
+    bench.told.clear()
+    restored(bench, before)
+    assert [each for each in bench.told if "restored from a backup" in each and "delete it" in each]
+
+
+def test_a_node_of_a_backup_counts(bench):
+    """What a node offers would be what it offered before, for ever."""
+    show = lambda version, cpu: {  # noqa: E731
+        "metadata": {"name": "n1", "resourceVersion": str(version), "labels": {}},
+        "status": {"allocatable": {"cpu": cpu}},
+    }
+    bench.handle(e.ListingStarted("others"), e.ListingEnded("others", "90"))
+    bench.handle(e.ListingStarted("nodes"), e.NodeSeen(show(90, "8")), e.ListingEnded("nodes", "91"))
+    bench.pass_time(2)
+    bench.handle(e.ListingStarted("nodes", went_back=True), e.NodeSeen(show(5, "4")), e.ListingEnded("nodes", "6"))
+    bench.pass_time(2)
+    assert bench.bus["sluice.host.n1"].cpu_cores == 4.0
+
+
+def test_a_patch_is_not_tried_again_before_the_api_server_wants_it(bench):
+    """Who comes earlier keeps it busy."""
+    bench.automatic = False
+    bench.create("train", "u1")
+    bench.bind("u1")
+    (first,) = [each for each in bench.calls if isinstance(each, e.BindPod)]
+    bench.calls.clear()
+    bench.handle(e.PatchRefused(first.uid, "bind", 429, "too many requests", retry_after_s=9.0))
+    bench.pass_time(8)
+    assert not [each for each in bench.calls if isinstance(each, e.BindPod)]
+    bench.pass_time(4)
+    assert [each for each in bench.calls if isinstance(each, e.BindPod)]
