@@ -85,7 +85,7 @@ class Access:
         if not header:
             return ANONYMOUS
         kind, _, token = header.partition(" ")
-        if kind != "Bearer" or token not in self._tokens:
+        if kind.lower() != "bearer" or token not in self._tokens:  # any case: the official client writes both
             raise ApiError(401, "Unauthorized")
         return self._tokens[token]
 

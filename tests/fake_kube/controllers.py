@@ -7,6 +7,7 @@ it sees in a cluster.
 
 import asyncio
 import json
+import zlib
 from typing import TYPE_CHECKING
 
 from fake_kube import podwork, targets
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from fake_kube.server import FakeKube
 
 DEPLOYMENTS = "deployments.apps"
+EVENTS = "events.events.k8s.io"
 USER = service_account("kube-system", "replicaset-controller")
 PODS = next(resource for resource in targets.BUILT_IN if resource.full_name == "pods")
 RETRY_S = 0.5
@@ -127,4 +129,21 @@ class Controllers:
         if refusal is not None:
             said = {"type": "ReplicaFailure", "status": "True", "reason": "FailedCreate", "message": refusal.message}
             status["conditions"] = [said]
+            self._failed_to_create(meta, refusal)
         store.put(DEPLOYMENTS, {**now, "status": status})
+
+    def _failed_to_create(self, meta: Json, refusal: ApiError) -> None:
+        """The event that `kubectl describe replicaset` shows; a repeat is the same one (kubernetes, replica_set.go)."""
+        name, note = f"{meta['name']}-5d8f", f"Error creating: {refusal.message}"
+        event = {
+            "kind": "Event",
+            "apiVersion": "events.k8s.io/v1",
+            "metadata": {"name": f"{name}.{zlib.crc32(note.encode()):x}", "namespace": meta["namespace"]},
+            "reason": "FailedCreate",
+            "type": "Warning",
+            "note": note,
+            "regarding": {"kind": "ReplicaSet", "namespace": meta["namespace"], "name": name, "uid": meta["uid"]},
+            "deprecatedSource": {"component": "replicaset-controller"},
+        }
+        if self._server.store.get(EVENTS, meta["namespace"], event["metadata"]["name"]) is None:
+            self._server.store.put(EVENTS, event)

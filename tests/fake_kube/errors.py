@@ -29,13 +29,25 @@ REASONS = {
 class ApiError(Exception):
     """A request that is answered with a Status of failure."""
 
-    def __init__(self, code: int, message: str, *, reason: str | None = None, details: Json | None = None) -> None:
-        """`reason` where it is not the usual one of the code; `details` as in metav1.StatusDetails."""
+    def __init__(
+        self,
+        code: int,
+        message: str,
+        *,
+        reason: str | None = None,
+        details: Json | None = None,
+        retry_after_s: int = 0,
+    ) -> None:
+        """
+        `reason` where it is not the usual one of the code; `details` as in metav1.StatusDetails; `retry_after_s`: the
+        header of that name, 0 for none.
+        """
         super().__init__(message)
         self.code = code
         self.reason = REASONS.get(code, "") if reason is None else reason
         self.message = message
         self.details = details
+        self.retry_after_s = retry_after_s
 
     def status(self) -> Json:
         """The body of the answer."""

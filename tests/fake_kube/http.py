@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import msgspec
 from aiohttp import web
-from fake_kube import discovery, selectors, targets
+from fake_kube import discovery, selectors, tables, targets
 from fake_kube.access import Access, User, Wish
 from fake_kube.calls import Call
 from fake_kube.errors import ApiError, Json, no_such_page
@@ -40,6 +40,7 @@ REVIEW = "selfsubjectaccessreviews"
 class _Stream:
     request: web.Request
     bookmark: bool = False
+    torn: bool = False
     over: bool = False
 
 
@@ -56,6 +57,8 @@ class Front:
         self._connections: dict[asyncio.BaseTransport, TransportSocket] = {}
         self.requests: list[tuple[str, str, str]] = []
         """User, verb and path (`pods/status`) of every request that was understood: for tests that count."""
+        self.forbidden: list[str] = []
+        """What was told to those who had no right to what they asked."""
         store.listen(lambda resource, change: self._wake())
 
     def application(self) -> web.Application:
@@ -81,6 +84,13 @@ class Front:
         """Every watch closes in order."""
         for stream in self._streams:
             stream.over = True
+        self._wake()
+        return len(self._streams)
+
+    def tear(self) -> int:
+        """Every watch ends within a line."""
+        for stream in self._streams:
+            stream.torn = True
         self._wake()
         return len(self._streams)
 
@@ -120,7 +130,10 @@ class Front:
                 await asyncio.sleep(self._faults.delay_s)
             return await self._understood(request)
         except ApiError as refusal:
-            return _reply(refusal.code, refusal.status())
+            reply = _reply(refusal.code, refusal.status())
+            if refusal.retry_after_s:
+                reply.headers["Retry-After"] = str(refusal.retry_after_s)
+            return reply
 
     async def _understood(self, request: web.Request) -> web.StreamResponse:
         if request.path in {"/healthz", "/readyz", "/livez"}:
@@ -140,7 +153,11 @@ class Front:
             raise no_such_page()
         named = selectors.name_in(request.query.get("fieldSelector", "")) if target.verb in {"list", "watch"} else ""
         self.requests.append((user.name, target.verb, target.path))
-        self._rights.check(user, Wish.of(target, named))
+        try:
+            self._rights.check(user, Wish.of(target, named))
+        except ApiError as refusal:
+            self.forbidden.append(str(refusal.status()["message"]))
+            raise
         self._faults.check(target, after=False)
         if target.verb == "watch":
             return await self._watch(request, target)
@@ -148,8 +165,11 @@ class Front:
         answer = await self._verbs.answer(call)
         self._faults.check(target, after=True)
         body = answer.body
-        if "as=PartialObjectMetadata" in request.headers.get("Accept", ""):
+        accept = request.headers.get("Accept", "")
+        if "as=PartialObjectMetadata" in accept:
             body = _partial(body)
+        elif target.verb in {"get", "list"} and target.resource.columns and tables.is_asked_for(accept):
+            body = tables.table(body, target.resource.columns, tables.now())
         return _reply(answer.code, body, answer.warnings)
 
     def _review(self, user: User, review: Json) -> Json:
@@ -175,6 +195,10 @@ class Front:
             next_bookmark = min(loop.time() + BOOKMARK_S, max(loop.time(), ends - BEFORE_END_S))
             while not stream.over:
                 pulse = self._pulse
+                if stream.torn:
+                    line = ENCODER.encode(watch.bookmark())
+                    await response.write(line[: len(line) // 2])
+                    break
                 for event in watch.due():
                     await response.write(ENCODER.encode(event) + b"\n")
                 if watch.ended or loop.time() >= ends or _gone(request):

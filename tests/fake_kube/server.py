@@ -26,7 +26,7 @@ from fake_kube.event_rules import CORE_EVENTS
 from fake_kube.faults import Faults
 from fake_kube.http import Front
 from fake_kube.nodes import Nodes
-from fake_kube.store import Store
+from fake_kube.store import Backup, Store
 from fake_kube.targets import Resource
 from fake_kube.verbs import Verbs
 from fake_kube.watching import Lister
@@ -139,9 +139,9 @@ class FakeKube:
         seen = self.call(lambda: list(self.front.requests))
         return sum(all(want in {"*", got} for want, got in zip(wanted, each, strict=True)) for each in seen)
 
-    def restart(self, *, skip: int) -> None:
-        """Kill the server's front and start it on the same port; see `Faults.restart`."""
-        asyncio.run_coroutine_threadsafe(self._restart(skip), self.loop).result(CALL_LIMIT_S)
+    def restart(self, *, skip: int, backup: Backup | None = None) -> None:
+        """Kill the server's front and start it on the same port; see `Faults.restart` and `Faults.restore`."""
+        asyncio.run_coroutine_threadsafe(self._restart(skip, backup), self.loop).result(CALL_LIMIT_S)
 
     def away(self, *, on: bool) -> None:
         """Stop listening and break what is connected, or listen again on the same port; see `Faults.away`."""
@@ -204,10 +204,12 @@ class FakeKube:
         await self._site.stop()
         await self.front.cut_all()
 
-    async def _restart(self, skip: int) -> None:
+    async def _restart(self, skip: int, backup: Backup | None) -> None:
         await self._away()
         self.store.skip_versions(skip)
         self.store.compact()
+        if backup is not None:
+            self.store.restore(backup)
         await self._listen()
 
     def _definitions(self, resource: str) -> None:

@@ -27,6 +27,8 @@ class Resource:
     """What it can be selected by."""
     custom: bool = False
     """From a CustomResourceDefinition: no strategic merge."""
+    columns: tuple[Json, ...] = field(default=(), compare=False)
+    """Of a custom resource: what `kubectl get` prints of it."""
     stored_as: str = ""
     """Another resource that is the same objects in other words: core events are those of events.k8s.io."""
     show: Callable[[Json], Json] | None = field(default=None, compare=False)
@@ -101,6 +103,12 @@ BUILT_IN = (
     Resource("coordination.k8s.io", "v1", "leases", "Lease"),
     Resource("policy", "v1", "poddisruptionbudgets", "PodDisruptionBudget", status=True),
     Resource("apps", "v1", "deployments", "Deployment", status=True),
+    # Stored and shown; nobody acts on these.
+    Resource("apps", "v1", "daemonsets", "DaemonSet", status=True),
+    Resource("apps", "v1", "statefulsets", "StatefulSet", status=True),
+    Resource("batch", "v1", "jobs", "Job", status=True),
+    Resource("networking.k8s.io", "v1", "networkpolicies", "NetworkPolicy"),
+    Resource("", "v1", "services", "Service", status=True),
     Resource("storage.k8s.io", "v1", "csidrivers", "CSIDriver", namespaced=False),
     Resource("storage.k8s.io", "v1", "csinodes", "CSINode", namespaced=False),
     Resource("node.k8s.io", "v1", "runtimeclasses", "RuntimeClass", namespaced=False),
@@ -149,6 +157,7 @@ def from_definition(obj: Json) -> Resource:
         namespaced=spec["scope"] == "Namespaced",
         status="status" in (served.get("subresources") or {}),
         custom=True,
+        columns=tuple(served.get("additionalPrinterColumns") or ()),
     )
 
 

@@ -1,15 +1,15 @@
-"""The operator's page covers every reason a person can meet."""
+"""The operator's page covers all that the doctor looks at."""
 
 from pathlib import Path
 
 import pytest
 
-from sluice.contracts.refusals import RefusalReason, WaitReason
+from sluice_console.core.doctor.findings import Check
 
 PAGE = (Path(__file__).resolve().parents[3] / "docs" / "operations.md").read_text()
 
 
-@pytest.mark.parametrize("reason", [*RefusalReason, *WaitReason])
-def test_a_person_can_look_up_why_a_pod_does_not_run(reason):
-    """Each reason has a row."""
-    assert f"| `{reason}` |" in PAGE
+@pytest.mark.parametrize("check", Check)
+def test_a_person_can_look_up_what_the_doctor_looks_at(check):
+    """Each check has a row."""
+    assert f"| `{check}` |" in PAGE

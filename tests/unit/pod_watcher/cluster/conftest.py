@@ -12,6 +12,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent))
 
 from api_model import ApiModel, RefusedError, new_pod
+from factories.allocator import gpu_report, snapshot
 
 from sluice.contracts import subjects
 from sluice.contracts.exchange import (
@@ -25,8 +26,17 @@ from sluice.contracts.exchange import (
     Write,
     WriteAccepted,
 )
-from sluice.contracts.ids import AllocationId, Incarnation, NodeName, OperationId, RequestId, RunId
-from sluice.contracts.messages import AnyMessage, Bound, ContainerDevices, Released
+from sluice.contracts.ids import AllocationId, Incarnation, NodeName, OperationId, RequestId, RunId, SourceName
+from sluice.contracts.messages import (
+    AnyMessage,
+    Booking,
+    Bound,
+    ContainerDevices,
+    DeviceGrant,
+    NodeInventory,
+    Released,
+    SliceReport,
+)
 from sluice_pod_watcher.core.cluster import events as e
 from sluice_pod_watcher.core.cluster.cluster import Cluster
 from sluice_pod_watcher.core.cluster.rules import ClusterRules
@@ -78,6 +88,8 @@ class Bench:
                         self.told.append(instruction.sentence)
                     case ReadAgain():
                         waiting += self._stream(instruction.stream)
+                    case e.GoOn():
+                        waiting.append(e.WentOn())
                     case e.WriteEvent():
                         self.api.events.append(instruction)
                     case _:
@@ -100,6 +112,8 @@ class Bench:
                     return [e.PodRead(call.uid, copy.deepcopy(self.api.pods.get(name)))]
                 case e.EvictPod():
                     return [self._evict(call)]
+                case e.MirrorGpu() | e.UnmirrorGpu():
+                    return [e.GpuMirrored(call.name)]
                 case _:
                     raise AssertionError(call)
         except RefusedError as refused:
@@ -239,3 +253,26 @@ def bench(new) -> Bench:
     made = new()
     made.start()
     return made
+
+
+@pytest.fixture
+def sick_node():
+    """Makes the inventory of node-a: one GPU with an Xid, and u1's slice on it in some state."""
+
+    def make(state: str, *, stale: bool = False) -> NodeInventory:
+        gpu = gpu_report("node-a", 0, healthy=state == "ready", health_message="Xid 79")
+        booking = Booking(
+            allocation=AllocationId("u1_r_1"),
+            request=RequestId("u1"),
+            request_revision=1,
+            source=SourceName("cluster"),
+            owner="u1",
+            namespace="ns",
+            name="train",
+            node=NodeName("node-a"),
+            devices=(DeviceGrant(container="main", gpu=gpu.uuid, profile="1g.5gb", start=0, size=1),),
+        )
+        slices = (SliceReport(booking=booking, revision=1, state=state, revoked=False),)
+        return NodeInventory(snapshot=snapshot("node-a", (gpu,), slices=slices), stale=stale)
+
+    return make

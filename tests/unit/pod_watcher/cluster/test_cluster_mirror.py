@@ -192,6 +192,52 @@ def test_a_large_fleet_is_written_at_a_bounded_rate(seen):
     assert len(seen.gpus) == 40
 
 
+def test_one_change_in_a_large_fleet_is_one_write_and_comes_first(new):
+    """A sick GPU would show behind thousands that are only a little older, and etcd would never be quiet."""
+    bench = new(gpus_per_s=10_000.0, gpus_refresh_s=300.0, gpus_refresh_per_s=5.0)
+    bench.start()
+    bench.writes = []
+
+    def carry_out(call):
+        bench.writes.append(call.name)
+        return [e.GpuMirrored(call.name)]
+
+    bench.carry_out = carry_out
+
+    def say_all(observed, sick=""):
+        for number in range(1000):
+            node = NodeName(f"n{number}")
+            word = inventory(gpus=8, observed=observed, **({"healthy": False} if node == sick else {}))
+            snapshot = msgspec.structs.replace(word.snapshot, node=node)
+            bench.observe(subjects.inventory(node), msgspec.structs.replace(word, snapshot=snapshot))
+
+    say_all("2026-11-21T10:00:00Z")
+    bench.pass_time(1)
+    assert len(bench.writes) == 8000
+    bench.writes.clear()
+    say_all("2026-11-21T10:00:05Z")
+    bench.pass_time(10)
+    assert bench.writes == []
+    say_all("2026-11-21T10:05:05Z", sick="n500")
+    bench.now += 300
+    bench.pass_time(2)
+    assert bench.writes[:8] == [f"n500-{index}" for index in range(8)]
+    assert len(bench.writes) <= 8 + 5 * 3
+
+
+def test_a_slice_that_cannot_be_unmade_shows_as_quarantined(seen):
+    """It would look as if it went away by itself, for ever."""
+    device = DeviceGrant(container="main", gpu=GpuUuid("GPU-0"), profile="3g.20gb", start=4, size=4)
+    word = inventory(device, quarantined=(PlacementReport(start=4, size=4),))
+    (slice_,) = word.snapshot.slices
+    stuck = msgspec.structs.replace(slice_, state="quarantined", revoked=True)
+    say(seen, msgspec.structs.replace(word, snapshot=msgspec.structs.replace(word.snapshot, slices=(stuck,))))
+    seen.pass_time(2)
+    status = seen.gpus["node-a-0"]
+    assert (status["health"], status["message"]) == ("Healthy", "memory slices 4 to 7 quarantined")
+    assert status["slices"][0]["state"] == "Quarantined"
+
+
 def test_what_is_gone_is_not_shown(seen):
     """People would look for GPUs that nobody has."""
     seen.handle(e.GpusListed(("node-a-0", "left-over-0")))

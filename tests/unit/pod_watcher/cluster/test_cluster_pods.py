@@ -13,13 +13,10 @@ from sluice.contracts.messages import (
     EvictionDone,
     EvictionOrdered,
     Held,
-    Pending,
-    Refused,
     RequestRejected,
     RequestWithdrawn,
     SourceSynced,
 )
-from sluice.contracts.refusals import ReasonCount, Refusal, RefusalReason, WaitReason
 from sluice_pod_watcher.core.cluster import events as e
 
 REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
@@ -455,56 +452,3 @@ def test_an_ordered_eviction_is_carried_out_and_answered(bench):
     assert bench.bus["sluice.evicted.u1"] == EvictionDone(request=RequestId("u1"))
     bench.pass_time(60)
     assert bench.api.evictions == ["u1"]
-
-
-# -- people -------------------------------------------------------------------------------------------------------
-
-
-def pending(bench, uid, text):
-    """The allocator says why a pod waits."""
-    count = ReasonCount(reason=WaitReason.GPU_LAYOUT_FULL, count=3, of="A100")
-    message = Pending(request=RequestId(uid), request_revision=1, message=text, reasons=(count,))
-    bench.observe(subjects.waiting(RequestId(uid)), message)
-
-
-def test_a_pod_that_waits_is_told_why_and_that_it_is_over(bench):
-    """`kubectl describe pod` would show nothing."""
-    bench.create("train", "u1")
-    pending(bench, "u1", "3 A100 are full")
-    assert bench.api.conditions == []
-    bench.pass_time(3)
-    assert bench.api.conditions == [("u1", "False", "GpuLayoutFull")]
-    assert [(each.reason, each.note) for each in bench.api.events] == [("WaitsForSlice", "3 A100 are full")]
-    bench.pass_time(20)
-    bench.bind("u1")
-    assert bench.api.conditions[-1] == ("u1", "True", "SliceReady")
-    assert len(bench.api.conditions) == 2
-
-
-def test_a_thousand_waiting_pods_do_not_flood_the_api_server(new):
-    """Etcd would fill with reasons that change many times a second."""
-    bench = new(conditions_per_s=20.0, events_per_s=20.0, burst=100.0)
-    bench.start()
-    for number in range(1000):
-        bench.create(f"p{number}", f"u{number}")
-    for turn in range(10):
-        for number in range(1000):
-            pending(bench, f"u{number}", f"reason {turn}")
-        bench.pass_time(1)
-    assert len(bench.api.conditions) <= 100 + 20 * 11
-    assert len(bench.api.events) <= 100 + 20 * 11
-    bench.pass_time(120)
-    assert {uid for uid, _, _ in bench.api.conditions} == {f"u{number}" for number in range(1000)}
-
-
-def test_a_refused_pod_says_why(bench):
-    """Nobody would know what to mend."""
-    bench.create("train", "u1")
-    refusal = Refusal(reason=RefusalReason.UNKNOWN_PROFILE, message="no such profile")
-    answer = Refused(request=RequestId("u1"), request_revision=1, refusal=refusal)
-    bench.observe(subjects.binding(RequestId("u1")), answer)
-    bench.pass_time(3)
-    assert bench.api.conditions == [("u1", "False", "Refused")]
-    assert [(each.level, each.reason, each.note) for each in bench.api.events] == [
-        ("Warning", "UnknownProfile", "no such profile")
-    ]

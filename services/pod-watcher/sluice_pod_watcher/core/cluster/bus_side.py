@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 from sluice.contracts import subjects
 from sluice.contracts.exchange import ExchangeEvent, Observed, ReadAgain, ReadingCaughtUp, ReadingStarted, Stream
-from sluice.contracts.ids import RequestId
+from sluice.contracts.ids import NodeName, RequestId
 from sluice.contracts.messages import (
     AllocationRequested,
     AnyMessage,
@@ -12,7 +12,10 @@ from sluice.contracts.messages import (
     Bound,
     EvictionDone,
     EvictionOrdered,
+    HostFacts,
+    NodeChanged,
     NodeInventory,
+    NodeRemoved,
     Pending,
     Refused,
     Released,
@@ -20,6 +23,7 @@ from sluice.contracts.messages import (
     RequestWithdrawn,
     WaitOver,
 )
+from sluice.contracts.outbox import Settled
 from sluice_pod_watcher.core import words
 from sluice_pod_watcher.core.cluster.desk import Desk
 
@@ -65,9 +69,12 @@ class BusSide:
                     self._take_answers()
                 elif self._desk.ready:
                     self._take_words(self._read_words, now)
-                    self._desk.hosts.say_again()
+                    self._desk.say_hosts_again()
             case _:
                 pass
+        for report in reports:
+            if isinstance(report, Settled) and report.landed and isinstance(report.message, NodeRemoved):
+                self._desk.node_said(report.message.node, report.message, now)
         self._desk.told += self._desk.voice.yield_to_rivals(reports)
 
     def _observed(self, uid: RequestId, message: AnyMessage | None, now: float) -> None:
@@ -84,8 +91,26 @@ class BusSide:
                         self._take_words([uid], now)
             case Pending() | WaitOver() | EvictionOrdered():
                 self._note(uid, message)
-            case NodeInventory() if self._desk.rules.mirror_gpus:
-                self._desk.mirror.inventory(message)
+            case HostFacts() | NodeChanged() | NodeRemoved() | NodeInventory():
+                self._of_node(NodeName(uid), message, now)
+            case _:
+                pass
+
+    def _of_node(
+        self, node: NodeName, message: HostFacts | NodeChanged | NodeRemoved | NodeInventory, now: float
+    ) -> None:
+        match message:
+            case HostFacts():
+                self._desk.hosts.heard(node, message)
+            case NodeChanged() | NodeRemoved():
+                self._desk.node_said(node, message, now)
+            case NodeInventory() if message.removed:
+                self._desk.mirror.node_gone(node)
+            case NodeInventory():
+                self._desk.removals.inventory(message)
+                self._desk.look_at |= dict.fromkeys(self._desk.following.ailing.heard(message))
+                if self._desk.rules.mirror_gpus:
+                    self._desk.mirror.inventory(message)
             case _:
                 pass
 
@@ -128,13 +153,8 @@ class BusSide:
         record.answer, record.pending = answer, None
         self._desk.requests.due[uid] = None
         self._desk.told.append(words.answered(f"{record.namespace}/{record.name}", uid, answer))
-        telling = self._desk.following.telling
-        if isinstance(answer, Refused):
-            telling.event(record, "Warning", str(answer.refusal.reason), answer.refusal.sentence())
-        elif isinstance(answer, Released) and record.ended is None:
-            telling.event(record, "Warning", "SliceLost", answer.cause)
-        elif isinstance(answer, Bound) and answer.warnings:
-            telling.event(record, "Warning", "SliceWarning", "; ".join(answer.warnings))
+        if isinstance(answer, Bound) and answer.warnings:
+            self._desk.following.telling.event(record, "Warning", "SliceWarning", "; ".join(answer.warnings))
 
     def _take_words(self, uids: Iterable[RequestId], now: float) -> None:
         """Learn what the bus says of our own requests: the last value that is known counts, not the one just read."""

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from sluice.contracts.ids import RequestId
 from sluice.contracts.messages import Bound, EvictionBlocked, EvictionDone, Released
 from sluice_pod_watcher.core.cluster import patches
+from sluice_pod_watcher.core.cluster.ailing import Ailing
 from sluice_pod_watcher.core.cluster.events import (
     BindPod,
     EvictionRefused,
@@ -22,6 +23,7 @@ from sluice_pod_watcher.core.cluster.events import (
 )
 from sluice_pod_watcher.core.cluster.grants import annotations_of, held_by
 from sluice_pod_watcher.core.cluster.pacing import Wakes, pause_s
+from sluice_pod_watcher.core.cluster.plight import lost_words
 from sluice_pod_watcher.core.cluster.pod_views import PodView
 from sluice_pod_watcher.core.cluster.requests import Record, Writing
 from sluice_pod_watcher.core.cluster.rules import ClusterRules
@@ -32,6 +34,10 @@ NOT_THAT_POD = frozenset({404, 409})
 """The eviction's precondition did not hold: the pod of that UID is gone."""
 WORTH_READING = frozenset({0, 404, 409, 422})
 """Refusals after which the pod may be another one than we know; a failed test of a JSON patch is a plain 422."""
+NOT_FOR_PEOPLE = frozenset({0, *NOT_THAT_POD})
+"""Of a write: the API server is away, or it is another pod."""
+TOLD_AFTER = 5
+"""Refusals in a row, in half a minute of tries, before the pod's owner is told: shorter troubles end by themselves."""
 
 
 @dataclass(slots=True)
@@ -41,6 +47,7 @@ class Following:
     rules: ClusterRules
     telling: Telling
     wakes: Wakes = field(default_factory=Wakes)
+    ailing: Ailing = field(default_factory=Ailing)
     out: list[Own] = field(default_factory=list)
     outcomes: list[tuple[RequestId, EvictionDone | EvictionBlocked]] = field(default_factory=list)
 
@@ -83,6 +90,7 @@ class Following:
 
     def _annotate(self, record: Record, view: PodView, bound: Bound, annotations: dict[str, str], now: float) -> None:
         if all(view.granted.get(key) == text for key, text in annotations.items()):
+            record.complaint = ""
             return
         if view.place != bound.node:  # what is there would be another pod's device
             where = view.place or "no node that is known"
@@ -93,18 +101,21 @@ class Following:
 
     def patched(self, record: Record, *, was_bound: bool) -> None:
         """A write of ours was taken."""
-        record.writing = Writing()
+        record.writing, record.complaint = Writing(), ""
         bound = record.answer
         if was_bound and isinstance(bound, Bound):
             self.telling.event(record, "Normal", "SliceBound", f"has its slice on {bound.node}: {_devices(bound)}")
+        elif isinstance(bound, Bound):
+            made = f"its slice on {bound.node} was made anew: {_devices(bound)}"
+            self.telling.event(record, "Normal", "SliceMadeAnew", made)
 
     def patch_refused(self, record: Record, event: PatchRefused, now: float) -> None:
         """A write of ours was refused, or has no answer."""
-        if event.status in WORTH_READING:
-            record.doubt = True
-        else:
-            self._complain(record, f"could not be written ({event.status}): {event.message}")
-        self._failed(record, record.writing, now, self.rules.retry_initial_s)
+        record.doubt = record.doubt or event.status in WORTH_READING
+        self._failed(record, record.writing, now, max(self.rules.retry_initial_s, event.retry_after_s))
+        if event.status not in NOT_FOR_PEOPLE and record.writing.failures >= TOLD_AFTER:
+            why = f"is not told its slice, for the API server refuses it ({event.status}: {event.message})"
+            self._complain(record, f"{why}; it is tried again")
 
     def told(self, record: Record, now: float, *, refused: int | None = None) -> None:
         """The condition was written, or refused with this status."""
@@ -152,12 +163,12 @@ class Following:
         if stuck:
             return stuck
         if self.rules.evict_lost and isinstance(record.answer, Released):
-            return f"its slice was lost: {record.answer.cause}"
+            return f"its slice was lost: {lost_words(record.answer)}"
         return ""
 
     def _evict(self, record: Record, cause: str, now: float) -> None:
         if not record.evicted and self._may(record, record.evicting, now):
-            self.telling.event(record, "Warning", "Evicting", cause)
+            self.telling.event(record, "Warning", "Evicting", f"evicts the pod: {cause}")
             self.out.append(EvictPod(record.uid, record.namespace, record.name, cause))
 
     def evicted(self, record: Record) -> None:
@@ -175,7 +186,8 @@ class Following:
         if event.status in NOT_THAT_POD:
             record.doubt = True
         elif event.status:
-            self.telling.event(record, "Warning", "EvictionBlocked", event.message)
+            why = f"cannot evict the pod now, and tries again: {event.message}"
+            self.telling.event(record, "Warning", "EvictionBlocked", why)
             if record.eviction:
                 self.outcomes.append((record.uid, EvictionBlocked(request=record.uid, why=event.message[:1000])))
         self._failed(record, record.evicting, now, self.rules.evict_retry_s)
@@ -188,18 +200,16 @@ class Following:
     # -- people ---------------------------------------------------------------------------------------------------
 
     def _tell(self, record: Record, stuck: str, now: float) -> None:
-        written, later = self.telling.condition(record, stuck, now)
+        written, later = self.telling.tell(record, stuck, self.ailing.why(record.uid), now)
         if written is not None:
             self.out.append(written)
-        for at in (later, self.telling.waits(record, now)):
-            if at is not None:
-                self.wakes.at(record.uid, at)
+        for at in later:
+            self.wakes.at(record.uid, at)
 
     def _complain(self, record: Record, why: str) -> None:
-        """Say once what nobody else says."""
-        if record.logged != why:
-            record.logged = why
-            self.telling.event(record, "Warning", "SliceNotUsable", why)
+        """What nobody else says: in the log once, and to whoever looks at the pod."""
+        if record.complaint != why:
+            record.complaint = why
             self.out.append(Tell("warning", f"{record.namespace}/{record.name} {why}", record.uid))
 
     # -- writes, one at a time ------------------------------------------------------------------------------------

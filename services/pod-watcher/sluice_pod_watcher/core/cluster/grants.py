@@ -14,8 +14,6 @@ from sluice.contracts.tickets import pipe_directory_in, ticket_of
 from sluice_pod_watcher.admission.asks import Asked
 from sluice_pod_watcher.core.cluster.pod_views import PodView
 
-ALLOCATION = f"{names.GRANTED_DOMAIN}/allocation"
-"""Of the pod as a whole: which allocation it was given. Beside the keys of its containers, under the same guard."""
 NEUTRAL_THREAD_PERCENTAGE = "100"
 """What CUDA takes when it is told nothing (CUDA_MPS_ACTIVE_THREAD_PERCENTAGE, MPS documentation)."""
 _DEVICES = re.compile(r"[A-Za-z0-9-]{1,80}(?:,[A-Za-z0-9-]{1,80}){0,63}")
@@ -30,7 +28,7 @@ def annotations_of(bound: Bound, asked: Asked) -> dict[str, str] | str:
     container without its value would start with whatever its image says.
     """
     devices = {each.container: each for each in bound.containers}
-    found = {ALLOCATION: str(bound.allocation)}
+    found = {names.GRANTED_ALLOCATION: str(bound.allocation)}
     served = {claim.container: claim.container for claim in asked.pod.claims} | dict(asked.served_by)
     for container, server in served.items():
         given = devices.get(server)
@@ -61,7 +59,7 @@ def _values(given: ContainerDevices, ticket: str) -> Mapping[str, str]:
 
 def held_by(view: PodView) -> Held | None:
     """What a pod was bound to, as it remembers it itself: its gate is open, and it is (to be) on that node."""
-    allocation = view.granted.get(ALLOCATION, "")
+    allocation = view.granted.get(names.GRANTED_ALLOCATION, "")
     if view.is_gated or not is_token(allocation) or not view.place:
         return None
     return Held(node=NodeName(view.place), allocation=AllocationId(allocation))

@@ -1,28 +1,24 @@
 """
 The fleet as `kubectl get gpus` shows it: one object for each GPU, written from what the inventory last saw.
 
-For people: nothing is read back, and nothing is decided from it. Written when it changes, at a bounded rate; the time
-of the observation alone is written now and then, so that its age can be trusted.
+For people: nothing is read back, and nothing is decided from it. What changes is written at a bounded rate, and first;
+the time of the observation alone is written now and then, at a rate of its own, so that a large fleet in which nothing
+happens costs little.
 """
 
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Any
 
 from sluice.contracts.ids import NodeName
-from sluice.contracts.messages import GpuReport, NodeInventory, SliceReport
-from sluice.contracts.refusals import shorten
+from sluice.contracts.messages import NodeInventory
 from sluice_pod_watcher.core.cluster.events import MirrorGpu, UnmirrorGpu
+from sluice_pod_watcher.core.cluster.gpu_words import OBSERVED, Status, status_of
 from sluice_pod_watcher.core.cluster.pacing import Budget
 from sluice_pod_watcher.core.cluster.rules import ClusterRules
 
-LAYOUT_CHARACTERS_MAX = 900
-SLICES_MAX = 256
 LOOKED_AT_MAX = 500
-"""In one turn, of objects that are behind: most are only a little older."""
-OBSERVED = "observedAt"
-Status = dict[str, Any]
+"""Of objects of which only the age is to be refreshed, in one turn."""
 
 
 def name_of(node: NodeName, index: int) -> str:
@@ -36,16 +32,20 @@ class Mirror:
 
     rules: ClusterRules
     _wanted: dict[str, Status] = field(default_factory=dict)
-    _written: dict[str, tuple[Status, float]] = field(default_factory=dict)
+    _written: OrderedDict[str, tuple[Status, float]] = field(default_factory=OrderedDict)
+    """What it says, and when that was written or found to be all there is to say: oldest first."""
     _of_node: dict[NodeName, tuple[str, ...]] = field(default_factory=dict)
-    _dirty: OrderedDict[str, None] = field(default_factory=OrderedDict)
+    _changed: OrderedDict[str, None] = field(default_factory=OrderedDict)
+    """Objects that differ in more than the time of the observation; none of them is under way."""
     _under_way: dict[str, Status | None] = field(default_factory=dict)
     _not_before: float = float("-inf")
     _budget: Budget = field(init=False)
+    _refreshes: Budget = field(init=False)
 
     def __post_init__(self) -> None:
         """Nothing was seen."""
         self._budget = Budget(self.rules.gpus_per_s, self.rules.gpus_per_s)
+        self._refreshes = Budget(self.rules.gpus_refresh_per_s, self.rules.gpus_refresh_per_s)
 
     # -- hearing --------------------------------------------------------------------------------------------------
 
@@ -58,9 +58,8 @@ class Mirror:
                 self._drop(name)
         self._of_node[node] = tuple(found)
         for name, status in found.items():
-            if self._wanted.get(name) != status:
-                self._wanted[name] = status
-                self._dirty[name] = None
+            self._wanted[name] = status
+            self._compare(name)
 
     def node_gone(self, node: NodeName) -> None:
         """The node was deleted: nobody shall look at its GPUs any more."""
@@ -70,26 +69,24 @@ class Mirror:
     def listed(self, names: Iterable[str]) -> None:
         """These objects were there when this process began; those of no GPU are a predecessor's."""
         for name in names:
-            if name not in self._wanted:
+            if name not in self._wanted and name not in self._under_way:
                 self._written.setdefault(name, ({}, float("-inf")))
-                self._dirty[name] = None
+                self._changed[name] = None
 
     def done(self, name: str, now: float) -> None:
         """The object says what it was to say, or is gone."""
         if name not in self._under_way:
             return
         said = self._under_way.pop(name)
-        if said is None:
-            self._written.pop(name, None)
-        else:
+        self._written.pop(name, None)
+        if said is not None:
             self._written[name] = (said, now)
-        if self._wanted.get(name) != said:
-            self._dirty[name] = None
+        self._compare(name)
 
     def failed(self, name: str, now: float) -> None:
         """The API server did not take it: all of them wait for a while, for it is seldom about one of them."""
         if self._under_way.pop(name, None) is not None or name in self._written:
-            self._dirty[name] = None
+            self._changed[name] = None
         self._not_before = now + self.rules.gpus_retry_s
 
     # -- saying ---------------------------------------------------------------------------------------------------
@@ -98,97 +95,49 @@ class Mirror:
         """What to write now."""
         if now < self._not_before:
             return
-        for _ in range(min(LOOKED_AT_MAX, len(self._dirty))):
-            name = next(iter(self._dirty))
-            wanted = self._wanted.get(name)
-            if name in self._under_way or self._is_only_older(name, wanted, now):
-                self._dirty.move_to_end(name)
-                continue
+        while self._changed:
             if not self._budget.take(now):
                 return
-            del self._dirty[name]
-            self._under_way[name] = wanted
-            yield MirrorGpu(name, wanted) if wanted is not None else UnmirrorGpu(name)
+            yield self._write(next(iter(self._changed)))
+        for name in self._aged(now):
+            yield self._write(name)
 
     # -- inside ---------------------------------------------------------------------------------------------------
 
+    def _write(self, name: str) -> MirrorGpu | UnmirrorGpu:
+        self._changed.pop(name, None)
+        wanted = self._under_way[name] = self._wanted.get(name)
+        return MirrorGpu(name, wanted) if wanted is not None else UnmirrorGpu(name)
+
+    def _aged(self, now: float) -> Iterator[str]:
+        """Objects whose observation is older than it should look, as many as may be written now."""
+        for _ in range(min(LOOKED_AT_MAX, len(self._written))):
+            name, (said, at) = next(iter(self._written.items()))
+            if now - at < self.rules.gpus_refresh_s:
+                return
+            wanted = self._wanted.get(name)
+            is_older = wanted is not None and name not in self._under_way and wanted.get(OBSERVED) != said.get(OBSERVED)
+            if is_older and not self._refreshes.take(now):
+                return
+            self._written[name] = (said, now)
+            self._written.move_to_end(name)
+            if is_older:
+                yield name
+
     def _drop(self, name: str) -> None:
         if self._wanted.pop(name, None) is not None:
-            self._dirty[name] = None
+            self._compare(name)
 
-    def _is_only_older(self, name: str, wanted: Status | None, now: float) -> bool:
-        """Whether nothing but the time of the observation differs, and that was written not long ago."""
-        written = self._written.get(name)
-        if wanted is None or written is None or now - written[1] >= self.rules.gpus_refresh_s:
-            return False
-        return {**wanted, OBSERVED: ""} == {**written[0], OBSERVED: ""}
-
-
-def status_of(word: NodeInventory, gpu: GpuReport) -> Status:
-    """The status of one GPU's object."""
-    slices = [each for each in word.snapshot.slices if any(device.gpu == gpu.uuid for device in each.booking.devices)]
-    health, why = _health(word, gpu)
-    status = {
-        "node": str(word.snapshot.node),
-        "index": gpu.index,
-        "uuid": str(gpu.uuid),
-        "model": gpu.model[:128],
-        "layout": shorten(" ".join(_layout(gpu)), LAYOUT_CHARACTERS_MAX),
-        "creatableTotal": sum(gpu.creatable.values()),
-        "creatable": dict(sorted(gpu.creatable.items())[:64]),
-        "used": _used(gpu, slices),
-        "health": health,
-        "message": shorten(why, LAYOUT_CHARACTERS_MAX),
-        "slices": list(_slices(gpu, slices))[:SLICES_MAX],
-    }
-    if word.observed_at:
-        status[OBSERVED] = word.observed_at
-    return status
-
-
-def _layout(gpu: GpuReport) -> Iterator[str]:
-    for instance in sorted(gpu.instances, key=lambda each: each.start):
-        yield f"{instance.profile}@{instance.start}"
-
-
-def _health(word: NodeInventory, gpu: GpuReport) -> tuple[str, str]:
-    if gpu.lost:
-        return "Lost", gpu.health_message
-    if word.stale:
-        return "Stale", word.stale_message
-    return ("Healthy", "") if gpu.healthy else ("Unhealthy", gpu.health_message)
-
-
-def _used(gpu: GpuReport, slices: list[SliceReport]) -> str:
-    """Compute slices in use of those there are; of a GPU without MIG the part of its memory that is given away."""
-    devices = [device for each in slices for device in each.booking.devices if device.gpu == gpu.uuid]
-    if gpu.mig_enabled:
-        sizes = {profile.name: profile.compute_slices for profile in gpu.profiles}
-        given = {(device.profile, device.start) for device in devices if device.profile is not None}
-        return f"{sum(sizes.get(profile or '', 0) for profile, _ in given)}/{gpu.compute_slices}"
-    if any(device.share is None for device in devices):
-        return "100%"
-    shared_mib = sum(device.share.memory_mib for device in devices if device.share is not None)
-    return f"{round(100 * shared_mib / max(1, gpu.memory_mib))}%"
-
-
-def _slices(gpu: GpuReport, slices: list[SliceReport]) -> Iterator[dict[str, str]]:
-    uuids = {(instance.profile, instance.start): instance.uuid for instance in gpu.instances}
-    for each in slices:
-        for device in each.booking.devices:
-            if device.gpu != gpu.uuid:
-                continue
-            place = "the whole GPU" if device.profile is None else f"{device.profile}@{device.start}"
-            if device.share is not None:
-                place = f"{device.share.memory_mib} MiB of {place}"
-            yield {
-                "place": place,
-                "uuid": uuids.get((device.profile or "", device.start), "" if device.profile else str(gpu.uuid)),
-                "state": "Unmaking" if each.revoked else each.state.capitalize(),
-                "namespace": each.booking.namespace,
-                "pod": each.booking.name,
-                "container": device.container,
-            }
-    for instance in gpu.instances:
-        if instance.allocation is None:
-            yield {"place": f"{instance.profile}@{instance.start}", "uuid": instance.uuid, "state": "Foreign"}
+    def _compare(self, name: str) -> None:
+        """Whether the object is to be written for more than its age. What is under way is compared when it is done."""
+        if name in self._under_way:
+            return
+        wanted, written = self._wanted.get(name), self._written.get(name)
+        if wanted is None:
+            differs = written is not None
+        else:
+            differs = written is None or {**wanted, OBSERVED: ""} != {**written[0], OBSERVED: ""}
+        if differs:
+            self._changed[name] = None
+        else:
+            self._changed.pop(name, None)

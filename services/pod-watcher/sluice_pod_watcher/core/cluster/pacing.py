@@ -55,6 +55,38 @@ class Budget:
         return True
 
 
+@dataclass(slots=True)
+class Line:
+    """Pods that want the same budget, first come first served: whoever is busiest does not starve the others."""
+
+    budget: Budget
+    _waiting: dict[RequestId, None] = field(default_factory=dict)
+    _called: set[RequestId] = field(default_factory=set)
+
+    def may_go(self, uid: RequestId, now: float) -> bool:
+        """Whether it is this pod's turn; it is then used up. Else the pod stands in line."""
+        if uid in self._called:
+            self._called.discard(uid)
+            return True
+        if not self._waiting and self.budget.take(now):
+            return True
+        self._waiting[uid] = None
+        return False
+
+    def leave(self, uid: RequestId) -> None:
+        """The pod wants nothing any more."""
+        self._waiting.pop(uid, None)
+
+    def turns(self, now: float) -> list[RequestId]:
+        """Whose turn it is now; turns that nobody took are over."""
+        found: list[RequestId] = []
+        while self._waiting and self.budget.take(now):
+            found.append(next(iter(self._waiting)))
+            del self._waiting[found[-1]]
+        self._called = set(found)
+        return found
+
+
 def pause_s(failures: int, initial_s: float, max_s: float) -> float:
     """How long to wait after that many failures in a row: doubling, with a cap."""
     return float(min(initial_s * 2 ** min(failures - 1, 30), max_s))

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from sluice.contracts.ids import NodeName, RequestId, is_token
-from sluice.contracts.kubernetes import ANNOTATION_REQUEST, CONDITION_READY, GATE, is_granted
+from sluice.contracts.kubernetes import ANNOTATION_REQUEST, CONDITION_READY, GATE, LABEL_IGNORE, is_granted
 from sluice_pod_watcher.core.cluster.events import Raw
 
 DONE = frozenset({"Succeeded", "Failed"})
@@ -58,6 +58,8 @@ class PodView:
     dying: bool
     nothing_holds_it: bool
     """It is dying, its grace period is over and nobody has a finalizer on it: what is deleted like this is gone."""
+    is_ignored: bool
+    """It has the label that tells Sluice to leave it alone."""
     gates: tuple[str, ...]
     request: str
     granted: Mapping[str, str]
@@ -108,6 +110,7 @@ def read_pod(raw: Raw) -> PodView | None:
         generation=int(meta.get("generation") or 0),
         dying=dying,
         nothing_holds_it=dying and meta.get("deletionGracePeriodSeconds") == 0 and not meta.get("finalizers"),
+        is_ignored=LABEL_IGNORE in _map(meta, "labels"),
         gates=tuple(str(each.get("name")) for each in _list(spec, "schedulingGates")),
         request=str(annotations.get(ANNOTATION_REQUEST, "")),
         granted={key: str(text) for key, text in annotations.items() if is_granted(key)},

@@ -8,7 +8,7 @@ never because it is dying, and never because of its name (PROTOCOL §7).
 
 from collections import OrderedDict
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from sluice.contracts.asking import AskLimits
@@ -33,7 +33,7 @@ from sluice.contracts.refusals import Refusal
 from sluice_pod_watcher.admission.asks import Asked, read_stored
 from sluice_pod_watcher.core.cluster.events import Raw
 from sluice_pod_watcher.core.cluster.grants import held_by
-from sluice_pod_watcher.core.cluster.pod_views import Condition, PodView
+from sluice_pod_watcher.core.cluster.pod_views import PodView
 from sluice_pod_watcher.core.cluster.rules import ClusterRules
 
 
@@ -93,16 +93,27 @@ class Record:
     """Of the condition."""
     doubt: bool = False
     """What we know of it may be wrong: read it by name."""
-    told: Condition | None = None
-    """The condition that was written last."""
     events: dict[str, int] = field(default_factory=dict)
-    waits_told: tuple[str, float] = ("", float("-inf"))
-    logged: str = ""
+    event_told: tuple[str, str, float] | None = None
+    """What is the matter with it as its last Event told: reason, note, and when."""
+    complaint: str = ""
+    """Why its slice cannot be given to it, as a predicate; empty when that is not so."""
 
     @property
     def living(self) -> bool:
         """Whether somebody wants it."""
         return self.ended is None
+
+    @property
+    def is_passed_over(self) -> bool:
+        """
+        Whether it is told to be ignored, and yet waits behind our gate.
+
+        No webhook has seen such a pod, so its gate, label and ask are somebody's own. One that was asked for before it
+        got that label is followed to its end: its slice would be lost otherwise.
+        """
+        view = self.view
+        return view is not None and view.is_ignored and view.is_gated and self.terms is None
 
 
 Change = Literal["", "new", "changed", "ended"]
@@ -209,11 +220,7 @@ class Requests:
         if held is not None and held != record.held:
             record.held = held
             self._say(record)
-        if before is None or (before.generation, before.request, before.is_gated) != (
-            view.generation,
-            view.request,
-            view.is_gated,
-        ):
+        if before is None or _readable(before) != _readable(view):
             change = self._read_terms(record, raw) or change
         self._count(record)
         return record, change
@@ -256,6 +263,12 @@ class Requests:
         self._count(record)
         self._say(record)
         return record
+
+    def forget_versions(self) -> None:
+        """What is shown from here on is newer than anything that was seen, whatever its version says."""
+        for record in self.records.values():
+            if record.view is not None:
+                record.view = replace(record.view, version=0)
 
     def doubted(self, uid: RequestId) -> Record | None:
         """It should have been seen and was not: it has to be read by its name."""
@@ -303,8 +316,10 @@ class Requests:
             asked = read_stored(view.request, spec, self._limits)
             if isinstance(asked, Asked):
                 record.asked = asked
-            else:
+            elif not record.is_passed_over:
                 return self._take_terms(record, Terms(refusal=asked))
+        if record.is_passed_over:
+            return ""
         if record.asked is None or (not view.is_gated and record.held is None and record.terms is None):
             return ""  # it asks for nothing, or runs without us
         if isinstance(record.answer, Bound) or (not view.is_gated and record.terms is not None):
@@ -347,6 +362,11 @@ class Requests:
         self._asking.pop(record.uid, None)
         if self._by_name.get((record.namespace, record.name)) == record.uid:
             del self._by_name[record.namespace, record.name]
+
+
+def _readable(view: PodView) -> tuple[object, ...]:
+    """What of a pod says what it asks for: read anew when it is another."""
+    return (view.generation, view.request, view.is_gated, view.is_ignored)
 
 
 def _terms_of(word: AllocationRequested | RequestRejected) -> Terms:

@@ -1,24 +1,24 @@
 """
-What people are told of a pod: Events, and a condition on those that wait for longer than a moment.
+What people are told of a pod: Events, and a condition on those whose trouble lasts for longer than a moment.
 
-In the good case nothing is written to the pod. A thousand waiting pods whose reasons change all the time are told at a
-bounded rate: what is not written now is compared again later, and then says the latest.
+In the good case nothing is written to the pod. `kubectl describe` shows of a condition only that it is False, so what
+is the matter is an Event as well. A thousand waiting pods whose reasons change all the time are told at a bounded rate,
+each in its turn: what is not written now is compared again later, and then says the latest.
 """
 
 import hashlib
 from collections import deque
 from typing import Literal
 
-from sluice.contracts.messages import Bound, Refused, Released
+from sluice.contracts.ids import RequestId
 from sluice.contracts.refusals import shorten
 from sluice_pod_watcher.core.cluster.events import WriteEvent, WritePodCondition
-from sluice_pod_watcher.core.cluster.pacing import Budget
+from sluice_pod_watcher.core.cluster.pacing import Budget, Line
+from sluice_pod_watcher.core.cluster.plight import NOTE_CHARACTERS_MAX, Plight, plight_of
 from sluice_pod_watcher.core.cluster.pod_views import Condition
 from sluice_pod_watcher.core.cluster.requests import Record
 from sluice_pod_watcher.core.cluster.rules import ClusterRules
 
-NOTE_CHARACTERS_MAX = 900
-"""An Event's note holds 1,024 (tried)."""
 EVENTS_REMEMBERED = 16
 """Of one pod: what was said before counts on in its series."""
 READY = Condition("True", "SliceReady", "")
@@ -30,58 +30,59 @@ class Telling:
     def __init__(self, rules: ClusterRules) -> None:
         """Nothing to tell."""
         self._rules = rules
-        self._conditions = Budget(rules.conditions_per_s, rules.burst)
+        self._after_s = {"none": 0.0, "a moment": rules.tell_after_s, "an answer": rules.unanswered_after_s}
+        self._line = Line(Budget(rules.conditions_per_s, rules.burst))
+        """Of pods whose condition is to be written."""
         self._events = Budget(rules.events_per_s, rules.burst)
         self._queue: deque[WriteEvent] = deque(maxlen=rules.events_max)
         """What does not fit drops the oldest: events are for people, who look at the latest."""
 
+    def tell(
+        self, record: Record, stuck: str, ails: str, now: float
+    ) -> tuple[WritePodCondition | None, tuple[float, ...]]:
+        """The condition to write now, if any, and when to look again. Events wait for `due`."""
+        view = record.view
+        if view is None or view.dying or record.ended is not None:
+            return None, ()
+        plight = plight_of(record, stuck, ails)
+        if plight is None:
+            record.event_told = None
+        begins = record.since + self._after_s[plight.patience] if plight is not None else now
+        if now < begins:
+            return None, (begins,)
+        again = self._remind(record, plight, now) if plight is not None else None
+        written, later = self._condition(record, plight, now)
+        return written, tuple(at for at in (again, later) if at is not None)
+
+    def turns(self, now: float) -> list[RequestId]:
+        """Pods that stood in line for their condition, and whose turn it is."""
+        return self._line.turns(now)
+
     # -- the condition --------------------------------------------------------------------------------------------
 
-    def condition(self, record: Record, stuck: str, now: float) -> tuple[WritePodCondition | None, float | None]:
-        """The condition to write now, if any; and when to look again, if ever."""
+    def _condition(
+        self, record: Record, plight: Plight | None, now: float
+    ) -> tuple[WritePodCondition | None, float | None]:
         view = record.view
-        if view is None or view.dying or record.ended is not None or record.telling.under_way:
-            return None, None
-        wanted, later = self._wanted(record, stuck, now)
+        assert view is not None
         written = view.condition
+        wanted = plight.condition if plight is not None else None
         if wanted is None and written is not None and written.status == "False" and not view.is_gated:
             wanted = READY  # it was told that it waits, so it is told that this is over
-        if wanted is None or wanted == written:
-            return None, later
+        if wanted is None or wanted == written or record.telling.under_way:
+            self._line.leave(record.uid)
+            return None, None
         if now < record.telling.not_before:
+            self._line.leave(record.uid)
             return None, record.telling.not_before
-        if not self._conditions.take(now):
-            return None, now + 1.0
+        if not self._line.may_go(record.uid, now):
+            return None, None
         record.telling.under_way = True
         status: Literal["True", "False"] = "True" if wanted.status == "True" else "False"
         what = WritePodCondition(
             record.uid, record.namespace, record.name, status=status, reason=wanted.reason, message=wanted.message
         )
-        return what, later
-
-    def _wanted(self, record: Record, stuck: str, now: float) -> tuple[Condition | None, float | None]:
-        """What is to be said of a pod that does not run as it should; and when that may begin to count."""
-        view, answer = record.view, record.answer
-        assert view is not None
-        if record.terms is not None and record.terms.refusal is not None:
-            return _no("RequestRejected", record.terms.refusal.sentence()), None
-        match answer:
-            case Refused():
-                return _no("Refused", answer.refusal.sentence()), None
-            case Released():
-                lost = f"its slice was lost ({answer.cause}); delete the pod, and make it anew"
-                return _no("SliceLost", lost), None
-            case Bound() if view.is_gated and view.others_gates:
-                gates = ", ".join(view.others_gates)
-                wanted = _no("OtherGates", f"its slice is ready on {answer.node}; it waits for the gate {gates}")
-            case Bound():
-                return (_no("NotStarted", stuck) if stuck else None), None
-            case _ if not view.is_gated or record.terms is None:
-                return None, None
-            case _:
-                wanted = _waits(record)
-        begins = record.since + self._rules.tell_after_s
-        return (wanted, None) if now >= begins else (None, begins)
+        return what, None
 
     # -- events ---------------------------------------------------------------------------------------------------
 
@@ -97,20 +98,20 @@ class Telling:
         said = WriteEvent(record.uid, record.namespace, record.name, key, level, reason, note, count)
         self._queue.append(said)
 
-    def waits(self, record: Record, now: float) -> float | None:
-        """Say why a pod waits, if that is news and it waits for long enough. Returns when to look again, if ever."""
-        view, pending = record.view, record.pending
-        if view is None or not view.is_gated or view.dying or record.ended is not None or record.answer is not None:
-            return None
-        text, told_at = record.waits_told
-        if pending is None or pending.message == text:
-            return None
-        at = max(record.since + self._rules.tell_after_s, told_at + self._rules.wait_event_interval_s)
+    def _remind(self, record: Record, plight: Plight, now: float) -> float | None:
+        """Say what is the matter when it is news, and again before its Event expires. Returns when to look again."""
+        told = record.event_told
+        if told is None and record.view is not None and record.view.condition == plight.condition:
+            record.event_told = told = (plight.event, plight.message, now)  # a predecessor has told it
+        at = now
+        if told is not None and told[0] == plight.event:
+            is_news = told[1] != plight.message
+            at = told[2] + (self._rules.wait_event_interval_s if is_news else self._rules.event_again_s)
         if now < at:
             return at
-        record.waits_told = (pending.message, now)
-        self.event(record, "Normal", "WaitsForSlice", pending.message)
-        return None
+        record.event_told = (plight.event, plight.message, now)
+        self.event(record, plight.level, plight.event, plight.message)
+        return now + self._rules.event_again_s
 
     def due(self, now: float) -> list[WriteEvent]:
         """The events that may be written now."""
@@ -118,15 +119,3 @@ class Telling:
         while self._queue and self._events.take(now):
             found.append(self._queue.popleft())
         return found
-
-
-def _waits(record: Record) -> Condition:
-    pending = record.pending
-    if pending is None:
-        return _no("WaitsForSlice", "it waits for the allocator to look at it")
-    reason = str(pending.reasons[0].reason) if pending.reasons else "WaitsForSlice"
-    return _no(reason, pending.message)
-
-
-def _no(reason: str, message: str) -> Condition:
-    return Condition("False", reason, shorten(message, NOTE_CHARACTERS_MAX))

@@ -1,0 +1,78 @@
+"""
+What would help a request that waits, for each reason: one sentence that a person can act on.
+
+Whoever shows a reason to people shows this beside it. Nothing is decided here, and nothing is known of one request:
+its numbers are in the message (`Pending`).
+"""
+
+from collections.abc import Sequence
+
+from sluice.contracts.refusals import ReasonCount, WaitReason
+
+REMEDIES = {
+    WaitReason.NO_NODES: "Ask whoever runs the cluster whether the node agents run.",
+    WaitReason.NO_NODE_CAN_FIT: "Waiting alone does not help: change what the pod asks for, or have such a node added.",
+    WaitReason.NODE_NOT_OPEN: "This lasts a moment; if it does not, the node's agent has to be looked at.",
+    WaitReason.NODE_STALE: "It starts when the node's agent answers again, or elsewhere when there is room.",
+    WaitReason.NODE_CORDONED: "It starts when the cordon is lifted, or elsewhere when there is room.",
+    WaitReason.NODE_NOT_NAMED: "It starts when there is room on the node that the pod names; naming none is quicker.",
+    WaitReason.NODE_SELECTOR_MISMATCH: "Compare its nodeSelector and affinity with kubectl get nodes --show-labels.",
+    WaitReason.NODE_TAINTED: "Give the pod a toleration for that taint, if it may run there.",
+    WaitReason.NODE_INSUFFICIENT_CPU: "It starts when CPU is free on a node with a free slice; requesting less helps.",
+    WaitReason.NODE_INSUFFICIENT_MEMORY: (
+        "It starts when memory is free on a node with a free slice; requesting less helps."
+    ),
+    WaitReason.NODE_INSUFFICIENT_PODS: "It starts when another pod on such a node ends.",
+    WaitReason.NODE_INSUFFICIENT_RESOURCE: (
+        "It starts when all else that the pod requests (resources.requests) is free on a node with a free slice."
+    ),
+    WaitReason.GPU_UNHEALTHY: "It starts when the GPU is mended, or elsewhere when there is room.",
+    WaitReason.GPU_MODE_NOT_FIT: (
+        "A profile needs a GPU with MIG on, a share needs a node that serves mps or fractional: ask for another mode."
+    ),
+    WaitReason.GPU_MODEL_MISMATCH: "It starts when a GPU of a model that it asks for is free; naming none helps.",
+    WaitReason.GPU_UUID_MISMATCH: "It starts when the GPU that the pod names is free; naming none helps.",
+    WaitReason.GPU_NO_SUCH_PROFILE: "Ask for a profile or for sizes that one of these GPUs can have.",
+    WaitReason.GPU_LAYOUT_FULL: "It starts when a pod with a slice there ends; a smaller slice may start sooner.",
+    WaitReason.GPU_ENGINES_USED_UP: "It starts when a pod with media engines ends; a profile without them may fit.",
+    WaitReason.GPU_NOT_IDLE: "It starts when the last pod on such a GPU ends; a slice of one may start sooner.",
+    WaitReason.GPU_INSUFFICIENT_MEMORY: "It starts when a pod on such a GPU ends; a share of less memory may fit now.",
+    WaitReason.GPU_INSUFFICIENT_SMS: (
+        "It starts when a pod on such a GPU ends; a share with a smaller sm-partition may fit now."
+    ),
+    WaitReason.GPU_TIME_USED_UP: "It starts when a pod on such a GPU ends; a smaller quota-request may fit now.",
+    WaitReason.GPU_TENANTS_USED_UP: "It starts when a pod on such a GPU ends.",
+    WaitReason.GPU_OTHER_TRUST_DOMAIN: (
+        "It starts when those pods end. Only pods of one namespace, runAsUser and mode share a GPU."
+    ),
+    WaitReason.GPU_AVOIDED: "It is tried there again by itself, after longer each time.",
+    WaitReason.NUMA_NOT_FIT: "It starts when one NUMA node has all of them free; leaving out numa-bind helps.",
+    WaitReason.TOO_FEW_GPUS_ON_NODE: "It starts when one node has all of them free; asking for fewer helps.",
+}
+"""For every reason. What starts a pod by itself comes before what its owner can do."""
+
+
+_WHATEVER_IS_FREE = frozenset(
+    {
+        WaitReason.NODE_SELECTOR_MISMATCH,
+        WaitReason.NODE_TAINTED,
+        WaitReason.GPU_MODE_NOT_FIT,
+        WaitReason.GPU_NO_SUCH_PROFILE,
+    }
+)
+"""Reasons whose remedy is right also where nothing can ever fit."""
+
+
+def remedy_of(reasons: Sequence[ReasonCount]) -> str:
+    """
+    What would help with the first of `reasons`; empty when there are none.
+
+    That nothing can ever fit is followed by why (`explain` puts it so), and that is what can be mended.
+    """
+    if not reasons:
+        return ""
+    first, *others = (each.reason for each in reasons)
+    found = [REMEDIES[first]]
+    if first is WaitReason.NO_NODE_CAN_FIT:
+        found += [REMEDIES[why] for why in others[:1] if why in _WHATEVER_IS_FREE]
+    return " ".join(found)

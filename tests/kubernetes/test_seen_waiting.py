@@ -1,0 +1,381 @@
+"""What a person sees in `kubectl describe pod` of a pod that waits: one golden text for each reason there is."""
+
+import asyncio
+import re
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+from factories.allocator import gpu_report, snapshot
+from factories.places import ALL_MODES, Shop, claim, node
+from factories.seen import RULES, Described, Said, staged
+
+from sluice.contracts import subjects
+from sluice.contracts.ids import GpuUuid, NodeName
+from sluice.contracts.messages import Claim, DeviceFilter, HostNeeds, HostRoom, Pending, Taint
+from sluice.contracts.refusals import WaitReason
+from sluice.contracts.remedies import REMEDIES
+from sluice_allocator.core.placement import Asking, NoPlace, Place, find_place
+
+A100 = "NVIDIA A100-SXM4-40GB"
+SMALL = claim(profile="1g.5gb")
+WHOLE = claim()
+
+
+def mps(memory_mib: int) -> Claim:
+    """A share of memory."""
+    return claim(modes=("mps",), memory_mib=memory_mib)
+
+
+def fractional(percent: int, **quota: int) -> Claim:
+    """A share of SMs."""
+    return claim(modes=("fractional",), sm_partition=percent, memory_mib=1000, **quota)
+
+
+# -- situations of a fleet, each with the reason that it is told by -------------------------------------------------
+
+
+def empty(asked: Claim = SMALL, **rest: object) -> Place | NoPlace:
+    """Two idle GPUs."""
+    return Shop(node("gpu-1", 2)).ask(asked, **rest)
+
+
+def unusable(why: WaitReason) -> Place | NoPlace:
+    """The node is known and not to be used."""
+    shop = Shop(node("gpu-1", 2))
+    shop.fleet.set_usable(NodeName("gpu-1"), why)
+    return shop.ask(SMALL)
+
+
+def on_host(room: HostRoom = HostRoom(), selector: dict[str, str] | None = None, **facts: object) -> Place | NoPlace:  # noqa: B008  # frozen
+    """A node that has only this."""
+    shop = Shop(node("gpu-1", 2))
+    shop.host("gpu-1", **facts)
+    return shop.ask(SMALL, host=HostNeeds(room=room, node_selector=selector or {}))
+
+
+def taken(first: Claim, then: Claim, *, namespace: str = "default", **gpu: object) -> Place | NoPlace:
+    """One GPU, on which somebody is already."""
+    shop = Shop(node("gpu-1", 1, **gpu))
+    assert shop.take(first) is not None
+    return shop.ask(then, namespace=namespace)
+
+
+def avoided() -> Place | NoPlace:
+    """Making the slice has just failed on the only GPU."""
+    shop = Shop(node("gpu-1", 1))
+    return find_place(shop.fleet, Asking((SMALL,)), frozenset({GpuUuid("GPU-gpu-1-0")}))
+
+
+def another_model_is_full() -> Place | NoPlace:
+    """The one GPU that has the profile is taken, and the other will never have it."""
+    shop = Shop(node("gpu-1", 1), node("gpu-2", 1, model="a30"))
+    assert shop.take(claim(profile="4g.24gb")) is not None
+    return shop.ask(claim(profile="4g.24gb"))
+
+
+def far_apart() -> Place | NoPlace:
+    """Two GPUs on two NUMA nodes."""
+    gpus = (gpu_report("gpu-1", 0, numa_node=0), gpu_report("gpu-1", 1, numa_node=1))
+    return Shop(snapshot("gpu-1", gpus, modes=ALL_MODES)).ask(claim(gpus=2, numa_bind=True))
+
+
+HALF_THE_TIME = {"quota_request_permille": 600, "quota_limit_permille": 800}
+NEVER = "no node that is known now could ever serve it"
+HELPS_NEVER = "Waiting alone does not help: change what the pod asks for, or have such a node added."
+SCENES: dict[WaitReason, tuple[Callable[[], Place | NoPlace], str]] = {
+    WaitReason.NO_NODES: (
+        lambda: Shop().ask(SMALL),
+        "no node with GPUs is known yet. Ask whoever runs the cluster whether the node agents run. [NoNodes]",
+    ),
+    WaitReason.NO_NODE_CAN_FIT: (
+        lambda: Shop(node("gpu-1", 2, model="a30")).ask(SMALL),
+        (
+            f"{NEVER} (2 x NVIDIA A30: has no such profile, or none that is large enough). "
+            f"{HELPS_NEVER} Ask for a profile or for sizes that one of these GPUs can have. [NoNodeCanFit]"
+        ),
+    ),
+    WaitReason.NODE_NOT_OPEN: (
+        lambda: unusable(WaitReason.NODE_NOT_OPEN),
+        (
+            f"2 x {A100}: their node is not open yet. "
+            "This lasts a moment; if it does not, the node's agent has to be looked at. [NodeNotOpen]"
+        ),
+    ),
+    WaitReason.NODE_STALE: (
+        lambda: unusable(WaitReason.NODE_STALE),
+        (
+            f"2 x {A100}: their node has not answered lately. "
+            "It starts when the node's agent answers again, or elsewhere when there is room. [NodeStale]"
+        ),
+    ),
+    WaitReason.NODE_CORDONED: (
+        lambda: unusable(WaitReason.NODE_CORDONED),
+        (
+            f"2 x {A100}: cordoned. It starts when the cordon is lifted, or elsewhere when there is room. "
+            "[NodeCordoned, elsewhere CardCordoned]"
+        ),
+    ),
+    WaitReason.NODE_NOT_NAMED: (
+        lambda: empty(host=HostNeeds(node_name="gpu-7")),
+        (
+            f"2 x {A100}: not on the node that the pod names. "
+            "It starts when there is room on the node that the pod names; naming none is quicker. [NodeNotNamed]"
+        ),
+    ),
+    WaitReason.NODE_SELECTOR_MISMATCH: (
+        lambda: on_host(selector={"zone": "b"}, labels={"zone": "a"}),
+        (
+            f"{NEVER} (1 node (zone=a): not selected by the pod). {HELPS_NEVER} "
+            "Compare its nodeSelector and affinity with kubectl get nodes --show-labels. [NoNodeCanFit]"
+        ),
+    ),
+    WaitReason.NODE_TAINTED: (
+        lambda: on_host(taints=(Taint(key="team", value="x"),)),
+        (
+            f"{NEVER} (1 node (tainted team=x:NoSchedule): a taint that the pod does not tolerate). "
+            f"{HELPS_NEVER} "
+            "Give the pod a toleration for that taint, if it may run there. [NoNodeCanFit]"
+        ),
+    ),
+    WaitReason.NODE_INSUFFICIENT_CPU: (
+        lambda: on_host(HostRoom(cpu_milli=8000), cpu_cores=1.0),
+        (
+            f"2 x {A100}: not enough CPU left on their node. "
+            "It starts when CPU is free on a node with a free slice; requesting less helps. [NodeInsufficientCpu]"
+        ),
+    ),
+    WaitReason.NODE_INSUFFICIENT_MEMORY: (
+        lambda: on_host(HostRoom(memory_mib=8000), memory_mib=100),
+        (
+            f"2 x {A100}: not enough memory left on their node. "
+            "It starts when memory is free on a node with a free slice; requesting less helps. [NodeInsufficientMemory]"
+        ),
+    ),
+    WaitReason.NODE_INSUFFICIENT_PODS: (
+        lambda: on_host(pods_free=0),
+        (
+            f"2 x {A100}: their node takes no more pods. It starts when another pod on such a node ends. "
+            "[NodeInsufficientPods]"
+        ),
+    ),
+    WaitReason.NODE_INSUFFICIENT_RESOURCE: (
+        lambda: on_host(HostRoom(resources={"rdma/hca": 1})),
+        (
+            f"2 x {A100}: not enough of another resource left on their node. It starts when all else that the "
+            f"pod requests "
+            "(resources.requests) is free on a node with a free slice. [NodeInsufficientResource]"
+        ),
+    ),
+    WaitReason.GPU_UNHEALTHY: (
+        lambda: Shop(node("gpu-1", 2, healthy=False, health_message="Xid 79")).ask(SMALL),
+        (
+            f"2 x {A100}: unhealthy. It starts when the GPU is mended, or elsewhere when there is room. "
+            "[GpuUnhealthy, elsewhere CardNotHealth]"
+        ),
+    ),
+    WaitReason.GPU_MODE_NOT_FIT: (
+        lambda: Shop(node("gpu-1", 2, modes=("exclusive",))).ask(mps(4096)),
+        (
+            f"{NEVER} (2 x {A100}: not set up for the mode that is asked for). {HELPS_NEVER} "
+            "A profile needs a GPU with MIG on, a share needs a node that serves mps or fractional: ask for "
+            "another mode. "
+            "[NoNodeCanFit]"
+        ),
+    ),
+    WaitReason.GPU_MODEL_MISMATCH: (
+        lambda: empty(claim(profile="1g.5gb", only=DeviceFilter(models=("H100",)))),
+        (f"{NEVER} (2 x {A100}: another model than asked for). {HELPS_NEVER} [NoNodeCanFit]"),
+    ),
+    WaitReason.GPU_UUID_MISMATCH: (
+        lambda: empty(claim(profile="1g.5gb", only=DeviceFilter(uuids=(GpuUuid("GPU-7"),)))),
+        (
+            f"2 x {A100}: not among the GPUs named. It starts when the GPU that the pod names is free; naming "
+            f"none helps. "
+            "[GpuUuidMismatch, elsewhere CardUuidMismatch]"
+        ),
+    ),
+    WaitReason.GPU_NO_SUCH_PROFILE: (
+        another_model_is_full,
+        (
+            f"1 x {A100}: has no such profile, or none that is large enough; 1 x NVIDIA A30: no free place of "
+            f"that size. "
+            "Ask for a profile or for sizes that one of these GPUs can have. "
+            "[GpuNoSuchProfile, elsewhere CardTypeMismatch]"
+        ),
+    ),
+    WaitReason.GPU_LAYOUT_FULL: (
+        lambda: taken(claim(profile="4g.20gb"), claim(profile="4g.20gb")),
+        (
+            f"1 x {A100}: no free place of that size. "
+            "It starts when a pod with a slice there ends; a smaller slice may start sooner. "
+            "[GpuLayoutFull, elsewhere CardMigTopologyInfeasible]"
+        ),
+    ),
+    WaitReason.GPU_ENGINES_USED_UP: (
+        lambda: taken(claim(profile="1g.5gb+me"), claim(profile="1g.5gb+me")),
+        (
+            f"1 x {A100}: the media engines that it needs are in use. "
+            "It starts when a pod with media engines ends; a profile without them may fit. "
+            "[GpuEnginesUsedUp, elsewhere CardMigTopologyInfeasible]"
+        ),
+    ),
+    WaitReason.GPU_NOT_IDLE: (
+        lambda: taken(WHOLE, WHOLE, mig=False),
+        (
+            f"1 x {A100}: in use, and an idle one is needed. "
+            "It starts when the last pod on such a GPU ends; a slice of one may start sooner. "
+            "[GpuNotIdle, elsewhere ExclusiveDeviceAllocateConflict]"
+        ),
+    ),
+    WaitReason.GPU_INSUFFICIENT_MEMORY: (
+        lambda: taken(mps(30000), mps(30000), mig=False),
+        (
+            f"1 x {A100}: not enough GPU memory left. "
+            "It starts when a pod on such a GPU ends; a share of less memory may fit now. "
+            "[GpuInsufficientMemory, elsewhere CardInsufficientMemory]"
+        ),
+    ),
+    WaitReason.GPU_INSUFFICIENT_SMS: (
+        lambda: taken(fractional(60), fractional(60), mig=False),
+        (
+            f"1 x {A100}: not enough SMs left. "
+            "It starts when a pod on such a GPU ends; a share with a smaller sm-partition may fit now. "
+            "[GpuInsufficientSms, elsewhere CardInsufficientCore]"
+        ),
+    ),
+    WaitReason.GPU_TIME_USED_UP: (
+        lambda: taken(fractional(100, **HALF_THE_TIME), fractional(100, **HALF_THE_TIME), mig=False, time_quota=True),
+        (
+            f"1 x {A100}: not enough of their time left. "
+            "It starts when a pod on such a GPU ends; a smaller quota-request may fit now. "
+            "[GpuTimeUsedUp, elsewhere CardComputeUnitsExhausted]"
+        ),
+    ),
+    WaitReason.GPU_TENANTS_USED_UP: (
+        lambda: taken(mps(1000), mps(1000), mig=False, mps_clients_max=1),
+        (
+            f"1 x {A100}: shared by as many pods as MPS serves. It starts when a pod on such a GPU ends. "
+            "[GpuTenantsUsedUp, elsewhere CardTimeSlicingExhausted]"
+        ),
+    ),
+    WaitReason.GPU_OTHER_TRUST_DOMAIN: (
+        lambda: taken(mps(1000), mps(1000), namespace="other", mig=False),
+        (
+            f"1 x {A100}: shared by pods of another namespace or user, or in another mode. "
+            "It starts when those pods end. Only pods of one namespace, runAsUser and mode share a GPU. "
+            "[GpuOtherTrustDomain, elsewhere ExclusiveDeviceAllocateConflict]"
+        ),
+    ),
+    WaitReason.GPU_AVOIDED: (
+        avoided,
+        (
+            f"1 x {A100}: making this pod's slice failed there a moment ago. "
+            "It is tried there again by itself, after longer each time. [GpuAvoided]"
+        ),
+    ),
+    WaitReason.NUMA_NOT_FIT: (
+        far_apart,
+        (
+            "1 node: no NUMA node has all the GPUs asked for free. "
+            "It starts when one NUMA node has all of them free; leaving out numa-bind helps. "
+            "[NumaNotFit]"
+        ),
+    ),
+    WaitReason.TOO_FEW_GPUS_ON_NODE: (
+        lambda: Shop(node("gpu-1", 1), node("gpu-2", 1)).ask(claim(gpus=2)),
+        (
+            "2 nodes: none has all the GPUs asked for free. "
+            "It starts when one node has all of them free; asking for fewer helps. "
+            "[TooFewGpusOnNode, elsewhere AllocatedCardsInsufficientRequest]"
+        ),
+    ),
+}
+"""How each reason comes about, and what a person then reads."""
+
+
+def name_of(reason: WaitReason) -> str:
+    """The pod that waits for it."""
+    return f"for-{reason.lower()}"
+
+
+def no_place(reason: WaitReason) -> NoPlace:
+    """What the allocator's search says then."""
+    found = SCENES[reason][0]()
+    assert isinstance(found, NoPlace), f"{reason}: there is a place, {found}"
+    return found
+
+
+@pytest.fixture(scope="module")
+def described(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Described]:
+    """Every reason, each of a pod of its own, as kubectl describes them."""
+
+    async def tell_all() -> dict[str, Described]:
+        async with staged(tmp_path_factory.mktemp("seen")) as stage:
+            names = {reason: name_of(reason) for reason in SCENES}
+            uids = await stage.create(*names.values())
+            for reason, name in names.items():
+                found, uid = no_place(reason), uids[name]
+                word = Pending(request=uid, request_revision=1, message=found.message, reasons=found.reasons)
+                await stage.say(subjects.waiting(uid), word)
+            for name in names.values():
+                await stage.until_told(name, "WaitsForSlice")
+            await stage.until(lambda: all(map(waits, stage.kube.all("pods", stage.namespace))), "all conditions")
+            return await stage.described()
+
+    return asyncio.run(tell_all())
+
+
+def waits(found: dict) -> bool:
+    """Whether the pod has our condition."""
+    conditions = {each["type"]: each["status"] for each in found["status"].get("conditions", [])}
+    return conditions.get("sluice.dev/SliceReady") == "False"
+
+
+def test_every_reason_has_its_words():
+    """A reason without a sentence and a remedy is a code that nobody understands."""
+    assert set(SCENES) == set(WaitReason) == set(REMEDIES)
+
+
+@pytest.mark.parametrize("reason", list(WaitReason))
+def test_every_reason_comes_about(reason):
+    """A sentence is worth something only where the allocator really says it."""
+    assert reason in {each.reason for each in no_place(reason).reasons}
+
+
+@pytest.mark.parametrize("reason", list(WaitReason))
+def test_a_person_sees_why_a_pod_waits_and_what_would_help(described, reason):
+    """They would see a pod that is Pending, and nothing else."""
+    never = no_place(reason).reasons[0].reason is WaitReason.NO_NODE_CAN_FIT
+    level = "Warning" if never else "Normal"
+    seen = described[name_of(reason)]
+    assert seen.events == (Said(level, "WaitsForSlice", SCENES[reason][1]),)
+    assert seen.conditions["sluice.dev/SliceReady"] == "False"
+
+
+async def test_a_person_sees_that_nobody_answers(tmp_path):
+    """With every allocator down, pods would wait without a word."""
+    async with staged(tmp_path, replace(RULES, unanswered_after_s=0.5)) as stage:
+        await stage.create("train")
+        await stage.until_told("train", "NotYetLookedAt")
+        note = "it has asked for its slice, and no allocator has answered. If this lasts, the allocator may be down."
+        assert (await stage.described())["train"].events == (Said("Warning", "NotYetLookedAt", note),)
+
+
+def test_a_description_ends_like_this(described):
+    """The whole of what is ours, as it is on the screen."""
+    text = described[name_of(WaitReason.GPU_AVOIDED)].text
+    if not text:
+        pytest.skip("kubectl is not installed; events and conditions were compared above")
+    shown = re.sub(r"\d+s {2,}", "AGE  ", text[text.index("Conditions:") :])
+    shown = re.sub(r"\nVolumes:.*\nEvents:", "\nEvents:", shown, flags=re.DOTALL)
+    assert [line.rstrip() for line in shown.rstrip().splitlines()] == [
+        "Conditions:",
+        "  Type                    Status",
+        "  PodScheduled            False",
+        "  sluice.dev/SliceReady   False",
+        "Events:",
+        "  Type    Reason         Age   From                    Message",
+        "  ----    ------         ----  ----                    -------",
+        f"  Normal  WaitsForSlice  AGE  sluice.dev/pod-watcher  {SCENES[WaitReason.GPU_AVOIDED][1]}",
+    ]

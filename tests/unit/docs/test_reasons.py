@@ -1,0 +1,70 @@
+"""The page of reasons has a row for everything that a person can meet, and for nothing else."""
+
+import ast
+import inspect
+import re
+from pathlib import Path
+
+import pytest
+import yaml
+
+from sluice.contracts.refusals import KNOWN_AS, RefusalReason, WaitReason
+from sluice.contracts.remedies import REMEDIES
+from sluice_allocator.core.placement.explaining import IN_WORDS
+from sluice_pod_watcher.core.cluster import bus_side, following, plight
+
+ROOT = Path(__file__).resolve().parents[3]
+PAGE = (ROOT / "docs" / "reasons.md").read_text()
+
+
+def rows(title):
+    """The rows of one section's table, by their first cell."""
+    section = PAGE.split(f"## {title}\n")[1].split("\n## ")[0]
+    lines = [line.strip("|") for line in section.splitlines() if line.startswith("|")]
+    found = [[cell.strip() for cell in line.split("|")] for line in lines]
+    return {cells[0].strip("`"): cells for cells in found[2:]}
+
+
+def events():
+    """Every reason of an Event that the code names, in the modules that tell."""
+    found = set()
+    for module in (plight, following, bus_side):
+        for call in ast.walk(ast.parse(inspect.getsource(module))):
+            if isinstance(call, ast.Call):
+                name = getattr(call.func, "attr", getattr(call.func, "id", ""))
+                at = {"_said": 1, "event": 2}.get(name)
+                if at is not None:
+                    found |= {each.value for each in ast.walk(call.args[at]) if isinstance(each, ast.Constant)}
+    return found | {plight.WAITS, plight.UNANSWERED}
+
+
+def test_every_reason_to_wait_has_a_row():
+    """A person looks up a word that is not there."""
+    assert set(rows("Why it waits")) == set(WaitReason)
+
+
+@pytest.mark.parametrize("reason", list(WaitReason))
+def test_every_reason_is_said_in_words_with_what_would_help(reason):
+    """A code alone helps nobody."""
+    assert IN_WORDS[reason]
+    assert re.fullmatch(r"[A-Z].*\.", REMEDIES[reason])
+    assert rows("Why it waits")[reason][3].strip("`") == KNOWN_AS.get(reason, "")
+
+
+def test_every_refusal_has_a_row():
+    """Likewise."""
+    assert set(rows("Why it is refused")) == set(RefusalReason)
+
+
+def test_every_event_has_a_row():
+    """Likewise."""
+    assert events() > {"SliceBound", "SliceLost", "SliceWarning", "Evicting"}
+    assert set(rows("Events")) == events() | {"the name of a refusal"}
+
+
+def test_every_column_has_a_row():
+    """What CREATABLE counts cannot be guessed."""
+    definition = yaml.safe_load((ROOT / "deploy/kubernetes/base/crd-gpus.yaml").read_text())
+    columns = definition["spec"]["versions"][0]["additionalPrinterColumns"]
+    plain = {each["name"].upper() for each in columns if not each.get("priority")}
+    assert plain - {"NODE", "MODEL"} == set(rows("The fleet in kubectl"))

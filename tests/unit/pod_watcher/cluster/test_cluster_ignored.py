@@ -1,0 +1,68 @@
+"""Pods that are told to be ignored and yet carry our gate: no webhook has judged what stands in them."""
+
+from api_model import ApiModel, new_pod
+
+from sluice.contracts.messages import AllocationRequested
+from sluice_pod_watcher.core.cluster import events as e
+
+IGNORED = {"sluice.dev/managed": "true", "sluice.dev/ignore": ""}
+PLAIN = {"sluice.dev/managed": "true"}
+
+
+def ignored(api: ApiModel, uid: str = "u1", **how) -> str:
+    """A pod that somebody has made look like ours, past admission."""
+    pod = new_pod("by-hand", uid, **how)
+    pod["metadata"]["labels"] = dict(IGNORED)
+    api.store(pod)
+    return uid
+
+
+def tells(instructions) -> list[str]:
+    """What the log is told."""
+    return [each.sentence for each in instructions if isinstance(each, e.Tell)]
+
+
+def test_a_pod_past_admission_gets_no_slice_by_its_own_gate(bench):
+    """Its environment was never judged: with a slice's ticket it could have any GPU of the node."""
+    pod = new_pod("by-hand", "u1")
+    pod["metadata"]["labels"] = dict(IGNORED)
+    bench.show(bench.api.store(pod))
+    bench.pass_time(60)
+    assert bench.word("u1") is None
+    assert (bench.api.object_writes, bench.api.opened) == ({}, [])
+
+
+def test_the_log_says_why_it_is_passed_over(bench):
+    """Who made it sees a pod that waits for ever."""
+    pod = new_pod("by-hand", "u1")
+    pod["metadata"]["labels"] = dict(IGNORED)
+    said = tells(bench.core.handle(e.PodSeen(bench.api.store(pod)), bench.now))
+    (sentence,) = said
+    assert sentence.startswith("ns/by-hand is passed over: it has the gate of Sluice, and the label sluice.dev/ignore")
+
+
+def test_what_it_asks_is_not_even_refused(bench):
+    """A refusal would be a word about a pod that is none of ours."""
+    pod = new_pod("by-hand", "u1", stored="{}")
+    pod["metadata"]["labels"] = dict(IGNORED)
+    bench.show(bench.api.store(pod))
+    assert bench.word("u1") is None
+
+
+def test_a_pod_that_is_ignored_no_longer_is_asked_for(bench):
+    """The label can be taken off; the pod must not wait for the next edit of its spec."""
+    uid = ignored(bench.api)
+    bench.show(bench.api.find(uid))
+    bench.change(uid, meta={"labels": dict(PLAIN)})
+    assert isinstance(bench.word(uid), AllocationRequested)
+
+
+def test_a_label_that_comes_later_loses_no_slice(bench, new):
+    """Who labels a pod that has been asked for must not leave its slice to nobody, a restart of ours included."""
+    bench.create("train", "u1")
+    bench.change("u1", meta={"labels": dict(IGNORED)})
+    assert isinstance(bench.word("u1"), AllocationRequested)
+    again = new(bench.api, bench.bus, run="w2")
+    again.start()
+    again.bind("u1")
+    assert again.api.opened == ["u1"]
