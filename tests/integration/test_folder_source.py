@@ -35,8 +35,8 @@ from sluice.runtime.service import Service
 from sluice.runtime.telemetry import TraceBook
 from sluice_pod_watcher.core.events import FolderListed, FolderUnlistable, HostsKnown
 from sluice_pod_watcher.settings import PodWatcherSettings
-from sluice_pod_watcher.shell.app import serve_on
 from sluice_pod_watcher.shell.folder import ManifestFolder
+from sluice_pod_watcher.shell.folder_app import serve_on
 from sluice_pod_watcher.shell.identity_file import IdentityFile
 
 WAIT_S = 15.0

@@ -13,11 +13,12 @@ from factories.admission import container, gpu, pod, review_of
 from sluice.runtime.clock import SystemClock
 from sluice.runtime.errors import ServiceError
 from sluice_pod_watcher.admission import AdmissionRules
+from sluice_pod_watcher.shell.http_server import Address
 from sluice_pod_watcher.shell.webhook import handlers
 from sluice_pod_watcher.shell.webhook.generations import CertificateRules
 from sluice_pod_watcher.shell.webhook.handlers import ServingLimits
 from sluice_pod_watcher.shell.webhook.keeper import CertificateKeeper, NobodyToTell
-from sluice_pod_watcher.shell.webhook.server import Address, listening, serve_webhook
+from sluice_pod_watcher.shell.webhook.server import listening, serve_webhook
 from sluice_pod_watcher.shell.webhook.sources import CertificateUnavailableError, RotatingCertificates
 from sluice_pod_watcher.shell.webhook.stores import MemoryStore
 from sluice_pod_watcher.shell.webhook.tls import new_context

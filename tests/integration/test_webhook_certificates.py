@@ -2,7 +2,6 @@
 
 import asyncio
 import ssl
-import stat
 from datetime import UTC, datetime, timedelta
 
 import msgspec
@@ -12,7 +11,7 @@ from sluice_pod_watcher.shell.webhook.generations import CertificateRules, Gener
 from sluice_pod_watcher.shell.webhook.keeper import REFRESH_S, RETRY_S, CertificateKeeper, NotPublishedError
 from sluice_pod_watcher.shell.webhook.making import make_generation
 from sluice_pod_watcher.shell.webhook.sources import MountedCertificates, RotatingCertificates
-from sluice_pod_watcher.shell.webhook.stores import FileStore, MemoryStore, StoreUnavailableError
+from sluice_pod_watcher.shell.webhook.stores import MemoryStore, StoreUnavailableError
 from sluice_pod_watcher.shell.webhook.tls import UnusableCertificateError, new_context, show
 
 NAME = "sluice-webhook.sluice-system.svc"
@@ -258,14 +257,9 @@ def test_rules_that_would_leave_a_gap_are_refused():
 # -- stores -------------------------------------------------------------------------------------------------------
 
 
-@pytest.fixture(params=["memory", "file"])
-def store(request, tmp_path):
-    """Each kind of store."""
-    return MemoryStore() if request.param == "memory" else FileStore(tmp_path / "certificates.json")
-
-
-async def test_a_store_lets_only_one_of_two_writers_win(store):
+async def test_a_store_lets_only_one_of_two_writers_win():
     """Two replicas that both renew must agree on one certificate."""
+    store = MemoryStore()
     assert await store.load() is None
     assert await store.save("one", replaces=None)
     assert not await store.save("two", replaces=None)
@@ -274,28 +268,6 @@ async def test_a_store_lets_only_one_of_two_writers_win(store):
     assert await store.save("three", replaces=kept.version)
     assert not await store.save("four", replaces=kept.version)
     assert (await store.load()).text == "three"
-
-
-async def test_many_writers_of_one_file_lose_nothing(tmp_path):
-    """Who was told that it saved, has."""
-    stores = [FileStore(tmp_path / "c.json") for _ in range(8)]
-    saved = await asyncio.gather(*(each.save(str(at), replaces=None) for at, each in enumerate(stores)))
-    assert saved.count(True) == 1
-    assert (await stores[0].load()).text == str(saved.index(True))
-
-
-async def test_the_file_of_keys_is_its_owners_alone(tmp_path):
-    """Who reads the key can answer in our name."""
-    store = FileStore(tmp_path / "c.json")
-    await store.save("secret", replaces=None)
-    assert stat.S_IMODE(store.path.stat().st_mode) == 0o600
-    store.path.unlink()
-    store.path.mkdir()
-    with pytest.raises(StoreUnavailableError, match="cannot be read: Is a directory"):
-        await store.load()
-    nowhere = FileStore(tmp_path / "no" / "c.json")
-    with pytest.raises(StoreUnavailableError, match="cannot be locked"):
-        await nowhere.save("secret", replaces=None)
 
 
 # -- mounted certificates -----------------------------------------------------------------------------------------

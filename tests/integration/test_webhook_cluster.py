@@ -17,9 +17,10 @@ from fake_kube.server import FakeKube
 from sluice.contracts.asking import AskLimits
 from sluice.runtime.clock import SystemClock
 from sluice_pod_watcher.admission import AdmissionRules, Asked, read_stored
+from sluice_pod_watcher.shell.http_server import Address
 from sluice_pod_watcher.shell.webhook.generations import CertificateRules
 from sluice_pod_watcher.shell.webhook.keeper import CertificateKeeper, NobodyToTell
-from sluice_pod_watcher.shell.webhook.server import Address, listening
+from sluice_pod_watcher.shell.webhook.server import listening
 from sluice_pod_watcher.shell.webhook.sources import RotatingCertificates
 from sluice_pod_watcher.shell.webhook.stores import MemoryStore
 from sluice_pod_watcher.shell.webhook.tls import new_context

@@ -29,6 +29,8 @@ CRD_GROUP, CRD_PLURAL = "sluice.dev", "gpus"
 # -- what a pod is told when it has its slice ---------------------------------------------------------------------
 
 GRANTED_DOMAIN = f"granted.{DOMAIN}"
+GRANTED_ALLOCATION = f"{GRANTED_DOMAIN}/allocation"
+"""Of the pod as a whole: which allocation it was given. Under the same guard as the keys of its containers."""
 VISIBLE_DEVICES = "visible-devices"
 """UUIDs of the container's devices, separated by commas."""
 TICKET = "ticket"

@@ -12,7 +12,10 @@ from sluice_pod_watcher.shell.app import serve
 def main() -> int:
     """Run until told to stop. Returns the exit code."""
     return run(
-        serve, lambda: load(PodWatcherSettings, service="pod-watcher", config=None, environ=os.environ), "pod-watcher"
+        serve,
+        lambda: load(PodWatcherSettings, service="pod-watcher", config=None, environ=os.environ),
+        "pod-watcher",
+        words=sys.argv[1:],
     )
 
 

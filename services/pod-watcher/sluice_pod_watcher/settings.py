@@ -1,44 +1,173 @@
-"""What the pod-watcher may be told."""
+"""What the pod-watcher may be told: in which role it runs, and the tunables of that role."""
 
+import re
 from pathlib import Path
+from typing import Literal
 
 from sluice.contracts.ids import SourceName, is_token
 from sluice.runtime.settings import CommonSettings
+from sluice_pod_watcher.admission import AdmissionRules
+from sluice_pod_watcher.admission.rules import HOST_DIRECTORIES
+from sluice_pod_watcher.core.cluster.rules import CLUSTER, ClusterRules
 from sluice_pod_watcher.core.rules import FOLDER, Rules
+
+Role = Literal["folder", "watch", "webhook", "all"]
+_OBJECT_NAME = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")
+"""RFC 1123, as Kubernetes takes names
+(https://kubernetes.io/docs/concepts/overview/working-with-objects/names/)."""
 
 
 class PodWatcherSettings(CommonSettings, frozen=True, kw_only=True):
-    """Which folder it reads, for whom it asks, and the tunables of `Rules`."""
+    """Its role, where its pods and its API server are, and the tunables of each role's rules."""
 
-    pods_dir: Path
-    """The folder of Pod manifests (`*.yaml`, `*.yml`, `*.json`; no sub-folders). It must exist."""
-    source: str = FOLDER
-    """For whom it asks. Two folders need two names: each source withdraws what it does not list."""
-    fleet_file: Path | None = None
-    """Tells what simulated nodes have besides GPUs."""
+    role: Role = "folder"
+    """
+    `folder` reads manifests from a folder; `watch` follows the pods of a cluster; `webhook` judges pods at admission;
+    `all` is `watch` and `webhook` in one process.
+    """
+    source: str = ""
+    """For whom it asks; empty is `folder` or `cluster`. Two of them on one bus need two names: each source withdraws
+    what it does not list."""
     max_gpus_per_node: int = 8
-    relist_s: float = 5.0
-    gone_grace_s: float = 1.0
     closing_ttl_s: int = 4 * 3600
     tick_s: float = 0.5
 
+    # -- folder ---------------------------------------------------------------------------------------------------
+    pods_dir: Path | None = None
+    """The folder of Pod manifests (`*.yaml`, `*.yml`, `*.json`; no sub-folders). It must exist."""
+    fleet_file: Path | None = None
+    """Tells what simulated nodes have besides GPUs."""
+    relist_s: float = 5.0
+    gone_grace_s: float = 1.0
+
+    # -- watch, webhook -------------------------------------------------------------------------------------------
+    kubeconfig: Path | None = None
+    """How to reach the API server; unset is the service account of the pod that this runs in."""
+
+    # -- watch ----------------------------------------------------------------------------------------------------
+    lease_ttl_s: int = 5
+    """How long after a crash of the one that works another takes over; whole seconds."""
+    resync_s: float = 300.0
+    """Everything is listed anew after about this long."""
+    mirror_gpus: bool = True
+    """Whether `kubectl get gpus` shows the fleet."""
+    evict_lost: bool = True
+    """Whether a pod whose slice was lost is evicted, if a controller makes it anew."""
+    unscheduled_after_s: float = 60.0
+    start_after_s: float = 1800.0
+    node_removed_after_s: float = 300.0
+    watch_health_address: str = ""
+    """Where `/healthz` and `/readyz` of the watch are served, as plain HTTP (`0.0.0.0:8081`); empty serves none."""
+
+    # -- webhook --------------------------------------------------------------------------------------------------
+    webhook_address: str = "127.0.0.1:8443"
+    """Where HTTPS is served: `host:port`; no host is every address, port 0 any free one."""
+    certificate_dir: Path | None = None
+    """A folder with `tls.crt` and `tls.key`, as cert-manager mounts them. Then no certificate is made here, no caBundle
+    is written, and this role does not speak to the API server."""
+    namespace: str = "sluice-system"
+    """Where the webhook's Service and Secret are. Pods there are never touched."""
+    webhook_service: str = "sluice-webhook"
+    """The Service by which API servers come: what the certificate is for."""
+    tls_secret: str = "sluice-webhook-tls"  # noqa: S105 - the name of an object
+    """The Secret that keeps the certificates. It must be there; empty is fine."""
+    webhook_configuration: str = "sluice"
+    """The MutatingWebhookConfiguration whose caBundle is written."""
+    exempt_namespaces: tuple[str, ...] = ("kube-system", "sluice-system", "sluice-nodes")
+    runtime_class: str = ""
+    allow_privileged: bool = False
+    default_mode: str = ""
+    env_allowed: tuple[str, ...] = ("NVIDIA_TF32_OVERRIDE",)
+    host_directories: tuple[str, ...] = HOST_DIRECTORIES
+
     def __post_init__(self) -> None:
-        """Refuse what would stop the pod-watcher from working."""
-        if not is_token(self.source):
-            raise ValueError(f"source = {self.source!r}: letters, digits, '-' and '_', at most 200 of them")
+        """Refuse what would stop the pod-watcher from working. Raises ValueError with one sentence."""
+        self._check_role()
+        self._check_numbers()
+        self._check_names()
+        address_of(self.webhook_address, "webhook_address")
+        if self.watch_health_address:
+            address_of(self.watch_health_address, "watch_health_address")
+        self.admission_rules()
+
+    def _check_numbers(self) -> None:
         if not 1 <= self.max_gpus_per_node <= 64:
             raise ValueError(f"max_gpus_per_node = {self.max_gpus_per_node}: from 1 to 64")
-        if self.closing_ttl_s < 1:
-            raise ValueError("closing_ttl_s is whole seconds, at least 1")
+        if self.closing_ttl_s < 1 or not 1 <= self.lease_ttl_s <= 300:
+            raise ValueError("closing_ttl_s and lease_ttl_s are whole seconds, at least 1; lease_ttl_s at most 300")
         if not 0.1 <= self.relist_s <= 3600 or not 0 <= self.gone_grace_s <= 3600 or not 0.01 <= self.tick_s <= 1:
             raise ValueError("relist_s is from 0.1 to 3600, gone_grace_s from 0 to 3600, tick_s from 0.01 to 1")
+        if not 1 <= self.resync_s <= 86_400:
+            raise ValueError(f"resync_s = {self.resync_s:g}: from 1 to 86400")
+        if self.node_removed_after_s < 1:
+            raise ValueError(f"node_removed_after_s = {self.node_removed_after_s:g}: at least 1")
+        if self.unscheduled_after_s < 0 or self.start_after_s < 0:
+            raise ValueError("unscheduled_after_s and start_after_s are at least 0; 0 waits for ever")
+
+    def _check_names(self) -> None:
+        if self.source and not is_token(self.source):
+            raise ValueError(f"source = {self.source!r}: letters, digits, '-' and '_', at most 200 of them")
+        for name in ("namespace", "webhook_service", "tls_secret", "webhook_configuration", "runtime_class"):
+            text = getattr(self, name)
+            if not _OBJECT_NAME.fullmatch(text) and (text or name != "runtime_class"):
+                raise ValueError(f"{name} = {text!r}: the name of an object, of a-z, 0-9, '-' and '.'")
+        for name in self.exempt_namespaces:
+            if not _OBJECT_NAME.fullmatch(name):
+                raise ValueError(f"exempt_namespaces holds {name!r}: names of namespaces, separated by commas")
+
+    def _check_role(self) -> None:
+        """What a role needs is there, and what only another one reads is not: it would be ignored without a word."""
+        if self.role == "folder":
+            if self.pods_dir is None:
+                raise ValueError(
+                    "SLUICE_POD_WATCHER_PODS_DIR is not set, and role = 'folder' reads the pods from that folder "
+                    "(a cluster's pods: SLUICE_POD_WATCHER_ROLE=watch)"
+                )
+            return
+        for name in ("pods_dir", "fleet_file"):
+            if getattr(self, name) is not None:
+                raise ValueError(f"{name} is read in role = 'folder' alone; role = {self.role!r} is set")
 
     def rules(self) -> Rules:
-        """The part that the core takes."""
+        """What the core of a folder takes."""
         return Rules(
-            source=SourceName(self.source),
+            source=SourceName(self.source or FOLDER),
             max_gpus_per_node=self.max_gpus_per_node,
             relist_s=self.relist_s,
             gone_grace_s=self.gone_grace_s,
             closing_ttl_s=self.closing_ttl_s,
         )
+
+    def cluster_rules(self) -> ClusterRules:
+        """What the core of a cluster takes."""
+        return ClusterRules(
+            source=SourceName(self.source or CLUSTER),
+            max_gpus_per_node=self.max_gpus_per_node,
+            closing_ttl_s=self.closing_ttl_s,
+            unscheduled_after_s=self.unscheduled_after_s,
+            start_after_s=self.start_after_s,
+            node_removed_after_s=self.node_removed_after_s,
+            evict_lost=self.evict_lost,
+            mirror_gpus=self.mirror_gpus,
+        )
+
+    def admission_rules(self) -> AdmissionRules:
+        """What admission takes. Raises ValueError."""
+        return AdmissionRules(
+            max_gpus_per_node=self.max_gpus_per_node,
+            default_mode=self.default_mode,
+            runtime_class=self.runtime_class,
+            allow_privileged=self.allow_privileged,
+            exempt_namespaces=frozenset({*self.exempt_namespaces, self.namespace}),
+            host_directories=self.host_directories,
+            env_allowed=frozenset(self.env_allowed),
+        )
+
+
+def address_of(text: str, name: str) -> tuple[str, int]:
+    """Host and port of `host:port` (`[::]:8443` for IPv6). Raises ValueError, naming the setting `name`."""
+    host, colon, port = text.rpartition(":")
+    bare = host[1:-1] if host.startswith("[") and host.endswith("]") else host
+    if not colon or not port.isascii() or not port.isdecimal() or int(port) > 65_535 or (":" in host and bare == host):
+        raise ValueError(f"{name} = {text!r}: host:port with a port from 0 to 65535, an IPv6 address in brackets")
+    return bare, int(port)

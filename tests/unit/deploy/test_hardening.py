@@ -82,15 +82,63 @@ def test_the_volume_reaches_the_kubelet_of_the_host(rendered: Rendering):
             assert {f"{root}/plugins/{names.CSI_DRIVER}", f"{root}/plugins_registry"} <= set(mounts)
 
 
-def test_an_agent_sees_its_own_password_only(rendered: Rendering):
-    """With another node's password an agent could write what that node has."""
+def test_an_agent_sees_its_own_password_and_certificate_only(rendered: Rendering):
+    """With another node's an agent could write what that node has, and answer for it."""
     agent = named(rendered("single"), "DaemonSet", "sluice-node-agent")["spec"]["template"]["spec"]
     for container in agent["containers"]:
         for mount in container["volumeMounts"]:
-            assert mount["name"] != "bus" or mount["subPathExpr"] == "$(NODE_NAME)"
+            assert mount["name"] not in {"bus", "rpc"} or mount["subPathExpr"] == "$(NODE_NAME)"
     on_host = named(rendered("single", COMPONENTS), "DaemonSet", "sluice-node-agent")["spec"]["template"]["spec"]
-    (volume,) = [each for each in on_host["volumes"] if each["name"] == "bus"]
-    assert volume == {"name": "bus", "hostPath": {"path": "/etc/sluice/bus/password", "type": "File"}}
+    volumes = {each["name"]: each for each in on_host["volumes"]}
+    assert volumes["bus"] == {"name": "bus", "hostPath": {"path": "/etc/sluice/bus/password", "type": "File"}}
+    assert volumes["rpc"] == {"name": "rpc", "hostPath": {"path": "/etc/sluice/rpc", "type": "Directory"}}
+
+
+@pytest.mark.parametrize(("overlay", "components"), EVERY)
+def test_grpc_is_never_plain_text_in_a_cluster(rendered: Rendering, overlay, components):
+    """Whoever is on the network could read whose pod is where, and answer for a node."""
+    served = 0
+    for owner, spec, container in every_container(rendered(overlay, components)):
+        seen = environment(container)
+        assert "SLUICE_GRPC_PLAIN_TEXT" not in seen
+        if not any(name.endswith("_GRPC_ADDRESS") for name in seen):
+            continue
+        served += 1
+        mounts = {mount["mountPath"]: mount["name"] for mount in container["volumeMounts"]}
+        volumes = {volume["name"]: volume for volume in spec["volumes"]}
+        for setting in ("CERTIFICATE", "KEY", "CA"):
+            path = seen[f"SLUICE_GRPC_{setting}_FILE"]
+            volume = volumes[mounts.get(path) or mounts[path.rpartition("/")[0]]]
+            if setting == "CA":
+                assert volume["configMap"] == {"name": "sluice-rpc-ca"}
+            elif "secret" in volume:
+                whose = owner["metadata"]["labels"]["app.kubernetes.io/component"]
+                name = "sluice-rpc-nodes" if whose == "node-agent" else f"sluice-rpc-{whose}"
+                assert volume["secret"]["secretName"] == name
+    assert served == 3
+
+
+@pytest.mark.parametrize("overlay", OVERLAYS)
+def test_who_hangs_is_started_again_and_who_waits_for_the_bus_is_not(rendered: Rendering, overlay):
+    """A probe that asks for more than a new start mends would restart everything whenever the broker is away."""
+    probed = set()
+    for _, _, container in every_container(rendered(overlay)):
+        for probe, wanted in (
+            ("startupProbe", "liveness"),
+            ("readinessProbe", "readiness"),
+            ("livenessProbe", "liveness"),
+        ):
+            if "grpc" in container.get(probe, {}):
+                probed.add((container["name"], probe))
+                assert container[probe]["grpc"]["service"] == wanted
+                (address,) = [at for name, at in environment(container).items() if name.endswith("_HEALTH_ADDRESS")]
+                assert container[probe]["grpc"]["port"] == int(address.rpartition(":")[2])
+                assert container[probe]["grpc"]["port"] in {port["containerPort"] for port in container["ports"]}
+    of_each = ("startupProbe", "readinessProbe", "livenessProbe")
+    assert probed == {
+        ("csi", "livenessProbe"),
+        *((name, probe) for name in ("allocator", "inventory", "node-agent") for probe in of_each),
+    }
 
 
 def test_a_single_one_does_not_stop_a_drain(rendered: Rendering):

@@ -45,6 +45,14 @@ CHANGES = {
         pod(metadata={**MANAGED, "annotations": {}}, **GATED),
         f"{NO_CHANGE}{names.ANNOTATION_REQUEST}",
     ),
+    "writes which allocation it has": (
+        pod(metadata=with_annotations(**{names.GRANTED_ALLOCATION: "u_r_1"}), **GATED),
+        f"{NO_CHANGE}{names.GRANTED_ALLOCATION}",
+    ),
+    "has it ignored": (
+        pod(metadata={**MANAGED, "labels": {**MANAGED["labels"], names.LABEL_IGNORE: ""}}, **GATED),
+        "a pod of Sluice cannot be labelled sluice.dev/ignore any more: create it anew with that label",
+    ),
     "takes the label off": (
         pod(metadata={**MANAGED, "labels": {}}, **GATED),
         "the label sluice.dev/managed is set by Sluice and stays as long as the pod",
@@ -69,9 +77,10 @@ def test_only_who_binds_slices_changes_what_is_ours(rendered: Rendering, what):
         (WAITING, pod(metadata={**MANAGED, "labels": {**MANAGED["labels"], "app": "x"}}, **GATED)),
         (WAITING, {**WAITING, "status": {"phase": "Running"}}),
         (pod(), pod(metadata={"name": "p", "labels": {"app": "x"}})),
+        (pod(), pod(metadata={"name": "p", "labels": {names.LABEL_IGNORE: ""}})),
         (pod(), pod(metadata={"name": "p", "annotations": {"another.example/x": "y"}})),
     ],
-    ids=["an annotation", "a label", "the status", "a pod that is not ours", "its annotations"],
+    ids=["an annotation", "a label", "the status", "a pod that is not ours", "is ignored", "its annotations"],
 )
 def test_everything_else_of_a_pod_may_change(rendered: Rendering, before, after):
     """The kubelet, controllers and people go on as always."""
@@ -82,9 +91,9 @@ def test_a_grant_does_not_come_in_by_a_binding(rendered: Rendering):
     """A Binding's annotations are copied onto the pod."""
     policy = policy_of(rendered, "sluice-bindings")
     said = "a Binding may not bring annotations of sluice.dev onto its pod"
-    with_grant = {"metadata": {"name": "p", "annotations": {OURS: "all"}}}
-
-    assert denials(policy, {"object": with_grant, "request": {"operation": "CREATE"}}) == [said]
+    for key in (OURS, names.GRANTED_ALLOCATION):
+        with_grant = {"metadata": {"name": "p", "annotations": {key: "all"}}}
+        assert denials(policy, {"object": with_grant, "request": {"operation": "CREATE"}}) == [said]
     assert denials(policy, {"object": {"metadata": {"name": "p"}}, "request": {"operation": "CREATE"}}) == []
 
 

@@ -1,14 +1,16 @@
 """What is applied can be applied, starts what it means to start, and gives nobody more than he needs."""
 
+import datetime as dt
 import re
 
 import deploy_check
 import pytest
 from deploy_check import COMPONENTS, OVERLAYS, Document, containers, pod_specs
+from factories.credentials import credentials
 from unit.deploy.reading import EVERY, Rendering, environment, every_container, named
 
 from sluice.contracts import kubernetes as names
-from sluice.runtime.settings import CommonSettings, SettingsError, load
+from sluice.runtime.settings import CommonSettings, load
 from sluice_allocator.settings import AllocatorSettings
 from sluice_inventory.settings import InventorySettings
 from sluice_node_agent.settings import NodeAgentSettings
@@ -20,13 +22,6 @@ SETTINGS: dict[str, type[CommonSettings]] = {
     "sluice-node-agent": NodeAgentSettings,
     "sluice-pod-watcher": PodWatcherSettings,
 }
-AWAITED = frozenset(
-    {
-        "SLUICE_POD_WATCHER_ROLE",
-        "SLUICE_POD_WATCHER_WEBHOOK_ADDRESS",
-    }
-)
-"""Variables that manifests set before the services have the setting. A setting that is there must leave this list."""
 
 
 # -- it can be applied --------------------------------------------------------------------------------------------
@@ -72,9 +67,8 @@ def test_every_name_that_is_mounted_or_used_is_there(rendered: Rendering, overla
     """A pod whose ConfigMap, Secret, account or priority has another name never starts."""
     objects = rendered(overlay)
     there = {(each["kind"], each["metadata"].get("namespace", ""), each["metadata"]["name"]) for each in objects}
-    from_credentials = {"sluice-bus-ca", "sluice-nats-server", "sluice-bus-nodes"} | {
-        f"sluice-bus-{user}" for user in ("allocator", "inventory", "pod-watcher", "administrator")
-    }
+    made = credentials.manifests(["gpu-1"], {}, dt.datetime.now(dt.UTC))
+    there |= {(each["kind"], each["metadata"]["namespace"], each["metadata"]["name"]) for each in made}
     for owner, spec in pod_specs(objects):
         namespace = owner["metadata"]["namespace"]
         assert ("ServiceAccount", namespace, spec["serviceAccountName"]) in there
@@ -84,8 +78,8 @@ def test_every_name_that_is_mounted_or_used_is_there(rendered: Rendering, overla
         claims = {each["metadata"]["name"] for each in owner["spec"].get("volumeClaimTemplates", ())}
         for volume in spec["volumes"]:
             if "secret" in volume:
-                assert volume["secret"]["secretName"] in from_credentials
-            if "configMap" in volume and volume["configMap"]["name"] not in from_credentials:
+                assert ("Secret", namespace, volume["secret"]["secretName"]) in there
+            if "configMap" in volume:
                 assert ("ConfigMap", namespace, volume["configMap"]["name"]) in there
         mounted = {mount["name"] for container in containers(spec) for mount in container["volumeMounts"]}
         assert mounted == volumes | claims
@@ -116,9 +110,7 @@ def test_every_service_understands_its_environment(rendered: Rendering, overlay,
         settings = SETTINGS.get(container["image"].partition(":")[0])
         if settings is None:
             continue
-        known = {name: value for name, value in environment(container).items() if name not in AWAITED}
-        if settings is PodWatcherSettings and "SLUICE_POD_WATCHER_ROLE" in AWAITED:
-            known["SLUICE_POD_WATCHER_PODS_DIR"] = "/"  # needed as long as a folder is the only source
+        known = environment(container)
         service = container["image"].partition(":")[0].removeprefix("sluice-")
         loaded = load(settings, service=service, environ=known)
         assert loaded.log_format == "json" or not known.get("SLUICE_LOG_FORMAT")
@@ -126,14 +118,20 @@ def test_every_service_understands_its_environment(rendered: Rendering, overlay,
     assert looked_at >= 6
 
 
-@pytest.mark.parametrize("variable", sorted(AWAITED))
-def test_what_is_awaited_is_not_there_yet(variable):
-    """The list above must not hide a misspelt variable once the real one has come."""
-    of_watcher = variable.startswith("SLUICE_POD_WATCHER_")
-    settings, service = (PodWatcherSettings, "pod-watcher") if of_watcher else (AllocatorSettings, "allocator")
+def test_what_the_webhook_looks_for_is_what_is_applied(rendered: Rendering):
+    """Under another name its certificate is kept nowhere, made for nobody, or told to no API server."""
+    objects = rendered("single")
+    container = named(objects, "Deployment", "sluice-webhook")["spec"]["template"]["spec"]["containers"][0]
+    loaded = load(PodWatcherSettings, service="pod-watcher", environ=environment(container))
 
-    with pytest.raises(SettingsError, match="there is no such setting"):
-        load(settings, service=service, environ={variable: "x", "SLUICE_POD_WATCHER_PODS_DIR": "/"})
+    service = named(objects, "Service", loaded.webhook_service)
+    assert service["metadata"]["namespace"] == loaded.namespace
+    assert named(objects, "Secret", loaded.tls_secret)["metadata"]["namespace"] == loaded.namespace
+    webhooks = named(objects, "MutatingWebhookConfiguration", loaded.webhook_configuration)["webhooks"]
+    services = [each["clientConfig"]["service"] for each in webhooks]
+    assert {(each["namespace"], each["name"]) for each in services} == {(loaded.namespace, loaded.webhook_service)}
+    exempt = {each["key"]: each for each in webhooks[0]["namespaceSelector"]["matchExpressions"]}
+    assert set(exempt["kubernetes.io/metadata.name"]["values"]) == loaded.admission_rules().exempt_namespaces
 
 
 @pytest.mark.parametrize("overlay", OVERLAYS)

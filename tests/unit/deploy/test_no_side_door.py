@@ -75,6 +75,7 @@ REFUSED = {
     "our variable without our gate": (pod(env=[INJECTED]), BY_HAND),
     "a grant at creation": (pod(metadata={"annotations": {OURS: "GPU-1"}}), NO_GRANT),
     "a grant for no container": (pod(metadata={"annotations": {"granted.sluice.dev/x": "y"}}), NO_GRANT),
+    "an allocation at creation": (pod(metadata={"annotations": {names.GRANTED_ALLOCATION: "u_r_1"}}), NO_GRANT),
     "our gate where admission is told to look away": (
         pod(metadata={"labels": {names.LABEL_IGNORE: ""}}, **GATED),
         NOT_BOTH,

@@ -1,51 +1,12 @@
 """Each account may do what its service calls, and nothing else: the table of `kubectl auth can-i`, offline."""
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 
 import pytest
 from deploy_check import COMPONENTS, OVERLAYS, Document
+from factories.account_rights import ADMISSION, EVERYWHERE, NEEDED, Right
 
 ACCOUNTS = ("pod-watcher", "webhook", "allocator", "inventory", "nats", "streams", "node-agent")
-EVERYWHERE = ""
-"""As a namespace: a right in all of them, and on what has none."""
-
-
-@dataclass(frozen=True, order=True)
-class Right:
-    """One verb on one resource; a name where the right is limited to it."""
-
-    verb: str
-    resource: str
-    group: str = ""
-    name: str = ""
-    namespace: str = EVERYWHERE
-
-
-ADMISSION = "admissionregistration.k8s.io"
-WATCHER = {
-    Right("list", "pods"),
-    Right("watch", "pods"),
-    Right("patch", "pods"),
-    Right("patch", "pods/status"),
-    Right("create", "pods/eviction"),
-    Right("list", "nodes"),
-    Right("watch", "nodes"),
-    Right("create", "events", "events.k8s.io"),
-    Right("patch", "events", "events.k8s.io"),
-    Right("list", "gpus", "sluice.dev"),
-    Right("create", "gpus", "sluice.dev"),
-    Right("delete", "gpus", "sluice.dev"),
-    Right("patch", "gpus/status", "sluice.dev"),
-    Right("bind", "slices", "sluice.dev"),
-}
-WEBHOOK = {
-    Right("get", "mutatingwebhookconfigurations", ADMISSION, "sluice"),
-    Right("patch", "mutatingwebhookconfigurations", ADMISSION, "sluice"),
-    Right("get", "secrets", "", "sluice-webhook-tls", "sluice-system"),
-    Right("patch", "secrets", "", "sluice-webhook-tls", "sluice-system"),
-}
-NEEDED = {"pod-watcher": WATCHER, "webhook": WEBHOOK}
 FORBIDDEN = (
     Right("get", "pods"),
     Right("create", "pods"),

@@ -1,136 +1,16 @@
-"""Runs the pod-watcher: its core on the bus, the folder it reads and the file it keeps."""
+"""Which application a role is. What only a cluster needs is imported only there: `sluice up` starts with a folder."""
 
-import asyncio
-from collections.abc import Awaitable, Callable
-from pathlib import Path
-
-from sluice.contracts.fleet import FleetError, parse_fleet
-from sluice.contracts.fleet_snapshot import host_facts
-from sluice.runtime import logs
-from sluice.runtime.bus import Bus
-from sluice.runtime.bus_identity import credentials_of
-from sluice.runtime.core_runner import CoreRunner, Executor
-from sluice.runtime.errors import ServiceError
-from sluice.runtime.nats_bus import NatsBus
-from sluice.runtime.retry import retrying
 from sluice.runtime.service import Service
-from sluice.runtime.telemetry import TraceBook
-from sluice_pod_watcher.core.events import (
-    Event,
-    FolderChanged,
-    FolderListed,
-    FolderUnlistable,
-    HostsKnown,
-    IdentitiesLoaded,
-    IdentitiesSaved,
-    ListFolder,
-    SaveIdentities,
-    Tell,
-)
-from sluice_pod_watcher.core.watcher import READS, Watcher
 from sluice_pod_watcher.settings import PodWatcherSettings
-from sluice_pod_watcher.shell.folder import ManifestFolder
-from sluice_pod_watcher.shell.identity_file import IdentityFile
 
 
 async def serve(service: Service[PodWatcherSettings]) -> None:
-    """Run until cancelled."""
-    rules = service.settings.rules()
-    folder = ManifestFolder(service.settings.pods_dir, service.clock, rules.file_bytes_max)
-    await asyncio.to_thread(folder.check)
-    hosts = await asyncio.to_thread(_hosts, service.settings.fleet_file)
-    with IdentityFile(service.settings.data_dir / "pods") as identities:
-        who = credentials_of(service.settings)
-        bus = await NatsBus.connect(
-            service.settings.nats_url, name=service.name, traces=service.traces, credentials=who
-        )
-        try:
-            await serve_on(bus, service, folder, identities, hosts)
-        finally:
-            await bus.close()
+    """Run the role of the settings until cancelled. Raises ServiceError or BusError."""
+    if service.settings.role == "folder":
+        from sluice_pod_watcher.shell.folder_app import serve_folder  # noqa: PLC0415 - see above
 
+        await serve_folder(service)
+    else:
+        from sluice_pod_watcher.shell.cluster_app import serve_cluster  # noqa: PLC0415 - see above
 
-async def serve_on(
-    bus: Bus,
-    service: Service[PodWatcherSettings],
-    folder: ManifestFolder,
-    identities: IdentityFile,
-    hosts: HostsKnown,
-) -> None:
-    """Run on a bus that is there, with the identities locked, until cancelled. The bus is not closed."""
-    runner: CoreRunner[Event] = CoreRunner(
-        name=service.name,
-        core=Watcher(service.run, service.settings.rules()),
-        bus=bus,
-        clock=service.clock,
-        traces=service.traces,
-        readings=READS,
-        execute={
-            ListFolder: Executor(_lister(folder), quiet=True),
-            SaveIdentities: Executor(_saver(identities, service.traces), quiet=True),
-            Tell: Executor(_teller(), key=lambda _: "log", quiet=True),
-        },
-        tick_s=service.settings.tick_s,
-    )
-    await runner.offer(hosts)
-    await runner.offer(IdentitiesLoaded(await asyncio.to_thread(identities.load)))
-    async with asyncio.TaskGroup() as tasks:
-        tasks.create_task(_pass_on_changes(folder, runner), name="folder")
-        tasks.create_task(runner.run(), name="core")
-
-
-async def _pass_on_changes(folder: ManifestFolder, runner: CoreRunner[Event]) -> None:
-    async for _ in folder.changes():
-        await runner.offer(FolderChanged())
-
-
-def _hosts(fleet_file: Path | None) -> HostsKnown:
-    """What the nodes of a fleet file have besides GPUs. Raises ServiceError."""
-    if fleet_file is None:
-        return HostsKnown(())
-    try:
-        fleet = parse_fleet(fleet_file.read_text(encoding="utf-8"), origin=str(fleet_file))
-    except FleetError as error:
-        raise ServiceError(str(error)) from error
-    except (OSError, UnicodeDecodeError) as error:
-        raise ServiceError(f"the fleet file {fleet_file} cannot be read: {error}") from error
-    return HostsKnown(tuple((node.name, host_facts(node)) for node in fleet.nodes))
-
-
-# -- executors ----------------------------------------------------------------------------------------------------
-
-
-def _lister(folder: ManifestFolder) -> Callable[[ListFolder], Awaitable[FolderListed | FolderUnlistable]]:
-    async def list_folder(_wanted: ListFolder) -> FolderListed | FolderUnlistable:
-        return await folder.list()
-
-    return list_folder
-
-
-def _saver(identities: IdentityFile, traces: TraceBook) -> Callable[[SaveIdentities], Awaitable[IdentitiesSaved]]:
-    async def save(wanted: SaveIdentities) -> IdentitiesSaved:
-        try:
-            async for attempt in retrying(OSError):
-                with attempt:
-                    await asyncio.to_thread(identities.save, wanted.records)
-        except OSError as error:
-            raise ServiceError(f"{identities.path} cannot be written: {error.strerror or error}") from error
-        for record in wanted.records:
-            if record.ended is None:
-                traces.start(record.uid, f"request {record.namespace}/{record.name}")
-        return IdentitiesSaved(wanted.version)
-
-    return save
-
-
-def _teller() -> Callable[[Tell], Awaitable[None]]:
-    log = logs.get("pods")
-
-    async def tell(wanted: Tell) -> None:
-        line = log.warning if wanted.level == "warning" else log.info
-        if wanted.request:
-            line(wanted.sentence, request=wanted.request)
-        else:
-            line(wanted.sentence)
-
-    return tell
+        await serve_cluster(service)

@@ -1,7 +1,8 @@
 """Runs a cluster's pod-watcher: its core on the bus, and the API server that it watches and writes to."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine
+import contextlib
+from collections.abc import Callable, Coroutine
 from typing import Any
 
 from sluice.contracts.ids import RunId
@@ -9,20 +10,25 @@ from sluice.runtime import logs
 from sluice.runtime.bus import Bus
 from sluice.runtime.clock import Clock
 from sluice.runtime.core_runner import CoreRunner, Executor
+from sluice.runtime.garbage import keep_old_aside
 from sluice.runtime.lease import Lease
 from sluice.runtime.telemetry import TraceBook
 from sluice_pod_watcher.core.cluster.cluster import READS, Cluster
-from sluice_pod_watcher.core.cluster.events import Event
+from sluice_pod_watcher.core.cluster.events import Event, GoOn, WentOn
 from sluice_pod_watcher.core.cluster.rules import ClusterRules
 from sluice_pod_watcher.core.events import Tell
 from sluice_pod_watcher.shell.kube.client import KubeApi
 from sluice_pod_watcher.shell.kube.mirroring import GpuObjects
+from sluice_pod_watcher.shell.kube.watch_status import WatchStatus
 from sluice_pod_watcher.shell.kube.watching import reflectors
 from sluice_pod_watcher.shell.kube.writes import Writes
+from sluice_pod_watcher.shell.telling import teller
 
 LOOK_S = 0.2
 """How often the lease is looked at: what a holder may go on watching after it has run out."""
-EVENTS_MAX = 20_000
+RELEASE_S = 1.0
+"""For letting the lease go at the end."""
+EVENTS_MAX = 2_000
 """Objects that wait for the core; then the watches wait, and the API server with them."""
 
 
@@ -36,8 +42,10 @@ async def watch_cluster(
     traces: TraceBook,
     resync_s: float = 300.0,
     tick_s: float = 0.5,
+    status: WatchStatus | None = None,
 ) -> None:
-    """Run on a bus and an API server that are there, until cancelled. Neither is closed."""
+    """Run on a bus and an API server that are there, until cancelled. Neither is closed. `status` is kept true."""
+    status = status if status is not None else WatchStatus(clock, resync_s)
     gpus = GpuObjects(api)
     runner: CoreRunner[Event] = CoreRunner(
         name="pod-watcher",
@@ -49,17 +57,32 @@ async def watch_cluster(
         execute={
             **Writes(api, clock, run).executors(),
             **gpus.executors(),
-            Tell: Executor(_teller(), key=lambda _: "log", quiet=True),
+            Tell: teller(),
+            GoOn: Executor(_go_on, quiet=True),
         },
         tick_s=tick_s,
         events_max=EVENTS_MAX,
     )
-    if rules.mirror_gpus:
-        await runner.offer(await gpus.list())
-    async with asyncio.TaskGroup() as tasks:
-        for reflector in reflectors(api, clock, runner.offer, resync_s):
-            tasks.create_task(reflector.run(), name=f"watch {reflector.what}")
-        tasks.create_task(runner.run(), name="core")
+
+    async def offer(event: Event) -> None:
+        await runner.offer(event)
+        status.offered(event)
+
+    status.begins()
+    try:
+        if rules.mirror_gpus:
+            await runner.offer(await gpus.list())
+        async with asyncio.TaskGroup() as tasks:
+            for reflector in reflectors(api, clock, offer, resync_s):
+                tasks.create_task(reflector.run(), name=f"watch {reflector.what}")
+            tasks.create_task(runner.run(), name="core")
+            tasks.create_task(keep_old_aside(clock), name="garbage")
+    finally:
+        status.ends()
+
+
+async def _go_on(_wanted: GoOn) -> WentOn:
+    return WentOn()
 
 
 async def watch_by_lease(lease: Lease, clock: Clock, watch: Callable[[], Coroutine[Any, Any, None]]) -> None:
@@ -69,8 +92,10 @@ async def watch_by_lease(lease: Lease, clock: Clock, watch: Callable[[], Corouti
     One that stands by begins with a listing when it takes over. The lease only saves double work: two that watch at
     once write the same words and patches, of which the second is refused.
     """
+    log = logs.get("watch")
     async with asyncio.TaskGroup() as tasks:
-        tasks.create_task(lease.keep(), name="lease")
+        keeping = tasks.create_task(lease.keep(), name="lease")
+        working: asyncio.Task[None] | None = None
         try:
             while True:
                 while not lease.held:
@@ -78,20 +103,15 @@ async def watch_by_lease(lease: Lease, clock: Clock, watch: Callable[[], Corouti
                 working = tasks.create_task(watch(), name="watch")
                 while lease.held:
                     await clock.sleep(LOOK_S)  # one that fails ends the group, and with it this
+                log.warning("stands by: the lease has run out")
                 working.cancel()
                 await asyncio.wait((working,))
         finally:
-            await asyncio.shield(lease.release())
-
-
-def _teller() -> Callable[[Tell], Awaitable[None]]:
-    log = logs.get("pods")
-
-    async def tell(wanted: Tell) -> None:
-        line = log.warning if wanted.level == "warning" else log.info
-        if wanted.request:
-            line(wanted.sentence, request=wanted.request)
-        else:
-            line(wanted.sentence)
-
-    return tell
+            # In this order: nobody else begins while this one still writes, and nothing renews what was let go.
+            doing = [task for task in (working, keeping) if task is not None]
+            for task in doing:
+                task.cancel()
+            await asyncio.wait(doing)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(RELEASE_S):  # while the bus is away: the lease then ends by itself
+                    await lease.release()

@@ -38,8 +38,8 @@ from sluice_pod_watcher.shell.kube.reflector import as_it_is
 
 IN_FLIGHT_MAX = 8
 CONTROLLER = "sluice.dev/pod-watcher"
-ALREADY_THERE = 409
-AS_LONG_AS_IT_LASTS = frozenset({404, ALREADY_THERE})
+GONE, ALREADY_THERE = 404, 409
+AS_LONG_AS_IT_LASTS = frozenset({GONE, ALREADY_THERE})
 """Of an event: it, or its pod's namespace, is gone; or a predecessor has written it."""
 
 
@@ -95,7 +95,7 @@ class Writes:
                 answer = await self.api.call("PATCH", path, body=body, content_type=content_type)
             return PatchDone(wanted.uid, step, as_it_is(answer))
         except KubeError as error:
-            return PatchRefused(wanted.uid, step, error.status, error.message)
+            return PatchRefused(wanted.uid, step, error.status, error.message, error.retry_after_s)
         except msgspec.DecodeError as error:
             return PatchRefused(wanted.uid, step, 0, f"the answer is no JSON: {error}")
 
@@ -127,14 +127,23 @@ class Writes:
         path = f"/apis/events.k8s.io/v1/namespaces/{wanted.namespace}/events"
         now = self._now().strftime("%Y-%m-%dT%H:%M:%S.%fZ")
         try:
-            if wanted.count > 1:  # only its series may change (tried)
-                series = {"series": {"count": wanted.count, "lastObservedTime": now}}
-                await self.api.call("PATCH", f"{path}/{wanted.key}", body=series, content_type=MERGE)
-            else:
-                await self.api.call("POST", path, body=self._new_event(wanted, now))
+            if wanted.count > 1 and await self._one_more(f"{path}/{wanted.key}", wanted.count, now):
+                return
+            await self.api.call("POST", path, body=self._new_event(wanted, now))
         except KubeError as error:
             if error.status not in AS_LONG_AS_IT_LASTS:
                 logs.get("kube").warning("an event was not written", why=str(error), request=wanted.uid)
+
+    async def _one_more(self, path: str, count: int, now: str) -> bool:
+        """Write that an event has come again; False when it has expired since. Only its series may change (tried)."""
+        series = {"series": {"count": count, "lastObservedTime": now}}
+        try:
+            await self.api.call("PATCH", path, body=series, content_type=MERGE)
+        except KubeError as error:
+            if error.status == GONE:
+                return False
+            raise
+        return True
 
     def _new_event(self, wanted: WriteEvent, now: str) -> dict[str, Any]:
         return {

@@ -16,13 +16,14 @@ from sluice.contracts.kubernetes import DEFAULT_MODES
 from sluice.contracts.refusals import shorten
 from sluice.runtime import logs
 from sluice_pod_watcher.admission import AdmissionResponse, AdmissionRules, NotAReview, review
+from sluice_pod_watcher.shell.http_server import ConnectionLimits
 
 MUTATE, HEALTH, READY = "/mutate", "/healthz", "/readyz"
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 @dataclass(frozen=True, slots=True)
-class ServingLimits:
+class ServingLimits(ConnectionLimits):
     """What one caller may cost."""
 
     body_bytes_max: int = 8 * 1024 * 1024
@@ -31,10 +32,6 @@ class ServingLimits:
     """For a whole request: no more than the API server waits."""
     reviews_max: int = 64
     """Bodies read at once, so that memory has a bound; others wait for their turn within their time."""
-    connections_max: int = 512
-    """Open at once. An API server holds few; what is above is closed as soon as its handshake is done."""
-    silence_s: float = 10.0
-    """For a handshake, and until a new connection has said something."""
 
 
 def make_app(

@@ -94,6 +94,8 @@ class CertificateKeeper:
             self._show(found)
             if found.bundle:
                 await self._publisher.publish(found.bundle)
+                if found.bundle != self._published:
+                    self._log.info("the API servers are told whom to trust")
                 self._published = found.bundle
         except (CertificateUnavailableError, UnusableCertificateError, NotPublishedError) as error:
             if str(error) != self._trouble:

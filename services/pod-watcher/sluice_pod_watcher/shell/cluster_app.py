@@ -1,0 +1,128 @@
+"""
+Runs the roles of a cluster: `watch` (on the bus and the API server), `webhook` (on neither), or both in one process.
+
+They share a process and the client of the API server, nothing else: while the bus is away pods are still judged, and
+while no certificate can be had pods are still followed.
+"""
+
+import asyncio
+import itertools
+from contextlib import AsyncExitStack
+
+from sluice.contracts.exchange import Stream
+from sluice.contracts.ids import RunId
+from sluice.runtime.bus import Bus, BusError
+from sluice.runtime.bus_identity import credentials_of
+from sluice.runtime.lease import Lease
+from sluice.runtime.nats_bus import NatsBus
+from sluice.runtime.service import Service
+from sluice_pod_watcher.core.cluster.rules import CLUSTER
+from sluice_pod_watcher.settings import PodWatcherSettings, address_of
+from sluice_pod_watcher.shell.health import serving_health
+from sluice_pod_watcher.shell.http_server import Address
+from sluice_pod_watcher.shell.kube.app import watch_by_lease, watch_cluster
+from sluice_pod_watcher.shell.kube.certificates import ConfiguredBundle, SecretStore
+from sluice_pod_watcher.shell.kube.client import KubeApi
+from sluice_pod_watcher.shell.kube.watch_status import WatchStatus
+from sluice_pod_watcher.shell.webhook.generations import CertificateRules
+from sluice_pod_watcher.shell.webhook.keeper import BundlePublisher, CertificateKeeper, NobodyToTell
+from sluice_pod_watcher.shell.webhook.server import serve_webhook
+from sluice_pod_watcher.shell.webhook.sources import CertificateSource, MountedCertificates, RotatingCertificates
+from sluice_pod_watcher.shell.webhook.tls import new_context
+
+LEASE = "pod-watcher"
+"""The role on the bus: of several watches of one source, one works."""
+PROBE_S = 1.0
+"""For the bus to answer a probe."""
+
+
+async def serve_cluster(service: Service[PodWatcherSettings]) -> None:
+    """Run until cancelled. Raises ServiceError or BusError."""
+    settings = service.settings
+    async with AsyncExitStack() as open_things, asyncio.TaskGroup() as tasks:
+        api = None
+        if settings.role != "webhook" or settings.certificate_dir is None:
+            api = await KubeApi.connect(settings.kubeconfig)
+            open_things.push_async_callback(api.close)
+        if settings.role in {"webhook", "all"}:
+            tasks.create_task(_serve_webhook(service, api), name="webhook")
+        if settings.role in {"watch", "all"}:
+            assert api is not None
+            tasks.create_task(_Watching(service, api).serve(), name="watching")
+
+
+async def _serve_webhook(service: Service[PodWatcherSettings], api: KubeApi | None) -> None:
+    settings = service.settings
+    source: CertificateSource
+    publisher: BundlePublisher
+    if settings.certificate_dir is not None:
+        source, publisher = MountedCertificates(settings.certificate_dir), NobodyToTell()
+    else:
+        assert api is not None
+        store = SecretStore(api, settings.namespace, settings.tls_secret)
+        name = f"{settings.webhook_service}.{settings.namespace}.svc"
+        source = RotatingCertificates(store, (name,), CertificateRules())
+        publisher = ConfiguredBundle(api, settings.webhook_configuration)
+    context = new_context()
+    keeper = CertificateKeeper(context, source, publisher, service.clock)
+    address = Address(*address_of(settings.webhook_address, "webhook_address"))
+    await serve_webhook(settings.admission_rules(), context, keeper, address)
+
+
+class _Watching:
+    """The watch of one process: it works while it holds the lease, and tells how it is."""
+
+    def __init__(self, service: Service[PodWatcherSettings], api: KubeApi) -> None:
+        self._service = service
+        self._api = api
+        self._bus: Bus | None = None
+        self._status = WatchStatus(service.clock, service.settings.resync_s)
+        self._turns = itertools.count(1)
+
+    async def serve(self) -> None:
+        """Until cancelled."""
+        settings = self._service.settings
+        async with AsyncExitStack() as open_things:
+            if settings.watch_health_address:
+                address = Address(*address_of(settings.watch_health_address, "watch_health_address"))
+                await open_things.enter_async_context(serving_health(address, self._why_not_ready))
+            bus = await NatsBus.connect(
+                settings.nats_url,
+                name=self._service.name,
+                traces=self._service.traces,
+                credentials=credentials_of(settings),
+            )
+            open_things.push_async_callback(bus.close)
+            self._bus = bus
+            clock, run = self._service.clock, self._service.run
+            source = settings.cluster_rules().source
+            role = LEASE if source == CLUSTER else f"{LEASE}-{source}"  # two clusters on one bus are both watched
+            lease = Lease(bus, clock, role=role, run=run, ttl_s=settings.lease_ttl_s)
+            await watch_by_lease(lease, clock, lambda: self._watch(bus))
+
+    async def _watch(self, bus: Bus) -> None:
+        """One turn with the lease. Operations are counted anew by each core, so each has a run id of its own."""
+        service = self._service
+        await watch_cluster(
+            bus,
+            self._api,
+            run=RunId(f"{service.run}-{next(self._turns)}"),
+            rules=service.settings.cluster_rules(),
+            clock=service.clock,
+            traces=service.traces,
+            resync_s=service.settings.resync_s,
+            tick_s=service.settings.tick_s,
+            status=self._status,
+        )
+
+    async def _why_not_ready(self) -> str:
+        if self._bus is None:
+            return "the bus has not answered yet"
+        try:
+            async with asyncio.timeout(PROBE_S):
+                await self._bus.incarnation(Stream.STATE)
+        except TimeoutError:
+            return "the bus does not answer, or has no streams"
+        except BusError as error:
+            return str(error)
+        return self._status.why_not_ready()

@@ -1,0 +1,48 @@
+"""How far a watch has come, for who asks whether it is ready. Decides nothing about pods."""
+
+from dataclasses import dataclass, field
+
+from sluice.runtime.clock import Clock
+from sluice_pod_watcher.core.cluster.events import Event, ListingEnded, What
+
+KINDS: tuple[What, ...] = ("nodes", "others", "pods")
+OVERDUE = 2.0
+"""After so many times `resync_s` without a new listing something is wrong: that of pauses and jitter is far less."""
+SLACK_S = 60.0
+
+
+@dataclass(slots=True)
+class WatchStatus:
+    """Of one process: whether it watches, and what it has listed since it began to."""
+
+    clock: Clock
+    resync_s: float
+    is_watching: bool = False
+    _listed: dict[What, float] = field(default_factory=dict)
+
+    def begins(self) -> None:
+        """It takes over: nothing is listed."""
+        self.is_watching, self._listed = True, {}
+
+    def ends(self) -> None:
+        """It stands by again, or stops."""
+        self.is_watching = False
+
+    def offered(self, event: Event) -> None:
+        """What the API server showed was taken in."""
+        if isinstance(event, ListingEnded):
+            self._listed[event.what] = self.clock.monotonic()
+
+    def why_not_ready(self) -> str:
+        """Why pods are not followed although they should be, in a sentence; empty when they are, or it stands by."""
+        if not self.is_watching:
+            return ""
+        missing = [kind for kind in KINDS if kind not in self._listed]
+        if missing:
+            return f"it watches, and has not listed yet: {', '.join(missing)} (the log says why the API server refuses)"
+        limit_s = self.resync_s * OVERDUE + SLACK_S
+        for kind in KINDS:
+            age_s = self.clock.monotonic() - self._listed[kind]
+            if age_s > limit_s:
+                return f"the last listing of {kind} was {age_s:.0f} s ago: the API server does not answer"
+        return ""

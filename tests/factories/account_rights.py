@@ -1,0 +1,45 @@
+"""Which rights each service's account has in a cluster: one table for what is rendered and for what is really asked."""
+
+from dataclasses import dataclass
+
+EVERYWHERE = ""
+"""As a namespace: a right in all of them, and on what has none."""
+ADMISSION = "admissionregistration.k8s.io"
+
+
+@dataclass(frozen=True, order=True)
+class Right:
+    """One verb on one resource; a name where the right is limited to it."""
+
+    verb: str
+    resource: str
+    group: str = ""
+    name: str = ""
+    namespace: str = EVERYWHERE
+
+
+NEEDED = {
+    "pod-watcher": {
+        Right("list", "pods"),
+        Right("watch", "pods"),
+        Right("patch", "pods"),
+        Right("patch", "pods/status"),
+        Right("create", "pods/eviction"),
+        Right("list", "nodes"),
+        Right("watch", "nodes"),
+        Right("create", "events", "events.k8s.io"),
+        Right("patch", "events", "events.k8s.io"),
+        Right("list", "gpus", "sluice.dev"),
+        Right("create", "gpus", "sluice.dev"),
+        Right("delete", "gpus", "sluice.dev"),
+        Right("patch", "gpus/status", "sluice.dev"),
+        Right("bind", "slices", "sluice.dev"),
+    },
+    "webhook": {
+        Right("get", "mutatingwebhookconfigurations", ADMISSION, "sluice"),
+        Right("patch", "mutatingwebhookconfigurations", ADMISSION, "sluice"),
+        Right("get", "secrets", "", "sluice-webhook-tls", "sluice-system"),
+        Right("patch", "secrets", "", "sluice-webhook-tls", "sluice-system"),
+    },
+}
+"""By account; the others have none."""

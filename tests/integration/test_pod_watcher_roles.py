@@ -1,0 +1,326 @@
+"""
+The pod-watcher's roles in a cluster, as processes: a real broker, and an API server that calls the webhook over TLS.
+
+What becomes of a pod afterwards is told elsewhere; here it is that the parts are put together rightly, that replicas do
+not get in each other's way, and what a person sees when something is missing.
+"""
+
+import asyncio
+import base64
+import contextlib
+import json
+import ssl
+import time
+from collections.abc import AsyncIterator
+
+import aiohttp
+import pytest
+import pytest_asyncio
+from factories.cluster_system import SERVICE, install
+from factories.kubernetes import Cluster
+from factories.watcher_process import LOOK_S, WAIT_S, WatcherProcess, watcher
+from fake_kube import certificates
+from fake_kube.server import FakeKube
+
+from sluice.contracts import subjects
+from sluice.contracts.exchange import Observed, Stream
+from sluice.contracts.ids import SourceName
+from sluice.contracts.messages import AllocationRequested
+from sluice.runtime.broker import Broker, free_ports
+from sluice.runtime.nats_bus import NatsBus
+
+NAME = f"{SERVICE[1]}.{SERVICE[0]}.svc"
+CONFIGURATION = "mutatingwebhookconfigurations.admissionregistration.k8s.io"
+ASKING = {
+    "apiVersion": "v1",
+    "kind": "Pod",
+    "metadata": {"generateName": "train-", "annotations": {"sluice.dev/profile": "1g.5gb"}},
+    "spec": {"containers": [{"name": "main", "image": "train:1"}]},
+}
+
+
+class Site:
+    """A cluster with Sluice's objects, a broker, and the settings with which a pod-watcher finds both."""
+
+    def __init__(self, kube: FakeKube, cluster: Cluster, broker: Broker, bus: NatsBus, folder) -> None:
+        self.kube, self.cluster, self.broker, self.bus, self.folder = kube, cluster, broker, bus, folder
+        self._number = 0
+
+    @contextlib.asynccontextmanager
+    async def watcher(self, role: str, **settings: str) -> AsyncIterator[WatcherProcess]:
+        """One more process, in this role."""
+        self._number += 1
+        own = {
+            "ROLE": role,
+            "KUBECONFIG": str(self.cluster.kubeconfig),
+            "WEBHOOK_ADDRESS": "127.0.0.1:0",
+            "WATCH_HEALTH_ADDRESS": "127.0.0.1:0",
+            "LEASE_TTL_S": "2",
+            "SLUICE_NATS_URL": self.broker.url,
+        }
+        async with watcher(self.folder / f"{role}-{self._number}.log", **(own | settings)) as process:
+            yield process
+
+    async def routed(self, process: WatcherProcess) -> None:
+        """The API server comes to this process, which has told it whom to trust."""
+        self.kube.route_service(*SERVICE, host="127.0.0.1", port=await process.port("webhook"))
+        await process.line("the API servers are told whom to trust")
+
+    async def requests(self, count: int) -> dict[str, AllocationRequested]:
+        """What the bus says that pods ask for, by UID, once there are `count`."""
+        found: dict[str, AllocationRequested] = {}
+        reading = self.bus.read(Stream.STATE, ("sluice.request.>",))
+        async with asyncio.timeout(WAIT_S), contextlib.aclosing(reading):
+            async for batch in reading:
+                for event in batch:
+                    if isinstance(event, Observed) and isinstance(event.entry.message, AllocationRequested):
+                        found[subjects.parse(event.entry.subject).key[0]] = event.entry.message
+                if len(found) >= count:
+                    break
+        return found
+
+    async def holder(self) -> str:
+        """The run that holds the watch's lease; empty when nobody does."""
+        found = await self.bus.last(Stream.STATE, subjects.lease("pod-watcher").subject)
+        return found.message.owner if found is not None else ""
+
+    async def run_of_source(self) -> str:
+        """Whose word it is that everything was listed."""
+        found = await self.bus.last(Stream.STATE, subjects.source(SourceName("cluster")).subject)
+        return found.message.run if found is not None else ""
+
+    def bundle(self) -> set[str]:
+        """What the API server trusts, of every webhook."""
+        hooks = self.kube.get(CONFIGURATION, "", "sluice")["webhooks"]
+        return {base64.b64decode(hook["clientConfig"].get("caBundle", "")).decode() for hook in hooks}
+
+    def kept(self) -> list[dict]:
+        """The certificates in the Secret."""
+        data = self.kube.get("secrets", "sluice-system", "sluice-webhook-tls").get("data") or {}
+        return json.loads(base64.b64decode(data["certificates.json"]))["generations"] if data else []
+
+
+@pytest_asyncio.fixture
+async def site(tmp_path):
+    """Nothing of Sluice runs yet."""
+    with FakeKube() as kube:
+        kube.nodes.add("n1", cpu="64", memory="512Gi")
+        cluster = Cluster(kube.kubeconfig(tmp_path / "config"), kube)
+        await install(cluster)
+        async with Broker(tmp_path / "nats") as broker, cluster.opened() as opened:
+            bus = await NatsBus.connect(broker.url, name="test")
+            try:
+                await bus.ensure_streams()
+                yield Site(kube, opened, broker, bus, tmp_path)
+            finally:
+                await bus.close()
+
+
+async def probe(port: int, path: str = "/readyz") -> tuple[int, str]:
+    """What a kubelet sees."""
+    async with aiohttp.ClientSession() as session, session.get(f"http://127.0.0.1:{port}{path}") as answer:
+        return answer.status, await answer.text()
+
+
+async def until(look, answer):
+    """Until `look` gives this answer; bounded."""
+    deadline = time.monotonic() + WAIT_S
+    while (found := await look()) != answer:
+        assert time.monotonic() < deadline, f"never {answer}, but {found}"
+        await asyncio.sleep(LOOK_S)
+
+
+async def shown(port: int, bundle: str) -> bytes:
+    """The certificate that a caller who trusts `bundle` is shown by the webhook."""
+    trust = ssl.create_default_context(cadata=bundle)
+    async with asyncio.timeout(WAIT_S):
+        _, writer = await asyncio.open_connection("127.0.0.1", port, ssl=trust, server_hostname=NAME)
+        try:
+            return writer.get_extra_info("ssl_object").getpeercert(binary_form=True)
+        finally:
+            writer.transport.abort()
+
+
+async def created(site: Site) -> dict:
+    """A pod, as the API server has stored it."""
+    made = await site.cluster.post("/api/v1/namespaces/default/pods", ASKING)
+    assert made.code == 201, made
+    return made.body
+
+
+# -- all in one process -------------------------------------------------------------------------------------------
+
+
+async def test_one_process_gates_a_pod_asks_for_it_and_stops_when_told(site):
+    """From `kubectl apply` to a request on the bus, with nothing but settings."""
+    async with site.watcher("all") as process:
+        await site.routed(process)
+        pod = await created(site)
+        assert pod["spec"]["schedulingGates"] == [{"name": "sluice.dev/slice"}]
+        uid = pod["metadata"]["uid"]
+        asked = await site.requests(1)
+        assert [(each, word.claims[0].profile) for each, word in asked.items()] == [(uid, "1g.5gb")]
+        port = await process.port("health")
+        await until(lambda: probe(port), (200, "ok"))
+        assert await probe(port, "/healthz") == (200, "ok")
+        assert await process.stop() == 0, process.text
+    assert await site.holder() == ""
+    assert "Traceback" not in process.text
+
+
+async def test_pods_are_judged_while_the_bus_is_away(site):
+    """An outage of the bus must not stop the creation of pods; a person sees that it is away."""
+    (nobody,) = free_ports(1)
+    async with site.watcher("all", SLUICE_NATS_URL=f"nats://127.0.0.1:{nobody}") as process:
+        await site.routed(process)
+        assert (await created(site))["spec"]["schedulingGates"] == [{"name": "sluice.dev/slice"}]
+        await process.line("the bus cannot be reached", level="warning")
+        assert await probe(await process.port("health")) == (503, "the bus has not answered yet")
+        assert await process.stop() == 0, process.text
+
+
+# -- the webhook --------------------------------------------------------------------------------------------------
+
+
+async def test_a_certificate_outlives_its_process(site):
+    """Otherwise each restart would be followed by a time in which no pod can be created."""
+    async with site.watcher("webhook") as process:
+        await site.routed(process)
+        await created(site)
+        kept, bundle = site.kept(), site.bundle()
+        assert len(kept) == 1
+        first = await shown(await process.port("webhook"), *bundle)
+        process.kill()
+        await process.ended()
+    async with site.watcher("webhook") as again:
+        await site.routed(again)
+        await created(site)
+        assert (site.kept(), site.bundle()) == (kept, bundle)
+        assert await shown(await again.port("webhook"), *bundle) == first
+        assert await again.stop() == 0
+    written = (site.kube.count(verb="patch", path=f"{path}") for path in ("secrets", "mutatingwebhookconfigurations"))
+    assert tuple(written) == (1, 1)
+
+
+async def test_two_webhooks_that_begin_at_once_show_one_certificate(site):
+    """The API server would trust only one of them, and every other pod be refused."""
+    async with site.watcher("webhook") as one, site.watcher("webhook") as other:
+        for process in (one, other):
+            await process.line("the API servers are told whom to trust")
+        (bundle,) = site.bundle()
+        assert len(site.kept()) == 1
+        ports = [await process.port("webhook") for process in (one, other)]
+        assert await shown(ports[0], bundle) == await shown(ports[1], bundle)
+        for port in ports:
+            site.kube.route_service(*SERVICE, host="127.0.0.1", port=port)
+            await created(site)
+
+
+async def test_a_mounted_certificate_needs_no_api_server(site, tmp_path):
+    """As cert-manager mounts it; the caBundle is then not ours to write."""
+    mounted = tmp_path / "mounted"
+    mounted.mkdir()
+    files = certificates.make("cert-manager", folder=mounted, names=(NAME,))
+    async with site.watcher("webhook", KUBECONFIG="", CERTIFICATE_DIR=str(mounted)) as process:
+        await process.line("shows a new certificate")
+        port = await process.port("webhook")
+        assert await shown(port, files.authority.read_text()) == ssl.PEM_cert_to_DER_cert(files.certificate.read_text())
+        assert await process.stop() == 0
+    assert site.bundle() == {""}
+
+
+async def test_a_missing_secret_is_told_by_log_and_probe(site):
+    """Who applied half of the manifests sees which half is missing."""
+    async with site.watcher("webhook", TLS_SECRET="other") as process:
+        line = await process.line("the certificate could not be refreshed")
+        assert line["why"] == (
+            "the Secret sluice-system/other keeps the webhook's certificates: it comes with the manifests, and may be "
+            'empty: secrets "other" not found (404)'
+        )
+
+
+# -- the watch ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+async def test_of_two_watches_one_works_and_the_other_takes_over(site):
+    """Without it a killed process would leave every new pod waiting until somebody starts another."""
+    async with site.watcher("webhook") as webhook, site.watcher("watch") as first:
+        await site.routed(webhook)
+        await first.line("works")
+        async with site.watcher("watch") as second:
+            port = await second.port("health")
+            await until(lambda: probe(port), (200, "ok"))  # it stands by
+            await created(site)
+            assert len(await site.requests(1)) == 1
+            assert not [line for line in second.lines if line["event"] == "works"]
+            first.kill()
+            await created(site)
+            assert len(await site.requests(2)) == 2
+            await second.line("works")
+            await until(lambda: probe(port), (200, "ok"))
+            assert await second.stop() == 0, second.text
+
+
+async def test_a_watch_without_rights_says_which_it_lacks(site):
+    """Else pods wait, and nobody sees why."""
+    token = site.kube.service_account_token("sluice-system", "nobody")
+    kubeconfig = site.kube.kubeconfig(site.folder / "nobody", token=token)
+    async with site.watcher("watch", KUBECONFIG=str(kubeconfig)) as process:
+        port = await process.port("health")
+        said = "it watches, and has not listed yet: nodes, others, pods (the log says why the API server refuses)"
+        await until(lambda: probe(port), (503, said))
+        await until(lambda: _says(process, 'cannot list resource \\"pods\\"'), answer=True)
+        assert process.code is None, process.text
+        assert await process.stop() == 0
+
+
+async def _says(process: WatcherProcess, text: str) -> bool:
+    return text in process.text
+
+
+@pytest.mark.slow
+async def test_a_watch_goes_on_when_the_bus_comes_back(site):
+    """It lost its lease meanwhile; pods that are created later must not wait for a person to restart it."""
+    async with site.watcher("all") as process:
+        await site.routed(process)
+        await created(site)
+        await site.requests(1)
+        port = await process.port("health")
+
+        async def has_another() -> bool:
+            return await site.run_of_source() not in {"", run}
+
+        run = ""
+        await until(has_another, answer=True)
+        run = await site.run_of_source()
+        (server,) = site.broker.servers
+        await server.kill()
+        await until(lambda: probe(port), (503, "the bus does not answer, or has no streams"))
+        await created(site)
+        await process.line("stands by: the lease has run out")
+        await server.start()
+        assert len(await site.requests(2)) == 2
+        await until(has_another, answer=True)  # its operations begin at one again, so they need another name
+        await until(lambda: probe(port), (200, "ok"))
+        assert await process.stop() == 0, process.text
+
+
+@pytest.mark.parametrize(
+    ("settings", "sentence"),
+    [
+        ({"KUBECONFIG": "/nowhere"}, "the kubeconfig /nowhere cannot be read: No such file or directory"),
+        ({}, "the service account of the pod cannot be used: Service host/port is not set."),
+        (
+            {"CERTIFICATE_DIR": "/tls", "WEBHOOK_ADDRESS": "192.0.2.1:8443"},
+            "the webhook cannot listen on 192.0.2.1:8443: ",
+        ),
+    ],
+    ids=["no kubeconfig", "not in a pod", "not its address"],
+)
+async def test_a_start_that_cannot_work_ends_with_one_sentence(tmp_path, settings, sentence):
+    """Who starts it knows what to mend, without a traceback."""
+    async with watcher(tmp_path / "log", **({"ROLE": "webhook"} | settings)) as process:
+        assert await process.ended() == 1
+        assert sentence in process.text
+        assert "Traceback" not in process.text

@@ -1,0 +1,123 @@
+"""The settings of each role, and what a probe is told of a watch."""
+
+import pytest
+
+from sluice.runtime.settings import SettingsError, load
+from sluice_pod_watcher.admission.rules import HOST_DIRECTORIES
+from sluice_pod_watcher.core.cluster.events import ListingEnded
+from sluice_pod_watcher.settings import PodWatcherSettings, address_of
+from sluice_pod_watcher.shell.kube.watch_status import WatchStatus
+
+
+def loaded(**own: str) -> PodWatcherSettings:
+    """From an environment."""
+    environ = {f"SLUICE_POD_WATCHER_{name}": value for name, value in own.items()}
+    return load(PodWatcherSettings, service="pod-watcher", environ=environ)
+
+
+@pytest.mark.parametrize(
+    ("own", "sentence"),
+    [
+        ({"ROLE": "both"}, "ROLE is 'both': .* \\(one of folder, watch, webhook, all\\)"),
+        ({"ROLE": "folder"}, "SLUICE_POD_WATCHER_PODS_DIR is not set, and role = 'folder' reads"),
+        ({"ROLE": "watch", "PODS_DIR": "/pods"}, "pods_dir is read in role = 'folder' alone; role = 'watch' is set"),
+        ({"ROLE": "all", "FLEET_FILE": "/f"}, "fleet_file is read in role = 'folder' alone"),
+        ({"ROLE": "webhook", "WEBHOOK_ADDRESS": "8443"}, "webhook_address = '8443': host:port with a port"),
+        ({"ROLE": "webhook", "WEBHOOK_ADDRESS": "::1:8443"}, "an IPv6 address in brackets"),
+        ({"ROLE": "watch", "WATCH_HEALTH_ADDRESS": "x:70000"}, "watch_health_address = 'x:70000'"),
+        ({"ROLE": "webhook", "NAMESPACE": "Sluice System"}, "namespace = 'Sluice System': the name of an object"),
+        ({"ROLE": "webhook", "TLS_SECRET": ""}, "tls_secret = '': the name of an object"),
+        ({"ROLE": "webhook", "RUNTIME_CLASS": "NVIDIA"}, "runtime_class = 'NVIDIA'"),
+        ({"ROLE": "webhook", "EXEMPT_NAMESPACES": "a,B"}, "exempt_namespaces holds 'B'"),
+        ({"ROLE": "webhook", "DEFAULT_MODE": "many"}, "default_mode = 'many': one of exclusive, mps"),
+        ({"ROLE": "webhook", "ENV_ALLOWED": "NVIDIA_VISIBLE_DEVICES"}, "env_allowed holds 'NVIDIA_VISIBLE_DEVICES'"),
+        ({"ROLE": "webhook", "HOST_DIRECTORIES": "/"}, "host_directories holds '/'"),
+        ({"ROLE": "watch", "RESYNC_S": "0"}, "resync_s = 0: from 1 to 86400"),
+        ({"ROLE": "watch", "LEASE_TTL_S": "0"}, "lease_ttl_s"),
+        ({"ROLE": "watch", "START_AFTER_S": "-1"}, "start_after_s are at least 0"),
+    ],
+)
+def test_a_setting_that_cannot_work_is_one_sentence(own, sentence):
+    """Who starts the service knows what to mend."""
+    with pytest.raises(SettingsError, match=sentence) as caught:
+        loaded(**own)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_cluster_needs_no_setting_but_its_role():
+    """As the manifests start it."""
+    rules = loaded(ROLE="watch").cluster_rules()
+    assert (rules.source, rules.mirror_gpus, rules.max_gpus_per_node) == ("cluster", True, 8)
+    judged = loaded(ROLE="webhook").admission_rules()
+    assert judged.exempt_namespaces == {"kube-system", "sluice-system", "sluice-nodes"}
+    assert judged.host_directories == HOST_DIRECTORIES
+    assert loaded(ROLE="folder", PODS_DIR="/pods").rules().source == "folder"
+
+
+def test_settings_of_a_cluster_reach_its_rules():
+    """A setting that changes nothing would be worse than none."""
+    rules = loaded(
+        ROLE="all", SOURCE="east", MAX_GPUS_PER_NODE="4", CLOSING_TTL_S="60", MIRROR_GPUS="false", EVICT_LOST="false",
+        UNSCHEDULED_AFTER_S="5", START_AFTER_S="0",
+    ).cluster_rules()  # fmt: skip
+    assert (rules.source, rules.max_gpus_per_node, rules.closing_ttl_s) == ("east", 4, 60)
+    assert (rules.mirror_gpus, rules.evict_lost, rules.unscheduled_after_s, rules.start_after_s) == (
+        False, False, 5.0, 0.0,
+    )  # fmt: skip
+    judged = loaded(
+        ROLE="all", MAX_GPUS_PER_NODE="4", NAMESPACE="gpu-system", EXEMPT_NAMESPACES="kube-system, ci",
+        RUNTIME_CLASS="nvidia", ALLOW_PRIVILEGED="true", DEFAULT_MODE="mps", ENV_ALLOWED="",
+        HOST_DIRECTORIES="/run/sluice,/var/lib/k0s/kubelet/pods",
+    ).admission_rules()  # fmt: skip
+    assert judged.exempt_namespaces == {"kube-system", "ci", "gpu-system"}, "its own namespace must start without it"
+    assert (judged.runtime_class, judged.allow_privileged, judged.default_mode) == ("nvidia", True, "mps")
+    assert (judged.max_gpus_per_node, judged.env_allowed) == (4, frozenset())
+    assert judged.host_directories == ("/run/sluice", "/var/lib/k0s/kubelet/pods")
+
+
+@pytest.mark.parametrize(
+    ("text", "address"),
+    [("127.0.0.1:8443", ("127.0.0.1", 8443)), (":0", ("", 0)), ("[::]:8443", ("::", 8443)), ("a.b:1", ("a.b", 1))],
+)
+def test_addresses_are_read(text, address):
+    """Dual-stack clusters listen on `[::]`."""
+    assert address_of(text, "webhook_address") == address
+
+
+class Clock:
+    """Stands where it is put."""
+
+    now = 0.0
+
+    def monotonic(self) -> float:
+        """Seconds."""
+        return self.now
+
+
+def test_a_watch_is_ready_when_it_stands_by_or_has_listed_everything():
+    """A rollout goes on when the new process is ready: before that the old one must stay."""
+    status = WatchStatus(Clock(), 300.0)
+    assert status.why_not_ready() == ""
+    status.begins()
+    assert "has not listed yet: nodes, others, pods" in status.why_not_ready()
+    for what in ("nodes", "others"):
+        status.offered(ListingEnded(what, "1"))
+    assert "has not listed yet: pods" in status.why_not_ready()
+    status.offered(ListingEnded("pods", "1"))
+    assert status.why_not_ready() == ""
+    status.ends()
+    status.begins()
+    assert "has not listed yet" in status.why_not_ready(), "it begins anew with each lease"
+
+
+def test_a_watch_that_lists_nothing_any_more_is_not_ready():
+    """An API server that is away for long is seen in `kubectl get pods`, not only in a log."""
+    clock = Clock()
+    status = WatchStatus(clock, 300.0)
+    status.begins()
+    for what in ("nodes", "others", "pods"):
+        status.offered(ListingEnded(what, "1"))
+    clock.now = 650.0
+    assert status.why_not_ready() == ""
+    clock.now = 661.0
+    assert status.why_not_ready().startswith("the last listing of nodes was 661 s ago")
