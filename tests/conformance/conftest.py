@@ -1,21 +1,25 @@
 """
-Three kinds of broker, so that every promise of the bus is tested on all of them with the same words.
+Four kinds of broker, so that every promise of the bus is tested on all of them with the same words.
 
-`memory` is the model that other tests and the simulator stand on, `nats` one real server, `cluster` three. In the same
-way two kinds of GPUs: `simulated`, and `nvml` on a library of our own.
+`memory` is the model that other tests and the simulator stand on, `nats` one real server, `cluster` three, `container`
+one in an image, where a Docker engine answers. In the same way two kinds of GPUs: `simulated`, and `nvml` on a library
+of our own.
 """
 
+import os
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
 import pytest
 import pytest_asyncio
 from factories.buses import MemoryRig, NatsRig, Rig, SharedClusterRig, ensured
+from factories.containers import ContainerLaunch, why_not
+from factories.images import build_image, remove_image
 from nvml.build import Built, NoCompilerError, build
 from nvml.rigs import DeviceRig, NvmlRig, SimulatedRig, fleet
 
-from sluice.runtime.broker import Broker
+from sluice.runtime.broker import Broker, Launch, launch_process
 
 
 class Cluster:
@@ -41,31 +45,56 @@ async def cluster(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Clu
         yield Cluster(tmp_path_factory.mktemp("cluster"), stack)
 
 
+@pytest.fixture(scope="session")
+def containers() -> Iterator[Launch]:
+    """How to start servers in containers; skips where there are none. The image is made once and removed again."""
+    if why := why_not():
+        pytest.skip(f"no broker in a container: {why}")
+    image = build_image("broker", f"test-bus-{os.getpid()}")
+    yield ContainerLaunch(image)
+    remove_image(image)
+
+
+@pytest.fixture(params=["process", "container"])
+def launch(request: pytest.FixtureRequest) -> Launch:
+    """Each way to start a real server in turn."""
+    if request.param == "process":
+        return launch_process
+    found: Launch = request.getfixturevalue("containers")
+    return found
+
+
 @pytest_asyncio.fixture(loop_scope="session")
-async def nats(tmp_path: Path) -> AsyncIterator[NatsRig]:
+async def nats(tmp_path: Path, launch: Launch) -> AsyncIterator[NatsRig]:
     """One server of a test's own, with streams."""
-    async with Broker(tmp_path) as broker, AsyncExitStack() as stack:
+    async with one_server(tmp_path, launch) as rig:
+        yield rig
+
+
+@asynccontextmanager
+async def one_server(directory: Path, launch: Launch) -> AsyncIterator[NatsRig]:
+    """A server with streams."""
+    async with Broker(directory, launch=launch) as broker, AsyncExitStack() as stack:
         rig = NatsRig(broker, stack)
         await ensured(await rig.bus("administrator"))
         yield rig
 
 
-@pytest_asyncio.fixture(loop_scope="session", params=["memory", "nats", "cluster"])
+@pytest_asyncio.fixture(loop_scope="session", params=["memory", "nats", "cluster", "container"])
 async def rig(request: pytest.FixtureRequest, tmp_path: Path, cluster: Cluster) -> AsyncIterator[Rig]:
     """Each kind of broker in turn, with empty streams."""
     if request.param == "memory":
         yield MemoryRig()
-    elif request.param == "nats":
-        async with Broker(tmp_path) as broker, AsyncExitStack() as stack:
-            one = NatsRig(broker, stack)
-            await ensured(await one.bus("administrator"))
-            yield one
-    else:
+    elif request.param == "cluster":
         async with AsyncExitStack() as stack:
             three = SharedClusterRig(await cluster.started(), stack)
             await ensured(await three.bus("administrator"))
             yield three
             await three.wipe()
+    else:
+        launch = launch_process if request.param == "nats" else request.getfixturevalue("containers")
+        async with one_server(tmp_path, launch) as one:
+            yield one
 
 
 @pytest.fixture(scope="session")

@@ -8,7 +8,7 @@ from factories.buses import NODE, MemoryRig, NatsRig, order, place, raw
 from sluice.contracts.exchange import Stream
 from sluice.contracts.streams import STREAMS, consumer_of
 from sluice.runtime import nats_connection
-from sluice.runtime.broker import Broker, BrokerError, Server, ServerPlan, free_ports
+from sluice.runtime.broker import Broker, BrokerError, Launch, Server, ServerPlan, free_ports
 from sluice.runtime.bus import BusError
 from sluice.runtime.nats_bus import NatsBus
 
@@ -54,11 +54,11 @@ async def test_an_old_server_is_refused(nats: NatsRig, monkeypatch: pytest.Monke
         await NatsBus.connect(nats.broker.url, name="allocator")
 
 
-async def test_a_server_that_cannot_start_says_why(tmp_path: Path) -> None:
+async def test_a_server_that_cannot_start_says_why(tmp_path: Path, launch: Launch) -> None:
     """Its last words are in the error, at once instead of after a timeout."""
     (tmp_path / "store").write_text("a file where a folder should be")
     with pytest.raises(BrokerError, match="storage directory is not a directory"):
-        async with Broker(tmp_path):
+        async with Broker(tmp_path, launch=launch):
             pass
 
 
@@ -82,11 +82,11 @@ async def test_without_streams_nothing_is_known(tmp_path: Path) -> None:
             await bus.close()
 
 
-async def test_a_broker_comes_back_on_its_port_with_what_it_had(tmp_path: Path) -> None:
+async def test_a_broker_comes_back_on_its_port_with_what_it_had(tmp_path: Path, launch: Launch) -> None:
     """Stopped in order and started again in the same folder."""
     port = free_ports(1)[0]
     for _ in range(2):
-        async with Broker(tmp_path, port=port) as broker:
+        async with Broker(tmp_path, port=port, launch=launch) as broker:
             bus = await NatsBus.connect(broker.url, name="administrator")
             await bus.ensure_streams()
             found = await bus.incarnation(Stream.BOOK)

@@ -9,7 +9,7 @@ from sluice.contracts import subjects
 from sluice.contracts.exchange import Stream, WriteAccepted, WriteRefused
 from sluice.contracts.ids import RequestId
 
-pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.xdist_group("cluster")]
+pytestmark = [pytest.mark.asyncio(loop_scope="session")]
 
 BINDING = subjects.binding(RequestId("r1"))
 

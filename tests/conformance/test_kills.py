@@ -26,7 +26,7 @@ from factories.buses import (
 
 from sluice.contracts.exchange import Stream, WriteAccepted, WriteRefused, WriteUnknown
 from sluice.contracts.ids import NodeName
-from sluice.runtime.broker import Broker, Server
+from sluice.runtime.broker import Broker, Launch, Server
 from sluice.runtime.bus import Bus
 from sluice.runtime.nats_bus import NatsBus
 
@@ -112,9 +112,9 @@ async def test_no_acknowledged_grant_is_lost_when_the_broker_is_killed(nats: Nat
         assert len(view.starts) >= 3
 
 
-async def test_no_acknowledged_grant_is_lost_when_one_server_of_three_is_killed(tmp_path: Path) -> None:
+async def test_no_acknowledged_grant_is_lost_when_one_server_of_three_is_killed(tmp_path: Path, launch: Launch) -> None:
     """The stream's leader may be the one; the others go on."""
-    async with Broker(tmp_path, size=3) as broker, AsyncExitStack() as stack:
+    async with Broker(tmp_path, size=3, launch=launch) as broker, AsyncExitStack() as stack:
         rig = NatsRig(broker, stack)
         await ensured(await rig.bus("administrator"))
         load = Load([await rig.bus() for _ in range(4)])

@@ -12,7 +12,7 @@ from sluice.contracts.ids import RunId
 from sluice.runtime.clock import SystemClock
 from sluice.runtime.lease import Lease
 
-pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.xdist_group("cluster")]
+pytestmark = [pytest.mark.asyncio(loop_scope="session")]
 
 TTL_S = 1
 

@@ -8,7 +8,7 @@ from sluice.contracts.exchange import Stream, Write
 from sluice.contracts.ids import AllocationId, NodeName, RequestId
 from sluice.runtime.bus import Answer, Bus
 
-pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.xdist_group("cluster")]
+pytestmark = [pytest.mark.asyncio(loop_scope="session")]
 
 BINDING = subjects.binding(RequestId("r1"))
 LEDGER = frozenset({"ledger", "binding"})

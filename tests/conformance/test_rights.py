@@ -16,7 +16,7 @@ from sluice.contracts.ids import AllocationId, NodeName
 from sluice.contracts.rights import rights_of
 from sluice.contracts.streams import NOUNS, Role, consumer_of
 from sluice.contracts.subjects import Address
-from sluice.runtime.broker import Broker, User
+from sluice.runtime.broker import Broker, Launch, User
 from sluice.runtime.bus import BusError
 from sluice.runtime.nats_bus import NatsBus
 from sluice.runtime.nats_connection import Connection, Credentials
@@ -59,14 +59,15 @@ class Guarded:
 
 
 @pytest_asyncio.fixture(loop_scope="session")
-async def guarded(tmp_path: Path) -> AsyncIterator[Guarded]:
+async def guarded(tmp_path: Path, launch: Launch) -> AsyncIterator[Guarded]:
     """One server with all roles and two agents, and streams."""
     users = {
         rights.user: User(rights, secrets.token_hex(8)) for rights in (rights_of(role, node) for role, node in WHO)
     }
     administrator = users[Role.ADMINISTRATOR.value]
     probe = Credentials(administrator.rights.user, administrator.password)
-    async with Broker(tmp_path, users=tuple(users.values()), probe=probe) as broker, AsyncExitStack() as stack:
+    deployed = Broker(tmp_path, users=tuple(users.values()), probe=probe, launch=launch)
+    async with deployed as broker, AsyncExitStack() as stack:
         rig = Guarded(broker, users, stack)
         bus = await rig.bus(Role.ADMINISTRATOR)
         await bus.ensure_streams()

@@ -10,6 +10,8 @@ ROOT = Path(__file__).resolve().parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 SERVICES = ("pod-watcher", "allocator", "node-agent", "inventory")
 OWNED = {
+    "aiohttp": {"pod-watcher"},
+    "cryptography": {"pod-watcher"},
     "kubernetes": {"pod-watcher"},
     "pyyaml": {"pod-watcher", "allocator"},
     "watchfiles": {"pod-watcher"},

@@ -8,7 +8,6 @@ should have, apart from addresses. Readiness is asked for, never slept for.
 import asyncio
 import contextlib
 import json
-import os
 import re
 import shutil
 import signal
@@ -17,7 +16,7 @@ import sysconfig
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Self
+from typing import Protocol, Self
 
 from sluice.contracts.codec import MESSAGE_BYTES_MAX
 from sluice.contracts.rights import Rights
@@ -106,12 +105,49 @@ def server_binary() -> Path:
     return Path(found)
 
 
+class Process(Protocol):
+    """What must be known of a running nats-server, whatever it runs in."""
+
+    @property
+    def pid(self) -> int:
+        """Its process, as this machine counts them."""
+
+    @property
+    def returncode(self) -> int | None:
+        """None while it runs; the negative of the signal that ended it."""
+
+    def send_signal(self, signal: int, /) -> None:
+        """Send it a signal. Raises ProcessLookupError when it is no more."""
+
+    async def wait(self) -> int:
+        """Wait for its end."""
+
+
+Launch = Callable[[Path, Path], Awaitable[Process]]
+"""Starts a nats-server on a configuration file, its words going to a log file. Raises BrokerError."""
+
+
+async def launch_process(config: Path, log: Path) -> Process:
+    """A process of this machine. Raises BrokerError without a program."""
+    with log.open("ab") as out:
+        return await asyncio.create_subprocess_exec(
+            server_binary(),
+            "-c",
+            str(config),
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=out,
+            stderr=out,
+            start_new_session=True,  # a Ctrl-C in our terminal is for us; we stop it when everybody has left
+        )
+
+
 @dataclass(slots=True)
 class Server:
-    """One nats-server process; it can be killed and started again on the same port and store."""
+    """One nats-server; it can be killed and started again on the same port and store."""
 
     plan: ServerPlan
-    process: asyncio.subprocess.Process | None = None
+    launch: Launch = launch_process
+    process: Process | None = None
 
     @property
     def url(self) -> str:
@@ -135,16 +171,7 @@ class Server:
         config = self.plan.directory / "nats-server.conf"
         config.touch(mode=0o600)  # it may hold passwords
         config.write_text(self.plan.config())
-        with self.log.open("ab") as log:
-            self.process = await asyncio.create_subprocess_exec(
-                server_binary(),
-                "-c",
-                str(config),
-                stdin=asyncio.subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                start_new_session=True,  # a Ctrl-C in our terminal is for us; we stop it when everybody has left
-            )
+        self.process = await self.launch(config, self.log)
 
     async def stop(self) -> None:
         """Stop the process in order; kill it when it takes longer than STOP_TIMEOUT_S."""
@@ -187,7 +214,7 @@ class Server:
     def _signal(self, number: signal.Signals) -> None:
         if self.running and self.process is not None:
             with contextlib.suppress(ProcessLookupError):
-                os.kill(self.process.pid, number)
+                self.process.send_signal(number)
 
 
 @dataclass(slots=True)
@@ -204,11 +231,12 @@ class Broker:
     users: tuple[User, ...] = ()
     probe: Credentials | None = None
     """Who asks whether the server is ready: needs the right to ask about a stream. Only with `users`."""
+    launch: Launch = launch_process
     servers: list[Server] = field(default_factory=list)
 
     async def __aenter__(self) -> Self:
         """Start and wait until it answers. Raises BrokerError."""
-        self.servers = [Server(plan) for plan in self._plans()]
+        self.servers = [Server(plan, self.launch) for plan in self._plans()]
         try:
             for server in self.servers:
                 await server.start()

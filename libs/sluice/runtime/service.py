@@ -15,7 +15,7 @@ import secrets
 import signal
 import sys
 import threading
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
@@ -24,6 +24,7 @@ from sluice.runtime import logs, telemetry
 from sluice.runtime.bus import BusError
 from sluice.runtime.clock import Clock, SystemClock
 from sluice.runtime.errors import ServiceError
+from sluice.runtime.release import release
 from sluice.runtime.settings import CommonSettings, SettingsError
 from sluice.runtime.telemetry import TraceBook
 
@@ -53,14 +54,19 @@ def run(
     settings: S | Callable[[], S],
     name: str,
     *,
+    words: Sequence[str] = (),
     drain_s: float = DRAIN_S,
 ) -> int:
     """
     Run `main` until it returns, fails, or SIGTERM or SIGINT comes. Returns the exit code: 0, or 1 after a failure.
 
+    `words` is the command line: `--version` alone is answered, anything else is refused (code 2), for a service that
+    starts although it was told something it does not know is not what was asked for.
     `settings` may be a function that loads them, so that its SettingsError is told like any other. After a signal
     `main` is cancelled and has `drain_s` to end; then, or at a second signal, the process ends at once (code 1).
     """
+    if words:
+        return _answer(words, name)
     try:
         loaded = settings() if callable(settings) else settings
     except SettingsError as error:
@@ -87,6 +93,17 @@ def run(
             watchdog.start()
     log.info("stopped")
     return 0
+
+
+def _answer(words: Sequence[str], name: str) -> int:
+    if list(words) == ["--version"]:
+        sys.stdout.write(f"sluice-{name} {release()}\n")
+        return 0
+    sys.stderr.write(
+        f"sluice-{name}: there is no argument {' '.join(words)!r}, only --version; settings are in the environment, "
+        "or in the file that SLUICE_CONFIG names\n"
+    )
+    return 2
 
 
 async def _until_signal(

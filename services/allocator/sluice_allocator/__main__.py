@@ -12,7 +12,10 @@ from sluice_allocator.shell.app import serve
 def main() -> int:
     """Run until told to stop. Returns the exit code."""
     return run(
-        serve, lambda: load(AllocatorSettings, service="allocator", config=None, environ=os.environ), "allocator"
+        serve,
+        lambda: load(AllocatorSettings, service="allocator", config=None, environ=os.environ),
+        "allocator",
+        words=sys.argv[1:],
     )
 
 

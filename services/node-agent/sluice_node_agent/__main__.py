@@ -2,6 +2,7 @@
 
 import os
 import sys
+from collections.abc import Sequence
 
 
 def main() -> int:
@@ -11,21 +12,24 @@ def main() -> int:
         from sluice_node_agent.shell.hardware_command import change_hardware  # noqa: PLC0415 - not for the service
 
         return change_hardware(words)
-    if words:
+    if words and words != ["--version"]:
         from sluice_node_agent.shell.node_command import run_command  # noqa: PLC0415 - not for the service
 
         return run_command(words)
-    return _serve()
+    return _serve(words)
 
 
-def _serve() -> int:
+def _serve(words: Sequence[str]) -> int:
     from sluice.runtime.service import run  # noqa: PLC0415 - the commands need none of it
     from sluice.runtime.settings import load  # noqa: PLC0415
     from sluice_node_agent.settings import NodeAgentSettings  # noqa: PLC0415
     from sluice_node_agent.shell.app import serve  # noqa: PLC0415
 
     return run(
-        serve, lambda: load(NodeAgentSettings, service="node-agent", config=None, environ=os.environ), "node-agent"
+        serve,
+        lambda: load(NodeAgentSettings, service="node-agent", config=None, environ=os.environ),
+        "node-agent",
+        words=words,
     )
 
 

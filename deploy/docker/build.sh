@@ -1,0 +1,53 @@
+#!/bin/sh
+# Builds images, all of them or those that are named:
+#
+#     sh deploy/docker/build.sh [allocator inventory node-agent pod-watcher console broker]
+#
+# TAG (default: the version) names them; BASE_IMAGE, PIP_INDEX_URL, PIP_TRUSTED_HOST, REVISION and SOURCE go to the
+# Dockerfile; BUILD_FLAGS to `docker build`. NATS_SERVER is the program for the broker's image (default: .venv/bin).
+#
+# Each context is a stream of exactly the needed files: the older builder does not know Dockerfile.dockerignore and
+# would send the whole repository.
+set -eu
+cd "$(dirname "$0")/../.."
+version=$(sed -nE 's/^version = "(.*)"$/\1/p' pyproject.toml)
+context=$(mktemp -d)
+trap 'rm -rf "$context"' EXIT
+
+argument() { # NAME: a --build-arg, when the environment has it; the engine takes the value from there
+    eval "value=\${$1:-}"
+    [ -z "$value" ] || printf ' --build-arg %s' "$1"
+}
+
+service() {
+    tar -c -f - --exclude=__pycache__ --exclude='*.egg-info' pyproject.toml README.md LICENSE requirements libs services \
+        examples deploy/docker |
+        docker build ${BUILD_FLAGS:-} --force-rm -f deploy/docker/Dockerfile -t "sluice-$1:${TAG:-$version}" \
+            --build-arg "SERVICE=$1" --build-arg "VERSION=$version" \
+            $(argument BASE_IMAGE) $(argument PIP_INDEX_URL) $(argument PIP_TRUSTED_HOST) \
+            $(argument REVISION) $(argument SOURCE) -
+}
+
+broker() {
+    program=${NATS_SERVER:-.venv/bin/nats-server}
+    nats=$("$program" --version | sed -nE 's/^nats-server: v(.*)$/\1/p')
+    mkdir -p "$context/root/data"
+    chmod 1777 "$context/root/data"
+    cp "$program" "$context/root/nats-server"
+    cp deploy/docker/broker.Dockerfile "$context/"
+    tar -c -f - -C "$context" . |
+        docker build ${BUILD_FLAGS:-} --force-rm -f broker.Dockerfile -t "sluice-broker:${TAG:-$nats}" \
+            --build-arg "VERSION=$nats" -
+}
+
+[ $# -gt 0 ] || set -- allocator inventory node-agent pod-watcher console broker
+for name in "$@"; do
+    case "$name" in
+        allocator | inventory | node-agent | pod-watcher | console) service "$name" ;;
+        broker) broker ;;
+        *)
+            echo "build.sh: '$name' is no image of ours (allocator, inventory, node-agent, pod-watcher, console, broker)" >&2
+            exit 2
+            ;;
+    esac
+done
