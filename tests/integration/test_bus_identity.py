@@ -65,8 +65,8 @@ class Guarded:
 
 @pytest_asyncio.fixture
 async def guarded(tmp_path: Path) -> AsyncIterator[Guarded]:
-    """The administrator, the allocator, the inventory and one node's agent."""
-    roles = (Role.ADMINISTRATOR, Role.ALLOCATOR, Role.INVENTORY, Role.NODE_AGENT)
+    """The administrator, the allocator, the inventory, one node's agent, and people who look."""
+    roles = (Role.ADMINISTRATOR, Role.ALLOCATOR, Role.INVENTORY, Role.NODE_AGENT, Role.CONSOLE)
     users = tuple(
         User(rights_of(role, NODE if role is Role.NODE_AGENT else None), secrets.token_hex(8)) for role in roles
     )
@@ -134,6 +134,23 @@ async def test_a_service_works_with_its_password_and_not_without(guarded: Guarde
     text = await said(process)
     assert await process.wait() == 1
     assert "does not accept these credentials" in text
+
+
+async def test_people_look_with_the_password_of_the_console(guarded: Guarded) -> None:
+    """Also at the history: a command that works on a desk and not in a cluster is of no use there."""
+    async with guarded.bus(Role.ADMINISTRATOR) as bus:
+        await bus.ensure_streams()
+    environment = guarded.environment(Role.CONSOLE)
+    for words, code in ((("events",), 0), (("gpus",), 0), (("doctor", "--no-cluster"), 1)):
+        process = await run("sluice_console", *words, environment=environment)
+        text = await said(process)
+        assert (await process.wait(), words) == (code, words), text
+        assert "ermission" not in text, text
+    assert "the streams are there as declared" in text
+    del environment["SLUICE_NATS_PASSWORD_FILE"]
+    process = await run("sluice_console", "doctor", "--no-cluster", environment=environment)
+    text = await said(process)
+    assert (await process.wait(), "does not accept these credentials" in text) == (2, True), text
 
 
 def test_what_cannot_be_read_is_named(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -265,6 +266,15 @@ def test_a_path_that_no_socket_can_have_is_refused(bench: Bench) -> None:
     long.mkdir()
     bench.environment["CUDA_MPS_PIPE_DIRECTORY"] = str(long)
     assert bench.run("-d") == (1, "", "Cannot find MPS control daemon process\n")
+
+
+def test_every_node_of_a_process_may_install_it_at_once(tmp_path: Path) -> None:
+    """An agent of many simulated nodes opens each in a thread; it would end at its start."""
+    with ThreadPoolExecutor(16) as threads:
+        paths = set(threads.map(lambda _: mps_stand_in.install(tmp_path / "bin"), range(200)))
+    assert paths == {tmp_path / "bin" / mps_stand_in.CONTROL_NAME}
+    assert os.access(paths.pop(), os.X_OK)
+    assert len(list((tmp_path / "bin").iterdir())) == 1, "a draft is left"
 
 
 def test_it_runs_without_being_installed_and_without_this_project(bench: Bench) -> None:

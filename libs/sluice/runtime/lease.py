@@ -12,6 +12,7 @@ from sluice.contracts.messages import LeaseHeld
 from sluice.runtime import logs
 from sluice.runtime.bus import Bus
 from sluice.runtime.clock import Clock
+from sluice.runtime.release import release
 
 TTL_S = 5
 """How long a lease outlives its holder. The server expires it up to a second late."""
@@ -107,7 +108,12 @@ class Lease:
             subject=self._address.subject,
             guard=self._address.guard,
             expected=expected,
-            message=LeaseHeld(role=self._role, owner=owner, endpoint=self._endpoint if owner == self._run else ""),
+            message=LeaseHeld(
+                role=self._role,
+                owner=owner,
+                endpoint=self._endpoint if owner == self._run else "",
+                version=release() if owner == self._run else "",
+            ),
             request="",
             ttl_s=ttl_s,
         )

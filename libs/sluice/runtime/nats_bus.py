@@ -33,10 +33,12 @@ from sluice.runtime.nats_wire import (
     WRONG_LAST_SEQUENCE,
     ApiError,
     Read,
+    WrittenAt,
     answer_of,
     envelope_bytes,
     read_stored,
     status_of,
+    times_of,
 )
 from sluice.runtime.telemetry import TraceBook
 
@@ -174,6 +176,16 @@ class NatsBus:
             self._recorder.seen(read.entry)
         return read
 
+    # -- for people -----------------------------------------------------------------------------------------------
+
+    async def written_at(self, stream: Stream, subject: str) -> WrittenAt | None:
+        """When the last value of a subject was written, or None for none. Raises TimeoutError when nobody answers."""
+        return times_of(await self._connection.request(f"$JS.API.DIRECT.GET.{stream}.{subject}"))
+
+    async def stream_problems(self) -> list[str]:
+        """What of the streams is not as declared, a sentence each. Raises TimeoutError and BusError."""
+        return await nats_declare.stream_problems(self._connection)
+
     # -- declaring ------------------------------------------------------------------------------------------------
 
     async def incarnation(self, stream: Stream) -> Incarnation:
@@ -187,6 +199,11 @@ class NatsBus:
     async def ensure_agent(self, node: NodeName) -> None:
         """Declare the durable of a node's agent where it is missing. Raises BusError where it differs."""
         await nats_declare.ensure_agent(self._connection, node)
+
+    @property
+    def connected(self) -> bool:
+        """Whether there is a server at the other end; pings tell within about two seconds."""
+        return self._connection.up
 
     async def close(self) -> None:
         """Send what was written and disconnect, within a bounded time."""

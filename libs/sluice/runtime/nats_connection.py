@@ -64,6 +64,8 @@ class Connection:
         self._changed: dict[Callable[[], None], None] = {}
         self._up = asyncio.Event()
         self._failed = asyncio.Event()
+        self._told: set[type[Exception]] = set()
+        """Kinds of trouble that were logged since the bus was reached last."""
         self._log = logs.get("bus", bus=name)
 
     @classmethod
@@ -199,6 +201,11 @@ class Connection:
         """Whether the server is one of a cluster."""
         return bool(self._client._server_info.get("cluster"))  # noqa: SLF001 - INFO has no public accessor
 
+    @property
+    def up(self) -> bool:
+        """Whether it is connected now."""
+        return self._up.is_set()
+
     async def up_within(self, limit_s: float) -> None:
         """Wait until connected, at most `limit_s`."""
         with contextlib.suppress(TimeoutError):
@@ -271,8 +278,11 @@ class Connection:
             self._fail(f"{self.name}: {error}")
         elif isinstance(error, AuthorizationError) or _NOT_AUTHORIZED.search(str(error)):
             self._fail(f"{self.name}: the server does not accept these credentials")
-        else:
+        elif self._up.is_set() or type(error) in self._told:
             self._log.debug("connection trouble", error=repr(error))
+        else:
+            self._told.add(type(error))
+            self._log.warning("the bus cannot be reached; it is tried again and again", why=repr(error))
 
     async def _on_disconnected(self) -> None:
         self._up.clear()
@@ -284,6 +294,7 @@ class Connection:
         self._log.info("connected again")
         self._check_server()
         self._up.set()
+        self._told.clear()
         self._tell()
 
     async def _on_closed(self) -> None:

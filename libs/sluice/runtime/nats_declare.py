@@ -56,6 +56,31 @@ async def _ensure_stream(connection: Connection, declaration: StreamDeclaration,
         _compare(f"stream {declaration.stream}", wanted, found["config"], but=("first_seq",))
 
 
+async def stream_problems(connection: Connection) -> list[str]:
+    """
+    What differs from the declarations, a sentence each; nothing is made or changed. For people.
+
+    Raises TimeoutError while the cluster does not answer, BusError where we may not ask.
+    """
+    replicas = CLUSTER_REPLICAS if connection.clustered else 1
+    problems = []
+    for declaration in STREAMS:
+        found = await _find(connection, f"STREAM.INFO.{declaration.stream}", STREAM_NOT_FOUND)
+        if found is None:
+            problems.append(f"there is no stream {declaration.stream}")
+            continue
+        try:
+            _compare(
+                f"stream {declaration.stream}",
+                declaration.config(first_sequence=0, replicas=replicas),
+                found["config"],
+                but=("first_seq",),
+            )
+        except BusError as error:
+            problems.append(str(error))
+    return problems
+
+
 async def ensure_agent(connection: Connection, node: NodeName) -> None:
     """
     Make the durable of a node's agent if it is missing.

@@ -23,6 +23,7 @@ from sluice.contracts.messages import Envelope
 from sluice.contracts.rights import inbox_prefix
 from sluice.contracts.subjects import HISTORY_PREFIX
 from sluice.runtime.bus import BusError
+from sluice.runtime.nats_connection import Credentials
 
 STREAM = "HISTORY"
 EVERYTHING = (f"{HISTORY_PREFIX}sluice.>",)
@@ -101,14 +102,20 @@ class NatsHistory:
 
 
 @asynccontextmanager
-async def open_history(url: str, *, name: str, timeout_s: float = 5.0) -> AsyncIterator[NatsHistory]:
-    """Connect, and disconnect in the end. Raises BusError when nobody answers at `url`."""
+async def open_history(
+    url: str, *, name: str, credentials: Credentials | None = None, timeout_s: float = 5.0
+) -> AsyncIterator[NatsHistory]:
+    """Connect, and disconnect in the end. Raises BusError when nobody answers at `url`, or does not let us in."""
+    who = credentials or Credentials()
     try:
         connection = await nats.connect(
             url,
             name=name,
             connect_timeout=timeout_s,
-            inbox_prefix=inbox_prefix(name),
+            inbox_prefix=inbox_prefix(who.user or name),
+            user=who.user or None,
+            password=who.password or None,
+            tls=who.tls,
             allow_reconnect=False,
             max_reconnect_attempts=1,  # counts for the first connection too; 0 would be for ever
             error_cb=_nothing,

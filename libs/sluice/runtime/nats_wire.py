@@ -8,6 +8,7 @@ import json
 import re
 import secrets
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
 from nats.aio.msg import Msg
@@ -29,6 +30,7 @@ STATUS = "Status"
 DESCRIPTION = "Description"
 SEQUENCE = "Nats-Sequence"
 SUBJECT = "Nats-Subject"
+TIME_STAMP = "Nats-Time-Stamp"
 PENDING_MESSAGES = "Nats-Pending-Messages"
 LAST_CONSUMER = "Nats-Last-Consumer"
 EXPECTED = "Nats-Expected-Last-Subject-Sequence"
@@ -150,6 +152,26 @@ def answer_of(subject: str, answer: Msg) -> int:
     if "error" in said:
         raise ApiError(subject, said["error"])
     return int(said["seq"])
+
+
+@dataclass(frozen=True, slots=True)
+class WrittenAt:
+    """When a value was written, by its writer's clock and by the broker's, in unix seconds."""
+
+    writer_s: float
+    broker_s: float
+
+
+def times_of(answer: Msg) -> WrittenAt | None:
+    """Both times of a stored message that was asked for. None for none, or where they cannot be read."""
+    envelope = decode(answer.data)
+    stored = (answer.headers or {}).get(TIME_STAMP, "")
+    if isinstance(envelope, Undecodable) or not stored:
+        return None
+    try:
+        return WrittenAt(datetime.fromisoformat(envelope.time).timestamp(), datetime.fromisoformat(stored).timestamp())
+    except ValueError:
+        return None
 
 
 def status_of(message: Msg) -> str:

@@ -1,7 +1,6 @@
 """The `sluice` command: what can be typed, and how errors end."""
 
 import asyncio
-import importlib.metadata
 import sys
 from collections.abc import Coroutine
 from pathlib import Path
@@ -11,10 +10,13 @@ from cyclopts import App, CycloptsError, Parameter
 
 from sluice.runtime import logs
 from sluice.runtime.bus import BusError
+from sluice.runtime.release import release
 from sluice_console.shell.data_directory import NotStartedError
 from sluice_console.shell.demo import DemoFailedError, demo
+from sluice_console.shell.doctor import Look, doctor
 from sluice_console.shell.live import NotAnsweringError
 from sluice_console.shell.look import events, explain, gpus, pods
+from sluice_console.shell.node_remove import remove_node
 from sluice_console.shell.running import NothingRunningError, server_url
 from sluice_console.shell.simulate import Run, become_simulation
 from sluice_console.shell.simulate_live import simulate
@@ -29,10 +31,12 @@ EXIT_NOTHING_RUNNING = 3
 app = App(
     name="sluice",
     help="Slices of GPUs on demand. `sluice demo` shows it; `sluice up` runs it on this machine.",
-    version=lambda: importlib.metadata.version("sluice-gpu"),
+    version=release,
 )
 streams_app = App(name="streams", help="The streams on the NATS server.")
 app.command(streams_app)
+node_app = App(name="node", help="The nodes of the fleet.")
+app.command(node_app)
 
 Server = Annotated[
     str | None, Parameter(help="NATS URL; otherwise SLUICE_NATS_URL, otherwise the running `sluice up`.")
@@ -147,16 +151,72 @@ def simulate_command(
     return EXIT_USAGE
 
 
+@app.command(name="doctor")
+def doctor_command(
+    *,
+    server: Server = None,
+    inventory: Annotated[str, Parameter(help="Where the inventory answers (HOST:PORT), to ask it too.")] = "",
+    kubeconfig: Annotated[
+        Path | None, Parameter(help="Look at this cluster too; otherwise that of KUBECONFIG.")
+    ] = None,
+    in_cluster: Annotated[
+        bool, Parameter(negative="", help="Look at the cluster that kubectl finds by itself.")
+    ] = False,
+    no_bus: Annotated[bool, Parameter(negative="", help="Look at the cluster only.")] = False,
+    no_cluster: Annotated[
+        bool, Parameter(negative="", help="Look at the bus only, also when KUBECONFIG is set.")
+    ] = False,
+    json: AsJson = False,
+) -> int:
+    """
+    Look whether everything is up and set up well; changes nothing.
+
+    0 nothing must be fixed, 1 something must, 2 something could not be looked at.
+    """
+    if no_cluster and (kubeconfig is not None or in_cluster):
+        sys.stderr.write("sluice doctor: --no-cluster contradicts --kubeconfig and --in-cluster\n")
+        return EXIT_USAGE
+    look = Look(
+        server=server,
+        bus=not no_bus,
+        inventory=inventory,
+        kubeconfig=kubeconfig,
+        in_cluster=in_cluster,
+        cluster=not no_cluster,
+    )
+    if no_bus and not look.at_cluster:
+        sys.stderr.write(
+            "sluice doctor: nothing to look at: give --kubeconfig or --in-cluster, or leave out --no-bus\n"
+        )
+        return EXIT_USAGE
+    return _run(doctor(look, as_json=json))
+
+
 @streams_app.command(name="ensure")
 def streams_ensure_command(*, server: Server = None) -> int:
     """Declare the streams on a NATS server where they are missing."""
     return _run(ensure(server_url(server)))
 
 
+@node_app.command(name="remove")
+def node_remove_command(
+    node: Annotated[str, Parameter(help="The name of the node, as `sluice gpus` shows it.")],
+    *,
+    server: Server = None,
+    yes: Annotated[bool, Parameter(negative="", help="Do not ask.")] = False,
+) -> int:
+    """
+    Say that a node is gone for good: what is booked there is given up, and its pods lose their slices.
+
+    A node whose agent answers is not removed. One that comes back is opened again with what it still has.
+    """
+    return _run(remove_node(server_url(server), node, yes=yes, asked=sys.stdin.isatty()))
+
+
 @app.command(name="version")
 def version_command() -> int:
     """The version of this command."""
-    sys.stdout.write(f"sluice {importlib.metadata.version('sluice-gpu')}\n")
+    sys.stdout.write(f"sluice {release()}\n")
     return 0
 
 

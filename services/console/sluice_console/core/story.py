@@ -23,8 +23,10 @@ from sluice.contracts.messages import (
     HostFacts,
     LeaseHeld,
     NodeChanged,
+    NodeClosed,
     NodeInventory,
     NodeOpened,
+    NodeRemoved,
     Pending,
     QuotaSet,
     Refused,
@@ -104,7 +106,8 @@ def sentence(message: AnyMessage) -> str:  # noqa: C901, PLR0912 - one case per 
         case Revoke():
             return f"shall be unmade on {message.booking.node}: {message.cause}"
         case Closed():
-            return f"is closed in the ledger of {message.node}: the place is free ({message.cause})"
+            what = "nobody knows what became of it" if message.removed else "the place is free"
+            return f"is closed in the ledger of {message.node}: {what} ({message.cause})"
         case Bound():
             devices = ", ".join(part.visible_devices for part in message.containers if part.visible_devices)
             again = "" if message.revision <= 1 else f" (told anew, {message.revision})"
@@ -138,6 +141,8 @@ def sentence(message: AnyMessage) -> str:  # noqa: C901, PLR0912 - one case per 
         case NodeChanged():
             counts = ", ".join(f"{gpu.instances} made, {gpu.creatable_total} creatable" for gpu in message.gpus)
             return f"is at generation {message.generation}: {counts or 'no GPU'}"
+        case NodeRemoved() | NodeClosed():
+            return f"was removed: {message.cause}"
         case NodeInventory():
             state = f"stale: {message.stale_message}" if message.stale else "fresh"
             gpus = len(message.snapshot.gpus)

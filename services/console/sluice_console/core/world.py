@@ -44,8 +44,8 @@ class World:
         return message if isinstance(message, type_) else None
 
     def inventories(self) -> dict[str, NodeInventory]:
-        """The pulled snapshot of each node, by node name."""
-        return {key[0]: message for key, message in self.of("inventory", NodeInventory)}
+        """The pulled snapshot of each node that was not removed, by node name."""
+        return {key[0]: message for key, message in self.of("inventory", NodeInventory) if not message.removed}
 
     def heads(self) -> dict[str, NodeOpened]:
         """For whom each node's ledger was opened."""

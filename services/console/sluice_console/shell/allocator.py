@@ -3,14 +3,18 @@
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-import grpc
+import grpc.aio
 
 from sluice.contracts import subjects
+from sluice.contracts.callers import Caller, name_of
 from sluice.contracts.exchange import Stream
 from sluice.contracts.messages import LeaseHeld
 from sluice.contracts.pb.allocator_pb2_grpc import AllocatorServiceStub
+from sluice.runtime import rpc
 from sluice.runtime.bus import Bus
-from sluice.runtime.rpc import channel
+from sluice.runtime.rpc_identity import CertificateError
+from sluice.runtime.settings import SettingsError
+from sluice_console.shell.connect import trusted
 
 ROLE = "allocator"
 
@@ -26,13 +30,18 @@ async def allocator(bus: Bus) -> AsyncIterator[AllocatorServiceStub]:
 
     Raises NotAskableError when nobody works in that role, and for every call in the context that fails.
     """
-    endpoint = await _endpoint(bus)
-    async with channel(endpoint) as opened:
-        try:
-            yield AllocatorServiceStub(opened)
-        except grpc.aio.AioRpcError as error:
-            why = error.details() or error.code().name
-            raise NotAskableError(f"the allocator at {endpoint} cannot answer: {why}") from error
+    endpoint, name = await _endpoint(bus), name_of(Caller.ALLOCATOR)
+    try:
+        trust = trusted()
+        async with rpc.channel(endpoint, trust=trust, server_name=name) as opened:
+            try:
+                yield AllocatorServiceStub(opened)
+            except grpc.aio.AioRpcError as error:
+                untrusted = rpc.why_untrusted(error, trust=trust, server_name=name)
+                why = untrusted or error.details() or error.code().name
+                raise NotAskableError(f"the allocator at {endpoint} cannot answer: {why}") from error
+    except (CertificateError, SettingsError, rpc.PlainTextError) as error:
+        raise NotAskableError(str(error)) from error
 
 
 async def _endpoint(bus: Bus) -> str:

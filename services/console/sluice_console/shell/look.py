@@ -16,7 +16,7 @@ from sluice_console.core.simulated import standing
 from sluice_console.core.story import Happened, Names, sentence, steps_of, whom
 from sluice_console.core.world import World
 from sluice_console.shell.allocator import NotAskableError, allocator
-from sluice_console.shell.connect import connected
+from sluice_console.shell.connect import connected, user_of_the_bus
 from sluice_console.shell.live import read_world
 from sluice_console.shell.present import console, short_time, show_gpus, show_pods, show_story
 
@@ -86,7 +86,7 @@ async def _standing(url: str, pod: PodDocument) -> StandingDocument | None:
 
 
 async def _all_history(url: str) -> list[Happened]:
-    async with open_history(url, name="console") as history:
+    async with open_history(url, name="console", credentials=user_of_the_bus()) as history:
         return [happened async for batch in history.read() for happened in _readable(batch)]
 
 
@@ -150,7 +150,7 @@ def _is_file(origin: str, wanted: str) -> bool:
 async def events(url: str, *, follow: bool, since_s: float) -> int:
     """`sluice events`: a line per message of the history."""
     names = Names()
-    async with open_history(url, name="console") as history:
+    async with open_history(url, name="console", credentials=user_of_the_bus()) as history:
         async for batch in history.read(filters=EVERYTHING, since_s=since_s, follow=follow):
             for recorded in batch:
                 line = event_line(recorded, names)

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from sluice.contracts import subjects
 from sluice.contracts.exchange import ExchangeEvent, LastRead, ReadingStarted, ReadLast, Stream, Ticked
 from sluice.contracts.ids import AllocationId, GpuUuid, NodeName, RunId
-from sluice.contracts.messages import NodeSnapshot
+from sluice.contracts.messages import NodeRemoved, NodeSnapshot
 from sluice.contracts.outbox import Outbox
 from sluice_node_agent.core import homes
 from sluice_node_agent.core.bench import Bench
@@ -56,6 +56,8 @@ from sluice_node_agent.core.warm import WarmOne, WarmOnes
 from sluice_node_agent.core.words import stuck_on
 from sluice_node_agent.core.work import HomeKey, HomeWork, Work, homes_of
 
+WRITES = frozenset({"slice", "node"})
+"""The nouns whose writer an agent is."""
 CHANGING = (AgentStarted, *RESULTS)
 """After these the node may look different although no slice and no home has to be looked at."""
 
@@ -68,7 +70,7 @@ class Agent:
         self._node = node
         self._run = run
         self._rules = rules
-        self._outbox = Outbox(run, frozenset({"slice", "node"}), reading="last")
+        self._outbox = Outbox(run, WRITES, reading="last")
         self._orders = Orders(node)
         self._floor = Floor()
         self._sender = Sender()
@@ -256,14 +258,16 @@ class Agent:
 
     def _is_forgotten(self, event: ExchangeEvent) -> bool:
         """
-        Whether the bus has forgotten news that it had acknowledged.
+        Whether the bus has forgotten news that it had acknowledged, or somebody said that this node is not there.
 
         A wiped broker has forgotten the durable of the ledger too: nothing can be read, so no reading starts, and the
         allocator, which makes the durable, does not know of the node before its news are there again.
         """
         news = subjects.node(self._node)
-        is_none = isinstance(event, LastRead) and event.subject == news.subject and event.entry is None
-        return is_none and self._outbox.current(news) is not None
+        if not isinstance(event, LastRead) or event.subject != news.subject:
+            return False
+        is_there = event.entry is not None and not isinstance(event.entry.message, NodeRemoved)
+        return not is_there and self._outbox.current(news) is not None
 
     def _tick(self, now: float) -> None:
         self._outbox.tick(now)

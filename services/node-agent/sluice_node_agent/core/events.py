@@ -99,6 +99,8 @@ class AgentStarted:
     modes: tuple[Mode, ...] = ("exclusive",)
     mps_root: str = ""
     homes: tuple[FoundHome, ...] = ()
+    version: str = ""
+    """Of Sluice, for people."""
 
 
 @dataclass(frozen=True, slots=True)

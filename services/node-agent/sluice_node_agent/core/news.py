@@ -23,6 +23,7 @@ class News:
         self._endpoint = ""
         self._driver_version = ""
         self._toolkit_version = ""
+        self._version = ""
         self._modes: tuple[Mode, ...] = ("exclusive",)
         self._warnings: tuple[str, ...] = ()
         self._generation = 0
@@ -36,6 +37,7 @@ class News:
         self._endpoint = event.endpoint
         self._driver_version = event.driver_version
         self._toolkit_version = event.toolkit_version
+        self._version = event.version
         self._modes = event.modes
         if event.journal_problem:
             self._warnings = (f"rebuilt from devices and ledger: {event.journal_problem}",)
@@ -81,6 +83,7 @@ class News:
             agent_run=self._run,
             generation=self._generation,
             gpus=tuple(_counts(gpu) for gpu in gpus),
+            version=self._version,
         )
 
 

@@ -52,7 +52,7 @@ def install(directory: "Path") -> "Path":
         "from sluice_node_agent.device.mps_stand_in import main\n"
         "sys.exit(main(sys.argv))\n"
     )
-    draft = directory / f".{CONTROL_NAME}.{os.getpid()}"
+    draft = _draft(directory, CONTROL_NAME)
     draft.write_text(script, encoding="utf-8")
     draft.chmod(0o755)
     draft.replace(path)
@@ -118,10 +118,18 @@ def _interpreter(directory: "Path") -> str:
     real = os.path.realpath(sys.executable)
     if len(real) < 120 and " " not in real:
         return real
-    link = directory / ".python"
-    link.unlink(missing_ok=True)
-    link.symlink_to(real)
+    link, draft = directory / ".python", _draft(directory, "python")
+    draft.unlink(missing_ok=True)
+    draft.symlink_to(real)
+    draft.replace(link)
     return str(link)
+
+
+def _draft(directory: "Path", name: str) -> "Path":
+    """A name of this thread's own: a process serves many simulated nodes, each opened in another thread."""
+    from _thread import get_ident
+
+    return directory / f".{name}.{os.getpid()}.{get_ident()}"
 
 
 if __name__ == "__main__":

@@ -40,6 +40,7 @@ class Check(StrEnum):
     HOST_PROCESSES = "host-processes"
     MPS = "mps"
     DIRECTORIES = "directories"
+    TICKETS = "tickets"
     SOCKET_PATHS = "socket-paths"
     JOURNAL = "journal"
     AGENT = "agent"
@@ -92,6 +93,8 @@ class Machine:
     data_dir: Path
     mps_root: Path
     """The node's own MPS directory: each home has one in it."""
+    pods_dir: Path | None = None
+    """Where the tickets of a kubelet's pods are; None where there is no kubelet."""
     mps_control: str = ""
     """The control program's path; empty: none was found; `off`: the operator wants no MPS."""
     mps_asked: str = ""

@@ -16,6 +16,7 @@ from sluice_node_agent.device.preflight_rights import (
     check_rights,
     check_socket_paths,
 )
+from sluice_node_agent.device.preflight_tickets import check_tickets
 
 
 def check_machine(machine: Machine) -> list[Finding]:
@@ -37,6 +38,7 @@ def check_machine(machine: Machine) -> list[Finding]:
         found += check_toolkit(machine)
     found += check_mps(machine, devices)
     found += check_directories(machine)
+    found += check_tickets(machine)
     found += check_socket_paths(machine)
     found += check_journal(machine)
     return found

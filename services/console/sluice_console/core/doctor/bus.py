@@ -1,0 +1,283 @@
+"""
+What is wrong with a running system as the bus shows it: who works, which nodes can be used, versions, clocks.
+
+Times are compared on the broker's clock alone: each value carries its writer's time and the time at which the broker
+stored it, and the two show how far a writer's clock is off. The clock of whoever looks plays no part.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from sluice.contracts import subjects
+from sluice.contracts.messages import GpuReport, LeaseHeld, SourceSynced
+from sluice.contracts.subjects import parse
+from sluice_console.core.doctor.findings import Check, FindingDocument, counted, named, ok, problem, unknown, warning
+from sluice_console.core.world import World
+
+CLOCK_SKEW_S = 2.0
+"""Clocks that differ by more are told. A write takes milliseconds; nothing is decided from another host's clock, but
+people read logs and traces side by side."""
+BEHIND_S = 60.0
+"""News of a node that were not pulled for so long: the inventory pulls within a second, and retries within ten."""
+SOURCE_SILENT_S = 900.0
+"""A folder is listed every five seconds, a cluster is listed anew some minutes apart."""
+TIMED_KINDS = ("lease", "source", "node", "inventory")
+"""Nouns whose times are looked at: one of each writer."""
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """When a value was written, by its writer's clock and by the broker's, in unix seconds."""
+
+    writer_s: float
+    broker_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What became of a question to a service: `problem` is empty when it answered, and `said` is what it said."""
+
+    problem: str = ""
+    said: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SeenBus:
+    """All that was read. `allocator` and `inventory` are None where nobody was asked."""
+
+    url: str
+    world: World
+    stream_problems: tuple[str, ...] = ()
+    written: Mapping[str, Written] = field(default_factory=dict)
+    """By subject."""
+    allocator: Asked | None = None
+    inventory: Asked | None = None
+    version: str = ""
+    """Of the console that looks."""
+
+
+def timed_subjects(world: World) -> list[str]:
+    """The values whose times shall be read."""
+    return sorted(subject for subject in world.values if parse(subject).kind in TIMED_KINDS)
+
+
+def check_bus(seen: SeenBus) -> list[FindingDocument]:
+    """Look at everything."""
+    return [
+        ok(Check.BROKER, f"the broker at {seen.url} answers"),
+        *_streams(seen),
+        *_allocator(seen),
+        *_sources(seen),
+        *_inventory(seen),
+        *_agents(seen),
+        *_gpus(seen.world),
+        *_versions(seen),
+        *_clocks(seen),
+    ]
+
+
+# -- inside -------------------------------------------------------------------------------------------------------
+
+
+def _streams(seen: SeenBus) -> Iterator[FindingDocument]:
+    for sentence in seen.stream_problems:
+        missing = "there is no stream" in sentence
+        yield problem(
+            Check.STREAMS,
+            sentence,
+            "sluice streams ensure"
+            if missing
+            else "nothing changes a stream that exists: compare the broker's and this version, or wipe the broker "
+            "(docs/operations.md)",
+        )
+    if not seen.stream_problems:
+        yield ok(Check.STREAMS, "the streams are there as declared")
+
+
+def _lease(seen: SeenBus, role: str) -> LeaseHeld | None:
+    held = seen.world.at("lease", LeaseHeld, role)
+    return held if held is not None and held.owner else None
+
+
+def _allocator(seen: SeenBus) -> Iterator[FindingDocument]:
+    held = _lease(seen, "allocator")
+    if held is None:
+        yield problem(
+            Check.ALLOCATOR,
+            "no allocator works: nobody holds the lease, so nothing new is granted",
+            "start it, or look into its log; one that begins takes the lease within seconds",
+        )
+    elif seen.allocator is None:
+        yield ok(Check.ALLOCATOR, f"run {held.owner} holds the lease; it was not asked anything")
+    elif seen.allocator.problem:
+        yield warning(
+            Check.ALLOCATOR,
+            f"run {held.owner} holds the lease, but {seen.allocator.problem}",
+            "if it can be reached from here, look into its log; in a cluster only pods may reach it",
+        )
+    else:
+        yield ok(Check.ALLOCATOR, f"run {held.owner} holds the lease and answers")
+
+
+def _sources(seen: SeenBus) -> Iterator[FindingDocument]:
+    sources = {key[0]: synced for key, synced in seen.world.of("source", SourceSynced)}
+    if not sources:
+        yield warning(
+            Check.POD_WATCHER,
+            "nobody asks for slices: no source of requests has been heard of",
+            "start a pod-watcher; its log says what keeps it from listing pods",
+        )
+        return
+    silent = []
+    for name in sources:
+        age_s = _age_s(seen, subjects.guarded("source", name).subject)
+        if age_s is not None and age_s > SOURCE_SILENT_S:
+            silent.append(f"{name} (for {age_s / 60:.0f} min)")
+    if silent:
+        yield problem(
+            Check.POD_WATCHER,
+            f"silent for too long: {named(silent)}; its new pods are not served, and of ended ones nothing is freed",
+            "start its pod-watcher, or look into its log",
+        )
+    else:
+        live = sum(synced.count for synced in sources.values())
+        yield ok(Check.POD_WATCHER, f"{named(sources)} asks for {counted(live, 'pod')}")
+
+
+def _inventory(seen: SeenBus) -> Iterator[FindingDocument]:
+    behind = [
+        node
+        for node, news in seen.world.news().items()
+        if (pulled := seen.world.inventories().get(node)) is not None
+        and not pulled.stale
+        and (pulled.snapshot.agent_run, pulled.snapshot.generation) != (news.agent_run, news.generation)
+        and (_age_s(seen, subjects.guarded("node", node).subject) or 0.0) > BEHIND_S
+    ]
+    if behind:
+        yield problem(
+            Check.INVENTORY,
+            f"news of {counted(len(behind), 'node')} were not pulled for over a minute: {named(behind)}",
+            "start the inventory, or look into its log: the allocator decides from what it pulls",
+        )
+    if seen.inventory is not None and seen.inventory.problem:
+        yield problem(Check.INVENTORY, seen.inventory.problem, "start the inventory, or look into its log")
+    elif seen.inventory is not None:
+        yield ok(Check.INVENTORY, f"it answers: {seen.inventory.said}")
+    elif not behind:
+        yield ok(Check.INVENTORY, "it lags behind no node's news; it was not asked anything (--inventory HOST:PORT)")
+
+
+def _agents(seen: SeenBus) -> Iterator[FindingDocument]:
+    world = seen.world
+    known = sorted({*world.news(), *world.inventories(), *world.heads()})
+    if not known:
+        yield problem(Check.AGENTS, "no node has been heard of", "start the node agents; each says why in its log")
+        return
+    pulled = world.inventories()
+    never = [node for node in known if node not in pulled]
+    if never:
+        yield problem(
+            Check.AGENTS,
+            f"heard of, but never pulled: {named(never)}",
+            "the inventory's log says why: is the agent's address reachable from it?",
+        )
+    for node in known:
+        inventory = pulled.get(node)
+        if inventory is not None and inventory.stale:
+            yield problem(
+                Check.AGENTS,
+                f"{node} does not answer ({inventory.stale_message or 'no reason is known'}); its slices stay, "
+                "nothing new goes there",
+                "start its agent; a node that is gone for good: docs/operations.md",
+            )
+    fresh = [node for node in known if node in pulled and not pulled[node].stale]
+    closed = world.unopened(fresh)
+    if closed:
+        yield warning(
+            Check.AGENTS,
+            f"not open yet for new slices: {named(closed)}",
+            "lasts a moment after a start; if not, look into the allocator's log",
+        )
+    for node in fresh:
+        for sentence in pulled[node].snapshot.warnings:
+            yield warning(Check.AGENTS, f"{node}: {sentence}", "sluice-node-agent show, on the node")
+    if len(fresh) == len(known) and not closed:
+        yield ok(Check.AGENTS, f"{counted(len(known), 'node')}, all fresh and open")
+
+
+def _gpus(world: World) -> Iterator[FindingDocument]:
+    gpus = [(node, gpu) for node, each in world.inventories().items() for gpu in each.snapshot.gpus]
+    ill = [f"{node} GPU {gpu.index} ({_illness(gpu)})" for node, gpu in gpus if gpu.lost or not gpu.healthy]
+    held = [f"{node} GPU {gpu.index}" for node, gpu in gpus if gpu.quarantined]
+    if ill:
+        yield warning(
+            Check.GPUS,
+            f"take no new slices: {named(ill)}",
+            'docs/operations.md, "When something fails", by the message',
+        )
+    if held:
+        yield warning(
+            Check.GPUS, f"something is in quarantine on {named(held)}", "sluice gpus names who holds it (docs/node.md)"
+        )
+    if gpus and not ill and not held:
+        yield ok(Check.GPUS, f"{counted(len(gpus), 'GPU')}, all well")
+
+
+def _illness(gpu: GpuReport) -> str:
+    return "lost" if gpu.lost else gpu.health_message or "unhealthy"
+
+
+def _versions(seen: SeenBus) -> Iterator[FindingDocument]:
+    by_version: dict[str, list[str]] = {}
+    if seen.version:
+        by_version.setdefault(seen.version, []).append("this command")
+    for key, held in seen.world.of("lease", LeaseHeld):
+        if held.version:
+            by_version.setdefault(held.version, []).append(key[0])
+    for node, news in seen.world.news().items():
+        if news.version:
+            by_version.setdefault(news.version, []).append(f"node {node}")
+    if len(by_version) > 1:
+        listed = "; ".join(f"{version}: {named(who)}" for version, who in sorted(by_version.items()))
+        yield warning(
+            Check.VERSIONS,
+            f"versions are mixed: {listed}",
+            "finish the upgrade; while it goes on, this is as it should be",
+        )
+    elif by_version:
+        ((version, who),) = by_version.items()
+        yield ok(Check.VERSIONS, f"{counted(len(who), 'part')}, all of version {version}")
+
+
+def _clocks(seen: SeenBus) -> Iterator[FindingDocument]:
+    if not seen.written:
+        yield unknown(Check.CLOCKS, "nothing with a time was written yet", "look again when something runs")
+        return
+    off = {
+        subject.removeprefix("sluice."): times.writer_s - times.broker_s
+        for subject, times in seen.written.items()
+        if abs(times.writer_s - times.broker_s) > CLOCK_SKEW_S
+    }
+    if off:
+        listed = [f"the writer of {subject} by {skew_s:+.1f} s" for subject, skew_s in sorted(off.items())]
+        yield warning(
+            Check.CLOCKS, f"clocks differ from the broker's: {named(listed)}", "let time be kept there (chrony, ntpd)"
+        )
+    else:
+        yield ok(Check.CLOCKS, f"{counted(len(seen.written), 'writer')} within {CLOCK_SKEW_S:g} s of the broker")
+
+
+def _age_s(seen: SeenBus, subject: str) -> float | None:
+    """
+    How long ago a value was stored, by the broker's clock.
+
+    The newest value stands for now: whoever works renews a lease every two seconds.
+    """
+    times = seen.written.get(subject)
+    if times is None:
+        return None
+    return _newest_s(list(seen.written.values())) - times.broker_s
+
+
+def _newest_s(written: Sequence[Written]) -> float:
+    return max(times.broker_s for times in written)

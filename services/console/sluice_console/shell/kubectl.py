@@ -1,0 +1,87 @@
+"""
+Asks a cluster through `kubectl`, which knows every way to log in. It only reads; the one pod it sends is a dry run.
+
+The console has no client of its own: only the pod-watcher makes calls to the API server, and the command stays light.
+"""
+
+import asyncio
+import contextlib
+import json
+import os
+import shutil
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+WITHIN_S = 30.0
+"""One call. 5,000 nodes are some 50 MB, which kubectl fetches 500 at a time."""
+AT_ONCE = 4
+_SAID_MAX = 400
+"""Characters of kubectl's complaint that are told."""
+
+
+class KubectlError(Exception):
+    """kubectl is not there, or did not do it. Its own words, in one line."""
+
+
+class Kubectl:
+    """One cluster. `kubeconfig` None: as kubectl itself finds one, also from within a pod."""
+
+    def __init__(self, kubeconfig: Path | None) -> None:
+        """Raises KubectlError where there is no kubectl, or no such kubeconfig."""
+        if kubeconfig is not None and not kubeconfig.is_file():
+            raise KubectlError(f"there is no kubeconfig at {kubeconfig}")
+        found = shutil.which("kubectl")
+        if found is None:
+            raise KubectlError("there is no kubectl on PATH; the cluster is looked at through it")
+        self._command = (found, *(("--kubeconfig", str(kubeconfig)) if kubeconfig is not None else ()))
+        self._free = asyncio.Semaphore(AT_ONCE)
+
+    async def where(self) -> str:
+        """The address of the API server that it would ask. Raises KubectlError."""
+        view = await self._json("config", "view", "--minify", "--output", "json")
+        clusters = view.get("clusters") or [{}]
+        return str((clusters[0].get("cluster") or {}).get("server") or "this cluster")
+
+    async def listed(self, *what: str) -> Sequence[Mapping[str, Any]]:
+        """The objects of a kind: `nodes`, `pods --namespace x`. Raises KubectlError."""
+        return list((await self._json("get", *what, "--output", "json")).get("items") or ())
+
+    async def tried(self, pod: Mapping[str, Any]) -> Mapping[str, Any]:
+        """What the API server would make of a pod; nothing is stored. Raises KubectlError with the server's words."""
+        command = ("create", "--dry-run=server", "--validate=false", "--output", "json", "--filename", "-")
+        return await self._json(*command, given=json.dumps(pod).encode())
+
+    async def _json(self, *words: str, given: bytes = b"") -> dict[str, Any]:
+        async with self._free:
+            code, out, err = await self._run(words, given)
+        if code != 0:
+            text = " ".join(err.decode("utf-8", "replace").split())
+            raise KubectlError(text[:_SAID_MAX] or f"kubectl ended with {code}")
+        try:
+            document: dict[str, Any] = json.loads(out)
+        except ValueError as error:
+            raise KubectlError(f"kubectl {words[0]} printed no JSON: {error}") from error
+        return document
+
+    async def _run(self, words: Sequence[str], given: bytes) -> tuple[int | None, bytes, bytes]:
+        process = await asyncio.create_subprocess_exec(
+            *self._command,
+            f"--request-timeout={WITHIN_S:g}s",
+            *words,
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+            env=os.environ,
+        )
+        try:
+            async with asyncio.timeout(WITHIN_S * 2):  # a listing is several requests
+                out, err = await process.communicate(given)
+        except TimeoutError:
+            raise KubectlError(f"kubectl {' '.join(words[:2])} did not end within {WITHIN_S * 2:g} s") from None
+        finally:
+            if process.returncode is None:
+                with contextlib.suppress(ProcessLookupError):
+                    process.kill()
+                await process.wait()
+        return process.returncode, out, err

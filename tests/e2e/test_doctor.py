@@ -1,0 +1,65 @@
+"""`sluice doctor` beside a running system: a person who asks what is wrong is told, and told what could not be seen."""
+
+import asyncio
+import json
+import signal
+
+import pytest
+
+pytestmark = [pytest.mark.timeout(90), pytest.mark.slow]
+
+LOST_WITHIN_S = 30.0
+
+
+async def doctor(up, *words: str) -> tuple[int, dict[str, list[dict[str, str]]]]:
+    """Its exit code, and its findings by level."""
+    done = await asyncio.to_thread(up.sluice, "doctor", "--no-cluster", "--json", *words)
+    levels: dict[str, list[dict[str, str]]] = {}
+    for finding in json.loads(done.stdout)["findings"]:
+        levels.setdefault(finding["level"], []).append(finding)
+    return done.returncode, levels
+
+
+async def test_a_system_that_works_is_well_and_one_that_lost_its_allocator_is_not(up):
+    """The allocator is frozen, so that nobody starts it again: its lease ends, and nothing else would say so."""
+    up.start()
+    running = await up.ready()
+
+    code, levels = await doctor(up)
+    assert (code, set(levels)) == (0, {"ok"}), levels
+    said = {finding["check"]: finding["what"] for finding in levels["ok"]}
+    assert "holds the lease and answers" in said["allocator"]
+    assert "GPUs on" in said["inventory"]
+    parts = len(running.nodes) + 2  # the allocator, and the command itself
+    assert said["versions"].startswith(f"{parts} parts, all of version "), said
+    assert "writers within 2 s of the broker" in said["clocks"]
+    text = await asyncio.to_thread(up.sluice, "doctor", "--no-cluster")
+    assert (text.returncode, text.stdout.splitlines()[-1]) == (0, "nothing must be fixed")
+
+    allocator = up.child("sluice_allocator")
+    allocator.send_signal(signal.SIGSTOP)
+    try:
+        async with asyncio.timeout(LOST_WITHIN_S):
+            while (found := await doctor(up))[0] != 1:
+                pass  # each look takes a second of another process
+        assert [finding["check"] for finding in found[1]["problem"]] == ["allocator"]
+        assert "nobody holds the lease" in found[1]["problem"][0]["what"]
+    finally:
+        allocator.send_signal(signal.SIGCONT)
+
+
+async def test_what_cannot_be_looked_at_is_not_called_well(up):
+    """Neither a broker that is away nor a missing kubectl looks like health."""
+    code, levels = await doctor(up, "--server", "nats://127.0.0.1:1")
+    assert (code, set(levels)) == (2, {"unknown"})
+    assert "no NATS server answers at nats://127.0.0.1:1" in levels["unknown"][0]["what"]
+
+    up.environment["PATH"] = str(up.temporary)
+    both = await asyncio.to_thread(up.sluice, "doctor", "--in-cluster")
+    assert both.returncode == 2
+    assert "there is no kubectl on PATH" in both.stdout
+    assert "nothing is running" in both.stdout
+
+    wrong = await asyncio.to_thread(up.sluice, "doctor", "--no-cluster", "--in-cluster")
+    assert wrong.returncode == 2
+    assert "contradicts" in wrong.stderr

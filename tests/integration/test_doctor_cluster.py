@@ -1,0 +1,111 @@
+"""
+`sluice doctor` on a cluster, with the real kubectl: what is shipped is applied, the webhook runs, its trust is tried.
+
+Skips where there is no kubectl; what is made of each object is tested in tests/unit/console.
+"""
+
+import asyncio
+import base64
+import json
+import os
+import shutil
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import deploy_check
+import pytest
+from factories.cluster_system import SERVICE
+from factories.watcher_process import watcher
+from fake_kube.server import FakeKube
+
+LIMIT_S = 60
+FOREIGN = "-----BEGIN CERTIFICATE-----\nbm90aGluZw==\n-----END CERTIFICATE-----\n"
+
+pytestmark = [
+    pytest.mark.skipif(shutil.which("kubectl") is None, reason="there is no kubectl on PATH"),
+    pytest.mark.slow,
+    pytest.mark.timeout(120),
+]
+
+
+class Desk:
+    """Where an administrator sits."""
+
+    def __init__(self, folder: Path, kubeconfig: Path) -> None:
+        """With this kubeconfig, and nothing else of his own."""
+        self._environment = {"HOME": str(folder), "PATH": os.environ["PATH"], "KUBECONFIG": str(kubeconfig)}
+
+    async def run(self, *words: str, given: str = "") -> tuple[int | None, str, str]:
+        """A program, its exit code and what it said."""
+        pipe = asyncio.subprocess.PIPE
+        process = await asyncio.create_subprocess_exec(
+            *words, env=self._environment, stdin=pipe, stdout=pipe, stderr=pipe
+        )
+        async with asyncio.timeout(LIMIT_S):
+            out, err = await process.communicate(given.encode())
+        return process.returncode, out.decode(), err.decode()
+
+    async def kubectl(self, *words: str, given: Any = None) -> str:
+        """What kubectl says; it must do it."""
+        code, out, err = await self.run("kubectl", *words, given="" if given is None else json.dumps(given))
+        assert code == 0, err
+        return out
+
+    async def doctor(self, *words: str) -> tuple[int | None, dict[str, Any]]:
+        """Its exit code and its document."""
+        code, out, err = await self.run(sys.executable, "-m", "sluice_console", "doctor", "--no-bus", "--json", *words)
+        assert out, err
+        return code, json.loads(out)
+
+
+def said(document: dict[str, Any], check: str) -> Sequence[tuple[str, str]]:
+    """Level and sentence of a check."""
+    return [(each["level"], each["what"]) for each in document["findings"] if each["check"] == check]
+
+
+async def test_an_installation_is_looked_through_and_its_trust_is_tried(tmp_path: Path) -> None:
+    """A caBundle that does not match refuses every GPU pod; a quota that counts nothing looks like a limit."""
+    with FakeKube() as kube:
+        desk = Desk(tmp_path, kube.kubeconfig(tmp_path / "config"))
+        code, document = await desk.doctor()
+        assert (code, said(document, "cluster")[0][0]) == (0, "warning"), "KUBECONFIG is set on many desks"
+
+        everything = {"apiVersion": "v1", "kind": "List", "items": deploy_check.render("single")}
+        await desk.kubectl("create", "--validate=false", "--filename", "-", given=everything)
+        quota = {
+            "apiVersion": "v1",
+            "kind": "ResourceQuota",
+            "metadata": {"name": "gpus", "namespace": "default"},
+            "spec": {"hard": {"requests.nvidia.com/gpu": "4"}},
+        }
+        await desk.kubectl("create", "--validate=false", "--filename", "-", given=quota)
+        code, document = await desk.doctor()
+        assert code == 1
+        assert "no caBundle yet" in said(document, "admission")[0][1]
+        for check in ("policies", "volume", "mirror", "rights", "limit-ranges", "waiting-pods"):
+            assert [level for level, _ in said(document, check)] == ["ok"], document
+        assert [level for level, _ in said(document, "resource-quotas")] == ["warning"]
+        assert [(each["namespace"], each["gpus"]) for each in document["quotas"]] == [("default", 4)]
+
+        settings = {"ROLE": "webhook", "KUBECONFIG": str(tmp_path / "config"), "WEBHOOK_ADDRESS": "127.0.0.1:0"}
+        async with watcher(tmp_path / "webhook.log", **settings) as process:
+            kube.route_service(*SERVICE, host="127.0.0.1", port=await process.port("webhook"))
+            await process.line("the API servers are told whom to trust")
+            _, document = await desk.doctor()
+            ((level, what),) = said(document, "admission")
+            assert level == "ok", what
+            assert "certificate and caBundle match" in what
+            assert kube.all("pods", "default") == [], "a dry run leaves nothing"
+            await process.stop()
+
+        bundle = base64.b64encode(FOREIGN.encode()).decode()
+        patch = [{"op": "replace", "path": f"/webhooks/{n}/clientConfig/caBundle", "value": bundle} for n in range(5)]
+        await desk.kubectl(
+            "patch", "mutatingwebhookconfiguration", "sluice", "--type=json", "--patch", json.dumps(patch)
+        )
+        _, document = await desk.doctor()
+        ((level, what),) = said(document, "admission")
+        assert level == "problem"
+        assert "failed calling webhook" in what

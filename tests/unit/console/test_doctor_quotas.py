@@ -1,0 +1,68 @@
+"""`sluice doctor` on quotas: limits that no longer hold are found, and said in Sluice's own words."""
+
+import pytest
+
+from sluice_console.core.doctor.findings import Check, QuotaProposalDocument, worst
+from sluice_console.core.doctor.quotas import check_quotas
+
+
+def quota(namespace: str, name: str, **hard: str):
+    """A ResourceQuota."""
+    keys = {key.replace("__", "."): amount for key, amount in hard.items()}
+    return {"metadata": {"namespace": namespace, "name": name}, "spec": {"hard": keys}}
+
+
+def test_a_quota_that_no_longer_counts_is_found_with_its_namespace():
+    """A team could take the whole fleet, and its quota would say 0 of 4."""
+    found, proposals = check_quotas([quota("team-a", "gpus", **{"requests.nvidia.com/gpu": "4"})], [])
+
+    assert [(each.check, each.level) for each in found] == [(Check.QUOTAS, "warning"), (Check.LIMITS, "ok")]
+    assert "team-a/gpus" in found[0].what
+    assert proposals == [QuotaProposalDocument(namespace="team-a", quotas=("gpus",), gpus=4)]
+
+
+@pytest.mark.parametrize(
+    ("hard", "expected"),
+    [
+        ({"requests.nvidia.com/mig-1g.5gb": "7"}, {"compute_slices": 7, "memory_mib": 7 * 5 * 1024}),
+        (
+            {"requests.nvidia.com/mig-3g.20gb": "2", "requests.nvidia.com/mig-1g.5gb.me": "1"},
+            {"compute_slices": 7, "memory_mib": 45 * 1024},
+        ),
+        ({"requests.nvidia.com/gpumem": "16k"}, {"memory_mib": 16000}),
+        ({"requests.nvidia.com/gpu": "0"}, {"gpus": 0}),
+    ],
+)
+def test_what_a_quota_says_is_said_in_limits_of_sluice(hard, expected):
+    """Nobody has to work out the sums."""
+    _, (proposal,) = check_quotas([quota("a", "q", **hard)], [])
+    assert proposal == QuotaProposalDocument(namespace="a", quotas=("q",), **expected)
+
+
+def test_of_several_quotas_the_smallest_counts():
+    """They hold together in Kubernetes too."""
+    quotas = [quota("a", "b", **{"requests.nvidia.com/gpu": "8"}), quota("a", "c", **{"requests.nvidia.com/gpu": "3"})]
+    _, proposals = check_quotas(quotas, [])
+    assert proposals == [QuotaProposalDocument(namespace="a", quotas=("b", "c"), gpus=3)]
+
+
+@pytest.mark.parametrize("resource", ["nvidia.com/gpucores", "nvidia.com/mig-big", "nvidia.com/pgpu"])
+def test_what_has_no_equal_is_named(resource):
+    """A limit that quietly falls away is the worst of all."""
+    found, _ = check_quotas([quota("a", "q", **{f"requests.{resource}": "4"})], [])
+    assert f"a: Sluice has no limit for {resource}=4" in [each.what for each in found]
+
+
+def test_other_quotas_are_left_alone():
+    """CPU, pods and objects are counted as before."""
+    found, proposals = check_quotas([quota("a", "q", pods="4", **{"requests.cpu": "8"})], [])
+    assert worst(found) == "ok"
+    assert proposals == []
+
+
+def test_a_limit_range_that_refuses_every_pod_is_a_problem():
+    """The API server answers that no limit is specified, for Sluice has taken it out."""
+    limits = {"metadata": {"namespace": "a", "name": "l"}, "spec": {"limits": [{"max": {"nvidia.com/gpu": "2"}}]}}
+    found, _ = check_quotas([], [limits])
+    assert [(each.check, each.level) for each in found] == [(Check.QUOTAS, "ok"), (Check.LIMITS, "problem")]
+    assert "a/l (nvidia.com/gpu)" in found[1].what
