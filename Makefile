@@ -7,13 +7,15 @@ FROM ?= 0
 JOBS ?= 2
 STEPS ?= 100000
 CYCLES ?= 10000
+PODS ?= 500
+KILLS ?= 10
 TRACE_DIR ?= ../shared/traces
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check sim soak perf packing trace decisions proto fmt docs lock clean
+.PHONY: help setup demo test test-k8s kube-kills check sim soak perf packing trace decisions images proto fmt docs lock clean
 
 help: ## Say what each target does
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 setup: .venv/ready ## Make .venv with everything pinned
 
@@ -24,15 +26,30 @@ demo: setup ## Watch pods get MIG slices and give them back, on simulated GPUs
 	$(BIN)/sluice demo
 
 test: setup ## Run the tests
-	$(BIN)/pytest -n 2 --dist loadgroup -m "not perf"
+	$(BIN)/pytest -n 2 --dist worksteal -m "not perf"
 
-check: setup ## Lint, types, import contracts, generated files; changes nothing
+test-k8s: setup ## Run the Kubernetes tests on a real cluster, KUBECONFIG=file, in namespaces of their own
+ifneq ($(origin KUBECONFIG),command line)
+	@echo "say which cluster: make test-k8s KUBECONFIG=file (the environment's is not taken: it may be production)" >&2
+	@exit 2
+else
+	SLUICE_TEST_KUBECONFIG="$(abspath $(KUBECONFIG))" $(BIN)/pytest tests/kubernetes
+endif
+
+kube-kills: setup ## Bring PODS=N pods to a fake cluster while the pod-watcher is killed KILLS=n times
+	report=$$(mktemp); code=0; \
+	KUBE_KILLS_PODS=$(PODS) KUBE_KILLS_KILLS=$(KILLS) KUBE_KILLS_REPORT=$$report \
+	$(BIN)/pytest -q tests/e2e/test_kubernetes_kills.py || code=$$?; \
+	cat $$report; rm -f $$report; exit $$code
+
+check: setup ## Lint, types, import contracts, generated files, manifests; changes nothing
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
 	$(BIN)/python tools/proto.py --check
 	$(BIN)/python tools/docs.py --check
+	$(BIN)/python tools/deploy_check.py
 	sh tools/check_pins.sh
 
 sim: setup ## Simulate SEEDS=N seeds from FROM=n on JOBS=j processes, and STEPS=N steps of the fleet machine
@@ -47,6 +64,7 @@ perf: setup packing trace decisions ## Measure everything: those three, a runnin
 	$(BIN)/python tests/perf/closing.py
 	$(BIN)/python tests/perf/node_agent
 	$(BIN)/python tests/perf/admission
+	$(BIN)/python tests/perf/kubernetes
 
 packing: setup ## Measure how well MIG instances are packed, against others and the ideal
 	$(BIN)/python tests/perf/packing --jobs $(JOBS)
@@ -56,6 +74,9 @@ trace: setup ## Measure allocation on the openb trace in TRACE_DIR (skipped wher
 
 decisions: setup ## Measure what a decision costs by size of the fleet (some minutes)
 	$(BIN)/python tests/perf/decisions
+
+images: setup ## Build the images of all services and of the broker (BASE_IMAGE=, TAG=; docs/install.md)
+	sh deploy/docker/build.sh
 
 proto: setup ## Generate the gRPC code from proto/
 	$(BIN)/python tools/proto.py

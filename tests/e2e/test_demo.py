@@ -1,7 +1,9 @@
 """`sluice demo`: the first thing anyone runs."""
 
+import os
 import signal
 import sys
+from typing import BinaryIO
 
 import psutil
 import pytest
@@ -27,19 +29,32 @@ async def test_the_demo_succeeds_and_leaves_nothing(up):
     assert not list(up.temporary.iterdir())
 
 
-async def test_an_interrupted_demo_leaves_nothing(up):
-    """Ctrl-C in the middle of it."""
-    process = psutil.Popen((sys.executable, "-m", "sluice_console", "demo"), env=up.environment, stdout=-3, stderr=-3)
-    up.process = process
-    while not any("sluice_allocator" in child.cmdline() for child in process.children()):
-        assert process.poll() is None
-        psutil.wait_procs([process], timeout=0.1)
-    children = process.children()
-    process.send_signal(signal.SIGINT)
-    assert process.wait(20) == 130
+async def test_an_interrupted_demo_leaves_nothing(up, tmp_path):
+    """Ctrl-C in the middle of it. It is held while its children are counted: else it may be over by then."""
+    with (tmp_path / "said").open("wb+") as said:
+        process = psutil.Popen(
+            (sys.executable, "-m", "sluice_console", "demo"), env=up.environment, stdout=said, stderr=said
+        )
+        up.process = process
+        while True:
+            process.suspend()
+            children = process.children()
+            if any("sluice_allocator" in child.cmdline() for child in children):
+                break
+            process.resume()
+            assert process.poll() is None, said_in(said)
+            psutil.wait_procs([process], timeout=0.05)
+        process.send_signal(signal.SIGINT)
+        process.resume()
+        assert process.wait(20) == 130, said_in(said)
     _, alive = psutil.wait_procs(children, timeout=5)
     assert not alive
     assert not list(up.temporary.iterdir())
+
+
+def said_in(file: BinaryIO) -> bytes:
+    """What was written to it so far."""
+    return os.pread(file.fileno(), 1 << 20, 0)
 
 
 def belongs(process: psutil.Process, up) -> bool:

@@ -17,6 +17,7 @@ from sluice.contracts.pb.allocator_pb2_grpc import AllocatorServiceStub
 from sluice.runtime import rpc
 from sluice.runtime.clock import SystemClock
 from sluice.runtime.memory_bus import MemoryBroker
+from sluice.runtime.rpc_health import Health
 from sluice.runtime.service import Service
 from sluice.runtime.telemetry import TraceBook
 from sluice_allocator.core.events import LeaseChanged
@@ -171,7 +172,7 @@ async def test_the_lease_says_where_its_holder_answers():
     broker = MemoryBroker()
     bus = broker.bus("allocator")
     service = Service("allocator", RunId("r1"), AllocatorSettings(tick_s=0.05), SystemClock(), TraceBook())
-    running = asyncio.create_task(serve_on(bus, service))
+    running = asyncio.create_task(serve_on(bus, service, Health(service.clock)))
     subject = subjects.lease("allocator").subject
     try:
         async with asyncio.timeout(WAIT_S):

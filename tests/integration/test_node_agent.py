@@ -16,6 +16,7 @@ from sluice.runtime.broker import Broker
 from sluice.runtime.clock import SystemClock
 from sluice.runtime.memory_bus import MemoryBroker
 from sluice.runtime.nats_bus import NatsBus
+from sluice.runtime.rpc_health import Health
 from sluice.runtime.service import Service
 from sluice.runtime.telemetry import TraceBook
 from sluice_node_agent.settings import NodeAgentSettings
@@ -125,7 +126,9 @@ async def test_a_second_agent_and_wrong_settings_are_refused_in_one_sentence(set
         assert refused.group_contains(JournalError, match="another agent of node")
     for wrong in ({"nodes": ("n9",)}, {"fleet_file": None}, {"fleet_file": settings.data_dir / "none.toml"}):
         with pytest.raises(SiteError):
-            await run_agents(_service(msgspec.structs.replace(settings, **wrong)), lambda node: None)
+            await run_agents(
+                _service(msgspec.structs.replace(settings, **wrong)), lambda node: None, Health(SystemClock())
+            )
 
 
 def test_the_hardware_command_refuses_in_words(settings, tmp_path, capsys):
