@@ -23,7 +23,7 @@ def environment(container: Document) -> dict[str, str]:
     """The variables of a container as its process would see them."""
     seen: dict[str, str] = {}
     for entry in container.get("env", ()):
-        raw = entry.get("value") or VALUES[entry["valueFrom"]["fieldRef"]["fieldPath"]]
+        raw = entry["value"] if "value" in entry else VALUES[entry["valueFrom"]["fieldRef"]["fieldPath"]]
         seen[entry["name"]] = re.sub(r"\$\(([A-Z_]+)\)", lambda match: seen[match[1]], raw)
     return seen
 

@@ -1,0 +1,92 @@
+"""The webhook with a certificate of cert-manager's: names on both sides meet, and no right stays that nobody uses."""
+
+from datetime import timedelta
+
+import deploy_check
+import pytest
+from deploy_check import Document
+from unit.deploy.reading import Rendering, environment, named
+
+from sluice.runtime.settings import load
+from sluice_pod_watcher.settings import PodWatcherSettings
+
+WEBHOOK = "sluice-webhook"
+
+
+@pytest.fixture
+def objects(rendered: Rendering) -> list[Document]:
+    """What is applied."""
+    return rendered("single", ["cert-manager"])
+
+
+def names_of(objects: list[Document], *kinds: str) -> set[tuple[str, str]]:
+    """Kind and name of what is there of these kinds."""
+    return {(each["kind"], each["metadata"]["name"]) for each in objects if each["kind"] in kinds}
+
+
+def test_the_certificate_is_mounted_where_the_webhook_reads_it(objects):
+    """Two names that differ, and no GPU pod can be created."""
+    certificate = named(objects, "Certificate", WEBHOOK)["spec"]
+    spec = named(objects, "Deployment", WEBHOOK)["spec"]["template"]["spec"]
+    (container,) = spec["containers"]
+    (volume,) = [each for each in spec["volumes"] if each.get("secret")]
+    (mount,) = [each for each in container["volumeMounts"] if each["name"] == volume["name"]]
+    settings = load(PodWatcherSettings, service="pod-watcher", environ=environment(container))
+
+    assert volume["secret"]["secretName"] == certificate["secretName"]
+    assert str(settings.certificate_dir) == mount["mountPath"]
+    assert mount["readOnly"] is True
+
+
+def test_the_certificate_is_for_the_name_by_which_api_servers_come(objects):
+    """Any other name is refused at the first call."""
+    hooks = named(objects, "MutatingWebhookConfiguration", "sluice")["webhooks"]
+    services = [hook["clientConfig"]["service"] for hook in hooks]
+    called = {f"{service['name']}.{service['namespace']}.svc" for service in services}
+
+    assert set(named(objects, "Certificate", WEBHOOK)["spec"]["dnsNames"]) == called
+    assert "server auth" in named(objects, "Certificate", WEBHOOK)["spec"]["usages"]
+
+
+def test_cert_manager_is_told_whose_authority_to_publish(objects):
+    """Without this nobody writes the caBundle: the webhook does not any more."""
+    configuration = named(objects, "MutatingWebhookConfiguration", "sluice")
+    certificate = named(objects, "Certificate", WEBHOOK)["metadata"]
+    wanted = f"{certificate['namespace']}/{certificate['name']}"
+
+    assert configuration["metadata"]["annotations"]["cert-manager.io/inject-ca-from"] == wanted
+
+
+def test_a_renewal_changes_nothing_for_api_servers(objects):
+    """The authority outlives its certificates: else no GPU pod can be created until the new file is mounted."""
+    certificate = named(objects, "Certificate", WEBHOOK)["spec"]
+    issuer = named(objects, "Issuer", certificate["issuerRef"]["name"])["spec"]
+    authority = named(objects, "Certificate", "sluice-webhook-authority")["spec"]
+
+    assert issuer["ca"]["secretName"] == authority["secretName"]
+    assert authority["isCA"] is True
+    assert named(objects, "Issuer", authority["issuerRef"]["name"])["spec"] == {"selfSigned": {}}
+    hours = [int(each["duration"].removesuffix("h")) for each in (certificate, authority)]
+    assert timedelta(hours=hours[0]) * 10 < timedelta(hours=hours[1])
+
+
+def test_the_webhook_keeps_no_right_and_no_token(objects, rendered: Rendering):
+    """It speaks to no API server with a certificate that is mounted."""
+    kinds = ("Role", "RoleBinding", "ClusterRole", "ClusterRoleBinding")
+    own = names_of(rendered("single"), *kinds, "Secret") - names_of(objects, *kinds, "Secret")
+
+    assert own == {*((kind, WEBHOOK) for kind in kinds), ("Secret", "sluice-webhook-tls")}
+    assert named(objects, "Deployment", WEBHOOK)["spec"]["template"]["spec"]["automountServiceAccountToken"] is False
+
+
+@pytest.mark.parametrize(
+    ("document", "words"),
+    [
+        ({"kind": "Certificate", "spec": {"dnsName": "a"}}, "spec.dnsName: not a field that was looked up"),
+        ({"kind": "Order", "spec": {}}, "not a kind that was looked up"),
+    ],
+)
+def test_a_field_of_others_that_nobody_looked_up_is_found(document, words):
+    """There is no schema at hand for these, so a slip of the pen would be dropped at the cluster."""
+    whole = {"apiVersion": "cert-manager.io/v1", "metadata": {"name": "a"}, **document}
+    assert [words in problem for problem in deploy_check.problems_of_schema(whole, "")] == [True]
