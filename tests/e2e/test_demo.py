@@ -1,8 +1,10 @@
 """`sluice demo`: the first thing anyone runs."""
 
+import contextlib
 import os
 import signal
 import sys
+from collections.abc import Iterator
 from typing import BinaryIO
 
 import psutil
@@ -31,7 +33,7 @@ async def test_the_demo_succeeds_and_leaves_nothing(up):
 
 async def test_an_interrupted_demo_leaves_nothing(up, tmp_path):
     """Ctrl-C in the middle of it. It is held while its children are counted: else it may be over by then."""
-    with (tmp_path / "said").open("wb+") as said:
+    with heeding_ctrl_c(), (tmp_path / "said").open("wb+") as said:
         process = psutil.Popen(
             (sys.executable, "-m", "sluice_console", "demo"), env=up.environment, stdout=said, stderr=said
         )
@@ -50,6 +52,16 @@ async def test_an_interrupted_demo_leaves_nothing(up, tmp_path):
     _, alive = psutil.wait_procs(children, timeout=5)
     assert not alive
     assert not list(up.temporary.iterdir())
+
+
+@contextlib.contextmanager
+def heeding_ctrl_c() -> Iterator[None]:
+    """Children are started as from a terminal: a shell that puts the tests into the background has them ignore it."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def said_in(file: BinaryIO) -> bytes:
