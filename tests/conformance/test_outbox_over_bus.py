@@ -32,10 +32,12 @@ async def test_a_grant_whose_answer_is_lost_is_settled_as_landed_and_written_onc
 async def test_of_two_allocators_whose_answers_are_lost_one_binds_and_both_know_who(rig: Rig) -> None:
     """The loser's write is settled as not landed, the winner's as landed."""
     clerks = [Clerk("one", LEDGER), Clerk("two", LEDGER)]
-    for number, clerk in enumerate(clerks):
-        clerk.outbox.commit(BINDING, word(f"bound by {number}"))
     one, two = LosingAnswers(await rig.bus(), lose=2), LosingAnswers(await rig.bus(), lose=2)
     async with at_work(clerks[0], one, Stream.BOOK), at_work(clerks[1], two, Stream.BOOK):
+        for clerk in clerks:  # who reads after the other has written knows of it, and may write over it
+            await eventually(lambda clerk=clerk: _has_read(clerk))
+        for number, clerk in enumerate(clerks):
+            clerk.outbox.commit(BINDING, word(f"bound by {number}"))
         await eventually(lambda: _is_settled(clerks[0], 1))
         await eventually(lambda: _is_settled(clerks[1], 1))
     assert sorted(landed for clerk in clerks for landed in clerk.settled.values()) == [False, True]
@@ -83,6 +85,10 @@ async def _says(bus: Bus, message: object) -> bool:
 
 async def _is_there(rig: Rig, subject: str) -> bool:
     return await (await rig.bus()).last(Stream.STATE, subject) is not None
+
+
+async def _has_read(clerk: Clerk) -> bool:
+    return clerk.has_read
 
 
 async def _is_settled(clerk: Clerk, count: int) -> bool:

@@ -294,9 +294,11 @@ class Clerk:
         self.reads_single_values = reading == "last"
         self.outbox = Outbox(RunId(run), kinds, reading=reading)
         self.reports: list[Report] = []
+        self.has_read = False
 
     def handle(self, event: Event, now: float) -> list[ExchangeInstruction]:
         """Take in one event."""
+        self.has_read = self.has_read or isinstance(event, ReadingCaughtUp)
         if isinstance(event, Ticked):
             self.outbox.tick(now)
         else:
