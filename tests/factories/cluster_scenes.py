@@ -16,7 +16,7 @@ from typing import Any
 from factories.admission import taken
 from factories.cluster_system import ClusterSystem
 from factories.kubernetes import Cluster, Json, Reply
-from factories.system import standing_at, violations_at
+from factories.system import Heard, hearing, standing_at, violations_at
 from fake_kube import containers
 from fake_kube.server import FakeKube
 
@@ -54,6 +54,8 @@ class Scene:
     cluster: Cluster
     live: LiveWorld
     namespace: str
+    heard: list[Heard]
+    """What was said of requests since this began."""
     _synced_at: float = field(default=0.0)
 
     @property
@@ -223,7 +225,7 @@ class Scene:
         """Nothing of this namespace stays; nothing bad was ever said on the bus."""
         await self._delete_all()
         await self.given_back()
-        violations = await violations_at(self.system.url)
+        violations = await violations_at(self.system.url, self.heard)
         assert not violations, violations
 
     async def _delete_all(self) -> None:
@@ -236,8 +238,8 @@ class Scene:
 @contextlib.asynccontextmanager
 async def scene_on(system: ClusterSystem, cluster: Cluster) -> AsyncIterator[Scene]:
     """A namespace for one test. When the test was good all of it is given back; else it is removed at least."""
-    async with cluster.opened() as opened, system.followed() as live:
-        scene = Scene(system, opened, live, await opened.namespace())
+    async with cluster.opened() as opened, system.followed() as live, hearing(system.url, "sluice.request.>") as heard:
+        scene = Scene(system, opened, live, await opened.namespace(), heard)
         try:
             yield scene
             await scene.clear()

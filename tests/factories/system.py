@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -184,14 +184,36 @@ async def standing_at(url: str) -> Standing:
     return Standing({word["request"]: word["allocation"] for word in bindings if word["type"] == "Bound"}, booked)
 
 
-def violations(running: Running) -> list[str]:
+def violations(running: Running, *, sources_killed: bool = False) -> list[str]:
     """What went wrong so far in a running system."""
-    return asyncio.run(violations_at(running.url))
+    return asyncio.run(violations_at(running.url, sources_killed=sources_killed))
 
 
-async def violations_at(url: str) -> list[str]:
+Heard = tuple[str, int, dict]
+"""A word as a test heard it on its stream: subject, sequence, message."""
+
+
+@contextlib.asynccontextmanager
+async def hearing(url: str, subjects: str) -> AsyncIterator[list[Heard]]:
     """
-    What went wrong so far on the bus at `url`, by what was recorded and what stands.
+    Every word that is stored on these subjects of STATE meanwhile.
+
+    A writer that is killed between a word and its copy leaves no copy, and its next word on the subject hides that one.
+    """
+    heard: list[Heard] = []
+
+    async def put(message: Msg) -> None:
+        if message.data:
+            heard.append((message.subject, message.metadata.sequence.stream, _message(message)))
+
+    async with _client(url) as client:
+        await client.jetstream().subscribe(subjects, stream="STATE", ordered_consumer=True, cb=put)
+        yield heard
+
+
+async def violations_at(url: str, heard: Sequence[Heard] = (), *, sources_killed: bool = False) -> list[str]:
+    """
+    What went wrong so far on the bus at `url`, by what was recorded, what stands, and what a test `heard`.
 
     Copies are stored a little after the words. A judge who reads meanwhile sees an end without its cause, so this
     waits until every word that stands has its copy. A killed writer leaves words without one: the wait has an end.
@@ -200,7 +222,7 @@ async def violations_at(url: str) -> list[str]:
         deadline = time.monotonic() + COPIES_S
         while True:
             words = [m for stream in ("BOOK", "STATE") for m in await _all_of(client, stream, "sluice.>")]
-            history = History()
+            history = History(sources_killed=sources_killed)
             for message in await _all_of(client, "HISTORY", "hist.sluice.>"):
                 history.put(message.subject, int(message.headers["Sluice-Sequence"]), _message(message))
             standing_words = [
@@ -213,7 +235,7 @@ async def violations_at(url: str) -> list[str]:
             if not late or time.monotonic() > deadline:
                 break
             await asyncio.sleep(0.1)
-    for subject, sequence, message in standing_words:
+    for subject, sequence, message in (*standing_words, *heard):
         history.put_standing(subject, sequence, message)
     return history.violations()
 

@@ -32,6 +32,8 @@ class History:
 
     book: list[Word] = field(default_factory=list)
     state: list[Word] = field(default_factory=list)
+    sources_killed: bool = False
+    """Whether a source was killed: killed between a word and its copy, it leaves a gap that its next word hides."""
     _known: set[tuple[str, int]] = field(default_factory=set)
 
     def put(self, subject: str, sequence: int, message: dict) -> None:
@@ -50,7 +52,12 @@ class History:
     def violations(self) -> list[str]:
         """Everything that must never happen, and did."""
         book = sorted(self.book, key=lambda word: word.sequence)
-        return [*_bookings(book), *_bindings(book), *_slices(self.state), *_losses(book, self.state)]
+        return [
+            *_bookings(book),
+            *_bindings(book),
+            *_slices(self.state),
+            *_losses(book, self.state, sources_killed=self.sources_killed),
+        ]
 
     def _put(self, subject: str, sequence: int, message: dict, stored: float) -> None:
         decided = ".ledger." in subject or ".binding." in subject
@@ -165,7 +172,7 @@ def _slices_of_node(words: list[Word]) -> Iterator[str]:
                     yield f"{place} is made for {name} while {holder} is on it"
 
 
-def _losses(book: list[Word], state: list[Word]) -> Iterator[str]:
+def _losses(book: list[Word], state: list[Word], *, sources_killed: bool) -> Iterator[str]:
     """No slice that a request was bound to goes before the request was withdrawn, unless its node was removed."""
     removed = {word.message["allocation"] for word in book if word.message.get("removed")}
     bound = {word.message["allocation"] for word in book if word.message["type"] == "Bound"} - removed
@@ -179,8 +186,8 @@ def _losses(book: list[Word], state: list[Word]) -> Iterator[str]:
             continue
         request = word.message["request"]
         ends = withdrawn.get(request, [])
-        if ends and all(end.message.get("closing") for end in ends):
-            continue  # a closing word is never the first: the first has no copy, for its writer was killed
+        if sources_killed and ends and all(end.message.get("closing") for end in ends):
+            continue  # a closing word is never the first (PROTOCOL §8): the first has no copy
         if not any(_is_before(end, word, breaks) for end in ends):
             yield f"{request} lost its slice {word.message['allocation']} while somebody wanted it"
 

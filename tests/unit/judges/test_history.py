@@ -46,14 +46,14 @@ def withdrawn(request: str, *, closing: bool = False) -> tuple[str, dict]:
     return REQUEST + request, {"type": "RequestWithdrawn", "closing": closing}
 
 
-def violations(*words: tuple[str, dict]) -> list[str]:
+def violations(*words: tuple[str, dict], sources_killed: bool = False) -> list[str]:
     """What the judge says of words that landed in this order."""
-    return violations_of(*enumerate(words))
+    return violations_of(*enumerate(words), sources_killed=sources_killed)
 
 
-def violations_of(*words: tuple[int, tuple[str, dict]]) -> list[str]:
+def violations_of(*words: tuple[int, tuple[str, dict]], sources_killed: bool = False) -> list[str]:
     """What the judge says of words that were stored in this order, each landed with this sequence."""
-    history = History()
+    history = History(sources_killed=sources_killed)
     for sequence, (subject, message) in words:
         history.put(subject, sequence, message)
     return history.violations()
@@ -156,10 +156,11 @@ def test_copies_that_are_stored_late_are_judged_by_when_they_landed():
 def test_a_closing_word_without_the_first_proves_a_gap_and_nothing_else():
     """A pod-watcher was killed between its word and the copy; its successor said the closing one."""
     lost = bound("r-a", "a"), made("a"), gone("a")
-    assert violations(*lost, withdrawn("r-a", closing=True)) == []
-    assert violations(*lost, withdrawn("r-a"), withdrawn("r-a", closing=True)) == [
-        "r-a lost its slice a while somebody wanted it"
-    ]
+    blamed = ["r-a lost its slice a while somebody wanted it"]
+    assert violations(*lost, withdrawn("r-a", closing=True), sources_killed=True) == []
+    assert violations(*lost, withdrawn("r-a", closing=True)) == blamed
+    assert violations(*lost, withdrawn("r-a"), withdrawn("r-a", closing=True), sources_killed=True) == blamed
+    assert violations(*lost, sources_killed=True) == blamed
 
 
 def test_what_stands_closes_a_gap():
