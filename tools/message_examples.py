@@ -176,6 +176,12 @@ EXAMPLES: tuple[m.Message, ...] = (
         ),
     ),
     m.Released(request=REQUEST, cause="pod gone"),
+    m.Waived(
+        request=REQUEST,
+        request_revision=1,
+        allocations=(ALLOCATION,),
+        cause="group trainer had places for 3 of 4 pods for 60 s",
+    ),
     m.Pending(
         request=REQUEST,
         request_revision=1,
@@ -192,6 +198,7 @@ EXAMPLES: tuple[m.Message, ...] = (
     ),
     m.WaitOver(request=REQUEST),
     m.EvictionOrdered(request=REQUEST, cause="slice degraded"),
+    m.EvictionOver(request=REQUEST),
     m.EvictionDone(request=REQUEST),
     m.EvictionBlocked(request=REQUEST, why="a disruption budget allows no eviction now"),
     m.SliceReady(
@@ -219,7 +226,13 @@ EXAMPLES: tuple[m.Message, ...] = (
         ),
     ),
     m.NodeInventory(snapshot=_SNAPSHOT, stale=False, observed_at="2026-01-01T00:00:00Z"),
-    m.QuotaSet(namespace="research", gpus=4, memory_mib=163840),
+    m.QuotaSet(
+        namespace="research",
+        total=m.Amounts(gpus=4, memory_mib=163840),
+        request=m.Amounts(gpus=2),
+        guaranteed=m.Amounts(gpus=1),
+    ),
+    m.QuotaUnset(namespace="research"),
     m.Cordoned(node=NODE, why="fan is being changed"),
     m.Uncordoned(node=NODE),
     m.LeaseHeld(role="allocator", owner=RunId("a91c"), endpoint="127.0.0.1:50052", version="0.1.0"),

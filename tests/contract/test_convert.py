@@ -75,13 +75,12 @@ GPUS = structs(
     daemons=some(structs(MpsDaemonReport, state=st.sampled_from(get_args(DaemonState)))),
 )
 SHARES = structs(Share, mode=st.sampled_from(("mps", "fractional")))
+DEVICES = some(structs(DeviceGrant, share=st.none() | SHARES))
 SLICES = structs(
     SliceReport,
-    booking=structs(
-        Booking,
-        devices=some(structs(DeviceGrant, share=st.none() | SHARES)),
-        room=structs(HostRoom, resources=numbers(63)),
-    ),
+    booking=structs(Booking, devices=DEVICES, room=structs(HostRoom, resources=numbers(63))),
+    after=some(st.text(max_size=8)),
+    counts=DEVICES,
     state=st.sampled_from(get_args(SliceState)),
 )
 MODES = st.lists(st.sampled_from(get_args(Mode)), min_size=1, max_size=3).map(tuple)

@@ -14,6 +14,7 @@ from judges.placements import (
     HomeTruth,
     NodeTruth,
     Truth,
+    is_to_be_had,
     largest_of,
     profile_of,
     size_of,
@@ -53,12 +54,16 @@ class Chooser:
         if not gpu.profiles:
             return None
         top = largest_of(gpu)
+        there = {profile.name for profile in gpu.profiles}
+        if gpu.fixed_layout:
+            there = {each.profile for each in gpu.instances}
         if whole:
-            return top.name
+            return top.name if top.name in there else None
         enough = [
             profile
             for profile in gpu.profiles
-            if profile.memory_mib >= (claim.memory_mib or 0)
+            if profile.name in there
+            and profile.memory_mib >= (claim.memory_mib or 0)
             and profile.multiprocessors >= (claim.sm_count or 0)
             and profile.multiprocessors * 100 >= (claim.sm_percentage or 0) * top.multiprocessors
             and profile.memory_mib * 100 >= (claim.memory_percentage or 0) * top.memory_mib
@@ -205,6 +210,7 @@ class Chooser:
         why = why_not_together(gpu, [*board.spans(), *known])
         wrong = [why] if why else []
         wrong += [f"{span} is out of use" for span in touched if out & slices(span[1], span[2])]
+        wrong += [f"{span} is not in the fixed layout" for span in touched if not is_to_be_had(gpu, span)]
         for span in touched:
             if span[0] is None and (span[1], span[2]) != (0, max(1, gpu.memory_slices)):
                 wrong.append(f"{span} is not the whole GPU")

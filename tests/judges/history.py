@@ -97,8 +97,12 @@ def _is_before(one: Word, other: Word, breaks: list[Break]) -> bool:
 
 
 def _bookings(book: list[Word]) -> Iterator[str]:
-    """A place is granted only when its last grant was revoked before, and no allocation is granted a second time."""
-    standing: dict[Place, str] = {}
+    """
+    A place is granted only when its last grant was revoked before, and no allocation is granted a second time.
+
+    A grant may be for when others are gone (`after`): then these may still have the place.
+    """
+    standing: dict[Place, list[str]] = {}
     ended: set[str] = set()
     for message in (word.message for word in book):
         if message["type"] not in {"Grant", "Revoke", "Closed"}:
@@ -110,14 +114,17 @@ def _bookings(book: list[Word]) -> Iterator[str]:
                 ended.discard(name)  # with its node, and without a word of its agent: it may be entered again
             else:
                 ended.add(name)
-            standing = {place: owner for place, owner in standing.items() if owner != name}
+            standing = {place: [o for o in owners if o != name] for place, owners in standing.items()}
             continue
         if name in ended:
             yield f"{name} is granted again after it was revoked"
+        allowed = {name, *message.get("after", ())}
         for place in _places(booking["devices"]):
-            owner = standing.setdefault(place, name)
-            if owner != name:
-                yield f"{place} is granted to {name} while {owner} has it"
+            owners = standing.setdefault(place, [])
+            yield from (
+                f"{place} is granted to {name} while {owner} has it" for owner in owners if owner not in allowed
+            )
+            owners.append(name)
 
 
 def _bindings(book: list[Word]) -> Iterator[str]:

@@ -16,6 +16,8 @@ def why_not_on(node: NodeTruth, needs: HostNeeds, taken: Sequence[HostRoom]) -> 
     if needs.node_name and needs.node_name != node.snapshot.node:
         return f"it must be on {needs.node_name}"
     labels = dict(node.host.labels) if node.host is not None else {}
+    if node.pods_max is not None and len(taken) >= node.pods_max:
+        return "as many pods as its operator allows"
     if any(labels.get(key) != value for key, value in needs.node_selector.items()):
         return f"selector {needs.node_selector} on {labels}"
     terms = [term for term in needs.affinity if term]

@@ -23,6 +23,8 @@ class NodeTruth:
     host: HostFacts | None = None
     usable: bool = True
     cordoned: frozenset[str] = frozenset()
+    pods_max: int | None = None
+    """So many pods with slices its operator allows."""
 
     def may_give(self, gpu: GpuReport) -> bool:
         """Whether new slices may be made on this GPU."""
@@ -132,8 +134,18 @@ def slices(start: int, size: int) -> set[int]:
 
 def taken_from_us(gpu: GpuReport) -> tuple[list[Span], set[int]]:
     """Instances of others, and slices that are quarantined."""
+    if gpu.fixed_layout:
+        unusable = {at for each in gpu.instances if each.unusable for at in slices(each.start, each.size)}
+        return [], unusable | {each for span in gpu.quarantined for each in slices(span.start, span.size)}
     foreign = [(each.profile, each.start, each.size) for each in gpu.instances if each.allocation is None]
     return foreign, {each for span in gpu.quarantined for each in slices(span.start, span.size)}
+
+
+def is_to_be_had(gpu: GpuReport, span: Span) -> bool:
+    """Whether an instance can be had at all: in a fixed layout one that is there, else any that can be made."""
+    if not gpu.fixed_layout or not gpu.mig_enabled:
+        return True
+    return span in [(each.profile, each.start, each.size) for each in gpu.instances]
 
 
 def why_not_together(gpu: GpuReport, spans: list[Span]) -> str | None:

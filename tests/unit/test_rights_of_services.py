@@ -20,28 +20,31 @@ from sluice_inventory.core.inventory import WRITES as INVENTORY_WRITES
 from sluice_inventory.shell.app import READS as INVENTORY_READS
 from sluice_node_agent.core.agent import WRITES as AGENT_WRITES
 from sluice_pod_watcher.core.cluster.cluster import READS as CLUSTER_READS
+from sluice_pod_watcher.core.limits import READS as LIMITS_READS
+from sluice_pod_watcher.core.limits import WRITES as LIMITS_WRITES
 from sluice_pod_watcher.core.voice import WRITES as POD_WATCHER_WRITES
 from sluice_pod_watcher.core.watcher import READS as FOLDER_READS
 
 NODE = NodeName("gpu-1.example")
+POD_WATCHER_READS = (*CLUSTER_READS, *FOLDER_READS, *LIMITS_READS)
 LEASE = {"lease"}
 """Said and read by the runtime for whoever shares its work."""
 WRITES = {
-    Role.POD_WATCHER: POD_WATCHER_WRITES | LEASE,
+    Role.POD_WATCHER: POD_WATCHER_WRITES | LIMITS_WRITES | LEASE,
     Role.ALLOCATOR: ALLOCATOR_WRITES | LEASE,
     Role.INVENTORY: INVENTORY_WRITES,
     Role.NODE_AGENT: AGENT_WRITES,
 }
 WRITES_LATER = {
-    Role.POD_WATCHER: {"quota", "cordon"},
-    Role.ALLOCATOR: {"eviction"},
+    Role.POD_WATCHER: set(),
+    Role.ALLOCATOR: set(),
     Role.INVENTORY: LEASE,
     Role.NODE_AGENT: set(),
 }
 """Nouns of the protocol whose words no code says yet. Whoever writes it takes it out here."""
 READS_LATER = {
-    Role.POD_WATCHER: {"quota", "cordon"},
-    Role.ALLOCATOR: {"eviction", "evicted", "quota"},
+    Role.POD_WATCHER: set(),
+    Role.ALLOCATOR: set(),
     Role.INVENTORY: LEASE,
     Role.NODE_AGENT: set(),
 }
@@ -67,7 +70,7 @@ def heeded_by_allocator() -> set[str]:
 
 
 READS = {
-    Role.POD_WATCHER: kinds(*(each for _, filters in (*CLUSTER_READS, *FOLDER_READS) for each in filters)) | LEASE,
+    Role.POD_WATCHER: kinds(*(each for _, filters in POD_WATCHER_READS for each in filters)) | LEASE,
     Role.ALLOCATOR: heeded_by_allocator() | LEASE,
     Role.INVENTORY: kinds(*INVENTORY_READS),
     Role.NODE_AGENT: {"ledger", *AGENT_WRITES},

@@ -55,6 +55,7 @@ MAY_CALL: Mapping[str, frozenset[Caller]] = MappingProxyType(
         "/sluice.v1.InventoryService/Watch": _PEOPLE,
         "/sluice.v1.AllocatorService/Simulate": _PEOPLE,
         "/sluice.v1.AllocatorService/Explain": _PEOPLE,
+        "/sluice.v1.AllocatorService/Adjust": _PEOPLE,
         "/grpc.health.v1.Health/Check": _EVERYONE,
     }
 )

@@ -9,7 +9,14 @@ over. Both ways are total over what the other form can hold: what came over the 
 from typing import get_args
 
 from sluice.contracts.codec import Undecodable
-from sluice.contracts.convert_bookings import MODES, MODES_BACK, booking_from_proto, booking_to_proto
+from sluice.contracts.convert_bookings import (
+    MODES,
+    MODES_BACK,
+    booking_from_proto,
+    booking_to_proto,
+    devices_from_proto,
+    devices_to_proto,
+)
 from sluice.contracts.ids import AllocationId, GpuUuid, NodeName, RunId
 from sluice.contracts.messages import (
     DaemonState,
@@ -90,6 +97,7 @@ def _gpu_to_proto(gpu: GpuReport) -> node_pb2.Gpu:
         mps_clients_max=gpu.mps_clients_max,
         lost=gpu.lost,
         daemons=[_daemon_to_proto(daemon) for daemon in gpu.daemons],
+        fixed_layout=gpu.fixed_layout,
     )
 
 
@@ -137,6 +145,7 @@ def _instance_to_proto(instance: InstanceReport) -> node_pb2.Instance:
         size=instance.size,
         uuid=instance.uuid,
         allocation=instance.allocation,
+        unusable=instance.unusable,
     )
 
 
@@ -146,6 +155,9 @@ def _slice_to_proto(report: SliceReport) -> node_pb2.SliceReport:
         revision=report.revision,
         state=_STATES[report.state],
         revoked=report.revoked,
+        after=report.after,
+        evict=report.evict,
+        counts=devices_to_proto(report.counts),
     )
 
 
@@ -215,6 +227,7 @@ def _gpu_from_proto(gpu: node_pb2.Gpu) -> GpuReport:
         mps_clients_max=gpu.mps_clients_max if gpu.HasField("mps_clients_max") else MPS_CLIENTS_MAX,
         lost=gpu.lost,
         daemons=tuple(_daemon_from_proto(daemon) for daemon in gpu.daemons),
+        fixed_layout=gpu.fixed_layout,
     )
 
 
@@ -263,6 +276,7 @@ def _instance_from_proto(instance: node_pb2.Instance) -> InstanceReport:
         size=instance.size,
         uuid=instance.uuid,
         allocation=AllocationId(instance.allocation) if instance.HasField("allocation") else None,
+        unusable=instance.unusable,
     )
 
 
@@ -272,7 +286,17 @@ def _slice_from_proto(report: node_pb2.SliceReport) -> SliceReport | Undecodable
         return Undecodable("a slice has no booking")
     if state is None:
         return Undecodable(f"slice {report.booking.allocation} is in state {report.state}, which is not known here")
-    booking = booking_from_proto(report.booking)
+    booking, counts = booking_from_proto(report.booking), devices_from_proto(report.counts)
     if isinstance(booking, Undecodable):
         return booking
-    return SliceReport(booking=booking, revision=report.revision, state=state, revoked=report.revoked)
+    if isinstance(counts, Undecodable):
+        return Undecodable(f"slice {report.booking.allocation}: {counts.why}")
+    return SliceReport(
+        booking=booking,
+        revision=report.revision,
+        state=state,
+        revoked=report.revoked,
+        after=tuple(AllocationId(each) for each in report.after),
+        evict=report.evict,
+        counts=counts,
+    )

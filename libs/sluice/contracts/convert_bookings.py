@@ -4,6 +4,7 @@ Bookings to protobuf and back: what was booked for whom, down to the shares.
 As `convert`, of which this is the part that several answers have in common.
 """
 
+from collections.abc import Iterable
 from typing import get_args
 
 from sluice.contracts.codec import Undecodable
@@ -29,9 +30,15 @@ def booking_to_proto(booking: Booking) -> node_pb2.Booking:
         namespace=booking.namespace,
         name=booking.name,
         node=booking.node,
-        devices=[_device_to_proto(device) for device in booking.devices],
+        devices=devices_to_proto(booking.devices),
         room=_room_to_proto(booking.room),
+        instead_of=booking.instead_of,
     )
+
+
+def devices_to_proto(devices: Iterable[DeviceGrant]) -> list[node_pb2.DeviceGrant]:
+    """Booked devices in their gRPC form. Raises ValueError as `convert.snapshot_to_proto`."""
+    return [_device_to_proto(device) for device in devices]
 
 
 def _room_to_proto(room: HostRoom) -> node_pb2.HostRoom:
@@ -66,12 +73,9 @@ def share_to_proto(share: Share) -> node_pb2.Share:
 
 def booking_from_proto(booking: node_pb2.Booking) -> Booking | Undecodable:
     """The booking in an answer, or why it is none: it has a share of a mode not known here."""
-    devices: list[DeviceGrant] = []
-    for entry in booking.devices:
-        device = _device_from_proto(entry)
-        if isinstance(device, Undecodable):
-            return Undecodable(f"slice {booking.allocation}: {device.why}")
-        devices.append(device)
+    devices = devices_from_proto(booking.devices)
+    if isinstance(devices, Undecodable):
+        return Undecodable(f"slice {booking.allocation}: {devices.why}")
     return Booking(
         allocation=AllocationId(booking.allocation),
         request=RequestId(booking.request),
@@ -81,9 +85,21 @@ def booking_from_proto(booking: node_pb2.Booking) -> Booking | Undecodable:
         namespace=booking.namespace,
         name=booking.name,
         node=NodeName(booking.node),
-        devices=tuple(devices),
+        devices=devices,
         room=_room_from_proto(booking.room),
+        instead_of=booking.instead_of,
     )
+
+
+def devices_from_proto(entries: Iterable[node_pb2.DeviceGrant]) -> tuple[DeviceGrant, ...] | Undecodable:
+    """The booked devices in an answer, or why they are none."""
+    devices: list[DeviceGrant] = []
+    for entry in entries:
+        device = _device_from_proto(entry)
+        if isinstance(device, Undecodable):
+            return device
+        devices.append(device)
+    return tuple(devices)
 
 
 def _room_from_proto(room: node_pb2.HostRoom) -> HostRoom:

@@ -9,6 +9,8 @@ Cores never see a connection. A reader's shell turns a stream into `ReadingStart
 from dataclasses import dataclass
 from enum import StrEnum
 
+import msgspec
+
 from sluice.contracts.ids import Incarnation, OperationId
 from sluice.contracts.messages import AnyMessage
 
@@ -21,7 +23,7 @@ class Stream(StrEnum):
     HISTORY = "HISTORY"
 
 
-BOOK_KINDS = frozenset({"ledger", "binding"})
+BOOK_KINDS = frozenset({"ledger", "binding", "quota", "cordon"})
 """The nouns of what was decided; every other noun is of STATE."""
 
 
@@ -117,8 +119,7 @@ Event = ExchangeEvent | Ticked
 # -- instructions -------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class Write:
+class Write(msgspec.Struct, frozen=True):
     """Publish `message` at `subject` if the newest sequence under `guard` is `expected`."""
 
     operation: OperationId

@@ -21,8 +21,10 @@ Takes the text, not the file; `[node.faults]` is handed on as it is, because onl
         { model = "T4", mig = false, memory_mib = 15360, multiprocessors = 40 },
     ]
 
-`numa` has one number per GPU of its entry; `nvlink` lists groups of GPUs (counted from 0 within the entry) that are
-linked each to each. A model that is not in the catalog can be given without MIG, with its sizes.
+`layout` (of GPUs with MIG) lists the instances that an administrator made on each: "3g.20gb", or "3g.20gb:4" with its
+first memory slice. Such GPUs have a fixed layout, even an empty one. `numa` has one number per GPU of its entry;
+`nvlink` lists groups of GPUs (counted from 0 within the entry) that are linked each to each. A model that is not in the
+catalog can be given without MIG, with its sizes.
 """
 
 import re
@@ -34,6 +36,7 @@ from sluice.contracts.messages import Mode, Taint
 from sluice.contracts.refusals import shorten
 from sluice.contracts.strict_tables import Table, TableError, read_toml
 from sluice.mig.catalog import catalog, find
+from sluice.mig.layout import Instance, Layout, fits
 from sluice.mig.model import GpuModel
 
 FaultValue = int | float | bool | str
@@ -70,7 +73,7 @@ _NODE_KEYS = (
     "modes",
     "time_quota",
 )
-_GPU_KEYS = ("model", "count", "mig", "memory_mib", "multiprocessors", "numa", "nvlink")
+_GPU_KEYS = ("model", "count", "mig", "memory_mib", "multiprocessors", "numa", "nvlink", "layout")
 _TAINT = re.compile(r"(?P<key>[^=:\s]+)(?:=(?P<value>[^=:\s]*))?:(?P<effect>NoSchedule|PreferNoSchedule|NoExecute)")
 _TIMING_KEYS = ("create_ms", "destroy_ms")
 
@@ -94,6 +97,8 @@ class FleetGpus:
     mig: bool
     numa: tuple[int, ...] = ()
     nvlink: tuple[tuple[int, ...], ...] = ()
+    layout: Layout | None = None
+    """The instances on each of them where an administrator fixed that; None where Sluice makes them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,6 +221,7 @@ def _gpu(item: Table) -> FleetGpus:
         mig=mig,
         numa=_numa(item, count),
         nvlink=_nvlink(item, count),
+        layout=_layout(item, model, mig=mig),
     )
 
 
@@ -262,6 +268,31 @@ def _nvlink(item: Table, count: int) -> tuple[tuple[int, ...], ...]:
     if not all(_is_from(gpu, 0, count - 1) for gpu in named) or len(named) != len(dict.fromkeys(named)):
         raise item.wrong("nvlink", right)
     return tuple(tuple(group) for group in groups)
+
+
+def _layout(item: Table, model: GpuModel, *, mig: bool) -> Layout | None:
+    """The instances of a fixed layout; one without a start is at the first place that is left."""
+    if "layout" not in item.values:
+        return None
+    if not mig:
+        raise item.wrong("layout", "is of GPUs with MIG")
+    found: list[Instance] = []
+    for text in item.texts("layout"):
+        name, _, start = text.partition(":")
+        profile = model.profile(name)
+        if profile is None:
+            raise item.wrong("layout", f"{model.key} has no profile {name!r}; it has {_names(model)}")
+        asked = [Instance(name, span.start, span.size) for span in profile.placements if start in {"", str(span.start)}]
+        fitting = next((each for each in asked if fits(model, found, each)), None)
+        if fitting is None:
+            there = ", ".join(f"{each.profile}:{each.start}" for each in found) or "nothing"
+            raise item.wrong("layout", f"{text!r} cannot be beside {there} on {model.key}")
+        found.append(fitting)
+    return tuple(sorted(found, key=lambda each: each.start))
+
+
+def _names(model: GpuModel) -> str:
+    return ", ".join(profile.name for profile in model.profiles)
 
 
 def _is_from(value: object, least: int, most: int) -> bool:

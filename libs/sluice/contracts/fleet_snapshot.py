@@ -2,7 +2,8 @@
 What the nodes of a fleet file report when nothing runs on them: for whoever needs a fleet without its agents.
 
 Offline simulation, benchmarks and tests show these to the allocator as inventory would. GPUs are named after their
-node (`GPU-<node>-<index>`), so that equal files give equal answers. It must not know of instances: those are hardware.
+node (`GPU-<node>-<index>`), so that equal files give equal answers. The only instances it knows are those of fixed
+layouts.
 """
 
 from functools import lru_cache
@@ -10,7 +11,7 @@ from functools import lru_cache
 from sluice.contracts.fleet import FleetGpus, FleetNode
 from sluice.contracts.hardware import profile_reports
 from sluice.contracts.ids import GpuUuid, RunId
-from sluice.contracts.messages import GpuReport, HostFacts, NodeSnapshot, ProfileReport
+from sluice.contracts.messages import GpuReport, HostFacts, InstanceReport, NodeSnapshot, ProfileReport
 from sluice.mig.model import GpuModel
 
 LINK_SCORE = 100
@@ -30,7 +31,7 @@ def host_facts(node: FleetNode) -> HostFacts:
 
 
 def empty_snapshot(node: FleetNode) -> NodeSnapshot:
-    """What an agent reports of a node without a single instance or slice. Equal models share their profiles."""
+    """What an agent reports of a node on which Sluice has made nothing yet. Equal models share their profiles."""
     gpus: list[GpuReport] = []
     for kind in node.gpus:
         gpus += _reports(node, kind, first=len(gpus))
@@ -67,13 +68,24 @@ def _reports(node: FleetNode, kind: FleetGpus, first: int) -> list[GpuReport]:
             memory_slices=model.memory_slices,
             compute_slices=model.compute_slices,
             profiles=_profiles(model),
-            instances=(),
+            instances=_instances(gpu_uuid(node, first + number), kind),
             creatable={},
+            fixed_layout=kind.layout is not None,
             numa_node=kind.numa[number] if kind.numa else None,
             links={gpu_uuid(node, first + gpu): LINK_SCORE for gpu in linked.get(number, ()) if gpu != number},
         )
         for number in range(kind.count)
     ]
+
+
+def _instances(gpu: GpuUuid, kind: FleetGpus) -> tuple[InstanceReport, ...]:
+    """Those that an administrator made."""
+    return tuple(
+        InstanceReport(
+            gi_id=number, profile=each.profile, start=each.start, size=each.size, uuid=f"MIG-{gpu}-{each.start}"
+        )
+        for number, each in enumerate(kind.layout or (), start=1)
+    )
 
 
 @lru_cache(maxsize=64)

@@ -37,3 +37,8 @@ def is_token(text: str) -> bool:
 def allocation_id(request: RequestId, run: RunId, number: int) -> AllocationId:
     """The id of the `number`-th allocation that the process `run` decides, for `request`."""
     return AllocationId(f"{request}_{run}_{number}")
+
+
+def request_named(allocation: AllocationId) -> RequestId:
+    """The request that an allocation's id names. A run's id has no `_` of its own."""
+    return RequestId(allocation.rsplit("_", 2)[0])

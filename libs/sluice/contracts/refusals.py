@@ -61,6 +61,7 @@ class WaitReason(StrEnum):
     NODE_INSUFFICIENT_CPU = "NodeInsufficientCpu"
     NODE_INSUFFICIENT_MEMORY = "NodeInsufficientMemory"
     NODE_INSUFFICIENT_PODS = "NodeInsufficientPods"
+    NODE_PODS_AT_LIMIT = "NodePodsAtLimit"
     NODE_INSUFFICIENT_RESOURCE = "NodeInsufficientResource"
     GPU_UNHEALTHY = "GpuUnhealthy"
     GPU_MODE_NOT_FIT = "GpuModeNotFit"
@@ -68,6 +69,8 @@ class WaitReason(StrEnum):
     GPU_UUID_MISMATCH = "GpuUuidMismatch"
     GPU_NO_SUCH_PROFILE = "GpuNoSuchProfile"
     GPU_LAYOUT_FULL = "GpuLayoutFull"
+    GPU_NOT_IN_LAYOUT = "GpuNotInLayout"
+    GPU_INSTANCES_TAKEN = "GpuInstancesTaken"
     GPU_ENGINES_USED_UP = "GpuEnginesUsedUp"
     GPU_NOT_IDLE = "GpuNotIdle"
     GPU_INSUFFICIENT_MEMORY = "GpuInsufficientMemory"
@@ -78,6 +81,12 @@ class WaitReason(StrEnum):
     GPU_AVOIDED = "GpuAvoided"
     NUMA_NOT_FIT = "NumaNotFit"
     TOO_FEW_GPUS_ON_NODE = "TooFewGpusOnNode"
+    QUOTA_EXCEEDED = "QuotaExceeded"
+    GROUP_INCOMPLETE = "GroupIncomplete"
+    GROUP_NOT_FIT = "GroupNotFit"
+    PLACE_BEING_FREED = "PlaceBeingFreed"
+    PLACE_PROMISED = "PlacePromised"
+    QUEUE_FULL = "QueueFull"
 
 
 KNOWN_AS = {
@@ -88,6 +97,8 @@ KNOWN_AS = {
     WaitReason.GPU_UUID_MISMATCH: "CardUuidMismatch",
     WaitReason.GPU_NO_SUCH_PROFILE: "CardTypeMismatch",
     WaitReason.GPU_LAYOUT_FULL: "CardMigTopologyInfeasible",
+    WaitReason.GPU_NOT_IN_LAYOUT: "CardMigTopologyInfeasible",
+    WaitReason.GPU_INSTANCES_TAKEN: "CardMigTopologyInfeasible",
     WaitReason.GPU_ENGINES_USED_UP: "CardMigTopologyInfeasible",
     WaitReason.GPU_NOT_IDLE: "ExclusiveDeviceAllocateConflict",
     WaitReason.GPU_INSUFFICIENT_MEMORY: "CardInsufficientMemory",
@@ -97,6 +108,7 @@ KNOWN_AS = {
     WaitReason.GPU_OTHER_TRUST_DOMAIN: "ExclusiveDeviceAllocateConflict",
     WaitReason.NUMA_NOT_FIT: "NumaNotFit",
     WaitReason.TOO_FEW_GPUS_ON_NODE: "AllocatedCardsInsufficientRequest",
+    WaitReason.QUOTA_EXCEEDED: "ResourceQuotaNotFit",
 }
 """The word that users of other schedulers of this field know for the same thing."""
 

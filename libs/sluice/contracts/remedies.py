@@ -23,6 +23,9 @@ REMEDIES = {
         "It starts when memory is free on a node with a free slice; requesting less helps."
     ),
     WaitReason.NODE_INSUFFICIENT_PODS: "It starts when another pod on such a node ends.",
+    WaitReason.NODE_PODS_AT_LIMIT: (
+        "It starts when a pod with a slice on such a node ends, or when its operator raises the limit."
+    ),
     WaitReason.NODE_INSUFFICIENT_RESOURCE: (
         "It starts when all else that the pod requests (resources.requests) is free on a node with a free slice."
     ),
@@ -48,6 +51,20 @@ REMEDIES = {
     WaitReason.GPU_AVOIDED: "It is tried there again by itself, after longer each time.",
     WaitReason.NUMA_NOT_FIT: "It starts when one NUMA node has all of them free; leaving out numa-bind helps.",
     WaitReason.TOO_FEW_GPUS_ON_NODE: "It starts when one node has all of them free; asking for fewer helps.",
+    WaitReason.GPU_NOT_IN_LAYOUT: (
+        "Ask for an instance of a size that is there, or allow a larger one (sluice.dev/substitute)."
+    ),
+    WaitReason.GPU_INSTANCES_TAKEN: (
+        "It starts when a pod with such an instance ends; allowing a larger one (sluice.dev/substitute) may be quicker."
+    ),
+    WaitReason.QUOTA_EXCEEDED: (
+        "It starts when pods of its namespace end, or when its quota is raised (sluice quota); asking for less helps."
+    ),
+    WaitReason.GROUP_INCOMPLETE: "It starts when as many pods have asked as sluice.dev/group-size says.",
+    WaitReason.GROUP_NOT_FIT: "It starts when all pods of the group fit at once; fewer or smaller ones may start now.",
+    WaitReason.PLACE_BEING_FREED: "It starts when those who still have the place have left it.",
+    WaitReason.PLACE_PROMISED: "It starts when pods whose turn is before have their places, or when others end.",
+    WaitReason.QUEUE_FULL: "It gets its turn when others that wait have left; nothing has to be done.",
 }
 """For every reason. What starts a pod by itself comes before what its owner can do."""
 
@@ -58,6 +75,7 @@ _WHATEVER_IS_FREE = frozenset(
         WaitReason.NODE_TAINTED,
         WaitReason.GPU_MODE_NOT_FIT,
         WaitReason.GPU_NO_SUCH_PROFILE,
+        WaitReason.GPU_NOT_IN_LAYOUT,
     }
 )
 """Reasons whose remedy is right also where nothing can ever fit."""

@@ -103,7 +103,7 @@ NOUNS: tuple[Noun, ...] = (
         ("request",),
         (Role.ALLOCATOR,),
         (Role.ALLOCATOR, Role.POD_WATCHER, *_PEOPLE),
-        (m.Bound, m.Refused, m.Released),
+        (m.Bound, m.Refused, m.Released, m.Waived),
         "the one answer to a request",
     ),
     Noun(
@@ -119,7 +119,7 @@ NOUNS: tuple[Noun, ...] = (
         ("request",),
         (Role.ALLOCATOR,),
         (Role.ALLOCATOR, Role.POD_WATCHER, *_PEOPLE),
-        (m.EvictionOrdered,),
+        (m.EvictionOrdered, m.EvictionOver),
         "the order to evict a request's pod",
     ),
     Noun(
@@ -159,7 +159,7 @@ NOUNS: tuple[Noun, ...] = (
         ("namespace",),
         (Role.OPERATOR, Role.POD_WATCHER),
         (Role.ALLOCATOR, Role.POD_WATCHER, *_PEOPLE),
-        (m.QuotaSet,),
+        (m.QuotaSet, m.QuotaUnset),
         "the limits of a namespace",
     ),
     Noun(

@@ -30,7 +30,12 @@ def as_written(value: object) -> str:
         return "(not given)"
     if isinstance(value, str):
         return f'"{value}"'
-    return str(value).lower() if isinstance(value, bool) else repr(value)
+    if isinstance(value, bool):
+        return str(value).lower()
+    try:
+        return repr(value)
+    except ValueError:  # a number like 0xfff..., whose digits Python does not count out
+        return "(a number of thousands of digits)"
 
 
 def read_toml(text: str, *, origin: str, error: type[TableError] = TableError) -> "Table":

@@ -57,8 +57,8 @@ class Choice:
 
 
 @dataclass(frozen=True, slots=True)
-class _Facts:
-    """What a state still allows. `unusable` is in memory slices times millionths."""
+class Facts:
+    """What a state still allows. `unusable` is in memory slices times millionths. For tables, not for who asks them."""
 
     free_slices: int
     creatable: dict[str, int]
@@ -95,7 +95,7 @@ class TransitionTable:
             shift += budget.bit_length()
         self._use = {profile.name: self._packed(self._resources.use[profile.name]) for profile in model.profiles}
         self._weights = _whole_weights(model, weights)
-        self._facts: dict[State, _Facts] = {}
+        self._facts: dict[State, Facts] = {}
         self._after: dict[tuple[State, Instance], State | None] = {}
         self._before: dict[tuple[State, Instance], State] = {}
         self._choices: dict[str, dict[State, tuple[Choice, ...]]] = {profile.name: {} for profile in model.profiles}
@@ -230,7 +230,7 @@ class TransitionTable:
             return None
         return self._facts_of(state).lacking[profile_name]
 
-    def _facts_of(self, state: State) -> _Facts:
+    def _facts_of(self, state: State) -> Facts:
         facts = self._facts.get(state)
         if facts is None:
             if len(self._facts) >= _REMEMBERED_MAX:
@@ -238,7 +238,7 @@ class TransitionTable:
             facts = self._facts[state] = self._work_out(state)
         return facts
 
-    def _work_out(self, state: State) -> _Facts:
+    def _work_out(self, state: State) -> Facts:
         occupied = state & self._slices_mask
         free = self.free_slices(state)
         creatable: dict[str, int] = {}
@@ -254,7 +254,7 @@ class TransitionTable:
                 unusable += free * self._weights[profile.name]
                 is_full = all(occupied & placement.mask for placement in profile.placements)
                 lacking[profile.name] = "slices" if is_full else "engines"
-        return _Facts(free, creatable, lacking, places, unusable)
+        return Facts(free, creatable, lacking, places, unusable)
 
     def _allowed(self, state: State, profile: Profile) -> int:
         """How many more the scarce resources allow, whatever the slices say; at most the profile's own maximum."""

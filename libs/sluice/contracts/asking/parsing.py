@@ -8,7 +8,7 @@ A container speaks one vocabulary; two containers of a pod may speak different o
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from sluice.contracts.asking import fastgshare, hami, mig_resources, profiles, sluice_keys, values
+from sluice.contracts.asking import fastgshare, hami, mig_resources, pod_words, profiles, sluice_keys, values
 from sluice.contracts.asking.keys import FASTGSHARE, HAMI, SLUICE, VOLCANO, VgpuNames, is_sluice_key
 from sluice.contracts.asking.pods import AskLimits, ContainerAsk, PodAsk
 from sluice.contracts.asking.written import AskError, Written
@@ -108,7 +108,8 @@ def _with_pod_words(ask: PodAsk, said: _Said, reader: "_Reader") -> PodAsk:
     if "gpu-policy" in said.pod:
         gpu_policy = values.gpu_policy(said.pod["gpu-policy"])
     priority = values.whole(said.pod["priority"], -WHOLE_MAX, WHOLE_MAX) if "priority" in said.pod else 0
-    return PodAsk(ask.claims, priority, node_policy, gpu_policy, ask.node_name)
+    leeway, group = pod_words.leeway_of(said.pod), pod_words.group_of(said.pod)
+    return PodAsk(ask.claims, priority, node_policy, gpu_policy, ask.node_name, leeway, group)
 
 
 class _Reader:

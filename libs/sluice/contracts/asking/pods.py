@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from sluice.contracts.messages import Claim
+from sluice.contracts.messages import NO_LEEWAY, Claim, Leeway, PodGroup
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +35,8 @@ class PodAsk:
     node_policy: str = ""
     gpu_policy: str = ""
     node_name: str = ""
+    leeway: Leeway = NO_LEEWAY
+    group: PodGroup | None = None
 
 
 @dataclass(frozen=True, slots=True)

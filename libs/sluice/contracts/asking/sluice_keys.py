@@ -22,12 +22,12 @@ from sluice.mig.profile import ProfileName, ProfileNameError
 SIZE_KEYS = ("profile", "sm-count", "sm-percentage", "memory", "sm-partition", "quota-request", "quota-limit", "shares")
 FILTER_KEYS = ("gpu-model", "gpu-model-not", "gpu-uuid", "gpu-uuid-not", "numa-bind")
 CONTAINER_KEYS = (*SIZE_KEYS, "gpus", "mode", *FILTER_KEYS)
-POD_KEYS = ("priority", "node-policy", "gpu-policy")
+LEEWAY_KEYS = ("preemptible", "movable", "substitute")
+GROUP_KEYS = ("group", "group-size")
+POD_KEYS = ("priority", "node-policy", "gpu-policy", *LEEWAY_KEYS, *GROUP_KEYS)
 """What is said of the whole pod, never of one container."""
 KEYS = (*CONTAINER_KEYS, *POD_KEYS)
 """Every key that a person may write."""
-KEYS_TO_COME = ("preemptible", "substitute", "group", "group-size")
-"""Keys that are designed and not built."""
 MODES: Mapping[str, Mode] = {
     "exclusive": "exclusive",
     "mps": "mps",
@@ -72,9 +72,6 @@ def container_and_key(written: Written, containers: Mapping[str, None]) -> tuple
     if container == _GRANTED or container.endswith(f".{_GRANTED}"):
         why = "what was granted is written by Sluice, never asked for; remove it"
         raise written.wrong(RefusalReason.UNKNOWN_KEY, why, _listed(KEYS))
-    if key in KEYS_TO_COME:
-        why = "this key is designed, and comes with a later version"
-        raise written.wrong(RefusalReason.UNSUPPORTED_KEY, why, f"leave it out, or {_listed(KEYS)}")
     if key not in KEYS:
         why = f"there is no such key{nearest(key, KEYS, prefix=f'{shorten(prefix, 80)}/')}"
         raise written.wrong(RefusalReason.UNKNOWN_KEY, why, _listed(KEYS))

@@ -14,10 +14,12 @@ from sluice.contracts.messages.answers import (
     EvictionBlocked,
     EvictionDone,
     EvictionOrdered,
+    EvictionOver,
     Pending,
     Refused,
     Released,
     WaitOver,
+    Waived,
 )
 from sluice.contracts.messages.base import Message
 from sluice.contracts.messages.ledger import Booking, Closed, DeviceGrant, Grant, NodeClosed, NodeOpened, Revoke, Share
@@ -36,9 +38,19 @@ from sluice.contracts.messages.nodes import (
     SliceReport,
     SliceState,
 )
-from sluice.contracts.messages.operators import Cordoned, LeaseHeld, QuotaSet, Uncordoned
+from sluice.contracts.messages.operators import (
+    BY_HAND,
+    NO_AMOUNTS,
+    Amounts,
+    Cordoned,
+    LeaseHeld,
+    QuotaSet,
+    QuotaUnset,
+    Uncordoned,
+)
 from sluice.contracts.messages.requests import (
     ANY_DEVICE,
+    NO_LEEWAY,
     NO_NEEDS,
     AllocationRequested,
     Claim,
@@ -47,11 +59,14 @@ from sluice.contracts.messages.requests import (
     HostFacts,
     HostNeeds,
     HostRoom,
+    Leeway,
     Mode,
     NodeExpression,
+    PodGroup,
     RequestRejected,
     RequestWithdrawn,
     SourceSynced,
+    Substitute,
     Taint,
     Toleration,
     WithdrawCause,
@@ -67,8 +82,12 @@ from sluice.contracts.messages.slices import (
 
 __all__ = [
     "ANY_DEVICE",
+    "BY_HAND",
+    "NO_AMOUNTS",
+    "NO_LEEWAY",
     "NO_NEEDS",
     "AllocationRequested",
+    "Amounts",
     "AnyMessage",
     "BindingMessage",
     "Booking",
@@ -85,6 +104,7 @@ __all__ = [
     "EvictionBlocked",
     "EvictionDone",
     "EvictionOrdered",
+    "EvictionOver",
     "GpuCounts",
     "GpuReport",
     "Grant",
@@ -95,6 +115,7 @@ __all__ = [
     "InstanceReport",
     "LeaseHeld",
     "LedgerEntry",
+    "Leeway",
     "Message",
     "Mode",
     "MpsDaemonReport",
@@ -107,8 +128,10 @@ __all__ = [
     "NodeSnapshot",
     "Pending",
     "PlacementReport",
+    "PodGroup",
     "ProfileReport",
     "QuotaSet",
+    "QuotaUnset",
     "Refused",
     "Released",
     "RequestMessage",
@@ -125,10 +148,12 @@ __all__ = [
     "SliceReport",
     "SliceState",
     "SourceSynced",
+    "Substitute",
     "Taint",
     "Toleration",
     "Uncordoned",
     "WaitOver",
+    "Waived",
     "WithdrawCause",
 ]
 
@@ -146,9 +171,11 @@ AnyMessage = (
     | Bound
     | Refused
     | Released
+    | Waived
     | Pending
     | WaitOver
     | EvictionOrdered
+    | EvictionOver
     | EvictionDone
     | EvictionBlocked
     | SliceReady
@@ -160,6 +187,7 @@ AnyMessage = (
     | NodeRemoved
     | NodeInventory
     | QuotaSet
+    | QuotaUnset
     | Cordoned
     | Uncordoned
     | LeaseHeld

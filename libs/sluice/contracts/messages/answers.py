@@ -56,6 +56,20 @@ class Released(Message, frozen=True, kw_only=True):
     cause: str
 
 
+class Waived(Message, frozen=True, kw_only=True):
+    """
+    The request will not be bound to these allocations: its group has no place for all, and gives back what it has.
+
+    Said where `Bound` would be said and under the same guard, so that one of the two is the last word about an
+    allocation. No answer to the pod, which waits on: `Bound` may follow, for another allocation.
+    """
+
+    request: RequestId
+    request_revision: int
+    allocations: tuple[AllocationId, ...]
+    cause: str
+
+
 class Pending(Message, frozen=True, kw_only=True):
     """Why a request waits: the first reason in a sentence, all of them counted."""
 
@@ -76,6 +90,12 @@ class EvictionOrdered(Message, frozen=True, kw_only=True):
 
     request: RequestId
     cause: str
+
+
+class EvictionOver(Message, frozen=True, kw_only=True):
+    """The pod need not be evicted any more, or is gone. An eviction that was carried out is not undone."""
+
+    request: RequestId
 
 
 class EvictionDone(Message, frozen=True, kw_only=True):

@@ -54,6 +54,8 @@ class Booking(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     devices: tuple[DeviceGrant, ...]
     room: HostRoom = HostRoom()
     """What the pod takes of its node besides GPUs."""
+    instead_of: str = ""
+    """The profile that was asked for, where a larger one serves."""
 
 
 class NodeOpened(Message, frozen=True, kw_only=True):
@@ -87,8 +89,13 @@ class Grant(Message, frozen=True, kw_only=True):
     booking: Booking
     after: tuple[AllocationId, ...] = ()
     """Carried out only when these are gone."""
+    evict: bool = False
+    """The pods of those are evicted; otherwise they are waited for."""
     adopted: bool = False
     """Written while opening the node, for a slice that its agent reported."""
+    counts: tuple[DeviceGrant, ...] = ()
+    """Of shares that are made smaller, what they count until their agent says that they are: the larger of what they
+    had and what they get. Empty: what the booking says."""
 
 
 class Revoke(Message, frozen=True, kw_only=True):
@@ -98,6 +105,8 @@ class Revoke(Message, frozen=True, kw_only=True):
     incarnation: Incarnation
     booking: Booking
     cause: str
+    after: tuple[AllocationId, ...] = ()
+    """As its Grant said, which its agent may not have read: while one of these is there, nothing was made for it."""
 
 
 class Closed(Message, frozen=True, kw_only=True):

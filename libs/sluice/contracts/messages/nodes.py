@@ -6,7 +6,7 @@ import msgspec
 
 from sluice.contracts.ids import AllocationId, GpuUuid, NodeName, RunId
 from sluice.contracts.messages.base import Message
-from sluice.contracts.messages.ledger import Booking
+from sluice.contracts.messages.ledger import Booking, DeviceGrant
 from sluice.contracts.messages.requests import Mode
 
 MPS_CLIENTS_MAX = 48
@@ -73,7 +73,12 @@ class ProfileReport(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class InstanceReport(msgspec.Struct, frozen=True, kw_only=True):
-    """One GPU instance found on a device. `allocation` is None when it is foreign: reported, never touched."""
+    """
+    One GPU instance found on a device.
+
+    `allocation` is None when nobody of ours has it: on a GPU with a fixed layout it can be had then, on any other it is
+    foreign; reported, never touched.
+    """
 
     gi_id: int
     profile: str
@@ -82,6 +87,8 @@ class InstanceReport(msgspec.Struct, frozen=True, kw_only=True):
     uuid: str = ""
     """Empty when it has no compute instance."""
     allocation: AllocationId | None = None
+    unusable: str = ""
+    """Of a GPU with a fixed layout: why nobody is given it now, in a sentence; empty when it can be had."""
 
 
 DaemonState = Literal["starting", "ready", "fault", "down", "stopping"]
@@ -130,6 +137,8 @@ class GpuReport(msgspec.Struct, frozen=True, kw_only=True):
     """Processes that one MPS server serves at most."""
     daemons: tuple[MpsDaemonReport, ...] = ()
     """By start."""
+    fixed_layout: bool = False
+    """An administrator owns its partitioning: instances that are there are handed out, none is made or destroyed."""
 
 
 SliceState = Literal["planned", "making", "ready", "failed", "degraded", "unmaking", "quarantined"]
@@ -142,6 +151,12 @@ class SliceReport(msgspec.Struct, frozen=True, kw_only=True):
     revision: int
     state: SliceState
     revoked: bool
+    after: tuple[AllocationId, ...] = ()
+    """As its Grant said: it is made when these are gone, ..."""
+    evict: bool = False
+    """... whose pods are evicted for it."""
+    counts: tuple[DeviceGrant, ...] = ()
+    """As its Grant said: what it counts until it is as small as ordered."""
 
 
 class NodeSnapshot(msgspec.Struct, frozen=True, kw_only=True):

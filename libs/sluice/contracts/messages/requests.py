@@ -107,6 +107,30 @@ class HostNeeds(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 NO_NEEDS = HostNeeds()
 
 
+Substitute = Literal["no", "stay", "return"]
+"""Whether a larger compatible profile may serve: no; yes; yes, and the pod is moved back when its own is to be had."""
+
+
+class Leeway(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What a pod lets be done with it for the sake of others. Nothing, unless its owner says so."""
+
+    preemptible: bool = False
+    """It may be evicted for a request of higher priority."""
+    movable: bool = False
+    """It may be evicted to be started again elsewhere, so that a large request fits."""
+    substitute: Substitute = "no"
+
+
+NO_LEEWAY = Leeway()
+
+
+class PodGroup(msgspec.Struct, frozen=True, kw_only=True):
+    """A job of `size` pods that are granted together or not at all. `name` is unique within the namespace."""
+
+    name: str
+    size: int
+
+
 class Held(msgspec.Struct, frozen=True, kw_only=True):
     """
     What a request is bound to, as its source remembers it.
@@ -137,6 +161,8 @@ class AllocationRequested(Message, frozen=True, kw_only=True):
     """How to choose among nodes; empty is what the pool or the fleet is configured to."""
     gpu_policy: str = ""
     """How to choose among the GPUs of a node; several, separated by commas, are a chain."""
+    leeway: Leeway = NO_LEEWAY
+    group: PodGroup | None = None
     held: Held | None = None
 
 

@@ -28,6 +28,8 @@ class SliceReady(Message, frozen=True, kw_only=True):
     containers: tuple[ContainerDevices, ...]
     warnings: tuple[str, ...] = ()
     """What its user must know, in sentences: an MPS daemon that was started again, a client that waits."""
+    shrinking: bool = False
+    """It was made smaller, and processes that began before still use what it had: it counts as before."""
 
 
 class SliceFailed(Message, frozen=True, kw_only=True):

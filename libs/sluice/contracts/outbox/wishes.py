@@ -68,6 +68,11 @@ class Wishes:
         if lane is not None:
             lane.dirty.pop(address.subject, None)
 
+    @property
+    def keeps_anything(self) -> bool:
+        """Whether any subject is being kept."""
+        return bool(self._kept)
+
     def kept(self, address: Address) -> AnyMessage | None:
         """What is being kept at an address."""
         kept = self._kept.get(address.subject)

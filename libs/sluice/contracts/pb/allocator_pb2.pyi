@@ -21,6 +21,25 @@ class RequestState(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     REQUEST_STATE_RELEASED: _ClassVar[RequestState]
     REQUEST_STATE_REJECTED: _ClassVar[RequestState]
     REQUEST_STATE_SEEN: _ClassVar[RequestState]
+
+class AdjustEffect(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    ADJUST_EFFECT_UNSPECIFIED: _ClassVar[AdjustEffect]
+    ADJUST_EFFECT_UNCHANGED: _ClassVar[AdjustEffect]
+    ADJUST_EFFECT_NOW: _ClassVar[AdjustEffect]
+    ADJUST_EFFECT_NEXT_PROCESS_START: _ClassVar[AdjustEffect]
+
+class AdjustRefusal(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    ADJUST_REFUSAL_UNSPECIFIED: _ClassVar[AdjustRefusal]
+    ADJUST_REFUSAL_INVALID_VALUE: _ClassVar[AdjustRefusal]
+    ADJUST_REFUSAL_NOT_FOUND: _ClassVar[AdjustRefusal]
+    ADJUST_REFUSAL_NOT_BOUND: _ClassVar[AdjustRefusal]
+    ADJUST_REFUSAL_NOT_A_SHARE: _ClassVar[AdjustRefusal]
+    ADJUST_REFUSAL_UNCHANGED: _ClassVar[AdjustRefusal]
+    ADJUST_REFUSAL_CAPACITY_EXCEEDED: _ClassVar[AdjustRefusal]
+    ADJUST_REFUSAL_QUOTA_EXCEEDED: _ClassVar[AdjustRefusal]
+    ADJUST_REFUSAL_NOT_NOW: _ClassVar[AdjustRefusal]
 REQUEST_STATE_UNSPECIFIED: RequestState
 REQUEST_STATE_QUEUED: RequestState
 REQUEST_STATE_HELD: RequestState
@@ -32,6 +51,19 @@ REQUEST_STATE_ENDING: RequestState
 REQUEST_STATE_RELEASED: RequestState
 REQUEST_STATE_REJECTED: RequestState
 REQUEST_STATE_SEEN: RequestState
+ADJUST_EFFECT_UNSPECIFIED: AdjustEffect
+ADJUST_EFFECT_UNCHANGED: AdjustEffect
+ADJUST_EFFECT_NOW: AdjustEffect
+ADJUST_EFFECT_NEXT_PROCESS_START: AdjustEffect
+ADJUST_REFUSAL_UNSPECIFIED: AdjustRefusal
+ADJUST_REFUSAL_INVALID_VALUE: AdjustRefusal
+ADJUST_REFUSAL_NOT_FOUND: AdjustRefusal
+ADJUST_REFUSAL_NOT_BOUND: AdjustRefusal
+ADJUST_REFUSAL_NOT_A_SHARE: AdjustRefusal
+ADJUST_REFUSAL_UNCHANGED: AdjustRefusal
+ADJUST_REFUSAL_CAPACITY_EXCEEDED: AdjustRefusal
+ADJUST_REFUSAL_QUOTA_EXCEEDED: AdjustRefusal
+ADJUST_REFUSAL_NOT_NOW: AdjustRefusal
 
 class SimulateRequest(_message.Message):
     __slots__ = ("namespace", "name", "annotations", "containers", "host")
@@ -150,18 +182,34 @@ class AsksNothing(_message.Message):
     def __init__(self) -> None: ...
 
 class WouldBeBound(_message.Message):
-    __slots__ = ("node", "devices", "left", "others", "more")
+    __slots__ = ("node", "devices", "left", "others", "more", "evicts", "instead_of")
     NODE_FIELD_NUMBER: _ClassVar[int]
     DEVICES_FIELD_NUMBER: _ClassVar[int]
     LEFT_FIELD_NUMBER: _ClassVar[int]
     OTHERS_FIELD_NUMBER: _ClassVar[int]
     MORE_FIELD_NUMBER: _ClassVar[int]
+    EVICTS_FIELD_NUMBER: _ClassVar[int]
+    INSTEAD_OF_FIELD_NUMBER: _ClassVar[int]
     node: str
     devices: _containers.RepeatedCompositeFieldContainer[PlacedDevice]
     left: _containers.RepeatedCompositeFieldContainer[LeftOver]
     others: _containers.RepeatedCompositeFieldContainer[Step]
     more: int
-    def __init__(self, node: _Optional[str] = ..., devices: _Optional[_Iterable[_Union[PlacedDevice, _Mapping]]] = ..., left: _Optional[_Iterable[_Union[LeftOver, _Mapping]]] = ..., others: _Optional[_Iterable[_Union[Step, _Mapping]]] = ..., more: _Optional[int] = ...) -> None: ...
+    evicts: _containers.RepeatedCompositeFieldContainer[EvictedPod]
+    instead_of: str
+    def __init__(self, node: _Optional[str] = ..., devices: _Optional[_Iterable[_Union[PlacedDevice, _Mapping]]] = ..., left: _Optional[_Iterable[_Union[LeftOver, _Mapping]]] = ..., others: _Optional[_Iterable[_Union[Step, _Mapping]]] = ..., more: _Optional[int] = ..., evicts: _Optional[_Iterable[_Union[EvictedPod, _Mapping]]] = ..., instead_of: _Optional[str] = ...) -> None: ...
+
+class EvictedPod(_message.Message):
+    __slots__ = ("namespace", "name", "priority", "memory_mib")
+    NAMESPACE_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    PRIORITY_FIELD_NUMBER: _ClassVar[int]
+    MEMORY_MIB_FIELD_NUMBER: _ClassVar[int]
+    namespace: str
+    name: str
+    priority: int
+    memory_mib: int
+    def __init__(self, namespace: _Optional[str] = ..., name: _Optional[str] = ..., priority: _Optional[int] = ..., memory_mib: _Optional[int] = ...) -> None: ...
 
 class PlacedDevice(_message.Message):
     __slots__ = ("container", "gpu", "model", "mode", "profile", "start", "size", "memory_mib", "sm_percent", "share")
@@ -288,7 +336,7 @@ class ExplainRequest(_message.Message):
     def __init__(self, request: _Optional[str] = ...) -> None: ...
 
 class ExplainResponse(_message.Message):
-    __slots__ = ("request", "state", "message", "request_revision", "node", "allocation", "devices", "turn", "steps", "refused", "decided_by", "more")
+    __slots__ = ("request", "state", "message", "request_revision", "node", "allocation", "devices", "turn", "steps", "refused", "decided_by", "more", "proposal")
     REQUEST_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
     MESSAGE_FIELD_NUMBER: _ClassVar[int]
@@ -301,6 +349,7 @@ class ExplainResponse(_message.Message):
     REFUSED_FIELD_NUMBER: _ClassVar[int]
     DECIDED_BY_FIELD_NUMBER: _ClassVar[int]
     MORE_FIELD_NUMBER: _ClassVar[int]
+    PROPOSAL_FIELD_NUMBER: _ClassVar[int]
     request: str
     state: RequestState
     message: str
@@ -313,7 +362,40 @@ class ExplainResponse(_message.Message):
     refused: Refusal
     decided_by: str
     more: int
-    def __init__(self, request: _Optional[str] = ..., state: _Optional[_Union[RequestState, str]] = ..., message: _Optional[str] = ..., request_revision: _Optional[int] = ..., node: _Optional[str] = ..., allocation: _Optional[str] = ..., devices: _Optional[_Iterable[_Union[PlacedDevice, _Mapping]]] = ..., turn: _Optional[_Union[Turn, _Mapping]] = ..., steps: _Optional[_Iterable[_Union[Step, _Mapping]]] = ..., refused: _Optional[_Union[Refusal, _Mapping]] = ..., decided_by: _Optional[str] = ..., more: _Optional[int] = ...) -> None: ...
+    proposal: MoveProposal
+    def __init__(self, request: _Optional[str] = ..., state: _Optional[_Union[RequestState, str]] = ..., message: _Optional[str] = ..., request_revision: _Optional[int] = ..., node: _Optional[str] = ..., allocation: _Optional[str] = ..., devices: _Optional[_Iterable[_Union[PlacedDevice, _Mapping]]] = ..., turn: _Optional[_Union[Turn, _Mapping]] = ..., steps: _Optional[_Iterable[_Union[Step, _Mapping]]] = ..., refused: _Optional[_Union[Refusal, _Mapping]] = ..., decided_by: _Optional[str] = ..., more: _Optional[int] = ..., proposal: _Optional[_Union[MoveProposal, _Mapping]] = ...) -> None: ...
+
+class MoveProposal(_message.Message):
+    __slots__ = ("node", "devices", "moves", "gains_mib", "moves_mib", "is_done")
+    NODE_FIELD_NUMBER: _ClassVar[int]
+    DEVICES_FIELD_NUMBER: _ClassVar[int]
+    MOVES_FIELD_NUMBER: _ClassVar[int]
+    GAINS_MIB_FIELD_NUMBER: _ClassVar[int]
+    MOVES_MIB_FIELD_NUMBER: _ClassVar[int]
+    IS_DONE_FIELD_NUMBER: _ClassVar[int]
+    node: str
+    devices: _containers.RepeatedCompositeFieldContainer[PlacedDevice]
+    moves: _containers.RepeatedCompositeFieldContainer[MovedPod]
+    gains_mib: int
+    moves_mib: int
+    is_done: bool
+    def __init__(self, node: _Optional[str] = ..., devices: _Optional[_Iterable[_Union[PlacedDevice, _Mapping]]] = ..., moves: _Optional[_Iterable[_Union[MovedPod, _Mapping]]] = ..., gains_mib: _Optional[int] = ..., moves_mib: _Optional[int] = ..., is_done: _Optional[bool] = ...) -> None: ...
+
+class MovedPod(_message.Message):
+    __slots__ = ("namespace", "name", "from_node", "to_node", "memory_mib", "rested")
+    NAMESPACE_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    FROM_NODE_FIELD_NUMBER: _ClassVar[int]
+    TO_NODE_FIELD_NUMBER: _ClassVar[int]
+    MEMORY_MIB_FIELD_NUMBER: _ClassVar[int]
+    RESTED_FIELD_NUMBER: _ClassVar[int]
+    namespace: str
+    name: str
+    from_node: str
+    to_node: str
+    memory_mib: int
+    rested: bool
+    def __init__(self, namespace: _Optional[str] = ..., name: _Optional[str] = ..., from_node: _Optional[str] = ..., to_node: _Optional[str] = ..., memory_mib: _Optional[int] = ..., rested: _Optional[bool] = ...) -> None: ...
 
 class Turn(_message.Message):
     __slots__ = ("priority", "before", "waiting")
@@ -324,3 +406,81 @@ class Turn(_message.Message):
     before: int
     waiting: int
     def __init__(self, priority: _Optional[int] = ..., before: _Optional[int] = ..., waiting: _Optional[int] = ...) -> None: ...
+
+class AdjustRequest(_message.Message):
+    __slots__ = ("request", "container", "memory_mib", "sm_partition", "quota_request_permille", "quota_limit_permille", "dry_run")
+    REQUEST_FIELD_NUMBER: _ClassVar[int]
+    CONTAINER_FIELD_NUMBER: _ClassVar[int]
+    MEMORY_MIB_FIELD_NUMBER: _ClassVar[int]
+    SM_PARTITION_FIELD_NUMBER: _ClassVar[int]
+    QUOTA_REQUEST_PERMILLE_FIELD_NUMBER: _ClassVar[int]
+    QUOTA_LIMIT_PERMILLE_FIELD_NUMBER: _ClassVar[int]
+    DRY_RUN_FIELD_NUMBER: _ClassVar[int]
+    request: str
+    container: str
+    memory_mib: int
+    sm_partition: int
+    quota_request_permille: int
+    quota_limit_permille: int
+    dry_run: bool
+    def __init__(self, request: _Optional[str] = ..., container: _Optional[str] = ..., memory_mib: _Optional[int] = ..., sm_partition: _Optional[int] = ..., quota_request_permille: _Optional[int] = ..., quota_limit_permille: _Optional[int] = ..., dry_run: _Optional[bool] = ...) -> None: ...
+
+class AdjustResponse(_message.Message):
+    __slots__ = ("adjusted", "refused", "decided_by")
+    ADJUSTED_FIELD_NUMBER: _ClassVar[int]
+    REFUSED_FIELD_NUMBER: _ClassVar[int]
+    DECIDED_BY_FIELD_NUMBER: _ClassVar[int]
+    adjusted: Adjusted
+    refused: AdjustRefused
+    decided_by: str
+    def __init__(self, adjusted: _Optional[_Union[Adjusted, _Mapping]] = ..., refused: _Optional[_Union[AdjustRefused, _Mapping]] = ..., decided_by: _Optional[str] = ...) -> None: ...
+
+class Adjusted(_message.Message):
+    __slots__ = ("allocation", "node", "container", "revision", "fields", "dry_run")
+    ALLOCATION_FIELD_NUMBER: _ClassVar[int]
+    NODE_FIELD_NUMBER: _ClassVar[int]
+    CONTAINER_FIELD_NUMBER: _ClassVar[int]
+    REVISION_FIELD_NUMBER: _ClassVar[int]
+    FIELDS_FIELD_NUMBER: _ClassVar[int]
+    DRY_RUN_FIELD_NUMBER: _ClassVar[int]
+    allocation: str
+    node: str
+    container: str
+    revision: int
+    fields: _containers.RepeatedCompositeFieldContainer[AdjustedField]
+    dry_run: bool
+    def __init__(self, allocation: _Optional[str] = ..., node: _Optional[str] = ..., container: _Optional[str] = ..., revision: _Optional[int] = ..., fields: _Optional[_Iterable[_Union[AdjustedField, _Mapping]]] = ..., dry_run: _Optional[bool] = ...) -> None: ...
+
+class AdjustedField(_message.Message):
+    __slots__ = ("field", "before", "after", "effect")
+    FIELD_FIELD_NUMBER: _ClassVar[int]
+    BEFORE_FIELD_NUMBER: _ClassVar[int]
+    AFTER_FIELD_NUMBER: _ClassVar[int]
+    EFFECT_FIELD_NUMBER: _ClassVar[int]
+    field: str
+    before: int
+    after: int
+    effect: AdjustEffect
+    def __init__(self, field: _Optional[str] = ..., before: _Optional[int] = ..., after: _Optional[int] = ..., effect: _Optional[_Union[AdjustEffect, str]] = ...) -> None: ...
+
+class AdjustRefused(_message.Message):
+    __slots__ = ("reason", "message", "field", "most", "under_way")
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    FIELD_FIELD_NUMBER: _ClassVar[int]
+    MOST_FIELD_NUMBER: _ClassVar[int]
+    UNDER_WAY_FIELD_NUMBER: _ClassVar[int]
+    reason: AdjustRefusal
+    message: str
+    field: str
+    most: _containers.RepeatedCompositeFieldContainer[FittingValue]
+    under_way: bool
+    def __init__(self, reason: _Optional[_Union[AdjustRefusal, str]] = ..., message: _Optional[str] = ..., field: _Optional[str] = ..., most: _Optional[_Iterable[_Union[FittingValue, _Mapping]]] = ..., under_way: _Optional[bool] = ...) -> None: ...
+
+class FittingValue(_message.Message):
+    __slots__ = ("field", "value")
+    FIELD_FIELD_NUMBER: _ClassVar[int]
+    VALUE_FIELD_NUMBER: _ClassVar[int]
+    field: str
+    value: int
+    def __init__(self, field: _Optional[str] = ..., value: _Optional[int] = ...) -> None: ...

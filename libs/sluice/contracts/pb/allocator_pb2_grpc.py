@@ -48,6 +48,11 @@ class AllocatorServiceStub:
                 request_serializer=sluice_dot_v1_dot_allocator__pb2.ExplainRequest.SerializeToString,
                 response_deserializer=sluice_dot_v1_dot_allocator__pb2.ExplainResponse.FromString,
                 _registered_method=True)
+        self.Adjust = channel.unary_unary(
+                '/sluice.v1.AllocatorService/Adjust',
+                request_serializer=sluice_dot_v1_dot_allocator__pb2.AdjustRequest.SerializeToString,
+                response_deserializer=sluice_dot_v1_dot_allocator__pb2.AdjustResponse.FromString,
+                _registered_method=True)
 
 
 class AllocatorServiceServicer:
@@ -71,6 +76,15 @@ class AllocatorServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Adjust(self, request, context):
+        """Makes the shares of one container of a bound pod larger or smaller (docs/adjust.md). Answered when it is booked: the
+        node agent then carries it out. Values are what shall be, so asking twice is once. UNAVAILABLE, too: it is not known
+        (yet) whether it was booked; ask again.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_AllocatorServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -83,6 +97,11 @@ def add_AllocatorServiceServicer_to_server(servicer, server):
                     servicer.Explain,
                     request_deserializer=sluice_dot_v1_dot_allocator__pb2.ExplainRequest.FromString,
                     response_serializer=sluice_dot_v1_dot_allocator__pb2.ExplainResponse.SerializeToString,
+            ),
+            'Adjust': grpc.unary_unary_rpc_method_handler(
+                    servicer.Adjust,
+                    request_deserializer=sluice_dot_v1_dot_allocator__pb2.AdjustRequest.FromString,
+                    response_serializer=sluice_dot_v1_dot_allocator__pb2.AdjustResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -143,6 +162,33 @@ class AllocatorService:
             '/sluice.v1.AllocatorService/Explain',
             sluice_dot_v1_dot_allocator__pb2.ExplainRequest.SerializeToString,
             sluice_dot_v1_dot_allocator__pb2.ExplainResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Adjust(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/sluice.v1.AllocatorService/Adjust',
+            sluice_dot_v1_dot_allocator__pb2.AdjustRequest.SerializeToString,
+            sluice_dot_v1_dot_allocator__pb2.AdjustResponse.FromString,
             options,
             channel_credentials,
             insecure,

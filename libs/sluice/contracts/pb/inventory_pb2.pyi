@@ -17,6 +17,8 @@ class SlotState(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     SLOT_STATE_QUARANTINED: _ClassVar[SlotState]
     SLOT_STATE_FOREIGN: _ClassVar[SlotState]
     SLOT_STATE_BROKEN: _ClassVar[SlotState]
+    SLOT_STATE_OFFERED: _ClassVar[SlotState]
+    SLOT_STATE_UNUSABLE: _ClassVar[SlotState]
 SLOT_STATE_UNSPECIFIED: SlotState
 SLOT_STATE_ORDERED: SlotState
 SLOT_STATE_IN_USE: SlotState
@@ -24,6 +26,8 @@ SLOT_STATE_RETURNING: SlotState
 SLOT_STATE_QUARANTINED: SlotState
 SLOT_STATE_FOREIGN: SlotState
 SLOT_STATE_BROKEN: SlotState
+SLOT_STATE_OFFERED: SlotState
+SLOT_STATE_UNUSABLE: SlotState
 
 class ListGpusRequest(_message.Message):
     __slots__ = ("nodes",)
@@ -167,7 +171,7 @@ class GpuAllocation(_message.Message):
     def __init__(self, node: _Optional[str] = ..., fraction_in_use: _Optional[float] = ..., slots: _Optional[_Iterable[_Union[Slot, _Mapping]]] = ..., observed_at: _Optional[str] = ..., stale: _Optional[bool] = ...) -> None: ...
 
 class Slot(_message.Message):
-    __slots__ = ("start", "size", "profile", "uuid", "state", "allocation", "request", "namespace", "name", "container", "share")
+    __slots__ = ("start", "size", "profile", "uuid", "state", "allocation", "request", "namespace", "name", "container", "share", "message")
     START_FIELD_NUMBER: _ClassVar[int]
     SIZE_FIELD_NUMBER: _ClassVar[int]
     PROFILE_FIELD_NUMBER: _ClassVar[int]
@@ -179,6 +183,7 @@ class Slot(_message.Message):
     NAME_FIELD_NUMBER: _ClassVar[int]
     CONTAINER_FIELD_NUMBER: _ClassVar[int]
     SHARE_FIELD_NUMBER: _ClassVar[int]
+    MESSAGE_FIELD_NUMBER: _ClassVar[int]
     start: int
     size: int
     profile: str
@@ -190,7 +195,8 @@ class Slot(_message.Message):
     name: str
     container: str
     share: _node_pb2.Share
-    def __init__(self, start: _Optional[int] = ..., size: _Optional[int] = ..., profile: _Optional[str] = ..., uuid: _Optional[str] = ..., state: _Optional[_Union[SlotState, str]] = ..., allocation: _Optional[str] = ..., request: _Optional[str] = ..., namespace: _Optional[str] = ..., name: _Optional[str] = ..., container: _Optional[str] = ..., share: _Optional[_Union[_node_pb2.Share, _Mapping]] = ...) -> None: ...
+    message: str
+    def __init__(self, start: _Optional[int] = ..., size: _Optional[int] = ..., profile: _Optional[str] = ..., uuid: _Optional[str] = ..., state: _Optional[_Union[SlotState, str]] = ..., allocation: _Optional[str] = ..., request: _Optional[str] = ..., namespace: _Optional[str] = ..., name: _Optional[str] = ..., container: _Optional[str] = ..., share: _Optional[_Union[_node_pb2.Share, _Mapping]] = ..., message: _Optional[str] = ...) -> None: ...
 
 class GetNodeRequest(_message.Message):
     __slots__ = ("node",)

@@ -79,7 +79,7 @@ class NodeSnapshot(_message.Message):
     def __init__(self, node: _Optional[str] = ..., boot_id: _Optional[str] = ..., agent_run: _Optional[str] = ..., generation: _Optional[int] = ..., driver_version: _Optional[str] = ..., gpus: _Optional[_Iterable[_Union[Gpu, _Mapping]]] = ..., slices: _Optional[_Iterable[_Union[SliceReport, _Mapping]]] = ..., modes: _Optional[_Iterable[_Union[Mode, str]]] = ..., time_quota: _Optional[bool] = ..., toolkit_version: _Optional[str] = ..., warnings: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class Gpu(_message.Message):
-    __slots__ = ("uuid", "index", "model", "memory_mib", "multiprocessors", "mig_enabled", "memory_slices", "compute_slices", "profiles", "instances", "creatable", "healthy", "health_message", "quarantined", "numa_node", "links", "mps_clients_max", "lost", "daemons")
+    __slots__ = ("uuid", "index", "model", "memory_mib", "multiprocessors", "mig_enabled", "memory_slices", "compute_slices", "profiles", "instances", "creatable", "healthy", "health_message", "quarantined", "numa_node", "links", "mps_clients_max", "lost", "daemons", "fixed_layout")
     class CreatableEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -113,6 +113,7 @@ class Gpu(_message.Message):
     MPS_CLIENTS_MAX_FIELD_NUMBER: _ClassVar[int]
     LOST_FIELD_NUMBER: _ClassVar[int]
     DAEMONS_FIELD_NUMBER: _ClassVar[int]
+    FIXED_LAYOUT_FIELD_NUMBER: _ClassVar[int]
     uuid: str
     index: int
     model: str
@@ -132,7 +133,8 @@ class Gpu(_message.Message):
     mps_clients_max: int
     lost: bool
     daemons: _containers.RepeatedCompositeFieldContainer[MpsDaemon]
-    def __init__(self, uuid: _Optional[str] = ..., index: _Optional[int] = ..., model: _Optional[str] = ..., memory_mib: _Optional[int] = ..., multiprocessors: _Optional[int] = ..., mig_enabled: _Optional[bool] = ..., memory_slices: _Optional[int] = ..., compute_slices: _Optional[int] = ..., profiles: _Optional[_Iterable[_Union[Profile, _Mapping]]] = ..., instances: _Optional[_Iterable[_Union[Instance, _Mapping]]] = ..., creatable: _Optional[_Mapping[str, int]] = ..., healthy: _Optional[bool] = ..., health_message: _Optional[str] = ..., quarantined: _Optional[_Iterable[_Union[Placement, _Mapping]]] = ..., numa_node: _Optional[int] = ..., links: _Optional[_Mapping[str, int]] = ..., mps_clients_max: _Optional[int] = ..., lost: _Optional[bool] = ..., daemons: _Optional[_Iterable[_Union[MpsDaemon, _Mapping]]] = ...) -> None: ...
+    fixed_layout: bool
+    def __init__(self, uuid: _Optional[str] = ..., index: _Optional[int] = ..., model: _Optional[str] = ..., memory_mib: _Optional[int] = ..., multiprocessors: _Optional[int] = ..., mig_enabled: _Optional[bool] = ..., memory_slices: _Optional[int] = ..., compute_slices: _Optional[int] = ..., profiles: _Optional[_Iterable[_Union[Profile, _Mapping]]] = ..., instances: _Optional[_Iterable[_Union[Instance, _Mapping]]] = ..., creatable: _Optional[_Mapping[str, int]] = ..., healthy: _Optional[bool] = ..., health_message: _Optional[str] = ..., quarantined: _Optional[_Iterable[_Union[Placement, _Mapping]]] = ..., numa_node: _Optional[int] = ..., links: _Optional[_Mapping[str, int]] = ..., mps_clients_max: _Optional[int] = ..., lost: _Optional[bool] = ..., daemons: _Optional[_Iterable[_Union[MpsDaemon, _Mapping]]] = ..., fixed_layout: _Optional[bool] = ...) -> None: ...
 
 class MpsDaemon(_message.Message):
     __slots__ = ("profile", "start", "size", "device", "namespace", "uid", "state", "pid", "clients", "message")
@@ -195,35 +197,43 @@ class Profile(_message.Message):
     def __init__(self, name: _Optional[str] = ..., profile_id: _Optional[int] = ..., compute_slices: _Optional[int] = ..., memory_mib: _Optional[int] = ..., multiprocessors: _Optional[int] = ..., copy_engines: _Optional[int] = ..., decoders: _Optional[int] = ..., encoders: _Optional[int] = ..., jpegs: _Optional[int] = ..., ofas: _Optional[int] = ..., max_instances: _Optional[int] = ..., placements: _Optional[_Iterable[_Union[Placement, _Mapping]]] = ...) -> None: ...
 
 class Instance(_message.Message):
-    __slots__ = ("gi_id", "profile", "start", "size", "uuid", "allocation")
+    __slots__ = ("gi_id", "profile", "start", "size", "uuid", "allocation", "unusable")
     GI_ID_FIELD_NUMBER: _ClassVar[int]
     PROFILE_FIELD_NUMBER: _ClassVar[int]
     START_FIELD_NUMBER: _ClassVar[int]
     SIZE_FIELD_NUMBER: _ClassVar[int]
     UUID_FIELD_NUMBER: _ClassVar[int]
     ALLOCATION_FIELD_NUMBER: _ClassVar[int]
+    UNUSABLE_FIELD_NUMBER: _ClassVar[int]
     gi_id: int
     profile: str
     start: int
     size: int
     uuid: str
     allocation: str
-    def __init__(self, gi_id: _Optional[int] = ..., profile: _Optional[str] = ..., start: _Optional[int] = ..., size: _Optional[int] = ..., uuid: _Optional[str] = ..., allocation: _Optional[str] = ...) -> None: ...
+    unusable: str
+    def __init__(self, gi_id: _Optional[int] = ..., profile: _Optional[str] = ..., start: _Optional[int] = ..., size: _Optional[int] = ..., uuid: _Optional[str] = ..., allocation: _Optional[str] = ..., unusable: _Optional[str] = ...) -> None: ...
 
 class SliceReport(_message.Message):
-    __slots__ = ("booking", "revision", "state", "revoked")
+    __slots__ = ("booking", "revision", "state", "revoked", "after", "evict", "counts")
     BOOKING_FIELD_NUMBER: _ClassVar[int]
     REVISION_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
     REVOKED_FIELD_NUMBER: _ClassVar[int]
+    AFTER_FIELD_NUMBER: _ClassVar[int]
+    EVICT_FIELD_NUMBER: _ClassVar[int]
+    COUNTS_FIELD_NUMBER: _ClassVar[int]
     booking: Booking
     revision: int
     state: SliceState
     revoked: bool
-    def __init__(self, booking: _Optional[_Union[Booking, _Mapping]] = ..., revision: _Optional[int] = ..., state: _Optional[_Union[SliceState, str]] = ..., revoked: _Optional[bool] = ...) -> None: ...
+    after: _containers.RepeatedScalarFieldContainer[str]
+    evict: bool
+    counts: _containers.RepeatedCompositeFieldContainer[DeviceGrant]
+    def __init__(self, booking: _Optional[_Union[Booking, _Mapping]] = ..., revision: _Optional[int] = ..., state: _Optional[_Union[SliceState, str]] = ..., revoked: _Optional[bool] = ..., after: _Optional[_Iterable[str]] = ..., evict: _Optional[bool] = ..., counts: _Optional[_Iterable[_Union[DeviceGrant, _Mapping]]] = ...) -> None: ...
 
 class Booking(_message.Message):
-    __slots__ = ("allocation", "request", "request_revision", "source", "owner", "namespace", "name", "node", "devices", "room")
+    __slots__ = ("allocation", "request", "request_revision", "source", "owner", "namespace", "name", "node", "devices", "room", "instead_of")
     ALLOCATION_FIELD_NUMBER: _ClassVar[int]
     REQUEST_FIELD_NUMBER: _ClassVar[int]
     REQUEST_REVISION_FIELD_NUMBER: _ClassVar[int]
@@ -234,6 +244,7 @@ class Booking(_message.Message):
     NODE_FIELD_NUMBER: _ClassVar[int]
     DEVICES_FIELD_NUMBER: _ClassVar[int]
     ROOM_FIELD_NUMBER: _ClassVar[int]
+    INSTEAD_OF_FIELD_NUMBER: _ClassVar[int]
     allocation: str
     request: str
     request_revision: int
@@ -244,7 +255,8 @@ class Booking(_message.Message):
     node: str
     devices: _containers.RepeatedCompositeFieldContainer[DeviceGrant]
     room: HostRoom
-    def __init__(self, allocation: _Optional[str] = ..., request: _Optional[str] = ..., request_revision: _Optional[int] = ..., source: _Optional[str] = ..., owner: _Optional[str] = ..., namespace: _Optional[str] = ..., name: _Optional[str] = ..., node: _Optional[str] = ..., devices: _Optional[_Iterable[_Union[DeviceGrant, _Mapping]]] = ..., room: _Optional[_Union[HostRoom, _Mapping]] = ...) -> None: ...
+    instead_of: str
+    def __init__(self, allocation: _Optional[str] = ..., request: _Optional[str] = ..., request_revision: _Optional[int] = ..., source: _Optional[str] = ..., owner: _Optional[str] = ..., namespace: _Optional[str] = ..., name: _Optional[str] = ..., node: _Optional[str] = ..., devices: _Optional[_Iterable[_Union[DeviceGrant, _Mapping]]] = ..., room: _Optional[_Union[HostRoom, _Mapping]] = ..., instead_of: _Optional[str] = ...) -> None: ...
 
 class HostRoom(_message.Message):
     __slots__ = ("cpu_milli", "memory_mib", "resources")

@@ -19,6 +19,7 @@ EXPECTED = {
     f"{INVENTORY}/Watch": PEOPLE,
     f"{ALLOCATOR}/Simulate": PEOPLE,
     f"{ALLOCATOR}/Explain": PEOPLE,
+    f"{ALLOCATOR}/Adjust": PEOPLE,
     "/grpc.health.v1.Health/Check": {"allocator", "inventory", *PEOPLE},
 }
 """Said again, by hand: a change of rights is made in two places, or it is a mistake."""

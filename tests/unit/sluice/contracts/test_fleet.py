@@ -143,6 +143,30 @@ def in_node(line: str) -> str:
         (in_node('gpus = [{model = "A30", mig = 1}]'), "node 1 (gpu-1).gpus[1].mig", "1", "true or false"),
         (in_node('gpus = [{model = "A30", x = 1}]'), "node 1 (gpu-1).gpus[1].x", "1", "known here: model, count, mig"),
         (in_node('gpus = [{model = "A30", count = 65}]'), "node 1 (gpu-1).gpus[1].count", "65", "from 1 to 64"),
+        (
+            in_node('gpus = [{model = "A30", layout = ["3g.20gb"]}]'),
+            "node 1 (gpu-1).gpus[1].layout",
+            "['3g.20gb']",
+            "a30-24gb has no profile '3g.20gb'; it has 1g.6gb",
+        ),
+        (
+            in_node('gpus = [{model = "A30", layout = ["4g.24gb", "1g.6gb"]}]'),
+            "node 1 (gpu-1).gpus[1].layout",
+            "['4g.24gb', '1g.6gb']",
+            "'1g.6gb' cannot be beside 4g.24gb:0 on a30-24gb",
+        ),
+        (
+            in_node('gpus = [{model = "A30", layout = ["2g.12gb:1"]}]'),
+            "node 1 (gpu-1).gpus[1].layout",
+            "['2g.12gb:1']",
+            "'2g.12gb:1' cannot be beside nothing on a30-24gb",
+        ),
+        (
+            in_node('gpus = [{model = "A30", mig = false, layout = []}]'),
+            "node 1 (gpu-1).gpus[1].layout",
+            "[]",
+            "is of GPUs with MIG",
+        ),
         (in_node('pool = ""'), "node 1 (gpu-1).pool", '""', "must be a text"),
         (
             in_node('pool = "a"\nlabels = {"sluice.dev/pool" = "b"}'),

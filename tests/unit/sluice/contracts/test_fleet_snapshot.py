@@ -64,3 +64,16 @@ resources = { nic = 2 }
         labels={"sluice.dev/pool": "a"},
         taints=(Taint(key="k"),),
     )
+
+
+def test_instances_that_an_administrator_made_are_reported_and_free() -> None:
+    """A fleet with fixed layouts would be simulated as one that Sluice may cut up."""
+    (node,) = fleet('{model = "a100-40gb", layout = ["2g.10gb:4", "3g.20gb", "1g.5gb"]}, {model = "a100-40gb"}').nodes
+    fixed, plain = empty_snapshot(node).gpus
+    assert (fixed.fixed_layout, plain.fixed_layout, plain.instances) == (True, False, ())
+    assert [(each.profile, each.start, each.size) for each in fixed.instances] == [
+        ("3g.20gb", 0, 4),
+        ("2g.10gb", 4, 2),
+        ("1g.5gb", 6, 1),
+    ]
+    assert all(each.uuid and not each.unusable and each.allocation is None for each in fixed.instances)
