@@ -15,11 +15,12 @@ from sluice.contracts.exchange import (
     ReadingCaughtUp,
     ReadingStarted,
     Stream,
+    Ticked,
     Write,
     WriteAccepted,
     stream_of,
 )
-from sluice.contracts.ids import Incarnation, OperationId
+from sluice.contracts.ids import AllocationId, Incarnation, OperationId
 from sluice.contracts.messages import (
     AnyMessage,
     Closed,
@@ -34,7 +35,7 @@ from sluice.contracts.messages import (
 )
 from sluice.contracts.subjects import Address
 from sluice_allocator.core.allocator import Allocator
-from sluice_allocator.core.events import Event, GoOn, LeaseChanged
+from sluice_allocator.core.events import AgentEnsured, EnsureAgent, Event, GoOn, LeaseChanged
 
 INCARNATION = Incarnation("1")
 NOBODY = OperationId("")
@@ -57,6 +58,10 @@ class PerfectCluster:
         self._events: deque[Event] = deque()
         self._sequence = 0
         self._ran_out = 0
+        self._there: dict[AllocationId, None] = {}
+        """Slices that are booked and not gone."""
+        self._promised: dict[AllocationId, list[Grant]] = {}
+        """Grants that wait for others, each by one of those."""
         self.now = 0.0
 
     def start(self, nodes: Iterable[tuple[NodeSnapshot, HostFacts]]) -> None:
@@ -79,6 +84,11 @@ class PerfectCluster:
         if last_word:
             self._run_out(address.subject)
 
+    def tick(self) -> None:
+        """Time has passed: what is due by now happens."""
+        self._events.append(Ticked())
+        self.settle()
+
     def settle(self) -> None:
         """Let everything happen that follows from what was said."""
         while self._events or self._allocator.unfinished or self._is_littered():
@@ -87,6 +97,9 @@ class PerfectCluster:
             elif not self._events:
                 self._read_all()
             for instruction in self._allocator.handle(self._events.popleft(), self.now):
+                if isinstance(instruction, EnsureAgent):
+                    self._events.append(AgentEnsured(instruction.node))
+                    continue
                 assert isinstance(instruction, Write), instruction  # on a perfect bus nothing is to be read again
                 self._land(instruction)
 
@@ -127,22 +140,17 @@ class PerfectCluster:
         """Make and unmake what the ledger says, at once."""
         match order:
             case Grant():
-                booking = order.booking
-                ready = SliceReady(
-                    allocation=booking.allocation,
-                    request=booking.request,
-                    revision=order.revision,
-                    ticket="",
-                    devices=(),
-                    containers=(),
-                )
-                self.say(subjects.slice_(booking.node, booking.allocation), ready)
+                self._there[order.booking.allocation] = None
+                self._make(order)
             case Revoke():
                 booking = order.booking
                 gone = SliceGone(
                     allocation=booking.allocation, request=booking.request, revision=order.revision, cause=order.cause
                 )
                 self.say(subjects.slice_(booking.node, booking.allocation), gone)
+                self._there.pop(booking.allocation, None)
+                for promised in self._promised.pop(booking.allocation, ()):
+                    self._make(promised)
             case Closed():
                 last = SliceGone(
                     allocation=order.allocation,
@@ -154,6 +162,25 @@ class PerfectCluster:
                 self.say(subjects.slice_(order.node, order.allocation), last, last_word=True)
             case _:
                 pass
+
+    def _make(self, grant: Grant) -> None:
+        """Say that a slice is ready; or remember the first of those that must be gone before."""
+        booking = grant.booking
+        if booking.allocation not in self._there:
+            return  # revoked while it waited
+        awaited = next((each for each in grant.after if each in self._there), None)
+        if awaited is not None:
+            self._promised.setdefault(awaited, []).append(grant)
+            return
+        ready = SliceReady(
+            allocation=booking.allocation,
+            request=booking.request,
+            revision=grant.revision,
+            ticket="",
+            devices=(),
+            containers=(),
+        )
+        self.say(subjects.slice_(booking.node, booking.allocation), ready)
 
 
 def _news(snapshot: NodeSnapshot) -> NodeChanged:

@@ -6,14 +6,14 @@ the core lets wait takes its request back at once, as anybody's client could.
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from sluice.contracts import subjects
 from sluice.contracts.asking import AskLimits
 from sluice.contracts.fleet import Fleet
 from sluice.contracts.fleet_snapshot import empty_snapshot, host_facts
-from sluice.contracts.ids import RequestId, RunId
+from sluice.contracts.ids import AllocationId, RequestId, RunId
 from sluice.contracts.messages import (
     AllocationRequested,
     AnyMessage,
@@ -47,8 +47,10 @@ class _Pod:
 
     name: str
     request: RequestId
+    granted: dict[AllocationId, Booking] = field(default_factory=dict)
+    """What it was granted: a place, and before that perhaps one that is promised to it."""
     booking: Booking | None = None
-    """What was granted last."""
+    """What it is bound to."""
     bound: bool = False
     waiting: bool = False
     quiet: bool = False
@@ -78,7 +80,9 @@ class Simulation:
         """Every step, then the summary. Raises WorkloadError."""
         for step in steps:
             self._at = step.at
-            self._cluster.now = float(step.at)
+            if step.at > self._cluster.now:
+                self._cluster.now = float(step.at)
+                self._cluster.tick()  # what was due since the line before: nothing else has happened in between
             if isinstance(step, Arrival):
                 self._arrive(step)
             else:
@@ -126,9 +130,9 @@ class Simulation:
     def _hear(self, message: AnyMessage) -> None:
         match message:
             case Grant():
-                self._by_request[message.booking.request].booking = message.booking
+                self._by_request[message.booking.request].granted[message.booking.allocation] = message.booking
             case Bound():
-                self._bound(self._by_request[message.request])
+                self._bound(self._by_request[message.request], message.allocation)
             case Pending():
                 pod = self._by_request.get(message.request)
                 if pod is not None and not pod.waiting and not pod.quiet:
@@ -140,8 +144,9 @@ class Simulation:
             case _:
                 pass
 
-    def _bound(self, pod: _Pod) -> None:
-        assert pod.booking is not None
+    def _bound(self, pod: _Pod, allocation: AllocationId) -> None:
+        pod.booking = pod.granted[allocation]
+        pod.granted.clear()
         pod.bound, pod.waiting = True, False
         self._answers.bound(self._at, pod.name, pod.booking)
 
@@ -170,10 +175,10 @@ class Simulation:
 
 def rules_for(fleet: Fleet, placing: PlacingRules = PlacingRules()) -> Rules:  # noqa: B008  # frozen
     """
-    The rules of a production allocator, with two differences that only an offline run can afford.
+    The rules of a production allocator, with three differences that only an offline run can afford.
 
-    A pod may ask for as many GPUs as the largest node has; and one event is worth any number of tries, for there is
-    no next event to go on with before time moves.
+    A pod may ask for as many GPUs as the largest node has; one event is worth any number of tries, for there is no next
+    event to go on with before time moves; and nobody who waits is told why again.
     """
     usual = Rules()
     most = max(sum(kind.count for kind in node.gpus) for node in fleet.nodes)
@@ -182,6 +187,8 @@ def rules_for(fleet: Fleet, placing: PlacingRules = PlacingRules()) -> Rules:  #
         max_gpus_per_node=max(usual.max_gpus_per_node, most),
         wake_tries=UNBOUNDED,
         new_tries=UNBOUNDED,
+        promise_tries=UNBOUNDED,
+        pending_refresh_batch=0,
         placing=placing,
     )
 

@@ -276,9 +276,9 @@ def test_memory_does_not_grow_with_those_who_have_left(monkeypatch):
         tracemalloc.stop()
         return peak
 
-    few = peak_bytes(900)  # enough to fill every cache
+    few = peak_bytes(1200)  # each has four subjects, and the cache of subjects is full with 4,096
 
-    assert peak_bytes(1800) < 1.3 * few
+    assert peak_bytes(2400) < 1.3 * few
 
 
 def test_reading_anew_changes_no_answer(monkeypatch):

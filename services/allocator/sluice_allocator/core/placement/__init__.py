@@ -5,26 +5,38 @@ Nobody outside this package looks behind this face.
 """
 
 from sluice_allocator.core.placement.asking import Asking, Avoid, asking_of
+from sluice_allocator.core.placement.displacing import Displacing, find_displacing, find_displacing_own
 from sluice_allocator.core.placement.fleet import Fleet
+from sluice_allocator.core.placement.least import least_usage
 from sluice_allocator.core.placement.leftover import left_over
 from sluice_allocator.core.placement.looking import NoPlace, Place
+from sluice_allocator.core.placement.promising import Promise, find_promise
 from sluice_allocator.core.placement.refusing import refuse
 from sluice_allocator.core.placement.rules import PlacingRules, PoolRules, Weights
-from sluice_allocator.core.placement.search import explain, find_place, find_place_on
+from sluice_allocator.core.placement.search import explain, find_free, find_place, find_place_on
+from sluice_allocator.core.placement.victims import Victim
 
 __all__ = [
     "Asking",
     "Avoid",
+    "Displacing",
     "Fleet",
     "NoPlace",
     "Place",
     "PlacingRules",
     "PoolRules",
+    "Promise",
+    "Victim",
     "Weights",
     "asking_of",
     "explain",
+    "find_displacing",
+    "find_displacing_own",
+    "find_free",
     "find_place",
     "find_place_on",
+    "find_promise",
+    "least_usage",
     "left_over",
     "refuse",
 ]

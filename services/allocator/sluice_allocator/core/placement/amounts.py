@@ -15,8 +15,9 @@ def free_percent(gpu: Gpu, want: Want) -> int:
         home = at_home.home
         if gpu.stands(at_home.key) and (at_home.key[0], home.domain, home.mode) == (full, want.domain, "fractional"):
             return _left_in(gpu, home)
-    idle = gpu.state == gpu.table.empty if gpu.mig else gpu.free_whole
-    return 100 if idle and (full is not None or not gpu.mig) else 0
+    if not gpu.mig:
+        return 100 if gpu.free_whole else 0
+    return 100 if full is not None and gpu.table.count(gpu.state, full) else 0
 
 
 def _left_in(gpu: Gpu, home: Home) -> int:

@@ -22,8 +22,13 @@ class Asking:
     host: HostNeeds = NO_NEEDS
     node_policy: str = ""
     gpu_policy: str = ""
+    substitute: bool = False
+    """Whether a larger compatible profile may serve where the asked one has no place."""
+    steps: tuple[int, ...] = ()
+    """Per claim, the how-manieth larger profile is looked for instead of the asked one; empty: the asked ones."""
 
 
 def asking_of(asked: AllocationRequested) -> Asking:
     """What to look for on behalf of a request."""
-    return Asking(asked.claims, asked.namespace, asked.host, asked.node_policy, asked.gpu_policy)
+    substitute = asked.leeway.substitute != "no"
+    return Asking(asked.claims, asked.namespace, asked.host, asked.node_policy, asked.gpu_policy, substitute)

@@ -48,14 +48,20 @@ class NodeClass:
     """GPUs without MIG on which nothing is, by kind."""
     homes: dict[HomesKey, Ladder] = field(default_factory=dict)
     """Homes of shares, by how much they have left (`rung_of`)."""
-    booked_whole: dict[str, int] = field(default_factory=dict)
-    """How many GPUs without MIG, that may be given, have something on them, by kind."""
+    booked_whole: dict[str, dict[Gpu, None]] = field(default_factory=dict)
+    """GPUs without MIG, that may be given, with something on them, by kind; those that are so for longest first."""
     homes_of: dict[tuple[TrustDomain, str], dict[HomesKey, None]] = field(default_factory=dict)
     """The keys of `homes` by trust domain and mode."""
     home_sizes: dict[tuple[str, str | None], HomeSize] = field(default_factory=dict)
     """How large homes are, by kind of GPU and profile."""
     home_count: dict[tuple[str, str | None], int] = field(default_factory=dict)
     """How many homes there are, whosever, by kind of GPU and profile."""
+
+    def in_use(self, kind: str) -> int:
+        """How many GPUs of a kind may be given, whatever is on them. Walks over layout states, never over GPUs."""
+        idle = self.whole.get(kind)
+        with_mig = sum(shelf.devices for shelf in self.states.get(kind, {}).values())
+        return with_mig + (idle.devices if idle is not None else 0) + len(self.booked_whole.get(kind, ()))
 
     def why_not(self, needs: HostNeeds) -> WaitReason | None:
         """Why a pod with these needs may not be on such nodes; None when it may. Labels of single nodes aside."""

@@ -91,6 +91,9 @@ def _never(want: Want, group: NodeClass, gpu: Gpu) -> WaitReason | None:
     """Why such a GPU on such nodes could not serve the claim even with nothing on it; None when it could."""
     claim = want.claim
     if claim.shares_percent is not None:
+        full = full_profile(gpu)
+        if gpu.layout is not None and full is not None and not gpu.table.count(gpu.table.empty, full):
+            return WaitReason.GPU_NOT_IN_LAYOUT
         return want.admits(gpu) or (None if "fractional" in group.modes else WaitReason.GPU_MODE_NOT_FIT)
     reasons: list[WaitReason] = []
     for mode in claim.modes:
@@ -100,7 +103,8 @@ def _never(want: Want, group: NodeClass, gpu: Gpu) -> WaitReason | None:
         if not isinstance(found, WaitReason):
             if mode == "exclusive" or _home_large_enough(want, gpu, mode):
                 return None
-            found = WaitReason.GPU_INSUFFICIENT_MEMORY
+            fixed = gpu.layout is not None
+            found = WaitReason.GPU_NOT_IN_LAYOUT if fixed else WaitReason.GPU_INSUFFICIENT_MEMORY
         reasons.append(found)
     return reasons[0]
 
@@ -119,7 +123,7 @@ def _tally_kind(  # noqa: PLR0917  # one step of a count
     look: Look, want: Want, group: NodeClass, kind: str, sample: Gpu, tally: Tally
 ) -> bool:
     never = _never(want, group, sample)
-    in_use = _in_use(group, kind)
+    in_use = group.in_use(kind)
     if never is not None:
         if in_use:
             tally[never, sample.report.model, group.words] += in_use
@@ -128,12 +132,6 @@ def _tally_kind(  # noqa: PLR0917  # one step of a count
         tally[reason, sample.report.model, group.words] += count
     _tally_homes(look, want, group, sample, tally)
     return in_use > 0
-
-
-def _in_use(group: NodeClass, kind: str) -> int:
-    """How many GPUs of a kind may be given in a class of nodes, whatever is on them."""
-    shelves = [*group.states.get(kind, {}).values(), *([group.whole[kind]] if kind in group.whole else [])]
-    return sum(shelf.devices for shelf in shelves) + group.booked_whole.get(kind, 0)
 
 
 def _why_full(look: Look, want: Want, group: NodeClass, kind: str, sample: Gpu) -> Iterator[tuple[WaitReason, int]]:
@@ -146,14 +144,14 @@ def _why_full(look: Look, want: Want, group: NodeClass, kind: str, sample: Gpu) 
             continue
         lacks = [sample.table.why_not(state, name) for name in names]
         if shelf and all(lacks):
-            full = "slices" not in lacks
-            yield WaitReason.GPU_ENGINES_USED_UP if full else WaitReason.GPU_LAYOUT_FULL, shelf.devices
+            full = WaitReason.GPU_LAYOUT_FULL if sample.layout is None else WaitReason.GPU_INSTANCES_TAKEN
+            yield WaitReason.GPU_ENGINES_USED_UP if "slices" not in lacks else full, shelf.devices
         elif shelf:
             yield from _why_no_node(look, want, shelf)
     if kind in group.whole:
         yield from _why_no_node(look, want, group.whole[kind])
     homes = sum(count for (of, profile), count in group.home_count.items() if of == kind and profile is None)
-    given = group.booked_whole.get(kind, 0) - homes
+    given = len(group.booked_whole.get(kind, ())) - homes
     if given > 0:
         yield WaitReason.GPU_NOT_IDLE, given
 
@@ -258,6 +256,8 @@ IN_WORDS = {
     WaitReason.GPU_LAYOUT_FULL: "no free place of that size",
     WaitReason.GPU_ENGINES_USED_UP: "the media engines that it needs are in use",
     WaitReason.GPU_NO_SUCH_PROFILE: "has no such profile, or none that is large enough",
+    WaitReason.GPU_NOT_IN_LAYOUT: "no instance of that size in the layout that its administrator fixed",
+    WaitReason.GPU_INSTANCES_TAKEN: "no free instance of that size in the layout that its administrator fixed",
     WaitReason.GPU_MODE_NOT_FIT: "not set up for the mode that is asked for",
     WaitReason.GPU_MODEL_MISMATCH: "another model than asked for",
     WaitReason.GPU_UUID_MISMATCH: "not among the GPUs named",
@@ -278,9 +278,16 @@ IN_WORDS = {
     WaitReason.NODE_INSUFFICIENT_CPU: "not enough CPU left on their node",
     WaitReason.NODE_INSUFFICIENT_MEMORY: "not enough memory left on their node",
     WaitReason.NODE_INSUFFICIENT_PODS: "their node takes no more pods",
+    WaitReason.NODE_PODS_AT_LIMIT: "as many pods with slices on their node as its operator allows",
     WaitReason.NODE_INSUFFICIENT_RESOURCE: "not enough of another resource left on their node",
     WaitReason.NUMA_NOT_FIT: "no NUMA node has all the GPUs asked for free",
     WaitReason.TOO_FEW_GPUS_ON_NODE: "none has all the GPUs asked for free",
+    WaitReason.QUOTA_EXCEEDED: "more than their namespace may have",
+    WaitReason.GROUP_INCOMPLETE: "not all pods of its group have asked yet",
+    WaitReason.GROUP_NOT_FIT: "no room for all pods of its group at once",
+    WaitReason.PLACE_BEING_FREED: "booked for it, and not free yet",
+    WaitReason.PLACE_PROMISED: "kept for pods whose turn is before",
+    WaitReason.QUEUE_FULL: "as many wait as may",
 }
 """Every reason, as what is said of so many GPUs or nodes."""
 

@@ -5,11 +5,17 @@ Each fact and each booking moves only what it changes. The fleet knows places, n
 whether somebody should get one, nor where (that is `search`).
 """
 
+from collections.abc import Iterable
+
 from sluice.contracts.ids import AllocationId, GpuUuid, NodeName
 from sluice.contracts.messages import Booking, DeviceGrant, GpuReport, HostFacts, NodeSnapshot
 from sluice.contracts.refusals import WaitReason
+from sluice.contracts.usage import Usage, total, usage_of_device
+from sluice.mig.fixed import fixed_table_of
 from sluice.mig.model import GpuModel
 from sluice.mig.table import table_of
+from sluice_allocator.core.placement.accounts import Accounts
+from sluice_allocator.core.placement.fixed_layouts import layout_of
 from sluice_allocator.core.placement.gpus import (
     Gpu,
     HomeKey,
@@ -23,6 +29,7 @@ from sluice_allocator.core.placement.homes import Home, HomeSize
 from sluice_allocator.core.placement.hosts import Node
 from sluice_allocator.core.placement.rules import DEFAULT_POOL, PlacingRules
 from sluice_allocator.core.placement.stock import Stock
+from sluice_allocator.core.placement.victims import Victim
 from sluice_allocator.core.placement.wants import Wants
 
 
@@ -35,6 +42,7 @@ class Fleet:
         self.gpus: dict[GpuUuid, Gpu] = {}
         self.nodes: dict[NodeName, Node] = {}
         self.stock = Stock(rules, self.why_unusable)
+        self.accounts = Accounts()
         self.wants = Wants(rules)
         self.shown: dict[NodeName, None] = {}
         """The nodes whose inventory is there."""
@@ -44,7 +52,9 @@ class Fleet:
         """Single GPUs that an operator said not to use."""
         self._bookings: dict[AllocationId, Booking] = {}
         self._awaited: dict[GpuUuid, dict[SpanKey, DeviceGrant]] = {}
-        """Bookings on GPUs that no inventory has shown yet."""
+        """Bookings on GPUs that no inventory shows (yet)."""
+        self._lost: dict[GpuUuid, GpuModel] = {}
+        """What such GPUs were when they were shown last."""
         self._models = Models()
         self._sizes: dict[tuple[object, ...], HomeSize] = {}
 
@@ -70,6 +80,8 @@ class Fleet:
         node = self.nodes.get(name)
         if node is None:
             node = self.nodes[name] = Node(len(self.stock.nodes), name)
+            if self.rules.pods_per_node_max is not None:
+                node.pods_max = self.rules.pods_per_node_max
             self.stock.nodes.append(node)
             node.learn(self._hosts.get(name))
         return node
@@ -79,8 +91,13 @@ class Fleet:
         kind = f"{model.key} {report.model}{' with MIG' if report.mig_enabled else ''} {report.mps_clients_max}"
         before = self.gpus.get(report.uuid)
         spans = before.spans if before is not None else self._awaited.pop(report.uuid, {})
-        gpu = Gpu(node, report, model, table_of(model), kind, out_of_use(report), instances_of_others(report), spans)
+        layout = layout_of(report, model)
+        table = table_of(model) if layout is None else fixed_table_of(model, layout)
+        kind += f" fixed as {' '.join(f'{i.profile}:{i.start}' for i in layout)}" if layout is not None else ""
+        gpu = Gpu(node, report, model, table, kind, out_of_use(report), instances_of_others(report), spans)
+        gpu.layout = layout
         self.gpus[report.uuid] = gpu
+        self._measure_anew(spans, before.model if before is not None else self._lost.pop(report.uuid, None), model)
         for key, grant in spans.items():
             self._move_in(gpu, key, grant)
         gpu.recompute()
@@ -91,6 +108,7 @@ class Fleet:
             del self.gpus[gpu.report.uuid]
             if gpu.spans:
                 self._awaited[gpu.report.uuid] = gpu.spans
+                self._lost[gpu.report.uuid] = gpu.model
 
     def forget_node(self, name: NodeName) -> None:
         """The node's inventory is not there any more."""
@@ -156,6 +174,20 @@ class Fleet:
             return WaitReason.NODE_CORDONED
         return None if gpu.report.healthy else WaitReason.GPU_UNHEALTHY
 
+    def gpus_of(self, model: str) -> int:
+        """How many GPUs of a product may be given, whatever is on them. Walks over kinds of GPUs, never over GPUs."""
+        return sum(
+            group.in_use(kind)
+            for group in self.stock.classes.values()
+            for kind, sample in group.samples.items()
+            if sample.report.model == model
+        )
+
+    def models_of(self, booking: Booking) -> tuple[str, ...]:
+        """The product of each GPU that a booking is on, as far as they are shown."""
+        gpus = (self.gpus.get(uuid) for uuid in dict.fromkeys(device.gpu for device in booking.devices))
+        return tuple(gpu.report.model for gpu in gpus if gpu is not None)
+
     def usable_nodes(self) -> int:
         """How many nodes have a GPU that may be given."""
         return sum(len(each.nodes) for each in self.stock.classes.values())
@@ -166,15 +198,18 @@ class Fleet:
 
     # -- bookings -------------------------------------------------------------------------------------------------
 
-    def book(self, booking: Booking) -> None:
-        """These places are taken. Booking the same twice is once."""
+    def book(self, booking: Booking) -> bool:
+        """These places are taken. Booking the same twice is once. True when others were, which are free by this."""
         allocation = booking.allocation
         known = self._bookings.get(allocation)
+        is_open = True
         if known is not None:
             if known is booking or known == booking:
-                return
+                return False
+            is_open = self.accounts.is_open(known.namespace, allocation)
             self.unbook(allocation)
         self._bookings[allocation] = booking
+        self.accounts.book(booking.namespace, allocation, self.usage_of(booking.devices), is_open=is_open)
         node = self._node(booking.node)
         node.take(allocation, booking.room)
         for number, grant in enumerate(booking.devices):
@@ -190,13 +225,17 @@ class Fleet:
                 self.stock.changed(node, gpu)
             if at_home is not None:
                 self.stock.home_changed(node, at_home)
+            self.stock.look_at_victims(node, gpu)
         self.stock.settle(node, more_room=False)
+        return known is not None and known.devices != booking.devices
 
     def unbook(self, allocation: AllocationId) -> bool:
         """These places are free. False when they were not booked."""
+        self.spare(allocation)
         booking = self._bookings.pop(allocation, None)
         if booking is None:
             return False
+        self.accounts.unbook(booking.namespace, allocation, self.usage_of(booking.devices))
         node = self._node(booking.node)
         node.give_back(allocation)
         for number, grant in enumerate(booking.devices):
@@ -206,6 +245,7 @@ class Fleet:
                 spans.pop((allocation, number), None)
                 if not spans:
                     self._awaited.pop(grant.gpu, None)
+                    self._lost.pop(grant.gpu, None)
                 continue
             gpu.spans.pop((allocation, number), None)
             at_home = self._move_out(gpu, (allocation, number), grant)
@@ -216,14 +256,97 @@ class Fleet:
                 self.stock.home_changed(node, at_home)
             for mixed in [other for other in gpu.homes.values() if other.home.mixed]:
                 self._draw_anew(node, gpu, mixed)
-        self.stock.settle(node, more_room=booking.room.cpu_milli > 0 or booking.room.memory_mib > 0)
+            self.stock.look_at_victims(node, gpu)
+        room = booking.room
+        self.stock.settle(node, more_room=room.cpu_milli > 0 or room.memory_mib > 0 or node.pods == 1)
         return True
+
+    def offer_victim(self, allocation: AllocationId, priority: int, *, guarded: bool) -> None:
+        """What is booked for an allocation may be had by requests of higher priority; its pod is evicted for them."""
+        booking = self._bookings.get(allocation)
+        if booking is None:
+            return
+        memory_mib = self.usage_of(booking.devices).memory_mib
+        known = self.stock.victims.known.get(allocation)
+        if known is None or (known.priority, known.memory_mib, known.guarded) != (priority, memory_mib, guarded):
+            victim = Victim(allocation, priority, booking.namespace, memory_mib, booking.room, guarded)
+            self.stock.victims.offer(victim, booking.node)
+            self._look_at_victims(booking)
+
+    def spare(self, allocation: AllocationId) -> None:
+        """It may not (any more)."""
+        if allocation in self.stock.victims.known:
+            booking = self._bookings[allocation]
+            self.stock.victims.withdraw(allocation, booking.node)
+            self._look_at_victims(booking)
+
+    def _look_at_victims(self, booking: Booking) -> None:
+        node = self._node(booking.node)
+        for uuid in dict.fromkeys(grant.gpu for grant in booking.devices):
+            gpu = self.gpus.get(uuid)
+            if gpu is not None and gpu in node.gpus:
+                self.stock.victims.look_at(node, self.stock.class_of(node), gpu)
+        if node.gpus:
+            self.stock.victims.counted.touch(node, self.stock.class_of(node))
+
+    def alone(self, snapshot: NodeSnapshot) -> "Fleet":
+        """
+        A fleet of one node as it is shown here, with all that is booked on it: to find out what would be if.
+
+        Costs what the node's bookings cost; nothing that is done to it is seen here.
+        """
+        name = snapshot.node
+        trial = Fleet(self.rules)
+        trial.wants, trial._models, trial._sizes = self.wants, self._models, self._sizes  # true of any fleet
+        trial.set_host(name, self._hosts.get(name))
+        trial.show(snapshot)
+        trial.set_usable(name, self._unusable.get(name))
+        trial.cordon(name, self._cordoned.get(name, frozenset()))
+        for allocation in self.nodes[name].taken:
+            trial.book(self._bookings[allocation])
+        return trial
+
+    def has_room_beside(self, booking: Booking) -> bool:
+        """
+        Whether booked shares can live in their homes, and their pod on its node, with all who are booked there.
+
+        False for what is no share.
+        """
+        node = self.nodes.get(booking.node)
+        if node is None or node.overbooked:
+            return False
+        return all(self._has_home_room(device) for device in booking.devices)
+
+    def _has_home_room(self, grant: DeviceGrant) -> bool:
+        gpu = self.gpus.get(grant.gpu)
+        at_home = gpu.homes.get(_span(grant)) if gpu is not None and grant.share is not None else None
+        return at_home is not None and not at_home.home.overbooked
 
     def booked(self) -> dict[AllocationId, Booking]:
         """All bookings."""
         return dict(self._bookings)
 
+    def booking(self, allocation: AllocationId) -> Booking | None:
+        """What is booked for one allocation."""
+        return self._bookings.get(allocation)
+
+    def usage_of(self, devices: Iterable[DeviceGrant]) -> Usage:
+        """What devices count against the limits of a namespace, on their GPUs as these were shown last."""
+        parts = []
+        for grant in devices:
+            gpu = self.gpus.get(grant.gpu)
+            parts.append(usage_of_device(grant, gpu.model if gpu is not None else self._lost.get(grant.gpu)))
+        return parts[0] if len(parts) == 1 else total(parts)
+
     # -- inside ---------------------------------------------------------------------------------------------------
+
+    def _measure_anew(self, spans: dict[SpanKey, DeviceGrant], before: GpuModel | None, after: GpuModel | None) -> None:
+        """A GPU is shown for the first time, or otherwise than before: so what is booked on it counts."""
+        if before is after:
+            return
+        for (allocation, _), grant in spans.items():
+            then, now = usage_of_device(grant, before), usage_of_device(grant, after)
+            self.accounts.measured_anew(self._bookings[allocation].namespace, then, now)
 
     def _move_in(self, gpu: Gpu, key: SpanKey, grant: DeviceGrant) -> HomeOnGpu | None:
         """A share gets its place in its home, which is there from its first tenant on."""

@@ -10,9 +10,10 @@ from dataclasses import dataclass, field
 from sluice.contracts.hardware import model_from_report
 from sluice.contracts.ids import AllocationId, NodeName
 from sluice.contracts.messages import DeviceGrant, GpuReport
-from sluice.mig.layout import Instance
+from sluice.mig.layout import Instance, Layout
 from sluice.mig.model import GpuModel, Placement
 from sluice.mig.table import State, TransitionTable
+from sluice_allocator.core.placement.fixed_layouts import not_to_be_had
 from sluice_allocator.core.placement.homes import Home, HomeSize
 from sluice_allocator.core.placement.shelf import Shelf
 
@@ -54,6 +55,8 @@ class Gpu:
     """The layout's state, on a GPU with MIG."""
     stepwise: bool = True
     """Whether `state` is what its instances make it and nothing else, so that it can follow one by one."""
+    layout: Layout | None = None
+    """The instances that are there to be had, where an administrator fixed that; None where they are made."""
     shelved_as: State = _NOTHING
     """The state of that shelf, on a GPU with MIG."""
     counted_percent: int = 0
@@ -86,6 +89,8 @@ class Gpu:
         profile, start, size = span
         if (profile is not None) != self.mig:
             return False  # MIG was enabled or disabled beneath it
+        if self.layout is not None and (profile is None or Instance(profile, start, size) not in self.layout):
+            return False  # its instance was taken away
         if not self.blocked and not self.foreign:
             return True
         mask = ((1 << size) - 1) << start
@@ -202,10 +207,12 @@ class Models:
 
 
 def instances_of_others(report: GpuReport) -> tuple[Instance, ...]:
-    """What is on the device and not ours."""
+    """What is on the device and not ours. In a fixed layout everything is there to be had."""
+    if report.fixed_layout:
+        return ()
     return tuple(Instance(i.profile, i.start, i.size) for i in report.instances if i.allocation is None)
 
 
 def out_of_use(report: GpuReport) -> tuple[Placement, ...]:
-    """The spans that are quarantined."""
-    return tuple(Placement(span.start, span.size) for span in report.quarantined)
+    """The spans that are quarantined, and instances that nobody may have."""
+    return (*(Placement(span.start, span.size) for span in report.quarantined), *not_to_be_had(report))

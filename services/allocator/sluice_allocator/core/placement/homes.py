@@ -5,9 +5,12 @@ It says whether one more share fits and what is left, and knows nothing of where
 even where it does not fit (the ledger is right, not this account): only `why_not` judges, and nothing here raises.
 """
 
+from collections.abc import Mapping
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from typing import Literal
 
+from sluice.contracts.ids import AllocationId
 from sluice.contracts.messages import Share
 from sluice.contracts.refusals import WaitReason
 from sluice.mig.shares import FULL_WIDTH_PERCENT, width_percent
@@ -76,6 +79,13 @@ class Home:
         copied._lanes = self._lanes.copy() if self._lanes is not None else None
         return copied
 
+    def without(self, gone: AbstractSet[AllocationId]) -> "Home":
+        """The account as it would be when all shares of these allocations have left."""
+        left = self.copy()
+        for key in [key for key in self._shares if key[0] in gone]:
+            left.remove(key)
+        return left
+
     def why_not(self, share: Share) -> WaitReason | None:
         """What is short for one more share; None when it fits. Memory is looked at first, then SMs, time, tenants."""
         size = self.size
@@ -83,15 +93,33 @@ class Home:
             return WaitReason.GPU_OTHER_TRUST_DOMAIN
         if share.memory_mib > self.free_memory_mib or share.memory_mib > size.memory_mib:
             return WaitReason.GPU_INSUFFICIENT_MEMORY
-        if self.mode == "fractional":
-            width = width_percent(share.sm_partition, size.sms, size.gpu_sms)
-            if self._lanes is not None:
-                short = self._lanes.why_not(width, _time_permille(share))
-                if short is not None:
-                    return short
-            elif self._width_booked + width > FULL_WIDTH_PERCENT:
-                return WaitReason.GPU_INSUFFICIENT_SMS
+        if (short := self.why_too_wide(share)) is not None:
+            return short
         return WaitReason.GPU_TENANTS_USED_UP if len(self._shares) >= size.tenants_max else None
+
+    def why_too_wide(self, share: Share) -> WaitReason | None:
+        """Whether SMs or time are short for one more share; never in `mps` mode, which promises neither."""
+        if self.mode == "mps":
+            return None
+        if self._lanes is not None:
+            return self._lanes.why_not(self._width(share), _time_permille(share))
+        return WaitReason.GPU_INSUFFICIENT_SMS if self._width(share) > self.free_width_percent else None
+
+    def why_not_become(self, key: ShareKey, share: Share) -> WaitReason | None:
+        """What is short for a share that lives here to become another; None when it can. What shrinks always can."""
+        before, left = self._shares[key], self.copy()
+        left.remove(key)
+        if share.memory_mib > before.memory_mib and share.memory_mib > min(left.free_memory_mib, self.size.memory_mib):
+            return WaitReason.GPU_INSUFFICIENT_MEMORY
+        wider, longer = self._width(share) > self._width(before), _time_permille(share) > _time_permille(before)
+        if self.mixed and (wider or longer or share.memory_mib > before.memory_mib):
+            return WaitReason.GPU_OTHER_TRUST_DOMAIN
+        if wider or (longer and self._lanes is not None):
+            return left.why_too_wide(share)
+        return None
+
+    def _width(self, share: Share) -> int:
+        return width_percent(share.sm_partition, self.size.sms, self.size.gpu_sms)
 
     def add(self, key: ShareKey, share: Share) -> None:
         """Count a booked share, whether it fits or not; one that is already counted under `key` is replaced."""
@@ -119,6 +147,11 @@ class Home:
                 self._width_booked -= width_percent(share.sm_partition, self.size.sms, self.size.gpu_sms)
 
     @property
+    def shares(self) -> Mapping[ShareKey, Share]:
+        """Whose shares are booked here."""
+        return self._shares
+
+    @property
     def empty(self) -> bool:
         """Whether nobody lives here."""
         return not self._shares
@@ -132,6 +165,12 @@ class Home:
     def full(self) -> bool:
         """Whether no share fits, however small: no memory is left, no client of the MPS server, or it is mixed."""
         return self.mixed or self.free_memory_mib <= 0 or len(self._shares) >= self.size.tenants_max
+
+    @property
+    def overbooked(self) -> bool:
+        """Whether somebody has to leave before everybody who is booked here can live here."""
+        short = min(self.free_memory_mib, self.free_width_percent, self.size.tenants_max - len(self._shares)) < 0
+        return self.mixed or short
 
     @property
     def free_width_percent(self) -> int:

@@ -4,7 +4,7 @@ What a node has besides GPUs: CPU, memory, pods and the user's own resources, an
 A node of which nobody has said anything is taken to have room for everything and to carry no labels.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -51,6 +51,9 @@ class Node:
     """Free now; below zero when more is booked than the node says it has."""
     memory_mib: int = PLENTY
     pods: int = PLENTY
+    """How many more pods it takes: by what is said of it, and by `pods_max`."""
+    pods_max: int = PLENTY
+    """So many pods with slices the operator allows on one node."""
     resources: Mapping[str, int] | None = None
     facts: HostFacts | None = None
     taken: dict[AllocationId, HostRoom] = field(default_factory=dict)
@@ -74,32 +77,35 @@ class Node:
     def take(self, allocation: AllocationId, room: HostRoom) -> None:
         """A pod of ours takes this."""
         self.taken[allocation] = room
+        self.pods -= 1
         if self.facts is not None:
             self.cpu_milli -= room.cpu_milli
             self.memory_mib -= room.memory_mib
-            self.pods -= 1
             if room.resources:
                 self._count()
 
     def give_back(self, allocation: AllocationId) -> None:
         """A pod of ours has ended."""
         room = self.taken.pop(allocation, None)
-        if room is not None and self.facts is not None:
+        if room is None:
+            return
+        self.pods += 1
+        if self.facts is not None:
             self.cpu_milli += room.cpu_milli
             self.memory_mib += room.memory_mib
-            self.pods += 1
             if room.resources:
                 self._count()
 
     def _count(self) -> None:
         facts = self.facts
         if facts is None:
-            self.cpu_milli = self.memory_mib = self.pods = PLENTY
+            self.cpu_milli = self.memory_mib = PLENTY
+            self.pods = self.pods_max - len(self.taken)
             self.resources = None
             return
         self.cpu_milli = round(facts.cpu_cores * 1000) - sum(room.cpu_milli for room in self.taken.values())
         self.memory_mib = facts.memory_mib - sum(room.memory_mib for room in self.taken.values())
-        self.pods = facts.pods_free - len(self.taken)
+        self.pods = min(facts.pods_free, self.pods_max) - len(self.taken)
         left = dict(facts.resources)
         for room in self.taken.values():
             for name, count in room.resources.items():
@@ -135,11 +141,32 @@ class Node:
             },
         )
 
+    @property
+    def overbooked(self) -> bool:
+        """Whether more is booked besides the GPUs than there is: a promise is booked beside those it comes after."""
+        if self.cpu_milli < 0 or self.memory_mib < 0 or self.pods < 0:
+            return True
+        return any(left < 0 for left in (self.resources or {}).values())
+
     def has_room(self, need: HostRoom) -> bool:
         """Whether one more pod with this need fits besides the GPUs."""
         if self.cpu_milli < need.cpu_milli or self.memory_mib < need.memory_mib or self.pods < 1:
             return False
         return not need.resources or self.why_no_room(need) is None
+
+    def would_have_room(self, need: HostRoom, given_back: Sequence[HostRoom]) -> bool:
+        """Whether one more pod with this need fits besides the GPUs once pods that take so much have ended."""
+        if self.facts is None:
+            return self.pods + len(given_back) >= 1
+        cpu_milli = self.cpu_milli + sum(room.cpu_milli for room in given_back)
+        memory_mib = self.memory_mib + sum(room.memory_mib for room in given_back)
+        if cpu_milli < need.cpu_milli or memory_mib < need.memory_mib or self.pods + len(given_back) < 1:
+            return False
+        have = self.resources or {}
+        return all(
+            have.get(name, 0) + sum(room.resources.get(name, 0) for room in given_back) >= count
+            for name, count in need.resources.items()
+        )
 
     def why_no_room(self, need: HostRoom) -> WaitReason | None:
         """What the node lacks for one more pod; None when it lacks nothing."""
@@ -148,7 +175,8 @@ class Node:
         if self.memory_mib < need.memory_mib:
             return WaitReason.NODE_INSUFFICIENT_MEMORY
         if self.pods < 1:
-            return WaitReason.NODE_INSUFFICIENT_PODS
+            capped = len(self.taken) >= self.pods_max
+            return WaitReason.NODE_PODS_AT_LIMIT if capped else WaitReason.NODE_INSUFFICIENT_PODS
         have = self.resources
         if have is not None and any(have.get(name, 0) < count for name, count in need.resources.items()):
             return WaitReason.NODE_INSUFFICIENT_RESOURCE

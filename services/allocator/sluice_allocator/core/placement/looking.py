@@ -20,6 +20,8 @@ class Place:
 
     node: NodeName
     devices: tuple[DeviceGrant, ...]
+    instead_of: str = ""
+    """The profiles that were asked for, where larger ones serve."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +91,10 @@ class Look:
 def look_for(fleet: Fleet, asking: Asking, avoid: Avoid) -> Look:
     """Begin to look."""
     look = Look(fleet, asking, avoid, asking.host.room)
-    look.wants = [fleet.wants.of(claim, asking.namespace) for claim in asking.claims]
+    if asking.steps:
+        claims = zip(asking.claims, asking.steps, strict=True)
+        look.wants = [fleet.wants.of(claim, asking.namespace, step) for claim, step in claims]
+    else:
+        look.wants = [fleet.wants.of(claim, asking.namespace) for claim in asking.claims]
     look.one_by_one = fleet.stock.tell_apart_by(asking.host)
     return look

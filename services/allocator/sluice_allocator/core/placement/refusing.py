@@ -8,12 +8,12 @@ from sluice_allocator.core.placement.asking import Asking
 from sluice_allocator.core.placement.fleet import Fleet
 from sluice_allocator.core.placement.policies import check_names
 from sluice_allocator.core.placement.rules import PlacingRules
-from sluice_allocator.core.placement.wants import is_whole, shape_for
+from sluice_allocator.core.placement.wants import is_whole, larger_for, shape_for
 
 
 def refuse(fleet: Fleet, asking: Asking, *, max_gpus_per_node: int) -> Refusal | None:
     """Why no model that is known or was seen, and no configured limit, could ever serve this; None when one could."""
-    total = sum(_gpus_at_least(claim) for claim in asking.claims)
+    total = sum(gpus_at_least(claim) for claim in asking.claims)
     if total > max_gpus_per_node:
         return Refusal(
             reason=RefusalReason.TOO_LARGE,
@@ -27,13 +27,14 @@ def refuse(fleet: Fleet, asking: Asking, *, max_gpus_per_node: int) -> Refusal |
         field, value = ("gpu-policy", asking.gpu_policy) if asking.gpu_policy else ("node-policy", asking.node_policy)
         return Refusal(reason=RefusalReason.INVALID_VALUE, message=why, field=field, value=value)
     for claim in asking.claims:
-        refusal = _refuse_share(claim, fleet.rules) or _refuse_sizes(claim, fleet)
+        refusal = _refuse_share(claim, fleet.rules) or _refuse_sizes(claim, fleet, substitute=asking.substitute)
         if refusal is not None:
             return refusal
     return None
 
 
-def _gpus_at_least(claim: Claim) -> int:
+def gpus_at_least(claim: Claim) -> int:
+    """How many devices a claim takes at least."""
     return claim.gpus if claim.shares_percent is None else -(-claim.shares_percent // 100)
 
 
@@ -58,11 +59,13 @@ def _refuse_share(claim: Claim, rules: PlacingRules) -> Refusal | None:
     return None
 
 
-def _refuse_sizes(claim: Claim, fleet: Fleet) -> Refusal | None:
+def _refuse_sizes(claim: Claim, fleet: Fleet, *, substitute: bool) -> Refusal | None:
     if claim.modes != ("exclusive",) or claim.shares_percent is not None or is_whole(claim):
         return None
     models = [model for model in (*catalog(), *fleet.models()) if model.profiles]
     if any(not isinstance(shape_for(model, claim, fleet.rules, mig=True), WaitReason) for model in models):
+        return None
+    if substitute and any(larger_for(model, claim, fleet.rules) for model in models):
         return None
     if claim.profile is not None and all(model.profile(claim.profile) is None for model in models):
         names = sorted({profile.name for model in models for profile in model.profiles})

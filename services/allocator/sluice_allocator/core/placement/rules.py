@@ -103,6 +103,8 @@ class PlacingRules:
     default: PoolRules = field(default_factory=PoolRules)
     """For every pool that `pools` does not name."""
     pools: Mapping[str, PoolRules] = field(default_factory=dict)
+    pods_per_node_max: int | None = None
+    """So many pods with slices are put on one node at most; None for as many as there is room for."""
     auto_waste_percent: int = 10
     """`auto` takes an instance only when it gives at most this much more than was asked, of what it gives."""
     shares_quantum_percent: int = 1

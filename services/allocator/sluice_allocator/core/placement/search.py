@@ -5,7 +5,7 @@ One device is found by walking shelves; several devices of one node among the no
 them. Neither looks at the fleet. Nothing is booked here.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import msgspec
@@ -16,6 +16,7 @@ from sluice.mig.model import Profile
 from sluice_allocator.core.placement.amounts import free_percent
 from sluice_allocator.core.placement.asking import Asking, Avoid
 from sluice_allocator.core.placement.classes import NodeClass
+from sluice_allocator.core.placement.counted import Counted
 from sluice_allocator.core.placement.explaining import explain_look
 from sluice_allocator.core.placement.fleet import Fleet
 from sluice_allocator.core.placement.gpus import Gpu
@@ -27,6 +28,7 @@ from sluice_allocator.core.placement.one_instance import Found
 from sluice_allocator.core.placement.one_node import fill
 from sluice_allocator.core.placement.ranking import tail
 from sluice_allocator.core.placement.shelf import GivenUp
+from sluice_allocator.core.placement.substitutes import ways
 from sluice_allocator.core.placement.wants import Want, WholeGpu
 
 NODES_TRIED_MAX = 32
@@ -35,15 +37,29 @@ NODES_TRIED_MAX = 32
 
 def find_place(fleet: Fleet, asking: Asking, avoid: Avoid = frozenset()) -> Place | NoPlace:
     """The best place for all claims on one node; or why there is none."""
+    place = find_free(fleet, asking, avoid)
+    return place if place is not None else explain(fleet, asking, avoid)
+
+
+def find_free(fleet: Fleet, asking: Asking, avoid: Avoid = frozenset()) -> Place | None:
+    """The best place for all claims on one node; None when there is none. To say why costs more than to look."""
     look = look_for(fleet, asking, avoid)
     place = _find(look)
-    return place if place is not None else explain_look(look)
+    if place is None and asking.substitute:
+        place = _find_larger(look, _find)
+    return place
 
 
 def find_place_on(fleet: Fleet, asking: Asking, node: NodeName, avoid: Avoid = frozenset()) -> Place | None:
     """The best place for all claims on this very node; None when there is none."""
     known = fleet.nodes.get(node)
-    return _find_on(look_for(fleet, asking, avoid), known) if known is not None else None
+    if known is None:
+        return None
+    look = look_for(fleet, asking, avoid)
+    place = _find_on(look, known)
+    if place is None and asking.substitute:
+        place = _find_larger(look, lambda larger: _find_on(larger, known))
+    return place
 
 
 def explain(fleet: Fleet, asking: Asking, avoid: Avoid = frozenset()) -> NoPlace:
@@ -52,7 +68,7 @@ def explain(fleet: Fleet, asking: Asking, avoid: Avoid = frozenset()) -> NoPlace
 
 
 def _find(look: Look) -> Place | None:
-    named = _named_nodes(look)
+    named = named_nodes(look)
     if named is not None:
         places = [place for node in named if (place := _find_on(look, node)) is not None]
         return places[0] if places else None
@@ -63,6 +79,42 @@ def _find(look: Look) -> Place | None:
         if look.asking.claims[0].shares_percent is None:
             return None
     return _find_several(look)
+
+
+def _find_larger(look: Look, find: Callable[[Look], Place | None]) -> Place | None:
+    """A place for larger profiles than are asked for, those that waste least first. Where, `find` knows."""
+    samples = [sample for group in look.groups() if "exclusive" in group.modes for sample in group.samples.values()]
+    most = [max((len(want.larger_on(sample)) for sample in samples), default=0) for want in look.wants]
+    for steps in ways([_steps_alone(look, find, number, has) for number, has in enumerate(most)]):
+        place = find(look_for(look.fleet, replace(look.asking, steps=steps), look.avoid))
+        if place is not None:
+            return replace(place, instead_of=_asked_instead(look, steps, place))
+    return None
+
+
+def _steps_alone(look: Look, find: Callable[[Look], Place | None], number: int, most: int) -> Sequence[int]:
+    """
+    In which steps one claim could be served if it were the only one: what is in vain so is in vain with the others.
+
+    For a pod of several claims that waits this is far less to try than all that they could have together.
+    """
+    steps = range(most + 1)
+    if len(look.wants) == 1:
+        return steps
+    alone = replace(look.asking, claims=(look.asking.claims[number],))
+    return [step for step in steps if find(look_for(look.fleet, replace(alone, steps=(step,)), look.avoid)) is not None]
+
+
+def _asked_instead(look: Look, steps: tuple[int, ...], place: Place) -> str:
+    """The profiles that were asked for and are not given."""
+    names: dict[str, None] = {}
+    for claim, want, step in zip(look.asking.claims, look.wants, steps, strict=True):
+        if step == 0:
+            continue
+        gpu = look.fleet.gpus[next(device.gpu for device in place.devices if device.container == claim.container)]
+        asked = want.shape_on(gpu)
+        names[claim.profile or (asked.name if isinstance(asked, Profile) else "its own size")] = None
+    return ", ".join(names)
 
 
 def _place_of(look: Look, found: Found) -> Place:
@@ -78,7 +130,7 @@ def _place_of(look: Look, found: Found) -> Place:
 # -- given nodes --------------------------------------------------------------------------------------------------
 
 
-def _named_nodes(look: Look) -> list[Node] | None:
+def named_nodes(look: Look) -> list[Node] | None:
     """The only nodes that may serve it, where the pod names its node or its GPUs; None where it names neither."""
     fleet, host = look.fleet, look.asking.host
     if host.node_name:
@@ -159,9 +211,9 @@ def _find_anywhere(look: Look) -> Place | None:
 
 def _find_in(look: Look, group: NodeClass) -> tuple[tuple[int, ...], Place] | None:
     """The best node of a class, among those counted to have enough of the claim that takes most."""
-    claim, want = _largest(look, group)
+    claim, want = largest_claim(look, group)
     wanted = claim.shares_percent if claim.shares_percent is not None else claim.gpus
-    counted = look.fleet.stock.counted.of(group, f"{want.number}", _counting(look.fleet, want))
+    counted = _counted(look, group, want)
     policy = look.policy(group)
     wealth = look.wealth(wanted if claim.shares_percent is not None else 100 * wanted)
     best: tuple[tuple[int, ...], Place] | None = None
@@ -184,7 +236,16 @@ def _find_in(look: Look, group: NodeClass) -> tuple[tuple[int, ...], Place] | No
     return best
 
 
-def _largest(look: Look, group: NodeClass) -> tuple[Claim, Want]:
+def counted_for(look: Look, group: NodeClass) -> Counted:
+    """The nodes of a class by how many devices, or how many percent, they could hold of the claim that takes most."""
+    return _counted(look, group, largest_claim(look, group)[1])
+
+
+def _counted(look: Look, group: NodeClass, want: Want) -> Counted:
+    return look.fleet.stock.counted.of(group, f"{want.number}", _counting(look.fleet, want))
+
+
+def largest_claim(look: Look, group: NodeClass) -> tuple[Claim, Want]:
     """The claim that takes most of the GPUs of a class; of equal ones the first."""
 
     def size(each: tuple[Claim, Want]) -> int:

@@ -5,7 +5,7 @@ All devices on a shelf are alike in everything that decides whether a claim fits
 shelves and never at the fleet. On a shelf the nodes stand in rows by their wealth (CPU per free GPU), and in a row in
 blocks. Which node still has CPU and memory is found through bounds per block: never too low, and made exact whenever a
 block was looked through in vain. A bound is raised when room grows and left alone when it shrinks, so that booking
-costs nothing here.
+costs nothing here. A node that takes no more pods counts as one without CPU.
 """
 
 import bisect
@@ -146,7 +146,7 @@ class _Row:
     def _tighten(self, at: int, block: _Block) -> None:
         """Make the bounds what they are."""
         members = list(self._members(at, block))
-        block.cpu_milli = max(node.cpu_milli for node in members)
+        block.cpu_milli = max(node.cpu_milli if node.pods > 0 else -PLENTY for node in members)
         block.memory_mib = max(node.memory_mib for node in members)
         block.fullest = max(node.usage for node in members)
         block.emptiest = min(node.usage for node in members)

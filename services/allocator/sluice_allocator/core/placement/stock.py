@@ -16,6 +16,7 @@ from sluice_allocator.core.placement.hosts import Node
 from sluice_allocator.core.placement.preferences import Preferences
 from sluice_allocator.core.placement.rules import DEFAULT_POOL, PlacingRules
 from sluice_allocator.core.placement.shelf import Ladder, Shelf
+from sluice_allocator.core.placement.victims import Victims
 
 OutClass = tuple[int, WaitReason, str]
 """Of GPUs that cannot be given to anybody now: the number of their class of nodes, why, and their kind."""
@@ -34,6 +35,7 @@ class Stock:
         self.classes: dict[ClassKey, NodeClass] = {}
         self.preferences = Preferences()
         self.counted = CountedNodes(self.nodes)
+        self.victims = Victims(self.nodes)
         self.weighed = False
         """Whether anybody chooses nodes by usage, so that usage is kept."""
         self.measured = False
@@ -73,7 +75,9 @@ class Stock:
             self._put(node, group, gpu)
             for at_home in gpu.homes.values():
                 self._put_home(node, group, at_home)
+            self.look_at_victims(node, gpu)
         self.counted.touch(node, group)
+        self.victims.counted.touch(node, group)
 
     def withdraw(self, node: Node) -> None:
         """Take everything of a node away."""
@@ -88,9 +92,11 @@ class Stock:
             for at_home in gpu.homes.values():
                 self._take_home(node, group, at_home)
             self._take_out(gpu)
+            self.victims.forget(gpu)
         node.gpus = ()
         group.nodes.pop(node.number, None)
         self.counted.forget(node, group)
+        self.victims.counted.forget(node, group)
 
     def class_of(self, node: Node) -> NodeClass:
         """The class that a node belongs to."""
@@ -132,6 +138,11 @@ class Stock:
             ladder.drop(at_home.rung)
         at_home.rung = rung
 
+    def look_at_victims(self, node: Node, gpu: Gpu) -> None:
+        """Who is on a GPU, or who may be evicted from it, has changed."""
+        if self.victims.known and gpu in node.gpus:
+            self.victims.look_at(node, self._class_of[node.name], gpu)
+
     def settle(self, node: Node, *, more_room: bool) -> None:
         """All changes of one booking are made."""
         if not node.gpus:
@@ -146,10 +157,12 @@ class Stock:
             for shelf in node.shelves:
                 shelf.move(node, before)
             self.counted.move(node, group, before)
+            self.victims.counted.move(node, group, before)
         elif more_room or self.weighed:
             for shelf in node.shelves:
                 shelf.look_again(node)
         self.counted.touch(node, group)
+        self.victims.counted.touch(node, group)
 
     def _count(self, node: Node, gpu: Gpu) -> None:
         """Keep what is free on a node in step with what is free on one of its GPUs, where anybody goes by it."""
@@ -171,7 +184,7 @@ class Stock:
             if shelf is None:
                 shelf = group.whole[gpu.kind] = Shelf(self.nodes)
         else:
-            group.booked_whole[gpu.kind] = group.booked_whole.get(gpu.kind, 0) + 1
+            group.booked_whole.setdefault(gpu.kind, {})[gpu] = None
             return
         gpu.shelf = shelf
         shelf.put(node)
@@ -180,7 +193,7 @@ class Stock:
         shelf, gpu.shelf = gpu.shelf, None
         if shelf is None:
             if not gpu.mig and gpu in node.gpus:
-                group.booked_whole[gpu.kind] -= 1
+                del group.booked_whole[gpu.kind][gpu]
             return
         shelf.take(node)
         if gpu.mig and not shelf:

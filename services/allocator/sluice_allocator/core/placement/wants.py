@@ -5,6 +5,7 @@ Never gives less than asked: sizes round up to the next profile, percents of SMs
 given whole or shared. Percents are of what the GPU can give: with MIG, of its largest profile.
 """
 
+from collections.abc import Collection
 from dataclasses import dataclass, field
 
 import msgspec
@@ -17,6 +18,7 @@ from sluice.mig.shares import width_percent
 from sluice_allocator.core.placement.gpus import Gpu
 from sluice_allocator.core.placement.homes import TrustDomain
 from sluice_allocator.core.placement.rules import PlacingRules
+from sluice_allocator.core.placement.substitutes import has_substitutes, larger_profiles
 
 _REMEMBERED_MAX = 4096
 _HOME_MAY_LOSE_PERCENT = 20
@@ -47,7 +49,10 @@ class Want:
     """Whether a whole GPU is asked for: no size at all, or all of it."""
     picky: bool
     """Whether the claim names GPUs that may or may not serve it."""
+    step: int = 0
+    """Of the larger profiles that may serve instead, the how-manieth of each model serves; 0: the asked one."""
     _shapes: dict[str, Shape] = field(default_factory=dict)
+    _larger: dict[str, tuple[Profile, ...]] = field(default_factory=dict)
     _shares: dict[tuple[str, str], Share | WaitReason] = field(default_factory=dict)
     _homes: dict[str, tuple[str, ...]] = field(default_factory=dict)
     _snug: dict[str, bool] = field(default_factory=dict)
@@ -77,9 +82,36 @@ class Want:
         shape = self._shapes.get(gpu.kind)
         if shape is None:
             why = self.admits(gpu)
-            shape = why if why is not None else shape_for(gpu.model, self.claim, self.rules, mig=gpu.mig)
+            shape = why if why is not None else self._in_layout(gpu, self._shape_at(gpu))
             self._shapes[gpu.kind] = shape
         return shape
+
+    def _shape_at(self, gpu: Gpu) -> Shape:
+        if self.step == 0:
+            return shape_for(gpu.model, self.claim, self.rules, mig=gpu.mig)
+        larger = self.larger_on(gpu)
+        return larger[self.step - 1] if self.step <= len(larger) else WaitReason.GPU_NO_SUCH_PROFILE
+
+    def _in_layout(self, gpu: Gpu, shape: Shape) -> Shape:
+        """Of a fixed layout only what it has; a size is rounded up to the smallest instance that is there."""
+        if gpu.layout is None or not isinstance(shape, Profile):
+            return shape
+        there = {instance.profile for instance in gpu.layout}
+        if shape.name not in there and self.step == 0:
+            shape = shape_for(gpu.model, self.claim, self.rules, mig=True, among=there)
+        return shape if isinstance(shape, Profile) and shape.name in there else WaitReason.GPU_NOT_IN_LAYOUT
+
+    def larger_on(self, gpu: Gpu) -> tuple[Profile, ...]:
+        """The profiles that may serve on this kind of GPU instead of the asked one, those that waste least first."""
+        larger = self._larger.get(gpu.kind)
+        if larger is None:
+            larger = self._larger[gpu.kind] = self._find_larger(gpu)
+        return larger
+
+    def _find_larger(self, gpu: Gpu) -> tuple[Profile, ...]:
+        if not gpu.mig or self.admits(gpu) is not None:
+            return ()
+        return larger_for(gpu.model, self.claim, self.rules)
 
     def is_snug(self, gpu: Gpu) -> bool:
         """Whether the exclusive shape wastes little of what it gives, in the size that is fitted best."""
@@ -168,7 +200,7 @@ def _home_profiles(gpu: Gpu, share: Share, overcommit_percent: int, rules: Placi
         if share.mode == "fractional":
             each = min(each, 100 // max(1, width_percent(share.sm_partition, size.sms, size.gpu_sms)))
         each = min(each, size.tenants_max)
-        if each > 0:
+        if each > 0 and empty[profile.name]:
             holding.append((each * empty[profile.name], _smallest_first(profile), profile))
     if not holding:
         return ()
@@ -185,33 +217,33 @@ class Wants:
     def __init__(self, rules: PlacingRules) -> None:
         """Know none yet."""
         self._rules = rules
-        self._known: dict[tuple[Claim, TrustDomain], Want] = {}
-        self._of: dict[tuple[Claim, str], Want] = {}
+        self._known: dict[tuple[Claim, TrustDomain, int], Want] = {}
+        self._of: dict[tuple[Claim, str, int], Want] = {}
         self._numbered = 0
 
-    def of(self, claim: Claim, namespace: str) -> Want:
-        """What each device of the claim must be."""
-        want = self._of.get((claim, namespace))
+    def of(self, claim: Claim, namespace: str, step: int = 0) -> Want:
+        """What each device of the claim must be; with a step, which larger one serves instead."""
+        want = self._of.get((claim, namespace, step))
         if want is None:
             if len(self._of) >= _REMEMBERED_MAX:
                 self._of.clear()
-            want = self._of[claim, namespace] = self._plain(claim, namespace)
+            want = self._of[claim, namespace, step] = self._plain(claim, namespace, step)
         return want
 
-    def _plain(self, claim: Claim, namespace: str) -> Want:
+    def _plain(self, claim: Claim, namespace: str, step: int) -> Want:
         """The same for claims that differ only in what says nothing about one device."""
         plain = msgspec.structs.replace(claim, container="", gpus=1)
         shared = claim.modes != ("exclusive",) or claim.shares_percent is not None
         uid = claim.uid if claim.uid is not None else self._rules.assumed_uid
         domain = (namespace, uid or 0) if shared else ("", 0)
-        want = self._known.get((plain, domain))
+        want = self._known.get((plain, domain, step))
         if want is None:
             if len(self._known) >= _REMEMBERED_MAX:
                 self._known.clear()
             self._numbered += 1
             picky = bool(plain.only.uuids or plain.only.not_uuids)
-            want = Want(plain, domain, self._rules, self._numbered, is_whole(plain), picky)
-            self._known[plain, domain] = want
+            want = Want(plain, domain, self._rules, self._numbered, is_whole(plain), picky, step)
+            self._known[plain, domain, step] = want
         return want
 
 
@@ -225,8 +257,10 @@ def is_whole(claim: Claim) -> bool:
     return all(size is None for size in sizes) and all_of_it
 
 
-def shape_for(model: GpuModel, claim: Claim, rules: PlacingRules, *, mig: bool) -> Shape:
-    """The profile of `model` that serves the claim exclusively (or WHOLE), or why none does."""
+def shape_for(
+    model: GpuModel, claim: Claim, rules: PlacingRules, *, mig: bool, among: Collection[str] | None = None
+) -> Shape:
+    """The profile of `model` that serves the claim exclusively (or WHOLE), or why none does; a size by one `among`."""
     if not mig:
         return WHOLE if is_whole(claim) else WaitReason.GPU_MODE_NOT_FIT
     if not model.profiles:
@@ -243,9 +277,20 @@ def shape_for(model: GpuModel, claim: Claim, rules: PlacingRules, *, mig: bool) 
         for profile in model.profiles
         if profile.name in names and _is_enough(model, profile, claim) and rules.allows(model, profile.name)
     ]
+    if among is not None:
+        enough = [profile for profile in enough if profile.name in among]
     if not enough:
         return WaitReason.GPU_NO_SUCH_PROFILE
     return min(enough, key=_least_memory_first if claim.known_geometries else _smallest_first)
+
+
+def larger_for(model: GpuModel, claim: Claim, rules: PlacingRules) -> tuple[Profile, ...]:
+    """The profiles of a model that may serve a claim instead of the asked one, those that waste least first."""
+    if not model.profiles or not has_substitutes(claim):
+        return ()
+    exact = shape_for(model, claim, rules, mig=True)
+    found = larger_profiles(model, claim, exact if isinstance(exact, Profile) else None, rules)
+    return tuple(profile for profile in found if _is_enough(model, profile, claim))
 
 
 def _is_enough(model: GpuModel, profile: Profile, claim: Claim) -> bool:

@@ -1,0 +1,354 @@
+"""
+Find a place for somebody by evicting others of lower priority: where those who have to go are missed least.
+
+Of all places looked at it is the one whose most important victim is least important, then the one with the fewest
+victims, then the one where least is lost; ties go to the node known first. The victims are minimal: without any of them
+having to go the place would not do. Nothing is booked, and nobody is evicted; who may go is said by whoever fills
+`Victims`, and what may go together by `allows`.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from heapq import merge
+from itertools import islice
+
+from sluice.contracts.messages import DeviceGrant, Share
+from sluice.contracts.refusals import WaitReason
+from sluice.mig.model import Profile
+from sluice_allocator.core.placement.asking import Asking, Avoid
+from sluice_allocator.core.placement.classes import NodeClass
+from sluice_allocator.core.placement.clearing import WHOLE_GPU, Loss, loss_of
+from sluice_allocator.core.placement.fleet import Fleet
+from sluice_allocator.core.placement.gpus import Gpu, HomeKey, HomeOnGpu
+from sluice_allocator.core.placement.homes import Home
+from sluice_allocator.core.placement.hosts import Node
+from sluice_allocator.core.placement.leaving import has_room, leave_home, leave_node
+from sluice_allocator.core.placement.looking import Look, Place, look_for
+from sluice_allocator.core.placement.markets import Bucket, Seat
+from sluice_allocator.core.placement.on_one_node import OneNode
+from sluice_allocator.core.placement.ranking import whole_span
+from sluice_allocator.core.placement.search import largest_claim, named_nodes
+from sluice_allocator.core.placement.victims import NO_LEVEL, Victim
+from sluice_allocator.core.placement.wants import Want, WholeGpu
+
+GPUS_TRIED_MAX = 256
+"""So many GPUs are looked at for one device. The cheapest nearly always does; only its node's CPU and memory, what its
+victims' namespaces keep, and the request's own lists can stand against it."""
+GPUS_PER_BUCKET_MAX = 64
+"""Of those so many among GPUs on which room costs the same."""
+NODES_TRIED_MAX = 64
+"""So many nodes are looked at for several devices or for a named node, ..."""
+NODES_FILLED_MAX = 4
+"""... and so many of them tried out: as many shares or instances as they hold, each a look at all of it."""
+OWN_TRIED_MAX = 64
+"""So many tenants of a namespace at its limits are looked at."""
+HOMES_COMPARED_MAX = 3
+"""Of homes in which a share can have somebody's place so many are compared: those that would have least to spare."""
+LOSSES_PER_LEVEL = 1 << 12
+"""What several devices cost on a node is told by a priority times this, and how many go."""
+
+Allows = Callable[[Sequence[DeviceGrant], Sequence[Victim]], bool]
+"""Whether a request may have these devices, and these go together for it: quotas and guarantees."""
+
+
+@dataclass(frozen=True, slots=True)
+class Displacing:
+    """A place, and who has to go first: the least important first."""
+
+    place: Place
+    victims: tuple[Victim, ...]
+
+    @property
+    def loss(self) -> Loss:
+        """What is lost by it."""
+        return loss_of(victim.who for victim in self.victims)
+
+
+def find_displacing(
+    fleet: Fleet, asking: Asking, priority: int, allows: Allows, avoid: Avoid = frozenset()
+) -> Displacing | None:
+    """The place for all claims that costs least, for a request of this priority; None when evictions do not help."""
+    if not fleet.stock.victims:
+        return None
+    look = look_for(fleet, asking, avoid)
+    search = _Search(look, priority, allows)
+    named = named_nodes(look)
+    if named is not None:
+        search.try_nodes(iter(named))
+    elif len(look.wants) == 1 and asking.claims[0].gpus == 1 and asking.claims[0].shares_percent is None:
+        search.one_device(look.wants[0])
+    else:
+        search.several_devices()
+    return search.best
+
+
+def find_displacing_own(
+    fleet: Fleet, asking: Asking, priority: int, allows: Allows, avoid: Avoid = frozenset()
+) -> Displacing | None:
+    """
+    The same where somebody of the request's own namespace has to go: for one that is at its limits.
+
+    Looks at the nodes of a bounded number of its tenants only, and evicts nobody else.
+    """
+    own = islice(fleet.stock.victims.of(asking.namespace), OWN_TRIED_MAX)
+    going = [victim for victim in own if victim.priority < priority]
+    if not going:
+        return None
+    look = look_for(fleet, asking, avoid)
+    search = _Search(look, priority, allows, own=True)
+    bookings = (fleet.booking(victim.allocation) for victim in sorted(going, key=lambda each: each.who))
+    search.try_nodes(fleet.nodes[name] for name in dict.fromkeys(each.node for each in bookings if each is not None))
+    return search.best
+
+
+@dataclass(slots=True)
+class _Search:
+    look: Look
+    priority: int
+    allows: Allows
+    own: bool = False
+    """Whether only those of the request's own namespace may go."""
+    best: Displacing | None = None
+    _best_key: tuple[int, ...] = ()
+    _left: int = field(default=GPUS_TRIED_MAX)
+    _filled: int = 0
+
+    def _offer(self, found: Displacing, *tie: int) -> bool:
+        """Keep what is better than the best so far. Whether it is allowed at all."""
+        if not found.victims or not self.allows(found.place.devices, found.victims):
+            return False
+        key = (*found.loss, *tie)
+        if self.best is None or key < self._best_key:
+            self.best, self._best_key = found, key
+        return True
+
+    def _is_no_better(self, loss: Loss) -> bool:
+        """Whether such a loss is not less than the best so far."""
+        return self.best is not None and loss >= self._best_key[:3]
+
+    # -- one device -----------------------------------------------------------------------------------------------
+
+    def one_device(self, want: Want) -> None:
+        """One device, on the GPU where room for it costs least."""
+        idle_only = any(self.look.policy(group).idle_only for group in self.look.groups())
+        if idle_only:  # then the whole GPU has to be emptied, whatever is asked for
+            self.several_devices()
+            return
+        for mode in want.claim.modes:
+            if mode != "exclusive":
+                self._in_homes(want, mode)
+        offers = [self._offers(source) for source in self._sources(want)]
+        for loss, bucket, source in merge(*offers, key=lambda offer: offer[0]):
+            if self._is_no_better(loss) or self._left <= 0:
+                return
+            self._try_bucket(want, loss, bucket, source)
+        if self.best is None:  # the GPU may be free, and its node's CPU or memory had by others
+            self.try_nodes(self._nodes_with_victims())
+
+    def _sources(self, want: Want) -> Iterator["_Source"]:
+        """What could be made for the claim, by kind of GPU: an instance, a whole GPU, or a home for a share."""
+        for group in self.look.groups():
+            for kind, sample in group.samples.items():
+                for turn, mode in enumerate(want.claim.modes):
+                    if mode not in group.modes:
+                        continue
+                    late = want.claim.snug and mode == "exclusive" and not want.is_snug(sample)
+                    for profile, share in self._shapes(want, group, sample, mode):
+                        for strict in (False, True):
+                            yield _Source(group, kind, profile, share, len(want.claim.modes) if late else turn, strict)
+
+    def _shapes(self, want: Want, group: NodeClass, sample: Gpu, mode: str) -> Iterator[tuple[str, Share | None]]:
+        if mode == "exclusive":
+            shape = want.shape_on(sample)
+            if isinstance(shape, WholeGpu):
+                yield WHOLE_GPU, None
+            elif isinstance(shape, Profile):
+                yield shape.name, None
+            return
+        share = want.share_on(sample, mode)
+        if isinstance(share, WaitReason):
+            return
+        if sample.mig:
+            for profile in want.home_profiles(sample, share, group.pool.overcommit_percent):
+                yield profile, share
+        elif Home(self.look.fleet.home_size(sample, None), share.mode, want.domain).why_not(share) is None:
+            yield WHOLE_GPU, share
+
+    def _offers(self, source: "_Source") -> Iterator[tuple[Loss, Bucket, "_Source"]]:
+        victims = self.look.fleet.stock.victims
+        for loss, bucket in victims.cheapest(source.group, source.kind, source.profile, strict=source.strict):
+            if loss[0] >= self.priority:
+                return
+            yield loss, bucket, source
+
+    def _try_bucket(self, want: Want, loss: Loss, bucket: Bucket, source: "_Source") -> None:
+        """The first GPU of a bucket that will do; all of them cost the same."""
+        seat = bucket.seats.after(None)
+        left = GPUS_PER_BUCKET_MAX
+        while seat is not None and self._left > 0 and left > 0:
+            self._left -= 1
+            left -= 1
+            found = self._on_gpu(want, source, seat)
+            if found is not None and found.loss == loss:
+                return
+            seat = bucket.seats.after(seat)
+
+    def _on_gpu(self, want: Want, source: "_Source", seat: Seat) -> Displacing | None:
+        cleared = self.look.fleet.stock.victims.cleared(seat[2], strict=source.strict)
+        gpu, node = cleared.gpu, cleared.node
+        if not self.look.admits(node) or not self.look.may_use(gpu, want):
+            return None
+        way = cleared.clearing.ways[source.profile]
+        assert way is not None  # it stands in a bucket where room can be made
+        goes = self._with_room(node, [cleared.who[number] for number in way.goes], strict=source.strict)
+        if goes is None:
+            return None
+        span = (source.profile, way.start, way.size) if source.profile != WHOLE_GPU else whole_span(gpu)
+        found = self._displacing(node, gpu, span, source.share, goes)
+        tie = (source.turn, gpu.memory_mib if span[0] is None else span[2], *seat[:2], way.start)
+        return found if self._offer(found, *tie) else None
+
+    def _displacing(
+        self, node: Node, gpu: Gpu, span: HomeKey, share: Share | None, goes: Sequence[Victim]
+    ) -> Displacing:
+        container = self.look.asking.claims[0].container
+        profile, start, size = span
+        device = DeviceGrant(
+            container=container, gpu=gpu.report.uuid, profile=profile, start=start, size=size, share=share
+        )
+        return Displacing(Place(node.name, (device,)), _in_order(goes))
+
+    def _with_room(self, node: Node, goes: Sequence[Victim], *, strict: bool) -> list[Victim] | None:
+        """Who has to go, also for the CPU, the memory and the rest that the pod needs; None where it never fits."""
+        if has_room(node, goes, self.look.need):
+            return list(goes)
+        others = self.look.fleet.stock.victims.on(node, self.priority)
+        others = [each for each in others if each not in goes and not (strict and each.guarded)]
+        return leave_node(node, goes, others, self.look.need)
+
+    # -- one share, in a home that is there -----------------------------------------------------------------------
+
+    def _in_homes(self, want: Want, mode: str) -> None:
+        victims = self.look.fleet.stock.victims
+        for group in self.look.groups():
+            if mode not in group.modes:
+                continue
+            for key in group.homes_of.get((want.domain, mode), ()):
+                share = want.share_on(group.samples[key[2]], mode)
+                if isinstance(share, WaitReason):
+                    continue
+                done = 0
+                for level, at_home in victims.homes(group, key, share.memory_mib, self.priority):
+                    if self._is_no_better((level, 0, 0)) or self._left <= 0 or done == HOMES_COMPARED_MAX:
+                        break
+                    self._left -= 1
+                    done += self._in_home(want, at_home, share, level)
+
+    def _in_home(self, want: Want, at_home: HomeOnGpu, share: Share, level: int) -> bool:
+        gpu = at_home.gpu
+        node = self.look.fleet.nodes[gpu.node]
+        if not self.look.admits(node) or not self.look.may_use(gpu, want):
+            return False
+        known = self.look.fleet.stock.victims.known
+        there = (known.get(each) for each in {allocation: None for allocation, _ in at_home.home.shares})
+        going = [each for each in there if each is not None and each.priority <= level]
+        for strict in (False, True):
+            allowed = [each for each in going if not (strict and each.guarded)]
+            goes = leave_home(at_home.home, share, allowed)
+            goes = self._with_room(node, goes, strict=strict) if goes is not None else None
+            if goes is not None:
+                found = self._displacing(node, gpu, at_home.key, share, goes)
+                if self._offer(found, 0, 0, node.number, gpu.report.index, at_home.key[1]):
+                    return True
+        return False
+
+    # -- several devices of one node ------------------------------------------------------------------------------
+
+    def several_devices(self) -> None:
+        """All devices on the node where the most important of those who have to go is least important."""
+        for group in self.look.groups():
+            claim, want = largest_claim(self.look, group)
+            counted = self.look.fleet.stock.victims.counted.of(
+                group, f"{want.number} {claim.gpus}", self._counting(want, claim.gpus)
+            )
+            self._filled = 0
+            for level in counted.ladder.at_least(-NO_LEVEL):
+                if level // LOSSES_PER_LEVEL >= self.priority or self._filled >= NODES_FILLED_MAX:
+                    break
+                guess = (level // LOSSES_PER_LEVEL, level % LOSSES_PER_LEVEL, NO_LEVEL)
+                if self._is_no_better(guess):
+                    break
+                self.try_nodes(iter(counted.ladder.rungs[level].some(NODES_TRIED_MAX)), guess)
+
+    def _counting(self, want: Want, wanted: int) -> Callable[[Node], int]:
+        """
+        What room for so many devices costs on a node, as one number: see LOSSES_PER_LEVEL.
+
+        The priority up to which everybody has to go is exact for instances and whole GPUs; how many go is a guess from
+        what the cheapest GPUs cost. Of shares only who would go first is told.
+        """
+        fleet = self.look.fleet
+        victims = fleet.stock.victims
+
+        def level_of(node: Node) -> int:
+            levels = sorted({victim.priority for victim in victims.on(node, NO_LEVEL)})
+            plain = want.claim.modes == ("exclusive",) and want.claim.shares_percent is None
+            for level in levels:
+                if not plain:
+                    return level * LOSSES_PER_LEVEL
+                if sum(_count(gpu, level) for gpu in node.gpus) >= wanted:
+                    least = min(victims.guess(node, profile_on, wanted), LOSSES_PER_LEVEL - 1)
+                    return level * LOSSES_PER_LEVEL + least
+            return NO_LEVEL
+
+        def _count(gpu: Gpu, level: int) -> int:
+            profile = profile_on(gpu)
+            return victims.count_on(gpu, profile, level) if profile is not None else 0
+
+        def profile_on(gpu: Gpu) -> str | None:
+            shape = want.shape_on(gpu)
+            if isinstance(shape, WaitReason):
+                return None
+            return shape.name if isinstance(shape, Profile) else WHOLE_GPU
+
+        return level_of
+
+    def _nodes_with_victims(self) -> Iterator[Node]:
+        fleet = self.look.fleet
+        return (fleet.nodes[name] for name in fleet.stock.victims.nodes())
+
+    def try_nodes(self, nodes: Iterator[Node], guess: Loss | None = None) -> None:
+        """The best of some nodes, each tried with all of its devices; or the first that costs no more than `guess`."""
+        for _, node in zip(range(NODES_TRIED_MAX), nodes, strict=False):
+            going = self.look.fleet.stock.victims.on(node, self.priority)
+            if self.own:
+                going = [victim for victim in going if victim.namespace == self.look.asking.namespace]
+            one = OneNode(self.look, node, going)
+            if self._filled >= NODES_FILLED_MAX or (guess is not None and self._is_no_better(guess)):
+                return
+            if not one.may_do():
+                continue
+            self._filled += 1
+            for guarded in (True, False):
+                found = one.least(guarded=guarded)
+                if found is None:
+                    continue
+                devices, goes = found
+                if self._offer(Displacing(Place(node.name, devices), _in_order(goes)), node.number):
+                    break
+
+
+@dataclass(frozen=True, slots=True)
+class _Source:
+    """One kind of device that could be made room for. `turn`: the place of its mode in the claim's list."""
+
+    group: NodeClass
+    kind: str
+    profile: str
+    share: Share | None
+    turn: int
+    strict: bool
+
+
+def _in_order(victims: Sequence[Victim]) -> tuple[Victim, ...]:
+    return tuple(sorted(victims, key=lambda each: (*each.who, each.allocation)))

@@ -1,0 +1,37 @@
+"""
+A node as it would be if some of its tenants had gone: to be searched like any node, and thrown away.
+
+GPUs on which nothing changes are the very ones of the fleet, for a search changes none. Costs what the GPUs cost from
+which somebody goes.
+"""
+
+from collections.abc import Set as AbstractSet
+from copy import copy
+
+from sluice.contracts.ids import AllocationId
+from sluice_allocator.core.placement.gpus import Gpu, HomeOnGpu
+from sluice_allocator.core.placement.hosts import Node
+
+
+def emptied(node: Node, gone: AbstractSet[AllocationId]) -> Node:
+    """The node without the tenants of these allocations, wherever on it they are."""
+    taken = {allocation: room for allocation, room in node.taken.items() if allocation not in gone}
+    without = copy(node)
+    without.taken, without.shelves = taken, {}
+    without.gpus = tuple(_without(gpu, gone) for gpu in node.gpus)
+    without.learn(node.facts)
+    return without
+
+
+def _without(gpu: Gpu, gone: AbstractSet[AllocationId]) -> Gpu:
+    if not any(allocation in gone for allocation, _ in gpu.spans):
+        return gpu
+    spans = {key: grant for key, grant in gpu.spans.items() if key[0] not in gone}
+    without = copy(gpu)
+    without.spans, without.homes, without.shelf = spans, {}, None
+    for span, at_home in gpu.homes.items():
+        home = at_home.home.without(gone)
+        if not home.empty:
+            without.homes[span] = HomeOnGpu(without, span, home)
+    without.recompute()
+    return without

@@ -1,0 +1,305 @@
+"""
+A place for later: the devices that a request will have when some who are there now are gone, and who those are.
+
+Full GPUs are found on the shelves of their layout states, those with least in the way first, and a bounded number of
+them is looked at, however large the fleet. What looks best is tried on a trial fleet of that one node, by the search
+that serves everybody, so a promised place is as right as any other. Nothing is booked here, and who may be waited for
+is for the caller to say.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from itertools import islice
+
+from sluice.contracts.ids import AllocationId, NodeName
+from sluice.contracts.messages import DeviceGrant, NodeSnapshot
+from sluice.mig.layout import Instance
+from sluice.mig.model import Placement, Profile
+from sluice.mig.table import State
+from sluice_allocator.core.placement.asking import Asking, Avoid
+from sluice_allocator.core.placement.classes import NodeClass
+from sluice_allocator.core.placement.fleet import Fleet
+from sluice_allocator.core.placement.gpus import Gpu
+from sluice_allocator.core.placement.hosts import Node
+from sluice_allocator.core.placement.looking import Look, Place, look_for
+from sluice_allocator.core.placement.search import counted_for, find_place_on, largest_claim, named_nodes
+from sluice_allocator.core.placement.wants import Want, WholeGpu
+
+GPUS_LOOKED_AT_MAX = 256
+"""So many GPUs are looked at for one promise: those with least in the way come first, more would hardly be better."""
+SPOTS_TRIED_MAX = 4
+"""So many of the best spots are tried out: one that looked right may not be, for the sake of CPU, NUMA or links."""
+NODES_TRIED_MAX = 2
+"""The same for several devices and for shares, where a whole node is tried out."""
+NODES_LOOKED_AT_MAX = 64
+
+WaitFor = Callable[[AllocationId], int | None]
+"""How much it is to wait for an allocation: 0 for one that is being taken away, 1 for one that lives; None: nobody may
+wait for it."""
+OpenTo = Callable[[str], bool]
+"""Whether GPUs of a model may be promised."""
+
+
+@dataclass(frozen=True, slots=True)
+class Promise:
+    """A place, and who must be gone before it can be had. Without any of them it could not be had."""
+
+    place: Place
+    after: tuple[AllocationId, ...]
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class _Spot:
+    """A span of one GPU with who is in its way: fewest to wait for first, then most free already."""
+
+    weight: int
+    occupied: int
+    node_number: int
+    index: int
+    start: int
+    gpu: Gpu = field(compare=False)
+    gone: tuple[AllocationId, ...] = field(compare=False)
+
+
+def find_promise(
+    fleet: Fleet,
+    asking: Asking,
+    avoid: Avoid = frozenset(),
+    *,
+    shown: Mapping[NodeName, NodeSnapshot],
+    wait_for: WaitFor,
+    open_to: OpenTo,
+) -> Promise | None:
+    """
+    The place that is free soonest as far as anybody can know: fewest to wait for, then most of it free already.
+
+    `shown` is what the fleet was told of each node. None when no place may be promised, or none was among those that
+    were looked at.
+    """
+    look = look_for(fleet, asking, avoid)
+    search = _Search(look, shown, wait_for, open_to)
+    plain = asking.claims[0].modes == ("exclusive",) and asking.claims[0].shares_percent is None
+    if plain and len(asking.claims) == 1 and asking.claims[0].gpus == 1:
+        return search.one_device(look.wants[0])
+    return search.several()
+
+
+@dataclass(slots=True)
+class _Search:
+    """One search for a promise."""
+
+    look: Look
+    shown: Mapping[NodeName, NodeSnapshot]
+    wait_for: WaitFor
+    open_to: OpenTo
+
+    # -- one device -----------------------------------------------------------------------------------------------
+
+    def one_device(self, want: Want) -> Promise | None:
+        spots = sorted(islice(self._spots(want), GPUS_LOOKED_AT_MAX))
+        for spot in spots[:SPOTS_TRIED_MAX]:
+            node = self.look.fleet.nodes[spot.gpu.node]
+            gone = self._with_room(node, spot.gone)
+            promise = self._try(node, gone) if gone is not None else None
+            if promise is not None:
+                return promise
+        return None
+
+    def _spots(self, want: Want) -> Iterator[_Spot]:
+        """The best spot of each GPU that may serve, GPUs with least in the way first."""
+        best = 1 << 30
+        for gpu, profile, least in self._gpus(want):
+            if least > best:
+                return  # one with a single tenant was found, and has more free than any that follows
+            spot = self._spot_on(gpu, profile)
+            if spot is not None:
+                if spot.weight <= 1:
+                    best = min(best, spot.occupied)
+                yield spot
+
+    def _gpus(self, want: Want) -> Iterator[tuple[Gpu, Profile | None, int]]:
+        """GPUs that may serve, with the profile and the least number of slices that are in its way there."""
+        shelves: list[tuple[int, int, str, int, NodeClass, Profile | None]] = []
+        for group in self._groups():
+            for kind, sample in group.samples.items():
+                shape = want.shape_on(sample)
+                if not self.open_to(sample.report.model):
+                    continue
+                if isinstance(shape, Profile):
+                    shelves += [
+                        (_least_in_the_way(state, shape), group.number, kind, state, group, shape)
+                        for state in group.states.get(kind, ())
+                    ]
+                elif isinstance(shape, WholeGpu) and group.booked_whole.get(kind):
+                    shelves.append((max(1, sample.model.memory_slices), group.number, kind, -1, group, None))
+        shelves.sort(key=lambda each: each[:4])
+        named = named_nodes(self.look)
+        for least, _, kind, state, group, profile in shelves:
+            for gpu in _on_shelf(group, kind, state):
+                node = self.look.fleet.nodes[gpu.node]
+                if named is not None and node not in named:
+                    continue
+                if self.look.may_use(gpu, want) and self.look.admits(node):
+                    yield gpu, profile, least
+
+    def _groups(self) -> list[NodeClass]:
+        return [group for group in self.look.groups() if "exclusive" in group.modes]
+
+    def _spot_on(self, gpu: Gpu, profile: Profile | None) -> _Spot | None:
+        """The best span on a GPU; None when everywhere somebody is in the way who may not be waited for."""
+        spans = profile.placements if profile is not None else (Placement(0, max(1, gpu.report.memory_slices)),)
+        found = (self._spot_at(gpu, profile, span) for span in spans)
+        return min((each for each in found if each is not None), default=None)
+
+    def _spot_at(self, gpu: Gpu, profile: Profile | None, span: Placement) -> _Spot | None:
+        if any(span.mask & each.mask for each in gpu.blocked) or any(span.mask & each.mask for each in gpu.foreign):
+            return None
+        there = {key[0]: None for key, grant in gpu.spans.items() if profile is None or span.mask & _mask(grant)}
+        if profile is not None and not _is_made_free(gpu, profile, span, there):
+            there = {key[0]: None for key in gpu.spans}  # its engines are used beside the span
+            if not _is_made_free(gpu, profile, span, there):
+                return None
+        weights = [self.wait_for(each) for each in there]
+        if None in weights:
+            return None
+        weight = sum(each for each in weights if each is not None)
+        occupied = (gpu.state & span.mask).bit_count() if profile is not None else span.size
+        number = self.look.fleet.nodes[gpu.node].number
+        return _Spot(weight, occupied, number, gpu.report.index, span.start, gpu, tuple(there))
+
+    # -- several devices, and shares --------------------------------------------------------------------------------
+
+    def several(self) -> Promise | None:
+        best: tuple[tuple[int, int], Promise] | None = None
+        for node in islice(self._nodes(), NODES_TRIED_MAX):
+            gone = tuple(each for each in node.taken if self.wait_for(each) is not None)
+            promise = self._try(node, gone)
+            if promise is not None:
+                weight = sum(self.wait_for(each) or 0 for each in promise.after)
+                if best is None or (weight, node.number) < best[0]:
+                    best = (weight, node.number), promise
+        return best[1] if best is not None else None
+
+    def _nodes(self) -> Iterator[Node]:
+        """Nodes that would hold it if nobody were there, those that hold most of it now first."""
+        named = named_nodes(self.look)
+        for node in islice(self._near(), NODES_LOOKED_AT_MAX) if named is None else named:
+            group = self.look.fleet.stock.class_of(node) if node.gpus else None
+            if group is None or self.look.why_not(group) is not None or not self.look.admits(node):
+                continue
+            if self._would_hold(node, group):
+                yield node
+
+    def _would_hold(self, node: Node, group: NodeClass) -> bool:
+        """Whether it might fit if all were gone who may be waited for: a glance, as most nodes are like one another."""
+        claim, want = largest_claim(self.look, group)
+        gpus = [gpu for gpu in node.gpus if self.open_to(gpu.report.model) and self.look.may_use(gpu, want)]
+        held = sum(_held_at_most(gpu, want) for gpu in gpus)
+        if held < (claim.gpus if claim.shares_percent is None else -(-claim.shares_percent // 100)):
+            return False
+        leaving = [room for each, room in node.taken.items() if self.wait_for(each) is not None]
+        return node.would_have_room(self.look.need, leaving)
+
+    def _near(self) -> Iterator[Node]:
+        for group in self.look.groups():
+            ladder = counted_for(self.look, group).ladder
+            for count in reversed(ladder.order):
+                yield from ladder.rungs[count].some(NODES_LOOKED_AT_MAX)
+
+    # -- trying ---------------------------------------------------------------------------------------------------
+
+    def _with_room(self, node: Node, gone: tuple[AllocationId, ...]) -> tuple[AllocationId, ...] | None:
+        """Who must be gone so that the node has room for the pod besides; None when that is not enough."""
+        have = [node.taken[each] for each in gone]
+        others = [each for each in node.taken if each not in gone and self.wait_for(each) is not None]
+        others.sort(key=lambda each: (self.wait_for(each), -node.taken[each].cpu_milli, -node.taken[each].memory_mib))
+        more: list[AllocationId] = []
+        while not node.would_have_room(self.look.need, have):
+            if not others:
+                return None
+            more.append(others.pop(0))
+            have.append(node.taken[more[-1]])
+        return (*gone, *more)
+
+    def _try(self, node: Node, gone: tuple[AllocationId, ...]) -> Promise | None:
+        """
+        The place that can be had when those are gone, and who of them really must be.
+
+        One after the other they are put back, those with most neighbours first; who is in the way is waited for.
+        """
+        fleet, asking, avoid = self.look.fleet, self.look.asking, self.look.avoid
+        snapshot = self.shown.get(node.name)
+        if snapshot is None:
+            return None
+        trial = fleet.alone(snapshot)
+        for each in gone:
+            trial.unbook(each)
+        place = find_place_on(trial, asking, node.name, avoid)
+        if place is None:
+            return None
+        after: list[AllocationId] = []
+        for each in self._in_order(gone):
+            booking = fleet.booking(each)
+            if booking is None:
+                continue
+            trial.book(booking)
+            still = find_place_on(trial, asking, node.name, avoid)
+            if still is None:
+                trial.unbook(each)
+                after.append(each)
+            else:
+                place = still
+        if not all(self.open_to(fleet.gpus[device.gpu].report.model) for device in place.devices):
+            return None
+        return Promise(place, tuple(after))
+
+    def _in_order(self, gone: tuple[AllocationId, ...]) -> list[AllocationId]:
+        """Who is put back first: whoever is to live, where most others are."""
+
+        def key(allocation: AllocationId) -> tuple[int, int]:
+            booking = self.look.fleet.booking(allocation)
+            gpus = [self.look.fleet.gpus.get(device.gpu) for device in booking.devices] if booking is not None else []
+            crowd = max((len(gpu.spans) for gpu in gpus if gpu is not None), default=0)
+            return -(self.wait_for(allocation) or 0), -crowd
+
+        return sorted(gone, key=key)
+
+
+def _held_at_most(gpu: Gpu, want: Want) -> int:
+    """How many devices of a claim a GPU holds when nobody is on it."""
+    if want.claim.shares_percent is not None or want.claim.modes != ("exclusive",):
+        return 1
+    shape = want.shape_on(gpu)
+    if isinstance(shape, Profile):
+        return gpu.table.count(gpu.table.empty, shape.name)
+    return int(isinstance(shape, WholeGpu))
+
+
+def _least_in_the_way(state: int, profile: Profile) -> int:
+    """So many slices are occupied of the freest span for a profile."""
+    return min(((state & span.mask).bit_count() for span in profile.placements), default=1 << 30)
+
+
+def _on_shelf(group: NodeClass, kind: str, state: int) -> Iterable[Gpu]:
+    """GPUs of a kind in a layout state, or (-1) those without MIG that are not idle."""
+    if state < 0:
+        return group.booked_whole.get(kind, {})
+    shelf = group.states.get(kind, {}).get(State(state))
+    nodes = shelf.some(GPUS_LOOKED_AT_MAX) if shelf is not None else []
+    return (gpu for node in nodes for gpu in node.gpus if gpu.shelf is shelf)
+
+
+def _mask(grant: DeviceGrant) -> int:
+    return ((1 << grant.size) - 1) << grant.start
+
+
+def _is_made_free(gpu: Gpu, profile: Profile, span: Placement, gone: Mapping[AllocationId, None]) -> bool:
+    """Whether an instance can be made at exactly this span once those are gone."""
+    left: dict[tuple[str, int, int], None] = {
+        (grant.profile, grant.start, grant.size): None
+        for key, grant in gpu.spans.items()
+        if key[0] not in gone and grant.profile is not None
+    }
+    instances = [*gpu.foreign, *(Instance(*each) for each in left)]
+    state = gpu.table.state(instances, blocked=gpu.blocked)
+    return any(choice.start == span.start for choice in gpu.table.choices(state, profile.name))

@@ -1,0 +1,274 @@
+"""
+Who may be evicted for somebody of higher priority, and in which order the GPUs that they are on are looked at.
+
+Each GPU with such tenants stands where room on it costs what it costs (`clearing`, `markets`), so the cheapest one for
+a profile is found without a look at the others. It is told who may go; it must not decide that, nor choose.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+from sluice.contracts.ids import AllocationId, GpuUuid, NodeName
+from sluice.contracts.messages import HostRoom
+from sluice_allocator.core.placement.classes import HomesKey, NodeClass
+from sluice_allocator.core.placement.clearing import Clearing, Loss, Occupant, Tenancy, Who
+from sluice_allocator.core.placement.counted import CountedNodes
+from sluice_allocator.core.placement.gpus import Gpu, HomeKey, HomeOnGpu
+from sluice_allocator.core.placement.hosts import Node
+from sluice_allocator.core.placement.markets import Bucket, Market, Seat
+from sluice_allocator.core.waiting.turns import Ordered
+
+CLEARINGS_REMEMBERED = 20_000
+"""So many different tenancies are remembered, a few kB each; then they are worked out again."""
+NO_LEVEL = 1 << 62
+"""Above every priority."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Victim:
+    """A tenant that may be evicted for a request of higher priority than its own."""
+
+    allocation: AllocationId
+    priority: int
+    namespace: str
+    memory_mib: int
+    """What the whole pod has."""
+    room: HostRoom
+    """What its node has more when it is gone."""
+    guarded: bool = False
+    """Its namespace is guaranteed something: whether it may go depends on what else its namespace has."""
+
+    @property
+    def who(self) -> Who:
+        """What of it decides on the loss."""
+        return self.priority, self.memory_mib
+
+
+@dataclass(slots=True, eq=False)
+class Cleared:
+    """One GPU with tenants who may go: what room costs there, and whose the numbers are."""
+
+    seat: Seat
+    gpu: Gpu
+    node: Node
+    clearing: Clearing
+    who: tuple[Victim, ...]
+    market: Market
+    bucket: Bucket
+
+
+HomeSeat = tuple[int, int, int, GpuUuid, str]
+"""The memory in MiB that a home would have left; then where it is: number of the node, index there, GPU, span."""
+HomeLevels = tuple[tuple[int, HomesKey], int]
+"""Number of the class of nodes and the home's key; the priority up to which everybody would go."""
+
+
+class Victims:
+    """All who may go, by where they are."""
+
+    def __init__(self, nodes: Sequence[Node]) -> None:
+        """Nobody may go. `nodes` are all nodes by number; the list is shared and grows."""
+        self.known: dict[AllocationId, Victim] = {}
+        self.counted = CountedNodes(nodes)
+        """The nodes by the priority up to which everybody has to go before so many devices fit."""
+        self._nodes = nodes
+        self._on: dict[NodeName, dict[AllocationId, None]] = {}
+        self._of: dict[str, dict[AllocationId, None]] = {}
+        """By namespace."""
+        self._markets: dict[tuple[int, str, bool], Market] = {}
+        self._cleared: dict[tuple[GpuUuid, bool], Cleared] = {}
+        self._clearings: dict[Tenancy, Clearing] = {}
+        self._homes: dict[tuple[int, HomesKey], dict[int, Ordered[HomeSeat]]] = {}
+        self._home_at: dict[HomeSeat, HomeOnGpu] = {}
+        self._home_seats: dict[GpuUuid, list[tuple[HomeLevels, HomeSeat]]] = {}
+
+    def __bool__(self) -> bool:
+        """Whether anybody may go."""
+        return bool(self.known)
+
+    # -- who ------------------------------------------------------------------------------------------------------
+
+    def offer(self, victim: Victim, node: NodeName) -> None:
+        """A tenant of a node may go. Its GPUs are to be looked at afterwards (`look_at`)."""
+        self.known[victim.allocation] = victim
+        self._on.setdefault(node, {})[victim.allocation] = None
+        self._of.setdefault(victim.namespace, {})[victim.allocation] = None
+
+    def withdraw(self, allocation: AllocationId, node: NodeName) -> None:
+        """A tenant may not go any more, or has gone. Its GPUs are to be looked at afterwards (`look_at`)."""
+        namespace = self.known.pop(allocation).namespace
+        del self._on[node][allocation]
+        if not self._on[node]:
+            del self._on[node]
+        del self._of[namespace][allocation]
+        if not self._of[namespace]:
+            del self._of[namespace]
+
+    def on(self, node: Node, below: int) -> list[Victim]:
+        """Who on a node may go for a request of priority `below`."""
+        there = (self.known[allocation] for allocation in self._on.get(node.name, ()))
+        return [victim for victim in there if victim.priority < below]
+
+    def of(self, namespace: str) -> Iterator[Victim]:
+        """Who of a namespace may go, those who have been able to for longest first."""
+        return (self.known[allocation] for allocation in self._of.get(namespace, ()))
+
+    def nodes(self) -> Iterator[NodeName]:
+        """The nodes on which anybody may go, in the order in which that came to be."""
+        return iter(self._on)
+
+    # -- where ----------------------------------------------------------------------------------------------------
+
+    def look_at(self, node: Node, group: NodeClass, gpu: Gpu) -> None:
+        """Who is on a GPU that may be given, or who may go from there, has changed."""
+        self.forget(gpu)
+        allowed = {key[0]: victim for key in gpu.spans if (victim := self.known.get(key[0])) is not None}
+        if not allowed:
+            return
+        seat = (node.number, gpu.report.index, gpu.report.uuid)
+        self._seat(node, group, gpu, seat, allowed, strict=False)
+        if any(victim.guarded for victim in allowed.values()):
+            unguarded = {each: victim for each, victim in allowed.items() if not victim.guarded}
+            self._seat(node, group, gpu, seat, unguarded, strict=True)
+        for at_home in gpu.homes.values():
+            if gpu.stands(at_home.key) and not at_home.home.mixed:
+                self._seat_home(group, at_home, seat)
+
+    def forget(self, gpu: Gpu) -> None:
+        """A GPU may not be given any more, or is to be looked at anew."""
+        uuid = gpu.report.uuid
+        for strict in (False, True):
+            cleared = self._cleared.pop((uuid, strict), None)
+            if cleared is not None:
+                cleared.market.take(cleared.bucket, cleared.seat)
+        for (key, level), home_seat in self._home_seats.pop(uuid, ()):
+            levels = self._homes[key]
+            levels[level].remove(home_seat)
+            self._home_at.pop(home_seat, None)
+            if not levels[level]:
+                del levels[level]
+                if not levels:
+                    del self._homes[key]
+
+    def cheapest(self, group: NodeClass, kind: str, profile: str, *, strict: bool) -> Iterator[tuple[Loss, Bucket]]:
+        """
+        The buckets of one kind of GPU, in the order of what room for a profile costs.
+
+        `strict`: those of guarded namespaces are taken to stay.
+        """
+        market = self._markets.get((group.number, kind, strict))
+        if market is not None:
+            for loss, _, bucket in market.order(profile):
+                yield loss, bucket
+
+    def cleared(self, uuid: GpuUuid, *, strict: bool) -> Cleared:
+        """What room costs on one GPU of a bucket."""
+        return self._cleared[uuid, strict]
+
+    def find(self, uuid: GpuUuid) -> Cleared | None:
+        """What room costs on any GPU; None where nobody may go."""
+        return self._cleared.get((uuid, False))
+
+    def homes(self, group: NodeClass, key: HomesKey, least_mib: int, below: int) -> Iterator[tuple[int, HomeOnGpu]]:
+        """
+        Homes that would have so much memory left when everybody up to a priority (the number) has gone.
+
+        Only priorities below this one; lowest first, then those with least to spare.
+        """
+        levels = self._homes.get((group.number, key), {})
+        for level in sorted(each for each in levels if each < below):
+            seat = levels[level].after((least_mib - 1, NO_LEVEL, 0, GpuUuid(""), ""))
+            while seat is not None:
+                yield level, self._home_at[seat]
+                seat = levels[level].after(seat)
+
+    def count_on(self, gpu: Gpu, profile: str, level: int) -> int:
+        """How many devices of a profile fit on a GPU when everybody there up to a priority has gone."""
+        cleared = self._cleared.get((gpu.report.uuid, False))
+        if cleared is not None:
+            return cleared.clearing.count_without(level, profile)
+        return gpu.table.count(gpu.state, profile) if gpu.mig else int(gpu.free_whole)
+
+    def guess(self, node: Node, profile_on: Callable[[Gpu], str | None], wanted: int) -> int:
+        """How many go for so many devices on a node, if each device costs what the first on its GPU does."""
+        costs: list[int] = []
+        for gpu in node.gpus:
+            profile = profile_on(gpu)
+            if profile is None:
+                continue
+            cleared = self._cleared.get((gpu.report.uuid, False))
+            way = cleared.clearing.ways[profile] if cleared is not None else None
+            if way is not None:
+                costs.append(way.loss[1])
+            elif cleared is None and self.count_on(gpu, profile, 0):
+                costs.append(0)
+        return sum(sorted(costs)[:wanted])
+
+    # -- inside ---------------------------------------------------------------------------------------------------
+
+    def _seat(
+        self,
+        node: Node,
+        group: NodeClass,
+        gpu: Gpu,
+        seat: Seat,
+        allowed: dict[AllocationId, Victim],
+        *,
+        strict: bool,
+    ) -> None:
+        who = tuple(sorted(allowed.values(), key=lambda each: (each.priority, each.memory_mib, each.allocation)))
+        numbers = {victim.allocation: number for number, victim in enumerate(who)}
+        clearing = self._clearing(gpu, _tenancy(gpu, who, numbers))
+        market_key = (group.number, gpu.kind, strict)
+        market = self._markets.get(market_key)
+        if market is None:
+            market = self._markets[market_key] = Market(tuple(clearing.ways))
+        bucket = market.put(clearing.losses, seat)
+        self._cleared[gpu.report.uuid, strict] = Cleared(seat, gpu, node, clearing, who, market, bucket)
+
+    def _clearing(self, gpu: Gpu, tenancy: Tenancy) -> Clearing:
+        clearing = self._clearings.get(tenancy)
+        if clearing is None:
+            if len(self._clearings) >= CLEARINGS_REMEMBERED:
+                self._clearings.clear()
+            clearing = self._clearings[tenancy] = Clearing(tenancy, gpu.table, gpu.mig)
+        return clearing
+
+    def _seat_home(self, group: NodeClass, at_home: HomeOnGpu, seat: Seat) -> None:
+        home = at_home.home
+        going = sorted(
+            (self.known[allocation].priority, share.memory_mib)
+            for (allocation, _), share in home.shares.items()
+            if allocation in self.known
+        )
+        if not going:
+            return
+        key = (group.number, (home.domain, home.mode, at_home.gpu.kind, at_home.key[0]))
+        levels = self._homes.setdefault(key, {})
+        left = home.free_memory_mib
+        for number, (priority, memory_mib) in enumerate(going):
+            left += memory_mib
+            if number + 1 < len(going) and going[number + 1][0] == priority:
+                continue
+            home_seat = (left, *seat, f"{at_home.key[0]} {at_home.key[1]}")
+            levels.setdefault(priority, Ordered()).add(home_seat)
+            self._home_at[home_seat] = at_home
+            self._home_seats.setdefault(at_home.gpu.report.uuid, []).append(((key, priority), home_seat))
+
+
+def _tenancy(gpu: Gpu, who: Sequence[Victim], numbers: dict[AllocationId, int]) -> Tenancy:
+    spans: dict[HomeKey, list[int | None]] = {}
+    occupants: list[Occupant] = []
+    for (allocation, _), grant in gpu.spans.items():
+        number = numbers.get(allocation)
+        span = (grant.profile, grant.start, grant.size)
+        if grant.share is not None:
+            spans.setdefault(span, []).append(number)
+        else:
+            occupants.append(Occupant(span, () if number is None else (number,)))
+    for span, tenants in spans.items():
+        numbered = [number for number in tenants if number is not None]
+        stays = len(numbered) < len(tenants)
+        occupants.append(Occupant(span, () if stays else tuple(sorted(dict.fromkeys(numbered)))))
+    occupants.sort(key=lambda each: (each.span[1], each.span[2], each.span[0] or "", each.who))
+    return Tenancy(gpu.kind, gpu.blocked, gpu.foreign, tuple(occupants), tuple(victim.who for victim in who))

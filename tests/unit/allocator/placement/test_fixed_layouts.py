@@ -1,0 +1,280 @@
+"""GPUs whose layout an administrator fixed: only what is there is given, and people are told what is missing."""
+
+import msgspec
+import pytest
+from factories.allocator import gpu_report, snapshot
+from factories.places import ALL_MODES, Shop, claim, given, node, share
+
+from sluice.contracts.ids import AllocationId
+from sluice.contracts.messages import InstanceReport, PlacementReport
+from sluice.contracts.refusals import WaitReason
+from sluice_allocator.core.placement import NoPlace
+
+LAYOUT = (("3g.20gb", 0, 4), ("2g.10gb", 4, 2), ("1g.5gb", 6, 1))
+SEVENTHS = tuple(("1g.5gb", start, 1) for start in range(7))
+
+
+def instances(*layout, **changes):
+    """What an agent reports of a layout."""
+    return tuple(
+        InstanceReport(
+            **({"gi_id": number, "profile": name, "start": start, "size": size, "uuid": f"MIG-{start}"} | changes)
+        )
+        for number, (name, start, size) in enumerate(layout, start=1)
+    )
+
+
+def fixed(name, *layouts, **changes):
+    """A node of GPUs with these layouts."""
+    reports = tuple(
+        gpu_report(name, index, instances=instances(*layout), fixed_layout=True, **changes)
+        for index, layout in enumerate(layouts)
+    )
+    return snapshot(name, reports, modes=ALL_MODES)
+
+
+def seen(shop, snapshot_):
+    """The node is pulled again."""
+    shop.fleet.show(snapshot_)
+    shop.reports |= {gpu.uuid: gpu for gpu in snapshot_.gpus}
+
+
+def why(shop, *claims, **rest):
+    """The reasons why there is no place."""
+    found = shop.ask(*claims, **rest)
+    assert isinstance(found, NoPlace)
+    return [(each.reason, each.count) for each in found.reasons]
+
+
+# -- only what is there -----------------------------------------------------------------------------------------------
+
+
+def test_an_instance_is_given_where_it_is_and_once():
+    """A pod would be promised a place where nobody may make an instance; or two pods the same one."""
+    shop = Shop(fixed("n", LAYOUT))
+    assert given(shop.devices(shop.take(claim(profile="2g.10gb")))) == [("2g.10gb", 4, 2)]
+    assert shop.take(claim(profile="2g.10gb")) is None
+    assert given(shop.devices(shop.take(claim(profile="3g.20gb")))) == [("3g.20gb", 0, 4)]
+
+
+def test_nothing_is_given_that_would_have_to_be_made():
+    """Eight free slices without an instance on them are nobody's to cut up."""
+    shop = Shop(fixed("n", ()))
+    assert why(shop, claim(profile="1g.5gb")) == [(WaitReason.NO_NODE_CAN_FIT, 1), (WaitReason.GPU_NOT_IN_LAYOUT, 1)]
+
+
+def test_given_back_it_can_be_had_again():
+    """Each instance of an administrator could be used once."""
+    shop = Shop(fixed("n", LAYOUT))
+    for _ in range(3):
+        name = shop.take(claim(profile="1g.5gb"))
+        assert given(shop.devices(name)) == [("1g.5gb", 6, 1)]
+        shop.give_back(name)
+
+
+@pytest.mark.parametrize("asks", [("2g.10gb", "1g.5gb"), ("1g.5gb", "2g.10gb")])
+def test_containers_are_served_by_what_is_there_however_much_larger_each(asks):
+    """A pod whose first container could have a 7g and whose second a 1g+me would wait for ever beside both."""
+    shop = Shop(fixed("n", (("7g.40gb", 0, 8),), (("1g.10gb", 0, 2), ("1g.5gb+me", 2, 1))))
+    shop.take_on("GPU-n-1", claim(profile="1g.10gb"))
+
+    asked = [claim(container=name, profile=profile) for name, profile in zip(("left", "right"), asks, strict=True)]
+    place = shop.ask(*asked, substitute=True)
+    assert not isinstance(place, NoPlace)
+    served = {"2g.10gb": ("7g.40gb", 0, 8), "1g.5gb": ("1g.5gb+me", 2, 1)}
+    assert given(place.devices) == [served[profile] for profile in asks]
+    assert place.instead_of == ", ".join(asks)
+
+
+def test_what_agent_says_of_an_owner_does_not_hold_a_free_instance():
+    """A place would stay taken until the next pull, because the report is older than the ledger."""
+    report = gpu_report("n", 0, fixed_layout=True, instances=instances(LAYOUT[2], allocation=AllocationId("gone")))
+    shop = Shop(snapshot("n", (report,), modes=ALL_MODES))
+    assert shop.take(claim(profile="1g.5gb")) is not None
+
+
+@pytest.mark.parametrize(
+    "said", [{"unusable": "it is used by python 7"}, {"unusable": "it has no compute instance", "uuid": ""}]
+)
+def test_what_its_agent_does_not_offer_is_given_to_nobody(said):
+    """Grants would fail one after the other on a device that somebody else uses."""
+    report = gpu_report("n", 0, fixed_layout=True, instances=instances(LAYOUT[2], **said))
+    shop = Shop(snapshot("n", (report,), modes=ALL_MODES))
+    assert why(shop, claim(profile="1g.5gb")) == [(WaitReason.GPU_INSTANCES_TAKEN, 1)]
+    seen(shop, fixed("n", LAYOUT[2:]))
+    assert shop.take(claim(profile="1g.5gb")) is not None
+
+
+def test_a_quarantined_instance_is_given_to_nobody():
+    """The next tenant would meet the last one's process."""
+    report = gpu_report(
+        "n", 0, fixed_layout=True, instances=instances(*LAYOUT), quarantined=(PlacementReport(start=6, size=1),)
+    )
+    shop = Shop(snapshot("n", (report,), modes=ALL_MODES))
+    assert shop.take(claim(profile="1g.5gb")) is None
+    assert shop.take(claim(profile="2g.10gb")) is not None
+
+
+def test_a_gpu_without_mig_is_given_whole():
+    """A plain GPU of such a node would be given to nobody."""
+    shop = Shop(snapshot("n", (gpu_report("n", 0, mig=False, fixed_layout=True),), modes=ALL_MODES))
+    assert given(shop.devices(shop.take(claim()))) == [(None, 0, 8)]
+
+
+# -- sizes ------------------------------------------------------------------------------------------------------------
+
+
+def test_a_size_is_rounded_up_to_what_is_there():
+    """Who asks for memory would wait for a profile that the administrator did not make, beside a free larger one."""
+    shop = Shop(fixed("n", (("3g.20gb", 0, 4), ("3g.20gb", 4, 4))))
+    assert given(shop.devices(shop.take(claim(memory_mib=8000)))) == [("3g.20gb", 4, 4)]
+
+
+def test_a_profile_that_is_named_is_given_or_none():
+    """Who names a profile would silently be given another."""
+    shop = Shop(fixed("n", (("3g.20gb", 0, 4),)))
+    assert why(shop, claim(profile="2g.10gb"))[-1] == (WaitReason.GPU_NOT_IN_LAYOUT, 1)
+
+
+def test_a_whole_gpu_is_its_largest_instance():
+    """Who asks for all of a GPU would get a part, or nothing where all of it is one instance."""
+    shop = Shop(fixed("n", LAYOUT, (("7g.40gb", 0, 8),)))
+    name = shop.take(claim())
+    assert given(shop.devices(name)) == [("7g.40gb", 0, 8)]
+    assert shop.take(claim()) is None
+
+
+# -- mixed fleets -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("first", ["fixed", "dynamic"])
+def test_what_is_there_is_used_before_anything_is_cut_up(first):
+    """Free slices, of which large instances could be made, would go to small pods beside idle small instances."""
+    nodes = [fixed("a" if first == "fixed" else "z", SEVENTHS), node("m", 2)]
+    shop = Shop(*nodes)
+    shop.take_on("GPU-m-0", claim(profile="4g.20gb"))
+    taken = [shop.devices(shop.take(claim(profile="1g.5gb")))[0].gpu for _ in range(7)]
+    assert set(taken) == {nodes[0].gpus[0].uuid}
+    assert shop.devices(shop.take(claim(profile="1g.5gb")))[0].gpu == "GPU-m-0"
+
+
+def test_gpus_of_one_fixed_layout_are_filled_one_after_the_other():
+    """An administrator who wants to change a layout would find a pod on each of his GPUs."""
+    shop = Shop(fixed("n", SEVENTHS, SEVENTHS, SEVENTHS))
+    taken = [shop.devices(shop.take(claim(profile="1g.5gb")))[0].gpu for _ in range(8)]
+    assert [len(set(taken[:7])), taken[7] != taken[0]] == [1, True]
+
+
+def test_several_devices_of_one_pod_come_from_both_kinds_of_gpus():
+    """A pod would wait although its node has what it asks for."""
+    both = snapshot(
+        "n",
+        (gpu_report("n", 0, instances=instances(LAYOUT[2]), fixed_layout=True), gpu_report("n", 1)),
+        modes=ALL_MODES,
+    )
+    shop = Shop(both)
+    devices = shop.devices(shop.take(claim(profile="1g.5gb", gpus=8)))
+    assert [sum(each.gpu == f"GPU-n-{index}" for each in devices) for index in (0, 1)] == [1, 7]
+    assert len({(each.gpu, each.start) for each in devices}) == 8
+
+
+# -- shares -----------------------------------------------------------------------------------------------------------
+
+
+def test_shares_live_in_an_instance_that_is_there():
+    """On such a GPU nobody could share."""
+    shop = Shop(fixed("n", LAYOUT))
+    mps = claim(modes=("mps",), memory_mib=3000, uid=0)
+    assert [given(shop.devices(shop.take(mps))) for _ in range(6)] == [[("3g.20gb", 0, 4)]] * 6
+    assert given(shop.devices(shop.take(mps))) == [("1g.5gb", 6, 1)]
+    assert shop.take(claim(profile="3g.20gb")) is None
+    assert given(shop.devices(shop.take(claim(profile="2g.10gb")))) == [("2g.10gb", 4, 2)]
+
+
+def test_a_part_of_a_gpu_needs_an_instance_that_is_all_of_it():
+    """Who asks for half a GPU would be given half of a seventh, or stop the allocator."""
+    shop = Shop(fixed("n", LAYOUT))
+    assert why(shop, share(50))[-1][0] is WaitReason.GPU_NOT_IN_LAYOUT
+    seen(shop, fixed("n", (("7g.40gb", 0, 8),)))
+    first, second = shop.take(share(50)), shop.take(share(50))
+    assert given(shop.devices(first)) == given(shop.devices(second)) == [("7g.40gb", 0, 8)]
+    assert shop.take(share(120)) is None
+
+
+# -- the administrator changes it -------------------------------------------------------------------------------------
+
+
+def test_what_is_booked_holds_its_slices_whatever_the_layout_is_now():
+    """Two tenants would be given the same slices, because the layout was changed under the first."""
+    shop = Shop(fixed("n", LAYOUT))
+    name = shop.take(claim(profile="2g.10gb"))
+    seen(shop, fixed("n", (("4g.20gb", 0, 4), ("1g.5gb", 4, 1), ("1g.5gb", 5, 1), ("1g.5gb", 6, 1))))
+    assert given(shop.devices(shop.take(claim(profile="1g.5gb")))) == [("1g.5gb", 6, 1)]
+    assert shop.take(claim(profile="1g.5gb")) is None
+    shop.give_back(name)
+    assert given(shop.devices(shop.take(claim(profile="1g.5gb")))) == [("1g.5gb", 5, 1)]
+
+
+def test_nobody_joins_a_home_whose_instance_was_taken_away():
+    """Shares would be granted on a device that is not there."""
+    shop = Shop(fixed("n", LAYOUT[2:]))
+    mps = claim(modes=("mps",), memory_mib=1000, uid=0)
+    assert shop.take(mps) is not None
+    seen(shop, fixed("n", ()))
+    assert shop.take(mps) is None
+    seen(shop, fixed("n", LAYOUT[2:]))
+    assert shop.take(mps) is not None
+
+
+def test_a_gpu_that_is_given_back_is_cut_up_again():
+    """A change of one setting would need a restart of everything."""
+    shop = Shop(fixed("n", LAYOUT[2:]))
+    assert shop.take(claim(profile="3g.20gb")) is None
+    seen(shop, node("n", 1))
+    assert shop.take(claim(profile="3g.20gb")) is not None
+    seen(shop, fixed("n", (("3g.20gb", 0, 4), ("3g.20gb", 4, 4))))
+    assert shop.take(claim(profile="3g.20gb")) is not None
+    assert shop.take(claim(profile="3g.20gb")) is None
+
+
+# -- words ------------------------------------------------------------------------------------------------------------
+
+
+def test_it_is_said_what_is_in_use_and_what_is_not_there_at_all():
+    """A person could not tell whether to wait, or to talk to the administrator."""
+    shop = Shop(fixed("n", LAYOUT, LAYOUT, SEVENTHS))
+    for _ in range(2):
+        assert shop.take(claim(profile="3g.20gb")) is not None
+    found = shop.ask(claim(profile="3g.20gb"))
+    assert isinstance(found, NoPlace)
+    assert {(each.reason, each.count) for each in found.reasons} == {
+        (WaitReason.GPU_INSTANCES_TAKEN, 2),
+        (WaitReason.GPU_NOT_IN_LAYOUT, 1),
+    }
+    assert "2 x NVIDIA A100-SXM4-40GB: no free instance of that size in the layout that its administrator fixed" in (
+        found.message
+    )
+
+
+def test_it_is_said_that_nobody_made_such_an_instance():
+    """A pod would seem to wait for others to end, for ever."""
+    found = Shop(fixed("n", SEVENTHS)).ask(claim(profile="3g.20gb"))
+    assert isinstance(found, NoPlace)
+    assert found.message.startswith("no node that is known now could ever serve it")
+    assert "no instance of that size in the layout that its administrator fixed" in found.message
+
+
+def test_an_instance_that_nobody_can_name_is_left_out():
+    """A driver's odd report would stop the allocator."""
+    odd = (("9g.90gb", 0, 4), ("1g.5gb", 7, 1), *LAYOUT[2:])
+    shop = Shop(fixed("n", odd))
+    assert shop.take(claim(profile="1g.5gb")) is not None
+    assert shop.take(claim(profile="1g.5gb")) is None
+
+
+def test_equal_layouts_are_one_kind_whatever_their_order():
+    """Each GPU would be a kind of its own, and every decision would cost as much as there are GPUs."""
+    (gpu,) = fixed("b", LAYOUT).gpus
+    other = msgspec.structs.replace(gpu, instances=gpu.instances[::-1])
+    shop = Shop(fixed("a", LAYOUT), snapshot("b", (other,), modes=ALL_MODES))
+    assert len({gpu.kind for gpu in shop.fleet.gpus.values()}) == 1

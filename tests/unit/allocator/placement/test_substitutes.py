@@ -1,0 +1,221 @@
+"""A larger profile where the asked one has no place: never less of anything, least waste first, and only then."""
+
+import math
+
+import pytest
+from factories.places import Shop, claim, given, node
+from hypothesis import given as over
+from hypothesis import settings, strategies
+
+from sluice.contracts.messages import Claim
+from sluice.contracts.refusals import Refusal
+from sluice.mig.catalog import catalog, find
+from sluice.mig.model import GpuModel, Profile
+from sluice_allocator.core.placement import Asking, NoPlace, Place, PlacingRules, refuse
+from sluice_allocator.core.placement.rules import AllowedProfiles
+from sluice_allocator.core.placement.substitutes import TRIED_MAX, larger_profiles, ways
+from sluice_allocator.core.placement.wants import larger_for, shape_for
+
+ANY = PlacingRules()
+A100 = "a100-40gb"
+WITH_MIG = [model for model in catalog() if model.profiles]
+
+
+def only(*profiles: str) -> PlacingRules:
+    """An operator lets only these profiles be made on an A100-40GB."""
+    return PlacingRules(allowed_profiles=(AllowedProfiles(("A100-SXM4-40GB",), profiles),))
+
+
+def model(key: str) -> GpuModel:
+    """A model of the catalog."""
+    found = find(key)
+    assert found is not None
+    return found
+
+
+def larger(key: str, profile: str, rules: PlacingRules = ANY) -> list[str]:
+    """What may serve instead of a profile, in the order in which it is tried."""
+    return [each.name for each in larger_for(model(key), claim(profile=profile), rules)]
+
+
+# -- what may serve instead ---------------------------------------------------------------------------------------
+
+
+def test_never_less_memory_than_asked():
+    """mig-adapter §3.1: it compares compute first and gives a 2g.10gb for a 1g.20gb, which has more memory."""
+    assert "2g.10gb" not in larger("a100-40gb", "3g.20gb")
+    assert larger("a100-80gb", "1g.20gb") == ["2g.20gb", "3g.40gb", "4g.40gb", "7g.80gb"]
+    assert not {"1g.10gb", "1g.10gb+me"} & set(larger("a100-80gb", "1g.20gb"))
+
+
+def test_never_fewer_sms_than_asked():
+    """mig-adapter §3.2.1's family: a 3g.20gb has the memory of a 4g.20gb and fewer SMs."""
+    assert larger(A100, "4g.20gb") == ["7g.40gb"]
+
+
+def test_an_attribute_that_is_asked_for_is_not_lost():
+    """mig-adapter §3.1: it reads a 1g.5gb+me as a 1g.5gb. Whoever asks for the media engines needs them."""
+    assert larger(A100, "1g.5gb+me") == ["7g.40gb"]
+    assert larger(A100, "1g.5gb")[0] == "1g.5gb+me"
+
+
+def test_least_waste_comes_first():
+    """A 7g for a 1g would cost six others theirs, where a 2g would have done."""
+    assert larger(A100, "1g.10gb") == ["2g.10gb", "3g.20gb", "4g.20gb", "7g.40gb"]
+
+
+def test_a_name_that_a_model_does_not_know_is_as_large_as_anywhere():
+    """On an A30 there is no 1g.5gb; its 1g.6gb has at least as much of everything."""
+    assert larger("a30", "1g.5gb")[0] == "1g.6gb"
+    assert "1g.6gb" not in larger("a30", "1g.10gb")
+
+
+def test_shares_have_no_substitute():
+    """A share is not of a profile: a larger one would be somebody else's memory."""
+    rules = only("7g.40gb")
+    shop = Shop(node("node-a", 1), rules=rules)
+    share = Claim(container="main", modes=("mps",), memory_mib=30_000)
+    shop.take(claim(profile="7g.40gb"))
+
+    assert isinstance(shop.ask(share, substitute=True), NoPlace)
+    assert larger_for(model(A100), Claim(container="main", modes=("exclusive", "mps"), memory_mib=900), rules) == ()
+
+
+@settings(deadline=None)
+@over(strategies.sampled_from(WITH_MIG), strategies.data())
+def test_a_substitute_has_at_least_as_much_of_everything(where: GpuModel, data: strategies.DataObject):
+    """Whatever is asked for, by name or by size, on whatever model: a pod that was promised so much has so much."""
+    names = sorted({profile.name for each in WITH_MIG for profile in each.profiles})
+    asked = data.draw(
+        strategies.one_of(
+            strategies.sampled_from(names).map(lambda name: claim(profile=name)),
+            strategies.integers(1, 90_000).map(lambda mib: claim(memory_mib=mib)),
+            strategies.integers(1, 150).map(lambda sms: claim(sm_count=sms)),
+            strategies.integers(1, 100).map(lambda percent: claim(sm_percentage=percent)),
+        )
+    )
+    exact = shape_for(where, asked, ANY, mig=True)
+    found = larger_for(where, asked, ANY)
+    assert exact not in found
+    if asked.profile is not None:
+        meant = [profile for each in WITH_MIG if (profile := each.profile(asked.profile)) is not None]
+        mine = where.profile(asked.profile)
+        meant = [mine] if mine is not None else meant
+        assert all(_covers(profile, least) for profile in found for least in meant)
+        mine_fits = [each for each in where.profiles if all(_covers(each, least) for least in meant)]
+        assert {each.name for each in mine_fits} - {asked.profile} == {each.name for each in found}
+    for profile in found:
+        assert profile.memory_mib >= (asked.memory_mib or 0)
+        assert profile.multiprocessors >= (asked.sm_count or 0)
+        assert profile.multiprocessors * 100 >= (asked.sm_percentage or 0) * where.largest.multiprocessors
+    sizes = [max(placement.size for placement in profile.placements) for profile in found]
+    assert sizes == sorted(sizes)
+
+
+def _covers(profile: Profile, least: Profile) -> bool:
+    one = (profile.memory_mib, profile.multiprocessors, *profile.engines)
+    other = (least.memory_mib, least.multiprocessors, *least.engines)
+    return all(mine >= its for mine, its in zip(one, other, strict=True))
+
+
+def test_operators_forbid_substitutes_as_they_forbid_profiles():
+    """A profile that may not be made is not made as a substitute either."""
+    assert larger(A100, "1g.5gb", only("2g.10gb", "7g.40gb")) == ["2g.10gb", "7g.40gb"]
+
+
+def test_geometries_of_hami_hold_for_substitutes():
+    """HAMi's keys choose among its geometries only, which know no 4g on an A100."""
+    asked = claim(memory_mib=8_000, known_geometries=True)
+    names = ANY.geometry_of(model(A100))
+    found = larger_profiles(model(A100), asked, model(A100).profile("2g.10gb"), ANY)
+    assert found
+    assert {each.name for each in found} <= set(names)
+
+
+# -- where it is looked for ---------------------------------------------------------------------------------------
+
+
+def test_the_asked_size_is_preferred_wherever_it_is():
+    """A substitute beside a free place of the right size is waste."""
+    shop = Shop(node("node-a", 1, model="a30"), node("node-b", 1))
+    place = shop.ask(claim(profile="1g.5gb"), substitute=True)
+    assert isinstance(place, Place)
+    assert (place.node, given(place.devices)[0][0], place.instead_of) == ("node-b", "1g.5gb", "")
+
+
+def test_a_larger_profile_serves_where_the_asked_one_has_no_place():
+    """mig-adapter's size-up: instead of waiting, the pod runs on the next larger one; what it asked for is known."""
+    shop = Shop(node("node-a", 1, model="a30"), node("node-b", 1))
+    shop.take_on("GPU-node-b-0", claim(profile="7g.40gb"))
+
+    place = shop.ask(claim(profile="1g.5gb"), substitute=True)
+    assert isinstance(place, Place)
+    assert (place.node, given(place.devices)[0][0], place.instead_of) == ("node-a", "1g.6gb", "1g.5gb")
+
+
+def test_nobody_gets_a_substitute_who_did_not_ask_for_one():
+    """Without the word a pod waits: a larger one may not be what it can run on."""
+    shop = Shop(node("node-a", 1, model="a30"))
+    assert isinstance(shop.ask(claim(profile="1g.5gb")), NoPlace)
+
+
+def test_the_next_larger_one_is_taken_before_larger_ones():
+    """Least waste, in the search too: 2g before 3g while there is a place for a 2g."""
+    shop = Shop(node("node-a", 1), rules=only("2g.10gb", "3g.20gb", "7g.40gb"))
+    names = []
+    while (name := shop.take(claim(profile="1g.5gb"), substitute=True)) is not None:
+        names.append(shop.devices(name)[0].profile)
+    assert names == ["2g.10gb", "2g.10gb", "2g.10gb"]
+
+
+def test_several_devices_are_served_on_one_node_with_one_step():
+    """All devices of a claim are of the size that was found for it; the other claim keeps what it asked for."""
+    shop = Shop(node("node-a", 2), rules=only("2g.10gb", "3g.20gb"))
+    left, right = claim(container="left", profile="1g.5gb", gpus=3), claim(container="right", profile="3g.20gb")
+
+    place = shop.ask(left, right, substitute=True)
+    assert isinstance(place, Place)
+    found = [(device.container, device.profile) for device in place.devices]
+    assert found == [("left", "2g.10gb")] * 3 + [("right", "3g.20gb")]
+    assert place.instead_of == "1g.5gb"
+
+
+def test_a_substitute_is_found_on_a_named_node():
+    """Where a pod names its node the same holds."""
+    shop = Shop(node("node-a", 1, model="a30"), node("node-b", 1))
+    place = shop.ask(claim(profile="1g.5gb", only=_only("GPU-node-a-0")), substitute=True)
+    assert isinstance(place, Place)
+    assert place.instead_of == "1g.5gb"
+
+
+def _only(uuid: str):
+    return claim().only.__class__(uuids=(uuid,))
+
+
+def test_what_only_a_substitute_could_serve_is_not_refused():
+    """Refused is for ever: a pod that a larger profile serves must not end so."""
+    rules = PlacingRules(
+        allowed_profiles=tuple(AllowedProfiles((each.product_names[0],), (each.largest.name,)) for each in WITH_MIG)
+    )
+    fleet = Shop(rules=rules).fleet
+    asked = (claim(profile="1g.5gb"),)
+    assert isinstance(refuse(fleet, Asking(asked), max_gpus_per_node=8), Refusal)
+    assert refuse(fleet, Asking(asked, substitute=True), max_gpus_per_node=8) is None
+
+
+@pytest.mark.parametrize("most", [(), (0,), (6,), (2, 0, 3), (6, 6), (6, 6, 6, 6, 6, 6)])
+def test_the_ways_that_are_tried_are_bounded_and_differ(most: tuple[int, ...]):
+    """A pod of many containers must not cost a decision per combination; one of two gets all that there are."""
+    every = [range(has + 1) for has in most]
+    found = list(ways(every))
+    assert len(found) == min(TRIED_MAX, math.prod(has + 1 for has in most) - 1)
+    assert len(set(found)) == len(found)
+    assert all(0 <= step <= has for way in found for step, has in zip(way, most, strict=True))
+    assert all(any(way) for way in found)
+    assert found == sorted(found, key=lambda way: (sum(map(bool, way)) > 1, sum(way)))
+
+
+def test_only_steps_that_serve_a_claim_are_combined():
+    """What no GPU can give is not tried with everything else once more."""
+    assert list(ways([[0, 3], [1, 4]])) == [(0, 1), (0, 4), (3, 1), (3, 4)]
+    assert list(ways([[0, 1], []])) == []
