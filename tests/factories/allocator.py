@@ -19,6 +19,7 @@ from sluice.contracts.messages import (
     AllocationRequested,
     AnyMessage,
     Claim,
+    Closed,
     ContainerDevices,
     DeviceState,
     GpuReport,
@@ -230,3 +231,24 @@ def working_allocator() -> Bench:
     bench.read_all()
     bench.handle(LeaseChanged(held=True))
     return bench
+
+
+def begun_anew(bench: Bench, rules: Rules, run: str = "r2") -> Bench:
+    """Another process that knows what is on the bus, and nothing else; it stands by."""
+    before = bench.allocator.desk.world
+    other = Bench(Allocator(RunId(run), rules), now=bench.now, sequence=bench.sequence)
+    entries: list[tuple[Address, AnyMessage]] = []
+    for node, inventory in before.inventories.items():
+        entries += [(subjects.node(node), before.news[node]), (subjects.inventory(node), inventory)]
+        entries.append((subjects.head(node), before.heads[node]))
+    entries += [(subjects.request(each), message) for each, message in before.requests.items()]
+    entries += [(subjects.binding(each), message) for each, message in before.bindings.items()]
+    entries += [(subjects.eviction(each), message) for each, message in before.evictions.items()]
+    entries += [(subjects.evicted(each), message) for each, message in before.evicted.items()]
+    for allocation, entry in before.ledger.items():
+        node = entry.node if isinstance(entry, Closed) else entry.booking.node
+        entries.append((subjects.ledger(node, allocation), entry))
+    for allocation, slice_ in before.slices.items():
+        entries.append((subjects.slice_(before.slice_nodes[allocation], allocation), slice_))
+    other.read_all(*entries)
+    return other

@@ -78,6 +78,8 @@ class NvmlMachine:
                 numa = kind.numa[number] if kind.numa else None
                 name = f"{node.name}/{first + number}"
                 uuids.append(self.add_gpu(kind.model.key, mig=kind.mig, numa=numa, name=kind.product_name, seed=name))
+                for instance in kind.layout or ():
+                    self.make_instance(first + number, instance.profile, instance.start)
             for group in kind.nvlink:
                 for one, other in itertools.combinations(group, 2):
                     self.link(first + one, first + other)

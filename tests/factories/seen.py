@@ -96,13 +96,17 @@ class Stage:
     async def create(
         self, *names: str, gates: tuple[str, ...] = (GATE,), owner: str = "", stored: str = "", **spec: Any
     ) -> dict[str, RequestId]:
-        """Pods as admission leaves them; their requests by name. `owner` is the kind that would make them anew."""
+        """
+        Pods as admission leaves them; their requests by name. `owner` is the kind that would make them anew.
+
+        Those that only our gate holds have asked when this returns.
+        """
         found = {}
         for name in names:
             made = await self.cluster.post(self.path, asking(name, gates=gates, owner=owner, stored=stored, **spec))
             assert made.code == 201, made
             found[name] = RequestId(made.body["metadata"]["uid"])
-        for uid in found.values():
+        for uid in found.values() if gates == (GATE,) else ():
             await self.until(lambda uid=uid: subjects.request(uid).subject in self.words, "it is on the bus")
         return found
 
@@ -131,13 +135,7 @@ class Stage:
 
     async def described(self) -> dict[str, Described]:
         """Every pod of the namespace."""
-        if kubectl_is_there():
-            text = await self.kubectl("describe", "pods")
-            whole = [f"Name:{part}" for part in re.split(r"^Name:", text, flags=re.MULTILINE)[1:]]
-            return {part.split(maxsplit=2)[1]: _printed(part) for part in whole}
-        pods = (await self.cluster.get(self.path)).items
-        events = (await self.cluster.get(f"/api/v1/namespaces/{self.namespace}/events")).items
-        return {each["metadata"]["name"]: _listed(each, events) for each in pods}
+        return await described_in(self.cluster, self.folder, self.namespace)
 
     def told(self, name: str) -> list[Said]:
         """Our events about a pod, also of one that is gone."""
@@ -168,6 +166,17 @@ class Stage:
             for event in batch:
                 if isinstance(event, Observed) and event.entry.message is not None:
                     self.words[event.entry.subject] = event.entry.message
+
+
+async def described_in(cluster: Cluster, home: Path, namespace: str) -> dict[str, Described]:
+    """Every pod of a namespace, by name."""
+    if kubectl_is_there():
+        text = await kubectl(cluster.kubeconfig, home, "-n", namespace, "describe", "pods")
+        whole = [f"Name:{part}" for part in re.split(r"^Name:", text, flags=re.MULTILINE)[1:]]
+        return {part.split(maxsplit=2)[1]: _printed(part) for part in whole}
+    pods = (await cluster.get(f"/api/v1/namespaces/{namespace}/pods")).items
+    events = (await cluster.get(f"/api/v1/namespaces/{namespace}/events")).items
+    return {each["metadata"]["name"]: _listed(each, events) for each in pods}
 
 
 def kubectl_is_there() -> bool:

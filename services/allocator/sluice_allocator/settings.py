@@ -1,5 +1,6 @@
 """What the allocator may be told."""
 
+from dataclasses import replace
 from pathlib import Path
 
 from sluice.runtime.settings import CommonSettings, SettingsError
@@ -13,6 +14,8 @@ class AllocatorSettings(CommonSettings, frozen=True, kw_only=True):
     """The tunables of `Rules`, and how this process shares the work with its replicas."""
 
     max_gpus_per_node: int = 8
+    pods_per_node_max: int | None = None
+    """So many pods with slices are put on one node at most (docs/policies.md); unset: as many as there is room for."""
     orphan_grace_s: float = 30.0
     removed_grace_s: float = 30.0
     """How long the agent of a removed node may still say that it lives. It looks every five seconds."""
@@ -21,6 +24,13 @@ class AllocatorSettings(CommonSettings, frozen=True, kw_only=True):
     always_active: bool = False
     """Work without holding the lease. Correct (the guards decide, not the lease), but replicas then compete."""
     tick_s: float = 0.5
+    group_patience_s: float = 60.0
+    """See `Rules.group_patience_s`."""
+    preemption: bool = True
+    """Evict pods that say `preemptible` for requests of higher priority (docs/preemption.md)."""
+    eviction_patience_s: float = 120.0
+    eviction_gone_s: float = 1200.0
+    """See `Rules.eviction_patience_s` and `Rules.eviction_gone_s`."""
     grpc_address: str = "127.0.0.1:0"
     """Where people ask; port 0 takes any free one, and the lease says which."""
     health_address: str = ""
@@ -32,16 +42,47 @@ class AllocatorSettings(CommonSettings, frozen=True, kw_only=True):
     hami_node_config: Path | None = None
     """The `config.json` of HAMi's device plugin (`nodeconfig`), or the ConfigMap that holds it."""
 
+    promise_after_s: float = 300.0
+    """Who has waited for so long is promised a place, together with whoever is on it now (`docs/queue.md`)."""
+    promises_percent: int = 10
+    """At most so many of the GPUs of each model are promised at once (always one); 0: none are."""
+    move_cooldown_s: float = 600.0
+    """A pod that may be moved stays where it is for at least so long (`docs/moving.md`)."""
+    moves_per_minute: int = 6
+    """At most so many pods are moved in a minute, all together; 0: none."""
+    defragment: bool = False
+    """Move movable pods so that larger requests fit. Otherwise that is only proposed."""
+    defragment_arrivals: int = 20
+    """At most one pod is moved to make room for so many requests that came."""
+    waiting_max: int = 200_000
+    """So many requests wait in the queue; more are told so, and looked at in their turn when there is room."""
+
     def __post_init__(self) -> None:
         """Refuse numbers that would stop the allocator from working."""
-        if not 1 <= self.max_gpus_per_node <= 64:
-            raise ValueError(f"max_gpus_per_node = {self.max_gpus_per_node}: from 1 to 64")
+        self._refuse_nodes_for_nobody()
         if self.closing_ttl_s < 1 or self.lease_ttl_s < 1:
             raise ValueError("closing_ttl_s and lease_ttl_s are whole seconds, at least 1")
+        if self.group_patience_s <= 0:
+            raise ValueError("group_patience_s is more than 0")
+        if not 0 < self.eviction_patience_s <= self.eviction_gone_s:
+            raise ValueError("eviction_patience_s is more than 0, eviction_gone_s at least as much")
         if self.orphan_grace_s < 0 or self.tick_s <= 0:
             raise ValueError("orphan_grace_s is at least 0, tick_s more than 0")
         if self.removed_grace_s < 1:
             raise ValueError(f"removed_grace_s = {self.removed_grace_s:g}: at least 1, and 30 where nodes may live")
+
+        if self.promise_after_s < 0 or not 0 <= self.promises_percent <= 100:
+            raise ValueError("promise_after_s is at least 0, promises_percent from 0 to 100")
+        if self.move_cooldown_s < 0 or self.moves_per_minute < 0 or self.defragment_arrivals < 1:
+            raise ValueError("move_cooldown_s and moves_per_minute are at least 0, defragment_arrivals at least 1")
+        if self.waiting_max < 1:
+            raise ValueError(f"waiting_max = {self.waiting_max}: at least 1")
+
+    def _refuse_nodes_for_nobody(self) -> None:
+        if not 1 <= self.max_gpus_per_node <= 64:
+            raise ValueError(f"max_gpus_per_node = {self.max_gpus_per_node}: from 1 to 64")
+        if self.pods_per_node_max is not None and self.pods_per_node_max < 1:
+            raise ValueError(f"pods_per_node_max = {self.pods_per_node_max}: at least 1, or unset for no limit")
 
     def rules(self, placing: PlacingRules) -> Rules:
         """The part that the core takes, with what the files about places say."""
@@ -50,6 +91,17 @@ class AllocatorSettings(CommonSettings, frozen=True, kw_only=True):
             orphan_grace_s=self.orphan_grace_s,
             removed_grace_s=self.removed_grace_s,
             closing_ttl_s=self.closing_ttl_s,
+            group_patience_s=self.group_patience_s,
+            promise_after_s=self.promise_after_s,
+            promises_percent=self.promises_percent,
+            move_cooldown_s=self.move_cooldown_s,
+            moves_per_minute=self.moves_per_minute,
+            defragment=self.defragment,
+            defragment_arrivals=self.defragment_arrivals,
+            waiting_max=self.waiting_max,
+            preemption=self.preemption,
+            eviction_patience_s=self.eviction_patience_s,
+            eviction_gone_s=self.eviction_gone_s,
             placing=placing,
         )
 
@@ -58,6 +110,7 @@ class AllocatorSettings(CommonSettings, frozen=True, kw_only=True):
         try:
             hami = read_hami(self.hami_device_config, self.hami_node_config)
             text = "" if self.placement is None else read_text(self.placement)
-            return parse_placement(text, origin=str(self.placement or "(no file)"), hami=hami), hami.warnings
+            rules = parse_placement(text, origin=str(self.placement or "(no file)"), hami=hami)
+            return replace(rules, pods_per_node_max=self.pods_per_node_max), hami.warnings
         except PlacementFileError as error:
             raise SettingsError(str(error)) from error

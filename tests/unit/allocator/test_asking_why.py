@@ -206,7 +206,12 @@ def test_every_reason_belongs_to_a_filter(word):
 
 def test_filters_are_told_in_the_order_in_which_a_place_is_looked_for():
     """Nodes first, whatever is counted most."""
-    words = (WaitReason.TOO_FEW_GPUS_ON_NODE, WaitReason.GPU_LAYOUT_FULL, WaitReason.GPU_MODEL_MISMATCH)
+    words = (
+        WaitReason.QUOTA_EXCEEDED,
+        WaitReason.TOO_FEW_GPUS_ON_NODE,
+        WaitReason.GPU_LAYOUT_FULL,
+        WaitReason.GPU_MODEL_MISMATCH,
+    )
     steps = steps_of([reason(word, 10 - at) for at, word in enumerate((*words, WaitReason.NODE_TAINTED))])
     assert tuple(step.filter for step in steps) == FILTERS
 

@@ -18,7 +18,9 @@ from sluice.contracts.messages import (
     Released,
     RequestWithdrawn,
     Revoke,
+    SliceDegraded,
     SliceFailed,
+    SliceGone,
     WaitOver,
 )
 from sluice.contracts.refusals import ReasonCount, RefusalReason, WaitReason
@@ -185,6 +187,20 @@ def test_a_slice_that_could_not_be_made_is_revoked_and_made_elsewhere(empty):
     assert said[0].cause == "making the slice failed: no room"
     retried = next(m for m in said if isinstance(m, Grant))
     assert retried.booking.devices[0].gpu != booking.devices[0].gpu
+
+
+def test_a_slice_that_is_just_being_bound_is_not_revoked_because_its_gpu_fails(bench):
+    """The binding lands: a pod that runs would lose its slice for a GPU that comes back."""
+    grant = bench.granted("p1")
+    (bind,) = bench.ready(grant)
+    address = subjects.slice_(NODE, grant.booking.allocation)
+    lost = SliceDegraded(allocation=grant.booking.allocation, request=P1, revision=1, message="off the bus")
+
+    assert isinstance(bind.message, Bound)
+    assert bench.observe(address, lost) == []
+    (again,) = bench.handle(WriteUnknown(bind.operation))
+    assert (again.message, again.expected) == (bind.message, bind.expected)
+    assert bench.land(again) == []
 
 
 def test_a_withdrawal_during_commit_revokes_only_after_the_result_is_known(bench):
@@ -358,3 +374,23 @@ def test_a_bound_that_lands_when_all_is_over_is_released_again(bench):
     again = messages(bench.observe(subjects.binding(P1), late))
 
     assert again == [Released(request=P1, cause="nobody asks for it any more")]
+
+
+def test_a_bound_of_an_earlier_life_whose_slice_is_gone_does_not_wait_for_its_entry(bench):
+    """Its entry went with the broker and never comes: the pod's binding would stand for ever."""
+    gone = SliceGone(allocation=AllocationId("p1_r9_1"), request=P1, revision=2, cause="pod gone", closing=True)
+    bench.land_all(bench.observe(subjects.slice_(NODE, gone.allocation), gone))
+    late = Bound(
+        request=P1,
+        request_revision=1,
+        allocation=gone.allocation,
+        node=NODE,
+        revision=1,
+        ticket="t",
+        containers=(),
+        slice_sequence=1,
+    )
+
+    assert messages(bench.observe(subjects.binding(P1), late)) == [
+        Released(request=P1, cause="nobody asks for it any more")
+    ]

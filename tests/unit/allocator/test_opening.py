@@ -82,6 +82,18 @@ def test_a_slice_being_unmade_is_adopted_as_such(empty):
     assert [type(w.message) for w in written] == [Revoke, NodeOpened]
 
 
+def test_a_revoked_promise_is_adopted_with_those_that_it_was_to_come_after(empty):
+    """After a loss of broker and journal its agent would take their device for its own, and destroy it."""
+    waited_for = (AllocationId("p0_old_1"),)
+    report = msgspec.structs.replace(living(revoked=True), state="unmaking", after=waited_for)
+
+    written = empty.add_node(snapshot("node-a", (gpu_report("node-a", 0),), slices=(report,)))
+
+    assert written[0].message == Revoke(
+        revision=1, incarnation=INCARNATION, booking=report.booking, cause="being unmade", after=waited_for
+    )
+
+
 def test_an_inventory_of_an_older_agent_run_opens_nothing(empty):
     """The agent that speaks for the node now may have slices that this snapshot lacks."""
     seen = snapshot("node-a", (gpu_report("node-a", 0),))
@@ -136,6 +148,22 @@ def test_an_orphan_is_revoked_after_its_source_listed_and_the_grace_passed(bench
     (revoke,) = messages(bench.handle(Ticked()))
     assert isinstance(revoke, Revoke)
     assert revoke.cause.startswith("orphan")
+
+
+def test_an_orphan_that_was_promised_a_place_is_revoked_with_those_before_it(bench):
+    """Its agent may have lost its journal, and would take their device for the orphan's."""
+    bench.read_all(incarnation=Incarnation("900000"))
+    before = living("p0")
+    promised = msgspec.structs.replace(living(), state="planned", after=(before.booking.allocation,))
+    bench.add_node(snapshot("node-a", (gpu_report("node-a", 0),), slices=(before, promised), generation=2))
+    bench.request(asked("p0"))
+    bench.observe(subjects.source(FOLDER), synced(1))
+
+    bench.now = 100.0
+    bench.handle(Ticked())
+    bench.now = 131.0
+    (revoke,) = [each for each in messages(bench.handle(Ticked())) if isinstance(each, Revoke)]
+    assert (revoke.booking, revoke.after) == (promised.booking, promised.after)
 
 
 def test_a_source_that_counts_more_than_is_known_has_not_synced_for_us(bench):
@@ -230,6 +258,31 @@ def test_a_slice_that_was_lost_before_it_was_bound_is_placed_anew(empty):
 
     (revoke,) = (message for message in said if isinstance(message, Revoke))
     assert revoke.cause == "its devices vanished before it was bound: gone"
+
+
+def test_a_pod_is_bound_again_where_it_runs_although_another_slice_is_ready_first(empty):
+    """Broker wiped, two slices of one request adopted: bound to the other, it would lose the one that it runs on."""
+    mine = living()
+    elsewhere = msgspec.structs.replace(
+        mine.booking,
+        allocation=AllocationId("p1_old_2"),
+        node=NodeName("node-b"),
+        devices=(msgspec.structs.replace(mine.booking.devices[0], gpu=GpuUuid("GPU-node-b-0")),),
+    )
+    other = msgspec.structs.replace(mine, booking=elsewhere)
+    empty.request(
+        msgspec.structs.replace(asked("p1"), held=Held(node=NODE, allocation=mine.booking.allocation)),
+    )
+    empty.add_node(snapshot("node-b", (gpu_report("node-b", 0),), slices=(other,)))
+    empty.add_node(snapshot("node-a", (gpu_report("node-a", 0),), slices=(mine,)))
+
+    def ready(booking):
+        grant = Grant(revision=1, incarnation=INCARNATION, booking=booking)
+        return empty.observe(subjects.slice_(booking.node, booking.allocation), ready_of(grant))
+
+    assert not [each for each in messages(ready(elsewhere)) if isinstance(each, Bound)]
+    (bound,) = [each for each in messages(ready(mine.booking)) if isinstance(each, Bound)]
+    assert bound.allocation == mine.booking.allocation
 
 
 def test_a_pod_whose_slice_was_lost_with_its_binding_is_told(empty):

@@ -3,11 +3,12 @@
 from factories.allocator import asked, claim
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from sluice.contracts.ids import RequestId
-from sluice.contracts.messages import AllocationRequested, HostNeeds
-from sluice_allocator.core.queue import WaitingQueue, alone, shape_of
-from sluice_allocator.core.turns import CHUNK_MAX, Turn, Turns
+from sluice.contracts.messages import AllocationRequested, HostNeeds, Leeway
+from sluice_allocator.core.waiting.queue import WaitingQueue, alone, shape_of
+from sluice_allocator.core.waiting.turns import CHUNK_MAX, Turn, Turns
 
 TURNS = st.tuples(st.integers(-3, 3), st.integers(0, 40), st.sampled_from([RequestId(c) for c in "abcd"]))
 
@@ -127,3 +128,78 @@ def test_what_decides_on_the_place_tells_shapes_apart():
 
     assert len(set(shapes)) == len(shapes)
     assert alone(shapes[0], RequestId("p1")) not in shapes
+
+
+def test_substitutes_tell_shapes_apart():
+    """Who takes a larger profile too may fit where his equals do not: one must not stand for the other."""
+    plain = asked("p1")
+    yielding = replace(plain, leeway=Leeway(substitute="stay"))
+    assert shape_of(plain) != shape_of(yielding)
+    assert shape_of(yielding) == shape_of(replace(plain, leeway=Leeway(substitute="return")))
+
+
+# -- the limit ----------------------------------------------------------------------------------------------------
+
+
+def test_beyond_the_limit_the_last_in_turn_stand_outside():
+    """Memory has an end: whoever comes last waits outside, an urgent one never behind those who are not."""
+    queue = WaitingQueue(most=2)
+    assert wait(queue, "a", sequence=1)
+    assert wait(queue, "b", "other", sequence=2)
+    assert not wait(queue, "c", sequence=3)
+    assert wait(queue, "urgent", rank=-5, sequence=4)
+
+    assert heads(queue) == ["urgent"]
+    assert RequestId("a") in queue
+    assert list(queue.outside) == ["c", "b"]
+    assert [queue.next_put_out(), queue.next_put_out(), queue.next_put_out()] == ["c", "b", None]
+    assert queue.next_to_let_in() is None
+
+
+def test_who_stands_outside_comes_in_in_turn():
+    """A place in the queue goes to the earliest turn outside, not to whoever asks at that moment."""
+    queue = WaitingQueue(most=1)
+    wait(queue, "first", sequence=1)
+    for number in (5, 3, 4):
+        wait(queue, f"p{number}", sequence=number)
+    assert queue.has_news  # those outside are to be told
+    while queue.next_put_out() is not None:
+        pass
+    assert not queue.has_news
+    queue.remove(RequestId("first"))
+
+    assert queue.has_news
+    assert queue.next_to_let_in() == "p3"
+    assert wait(queue, "p3", sequence=99)
+    assert queue.next_to_let_in() is None
+    assert list(queue.outside) == ["p5", "p4"]
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    most=st.integers(1, 5),
+    steps=st.lists(st.tuples(st.sampled_from("arl"), st.integers(0, 11), st.integers(-2, 2)), max_size=60),
+)
+def test_the_first_in_turn_are_inside_whatever_comes_and_goes(most: int, steps: list[tuple[str, int, int]]):
+    """Nobody is lost between inside and outside, and nobody outside comes before anybody inside."""
+    queue, turns = WaitingQueue(most), {}
+    for kind, number, rank in steps:
+        name = RequestId(f"p{number:02}")
+        if kind == "a":
+            wait(queue, name, f"shape-{number % 3}", rank=rank, sequence=number)
+            turns[name] = (rank, number, name)
+        elif kind == "r":
+            queue.remove(name)
+            turns.pop(name, None)
+        else:
+            inner = queue.next_to_let_in()
+            if inner is not None:
+                wait(queue, inner, "shape-0", rank=turns[inner][0], sequence=0)
+        inside = {name for name in turns if name in queue}
+        assert inside | set(queue.outside) == set(turns)
+        assert not inside & set(queue.outside)
+        assert len(queue) == len(inside) <= most
+        if not queue.has_room:
+            latest = max(turns[name] for name in inside)
+            assert all(turns[name] > latest for name in queue.outside)
+    assert all(queue.group_of(name) is not None for name in turns if name in queue)

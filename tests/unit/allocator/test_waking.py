@@ -19,10 +19,10 @@ from sluice.contracts.messages import (
     RequestWithdrawn,
     SliceFailed,
 )
-from sluice_allocator.core import scheduling
 from sluice_allocator.core.allocator import Allocator
 from sluice_allocator.core.events import GoOn, LeaseChanged
 from sluice_allocator.core.rules import Rules
+from sluice_allocator.core.waiting import scheduling
 
 WHOLE = claim(profile="7g.40gb")
 TRIES = 6
@@ -44,9 +44,9 @@ class Searches:
 def searches(monkeypatch: pytest.MonkeyPatch) -> Iterator[Searches]:
     """Counts searches; they find what they find."""
     seen = Searches()
-    everywhere, on_node = scheduling.find_place, scheduling.find_place_on
+    everywhere, on_node = scheduling.find_free, scheduling.find_place_on
 
-    def find_place(fleet, asking, avoid):
+    def find_free(fleet, asking, avoid):
         seen.of.append(None)
         return everywhere(fleet, asking, avoid)
 
@@ -54,7 +54,7 @@ def searches(monkeypatch: pytest.MonkeyPatch) -> Iterator[Searches]:
         seen.of.append(node)
         return on_node(fleet, asking, node, avoid)
 
-    monkeypatch.setattr(scheduling, "find_place", find_place)
+    monkeypatch.setattr(scheduling, "find_free", find_free)
     monkeypatch.setattr(scheduling, "find_place_on", find_place_on)
     return seen
 

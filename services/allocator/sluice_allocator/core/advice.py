@@ -11,8 +11,8 @@ WHOLE_PERMILLE = 1000
 
 def advice(slice_: SliceReady, booking: Booking, *, time_quota: bool) -> tuple[str, ...]:
     """
-    One sentence per container with more devices than one of its processes can use, or with a quota of time that its
-    node does not enforce (`time_quota` is whether it does).
+    What to know of each container with more devices than one of its processes can use, or with a quota of time that its
+    node does not enforce (`time_quota` is whether it does); and of a larger profile than was asked for.
 
     CUDA picks one MIG device per process (NVIDIA MIG user guide, "CUDA visible devices"), and a process connects to the
     one MPS daemon of its CUDA_MPS_PIPE_DIRECTORY (NVIDIA MPS, "Environment variables").
@@ -31,6 +31,9 @@ def advice(slice_: SliceReady, booking: Booking, *, time_quota: bool) -> tuple[s
             )
         elif devices.visible_devices.count("MIG-") > 1:
             found.append(f"container {name!r} has several MIG devices; one CUDA process uses only the first")
+    if booking.instead_of:
+        given = ", ".join(dict.fromkeys(device.profile for device in booking.devices if device.profile is not None))
+        found.append(f"asked for {booking.instead_of} and has {given}: nothing smaller had a place")
     return (*found, *(() if time_quota else _not_enforced(booking)))
 
 

@@ -6,6 +6,7 @@ what follows is wanted from the outbox. Nothing is decided while a stream is bei
 half wrong.
 """
 
+from sluice.contracts import subjects
 from sluice.contracts.exchange import (
     ExchangeEvent,
     Observed,
@@ -15,23 +16,48 @@ from sluice.contracts.exchange import (
     Stream,
     Ticked,
 )
-from sluice.contracts.ids import AllocationId, NodeName, RequestId, RunId
+from sluice.contracts.ids import AllocationId, NodeName, RequestId, RunId, request_named
 from sluice.contracts.messages import Bound, Closed, Grant, SliceGone, SourceSynced
 from sluice.contracts.outbox import Contested, Outbox, Report, Settled
 from sluice.contracts.subjects import Address
-from sluice_allocator.core.attempts import Attempts
 from sluice_allocator.core.desk import Desk
 from sluice_allocator.core.ensuring import Ensuring
-from sluice_allocator.core.events import AgentEnsured, EnsureAgent, Event, GoOn, Instruction, LeaseChanged
+from sluice_allocator.core.events import (
+    AdjustAsked,
+    AgentEnsured,
+    AnswerAdjust,
+    EnsureAgent,
+    Event,
+    GoOn,
+    Instruction,
+    LeaseChanged,
+)
+from sluice_allocator.core.evictions.draining import look_at_drained
+from sluice_allocator.core.evictions.preempting import (
+    look_at_evictions,
+    look_at_guarantee,
+    look_at_victim,
+    look_at_victims_of,
+    note_victim,
+)
+from sluice_allocator.core.groups.settling import settle_group, time_passed_for_groups
 from sluice_allocator.core.held import look_again
+from sluice_allocator.core.limits.excess import look_at_binding, look_at_booked, look_at_excess, was_read
+from sluice_allocator.core.limits.quotas import limits_changed
+from sluice_allocator.core.moves.defragmenting import defragment
+from sluice_allocator.core.moves.moving import count_move, move_pods_back
 from sluice_allocator.core.nodes import settle_node
 from sluice_allocator.core.orphans import Orphans
 from sluice_allocator.core.requests import settle_request, settle_stray
 from sluice_allocator.core.rules import Rules
-from sluice_allocator.core.scheduling import end_pauses, refresh_pending, serve
+from sluice_allocator.core.sizes.adjusting import ask, ask_again, landed
+from sluice_allocator.core.waiting.attempts import Attempts
+from sluice_allocator.core.waiting.promise_making import promise_places
+from sluice_allocator.core.waiting.promised import count_promises, is_about_promises, look_at_promises
+from sluice_allocator.core.waiting.scheduling import end_pauses, refresh_pending, serve
 from sluice_allocator.core.world import request_of
 
-WRITES = frozenset({"ledger", "binding", "waiting"})
+WRITES = frozenset({"ledger", "binding", "waiting", "eviction"})
 """The nouns whose writer the allocator is."""
 
 
@@ -52,8 +78,7 @@ class Allocator:
     @property
     def unfinished(self) -> bool:
         """Whether something is still to be looked at or tried. Any event goes on with it; `GoOn` does nothing else."""
-        desk = self.desk
-        return self._works and bool(desk.wakes or desk.to_try or desk.changed_requests or desk.changed_nodes)
+        return self._works and not self.desk.nothing_else_to_do
 
     @property
     def _works(self) -> bool:
@@ -64,26 +89,37 @@ class Allocator:
         desk = self.desk
         desk.now = now
         own: list[Instruction] = []
+        ticked = isinstance(event, Ticked)
+        if isinstance(event, (LeaseChanged, AgentEnsured, AdjustAsked, GoOn)):
+            self._told(event)
+        elif isinstance(event, Ticked):
+            desk.outbox.tick(now)
+        else:
+            own = self._exchange(event, now)
+        if desk.sparing.look:
+            self._look_at_victims()
+        if self._works:
+            if ticked:
+                own += self._time_passed(now)
+            if self._settle():
+                self._decide(ticked=ticked)
+        if desk.adjustments.again:
+            ask_again(desk)
+        if desk.adjustments.answers:
+            own += [AnswerAdjust(number, outcome) for number, outcome in desk.adjustments.take_answers()]
+        return [*own, *desk.outbox.drain()]
+
+    def _told(self, event: LeaseChanged | AgentEnsured | AdjustAsked | GoOn) -> None:
+        """What the shell says by itself."""
         match event:
             case LeaseChanged():
                 self._lease(held=event.held)
             case AgentEnsured():
                 self.ensuring.done(event.node)
+            case AdjustAsked():
+                ask(self.desk, event.number, event.change)
             case GoOn():
                 pass
-            case Ticked():
-                desk.outbox.tick(now)
-            case _:
-                own = self._exchange(event, now)
-        if self._works:
-            if isinstance(event, Ticked):
-                own += self._time_passed(now)
-            if self._settle():
-                if isinstance(event, Ticked):
-                    end_pauses(desk)
-                    refresh_pending(desk)
-                serve(desk)
-        return [*own, *desk.outbox.drain()]
 
     # -- facts ----------------------------------------------------------------------------------------------------
 
@@ -107,6 +143,8 @@ class Allocator:
 
     def _observed(self, event: Observed) -> None:
         address = self.desk.world.observe(event)
+        if self.desk.over_quota.unread:
+            was_read(self.desk)
         if address is None:
             return
         mine = event.entry.operation in self.desk.undecided
@@ -121,19 +159,23 @@ class Allocator:
         """Something about this address is known anew, or not there any more: what has to be looked at again."""
         desk = self.desk
         match address.kind:
-            case "request" | "binding" | "waiting":
-                desk.changed_requests[RequestId(address.key[0])] = None
+            case "request" | "waiting" | "eviction" | "evicted":
+                self._request_changed(RequestId(address.key[0]))
+            case "binding":
+                self._request_changed(RequestId(address.key[0]))
+                look_at_binding(desk, RequestId(address.key[0]))
             case "ledger" | "slice":
-                node, of_node = NodeName(address.key[0]), address.key[1] == "head"
-                if of_node or node in desk.unopened or node in desk.world.removed or desk.world.unreadable:
-                    desk.changed_nodes[node] = None
-                if not of_node and self._rebook(AllocationId(address.key[1])):
-                    desk.wakes.freed(node)
+                self._entry_changed(NodeName(address.key[0]), AllocationId(address.key[1]))
             case "node" | "inventory" | "host" | "cordon":
                 node = NodeName(address.key[0])
                 desk.changed_nodes[node] = None
+                if address.kind == "cordon":
+                    look_at_drained(desk, node)
                 if address.kind == "node":
                     self._heard_of(node)
+            case "quota":
+                limits_changed(desk, address.key[0])
+                look_at_guarantee(desk, address.key[0])
             case _:
                 pass
 
@@ -144,6 +186,23 @@ class Allocator:
         if node not in desk.world.removed and desk.removals.forget(node):
             there = (request_of(desk.world.ledger[a]) for a in desk.world.allocations_on.get(node, ()))
             desk.changed_requests |= dict.fromkeys(there)
+
+    def _request_changed(self, request: RequestId) -> None:
+        self.desk.changed_requests[request] = None
+        if self.desk.gangs.member_of:
+            self.desk.gangs.touch(request)
+        look_at_victims_of(self.desk, request)
+
+    def _entry_changed(self, node: NodeName, allocation: AllocationId) -> None:
+        """An entry of a node's ledger, or what its agent says of it; the head of the ledger stands there like one."""
+        desk = self.desk
+        is_head = allocation == "head"
+        if desk.gangs.member_of:
+            desk.gangs.touch(request_named(allocation))
+        if is_head or node in desk.unopened or node in desk.world.removed or desk.world.unreadable:
+            desk.changed_nodes[node] = None
+        if not is_head and self._rebook(allocation) and desk.queue:
+            desk.wakes.freed(node)
 
     def _rebook(self, allocation: AllocationId) -> bool:
         """Booked is what the ledger books, until the agent says that it is gone (LAW 3). True when this frees it."""
@@ -161,10 +220,21 @@ class Allocator:
         elif isinstance(entry, Closed) or gone:
             freed = desk.fleet.unbook(allocation)
         else:
-            desk.fleet.book(entry.booking)
+            booking = desk.counted(entry)
+            freed = desk.fleet.book(booking)
+            if freed:  # what waits for its turn was decided beside another size, or says one
+                desk.take_back(subjects.ledger_filter(booking.node))
+            look_at_booked(desk, allocation, entry)
+            if desk.world.quotas:
+                look_at_excess(desk, allocation)
         if entry is not None:
             self.orphans.look(desk, allocation)
             desk.changed_requests[request_of(entry)] = None
+        note_victim(desk, allocation, entry)
+        if is_about_promises(desk, allocation, entry):
+            look_at_promises(desk, allocation)
+            count_promises(desk, allocation)
+            count_move(desk, allocation)
         return freed
 
     def _caught_up(self, event: ReadingCaughtUp) -> None:
@@ -202,6 +272,8 @@ class Allocator:
             desk.end_assuming(message.booking)
             if not settled.landed:
                 desk.roll_back(message)
+            elif desk.adjustments.on_their_way:
+                landed(desk, message)
         self._changed(settled.address)
         if isinstance(message, Bound) and not settled.landed:
             desk.changed_requests[message.request] = None
@@ -219,14 +291,36 @@ class Allocator:
 
     # -- decisions ------------------------------------------------------------------------------------------------
 
+    def _decide(self, *, ticked: bool) -> None:
+        """All that is known was looked at: give what is free, in turn; and with time, what only time brings."""
+        desk = self.desk
+        if ticked:
+            end_pauses(desk)
+            refresh_pending(desk)
+        serve(desk)
+        if ticked:
+            promise_places(desk)
+            move_pods_back(desk)
+            defragment(desk)
+
     def _time_passed(self, now: float) -> list[Instruction]:
         desk = self.desk
         self.orphans.tick(desk, now)
         look_again(desk)
+        look_at_evictions(desk)
+        time_passed_for_groups(desk)
         desk.changed_nodes |= dict.fromkeys(desk.removals.due(now, desk.rules.removed_grace_s))
         desk.changed_requests |= dict.fromkeys(desk.differing)
         self.ensuring.begin_anew(desk.world.incarnation, desk.world.news)
         return [EnsureAgent(node) for node in self.ensuring.to_ask(now, desk.rules.ensure_retry_s)]
+
+    def _look_at_victims(self) -> None:
+        """Whether pods may be evicted, as far as that may have changed: known while standing by, too."""
+        desk = self.desk
+        left = desk.rules.settle_batch if desk.world.settled else 0
+        while left > 0 and desk.sparing.look:
+            left -= 1
+            look_at_victim(desk, desk.sparing.look.popitem(last=False)[0])
 
     def _settle(self) -> bool:
         """
@@ -236,12 +330,16 @@ class Allocator:
         """
         desk = self.desk
         left = desk.rules.settle_batch
-        while left > 0 and (desk.changed_nodes or desk.changed_requests or desk.strays):
+        while desk.changed_requests or desk.changed_nodes or desk.strays or desk.gangs.dirty:
+            if left == 0:
+                return False
             left -= 1
             if desk.strays:
                 settle_stray(desk, desk.strays.popitem(last=False)[0])
             elif desk.changed_nodes:
                 settle_node(desk, desk.changed_nodes.popitem(last=False)[0])
-            else:
+            elif desk.changed_requests:
                 settle_request(desk, desk.changed_requests.popitem(last=False)[0])
-        return not (desk.changed_nodes or desk.changed_requests or desk.strays)
+            else:
+                settle_group(desk, desk.gangs.dirty.popitem(last=False)[0])
+        return not desk.sparing.look

@@ -6,7 +6,7 @@ booked, queued or wanted: whoever asks leaves no trace.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 
 from sluice.contracts.asking import AskLimits, ContainerAsk, parse_pod
@@ -28,10 +28,19 @@ from sluice.contracts.messages import (
 from sluice.contracts.pod_specs import with_node
 from sluice.contracts.refusals import Refusal, WaitReason
 from sluice_allocator.core.desk import Desk
+from sluice_allocator.core.evictions.draining import with_cordons
+from sluice_allocator.core.evictions.preempting import find_victims
 from sluice_allocator.core.given import GivenDevice, given
-from sluice_allocator.core.placement import Asking, Place, asking_of, explain, find_place, refuse
+from sluice_allocator.core.groups.settling import why_group_waits, why_not_begun
+from sluice_allocator.core.limits.quotas import why_waits
+from sluice_allocator.core.moves.defragmenting import Proposal, propose
+from sluice_allocator.core.moves.moving import about_moving
+from sluice_allocator.core.placement import Asking, Place, Victim, asking_of, explain, find_place, refuse
 from sluice_allocator.core.placement.leftover import LeftOver, left_over
+from sluice_allocator.core.sizes.adjusting import about_adjusting
 from sluice_allocator.core.steps import Step, steps_of
+from sluice_allocator.core.waiting.promised import for_whom_it_waits, with_promises
+from sluice_allocator.core.waiting.scheduling import too_many_wait
 
 ABOUT_ALL = frozenset({WaitReason.NO_NODE_CAN_FIT, WaitReason.TOO_FEW_GPUS_ON_NODE})
 """Reasons that hold only when no place was found at all."""
@@ -48,8 +57,22 @@ class PodAsked:
 
 
 @dataclass(frozen=True, slots=True)
+class WouldEvict:
+    """A pod that would have to go. `memory_mib` is of all its devices."""
+
+    namespace: str
+    name: str
+    priority: int
+    memory_mib: int
+
+
+@dataclass(frozen=True, slots=True)
 class WouldBind:
-    """A place that fits now, what would be left on its GPUs, and why other places would not do."""
+    """
+    A place that fits now, what would be left on its GPUs, and why other places would not do.
+
+    Nothing is said of what is left where others have to be evicted first.
+    """
 
     node: NodeName
     devices: tuple[GivenDevice, ...]
@@ -57,6 +80,10 @@ class WouldBind:
     others: tuple[Step, ...]
     more: int
     """Reasons that `others` does not list."""
+    evicts: tuple[WouldEvict, ...] = ()
+    """Whose place it is, where none is free: they are evicted first, the least important first."""
+    instead_of: str = ""
+    """The profiles that are asked for, where larger ones would serve."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,17 +114,32 @@ def simulate(desk: Desk, pod: PodAsked) -> Simulated:
     host = with_node(pod.host, ask.node_name, "fastgshare/node_name")
     if isinstance(host, Refusal):
         return host
-    asking = Asking(ask.claims, pod.namespace, host, ask.node_policy, ask.gpu_policy)
+    substitute = ask.leeway.substitute != "no"
+    asking = Asking(ask.claims, pod.namespace, host, ask.node_policy, ask.gpu_policy, substitute)
     refusal = refuse(desk.fleet, asking, max_gpus_per_node=desk.rules.max_gpus_per_node)
     if refusal is not None:
         return refusal
-    found = find_place(desk.fleet, asking)
+    limited = why_waits(desk, None, asking)
+    found = limited or find_place(desk.fleet, asking)
     if not isinstance(found, Place):
-        return WouldWait(found.message, steps_of(found.reasons), found.more)
+        at_limit = limited is not None
+        displacing = find_victims(desk, None, asking, ask.priority, at_limit=at_limit) if ask.group is None else None
+        if displacing is None:
+            return WouldWait(found.message, steps_of(found.reasons), found.more)
+        devices = _given(desk, displacing.place.devices)
+        evicts = tuple(_evicted(desk, victim) for victim in displacing.victims)
+        return WouldBind(displacing.place.node, devices, (), steps_of(found.reasons), found.more, evicts)
     elsewhere = explain(desk.fleet, asking)
     others = steps_of(each for each in elsewhere.reasons if each.reason not in ABOUT_ALL)
     left = left_over(desk.fleet, found.devices)
-    return WouldBind(found.node, _given(desk, found.devices), left, others, elsewhere.more)
+    instead_of = found.instead_of
+    return WouldBind(found.node, _given(desk, found.devices), left, others, elsewhere.more, instead_of=instead_of)
+
+
+def _evicted(desk: Desk, victim: Victim) -> WouldEvict:
+    booking = desk.fleet.booking(victim.allocation)
+    name = booking.name if booking is not None else victim.allocation
+    return WouldEvict(victim.namespace, name, victim.priority, victim.memory_mib)
 
 
 def _given(desk: Desk, devices: Sequence[DeviceGrant]) -> tuple[GivenDevice, ...]:
@@ -148,6 +190,8 @@ class Standing:
     more: int = 0
     """Reasons that `steps` does not list."""
     refusal: Refusal | None = None
+    plan: Proposal | None = None
+    """While it is queued: who could be moved where so that it fits."""
 
 
 def how_it_stands(desk: Desk, request: RequestId) -> Standing | None:
@@ -169,8 +213,11 @@ def how_it_stands(desk: Desk, request: RequestId) -> Standing | None:
         return _bound(desk, binding)
     if booked:
         entry = next((each for each in booked if isinstance(each, Grant)), booked[0])
-        if wanted and isinstance(entry, Grant):
-            return _standing(desk, State.GRANTED, "has a place; its slice is being made", entry.booking)
+        if isinstance(asked, AllocationRequested) and isinstance(entry, Grant):
+            waits = for_whom_it_waits(desk, entry) or why_not_begun(desk, request)
+            waits = waits or "has a place; its slice is being made"
+            standing = _standing(desk, State.GRANTED, waits, entry.booking)
+            return _promised(desk, request, asked, standing) if request in desk.queue else standing
         why = f"its slice is being taken away: {entry.cause}" if isinstance(entry, Revoke) else "is not wanted any more"
         return _standing(desk, State.ENDING, why, entry.booking)
     if wanted and isinstance(asked, AllocationRequested):
@@ -207,12 +254,20 @@ def _standing(desk: Desk, state: State, message: str, booking: Booking) -> Stand
     )
 
 
+def _promised(desk: Desk, request: RequestId, asked: AllocationRequested, standing: Standing) -> Standing:
+    """One with a promise keeps its turn."""
+    message = f"{standing.message}; it takes any other that is free earlier"
+    turn = Turn(asked.priority, desk.queue.before(request), len(desk.queue))
+    return replace(standing, message=message, turn=turn)
+
+
 def _bound(desk: Desk, binding: Bound) -> Standing:
     entry = desk.world.ledger.get(binding.allocation)
     devices = entry.booking.devices if isinstance(entry, Grant | Revoke) else ()
+    more = about_adjusting(desk, binding.allocation) + about_moving(desk, binding.allocation)
     return Standing(
         State.BOUND,
-        f"is bound on {binding.node}",
+        f"is bound on {binding.node}{more}",
         binding.request_revision,
         node=binding.node,
         allocation=binding.allocation,
@@ -221,8 +276,19 @@ def _bound(desk: Desk, binding: Bound) -> Standing:
 
 
 def _without_place(desk: Desk, request: RequestId, asked: AllocationRequested) -> Standing:
+    together = why_group_waits(desk, request)
+    if together is not None:
+        leader, for_what = together
+        is_queued = leader is not None and leader in desk.queue
+        turn = Turn(asked.priority, desk.queue.before(leader), len(desk.queue)) if leader and is_queued else None
+        message, steps = f"waits: {for_what.message}", steps_of(for_what.reasons)
+        return Standing(State.QUEUED, message, asked.revision, turn=turn, steps=steps)
+    if request in desk.queue.outside:
+        why = too_many_wait(desk)
+        return Standing(State.QUEUED, f"waits: {why.message}", asked.revision, steps=steps_of(why.reasons))
     if request in desk.queue:
-        why = explain(desk.fleet, asking_of(asked))
+        asking = asking_of(asked)
+        why = why_waits(desk, request, asking) or with_cordons(desk, with_promises(desk, explain(desk.fleet, asking)))
         return Standing(
             State.QUEUED,
             f"waits: {why.message}",
@@ -230,6 +296,7 @@ def _without_place(desk: Desk, request: RequestId, asked: AllocationRequested) -
             turn=Turn(asked.priority, desk.queue.before(request), len(desk.queue)),
             steps=steps_of(why.reasons),
             more=why.more,
+            plan=propose(desk, request, asked),
         )
     node = desk.opening.holds.get(request)
     if node is not None:

@@ -8,17 +8,24 @@ from collections import OrderedDict
 from dataclasses import dataclass, field
 
 from sluice.contracts import subjects
+from sluice.contracts.adjusting import counted
 from sluice.contracts.ids import AllocationId, NodeName, OperationId, RequestId, RunId, allocation_id
-from sluice.contracts.messages import AnyMessage, Booking, Grant, NodeSnapshot
+from sluice.contracts.messages import AnyMessage, Booking, Grant, NodeSnapshot, Revoke
 from sluice.contracts.outbox import Outbox
 from sluice.contracts.subjects import Address
-from sluice_allocator.core.attempts import Attempts
+from sluice_allocator.core.evictions.sparing import Sparing
+from sluice_allocator.core.groups.gangs import Gangs
+from sluice_allocator.core.limits.over_quota import OverQuota
+from sluice_allocator.core.moves.memory import Moves
 from sluice_allocator.core.opening import Opening
 from sluice_allocator.core.placement import Fleet
-from sluice_allocator.core.queue import Shapes, WaitingQueue
 from sluice_allocator.core.removals import Removals
 from sluice_allocator.core.rules import Rules
-from sluice_allocator.core.wakes import Wakes
+from sluice_allocator.core.sizes.adjustments import Adjustments
+from sluice_allocator.core.waiting.aging import Aging, Promised
+from sluice_allocator.core.waiting.attempts import Attempts
+from sluice_allocator.core.waiting.queue import Shapes, WaitingQueue
+from sluice_allocator.core.waiting.wakes import Wakes
 from sluice_allocator.core.world import World, request_of
 
 
@@ -41,7 +48,7 @@ class Desk:
     attempts: Attempts
     world: World = field(default_factory=World)
     fleet: Fleet = field(init=False)
-    queue: WaitingQueue = field(default_factory=WaitingQueue)
+    queue: WaitingQueue = field(init=False)
     committing: dict[RequestId, AllocationId] = field(default_factory=dict)
     """Grants that are decided and not settled: place and request both count as taken."""
     assumed: dict[AllocationId, None] = field(default_factory=dict)
@@ -69,18 +76,37 @@ class Desk:
     """The snapshot that the fleet shows, per node."""
     wakes: Wakes = field(default_factory=Wakes)
     """Where something was freed or became usable: offered to those who wait."""
+    over_quota: OverQuota = field(default_factory=OverQuota)
+    """Whom to try again because of what their namespaces have given back."""
+    aging: Aging = field(default_factory=Aging)
+    """When those who wait are old enough to be promised a place."""
+    promised: Promised = field(default_factory=Promised)
+    """How many GPUs are promised to those who are."""
+    sparing: Sparing = field(init=False)
+    """Evictions under way, and whom to leave alone."""
+    gangs: Gangs = field(default_factory=Gangs)
+    """Who is granted together with whom."""
+    moves: Moves = field(default_factory=Moves)
+    """Who may be moved, and who is being moved."""
+    adjustments: Adjustments = field(default_factory=Adjustments)
+    """Shares that somebody wants to be larger or smaller, and that are being booked so."""
     numbered: int = 0
     now: float = 0.0
     """The time of the event being handled."""
 
     def __post_init__(self) -> None:
-        """An empty fleet under the rules of this process."""
+        """An empty fleet and an empty queue under the rules of this process."""
+        self.queue = WaitingQueue(self.rules.waiting_max)
         self.fleet = Fleet(self.rules.placing)
+        self.sparing = Sparing(self.rules)
 
     @property
     def nothing_else_to_do(self) -> bool:
         """Whether nothing is left to be looked at, to be offered or to be tried."""
-        return not (self.changed_requests or self.changed_nodes or self.strays or self.to_try or self.wakes)
+        left = self.changed_requests or self.changed_nodes or self.strays or self.to_try or self.wakes
+        together = self.gangs.dirty or self.gangs.trial
+        left = left or self.sparing.look
+        return not (left or together or self.over_quota.woken or self.queue.has_news)
 
     def commit(self, address: Address, message: AnyMessage, request: RequestId | str, ttl_s: int | None = None) -> None:
         """Write a decision, guarded by what is known."""
@@ -102,28 +128,84 @@ class Desk:
         self.numbered += 1
         return allocation_id(request, self.run, self.numbered)
 
-    def grant(self, booking: Booking) -> None:
-        """Book a place and order its slice: assumed at once, certain when the ledger has it."""
+    def assume(self, booking: Booking) -> None:
+        """A place counts as taken, and fills no guarantee: its namespace may never get it, for the ledger lacks it."""
         self.fleet.book(booking)
-        self.committing[booking.request] = booking.allocation
         self.assumed[booking.allocation] = None
-        grant = Grant(revision=1, incarnation=self.world.incarnation, booking=booking)
+        if booking.namespace in self.world.quotas:
+            self.sparing.leaves(booking.namespace, booking.allocation)
+
+    def grant(self, booking: Booking, after: tuple[AllocationId, ...] = (), *, evict: bool = False) -> None:
+        """
+        Book a place and order its slice: assumed at once, certain when the ledger has it.
+
+        With `after` it is made when those are gone, whose pods are evicted or waited for.
+        """
+        self.assume(booking)
+        self.committing[booking.request] = booking.allocation
+        self.gangs.touch(booking.request)
+        if after:
+            self.sparing.take(booking.allocation, after)
+            for each in after:
+                self.fleet.spare(each)
+            if not evict:
+                self.promised.count(booking.allocation, self.fleet.models_of(booking))
+        grant = Grant(revision=1, incarnation=self.world.incarnation, booking=booking, after=after, evict=evict)
         self.commit(subjects.ledger(booking.node, booking.allocation), grant, booking.request)
+
+    def counted(self, entry: Grant | Revoke) -> Booking:
+        """What an entry counts: its booking, or the larger of two sizes while its shares are being changed."""
+        if self.adjustments.on_their_way:
+            on_its_way = self.adjustments.on_their_way.get(entry.booking.allocation)
+            if on_its_way is not None:
+                return on_its_way.adjusted.counted
+        return counted(entry, self.world.slices.get(entry.booking.allocation))
 
     def roll_back(self, message: Grant) -> None:
         """A grant did not get into the ledger: its place is free, unless the ledger says otherwise."""
         booking = message.booking
-        if booking.allocation not in self.world.ledger and self.fleet.unbook(booking.allocation):
+        entry = self.world.ledger.get(booking.allocation)
+        was_booked = self.fleet.booking(booking.allocation) is not None
+        if self.adjustments.undo(booking.allocation) and isinstance(entry, Grant | Revoke) and was_booked:
+            self.fleet.book(self.counted(entry))
             self.wakes.freed(booking.node)
+        if booking.allocation not in self.world.ledger:
+            self.promised.forget(booking.allocation)
+            if self.fleet.unbook(booking.allocation):
+                self.wakes.freed(booking.node)
         self.end_assuming(booking)
         self.changed_nodes[booking.node] = None
 
     def end_assuming(self, booking: Booking) -> None:
         """A grant is settled: what holds now is what the ledger says."""
         self.assumed.pop(booking.allocation, None)
+        if self.sparing.taken:
+            self.sparing.let_go(booking.allocation)
+        if booking.allocation in self.sparing.leaving_of:
+            self.sparing.look[booking.allocation] = None
         if self.committing.get(booking.request) == booking.allocation:
             del self.committing[booking.request]
         self.changed_requests[booking.request] = None
+        self.gangs.touch(booking.request)
+
+    def untry(self, booking: Booking) -> None:
+        """What a trial found is not to be had any more: that member is tried again."""
+        trial = self.gangs.trial
+        if trial is None or trial.found.pop(booking.request, None) is None:
+            return
+        self.assumed.pop(booking.allocation, None)
+        self.sparing.is_gone(booking.allocation)
+        self.fleet.unbook(booking.allocation)
+        trial.left.append(booking.request)
+
+    def drop_trial(self) -> None:
+        """End the trial that is under way: what it found is free again."""
+        trial, self.gangs.trial = self.gangs.trial, None
+        for booking in trial.found.values() if trial is not None else ():
+            self.assumed.pop(booking.allocation, None)
+            self.sparing.is_gone(booking.allocation)
+            if self.fleet.unbook(booking.allocation) and trial is not None and not trial.in_one_event:
+                self.wakes.freed(booking.node)  # others may have been tried beside it
 
     def take_back(self, guard: str) -> None:
         """
@@ -133,11 +215,18 @@ class Desk:
         """
         for operation in list(self.undecided_under.get(guard, ())):
             self._take_back(self.undecided[operation])
+        if self.gangs.trial is not None:
+            for booking in list(self.gangs.trial.found.values()):
+                if subjects.ledger(booking.node, booking.allocation).guard == guard:
+                    self.untry(booking)
 
     def take_back_all(self) -> None:
         """This process works no longer: decide nothing on what it knows now."""
         for unsent in list(self.undecided.values()):
             self._take_back(unsent)
+        if self.gangs.trial is not None and self.gangs.trial.party.leader is not None:
+            self.gangs.owed[self.gangs.trial.party.leader] = None
+        self.drop_trial()
 
     def _take_back(self, unsent: Unsent) -> None:
         if not self.outbox.cancel(unsent.address, unsent.operation):
@@ -154,6 +243,9 @@ class Desk:
             self.changed_requests[RequestId(address.key[0])] = None
         else:
             self.changed_nodes[NodeName(address.key[0])] = None
-            entry = self.world.ledger.get(AllocationId(address.key[1]))
+            allocation = AllocationId(address.key[1])
+            entry = self.world.ledger.get(allocation)
             if entry is not None:
                 self.changed_requests[request_of(entry)] = None
+            if allocation in self.sparing.leaving_of:
+                self.sparing.look[allocation] = None  # it was to be revoked

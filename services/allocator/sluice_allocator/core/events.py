@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from sluice.contracts.exchange import ExchangeEvent, ExchangeInstruction, Ticked
 from sluice.contracts.ids import NodeName
+from sluice_allocator.core.sizes.adjustments import Change, Outcome
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +26,15 @@ class GoOn:
     """Nothing is new, but the core was `unfinished`: go on with what is still to be tried."""
 
 
-Event = ExchangeEvent | Ticked | LeaseChanged | AgentEnsured | GoOn
+@dataclass(frozen=True, slots=True)
+class AdjustAsked:
+    """Somebody wants shares to be larger or smaller -> AnswerAdjust with this number."""
+
+    number: int
+    change: Change
+
+
+Event = ExchangeEvent | Ticked | LeaseChanged | AgentEnsured | GoOn | AdjustAsked
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,4 +44,12 @@ class EnsureAgent:
     node: NodeName
 
 
-Instruction = ExchangeInstruction | EnsureAgent
+@dataclass(frozen=True, slots=True)
+class AnswerAdjust:
+    """What came of an adjustment that was asked for: it is in the ledger, or why it is not."""
+
+    number: int
+    outcome: Outcome
+
+
+Instruction = ExchangeInstruction | EnsureAgent | AnswerAdjust

@@ -11,6 +11,7 @@ from sluice.contracts.ids import AllocationId, NodeName, RequestId
 from sluice.contracts.messages import AllocationRequested, Held, Pending, SliceGone
 from sluice.contracts.refusals import ReasonCount, WaitReason
 from sluice_allocator.core.desk import Desk
+from sluice_allocator.core.world import RequestFact
 
 
 def waits_for_node(desk: Desk, request: RequestId, held: Held | None) -> NodeName | None:
@@ -90,7 +91,7 @@ def say_why(desk: Desk, request: RequestId, asked: AllocationRequested, message:
     kept = desk.outbox.kept(subjects.waiting(request))
     is_new = not isinstance(kept, Pending) or kept.message != message
     is_loss = reason.reason is not WaitReason.NODE_NOT_OPEN
-    if not desk.attempts.may_say_pending(request, desk.now, anew=is_loss and is_new):
+    if not desk.attempts.may_say_pending(request, desk.now, reason=reason.reason, anew=is_loss and is_new):
         return
     pending = Pending(
         request=request,
@@ -105,3 +106,10 @@ def was_opened(desk: Desk, node: NodeName) -> bool:
     """Whether a node was opened in this life of the broker."""
     head = desk.world.heads.get(node)
     return head is not None and head.incarnation == desk.world.incarnation
+
+
+def is_held(asked: RequestFact | None, allocation: AllocationId) -> bool:
+    """Whether a source remembers that its pod has this slice, or may (it is silent)."""
+    if not isinstance(asked, AllocationRequested):
+        return True
+    return asked.held is not None and asked.held.allocation == allocation

@@ -5,6 +5,8 @@ An empty ledger looks like an empty node; after a wiped broker that would give l
 first every reported slice gets its (adopting) entry, then the head is written, and only then do grants follow.
 """
 
+from msgspec.structs import replace
+
 from sluice.contracts import subjects
 from sluice.contracts.ids import NodeName
 from sluice.contracts.messages import (
@@ -21,6 +23,7 @@ from sluice.contracts.refusals import WaitReason
 from sluice_allocator.core.desk import Desk
 from sluice_allocator.core.held import look_at_opening
 from sluice_allocator.core.removing import settle_removed
+from sluice_allocator.core.waiting.promised import look_at_promises_on
 
 
 def settle_node(desk: Desk, node: NodeName) -> None:
@@ -40,6 +43,7 @@ def settle_node(desk: Desk, node: NodeName) -> None:
         if shown is None or not _places_are_the_same(inventory.snapshot, shown):
             desk.fleet.show(inventory.snapshot)
             desk.wakes.freed(node)
+            look_at_promises_on(desk, node)
     why_not = _why_not_use(desk, node, inventory)
     if why_not is WaitReason.NODE_NOT_OPEN:
         desk.unopened[node] = None
@@ -53,6 +57,13 @@ def settle_node(desk: Desk, node: NodeName) -> None:
     changed |= desk.fleet.cordon(node, frozenset(cordon.gpus if cordon is not None else ()))
     if changed:
         desk.wakes.freed(node)
+        look_at_promises_on(desk, node)
+
+
+def is_open(desk: Desk, node: NodeName) -> bool:
+    """Whether orders may be written for a node as it is known now: also for slices that are there (PROTOCOL §6)."""
+    inventory = desk.world.inventories.get(node)
+    return inventory is not None and _is_open(desk, node, inventory) and not desk.world.unreadable.get(node)
 
 
 def _places_are_the_same(snapshot: NodeSnapshot, shown: NodeSnapshot) -> bool:
@@ -69,7 +80,7 @@ def _is_newer(snapshot: NodeSnapshot, shown: NodeSnapshot | None) -> bool:
 
 
 def _why_not_use(desk: Desk, node: NodeName, inventory: NodeInventory) -> WaitReason | None:
-    if not _is_open(desk, node, inventory) or desk.world.unreadable.get(node):
+    if not is_open(desk, node):
         return WaitReason.NODE_NOT_OPEN
     if inventory.stale:
         return WaitReason.NODE_STALE
@@ -143,5 +154,20 @@ def _adopt(desk: Desk, report: SliceReport) -> Grant | Revoke:
     """The entry for a slice that is there: with the revision its agent knows, so that it orders nothing new."""
     incarnation = desk.world.incarnation
     if report.revoked:
-        return Revoke(revision=report.revision, incarnation=incarnation, booking=report.booking, cause="being unmade")
-    return Grant(revision=report.revision, incarnation=incarnation, booking=report.booking, adopted=True)
+        booking = replace(report.booking, devices=report.counts) if report.counts else report.booking
+        return Revoke(
+            revision=report.revision,
+            incarnation=incarnation,
+            booking=booking,
+            cause="being unmade",
+            after=report.after,
+        )
+    return Grant(
+        revision=report.revision,
+        incarnation=incarnation,
+        booking=report.booking,
+        after=report.after,
+        evict=report.evict,
+        adopted=True,
+        counts=report.counts,
+    )

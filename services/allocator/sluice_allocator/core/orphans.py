@@ -67,5 +67,6 @@ class Orphans:
                     incarnation=desk.world.incarnation,
                     booking=entry.booking,
                     cause="orphan: its source does not ask for it any more",
+                    after=entry.after,
                 )
                 desk.commit(address, revoke, entry.booking.request)

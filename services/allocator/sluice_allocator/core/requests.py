@@ -13,8 +13,6 @@ path of their own.
     withdrawn, nothing booked any more    -> Released
 """
 
-from collections.abc import Iterable
-
 from sluice.contracts import subjects
 from sluice.contracts.ids import AllocationId, RequestId
 from sluice.contracts.messages import (
@@ -26,58 +24,86 @@ from sluice.contracts.messages import (
     LedgerEntry,
     Refused,
     Released,
-    RequestRejected,
     RequestWithdrawn,
     Revoke,
     SliceDegraded,
-    SliceFailed,
     SliceGone,
-    SliceQuarantined,
     SliceReady,
     WaitOver,
+    Waived,
 )
 from sluice.contracts.refusals import ReasonCount, WaitReason
 from sluice_allocator.core.advice import advice
 from sluice_allocator.core.desk import Desk
-from sluice_allocator.core.held import say_that_it_waits, say_why, waits_for_node, waits_for_nodes
+from sluice_allocator.core.evictions.preempting import note_revoked
+from sluice_allocator.core.groups.settling import is_held_back, is_told_by_group, know_group, waits_with_group, waiver
+from sluice_allocator.core.held import is_held, say_that_it_waits, say_why, waits_for_node, waits_for_nodes
+from sluice_allocator.core.limits.excess import may_bind
+from sluice_allocator.core.moves.moving import is_kept, look_at_movable, take_over
 from sluice_allocator.core.placement import asking_of, refuse
-from sluice_allocator.core.queue import alone, shape_of
-from sluice_allocator.core.scheduling import try_at_once
+from sluice_allocator.core.standing import FAILED, why_not
+from sluice_allocator.core.waiting.promised import (
+    give_up,
+    is_promise,
+    say_for_whom_it_waits,
+    settle_eviction,
+)
+from sluice_allocator.core.waiting.queue import alone, shape_of
+from sluice_allocator.core.waiting.scheduling import stands_alone, try_at_once, wait
 from sluice_allocator.core.world import RequestFact
-
-FAILED = (SliceFailed, SliceQuarantined)
-"""Words of an agent that a slice is not there to be used."""
 
 
 def settle_request(desk: Desk, request: RequestId) -> None:
     """Look at one request and want what follows."""
-    desk.opening.let_go(request)
+    if desk.opening.holds:
+        desk.opening.let_go(request)
     asked = desk.world.requests.get(request)
+    know_group(desk, request, asked)
     entries = {a: desk.world.ledger[a] for a in desk.world.allocations_of.get(request, ())}
-    for allocation, entry in entries.items():
-        _settle_entry(desk, allocation, entry, asked)
+    standing = _settle_entries(desk, entries, asked) if entries else {}
+    settle_eviction(desk, request, entries)
+    look_at_movable(desk, request, asked, entries)
     if isinstance(asked, AllocationRequested):
-        _settle_asked(desk, request, asked, entries)
-        if _is_told_of_its_loss(desk, request, asked, entries):
+        _settle_asked(desk, request, asked, entries, standing)
+        if _is_told_why(desk, request, asked, entries):
             return
     else:
         desk.queue.remove(request)
         _settle_ended(desk, request, asked, entries)
-    if request not in desk.queue and request not in desk.opening.holds:
-        _end_waiting(desk, request)
+    _end_waiting(desk, request)
 
 
 # -- one ledger entry ---------------------------------------------------------------------------------------------
 
 
-def _settle_entry(desk: Desk, allocation: AllocationId, entry: LedgerEntry, asked: RequestFact | None) -> None:
+def _settle_entries(
+    desk: Desk, entries: dict[AllocationId, LedgerEntry], asked: RequestFact | None
+) -> dict[AllocationId, Grant]:
+    """Want what follows of each entry. Returns the grants that shall stand."""
+    standing: dict[AllocationId, Grant] = {}
+    for allocation, entry in entries.items():
+        cause = None
+        if isinstance(entry, Grant):
+            cause = why_not(desk, entry, asked)
+            if cause is None:
+                standing[allocation] = entry
+        _settle_entry(desk, allocation, entry, cause)
+    return standing
+
+
+def _settle_entry(desk: Desk, allocation: AllocationId, entry: LedgerEntry, cause: str | None) -> None:
+    """Want what follows of one entry. `cause`: why it shall not stand, if it is a Grant that shall not."""
     if isinstance(entry, Closed):
+        return
+    slice_ = desk.world.slices.get(allocation)
+    if isinstance(entry, Revoke) and entry.incarnation != desk.world.incarnation:
+        cause = entry.cause  # it landed late, of another life of the broker, and no agent acts on it: order it again
+    if cause is None and not isinstance(slice_, SliceGone):
         return
     booking = entry.booking
     address = subjects.ledger(booking.node, allocation)
     if desk.outbox.busy(address):
         return
-    slice_ = desk.world.slices.get(allocation)
     if isinstance(slice_, SliceGone):
         closed = Closed(
             revision=entry.revision,
@@ -88,49 +114,22 @@ def _settle_entry(desk: Desk, allocation: AllocationId, entry: LedgerEntry, aske
         )
         desk.commit(address, closed, booking.request, ttl_s=desk.rules.closing_ttl_s)
         return
-    if isinstance(entry, Grant):
-        cause = _why_revoke(desk, entry, asked)
-    else:  # one that landed late, of another life of the broker, is acted on by no agent: order it again
-        cause = entry.cause if entry.incarnation != desk.world.incarnation else None
     if cause is not None:
         if isinstance(slice_, FAILED):
             desk.attempts.failed(booking.request, (device.gpu for device in booking.devices), desk.now)
-        revoke = Revoke(revision=entry.revision + 1, incarnation=desk.world.incarnation, booking=booking, cause=cause)
+        if isinstance(entry, Grant):
+            give_up(desk, entry)
+        counted = desk.counted(entry)  # of shares that are being made smaller, all that may still be used
+        revoke = Revoke(
+            revision=entry.revision + 1,
+            incarnation=desk.world.incarnation,
+            booking=counted,
+            cause=cause,
+            after=entry.after,
+        )
         desk.commit(address, revoke, booking.request)
-
-
-def _why_revoke(desk: Desk, grant: Grant, asked: RequestFact | None) -> str | None:
-    """Why a grant shall not stand; None when it shall. An orphan (nobody asks) is not judged here."""
-    booking = grant.booking
-    binding = desk.world.bindings.get(booking.request)
-    slice_ = desk.world.slices.get(booking.allocation)
-    if isinstance(asked, RequestWithdrawn):
-        return asked.cause
-    if isinstance(asked, RequestRejected) and asked.revision >= booking.request_revision:
-        return "request rejected"  # an older rejection was mended since, and is only read late
-    if isinstance(binding, Bound) and binding.allocation != booking.allocation:
-        return "surplus: the request is bound elsewhere"
-    if not isinstance(binding, Bound) and _has_another(desk, asked, booking.allocation):
-        return "surplus: its pod was given another slice, which stands"
-    if isinstance(binding, Released):
-        return f"released: {binding.cause}"
-    if isinstance(binding, Refused) and binding.request_revision >= booking.request_revision:
-        return "refused"
-    if grant.incarnation != desk.world.incarnation and not grant.adopted:
-        return "written in another life of the broker: no agent will act on it"
-    if isinstance(slice_, SliceDegraded) and not isinstance(binding, Bound) and not _is_held(asked, booking.allocation):
-        return f"its devices vanished before it was bound: {slice_.message}"
-    if isinstance(slice_, FAILED) and slice_.revision >= grant.revision:
-        return f"making the slice failed: {slice_.message}"
-    return None
-
-
-def _has_another(desk: Desk, asked: RequestFact | None, allocation: AllocationId) -> bool:
-    """Whether its source remembers another slice than this one, and that is granted: the pod is there, or nowhere."""
-    held = asked.held if isinstance(asked, AllocationRequested) else None
-    if held is None or held.allocation == allocation:
-        return False
-    return isinstance(desk.world.ledger.get(held.allocation), Grant)
+        if isinstance(entry, Grant):
+            note_revoked(desk, entry)
 
 
 def settle_stray(desk: Desk, allocation: AllocationId) -> None:
@@ -155,11 +154,15 @@ def settle_stray(desk: Desk, allocation: AllocationId) -> None:
 
 
 def _settle_asked(
-    desk: Desk, request: RequestId, asked: AllocationRequested, entries: dict[AllocationId, LedgerEntry]
+    desk: Desk,
+    request: RequestId,
+    asked: AllocationRequested,
+    entries: dict[AllocationId, LedgerEntry],
+    standing: dict[AllocationId, Grant],
 ) -> None:
+    """Want what follows for a request that has these `entries` in the ledger, of which some shall be `standing`."""
     address = subjects.binding(request)
     binding = desk.world.bindings.get(request)
-    grants = {a: e for a, e in entries.items() if isinstance(e, Grant) and _why_revoke(desk, e, asked) is None}
     if desk.outbox.busy(address) or isinstance(binding, Released):
         desk.queue.remove(request)
         return
@@ -167,22 +170,20 @@ def _settle_asked(
         desk.queue.remove(request)
         _follow_bound(desk, request, binding, entries)
         return
+    grants = {a: e for a, e in standing.items() if not is_kept(desk, e)}
     held = asked.held
     if held is not None and held.allocation not in grants and _is_pinned_elsewhere(desk, request, asked, entries):
         desk.queue.remove(request)
         return
-    for allocation, grant in _bindable(grants, held).items():
-        if grant.booking.node in desk.world.removed:
-            continue  # bound when its agent comes back, and given up when it does not
-        bound = _bound_of(desk, allocation, grant, revision=1)
-        if bound is not None:
-            desk.queue.remove(request)
-            desk.commit(address, bound, request)
-            return
+    answer = _answer(desk, request, asked, grants)
+    if answer is not None:
+        desk.queue.remove(request)
+        desk.commit(address, answer, request)
+        return
     if isinstance(binding, Refused) and binding.request_revision >= asked.revision:
         desk.queue.remove(request)
         return
-    if grants or request in desk.committing:
+    if request in desk.committing or not all(_may_have_another(desk, grant) for grant in grants.values()):
         desk.queue.remove(request)
         return
     node = waits_for_node(desk, request, asked.held)
@@ -191,6 +192,29 @@ def _settle_asked(
         say_that_it_waits(desk, request, asked, node)
         return
     _refuse_or_queue(desk, request, asked)
+
+
+def _answer(
+    desk: Desk, request: RequestId, asked: AllocationRequested, grants: dict[AllocationId, Grant]
+) -> Bound | Waived | None:
+    """What is to be said of the places that a request has; None while that is open."""
+    if not grants:
+        return None
+    waived = waiver(desk, request, asked, grants)
+    if waived is not None:
+        return waived
+    for allocation, grant in _bindable(grants, asked.held).items():
+        if grant.booking.node in desk.world.removed:
+            continue  # bound when its agent comes back, and given up when it does not
+        bound = _bound_of(desk, allocation, grant, revision=1)
+        if bound is not None:
+            return bound if not is_held_back(desk, request) else None
+    return None
+
+
+def _may_have_another(desk: Desk, grant: Grant) -> bool:
+    """Whether a request with this grant goes on waiting in its turn: for a place that is free before its own is."""
+    return is_promise(desk, grant) and not grant.evict
 
 
 def _is_pinned_elsewhere(
@@ -211,21 +235,28 @@ def _is_pinned_elsewhere(
     return True
 
 
-def _is_held(asked: RequestFact | None, allocation: AllocationId) -> bool:
-    """Whether a source remembers that its pod has this slice, or may (it is silent)."""
-    if not isinstance(asked, AllocationRequested):
+def _is_told_why(
+    desk: Desk, request: RequestId, asked: AllocationRequested, entries: dict[AllocationId, LedgerEntry]
+) -> bool:
+    """Whether a request is told by itself, and not by the queue, why it is not bound."""
+    if entries and (
+        _is_told_of_its_loss(desk, request, asked, entries) or _is_told_of_its_promise(desk, request, asked, entries)
+    ):
         return True
-    return asked.held is not None and asked.held.allocation == allocation
+    if request not in desk.gangs.member_of:
+        return False
+    desk.gangs.note_hold(request, holds=request in desk.opening.holds)
+    return is_told_by_group(desk, request, asked)
 
 
 def _is_told_of_its_loss(
     desk: Desk, request: RequestId, asked: AllocationRequested, entries: dict[AllocationId, LedgerEntry]
 ) -> bool:
     """Whether a pod's slice was lost, and its binding with the broker: it is told, for nothing can be bound now."""
-    if desk.world.bindings.get(request) is not None or request in desk.committing:
+    if isinstance(desk.world.bindings.get(request), (Bound, Refused, Released)) or request in desk.committing:
         return False
-    lost = _lost_slice(desk, (a for a, entry in entries.items() if isinstance(entry, Grant)))
-    if lost is None or not _is_held(asked, lost.allocation):
+    lost = _lost_slice(desk, entries)
+    if lost is None or not is_held(asked, lost.allocation):
         return False
     node = desk.world.slice_nodes[lost.allocation]
     reason = ReasonCount(reason=WaitReason.GPU_UNHEALTHY, count=1, of="GPUs")
@@ -233,10 +264,23 @@ def _is_told_of_its_loss(
     return True
 
 
-def _lost_slice(desk: Desk, grants: Iterable[AllocationId]) -> SliceDegraded | None:
+def _is_told_of_its_promise(
+    desk: Desk, request: RequestId, asked: AllocationRequested, entries: dict[AllocationId, LedgerEntry]
+) -> bool:
+    """Whether a request has a place that is still being freed: it is told for whom it waits."""
+    if desk.world.bindings.get(request) is not None:
+        return False
+    grants = [entry for entry in entries.values() if isinstance(entry, Grant) and entry.after]
+    return any(say_for_whom_it_waits(desk, request, asked, grant) for grant in grants)
+
+
+def _lost_slice(desk: Desk, entries: dict[AllocationId, LedgerEntry]) -> SliceDegraded | None:
     """The word of a granted slice whose devices vanished."""
-    slices = (desk.world.slices.get(allocation) for allocation in grants)
-    return next((slice_ for slice_ in slices if isinstance(slice_, SliceDegraded)), None)
+    for allocation, entry in entries.items():
+        slice_ = desk.world.slices.get(allocation)
+        if isinstance(slice_, SliceDegraded) and isinstance(entry, Grant):
+            return slice_
+    return None
 
 
 def _bindable(grants: dict[AllocationId, Grant], held: Held | None) -> dict[AllocationId, Grant]:
@@ -255,6 +299,8 @@ def _keeps_time(desk: Desk, grant: Grant) -> bool:
 def _bound_of(desk: Desk, allocation: AllocationId, grant: Grant, revision: int) -> Bound | None:
     slice_ = desk.world.slices.get(allocation)
     if not isinstance(slice_, SliceReady) or slice_.revision != grant.revision:
+        return None
+    if revision == 1 and not may_bind(desk, grant):
         return None
     return Bound(
         request=grant.booking.request,
@@ -296,7 +342,7 @@ def _differs_for_long(desk: Desk, request: RequestId) -> bool:
 
 
 def _refuse_or_queue(desk: Desk, request: RequestId, asked: AllocationRequested) -> None:
-    shape = shape_of(asked)
+    shape = shape_of(asked, limited=asked.namespace in desk.world.quotas)
     refusal = None
     if shape not in desk.possible:
         refusal = refuse(desk.fleet, asking_of(asked), max_gpus_per_node=desk.rules.max_gpus_per_node)
@@ -306,13 +352,20 @@ def _refuse_or_queue(desk: Desk, request: RequestId, asked: AllocationRequested)
         desk.commit(subjects.binding(request), refused, request)
         return
     desk.possible.add(shape)
-    if desk.attempts.avoided(request, desk.now):
+    if desk.rules.defragment and request not in desk.queue and request not in desk.queue.outside:
+        desk.moves.arrived(desk.rules.defragment_arrivals, desk.rules.defragment_moves_max)
+    if take_over(desk, request, asked):
+        return
+    if waits_with_group(desk, request):
+        if not desk.gangs.leads(request):
+            desk.queue.remove(request)
+        return
+    if stands_alone(desk, request):
         shape = alone(shape, request)
     elif desk.nothing_else_to_do and shape not in desk.queue.shapes:
         try_at_once(desk, request, asked, shape)
         return
-    sequence = desk.world.sequences.get(subjects.request(request).subject, 0)
-    if desk.queue.add(request, shape, -asked.priority, sequence):
+    if wait(desk, request, asked, shape):
         desk.to_try[request] = None
 
 
@@ -328,10 +381,10 @@ def _settle_ended(
     binding = desk.world.bindings.get(request)
     if request in desk.committing or desk.outbox.busy(address):
         return
-    if any(not isinstance(entry, Closed) for entry in entries.values()):
+    if entries and not all(isinstance(entry, Closed) for entry in entries.values()):
         return  # `Released` is said after SliceGone, never before
-    if isinstance(binding, Bound) and binding.allocation not in entries and binding.allocation not in desk.world.lost:
-        return  # its entry is still on its way to us
+    if isinstance(binding, Bound) and binding.allocation not in entries and _may_come_yet(desk, binding.allocation):
+        return
     if isinstance(asked, RequestWithdrawn) and not isinstance(binding, Released) and not asked.closing:
         if waits_for_node(desk, request, asked.held) is not None:
             return
@@ -341,10 +394,20 @@ def _settle_ended(
         return
     if isinstance(asked, RequestWithdrawn) and asked.closing:
         desk.attempts.forget(request)
+        desk.sparing.forget(request)
     if isinstance(binding, Bound) and (asked is None or isinstance(asked, RequestWithdrawn)):
         held = Held(node=binding.node, allocation=binding.allocation)
         if waits_for_node(desk, request, held) is None:  # a late Bound may be older than this life of the broker
             _release(desk, request, "nobody asks for it any more")
+
+
+def _may_come_yet(desk: Desk, allocation: AllocationId) -> bool:
+    """
+    Whether the entry of what was bound is still on its way to us.
+
+    Not that of a slice that is gone: a Bound that was sent over an empty subject can land after the broker was wiped.
+    """
+    return allocation not in desk.world.lost and not isinstance(desk.world.slices.get(allocation), SliceGone)
 
 
 def _release(desk: Desk, request: RequestId, cause: str) -> None:
@@ -353,7 +416,11 @@ def _release(desk: Desk, request: RequestId, cause: str) -> None:
 
 
 def _end_waiting(desk: Desk, request: RequestId) -> None:
-    """`sluice.waiting` shall not go on saying that a request waits."""
+    """`sluice.waiting` shall not go on saying that a request waits which does so no more."""
+    if not (desk.world.waiting or desk.outbox.keeps_anything):
+        return
+    if request in desk.queue or request in desk.queue.outside or request in desk.opening.holds:
+        return
     address = subjects.waiting(request)
     said = desk.outbox.kept(address) or desk.world.waiting.get(request)
     if said is not None and not isinstance(said, WaitOver):

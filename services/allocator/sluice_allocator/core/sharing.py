@@ -15,6 +15,7 @@ from sluice.contracts.messages import (
     Closed,
     GpuReport,
     HostFacts,
+    InstanceReport,
     LedgerEntry,
     NodeChanged,
     NodeInventory,
@@ -40,7 +41,7 @@ class Sharing:
     ) -> NodeInventory:
         """
         The same without what is for people (counts of what could be made, MPS daemons and their clients, warnings), and
-        without instances of ours: the ledger tells of those.
+        without instances of ours: the ledger tells of those. Of a fixed layout all are kept, but not whose they are.
 
         A GPU that is as it was before is the same object as before, and a booking is the ledger's where they are equal.
         """
@@ -70,12 +71,18 @@ class Sharing:
             model=sys.intern(said.model),
             memory_mib=self.sizes.setdefault(said.memory_mib, said.memory_mib),
             profiles=table,
-            instances=tuple(instance for instance in said.instances if instance.allocation is None),
+            instances=_instances_kept(said),
             creatable=_NOT_KEPT,
             daemons=(),
             links={sys.intern(uuid): closeness for uuid, closeness in said.links.items()} if said.links else said.links,
         )
         return before if kept == before and before is not None else kept
+
+
+def _instances_kept(said: GpuReport) -> tuple[InstanceReport, ...]:
+    if said.fixed_layout:
+        return tuple(replace(instance, allocation=None, uuid="") for instance in said.instances)
+    return tuple(instance for instance in said.instances if instance.allocation is None)
 
 
 def _with_booking_of(report: SliceReport, ledger: Mapping[AllocationId, LedgerEntry]) -> SliceReport:

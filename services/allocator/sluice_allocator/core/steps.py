@@ -23,6 +23,7 @@ _FILTERS: dict[str, frozenset[WaitReason]] = {
             WaitReason.NODE_INSUFFICIENT_CPU,
             WaitReason.NODE_INSUFFICIENT_MEMORY,
             WaitReason.NODE_INSUFFICIENT_PODS,
+            WaitReason.NODE_PODS_AT_LIMIT,
             WaitReason.NODE_INSUFFICIENT_RESOURCE,
         }
     ),
@@ -33,11 +34,13 @@ _FILTERS: dict[str, frozenset[WaitReason]] = {
             WaitReason.GPU_MODEL_MISMATCH,
             WaitReason.GPU_UUID_MISMATCH,
             WaitReason.GPU_NO_SUCH_PROFILE,
+            WaitReason.GPU_NOT_IN_LAYOUT,
         }
     ),
     "room": frozenset(
         {
             WaitReason.GPU_LAYOUT_FULL,
+            WaitReason.GPU_INSTANCES_TAKEN,
             WaitReason.GPU_ENGINES_USED_UP,
             WaitReason.GPU_NOT_IDLE,
             WaitReason.GPU_INSUFFICIENT_MEMORY,
@@ -49,8 +52,19 @@ _FILTERS: dict[str, frozenset[WaitReason]] = {
         }
     ),
     "together": frozenset({WaitReason.NUMA_NOT_FIT, WaitReason.TOO_FEW_GPUS_ON_NODE}),
+    "turn": frozenset(
+        {
+            WaitReason.QUOTA_EXCEEDED,
+            WaitReason.GROUP_INCOMPLETE,
+            WaitReason.GROUP_NOT_FIT,
+            WaitReason.PLACE_BEING_FREED,
+            WaitReason.PLACE_PROMISED,
+            WaitReason.QUEUE_FULL,
+        }
+    ),
 }
-"""Which node may be used at all; which GPUs can serve such a claim; where there is room now; all on one node."""
+"""Which node may be used at all; which GPUs can serve such a claim; where there is room now; all on one node;
+whose turn it is."""
 FILTERS = tuple(_FILTERS)
 _FILTER_OF = {reason: name for name, reasons in _FILTERS.items() for reason in reasons}
 

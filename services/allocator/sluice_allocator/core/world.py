@@ -16,6 +16,9 @@ from sluice.contracts.messages import (
     Bound,
     Closed,
     Cordoned,
+    EvictionBlocked,
+    EvictionDone,
+    EvictionOrdered,
     Grant,
     HostFacts,
     LedgerEntry,
@@ -24,6 +27,7 @@ from sluice.contracts.messages import (
     NodeOpened,
     NodeRemoved,
     Pending,
+    QuotaSet,
     Refused,
     Released,
     RequestRejected,
@@ -35,6 +39,7 @@ from sluice.contracts.messages import (
     SliceQuarantined,
     SliceReady,
     SourceSynced,
+    Waived,
 )
 from sluice.contracts.subjects import Address, parse
 from sluice_allocator.core.sharing import Sharing
@@ -42,10 +47,10 @@ from sluice_allocator.core.sharing import Sharing
 LEDGER = (Grant, Revoke, Closed)
 SLICE = (SliceReady, SliceFailed, SliceDegraded, SliceQuarantined, SliceGone)
 REQUEST = (AllocationRequested, RequestRejected, RequestWithdrawn)
-BINDING = (Bound, Refused, Released)
+BINDING = (Bound, Refused, Released, Waived)
 
 RequestFact = AllocationRequested | RequestRejected | RequestWithdrawn
-BindingFact = Bound | Refused | Released
+BindingFact = Bound | Refused | Released | Waived
 SliceFact = SliceReady | SliceFailed | SliceDegraded | SliceQuarantined | SliceGone
 
 
@@ -87,9 +92,20 @@ class World:
     cordons: dict[NodeName, Cordoned] = field(default_factory=dict)
     sources: dict[SourceName, SourceSynced] = field(default_factory=dict)
     waiting: dict[RequestId, Pending] = field(default_factory=dict)
+    evictions: dict[RequestId, EvictionOrdered] = field(default_factory=dict)
+    """Orders that stand."""
+    evicted: dict[RequestId, EvictionDone | EvictionBlocked] = field(default_factory=dict)
+    quotas: dict[str, QuotaSet] = field(default_factory=dict)
+    """By namespace."""
+    promises: dict[AllocationId, dict[AllocationId, None]] = field(default_factory=dict)
+    """Per allocation, the grants that are to be carried out when it is gone."""
+    unpromised: dict[AllocationId, tuple[AllocationId, ...]] = field(default_factory=dict)
+    """For whom grants waited that were overwritten since: to be looked at by whoever knows what follows."""
     requested_by: dict[SourceName, dict[RequestId, None]] = field(default_factory=dict)
     """The live requests of each source."""
     sequences: dict[str, int] = field(default_factory=dict)
+    book_read: int = 0
+    """Everything that was written to BOOK up to here was read, or overwritten by what is read later."""
     reading: dict[Stream, dict[str, None]] = field(default_factory=dict)
     """Streams being read anew, with what was observed since."""
     complete: dict[Stream, None] = field(default_factory=dict)
@@ -132,6 +148,8 @@ class World:
         entry = event.entry
         if event.stream in self.reading:
             self.reading[event.stream][entry.subject] = None
+        if event.stream is Stream.BOOK:
+            self.book_read = max(self.book_read, entry.sequence)
         # What this process wrote itself is known before it is read: then older values of BOOK still come by. STATE may
         # forget what it acknowledged and number anew, so there whatever is read is what is there.
         if event.stream is Stream.BOOK and self.sequences.get(entry.subject, -1) >= entry.sequence:
@@ -200,6 +218,13 @@ class World:
                 _set(self.sources, SourceName(key), message if isinstance(message, SourceSynced) else None)
             case "waiting":
                 _set(self.waiting, RequestId(key), message if isinstance(message, Pending) else None)
+            case "eviction":
+                _set(self.evictions, RequestId(key), message if isinstance(message, EvictionOrdered) else None)
+            case "evicted":
+                outcome = message if isinstance(message, (EvictionDone, EvictionBlocked)) else None
+                _set(self.evicted, RequestId(key), outcome)
+            case "quota":
+                _set(self.quotas, key, message if isinstance(message, QuotaSet) else None)
             case _:
                 pass  # a noun the allocator does not read
 
@@ -243,6 +268,7 @@ class World:
         if before is not None:
             _remove(self.allocations_of, request_of(before), allocation)
         entry = message if isinstance(message, LEDGER) else None
+        self._promise(allocation, before, entry)
         if entry is not None:
             self.allocations_of.setdefault(request_of(entry), {})[allocation] = None
             self.lost.pop(allocation, None)
@@ -251,6 +277,17 @@ class World:
         elif before is not None:
             self._leave(node, allocation)
         _set(self.ledger, allocation, entry)
+
+    def _promise(self, allocation: AllocationId, before: LedgerEntry | None, entry: LedgerEntry | None) -> None:
+        """Who waits for whom to leave is what the grants that stand say."""
+        if isinstance(before, Grant) and before.after:
+            self.unpromised[allocation] = before.after
+            for other in before.after:
+                self.promises[other].pop(allocation, None)
+                if not self.promises[other]:
+                    del self.promises[other]
+        for other in entry.after if isinstance(entry, Grant) else ():
+            self.promises.setdefault(other, {})[allocation] = None
 
     def _leave(self, node: NodeName, allocation: AllocationId) -> None:
         """A node's ledger tells of an allocation no more; a node of which it tells nothing is not kept."""

@@ -8,7 +8,9 @@ from sluice.contracts.pb import allocator_pb2 as pb
 from sluice.contracts.refusals import ReasonCount, Refusal
 from sluice_allocator.core.asking_why import AsksNothing, Simulated, Standing, WouldBind, WouldWait
 from sluice_allocator.core.given import GivenDevice
+from sluice_allocator.core.moves.defragmenting import Proposal
 from sluice_allocator.core.placement.leftover import HomeLeft, LeftOver
+from sluice_allocator.core.sizes.adjustments import AdjustRefused, Effect, Outcome
 from sluice_allocator.core.steps import Step
 
 
@@ -23,6 +25,13 @@ def simulated(found: Simulated, run: RunId, *, waiting: int) -> pb.SimulateRespo
                 left=[_left(each) for each in found.left],
                 others=_steps(found.others),
                 more=found.more,
+                evicts=[
+                    pb.EvictedPod(
+                        namespace=each.namespace, name=each.name, priority=each.priority, memory_mib=each.memory_mib
+                    )
+                    for each in found.evicts
+                ],
+                instead_of=found.instead_of,
             )
             answer.bound.CopyFrom(bound)
         case WouldWait():
@@ -51,8 +60,47 @@ def explained(request: str, standing: Standing, run: RunId) -> pb.ExplainRespons
     if standing.turn is not None:
         turn = standing.turn
         answer.turn.CopyFrom(pb.Turn(priority=turn.priority, before=turn.before, waiting=turn.waiting))
+    if standing.plan is not None:
+        answer.proposal.CopyFrom(_proposal(standing.plan))
     if standing.refusal is not None:
         answer.refused.CopyFrom(_refusal(standing.refusal))
+    return answer
+
+
+_EFFECTS: dict[Effect, str] = {
+    "unchanged": "ADJUST_EFFECT_UNCHANGED",
+    "now": "ADJUST_EFFECT_NOW",
+    "next process start": "ADJUST_EFFECT_NEXT_PROCESS_START",
+}
+
+
+def adjusted(outcome: Outcome, run: RunId, *, dry_run: bool) -> pb.AdjustResponse:
+    """What came of a change of shares, or would come of it."""
+    answer = pb.AdjustResponse(decided_by=run)
+    if isinstance(outcome, AdjustRefused):
+        most = [pb.FittingValue(field=name, value=value) for name, value in outcome.most]
+        refused = pb.AdjustRefused(
+            reason=f"ADJUST_REFUSAL_{outcome.reason.name}",
+            message=outcome.message,
+            field=outcome.field,
+            most=most,
+            under_way=outcome.under_way,
+        )
+        answer.refused.CopyFrom(refused)
+        return answer
+    fields = [
+        pb.AdjustedField(field=each.field, before=each.before, after=each.after, effect=_EFFECTS[each.effect])
+        for each in outcome.fields
+    ]
+    done = pb.Adjusted(
+        allocation=outcome.booking.allocation,
+        node=outcome.node,
+        container=outcome.container,
+        revision=outcome.revision,
+        fields=fields,
+        dry_run=dry_run,
+    )
+    answer.adjusted.CopyFrom(done)
     return answer
 
 
@@ -72,6 +120,28 @@ def _devices(devices: Iterable[GivenDevice]) -> list[pb.PlacedDevice]:
         )
         for each in devices
     ]
+
+
+def _proposal(plan: Proposal) -> pb.MoveProposal:
+    moves = [
+        pb.MovedPod(
+            namespace=each.namespace,
+            name=each.name,
+            from_node=each.from_node,
+            to_node=each.to_node,
+            memory_mib=each.memory_mib,
+            rested=each.rested,
+        )
+        for each in plan.moved
+    ]
+    return pb.MoveProposal(
+        node=plan.node,
+        devices=_devices(plan.devices),
+        moves=moves,
+        gains_mib=plan.gains_mib,
+        moves_mib=plan.moves_mib,
+        is_done=plan.is_done,
+    )
 
 
 def _left(left: LeftOver) -> pb.LeftOver:

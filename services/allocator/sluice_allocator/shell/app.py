@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from functools import partial
 
 import grpc.aio
 
@@ -19,8 +20,9 @@ from sluice.runtime.rpc_health import Health
 from sluice.runtime.rpc_identity import trust_of
 from sluice.runtime.service import Service
 from sluice_allocator.core.allocator import Allocator
-from sluice_allocator.core.events import AgentEnsured, EnsureAgent, Event, GoOn, LeaseChanged
+from sluice_allocator.core.events import AgentEnsured, AnswerAdjust, EnsureAgent, Event, GoOn, LeaseChanged
 from sluice_allocator.settings import AllocatorSettings
+from sluice_allocator.shell.adjusting import Adjuster
 from sluice_allocator.shell.server import ROLE, AllocatorServer
 
 GO_ON_S = 0.02
@@ -51,6 +53,7 @@ async def serve_on(bus: Bus, service: Service[AllocatorSettings], health: Health
     for warning in warnings:
         logs.get("allocator").warning("not used", why=warning)
     core = Allocator(service.run, settings.rules(placing))
+    adjuster = Adjuster()
     runner: CoreRunner[Event] = CoreRunner(
         name=service.name,
         core=core,
@@ -58,10 +61,10 @@ async def serve_on(bus: Bus, service: Service[AllocatorSettings], health: Health
         clock=service.clock,
         traces=service.traces,
         readings=[(Stream.BOOK, ()), (Stream.STATE, ())],
-        execute={EnsureAgent: _ensurer(bus)},
+        execute={EnsureAgent: _ensurer(bus), AnswerAdjust: adjuster.answer},
         tick_s=settings.tick_s,
     )
-    server = AllocatorServer(core, bus, service.run)
+    server = AllocatorServer(core, bus, service.run, partial(adjuster.ask, offer=runner.offer))
 
     def register(on: grpc.aio.Server) -> None:
         server.register(on)

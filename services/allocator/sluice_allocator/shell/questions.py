@@ -1,10 +1,12 @@
 """Questions in their gRPC form, as the core takes them. What a pod asks for is not looked at here."""
 
 from sluice.contracts.asking import ContainerAsk
+from sluice.contracts.ids import RequestId
 from sluice.contracts.messages import HostNeeds, HostRoom, NodeExpression, Toleration
 from sluice.contracts.pb import allocator_pb2 as pb
 from sluice.contracts.refusals import shorten
 from sluice_allocator.core.asking_why import PodAsked
+from sluice_allocator.core.sizes.adjustments import FIELDS, Change
 
 CONTAINERS_MAX = 1000
 """Of one pod; an API server takes no object in which more would fit."""
@@ -29,6 +31,12 @@ def pod_asked(request: pb.SimulateRequest) -> PodAsked:
     )
     host = _needs(request.host)
     return PodAsked(request.namespace or "default", dict(request.annotations), containers, host)
+
+
+def change_asked(request: pb.AdjustRequest) -> Change:
+    """The change of shares that is asked for: the fields that are named."""
+    values = {name: int(getattr(request, name)) for name in FIELDS if request.HasField(name)}
+    return Change(RequestId(request.request), request.container, values)
 
 
 def _needs(host: pb.HostNeeds) -> HostNeeds:

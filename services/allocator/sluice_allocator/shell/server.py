@@ -1,10 +1,11 @@
 """
-Answers questions over gRPC from the core's facts. It asks nobody and changes nothing.
+Answers questions over gRPC from the core's facts, and takes orders to change shares into it. It decides nothing.
 
 The core is synchronous and has the event loop to itself while it handles an event, so a handler that does not wait in
 the middle sees whole facts, between two events. A fleet is never copied for a question.
 """
 
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import grpc
@@ -18,11 +19,15 @@ from sluice.contracts.pb.allocator_pb2_grpc import AllocatorServiceServicer, add
 from sluice.runtime.bus import Bus
 from sluice_allocator.core.allocator import Allocator
 from sluice_allocator.core.asking_why import how_it_stands, simulate
+from sluice_allocator.core.sizes.adjusting import adjust
+from sluice_allocator.core.sizes.adjustments import Change, Outcome
 from sluice_allocator.shell import answers
-from sluice_allocator.shell.questions import QuestionError, pod_asked
+from sluice_allocator.shell.questions import QuestionError, change_asked, pod_asked
 
 ROLE = "allocator"
 """Of the lease that says who works."""
+ChangeShares = Callable[[Change], Awaitable[Outcome]]
+"""Raises TimeoutError when what came of it is not known in time."""
 ID_CHARACTERS_MAX = 512
 """No request's id is longer."""
 
@@ -30,11 +35,12 @@ ID_CHARACTERS_MAX = 512
 class AllocatorServer(AllocatorServiceServicer):
     """`sluice.v1.AllocatorService` over one core."""
 
-    def __init__(self, core: Allocator, bus: Bus, run: RunId) -> None:
-        """Read `core`; the bus is only asked who holds the lease."""
+    def __init__(self, core: Allocator, bus: Bus, run: RunId, change_shares: ChangeShares) -> None:
+        """Read `core`; shares are changed through `change_shares`, and the bus is only asked who holds the lease."""
         self._core = core
         self._bus = bus
         self._run = run
+        self._change_shares = change_shares
 
     def register(self, server: grpc.aio.Server) -> None:
         """Add the service to a server."""
@@ -65,6 +71,20 @@ class AllocatorServer(AllocatorServiceServicer):
             await context.abort(grpc.StatusCode.NOT_FOUND, f"nothing is known of a request {name!r}")
             raise AssertionError("abort raises")
         return answers.explained(name, standing, self._run)
+
+    async def Adjust(self, request: pb.AdjustRequest, context: Any) -> pb.AdjustResponse:  # noqa: N802
+        """Make the shares of a bound pod larger or smaller, or say what that would come to."""
+        await self._only_when_working(context)
+        change = change_asked(request)
+        if request.dry_run:
+            return answers.adjusted(adjust(self._core.desk, change), self._run, dry_run=True)
+        try:
+            outcome = await self._change_shares(change)
+        except TimeoutError as error:
+            why = "the ledger has not answered in time, so it is not known whether this was booked; ask again"
+            await context.abort(grpc.StatusCode.UNAVAILABLE, why)
+            raise AssertionError("abort raises") from error
+        return answers.adjusted(outcome, self._run, dry_run=False)
 
     async def _only_when_working(self, context: Any) -> None:
         """Half a picture explains half wrong; and who stands by does not know what the other decides."""

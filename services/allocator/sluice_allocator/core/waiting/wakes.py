@@ -10,8 +10,8 @@ from collections import OrderedDict
 from dataclasses import dataclass
 
 from sluice.contracts.ids import NodeName
-from sluice_allocator.core.queue import WaitingQueue
-from sluice_allocator.core.turns import Turn
+from sluice_allocator.core.waiting.queue import WaitingQueue
+from sluice_allocator.core.waiting.turns import Turn
 
 
 @dataclass(slots=True)

@@ -5,6 +5,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from sluice.contracts.ids import GpuUuid, RequestId
+from sluice.contracts.refusals import WaitReason
 from sluice_allocator.core.placement import Avoid
 from sluice_allocator.core.rules import Rules
 
@@ -17,6 +18,10 @@ class Attempt:
     avoid: dict[GpuUuid, float] | None = None
     """GPUs on which making the slice failed, with the time from which they are tried again."""
     pending_said_at: float = -1e9
+    said: WaitReason | None = None
+    """The first reason that this process gave last."""
+    waits_since: float | None = None
+    """Since when this process has known it to want a place; a grant that failed does not end that."""
 
 
 @dataclass(slots=True)
@@ -48,6 +53,13 @@ class Attempts:
         attempt.avoid = {uuid: until for uuid, until in attempt.avoid.items() if until > now}
         return frozenset(attempt.avoid)
 
+    def waits_since(self, request: RequestId, now: float) -> float:
+        """Since when a request has wanted a place: from now on, if that was not asked before."""
+        attempt = self.of_request.setdefault(request, Attempt())
+        if attempt.waits_since is None:
+            attempt.waits_since = now
+        return attempt.waits_since
+
     def pauses_ended(self, now: float) -> list[RequestId]:
         """Requests that may try a GPU again since the last call."""
         ended = []
@@ -55,10 +67,16 @@ class Attempts:
             ended.append(heapq.heappop(self._pauses)[1])
         return ended
 
-    def may_say_pending(self, request: RequestId, now: float, *, anew: bool) -> bool:
+    def last_said(self, request: RequestId) -> WaitReason | None:
+        """The first reason that this process gave last, whatever another has said since."""
+        attempt = self.of_request.get(request)
+        return attempt.said if attempt is not None else None
+
+    def may_say_pending(self, request: RequestId, now: float, *, reason: WaitReason | None, anew: bool) -> bool:
         """Whether to tell now why a request waits: at a bounded rate, unless there is something new to say."""
         attempt = self.of_request.setdefault(request, Attempt())
         if not anew and now - attempt.pending_said_at < self.rules.pending_refresh_s:
             return False
         attempt.pending_said_at = now
+        attempt.said = reason
         return True

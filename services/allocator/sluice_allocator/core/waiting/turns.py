@@ -5,6 +5,7 @@ It must not know what a turn is the turn of.
 """
 
 import bisect
+from typing import Generic, TypeVar
 
 from sluice.contracts.ids import RequestId
 
@@ -12,24 +13,25 @@ Turn = tuple[int, int, RequestId]
 """Priority (negated), sequence of the request's first word, id."""
 CHUNK_MAX = 512
 """Turns are kept in sorted chunks of at most so many: one insertion moves that many at most."""
+T = TypeVar("T", bound=tuple[object, ...])
 
 
-class Turns:
-    """A sorted set of turns."""
+class Ordered(Generic[T]):
+    """A sorted set of tuples that can be compared with each other."""
 
     __slots__ = ("_chunks", "_lasts")
 
     def __init__(self) -> None:
         """Begin empty."""
-        self._chunks: list[list[Turn]] = []
-        self._lasts: list[Turn] = []
+        self._chunks: list[list[T]] = []
+        self._lasts: list[T] = []
         """The last turn of each chunk."""
 
     def __bool__(self) -> bool:
         """Whether there is any."""
         return bool(self._chunks)
 
-    def add(self, turn: Turn) -> None:
+    def add(self, turn: T) -> None:
         """Take in a turn that is not there yet."""
         if not self._chunks:
             self._chunks.append([turn])
@@ -45,7 +47,7 @@ class Turns:
             self._lasts.insert(at + 1, self._chunks[at + 1][-1])
         self._lasts[at] = chunk[-1]
 
-    def remove(self, turn: Turn) -> None:
+    def remove(self, turn: T) -> None:
         """Take out a turn that is there."""
         at = bisect.bisect_left(self._lasts, turn)
         chunk = self._chunks[at]
@@ -55,11 +57,15 @@ class Turns:
         else:
             del self._chunks[at], self._lasts[at]
 
-    def first(self) -> Turn:
+    def first(self) -> T:
         """The first turn. There must be one."""
         return self._chunks[0][0]
 
-    def after(self, turn: Turn | None) -> Turn | None:
+    def last(self) -> T:
+        """The last turn. There must be one."""
+        return self._lasts[-1]
+
+    def after(self, turn: T | None) -> T | None:
         """The next turn after one that may be gone by now; the first after None. None at the end."""
         if turn is None:
             return self._chunks[0][0] if self._chunks else None
@@ -69,8 +75,12 @@ class Turns:
         chunk = self._chunks[at]
         return chunk[bisect.bisect_right(chunk, turn)]
 
-    def before(self, turn: Turn) -> int:
+    def before(self, turn: T) -> int:
         """How many turns are before one. Walks over the chunks, never over the turns."""
         at = bisect.bisect_left(self._lasts, turn)
         within = bisect.bisect_left(self._chunks[at], turn) if at < len(self._chunks) else 0
         return sum(len(chunk) for chunk in self._chunks[:at]) + within
+
+
+Turns = Ordered[Turn]
+"""A sorted set of turns."""

@@ -1,0 +1,1 @@
+"""Pods that must go: for more important ones, and from drained places."""

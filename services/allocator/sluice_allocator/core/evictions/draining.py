@@ -1,0 +1,88 @@
+"""
+Nodes and GPUs that an operator has cordoned: whose pods are evicted where they are drained, and what a waiter is told.
+
+Whom a drain evicts follows from the operator's word, the grants and the bindings, so whoever takes the word back takes
+the orders back, and a restart orders the same. It must not end a grant: the pod goes through its source, as
+`kubectl drain` does it (https://kubernetes.io/docs/tasks/administer-cluster/safely-drain-node/), and what is refused
+there stays.
+"""
+
+from itertools import islice
+
+from sluice.contracts import subjects
+from sluice.contracts.ids import NodeName
+from sluice.contracts.messages import Bound, Cordoned, Grant
+from sluice.contracts.refusals import WaitReason
+from sluice_allocator.core.desk import Desk
+from sluice_allocator.core.placement import NoPlace
+from sluice_allocator.core.world import request_of
+
+NAMED_MAX = 3
+"""So many cordons are named to whoever waits."""
+LOOKED_AT_MAX = 20
+"""Among so many cordons the ones that matter to a waiter are looked for: what it costs does not grow with the fleet."""
+
+
+def why_drained(desk: Desk, grant: Grant) -> str | None:
+    """
+    Why the pod of a grant must leave its node; None when it need not.
+
+    Only a pod that was told of its place: the eviction of one that has another would end that one too, and a slice
+    that is still being made is bound within a bounded time, or given up.
+    """
+    booking = grant.booking
+    cordon = desk.world.cordons.get(booking.node)
+    if cordon is None or not cordon.drain:
+        return None
+    if cordon.gpus and not any(device.gpu in cordon.gpus for device in booking.devices):
+        return None
+    binding = desk.world.bindings.get(booking.request)
+    if not isinstance(binding, Bound) or binding.allocation != booking.allocation:
+        return None
+    return f"{_what(cordon)} drained{_because(cordon)}"
+
+
+def look_at_drained(desk: Desk, node: NodeName) -> None:
+    """
+    What an operator says of a node has changed: look again at whose pods are there.
+
+    What was decided before and waits for its turn under the node's guard is decided anew: no guard covers this word,
+    and a grant would follow a cordon that its writer knows.
+    """
+    desk.take_back(subjects.ledger_filter(node))
+    known = desk.fleet.nodes.get(node)
+    for allocation in known.taken if known is not None else ():
+        entry = desk.world.ledger.get(allocation)
+        if entry is not None:
+            desk.changed_requests[request_of(entry)] = None
+
+
+def with_cordons(desk: Desk, why: NoPlace) -> NoPlace:
+    """Why somebody waits, and what operators said of the GPUs among it that are cordoned."""
+    models = {each.of for each in why.reasons if each.reason is WaitReason.NODE_CORDONED}
+    if not models:
+        return why
+    cordons = islice(desk.world.cordons.values(), LOOKED_AT_MAX)
+    named = [cordon for cordon in cordons if models & _models_of(desk, cordon)][:NAMED_MAX]
+    if not named:
+        return why
+    words = "; ".join(f"{_what(cordon)} cordoned{_because(cordon)}" for cordon in named)
+    return NoPlace(f"{why.message}; {words}", why.reasons, why.more)
+
+
+def _models_of(desk: Desk, cordon: Cordoned) -> set[str]:
+    known = desk.shown.get(cordon.node)
+    gpus = known.gpus if known is not None else ()
+    return {gpu.model for gpu in gpus if not cordon.gpus or gpu.uuid in cordon.gpus}
+
+
+def _what(cordon: Cordoned) -> str:
+    if not cordon.gpus:
+        return f"{cordon.node} is"
+    return f"{len(cordon.gpus)} GPU{'s' if len(cordon.gpus) > 1 else ''} of {cordon.node} " + (
+        "are" if len(cordon.gpus) > 1 else "is"
+    )
+
+
+def _because(cordon: Cordoned) -> str:
+    return f" ({cordon.why})" if cordon.why else ""

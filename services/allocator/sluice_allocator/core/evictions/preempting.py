@@ -1,0 +1,192 @@
+"""
+Who may be evicted for whom: a request that finds no place gets the place of tenants who are less important.
+
+Opted into twice: by the allocator's rule `preemption` and by each victim's pod (`preemptible`). Only a lower priority
+ever goes, and nobody of another namespace whom that namespace's guarantee covers. The place is booked in the same step
+(a Grant with `after` and `evict`), so nobody else gets it while the victims leave; `promised` orders their evictions
+and takes the orders back. docs/preemption.md has the whole story.
+
+It must not evict by itself: whether a pod goes follows from the grants that stand in the ledger.
+"""
+
+from collections.abc import Iterable, Sequence
+
+from sluice.contracts import subjects
+from sluice.contracts.ids import AllocationId, RequestId
+from sluice.contracts.messages import (
+    AllocationRequested,
+    Bound,
+    DeviceGrant,
+    Grant,
+    LedgerEntry,
+    Refused,
+    Released,
+    Revoke,
+)
+from sluice.contracts.messages.operators import NO_AMOUNTS
+from sluice.contracts.usage import Usage, total
+from sluice_allocator.core.desk import Desk
+from sluice_allocator.core.limits.quotas import forbids_place, guaranteed, keeps_guarantee
+from sluice_allocator.core.placement import Asking, Avoid, Displacing, Victim, find_displacing, find_displacing_own
+from sluice_allocator.core.waiting.promised import is_gone, is_promise
+from sluice_allocator.core.world import request_of
+
+
+def find_victims(
+    desk: Desk,
+    request: RequestId | None,
+    asking: Asking,
+    priority: int,
+    avoid: Avoid = frozenset(),
+    *,
+    at_limit: bool = False,
+) -> Displacing | None:
+    """
+    A place that a request of this priority can have when others are evicted; None when that does not help.
+
+    The one answer for those who ask for real and for those who only want to know (`request` is None for them). A
+    namespace that is `at_limit` can only have the places of its own.
+    """
+    if not desk.rules.preemption:
+        return None
+
+    leaving: dict[str, Usage] = {}
+
+    def allows(devices: Sequence[DeviceGrant], victims: Sequence[Victim]) -> bool:
+        if not _keeps_guarantees(desk, asking.namespace, victims, leaving):
+            return False
+        after = [victim.allocation for victim in victims]
+        return not forbids_place(desk, request, asking.namespace, devices, after)
+
+    find = find_displacing_own if at_limit else find_displacing
+    return find(desk.fleet, asking, priority, allows, avoid)
+
+
+def _keeps_guarantees(desk: Desk, namespace: str, victims: Sequence[Victim], leaving: dict[str, Usage]) -> bool:
+    """
+    Whether other namespaces keep what they are guaranteed, also when everybody has left who will anyway.
+
+    Nor does a grant count that the ledger does not have yet: it may be refused, and the victims would be gone.
+    `leaving` is what all of them come to, by namespace: added up once for a search, which changes nothing.
+    """
+    for other in {victim.namespace: None for victim in victims if victim.guarded and victim.namespace != namespace}:
+        if other not in leaving:
+            leaving[other] = _booked(desk, desk.sparing.leaving(other))
+        going = (victim.allocation for victim in victims if victim.namespace == other)
+        lost = _booked(desk, (each for each in going if each not in desk.sparing.leaving_of))
+        if not keeps_guarantee(desk, other, leaving[other] + lost):
+            return False
+    return True
+
+
+def _booked(desk: Desk, allocations: Iterable[AllocationId]) -> Usage:
+    """What those of some allocations count that are booked."""
+    bookings = (desk.fleet.booking(each) for each in allocations)
+    return total(desk.fleet.usage_of(booking.devices) for booking in bookings if booking is not None)
+
+
+# -- who may go ---------------------------------------------------------------------------------------------------
+
+
+def note_victim(desk: Desk, allocation: AllocationId, entry: LedgerEntry | None) -> None:
+    """
+    Something about an allocation has changed: it is to be looked at, where that can matter to anybody's eviction.
+
+    That is where its pod may be evicted, or might be until now; and where it is going, or was, and its namespace may be
+    guaranteed something: that is counted without it.
+    """
+    concerned = False
+    if isinstance(entry, Grant):
+        asked = desk.world.requests.get(entry.booking.request)
+        concerned = isinstance(asked, AllocationRequested) and asked.leeway.preemptible
+    elif isinstance(entry, Revoke):
+        concerned = entry.booking.namespace in desk.world.quotas
+    if (
+        concerned
+        or allocation in desk.sparing.leaving_of
+        or allocation in desk.fleet.stock.victims.known
+        or allocation in desk.world.promises
+    ):
+        desk.sparing.look[allocation] = None
+
+
+def look_at_victim(desk: Desk, allocation: AllocationId) -> None:
+    """Something about an allocation has changed: whether its pod may be evicted for others."""
+    entry = desk.world.ledger.get(allocation)
+    booking = desk.fleet.booking(allocation)
+    if booking is None:
+        desk.sparing.is_gone(allocation)
+        return
+    revoked = isinstance(entry, Revoke) or (isinstance(entry, Grant) and _is_being_revoked(desk, entry))
+    unsure = entry is None and allocation in desk.assumed
+    if revoked or unsure or allocation in desk.sparing.taken or _is_evicted(desk, allocation):
+        desk.sparing.leaves(booking.namespace, allocation)
+    else:
+        desk.sparing.is_gone(allocation)
+    priority = _may_go_at(desk, allocation, entry)
+    if priority is None:
+        desk.fleet.spare(allocation)
+    else:
+        guarded = guaranteed(desk, booking.namespace) != NO_AMOUNTS
+        desk.fleet.offer_victim(allocation, priority, guarded=guarded)
+
+
+def _may_go_at(desk: Desk, allocation: AllocationId, entry: LedgerEntry | None) -> int | None:
+    """The priority of an allocation whose pod may be evicted; None when it may not."""
+    if not desk.rules.preemption or not isinstance(entry, Grant) or is_gone(desk, allocation):
+        return None
+    if _is_being_revoked(desk, entry):
+        return None
+    request = entry.booking.request
+    asked = desk.world.requests.get(request)
+    if not isinstance(asked, AllocationRequested) or not asked.leeway.preemptible:
+        return None
+    binding = desk.world.bindings.get(request)
+    if isinstance(binding, (Refused, Released)) or (isinstance(binding, Bound) and binding.allocation != allocation):
+        return None
+    if is_promise(desk, entry) or desk.world.promises.get(allocation) or allocation in desk.sparing.taken:
+        return None
+    return None if desk.sparing.is_spared(request, desk.now) else asked.priority
+
+
+def _is_evicted(desk: Desk, allocation: AllocationId) -> bool:
+    """Whether a grant stands for whose place its pod is evicted."""
+    promises = (desk.world.ledger[promise] for promise in desk.world.promises.get(allocation, ()))
+    return any(isinstance(promise, Grant) and promise.evict for promise in promises)
+
+
+def note_revoked(desk: Desk, grant: Grant) -> None:
+    """This process is about to revoke a grant: what is decided before the ledger has that counts without it."""
+    allocation = grant.booking.allocation
+    if grant.booking.namespace in desk.world.quotas or allocation in desk.fleet.stock.victims.known:
+        look_at_victim(desk, allocation)
+
+
+def _is_being_revoked(desk: Desk, grant: Grant) -> bool:
+    """Whether a Revoke of a standing grant is on its way: what else is written over one is a change of its shares."""
+    allocation = grant.booking.allocation
+    if allocation in desk.adjustments.on_their_way:
+        return False
+    return desk.outbox.busy(subjects.ledger(grant.booking.node, allocation))
+
+
+def look_at_victims_of(desk: Desk, request: RequestId) -> None:
+    """Something about a request has changed: what is booked for it is to be looked at."""
+    if desk.rules.preemption:
+        for allocation in desk.world.allocations_of.get(request, ()):
+            note_victim(desk, allocation, desk.world.ledger[allocation])
+
+
+def look_at_guarantee(desk: Desk, namespace: str) -> None:
+    """What a namespace is guaranteed may have changed: whoever of it may go, or is going, is to be looked at."""
+    desk.sparing.look |= {victim.allocation: None for victim in desk.fleet.stock.victims.of(namespace)}
+    desk.sparing.look |= dict.fromkeys(desk.fleet.accounts.opened(namespace))  # what is taken away is among these
+
+
+def look_at_evictions(desk: Desk) -> None:
+    """Time has passed: some evictions have taken too long, and some pods were left alone for long enough."""
+    for request in desk.sparing.due(desk.now):
+        for allocation in desk.world.allocations_of.get(request, ()):
+            desk.sparing.look[allocation] = None
+            for promise in desk.world.promises.get(allocation, ()):
+                desk.changed_requests[request_of(desk.world.ledger[promise])] = None

@@ -1,0 +1,1 @@
+"""Pods that are granted together or not at all."""

@@ -1,0 +1,55 @@
+"""One pod of a group as the bus tells of it: whether it has a place, a slice, a binding. Decides nothing."""
+
+from sluice.contracts import subjects
+from sluice.contracts.ids import RequestId
+from sluice.contracts.messages import (
+    AllocationRequested,
+    Bound,
+    Grant,
+    Refused,
+    Released,
+    SliceDegraded,
+    SliceFailed,
+    SliceGone,
+    SliceQuarantined,
+    SliceReady,
+    Waived,
+)
+from sluice_allocator.core.desk import Desk
+from sluice_allocator.core.groups.gangs import NOT_GRANTED, Member
+
+NOT_USABLE = (SliceFailed, SliceQuarantined, SliceDegraded, SliceGone)
+"""Words of an agent after which a place is not one to begin a job on."""
+
+
+def member_of_group(desk: Desk, request: RequestId) -> Member | None:
+    """What the bus tells of one pod; None when it is over, or refused, and so not to be counted."""
+    asked, binding = desk.world.requests.get(request), desk.world.bindings.get(request)
+    if not isinstance(asked, AllocationRequested) or asked.group is None or isinstance(binding, Released):
+        return None
+    if isinstance(binding, Refused) and binding.request_revision >= asked.revision:
+        return None
+    sequences = desk.world.sequences
+    waived = binding.allocations if isinstance(binding, Waived) else ()
+    waived_at = sequences.get(subjects.binding(request).subject, -1) if isinstance(binding, Waived) else -1
+    placed, ready, granted_at = request in desk.committing or request in desk.opening.holds, False, NOT_GRANTED
+    for allocation in desk.world.allocations_of.get(request, ()):
+        entry, slice_ = desk.world.ledger[allocation], desk.world.slices.get(allocation)
+        if not isinstance(entry, Grant) or allocation in waived or isinstance(slice_, NOT_USABLE):
+            continue
+        placed = True
+        ready |= isinstance(slice_, SliceReady) and slice_.revision == entry.revision
+        address = subjects.ledger(entry.booking.node, allocation)
+        granted_at = min(granted_at, sequences.get(address.subject, granted_at))
+    return Member(
+        request=request,
+        name=asked.name,
+        size=asked.group.size,
+        priority=asked.priority,
+        sequence=sequences.get(subjects.request(request).subject, 0),
+        started=isinstance(binding, Bound) or asked.held is not None,
+        placed=placed,
+        ready=ready,
+        granted_at=granted_at,
+        waived_at=waived_at,
+    )

@@ -1,0 +1,377 @@
+"""
+Pods that are granted together or not at all (`group`, `group-size`): how each group stands, and what follows for each.
+
+    fewer than its size have asked       -> all wait, and nothing is held for them
+    all have asked, none has a place     -> one of them waits in the queue for all (`trials` finds the places)
+    some have a place, some have none    -> those who have none look for one at once
+    all have a place, and all are ready  -> all may be bound, and whoever is first begins the job
+    somebody is bound                    -> the rest is served as single pods
+    nothing comes of it for too long     -> all places that nobody is bound to are waived, and given back
+
+All of it is derived from the requests, the ledger and the bindings, so a restart in the middle and a second allocator
+come to the same. Waiving is a word under the binding's guard: either `Bound` or `Waived` is the last word about an
+allocation, so nobody's place is taken back while another process binds it.
+
+It must not choose places; and it must not be asked of a pod without a group.
+"""
+
+from collections import OrderedDict
+from collections.abc import Hashable, Iterator
+from itertools import islice
+from typing import TypeVar
+
+from sluice.contracts import subjects
+from sluice.contracts.ids import AllocationId, RequestId
+from sluice.contracts.messages import (
+    AllocationRequested,
+    Bound,
+    Grant,
+    Pending,
+    Refused,
+    Released,
+    Waived,
+)
+from sluice.contracts.refusals import ReasonCount, WaitReason
+from sluice_allocator.core.desk import Desk
+from sluice_allocator.core.groups.gangs import Clock, Gang, GroupKey, Member, Party, Stand, Why
+from sluice_allocator.core.groups.members import member_of_group
+from sluice_allocator.core.world import RequestFact
+
+Key = TypeVar("Key", bound=Hashable)
+LARGEST = 1000
+"""A look at a group costs a look at each of its members. No job has more; where more pods have one name, they are
+looked at once in a tick."""
+
+
+# -- what others ask ----------------------------------------------------------------------------------------------
+
+
+def know_group(desk: Desk, request: RequestId, asked: RequestFact | None) -> None:
+    """Take in of which group a request is, if of any."""
+    group = asked.group if isinstance(asked, AllocationRequested) else None
+    if group is None and request not in desk.gangs.member_of:
+        return
+    key = (asked.namespace, group.name) if group is not None and isinstance(asked, AllocationRequested) else None
+    desk.gangs.know(request, key)
+
+
+def is_held_back(desk: Desk, request: RequestId) -> bool:
+    """Whether a pod may not be bound yet, for its group is not ready."""
+    if request not in desk.gangs.member_of:
+        return False
+    return desk.gangs.stand_of(request) not in {Stand.STARTS, Stand.ALONE}
+
+
+def waits_with_group(desk: Desk, request: RequestId) -> bool:
+    """Whether a pod without a place looks for none by itself."""
+    if request not in desk.gangs.member_of:
+        return False
+    return desk.gangs.stand_of(request) not in {Stand.JOINS, Stand.ALONE}
+
+
+def joins_group(desk: Desk, request: RequestId) -> bool:
+    """Whether a pod looks for the place that its group still lacks."""
+    return request in desk.gangs.member_of and desk.gangs.stand_of(request) is Stand.JOINS
+
+
+def turn_of(desk: Desk, request: RequestId, asked: AllocationRequested) -> tuple[int, int]:
+    """Rank and sequence by which a request waits: its own, or those of its group while that comes together."""
+    key = desk.gangs.member_of.get(request)
+    party = desk.gangs.of[key].party_of.get(request) if key is not None else None
+    if party is None or desk.gangs.stand_of(request) is Stand.ALONE:
+        return -asked.priority, desk.world.sequences.get(subjects.request(request).subject, 0)
+    return party.turn
+
+
+def shape_of_group(desk: Desk, leader: RequestId) -> bytes:
+    """Where others in the queue have their shape: a group fits where no other does."""
+    namespace, name = desk.gangs.member_of[leader]
+    return f"group\0{namespace}\0{name}\0{leader}".encode()
+
+
+def waiver(
+    desk: Desk, request: RequestId, asked: AllocationRequested, grants: dict[AllocationId, Grant]
+) -> Waived | None:
+    """The word that a member gives its places back; None where it does not, or has none."""
+    if not grants or request not in desk.gangs.member_of or desk.gangs.stand_of(request) is not Stand.LEAVES:
+        return None
+    party = desk.gangs.of[desk.gangs.member_of[request]].party_of[request]
+    before = desk.world.bindings.get(request)
+    known = before.allocations if isinstance(before, Waived) else ()
+    still = tuple(each for each in known if each in desk.world.ledger and each not in grants)
+    name = desk.gangs.member_of[request][1]
+    cause = f"group {name} could not get all of its {party.size} pods a ready place, and gives back what it has"
+    return Waived(request=request, request_revision=asked.revision, allocations=(*still, *sorted(grants)), cause=cause)
+
+
+def is_told_by_group(desk: Desk, request: RequestId, asked: AllocationRequested) -> bool:
+    """Whether a pod waits for its group, and is told why: at once the first time, then at a bounded rate."""
+    key = desk.gangs.member_of.get(request)
+    if key is None or isinstance(desk.world.bindings.get(request), (Bound, Refused, Released)):
+        return False
+    if desk.gangs.unknown(request):
+        return True  # it is looked at again when its group was
+    party = desk.gangs.of[key].party_of.get(request)
+    stand = desk.gangs.stand_of(request)
+    told_otherwise = stand is Stand.JOINS and request in desk.queue
+    if party is None or party.why is None or stand in {Stand.ALONE, Stand.STARTS} or told_otherwise:
+        desk.gangs.waiting.pop(request, None)
+        return False
+    desk.gangs.waiting[request] = None
+    say_why_group_waits(desk, request, asked, party.why)
+    return True
+
+
+def why_group_waits(desk: Desk, request: RequestId) -> tuple[RequestId | None, Why] | None:
+    """Who stands in the queue for a pod, and why its group waits; None where it looks for a place by itself."""
+    key = desk.gangs.member_of.get(request)
+    party = desk.gangs.of[key].party_of.get(request) if key is not None else None
+    if key is None or party is None or party.why is None:
+        return None
+    stand = desk.gangs.of[key].stands.get(request)
+    return (party.leader, party.why) if stand in {Stand.WAITS, Stand.LEAVES} else None
+
+
+def why_not_begun(desk: Desk, request: RequestId) -> str:
+    """Why a pod that has a place is not bound, where that is for its group; empty where it is not."""
+    key = desk.gangs.member_of.get(request)
+    party = desk.gangs.of[key].party_of.get(request) if key is not None else None
+    return party.why.message if party is not None and party.why is not None else ""
+
+
+def say_why_group_waits(desk: Desk, request: RequestId, asked: AllocationRequested, why: Why) -> None:
+    """Tell one member why its group waits, at a bounded rate, for there are many and each changes it for all."""
+    address = subjects.waiting(request)
+    said = desk.outbox.kept(address) or desk.world.waiting.get(request)
+    first = why.reasons[0].reason
+    # Another allocator may see the group otherwise: its word is no news, or the two would answer each other for ever.
+    anew = not isinstance(said, Pending) or desk.attempts.last_said(request) is not first
+    if desk.attempts.may_say_pending(request, desk.now, reason=first, anew=anew):
+        pending = Pending(request=request, request_revision=asked.revision, message=why.message, reasons=why.reasons)
+        desk.outbox.keep(address, pending, request=request)
+
+
+def time_passed_for_groups(desk: Desk) -> None:
+    """Clocks may have run out, and large groups are due: as many are looked at, in turn, as one event is worth."""
+    gangs = desk.gangs
+    for key in _some(gangs.timed, desk.rules.settle_batch // 3):
+        gangs.dirty[key] = None
+    for key in _some(gangs.put_off, desk.rules.settle_batch // 3):
+        gangs.of[key].is_due = True
+        gangs.dirty[key] = None
+
+
+def refresh_groups(desk: Desk) -> None:
+    """Tell a few members again why their group waits, in turn: what they were told may be old."""
+    for request in _some(desk.gangs.waiting, desk.rules.pending_refresh_batch):
+        asked = desk.world.requests.get(request)
+        if isinstance(asked, AllocationRequested):
+            is_told_by_group(desk, request, asked)
+
+
+def _some(waiting: OrderedDict[Key, None], count: int) -> list[Key]:
+    """The first so many, at least one, which come last the next time."""
+    some = list(islice(waiting, max(1, count)))
+    for each in some:
+        waiting.move_to_end(each)
+    return some
+
+
+# -- one group ----------------------------------------------------------------------------------------------------
+
+
+def settle_group(desk: Desk, key: GroupKey) -> None:
+    """Look at one group: what it means for each of its pods now."""
+    gangs = desk.gangs
+    gang = gangs.of.get(key)
+    if gang is None:
+        return
+    if len(gang.members) > LARGEST and not gang.is_due:
+        gangs.put_off[key] = None
+        return
+    gang.is_due = False
+    gangs.put_off.pop(key, None)
+    touched, gang.touched = gang.touched, {}
+    for request in touched:
+        member = member_of_group(desk, request) if request in gang.members else None
+        if member is None:
+            gang.known.pop(request, None)
+        else:
+            gang.known[request] = member
+    before = {party.leader for party in gang.parties if party.leader is not None}
+    stands = gang.stands
+    gang.stands, gang.party_of = {}, {}
+    gang.parties = tuple(_parties(desk, gang))
+    gang.clocks = {number: clock for number, clock in gang.clocks.items() if number < len(gang.parties)}
+    gang.stuck = {number: stuck for number, stuck in gang.stuck.items() if number < len(gang.parties)}
+    for leader in before - {party.leader for party in gang.parties}:
+        gangs.owed.pop(leader, None)
+        desk.queue.remove(leader)
+        desk.changed_requests[leader] = None
+    changed = [request for request, stand in gang.stands.items() if stand is not stands.get(request)]
+    desk.changed_requests |= dict.fromkeys(changed) | gang.looked
+    gang.looked = {}
+    _drop_stale_trial(desk, gang)
+    if gang.clocks:
+        gangs.timed[key] = None
+    else:
+        gangs.timed.pop(key, None)
+    if not gang.members:
+        del gangs.of[key]
+
+
+def _parties(desk: Desk, gang: Gang) -> Iterator[Party]:
+    """
+    The members as parties of the group's size, each with what it means for its members.
+
+    Whoever is bound comes first, then whoever has a place, then who asked first: so a job that runs is one party,
+    whoever was made anew belongs to it, and what is too many waits as the next party.
+    """
+    members = sorted(gang.known.values(), key=_order)
+    if not members:
+        return
+    size, others = members[0].size, []
+    if any(member.size != size for member in members):
+        others = [member for member in members if member.size != size]
+        members = [member for member in members if member.size == size]
+    number = 0
+    if not others or members[0].started:
+        for at in range(0, len(members), size):
+            yield _party(desk, gang, number, size, members[at : at + size])
+            number += 1
+        members = []
+    if others:
+        yield _party_at_odds(desk, gang, number, (size, others[0].size), [*members, *others])
+
+
+def _order(member: Member) -> tuple[bool, bool, int, RequestId]:
+    return not member.started, not member.placed, member.sequence, member.request
+
+
+def _party(desk: Desk, gang: Gang, number: int, size: int, members: list[Member]) -> Party:
+    party = _new_party(gang, number, size, members)
+    clock = gang.clocks.pop(number, None)
+    placed = [member for member in members if member.placed]
+    if any(member.started for member in members):
+        return _all(gang, party, Stand.ALONE)
+    if len(placed) == size and all(member.ready for member in placed):
+        return _all(gang, party, Stand.STARTS)
+    if not placed:
+        _all(gang, party, Stand.WAITS)
+        if len(members) < size:
+            party.why = _incomplete(gang, party, len(members))
+        else:
+            party.why = gang.stuck[number][1] if number in gang.stuck else _not_tried(gang, party)
+            _let_one_wait_for_all(desk, party)
+        return party
+    progress = sum(member.placed + member.ready for member in members)
+    if clock is None or progress > clock.progress:
+        clock = Clock(progress, desk.now)
+    gang.clocks[number] = clock
+    if _is_given_up(desk, gang, party, clock, members):
+        _all(gang, party, Stand.LEAVES)
+    else:
+        _all(gang, party, Stand.JOINS if len(members) == size else Stand.WAITS)
+    party.why = _not_ready(gang, party, len(placed), sum(member.ready for member in members))
+    return party
+
+
+def _new_party(gang: Gang, number: int, size: int, members: list[Member]) -> Party:
+    party = Party(number, size, tuple([member.request for member in members]))
+    party.turn = (max([-each.priority for each in members]), max([each.sequence for each in members]))
+    gang.party_of |= dict.fromkeys(party.members, party)
+    return party
+
+
+def _party_at_odds(desk: Desk, gang: Gang, number: int, sizes: tuple[int, int], members: list[Member]) -> Party:
+    """Those who do not agree on a size: they wait until somebody mends that, and hold nothing for long."""
+    party = _new_party(gang, number, len(members), members)
+    named = [next((each.name for each in gang.known.values() if each.size == size), "") for size in sizes]
+    said = " and ".join(f"{name} says {size}" for name, size in zip(named, sizes, strict=True))
+    message = f"the pods of group {gang.key[1]} disagree on its size: {said}; write the same group-size in all"
+    party.why = Why(message, (_count(WaitReason.GROUP_INCOMPLETE, len(members), gang),))
+    clock = gang.clocks.pop(number, None)
+    if any(member.placed for member in members):
+        gang.clocks[number] = clock = clock or Clock(0, desk.now)
+        if _is_given_up(desk, gang, party, clock, members):
+            return _all(gang, party, Stand.LEAVES)
+    return _all(gang, party, Stand.WAITS)
+
+
+def _all(gang: Gang, party: Party, stand: Stand) -> Party:
+    gang.stands |= dict.fromkeys(party.members, stand)
+    return party
+
+
+def _is_given_up(desk: Desk, gang: Gang, party: Party, clock: Clock, members: list[Member]) -> bool:
+    """
+    Whether a party that has places gives them back: one of it has said so since, or nothing came of it for long.
+
+    Of several that are in each other's way the one whose turn is first has twice the time: what the others give back is
+    offered to it first.
+    """
+    waived_at = max(member.waived_at for member in members)
+    if any(member.placed and member.granted_at < waived_at for member in members):
+        return True
+    later = any(
+        other.turn > party.turn
+        for key in desk.gangs.timed
+        if key != gang.key and key in desk.gangs.of
+        for other in desk.gangs.of[key].parties
+        if other.number in desk.gangs.of[key].clocks
+    )
+    return desk.now - clock.since >= desk.rules.group_patience_s * (2 if later else 1)
+
+
+def _let_one_wait_for_all(desk: Desk, party: Party) -> None:
+    """The first of a party stands in the queue, at the turn of the party, for all of them."""
+    party.leader = party.members[0]
+    rank, sequence = party.turn
+    if desk.queue.add(party.leader, shape_of_group(desk, party.leader), rank, sequence):
+        desk.to_try[party.leader] = None
+
+
+def _drop_stale_trial(desk: Desk, gang: Gang) -> None:
+    """A trial is of a party as it was: whoever came, went or asks for something else ends it."""
+    trial = desk.gangs.trial
+    if trial is None or trial.key != gang.key:
+        return
+    now = next((party for party in gang.parties if party.members == trial.party.members and party.leader), None)
+    asked = {request: desk.world.requests.get(request) for request in trial.revisions}
+    same = all(
+        isinstance(each, AllocationRequested) and each.revision == trial.revisions[request]
+        for request, each in asked.items()
+    )
+    if now is None or not same:
+        desk.drop_trial()
+        if now is not None and now.leader is not None:
+            desk.to_try[now.leader] = None
+    else:
+        trial.party = now
+
+
+# -- words --------------------------------------------------------------------------------------------------------
+
+
+def _count(reason: WaitReason, count: int, gang: Gang) -> ReasonCount:
+    return ReasonCount(reason=reason, count=count, of=f"pods of group {gang.key[1]}")
+
+
+def _incomplete(gang: Gang, party: Party, there: int) -> Why:
+    message = f"{there} of {party.size} pods of group {gang.key[1]} have asked"
+    if party.number:
+        message = f"group {gang.key[1]} has all of its {party.size} pods already; of those beyond, {message}"
+    return Why(message, (_count(WaitReason.GROUP_INCOMPLETE, party.size - there, gang),))
+
+
+def _not_tried(gang: Gang, party: Party) -> Why:
+    message = f"all {party.size} pods of group {gang.key[1]} have asked; places for all of them are looked for"
+    return Why(message, (_count(WaitReason.GROUP_INCOMPLETE, party.size, gang),))
+
+
+def _not_ready(gang: Gang, party: Party, placed: int, ready: int) -> Why:
+    message = (
+        f"its place is booked, and group {gang.key[1]} begins when all of its {party.size} pods have theirs: "
+        f"{placed} have a place, {ready} a slice that is ready"
+    )
+    return Why(message, (_count(WaitReason.GROUP_INCOMPLETE, party.size - ready, gang),))

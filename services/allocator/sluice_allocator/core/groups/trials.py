@@ -1,0 +1,234 @@
+"""
+Places for a whole group: booked one after the other in this process, and ordered when all are found, else undone.
+
+A trial of many members takes several events, so that nobody else waits for it; what it has found is booked meanwhile,
+and what others take, or write, is respected. One trial is under way at a time. It begins at the turn of its group, or
+when something was freed that the member without a place could use; in vain, it rests in proportion to what it cost.
+
+It must not decide whether a group should be asking: `groups` does.
+"""
+
+from collections import deque
+from fractions import Fraction
+
+from sluice.contracts import subjects
+from sluice.contracts.ids import NodeName, RequestId
+from sluice.contracts.messages import AllocationRequested, Booking, Claim
+from sluice.contracts.refusals import ReasonCount, WaitReason
+from sluice.mig.model import Profile
+from sluice_allocator.core.booking import booking_of
+from sluice_allocator.core.desk import Desk
+from sluice_allocator.core.groups.gangs import Gang, Party, Trial, Why
+from sluice_allocator.core.groups.settling import say_why_group_waits
+from sluice_allocator.core.limits.quotas import forbids_asking, forbids_place, no_place
+from sluice_allocator.core.placement import NoPlace, Place, asking_of, find_place, find_place_on, least_usage
+from sluice_allocator.core.placement.wants import WholeGpu
+
+
+def offer_to_group(desk: Desk, leader: RequestId, node: NodeName) -> None:
+    """Something was freed on a node: a trial is worth it where the member that had no place would have one there."""
+    gang, party = _of(desk, leader)
+    stuck = gang.stuck.get(party.number)
+    asked = desk.world.requests.get(stuck[0]) if stuck is not None else None
+    if stuck is not None and isinstance(asked, AllocationRequested):
+        avoid = desk.attempts.avoided(stuck[0], desk.now)
+        if find_place_on(desk.fleet, asking_of(asked), node, avoid) is None:
+            return
+    begin_trial(desk, leader)
+
+
+def begin_trial(desk: Desk, leader: RequestId) -> None:
+    """Look for places for a whole group, now or as soon as that can be."""
+    gang, party = _of(desk, leader)
+    tried_before = party.number in gang.stuck
+    if desk.gangs.trial is not None or (tried_before and _rests(desk)) or _is_busy(desk, party):
+        desk.gangs.owed[leader] = None
+        return
+    desk.gangs.owed.pop(leader, None)
+    desk.queue.group_of(leader).searched_at = desk.now
+    asked = {request: _asked(desk, request) for request in party.members}
+    desk.gangs.trial = Trial(
+        key=gang.key,
+        party=party,
+        revisions={request: each.revision for request, each in asked.items()},
+        left=deque(_in_order(desk, asked)),
+    )
+    _go_on(desk, desk.gangs.trial)
+
+
+def go_on_with_trials(desk: Desk) -> None:
+    """Go on with the trial that is under way, as far as one event is worth; else begin one that is owed."""
+    gangs = desk.gangs
+    if gangs.trial is not None:
+        gangs.trial.in_one_event = False
+        _go_on(desk, gangs.trial)
+    elif gangs.owed and not _rests(desk):
+        leader, _ = gangs.owed.popitem(last=False)
+        if leader in desk.queue and gangs.leads(leader):
+            begin_trial(desk, leader)
+
+
+# -- one trial ----------------------------------------------------------------------------------------------------
+
+
+def _go_on(desk: Desk, trial: Trial) -> None:
+    for _ in range(desk.rules.group_steps):
+        if not trial.left:
+            break
+        request = trial.left[0]
+        asked = _asked(desk, request)
+        found = _find(desk, request, asked)
+        if not isinstance(found, Place):
+            _end_in_vain(desk, trial, request, found)
+            return
+        booking = booking_of(desk, request, asked, found)
+        trial.left.popleft()
+        trial.found[request] = booking
+        desk.assume(booking)
+    if not trial.left and not _forget_unusable(desk, trial):
+        _grant_all(desk, trial)
+
+
+def _find(desk: Desk, request: RequestId, asked: AllocationRequested) -> Place | NoPlace:
+    over = forbids_asking(desk, request, asked.namespace, asked.claims)
+    if over is not None:
+        return over
+    found = find_place(desk.fleet, asking_of(asked), desk.attempts.avoided(request, desk.now))
+    if not isinstance(found, Place):
+        return found
+    return no_place(forbids_place(desk, request, asked.namespace, found.devices)) or found
+
+
+def _forget_unusable(desk: Desk, trial: Trial) -> bool:
+    """Whether places found in earlier events may not be given any more: they are looked for again."""
+    lost = [booking for booking in trial.found.values() if not _is_usable(desk, booking)]
+    for booking in lost:
+        desk.untry(booking)
+    return bool(lost)
+
+
+def _is_usable(desk: Desk, booking: Booking) -> bool:
+    gpus = [desk.fleet.gpus.get(device.gpu) for device in booking.devices]
+    return all(gpu is not None and desk.fleet.why_unusable(gpu) is None for gpu in gpus)
+
+
+def _grant_all(desk: Desk, trial: Trial) -> None:
+    desk.gangs.trial = None
+    gang = desk.gangs.of[trial.key]
+    gang.stuck.pop(trial.party.number, None)
+    for request, booking in trial.found.items():
+        desk.queue.remove(request)
+        desk.grant(booking)
+    desk.changed_requests |= dict.fromkeys(trial.found)
+
+
+def _end_in_vain(desk: Desk, trial: Trial, request: RequestId, found: NoPlace) -> None:
+    """One has no place: nobody gets one, and all are told whose is missing, and why."""
+    placed = len(trial.found)
+    desk.drop_trial()
+    gang, party = desk.gangs.of[trial.key], trial.party
+    asked = _asked(desk, request)
+    message = f"{placed} of {party.size} pods of group {gang.key[1]} have a place; the {_nth(placed + 1)}"
+    message += f" ({asked.name}): {found.message}"
+    never = _never(desk, party)
+    if never:
+        message += f"; {never}"
+    missing = ReasonCount(reason=WaitReason.GROUP_NOT_FIT, count=party.size - placed, of=f"pods of group {gang.key[1]}")
+    party.why = Why(message, (missing, *found.reasons))
+    gang.stuck[party.number] = (request, party.why)
+    desk.gangs.rest_until = max(desk.gangs.rest_until, desk.now) + desk.rules.group_pause_s * placed
+    for member in party.members:
+        desk.gangs.waiting[member] = None
+    if party.leader is not None:
+        say_why_group_waits(desk, party.leader, _asked(desk, party.leader), party.why)
+
+
+def _rests(desk: Desk) -> bool:
+    """Whether so many places were looked for in vain that no trial is repeated now."""
+    return desk.gangs.rest_until - desk.now > desk.rules.group_burst_s
+
+
+def _is_busy(desk: Desk, party: Party) -> bool:
+    """Whether an answer to one of them is on its way: what it was is known first."""
+    return any(desk.outbox.busy(subjects.binding(request)) for request in party.members)
+
+
+def _in_order(desk: Desk, asked: dict[RequestId, AllocationRequested]) -> list[RequestId]:
+    """Those who may be on one node only come first, then the largest: what is small fits into what is left."""
+
+    def key(request: RequestId) -> tuple[bool, int, int]:
+        each = asked[request]
+        models = len(desk.fleet.models())
+        least = desk.over_quota.known_least(each.claims, models)
+        if least is None:
+            least = desk.over_quota.remember_least(each.claims, models, least_usage(desk.fleet, each.claims))
+        return not _is_pinned(each), -least.compute_permille, -least.memory_mib
+
+    return sorted(asked, key=key)
+
+
+def _is_pinned(asked: AllocationRequested) -> bool:
+    return bool(asked.host.node_name) or any(claim.only.uuids for claim in asked.claims)
+
+
+def _of(desk: Desk, leader: RequestId) -> tuple[Gang, Party]:
+    gang = desk.gangs.of[desk.gangs.member_of[leader]]
+    return gang, gang.party_of[leader]
+
+
+def _asked(desk: Desk, request: RequestId) -> AllocationRequested:
+    """What a member asks for. Whoever asks no longer has ended the trial before (`groups`)."""
+    asked = desk.world.requests[request]
+    assert isinstance(asked, AllocationRequested)
+    return asked
+
+
+def _nth(number: int) -> str:
+    last = "th" if number % 100 in {11, 12, 13} else {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th")
+    return f"{number}{last}"
+
+
+# -- what could never be ------------------------------------------------------------------------------------------
+
+
+def _never(desk: Desk, party: Party) -> str:
+    """
+    Whether even an idle fleet would be too small, by counting exclusive devices; empty where that is not sure.
+
+    Costs a look at each class of nodes and each shape among the members, not at GPUs.
+    """
+    gpus: dict[str, int] = {}
+    for group in desk.fleet.stock.classes.values():
+        for kind in group.samples:
+            gpus[kind] = gpus.get(kind, 0) + group.in_use(kind)
+    there = sum(gpus.values())
+    needed = Fraction(0)
+    known: dict[tuple[tuple[Claim, ...], str], Fraction] = {}
+    for request in party.members:
+        asked = _asked(desk, request)
+        key = (asked.claims, asked.namespace)
+        if key not in known:
+            known[key] = sum((_gpus_for(desk, claim, asked.namespace, gpus) for claim in asked.claims), Fraction(0))
+        needed += known[key]
+    if needed <= there:
+        return ""
+    least = -(-needed.numerator // needed.denominator)
+    return f"even an empty fleet could not hold it: it takes {least} GPUs at least, and {there} may be used"
+
+
+def _gpus_for(desk: Desk, claim: Claim, namespace: str, gpus: dict[str, int]) -> Fraction:
+    """How many GPUs a claim takes at least, where as many as possible share each."""
+    if claim.modes != ("exclusive",) or claim.shares_percent is not None:
+        return Fraction(0)
+    want = desk.fleet.wants.of(claim, namespace)
+    most = 0
+    for group in desk.fleet.stock.classes.values():
+        for kind, gpu in group.samples.items():
+            if not gpus.get(kind):
+                continue
+            shape = want.shape_on(gpu)
+            if isinstance(shape, WholeGpu):
+                most = max(most, 1)
+            elif isinstance(shape, Profile):
+                most = max(most, gpu.table.count(gpu.table.empty, shape.name))
+    return Fraction(claim.gpus, most) if most else Fraction(0)

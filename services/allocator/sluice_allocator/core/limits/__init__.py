@@ -1,0 +1,1 @@
+"""What namespaces may have."""

@@ -1,0 +1,167 @@
+"""
+Grants that are too much for their namespace, because several allocators granted at once (PROTOCOL §4).
+
+Each of them is exact by itself; together they may exceed a limit by one request for each that does not know of the
+others' grants yet. The grant that is later in the ledger is then taken back, as long as it is not bound. Everybody who
+has read a grant has read what came before it, so all come to the same; and nobody binds a grant before that.
+
+It must not judge what is bound, adopted, or older than the limit: a limit ends nothing that runs.
+"""
+
+from sluice.contracts import subjects
+from sluice.contracts.ids import AllocationId, RequestId
+from sluice.contracts.messages import Amounts, Booking, Bound, Closed, Grant, LedgerEntry, QuotaSet
+from sluice.contracts.usage import Usage, total
+from sluice_allocator.core.desk import Desk
+from sluice_allocator.core.held import is_held
+from sluice_allocator.core.limits.quotas import beyond, usage
+from sluice_allocator.core.waiting.promised import is_promise
+
+NO_LIMITS = Amounts()
+
+
+def look_at_binding(desk: Desk, request: RequestId) -> None:
+    """The answer to a request is known anew: look at each of its entries."""
+    for allocation in desk.world.allocations_of.get(request, ()):
+        look_at_booked(desk, allocation, desk.world.ledger[allocation])
+
+
+def look_at_booked(desk: Desk, allocation: AllocationId, entry: LedgerEntry) -> None:
+    """
+    Keep in mind which bookings are judged, or stand among them in the ledger: what is not bound; and what was adopted
+    since the limit, for nobody asked whether it fits.
+    """
+    if isinstance(entry, Closed):
+        return  # nothing is booked any more
+    booking, accounts = entry.booking, desk.fleet.accounts
+    binding = desk.world.bindings.get(booking.request)
+    stays_open = True
+    if isinstance(entry, Grant) and isinstance(binding, Bound) and binding.allocation == allocation:
+        stays_open = entry.adopted and _is_limited_since(desk, booking)
+    if accounts.is_open(booking.namespace, allocation) == stays_open:
+        return
+    if not stays_open:
+        accounts.settle(booking.namespace, allocation)
+    elif desk.fleet.booking(allocation) is not None:
+        accounts.reopen(booking.namespace, allocation)
+
+
+def look_at_excess(desk: Desk, allocation: AllocationId) -> None:
+    """
+    A grant was read that may be too much beside others: look again at all of its namespace that are not bound.
+
+    This is only for speed: each of them is looked at once more before it is bound.
+    """
+    entry = desk.world.ledger.get(allocation)
+    if not isinstance(entry, Grant):
+        return
+    quota = desk.world.quotas.get(entry.booking.namespace)
+    if quota is None or entry.adopted or not _is_over(desk, quota) or not _is_limited_since(desk, entry.booking):
+        return
+    for other in desk.fleet.accounts.opened(entry.booking.namespace):
+        booking = desk.fleet.booking(other)
+        if booking is not None:
+            desk.changed_requests[booking.request] = None
+
+
+def excess(desk: Desk, grant: Grant) -> str | None:
+    """
+    Why a grant that is not bound is taken back; None where it stays.
+
+    In the order of the ledger, those stay that fit beside what came before them. What comes later never counts: whoever
+    reads a grant comes to the same, whether he has read on or not.
+    """
+    booking = grant.booking
+    quota = desk.world.quotas.get(booking.namespace)
+    if quota is None:
+        return None
+    binding = desk.world.bindings.get(booking.request)
+    if isinstance(binding, Bound) or desk.outbox.busy(subjects.binding(booking.request)):
+        return None
+    if not _is_over(desk, quota) or not _is_judged(desk, grant):
+        return None
+    kept, standing = _standing(desk, quota)
+    for each in standing:
+        counts = desk.fleet.usage_of(each.booking.devices)
+        over = beyond(quota, kept + counts)
+        if not over or not _is_judged(desk, each):
+            kept += counts
+        elif each is grant:
+            return f"an earlier grant took what the quota of namespace {booking.namespace} had left of {over}"
+    return None
+
+
+def may_bind(desk: Desk, grant: Grant) -> bool:
+    """
+    Whether everything is known that was written before a grant: otherwise it may still turn out to be too much.
+
+    A process knows its own writes before it has read what others wrote before them. And where it has decided to take a
+    grant back, that may land at any time: nobody is bound to it before that is settled, whatever it thinks by then.
+    """
+    booking = grant.booking
+    if desk.outbox.busy(subjects.ledger(booking.node, booking.allocation)):
+        return False
+    quota = desk.world.quotas.get(booking.namespace)
+    if quota is None or quota.total == NO_LIMITS:
+        return True
+    sequence = _written_at(desk, booking)
+    if sequence <= desk.world.book_read:
+        return True
+    desk.over_quota.await_reading(sequence, booking.request)
+    return False
+
+
+def was_read(desk: Desk) -> None:
+    """More of BOOK is known: grants that waited for that may be bound."""
+    for request in desk.over_quota.read(desk.world.book_read):
+        desk.changed_requests[request] = None
+
+
+def _is_over(desk: Desk, quota: QuotaSet) -> bool:
+    """Whether a namespace has more than it may have, however it came to that."""
+    return bool(beyond(quota, usage(desk, quota.namespace)))
+
+
+def _is_limited_since(desk: Desk, booking: Booking) -> bool:
+    """Whether a booking was written to the ledger after the limits of its namespace were said."""
+    limits = subjects.quota(booking.namespace).subject
+    return booking.namespace in desk.world.quotas and _written_at(desk, booking) > desk.world.sequences.get(limits, 0)
+
+
+def _is_judged(desk: Desk, grant: Grant) -> bool:
+    """Whether a grant may be taken back: it was decided under these limits, and its pod does not have it."""
+    booking = grant.booking
+    if grant.adopted or not _is_limited_since(desk, booking):
+        return False
+    return not is_held(desk.world.requests.get(booking.request), booking.allocation)
+
+
+def _standing(desk: Desk, quota: QuotaSet) -> tuple[Usage, list[Grant]]:
+    """What is bound of a namespace, and its other grants, in the order of the ledger."""
+    opened: dict[AllocationId, Booking] = {}
+    for allocation in desk.fleet.accounts.opened(quota.namespace):
+        booking = desk.fleet.booking(allocation)
+        if booking is not None:
+            opened[allocation] = booking
+    grants = [entry for each in opened if isinstance(entry := desk.world.ledger.get(each), Grant)]
+    promises = [grant for grant in grants if is_promise(desk, grant)]
+    left_out = {each.booking.allocation: None for each in promises if _has_another(desk, each)}
+    awaited = {each: None for promise in promises for each in promise.after}  # gone when what is promised is there
+    bound = usage(desk, quota.namespace) - total(desk.fleet.usage_of(each.devices) for each in opened.values())
+    for allocation in awaited:
+        booking = desk.fleet.booking(allocation)
+        if booking is not None and booking.namespace == quota.namespace and allocation not in opened:
+            bound -= desk.fleet.usage_of(booking.devices)
+    left_out |= awaited
+    standing = [grant for grant in grants if grant.booking.allocation not in left_out]
+    return bound, sorted(standing, key=lambda grant: _written_at(desk, grant.booking))
+
+
+def _has_another(desk: Desk, promise: Grant) -> bool:
+    """Whether the request of a promise has been granted a place besides: it will have one of them."""
+    entries = (desk.world.ledger[each] for each in desk.world.allocations_of.get(promise.booking.request, ()))
+    return any(isinstance(entry, Grant) and not is_promise(desk, entry) for entry in entries)
+
+
+def _written_at(desk: Desk, booking: Booking) -> int:
+    return desk.world.sequences.get(subjects.ledger(booking.node, booking.allocation).subject, 0)

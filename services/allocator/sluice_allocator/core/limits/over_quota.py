@@ -1,0 +1,71 @@
+"""
+What this process remembers for the limits of namespaces: whom to try again, and what its own writes still wait for.
+
+It must not decide; `quotas` does. Losing it costs time: all of it follows from facts that are looked at again.
+"""
+
+import heapq
+from collections import OrderedDict
+from dataclasses import dataclass, field
+
+from sluice.contracts.ids import RequestId
+from sluice.contracts.messages import Claim
+from sluice.contracts.usage import Usage
+from sluice_allocator.core.waiting.turns import Turn
+
+LEAST_REMEMBERED = 4096
+"""Of so many different asks it is remembered what they count at least; then anew."""
+
+
+@dataclass(slots=True)
+class OverQuota:
+    """Whom to offer what namespaces have given back, and who waits until this process has read its own grant."""
+
+    woken: OrderedDict[str, Turn | None] = field(default_factory=OrderedDict)
+    """Namespaces whose waiting groups are being tried again, with the last turn that was."""
+    again: dict[str, None] = field(default_factory=dict)
+    """Those of them that gave back more meanwhile: tried once more from the first turn on."""
+    unread: list[tuple[int, RequestId]] = field(default_factory=list)
+    """A heap of grants of limited namespaces that were not read back yet, by their sequence."""
+    _awaiting: dict[tuple[int, RequestId], None] = field(default_factory=dict)
+    """The same, each once."""
+    _least: dict[tuple[tuple[Claim, ...], int], Usage] = field(default_factory=dict)
+
+    def wake(self, namespace: str) -> None:
+        """A namespace has more room, or other limits: those of it who wait for that are tried again, in turn."""
+        if namespace in self.woken:
+            self.again[namespace] = None
+        else:
+            self.woken[namespace] = None
+
+    def end(self, namespace: str) -> None:
+        """Everybody was tried. If more was given back meanwhile, once more."""
+        del self.woken[namespace]
+        if self.again.pop(namespace, False) is not False:
+            self.woken[namespace] = None
+
+    def await_reading(self, sequence: int, request: RequestId) -> None:
+        """A grant may be bound when everything that was written before it is known."""
+        if (sequence, request) not in self._awaiting:
+            self._awaiting[sequence, request] = None
+            heapq.heappush(self.unread, (sequence, request))
+
+    def read(self, sequence: int) -> list[RequestId]:
+        """Everything up to a sequence is known: who waited for that."""
+        waited = []
+        while self.unread and self.unread[0][0] <= sequence:
+            found = heapq.heappop(self.unread)
+            del self._awaiting[found]
+            waited.append(found[1])
+        return waited
+
+    def known_least(self, claims: tuple[Claim, ...], models: int) -> Usage | None:
+        """What such claims count at least on any of so many models, if it was worked out."""
+        return self._least.get((claims, models))
+
+    def remember_least(self, claims: tuple[Claim, ...], models: int, least: Usage) -> Usage:
+        """It was worked out."""
+        if len(self._least) >= LEAST_REMEMBERED:
+            self._least.clear()
+        self._least[claims, models] = least
+        return least

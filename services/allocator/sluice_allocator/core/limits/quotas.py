@@ -1,0 +1,253 @@
+"""
+What namespaces may have (`sluice.quota.<namespace>`), checked where a place is found and never anywhere else.
+
+A limit is policy and may change, so nobody is refused by it: who would exceed it waits, says why, and costs nothing
+meanwhile. What is booked counts, from the grant until its agent says that the slice is gone; so a limit that comes
+late counts what runs, and a revoke frees nothing yet. That is exact where one allocator works; `excess` has the rest.
+
+It must not choose places, nor victims.
+"""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from sluice.contracts.ids import AllocationId, RequestId
+from sluice.contracts.messages import (
+    AllocationRequested,
+    Amounts,
+    Claim,
+    DeviceGrant,
+    Grant,
+    QuotaSet,
+)
+from sluice.contracts.messages.operators import NO_AMOUNTS
+from sluice.contracts.refusals import KNOWN_AS, ReasonCount, WaitReason
+from sluice.contracts.usage import PERMILLE, Usage, total
+from sluice_allocator.core.desk import Desk
+from sluice_allocator.core.placement import Asking, NoPlace, Place, find_place, least_usage
+from sluice_allocator.core.waiting.promised import is_promise
+
+DEVICES, MEMORY, COMPUTE = "gpus", "memory_mib", "compute_slices"
+_WORDS = {DEVICES: "devices", MEMORY: "MiB of memory", COMPUTE: "compute slices"}
+
+
+@dataclass(frozen=True, slots=True)
+class Exceeded:
+    """
+    One limit that would be exceeded.
+
+    All numbers are in units of `dimension` (devices, MiB, thousandths of compute slices). `most` is the most that would
+    fit now. `of_one` tells the limit of one pod from that of all together.
+    """
+
+    namespace: str
+    dimension: str
+    of_one: bool
+    limit: int
+    used: int
+    """By others of the namespace."""
+    asked: int
+    most: int
+
+    def sentence(self) -> str:
+        """What is exceeded, by whom, and what would fit."""
+        used, asked, most = (_number(self.dimension, n) for n in (self.used, self.asked, self.most))
+        limit = amount_text(self.dimension, self.limit)
+        fits = f"at most {most}" if self.most else "nothing more"
+        if self.limit == 0:
+            whose = "its limit for one pod" if self.of_one else "its quota"
+            return f"namespace {self.namespace} may have no {_WORDS[self.dimension]}: {whose} is 0"
+        if self.of_one:
+            return (
+                f"one pod of namespace {self.namespace} may have {limit}; this one asks for {asked}, "
+                f"and {fits} would fit now"
+            )
+        return (
+            f"namespace {self.namespace} may have {limit} and has {used}; this one asks for {asked}, "
+            f"and {fits} would fit now"
+        )
+
+    def reason(self) -> ReasonCount:
+        """The same as data: by how much it is too much."""
+        over = self.asked - self.limit if self.of_one else self.used + self.asked - self.limit
+        return ReasonCount(
+            reason=WaitReason.QUOTA_EXCEEDED,
+            count=-(-over // PERMILLE) if self.dimension == COMPUTE else over,
+            of=f"{_WORDS[self.dimension]} over the quota of namespace {self.namespace}",
+            known_as=KNOWN_AS[WaitReason.QUOTA_EXCEEDED],
+        )
+
+
+def amount_text(dimension: str, number: int) -> str:
+    """So much of a dimension, as a person reads it."""
+    words = _WORDS[dimension]
+    one = PERMILLE if dimension == COMPUTE else 1
+    return f"{_number(dimension, number)} {words.removesuffix('s') if number == one else words}"
+
+
+def _number(dimension: str, number: int) -> str:
+    return f"{number / PERMILLE:g}" if dimension == COMPUTE else str(number)
+
+
+# -- what others ask ----------------------------------------------------------------------------------------------
+
+
+def usage_of(desk: Desk, devices: Iterable[DeviceGrant]) -> Usage:
+    """What such devices would count against the limits of a namespace."""
+    return desk.fleet.usage_of(devices)
+
+
+def usage(desk: Desk, namespace: str) -> Usage:
+    """What is booked of a namespace: granted, promised, or being taken away."""
+    return desk.fleet.accounts.used(namespace)
+
+
+def guaranteed(desk: Desk, namespace: str) -> Amounts:
+    """What a namespace keeps whatever others want. None says nothing of a dimension."""
+    quota = desk.world.quotas.get(namespace)
+    return quota.guaranteed if quota is not None else NO_AMOUNTS
+
+
+def keeps_guarantee(desk: Desk, namespace: str, lost: Usage) -> bool:
+    """Whether a namespace that loses so much still has all that it is guaranteed of what it loses."""
+    left = usage(desk, namespace) - lost
+    sure = guaranteed(desk, namespace)
+    return all(
+        limit is None or taken == 0 or rest >= limit
+        for (_, limit, rest), (_, _, taken) in zip(_by_dimension(sure, left), _by_dimension(sure, lost), strict=True)
+    )
+
+
+def forbids(desk: Desk, namespace: str, before: Usage, after: Usage) -> Exceeded | None:
+    """
+    Whether a booking that counts `before` may not come to count `after`: the first limit that this would exceed.
+
+    What does not grow is never forbidden, also where a namespace has more than it may have by now.
+    """
+    quota = desk.world.quotas.get(namespace)
+    if quota is None:
+        return None
+    others = usage(desk, namespace) - before
+    grows = {name for (name, _, had), (_, _, has) in _pairs(before, after) if has > had}
+    return next((each for each in _exceeded(quota, others, after) if each.dimension in grows), None)
+
+
+def forbids_place(
+    desk: Desk,
+    request: RequestId | None,
+    namespace: str,
+    devices: Iterable[DeviceGrant],
+    after: Iterable[AllocationId] = (),
+) -> tuple[Exceeded, ...]:
+    """
+    The limits that a namespace would exceed with these devices too; empty where it may have them.
+
+    With `after` the devices are had when those are gone, so what of them is of the same namespace does not count; what
+    is of another gives this one nothing. Nor does what `request` was promised and has not got: it has one or the other.
+    """
+    quota = desk.world.quotas.get(namespace)
+    if quota is None:
+        return ()
+    promised = desk.world.allocations_of.get(request, ()) if request is not None else ()
+    instead = {*after, *(each for each in promised if _is_promise(desk, each))}
+    others = usage(desk, namespace) - total(_booked(desk, namespace, instead))
+    return _exceeded(quota, others, desk.fleet.usage_of(devices))
+
+
+def why_waits(desk: Desk, request: RequestId | None, asking: Asking) -> NoPlace | None:
+    """Why a namespace's limits let nobody with these claims have a place now; None where they are not in the way."""
+    over = forbids_asking(desk, request, asking.namespace, asking.claims)
+    if over is not None or asking.namespace not in desk.world.quotas:
+        return over
+    found = find_place(desk.fleet, asking)
+    return no_place(forbids_place(desk, request, asking.namespace, found.devices)) if isinstance(found, Place) else None
+
+
+def forbids_asking(desk: Desk, request: RequestId | None, namespace: str, claims: tuple[Claim, ...]) -> NoPlace | None:
+    """What is sure without a search: limits that any place for these claims would exceed. None where one may do."""
+    quota = desk.world.quotas.get(namespace)
+    if quota is None:
+        return None
+    models = len(desk.fleet.models())
+    least = desk.over_quota.known_least(claims, models)
+    if least is None:
+        least = desk.over_quota.remember_least(claims, models, least_usage(desk.fleet, claims))
+    promised = desk.world.allocations_of.get(request, ()) if request is not None else ()
+    own = total(_booked(desk, namespace, {each for each in promised if _is_promise(desk, each)}))
+    return no_place(_exceeded(quota, usage(desk, namespace) - own, least))
+
+
+def no_place(over: tuple[Exceeded, ...]) -> NoPlace | None:
+    """The same as an answer to somebody who waits."""
+    if not over:
+        return None
+    return NoPlace(over[0].sentence(), tuple(each.reason() for each in over))
+
+
+def beyond(quota: QuotaSet, used: Usage) -> str:
+    """The first dimension in which so much is more than a namespace may have in all; empty where it is not."""
+    rows = _by_dimension(quota.total, used)
+    return next((_WORDS[name] for name, limit, has in rows if limit is not None and has > limit), "")
+
+
+def _exceeded(quota: QuotaSet, others: Usage, asked: Usage) -> tuple[Exceeded, ...]:
+    found = []
+    whole, one = quota.total, quota.request
+    rows = zip(_by_dimension(whole, others), _by_dimension(one, asked), strict=True)
+    for (name, in_all, used), (_, in_one, asks) in rows:
+        left = [limit for limit in (in_one, in_all - used if in_all is not None else None) if limit is not None]
+        most = max(0, min(left, default=0))
+        if in_one is not None and asks > in_one:
+            found.append(Exceeded(quota.namespace, name, True, in_one, used, asks, most))
+        elif in_all is not None and asks > 0 and used + asks > in_all:
+            found.append(Exceeded(quota.namespace, name, False, in_all, used, asks, most))
+    return tuple(found)
+
+
+def _by_dimension(limits: Amounts, usage_: Usage) -> Iterator[tuple[str, int | None, int]]:
+    """Name, limit and usage of each dimension, in its units."""
+    slices = limits.compute_slices
+    yield DEVICES, limits.gpus, usage_.gpus
+    yield MEMORY, limits.memory_mib, usage_.memory_mib
+    yield COMPUTE, slices * PERMILLE if slices is not None else None, usage_.compute_permille
+
+
+def _pairs(one: Usage, other: Usage) -> Iterator[tuple[tuple[str, int | None, int], tuple[str, int | None, int]]]:
+    return zip(_by_dimension(NO_AMOUNTS, one), _by_dimension(NO_AMOUNTS, other), strict=True)
+
+
+def _booked(desk: Desk, namespace: str, allocations: Iterable[AllocationId]) -> Iterator[Usage]:
+    """What those of some allocations count that are booked, and of a namespace."""
+    for allocation in allocations:
+        booking = desk.fleet.booking(allocation)
+        if booking is not None and booking.namespace == namespace:
+            yield desk.fleet.usage_of(booking.devices)
+
+
+def _is_promise(desk: Desk, allocation: AllocationId) -> bool:
+    entry = desk.world.ledger.get(allocation)
+    return isinstance(entry, Grant) and is_promise(desk, entry)
+
+
+# -- what was changed ---------------------------------------------------------------------------------------------
+
+
+def limits_changed(desk: Desk, namespace: str) -> None:
+    """A namespace has other limits, or none any more: whoever of it waits is looked at again."""
+
+    def is_of(request: RequestId) -> bool:
+        asked = desk.world.requests.get(request)
+        return isinstance(asked, AllocationRequested) and asked.namespace == namespace
+
+    waiting = dict.fromkeys(desk.queue.those(is_of))
+    desk.changed_requests |= waiting
+    desk.to_try |= waiting  # not only who is set aside: of others a place was found that takes too much
+    desk.over_quota.wake(namespace)
+
+
+def look_at_given_back(desk: Desk) -> None:
+    """Namespaces have less than before: those of them who wait for that are tried again."""
+    for namespace in desk.fleet.accounts.given_back:
+        if desk.queue.aside_after(namespace, None) is not None:
+            desk.over_quota.wake(namespace)
+    desk.fleet.accounts.given_back.clear()

@@ -1,0 +1,1 @@
+"""Pods that are moved: back to what they asked for, and to make room."""

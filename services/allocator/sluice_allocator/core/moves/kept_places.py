@@ -1,0 +1,33 @@
+"""
+How a place says itself that it is kept for a pod that is being moved, and who may come for it. Decides nothing.
+
+A Grant of a request that comes after what the same request has is such a place: no word of its own, and no memory, so
+every reader of the ledger knows.
+"""
+
+from sluice.contracts.ids import request_named
+from sluice.contracts.messages import Grant
+from sluice_allocator.core.moves.memory import KinKey
+
+
+def is_move(grant: Grant) -> bool:
+    """Whether a grant keeps a place for a pod that is being moved: it comes after what its own request has."""
+    own = grant.booking.request
+    return grant.evict and bool(grant.after) and all(request_named(each) == own for each in grant.after)
+
+
+def kin_of(source: str, namespace: str, name: str) -> KinKey:
+    """
+    By what a pod's successor is known: source, namespace, and its name without the part that a controller draws.
+
+    Pods of one ReplicaSet or Job differ in the last part of their names, those of a StatefulSet or a folder keep them
+    (https://kubernetes.io/docs/concepts/overview/working-with-objects/names/ and its pages of the controllers).
+    """
+    return source, namespace, name.rpartition("-")[0] or name
+
+
+def why_moved(grant: Grant) -> str:
+    """Why a pod is evicted for the sake of a place that is kept for it. The same as long as the grant stands."""
+    booking = grant.booking
+    given = ", ".join(dict.fromkeys(each.profile for each in booking.devices if each.profile is not None))
+    return f"it is moved: a place on {booking.node} is booked for whoever comes in its stead ({given or 'a whole GPU'})"

@@ -1,0 +1,330 @@
+"""
+Making the shares of a bound pod larger or smaller (docs/adjust.md).
+
+One function says what a change comes to (`adjust`): a dry run shows it, the real thing books it. Booked is a Grant with
+the next revision: the agent carries it out, as it would any order. From the moment of the decision until the agent has
+said that it did, a share counts as the larger of what it was and what it becomes; so nobody is let into what is still
+used, and nobody into what is about to be. Places never move, and what the pod asked for stays what it asked for.
+
+It must not touch the request: the size that was adjusted is the allocation's, and ends with it.
+"""
+
+from collections.abc import Iterator
+
+from msgspec.structs import replace
+
+from sluice.contracts import subjects
+from sluice.contracts.adjusting import is_answered, larger
+from sluice.contracts.ids import AllocationId
+from sluice.contracts.messages import AllocationRequested, Booking, Bound, DeviceGrant, Grant, Share
+from sluice.contracts.quantities import MEMORY_MIB_MAX
+from sluice.contracts.refusals import WaitReason, shorten
+from sluice_allocator.core.desk import Desk
+from sluice_allocator.core.limits.quotas import forbids, usage_of
+from sluice_allocator.core.nodes import is_open
+from sluice_allocator.core.placement.homes import Home
+from sluice_allocator.core.sizes.adjustments import (
+    ASKED_MAX,
+    FIELDS,
+    TRIES_MAX,
+    Adjusted,
+    AdjustReason,
+    AdjustRefused,
+    Asked,
+    Change,
+    Effect,
+    Field,
+    FieldChange,
+    OnItsWay,
+    Outcome,
+)
+
+WORDS: dict[Field, str] = {
+    "memory_mib": "memory (MiB)",
+    "sm_partition": "SM partition (percent)",
+    "quota_request_permille": "sure part of time (thousandths)",
+    "quota_limit_permille": "allowed part of time (thousandths)",
+}
+_HIGHEST: dict[Field, int] = {
+    "memory_mib": MEMORY_MIB_MAX,
+    "sm_partition": 100,
+    "quota_request_permille": 1000,
+    "quota_limit_permille": 1000,
+}
+"""Of memory only that it is a number that means something; what fits is for the home to say."""
+_OF_PROCESSES: tuple[Field, ...] = ("memory_mib", "sm_partition")
+"""What an MPS server gives a client when that connects, and never changes for it (NVIDIA MPS documentation,
+"nvidia-cuda-mps-control", `set_active_thread_percentage` and `set_device_pinned_mem_limit`)."""
+_MEANS = {
+    WaitReason.GPU_INSUFFICIENT_MEMORY: "its device has not that much memory left beside the others",
+    WaitReason.GPU_INSUFFICIENT_SMS: "its device has not that many SMs left beside the others",
+    WaitReason.GPU_TIME_USED_UP: "those who take turns with it leave not that much time",
+    WaitReason.GPU_OTHER_TRUST_DOMAIN: "its device is booked for two trust domains at once, which ends by itself",
+}
+
+
+def adjust(desk: Desk, change: Change) -> Outcome:
+    """What a change comes to now. Nothing is booked."""
+    wrong = _why_wrong(change)
+    if wrong is not None:
+        return wrong
+    grant = _grant_of(desk, change)
+    if isinstance(grant, AdjustRefused):
+        return grant
+    container = _container_of(grant.booking, change)
+    if isinstance(container, AdjustRefused):
+        return container
+    becomes = _with_values(grant.booking.devices, container, change.values)
+    if isinstance(becomes, AdjustRefused):
+        return becomes
+    fields = tuple(_field_change(each, grant.booking.devices, becomes, container) for each in FIELDS)
+    if becomes == grant.booking.devices:
+        under_way = not is_answered(grant, desk.world.slices.get(grant.booking.allocation))
+        message = f"container {container!r} has exactly that already"
+        return AdjustRefused(AdjustReason.UNCHANGED, message, under_way=under_way)
+    now = desk.counted(grant).devices
+    refused = _why_not(desk, grant.booking, now, becomes)
+    if refused is not None and refused.reason is AdjustReason.NOT_NOW:
+        return refused
+    if refused is not None:
+        return _with_most(refused, tuple(_most(desk, grant.booking, now, becomes, container)))
+    booking = replace(grant.booking, devices=becomes)
+    counted = replace(booking, devices=larger(now, becomes))
+    return Adjusted(booking, counted, container, grant.revision + 1, fields)
+
+
+def ask(desk: Desk, number: int, change: Change) -> None:
+    """Change the shares, or say why not; the answer comes in `Adjustments.answers`, when the ledger has it."""
+    state = desk.adjustments
+    if len(state.on_their_way) + len(state.again) >= ASKED_MAX:
+        message = f"{ASKED_MAX} adjustments are being booked already; ask again"
+        state.answers.append((number, AdjustRefused(AdjustReason.NOT_NOW, message)))
+        return
+    _decide(desk, Asked(number, change))
+
+
+def ask_again(desk: Desk) -> None:
+    """Decide anew what others were faster than, on what is known now; or give it up."""
+    again, desk.adjustments.again = desk.adjustments.again, []
+    for asked in again:
+        if asked.tries >= TRIES_MAX:
+            message = f"others wrote to the ledger of its node first, {asked.tries} times; ask again"
+            desk.adjustments.answers.append((asked.number, AdjustRefused(AdjustReason.NOT_NOW, message)))
+        else:
+            _decide(desk, asked)
+
+
+def landed(desk: Desk, grant: Grant) -> None:
+    """A Grant is in the ledger: if it is an adjustment, whoever asked is told."""
+    on_its_way = desk.adjustments.on_their_way.get(grant.booking.allocation)
+    if on_its_way is not None and on_its_way.adjusted.revision == grant.revision:
+        del desk.adjustments.on_their_way[grant.booking.allocation]
+        desk.adjustments.answers.append((on_its_way.asked.number, on_its_way.adjusted))
+
+
+def about_adjusting(desk: Desk, allocation: AllocationId) -> str:
+    """What a person should know of a bound pod whose shares are being changed; empty otherwise."""
+    grant = desk.world.ledger.get(allocation)
+    slice_ = desk.world.slices.get(allocation)
+    if not isinstance(grant, Grant) or grant.revision == 1 or is_answered(grant, slice_):
+        return ""
+    if grant.counts:
+        return "; its shares are being made smaller, and count as before until processes that use more have ended"
+    return "; its shares are being changed by its node agent"
+
+
+# -- what is asked for --------------------------------------------------------------------------------------------
+
+
+def _why_wrong(change: Change) -> AdjustRefused | None:
+    if not change.values:
+        return AdjustRefused(AdjustReason.INVALID_VALUE, "no field is named, so there is nothing to change")
+    for name, value in change.values.items():
+        if not 1 <= value <= _HIGHEST[name]:
+            message = f"{WORDS[name]} = {value}: from 1 to {_HIGHEST[name]}"
+            return AdjustRefused(AdjustReason.INVALID_VALUE, message, name)
+    return None
+
+
+def _grant_of(desk: Desk, change: Change) -> Grant | AdjustRefused:
+    """The standing grant that a request is bound to."""
+    world, request = desk.world, change.request
+    asked, binding = world.requests.get(request), world.bindings.get(request)
+    if asked is None and binding is None and request not in world.allocations_of:
+        return AdjustRefused(AdjustReason.NOT_FOUND, f"nothing is known of a request {shorten(request)!r}")
+    if not isinstance(asked, AllocationRequested) or not isinstance(binding, Bound):
+        return AdjustRefused(AdjustReason.NOT_BOUND, "it has no slice now, so there is nothing to change")
+    grant = world.ledger.get(binding.allocation)
+    if not isinstance(grant, Grant):
+        return AdjustRefused(AdjustReason.NOT_BOUND, f"its slice on {binding.node} is being taken away, or was lost")
+    node = grant.booking.node
+    if desk.outbox.busy(subjects.ledger(node, binding.allocation)):
+        return AdjustRefused(AdjustReason.NOT_NOW, f"another order for its slice on {node} is being written; ask again")
+    if not is_open(desk, node) or grant.incarnation != world.incarnation:
+        removed = world.removed.get(node)
+        message = f"{node} is not open, so not everything that is on it is known; ask again"
+        if removed is not None:
+            message = f"{node} was removed: {removed.cause}; ask again when its node agent has spoken"
+        return AdjustRefused(AdjustReason.NOT_NOW, message)
+    return grant
+
+
+def _container_of(booking: Booking, change: Change) -> str | AdjustRefused:
+    """The container whose shares are meant: the one that is named, or the only one that has any."""
+    sharing = dict.fromkeys(device.container for device in booking.devices if device.share is not None)
+    known = dict.fromkeys(device.container for device in booking.devices)
+    if not sharing:
+        return AdjustRefused(AdjustReason.NOT_A_SHARE, "its devices are its own: only shares can be changed")
+    if not change.container:
+        if len(sharing) == 1:
+            return next(iter(sharing))
+        message = f"several containers have shares, so one must be named: {', '.join(sharing)}"
+        return AdjustRefused(AdjustReason.INVALID_VALUE, message, "container")
+    if change.container in sharing:
+        return change.container
+    if change.container in known:
+        message = f"the devices of container {change.container!r} are its own: only shares can be changed"
+        return AdjustRefused(AdjustReason.NOT_A_SHARE, message, "container")
+    message = f"it has no devices for a container {shorten(change.container)!r}; it has some for {', '.join(known)}"
+    return AdjustRefused(AdjustReason.INVALID_VALUE, message, "container")
+
+
+def _with_values(
+    devices: tuple[DeviceGrant, ...], container: str, values: dict[Field, int]
+) -> tuple[DeviceGrant, ...] | AdjustRefused:
+    """The devices of a booking with other shares for one container; every one of them has these values."""
+    found = []
+    for device in devices:
+        share = device.share
+        if device.container != container or share is None:
+            found.append(device)
+            continue
+        strange = next((name for name in values if share.mode == "mps" and name != "memory_mib"), None)
+        if strange is not None:
+            message = f"a share in mode mps is one of memory, and has no {WORDS[strange]}"
+            return AdjustRefused(AdjustReason.INVALID_VALUE, message, strange)
+        changed = _share_with(share, values)
+        if changed.quota_request_permille > changed.quota_limit_permille:
+            message = (
+                f"a sure part of time of {changed.quota_request_permille} thousandths cannot be more than the allowed "
+                f"part of {changed.quota_limit_permille}"
+            )
+            named = "quota_request_permille" if "quota_request_permille" in values else "quota_limit_permille"
+            return AdjustRefused(AdjustReason.INVALID_VALUE, message, named)
+        found.append(replace(device, share=changed))
+    return tuple(found)
+
+
+def _share_with(share: Share, values: dict[Field, int]) -> Share:
+    changed = share
+    for name, value in values.items():
+        changed = replace(changed, **{name: value})
+    return changed
+
+
+def _field_change(
+    name: Field, before: tuple[DeviceGrant, ...], after: tuple[DeviceGrant, ...], container: str
+) -> FieldChange:
+    was, becomes = _values_of(name, before, container), _values_of(name, after, container)
+    effect: Effect = "unchanged"
+    if was != becomes:
+        effect = "next process start" if name in _OF_PROCESSES else "now"
+    return FieldChange(name, max(was), max(becomes), effect)
+
+
+def _values_of(name: Field, devices: tuple[DeviceGrant, ...], container: str) -> list[int]:
+    shares = (device.share for device in devices if device.container == container)
+    return [getattr(share, name) for share in shares if share is not None]
+
+
+# -- whether it may be --------------------------------------------------------------------------------------------
+
+
+def _why_not(
+    desk: Desk, booking: Booking, now: tuple[DeviceGrant, ...], becomes: tuple[DeviceGrant, ...]
+) -> AdjustRefused | None:
+    """Why shares that count `now` may not become others; None when they may. What does not grow always may."""
+    after = larger(now, becomes)
+    short = _short_of(desk, booking, now, after)
+    if short is not None:
+        return short
+    exceeded = forbids(desk, booking.namespace, usage_of(desk, now), usage_of(desk, after))
+    return AdjustRefused(AdjustReason.QUOTA_EXCEEDED, exceeded.sentence()) if exceeded is not None else None
+
+
+def _short_of(
+    desk: Desk, booking: Booking, now: tuple[DeviceGrant, ...], after: tuple[DeviceGrant, ...]
+) -> AdjustRefused | None:
+    """What the homes lack for shares that grow. Several of one home are tried together."""
+    trials: dict[tuple[object, ...], Home] = {}
+    for number, (was, becomes) in enumerate(zip(now, after, strict=True)):
+        if was == becomes or becomes.share is None:
+            continue
+        gpu = desk.fleet.gpus.get(was.gpu)
+        place = (was.profile, was.start, was.size)
+        at_home = gpu.homes.get(place) if gpu is not None else None
+        if at_home is None:
+            message = f"{was.gpu} is not shown by its node, so nobody knows what is left of it; ask again"
+            return AdjustRefused(AdjustReason.NOT_NOW, message)
+        key = (booking.allocation, number)
+        trial = trials.setdefault((was.gpu, *place), at_home.home.copy())
+        reason = trial.why_not_become(key, becomes.share)
+        if reason is not None:
+            why = _MEANS.get(reason, str(reason))
+            return AdjustRefused(AdjustReason.CAPACITY_EXCEEDED, f"{why} on {was.gpu} ({reason})")
+        trial.add(key, becomes.share)
+    return None
+
+
+def _most(
+    desk: Desk, booking: Booking, now: tuple[DeviceGrant, ...], becomes: tuple[DeviceGrant, ...], container: str
+) -> Iterator[tuple[Field, int]]:
+    """
+    Per field that grows, the most that it could be now, the others left as they are.
+
+    By halving what lies between: more of a field never fits where less does not. A few dozen looks at one home.
+    """
+    for name in FIELDS:
+        fits, too_much = min(_values_of(name, now, container)), max(_values_of(name, becomes, container))
+        if fits >= too_much or (name == "sm_partition" and fits == 0):
+            continue  # a share without a bound of its SMs has them all
+        too_much += 1
+        while too_much - fits > 1:
+            middle = (fits + too_much) // 2
+            tried = _with_values(now, container, {name: middle})
+            if isinstance(tried, AdjustRefused) or _why_not(desk, booking, now, tried) is not None:
+                too_much = middle
+            else:
+                fits = middle
+        yield name, fits
+
+
+def _with_most(refused: AdjustRefused, most: tuple[tuple[Field, int], ...]) -> AdjustRefused:
+    """The same refusal with what would fit, in its sentence too."""
+    fitting = ", ".join(f"{WORDS[name]} {value}" for name, value in most)
+    words = f"{refused.message}; the most that fits now, the rest as it is: {fitting}"
+    return AdjustRefused(refused.reason, words, most=most)
+
+
+# -- booking it ---------------------------------------------------------------------------------------------------
+
+
+def _decide(desk: Desk, asked: Asked) -> None:
+    if desk.outbox.paused or not desk.world.settled:
+        message = "this allocator does not work, or has not read the bus whole; ask again"
+        desk.adjustments.answers.append((asked.number, AdjustRefused(AdjustReason.NOT_NOW, message)))
+        return
+    outcome = adjust(desk, asked.change)
+    if isinstance(outcome, AdjustRefused):
+        desk.adjustments.answers.append((asked.number, outcome))
+        return
+    asked.tries += 1
+    allocation = outcome.booking.allocation
+    before = desk.world.ledger[allocation]
+    assert isinstance(before, Grant), "only a standing grant is adjusted"
+    counts = outcome.counted.devices if outcome.counted.devices != outcome.booking.devices else ()
+    grant = Grant(revision=outcome.revision, incarnation=desk.world.incarnation, booking=outcome.booking, counts=counts)
+    desk.adjustments.on_their_way[allocation] = OnItsWay(asked, outcome)
+    desk.fleet.book(outcome.counted)
+    desk.sparing.look[allocation] = None
+    desk.commit(subjects.ledger(outcome.node, allocation), grant, outcome.booking.request)

@@ -1,0 +1,104 @@
+"""
+Why a grant shall not stand: what its source, its binding, its agent, and those who come before it say against it.
+
+It judges, by facts alone, and wants nothing: what follows of it `requests` knows. An orphan (nobody asks) is not judged
+here.
+"""
+
+from sluice.contracts import subjects
+from sluice.contracts.ids import AllocationId
+from sluice.contracts.messages import (
+    AllocationRequested,
+    Booking,
+    Bound,
+    Grant,
+    Refused,
+    Released,
+    RequestRejected,
+    RequestWithdrawn,
+    SliceDegraded,
+    SliceFailed,
+    SliceQuarantined,
+    Waived,
+)
+from sluice_allocator.core.desk import Desk
+from sluice_allocator.core.held import is_held
+from sluice_allocator.core.limits.excess import excess
+from sluice_allocator.core.moves.kept_places import is_move
+from sluice_allocator.core.moves.moving import why_end_move
+from sluice_allocator.core.waiting.promised import why_give_up
+from sluice_allocator.core.world import BindingFact, RequestFact
+
+FAILED = (SliceFailed, SliceQuarantined)
+"""Words of an agent that a slice is not there to be used."""
+
+
+def why_not(desk: Desk, grant: Grant, asked: RequestFact | None) -> str | None:
+    """Why a grant shall not stand, be it one to be bound or a place that its own pod is to be moved to; or None."""
+    return why_end_move(desk, grant, asked) if grant.after and is_move(grant) else why_revoke(desk, grant, asked)
+
+
+def why_revoke(desk: Desk, grant: Grant, asked: RequestFact | None) -> str | None:
+    """Why a grant that is to be bound shall not stand; None when it shall."""
+    booking = grant.booking
+    binding = desk.world.bindings.get(booking.request)
+    unwanted = _by_its_source(booking, asked) or _by_its_binding(desk, booking, binding, asked)
+    if unwanted is not None:
+        return unwanted
+    if grant.incarnation != desk.world.incarnation and not grant.adopted:
+        return "written in another life of the broker: no agent will act on it"
+    unusable = _by_its_agent(desk, grant, binding, asked)
+    if unusable is not None:
+        return unusable
+    revision = asked.revision if isinstance(asked, AllocationRequested) else 0
+    given_up = why_give_up(desk, grant, revision) if grant.after else None
+    return given_up or excess(desk, grant)
+
+
+def _by_its_source(booking: Booking, asked: RequestFact | None) -> str | None:
+    if isinstance(asked, RequestWithdrawn):
+        return asked.cause
+    if isinstance(asked, RequestRejected) and asked.revision >= booking.request_revision:
+        return "request rejected"  # an older rejection was mended since, and is only read late
+    return None
+
+
+def _by_its_binding(desk: Desk, booking: Booking, binding: BindingFact | None, asked: RequestFact | None) -> str | None:
+    match binding:
+        case Bound():
+            return "surplus: the request is bound elsewhere" if binding.allocation != booking.allocation else None
+        case _ if _has_another(desk, asked, booking.allocation):
+            return "surplus: its pod was given another slice, which stands"
+        case Released():
+            return f"released: {binding.cause}"
+        case Refused() if binding.request_revision >= booking.request_revision:
+            return "refused"
+        case Waived() if booking.allocation in binding.allocations:
+            return binding.cause
+        case _:
+            return None
+
+
+def _by_its_agent(desk: Desk, grant: Grant, binding: BindingFact | None, asked: RequestFact | None) -> str | None:
+    """One that is bound and lost its devices is kept for its pod."""
+    slice_ = desk.world.slices.get(grant.booking.allocation)
+    if isinstance(slice_, SliceDegraded) and _is_nobodys(desk, grant.booking, binding, asked):
+        return f"its devices vanished before it was bound: {slice_.message}"
+    if isinstance(slice_, FAILED) and slice_.revision >= grant.revision:
+        return f"making the slice failed: {slice_.message}"
+    return None
+
+
+def _is_nobodys(desk: Desk, booking: Booking, binding: BindingFact | None, asked: RequestFact | None) -> bool:
+    """Whether no pod can have a slice yet. A binding of ours that is not settled may have landed."""
+    if isinstance(binding, Bound) or is_held(asked, booking.allocation):
+        return False
+    return not desk.outbox.busy(subjects.binding(booking.request))
+
+
+def _has_another(desk: Desk, asked: RequestFact | None, allocation: AllocationId) -> bool:
+    """Whether its source remembers another slice than this one, and that is granted: the pod is there, or nowhere."""
+    held = asked.held if isinstance(asked, AllocationRequested) else None
+    if held is None or held.allocation == allocation:
+        return False
+    return isinstance(desk.world.ledger.get(held.allocation), Grant)

@@ -1,0 +1,1 @@
+"""Who waits, whose turn it is, and who is promised a place."""

@@ -1,0 +1,273 @@
+"""
+Who waits, in which order: priority first, then who asked first. Requests that ask for the same wait as one group.
+
+Where the head of a group does not fit, nobody behind it in the group does; so only heads have to be tried. Nothing
+here grows with the number of those who wait, but the memory for them. That has a limit: beyond it requests are kept
+outside, as nothing but their turns, and come in, in turn, as others leave.
+"""
+
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+import msgspec
+
+from sluice.contracts.ids import RequestId
+from sluice.contracts.messages import AllocationRequested, Claim
+from sluice_allocator.core.placement import NoPlace
+from sluice_allocator.core.waiting.turns import Turn, Turns
+
+SHAPES_REMEMBERED = 4096
+
+_encoder = msgspec.msgpack.Encoder()
+
+
+def shape_of(request: AllocationRequested, *, limited: bool = False) -> bytes:
+    """
+    What a request asks for, without who asks: requests of equal shapes fit the same places.
+
+    Who asks is left in where it decides: shares live among those of the same namespace and user, and a namespace that
+    is `limited` may have to wait where others need not.
+    """
+    is_shared = any(claim.modes != ("exclusive",) or claim.shares_percent is not None for claim in request.claims)
+    claims = [_anonymous(claim, keep_uid=is_shared) for claim in request.claims]
+    namespace = request.namespace if is_shared or limited else None
+    served_by = request.leeway.substitute != "no"
+    return _encoder.encode((claims, request.host, request.node_policy, request.gpu_policy, namespace, served_by))
+
+
+def alone(shape: bytes, request: RequestId) -> bytes:
+    """The shape of a request that may fail where its equals fit: it shall not stand for them, nor they for it."""
+    return shape + request.encode()
+
+
+class Shapes:
+    """Shapes that some known model could serve. Models come to be known and are not forgotten, so it stays true."""
+
+    def __init__(self) -> None:
+        """None is known to be possible."""
+        self._shapes: dict[bytes, None] = {}
+
+    def __contains__(self, shape: bytes) -> bool:
+        """Whether a shape is known to be possible."""
+        return shape in self._shapes
+
+    def add(self, shape: bytes) -> None:
+        """A shape is possible. Too many are forgotten, and found to be possible again."""
+        if shape not in self._shapes:
+            if len(self._shapes) == SHAPES_REMEMBERED:
+                self._shapes.clear()
+            self._shapes[shape] = None
+
+
+def _anonymous(claim: Claim, *, keep_uid: bool) -> Claim:
+    return msgspec.structs.replace(claim, container="", uid=claim.uid if keep_uid else None)
+
+
+@dataclass(slots=True, eq=False)
+class Group:
+    """Requests of one shape that wait."""
+
+    shape: bytes
+    members: Turns = field(default_factory=Turns)
+    why: NoPlace | None = None
+    """Why the whole fleet had no place for this shape when it was searched last; None before that."""
+    searched_at: float = -1e9
+    promise_failures: int = 0
+    """How often it was tried in vain to promise a place to its first."""
+    aside: str | None = None
+    """The namespace whose limits it waits for, while places are of no use to it."""
+
+
+class WaitingQueue:
+    """Requests that want a place."""
+
+    def __init__(self, most: int = 1 << 62) -> None:
+        """Nobody waits. `most` may wait inside."""
+        self._most = most
+        self._turns = Turns()
+        """Of all who wait inside."""
+        self._outside: dict[RequestId, Turn] = {}
+        self._outside_turns = Turns()
+        self._put_out: OrderedDict[RequestId, None] = OrderedDict()
+        """Who has come to be outside since that was asked last."""
+        self._waiting: OrderedDict[RequestId, tuple[Group, Turn]] = OrderedDict()
+        """Ordered by when each was looked at last."""
+        self._groups: dict[bytes, Group] = {}
+        self._heads = Turns()
+        self._aside: dict[str, Turns] = {}
+        """By namespace, the heads of the groups that wait for its limits and not for places."""
+
+    def __contains__(self, request: RequestId) -> bool:
+        """Whether a request waits."""
+        return request in self._waiting
+
+    @property
+    def shapes(self) -> Mapping[bytes, Group]:
+        """The shapes for which somebody waits."""
+        return self._groups
+
+    def __len__(self) -> int:
+        """How many wait."""
+        return len(self._waiting)
+
+    def add(self, request: RequestId, shape: bytes, rank: int, sequence: int) -> bool:
+        """
+        Let a request wait; lower ranks come first. False when it already did, in the same shape and rank, and when it
+        is kept outside: then everybody inside comes before it.
+
+        One that waits already keeps the sequence by which it came.
+        """
+        before = self._waiting.get(request)
+        if before is not None and before[0].shape == shape and before[1][0] == rank:
+            return False
+        known = before[1] if before is not None else self._outside.get(request)
+        turn = (rank, known[1] if known is not None else sequence, request)
+        if before is None and known == turn and not self.has_room:
+            return False  # outside, and still so
+        self.remove(request)
+        if not self._makes_room_for(turn):
+            self._keep_outside(turn)
+            return False
+        group = self._groups.get(shape)
+        if group is None:
+            group = self._groups[shape] = Group(shape)
+        self._waiting[request] = (group, turn)
+        self._turns.add(turn)
+        head = group.members.first() if group.members else None
+        group.members.add(turn)
+        if head is None or turn < head:
+            heads = self._heads_of(group)
+            heads.add(turn)
+            if head is not None:
+                heads.remove(head)
+        return True
+
+    def remove(self, request: RequestId) -> None:
+        """A request waits no longer."""
+        outside = self._outside.pop(request, None) if self._outside else None
+        if outside is not None:
+            self._outside_turns.remove(outside)
+            self._put_out.pop(request, None)
+            return
+        found = self._waiting.pop(request, None)
+        if found is None:
+            return
+        group, turn = found
+        self._turns.remove(turn)
+        was_head = group.members.first() == turn
+        group.members.remove(turn)
+        if was_head:
+            if group.members:
+                self._heads_of(group).add(group.members.first())
+            else:
+                del self._groups[group.shape]
+            self._remove_head(group, turn)
+
+    # -- the limit ------------------------------------------------------------------------------------------------
+
+    @property
+    def outside(self) -> Mapping[RequestId, Turn]:
+        """Who is kept outside: too many wait."""
+        return self._outside
+
+    @property
+    def has_room(self) -> bool:
+        """Whether one more may wait inside."""
+        return len(self._waiting) < self._most
+
+    @property
+    def has_news(self) -> bool:
+        """Whether somebody is to be told that he is outside, or may come in."""
+        return bool(self._put_out) or (bool(self._outside) and self.has_room)
+
+    def next_put_out(self) -> RequestId | None:
+        """Somebody who has come to be outside, each told once; None when there is none."""
+        return self._put_out.popitem(last=False)[0] if self._put_out else None
+
+    def next_to_let_in(self) -> RequestId | None:
+        """Whose turn it is to come in; None when nobody is outside, or nobody may."""
+        return self._outside_turns.first()[2] if self._outside and self.has_room else None
+
+    def _makes_room_for(self, turn: Turn) -> bool:
+        """
+        Whether one with this turn may come in: there is room and nobody outside comes before it, or the last one inside
+        comes after it and goes out.
+        """
+        if self.has_room:
+            return not self._outside or turn < self._outside_turns.first()
+        last = self._turns.last() if self._turns else None
+        if last is None or last < turn:
+            return False
+        self.remove(last[2])
+        self._keep_outside(last)
+        return True
+
+    def _keep_outside(self, turn: Turn) -> None:
+        self._outside[turn[2]] = turn
+        self._outside_turns.add(turn)
+        self._put_out[turn[2]] = None
+
+    # -- who is tried ---------------------------------------------------------------------------------------------
+
+    def group_of(self, request: RequestId) -> Group:
+        """The group in which a request waits."""
+        return self._waiting[request][0]
+
+    def is_head(self, request: RequestId) -> bool:
+        """Whether a request that waits is the first of its group."""
+        group, turn = self._waiting[request]
+        return group.members.first() == turn
+
+    def before(self, request: RequestId) -> int:
+        """How many of its group are tried before a request that waits."""
+        group, turn = self._waiting[request]
+        return group.members.before(turn)
+
+    def set_aside(self, request: RequestId, namespace: str) -> None:
+        """The group of a request that waits is offered no places: the limits of its namespace are in its way."""
+        self._move(self.group_of(request), namespace)
+
+    def offer_again(self, request: RequestId) -> None:
+        """The group of a request that waits is offered places like any other."""
+        self._move(self.group_of(request), None)
+
+    def aside_after(self, namespace: str, turn: Turn | None) -> Turn | None:
+        """As `head_after`, of the groups that wait for the limits of a namespace."""
+        heads = self._aside.get(namespace)
+        return heads.after(turn) if heads is not None else None
+
+    def those(self, is_of: Callable[[RequestId], bool]) -> list[RequestId]:
+        """Those who wait and of whom this holds, in turn. Walks over all: for an operator's word, not for decisions."""
+        turns = sorted(turn for _, turn in self._waiting.values() if is_of(turn[2]))
+        return [request for _, _, request in turns]
+
+    def head_after(self, turn: Turn | None) -> Turn | None:
+        """The first head whose turn is after this one; the very first after None. None at the end."""
+        return self._heads.after(turn)
+
+    def next_to_refresh(self) -> RequestId:
+        """Round robin over all who wait. Somebody must."""
+        request = next(iter(self._waiting))
+        self._waiting.move_to_end(request)
+        return request
+
+    # -- inside ---------------------------------------------------------------------------------------------------
+
+    def _heads_of(self, group: Group) -> Turns:
+        """Where the head of a group has its turn."""
+        return self._heads if group.aside is None else self._aside.setdefault(group.aside, Turns())
+
+    def _remove_head(self, group: Group, turn: Turn) -> None:
+        heads = self._heads_of(group)
+        heads.remove(turn)
+        if group.aside is not None and not heads:
+            del self._aside[group.aside]
+
+    def _move(self, group: Group, aside: str | None) -> None:
+        if group.aside == aside:
+            return
+        head = group.members.first()
+        self._remove_head(group, head)
+        group.aside = aside
+        self._heads_of(group).add(head)

@@ -1,0 +1,346 @@
+"""
+Serving the queue: who is tried when, and what the others are told.
+
+A new request is tried at once, on the whole fleet. One that waits fits nowhere, except where something changed since:
+so whatever is freed is offered, node by node, to the head of each group in the order of turns; behind a head that got
+a place the next of its group becomes head, at its own later turn.
+
+The rule of fairness: what was freed is offered to earlier turns before later ones, and every group is tried at least
+once on it. One event is worth a bounded number of tries: the node that was freed last first, then the passes that are
+under way, in turn; the rest goes on with the next event. Two may so overtake others: a new request of another shape,
+which is tried at once; and, where something is freed on a node whose pass is under way, whoever that pass comes to
+(every other try is its, else the last turns would never be reached).
+
+It must not decide whether somebody should be asking: `requests` does.
+"""
+
+from sluice.contracts import subjects
+from sluice.contracts.ids import NodeName, RequestId
+from sluice.contracts.messages import AllocationRequested, Pending
+from sluice.contracts.refusals import ReasonCount, WaitReason
+from sluice_allocator.core.booking import booking_of
+from sluice_allocator.core.desk import Desk
+from sluice_allocator.core.evictions.draining import with_cordons
+from sluice_allocator.core.evictions.preempting import find_victims
+from sluice_allocator.core.groups.settling import joins_group, refresh_groups, shape_of_group, turn_of
+from sluice_allocator.core.groups.trials import begin_trial, go_on_with_trials, offer_to_group
+from sluice_allocator.core.limits.quotas import forbids_asking, forbids_place, look_at_given_back, no_place
+from sluice_allocator.core.placement import NoPlace, Place, asking_of, explain, find_free, find_place_on
+from sluice_allocator.core.waiting.promised import say_for_whom_it_waits, standing_promise, with_promises
+from sluice_allocator.core.waiting.queue import alone, shape_of
+
+
+def serve(desk: Desk) -> None:
+    """Offer what was freed to those who wait, then try who is new: as many as one event is worth."""
+    if desk.wakes:
+        if desk.queue:
+            _offer(desk)
+        else:
+            desk.wakes.end_all()
+    if desk.gangs.trial is not None or desk.gangs.owed:
+        go_on_with_trials(desk)
+    if desk.queue.has_news:
+        _look_outside(desk)
+    if desk.fleet.accounts.given_back:
+        look_at_given_back(desk)
+    if desk.over_quota.woken:
+        _offer_to_namespaces(desk)
+    if desk.to_try:
+        _try_those_who_are_new(desk)
+
+
+def _try_those_who_are_new(desk: Desk) -> None:
+    for _ in range(min(desk.rules.new_tries, len(desk.to_try))):
+        request, _ = desk.to_try.popitem(last=False)
+        if request in desk.queue:
+            _try_new(desk, request)
+
+
+def _look_outside(desk: Desk) -> None:
+    """Let in whose turn it is, where others have left; tell those who have come to be outside. Some per event."""
+    for _ in range(desk.rules.new_tries):
+        request = desk.queue.next_to_let_in()
+        if request is None:
+            break
+        asked = _asked(desk, request)
+        wait(desk, request, asked, shape_in_queue(desk, request, asked))
+        desk.to_try[request] = None
+    for _ in range(desk.rules.new_tries):
+        request = desk.queue.next_put_out()
+        if request is None:
+            return
+        _say_pending(desk, request, _asked(desk, request), too_many_wait(desk))
+
+
+def too_many_wait(desk: Desk) -> NoPlace:
+    """Why somebody is kept outside the queue."""
+    inside, outside = len(desk.queue), len(desk.queue.outside)
+    message = (
+        f"{inside} requests wait already, as many as may; this one is looked at in its turn when others have a place "
+        f"or are withdrawn ({outside} in all stand outside; the limit is the allocator's waiting_max)"
+    )
+    return NoPlace(message, (ReasonCount(reason=WaitReason.QUEUE_FULL, count=outside, of="requests"),))
+
+
+def try_at_once(desk: Desk, request: RequestId, asked: AllocationRequested, shape: bytes) -> None:
+    """
+    Try a new request before it comes to wait: most never wait, and are not put into the queue and out again.
+
+    Only while nothing else is to be looked at, nothing freed is being offered and nobody waits for the same.
+    """
+    over = forbids_asking(desk, request, asked.namespace, asked.claims)
+    found = _or_evict(desk, request, asked, over) if over is not None else _search(desk, request, asked)
+    if found is None:
+        return
+    if isinstance(found, Place):
+        _grant(desk, request, asked, found)
+        return
+    if not wait(desk, request, asked, shape):
+        return
+    if over is not None:
+        desk.queue.set_aside(request, asked.namespace)
+    group = desk.queue.group_of(request)
+    group.why, group.searched_at = found, desk.now
+    _say_pending(desk, request, asked, found)
+
+
+def wait(desk: Desk, request: RequestId, asked: AllocationRequested, shape: bytes) -> bool:
+    """
+    Let a request wait in its turn: the one way into the queue.
+
+    False when it waits already, and when it is kept outside, for too many wait (`serve` tells it).
+    """
+    since = desk.attempts.waits_since(request, desk.now)
+    rank, sequence = turn_of(desk, request, asked)
+    if not desk.queue.add(request, shape, rank, sequence):
+        if request in desk.queue.outside:
+            _take_back_word_of_promise(desk, request, asked)
+        return False
+    if not (desk.gangs.leads(request) or joins_group(desk, request)):  # a group has places for all, or none promised
+        desk.aging.look_at(shape, since + desk.rules.promise_after_s)
+    return True
+
+
+def _take_back_word_of_promise(desk: Desk, request: RequestId, asked: AllocationRequested) -> None:
+    """Who stands outside was told once why; since then it may have been told that a place is booked, which is over."""
+    said = desk.outbox.kept(subjects.waiting(request)) or desk.world.waiting.get(request)
+    promised = isinstance(said, Pending) and said.reasons[0].reason is WaitReason.PLACE_BEING_FREED
+    if promised and standing_promise(desk, request) is None:
+        _say_pending(desk, request, asked, too_many_wait(desk))
+
+
+def stands_alone(desk: Desk, request: RequestId) -> bool:
+    """Whether a request waits apart from its equals: it may fail where they fit, has a promise, or a group's turn."""
+    may_fail = bool(desk.attempts.avoided(request, desk.now))
+    return may_fail or joins_group(desk, request) or standing_promise(desk, request) is not None
+
+
+def shape_in_queue(desk: Desk, request: RequestId, asked: AllocationRequested) -> bytes:
+    """With whom a request waits."""
+    if desk.gangs.leads(request):
+        return shape_of_group(desk, request)
+    shape = shape_of(asked, limited=asked.namespace in desk.world.quotas)
+    return alone(shape, request) if stands_alone(desk, request) else shape
+
+
+def refresh_pending(desk: Desk) -> None:
+    """Look again at a few who wait, in turn, so that reasons do not grow old and none is overlooked."""
+    refresh_groups(desk)
+    for _ in range(desk.rules.pending_refresh_batch):
+        if not desk.queue:
+            return
+        _look_again(desk, desk.queue.next_to_refresh())
+
+
+def end_pauses(desk: Desk) -> None:
+    """Time has passed: requests try the GPUs again on which they failed, and wait with their equals again."""
+    for request in desk.attempts.pauses_ended(desk.now):
+        if request in desk.queue:
+            asked = _asked(desk, request)
+            wait(desk, request, asked, shape_in_queue(desk, request, asked))
+            desk.to_try[request] = None
+
+
+# -- who is tried -------------------------------------------------------------------------------------------------
+
+
+def _offer(desk: Desk) -> None:
+    """Go on with the passes. A place that is found costs more than one that is not."""
+    if desk.wakes.offers_everything_anew:
+        desk.to_try.clear()
+    left = desk.rules.wake_tries
+    while left > 0 and desk.wakes:
+        offer = desk.wakes.first()
+        part = min(left, desk.rules.wake_tries // 2)
+        left -= part
+        while part > 0:
+            turn = offer.next_in(desk.queue)
+            if turn is None:
+                desk.wakes.end(offer)
+                break
+            served = _try_everywhere(desk, turn[2]) if offer.node is None else _try_on(desk, turn[2], offer.node)
+            part -= desk.rules.tries_per_grant if served else 1
+        else:
+            desk.wakes.let_others_go_first(offer)
+        left += max(part, 0)
+
+
+def _offer_to_namespaces(desk: Desk) -> None:
+    """Try those again who wait for their namespace's limits, in their turn; the rest goes on with the next event."""
+    for _ in range(desk.rules.new_tries):
+        if not desk.over_quota.woken:
+            return
+        namespace, last = next(iter(desk.over_quota.woken.items()))
+        turn = desk.queue.aside_after(namespace, last)
+        if turn is None:
+            desk.over_quota.end(namespace)
+            continue
+        desk.over_quota.woken[namespace] = turn
+        _try_all_alike(desk, turn[2])
+
+
+def _try_all_alike(desk: Desk, request: RequestId) -> None:
+    """Try one who waits; where it gets a place, the next of its group is tried after the others that are new."""
+    group = desk.queue.group_of(request)
+    if _try_everywhere(desk, request) and group.members:
+        desk.to_try[group.members.first()[2]] = None
+
+
+def _try_new(desk: Desk, request: RequestId) -> None:
+    """
+    One who has just come to wait. Behind others of its shape it has no chance: it is only told what they know.
+
+    Even where a pass is under way that has not reached its group; for its head is reached, and then it.
+    """
+    if desk.queue.is_head(request):
+        _try_everywhere(desk, request)
+    else:
+        _look_again(desk, request)
+
+
+def _look_again(desk: Desk, request: RequestId) -> None:
+    """Tell one request why its group waits; search for the head of the group first, where that was long ago."""
+    group = desk.queue.group_of(request)
+    if desk.now - group.searched_at >= desk.rules.pending_refresh_s:
+        served = _try_everywhere(desk, group.members.first()[2])
+        if served and group.members:
+            desk.to_try[group.members.first()[2]] = None
+    if request in desk.queue and group.why is not None:
+        _say_pending(desk, request, _asked(desk, request), group.why)
+
+
+def _try_on(desk: Desk, request: RequestId, node: NodeName) -> bool:
+    """Try one request on one node. True when it has a place now."""
+    if desk.gangs.leads(request):
+        offer_to_group(desk, request, node)
+        return False
+    asked = _asked(desk, request)
+    over = forbids_asking(desk, request, asked.namespace, asked.claims)
+    if over is not None:
+        _wait_for_limits(desk, request, asked, over)
+        return False
+    place = find_place_on(desk.fleet, asking_of(asked), node, desk.attempts.avoided(request, desk.now))
+    if place is None or not isinstance(_within_limits(desk, request, asked, place), Place):
+        return False
+    _grant(desk, request, asked, place)
+    return True
+
+
+def _try_everywhere(desk: Desk, request: RequestId) -> bool:
+    """Try one request on the whole fleet, and tell why it waits. True when it has a place now."""
+    if desk.gangs.leads(request):
+        begin_trial(desk, request)
+        return False
+    asked = _asked(desk, request)
+    group = desk.queue.group_of(request)
+    over = forbids_asking(desk, request, asked.namespace, asked.claims)
+    if over is not None:
+        if _or_evict(desk, request, asked, over) is None:
+            return True
+        _wait_for_limits(desk, request, asked, over)
+        return False
+    desk.queue.offer_again(request)
+    found = _search(desk, request, asked)
+    if found is None:
+        return True
+    if isinstance(found, Place):
+        _grant(desk, request, asked, found)
+        return True
+    group.why, group.searched_at = found, desk.now
+    _say_pending(desk, request, asked, found)
+    return False
+
+
+def _search(desk: Desk, request: RequestId, asked: AllocationRequested) -> Place | NoPlace | None:
+    """A place that is free, or why there is none; None when the request has been given somebody else's."""
+    asking, avoid = asking_of(asked), desk.attempts.avoided(request, desk.now)
+    free = find_free(desk.fleet, asking, avoid)
+    if free is None:
+        if _evict_for(desk, request, asked):
+            return None
+        return with_cordons(desk, with_promises(desk, explain(desk.fleet, asking, avoid)))
+    within = _within_limits(desk, request, asked, free)
+    return _or_evict(desk, request, asked, within) if isinstance(within, NoPlace) else within
+
+
+def _or_evict(desk: Desk, request: RequestId, asked: AllocationRequested, over: NoPlace) -> NoPlace | None:
+    """None when evictions of its own namespace make room in its limits; else what stands in the way."""
+    return None if _evict_for(desk, request, asked, at_limit=True) else over
+
+
+def _evict_for(desk: Desk, request: RequestId, asked: AllocationRequested, *, at_limit: bool = False) -> bool:
+    """Book the place of others who are less important, and have them evicted. False when that does not help."""
+    if asked.group is not None or standing_promise(desk, request) is not None:
+        return False  # members of a group are granted together or not at all; a promise is waited for
+    avoid = desk.attempts.avoided(request, desk.now)
+    found = find_victims(desk, request, asking_of(asked), asked.priority, avoid, at_limit=at_limit)
+    if found is None:
+        return False
+    desk.queue.remove(request)
+    after = tuple(victim.allocation for victim in found.victims)
+    desk.grant(booking_of(desk, request, asked, found.place), after, evict=True)
+    return True
+
+
+def _within_limits(
+    desk: Desk, request: RequestId, asked: AllocationRequested, found: Place | NoPlace
+) -> Place | NoPlace:
+    """What was found; or the limits of the namespace that it would exceed with what this place really takes."""
+    if not isinstance(found, Place) or asked.namespace not in desk.world.quotas:
+        return found
+    return no_place(forbids_place(desk, request, asked.namespace, found.devices)) or found
+
+
+def _wait_for_limits(desk: Desk, request: RequestId, asked: AllocationRequested, over: NoPlace) -> None:
+    """Let a group wait until its namespace has given something back or may have more: no place is of use to it."""
+    desk.queue.set_aside(request, asked.namespace)
+    group = desk.queue.group_of(request)
+    group.why, group.searched_at = over, desk.now
+    _say_pending(desk, request, asked, over)
+
+
+def _grant(desk: Desk, request: RequestId, asked: AllocationRequested, place: Place) -> None:
+    desk.queue.remove(request)
+    desk.grant(booking_of(desk, request, asked, place))
+
+
+def _asked(desk: Desk, request: RequestId) -> AllocationRequested:
+    """What one who waits asks for. Whoever asks no longer was taken out of the queue before anybody was tried."""
+    asked = desk.world.requests[request]
+    assert isinstance(asked, AllocationRequested)
+    return asked
+
+
+def _say_pending(desk: Desk, request: RequestId, asked: AllocationRequested, why: NoPlace) -> None:
+    """Tell why it waits: at once the first time and when the first reason changes, else at a bounded rate."""
+    promise = standing_promise(desk, request)
+    if promise is not None and say_for_whom_it_waits(desk, request, asked, promise):
+        return
+    address = subjects.waiting(request)
+    said = desk.outbox.kept(address) or desk.world.waiting.get(request)
+    anew = not isinstance(said, Pending) or said.reasons[:1] != why.reasons[:1]
+    first = why.reasons[0].reason if why.reasons else None
+    if not desk.attempts.may_say_pending(request, desk.now, reason=first, anew=anew):
+        return
+    pending = Pending(request=request, request_revision=asked.revision, message=why.message, reasons=why.reasons)
+    desk.outbox.keep(address, pending, request=request)

@@ -1,0 +1,655 @@
+"""What namespaces may have: counted from the first moment, told in numbers, and in nobody else's way."""
+
+import msgspec
+import pytest
+from factories.allocator import FOLDER, Bench, asked, claim, gpu_report, snapshot, working_allocator
+
+from sluice.contracts import subjects
+from sluice.contracts.asking import ContainerAsk
+from sluice.contracts.exchange import Entry, Observed, Stream, Write
+from sluice.contracts.ids import AllocationId, NodeName, OperationId, RequestId, RunId
+from sluice.contracts.messages import (
+    AllocationRequested,
+    Amounts,
+    Bound,
+    Claim,
+    Grant,
+    Leeway,
+    Pending,
+    QuotaSet,
+    QuotaUnset,
+    RequestWithdrawn,
+    Revoke,
+)
+from sluice.contracts.refusals import ReasonCount, WaitReason
+from sluice.contracts.usage import Usage
+from sluice_allocator.core.asking_why import PodAsked, State, WouldBind, WouldWait, how_it_stands, simulate
+from sluice_allocator.core.events import GoOn, LeaseChanged
+from sluice_allocator.core.limits.quotas import Exceeded, forbids, forbids_place, keeps_guarantee, usage, usage_of
+from sluice_allocator.core.waiting import scheduling
+
+SMALL, HALF, WHOLE = claim(profile="1g.5gb"), claim(profile="3g.20gb"), claim(profile="7g.40gb")
+SMALL_MIB, HALF_MIB, WHOLE_MIB = 4864, 20096, 40320
+
+
+@pytest.fixture
+def bench(empty: Bench) -> Bench:
+    """An allocator with node-a open: one empty A100-40GB, which may be shared."""
+    modes = ("exclusive", "mps", "fractional")
+    empty.add_node(snapshot("node-a", (gpu_report("node-a", 0),), modes=modes))
+    empty.said.clear()
+    return empty
+
+
+def asks(name: str, *claims: Claim, namespace: str = "lab", priority: int = 0) -> AllocationRequested:
+    """A pod's request in a namespace."""
+    return msgspec.structs.replace(asked(name, *claims, priority=priority), namespace=namespace)
+
+
+def limit(bench: Bench, namespace: str = "lab", *, pod: Amounts | None = None, **total: int) -> list[Write]:
+    """An operator says what a namespace may have; returns all that follows."""
+    quota = QuotaSet(namespace=namespace, total=Amounts(**total), request=pod or Amounts())
+    return all_of(bench, bench.observe(subjects.quota(namespace), quota))
+
+
+def all_of(bench: Bench, said: list) -> list[Write]:
+    """Everything lands, until nothing is left to be done."""
+    landed = bench.land_all(said)
+    while bench.allocator.unfinished:
+        landed += bench.land_all(bench.handle(GoOn()))
+    return landed
+
+
+def grants(writes: list[Write]) -> list[str]:
+    """Whose grants these are."""
+    return [write.message.booking.name for write in writes if isinstance(write.message, Grant)]
+
+
+def granted(bench: Bench, name: str, *claims: Claim, namespace: str = "lab") -> Grant:
+    """A request that is granted at once, and read back."""
+    (write,) = all_of(bench, bench.request(asks(name, *claims, namespace=namespace)))
+    assert isinstance(write.message, Grant)
+    return write.message
+
+
+def bound(bench: Bench, name: str, *claims: Claim, namespace: str = "lab") -> Grant:
+    """A request that is granted, made and bound."""
+    grant = granted(bench, name, *claims, namespace=namespace)
+    read_back(bench, grant)
+    all_of(bench, bench.ready(grant))
+    return grant
+
+
+def read_back(bench: Bench, grant: Grant) -> list:
+    """The allocator reads its own grant in the stream."""
+    address = subjects.ledger(grant.booking.node, grant.booking.allocation)
+    sequence = bench.allocator.desk.world.sequences[address.subject]
+    return bench.handle(Observed(Stream.BOOK, Entry(address.subject, sequence, OperationId("own"), grant)))
+
+
+def end(bench: Bench, grant: Grant) -> list[Write]:
+    """Its pod ends, and its agent says that the slice is gone."""
+    request = grant.booking.request
+    withdrawn = RequestWithdrawn(revision=2, source=FOLDER, cause="pod gone")
+    all_of(bench, bench.observe(subjects.request(request), withdrawn))
+    return all_of(bench, bench.gone(grant))
+
+
+def why(writes: list[Write]) -> Pending:
+    """The one word that somebody waits."""
+    (pending,) = [write.message for write in writes if isinstance(write.message, Pending)]
+    return pending
+
+
+def used(bench: Bench, namespace: str = "lab") -> Usage:
+    """What is counted for a namespace."""
+    return usage(bench.allocator.desk, namespace)
+
+
+# -- limits -------------------------------------------------------------------------------------------------------
+
+
+def test_who_would_exceed_the_quota_waits_and_is_told_all_numbers(bench):
+    """Not refused: it is policy, and may change."""
+    limit(bench, memory_mib=25000)
+    bound(bench, "p1", HALF)
+    (write,) = all_of(bench, bench.request(asks("p2", HALF)))
+    assert write.message == Pending(
+        request=RequestId("p2"),
+        request_revision=1,
+        message=(
+            "namespace lab may have 25000 MiB of memory and has 20096; this one asks for 20096, "
+            "and at most 4904 would fit now"
+        ),
+        reasons=(
+            ReasonCount(
+                reason=WaitReason.QUOTA_EXCEEDED,
+                count=2 * HALF_MIB - 25000,
+                of="MiB of memory over the quota of namespace lab",
+                known_as="ResourceQuotaNotFit",
+            ),
+        ),
+    )
+
+
+@pytest.mark.parametrize(
+    ("total", "fit"),
+    [({"gpus": 2}, 2), ({"memory_mib": 3 * SMALL_MIB}, 3), ({"compute_slices": 4}, 4), ({}, 7)],
+)
+def test_each_dimension_limits_and_one_that_is_not_set_does_not(bench, total, fit):
+    """tensor-fusion §1.5 (B9): an unset dimension beside a set one is a cap of zero there."""
+    limit(bench, **total)
+    writes = [write for n in range(7) for write in all_of(bench, bench.request(asks(f"p{n}", SMALL)))]
+    assert len(grants(writes)) == fit
+
+
+@pytest.mark.parametrize("dimension", ["gpus", "memory_mib", "compute_slices"])
+@pytest.mark.parametrize("of_one", [False, True])
+def test_zero_blocks_wherever_it_is_said(bench, dimension, of_one):
+    """tensor-fusion §1.5 (B9): there a zero means no limit for one pod, and no room for all."""
+    if of_one:
+        limit(bench, pod=Amounts(**{dimension: 0}))
+    else:
+        limit(bench, **{dimension: 0})
+    pending = why(all_of(bench, bench.request(asks("p1", SMALL))))
+    assert pending.message.startswith("namespace lab may have no ")
+    assert pending.message.endswith(": its limit for one pod is 0" if of_one else ": its quota is 0")
+
+
+def test_a_pod_over_the_cap_of_one_pod_waits_and_hears_what_would_fit(bench):
+    """It is not refused for ever: the cap may be raised."""
+    limit(bench, pod=Amounts(memory_mib=30000), memory_mib=35000)
+    bound(bench, "p1", HALF)
+    pending = why(all_of(bench, bench.request(asks("p2", WHOLE))))
+    assert pending.message == (
+        "one pod of namespace lab may have 30000 MiB of memory; this one asks for 40320, "
+        "and at most 14904 would fit now"
+    )
+    assert grants(limit(bench, memory_mib=100000)) == []  # the quota has room now, the GPU has not
+    assert how_it_stands(bench.allocator.desk, RequestId("p2")).state is State.QUEUED
+
+
+def test_all_devices_of_a_pod_count(empty):
+    """tensor-fusion multiplies by the GPU count, too; here it is what the place really takes."""
+    empty.add_node(snapshot("node-a", tuple(gpu_report("node-a", n) for n in range(4))))
+    limit(empty, gpus=3)
+    granted(empty, "p1", claim(profile="1g.5gb", gpus=2))
+    assert used(empty) == Usage(2, 2 * SMALL_MIB, 2000)
+    assert why(all_of(empty, empty.request(asks("p2", claim(profile="1g.5gb", gpus=2))))).reasons[0].count == 1
+
+
+def test_other_namespaces_are_not_held_up(bench, searches):
+    """Who waits for its quota would stand before equals of other namespaces that could run, and cost a search each."""
+    limit(bench, gpus=1)
+    granted(bench, "p1", SMALL)
+    for number in range(5):
+        all_of(bench, bench.request(asks(f"mine-{number}", SMALL)))
+    searches.clear()
+    other = granted(bench, "theirs", SMALL, namespace="shop")
+    assert len(searches) == 1
+    searches.clear()
+    end(bench, other)
+    assert searches == []  # what was freed is offered to nobody who could not have it
+
+
+def test_a_namespace_without_a_quota_has_all(bench):
+    """No default limits."""
+    limit(bench, "shop", gpus=0)
+    assert [granted(bench, f"p{n}", SMALL).booking.name for n in range(7)] == [f"p{n}" for n in range(7)]
+
+
+# -- what counts --------------------------------------------------------------------------------------------------
+
+
+def test_a_quota_that_comes_late_counts_what_runs(bench):
+    """tensor-fusion §1.5 (B9): a quota that is made while workloads run starts at nothing there."""
+    bound(bench, "p1", HALF)
+    limit(bench, gpus=1)
+    assert why(all_of(bench, bench.request(asks("p2", SMALL)))).message == (
+        "namespace lab may have 1 device and has 1; this one asks for 1, and nothing more would fit now"
+    )
+
+
+def test_an_allocator_that_starts_counts_what_is_booked(bench, empty):
+    """Usage would begin at nothing with every restart."""
+    first, second = bound(bench, "p1", HALF), granted(bench, "p2", SMALL)
+    entries = [(subjects.ledger(g.booking.node, g.booking.allocation), g) for g in (first, second)]
+    restarted = type(bench)(type(bench.allocator)(RunId("r2"), bench.allocator.desk.rules))
+    node = bench.allocator.desk.world
+    restarted.read_all(
+        *entries,
+        *[(subjects.inventory(name), said) for name, said in node.inventories.items()],
+        *[(subjects.node(name), said) for name, said in node.news.items()],
+        *[(subjects.head(name), said) for name, said in node.heads.items()],
+    )
+    restarted.handle(LeaseChanged(held=True))
+    assert used(restarted) == used(bench) == Usage(2, HALF_MIB + SMALL_MIB, 4000)
+
+
+def test_what_is_being_taken_away_counts_until_it_is_gone(bench):
+    """LAW 3: a namespace would have twice what it may, for as long as its pods take to end."""
+    limit(bench, gpus=1)
+    grant = bound(bench, "p1", HALF)
+    all_of(bench, bench.request(asks("p2", SMALL)))
+    withdrawn = RequestWithdrawn(revision=2, source=FOLDER, cause="pod gone")
+    writes = all_of(bench, bench.observe(subjects.request(RequestId("p1")), withdrawn))
+    assert [type(write.message) for write in writes] == [Revoke]
+    assert used(bench).gpus == 1
+    assert grants(all_of(bench, bench.gone(grant))) == ["p2"]
+
+
+def test_a_grant_that_is_not_written_yet_counts(bench):
+    """Two pods in one moment would both find room for one."""
+    limit(bench, gpus=1)
+    bench.request(asks("p1", SMALL))
+    said = bench.request(asks("p2", SMALL))
+    assert [type(each.message) for each in said if isinstance(each, Write)] == [Pending]
+
+
+@pytest.mark.parametrize(
+    ("shape", "counts"),
+    [
+        (claim(profile=None, sm_percentage=40), Usage(1, HALF_MIB, 3000)),
+        (claim(profile=None, memory_mib=6000), Usage(1, 9984, 1000)),
+        (claim(profile=None, modes=("mps",), memory_mib=1000, uid=7), Usage(1, 1000, 174)),
+        (claim(profile=None, modes=("fractional",), sm_partition=1, uid=7), Usage(1, 403, 70)),
+        (claim(profile=None, modes=("fractional",), shares_percent=30, uid=7), Usage(1, 12096, 2100)),
+        (claim(profile="1g.5gb+me"), Usage(1, SMALL_MIB, 1000)),
+        (claim(profile=None), Usage(1, WHOLE_MIB, 7000)),
+    ],
+)
+def test_every_kind_of_ask_counts_what_its_place_takes(bench, shape, counts):
+    """tensor-fusion §1.5 and B8: percents bypass the quota there, and small ones are cut to nothing."""
+    granted(bench, "p1", shape)
+    assert used(bench) == counts
+
+
+def test_a_whole_gpu_without_mig_counts_its_memory_and_all_its_compute(empty):
+    """Whoever takes a GPU whole would pass a quota of compute slices."""
+    empty.add_node(snapshot("node-a", (gpu_report("node-a", 0, mig=False),)))
+    granted(empty, "p1", claim(profile=None))
+    assert used(empty) == Usage(1, 40960, 7000)
+
+
+@pytest.mark.parametrize("shape", [HALF, claim(profile=None, modes=("mps",), memory_mib=1000, uid=7)])
+def test_what_is_booked_on_a_gpu_that_is_not_shown_any_more_counts_as_before(bench, shape):
+    """A node that drops out of the inventory would make room in the quota while its pods run on."""
+    grant = granted(bench, "p1", shape)
+    before = used(bench)
+    bench.observe(
+        subjects.inventory(NodeName("node-a")),
+        msgspec.structs.replace(
+            bench.allocator.desk.world.inventories[NodeName("node-a")], snapshot=snapshot("node-a", (), generation=2)
+        ),
+    )
+    assert used(bench) == before
+    bench.observe(
+        subjects.inventory(NodeName("node-a")),
+        msgspec.structs.replace(
+            bench.allocator.desk.world.inventories[NodeName("node-a")],
+            snapshot=snapshot("node-a", (gpu_report("node-a", 0),), generation=3),
+        ),
+    )
+    assert used(bench) == usage_of(bench.allocator.desk, grant.booking.devices) == before
+    end(bench, grant)
+    assert used(bench) == Usage()
+
+
+def test_what_is_booked_where_nothing_was_ever_shown_counts_by_its_name(empty):
+    """An allocator that starts before its inventory would find every quota unused."""
+    other = working_allocator()
+    other.add_node(snapshot("node-a", (gpu_report("node-a", 0),)))
+    grant = granted(other, "p1", HALF)
+    empty.observe(subjects.ledger(grant.booking.node, grant.booking.allocation), grant)
+    assert used(empty) == Usage(1, 20 * 1024, 3000)
+    empty.add_node(snapshot("node-a", (gpu_report("node-a", 0),)))
+    assert used(empty) == Usage(1, HALF_MIB, 3000)
+
+
+# -- changes ------------------------------------------------------------------------------------------------------
+
+
+def test_a_raised_quota_serves_those_who_wait_for_it_in_their_turn(bench):
+    """Priority first, then who asked first; nothing else has to happen."""
+    limit(bench, gpus=0)
+    for name, priority in (("p1", 0), ("p2", 0), ("p3", 5)):
+        all_of(bench, bench.request(asks(name, SMALL, priority=priority)))
+    assert grants(limit(bench, gpus=2)) == ["p3", "p1"]
+    assert grants(all_of(bench, bench.observe(subjects.quota("lab"), QuotaUnset(namespace="lab")))) == ["p2"]
+
+
+@pytest.mark.parametrize("lifted", [False, True])
+def test_who_found_only_a_place_that_takes_too_much_is_served_when_the_limit_is_raised(empty, lifted):
+    """It is not set aside, for another place may take less; nobody would look at it again for long."""
+    empty.add_node(snapshot("node-a", (gpu_report("node-a", 0, mig=False),), modes=("exclusive", "fractional")))
+    empty.add_node(snapshot("node-b", (gpu_report("node-b", 0, model="a30-24gb"),), modes=("exclusive", "fractional")))
+    for number in range(4):
+        all_of(empty, empty.request(asked(f"full{number}", claim(profile="1g.6gb"))))
+    limit(empty, compute_slices=3)
+    half = claim(profile=None, modes=("fractional",), sm_partition=50, memory_mib=9000)
+    all_of(empty, empty.request(asks("p1", half)))
+    all_of(empty, empty.request(asks("p2", half)))
+    assert how_it_stands(empty.allocator.desk, RequestId("p1")).steps[0].reasons[0].reason is WaitReason.QUOTA_EXCEEDED
+    if lifted:
+        said = all_of(empty, empty.observe(subjects.quota("lab"), QuotaUnset(namespace="lab")))
+    else:
+        said = limit(empty, compute_slices=4)
+    assert grants(said)[:1] == ["p1"]
+
+
+def test_different_sizes_that_wait_for_a_quota_are_tried_in_their_turn(bench):
+    """What came back would go to whoever happens to be looked at."""
+    limit(bench, gpus=1)
+    first = bound(bench, "p1", SMALL)
+    for name, shape in (("p2", HALF), ("p3", SMALL), ("p4", claim(profile="2g.10gb"))):
+        all_of(bench, bench.request(asks(name, shape)))
+    assert grants(end(bench, first)) == ["p2"]
+
+
+def test_a_smaller_one_passes_where_a_larger_one_would_exceed(bench):
+    """The limits of a namespace would be its smallest free rest for ever."""
+    limit(bench, memory_mib=HALF_MIB + SMALL_MIB)
+    bound(bench, "p1", HALF)
+    assert grants(all_of(bench, bench.request(asks("p2", HALF)))) == []
+    assert granted(bench, "p3", SMALL).booking.name == "p3"
+
+
+def test_a_lowered_quota_takes_nothing_away(bench):
+    """Bound or not: what was granted while it was allowed stays, and nothing new comes."""
+    limit(bench, gpus=3)
+    first, second = bound(bench, "p1", SMALL), granted(bench, "p2", SMALL)
+    assert limit(bench, gpus=1) == []
+    assert [type(write.message) for write in all_of(bench, bench.ready(second))] == [Bound]
+    assert grants(all_of(bench, bench.request(asks("p3", SMALL)))) == []
+    assert grants(end(bench, first)) == []
+    assert grants(end(bench, second)) == ["p3"]
+
+
+def test_who_waits_for_its_quota_still_waits_for_places_when_it_has_room(bench):
+    """A request that was set aside for its quota would never be offered a freed place again."""
+    limit(bench, gpus=0)
+    theirs = granted(bench, "theirs", WHOLE, namespace="shop")
+    all_of(bench, bench.request(asks("p1", HALF)))
+    assert grants(limit(bench, gpus=1)) == []
+    assert grants(end(bench, theirs)) == ["p1"]
+
+
+def test_many_sizes_that_wait_for_one_quota_cost_one_event_a_bounded_number_of_tries(bench, searches):
+    """A namespace with very many different waiting pods would stop the allocator whenever it gives something back."""
+    limit(bench, gpus=1)
+    first = bound(bench, "p1", WHOLE)
+    count = 3 * bench.allocator.desk.rules.new_tries
+    for number in range(count):
+        shape = claim(profile="7g.40gb", sm_count=number + 1)
+        all_of(bench, bench.request(asks(f"w{number}", shape)))
+    withdrawn = RequestWithdrawn(revision=2, source=FOLDER, cause="pod gone")
+    all_of(bench, bench.observe(subjects.request(RequestId("p1")), withdrawn))
+    said = bench.gone(first)
+    assert bench.allocator.unfinished
+    searches.clear()
+    assert grants(all_of(bench, said)) == ["w0"]
+    assert len(searches) < bench.allocator.desk.rules.new_tries
+
+
+# -- two allocators -----------------------------------------------------------------------------------------------
+
+
+def of_another(bench: Bench, name: str, node: str, start: int) -> Grant:
+    """What another allocator grants at the same time: read from the ledger."""
+    mine = next(iter(bench.allocator.desk.world.ledger.values()))
+    assert isinstance(mine, Grant)
+    (device,) = mine.booking.devices
+    booking = msgspec.structs.replace(
+        mine.booking,
+        allocation=AllocationId(f"{name}_r9_1"),
+        request=RequestId(name),
+        name=name,
+        node=NodeName(node),
+        devices=(msgspec.structs.replace(device, gpu=f"GPU-{node}-0", start=start),),
+    )
+    return msgspec.structs.replace(mine, booking=booking)
+
+
+def read_grant(bench: Bench, grant: Grant, sequence: int) -> list:
+    """Another's grant is read at a sequence."""
+    address = subjects.ledger(grant.booking.node, grant.booking.allocation)
+    return bench.handle(Observed(Stream.BOOK, Entry(address.subject, sequence, OperationId("other"), grant)))
+
+
+@pytest.fixture
+def pair(bench: Bench) -> Bench:
+    """Two nodes, and a quota of one device."""
+    bench.add_node(snapshot("node-b", (gpu_report("node-b", 0),)))
+    limit(bench, gpus=1)
+    return bench
+
+
+def written_at(bench: Bench, grant: Grant) -> int:
+    """The sequence of a grant."""
+    return bench.allocator.desk.world.sequences[subjects.ledger(grant.booking.node, grant.booking.allocation).subject]
+
+
+def test_of_two_grants_at_once_the_later_is_taken_back(pair):
+    """Whichever allocator wrote it; the earlier one is left alone by both."""
+    mine = granted(pair, "p1", SMALL)
+    pair.observe(subjects.request(RequestId("p2")), asks("p2", SMALL))
+    next(pair.sequence)
+    later = of_another(pair, "p2", "node-b", 5)
+    writes = all_of(pair, read_grant(pair, later, written_at(pair, mine) + 1))
+    (revoke,) = [write.message for write in writes if isinstance(write.message, Revoke)]
+    assert (revoke.booking, revoke.cause) == (
+        later.booking,
+        "an earlier grant took what the quota of namespace lab had left of devices",
+    )
+
+
+def test_an_own_grant_is_taken_back_when_an_earlier_one_is_read_after_it(pair):
+    """A process knows its own writes first: order is the ledger's, and not that of hearing."""
+    next(pair.sequence)
+    mine = granted(pair, "p1", SMALL)
+    earlier = of_another(pair, "p2", "node-b", 5)
+    writes = all_of(pair, read_grant(pair, earlier, written_at(pair, mine) - 1))
+    assert [write.message.booking for write in writes if isinstance(write.message, Revoke)] == [mine.booking]
+
+
+def test_nothing_is_bound_before_all_is_read_that_was_written_before_it(pair):
+    """A slice that is ready early would be bound, and pinned, by one who has not read the grant that has its quota."""
+    next(pair.sequence)
+    mine = granted(pair, "p1", SMALL)
+    assert all_of(pair, pair.ready(mine)) == []
+    assert [type(write.message) for write in all_of(pair, read_back(pair, mine))] == [Bound]
+
+
+def test_nobody_is_bound_to_what_may_still_be_taken_back(pair):
+    """Its Revoke is on its way, may land at any time, and would then end a pod that runs."""
+    next(pair.sequence)
+    mine = granted(pair, "p1", SMALL)
+    earlier = of_another(pair, "p2", "node-b", 5)
+    pair.observe(subjects.request(RequestId("p2")), asks("p2", SMALL))
+    said = [each for each in read_grant(pair, earlier, written_at(pair, mine) - 1) if isinstance(each, Write)]
+    assert Revoke in [type(each.message) for each in said]  # and it has no answer
+    read_back(pair, mine)
+    gone = pair.gone(earlier)  # now there is room again
+    assert [each for each in [*gone, *pair.ready(mine)] if isinstance(getattr(each, "message", None), Bound)] == []
+    landed = pair.land_all(said)
+    assert [type(write.message) for write in landed if isinstance(write.message, Bound)] == []
+
+
+def test_what_was_adopted_later_takes_nothing_from_an_earlier_grant(pair):
+    """After a wipe one who has read on would take back what another binds, who has not."""
+    mine = granted(pair, "p1", SMALL)
+    pair.observe(subjects.request(RequestId("p2")), asks("p2", SMALL))
+    adopted = msgspec.structs.replace(of_another(pair, "p2", "node-b", 5), adopted=True)
+    all_of(pair, read_grant(pair, adopted, written_at(pair, mine) + 1))
+    all_of(pair, pair.ready(adopted))
+    assert [type(write.message) for write in all_of(pair, pair.ready(mine))] == [Bound]
+
+
+def test_a_promise_and_the_place_that_came_first_count_once(pair):
+    """A request that is promised a place could take no other one that is free earlier, where its limit is tight."""
+    mine = granted(pair, "p1", SMALL)
+    pair.observe(subjects.request(RequestId("p2")), asks("p2", SMALL))
+    other = of_another(pair, "theirs", "node-b", 5)
+    other = msgspec.structs.replace(other, booking=msgspec.structs.replace(other.booking, namespace="shop"))
+    read_grant(pair, other, written_at(pair, mine) + 1)
+    promise = of_another(pair, "p1", "node-b", 5)
+    promise = msgspec.structs.replace(promise, after=(other.booking.allocation,))
+    writes = all_of(pair, read_grant(pair, promise, written_at(pair, mine) + 2))
+    assert mine.booking not in [write.message.booking for write in writes if isinstance(write.message, Revoke)]
+    assert forbids_place(pair.allocator.desk, RequestId("p1"), "lab", ()) == ()
+
+
+def test_what_is_bound_is_never_taken_back(pair):
+    """However much too much it is: limits end nothing that runs."""
+    mine = bound(pair, "p1", SMALL)
+    pair.observe(subjects.request(RequestId("p2")), asks("p2", SMALL))
+    next(pair.sequence)
+    other = of_another(pair, "p2", "node-b", 5)
+    all_of(pair, read_grant(pair, other, written_at(pair, mine) - 1))
+    assert isinstance(pair.allocator.desk.world.ledger[mine.booking.allocation], Grant)
+
+
+def test_what_counts_as_bound_follows_each_word(bench):
+    """A grant counts among those that may be taken back until it is bound, and again from its Revoke on."""
+    opened = bench.allocator.desk.fleet.accounts.opened
+    grant = granted(bench, "p1", SMALL)
+    allocation = grant.booking.allocation
+    assert list(opened("lab")) == [allocation]
+    all_of(bench, bench.ready(grant))
+    assert list(opened("lab")) == []
+    withdrawn = RequestWithdrawn(revision=2, source=FOLDER, cause="pod gone")
+    all_of(bench, bench.observe(subjects.request(RequestId("p1")), withdrawn))
+    assert list(opened("lab")) == [allocation]
+    all_of(bench, bench.gone(grant))
+    assert list(opened("lab")) == []
+
+
+def test_a_bound_share_stays_bound_when_it_is_booked_with_another_size(bench):
+    """Else an adjustment that comes to nothing lets it stand behind grants it was before, and both are had."""
+    share = claim(profile=None, modes=("mps",), memory_mib=1000, uid=7)
+    running, waiting = bound(bench, "p1", share), granted(bench, "p2", share)
+    fleet = bench.allocator.desk.fleet
+    for grant in (running, waiting):
+        (device,) = grant.booking.devices
+        larger = msgspec.structs.replace(device, share=msgspec.structs.replace(device.share, memory_mib=2000))
+        assert fleet.book(msgspec.structs.replace(grant.booking, devices=(larger,)))
+    assert list(fleet.accounts.opened("lab")) == [waiting.booking.allocation]
+
+
+def test_a_slice_that_was_adopted_is_not_taken_back(pair):
+    """After the broker was wiped the pods run on, and are bound again, whatever the limits say now."""
+    mine = granted(pair, "p1", SMALL)
+    pair.observe(subjects.request(RequestId("p2")), asks("p2", SMALL))
+    adopted = msgspec.structs.replace(of_another(pair, "p2", "node-b", 5), adopted=True)
+    writes = all_of(pair, read_grant(pair, adopted, written_at(pair, mine) + 1))
+    assert [write for write in writes if isinstance(write.message, Revoke)] == []
+
+
+# -- for others ---------------------------------------------------------------------------------------------------
+
+
+def test_victims_of_another_namespace_make_no_room(bench):
+    """tensor-fusion B7: there they relax the preemptor's quota, which is then exceeded."""
+    desk = bench.allocator.desk
+    theirs, mine = bound(bench, "theirs", HALF, namespace="shop"), bound(bench, "mine", SMALL)
+    limit(bench, gpus=1)
+    wanted = theirs.booking.devices
+    assert forbids_place(desk, None, "lab", wanted, after=(theirs.booking.allocation,)) == (
+        Exceeded("lab", "gpus", of_one=False, limit=1, used=1, asked=1, most=0),
+    )
+    assert forbids_place(desk, None, "lab", wanted, after=(mine.booking.allocation,)) == ()
+
+
+def test_growing_is_checked_against_what_others_have_and_shrinking_never(bench):
+    """An adjustment would count its own share twice, or could not shrink where a limit was lowered."""
+    desk = bench.allocator.desk
+    small = granted(bench, "p1", claim(profile=None, modes=("mps",), memory_mib=1000, uid=7))
+    granted(bench, "p2", claim(profile=None, modes=("mps",), memory_mib=5000, uid=7))
+    before = usage_of(desk, small.booking.devices)
+    limit(bench, memory_mib=8000)
+    assert forbids(desk, "lab", before, Usage(1, 3000, 175)) is None
+    assert forbids(desk, "lab", before, Usage(1, 3001, 175)) == Exceeded(
+        "lab", "memory_mib", of_one=False, limit=8000, used=5000, asked=3001, most=3000
+    )
+    limit(bench, memory_mib=4000)
+    assert forbids(desk, "lab", before, Usage(1, 500, 175)) is None
+
+
+def test_a_guarantee_holds_in_each_dimension_that_an_eviction_takes_from(bench):
+    """A namespace would lose what it was promised to keep."""
+    desk = bench.allocator.desk
+    bound(bench, "p1", HALF)
+    bound(bench, "p2", SMALL)
+    sure = QuotaSet(namespace="lab", guaranteed=Amounts(gpus=1, memory_mib=HALF_MIB))
+    bench.observe(subjects.quota("lab"), sure)
+    assert keeps_guarantee(desk, "lab", Usage(1, SMALL_MIB, 1000))
+    assert not keeps_guarantee(desk, "lab", Usage(1, HALF_MIB, 3000))
+    assert keeps_guarantee(desk, "shop", Usage(9, 9, 9))
+
+
+def test_a_pod_over_its_quota_gets_the_place_of_one_of_its_own_namespace_that_is_less_important(bench):
+    """Where fleet and quota are full, its own namespace can make room in both at once."""
+    limit(bench, gpus=1)
+    granted(bench, "theirs", claim(profile="4g.20gb"), claim(profile="2g.10gb"), namespace="shop")
+    spare = msgspec.structs.replace(asks("spare", SMALL, priority=-1), leeway=Leeway(preemptible=True))
+    (write,) = all_of(bench, bench.request(spare))
+    read_back(bench, write.message)
+    all_of(bench, bench.ready(write.message))
+    writes = all_of(bench, bench.request(asks("urgent", SMALL, priority=5)))
+    (grant,) = [write.message for write in writes if isinstance(write.message, Grant)]
+    assert (grant.after, grant.evict) == ((write.message.booking.allocation,), True)
+
+
+# -- people -------------------------------------------------------------------------------------------------------
+
+
+def test_a_simulated_pod_hears_of_the_quota_like_a_real_one(bench):
+    """It would be told that it fits, and then wait."""
+    pod = PodAsked("lab", {"sluice.dev/profile": "3g.20gb"}, (ContainerAsk("main"),))
+    limit(bench, gpus=0)
+    found = simulate(bench.allocator.desk, pod)
+    assert isinstance(found, WouldWait)
+    real = why(all_of(bench, bench.request(asks("p1", HALF))))
+    assert found.message == real.message
+    assert [step.filter for step in found.steps] == ["turn"]
+    limit(bench, gpus=2)
+    assert isinstance(simulate(bench.allocator.desk, pod), WouldBind)
+
+
+def test_explain_names_the_quota_in_a_step(bench):
+    """A person would see a fleet with room, and a pod that waits."""
+    limit(bench, compute_slices=2)
+    all_of(bench, bench.request(asks("p1", HALF)))
+    stands = how_it_stands(bench.allocator.desk, RequestId("p1"))
+    assert stands.message == (
+        "waits: namespace lab may have 2 compute slices and has 0; this one asks for 3, and at most 2 would fit now"
+    )
+    assert [(step.filter, step.reasons[0].reason) for step in stands.steps] == [("turn", WaitReason.QUOTA_EXCEEDED)]
+
+
+def test_the_reason_follows_when_the_numbers_change(bench):
+    """What a person reads would be of yesterday."""
+    limit(bench, gpus=2)
+    bound(bench, "p1", SMALL)
+    all_of(bench, bench.request(asks("p2", claim(profile="1g.5gb", gpus=2))))
+    pending = why(limit(bench, gpus=1))
+    assert pending.message.startswith("namespace lab may have 1 device and has 1; this one asks for 2")
+
+
+@pytest.fixture
+def searches(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Counts searches by namespace; they find what they find."""
+    seen: list[str] = []
+    everywhere, on_node = scheduling.find_free, scheduling.find_place_on
+
+    def find_free(fleet, asking, avoid):
+        seen.append(asking.namespace)
+        return everywhere(fleet, asking, avoid)
+
+    def find_place_on(fleet, asking, node, avoid):
+        seen.append(asking.namespace)
+        return on_node(fleet, asking, node, avoid)
+
+    monkeypatch.setattr(scheduling, "find_free", find_free)
+    monkeypatch.setattr(scheduling, "find_place_on", find_place_on)
+    return seen

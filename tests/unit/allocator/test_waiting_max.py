@@ -1,0 +1,156 @@
+"""More requests than the queue takes: told so, looked at in their turn, never lost."""
+
+from dataclasses import replace
+
+import pytest
+from factories.allocator import FOLDER, Bench, asked, claim, gpu_report, snapshot
+
+from sluice.contracts import subjects
+from sluice.contracts.exchange import Ticked, Write
+from sluice.contracts.ids import RequestId, RunId
+from sluice.contracts.messages import Cordoned, DeviceFilter, Grant, Pending, RequestWithdrawn, Revoke, WaitOver
+from sluice.contracts.refusals import WaitReason
+from sluice_allocator.core.allocator import Allocator
+from sluice_allocator.core.asking_why import how_it_stands
+from sluice_allocator.core.events import GoOn, LeaseChanged
+from sluice_allocator.core.rules import Rules
+
+WHOLE = claim(profile="7g.40gb")
+MOST = 2
+
+
+@pytest.fixture
+def narrow() -> Bench:
+    """One full GPU, and a queue for two in which w0 and w1 wait."""
+    bench = Bench(Allocator(RunId("r1"), replace(Rules(), waiting_max=MOST)))
+    bench.read_all()
+    bench.handle(LeaseChanged(held=True))
+    bench.add_node(snapshot("node-a", (gpu_report("node-a", 0),)))
+    bench.bound("p1", WHOLE)
+    for number in range(MOST):
+        bench.land_all(bench.request(asked(f"w{number}", WHOLE)))
+    bench.said.clear()
+    return bench
+
+
+def told(writes: list[Write]) -> dict[str, WaitReason]:
+    """The first reason that each was told."""
+    return {w.message.request: w.message.reasons[0].reason for w in writes if isinstance(w.message, Pending)}
+
+
+def withdraw(bench: Bench, name: str) -> list[Write]:
+    """A pod is gone."""
+    gone = RequestWithdrawn(revision=2, source=FOLDER, cause="pod gone")
+    return bench.land_all(bench.observe(subjects.request(RequestId(name)), gone))
+
+
+def test_who_comes_when_too_many_wait_is_told_so(narrow: Bench):
+    """Silence would look like a pod that was lost; the sentence says why, and what would help."""
+    writes = narrow.land_all(narrow.request(asked("late", WHOLE)))
+
+    assert [type(write.message) for write in writes] == [Pending]
+    (pending,) = (write.message for write in writes)
+    assert pending.reasons[0].reason is WaitReason.QUEUE_FULL
+    assert pending.message == (
+        "2 requests wait already, as many as may; this one is looked at in its turn when others have a place "
+        "or are withdrawn (1 in all stand outside; the limit is the allocator's waiting_max)"
+    )
+    stands = how_it_stands(narrow.allocator.desk, RequestId("late"))
+    assert stands is not None
+    assert stands.message == f"waits: {pending.message}"
+
+
+def test_a_place_is_offered_in_turn_over_inside_and_outside(narrow: Bench):
+    """Whoever stood outside gets a place in the order in which all asked."""
+    for name in ("late", "later"):
+        narrow.land_all(narrow.request(asked(name, WHOLE)))
+    served = []
+    holder = "p1"
+    for _ in range(4):
+        narrow.said.clear()
+        withdraw(narrow, holder)
+        world = narrow.allocator.desk.world
+        (entry,) = (world.ledger[a] for a in world.allocations_of[RequestId(holder)])
+        narrow.land_all(narrow.gone(Grant(revision=2, incarnation=world.incarnation, booking=entry.booking)))
+        grants = [w.message for w in narrow.said if isinstance(w, Write) and isinstance(w.message, Grant)]
+        (grant,) = grants
+        narrow.land_all(narrow.ready(grant))
+        holder = grant.booking.name
+        served.append(holder)
+
+    assert served == ["w0", "w1", "late", "later"]
+
+
+def test_who_is_let_in_is_tried_and_told_why_it_waits(narrow: Bench):
+    """Another leaves: the next one is looked at like anybody new, on the whole fleet."""
+    unlike = claim(profile="7g.40gb", only=DeviceFilter(not_models=("H200",)))
+    narrow.land_all(narrow.request(asked("late", unlike)))
+    writes = withdraw(narrow, "w1")
+    assert told(writes) == {"late": WaitReason.GPU_LAYOUT_FULL}
+    assert RequestId("late") in narrow.allocator.desk.queue
+
+
+def test_an_urgent_pod_never_stands_outside_behind_those_who_are_not(narrow: Bench):
+    """It takes the place of the last in turn, who is told and comes in again in its turn."""
+    writes = narrow.land_all(narrow.request(asked("urgent", WHOLE, priority=5)))
+    assert told(writes)["w1"] is WaitReason.QUEUE_FULL
+    assert RequestId("urgent") in narrow.allocator.desk.queue
+    withdraw(narrow, "w0")
+    assert RequestId("w1") in narrow.allocator.desk.queue
+
+
+def test_who_leaves_while_it_stands_outside_is_forgotten(narrow: Bench):
+    """Its last word is said, and nobody is let in who is not there."""
+    narrow.land_all(narrow.request(asked("late", WHOLE)))
+    writes = withdraw(narrow, "late")
+    assert WaitOver in [type(write.message) for write in writes]
+    withdraw(narrow, "w0")
+    assert not narrow.allocator.desk.queue.outside
+    assert len(narrow.allocator.desk.queue) == 1
+    assert not narrow.allocator.unfinished
+
+
+def test_what_fits_is_given_however_many_wait(narrow: Bench):
+    """The limit is of those who wait: a pod that waits for nothing is served at once."""
+    narrow.add_node(snapshot("node-b", (gpu_report("node-b", 0, model="a30-24gb"),)))
+    narrow.land_all(narrow.request(asked("other", claim(profile="1g.6gb"))))
+    assert [w.message.booking.name for w in narrow.said if isinstance(w, Write) and isinstance(w.message, Grant)] == [
+        "other"
+    ]
+
+
+def test_very_many_outside_cost_an_event_a_bounded_amount():
+    """A thousand come at once to a full queue: each event tells some, and all are told in the end."""
+    bench = Bench(Allocator(RunId("r1"), replace(Rules(), waiting_max=1, new_tries=5)))
+    bench.read_all()
+    bench.handle(LeaseChanged(held=True))
+    bench.add_node(snapshot("node-a", (gpu_report("node-a", 0),)))
+    bench.bound("p1", WHOLE)
+    bench.handle(LeaseChanged(held=False))
+    for number in range(100):
+        bench.request(asked(f"w{number}", WHOLE))
+    bench.said.clear()
+    first = bench.handle(LeaseChanged(held=True))
+    assert 0 < sum(isinstance(each, Write) for each in first) <= 2 * 5
+    assert bench.allocator.unfinished
+    writes = bench.land_all(first)
+    for _ in range(100):
+        writes += bench.land_all(bench.handle(GoOn()))
+    assert not bench.allocator.unfinished
+    reasons = told(writes)
+    assert len(reasons) == 100
+    assert sum(reason is WaitReason.QUEUE_FULL for reason in reasons.values()) == 99
+
+
+def test_who_stands_outside_and_loses_its_promise_is_told_so(narrow: Bench):
+    """A pod would go on saying that its place is booked, when nothing is booked for it any more."""
+    narrow.now = 301.0
+    promised = narrow.land_all(narrow.handle(Ticked()))
+    assert [(type(each.message), each.request) for each in promised] == [(Grant, "w0"), (Pending, "w0")]
+    for number in range(MOST):
+        narrow.land_all(narrow.request(asked(f"urgent{number}", WHOLE, priority=5)))
+
+    said = narrow.land_all(narrow.observe(subjects.cordon("node-a"), Cordoned(node="node-a")))
+    assert [type(each.message) for each in said if each.request == "w0"] == [Revoke, Pending]
+    assert told(said)["w0"] is WaitReason.QUEUE_FULL
+    assert RequestId("w0") in narrow.allocator.desk.queue.outside
