@@ -507,3 +507,39 @@ def test_pynvml_is_left_as_it_was_found(nvml_library, tmp_path):
     assert pynvml._nvmlGetFunctionPointer_cache == {}
     assert str(nvml_library.for_children) not in Path("/proc/self/maps").read_text(encoding="utf-8")
     assert os.environ.get("NVML_FOR_TESTS_STATE") is None
+
+
+# -- fixed layouts ----------------------------------------------------------------------------------------------------
+
+
+def _compute_profile(machine, gpu, gi_id, slices):
+    """The compute instance profile of so many slices, and the GPU instance."""
+    device = pynvml.nvmlDeviceGetHandleByIndex(gpu)
+    parent = pynvml.nvmlDeviceGetGpuInstanceById(device, gi_id)
+    shared = pynvml.NVML_COMPUTE_INSTANCE_ENGINE_PROFILE_SHARED
+    for number in range(pynvml.NVML_COMPUTE_INSTANCE_PROFILE_COUNT):
+        try:
+            info = pynvml.nvmlGpuInstanceGetComputeInstanceProfileInfo(parent, number, shared)
+        except pynvml.NVMLError:
+            continue
+        if info.sliceCount == slices:
+            return parent, info.id
+    raise AssertionError(f"no compute instance profile of {slices} slices")
+
+
+@pytest.mark.parametrize(
+    ("count", "sentence"),
+    [
+        (1, "its compute instance does not fill it: a tenant would get less than the profile says"),
+        (2, "it has 2 compute instances; only one that fills it can be handed out"),
+    ],
+)
+def test_a_part_of_an_instance_is_not_taken_for_all_of_it(make_nvml, count, sentence):
+    """A pod that asks for a 3g would get a third of its SMs, or share them with somebody unseen."""
+    rig = make_nvml('{model="a100-40gb", layout=["1g.5gb:6"]}')
+    gi_id = rig.foreign("3g.20gb", 0, compute=False)
+    parent, profile = _compute_profile(rig.machine, 0, gi_id, 1)
+    for _ in range(count):
+        pynvml.nvmlGpuInstanceCreateComputeInstance(parent, profile)
+    found = {each.start: each for each in rig.backend.read()[0].instances}
+    assert (found[0].unusable, found[6].unusable) == (sentence, "")

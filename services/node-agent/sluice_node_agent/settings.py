@@ -4,8 +4,10 @@ import re
 from pathlib import Path
 from typing import Literal
 
+from sluice.contracts.ids import NodeName
 from sluice.runtime.settings import CommonSettings
 from sluice_node_agent.core.rules import Rules
+from sluice_node_agent.device.fixed_gpus import fixed_gpus
 
 MPS_OFF = "off"
 """As `mps_control`: hand out no shares."""
@@ -47,6 +49,12 @@ class NodeAgentSettings(CommonSettings, frozen=True, kw_only=True):
     What runs in this process: the agent and the driver of the volume, or one of them. Apart, pods can still start and
     end while the agent cannot run.
     """
+    fixed_layout: tuple[str, ...] = ()
+    """
+    The GPUs whose MIG layout is an administrator's: their instances are handed out, and none is made or destroyed.
+    `all`, a node's name, `<node>:<index>`, or GPU UUIDs; names of other nodes say nothing here, so one list does for a
+    cluster. Of simulated nodes the fleet file says it (`layout`).
+    """
     keep_warm_s: float = 0.0
     watch_mps_s: float = 5.0
     closing_ttl_s: int = 4 * 3600
@@ -64,6 +72,7 @@ class NodeAgentSettings(CommonSettings, frozen=True, kw_only=True):
             if not _NODE_NAME.fullmatch(node) or len(node) > 253:
                 raise ValueError(f"nodes: {node[:100]!r} is no node's name (lower-case letters, digits, '-' and '.')")
         self._check_kubelet()
+        self._check_fixed_layout()
         if self.closing_ttl_s < 1:
             raise ValueError("closing_ttl_s is whole seconds, at least 1")
         if self.tombstone_ttl_s <= self.closing_ttl_s:
@@ -89,6 +98,14 @@ class NodeAgentSettings(CommonSettings, frozen=True, kw_only=True):
             raise ValueError(
                 f"nodes names {len(self.nodes)} nodes; with kubelet_root it must name one, the kubelet's own"
             )
+
+    def _check_fixed_layout(self) -> None:
+        if self.fixed_layout and self.fleet_file is not None:
+            raise ValueError("fixed_layout is for real GPUs; of simulated ones the fleet file says it (layout = [...])")
+        try:
+            fixed_gpus(self.fixed_layout, NodeName(""))
+        except ValueError as error:
+            raise ValueError(f"fixed_layout: {error}") from None
 
     def rules(self) -> Rules:
         """The part that the core takes."""

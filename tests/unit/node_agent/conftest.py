@@ -186,10 +186,11 @@ class Node:
 
     tmp_path: Path
     rules: Rules
+    fleet: str = FLEET
 
     def __post_init__(self) -> None:
         """Make the files."""
-        self.fleet_node = parse_fleet(FLEET, origin="test").nodes[0]
+        self.fleet_node = parse_fleet(self.fleet, origin="test").nodes[0]
         self.name: NodeName = self.fleet_node.name
         self.hardware = HardwareFile(self.tmp_path / "hardware" / "n1.json")
         self.hardware.make(self.fleet_node)
@@ -218,7 +219,7 @@ class Node:
         self.backend = SimulatedGpus(self.hardware)
         gpus = self.backend.read()
         problem = self.journal.problem
-        if self.journal.is_new and any(gpu.instances for gpu in gpus):
+        if self.journal.is_new and any(gpu.instances for gpu in gpus if not gpu.fixed_layout):
             problem = "there is no journal"
         started = AgentStarted(
             boot_id=self.backend.boot_id(),
@@ -415,8 +416,8 @@ def make_node(tmp_path: Path) -> Iterator[Callable[..., Node]]:
     """Makes nodes, each with files of its own."""
     made: list[Node] = []
 
-    def make(**rules: Any) -> Node:
-        node = Node(tmp_path / str(len(made)), Rules(**rules))
+    def make(*, fleet: str = FLEET, **rules: Any) -> Node:
+        node = Node(tmp_path / str(len(made)), Rules(**rules), fleet)
         made.append(node)
         return node
 

@@ -182,6 +182,19 @@ def test_instances_of_somebody_else_are_told(well, hardware):
     assert "1g.5gb at 2 of GPU 0" in only(well, Check.INSTANCES, "warning").what
 
 
+def test_instances_of_a_fixed_layout_are_not_foreign_and_said_when_they_are_of_no_use(well, hardware):
+    """A person would be told to destroy his own partitioning, or not that half of it cannot be had."""
+    made_by_hand(hardware)
+    with hardware.changing() as file:
+        for gpu in file.gpus:
+            gpu.fixed = True
+        file.gpus[0].instances[0].uuid = ""
+    found = only(well, Check.INSTANCES, "warning")
+    assert "1g.5gb at 2 of GPU 0" in found.what
+    assert "it has no compute instance" in found.what
+    assert "not in this node's journal" not in found.what
+
+
 @pytest.mark.parametrize("kind", ["slice", "home", "warm"])
 def test_instances_of_our_own_are_not_foreign(well, hardware, kind):
     """Else a person destroys a live slice on our advice."""

@@ -45,6 +45,8 @@ def test_what_the_core_takes_is_what_was_said():
         ({"nodes": "n1", "kubelet_root": "/"}, "kubelet_root is '/'"),
         ({"nodes": "n1", "kubelet_root": "/k", "pods_dir": "/run/../pods"}, "pods_dir is '/run/../pods'"),
         ({"nodes": "n1,n2", "kubelet_root": "/k"}, "nodes names 2 nodes; with kubelet_root it must name one"),
+        ({"fixed_layout": "n1,GPU-1"}, "fixed_layout: 'GPU-1' is no GPU: say all, a node's name, <node>:<index>, or"),
+        ({"fixed_layout": "all", "fleet_file": "fleet.toml"}, "of simulated ones the fleet file says it"),
         ({"role": "driver"}, "SLUICE_NODE_AGENT_ROLE is 'driver'"),
         ({"mps_controll": "off"}, "did you mean SLUICE_NODE_AGENT_MPS_CONTROL"),
     ],

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from sluice.contracts import subjects
 from sluice.contracts.exchange import ExchangeEvent, LastRead, ReadingStarted, ReadLast, Stream, Ticked
 from sluice.contracts.ids import AllocationId, GpuUuid, NodeName, RunId
-from sluice.contracts.messages import NodeRemoved, NodeSnapshot
+from sluice.contracts.messages import NodeRemoved, NodeSnapshot, Revoke
 from sluice.contracts.outbox import Outbox
 from sluice_node_agent.core import homes
 from sluice_node_agent.core.bench import Bench
@@ -25,6 +25,8 @@ from sluice_node_agent.core.events import (
     FoundHome,
     GpuTroubled,
     Instruction,
+    ListHolders,
+    OwnInstruction,
     QuarantineReleased,
     ReadGpu,
     Result,
@@ -54,7 +56,7 @@ from sluice_node_agent.core.taking import Taking
 from sluice_node_agent.core.telling import Telling
 from sluice_node_agent.core.warm import WarmOne, WarmOnes
 from sluice_node_agent.core.words import stuck_on
-from sluice_node_agent.core.work import HomeKey, HomeWork, Work, homes_of
+from sluice_node_agent.core.work import HomeKey, HomeWork, Job, Work, homes_of
 
 WRITES = frozenset({"slice", "node"})
 """The nouns whose writer an agent is."""
@@ -123,8 +125,7 @@ class Agent:
             self._read_ledger(event, now)
         if self._floor.boot_id and (self._due or self._homes_due or isinstance(event, CHANGING)):
             self._settle(now)
-            found = self._taking.found.unclaimed_records()
-            self._telling.tell(found, self._sender, self._housing, self._warm)
+            self._telling.tell(self._taking.found, self._sender, self._housing, self._warm)
         if self.is_open and self._taking.found.homes:
             self._stop(self._taking.found.deserted())
         looks, self._looks = self._looks, []
@@ -159,6 +160,8 @@ class Agent:
         self._news.start(event, before.generation_upto if before is not None else 0)
         self._due.update(dict.fromkeys(floor.works))
         self._homes_due.update(dict.fromkeys(floor.homes))
+        for gpu in floor.devices.reports:
+            self._look_for_users(gpu)
 
     def _stop(self, homes: list[FoundHome]) -> None:
         """Clear away homes that have no record."""
@@ -177,9 +180,14 @@ class Agent:
             self._look_again_at_planned()
         self._due.update(dict.fromkeys(changed))
         if self.is_open and not was_open:
-            everything = (*self._floor.works, *self._graves.open_ones(), *self._orders.entries)
+            everything = (*self._floor.works, *self._graves.open_ones(), *self._standing_first())
             self._due.update(dict.fromkeys(everything))
             self._homes_due.update(dict.fromkeys(self._floor.homes))
+
+    def _standing_first(self) -> list[AllocationId]:
+        """Every order. Of two who were booked one place, one after the other, one stands: he has what is there."""
+        entries = self._orders.entries
+        return sorted(entries, key=lambda each: isinstance(entries[each], Revoke))
 
     def _take_result(self, result: Result, now: float) -> None:
         taken = self._sender.take(result)
@@ -203,7 +211,7 @@ class Agent:
             self._look_at_home(job.key)
         if isinstance(sent, ReadGpu):
             self._was_read(sent.gpu, now, was_lost=was_lost)
-        elif isinstance(result, DeviceRefused) and isinstance(sent, GPU_INSTRUCTIONS):
+        elif isinstance(result, DeviceRefused) and isinstance(sent, GPU_INSTRUCTIONS) and not _is_look(sent, job):
             self._read(sent.gpu)  # something is not as we thought: look
 
     def _saved(self, sent: SaveJournal, now: float) -> None:
@@ -233,7 +241,22 @@ class Agent:
             self._bench.answers_again(there)
             self._housing.answers_again(gpu)
         self._warm.check(gpu, self._floor.devices)
+        if gpu in self._taking.found.unseen:
+            claimed = self._floor.claims().keys() | self._warm.keys()
+            if self._taking.found.see(self._floor.devices.reports[gpu], claimed):
+                self._due.update(dict.fromkeys(self._standing_first()))
+        self._look_for_users(gpu)
         self._look_at_gpu(gpu)
+
+    def _look_for_users(self, gpu: GpuUuid) -> None:
+        """Of a fixed layout: who is on the instances that nobody was given. They are handed out only when empty."""
+        devices = self._floor.devices
+        if not devices.is_fixed(gpu) or not devices.answers(gpu):
+            return
+        claims = self._floor.claims()
+        for instance in devices.reports[gpu].instances:
+            if instance.uuid and (gpu, instance.gi_id) not in claims:
+                self._sender.send(ListHolders(self._sender.next_token, gpu, instance.uuid), None)
 
     def _look_at_gpu(self, gpu: GpuUuid) -> None:
         there = [a for a, work in self._floor.works.items() if any(d.gpu == gpu for d in work.record.booking.devices)]
@@ -321,3 +344,8 @@ class Agent:
             self._bench.advance(work, now, is_next=self._taking.is_next(work.record))
         self._homes_due.update(dict.fromkeys(homes_of(work.record)))
         self._telling.say(work)
+
+
+def _is_look(sent: OwnInstruction, job: Job | None) -> bool:
+    """Whether it only looked who uses an instance: that comes again with each reading, so no reading comes of it."""
+    return job is None and isinstance(sent, ListHolders)

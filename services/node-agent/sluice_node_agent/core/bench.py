@@ -6,7 +6,7 @@ It must not read orders: the agent changes a slice's record (through `save`), th
 
 from sluice.contracts.ids import AllocationId, RunId
 from sluice.contracts.messages import DeviceGrant
-from sluice_node_agent.core import making, unmaking
+from sluice_node_agent.core import adjusting, making, unmaking
 from sluice_node_agent.core.backing_off import back_off
 from sluice_node_agent.core.events import CreateGpuInstance, DestroyGpuInstance, OwnInstruction, RemoveTicket, Result
 from sluice_node_agent.core.floor import Floor
@@ -83,7 +83,7 @@ class Bench:
             case "making":
                 return making.next_step(record, self.floor, self._rules, token, ticket)
             case "ready":
-                return making.lost_devices(record, self.floor)
+                return making.lost_devices(record, self.floor) or adjusting.next_step(work, self.floor, token, ticket)
             case "degraded":
                 return making.to_make_again(record)
             case "undoing" | "unmaking":
@@ -118,7 +118,11 @@ class Bench:
         if isinstance(sent, CreateGpuInstance) and self._warm.may_be_why(_created(work.record, sent)[1], sent, result):
             return  # a warm instance had an engine: it goes, and the step is taken again
         if work.record.phase == "making":
-            self.save(making.take_result(work.record, sent, result, self.new_ticket(work.allocation)))
+            ticket = self.new_ticket(work.allocation)
+            self.save(making.take_result(work.record, sent, result, ticket, self.floor))
+            return
+        if work.record.phase == "ready":
+            self._take_adjusted(work, result, now)
             return
         outcome = unmaking.take_result(work.record, sent, result)
         work.to_terminate = outcome.clients
@@ -131,6 +135,14 @@ class Bench:
         elif outcome.free is not None:
             work.free_of_holders = (*work.free_of_holders, outcome.free)
             work.holders = outcome.holders
+
+    def _take_adjusted(self, work: Work, result: Result, now: float) -> None:
+        adjusted = adjusting.take_result(work.record, result)
+        if isinstance(adjusted, str):
+            back_off(work, adjusted, self._rules, now)
+        else:
+            work.recovered()
+            self.save(adjusted)
 
     def answers_again(self, works: list[Work]) -> None:
         """A GPU answers (again): what was begun on it may be there."""

@@ -47,6 +47,8 @@ class Devices:
     def __init__(self, reports: Iterable[GpuReport] = ()) -> None:
         """Begin with what was read at the start."""
         self.reports: dict[GpuUuid, GpuReport] = {report.uuid: report for report in reports}
+        self._users: dict[str, tuple[str, ...]] = {}
+        """Of fixed layouts: who was found on a MIG device that nobody was given."""
         self._creatable: dict[tuple[object, ...], dict[str, int]] = {}
 
     # -- asking ---------------------------------------------------------------------------------------------------
@@ -65,6 +67,17 @@ class Devices:
         if report is None:
             return "it is not on this node any more"
         return "" if report.healthy else report.health_message or "it is not healthy"
+
+    def is_fixed(self, gpu: GpuUuid) -> bool:
+        """Whether an administrator owns the GPU's layout: nothing is made or destroyed there."""
+        return gpu in self.reports and self.reports[gpu].fixed_layout
+
+    def why_unusable(self, instance: InstanceReport) -> str:
+        """Why an instance of a fixed layout, that nobody was given, can be given to nobody; empty when it can."""
+        if not instance.uuid:
+            return instance.unusable or "it has no compute instance; its administrator has to create it"
+        users = self._users.get(instance.uuid, ())
+        return instance.unusable or (f"it is used by {', '.join(users)}, which Sluice did not start" if users else "")
 
     def instance(self, gpu: GpuUuid, gi_id: int | None) -> InstanceReport | None:
         """The instance with this id."""
@@ -99,7 +112,18 @@ class Devices:
         if known is not None and report.lost:
             self.lose(report.uuid, report.health_message)
         else:
+            there = {instance.uuid for instance in report.instances}
+            for instance in known.instances if known is not None else ():
+                if instance.uuid not in there:
+                    self._users.pop(instance.uuid, None)
             self.reports[report.uuid] = report
+
+    def note_users(self, uuid: str, users: tuple[str, ...]) -> None:
+        """Who was found on a MIG device of a fixed layout."""
+        if users:
+            self._users[uuid] = users
+        else:
+            self._users.pop(uuid, None)
 
     def lose(self, gpu: GpuUuid, message: str) -> None:
         """A GPU does not answer any more."""
@@ -135,10 +159,15 @@ class Devices:
     def _shown(self, uuid: GpuUuid, report: GpuReport, seen: "Seen") -> GpuReport:
         there = tuple(i for i in report.instances if (uuid, i.gi_id) not in seen.warm)
         instances = tuple(replace(i, allocation=seen.claims.get((uuid, i.gi_id))) for i in there)
+        if report.fixed_layout:
+            instances = tuple(replace(i, unusable="" if i.allocation else self.why_unusable(i)) for i in instances)
+            creatable = _offered(report, instances)
+        else:
+            creatable = self._creatable_on(replace(report, instances=there))
         return replace(
             report,
             instances=instances,
-            creatable=self._creatable_on(replace(report, instances=there)),
+            creatable=creatable,
             quarantined=seen.quarantined.get(uuid, ()),
             daemons=seen.daemons.get(uuid, ()),
         )
@@ -168,6 +197,20 @@ class Seen:
 
 
 _LAYOUTS_REMEMBERED = 256
+
+
+def is_offered(instance: InstanceReport) -> bool:
+    """Whether an instance of a fixed layout is one that can be handed out at all, whoever has it or is on it."""
+    return bool(instance.uuid) and not instance.unusable
+
+
+def _offered(report: GpuReport, instances: Iterable[InstanceReport]) -> dict[str, int]:
+    """Of a fixed layout: per profile, how many instances nobody has and anybody could be given."""
+    counts = dict.fromkeys((profile.name for profile in report.profiles), 0) if report.mig_enabled else {}
+    for instance in instances:
+        if instance.profile in counts and instance.allocation is None and not instance.unusable:
+            counts[instance.profile] += 1
+    return counts
 
 
 def _creatable(report: GpuReport) -> dict[str, int]:

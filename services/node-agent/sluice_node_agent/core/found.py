@@ -2,13 +2,15 @@
 What was found at the start and no record names: perhaps ours, when the journal was lost.
 
 An instance is ours only if the ledger says so, in exactly its place; else it is foreign, and is never touched. A home's
-directory is always ours, and its daemon too, but whom it serves the ledger must say.
+directory is always ours, and its daemon too, but whom it serves the ledger must say. What is on a GPU that did not
+answer then is not known before it does, so nothing may be concluded from not seeing it.
 """
 
 from collections.abc import Collection
 from dataclasses import dataclass, field
 
 from sluice.contracts.ids import AllocationId, GpuUuid, HomeId
+from sluice.contracts.messages import Booking, GpuReport
 from sluice_node_agent.core.devices import Devices, InstanceKey
 from sluice_node_agent.core.events import AgentStarted, FoundHome
 from sluice_node_agent.core.records import HomeRecord, NodeRecord, SliceRecord, Unclaimed
@@ -22,6 +24,22 @@ class Found:
     unclaimed: dict[InstanceKey, str] = field(default_factory=dict)
     tickets: tuple[str, ...] = ()
     homes: dict[HomeId, FoundHome] = field(default_factory=dict)
+    unseen: dict[GpuUuid, None] = field(default_factory=dict)
+    """GPUs of which it is not known what is there."""
+
+    def hides(self, booking: Booking) -> bool:
+        """Whether an instance of these devices may be there and was not seen. A whole GPU needs none."""
+        return any(grant.gpu in self.unseen for grant in booking.devices if grant.profile is not None)
+
+    def see(self, report: GpuReport, claimed: Collection[InstanceKey]) -> bool:
+        """A GPU was read; what records do not name there (`claimed`) is found now. Whether it had not been seen."""
+        if report.lost or report.uuid not in self.unseen:
+            return False
+        del self.unseen[report.uuid]
+        there = () if report.fixed_layout else report.instances
+        found = {(report.uuid, instance.gi_id): instance.uuid for instance in there}
+        self.unclaimed |= {key: uuid for key, uuid in found.items() if key not in claimed}
+        return True
 
     def claim(self, home: HomeRecord) -> None:
         """A home has a record now."""
@@ -44,9 +62,9 @@ class Found:
         Homes without a daemon that no order has claimed, when all orders were read. They are forgotten here.
 
         Before that their tenants may still have tickets, and a container must find the directory. One with a daemon may
-        have tenants of which nobody knows, and is left alone.
+        have tenants of which nobody knows, and is left alone; so is one on a GPU that was not seen, whose orders wait.
         """
-        return self._forget([home for home in self.homes.values() if not home.pid])
+        return self._forget([home for home in self.homes.values() if not home.pid and home.gpu not in self.unseen])
 
     def _forget(self, homes: list[FoundHome]) -> list[FoundHome]:
         for home in homes:
@@ -62,19 +80,25 @@ def what_was_found(
     event: AgentStarted, slices: list[SliceRecord], homes: list[HomeRecord], claimed: Collection[InstanceKey]
 ) -> Found:
     """What no record names. Instances only when the journal was lost, now or in an earlier life of the same boot."""
+    hidden: dict[GpuUuid, None] = {}
     before = next((record for record in event.records if isinstance(record, NodeRecord)), None)
     there: list[tuple[InstanceKey, str]] = []
     if event.journal_problem:
-        there = [((gpu.uuid, instance.gi_id), instance.uuid) for gpu in event.gpus for instance in gpu.instances]
+        hidden = {gpu.uuid: None for gpu in event.gpus}
     elif before is not None and before.boot_id == event.boot_id:
         there = [((instance.gpu, instance.gi_id), instance.uuid) for instance in before.unclaimed]
+        hidden = dict.fromkeys(before.unseen)
     tickets = {ticket for record in slices for ticket in (record.ticket, *record.stale_tickets)}
     names = {record.home for record in homes}
-    return Found(
+    found = Found(
         unclaimed={key: uuid for key, uuid in there if key not in claimed},
         tickets=tuple(ticket for ticket in event.tickets if ticket not in tickets),
         homes={home.home: home for home in event.homes if home.home not in names},
+        unseen={gpu.uuid: None for gpu in event.gpus if gpu.uuid in hidden},
     )
+    for gpu in event.gpus:
+        found.see(gpu, claimed)
+    return found
 
 
 def _is_gone(gpu: GpuUuid, device: str, devices: Devices) -> bool:

@@ -11,13 +11,14 @@ from dataclasses import dataclass
 
 from msgspec.structs import replace
 
-from sluice_node_agent.core import instances
+from sluice_node_agent.core import fixed_layouts, instances
 from sluice_node_agent.core.devices import Devices, InstanceKey
 from sluice_node_agent.core.events import (
     ComputeModeSet,
     DeviceErrorKind,
     DeviceRefused,
     FoundHome,
+    Holder,
     HoldersListed,
     ListHolders,
     MpsLimitsSet,
@@ -33,6 +34,7 @@ from sluice_node_agent.core.events import (
     StopMps,
     WatchMps,
 )
+from sluice_node_agent.core.floor import Floor
 from sluice_node_agent.core.records import DeviceRecord, HomeGone, HomeRecord, MpsLimits
 from sluice_node_agent.core.work import HomeNext, HomeWork
 
@@ -48,27 +50,28 @@ class Wish:
     """What the largest of them needs; None when all are leaving."""
 
 
-def next_step(home: HomeWork, wish: Wish, devices: Devices, token: int) -> HomeNext:
+def next_step(home: HomeWork, wish: Wish, floor: Floor, token: int) -> HomeNext:
     """What a home needs now."""
     record = home.record
     match record.phase:
         case "making":
-            return _to_make(home, wish, devices, token) if wish.wanted else replace(record, phase="unmaking")
+            return _to_make(home, wish, floor, token) if wish.wanted else replace(record, phase="unmaking")
         case "ready":
-            return _to_keep(home, wish, devices, token) if wish.wanted else replace(record, phase="unmaking")
+            return _to_keep(home, wish, floor.devices, token) if wish.wanted else replace(record, phase="unmaking")
         case "undoing" | "unmaking":
-            return _to_unmake(home, devices, token)
+            return _to_unmake(home, floor.devices, token)
         case "failed":
             return None if wish.wanted else HomeGone(home=record.home)
 
 
-def take_result(home: HomeWork, sent: OwnInstruction, result: Result) -> HomeRecord | str | None:
+def take_result(home: HomeWork, sent: OwnInstruction, result: Result, floor: Floor) -> HomeRecord | str | None:
     """The record that a result leads to, why it did not get further, or None when only `home` itself changed."""
     if home.record.phase in {"undoing", "unmaking"}:
         return _unmade(home, sent, result)
     match result:
         case HoldersListed(holders=holders):
-            return _take_whole(home.record, [f"{h.name or 'process'} {h.pid}" for h in holders if h.kind != "file"])
+            assert isinstance(sent, ListHolders)
+            return _take(home.record, sent, holders, floor)
         case ComputeModeSet():
             home.mode_set = True
             return None
@@ -120,13 +123,17 @@ def held_against(record: HomeRecord, found: Iterable[FoundHome]) -> HomeRecord:
 # -- making -------------------------------------------------------------------------------------------------------
 
 
-def _to_make(home: HomeWork, wish: Wish, devices: Devices, token: int) -> HomeNext:
+def _to_make(home: HomeWork, wish: Wish, floor: Floor, token: int) -> HomeNext:
+    devices = floor.devices
     record = home.record
     problem = instances.why_impossible(record, devices)
     if problem is not None:
         return _failing(record, *problem)
     if record.profile is None and not record.device.uuid:
         return ListHolders(token, record.gpu, str(record.gpu))
+    if fixed_layouts.is_to_be_taken(record, record.device, devices):
+        take = fixed_layouts.step_to_take(record, devices, floor.claims(), token)
+        return _failing(record, *take) if isinstance(take, tuple) else take
     if record.profile is not None and record.device.step == "planned":
         return replace(record, device=DeviceRecord(step="intended"))
     vanished = _vanished(record, devices)
@@ -151,7 +158,12 @@ def _made(record: HomeRecord, result: Result) -> HomeRecord:
     return replace(record, device=device, daemon=device.step == "made")
 
 
-def _take_whole(record: HomeRecord, strangers: list[str]) -> HomeRecord:
+def _take(record: HomeRecord, listed: ListHolders, holders: tuple[Holder, ...], floor: Floor) -> HomeRecord:
+    """A whole GPU, or an instance of a fixed layout: both are made by nothing but nobody else being on them."""
+    strangers = fixed_layouts.strangers_of(holders)
+    if record.profile is not None:
+        found = fixed_layouts.taken(record, listed.uuid, strangers, floor.devices, floor.claims())
+        return _failing(record, *found) if isinstance(found, tuple) else replace(record, device=found)
     if strangers:
         return _failing(record, str(DeviceErrorKind.IN_USE), f"{record.gpu} is used by {', '.join(strangers)}")
     return replace(record, device=DeviceRecord(step="made", uuid=str(record.gpu)), daemon=True)
@@ -186,7 +198,8 @@ def _vanished(record: HomeRecord, devices: Devices) -> HomeRecord | None:
     if found is None or not instances.is_at(record, record.device, devices):
         return replace(record, phase="unmaking", device=instances.NOTHING)
     if found.uuid != record.device.uuid:
-        there = replace(record.device, uuid="") if not found.uuid else instances.NOTHING
+        is_ours = not found.uuid and not fixed_layouts.is_kept(record, record.device, devices)
+        there = replace(record.device, uuid="") if is_ours else instances.NOTHING
         return replace(record, phase="unmaking", device=there)
     return None
 
@@ -196,6 +209,7 @@ def _seen(home: HomeWork, seen: MpsSeen) -> HomeRecord | None:
     home.watch = False
     home.unanswered = 0
     home.seen = seen
+    home.looks += 1
     if seen.alive:
         return None
     home.mode_set = False
@@ -217,7 +231,7 @@ def _to_unmake(home: HomeWork, devices: Devices, token: int) -> HomeNext:
         return SetComputeMode(token, record.gpu, exclusive_process=False)
     if record.daemon:
         return replace(record, daemon=False, pid=0, started_at=0)
-    if record.profile is not None:
+    if record.profile is not None and not fixed_layouts.is_kept(record, record.device, devices):
         step = instances.step_to_unmake(record, record.device, token)
         if step is not None:
             return step

@@ -86,7 +86,7 @@ class Housing:
             return wish.wanted and self._begin_for(key)
         if not home.idle or self._is_in_the_dark(home.record):
             return False
-        step = homes.next_step(home, wish, self._floor.devices, self._sender.next_token)
+        step = homes.next_step(home, wish, self._floor, self._sender.next_token)
         match step:
             case None:
                 return False
@@ -106,7 +106,7 @@ class Housing:
         """A step of a home has its result."""
         if self._warm.may_be_why(home.record, sent, result):
             return  # a warm instance had an engine: it goes, and the step is taken again
-        outcome = homes.take_result(home, sent, result)
+        outcome = homes.take_result(home, sent, result, self._floor)
         if isinstance(outcome, str) and isinstance(sent, WatchMps):
             self._did_not_answer(home, outcome)
         elif isinstance(outcome, str):

@@ -7,6 +7,7 @@ saves it before and after each step.
 
 from msgspec.structs import replace
 
+from sluice_node_agent.core import fixed_layouts
 from sluice_node_agent.core.devices import Devices, InstanceKey, Place
 from sluice_node_agent.core.events import (
     ComputeInstanceCreated,
@@ -126,6 +127,8 @@ def resumed(
     An intent was saved and its result was not: what is at exactly this place is ours, if it has no compute instance.
     One that has is somebody else's: ours is never given one before its id is in the journal.
     """
+    if fixed_layouts.is_kept(place, device, devices):
+        return fixed_layouts.resumed(place, device, devices, making=making)
     if device.gi_id is None:
         found = devices.instance_at(place) if device.step == "intended" else None
         if found is not None and not found.uuid and (place.gpu, found.gi_id) not in claimed:

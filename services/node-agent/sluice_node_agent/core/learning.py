@@ -14,10 +14,14 @@ from sluice_node_agent.core.events import (
     GpuInstanceCreated,
     GpuInstanceDestroyed,
     GpuRead,
+    Holder,
+    HoldersListed,
+    ListHolders,
     OwnInstruction,
     ReadGpu,
     Result,
 )
+from sluice_node_agent.core.fixed_layouts import strangers_of
 from sluice_node_agent.core.floor import Floor
 from sluice_node_agent.core.work import HomeWork, Job, Work
 
@@ -34,6 +38,8 @@ def learn(floor: Floor, sent: OwnInstruction, result: Result, job: Job | None) -
             devices.name(gpu, gi_id, "")
         case DestroyGpuInstance(gpu=gpu, gi_id=gi_id), GpuInstanceDestroyed():
             devices.remove(gpu, gi_id)
+        case ListHolders(gpu=gpu, uuid=uuid), HoldersListed(holders=holders) if devices.is_fixed(gpu):
+            _note_users(floor, uuid, holders, job)
         case _, GpuRead(report=report):
             devices.read(report)
         case ReadGpu(gpu=gpu), DeviceRefused(message=message):
@@ -42,6 +48,20 @@ def learn(floor: Floor, sent: OwnInstruction, result: Result, job: Job | None) -
             devices.lose(sent.gpu, message)
         case _:
             pass
+
+
+def _note_users(floor: Floor, uuid: str, holders: tuple[Holder, ...], job: Job | None) -> None:
+    """
+    Who is on a device of a fixed layout: seen by a look at what nobody has, or when it was to be handed out.
+
+    A device that somebody has is not looked at here: its tenant and the MPS server of its home are no strangers.
+    """
+    if job is None:
+        floor.devices.note_users(uuid, strangers_of(holders))
+    elif isinstance(job, Work) and job.record.phase == "making":
+        floor.devices.note_users(uuid, strangers_of(holders, job.record.booking.owner))
+    elif isinstance(job, HomeWork) and job.record.phase == "making":
+        floor.devices.note_users(uuid, strangers_of(holders))
 
 
 def _place_of(sent: CreateGpuInstance, job: Job | None) -> Place:

@@ -10,7 +10,7 @@ made here: the slice waits for its home (see `homes`) and joins it.
 from msgspec.structs import replace
 
 from sluice.contracts.messages import ContainerDevices, DeviceGrant
-from sluice_node_agent.core import instances, shares
+from sluice_node_agent.core import fixed_layouts, instances, shares
 from sluice_node_agent.core.events import (
     DeviceErrorKind,
     DeviceRefused,
@@ -25,7 +25,9 @@ from sluice_node_agent.core.events import (
     TicketRefused,
     TicketRemoved,
 )
+from sluice_node_agent.core.fixed_layouts import strangers_of
 from sluice_node_agent.core.floor import Floor
+from sluice_node_agent.core.instances import NOTHING
 from sluice_node_agent.core.records import DeviceRecord, HomeRecord, SliceRecord
 from sluice_node_agent.core.rules import Rules
 from sluice_node_agent.core.work import HomeWork, Next, failing, key_of, pairs, with_device, without_device
@@ -50,7 +52,7 @@ def next_step(record: SliceRecord, floor: Floor, rules: Rules, token: int, ticke
         if grant.share is not None:
             return _join(record, number, floor, rules, ticket)
         return _step_to_make(record, number, floor, token, ticket)
-    unserved = next((grant for grant in record.booking.devices if not _is_served(grant, floor)), None)
+    unserved = next((grant for grant in record.booking.devices if not is_served(grant, floor)), None)
     if unserved is not None:
         return _await_service(record, unserved, floor, rules)
     if not record.ticket:
@@ -59,12 +61,17 @@ def next_step(record: SliceRecord, floor: Floor, rules: Rules, token: int, ticke
     return MakeTicket(token, record.ticket, booking.allocation, booking.owner, containers_of(record, floor))
 
 
-def take_result(record: SliceRecord, sent: OwnInstruction, result: Result, ticket: str) -> SliceRecord:
+def take_result(record: SliceRecord, sent: OwnInstruction, result: Result, ticket: str, floor: Floor) -> SliceRecord:
     """What the record becomes by the result of the step that was taken. `ticket` is a name never used before."""
     number = next((n for n, _, device in pairs(record) if device.step != "made"), 0)
     match result:
-        case HoldersListed(holders=holders):
+        case HoldersListed(holders=holders) if record.booking.devices[number].profile is None:
             return _take_whole(record, number, holders, ticket)
+        case HoldersListed(holders=holders):
+            assert isinstance(sent, ListHolders)
+            grant, strangers = record.booking.devices[number], strangers_of(holders, record.booking.owner)
+            found = fixed_layouts.taken(grant, sent.uuid, strangers, floor.devices, floor.claims())
+            return failing(record, *found) if isinstance(found, tuple) else with_device(record, number, found)
         case TicketRemoved():
             return replace(record, stale_tickets=record.stale_tickets[1:])
         case TicketMade():
@@ -88,10 +95,12 @@ def lost_devices(record: SliceRecord, floor: Floor) -> SliceRecord | None:
                 again = without_device(again, number)
         elif grant.profile is not None and floor.devices.answers(grant.gpu):
             found = floor.devices.instance(grant.gpu, device.gi_id)
+            is_ours = not fixed_layouts.is_kept(grant, device, floor.devices)
             if found is None or not instances.is_at(grant, device, floor.devices):
                 again = without_device(again, number)
             elif found.uuid != device.uuid:
-                again = with_device(again, number, replace(device, step="intended", uuid=""))
+                left = replace(device, step="intended", uuid="") if is_ours else NOTHING
+                again = with_device(again, number, left)
     return None if again is record else to_make_again(again)
 
 
@@ -107,6 +116,16 @@ def containers_of(record: SliceRecord, floor: Floor) -> tuple[ContainerDevices, 
     return shares.containers_of(record, floor.devices, homes, floor.mps_root)
 
 
+def is_served(grant: DeviceGrant, floor: Floor) -> bool:
+    """Whether a client of a shared device would find its server, with limits that let it have what was granted."""
+    if grant.share is None:
+        return True
+    home = floor.homes.get(key_of(grant))
+    if home is None or home.saving or home.record.phase != "ready":
+        return False
+    return shares.covers(home.record.limits, shares.limits_of(grant, floor.devices))
+
+
 # -- inside -------------------------------------------------------------------------------------------------------
 
 
@@ -118,6 +137,9 @@ def _step_to_make(record: SliceRecord, number: int, floor: Floor, token: int, ti
         return failing(record, *problem)
     if grant.profile is None:
         return ListHolders(token, grant.gpu, str(grant.gpu))
+    if fixed_layouts.is_to_be_taken(grant, device, floor.devices):
+        step = fixed_layouts.step_to_take(grant, floor.devices, floor.claims(), token)
+        return failing(record, *step) if isinstance(step, tuple) else step
     if device.step == "planned":
         return begin(record, floor.boot_id, ticket)
     return instances.step_to_make(grant, device, floor.devices, token)
@@ -136,9 +158,7 @@ def _announce_next(record: SliceRecord, ticket: str) -> SliceRecord:
 def _take_whole(record: SliceRecord, number: int, holders: tuple[Holder, ...], ticket: str) -> SliceRecord:
     """A whole GPU is made by nothing but nobody else being on it."""
     grant = record.booking.devices[number]
-    strangers = [
-        f"{h.name or 'process'} {h.pid}" for h in holders if h.owner != record.booking.owner and h.kind != "file"
-    ]
+    strangers = strangers_of(holders, record.booking.owner)
     if strangers:
         message = f"{grant.gpu} is used by {', '.join(strangers)}"
         return failing(record, str(DeviceErrorKind.IN_USE), message)
@@ -160,7 +180,7 @@ def _join(record: SliceRecord, number: int, floor: Floor, rules: Rules, ticket: 
     mismatch = _why_not_in(grant, record.booking.namespace, home, floor, rules)
     if mismatch:
         return failing(record, str(DeviceErrorKind.NOT_SUPPORTED), mismatch)
-    if not _is_served(grant, floor):
+    if not is_served(grant, floor):
         return None
     joined = DeviceRecord(step="made", uuid=there.device.uuid, daemon_restarts=there.restarts)
     return _announce_next(with_device(record, number, joined), ticket)
@@ -187,16 +207,6 @@ def _why_not_in(grant: DeviceGrant, namespace: str, home: HomeWork, floor: Floor
     if is_raising and home.failures >= rules.quarantine_after:
         return f"the MPS server of {grant.gpu} did not take the limits of a larger share: {home.trouble}"
     return ""
-
-
-def _is_served(grant: DeviceGrant, floor: Floor) -> bool:
-    """Whether a client of a shared device would find its server, with limits that let it have what was granted."""
-    if grant.share is None:
-        return True
-    home = floor.homes.get(key_of(grant))
-    if home is None or home.saving or home.record.phase != "ready":
-        return False
-    return shares.covers(home.record.limits, shares.limits_of(grant, floor.devices))
 
 
 def _is_at_home(device: DeviceRecord, home: HomeRecord | None) -> bool:

@@ -10,7 +10,7 @@ from typing import Literal
 import msgspec
 
 from sluice.contracts.ids import AllocationId, GpuUuid, HomeId, NodeName, RequestId
-from sluice.contracts.messages import Booking
+from sluice.contracts.messages import Booking, DeviceGrant
 
 DeviceStep = Literal["planned", "intended", "made"]
 """`intended`: an instance may be on the GPU from now on. `made`: it was read back as ordered."""
@@ -38,6 +38,21 @@ class DeviceRecord(msgspec.Struct, frozen=True, kw_only=True):
     """The MIG device's, as soon as its compute instance exists."""
     daemon_restarts: int = 0
     """Of a share: how often its home's MPS daemon had been started again when it joined."""
+    found: bool = False
+    """The instance was there before its tenant: an administrator's, which is never destroyed."""
+
+
+class Adjusting(msgspec.Struct, frozen=True, kw_only=True):
+    """How far a change of a ready slice's shares is. Its booking says the new ones."""
+
+    counts: tuple[DeviceGrant, ...] = ()
+    """What it counts until nothing larger is used; empty when its shares only grow."""
+    renewed: bool = False
+    """It was made smaller, and has another ticket; the old one is stale."""
+    told: bool = False
+    """The homes' limits are as needed, and its ticket and its words say the new sizes."""
+    clients: tuple[int, ...] | None = None
+    """Processes that may use what it had; None before its homes were looked at once more."""
 
 
 class SliceRecord(msgspec.Struct, frozen=True, kw_only=True, tag="slice"):
@@ -49,6 +64,10 @@ class SliceRecord(msgspec.Struct, frozen=True, kw_only=True, tag="slice"):
     devices: tuple[DeviceRecord, ...]
     """In the order of `booking.devices`."""
     after: tuple[AllocationId, ...] = ()
+    evict: bool = False
+    """Whether the pods of those are evicted. Kept for whoever has to write the ledger anew, and for nothing else."""
+    adjusting: Adjusting | None = None
+    """Its shares were changed, and that is not done yet."""
     boot_id: str = ""
     """The boot in which its instances were made: they do not survive it."""
     ticket: str = ""
@@ -163,6 +182,8 @@ class NodeRecord(msgspec.Struct, frozen=True, kw_only=True, tag="node"):
     generation_upto: int
     """No generation above this was ever told."""
     unclaimed: tuple[Unclaimed, ...] = ()
+    unseen: tuple[GpuUuid, ...] = ()
+    """GPUs that did not answer when the journal was found lost: what is there on them is not known yet."""
 
 
 Record = SliceRecord | Tombstone | Forgotten | NodeRecord | HomeRecord | HomeGone | Warm | WarmGone

@@ -10,12 +10,12 @@ from msgspec.structs import replace
 
 from sluice.contracts.ids import HomeId
 from sluice.contracts.messages import Booking, DeviceGrant, Grant, Revoke
-from sluice_node_agent.core import instances
+from sluice_node_agent.core import fixed_layouts, instances
 from sluice_node_agent.core.devices import Devices, InstanceKey
 from sluice_node_agent.core.floor import Floor
 from sluice_node_agent.core.found import Found
 from sluice_node_agent.core.making import to_make_again
-from sluice_node_agent.core.records import DeviceRecord, HomeRecord, SliceRecord
+from sluice_node_agent.core.records import Adjusting, DeviceRecord, HomeRecord, SliceRecord
 from sluice_node_agent.core.ticket_names import is_ticket_of
 from sluice_node_agent.core.work import pairs, with_device
 
@@ -45,12 +45,28 @@ def claims_of(slices: Iterable[SliceRecord], homes: Iterable[HomeRecord] = ()) -
     return claimed | {(home.gpu, home.device.gi_id): None for home in homes if home.device.gi_id is not None}
 
 
+def come_later(order: Grant | Revoke) -> SliceRecord:
+    """The record for an order of which nothing may be made before others are gone: nothing that is there is its own."""
+    is_revoke = isinstance(order, Revoke)
+    return SliceRecord(
+        booking=order.booking,
+        revision=order.revision,
+        phase="unmaking" if is_revoke else "planned",
+        devices=tuple(DeviceRecord() for _ in order.booking.devices),
+        after=order.after,
+        evict=isinstance(order, Grant) and order.evict,
+        cause="never made" if is_revoke else "",
+    )
+
+
 def take_over(entry: Grant | Revoke, floor: Floor, found: Found) -> SliceRecord:
     """
     The record for an order that the journal does not know. The homes of its shares were taken over before.
 
     After the journal was lost, an instance at exactly a granted place is the grant's, and so is the one ticket that was
-    made for the allocation. Otherwise there is nothing yet.
+    made for the allocation. With that ticket it was handed out, and may be lived in: its devices were read back then or
+    found free, and whatever goes wrong from now on does not make it one that could never be made. Otherwise there is
+    nothing yet.
     """
     booking = entry.booking
     theirs = tuple(ticket for ticket in found.tickets if is_ticket_of(ticket, booking.allocation))
@@ -60,6 +76,8 @@ def take_over(entry: Grant | Revoke, floor: Floor, found: Found) -> SliceRecord:
         device.uuid or _is_there_anyway(grant, floor) for device, grant in zip(there, booking.devices, strict=True)
     )
     kept = theirs[0] if len(theirs) == 1 and complete and isinstance(entry, Grant) else ""
+    if kept:
+        there = tuple(_handed_out(device, grant, floor) for device, grant in zip(there, booking.devices, strict=True))
     record = SliceRecord(
         booking=booking,
         revision=entry.revision,
@@ -68,9 +86,11 @@ def take_over(entry: Grant | Revoke, floor: Floor, found: Found) -> SliceRecord:
         boot_id=floor.boot_id if theirs or any(device.uuid or device.gi_id is not None for device in there) else "",
         ticket=kept,
         stale_tickets=() if kept else theirs,
+        lost=bool(kept),
     )
     if isinstance(entry, Grant):
-        return replace(record, after=entry.after)
+        smaller = Adjusting(counts=entry.counts) if entry.counts else None
+        return replace(record, after=entry.after, evict=entry.evict, adjusting=smaller)
     never = not record.boot_id
     return replace(record, phase="unmaking", cause="never made" if never else entry.cause)
 
@@ -85,12 +105,16 @@ def take_over_home(
     this device for this trust domain. `name` is for one without a daemon.
     """
     assert grant.share is not None
-    at = instances_at(grant, floor.devices, found.unclaimed)
+    is_fixed = grant.profile is not None and floor.devices.is_fixed(grant.gpu)
+    if is_fixed:
+        at = fixed_layouts.found_again(grant, floor.devices, floor.claims())
+    else:
+        at = instances_at(grant, floor.devices, found.unclaimed)
     uuid = at.uuid if grant.profile is not None else str(grant.gpu)
     domain = (booking.namespace, grant.share.uid)
     served = (h for h in found.homes.values() if (h.gpu, h.device) == (grant.gpu, uuid))
     daemon = next((h for h in served if (h.namespace, h.uid) == domain), None)
-    if daemon is None and at.gi_id is None:
+    if daemon is None and (at.gi_id is None or is_fixed):
         return None
     return HomeRecord(
         home=daemon.home if daemon is not None else name,
@@ -131,6 +155,8 @@ def _after_reboot(record: SliceRecord) -> SliceRecord:
 
 def _found_for(booking: Booking, grant: DeviceGrant, floor: Floor, found: Found, *, may_live: bool) -> DeviceRecord:
     """What is there of one device. A share that may be lived in (`may_live`) is left only in good order."""
+    if grant.share is None and grant.profile is not None and floor.devices.is_fixed(grant.gpu):
+        return fixed_layouts.found_again(grant, floor.devices, floor.claims()) if may_live else DeviceRecord()
     if grant.share is None:
         return instances_at(grant, floor.devices, found.unclaimed)
     home = floor.home_of(grant)
@@ -140,6 +166,14 @@ def _found_for(booking: Booking, grant: DeviceGrant, floor: Floor, found: Found,
     if not may_live or not home.daemon or not home.device.uuid:
         return DeviceRecord()
     return DeviceRecord(step="made", uuid=home.device.uuid)
+
+
+def _handed_out(device: DeviceRecord, grant: DeviceGrant, floor: Floor) -> DeviceRecord:
+    """A device of a slice that has its ticket. A whole GPU only when it can be had as one still."""
+    if grant.profile is None and grant.share is None:
+        is_there = instances.why_impossible(grant, floor.devices) is None
+        return DeviceRecord(step="made", uuid=str(grant.gpu)) if is_there else device
+    return replace(device, step="made")
 
 
 def _is_there_anyway(grant: DeviceGrant, floor: Floor) -> bool:

@@ -4,19 +4,24 @@ Taking orders: the ledger's last word about a slice, held against what the journ
 It changes what is wanted of a slice, and must not take steps: those follow from the record.
 """
 
+from collections.abc import Iterable
+
 from msgspec.structs import replace
 
+from sluice.contracts.adjusting import same_places
 from sluice.contracts.ids import AllocationId
 from sluice.contracts.messages import Closed, Grant, Revoke
 from sluice_node_agent.core import making
+from sluice_node_agent.core.adjusting import begin
 from sluice_node_agent.core.bench import Bench
 from sluice_node_agent.core.found import Found
 from sluice_node_agent.core.graves import Graves
 from sluice_node_agent.core.housing import Housing
 from sluice_node_agent.core.orders import Orders
 from sluice_node_agent.core.records import SliceRecord
-from sluice_node_agent.core.resuming import claims_of, take_over, take_over_home
+from sluice_node_agent.core.resuming import claims_of, come_later, take_over, take_over_home
 from sluice_node_agent.core.telling import Telling
+from sluice_node_agent.core.ticket_names import is_ticket_of
 from sluice_node_agent.core.work import Work, key_of
 
 
@@ -54,8 +59,17 @@ class Taking:
                 self._bench.drop(ticket)
 
     def _take_first(self, order: Grant | Revoke) -> None:
-        """An order of which the journal knows nothing."""
+        """
+        An order of which the journal knows nothing.
+
+        It waits for a GPU that has not answered since the journal was lost: that nothing was seen there means nothing.
+        """
         booking, found = order.booking, self.found
+        if found.hides(booking):
+            return
+        if self._comes_later(order):
+            self._bench.save(come_later(order))
+            return
         for grant in booking.devices:
             if grant.share is not None and key_of(grant) not in self._floor.homes:
                 home = take_over_home(booking, grant, self._floor, found, name=self._housing.new_name())
@@ -70,22 +84,56 @@ class Taking:
         self._bench.save(record)
 
     def _take_newer(self, work: Work, order: Grant | Revoke) -> None:
-        """What is revoked stays revoked. A place never moves: a Grant that names another one is not taken."""
+        """What is revoked stays revoked. A place never moves: a Grant of another is not taken. A share's size may."""
         record = work.record
         if isinstance(order, Revoke) or record.revoked:
             cause = order.cause if isinstance(order, Revoke) else record.cause
-            record = replace(record, phase="unmaking", revision=order.revision, cause=cause)
-        elif order.booking.devices == record.booking.devices:
+            others = record.ignores_holders or _was_never_begun(record)
+            record = replace(record, phase="unmaking", revision=order.revision, cause=cause, ignores_holders=others)
+        elif same_places(order.booking.devices, record.booking.devices):
             phase = "planned" if record.phase == "failed" else record.phase
-            record = replace(record, phase=phase, revision=order.revision, booking=order.booking, after=order.after)
+            if order.booking.devices != record.booking.devices:
+                record = replace(record, adjusting=begin(record, order.booking.devices, order.counts))
+            record = replace(
+                record,
+                phase=phase,
+                revision=order.revision,
+                booking=order.booking,
+                after=order.after,
+                evict=order.evict,
+            )
         else:
             return
         work.retry_at = None
+        work.looks.clear()
         self._bench.save(record)
+
+    def _comes_later(self, order: Grant | Revoke) -> bool:
+        """
+        Whether others must be gone first, and so nothing was made for it: what is found at its place is theirs.
+
+        Of a Revoke too: its Grant may have been overwritten before it was read, or the journal that had it was lost.
+
+        One that has a ticket was begun, however little is known of the others since the journal was lost.
+        """
+        began = any(is_ticket_of(ticket, order.booking.allocation) for ticket in self.found.tickets)
+        return not began and not self._are_gone(order.after)
 
     def is_next(self, record: SliceRecord) -> bool:
         """Whether everything that a planned slice has to come after is gone."""
+        return self._are_gone(record.after)
+
+    def _are_gone(self, others: Iterable[AllocationId]) -> bool:
         return all(
             other not in self._floor.works and (other in self._graves or self._orders.is_closed(other))
-            for other in record.after
+            for other in others
         )
+
+
+def _was_never_begun(record: SliceRecord) -> bool:
+    """
+    Whether a slice still waited for others: whoever is on its devices is one of them, and none of its tenant's.
+
+    The journal knows it, so nobody is asked: not even a GPU that does not answer keeps it.
+    """
+    return record.phase == "planned" and bool(record.after) and not (record.boot_id or record.ticket)

@@ -10,10 +10,11 @@ from sluice.contracts.messages import Closed, PlacementReport, SliceGone
 from sluice.contracts.outbox import Outbox
 from sluice_node_agent.core.devices import Seen
 from sluice_node_agent.core.floor import Floor
+from sluice_node_agent.core.found import Found
 from sluice_node_agent.core.graves import Graves
 from sluice_node_agent.core.housing import Housing
 from sluice_node_agent.core.news import News
-from sluice_node_agent.core.records import NodeRecord, Unclaimed
+from sluice_node_agent.core.records import NodeRecord
 from sluice_node_agent.core.sending import Sender
 from sluice_node_agent.core.warm import WarmOnes
 from sluice_node_agent.core.words import report_of, stuck_on, word_of
@@ -67,15 +68,16 @@ class Telling:
         address = subjects.slice_(self._node, closed.allocation)
         self._outbox.keep(address, gone, request=gone.request, ttl_s=self._rules.closing_ttl_s)
 
-    def tell(self, unclaimed: tuple[Unclaimed, ...], sender: Sender, housing: Housing, warm: WarmOnes) -> None:
-        """Serve what is true now, and say so when it changed. `unclaimed` goes into the journal with the generation."""
+    def tell(self, found: Found, sender: Sender, housing: Housing, warm: WarmOnes) -> None:
+        """Serve what is true now, and say so when it changed. `found` goes into the journal with the generation."""
         floor = self._floor
         if self._news.must_reserve():
             record = NodeRecord(
                 node=self._node,
                 boot_id=floor.boot_id,
                 generation_upto=self._news.reserve(),
-                unclaimed=unclaimed,
+                unclaimed=found.unclaimed_records(),
+                unseen=tuple(found.unseen),
             )
             sender.save(record, None)
         quarantined: dict[GpuUuid, tuple[PlacementReport, ...]] = {}

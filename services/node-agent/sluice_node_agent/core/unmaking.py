@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from msgspec.structs import replace
 
 from sluice.contracts.messages import DeviceGrant
-from sluice_node_agent.core import instances
+from sluice_node_agent.core import fixed_layouts, instances
 from sluice_node_agent.core.events import (
     DeviceRefused,
     Holder,
@@ -30,7 +30,7 @@ from sluice_node_agent.core.events import (
 from sluice_node_agent.core.floor import Floor
 from sluice_node_agent.core.instances import NOTHING
 from sluice_node_agent.core.records import SliceRecord, Tombstone
-from sluice_node_agent.core.work import HomeKey, Next, Work, homes_of, pairs, with_device, without_device
+from sluice_node_agent.core.work import HomeKey, Next, Work, homes_of, key_of, pairs, with_device, without_device
 
 
 def next_step(work: Work, floor: Floor, token: int) -> Next:
@@ -48,7 +48,8 @@ def next_step(work: Work, floor: Floor, token: int) -> Next:
                 return step
         if grant.share is not None and device.step == "made":
             return without_device(record, number)
-        step = instances.step_to_unmake(grant, device, token)
+        kept = fixed_layouts.is_kept(grant, device, floor.devices)
+        step = instances.step_to_unmake(grant, device, token) if not kept else None
         if step is not None:
             return step
     if record.revoked and any(_is_being_unmade(floor, key) for key in homes_of(record)):
@@ -100,12 +101,23 @@ def _to_empty(work: Work, number: int, floor: Floor, token: int) -> OwnInstructi
         home = floor.home_of(grant)
         if device.step != "made" or home is None or home.device.uuid != device.uuid:
             return None
+        if _has_another(work, grant, floor):
+            return None
         if work.to_terminate:
             return TerminateMpsClients(token, home.home, work.to_terminate)
         return ListHolders(token, grant.gpu, device.uuid)
     if grant.profile is None:
         return ListHolders(token, grant.gpu, str(grant.gpu)) if _may_hold(work.record, grant, floor) else None
     return ListHolders(token, grant.gpu, device.uuid) if device.uuid else None
+
+
+def _has_another(work: Work, grant: DeviceGrant, floor: Floor) -> bool:
+    """Whether the same pod has another share there, which stands: whatever of it runs there is on that one."""
+    owner = work.record.booking.owner
+    return any(
+        other is not work and other.record.booking.owner == owner and not other.record.revoked and device.step == "made"
+        for other, _, device in floor.tenants(key_of(grant))
+    )
 
 
 def _may_hold(record: SliceRecord, grant: DeviceGrant, floor: Floor) -> bool:
@@ -165,7 +177,14 @@ def _is_in_the_way(holder: Holder, record: SliceRecord, grant: DeviceGrant) -> b
     """Whose processes keep a slice: its tenant's, and those of nobody known unless they only look at the device."""
     if holder.kind == "mps" and grant.share is not None:
         return False  # the home's own server
+    if _was_to_come_later(record) and holder.owner != record.booking.owner:
+        return False  # it is of those that are there before it
     return holder.owner == record.booking.owner or (not holder.owner and holder.kind != "file")
+
+
+def _was_to_come_later(record: SliceRecord) -> bool:
+    """Whether it was revoked while others were there before it, and nothing is known of its having been begun."""
+    return bool(record.after) and not record.boot_id
 
 
 def _named(holders: tuple[Holder, ...] | list[Holder]) -> tuple[str, ...]:

@@ -56,7 +56,7 @@ class WarmOnes:
         """Those of an earlier life; their time begins anew. One that was taken, or did not survive, is forgotten."""
         for record in records:
             key = (record.gpu, record.gi_id)
-            if record.boot_id != boot_id or key in claimed:
+            if record.boot_id != boot_id or key in claimed or devices.is_fixed(record.gpu):
                 self._forget(record)
             else:
                 self._ones[key] = WarmOne(record, now + self._rules.keep_warm_s)

@@ -63,6 +63,9 @@ def report_of(work: Work, floor: Floor, rules: Rules) -> SliceReport:
         revision=record.revision,
         state=_state_of(work, floor, rules),
         revoked=record.revoked,
+        after=record.after,
+        evict=record.evict,
+        counts=record.adjusting.counts if record.adjusting is not None else (),
     )
 
 
@@ -111,13 +114,15 @@ def is_out_of_order(home: HomeWork) -> bool:
 # -- inside -------------------------------------------------------------------------------------------------------
 
 
-def _word_of_ready(record: SliceRecord, floor: Floor) -> SliceReady | SliceDegraded:
+def _word_of_ready(record: SliceRecord, floor: Floor) -> SliceReady | SliceDegraded | None:
     booking = record.booking
     wrong = _what_is_wrong(record, floor)
     if wrong:
         return SliceDegraded(
             allocation=booking.allocation, request=booking.request, revision=record.revision, message="; ".join(wrong)
         )
+    if record.adjusting is not None and not record.adjusting.told:
+        return None  # as it was said before: the new sizes do not hold yet
     return SliceReady(
         allocation=booking.allocation,
         request=booking.request,
@@ -129,6 +134,7 @@ def _word_of_ready(record: SliceRecord, floor: Floor) -> SliceReady | SliceDegra
         ),
         containers=containers_of(record, floor),
         warnings=tuple(_warnings(record, floor)),
+        shrinking=record.adjusting is not None and bool(record.adjusting.counts),
     )
 
 

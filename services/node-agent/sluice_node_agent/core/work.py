@@ -4,7 +4,7 @@ What is under way: a slice or a home of shares, what it waits for, and how often
 Also the few changes to a slice's record that making and unmaking share. No decisions here.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from msgspec.structs import replace
 
@@ -58,6 +58,8 @@ class Work(Job):
     """Devices on which no process of the tenant was found in this attempt to unmake."""
     to_terminate: tuple[int, ...] = ()
     """Processes of the tenant that the MPS server of a shared device must let go of."""
+    looks: dict[HomeKey, int] = field(default_factory=dict)
+    """Its shares were made smaller: more looks at a home than so many tell who may still use what they had."""
 
     @property
     def allocation(self) -> AllocationId:
@@ -80,6 +82,8 @@ class HomeWork(Job):
     """How often in a row it did not answer."""
     seen: MpsSeen | None = None
     """What the last look found."""
+    looks: int = 0
+    """How many looks of this process have found something."""
 
     @property
     def key(self) -> HomeKey:

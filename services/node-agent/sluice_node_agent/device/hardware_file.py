@@ -14,7 +14,7 @@ from pathlib import Path
 
 import msgspec
 
-from sluice.contracts.fleet import FaultValue, FleetNode
+from sluice.contracts.fleet import FaultValue, FleetGpus, FleetNode
 from sluice.contracts.ids import GpuUuid, NodeName
 from sluice.runtime.errors import ServiceError
 from sluice_node_agent.core.events import HolderKind
@@ -65,6 +65,8 @@ class Gpu(msgspec.Struct, kw_only=True):
     linked: list[int] = []
     exclusive_process: bool = False
     """Its compute mode is EXCLUSIVE_PROCESS, not DEFAULT."""
+    fixed: bool = False
+    """Its layout is an administrator's."""
     lost: str = ""
     instances: list[Instance] = []
     processes: list[Process] = []
@@ -139,7 +141,7 @@ class HardwareFile:
                     f"{self._path} holds other GPUs than the fleet says node {node.name} has; "
                     "give the node another name, or remove the file while nothing runs"
                 )
-            moved = _take_over_topology(hardware.gpus, wanted)
+            moved = _take_over_facts(hardware.gpus, wanted)
             if moved or hardware.declared_faults != node.faults:
                 if hardware.declared_faults != node.faults:
                     hardware.faults, hardware.declared_faults = faults, dict(node.faults)
@@ -212,13 +214,13 @@ def _new_id() -> str:
     return str(uuid.uuid4())
 
 
-def _take_over_topology(gpus: list[Gpu], wanted: list[Gpu]) -> bool:
-    """Where a GPU sits may be said anew at any time; whether anything changed."""
+def _take_over_facts(gpus: list[Gpu], wanted: list[Gpu]) -> bool:
+    """Where a GPU sits, and whether its layout is fixed, may be said anew at any time; whether anything changed."""
     changed = False
     for gpu, as_declared in zip(gpus, wanted, strict=True):
-        declared = as_declared.numa_node, as_declared.linked
-        if (gpu.numa_node, gpu.linked) != declared:
-            gpu.numa_node, gpu.linked = declared
+        declared = as_declared.numa_node, as_declared.linked, as_declared.fixed
+        if (gpu.numa_node, gpu.linked, gpu.fixed) != declared:
+            gpu.numa_node, gpu.linked, gpu.fixed = declared
             changed = True
     return changed
 
@@ -238,6 +240,16 @@ def _gpus_of(node: FleetNode) -> list[Gpu]:
                 mig=kind.mig,
                 numa_node=kind.numa[number] if kind.numa else None,
                 linked=[first + peer for peer in group_of.get(number, ()) if peer != number],
+                fixed=kind.layout is not None,
+                instances=_made_by_hand(kind),
             )
             gpus.append(gpu)
     return gpus
+
+
+def _made_by_hand(kind: FleetGpus) -> list[Instance]:
+    """The instances of a fixed layout, with compute instances."""
+    return [
+        Instance(gi_id=gi_id, profile=each.profile, start=each.start, size=each.size, uuid=f"MIG-{_new_id()}")
+        for gi_id, each in enumerate(kind.layout or (), start=1)
+    ]

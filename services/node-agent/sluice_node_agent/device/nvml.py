@@ -16,6 +16,7 @@ from sluice.contracts.messages import GpuReport, InstanceReport
 from sluice.runtime import logs
 from sluice_node_agent.core.events import Holder
 from sluice_node_agent.device import nvml_holders, nvml_mig
+from sluice_node_agent.device.fixed_gpus import FixedGpus, refusal
 from sluice_node_agent.device.nvml_errors import no_backend, told
 from sluice_node_agent.device.nvml_events import Events
 from sluice_node_agent.device.nvml_health import RECOVERY_CHANGED, is_critical
@@ -36,9 +37,17 @@ BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 class NvmlGpus:
     """The GPUs that NVML knows on this node (a `GpuBackend`)."""
 
-    def __init__(self, processes: Processes, *, uuids: Collection[str] = ()) -> None:
+    def __init__(
+        self,
+        processes: Processes,
+        *,
+        uuids: Collection[str] = (),
+        fixed: FixedGpus = FixedGpus(),  # noqa: B008  # frozen
+    ) -> None:
         """
-        Take hold of the driver. With `uuids` only these GPUs count. Raises BackendError.
+        Take hold of the driver. With `uuids` only these GPUs count; of `fixed` no layout is changed.
+
+        Raises BackendError.
 
         A GPU that is lost already, and cannot even tell its UUID, is left out and told in the log.
         """
@@ -52,7 +61,7 @@ class NvmlGpus:
         try:
             self._boot_id = BOOT_ID.read_text(encoding="ascii").strip()
             self._driver_version = str(pynvml.nvmlSystemGetDriverVersion())
-            self._inventory = Inventory(self._events, only=uuids)
+            self._inventory = Inventory(self._events, only=uuids, fixed=fixed)
             self._on = self._inventory.handles.on
             found = {report.uuid for report in self.read()}
         except (pynvml.NVMLError, DeviceError, OSError) as error:
@@ -112,6 +121,7 @@ class NvmlGpus:
             if not mode.now or not mode.after_reset:
                 words = "MIG mode is off" if not mode.now else "MIG mode will be off after the next reset"
                 raise NotSupportedError(f"{gpu}: {words}")
+            self._refuse_fixed(gpu, "creating a GPU instance")
             return nvml_mig.create_gpu_instance(
                 device, self._inventory.profiles_of(gpu, device), profile_id, start, size
             )
@@ -122,6 +132,7 @@ class NvmlGpus:
         """Create the compute instance of a GPU instance."""
 
         def create(device: Handle) -> str:
+            self._refuse_fixed(gpu, "creating a compute instance")
             return nvml_mig.create_compute_instance(device, gi_id, self._inventory.profiles_of(gpu, device))
 
         return self._on(gpu, f"creating the compute instance of GPU instance {gi_id}", create)
@@ -130,6 +141,7 @@ class NvmlGpus:
         """Destroy the compute instance of a GPU instance, if its MIG device is `uuid`."""
 
         def destroy(device: Handle) -> None:
+            self._refuse_fixed(gpu, "destroying a compute instance")
             parent = nvml_mig.gpu_instance(device, gi_id)
             there = nvml_mig.compute_instances(device, parent, gi_id)
             if not there:
@@ -146,6 +158,7 @@ class NvmlGpus:
         """Destroy a GPU instance, if it sits at this placement."""
 
         def destroy(device: Handle) -> None:
+            self._refuse_fixed(gpu, "destroying a GPU instance")
             found = nvml_mig.gpu_instance(device, gi_id)
             span = pynvml.nvmlGpuInstanceGetInfo(found).placement
             if (span.start, span.size) != (start, size):
@@ -199,6 +212,10 @@ class NvmlGpus:
             pynvml.nvmlShutdown()
 
     # -- inside ---------------------------------------------------------------------------------------------------
+
+    def _refuse_fixed(self, gpu: GpuUuid, doing: str) -> None:
+        if self._inventory.is_fixed(gpu):
+            raise NotSupportedError(refusal(gpu, doing))
 
     def _holders(self, gpu: GpuUuid, device: Handle, uuid: str) -> tuple[Holder, ...]:
         if uuid == gpu:

@@ -15,6 +15,7 @@ from sluice.contracts.ids import GpuUuid
 from sluice.contracts.messages import GpuReport, ProfileReport
 from sluice.runtime import logs
 from sluice_node_agent.device import nvml_mig, nvml_reading
+from sluice_node_agent.device.fixed_gpus import FixedGpus
 from sluice_node_agent.device.nvml_errors import told
 from sluice_node_agent.device.nvml_events import Events
 from sluice_node_agent.device.nvml_handles import Handles
@@ -27,9 +28,10 @@ from sluice_node_agent.device.port import DeviceError, NoPermissionError
 class Inventory:
     """The GPUs of one node, as they are read. Any thread may ask."""
 
-    def __init__(self, events: Events, *, only: Collection[str]) -> None:
+    def __init__(self, events: Events, *, only: Collection[str], fixed: FixedGpus) -> None:
         """Know nothing yet. With `only`, other GPUs do not count. Raises pynvml.NVMLError for a driver that is lost."""
         self._only = frozenset(only)
+        self._fixed = fixed
         self._events = events
         self._mps_clients_max = nvml_reading.mps_clients_max()
         self._log = logs.get("nvml")
@@ -89,6 +91,11 @@ class Inventory:
                 self._profiles[key] = found
         return found
 
+    def is_fixed(self, gpu: GpuUuid) -> bool:
+        """Whether the layout of a GPU that was read is its administrator's."""
+        known = self._known().get(gpu)
+        return known is not None and known.fixed_layout
+
     # -- inside ---------------------------------------------------------------------------------------------------
 
     def _read_or_lost(self, gpu: GpuUuid, index: int) -> GpuReport | None:
@@ -125,6 +132,7 @@ class Inventory:
         facts = nvml_reading.health(device, mode)
         self.xids.recovery(gpu, facts.recovery)
         why = why_unhealthy(facts, self.xids.of(gpu))
+        fixed = (gpu, index) in self._fixed
         with self._lock:
             self._wirings[gpu] = wiring
         return GpuReport(
@@ -137,12 +145,13 @@ class Inventory:
             memory_slices=nvml_mig.memory_slices(profiles),
             compute_slices=nvml_mig.compute_slices(profiles),
             profiles=profiles,
-            instances=nvml_mig.instances(device, profiles) if mode.now else (),
+            instances=nvml_mig.instances(device, profiles, fixed=fixed) if mode.now else (),
             creatable={},
             healthy=not why,
             health_message=why,
             numa_node=nvml_reading.numa_node(device, wiring.pci),
             mps_clients_max=self._mps_clients_max,
+            fixed_layout=fixed,
         )
 
     def _lose(self, known: GpuReport, why: str) -> GpuReport:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from ctypes import Array, byref, c_uint
 from typing import Any, NamedTuple
 
+import msgspec
 import pynvml  # type: ignore[import-untyped]
 
 from sluice.contracts.messages import InstanceReport, PlacementReport, ProfileReport
@@ -41,6 +42,7 @@ class ComputeInstance(NamedTuple):
     ci_id: int
     handle: Handle
     uuid: str
+    profile_id: int
 
 
 class MigDevice(NamedTuple):
@@ -113,15 +115,22 @@ def mig_uuids(device: Handle) -> dict[tuple[int, int], str]:
     return found
 
 
-def instances(device: Handle, known: tuple[ProfileReport, ...]) -> tuple[InstanceReport, ...]:
-    """All GPU instances by placement, those without compute instance too. Needs the right to manage MIG."""
+def instances(device: Handle, known: tuple[ProfileReport, ...], *, fixed: bool) -> tuple[InstanceReport, ...]:
+    """
+    All GPU instances by placement, those without compute instance too. Needs the right to manage MIG.
+
+    Of a `fixed` layout it is said what cannot be handed out: whoever made the compute instances may have made several.
+    """
     uuids = _lowest(mig_uuids(device))
     names = {profile.profile_id: profile.name for profile in known}
     found = []
     for profile in known:
         for handle in _listed(pynvml.nvmlDeviceGetGpuInstances, device, profile.profile_id, pynvml.c_nvmlGpuInstance_t):
             info = pynvml.nvmlGpuInstanceGetInfo(handle)
-            found.append(_report(info, names, uuids))
+            report = _report(info, names, uuids)
+            if fixed and report.uuid:
+                report = msgspec.structs.replace(report, unusable=_why_not_whole(device, handle, info.id, known))
+            found.append(report)
     return tuple(sorted(found, key=lambda instance: (instance.start, instance.gi_id)))
 
 
@@ -209,7 +218,7 @@ def compute_instances(device: Handle, gpu_instance: Handle, gi_id: int) -> list[
             pynvml.nvmlGpuInstanceGetComputeInstances, gpu_instance, profile_id, pynvml.c_nvmlComputeInstance_t
         ):
             info = pynvml.nvmlComputeInstanceGetInfo_v2(handle)
-            found.append(ComputeInstance(int(info.id), handle, _uuid_of(device, gi_id, info)))
+            found.append(ComputeInstance(int(info.id), handle, _uuid_of(device, gi_id, info), profile_id))
     return found
 
 
@@ -232,6 +241,16 @@ def compute_slices(known: tuple[ProfileReport, ...]) -> int:
 
 
 # -- inside -------------------------------------------------------------------------------------------------------
+
+
+def _why_not_whole(device: Handle, gpu_instance: Handle, gi_id: int, known: tuple[ProfileReport, ...]) -> str:
+    """Why the compute instances of a GPU instance are not one that fills it; empty when they are."""
+    there = compute_instances(device, gpu_instance, gi_id)
+    if len(there) > 1:
+        return f"it has {len(there)} compute instances; only one that fills it can be handed out"
+    if there and there[0].profile_id != _filling_profile(gpu_instance, known):
+        return "its compute instance does not fill it: a tenant would get less than the profile says"
+    return ""
 
 
 def _profile_info(device: Handle, enum: int) -> Any:

@@ -101,6 +101,9 @@ class GpuBackend(Protocol):
         `allocation` is None and `creatable` empty. A GPU that does not answer is reported `lost` and not healthy,
         without instances; one that answers and must get no new slices (a critical Xid, MIG mode pending a reset) is
         reported not healthy, with its instances and the reason.
+
+        A GPU whose layout is fixed says so; instances that are there and cannot be handed out say why (`unusable`),
+        and each call that would make or destroy one there raises NotSupportedError.
         """
 
     def read_gpu(self, gpu: GpuUuid) -> GpuReport:

@@ -138,7 +138,7 @@ def check_gpus(machine: Machine, devices: Devices) -> list[Finding]:
 
 
 def check_instances(machine: Machine, devices: Devices) -> list[Finding]:
-    """Whether somebody else made GPU instances."""
+    """Whether somebody else made GPU instances, and whether those of fixed layouts can be handed out."""
     ours = {
         (gpu, gi_id) for record in machine.journal.records for gpu, gi_id in _instances_of(record) if gi_id is not None
     }
@@ -146,19 +146,41 @@ def check_instances(machine: Machine, devices: Devices) -> list[Finding]:
         f"{instance.profile} at {instance.start} of {called(gpu)}"
         for gpu in devices.gpus
         for instance in gpu.instances
-        if (gpu.uuid, instance.gi_id) not in ours
+        if (gpu.uuid, instance.gi_id) not in ours and not gpu.fixed_layout
     ]
+    unusable = _unusable(devices)
     if not foreign:
-        return [Finding(Check.INSTANCES, "ok", "no GPU instance is there that is not ours")]
+        return [*unusable, Finding(Check.INSTANCES, "ok", "no GPU instance is there that is not ours")]
     return [
+        *unusable,
         Finding(
             Check.INSTANCES,
             "warning",
             f"{len(foreign)} GPU instances are not in this node's journal: {', '.join(foreign[:4])}",
             "leave them (they are counted as taken, and never touched) or destroy them: "
             "nvidia-smi mig -dci, then nvidia-smi mig -dgi",
-        )
+        ),
     ]
+
+
+def _unusable(devices: Devices) -> list[Finding]:
+    """Instances of fixed layouts that cannot be handed out, and GPUs that have none."""
+    said = [
+        f"{instance.profile} at {instance.start} of {called(gpu)}: {instance.unusable or 'it has no compute instance'}"
+        for gpu in devices.gpus
+        for instance in gpu.instances
+        if gpu.fixed_layout and (instance.unusable or not instance.uuid)
+    ]
+    said += [
+        f"{called(gpu)} has no instance at all"
+        for gpu in devices.gpus
+        if gpu.fixed_layout and gpu.mig_enabled and not gpu.lost and not gpu.instances
+    ]
+    if not said:
+        return []
+    remedy = "make them as they shall be: nvidia-smi mig -cgi, -cci, or mig-parted"
+    what = f"of fixed layouts {len(said)} cannot be handed out: {'; '.join(said[:4])}"
+    return [Finding(Check.INSTANCES, "warning", what, remedy)]
 
 
 def check_compute_mode(machine: Machine, devices: Devices) -> list[Finding]:

@@ -16,6 +16,7 @@ from contextlib import contextmanager
 from sluice.contracts.ids import GpuUuid
 from sluice.contracts.messages import GpuReport, InstanceReport
 from sluice_node_agent.core.events import Holder
+from sluice_node_agent.device.fixed_gpus import refusal
 from sluice_node_agent.device.geometry import profile_of, remaining, why_not
 from sluice_node_agent.device.hardware_file import Gpu, Hardware, HardwareFile, Instance
 from sluice_node_agent.device.port import (
@@ -50,9 +51,10 @@ _LOOK_AGAIN_S = 0.2
 class SimulatedGpus:
     """The GPUs of one simulated node (a `GpuBackend`)."""
 
-    def __init__(self, file: HardwareFile, *, create_ms: int = 0, destroy_ms: int = 0) -> None:
-        """Open the hardware. Raises HardwareFileError."""
+    def __init__(self, file: HardwareFile, *, create_ms: int = 0, destroy_ms: int = 0, by_hand: bool = False) -> None:
+        """Open the hardware. `by_hand`: an administrator may change fixed layouts. Raises HardwareFileError."""
         self._file = file
+        self._by_hand = by_hand
         self._create_ms = create_ms
         self._destroy_ms = destroy_ms
         self._closed = threading.Event()
@@ -118,6 +120,7 @@ class SimulatedGpus:
             model = model_of(found)
             if not found.mig:
                 raise NotSupportedError(f"{gpu}: MIG is not enabled")
+            self._refuse_fixed(found, "creating a GPU instance")
             if _strikes(hardware, "no_permission"):
                 raise NoPermissionError(f"{gpu}: simulated lack of rights")
             if not found.instances and is_used(found, gpu):
@@ -137,6 +140,7 @@ class SimulatedGpus:
         """Create the compute instance of a GPU instance."""
         self._take_time(self._create_ms / 2)
         with self._changing(gpu) as (hardware, found):
+            self._refuse_fixed(found, "creating a compute instance")
             instance = instance_of(found, gi_id)
             if instance.uuid:
                 raise InsufficientResourcesError(f"{gpu}: GPU instance {gi_id} has a compute instance already")
@@ -149,6 +153,7 @@ class SimulatedGpus:
         """Destroy the compute instance of a GPU instance."""
         self._take_time(self._destroy_ms / 2)
         with self._changing(gpu) as (hardware, found):
+            self._refuse_fixed(found, "destroying a compute instance")
             instance = instance_of(found, gi_id)
             if not instance.uuid:
                 raise NotFoundError(f"{gpu}: GPU instance {gi_id} has no compute instance")
@@ -163,6 +168,7 @@ class SimulatedGpus:
         """Destroy a GPU instance."""
         self._take_time(self._destroy_ms / 2)
         with self._changing(gpu) as (_, found):
+            self._refuse_fixed(found, "destroying a GPU instance")
             instance = instance_of(found, gi_id)
             if (instance.start, instance.size) != (start, size):
                 raise DifferentError(f"{gpu}: GPU instance {gi_id} is at {instance.start}:{instance.size}")
@@ -178,6 +184,10 @@ class SimulatedGpus:
             found.exclusive_process = exclusive
 
     # -- inside ---------------------------------------------------------------------------------------------------
+
+    def _refuse_fixed(self, gpu: Gpu, doing: str) -> None:
+        if gpu.fixed and not self._by_hand:
+            raise NotSupportedError(refusal(gpu.uuid, doing))
 
     def _now(self) -> Hardware:
         hardware = self._file.read()

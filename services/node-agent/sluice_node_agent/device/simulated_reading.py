@@ -84,6 +84,7 @@ def report(hardware: Hardware, gpu: Gpu) -> GpuReport:
         lost=bool(lost),
         numa_node=gpu.numa_node,
         links={peer.uuid: LINK_SCORE for peer in peers},
+        fixed_layout=gpu.fixed,
     )
 
 

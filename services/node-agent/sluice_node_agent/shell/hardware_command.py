@@ -68,7 +68,9 @@ def _parser() -> argparse.ArgumentParser:
     stop = what.add_parser("stop-process", help="end a process")
     stop.add_argument("pid", type=int)
     stop.set_defaults(do=_stop_process)
-    create = what.add_parser("create", help="make an instance by hand (a foreign one, for the agent)")
+    create = what.add_parser(
+        "create", help="make an instance by hand: a foreign one for the agent, or one of a fixed layout"
+    )
     create.add_argument("gpu", type=int, help="index")
     create.add_argument("profile")
     create.add_argument("start", type=int, help="memory slice")
@@ -136,7 +138,7 @@ def _stop_process(file: HardwareFile, wanted: argparse.Namespace) -> str:
 
 def _create(file: HardwareFile, wanted: argparse.Namespace) -> str:
     gpu = _gpu(file, wanted.gpu)
-    gpus = SimulatedGpus(file)
+    gpus = SimulatedGpus(file, by_hand=True)
     profiles = {profile.name: profile for profile in gpus.read_gpu(gpu.uuid).profiles}
     profile = profiles.get(wanted.profile)
     if profile is None:
@@ -148,7 +150,7 @@ def _create(file: HardwareFile, wanted: argparse.Namespace) -> str:
 
 def _destroy(file: HardwareFile, wanted: argparse.Namespace) -> str:
     gpu = _gpu(file, wanted.gpu)
-    gpus = SimulatedGpus(file)
+    gpus = SimulatedGpus(file, by_hand=True)
     for instance in gpu.instances:
         if instance.start == wanted.start:
             if instance.uuid:

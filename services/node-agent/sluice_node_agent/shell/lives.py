@@ -142,7 +142,11 @@ def what_is_there(site: OpenSite, journal: Journal, tickets: Tickets, endpoint: 
     names = tickets.names()
     problem = journal.problem  # one that is missing where things are left was lost
     if not problem and journal.is_new:
-        left = {"instances": any(gpu.instances for gpu in gpus), "MPS daemons": homes, "tickets": names}
+        left = {
+            "instances": any(gpu.instances for gpu in gpus if not gpu.fixed_layout),
+            "MPS daemons": homes,
+            "tickets": names,
+        }
         found = [what for what, some in left.items() if some]
         if found:
             problem = f"there is no journal, but there are {' and '.join(found)} on the node"

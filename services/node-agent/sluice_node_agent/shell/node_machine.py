@@ -15,6 +15,7 @@ from pathlib import Path
 from sluice.contracts.fleet import FleetNode
 from sluice.contracts.ids import GpuUuid, NodeName
 from sluice.runtime.errors import ServiceError
+from sluice_node_agent.device.fixed_gpus import FixedGpus, fixed_gpus
 from sluice_node_agent.device.hardware_file import HardwareFile, HardwareFileError
 from sluice_node_agent.device.port import BackendError, GpuBackend
 from sluice_node_agent.device.preflight import Machine, Ran, ReadJournal
@@ -67,7 +68,7 @@ def opened_machine(settings: NodeAgentSettings, node: NodeName) -> Iterator[Mach
             pods_dir=settings.pods_dir if settings.kubelet_root is not None else None,
             mps_control=control,
             mps_asked=asked,
-            open_gpus=lambda: _open(hardware, processes),
+            open_gpus=lambda: _open(hardware, processes, fixed_gpus(settings.fixed_layout, node)),
             exclusive=lambda: _exclusive(hardware),
             journal=look_into_journal(settings.data_dir, node),
             run=run_program,
@@ -156,11 +157,11 @@ def _mps_control(settings: NodeAgentSettings, node: NodeName, *, simulated: bool
     return ("stand-in", "") if shares else (MPS_OFF, "")
 
 
-def _open(hardware: HardwareFile | None, processes: Processes) -> GpuBackend:
+def _open(hardware: HardwareFile | None, processes: Processes, fixed: FixedGpus) -> GpuBackend:
     if hardware is None:
         from sluice_node_agent.device.nvml import NvmlGpus  # noqa: PLC0415 - not for simulated nodes
 
-        return NvmlGpus(processes)
+        return NvmlGpus(processes, fixed=fixed)
     try:
         hardware.read()
     except HardwareFileError as error:

@@ -91,7 +91,7 @@ def _gpu_rows(gpus: Sequence[ShownGpu]) -> list[tuple[str, ...]]:
             str(gpu.index),
             gpu.model,
             f"{gpu.memory_mib} MiB",
-            "on" if gpu.mig_enabled else "off",
+            ("on, fixed layout" if gpu.fixed_layout else "on") if gpu.mig_enabled else "off",
             gpu.state,
             gpu.uuid,
         )
@@ -101,6 +101,7 @@ def _gpu_rows(gpus: Sequence[ShownGpu]) -> list[tuple[str, ...]]:
 
 def _instance_row(gpu: ShownGpu, instance: ShownInstance) -> tuple[str, ...]:
     of = {"slice": instance.of, "home": f"home {instance.of}", "warm": "kept warm", "foreign": "foreign"}
+    of |= {"free": "free", "unusable": f"not to be had: {instance.of}"}
     return (
         str(gpu.index),
         instance.profile,

@@ -11,15 +11,16 @@ from typing import Literal
 import msgspec
 
 from sluice.contracts.ids import GpuUuid
-from sluice.contracts.messages import Booking, GpuReport, NodeSnapshot, PlacementReport, SliceReport
+from sluice.contracts.messages import Booking, GpuReport, InstanceReport, NodeSnapshot, PlacementReport, SliceReport
 from sluice_node_agent.core.records import HomeRecord, NodeRecord, Record, SliceRecord, Warm
 
-Owner = Literal["slice", "home", "warm", "foreign"]
+Owner = Literal["slice", "home", "warm", "foreign", "free", "unusable"]
+"""`free` and `unusable`: of a fixed layout, with nobody's record."""
 _REBOOTED = "the node was rebooted since its agent ran: what stands is made again when it starts"
 
 
 class ShownInstance(msgspec.Struct, frozen=True, kw_only=True):
-    """A GPU instance. `of` is the allocation or the home, empty for warm and foreign ones. Spans in memory slices."""
+    """A GPU instance. `of` is its allocation or home, or why it is unusable; else empty. Spans in memory slices."""
 
     gi_id: int
     profile: str
@@ -38,6 +39,7 @@ class ShownGpu(msgspec.Struct, frozen=True, kw_only=True):
     model: str
     memory_mib: int
     mig_enabled: bool
+    fixed_layout: bool
     state: Literal["ok", "unhealthy", "lost"]
     message: str
     instances: tuple[ShownInstance, ...]
@@ -171,8 +173,7 @@ def _owners(records: Sequence[Record]) -> _Owners:
 def _gpu(gpu: GpuReport, owners: _Owners) -> ShownGpu:
     instances = []
     for instance in gpu.instances:
-        told: tuple[Owner, str] = ("slice", instance.allocation) if instance.allocation else ("foreign", "")
-        owner, of = owners.get((gpu.uuid, instance.gi_id), told)
+        owner, of = owners.get((gpu.uuid, instance.gi_id), _without_record(gpu, instance))
         instances.append(
             ShownInstance(
                 gi_id=instance.gi_id,
@@ -190,11 +191,20 @@ def _gpu(gpu: GpuReport, owners: _Owners) -> ShownGpu:
         model=gpu.model,
         memory_mib=gpu.memory_mib,
         mig_enabled=gpu.mig_enabled,
+        fixed_layout=gpu.fixed_layout,
         state="lost" if gpu.lost else "ok" if gpu.healthy else "unhealthy",
         message=gpu.health_message,
         instances=tuple(sorted(instances, key=lambda instance: instance.start)),
         quarantined=gpu.quarantined,
     )
+
+
+def _without_record(gpu: GpuReport, instance: InstanceReport) -> tuple[Owner, str]:
+    if instance.allocation:
+        return "slice", instance.allocation
+    if not gpu.fixed_layout:
+        return "foreign", ""
+    return ("unusable", instance.unusable) if instance.unusable else ("free", "")
 
 
 def _homes_of_agent(gpus: Sequence[GpuReport], records: Sequence[Record]) -> tuple[ShownHome, ...]:

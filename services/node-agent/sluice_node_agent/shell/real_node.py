@@ -5,6 +5,7 @@ from pathlib import Path
 
 from sluice.contracts.ids import NodeName
 from sluice.contracts.messages import Mode
+from sluice_node_agent.device.fixed_gpus import fixed_gpus
 from sluice_node_agent.device.mps import MpsDaemons
 from sluice_node_agent.device.nvml import NvmlGpus
 from sluice_node_agent.device.port import BackendError
@@ -40,7 +41,7 @@ class RealNode:
         control, no_shares = self._control(root)
         processes = Processes()
         try:
-            backend = NvmlGpus(processes)
+            backend = NvmlGpus(processes, fixed=fixed_gpus(self.settings.fixed_layout, self.name))
         except BackendError as error:
             raise SiteError(str(error)) from error
         mps = MpsDaemons(root, control, processes)

@@ -33,6 +33,7 @@ from sluice_node_agent.csi.views import make_view, remove_views
 _DIRECTORY_MODE = 0o711
 """A container's user must get through; who does not know a name finds none."""
 _FILE_MODE = 0o600
+_DOCUMENT = "slice.json"
 
 
 class Tickets:
@@ -57,7 +58,7 @@ class Tickets:
         return tuple(sorted(name for name in found if not name.startswith(SHARE_PREFIX)))
 
     def make(self, order: MakeTicket) -> None:
-        """Make a ticket, whole or not at all. One that is there already stays as it is."""
+        """Make a ticket, whole or not at all. Of one that is there already only what it tells people is said anew."""
         ticket = order.ticket
         if not is_ticket_name(ticket) or ticket.startswith(SHARE_PREFIX):
             raise OSError(errno.EINVAL, f"{ticket!r} is no ticket's name")
@@ -93,13 +94,11 @@ class Tickets:
     def _make_in(self, folder: Path, order: MakeTicket, for_shares: "ForShares") -> None:
         place, draft = folder / order.ticket, folder / f".{order.ticket}"
         if place.is_dir():
+            _say(place, order)
             return
         self._remove_from(folder, order.ticket)
         _make_directory(draft)
-        said = {"allocation": order.allocation, "owner": order.owner, "containers": order.containers}
-        document = draft / "slice.json"
-        document.write_bytes(msgspec.json.encode(said) + b"\n")
-        document.chmod(_FILE_MODE)
+        _say(draft, order)
         for_shares(draft, order.ticket, [container for container in order.containers if container.mps_pipe_directory])
         draft.rename(place)
 
@@ -123,6 +122,15 @@ class Tickets:
 
 ForShares = Callable[[Path, str, Iterable[ContainerDevices]], None]
 """Lets containers with shares find their daemons: given the ticket's directory in the making, its name, and them."""
+
+
+def _say(folder: Path, order: MakeTicket) -> None:
+    """Write what is for people, so that a reader finds it whole: of a share that was changed, the new sizes."""
+    said = {"allocation": order.allocation, "owner": order.owner, "containers": order.containers}
+    draft = folder / f".{_DOCUMENT}"
+    draft.write_bytes(msgspec.json.encode(said) + b"\n")
+    draft.chmod(_FILE_MODE)
+    draft.rename(folder / _DOCUMENT)
 
 
 def _link(draft: Path, _ticket: str, sharing: Iterable[ContainerDevices]) -> None:

@@ -1,0 +1,122 @@
+"""
+How a ready share is made larger or smaller: limits of its server, strings of its containers, and the end of what is
+still used.
+
+Pure decisions over one slice: `next_step` says what is needed now, `take_result` what the record becomes. Nothing of
+the slice is taken away meanwhile, whatever fails: it goes on being tried. That a home's limits are those of its largest
+tenant is for the home to see to (`homes`); only when they let this tenant have what it was granted are its containers
+told.
+
+Limits hold for clients that connect afterwards (NVIDIA MPS documentation, "nvidia-cuda-mps-control"), and below a
+larger tenant's a container is held by its own strings alone. So a share that is made smaller gets a new ticket, for no
+container may start again with the old strings; and it counts as before until every process that was a client when the
+old ticket was gone has ended.
+"""
+
+from collections.abc import Iterable
+
+from msgspec.structs import replace
+
+from sluice.contracts.adjusting import larger, uses_more
+from sluice.contracts.messages import DeviceGrant
+from sluice_node_agent.core.events import (
+    MakeTicket,
+    MpsSeen,
+    RemoveTicket,
+    Result,
+    TicketMade,
+    TicketRefused,
+    TicketRemoved,
+)
+from sluice_node_agent.core.floor import Floor
+from sluice_node_agent.core.making import containers_of, is_served
+from sluice_node_agent.core.records import Adjusting, SliceRecord
+from sluice_node_agent.core.work import HomeKey, HomeWork, Next, Work, key_of
+
+
+def begin(record: SliceRecord, devices: tuple[DeviceGrant, ...], counts: tuple[DeviceGrant, ...]) -> Adjusting:
+    """A slice is to have other shares. What it had counts until it is not used any more, and so does `counts`."""
+    had = record.adjusting.counts if record.adjusting is not None and record.adjusting.counts else ()
+    most = larger(record.booking.devices, devices)
+    for others in (had, counts):
+        most = larger(most, others) if others else most
+    return Adjusting(counts=most if most != devices else ())
+
+
+def next_step(work: Work, floor: Floor, token: int, ticket: str) -> Next:
+    """
+    What a slice whose shares were changed needs now; None while it waits for its homes, or has none to wait for.
+
+    `ticket` is a name never used before.
+    """
+    record, adjusting = work.record, work.record.adjusting
+    if adjusting is None or not all(is_served(grant, floor) for grant in record.booking.devices):
+        return None
+    booking, homes = record.booking, _homes_used_more(record, floor)
+    if homes and not adjusting.renewed:
+        stale = (*record.stale_tickets, record.ticket)
+        return replace(record, ticket=ticket, stale_tickets=stale, adjusting=replace(adjusting, renewed=True))
+    if record.stale_tickets:
+        return RemoveTicket(token, record.stale_tickets[0])
+    if not adjusting.told:
+        return MakeTicket(token, record.ticket, booking.allocation, booking.owner, containers_of(record, floor))
+    if not homes:
+        return replace(record, adjusting=None)
+    if adjusting.clients is None:
+        clients = _clients_by_now(work, homes)
+        return replace(record, adjusting=replace(adjusting, clients=clients)) if clients is not None else None
+    left = _left_of(adjusting.clients, homes)
+    return replace(record, adjusting=None) if left == () else None
+
+
+def take_result(record: SliceRecord, result: Result) -> SliceRecord | str:
+    """The record that a result leads to, or why it did not get further."""
+    match result:
+        case TicketRefused(message=message):
+            return message
+        case TicketRemoved():
+            return replace(record, stale_tickets=record.stale_tickets[1:])
+        case TicketMade() if record.adjusting is not None:
+            return replace(record, adjusting=replace(record.adjusting, told=True))
+        case _:
+            return record
+
+
+def _homes_used_more(record: SliceRecord, floor: Floor) -> list[HomeWork]:
+    """The homes where processes that began before may use more than what the slice has now."""
+    found: dict[HomeKey, HomeWork] = {}
+    had = record.adjusting.counts if record.adjusting is not None else ()
+    for was, grant in zip(had or record.booking.devices, record.booking.devices, strict=True):
+        home = floor.homes.get(key_of(grant))
+        if home is not None and was.share is not None and grant.share is not None and uses_more(was.share, grant.share):
+            found[home.key] = home
+    return list(found.values())
+
+
+def _clients_by_now(work: Work, homes: list[HomeWork]) -> tuple[int, ...] | None:
+    """
+    Every process of the tenant that was a client when each home was looked at once more; None before that.
+
+    A look that is under way may have begun too early, so it does not count.
+    """
+    booking, is_whole = work.record.booking, True
+    pids: dict[int, None] = {}
+    for home in homes:
+        needed = work.looks.setdefault(home.key, home.looks + 1 + (home.waits_for is not None))
+        seen = home.seen
+        if home.looks < needed or seen is None:
+            home.watch, is_whole = True, False
+            continue
+        pids |= dict.fromkeys(client.pid for client in seen.clients if client.owner in {booking.owner, ""})
+    if not is_whole:
+        return None
+    work.looks.clear()
+    return tuple(pids)
+
+
+def _left_of(pids: Iterable[int], homes: list[HomeWork]) -> tuple[int, ...] | None:
+    """Which of these are clients still, as far as each home was looked at last; None while one was not."""
+    looks: list[MpsSeen] = [home.seen for home in homes if home.seen is not None]
+    there = {client.pid for seen in looks for client in seen.clients}
+    left = tuple(pid for pid in pids if pid in there)
+    return left if left or len(looks) == len(homes) else None

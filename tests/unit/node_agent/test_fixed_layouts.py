@@ -1,0 +1,631 @@
+"""A GPU whose layout is an administrator's: what is there is handed out, and nothing is made or destroyed."""
+
+import pytest
+
+from sluice.contracts.messages import SliceDegraded, SliceFailed, SliceGone, SliceQuarantined, SliceReady
+from sluice_node_agent.core.events import (
+    CreateComputeInstance,
+    CreateGpuInstance,
+    DestroyComputeInstance,
+    DestroyGpuInstance,
+    ListHolders,
+    MakeTicket,
+    RemoveTicket,
+    SaveJournal,
+    StartMps,
+    VerifyInstance,
+)
+from sluice_node_agent.core.records import SliceRecord
+from sluice_node_agent.device.hardware_file import Instance
+from sluice_node_agent.device.port import NoPermissionError
+
+FLEET = """
+[[node]]
+name = "n1.example"
+gpus = [
+    { model = "a100-40gb", layout = ["3g.20gb:0", "2g.10gb:4", "1g.5gb:6"] },
+    { model = "a100-40gb" },
+    { model = "a100-40gb", mig = false },
+]
+"""
+LAYOUT = [("1g.5gb", 6, 1), ("2g.10gb", 4, 2), ("3g.20gb", 0, 4)]
+SMALL = (0, "1g.5gb", 6, 1)
+LARGE = (0, "3g.20gb", 0, 4)
+CHANGING = (CreateGpuInstance, CreateComputeInstance, DestroyComputeInstance, DestroyGpuInstance)
+
+
+@pytest.fixture
+def node(make_node):
+    """A node with a fixed GPU, one that Sluice cuts up, and one without MIG; opened."""
+    made = make_node(fleet=FLEET)
+    made.live()
+    made.own_done.clear()
+    return made
+
+
+def uuid_at(node, start, gpu=0):
+    """The MIG device at a place."""
+    return next(i.uuid for i in node.hardware.read().gpus[gpu].instances if i.start == start)
+
+
+def report(node, gpu=0):
+    """One GPU as whoever pulls sees it."""
+    return node.agent.snapshot().gpus[gpu]
+
+
+def granted(node, name="a1", *places, owner="pod-1"):
+    """The word of a slice that was granted."""
+    booking = node.booking(name, *(places or (SMALL,)), owner=owner)
+    node.order(node.grant(booking))
+    node.work()
+    return booking, node.word(name)
+
+
+def revoked(node, booking):
+    """The word of a slice that was revoked."""
+    node.order(node.revoke(booking))
+    node.work()
+    return node.word(booking.allocation)
+
+
+def use(node, device, owner="", kind="compute"):
+    """A process takes a device."""
+    node.mps.enter(4711, device, owner, kind)
+
+
+def reread(node):
+    """The GPUs are read again."""
+    node.tick(node.rules.read_devices_s)
+    node.work()
+
+
+def admin_removes(node, start, gpu=0):
+    """An administrator destroys an instance."""
+    with node.hardware.changing() as hardware:
+        found = hardware.gpus[gpu]
+        found.instances = [each for each in found.instances if each.start != start]
+
+
+def admin_makes(node, profile, start, size, *, gpu=0, gi_id=11, uuid="MIG-of-the-admin"):
+    """An administrator creates an instance."""
+    with node.hardware.changing() as hardware:
+        new = Instance(gi_id=gi_id, profile=profile, start=start, size=size, uuid=uuid)
+        hardware.gpus[gpu].instances.append(new)
+
+
+def changes(node):
+    """What was done to the GPUs' layouts."""
+    return [type(done) for done in node.own_done if isinstance(done, CHANGING)]
+
+
+# -- handing out and taking back ------------------------------------------------------------------------------------
+
+
+def test_an_instance_is_handed_out_as_it_is_and_stays_when_its_tenant_goes(node):
+    """An administrator would lose his partitioning to the first pod."""
+    uuid = uuid_at(node, 6)
+    booking, word = granted(node)
+    assert isinstance(word, SliceReady)
+    assert [(d.profile, d.start, d.size, d.uuid) for d in word.devices] == [("1g.5gb", 6, 1, uuid)]
+    assert [c.visible_devices for c in word.containers] == [uuid]
+    assert [type(done) for done in node.own_done] == [
+        SaveJournal,
+        ListHolders,
+        SaveJournal,
+        VerifyInstance,
+        SaveJournal,
+        MakeTicket,
+        SaveJournal,
+    ]
+    node.own_done.clear()
+
+    gone = revoked(node, booking)
+    assert isinstance(gone, SliceGone)
+    assert gone.cause == "pod gone"
+    assert [type(done) for done in node.own_done] == [
+        SaveJournal,
+        RemoveTicket,
+        SaveJournal,
+        ListHolders,
+        SaveJournal,
+    ]
+    assert node.instances() == LAYOUT
+    assert uuid_at(node, 6) == uuid
+    assert granted(node, "a2")[1].devices[0].uuid == uuid
+
+
+def test_the_intent_is_in_the_journal_before_the_instance_is_read_back(node):
+    """After a crash a second tenant would be given what the first one has."""
+    granted(node)
+    saved = [done.record for done in node.own_done if isinstance(done, SaveJournal)]
+    steps = [r.devices[0] for r in saved if isinstance(r, SliceRecord) and r.devices[0].uuid]
+    assert [(each.step, each.found) for each in steps][:2] == [("intended", True), ("made", True)]
+
+
+def test_what_is_offered_is_what_nobody_has(node):
+    """People would count on slices that are taken, or not know of those that are free."""
+    before = {"1g.5gb": 1, "2g.10gb": 1, "3g.20gb": 1}
+    seen = report(node)
+    assert seen.fixed_layout
+    assert {name: count for name, count in seen.creatable.items() if count} == before
+    assert set(seen.creatable) == {profile.name for profile in seen.profiles}
+    granted(node)
+    seen = report(node)
+    assert {name: count for name, count in seen.creatable.items() if count} == {"2g.10gb": 1, "3g.20gb": 1}
+    assert [(i.start, i.allocation, i.unusable) for i in seen.instances] == [
+        (0, None, ""),
+        (4, None, ""),
+        (6, "a1", ""),
+    ]
+    assert not report(node, 1).fixed_layout
+    assert report(node, 1).creatable["7g.40gb"] == 1
+
+
+def test_a_place_without_an_instance_is_refused_and_nothing_is_made(node):
+    """Sluice would cut up a GPU that is not its own."""
+    _, word = granted(node, "a1", (0, "1g.5gb", 3, 1))
+    assert isinstance(word, SliceFailed)
+    assert word.error == "NotFound"
+    assert "fixed layout has no 1g.5gb there; its administrator has to make one" in word.message
+    assert changes(node) == []
+    assert node.instances() == LAYOUT
+
+
+def test_an_instance_is_never_handed_out_twice(node):
+    """Two tenants would have one device: no driver keeps the second out."""
+    first, _ = granted(node)
+    _, word = granted(node, "a2", owner="pod-2")
+    assert isinstance(word, SliceFailed)
+    assert (word.error, word.message) == (
+        "InUse",
+        f"{node.gpus[0]} 6:1: the 1g.5gb there is a1's still",
+    )
+    assert node.tickets.names() == (node.word("a1").ticket,)
+    assert isinstance(revoked(node, first), SliceGone)
+
+
+def test_two_grants_at_the_same_moment_get_one_instance_between_them(node):
+    """Between the look at an instance and the record of it a second grant would slip in."""
+    one, two = node.booking("a1", SMALL), node.booking("a2", SMALL, owner="pod-2")
+    node.order(node.grant(one))
+    node.order(node.grant(two))
+    node.work()
+    words = [type(node.word(name)) for name in ("a1", "a2")]
+    assert sorted(each.__name__ for each in words) == ["SliceFailed", "SliceReady"]
+
+
+def test_whoever_is_to_come_after_another_waits_for_him(node):
+    """A promised place would fail, because the tenant before is not out yet."""
+    first, _ = granted(node)
+    second = node.booking("a2", SMALL, owner="pod-2")
+    node.order(node.grant(second, after=("a1",)))
+    node.work()
+    assert node.word("a2") is None
+    revoked(node, first)
+    node.work()
+    assert isinstance(node.word("a2"), SliceReady)
+
+
+def test_a_slice_of_several_gpus_is_half_made_and_half_found(node):
+    """A pod of a mixed fleet would leave its own half behind, or take the administrator's along."""
+    booking, word = granted(node, "a1", LARGE, (1, "2g.10gb", 0, 2))
+    assert isinstance(word, SliceReady)
+    assert changes(node) == [CreateGpuInstance, CreateComputeInstance]
+    assert isinstance(revoked(node, booking), SliceGone)
+    assert (node.instances(0), node.instances(1)) == (LAYOUT, [])
+
+
+def test_a_gpu_without_mig_is_given_whole_as_ever(make_node):
+    """A node that is called fixed would lose its plain GPUs."""
+    node = make_node(fleet=FLEET)
+    with node.hardware.changing() as hardware:
+        hardware.gpus[2].fixed = True
+    node.live()
+    booking, word = granted(node, "a1", (2, None, 0, 8))
+    assert isinstance(word, SliceReady)
+    assert isinstance(revoked(node, booking), SliceGone)
+
+
+# -- others on it -----------------------------------------------------------------------------------------------------
+
+
+def test_who_uses_an_instance_directly_keeps_it_and_is_named(node):
+    """A tenant would share his device with a stranger; and nobody would know why a slice is not to be had."""
+    device = uuid_at(node, 6)
+    use(node, device)
+    reread(node)
+    seen = report(node)
+    assert seen.creatable["1g.5gb"] == 0
+    (used,) = [each.unusable for each in seen.instances if each.unusable]
+    assert used == "it is used by python 4711, which Sluice did not start"
+    _, word = granted(node)
+    assert isinstance(word, SliceFailed)
+    assert (word.error, word.message) == ("InUse", f"{device} on {node.gpus[0]} is used by python 4711")
+
+    node.mps.leave(4711)
+    reread(node)
+    assert report(node).creatable["1g.5gb"] == 1
+    assert isinstance(granted(node, "a2")[1], SliceReady)
+
+
+def test_a_stranger_who_came_since_the_last_look_is_found_when_it_is_handed_out(node):
+    """What was looked at some seconds ago would be believed."""
+    use(node, uuid_at(node, 6))
+    _, word = granted(node)
+    assert isinstance(word, SliceFailed)
+    assert report(node).creatable["1g.5gb"] == 0
+
+
+def test_who_only_watches_is_in_nobodys_way(node):
+    """One monitoring tool would take all GPUs out of use."""
+    use(node, uuid_at(node, 6), kind="file")
+    reread(node)
+    assert report(node).creatable["1g.5gb"] == 1
+    assert isinstance(granted(node)[1], SliceReady)
+
+
+def test_the_tenants_own_processes_are_no_strangers(node):
+    """A slice in use would be told as unusable, and its pod as an intruder."""
+    _, word = granted(node)
+    use(node, word.devices[0].uuid, owner="pod-1")
+    reread(node)
+    assert [each.unusable for each in report(node).instances] == ["", "", ""]
+    assert isinstance(node.word("a1"), SliceReady)
+
+
+def test_it_is_gone_only_when_no_process_of_the_tenant_is_left(node):
+    """The next tenant would find the last one still at work."""
+    booking, word = granted(node)
+    use(node, word.devices[0].uuid, owner="pod-1")
+    revoked(node, booking)
+    for _ in range(12):
+        node.tick(30)
+    assert isinstance(node.word("a1"), SliceQuarantined)
+    assert report(node).creatable["1g.5gb"] == 0
+    node.mps.leave(4711)
+    node.tick(60)
+    assert isinstance(node.word("a1"), SliceGone)
+    assert node.instances() == LAYOUT
+
+
+def test_an_instance_without_compute_instance_is_not_offered_and_says_why(node):
+    """A pod would be given a device that no program can open."""
+    admin_removes(node, 6)
+    admin_makes(node, "1g.5gb", 6, 1, uuid="")
+    reread(node)
+    (why,) = [each.unusable for each in report(node).instances if each.unusable]
+    assert why == "it has no compute instance; its administrator has to create it"
+    assert report(node).creatable["1g.5gb"] == 0
+    _, word = granted(node)
+    assert isinstance(word, SliceFailed)
+    assert "no compute instance" in word.message
+    assert changes(node) == []
+
+
+# -- the administrator changes it ---------------------------------------------------------------------------------
+
+
+def test_a_new_instance_is_offered_at_the_next_reading(node):
+    """The agent would have to be restarted after each change of the layout."""
+    admin_removes(node, 0)
+    admin_makes(node, "4g.20gb", 0, 4)
+    reread(node)
+    assert {name: count for name, count in report(node).creatable.items() if count} == {
+        "1g.5gb": 1,
+        "2g.10gb": 1,
+        "4g.20gb": 1,
+    }
+
+
+def test_a_slice_whose_instance_was_taken_away_is_degraded_and_comes_back_with_it(node):
+    """A pod would be told that all is well with a device that is not there; or never get it back."""
+    _, word = granted(node)
+    ticket = word.ticket
+    admin_removes(node, 6)
+    reread(node)
+    word = node.word("a1")
+    assert isinstance(word, SliceDegraded)
+    assert "fixed layout has no 1g.5gb there; its administrator has to make one" in word.message
+    assert node.tickets.names() == ()
+    assert changes(node) == []
+
+    admin_makes(node, "1g.5gb", 6, 1)
+    reread(node)
+    node.tick(node.rules.remake_retry_s)
+    word = node.word("a1")
+    assert isinstance(word, SliceReady)
+    assert word.devices[0].uuid == "MIG-of-the-admin"
+    assert word.ticket != ticket
+
+
+def test_another_device_at_the_same_place_gets_another_ticket(node):
+    """Containers would be started with the UUID of a device that is gone."""
+    _, word = granted(node)
+    admin_removes(node, 6)
+    admin_makes(node, "1g.5gb", 6, 1)
+    reread(node)
+    again = node.word("a1")
+    assert isinstance(again, SliceReady)
+    assert (again.devices[0].uuid, again.ticket != word.ticket) == ("MIG-of-the-admin", True)
+    assert changes(node) == []
+
+
+def test_a_revoke_of_what_was_taken_away_ends(node):
+    """A slice whose instance the administrator removed would never be gone."""
+    booking, _ = granted(node)
+    admin_removes(node, 6)
+    assert isinstance(revoked(node, booking), SliceGone)
+    reread(node)
+    assert node.agent.snapshot().slices == ()
+
+
+def test_after_a_reboot_a_slice_waits_for_the_layout_to_be_made_again(node):
+    """Sluice would cut up the GPU by itself after each reboot, or forget whose the places are."""
+    granted(node)
+    node.hardware.reboot()
+    node.live()
+    assert isinstance(node.word("a1"), SliceDegraded)
+    assert "its administrator has to make one" in node.word("a1").message
+    assert changes(node) == []
+    admin_makes(node, "1g.5gb", 6, 1)
+    reread(node)
+    node.tick(node.rules.remake_retry_s)
+    assert isinstance(node.word("a1"), SliceReady)
+
+
+# -- shares -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_home_lives_in_an_instance_that_is_there_and_leaves_it_there(node):
+    """Shares would need a GPU that Sluice cuts up."""
+    one, two = node.share("a1", SMALL), node.share("a2", SMALL, owner="pod-2")
+    for booking in (one, two):
+        node.order(node.grant(booking))
+        node.work()
+    assert [type(node.word(name)) for name in ("a1", "a2")] == [SliceReady, SliceReady]
+    (daemon,) = node.mps.living()
+    assert daemon.order.device == uuid_at(node, 6)
+    assert report(node).creatable["1g.5gb"] == 0
+    assert isinstance(revoked(node, one), SliceGone)
+    assert node.mps.living() == [daemon]
+    assert isinstance(revoked(node, two), SliceGone)
+    assert node.mps.living() == []
+    assert changes(node) == []
+    assert node.instances() == LAYOUT
+    reread(node)
+    assert report(node).creatable["1g.5gb"] == 1
+
+
+def test_no_home_is_made_where_somebody_else_is(node):
+    """An MPS server would be put on a stranger's device."""
+    use(node, uuid_at(node, 6))
+    booking = node.share("a1", SMALL)
+    node.order(node.grant(booking))
+    node.work()
+    assert isinstance(node.word("a1"), SliceFailed)
+    assert not [done for done in node.own_done if isinstance(done, StartMps)]
+    assert isinstance(revoked(node, booking), SliceGone)
+
+
+def test_a_home_is_not_made_in_what_a_tenant_has_alone(node):
+    """Shares would be put on a device that somebody has to himself."""
+    granted(node)
+    node.order(node.grant(node.share("a2", SMALL, owner="pod-2")))
+    node.work()
+    assert isinstance(node.word("a2"), SliceFailed)
+    assert "is a1's still" in node.word("a2").message
+
+
+def test_a_home_whose_instance_is_taken_away_degrades_its_tenants(node):
+    """Tenants of a share would be told that all is well."""
+    node.order(node.grant(node.share("a1", SMALL)))
+    node.work()
+    admin_removes(node, 6)
+    reread(node)
+    for _ in range(4):
+        node.tick()
+    assert isinstance(node.word("a1"), SliceDegraded)
+    assert changes(node) == []
+
+
+# -- crashes ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("executed", [False, True], ids=["before", "after"])
+@pytest.mark.parametrize("kind", ["slice", "share"])
+def test_handing_out_survives_a_crash_at_every_step(make_node, kind, executed):
+    """A pod gets the very instance that is there, once, wherever the agent dies."""
+    steps = 0
+    while True:
+        node = make_node(fleet=FLEET)
+        node.live()
+        booking = node.booking("a1", SMALL, LARGE) if kind == "slice" else node.share("a1", SMALL)
+        node.order(node.grant(booking))
+        ended = node.work(own_max=steps)
+        if not ended and executed:
+            node.carry_out(node.waiting.popleft())
+        node.live()
+        word = node.word("a1")
+        assert isinstance(word, SliceReady), (steps, word)
+        assert word.devices[0].uuid == uuid_at(node, 6)
+        assert node.tickets.names() == (word.ticket,), steps
+        assert node.instances() == LAYOUT
+        assert changes(node) == []
+        if ended:
+            break
+        steps += 1
+    assert steps >= 7
+
+
+@pytest.mark.parametrize("executed", [False, True], ids=["before", "after"])
+@pytest.mark.parametrize("kind", ["slice", "share"])
+def test_taking_back_survives_a_crash_at_every_step(make_node, kind, executed):
+    """The administrator's instance is there at every moment, and is called gone only without its tenant."""
+    steps = 0
+    while True:
+        node = make_node(fleet=FLEET)
+        node.live()
+        booking = node.booking("a1", SMALL, LARGE) if kind == "slice" else node.share("a1", SMALL)
+        node.order(node.grant(booking))
+        node.work()
+        device = node.word("a1").devices[0].uuid
+        if kind == "slice":
+            use(node, device, owner="pod-1")
+        node.order(node.revoke(booking))
+        ended = node.work(own_max=steps)
+        if not ended and executed:
+            node.carry_out(node.waiting.popleft())
+        assert not isinstance(node.word("a1"), SliceGone) or kind == "share"
+        node.live()
+        node.mps.leave(4711)
+        for _ in range(3):
+            node.tick(60)
+        assert isinstance(node.word("a1"), SliceGone), steps
+        assert (node.instances(), node.tickets.names(), changes(node)) == (LAYOUT, (), [])
+        assert uuid_at(node, 6) == device
+        if ended:
+            break
+        steps += 1
+    assert steps >= 4
+
+
+def test_a_lost_journal_leaves_a_tenant_what_he_has(node):
+    """A running pod would lose its device, or a second one would be put beside it."""
+    _, word = granted(node)
+    use(node, word.devices[0].uuid, owner="pod-1")
+    node.stop()
+    for file in (node.tmp_path / "agent").iterdir():
+        file.unlink()
+    node.live()
+    again = node.word("a1")
+    assert isinstance(again, SliceReady)
+    assert (again.devices, again.ticket) == (word.devices, word.ticket)
+    assert changes(node) == []
+    _, second = granted(node, "a2", owner="pod-2")
+    assert isinstance(second, SliceFailed)
+
+
+def test_a_lost_journal_does_not_call_gone_what_is_still_used(node):
+    """The next tenant would be put beside the last one: nothing but the process tells that he is there."""
+    booking, word = granted(node)
+    use(node, word.devices[0].uuid, owner="pod-1")
+    node.order(node.revoke(booking))
+    node.work(own_max=3)  # the ticket is gone
+    assert node.tickets.names() == ()
+    node.stop()
+    for file in (node.tmp_path / "agent").iterdir():
+        file.unlink()
+    node.live()
+    assert not isinstance(node.word("a1"), SliceGone)
+    node.mps.leave(4711)
+    node.tick(60)
+    assert isinstance(node.word("a1"), SliceGone)
+    assert node.instances() == LAYOUT
+
+
+def test_instances_of_an_administrator_are_no_sign_of_a_lost_journal(make_node):
+    """Each first start on such a node would be told as a loss."""
+    node = make_node(fleet=FLEET)
+    node.live()
+    assert node.agent.snapshot().warnings == ()
+
+
+# -- given to an administrator, and back ------------------------------------------------------------------------------
+
+
+def test_what_was_made_before_the_layout_was_fixed_stays_and_is_offered(node):
+    """A change of one setting would destroy slices, or leave slots that nobody can have."""
+    booking, word = granted(node, "a1", (1, "2g.10gb", 2, 2))
+    with node.hardware.changing() as hardware:
+        hardware.gpus[1].fixed = True
+    node.live()
+    assert node.word("a1").devices == word.devices
+    node.own_done.clear()
+    assert isinstance(revoked(node, booking), SliceGone)
+    assert changes(node) == []
+    assert node.instances(1) == [("2g.10gb", 2, 2)]
+    assert {name: count for name, count in report(node, 1).creatable.items() if count} == {"2g.10gb": 1}
+
+
+@pytest.mark.parametrize("steps", range(8))
+def test_what_was_half_made_when_the_layout_was_fixed_is_left_to_the_administrator(make_node, steps):
+    """An instance would be made, or destroyed, on a GPU that is not Sluice's any more."""
+    node = make_node(fleet=FLEET)
+    node.live()
+    node.order(node.grant(node.booking("a1", (1, "2g.10gb", 2, 2))))
+    node.work(own_max=steps)
+    node.stop()
+    before = node.instances(1)
+    with node.hardware.changing() as hardware:
+        hardware.gpus[1].fixed = True
+    node.own_done.clear()
+    node.live()
+    assert changes(node) == []
+    assert node.instances(1) == before
+    whole = any(instance.uuid for instance in node.hardware.read().gpus[1].instances)
+    assert isinstance(node.word("a1"), SliceReady if whole else SliceFailed)
+
+
+def test_what_was_found_stays_when_the_gpu_is_given_back_to_sluice(node):
+    """The administrator's instances would be destroyed with the pods that run on them."""
+    booking, _ = granted(node)
+    share = node.share("a2", (0, "2g.10gb", 4, 2))
+    node.order(node.grant(share))
+    node.work()
+    with node.hardware.changing() as hardware:
+        hardware.gpus[0].fixed = False
+    node.live()
+    node.own_done.clear()
+    assert isinstance(revoked(node, booking), SliceGone)
+    assert isinstance(revoked(node, share), SliceGone)
+    assert changes(node) == []
+    assert node.instances() == LAYOUT
+    assert [each.allocation for each in report(node).instances] == [None, None, None]
+
+
+def test_an_idle_instance_of_ours_is_the_administrators_from_then_on(make_node):
+    """An instance that was kept warm would be destroyed under a layout that is fixed by now."""
+    node = make_node(fleet=FLEET, keep_warm_s=5.0)
+    node.live()
+    booking, _ = granted(node, "a1", (1, "2g.10gb", 2, 2))
+    revoked(node, booking)
+    with node.hardware.changing() as hardware:
+        hardware.gpus[1].fixed = True
+    node.own_done.clear()
+    node.live()
+    for _ in range(4):
+        node.tick(5.0)
+    assert changes(node) == []
+    (seen,) = report(node, 1).instances
+    assert (seen.start, seen.unusable) == (2, "it has no compute instance; its administrator has to create it")
+
+
+def test_a_gpu_that_is_lost_is_nobodys_until_it_answers(node):
+    """A place would be called free while nobody knows who is on it."""
+    booking, word = granted(node)
+    use(node, word.devices[0].uuid, owner="pod-1")
+    with node.hardware.changing() as hardware:
+        hardware.faults.gpu_lost = 0
+    reread(node)
+    assert isinstance(node.word("a1"), SliceDegraded)
+    assert not isinstance(revoked(node, booking), SliceGone)
+    with node.hardware.changing() as hardware:
+        hardware.faults.gpu_lost = -1
+        hardware.gpus[0].processes = []
+    for _ in range(4):
+        node.tick(30)
+    assert isinstance(node.word("a1"), SliceGone)
+    assert node.instances() == LAYOUT
+
+
+def test_a_look_that_fails_is_not_repeated_without_end(node):
+    """An agent that may not list processes would ask without a pause."""
+    node.backend.processes = _refuse
+    reread(node)
+    assert len([done for done in node.own_done if isinstance(done, ListHolders)]) == 3
+    assert isinstance(granted(node)[1], SliceFailed)
+
+
+def _refuse(_gpu, _uuid):
+
+    raise NoPermissionError("not allowed")

@@ -1,0 +1,160 @@
+"""A journal that was lost while a GPU does not answer: what is on that GPU is not known, and not taken for nothing."""
+
+import pytest
+
+from sluice.contracts.messages import SliceDegraded, SliceGone, SliceReady
+from sluice_node_agent.core.events import MakeTicket, SaveJournal, StartMps
+from sluice_node_agent.core.records import NodeRecord
+
+SMALL = (0, "2g.10gb", 4, 2)
+WHOLE = (2, None, 0, 8)
+
+
+def _silent(node, gpu):
+    with node.hardware.changing() as hardware:
+        hardware.faults.gpu_lost = gpu
+
+
+def _lose_journal(node):
+    node.stop()
+    (node.tmp_path / "agent" / "journal").unlink()
+
+
+def _devices(node):
+    """What is there that a tenant could use, and would miss."""
+    daemons = [(daemon.order.home, daemon.pid) for daemon in node.mps.living()]
+    return node.instances(0), node.tickets.names(), daemons
+
+
+def test_a_whole_gpu_that_is_silent_when_the_journal_is_lost_stays_with_its_pod(node):
+    """A pod that runs would lose its slice, and be told that it could never be made, for a GPU that comes back."""
+    node.live()
+    node.order(node.grant(node.booking("a1", WHOLE)))
+    node.work()
+    before = node.word("a1")
+    _lose_journal(node)
+    _silent(node, 2)
+    node.live()
+    assert isinstance(node.word("a1"), SliceDegraded)
+    assert node.tickets.names() == (before.ticket,)
+    _silent(node, -1)
+    node.tick(60.0)
+    assert node.word("a1") == before
+    assert node.tickets.names() == (before.ticket,)
+
+
+@pytest.mark.parametrize("at", [SMALL, WHOLE], ids=["instance", "whole"])
+def test_a_slice_found_again_is_not_given_up_because_its_gpu_fails_at_that_moment(node, at):
+    """A pod that runs would lose its slice, as one that could never be made, for a GPU that comes back."""
+    node.live()
+    node.order(node.grant(node.booking("a1", at)))
+    node.work()
+    before = node.word("a1")
+    _lose_journal(node)
+    node.start()
+    node.work()
+    _silent(node, at[0])
+    node.own_done.clear()
+    node.open()
+    node.work()
+    assert [type(step) for step in node.own_done] == [SaveJournal, MakeTicket, SaveJournal]
+    node.tick(60.0)
+    assert isinstance(node.word("a1"), SliceDegraded)
+    assert node.tickets.names() == (before.ticket,)
+    _silent(node, -1)
+    node.tick(60.0)
+    assert node.word("a1") == before
+
+
+def test_a_share_found_again_is_not_given_up_because_its_daemon_cannot_be_started_at_once(node):
+    """A pod that runs would lose its share, as one that could never be made, for a daemon that starts later."""
+    node.live()
+    node.order(node.grant(node.share("a1", SMALL)))
+    node.work()
+    (daemon,) = node.mps.living()
+    _lose_journal(node)
+    node.mps.die(daemon)
+    node.mps.refusals = [StartMps]
+    node.live()
+    assert isinstance(node.word("a1"), SliceDegraded)
+    for _ in range(3):
+        node.tick(60.0)
+    assert isinstance(node.word("a1"), SliceReady)
+
+
+@pytest.mark.parametrize("restarts", [0, 1], ids=["once", "started again meanwhile"])
+@pytest.mark.parametrize("shared", [False, True], ids=["exclusive", "shared"])
+def test_an_instance_on_a_gpu_that_is_silent_when_the_journal_is_lost_stays_with_its_pod(node, restarts, shared):
+    """Its ticket would be removed and its instance be nobody's for ever, and another be made beside it."""
+    node.live()
+    node.order(node.grant(node.share("a1", SMALL) if shared else node.booking("a1", SMALL)))
+    node.work()
+    before, there = node.word("a1"), _devices(node)
+    _lose_journal(node)
+    _silent(node, 0)
+    node.live()
+    unseen = [
+        step.record.unseen
+        for step in node.own_done
+        if isinstance(step, SaveJournal) and isinstance(step.record, NodeRecord)
+    ]
+    assert unseen[-1] == (node.gpus[0],)
+    for _ in range(restarts):
+        node.live()
+    node.own_done.clear()
+    node.open()
+    assert [each for each in node.waiting if hasattr(each, "token")] == []
+    node.work()
+    assert _devices(node) == there
+    assert node.word("a1") == before
+    _silent(node, -1)
+    for _ in range(3):
+        node.tick(60.0)
+    assert _devices(node) == there
+    assert node.word("a1") == before
+    node.order(node.revoke(node.share("a1", SMALL) if shared else node.booking("a1", SMALL)))
+    node.work()
+    node.tick(60.0)
+    assert isinstance(node.word("a1"), SliceGone)
+    assert _devices(node) == ([], (), [])
+
+
+def test_a_slice_that_is_revoked_on_a_silent_gpu_is_not_gone_because_the_journal_was_lost(node):
+    """Its place would be given away while its instance, and whoever is on it, is there."""
+    node.live()
+    booking = node.booking("a1", SMALL)
+    node.order(node.grant(booking))
+    node.work()
+    _lose_journal(node)
+    _silent(node, 0)
+    node.put("sluice.ledger.n1_example.a1", node.revoke(booking))
+    node.live()
+    node.tick(60.0)
+    assert isinstance(node.word("a1"), SliceReady)
+    _silent(node, -1)
+    for _ in range(3):
+        node.tick(60.0)
+    assert isinstance(node.word("a1"), SliceGone)
+    assert _devices(node) == ([], (), [])
+
+
+def test_a_home_whose_daemon_died_is_not_cleared_away_while_its_gpu_is_silent(node):
+    """A container of a running pod would find no directory to come back to."""
+    node.live()
+    node.order(node.grant(node.share("a1", SMALL)))
+    node.work()
+    before = node.word("a1")
+    (daemon,) = node.mps.living()
+    _lose_journal(node)
+    node.mps.die(daemon)
+    _silent(node, 0)
+    node.live()
+    assert list(node.mps.homes) == [daemon.order.home]
+    assert node.tickets.names() == (before.ticket,)
+    _silent(node, -1)
+    for _ in range(3):
+        node.tick(60.0)
+    after = node.word("a1")
+    assert isinstance(after, SliceReady)
+    assert (after.ticket, after.containers) == (before.ticket, before.containers)
+    assert "died once" in after.warnings[0]

@@ -1,0 +1,184 @@
+"""Orders for a place that others have still: what is there is theirs, whatever was lost or never read."""
+
+import msgspec
+
+from sluice.contracts.ids import AllocationId
+from sluice.contracts.messages import SliceGone, SliceReady
+from sluice_node_agent.core.events import (
+    ComputeInstanceDestroyed,
+    DestroyComputeInstance,
+    DestroyGpuInstance,
+    GpuInstanceDestroyed,
+    Holder,
+    HoldersListed,
+    JournalSaved,
+    ListHolders,
+    RemoveTicket,
+    SaveJournal,
+    TicketRemoved,
+)
+from sluice_node_agent.core.records import DeviceRecord, SliceRecord, Tombstone
+from sluice_node_agent.device.hardware_file import Process
+
+A1, A2 = AllocationId("a1"), AllocationId("a2")
+WHOLE = (2, None, 0, 8)
+SMALL = (0, "2g.10gb", 4, 2)
+
+
+def _own(instructions):
+    return [i for i in instructions if hasattr(i, "token")]
+
+
+def _lose_journal(node):
+    node.stop()
+    (node.tmp_path / "agent" / "journal").unlink()
+
+
+def _ordered_before(node, *orders):
+    """Orders that a new life finds in the ledger, in this order, in place of those that were there."""
+    for order in orders:
+        subject = f"sluice.ledger.n1_example.{order.booking.allocation}"
+        node.ledger.pop(subject, None)
+        node.put(subject, order)
+
+
+def test_a_promise_that_was_revoked_unread_is_gone_while_those_before_it_live_on(node):
+    """The MPS server of other tenants would be taken for its own, and its place kept for as long as they live."""
+    node.live()
+    tenant = node.share("a1", WHOLE)
+    node.order(node.grant(tenant))
+    node.work()
+    ready = node.word("a1")
+    promised = node.booking("a2", WHOLE, owner="pod-2")
+    gpu, token = node.gpus[2], node.agent._sender._token
+    record = SliceRecord(
+        booking=promised,
+        revision=2,
+        phase="unmaking",
+        devices=(DeviceRecord(),),
+        after=(A1,),
+        cause="never made",
+    )
+    revoke = msgspec.structs.replace(node.revoke(promised), after=(A1,))
+    assert _own(node.order(revoke)) == [SaveJournal(token + 1, record)]
+    assert _own(node.agent.handle(JournalSaved(token + 1), node.now)) == [ListHolders(token + 2, gpu, str(gpu))]
+    there = (
+        Holder(pid=7, owner="pod-1", name="train", kind="compute"),
+        Holder(pid=101, owner="", name="nvidia-cuda-mps-server", kind="mps"),
+    )
+    stone = Tombstone(allocation=A2, request=promised.request, revision=2, cause="never made")
+    listed = node.agent.handle(HoldersListed(token + 2, there), node.now)
+    assert _own(listed) == [SaveJournal(token + 3, stone)]
+    node.handle(JournalSaved(token + 3))
+    node.work()
+    assert isinstance(node.word("a2"), SliceGone)
+    assert node.word("a1") == ready
+
+
+def test_a_revoked_promise_takes_nothing_of_its_predecessor_when_the_journal_is_lost(node):
+    """A tenant's slice would be said to be gone while its instance is there, and the next one be given its place."""
+    node.live()
+    booking, promised = node.booking("a1", SMALL), node.booking("a2", SMALL, owner="pod-2")
+    node.order(node.grant(booking))
+    node.work()
+    ready = node.word("a1")
+    (instance,) = node.hardware.read().gpus[0].instances
+    _lose_journal(node)
+    after = msgspec.structs.replace(node.revoke(promised), after=(A1,))
+    _ordered_before(node, after, node.revoke(booking))
+    node.start()
+    node.work()
+    gpu, token, boot = node.gpus[0], node.agent._sender._token, node.backend.boot_id()
+
+    def step(event):
+        return _own(node.agent.handle(event, node.now))
+
+    never = SliceRecord(
+        booking=promised, revision=2, phase="unmaking", devices=(DeviceRecord(),), after=(A1,), cause="never made"
+    )
+    theirs = SliceRecord(
+        booking=booking,
+        revision=2,
+        phase="unmaking",
+        devices=(DeviceRecord(step="intended", gi_id=instance.gi_id, uuid=instance.uuid),),
+        boot_id=boot,
+        stale_tickets=(ready.ticket,),
+        cause="pod gone",
+    )
+    node.open()
+    assert _own(node.waiting) == [SaveJournal(token + 1, never), SaveJournal(token + 2, theirs)]
+    node.waiting.clear()
+    stone = Tombstone(allocation=A2, request=promised.request, revision=2, cause="never made")
+    assert step(JournalSaved(token + 1)) == [SaveJournal(token + 3, stone)]
+    assert step(JournalSaved(token + 3)) == []
+    assert step(JournalSaved(token + 2)) == [RemoveTicket(token + 4, ready.ticket)]
+    theirs = msgspec.structs.replace(theirs, stale_tickets=())
+    assert step(TicketRemoved(token + 4)) == [SaveJournal(token + 5, theirs)]
+    assert step(JournalSaved(token + 5)) == [ListHolders(token + 6, gpu, instance.uuid)]
+    assert step(HoldersListed(token + 6, ())) == [DestroyComputeInstance(token + 7, gpu, instance.gi_id, instance.uuid)]
+    theirs = msgspec.structs.replace(theirs, devices=(DeviceRecord(step="intended", gi_id=instance.gi_id),))
+    assert step(ComputeInstanceDestroyed(token + 7)) == [SaveJournal(token + 8, theirs)]
+    assert step(JournalSaved(token + 8)) == [DestroyGpuInstance(token + 9, gpu, instance.gi_id, 4, 2)]
+    theirs = msgspec.structs.replace(theirs, devices=(DeviceRecord(),))
+    assert step(GpuInstanceDestroyed(token + 9)) == [SaveJournal(token + 10, theirs)]
+    stone = Tombstone(allocation=A1, request=booking.request, revision=2, cause="pod gone")
+    assert step(JournalSaved(token + 10)) == [SaveJournal(token + 11, stone)]
+
+
+def test_a_promise_that_was_carried_out_waits_for_its_own_processes_although_the_journal_is_lost(node):
+    """A GPU would be given to the next tenant while the pod that had it by promise still computes there."""
+    node.live()
+    first, second = node.booking("a1", WHOLE), node.booking("a2", WHOLE, owner="pod-2")
+    node.order(node.grant(first))
+    node.work()
+    node.order(node.grant(second, after=("a1",)))
+    node.order(node.revoke(first))
+    node.work()
+    assert isinstance(node.word("a2"), SliceReady)
+    with node.hardware.changing() as hardware:
+        hardware.gpus[2].processes.append(Process(pid=7, owner="pod-2", device=str(node.gpus[2])))
+    node.order(msgspec.structs.replace(node.revoke(second), after=(A1,)))
+    while node.tickets.names():
+        node.work(own_max=1)
+    _lose_journal(node)
+    node.words.clear()
+    node.live()
+    node.tick(60.0)
+    assert isinstance(node.word("a1"), SliceGone)
+    assert not isinstance(node.word("a2"), SliceGone)
+    with node.hardware.changing() as hardware:
+        hardware.gpus[2].processes.clear()
+    node.tick(60.0)
+    assert isinstance(node.word("a2"), SliceGone)
+
+
+def test_a_surplus_share_is_given_back_without_ending_its_pod_on_the_other(node):
+    """A pod that was granted two shares of one home would be ended when the one it does not use is revoked."""
+    node.live()
+    used, surplus = node.share("a1", SMALL), node.share("a2", SMALL)
+    for booking in (used, surplus):
+        node.order(node.grant(booking))
+    node.work()
+    ready = node.word("a1")
+    (daemon,) = node.mps.living()
+    daemon.clients[501] = "pod-1"
+    node.mps.enter(501, daemon.order.device, "pod-1")
+    node.own_done.clear()
+    node.order(node.revoke(surplus))
+    node.work()
+    steps = [(type(step), getattr(step, "record", None)) for step in node.own_done]
+    assert [(step, type(record)) for step, record in steps] == [
+        (SaveJournal, SliceRecord),
+        (RemoveTicket, type(None)),
+        (SaveJournal, SliceRecord),
+        (SaveJournal, SliceRecord),
+        (SaveJournal, Tombstone),
+    ]
+    assert isinstance(node.word("a2"), SliceGone)
+    assert (node.word("a1"), daemon.clients) == (ready, {501: "pod-1"})
+
+    node.order(node.revoke(used))
+    for _ in range(5):
+        node.tick(1.0)
+    assert isinstance(node.word("a1"), SliceGone)
+    assert (daemon.clients, node.mps.homes, node.instances(0)) == ({}, {}, [])
