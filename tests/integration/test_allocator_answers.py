@@ -21,6 +21,7 @@ from sluice.runtime.rpc_health import Health
 from sluice.runtime.service import Service
 from sluice.runtime.telemetry import TraceBook
 from sluice_allocator.core.events import LeaseChanged
+from sluice_allocator.core.sizes.adjustments import Change, Outcome
 from sluice_allocator.settings import AllocatorSettings
 from sluice_allocator.shell.app import serve_on
 from sluice_allocator.shell.server import AllocatorServer
@@ -34,11 +35,16 @@ POD = pb.SimulateRequest(
 )
 
 
+async def change_nothing(change: Change) -> Outcome:
+    """Nobody is there who changes shares."""
+    raise TimeoutError(change)
+
+
 @asynccontextmanager
 async def served(bench: Bench) -> AsyncIterator[AllocatorServiceStub]:
     """A client of an allocator that the test drives by hand."""
     broker = MemoryBroker()
-    server = AllocatorServer(bench.allocator, broker.bus("allocator"), RunId("r1"))
+    server = AllocatorServer(bench.allocator, broker.bus("allocator"), RunId("r1"), change_nothing)
     async with rpc.serve(server.register) as address, rpc.channel(address) as channel:
         yield AllocatorServiceStub(channel)
 
@@ -149,7 +155,7 @@ async def test_who_stands_by_names_who_works():
     bench = bench_with(1)
     bench.handle(LeaseChanged(held=False))
     broker = MemoryBroker()
-    server = AllocatorServer(bench.allocator, broker.bus("allocator"), RunId("r1"))
+    server = AllocatorServer(bench.allocator, broker.bus("allocator"), RunId("r1"), change_nothing)
     async with rpc.serve(server.register) as address, rpc.channel(address) as channel:
         client = AllocatorServiceStub(channel)
         _, nobody = await refused_with(client.Simulate(POD))

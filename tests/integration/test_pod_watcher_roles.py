@@ -25,7 +25,7 @@ from fake_kube.server import FakeKube
 from sluice.contracts import subjects
 from sluice.contracts.exchange import Observed, Stream
 from sluice.contracts.ids import SourceName
-from sluice.contracts.messages import AllocationRequested
+from sluice.contracts.messages import AllocationRequested, Amounts, QuotaSet
 from sluice.runtime.broker import Broker, free_ports
 from sluice.runtime.nats_bus import NatsBus
 
@@ -277,6 +277,43 @@ async def test_a_watch_without_rights_says_which_it_lacks(site):
 
 async def _says(process: WatcherProcess, text: str) -> bool:
     return text in process.text
+
+
+async def test_the_watch_that_works_says_the_limits_of_its_file_and_says_them_again_to_a_wiped_broker(site, tmp_path):
+    """Else a broker that lost its disk would leave everything unlimited until a person notices."""
+    limits = tmp_path / "limits.toml"
+    limits.write_text("[namespaces.lab]\ngpus = 4\n")
+
+    async def said() -> int | None:
+        try:
+            found = await site.bus.last(Stream.BOOK, subjects.quota("lab").subject)
+        except TimeoutError:  # the streams are being made anew
+            return None
+        return found.message.total.gpus if found is not None and isinstance(found.message, QuotaSet) else None
+
+    async def declared() -> bool:
+        try:
+            await site.bus.ensure_streams()
+        except TimeoutError:  # the connection is not back yet
+            return False
+        return True
+
+    async with site.watcher("watch", LIMITS_FILE=str(limits)) as works:
+        await works.line("works")
+        async with site.watcher("all", LIMITS_FILE=str(limits)) as stands_by:
+            await until(said, 4)
+            (server,) = site.broker.servers
+            await server.kill()
+            server.wipe()
+            await server.start()
+            await until(declared, answer=True)
+            await until(said, 4)
+            entry = await site.bus.last(Stream.BOOK, subjects.quota("lab").subject)
+            assert entry.message == QuotaSet(namespace="lab", total=Amounts(gpus=4), source=SourceName("cluster"))
+            limits.write_text("")
+            await until(said, None)
+            assert await stands_by.stop() == 0, stands_by.text
+        assert await works.stop() == 0, works.text
 
 
 @pytest.mark.slow

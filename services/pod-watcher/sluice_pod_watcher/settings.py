@@ -31,6 +31,9 @@ class PodWatcherSettings(CommonSettings, frozen=True, kw_only=True):
     max_gpus_per_node: int = 8
     closing_ttl_s: int = 4 * 3600
     tick_s: float = 0.5
+    limits_file: Path | None = None
+    """Limits of namespaces, and nodes not to use (docs/quotas.md): said on the bus by who follows pods. It may be
+    missing; unset, nothing of the kind is said."""
 
     # -- folder ---------------------------------------------------------------------------------------------------
     pods_dir: Path | None = None
@@ -53,6 +56,8 @@ class PodWatcherSettings(CommonSettings, frozen=True, kw_only=True):
     """Whether `kubectl get gpus` shows the fleet."""
     evict_lost: bool = True
     """Whether a pod whose slice was lost is evicted, if a controller makes it anew."""
+    evict_retry_s: float = 10.0
+    """The pause after an eviction that a disruption budget has blocked; it doubles up to a minute."""
     unscheduled_after_s: float = 60.0
     start_after_s: float = 1800.0
     node_removed_after_s: float = 300.0
@@ -101,6 +106,8 @@ class PodWatcherSettings(CommonSettings, frozen=True, kw_only=True):
             raise ValueError(f"resync_s = {self.resync_s:g}: from 1 to 86400")
         if self.node_removed_after_s < 1:
             raise ValueError(f"node_removed_after_s = {self.node_removed_after_s:g}: at least 1")
+        if not 0.1 <= self.evict_retry_s <= 3600:
+            raise ValueError(f"evict_retry_s = {self.evict_retry_s:g}: from 0.1 to 3600")
         if self.unscheduled_after_s < 0 or self.start_after_s < 0:
             raise ValueError("unscheduled_after_s and start_after_s are at least 0; 0 waits for ever")
 
@@ -127,6 +134,8 @@ class PodWatcherSettings(CommonSettings, frozen=True, kw_only=True):
         for name in ("pods_dir", "fleet_file"):
             if getattr(self, name) is not None:
                 raise ValueError(f"{name} is read in role = 'folder' alone; role = {self.role!r} is set")
+        if self.role == "webhook" and self.limits_file is not None:
+            raise ValueError("limits_file is read by who follows pods; role = 'webhook' does not")
 
     def rules(self) -> Rules:
         """What the core of a folder takes."""
@@ -148,6 +157,7 @@ class PodWatcherSettings(CommonSettings, frozen=True, kw_only=True):
             start_after_s=self.start_after_s,
             node_removed_after_s=self.node_removed_after_s,
             evict_lost=self.evict_lost,
+            evict_retry_s=self.evict_retry_s,
             mirror_gpus=self.mirror_gpus,
         )
 

@@ -79,10 +79,24 @@ def test_every_name_that_is_mounted_or_used_is_there(rendered: Rendering, overla
         for volume in spec["volumes"]:
             if "secret" in volume:
                 assert ("Secret", namespace, volume["secret"]["secretName"]) in there
-            if "configMap" in volume:
+            if "configMap" in volume and not volume["configMap"].get("optional"):
                 assert ("ConfigMap", namespace, volume["configMap"]["name"]) in there
         mounted = {mount["name"] for container in containers(spec) for mount in container["volumeMounts"]}
         assert mounted == volumes | claims
+
+
+@pytest.mark.parametrize("overlay", OVERLAYS)
+def test_limits_are_read_where_they_are_mounted_and_no_upgrade_empties_them(rendered: Rendering, overlay):
+    """Applying a ConfigMap of ours would lift every limit; one in a subPath is never read again."""
+    objects = rendered(overlay)
+    spec = named(objects, "Deployment", "sluice-pod-watcher")["spec"]["template"]["spec"]
+    (container,) = spec["containers"]
+    file = load(PodWatcherSettings, service="pod-watcher", environ=environment(container)).limits_file
+    assert file is not None
+    (mount,) = [each for each in container["volumeMounts"] if each["mountPath"] == str(file.parent)]
+    (volume,) = [each for each in spec["volumes"] if each["name"] == mount["name"]]
+    assert (volume["configMap"], "subPath" in mount) == ({"name": "sluice-limits", "optional": True}, False)
+    assert not [each for each in objects if each["metadata"]["name"] == "sluice-limits"]
 
 
 def test_three_brokers_know_one_another_by_their_own_names(rendered: Rendering):

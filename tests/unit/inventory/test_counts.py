@@ -210,3 +210,26 @@ def test_the_fleet_does_not_offer_what_nobody_can_make():
 def test_an_empty_fleet_has_nothing():
     """No nodes, no division by zero."""
     assert fleet_use([]).creatable_total == 0
+
+
+# -- fixed layouts ----------------------------------------------------------------------------------------------------
+
+
+def test_of_a_fixed_layout_what_can_be_had_is_neither_foreign_nor_in_use():
+    """An administrator's GPUs would look full, and full of strangers, before the first pod comes."""
+    free, taken = instance("3g.20gb", 0, 4, None), instance("2g.10gb", 4, 2, "a1")
+    broken = msgspec.structs.replace(instance("1g.5gb", 6, 1, None), unusable="it has no compute instance")
+    found = use(booked("a1", ("2g.10gb", 4, 2)), fixed_layout=True, instances=(free, taken, broken))
+    assert [(slot.start, slot.state, slot.message) for slot in found.slots] == [
+        (0, SlotState.OFFERED, ""),
+        (4, SlotState.IN_USE, ""),
+        (6, SlotState.UNUSABLE, "it has no compute instance"),
+    ]
+    assert (found.slices_in_use, found.foreign, found.created) == (3, 0, {"2g.10gb": 1})
+
+
+def test_an_instance_that_is_booked_is_not_offered_any_more():
+    """The same place would be counted as free and as ordered."""
+    free = instance("3g.20gb", 0, 4, None)
+    found = use(booked("a1", ("3g.20gb", 0, 4), state="making"), fixed_layout=True, instances=(free,))
+    assert [(slot.start, slot.state) for slot in found.slots] == [(0, SlotState.ORDERED)]

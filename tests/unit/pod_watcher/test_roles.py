@@ -21,6 +21,7 @@ def loaded(**own: str) -> PodWatcherSettings:
         ({"ROLE": "both"}, "ROLE is 'both': .* \\(one of folder, watch, webhook, all\\)"),
         ({"ROLE": "folder"}, "SLUICE_POD_WATCHER_PODS_DIR is not set, and role = 'folder' reads"),
         ({"ROLE": "watch", "PODS_DIR": "/pods"}, "pods_dir is read in role = 'folder' alone; role = 'watch' is set"),
+        ({"ROLE": "webhook", "LIMITS_FILE": "/l"}, "limits_file is read by who follows pods; role = 'webhook'"),
         ({"ROLE": "all", "FLEET_FILE": "/f"}, "fleet_file is read in role = 'folder' alone"),
         ({"ROLE": "webhook", "WEBHOOK_ADDRESS": "8443"}, "webhook_address = '8443': host:port with a port"),
         ({"ROLE": "webhook", "WEBHOOK_ADDRESS": "::1:8443"}, "an IPv6 address in brackets"),
@@ -33,6 +34,7 @@ def loaded(**own: str) -> PodWatcherSettings:
         ({"ROLE": "webhook", "ENV_ALLOWED": "NVIDIA_VISIBLE_DEVICES"}, "env_allowed holds 'NVIDIA_VISIBLE_DEVICES'"),
         ({"ROLE": "webhook", "HOST_DIRECTORIES": "/"}, "host_directories holds '/'"),
         ({"ROLE": "watch", "RESYNC_S": "0"}, "resync_s = 0: from 1 to 86400"),
+        ({"ROLE": "watch", "EVICT_RETRY_S": "0"}, "evict_retry_s = 0: from 0.1 to 3600"),
         ({"ROLE": "watch", "LEASE_TTL_S": "0"}, "lease_ttl_s"),
         ({"ROLE": "watch", "START_AFTER_S": "-1"}, "start_after_s are at least 0"),
     ],
@@ -58,12 +60,13 @@ def test_settings_of_a_cluster_reach_its_rules():
     """A setting that changes nothing would be worse than none."""
     rules = loaded(
         ROLE="all", SOURCE="east", MAX_GPUS_PER_NODE="4", CLOSING_TTL_S="60", MIRROR_GPUS="false", EVICT_LOST="false",
-        UNSCHEDULED_AFTER_S="5", START_AFTER_S="0",
+        UNSCHEDULED_AFTER_S="5", START_AFTER_S="0", EVICT_RETRY_S="3",
     ).cluster_rules()  # fmt: skip
     assert (rules.source, rules.max_gpus_per_node, rules.closing_ttl_s) == ("east", 4, 60)
     assert (rules.mirror_gpus, rules.evict_lost, rules.unscheduled_after_s, rules.start_after_s) == (
         False, False, 5.0, 0.0,
     )  # fmt: skip
+    assert rules.evict_retry_s == 3.0
     judged = loaded(
         ROLE="all", MAX_GPUS_PER_NODE="4", NAMESPACE="gpu-system", EXEMPT_NAMESPACES="kube-system, ci",
         RUNTIME_CLASS="nvidia", ALLOW_PRIVILEGED="true", DEFAULT_MODE="mps", ENV_ALLOWED="",

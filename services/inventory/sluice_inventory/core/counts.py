@@ -1,10 +1,10 @@
 """
 What is counted: per GPU what is created, creatable, in use, foreign and quarantined; and the sums over the fleet.
 
-Pure functions of one snapshot. A memory slice is in use when an instance lies on it (ours or foreign), when the node's
-journal has booked it, or when it is quarantined; slices on which two of these lie count once. `creatable` is what the
-agent reported: a sum of alternatives, never what is free. A home of shares may be quarantined because its MPS daemon is
-in trouble: nobody joins it then, and its tenants have what they have.
+Pure functions of one snapshot. A memory slice is in use when an instance lies on it (ours or foreign; of a fixed layout
+one that cannot be had), when the node's journal has booked it, or when it is quarantined; slices on which two of these
+lie count once. `creatable` is what the agent reported: a sum of alternatives, never what is free. A home of shares may
+be quarantined because its MPS daemon is in trouble: nobody joins it then, and its tenants have what they have.
 """
 
 from collections.abc import Iterable
@@ -36,12 +36,18 @@ class SlotState(StrEnum):
     FOREIGN = "foreign"
     BROKEN = "broken"
     """Booked, but the slice failed or was lost."""
+    OFFERED = "offered"
+    """An instance of a fixed layout that can be had: there, and not in use."""
+    UNUSABLE = "unusable"
+    """An instance of a fixed layout that is offered to nobody."""
 
 
 @dataclass(frozen=True, slots=True)
 class Slot:
     """
     A span (memory slices) of a GPU that is not free, and whose it is. `owner` is None when nobody is known.
+
+    Of a fixed layout instances that are free are slots, too (`OFFERED`).
 
     Shares of one home are slots of the same span, each with its `share`.
     """
@@ -56,6 +62,8 @@ class Slot:
     owner: SliceReport | None = None
     container: str = ""
     share: Share | None = None
+    message: str = ""
+    """Why it is offered to nobody."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,14 +133,15 @@ def use_of(gpu: GpuReport, booked: Iterable[tuple[DeviceGrant, SliceReport]]) ->
     """The use of one GPU, given the devices of the node's journal that lie on it."""
     slots = _slots(gpu, list(booked))
     total = max(1, gpu.memory_slices)
-    taken = {unit for slot in slots for unit in range(max(0, slot.start), min(total, slot.start + slot.size))}
+    in_use = [slot for slot in slots if slot.state is not SlotState.OFFERED]
+    taken = {unit for slot in in_use for unit in range(max(0, slot.start), min(total, slot.start + slot.size))}
     return GpuUse(
         gpu=gpu,
         slots=slots,
         slices_total=total,
         slices_in_use=len(taken),
         created=_per_profile(instance for instance in gpu.instances if instance.allocation is not None),
-        foreign=sum(instance.allocation is None for instance in gpu.instances),
+        foreign=sum(slot.state is SlotState.FOREIGN for slot in slots),
         quarantined=_quarantined(gpu, slots),
     )
 
@@ -173,8 +182,12 @@ def _slots(gpu: GpuReport, booked: list[tuple[DeviceGrant, SliceReport]]) -> tup
     found: list[Slot] = []
     for instance in gpu.instances:
         owners = by_place.get((instance.allocation, instance.start), []) if instance.allocation is not None else []
-        found.append(_of_instance(instance, owners.pop(0) if owners else None))
+        found.append(_of_instance(instance, owners.pop(0) if owners else None, fixed=gpu.fixed_layout))
     found += [_of_booking(gpu, device, report) for there in by_place.values() for device, report in there]
+    booked_here = {(slot.start, slot.size) for slot in found if slot.owner is not None}
+    found = [
+        slot for slot in found if slot.state is not SlotState.OFFERED or (slot.start, slot.size) not in booked_here
+    ]
     quarantined = {(span.start, span.size) for span in gpu.quarantined}
     found = [
         replace(slot, state=SlotState.QUARANTINED)
@@ -187,8 +200,10 @@ def _slots(gpu: GpuReport, booked: list[tuple[DeviceGrant, SliceReport]]) -> tup
     return tuple(sorted(found, key=lambda slot: (slot.start, slot.size, slot.allocation)))
 
 
-def _of_instance(instance: InstanceReport, owner: tuple[DeviceGrant, SliceReport] | None) -> Slot:
+def _of_instance(instance: InstanceReport, owner: tuple[DeviceGrant, SliceReport] | None, *, fixed: bool) -> Slot:
     state = SlotState.FOREIGN if instance.allocation is None else SlotState.IN_USE
+    if fixed and instance.allocation is None:
+        state = SlotState.UNUSABLE if instance.unusable else SlotState.OFFERED
     if owner is not None:
         state = _state(owner[1], there=True)
     return Slot(
@@ -201,6 +216,7 @@ def _of_instance(instance: InstanceReport, owner: tuple[DeviceGrant, SliceReport
         owner=owner[1] if owner is not None else None,
         container=owner[0].container if owner is not None else "",
         share=owner[0].share if owner is not None else None,
+        message=instance.unusable,
     )
 
 

@@ -81,5 +81,6 @@ def _slot(slot: Slot) -> pb.Slot:
         namespace=booking.namespace if booking is not None else "",
         name=booking.name if booking is not None else "",
         container=slot.container,
+        message=slot.message,
         share=share_to_proto(slot.share) if slot.share is not None else None,
     )

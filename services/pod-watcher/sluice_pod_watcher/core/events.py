@@ -5,7 +5,17 @@ from typing import Literal
 
 from sluice.contracts.exchange import ExchangeEvent, ExchangeInstruction, Ticked
 from sluice.contracts.ids import NodeName, RequestId
-from sluice.contracts.messages import NO_NEEDS, Claim, Held, HostFacts, HostNeeds, WithdrawCause
+from sluice.contracts.messages import (
+    NO_LEEWAY,
+    NO_NEEDS,
+    Claim,
+    Held,
+    HostFacts,
+    HostNeeds,
+    Leeway,
+    PodGroup,
+    WithdrawCause,
+)
 from sluice.contracts.refusals import Refusal
 
 # -- what is kept on disk -----------------------------------------------------------------------------------------
@@ -19,6 +29,8 @@ class Terms:
     priority: int = 0
     node_policy: str = ""
     gpu_policy: str = ""
+    leeway: Leeway = NO_LEEWAY
+    group: PodGroup | None = None
 
 
 NO_TERMS = Terms()

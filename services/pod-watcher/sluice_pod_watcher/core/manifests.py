@@ -57,7 +57,8 @@ def _found(pod: PodManifest) -> Found:
     """An object of the file; `document` is left to `_identified`."""
     if pod.ask is None:
         return Found("", pod.namespace, pod.name, refusal=pod.refusal)
-    terms = Terms(pod.host, pod.ask.priority, pod.ask.node_policy, pod.ask.gpu_policy)
+    ask = pod.ask
+    terms = Terms(pod.host, ask.priority, ask.node_policy, ask.gpu_policy, ask.leeway, ask.group)
     return Found("", pod.namespace, pod.name, claims=pod.ask.claims, terms=terms)
 
 

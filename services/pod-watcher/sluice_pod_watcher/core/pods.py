@@ -5,6 +5,9 @@ Three rules shape it. A pod that was asked for is not disturbed by an edit that 
 refused under an id of its own. An edit of an ask that has no slice yet is a new revision; once there is a slice, it is
 a new pod. And what somebody else ended stays ended: the document is asked for anew after the next listing, which
 proves that it is still there.
+
+A pod that is ordered to be evicted ends, and its document is asked for anew at once: the document is what a controller
+is elsewhere. If it is gone meanwhile, the next listing says so.
 """
 
 from collections.abc import Mapping
@@ -21,6 +24,7 @@ from sluice.contracts.messages import (
     RequestRejected,
     RequestWithdrawn,
 )
+from sluice.contracts.refusals import shorten
 from sluice_pod_watcher.core import words
 from sluice_pod_watcher.core.events import Ask, IdentityRecord, Tell, Terms
 from sluice_pod_watcher.core.folder import View
@@ -45,6 +49,10 @@ class Pods:
     _since: dict[Place, float] = field(default_factory=dict)
     """Since when a place is missing or broken, while that does not count yet."""
     _left_alone: dict[Place, None] = field(default_factory=dict)
+    _wanted: Mapping[Place, Found] = field(default_factory=dict)
+    """What the last listing found: how a pod that is evicted is asked for anew."""
+    _evicted: dict[RequestId, None] = field(default_factory=dict)
+    """Of whom is yet to be said that they were evicted."""
 
     def message_of(self, record: IdentityRecord) -> RequestMessage:
         """What the bus shall say of a record."""
@@ -75,6 +83,8 @@ class Pods:
             host=last.terms.host,
             node_policy=last.terms.node_policy,
             gpu_policy=last.terms.gpu_policy,
+            leeway=last.terms.leeway,
+            group=last.terms.group,
             held=record.held,
         )
 
@@ -113,6 +123,7 @@ class Pods:
     def listed(self, view: View, now: float) -> None:
         """Compare the book with a listing."""
         since, self._since = self._since, {}
+        self._wanted = view.wanted
         trouble = {(file, ""): Found("", "", "", refusal=refusal) for file, refusal in view.broken.items()}
         for place, found in view.wanted.items():
             refused_edit = self._settle(place, found)
@@ -217,6 +228,29 @@ class Pods:
             last = record.asks[-1]
             self._begin((record.file, record.document), _found(record, last))
 
+    def evict(self, uid: RequestId, why: str) -> None:
+        """
+        The allocator orders a pod to go. Whether it may be is its decision, made of what the request says.
+
+        An ended one was evicted or went by itself: either way nobody holds its slice any more.
+        """
+        record = self.identities.get(uid)
+        if record is None or not (record.asks[-1].claims or record.ended is not None):
+            return
+        self._evicted[uid] = None
+        if record.ended is None:
+            self._end(record, f"is evicted ({shorten(why)})")
+            place = (record.file, record.document)
+            found = self._wanted.get(place)
+            self._begin(place, found if found is not None and found.claims else _found(record, record.asks[-1]))
+
+    def take_evicted(self) -> list[RequestId]:
+        """Who was evicted, as far as that is on disk: a crash before would keep the pod under its old id."""
+        saved = [uid for uid in self._evicted if self.identities.is_saved(uid)]
+        for uid in saved:
+            del self._evicted[uid]
+        return [uid for uid in saved if uid in self.identities]
+
     def _remember_held(self, record: IdentityRecord, held: Held) -> IdentityRecord:
         """Say with the request where its slice is: a wiped broker will not know."""
         if record.held == held:
@@ -284,7 +318,9 @@ class Pods:
 
 def _ask(message: AllocationRequested | RequestRejected) -> Ask:
     if isinstance(message, AllocationRequested):
-        terms = Terms(message.host, message.priority, message.node_policy, message.gpu_policy)
+        terms = Terms(
+            message.host, message.priority, message.node_policy, message.gpu_policy, message.leeway, message.group
+        )
         return Ask(message.revision, message.claims, terms=terms)
     return Ask(message.revision, refusal=message.refusal)
 

@@ -23,6 +23,9 @@ from sluice.contracts.messages import (
     AllocationRequested,
     BindingMessage,
     Bound,
+    EvictionDone,
+    EvictionOrdered,
+    EvictionOver,
     HostFacts,
     Pending,
     Refused,
@@ -51,9 +54,19 @@ from sluice_pod_watcher.core.voice import Voice
 
 READS: tuple[tuple[Stream, tuple[str, ...]], ...] = (
     (Stream.BOOK, ("sluice.binding.>",)),
-    (Stream.STATE, ("sluice.request.>", "sluice.source.>", "sluice.host.>", "sluice.waiting.>")),
+    (
+        Stream.STATE,
+        (
+            "sluice.request.>",
+            "sluice.source.>",
+            "sluice.host.>",
+            "sluice.waiting.>",
+            "sluice.eviction.>",
+            "sluice.evicted.>",
+        ),
+    ),
 )
-"""What it has to read: its own words (they are the guards of its writes), and the answers."""
+"""What it has to read: its own words (they are the guards of its writes), the answers, and orders to evict."""
 
 
 class Watcher:
@@ -75,6 +88,8 @@ class Watcher:
         self._read_words: dict[RequestId, None] = {}
         """What is being read of answers, and of our own requests; taken when all of it is there."""
         self._waits: dict[RequestId, str] = {}
+        self._orders: dict[RequestId, str] = {}
+        """Orders to evict that stand, of every source, and why: so one is known before its request is."""
         self._list_at = 0.0
         self._listing_asked = False
         self._list_again = False
@@ -104,6 +119,8 @@ class Watcher:
         self._begin_when_ready(now)
         if self._ready:
             self._voice.say_what_is_due()
+            for uid in self._pods.take_evicted():
+                self._voice.evicted(uid, EvictionDone(request=uid))
             self._out += self._identities.save()
         own, self._out = [*self._told, *self._pods.told, *self._out], []
         self._told, self._pods.told = [], []
@@ -116,6 +133,7 @@ class Watcher:
         self._ready = True
         self._take_answers()
         self._told, self._pods.told = [], []  # what was so before this start is no news
+        self._evict_all()
         self._compare(now)
 
     # -- the bus --------------------------------------------------------------------------------------------------
@@ -128,7 +146,7 @@ class Watcher:
                 self._read_answers = {}
             case ReadingStarted():
                 self._reading[Stream.STATE] = True
-                self._read_words = {}
+                self._read_words, self._orders = {}, {}
             case Observed():
                 self._observed(event)
             case ReadingCaughtUp():
@@ -137,6 +155,7 @@ class Watcher:
                     self._take_answers()
                 elif self._ready:
                     self._take_words(self._read_words)
+                    self._evict_all()
             case _:
                 pass
         self._told += self._voice.yield_to_rivals(reports)
@@ -152,8 +171,19 @@ class Watcher:
                     self._own_word(uid)
             case Pending():
                 self._pending(uid, message)
+            case EvictionOrdered():
+                self._orders[uid] = message.cause
+                if self._ready and not self._reading[Stream.STATE]:
+                    self._pods.evict(uid, message.cause)
+            case EvictionOver():
+                self._orders.pop(uid, None)
             case _:
                 pass
+
+    def _evict_all(self) -> None:
+        """Carry out what is ordered: of what was read, or because of requests that are known only now."""
+        for uid, cause in self._orders.items():
+            self._pods.evict(uid, cause)
 
     def _answer(self, uid: RequestId, message: BindingMessage) -> None:
         if not self._ready or self._reading[Stream.BOOK]:
@@ -191,6 +221,7 @@ class Watcher:
         asks_first = sorted(words_now, key=lambda uid: not isinstance(words_now[uid], AllocationRequested))
         adopted = [uid for uid in asks_first if self._pods.heard(uid, words_now[uid])]
         if adopted and self._ready:
+            self._evict_all()
             self._out.append(ReadAgain(Stream.BOOK))  # their answers were passed over as somebody else's
 
     # -- the folder -----------------------------------------------------------------------------------------------

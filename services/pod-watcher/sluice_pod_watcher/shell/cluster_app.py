@@ -24,6 +24,7 @@ from sluice_pod_watcher.shell.kube.app import watch_by_lease, watch_cluster
 from sluice_pod_watcher.shell.kube.certificates import ConfiguredBundle, SecretStore
 from sluice_pod_watcher.shell.kube.client import KubeApi
 from sluice_pod_watcher.shell.kube.watch_status import WatchStatus
+from sluice_pod_watcher.shell.limits_app import say_limits, wait_for_limits
 from sluice_pod_watcher.shell.webhook.generations import CertificateRules
 from sluice_pod_watcher.shell.webhook.keeper import BundlePublisher, CertificateKeeper, NobodyToTell
 from sluice_pod_watcher.shell.webhook.server import serve_webhook
@@ -102,18 +103,36 @@ class _Watching:
 
     async def _watch(self, bus: Bus) -> None:
         """One turn with the lease. Operations are counted anew by each core, so each has a run id of its own."""
-        service = self._service
-        await watch_cluster(
-            bus,
-            self._api,
-            run=RunId(f"{service.run}-{next(self._turns)}"),
-            rules=service.settings.cluster_rules(),
-            clock=service.clock,
-            traces=service.traces,
-            resync_s=service.settings.resync_s,
-            tick_s=service.settings.tick_s,
-            status=self._status,
-        )
+        service, settings = self._service, self._service.settings
+        run, rules = RunId(f"{service.run}-{next(self._turns)}"), settings.cluster_rules()
+        async with asyncio.TaskGroup() as tasks:
+            if settings.limits_file is not None:
+                said = asyncio.Event()
+                limits = say_limits(
+                    bus,
+                    settings.limits_file,
+                    run=run,
+                    source=rules.source,
+                    closing_ttl_s=settings.closing_ttl_s,
+                    clock=service.clock,
+                    traces=service.traces,
+                    tick_s=settings.tick_s,
+                    said=said,
+                )
+                tasks.create_task(limits, name="limits")
+                await wait_for_limits(said)
+            pods = watch_cluster(
+                bus,
+                self._api,
+                run=run,
+                rules=rules,
+                clock=service.clock,
+                traces=service.traces,
+                resync_s=settings.resync_s,
+                tick_s=settings.tick_s,
+                status=self._status,
+            )
+            tasks.create_task(pods, name="pods")
 
     async def _why_not_ready(self) -> str:
         if self._bus is None:

@@ -7,7 +7,6 @@ something left out would end the pods that are left out.
 
 import asyncio
 import os
-import stat
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,6 +17,7 @@ from sluice.runtime import logs
 from sluice.runtime.clock import Clock
 from sluice.runtime.errors import ServiceError
 from sluice_pod_watcher.core.events import FolderListed, FolderUnlistable, ManifestFile
+from sluice_pod_watcher.shell.texts import NoTextError, TooLargeError, open_to_read, read_text
 
 SUFFIXES = (".yaml", ".yml", ".json")
 FILES_MAX = 10_000
@@ -121,8 +121,7 @@ class ManifestFolder:
         """One file, or None when it has gone meanwhile. What will be the same next time is put into `known`."""
         shown = os.fsencode(name).decode("utf-8", "backslashreplace")
         try:
-            # Not blocking: a named pipe must not hold up everything else.
-            descriptor = os.open(self.path / name, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+            descriptor = open_to_read(self.path / name)
         except FileNotFoundError:
             return None
         except OSError as error:
@@ -144,14 +143,9 @@ class ManifestFolder:
         return file
 
     def _read(self, name: str, descriptor: int, mode: int) -> ManifestFile:
-        if not stat.S_ISREG(mode):
-            return ManifestFile(name, error="no regular file")
-        data = bytearray()
-        while len(data) <= self.bytes_max and (part := os.read(descriptor, self.bytes_max + 1 - len(data))):
-            data += part
-        if len(data) > self.bytes_max:
-            return ManifestFile(name, too_large=True)
         try:
-            return ManifestFile(name, data.decode("utf-8-sig"))
-        except UnicodeDecodeError as error:
-            return ManifestFile(name, error=f"no UTF-8 at byte {error.start}")
+            return ManifestFile(name, read_text(descriptor, mode, self.bytes_max))
+        except TooLargeError:
+            return ManifestFile(name, too_large=True)
+        except NoTextError as error:
+            return ManifestFile(name, error=str(error))

@@ -30,6 +30,7 @@ from sluice_pod_watcher.core.watcher import READS, Watcher
 from sluice_pod_watcher.settings import PodWatcherSettings
 from sluice_pod_watcher.shell.folder import ManifestFolder
 from sluice_pod_watcher.shell.identity_file import IdentityFile
+from sluice_pod_watcher.shell.limits_app import say_limits, wait_for_limits
 from sluice_pod_watcher.shell.telling import teller
 
 
@@ -76,6 +77,21 @@ async def serve_on(
     await runner.offer(hosts)
     await runner.offer(IdentitiesLoaded(await asyncio.to_thread(identities.load)))
     async with asyncio.TaskGroup() as tasks:
+        if service.settings.limits_file is not None:
+            said = asyncio.Event()
+            limits = say_limits(
+                bus,
+                service.settings.limits_file,
+                run=service.run,
+                source=service.settings.rules().source,
+                closing_ttl_s=service.settings.closing_ttl_s,
+                clock=service.clock,
+                traces=service.traces,
+                tick_s=service.settings.tick_s,
+                said=said,
+            )
+            tasks.create_task(limits, name="limits")
+            await wait_for_limits(said)
         tasks.create_task(_pass_on_changes(folder, runner), name="folder")
         tasks.create_task(runner.run(), name="core")
 

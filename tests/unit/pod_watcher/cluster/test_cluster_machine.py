@@ -214,6 +214,9 @@ class ClusterMachine(RuleBasedStateMachine):
                 living[pod["metadata"]["uid"]] = pod
         for uid, pod in living.items():
             gates = pod["spec"].get("schedulingGates", [])
+            if {"name": QUEUE} in gates:
+                assert self.bench.word(uid) is None, f"{uid} asks before its queue lets it in"
+                continue
             assert isinstance(self.bench.word(uid), AllocationRequested), f"nobody asks for {uid}"
             answered = f"sluice.binding.{uid}" in self.bench.bus
             if answered and not pod["metadata"].get("deletionTimestamp"):

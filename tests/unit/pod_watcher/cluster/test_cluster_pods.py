@@ -12,6 +12,7 @@ from sluice.contracts.messages import (
     EvictionBlocked,
     EvictionDone,
     EvictionOrdered,
+    EvictionOver,
     Held,
     RequestRejected,
     RequestWithdrawn,
@@ -53,7 +54,7 @@ def test_a_pod_is_asked_for_by_its_uid(bench):
 
 def test_an_edit_of_what_it_needs_of_a_node_is_a_new_revision_until_it_is_bound(bench):
     """A pod would be placed where it cannot run any more."""
-    bench.create("train", "u1", gates=("sluice.dev/slice", "kueue.x-k8s.io/admission"))
+    bench.create("train", "u1")
     bench.change("u1", spec={"nodeSelector": {"zone": "a"}})
     word = bench.word("u1")
     assert (word.revision, word.host.node_selector) == (2, {"zone": "a"})
@@ -163,6 +164,22 @@ def test_nothing_is_opened_while_another_gate_is_there(bench):
     assert bench.api.opened == ["u1"]
     bench.pass_time(15)
     assert bench.api.conditions[-1] == ("u1", "True", "SliceReady")
+
+
+def test_a_pod_asks_when_nobody_else_holds_it_any_more(bench):
+    """A slice for a pod that its queue has not let in stands idle, and keeps out one that was let in: both wait."""
+    bench.create("train", "u1", gates=("sluice.dev/slice", "kueue.x-k8s.io/admission"))
+    assert bench.word("u1") is None
+    bench.pass_time(3)
+    assert bench.api.conditions == [("u1", "False", "OtherGates")]
+    bench.change("u1", spec={"schedulingGates": [{"name": "sluice.dev/slice"}]})
+    assert isinstance(bench.word("u1"), AllocationRequested)
+
+
+def test_what_another_gate_holds_is_told_at_once_that_it_cannot_be_understood(bench):
+    """A mistake would be found only after a long wait in the other queue."""
+    bench.create("train", "u1", stored="{}", gates=("sluice.dev/slice", "kueue.x-k8s.io/admission"))
+    assert isinstance(bench.word("u1"), RequestRejected)
 
 
 def test_a_dying_pod_is_not_bound(bench):
@@ -427,6 +444,17 @@ def test_a_pod_whose_pin_failed_is_made_anew_only_where_somebody_does_that(bench
         assert (ours["reason"], "0/4 nodes" in ours["message"]) == ("NotStarted", True)
 
 
+@pytest.mark.parametrize(("owner", "moved"), [("ReplicaSet", True), ("", False)])
+def test_a_bare_pod_is_never_moved(bench, owner, moved):
+    """mig-adapter 2: it deletes pods without an owner, which never come back. Only what is made anew may be moved."""
+    words = '"sluice.dev/movable":"true","sluice.dev/substitute":"return","sluice.dev/preemptible":"true"'
+    keys = f'{{"sluice.dev/profile":"1g.5gb",{words}}}'
+    bench.create("train", "u1", owner=owner, stored=f'{{"version":1,"first":"main","annotations":{keys}}}')
+    leeway = bench.word("u1").leeway
+    assert (leeway.movable, leeway.substitute) == ((True, "return") if moved else (False, "stay"))
+    assert leeway.preemptible
+
+
 def test_a_pod_whose_slice_was_lost_is_told(bench):
     """A bare pod would wait without a word."""
     bench.create("train", "u1")
@@ -438,7 +466,7 @@ def test_a_pod_whose_slice_was_lost_is_told(bench):
 
 
 def test_an_ordered_eviction_is_carried_out_and_answered(bench):
-    """Preemption would wait for ever."""
+    """mig-adapter 3, 6: it deletes pods whatever their budgets say, and goes on as if an error had been none."""
     bench.create("train", "u1")
     bench.bind("u1")
     bench.blocked = "the disruption budget pdb needs 1 healthy pods"
@@ -450,5 +478,21 @@ def test_an_ordered_eviction_is_carried_out_and_answered(bench):
     bench.pass_time(11)
     assert bench.api.evictions == ["u1"]
     assert bench.bus["sluice.evicted.u1"] == EvictionDone(request=RequestId("u1"))
+    bench.pass_time(60)
+    assert bench.api.evictions == ["u1"]
+
+
+def test_an_eviction_that_is_taken_back_is_not_carried_out(bench):
+    """A pod would go for somebody who does not want its place any more."""
+    bench.create("train", "u1")
+    bench.bind("u1")
+    bench.blocked = "the disruption budget pdb needs 1 healthy pods"
+    order = subjects.eviction(RequestId("u1"))
+    bench.observe(order, EvictionOrdered(request=RequestId("u1"), cause="preempted"))
+    bench.observe(order, EvictionOver(request=RequestId("u1")))
+    bench.blocked = ""
+    bench.pass_time(60)
+    assert bench.api.evictions == []
+    bench.observe(order, EvictionOrdered(request=RequestId("u1"), cause="preempted again"))
     bench.pass_time(60)
     assert bench.api.evictions == ["u1"]

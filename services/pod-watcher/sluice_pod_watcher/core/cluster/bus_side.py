@@ -12,6 +12,7 @@ from sluice.contracts.messages import (
     Bound,
     EvictionDone,
     EvictionOrdered,
+    EvictionOver,
     HostFacts,
     NodeChanged,
     NodeInventory,
@@ -89,7 +90,7 @@ class BusSide:
                     self._read_words[uid] = None
                     if self._desk.ready and not self._reading[Stream.STATE]:
                         self._take_words([uid], now)
-            case Pending() | WaitOver() | EvictionOrdered():
+            case Pending() | WaitOver() | EvictionOrdered() | EvictionOver():
                 self._note(uid, message)
             case HostFacts() | NodeChanged() | NodeRemoved() | NodeInventory():
                 self._of_node(NodeName(uid), message, now)
@@ -114,10 +115,10 @@ class BusSide:
             case _:
                 pass
 
-    def _note(self, uid: RequestId, message: Pending | WaitOver | EvictionOrdered) -> None:
+    def _note(self, uid: RequestId, message: Pending | WaitOver | EvictionOrdered | EvictionOver) -> None:
         record = self._desk.requests.records.get(uid)
         if record is None:
-            if not self._desk.ready and not isinstance(message, WaitOver):
+            if not self._desk.ready and not isinstance(message, (WaitOver, EvictionOver)):
                 self._read_notes.setdefault(uid, []).append(message)
             return
         self._desk.look_at[uid] = None
@@ -132,6 +133,8 @@ class BusSide:
             case EvictionOrdered():
                 record.eviction = message.cause
                 record.evicted = record.evicted or isinstance(self._desk.voice.evicted_of(uid), EvictionDone)
+            case EvictionOver():
+                record.eviction = ""  # it stays, unless it was evicted already
 
     def _take_answers(self) -> None:
         """The answers were read whole: what is not among them is not there."""

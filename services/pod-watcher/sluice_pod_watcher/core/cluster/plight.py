@@ -58,6 +58,9 @@ def plight_of(record: Record, stuck: str, ails: str) -> Plight | None:
             return _lost(answer, view)
         case Bound():
             return _of_bound(answer, view, record.complaint, stuck, ails)
+        case _ if view.is_gated and record.terms is None and record.asked is not None and view.others_gates:
+            words = f"it asks for its slice when others have opened their gate: {', '.join(view.others_gates)}"
+            return _said("OtherGates", "OtherGates", words, level="Normal", patience="a moment")
         case _ if not view.is_gated or record.terms is None:
             return None
         case _:

@@ -1,9 +1,10 @@
 """
 The requests of a cluster: one for each pod of ours, by its UID, from its first sight to its last word.
 
-What a pod asks for is fixed while it waits, but for what it needs of a node, which may be edited until it is bound: a
-new revision. A request ends when the pod's status says that every container has ended, or when its object is gone:
-never because it is dying, and never because of its name (PROTOCOL §7).
+A pod asks when our gate is the last one that holds it: a queueing system (Kueue) decides first who may run at all, and
+what it has not let in holds no places. What a pod asks for is fixed while it waits, but for what it needs of a node,
+which may be edited until it is bound: a new revision. A request ends when the pod's status says that every container
+has ended, or when its object is gone: never because it is dying, and never because of its name (PROTOCOL §7).
 """
 
 from collections import OrderedDict
@@ -14,6 +15,7 @@ from typing import Literal
 from sluice.contracts.asking import AskLimits
 from sluice.contracts.ids import RequestId
 from sluice.contracts.messages import (
+    NO_LEEWAY,
     NO_NEEDS,
     AllocationRequested,
     BindingMessage,
@@ -21,7 +23,9 @@ from sluice.contracts.messages import (
     Claim,
     Held,
     HostNeeds,
+    Leeway,
     Pending,
+    PodGroup,
     Released,
     RequestMessage,
     RequestRejected,
@@ -46,6 +50,8 @@ class Terms:
     priority: int = 0
     node_policy: str = ""
     gpu_policy: str = ""
+    leeway: Leeway = NO_LEEWAY
+    group: PodGroup | None = None
     refusal: Refusal | None = None
 
 
@@ -181,6 +187,8 @@ class Requests:
             host=terms.host,
             node_policy=terms.node_policy,
             gpu_policy=terms.gpu_policy,
+            leeway=terms.leeway,
+            group=terms.group,
             held=record.held,
         )
 
@@ -324,13 +332,17 @@ class Requests:
             return ""  # it asks for nothing, or runs without us
         if isinstance(record.answer, Bound) or (not view.is_gated and record.terms is not None):
             return ""
+        if record.terms is None and view.others_gates:
+            return ""  # whoever else holds it lets it in first: a slice beside a closed gate would serve nobody
         pod = record.asked.pod
         needs = read_host_needs(spec)
         if not isinstance(needs, Refusal):
             needs = with_node(needs, pod.node_name, "sluice.dev/node-name")
         if isinstance(needs, Refusal):
             return self._take_terms(record, Terms(refusal=needs))
-        return self._take_terms(record, Terms(pod.claims, needs, pod.priority, pod.node_policy, pod.gpu_policy))
+        leeway = pod.leeway if view.controller else _unmoved(pod.leeway)
+        terms = Terms(pod.claims, needs, pod.priority, pod.node_policy, pod.gpu_policy, leeway, pod.group)
+        return self._take_terms(record, terms)
 
     def _take_terms(self, record: Record, terms: Terms) -> Change:
         if terms == record.terms or (record.terms is not None and record.terms.claims and terms.refusal is not None):
@@ -364,12 +376,22 @@ class Requests:
             del self._by_name[record.namespace, record.name]
 
 
+def _unmoved(leeway: Leeway) -> Leeway:
+    """
+    What may be done with a pod that no controller makes anew: it is moved for nothing, for it would not come again.
+
+    That it may be evicted for more important ones is kept: there its owner has said that it may end.
+    """
+    substitute = "stay" if leeway.substitute == "return" else leeway.substitute
+    return Leeway(preemptible=leeway.preemptible, movable=False, substitute=substitute)
+
+
 def _readable(view: PodView) -> tuple[object, ...]:
-    """What of a pod says what it asks for: read anew when it is another."""
-    return (view.generation, view.request, view.is_gated, view.is_ignored)
+    """What of a pod says what it asks for, and when: read anew when it is another."""
+    return (view.generation, view.request, view.gates, view.is_ignored)
 
 
 def _terms_of(word: AllocationRequested | RequestRejected) -> Terms:
     if isinstance(word, RequestRejected):
         return Terms(refusal=word.refusal)
-    return Terms(word.claims, word.host, word.priority, word.node_policy, word.gpu_policy)
+    return Terms(word.claims, word.host, word.priority, word.node_policy, word.gpu_policy, word.leeway, word.group)

@@ -1,0 +1,194 @@
+"""A pod of the folder that is ordered to go: its request ends, and its document is asked for anew."""
+
+import pytest
+
+from sluice.contracts import subjects
+from sluice.contracts.exchange import Entry, Observed, ReadingCaughtUp, ReadingStarted, Stream
+from sluice.contracts.ids import Incarnation, OperationId, RequestId, SourceName
+from sluice.contracts.messages import (
+    AllocationRequested,
+    Claim,
+    EvictionDone,
+    EvictionOrdered,
+    EvictionOver,
+    Held,
+    Leeway,
+    RequestWithdrawn,
+)
+from sluice_pod_watcher.core.events import IdentitiesSaved, SaveIdentities
+
+OLD, NEW = RequestId("w1-1"), RequestId("w1-2")
+WHY = "its place is needed for default/service"
+ORDER = EvictionOrdered(request=OLD, cause=WHY)
+
+
+@pytest.fixture
+def running(bench, manifest):
+    """A pod-watcher with one pod that may be preempted and has its slice."""
+    bench.files["a.yaml"] = manifest("a", profile="1g.5gb", preemptible="true")
+    bench.list()
+    bench.bound(OLD)
+    bench.writes.clear()
+    bench.told.clear()
+    return bench
+
+
+def evicted(bench) -> dict[str, object]:
+    """What was said of evictions, by request."""
+    return {
+        subject.rpartition(".")[2]: message
+        for subject, message in bench.bus.items()
+        if subject.startswith("sluice.evicted.")
+    }
+
+
+def test_an_evicted_pod_gives_up_its_slice_and_waits_again(running):
+    """tensor-fusion §1.6: a victim is only told to go; with no controller it would never run again."""
+    running.observe(subjects.eviction(OLD), ORDER)
+    before, after = running.requests()[OLD], running.requests()[NEW]
+    assert isinstance(before, RequestWithdrawn)
+    assert (before.cause, before.held) == ("pod gone", Held(node="node-a", allocation=f"{OLD}_r_1"))
+    assert isinstance(after, AllocationRequested)
+    assert (after.name, after.claims) == ("a", (Claim(container="main", profile="1g.5gb"),))
+    assert (after.leeway, after.held) == (Leeway(preemptible=True), None)
+    assert evicted(running) == {OLD: EvictionDone(request=OLD)}
+    assert running.told == [
+        f"default/a (a.yaml) is evicted ({WHY}); its request is withdrawn",
+        "default/a (a.yaml) asks for main: 1g.5gb",
+    ]
+
+
+def test_it_asks_anew_before_its_old_slice_is_gone(running):
+    """A place that is kept for whoever comes in its stead would be given up."""
+    running.observe(subjects.eviction(OLD), ORDER)
+    assert not running.requests()[OLD].closing
+    assert isinstance(running.requests()[NEW], AllocationRequested)
+    running.released(OLD)
+    assert running.requests()[OLD].closing
+    running.list(after_s=10)
+    assert sorted(running.requests()) == [OLD, NEW]
+
+
+def test_nothing_is_said_of_an_eviction_before_it_is_on_disk(running):
+    """After a crash the pod would go on under its old id, and the allocator was told that it has gone."""
+    order = running.step(_observed(ORDER))
+    saves = [each for each in order if isinstance(each, SaveIdentities)]
+    assert len(saves) == 1
+    assert not [each for each in order if getattr(each, "subject", "").startswith(("sluice.evicted", "sluice.request"))]
+    said = running.step(IdentitiesSaved(saves[0].version))
+    assert [each.subject for each in said if each.subject.startswith("sluice.evicted")] == [f"sluice.evicted.{OLD}"]
+    ended = {each.uid: each.ended for each in saves[0].records}
+    assert ended == {OLD: "pod gone", NEW: None}
+
+
+def _observed(order):
+
+    return Observed(Stream.STATE, Entry(subjects.eviction(OLD).subject, 9000, OperationId("x"), order))
+
+
+def test_an_order_that_is_heard_twice_evicts_once(running):
+    """Every repetition would take the new pod's place in the queue away."""
+    running.observe(subjects.eviction(OLD), ORDER)
+    running.observe(subjects.eviction(OLD), ORDER)
+    assert sorted(running.requests()) == [OLD, NEW]
+    assert [type(each.message) for each in running.writes].count(EvictionDone) == 1
+
+
+@pytest.mark.parametrize("saved", [False, True], ids=["before the eviction", "after the eviction was saved"])
+def test_whoever_restarts_amid_an_eviction_ends_it(new, running, saved):
+    """The order stands and nobody would carry it out, or the pod would be evicted twice."""
+    disk = running.disk
+    if saved:
+        running.observe(subjects.eviction(OLD), ORDER)
+        disk = running.disk
+    asked = AllocationRequested(
+        revision=1,
+        source=SourceName("folder"),
+        namespace="default",
+        name="a",
+        origin="a.yaml",
+        owner=OLD,
+        claims=(Claim(container="main", profile="1g.5gb"),),
+        leeway=Leeway(preemptible=True),
+    )
+    again = new("w2")
+    again.files = running.files
+    again.start((subjects.request(OLD), asked), (subjects.eviction(OLD), ORDER), disk=disk)
+    living = [uid for uid, said in again.requests().items() if isinstance(said, AllocationRequested)]
+    assert living == [NEW if saved else "w2-1"]
+    assert isinstance(again.requests()[OLD], RequestWithdrawn)
+    assert evicted(again) == {OLD: EvictionDone(request=OLD)}
+
+
+def test_an_order_for_a_request_that_only_the_bus_remembers_is_carried_out(new, manifest):
+    """After the disk was lost the slice would be held for ever against the order."""
+    asked = AllocationRequested(
+        revision=1,
+        source=SourceName("folder"),
+        namespace="default",
+        name="a",
+        origin="a.yaml",
+        owner=OLD,
+        claims=(Claim(container="main", profile="1g.5gb"),),
+    )
+    bench = new("w2")
+    bench.files["a.yaml"] = manifest("a")
+    bench.start((subjects.eviction(OLD), ORDER), (subjects.request(OLD), asked))
+    assert isinstance(bench.requests()[OLD], RequestWithdrawn)
+    assert [uid for uid, each in bench.requests().items() if isinstance(each, AllocationRequested)] == ["w2-1"]
+
+
+def test_an_order_that_was_taken_back_before_it_was_read_evicts_nobody(new, running):
+    """The pod would be restarted for nobody."""
+    again = new("w2")
+    again.files = running.files
+    over = EvictionOver(request=OLD)
+    asked = running.requests()[OLD]
+    again.start((subjects.request(OLD), asked), (subjects.eviction(OLD), over), disk=running.disk)
+    assert list(again.requests()) == [OLD]
+    assert evicted(again) == {}
+
+
+def test_the_orders_of_a_wiped_broker_are_forgotten(running):
+    """An order that nobody gives any more would be carried out when its request is heard of again."""
+    running.observe(subjects.eviction(RequestId("later")), EvictionOrdered(request=RequestId("later"), cause="x"))
+    running.handle(ReadingStarted(Stream.STATE, Incarnation("2000")))
+    running.handle(ReadingCaughtUp(Stream.STATE))
+    later = AllocationRequested(
+        revision=1,
+        source=SourceName("folder"),
+        namespace="default",
+        name="b",
+        origin="b.yaml",
+        owner="later",
+        claims=(Claim(container="main", profile="1g.5gb"),),
+    )
+
+    entry = Entry(subjects.request(RequestId("later")).subject, 9000, OperationId("x"), later)
+    running.step(Observed(Stream.STATE, entry))
+    assert running.watcher._identities.get(RequestId("later")).ended is None
+
+
+def test_somebody_elses_order_is_none_of_ours(running):
+    """Two folders on one bus."""
+    other = RequestId("w9-1")
+    running.observe(subjects.eviction(other), EvictionOrdered(request=other, cause=WHY))
+    assert (list(running.requests()), evicted(running), running.writes) == ([OLD], {}, [])
+
+
+def test_a_pod_whose_file_went_at_the_same_moment_does_not_come_back(running):
+    """It asks anew at once, and the next listing takes that back."""
+    del running.files["a.yaml"]
+    running.observe(subjects.eviction(OLD), ORDER)
+    running.list(after_s=1)
+    running.list(after_s=2)
+    assert all(isinstance(each, RequestWithdrawn) for each in running.requests().values())
+
+
+def test_it_asks_anew_for_what_its_file_says_by_now(running, manifest):
+    """An edit that meant nothing for the slice it had counts for the next one."""
+    running.files["a.yaml"] = manifest("a", profile="1g.5gb", preemptible="true", priority="7")
+    running.list()
+    assert running.requests()[OLD].priority == 0
+    running.observe(subjects.eviction(OLD), ORDER)
+    assert (running.requests()[NEW].priority, running.requests()[NEW].revision) == (7, 1)
