@@ -1,31 +1,31 @@
-"""The `sluice` command: what can be typed, and how errors end."""
+"""
+The `sluice` command: what can be typed by people who use the fleet, and how errors end.
 
-import asyncio
+What its operators type is in `sluice_console.shell.operator_commands`.
+"""
+
 import sys
-from collections.abc import Coroutine
 from pathlib import Path
 from typing import Annotated
 
 from cyclopts import App, CycloptsError, Parameter
 
 from sluice.runtime import logs
-from sluice.runtime.bus import BusError
 from sluice.runtime.release import release
-from sluice_console.shell.data_directory import NotStartedError
-from sluice_console.shell.demo import DemoFailedError, demo
+from sluice_console.core.adjusting import Sizes
+from sluice_console.shell import operator_commands
+from sluice_console.shell.adjust import adjust
+from sluice_console.shell.demo import demo
 from sluice_console.shell.doctor import Look, doctor
-from sluice_console.shell.live import NotAnsweringError
+from sluice_console.shell.fleet_nodes import nodes
 from sluice_console.shell.look import events, explain, gpus, pods
-from sluice_console.shell.node_remove import remove_node
 from sluice_console.shell.running import NothingRunningError, server_url
 from sluice_console.shell.simulate import Run, become_simulation
 from sluice_console.shell.simulate_live import simulate
-from sluice_console.shell.streams import ensure
 from sluice_console.shell.system import Options
+from sluice_console.shell.typed import EXIT_USAGE, AsJson, Server, run
 from sluice_console.shell.up import up
 
-EXIT_FAILED = 1
-EXIT_USAGE = 2
 EXIT_NOTHING_RUNNING = 3
 
 app = App(
@@ -33,15 +33,7 @@ app = App(
     help="Slices of GPUs on demand. `sluice demo` shows it; `sluice up` runs it on this machine.",
     version=release,
 )
-streams_app = App(name="streams", help="The streams on the NATS server.")
-app.command(streams_app)
-node_app = App(name="node", help="The nodes of the fleet.")
-app.command(node_app)
-
-Server = Annotated[
-    str | None, Parameter(help="NATS URL; otherwise SLUICE_NATS_URL, otherwise the running `sluice up`.")
-]
-AsJson = Annotated[bool, Parameter(name="--json", negative="", help="One JSON document (docs/json.md).")]
+operator_commands.add_to(app)
 
 
 @app.command(name="up")
@@ -53,26 +45,40 @@ def up_command(
     processes: Annotated[int, Parameter(help="At most so many processes for all node agents.")] = 8,
     allocators: Annotated[int, Parameter(help="How many allocators; one works, the others stand by.")] = 1,
     closing_ttl_s: Annotated[int | None, Parameter(help="How long closing words stay on the bus.")] = None,
+    limits: Annotated[
+        Path | None, Parameter(help="Quotas, and nodes not to use: a TOML file (docs/quotas.md), read again on change.")
+    ] = None,
 ) -> int:
     """Run everything on this machine: broker, services, simulated GPUs. Until Ctrl-C."""
     for name, value in (("--processes", processes), ("--allocators", allocators), ("--closing-ttl-s", closing_ttl_s)):
         if value is not None and value < 1:
             sys.stderr.write(f"{name} {value}: must be at least 1\n")
             return EXIT_USAGE
-    options = Options(fleet, pods, data, processes, allocators, closing_ttl_s)
-    return _run(up(options))
+    options = Options(fleet, pods, data, processes, allocators, closing_ttl_s, limits_file=limits)
+    return run(up(options))
 
 
 @app.command(name="demo")
 def demo_command() -> int:
     """Show in half a minute what Sluice does: four simulated A100, real services, nothing left behind."""
-    return _run(demo())
+    return run(demo())
 
 
 @app.command(name="gpus")
 def gpus_command(*, server: Server = None, json: AsJson = False) -> int:
     """Every GPU as a bar of memory slices: what is on it, whose it is, what still fits."""
-    return _run(gpus(server_url(server), as_json=json))
+    return run(gpus(server_url(server), as_json=json))
+
+
+@app.command(name="nodes")
+def nodes_command(
+    *,
+    server: Server = None,
+    json: AsJson = False,
+    idle: Annotated[bool, Parameter(negative="", help="Only those with nothing on them.")] = False,
+) -> int:
+    """Every node in a line: whether it may be used, what is free, and since when nothing is on it."""
+    return run(nodes(server_url(server), idle_only=idle, as_json=json))
 
 
 @app.command(name="pods")
@@ -83,7 +89,7 @@ def pods_command(
     all_: Annotated[bool, Parameter(name="--all", negative="", help="Ended ones too.")] = False,
 ) -> int:
     """Every pod that asked for slices, and what became of it."""
-    return _run(pods(server_url(server), as_json=json, with_ended=all_))
+    return run(pods(server_url(server), as_json=json, with_ended=all_))
 
 
 @app.command(name="explain")
@@ -94,7 +100,7 @@ def explain_command(
     json: AsJson = False,
 ) -> int:
     """The story of one pod in words: asked, waited for what, granted where, bound, released."""
-    return _run(explain(server_url(server), request, as_json=json))
+    return run(explain(server_url(server), request, as_json=json))
 
 
 @app.command(name="events")
@@ -105,7 +111,7 @@ def events_command(
     since_s: Annotated[float, Parameter(help="How far to look back, in seconds.")] = 900.0,
 ) -> int:
     """What happened, a readable line per message."""
-    return _run(events(server_url(server), follow=follow, since_s=since_s))
+    return run(events(server_url(server), follow=follow, since_s=since_s))
 
 
 @app.command(name="simulate")
@@ -142,7 +148,7 @@ def simulate_command(
     """
     offline = (fleet, workload, out)
     if file is not None and all(each is None for each in (*offline, placement, policy)) and not no_queue and not seed:
-        return _run(simulate(server_url(server), file, as_json=json))
+        return run(simulate(server_url(server), file, as_json=json))
     if file is None and not json and server is None and fleet is not None and workload is not None and out is not None:
         become_simulation(Run(fleet, workload, out, placement, policy, queue=not no_queue, seed=seed))
     sys.stderr.write(
@@ -189,28 +195,29 @@ def doctor_command(
             "sluice doctor: nothing to look at: give --kubeconfig or --in-cluster, or leave out --no-bus\n"
         )
         return EXIT_USAGE
-    return _run(doctor(look, as_json=json))
+    return run(doctor(look, as_json=json))
 
 
-@streams_app.command(name="ensure")
-def streams_ensure_command(*, server: Server = None) -> int:
-    """Declare the streams on a NATS server where they are missing."""
-    return _run(ensure(server_url(server)))
-
-
-@node_app.command(name="remove")
-def node_remove_command(
-    node: Annotated[str, Parameter(help="The name of the node, as `sluice gpus` shows it.")],
+@app.command(name="adjust")
+def adjust_command(
+    pod: Annotated[str, Parameter(help="A request id, a pod name, namespace/name, or a manifest file.")],
     *,
+    container: Annotated[str, Parameter(help="Whose shares; needed when several containers have some.")] = "",
+    memory: Annotated[str | None, Parameter(help="8Gi, or MiB; of each of its shares.")] = None,
+    sm_partition: Annotated[str | None, Parameter(help="Percent of the GPU's SMs; fractional shares.")] = None,
+    quota_request: Annotated[str | None, Parameter(help="The sure part of time, 0.5; fractional shares.")] = None,
+    quota_limit: Annotated[str | None, Parameter(help="The allowed part of time; fractional shares.")] = None,
+    dry_run: Annotated[bool, Parameter(negative="", help="Say what it would come to, and book nothing.")] = False,
     server: Server = None,
-    yes: Annotated[bool, Parameter(negative="", help="Do not ask.")] = False,
+    json: AsJson = False,
 ) -> int:
     """
-    Say that a node is gone for good: what is booked there is given up, and its pods lose their slices.
+    Make the shares of a running pod larger or smaller (docs/adjust.md). What is not named stays as it is.
 
-    A node whose agent answers is not removed. One that comes back is opened again with what it still has.
+    0: it is booked, or would be; 4: there is no such pod; 6: it stays as it is, and why.
     """
-    return _run(remove_node(server_url(server), node, yes=yes, asked=sys.stdin.isatty()))
+    sizes = Sizes(memory, sm_partition, quota_request, quota_limit)
+    return run(adjust(server_url(server), pod, container, sizes, dry_run=dry_run, as_json=json))
 
 
 @app.command(name="version")
@@ -218,15 +225,6 @@ def version_command() -> int:
     """The version of this command."""
     sys.stdout.write(f"sluice {release()}\n")
     return 0
-
-
-def _run(work: Coroutine[object, object, int]) -> int:
-    """Run one command; an expected failure is one sentence and an exit code, never a traceback."""
-    try:
-        return asyncio.run(work)
-    except (BusError, NotAnsweringError, NotStartedError, DemoFailedError) as error:
-        sys.stderr.write(f"sluice: {error}\n")
-        return EXIT_FAILED
 
 
 def main() -> None:

@@ -1,9 +1,14 @@
 """`sluice doctor` on quotas: limits that no longer hold are found, and said in Sluice's own words."""
 
+import shlex
+
 import pytest
 
+from sluice.contracts.messages import Amounts, QuotaSet
+from sluice_console.__main__ import app
 from sluice_console.core.doctor.findings import Check, QuotaProposalDocument, worst
-from sluice_console.core.doctor.quotas import check_quotas
+from sluice_console.core.doctor.quotas import check_quotas, quota_commands
+from sluice_console.core.quotas import Said, quota_word
 
 
 def quota(namespace: str, name: str, **hard: str):
@@ -66,3 +71,32 @@ def test_a_limit_range_that_refuses_every_pod_is_a_problem():
     found, _ = check_quotas([], [limits])
     assert [(each.check, each.level) for each in found] == [(Check.QUOTAS, "ok"), (Check.LIMITS, "problem")]
     assert "a/l (nvidia.com/gpu)" in found[1].what
+
+
+@pytest.mark.parametrize(
+    ("hard", "command", "total"),
+    [
+        ({"requests.nvidia.com/gpu": "4"}, "sluice quota set team-a --gpus 4", Amounts(gpus=4)),
+        ({"requests.nvidia.com/gpu": "0"}, "sluice quota set team-a --gpus 0", Amounts(gpus=0)),
+        (
+            {"requests.nvidia.com/gpu": "4", "requests.nvidia.com/mig-3g.20gb": "2"},
+            "sluice quota set team-a --gpus 4 --memory 40960Mi --compute-slices 6",
+            Amounts(gpus=4, memory_mib=40960, compute_slices=6),
+        ),
+        ({"requests.nvidia.com/gpumem": "16k"}, "sluice quota set team-a --memory 16000Mi", Amounts(memory_mib=16000)),
+    ],
+)
+def test_the_command_that_says_the_same_is_one_that_can_be_typed(hard, command, total):
+    """An operator copies it, and is told that there is no such option; or sets another limit than the old one."""
+    _, proposals = check_quotas([quota("team-a", "q", **hard)], [])
+    assert quota_commands(proposals) == [command]
+    _, typed, _ = app.parse_args(shlex.split(command)[1:], exit_on_error=False, print_error=False)
+    named = {name: typed.arguments.get(name) for name in ("gpus", "memory", "compute_slices")}
+    word = quota_word("team-a", None, total=Said(**named), request=Said(), guaranteed=Said())
+    assert word == QuotaSet(namespace="team-a", total=total)
+
+
+def test_where_nothing_has_an_equal_no_command_is_shown():
+    """`sluice quota set team-a` alone says nothing, and would end with an error."""
+    _, proposals = check_quotas([quota("team-a", "q", **{"requests.nvidia.com/gpucores": "4"})], [])
+    assert quota_commands(proposals) == []

@@ -1,6 +1,12 @@
 """`sluice gpus`: what a script or a person reads about each GPU."""
 
+import pytest
+from msgspec.structs import replace
+
+from sluice.contracts import subjects
+from sluice.contracts.messages import Cordoned
 from sluice_console.core.gpus import WHOLE_GPU, gpus_document
+from sluice_console.core.picture import picture, plain
 
 
 def test_an_instance_is_shown_with_the_pod_that_owns_it(make):
@@ -102,3 +108,36 @@ def test_scripts_find_what_a_node_is_and_warns_of(make):
     assert (node.node, node.modes, node.toolkit_version, node.warnings) == (
         make.node, ("exclusive", "mps"), "1.17.8", ("w",),
     )  # fmt: skip
+
+
+def test_of_a_fixed_layout_everything_is_shown_and_what_is_free_is_not_in_use(make):
+    """A person could not see what is there to be had, and why some of it is not."""
+    free = replace(make.made(None), start=0)
+    used = replace(make.made(None), start=4, unusable="it is used by python 7, which Sluice did not start")
+    report = replace(make.gpu_report(instances=(free, used), creatable={"3g.20gb": 1}), fixed_layout=True)
+    world = make.world(inventory=make.inventory(report))
+    (gpu,) = gpus_document(world).gpus
+    assert [(place.start, place.state) for place in gpu.instances] == [(0, "free"), (4, "unusable")]
+    assert (gpu.fixed_layout, gpu.allocated_fraction) == (True, 0.5)
+    shown = plain(picture(gpus_document(world), unicode=False))
+    assert "layout is fixed, 1 free" in shown
+    assert "to be had: 1x3g.20gb" in shown
+    assert "free: to be had as it is  3g.20gb at 0 of GPU 0" in shown
+    assert "not to be had  3g.20gb at 4 of GPU 0" in shown
+    assert "(it is used by python 7, which Sluice did not start)" in shown
+
+
+def test_a_free_instance_that_is_booked_is_shown_as_ordered(make):
+    """It would be shown twice, or as free although it is promised."""
+    report = replace(make.gpu_report(instances=(make.made(None),)), fixed_layout=True)
+    (gpu,) = gpus_document(make.world(inventory=make.inventory(report), ledger=make.grant())).gpus
+    assert [(place.state, place.owner) for place in gpu.instances] == [("making", "default/train")]
+
+
+@pytest.mark.parametrize(("gpus", "is_cordoned"), [((), True), (("GPU-another",), False)])
+def test_a_cordoned_gpu_is_shown_as_such(make, gpus, is_cordoned):
+    """`fits 7x1g.5gb`, and nobody gets one: a person would look for a fault."""
+    world = make.world(inventory=make.inventory(make.gpu_report()))
+    world.values[subjects.cordon(make.node).subject] = Cordoned(node=make.node, gpus=gpus, why="new fans")
+    assert [gpu.cordoned for gpu in gpus_document(world).gpus] == [is_cordoned]
+    assert ("cordoned: new fans" in plain(picture(gpus_document(world), unicode=False))) == is_cordoned

@@ -56,6 +56,14 @@ def test_the_closing_time_reaches_every_service_that_says_closing_words():
     assert told == {"allocator", "node-agent", "pod-watcher"}
 
 
+def test_only_the_pod_watcher_is_told_of_the_limits_file():
+    """Without it nothing of the file is said; and another service refuses a setting that it does not know."""
+    told = [launch for launch in launches(wanted(limits_file="/l.toml")) if "/l.toml" in launch.variables.values()]
+    assert [launch.service for launch in told] == ["pod-watcher"]
+    assert told[0].variables["SLUICE_POD_WATCHER_LIMITS_FILE"] == "/l.toml"
+    assert not [name for launch in launches(wanted()) for name in launch.variables if "LIMITS" in name]
+
+
 def test_only_agents_are_told_where_mps_daemons_keep_their_sockets():
     """Another service refuses a setting that it does not know."""
     settings = [

@@ -5,6 +5,7 @@ import io
 import msgspec
 from rich.console import Console
 
+from sluice.contracts import subjects
 from sluice.contracts.messages import (
     ContainerDevices,
     Pending,
@@ -16,7 +17,7 @@ from sluice.contracts.messages import (
     SliceFailed,
 )
 from sluice.contracts.refusals import ReasonCount, Refusal, RefusalReason, WaitReason
-from sluice_console.core.documents import PodsDocument, StoryDocument
+from sluice_console.core.documents import EarlierDocument, OutDocument, PodsDocument, StandingDocument, StoryDocument
 from sluice_console.core.pods import pods_document, variables_text
 from sluice_console.shell.present import show_pods, show_story
 
@@ -111,6 +112,43 @@ def test_a_pod_with_a_share_says_how_much_of_what_it_has(make):
     assert [device.share.memory_mib for device in pod.devices] == [4096]
 
 
+def test_an_adjusted_share_is_shown_as_it_is_now(make):
+    """`has 3g.20gb` would be what it asked for once, and not what its processes may use."""
+    grant = msgspec.structs.replace(make.grant(make.shared(make.allocation, "train")), revision=2)
+    pod = only(make.world(request=make.asked(), ledger=grant, binding=make.bound()))
+    assert pod.message == (
+        f"has fractional share (4096 MiB, 20 % of the SMs, 30 to 100 % of the time) on {make.node}, "
+        "adjusted from the 3g.20gb that it asked for"
+    )
+
+
+def test_a_pod_that_a_larger_profile_serves_is_shown_with_what_it_has(make):
+    """Its owner would wonder why the memory that it sees is not what it asked for."""
+    booking = msgspec.structs.replace(make.booking(profile="4g.20gb"), instead_of="3g.20gb")
+    pod = only(make.world(request=make.asked(), ledger=make.grant(booking), binding=make.bound()))
+    assert pod.message == f"has 4g.20gb on {make.node}, larger than the 3g.20gb that it asked for"
+
+
+def test_a_pod_that_is_being_moved_is_shown_with_what_it_has(make):
+    """The place that is kept for it elsewhere would be shown as its devices, or hide them."""
+    world = make.world(request=make.asked(), ledger=make.grant(), binding=make.bound())
+    kept = msgspec.structs.replace(make.booking(start=0), allocation="z_9", node="gpu-9")
+    moved = msgspec.structs.replace(make.grant(kept), after=(make.allocation,), evict=True)
+    world.values[subjects.ledger("gpu-9", "z_9").subject] = moved
+    pod = only(world)
+    assert (pod.node, [device.start for device in pod.devices]) == (make.node, [4])
+
+
+def test_a_promised_pod_waits_until_those_before_it_have_left(make):
+    """`is being made` for as long as somebody else's training runs reads like a node that hangs."""
+    grant = msgspec.structs.replace(make.grant(), after=("other_1",))
+    why = "its place on gpu-1 is booked and waits for default/other to end"
+    pending = Pending(request=make.request, request_revision=1, message=why, reasons=())
+    pod = only(make.world(request=make.asked(), ledger=grant, waiting=pending))
+    assert (pod.state, pod.message) == ("waiting", f"waits: {why}")
+    assert only(make.world(request=make.asked(), ledger=grant)).state == "making"
+
+
 def test_a_pod_shows_what_its_user_was_warned_of(make):
     """The daemon died under it: its processes ended for no fault of theirs."""
     bound = msgspec.structs.replace(make.bound(), warnings=("its MPS daemon died and was started again",))
@@ -145,3 +183,41 @@ def shown(show, document) -> str:
     text = io.StringIO()
     show(Console(file=text, width=200), document)
     return text.getvalue()
+
+
+def test_a_story_says_why_it_began_anew_and_what_helps_who_waits(make):
+    """`no free place of that size` alone leaves its owner with nothing to do."""
+    reasons = (ReasonCount(reason=WaitReason.GPU_LAYOUT_FULL, count=4, of="A100"),)
+    pending = Pending(request=make.request, request_revision=1, message="full", reasons=reasons)
+    story = StoryDocument(
+        pod=only(make.world(request=make.asked(), waiting=pending)),
+        earlier=EarlierDocument(request="r1", cause="gpu-1 is drained (fans)"),
+        steps=(),
+    )
+    assert shown(show_story, story).splitlines() == [
+        f"default/train ({make.request})",
+        "  before it, r1 of the same name was evicted: gpu-1 is drained (fans)",
+        "now: waits: full",
+        "  4 x A100: GpuLayoutFull",
+        "  what helps: It starts when a pod with a slice there ends; a smaller slice may start sooner.",
+    ]
+
+
+def test_the_allocators_word_is_not_told_twice(make):
+    """The same long sentence in two lines makes a person look for the difference."""
+    pending = Pending(request=make.request, request_revision=1, message="full", reasons=())
+    pod = only(make.world(request=make.asked(), waiting=pending))
+    step = OutDocument(filter="room", reasons=(ReasonCount(reason=WaitReason.GPU_LAYOUT_FULL, count=4, of="A100"),))
+    now = StandingDocument(
+        state="waiting", message="waits: full", before=1, waiting=3, steps=(step,), more=0, proposal=None
+    )
+    same = shown(show_story, StoryDocument(pod=pod, steps=(), standing=now)).splitlines()
+    assert same[1:] == [
+        "now: waits: full",
+        "  in the queue: 1 of its kind before it, 3 in all",
+        "  where there is room now: out are",
+        "    4 x A100: GpuLayoutFull",
+    ]
+    newer = msgspec.structs.replace(now, message="waits: fuller", waiting=0)
+    other = shown(show_story, StoryDocument(pod=pod, steps=(), standing=newer)).splitlines()
+    assert other[1:3] == ["now: waits: full", "  the allocator says now: waits: fuller"]

@@ -4,12 +4,21 @@ import pytest
 
 from sluice.contracts.asking import AskLimits
 from sluice.contracts.manifests import ManifestLimits, read_manifests
+from sluice.contracts.messages import PodGroup
 from sluice.contracts.pb import allocator_pb2 as pb
 from sluice.contracts.pb import node_pb2
 from sluice.contracts.refusals import Refusal, RefusalReason
 from sluice_console.core.documents import SimulatedDocument
 from sluice_console.core.questions import question_of
-from sluice_console.core.simulated import idle_pod, refused_pod, simulated_lines, simulated_pod, standing
+from sluice_console.core.simulated import (
+    idle_pod,
+    proposal_lines,
+    refused_pod,
+    simulated_lines,
+    simulated_pod,
+    standing,
+    with_group,
+)
 from sluice_console.shell.simulate_live import exit_code
 
 FULL = pb.Step(
@@ -106,6 +115,24 @@ def test_a_waiting_requests_turn_is_shown():
     assert (now.state, now.before, now.waiting, len(now.steps)) == ("queued", 2, 9, 1)
 
 
+def test_who_could_make_room_is_shown_with_what_it_costs():
+    """A person who decides about restarts must see whose they are, and whether anybody does it for him."""
+    moves = [
+        pb.MovedPod(namespace="lab", name="a", from_node="n1", to_node="n2", memory_mib=4864, rested=True),
+        pb.MovedPod(namespace="lab", name="b", from_node="n1", to_node="n3", memory_mib=9856),
+    ]
+    plan = pb.MoveProposal(node="n1", moves=moves, gains_mib=40320, moves_mib=14720)
+    now = standing(pb.ExplainResponse(state=pb.REQUEST_STATE_QUEUED, message="waits", steps=[FULL], proposal=plan))
+    assert now.proposal is not None
+    assert proposal_lines(now.proposal) == [
+        "it would fit on n1 (40320 MiB) if movable pods made room: 2 restarts, 14720 MiB moved",
+        "  lab/a (4864 MiB) from n1 to n2",
+        "  lab/b (9856 MiB) from n1 to n3, which it may as soon as it has stayed longer where it is",
+        "  this is only said: the allocator moves pods by itself where its setting `defragment` is true",
+    ]
+    assert standing(pb.ExplainResponse(state=pb.REQUEST_STATE_QUEUED)).proposal is None
+
+
 @pytest.mark.parametrize(("answers", "code"), [([], 0), (["b", "n"], 0), (["b", "w"], 5), (["w", "r"], 6), (["n"], 0)])
 def test_the_exit_code_is_the_worst_of_the_answers(answers, code):
     """0 bound now, 5 one would wait, 6 one would be refused."""
@@ -151,3 +178,14 @@ def test_everything_that_a_manifest_says_reaches_the_allocator():
     assert [(each.key, each.operator) for each in question.host.tolerations] == [("gpu", "Exists")]
     (term,) = question.host.affinity
     assert [(each.key, each.operator, list(each.values)) for each in term.expressions] == [("rack", "In", ["r1", "r2"])]
+
+
+def test_a_pod_of_a_job_is_not_promised_a_start_of_its_own():
+    """`would be bound` of one rank, whose job does not fit as a whole, would send its owner looking for a fault."""
+    alone = simulated_pod("default", "rank-0", "job.yaml", pb.SimulateResponse(bound=pb.WouldBeBound(node="gpu-1")))
+    group = PodGroup(name="job", size=2)
+    assert with_group(alone, group).message == (
+        "would be bound on gpu-1, looked at alone; the 2 pods of group job start together or not at all"
+    )
+    waits = simulated_pod("default", "rank-0", "job.yaml", pb.SimulateResponse(waits=pb.WouldWait(message="full")))
+    assert with_group(waits, group) == waits

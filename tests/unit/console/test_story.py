@@ -5,9 +5,8 @@ import typing
 import msgspec
 import pytest
 
-from sluice.contracts.ids import RequestId
-from sluice.contracts.messages import AnyMessage, Envelope, LeaseHeld, Message, Pending, SliceGone
-from sluice_console.core.story import Happened, Names, concerns, places_text, sentence, steps_of, whom
+from sluice.contracts.messages import AnyMessage, Envelope, LeaseHeld, Message
+from sluice_console.core.story import Happened, Names, places_text, sentence, whom
 
 _EXAMPLES = {"int": 1, "str": "x", "bool": False, "float": 1.0}
 
@@ -49,34 +48,6 @@ def test_every_message_type_has_a_sentence(type_):
     text = sentence(example(type_))
     assert isinstance(text, str)
     assert text
-
-
-def test_a_story_keeps_the_order_and_leaves_out_what_is_about_others(make):
-    """Asked, waits, granted, bound."""
-    waits = Pending(request=make.request, request_revision=1, message="full", reasons=())
-    other = Pending(request=RequestId("other"), request_revision=1, message="full", reasons=())
-    history = [
-        happened(f"hist.sluice.request.{make.request}", make.asked(), make.request),
-        happened("hist.sluice.waiting.other", other, "other"),
-        happened(f"hist.sluice.waiting.{make.request}", waits, make.request),
-        happened("hist.sluice.ledger.n.a", make.grant(), make.request),
-        happened(f"hist.sluice.binding.{make.request}", make.bound(), make.request),
-    ]
-    steps = steps_of(make.request, history)
-    assert [step.type for step in steps] == ["AllocationRequested", "Pending", "Grant", "Bound"]
-    assert steps[0].subject == f"sluice.request.{make.request}"
-
-
-def test_a_word_repeated_unchanged_is_told_once(make):
-    """A rebuilt stream says everything again."""
-    again = [happened(f"hist.sluice.binding.{make.request}", make.bound(), make.request)] * 3
-    assert len(steps_of(make.request, again)) == 1
-
-
-def test_a_slice_message_is_part_of_its_requests_story(make):
-    """Its subject names the allocation only."""
-    gone = SliceGone(allocation=make.allocation, request=make.request, revision=2, cause="revoked")
-    assert concerns(make.request, happened(f"hist.sluice.slice.n.{make.allocation}", gone))
 
 
 def test_events_speak_of_pods_by_name_once_it_is_known(make):
@@ -123,4 +94,20 @@ def test_what_a_node_has_in_trouble_is_told_as_an_event(make):
 def test_a_binding_that_only_warns_says_so(make):
     """`is bound` a second time, without the reason, reads like a mistake."""
     bound = msgspec.structs.replace(make.bound(), revision=2, warnings=("its MPS daemon died",))
-    assert sentence(bound) == f"is bound to {make.node}: MIG-1 (told anew, 2); but: its MPS daemon died"
+    assert sentence(bound) == f"is bound to {make.node}: MIG-1 (update 2); but: its MPS daemon died"
+
+
+@pytest.mark.parametrize(
+    ("after", "words"),
+    [((), ""), (("o_1",), ", once another slice is gone"), (("o_1", "o_2"), ", once 2 other slices are gone")],
+)
+def test_a_place_that_is_booked_ahead_says_what_it_comes_after(make, after, words):
+    """A grant that is not carried out yet would read like one that hangs."""
+    grant = msgspec.structs.replace(make.grant(), after=after)
+    assert sentence(grant) == f"is granted: 3g.20gb at 4 of GPU-aaaaaaaa on {make.node}{words}"
+
+
+def test_other_sizes_of_a_running_share_are_no_second_grant(make):
+    """Its owner would look for a second slice."""
+    grant = msgspec.structs.replace(make.grant(make.shared(make.allocation, "train")), revision=2)
+    assert sentence(grant).startswith("is adjusted: fractional share (4096 MiB")

@@ -19,7 +19,7 @@ class Document(msgspec.Struct, frozen=True, kw_only=True):
     """What every printed document is."""
 
 
-InstanceState = Literal["ready", "making", "ending", "quarantined", "foreign"]
+InstanceState = Literal["ready", "making", "ending", "quarantined", "foreign", "free", "unusable"]
 
 
 class TenantDocument(Document, frozen=True, kw_only=True):
@@ -51,7 +51,11 @@ class DaemonDocument(Document, frozen=True, kw_only=True):
 
 
 class InstanceDocument(Document, frozen=True, kw_only=True):
-    """One span of a GPU's memory slices that is taken (or ordered)."""
+    """
+    One span of a GPU's memory slices that is taken (or ordered).
+
+    Of a fixed layout every instance is one: `free` when it can be had, `unusable` when it is offered to nobody.
+    """
 
     profile: str
     """The MIG profile, or `whole GPU` for a GPU without MIG."""
@@ -71,6 +75,8 @@ class InstanceDocument(Document, frozen=True, kw_only=True):
     """Of a home of shares, as soon as its agent tells of one."""
     out_of_use: bool = False
     """Quarantined: nothing new is placed here, whoever is here stays."""
+    message: str = ""
+    """Why an instance is `unusable`."""
 
 
 class GpuDocument(Document, frozen=True, kw_only=True):
@@ -87,8 +93,13 @@ class GpuDocument(Document, frozen=True, kw_only=True):
     health_message: str
     lost: bool = False
     """It does not answer at all: nobody knows what is on it. Otherwise an unhealthy GPU gets no new slices."""
+    fixed_layout: bool = False
+    """An administrator owns its partitioning: what is there is handed out, and nothing is made or destroyed."""
+    cordoned: bool = False
+    """An operator said not to use it, or its node: nothing new comes there, whatever fits."""
+    cordon_why: str = ""
     creatable: dict[str, int]
-    """Per profile, how many more fit now."""
+    """Per profile, how many more fit now; of a fixed layout, how many can be had."""
     creatable_total: int
     """The sum of `creatable`: a sum of alternatives, never a capacity."""
     instances: tuple[InstanceDocument, ...]
@@ -171,8 +182,10 @@ class StepDocument(Document, frozen=True, kw_only=True):
     text: str
 
 
-Filter = Literal["nodes", "devices", "room", "together"]
-"""Which nodes may be used; which GPUs could serve it; where there is room now; all of it on one node."""
+Filter = Literal["nodes", "devices", "room", "together", "turn"]
+"""
+Which nodes may be used; which GPUs could serve it; where there is room now; all of it on one node; whose turn it is.
+"""
 
 
 class OutDocument(Document, frozen=True, kw_only=True):
@@ -180,6 +193,31 @@ class OutDocument(Document, frozen=True, kw_only=True):
 
     filter: Filter
     reasons: tuple[ReasonCount, ...]
+
+
+class MovedPodDocument(Document, frozen=True, kw_only=True):
+    """A movable pod that is in the way, and where it would go: one restart."""
+
+    namespace: str
+    name: str
+    from_node: str
+    to_node: str
+    memory_mib: int
+    rested: bool
+    """Whether it has stayed long enough where it is to be moved now."""
+
+
+class ProposalDocument(Document, frozen=True, kw_only=True):
+    """Where a request that waits would fit if movable pods made room."""
+
+    node: str
+    moves: tuple[MovedPodDocument, ...]
+    gains_mib: int
+    """Of the request's devices."""
+    moves_mib: int
+    """Of the pods that would be moved."""
+    is_done: bool
+    """Whether the allocator does so by itself as soon as it may; otherwise it only says so."""
 
 
 class StandingDocument(Document, frozen=True, kw_only=True):
@@ -195,6 +233,16 @@ class StandingDocument(Document, frozen=True, kw_only=True):
     """Why no place is free now, filter by filter."""
     more: int = 0
     """Reasons that `steps` does not list."""
+    proposal: ProposalDocument | None = None
+    """While it waits: who could be moved so that it fits."""
+
+
+class EarlierDocument(Document, frozen=True, kw_only=True):
+    """The request of a pod of this name that was evicted before this one asked."""
+
+    request: str
+    cause: str
+    """Why it was evicted; empty when the history does not know any more."""
 
 
 class StoryDocument(Document, frozen=True, kw_only=True):
@@ -202,6 +250,8 @@ class StoryDocument(Document, frozen=True, kw_only=True):
 
     version: int = VERSION
     pod: PodDocument
+    earlier: EarlierDocument | None = None
+    """None when no request of this name was evicted just before."""
     steps: tuple[StepDocument, ...]
     standing: StandingDocument | None = None
     """None when it has ended, or when no allocator answers."""
@@ -254,6 +304,16 @@ class LeftDocument(Document, frozen=True, kw_only=True):
     homes: tuple[HomeDocument, ...]
 
 
+class EvictedDocument(Document, frozen=True, kw_only=True):
+    """A pod that has to go before a place is free."""
+
+    namespace: str
+    name: str
+    priority: int
+    memory_mib: int
+    """Of all its devices."""
+
+
 class SimulatedPodDocument(Document, frozen=True, kw_only=True):
     """What would become of one pod if it asked now, alone."""
 
@@ -265,11 +325,116 @@ class SimulatedPodDocument(Document, frozen=True, kw_only=True):
     node: str = ""
     devices: tuple[SimulatedDeviceDocument, ...] = ()
     left: tuple[LeftDocument, ...] = ()
+    """Empty where others have to be evicted first."""
+    evicts: tuple[EvictedDocument, ...] = ()
+    """Whose place it is: they are evicted first, the least important first. Empty where it is free."""
     steps: tuple[OutDocument, ...] = ()
     """Why it waits; or, when it would be bound, why other places would not do."""
     more: int = 0
     """Reasons that `steps` does not list."""
     refusal: Refusal | None = None
+
+
+class AmountsDocument(Document, frozen=True, kw_only=True):
+    """So much of each dimension; null where nothing is said of it."""
+
+    gpus: int | None = None
+    """Devices: an instance, a share and a whole GPU are one each."""
+    memory_mib: int | None = None
+    compute_slices: float | None = None
+    """Of a share its part of the GPU's, in thousandths."""
+
+
+class QuotaDocument(Document, frozen=True, kw_only=True):
+    """What one namespace has, and may have."""
+
+    namespace: str
+    limited: bool
+    """Whether an operator has said anything of it."""
+    source: str = ""
+    """The pod-watcher whose limits file says so; empty where a person did, or nobody."""
+    used: AmountsDocument
+    """What is booked for its pods, until it is gone."""
+    total: AmountsDocument
+    """The limits of all its pods together; null is unlimited."""
+    request: AmountsDocument
+    """The limits of one pod."""
+    guaranteed: AmountsDocument
+    """What no pod of another namespace takes from it by preemption."""
+
+
+class QuotasDocument(Document, frozen=True, kw_only=True):
+    """`sluice quota list --json`."""
+
+    version: int = VERSION
+    quotas: tuple[QuotaDocument, ...]
+
+
+class DrainedPodDocument(Document, frozen=True, kw_only=True):
+    """One pod on what is cordoned or drained."""
+
+    request: str
+    namespace: str
+    name: str
+    state: str
+    """`running`, `granted`, `ordered` (to be evicted), `blocked` (its eviction is refused), `evicted`, `ending`."""
+    message: str = ""
+
+
+class CordonDocument(Document, frozen=True, kw_only=True):
+    """`sluice cordon`, `uncordon` and `drain` with `--json`: what holds of a node afterwards."""
+
+    version: int = VERSION
+    node: str
+    cordoned: bool
+    gpus: tuple[str, ...] = ()
+    """UUIDs; none named means the whole node."""
+    why: str = ""
+    drain: bool = False
+    pods: tuple[DrainedPodDocument, ...] = ()
+    """Who is still there."""
+
+
+class AdjustedFieldDocument(Document, frozen=True, kw_only=True):
+    """One field of a share. Memory in MiB, SMs in percent of the GPU's, time in thousandths of each window."""
+
+    field: str
+    before: int
+    after: int
+    effect: str
+    """`unchanged`, `now`, or `next process start`: processes that run keep what they began with."""
+
+
+class FittingDocument(Document, frozen=True, kw_only=True):
+    """The most that one field could be now, the others left as they are."""
+
+    field: str
+    value: int
+
+
+class AdjustDocument(Document, frozen=True, kw_only=True):
+    """`sluice adjust POD --json`."""
+
+    version: int = VERSION
+    request: str
+    name: str
+    outcome: str
+    """`adjusted`, `would be adjusted` or `refused`."""
+    dry_run: bool
+    container: str = ""
+    node: str = ""
+    allocation: str = ""
+    revision: int = 0
+    """Of the allocation; of a dry run, the one that it would get."""
+    fields: tuple[AdjustedFieldDocument, ...] = ()
+    reason: str = ""
+    """Of a refusal: `InvalidValue`, `NotFound`, `NotBound`, `NotAShare`, `Unchanged`, `CapacityExceeded`,
+    `QuotaExceeded` or `NotNow`."""
+    message: str = ""
+    field: str = ""
+    most: tuple[FittingDocument, ...] = ()
+    under_way: bool = False
+    """`Unchanged`: it is booked so, and its node agent has not carried it out yet."""
 
 
 class SimulatedDocument(Document, frozen=True, kw_only=True):

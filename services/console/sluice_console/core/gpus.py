@@ -2,7 +2,7 @@
 
 from msgspec.structs import replace
 
-from sluice.contracts.messages import Booking, GpuReport, InstanceReport, NodeInventory, Revoke, SliceReport
+from sluice.contracts.messages import Booking, Cordoned, GpuReport, InstanceReport, NodeInventory, Revoke, SliceReport
 from sluice_console.core.documents import GpuDocument, GpusDocument, InstanceDocument, InstanceState, NodeDocument
 from sluice_console.core.homes import STATES, WHOLE_GPU, homes_on, owner_of
 from sluice_console.core.world import World
@@ -13,11 +13,17 @@ def gpus_document(world: World) -> GpusDocument:
     ordered = _ordered_bookings(world)
     inventories = sorted(world.inventories().items())
     found = [
-        _gpu(node, inventory, gpu, ordered)
+        _with_cordon(_gpu(node, inventory, gpu, ordered), world.at("cordon", Cordoned, node))
         for node, inventory in inventories
         for gpu in sorted(inventory.snapshot.gpus, key=lambda gpu: gpu.index)
     ]
     return GpusDocument(gpus=tuple(found), nodes=tuple(_node(node, inventory) for node, inventory in inventories))
+
+
+def _with_cordon(gpu: GpuDocument, said: Cordoned | None) -> GpuDocument:
+    if said is None or (said.gpus and gpu.uuid not in said.gpus):
+        return gpu
+    return replace(gpu, cordoned=True, cordon_why=said.why)
 
 
 def _node(node: str, inventory: NodeInventory) -> NodeDocument:
@@ -40,14 +46,14 @@ def _ordered_bookings(world: World) -> list[tuple[Booking, bool]]:
 
 def _gpu(node: str, inventory: NodeInventory, gpu: GpuReport, ordered: list[tuple[Booking, bool]]) -> GpuDocument:
     slices: dict[str, SliceReport] = {report.booking.allocation: report for report in inventory.snapshot.slices}
-    existing = [_existing(instance, slices) for instance in gpu.instances]
+    existing = [_existing(instance, slices, fixed=gpu.fixed_layout) for instance in gpu.instances]
     existing += [
         _whole(report, device.size, gpu)
         for report in slices.values()
         for device in report.booking.devices
         if device.gpu == gpu.uuid and device.profile is None and device.share is None and report.state != "failed"
     ]
-    spans = {(instance.start, instance.size) for instance in existing}
+    spans = {(instance.start, instance.size) for instance in existing if instance.state != "free"}
     coming = [
         InstanceDocument(
             profile=device.profile or WHOLE_GPU,
@@ -62,6 +68,8 @@ def _gpu(node: str, inventory: NodeInventory, gpu: GpuReport, ordered: list[tupl
         for device in booking.devices
         if device.gpu == gpu.uuid and device.share is None and (device.start, device.size) not in spans and not revoked
     ]
+    on_order = {(instance.start, instance.size) for instance in coming}
+    existing = [each for each in existing if each.state != "free" or (each.start, each.size) not in on_order]
     homes = homes_on(gpu, slices.values(), ordered)
     places = [homes.pop((place.start, place.size), place) for place in (*existing, *coming)]
     places += homes.values()
@@ -86,6 +94,7 @@ def _gpu(node: str, inventory: NodeInventory, gpu: GpuReport, ordered: list[tupl
         healthy=gpu.healthy,
         health_message=gpu.health_message,
         lost=gpu.lost,
+        fixed_layout=gpu.fixed_layout,
         creatable=dict(gpu.creatable),
         creatable_total=sum(gpu.creatable.values()),
         instances=tuple(sorted(places, key=lambda instance: (instance.start, instance.allocation))),
@@ -109,13 +118,14 @@ def _out_of_use(gpu: GpuReport, places: list[InstanceDocument]) -> list[Instance
     ]
 
 
-def _existing(instance: InstanceReport, slices: dict[str, SliceReport]) -> InstanceDocument:
+def _existing(instance: InstanceReport, slices: dict[str, SliceReport], *, fixed: bool) -> InstanceDocument:
     report = slices.get(instance.allocation or "")
     return InstanceDocument(
         profile=instance.profile,
         start=instance.start,
         size=instance.size,
-        state=_state(instance, report),
+        state=_state(instance, report, fixed=fixed),
+        message=instance.unusable,
         uuid=instance.uuid,
         gi_id=instance.gi_id,
         allocation=instance.allocation or "",
@@ -124,9 +134,11 @@ def _existing(instance: InstanceReport, slices: dict[str, SliceReport]) -> Insta
     )
 
 
-def _state(instance: InstanceReport, report: SliceReport | None) -> InstanceState:
+def _state(instance: InstanceReport, report: SliceReport | None, *, fixed: bool) -> InstanceState:
     if report is not None:
         return STATES[report.state]
+    if fixed and instance.allocation is None:
+        return "unusable" if instance.unusable else "free"
     return "foreign" if instance.allocation is None else "making"
 
 

@@ -74,9 +74,9 @@ def share_text(share: Share) -> str:
 
 
 def shares_text(booking: Booking | None) -> str:
-    """`, as mps share (4096 MiB)`: what a pod was given of devices that it shares; empty when it shares none."""
+    """`mps share (4096 MiB)`: what a pod was given of devices that it shares; empty when it shares none."""
     shares = [share_text(device.share) for device in booking.devices if device.share is not None] if booking else []
-    return f", as {', '.join(shares)}" if shares else ""
+    return ", ".join(shares)
 
 
 def _tenant(booking: Booking, device: DeviceGrant, state: InstanceState) -> TenantDocument:

@@ -60,19 +60,25 @@ def _gpu(
     shared = node is not None and any(mode != "exclusive" for mode in node.modes)
     whole = "MIG is off: given whole, or shared" if shared else "MIG is off: given whole only"
     total = f"creatable_total {gpu.creatable_total}" if gpu.mig_enabled else whole
+    total = f"layout is fixed, {gpu.creatable_total} free" if gpu.mig_enabled and gpu.fixed_layout else total
     head = f"  GPU {gpu.index}  {gpu.model.removeprefix('NVIDIA ')}  {percent} in use  {total}"
     word = "lost" if gpu.lost else "unhealthy"
     health = (Piece(f"  {word}: {gpu.health_message}", "warn"),) if not gpu.healthy else ()
+    why = f": {gpu.cordon_why}" if gpu.cordon_why else ""
+    cordon = (Piece(f"  cordoned{why}", "warn"),) if gpu.cordoned else ()
     lines: list[Line] = [
-        (Piece(head), *health),
+        (Piece(head), *health, *cordon),
         (Piece("    "), Piece("["), *_bar(gpu, letters, unicode=unicode), Piece("]")),
     ]
     return [*lines, (Piece(f"    {fits_text(gpu)}"),)] if gpu.mig_enabled else lines
 
 
 def fits_text(gpu: GpuDocument) -> str:
-    """What still fits on a GPU, small first, or that nothing does."""
-    return fits(gpu.creatable)
+    """What still fits on a GPU, small first, or that nothing does; of a fixed layout, what can be had."""
+    if not gpu.fixed_layout:
+        return fits(gpu.creatable)
+    free = fits(gpu.creatable).removeprefix("fits ")
+    return f"to be had: {free}" if any(gpu.creatable.values()) else "nothing of its layout is free"
 
 
 def fits(creatable: dict[str, int]) -> str:
@@ -117,7 +123,7 @@ def _label(place: InstanceDocument, letter: str, width: int) -> str:
     """The letter, and as much of the pod's name and profile as fits. Exactly `width` - 1 characters."""
     shared = f"{len(place.tenants)} share{'' if len(place.tenants) == 1 else 's'}" if place.tenants else ""
     name = shared or place.owner.partition("/")[2] or place.state
-    mark = "!" if place.out_of_use or _is_ill(place) else "" if place.state == "ready" else "~"
+    mark = "!" if place.out_of_use or _is_ill(place) else "" if place.state in {"ready", "free"} else "~"
     room = width - 1
     for text in (f"{letter}{mark} {name} {place.profile}", f"{letter}{mark} {name}", f"{letter}{mark}"):
         if len(text) <= room:
@@ -130,7 +136,7 @@ def _legend(document: GpusDocument, letters: dict[tuple[str, int, int], str]) ->
     for gpu in document.gpus:
         for place in gpu.instances:
             letter = letters[gpu.uuid, place.start, place.size]
-            marks: list[str] = [] if place.state == "ready" else [place.state]
+            marks: list[str] = [] if place.state in {"ready", "free"} else [place.message or place.state]
             marks += ["out of use for new slices"] if place.out_of_use else []
             state = f"  ({', '.join(marks)})" if marks else ""
             what = f"{place.profile or f'{place.size} memory slices'} at {place.start} of GPU {gpu.index} on {gpu.node}"
@@ -149,7 +155,12 @@ def _whose(place: InstanceDocument) -> str:
         return place.owner
     if place.tenants or place.daemon is not None:
         return f"shared by {len(place.tenants) or 'nobody'}"
-    words = {"foreign": "not ours: never touched", "quarantined": "could not be freed"}
+    words = {
+        "foreign": "not ours: never touched",
+        "quarantined": "could not be freed",
+        "free": "free: to be had as it is",
+        "unusable": "not to be had",
+    }
     return words.get(place.state, "ours, between two tenants")
 
 

@@ -27,6 +27,8 @@ class Wanted:
     closing_ttl_s: int | None = None
     mps_dir: str = ""
     """Where MPS daemons keep their sockets, when the data directory's own name is too long for that."""
+    limits_file: str = ""
+    """What the pod-watcher reads limits and cordons from, if it does."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +61,8 @@ def _variables(wanted: Wanted, launch: Launch) -> dict[str, str]:
         own["CLOSING_TTL_S"] = str(wanted.closing_ttl_s)  # the inventory says no closing words
         if launch.service == "node-agent":
             own["TOMBSTONE_TTL_S"] = str(2 * wanted.closing_ttl_s)  # must be longer
+    if wanted.limits_file and launch.service == "pod-watcher":
+        own["LIMITS_FILE"] = wanted.limits_file
     if wanted.mps_dir and launch.service == "node-agent":
         own["MPS_DIR"] = wanted.mps_dir
     prefix = f"SLUICE_{launch.service.upper().replace('-', '_')}_"

@@ -62,13 +62,15 @@ def _requested(world: World, request: str, asked: AllocationRequested, order: Or
         return _with_refused(pod, refused)
     bound = world.at("binding", Bound, request)
     if bound is not None:
-        return _with_bound(world, pod, bound, order)
-    if order is not None:
-        return _with_order(world, pod, order)
+        return _with_bound(world, pod, bound)
     pending = world.at("waiting", Pending, request)
-    if pending is not None and pending.request_revision >= asked.revision:
-        message = f"waits: {pending.message}"
-        return msgspec.structs.replace(pod, state="waiting", message=message, reasons=pending.reasons)
+    waits = pending if pending is not None and pending.request_revision >= asked.revision else None
+    is_promised = order is not None and isinstance(order[0], Grant) and bool(order[0].after)
+    if order is not None and not (is_promised and waits is not None):
+        return _with_order(world, pod, order)
+    if waits is not None:
+        message = f"waits: {waits.message}"
+        return msgspec.structs.replace(pod, state="waiting", message=message, reasons=waits.reasons)
     return pod
 
 
@@ -77,20 +79,32 @@ def _with_refused(pod: PodDocument, refused: Refused) -> PodDocument:
     return msgspec.structs.replace(pod, state="refused", message=message, refusal=refused.refusal)
 
 
-def _with_bound(world: World, pod: PodDocument, bound: Bound, order: Order | None) -> PodDocument:
+def _with_bound(world: World, pod: PodDocument, bound: Bound) -> PodDocument:
     trouble = _trouble(_slice_of(world, bound.node, bound.allocation))
-    booking = order[1] if order is not None and order[1].allocation == bound.allocation else None
+    order = world.at("ledger", Grant | Revoke, bound.node, bound.allocation)  # type: ignore[arg-type]
     return msgspec.structs.replace(
         pod,
         state="bound",
-        message=f"has {ask_text(pod.claims)} on {bound.node}{shares_text(booking)}{trouble}",
+        message=f"{_has_text(pod, bound, order)}{trouble}",
         node=bound.node,
         allocation=bound.allocation,
         ticket=bound.ticket,
-        devices=booking.devices if booking is not None else (),
+        devices=order.booking.devices if order is not None else (),
         containers=bound.containers,
         warnings=bound.warnings,
     )
+
+
+def _has_text(pod: PodDocument, bound: Bound, order: Grant | Revoke | None) -> str:
+    """What a pod has, and where; what it asked for too, where that is something else by now."""
+    asked = ask_text(pod.claims)
+    if order is not None and order.booking.instead_of:
+        given = ", ".join(dict.fromkeys(each.profile or "a whole GPU" for each in order.booking.devices))
+        return f"has {given} on {bound.node}, larger than the {order.booking.instead_of} that it asked for"
+    shares = shares_text(order.booking if order is not None else None)
+    if isinstance(order, Grant) and order.revision > 1 and shares:  # nothing but an adjustment gives a grant another
+        return f"has {shares} on {bound.node}, adjusted from the {asked} that it asked for"
+    return f"has {asked} on {bound.node}{f', as {shares}' if shares else ''}"
 
 
 def _with_order(world: World, pod: PodDocument, order: Order) -> PodDocument:

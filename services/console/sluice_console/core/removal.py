@@ -36,7 +36,7 @@ def removal_of(world: World, node: str) -> Removal | NotRemovable:
         return NotRemovable(f"there is no node {node!r}", is_known=False)
     if inventory is not None and not inventory.stale:
         why = f"the agent of {node} answers: a node is removed when it is gone, and its agent with it"
-        return NotRemovable(f"{why}; `kubectl cordon` keeps new pods away from one that lives", is_known=True)
+        return NotRemovable(f"{why}; `sluice drain` empties one that lives", is_known=True)
     slices = tuple(sorted(f"{each.namespace}/{each.name}: {places_text(each)}" for each in bookings))
     return Removal(node, slices)
 

@@ -5,13 +5,27 @@ from typing import Any
 import msgspec
 
 from sluice_console.core.doctor.findings import DoctorDocument
-from sluice_console.core.documents import Document, GpusDocument, PodsDocument, SimulatedDocument, StoryDocument
+from sluice_console.core.documents import (
+    AdjustDocument,
+    CordonDocument,
+    Document,
+    GpusDocument,
+    PodsDocument,
+    QuotasDocument,
+    SimulatedDocument,
+    StoryDocument,
+)
+from sluice_console.core.fleet_nodes import NodesDocument
 
 COMMANDS: dict[str, type[Document]] = {
     "sluice gpus --json": GpusDocument,
+    "sluice nodes --json": NodesDocument,
     "sluice pods --json": PodsDocument,
     "sluice explain REQUEST --json": StoryDocument,
     "sluice simulate -f FILE --json": SimulatedDocument,
+    "sluice quota list --json": QuotasDocument,
+    "sluice drain NODE --json": CordonDocument,
+    "sluice adjust POD --json": AdjustDocument,
     "sluice doctor --json": DoctorDocument,
 }
 
@@ -23,8 +37,9 @@ One JSON document on standard output; everything else goes to standard error. Th
 
 Within one `version` fields may be added and none changes its meaning. Exit codes: 0 success, 1 failure, 2 wrong
 usage, 3 nothing is running, 4 there is no such request. `sluice simulate -f` ends with 0 when every pod would be bound
-now (or asks for nothing), 5 when one would have to wait, 6 when one would be refused. `sluice doctor` ends with 0 when
-nothing must be fixed, 1 when something must, 2 when something could not be looked at.
+now (or asks for nothing), 5 when one would have to wait, 6 when one would be refused. `sluice adjust` ends with 6 when
+the share stays as it is. `sluice drain --wait` ends with 7 when somebody is still there after its time. `sluice doctor`
+ends with 0 when nothing must be fixed, 1 when something must, 2 when something could not be looked at.
 
 `creatable` says per profile how many more instances fit *now*. `creatable_total` is the sum over all profiles, a sum
 of alternatives: 19 on an empty A100 of 40 GB, 0 when its 7g.40gb is taken. It is not a capacity.

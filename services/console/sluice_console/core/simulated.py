@@ -2,15 +2,21 @@
 
 from collections.abc import Iterable
 
+import msgspec
+
 from sluice.contracts.codec import Undecodable
 from sluice.contracts.convert_bookings import MODES_BACK, share_from_proto
+from sluice.contracts.messages import PodGroup
 from sluice.contracts.pb import allocator_pb2 as pb
 from sluice.contracts.refusals import ReasonCount, Refusal, RefusalReason, WaitReason
 from sluice_console.core.documents import (
+    EvictedDocument,
     Filter,
     HomeDocument,
     LeftDocument,
+    MovedPodDocument,
     OutDocument,
+    ProposalDocument,
     SimulatedDeviceDocument,
     SimulatedPodDocument,
     StandingDocument,
@@ -27,6 +33,7 @@ _ASKED: dict[Filter, str] = {
     "devices": "which GPUs could serve it",
     "room": "where there is room now",
     "together": "all of it on one node",
+    "turn": "whose turn it is",
 }
 """The filters in the order of the search, as questions."""
 
@@ -44,12 +51,18 @@ def simulated_pod(namespace: str, name: str, origin: str, answer: pb.SimulateRes
                 name=name,
                 origin=origin,
                 answer="bound",
-                message=f"would be bound on {bound.node}",
+                message=f"would be bound on {bound.node}{_instead(bound)}{_after(len(bound.evicts))}",
                 node=bound.node,
                 devices=tuple(_device(each) for each in bound.devices),
                 left=tuple(_left(each) for each in bound.left),
                 steps=out_of(bound.others),
                 more=bound.more,
+                evicts=tuple(
+                    EvictedDocument(
+                        namespace=each.namespace, name=each.name, priority=each.priority, memory_mib=each.memory_mib
+                    )
+                    for each in bound.evicts
+                ),
             )
         case "waits":
             return SimulatedPodDocument(
@@ -65,6 +78,24 @@ def simulated_pod(namespace: str, name: str, origin: str, answer: pb.SimulateRes
             return refused_pod(namespace, name, origin, _refusal(answer.refused))
         case _:
             return idle_pod(namespace, name, origin)
+
+
+def _instead(bound: pb.WouldBeBound) -> str:
+    return f", with a larger profile than {bound.instead_of}" if bound.instead_of else ""
+
+
+def _after(evicted: int) -> str:
+    if not evicted:
+        return ""
+    return f", once {evicted} less important {'pods are' if evicted > 1 else 'pod is'} evicted"
+
+
+def with_group(pod: SimulatedPodDocument, group: PodGroup) -> SimulatedPodDocument:
+    """The same, and that each pod of a job was looked at as if it came alone."""
+    if pod.answer != "bound":
+        return pod
+    words = f"{pod.message}, looked at alone; the {group.size} pods of group {group.name} start together or not at all"
+    return msgspec.structs.replace(pod, message=words)
 
 
 def idle_pod(namespace: str, name: str, origin: str) -> SimulatedPodDocument:
@@ -94,7 +125,42 @@ def standing(answer: pb.ExplainResponse) -> StandingDocument:
         waiting=answer.turn.waiting,
         steps=out_of(answer.steps),
         more=answer.more,
+        proposal=_proposal(answer.proposal) if answer.HasField("proposal") else None,
     )
+
+
+def _proposal(plan: pb.MoveProposal) -> ProposalDocument:
+    return ProposalDocument(
+        node=plan.node,
+        moves=tuple(
+            MovedPodDocument(
+                namespace=each.namespace,
+                name=each.name,
+                from_node=each.from_node,
+                to_node=each.to_node,
+                memory_mib=each.memory_mib,
+                rested=each.rested,
+            )
+            for each in plan.moves
+        ),
+        gains_mib=plan.gains_mib,
+        moves_mib=plan.moves_mib,
+        is_done=plan.is_done,
+    )
+
+
+def proposal_lines(plan: ProposalDocument) -> list[str]:
+    """Who could be moved, where to, what that gains and costs, and whether it is done."""
+    restarts = f"{len(plan.moves)} restart{'s' if len(plan.moves) > 1 else ''}, {plan.moves_mib} MiB moved"
+    lines = [f"it would fit on {plan.node} ({plan.gains_mib} MiB) if movable pods made room: {restarts}"]
+    for each in plan.moves:
+        rest = "" if each.rested else ", which it may as soon as it has stayed longer where it is"
+        lines.append(
+            f"  {each.namespace}/{each.name} ({each.memory_mib} MiB) from {each.from_node} to {each.to_node}{rest}"
+        )
+    done = "the allocator does so as soon as it may"
+    said = "this is only said: the allocator moves pods by itself where its setting `defragment` is true"
+    return [*lines, f"  {done if plan.is_done else said}"]
 
 
 def out_of(steps: Iterable[pb.Step]) -> tuple[OutDocument, ...]:
@@ -173,6 +239,10 @@ def simulated_lines(pod: SimulatedPodDocument) -> list[str]:
     name = f"{pod.namespace}/{pod.name}" if pod.name else pod.origin
     lines = [f"{name}: {pod.message}"]
     lines += [f"  {device_text(each)}" for each in pod.devices]
+    lines += [
+        f"  evicts {each.namespace}/{each.name} of priority {each.priority}, with {each.memory_mib} MiB"
+        for each in pod.evicts
+    ]
     for left in pod.left:
         lines += [f"  {line}" for line in _left_lines(left)]
     if pod.steps:

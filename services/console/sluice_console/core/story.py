@@ -1,5 +1,5 @@
 """
-One readable sentence per message, and the story of one request.
+One readable sentence per message, and whom it is about. The story of one request is in `steps`.
 
 Every message type of the bus has a sentence here; a test goes through all of them.
 """
@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 from sluice.contracts.messages import (
     AllocationRequested,
+    Amounts,
     AnyMessage,
     Booking,
     Bound,
@@ -19,6 +20,7 @@ from sluice.contracts.messages import (
     EvictionBlocked,
     EvictionDone,
     EvictionOrdered,
+    EvictionOver,
     Grant,
     HostFacts,
     LeaseHeld,
@@ -29,6 +31,7 @@ from sluice.contracts.messages import (
     NodeRemoved,
     Pending,
     QuotaSet,
+    QuotaUnset,
     Refused,
     Released,
     RequestRejected,
@@ -42,9 +45,9 @@ from sluice.contracts.messages import (
     SourceSynced,
     Uncordoned,
     WaitOver,
+    Waived,
 )
 from sluice_console.core.asks import ask_text
-from sluice_console.core.documents import StepDocument
 from sluice_console.core.homes import share_text
 
 REQUEST_SHOWN = 12
@@ -100,9 +103,7 @@ def sentence(message: AnyMessage) -> str:  # noqa: C901, PLR0912 - one case per 
         case NodeOpened():
             return "is open: everything its agent reported is in the ledger"
         case Grant():
-            how = "is taken over from its agent's report" if message.adopted else "is granted"
-            after = f", once {len(message.after)} other slice(s) are gone" if message.after else ""
-            return f"{how}: {places_text(message.booking)} on {message.booking.node}{after}"
+            return _granted_text(message)
         case Revoke():
             return f"shall be unmade on {message.booking.node}: {message.cause}"
         case Closed():
@@ -110,18 +111,22 @@ def sentence(message: AnyMessage) -> str:  # noqa: C901, PLR0912 - one case per 
             return f"is closed in the ledger of {message.node}: {what} ({message.cause})"
         case Bound():
             devices = ", ".join(part.visible_devices for part in message.containers if part.visible_devices)
-            again = "" if message.revision <= 1 else f" (told anew, {message.revision})"
+            again = "" if message.revision <= 1 else f" (update {message.revision})"
             return f"is bound to {message.node}: {devices or 'no device'}{again}{_but(message.warnings)}"
         case Refused():
             return f"is refused: {message.refusal.sentence()}"
         case Released():
             return f"holds nothing any more ({message.cause})"
+        case Waived():
+            return f"gives its place back before anybody started there: {message.cause}"
         case Pending():
             return f"waits: {message.message}"
         case WaitOver():
             return "waits no longer"
         case EvictionOrdered():
             return f"shall be evicted: {message.cause}"
+        case EvictionOver():
+            return "is under no order to be evicted any more"
         case EvictionDone():
             return "was evicted"
         case EvictionBlocked():
@@ -148,17 +153,33 @@ def sentence(message: AnyMessage) -> str:  # noqa: C901, PLR0912 - one case per 
             gpus = len(message.snapshot.gpus)
             return f"was pulled at generation {message.snapshot.generation}: {gpus} GPUs, {state}{_ill(message)}"
         case QuotaSet():
-            limits = ((message.gpus, "GPUs"), (message.memory_mib, "MiB"), (message.compute_slices, "compute slices"))
-            said = ", ".join(f"{limit} {what}" for limit, what in limits if limit is not None)
-            return f"may use at most {said}" if said else "has no limits"
+            parts = (
+                _amounts("may use at most ", message.total),
+                _amounts("at most ", message.request, " in one pod"),
+                _amounts("is sure of ", message.guaranteed),
+            )
+            return ("; ".join(part for part in parts if part) or "has no limits") + _by(message.source)
+        case QuotaUnset():
+            return "has no limits any more" + _by(message.source)
         case Cordoned():
             what = ", ".join(message.gpus) or "all GPUs"
-            return f"is cordoned ({what}): {message.why or 'no reason given'}"
+            return f"is cordoned ({what}): {message.why or 'no reason given'}" + _by(message.source)
         case Uncordoned():
-            return "may be used again"
+            return "may be used again" + _by(message.source)
         case LeaseHeld():
             where = f", who answers at {message.endpoint}" if message.endpoint else ""
             return f"is held by {message.owner}{where}" if message.owner else "is held by nobody"
+
+
+def _by(source: str) -> str:
+    """Who said so, when no person did."""
+    return f" (limits file of {source})" if source else ""
+
+
+def _amounts(before: str, amounts: Amounts, after: str = "") -> str:
+    limits = ((amounts.gpus, "GPUs"), (amounts.memory_mib, "MiB"), (amounts.compute_slices, "compute slices"))
+    said = ", ".join(f"{limit} {what}" for limit, what in limits if limit is not None)
+    return f"{before}{said}{after}" if said else ""
 
 
 def _but(warnings: Iterable[str]) -> str:
@@ -181,6 +202,14 @@ def _ill(inventory: NodeInventory) -> str:
 
 
 _STATES = {"fault": "in fault", "down": "down"}
+
+
+def _granted_text(grant: Grant) -> str:
+    how = "is granted" if grant.revision == 1 else "is adjusted"
+    how = "is taken over from its agent's report" if grant.adopted else how
+    others = "another slice is" if len(grant.after) == 1 else f"{len(grant.after)} other slices are"
+    after = f", once {others} gone" if grant.after else ""
+    return f"{how}: {places_text(grant.booking)} on {grant.booking.node}{after}"
 
 
 def places_text(booking: Booking) -> str:
@@ -209,30 +238,3 @@ class Happened:
 
     subject: str
     envelope: Envelope
-
-
-def steps_of(request: str, history: Iterable[Happened]) -> tuple[StepDocument, ...]:
-    """The steps of one request in the order of the history; words repeated unchanged are told once."""
-    steps: list[StepDocument] = []
-    for happened in history:
-        if not concerns(request, happened):
-            continue
-        message = happened.envelope.message
-        step = StepDocument(
-            time=happened.envelope.time,
-            subject=happened.subject.removeprefix("hist."),
-            type=type(message).__name__,
-            text=sentence(message),
-        )
-        if not any((step.subject, step.text) == (before.subject, before.text) for before in steps[-5:]):
-            steps.append(step)
-    return tuple(steps)
-
-
-def concerns(request: str, happened: Happened) -> bool:
-    """Whether a message of the history is about this request."""
-    message = happened.envelope.message
-    if isinstance(message, Grant | Revoke):
-        return message.booking.request == request
-    named = getattr(message, "request", None)
-    return (named or happened.envelope.request) == request or happened.subject.endswith(f".request.{request}")

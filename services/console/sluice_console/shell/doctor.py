@@ -41,7 +41,7 @@ from sluice_console.core.doctor.findings import (
     warning,
     worst,
 )
-from sluice_console.core.doctor.quotas import check_quotas
+from sluice_console.core.doctor.quotas import check_quotas, quota_commands
 from sluice_console.core.doctor.seen import KINDS, SeenCluster, Trial, groups, is_installed
 from sluice_console.core.world import World
 from sluice_console.shell.allocator import NotAskableError, allocator
@@ -292,8 +292,6 @@ def _show(document: DoctorDocument) -> None:
         out.print(f"  {finding.check:<{width}}  {finding.what}", markup=False)
         if finding.remedy:
             out.print(f"{'':7}  {'':<{width}}  -> {finding.remedy}", markup=False)
-    for proposal in document.quotas:
-        limits = ((name, getattr(proposal, name)) for name in ("gpus", "memory_mib", "compute_slices"))
-        text = ", ".join(f"{name} {value}" for name, value in limits if value is not None) or "no limit"
-        out.print(f"proposed limits of namespace {proposal.namespace}: {text}", markup=False)
+    for command in quota_commands(document.quotas):
+        out.print(command, markup=False)
     out.print(_VERDICTS[worst(document.findings)], markup=False)

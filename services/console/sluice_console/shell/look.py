@@ -13,7 +13,8 @@ from sluice_console.core.documents import Document, PodDocument, PodsDocument, S
 from sluice_console.core.gpus import gpus_document
 from sluice_console.core.pods import pods_document
 from sluice_console.core.simulated import standing
-from sluice_console.core.story import Happened, Names, sentence, steps_of, whom
+from sluice_console.core.steps import evicted_before, steps_of
+from sluice_console.core.story import Happened, Names, sentence, whom
 from sluice_console.core.world import World
 from sluice_console.shell.allocator import NotAskableError, allocator
 from sluice_console.shell.connect import connected, user_of_the_bus
@@ -59,13 +60,19 @@ async def explain(url: str, wanted: str, *, as_json: bool) -> int:
     """`sluice explain`: everything that happened to the requests that `wanted` may mean."""
     known = pods_document(await world_at(url), with_ended=True)
     history = await _all_history(url)
-    found = matching(with_past(known, history), wanted)
+    everybody = with_past(known, history)
+    found = matching(everybody, wanted)
     if not found:
         sys.stderr.write(f"there is no request {wanted!r}: not as an id, a pod name, namespace/name or file\n")
         return EXIT_NOT_FOUND
     for pod in found:
         now = await _standing(url, pod)
-        story = StoryDocument(pod=pod, steps=steps_of(pod.request, history), standing=now)
+        story = StoryDocument(
+            pod=pod,
+            earlier=evicted_before(pod, everybody, history),
+            steps=steps_of(pod.request, history),
+            standing=now,
+        )
         if as_json:
             _print_json(story)
         else:

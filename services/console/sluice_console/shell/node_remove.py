@@ -5,26 +5,21 @@ It says one word, guarded by what it has looked at: an agent that has spoken mea
 The allocator does the rest (docs/adr/0012), and this waits to see it done.
 """
 
-import secrets
 import sys
-from dataclasses import replace
 
 from sluice.contracts import subjects
-from sluice.contracts.exchange import Stream, Write, WriteAccepted, WriteRefused
-from sluice.contracts.ids import NodeName, OperationId
+from sluice.contracts.ids import NodeName, OperationId, RunId
 from sluice.contracts.messages import NodeRemoved
 from sluice.contracts.subjects import SubjectError
-from sluice.runtime.bus import Bus
 from sluice_console.core.removal import NotRemovable, is_given_up, removal_of
 from sluice_console.core.world import World
 from sluice_console.shell.connect import connected
 from sluice_console.shell.live import READ_TIMEOUT_S, LiveWorld, NotAnsweringError, following
+from sluice_console.shell.operator_word import last_word, say_over
 
 EXIT_FAILED = 1
 EXIT_USAGE = 2
 EXIT_NOT_FOUND = 4
-ATTEMPTS_MAX = 5
-"""Of the one write, while it has no answer: the same value and guard each time (PROTOCOL W3)."""
 CLOSED_WITHIN_S = 60.0
 """An allocator gives the node's agent half a minute to say that it lives."""
 KEPT_S = 4 * 3600
@@ -32,7 +27,7 @@ KEPT_S = 4 * 3600
 CAUSE = "an operator removed it"
 
 
-async def remove_node(url: str, node: str, *, yes: bool, asked: bool) -> int:
+async def remove_node(url: str, node: str, *, yes: bool, asked: bool, run: RunId) -> int:
     """
     Say that a node is not there any more. Without `yes` a person is asked first, if there is one (`asked`).
 
@@ -44,7 +39,7 @@ async def remove_node(url: str, node: str, *, yes: bool, asked: bool) -> int:
         sys.stderr.write(f"sluice node remove: {error}\n")
         return EXIT_USAGE
     async with connected(url) as bus:
-        before = await bus.last(Stream.STATE, address.subject)  # before anything is looked at: it guards what is seen
+        before = await last_word(bus, address)  # before anything is looked at: it guards what is seen
         async with following(bus) as live:
             world = await live.until(lambda world: world, within_s=READ_TIMEOUT_S, what="the bus to show its values")
             found = removal_of(world, node)
@@ -55,20 +50,10 @@ async def remove_node(url: str, node: str, *, yes: bool, asked: bool) -> int:
             if not yes and not (asked and _person_agrees(node)):
                 sys.stderr.write("sluice node remove: nothing was done; --yes does it\n")
                 return EXIT_USAGE
-            write = Write(
-                operation=OperationId(f"console{secrets.token_hex(8)}-1"),
-                attempt=1,
-                stream=Stream.STATE,
-                subject=address.subject,
-                guard=address.guard,
-                expected=before.sequence if before is not None else 0,
-                message=NodeRemoved(node=NodeName(node), cause=CAUSE),
-                request="",
-                ttl_s=KEPT_S,
-            )
-            why_not = await _say(bus, write)
-            if why_not:
-                sys.stderr.write(f"sluice node remove: {why_not}\n")
+            word = NodeRemoved(node=NodeName(node), cause=CAUSE)
+            if not await say_over(bus, address, before, word, operation=OperationId(f"{run}-0"), ttl_s=KEPT_S):
+                meanwhile = "somebody has spoken for this node meanwhile, so it may be there; look again"
+                sys.stderr.write(f"sluice node remove: {meanwhile}\n")
                 return EXIT_FAILED
             return await _see_it_done(live, node, len(found.slices))
 
@@ -78,23 +63,6 @@ def _person_agrees(node: str) -> bool:
     sys.stdout.write(f"Their pods lose them. Type {node} to go on: ")
     sys.stdout.flush()
     return sys.stdin.readline().strip() == node
-
-
-async def _say(bus: Bus, write: Write) -> str:
-    """Write it; why it was not, if it was not."""
-    for attempt in range(1, ATTEMPTS_MAX + 1):
-        match await bus.write(replace(write, attempt=attempt), {}):
-            case WriteAccepted():
-                return ""
-            case WriteRefused() if attempt == 1:
-                return "somebody has spoken for this node meanwhile, so nothing was done; look again"
-            case WriteRefused():
-                entry = await bus.last(write.stream, write.subject)
-                landed = entry is not None and entry.operation == write.operation
-                return "" if landed else "somebody has spoken for this node meanwhile, so it may be there; look again"
-            case _:
-                pass
-    return "the bus does not answer, and nobody knows whether it has taken the word; look again"
 
 
 async def _see_it_done(live: LiveWorld, node: str, slices: int) -> int:

@@ -8,10 +8,18 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from sluice_console.core.documents import GpusDocument, PodsDocument, SimulatedDocument, StoryDocument
+from sluice.contracts.remedies import remedy_of
+from sluice_console.core.documents import (
+    GpusDocument,
+    PodsDocument,
+    QuotasDocument,
+    SimulatedDocument,
+    StoryDocument,
+)
 from sluice_console.core.picture import Line, picture
 from sluice_console.core.pods import variables_text
-from sluice_console.core.simulated import out_lines, reason_text, simulated_lines
+from sluice_console.core.quotas import quota_cells
+from sluice_console.core.simulated import out_lines, proposal_lines, reason_text, simulated_lines
 
 PALETTE = ("cyan", "green", "magenta", "yellow", "blue", "red", "bright_cyan", "bright_green", "bright_magenta")
 _STATES = {"bound": "green", "waiting": "yellow", "making": "yellow", "refused": "red", "ending": "dim"}
@@ -68,6 +76,9 @@ def show_story(out: Console, story: StoryDocument) -> None:
     """What happened to one request, and how it stands now."""
     pod = story.pod
     out.print(Text(f"{pod.namespace}/{pod.name}" if pod.name else pod.origin, style="bold"), f"({pod.request})")
+    if story.earlier is not None:
+        why = f": {story.earlier.cause}" if story.earlier.cause else ""
+        out.print(Text(f"  before it, {story.earlier.request} of the same name was evicted{why}"))
     for step in story.steps:
         out.print(Text(f"  {short_time(step.time)}  {step.text}"))
     out.print(Text(f"now: {pod.message}", style=_STATES.get(pod.state, "")))
@@ -83,10 +94,28 @@ def show_story(out: Console, story: StoryDocument) -> None:
 def _why(story: StoryDocument) -> list[str]:
     """Why it waits: as the allocator says it now, filter by filter; else as it was last written on the bus."""
     now = story.standing
+    if now is not None and now.state == "bound" and ";" in now.message:
+        return [f"the allocator says now: it {now.message}"]
+    helps = [f"what helps: {remedy}"] if (remedy := remedy_of(story.pod.reasons)) else []
     if now is None or not now.steps:
-        return [reason_text(reason) for reason in story.pod.reasons]
-    turn = f"{now.before} of its shape before it, {now.waiting} wait in all"
-    return [f"the allocator says now: {now.message} ({turn})", *out_lines(now.steps, now.more)]
+        return [*(reason_text(reason) for reason in story.pod.reasons), *helps]
+    news = [] if now.message == story.pod.message else [f"the allocator says now: {now.message}"]
+    queue = [f"in the queue: {now.before} of its kind before it, {now.waiting} in all"] if now.waiting else []
+    proposed = proposal_lines(now.proposal) if now.proposal is not None else []
+    return [*news, *queue, *out_lines(now.steps, now.more), *helps, *proposed]
+
+
+def show_quotas(out: Console, document: QuotasDocument) -> None:
+    """One row per namespace: what it has, of what it may have."""
+    if not document.quotas:
+        out.print("no namespace has limits or devices")
+        return
+    table = Table(box=None, pad_edge=False, show_edge=False)
+    for column in ("NAMESPACE", "DEVICES", "MEMORY", "COMPUTE SLICES", "ONE POD", "GUARANTEED"):
+        table.add_column(column, no_wrap=True)
+    for quota in document.quotas:
+        table.add_row(Text(quota.namespace), *(Text(each) for each in quota_cells(quota)))
+    out.print(table)
 
 
 def show_simulated(out: Console, document: SimulatedDocument) -> None:

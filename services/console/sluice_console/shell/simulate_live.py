@@ -12,7 +12,7 @@ from sluice.contracts.pb.allocator_pb2_grpc import AllocatorServiceStub
 from sluice.contracts.refusals import Refusal
 from sluice_console.core.documents import SimulatedDocument, SimulatedPodDocument
 from sluice_console.core.questions import question_of
-from sluice_console.core.simulated import idle_pod, refused_pod, simulated_pod
+from sluice_console.core.simulated import idle_pod, refused_pod, simulated_pod, with_group
 from sluice_console.shell.allocator import NotAskableError, allocator
 from sluice_console.shell.connect import connected
 from sluice_console.shell.present import console, show_simulated
@@ -84,4 +84,5 @@ async def _answer(asked: AllocatorServiceStub, file: str, pod: PodManifest) -> S
         return refused_pod(pod.namespace, pod.name, file, pod.refusal)
     if pod.ask is None:
         return idle_pod(pod.namespace, pod.name, file)
-    return simulated_pod(pod.namespace, pod.name, file, await asked.Simulate(question_of(pod)))
+    found = simulated_pod(pod.namespace, pod.name, file, await asked.Simulate(question_of(pod)))
+    return with_group(found, pod.ask.group) if pod.ask.group is not None else found

@@ -19,7 +19,9 @@ from pathlib import Path
 from typing import IO, Self
 
 from sluice.contracts.fleet import Fleet, FleetError, parse_fleet
-from sluice.contracts.messages import SourceSynced
+from sluice.contracts.limits_file import read_limits
+from sluice.contracts.messages import BY_HAND, SourceSynced
+from sluice.contracts.strict_tables import TableError
 from sluice.runtime.broker import free_ports
 from sluice.runtime.bus import BusError
 from sluice.runtime.nats_bus import NatsBus
@@ -54,6 +56,8 @@ class Options:
     closing_ttl_s: int | None = None
     announced: bool = True
     """Whether other commands of this user shall find it."""
+    limits_file: Path | None = None
+    """Limits of namespaces and nodes not to use, as the pod-watcher reads them."""
 
 
 class System:
@@ -67,6 +71,7 @@ class System:
         self.nodes = tuple(str(node.name) for node in self.fleet.nodes)
         if not options.pods_dir.is_dir():
             raise NotStartedError(f"--pods {options.pods_dir} is no folder")
+        _check_limits(options.limits_file)
         self._children = Children(say, self._reborn)
         self._stack = AsyncExitStack()
         self._connections = AsyncExitStack()
@@ -121,6 +126,8 @@ class System:
             allocators=self._options.allocators,
             closing_ttl_s=self._options.closing_ttl_s,
             mps_dir=mps_dir,
+            # Not resolved: who changes it may do that by another link.
+            limits_file=str(self._options.limits_file.absolute()) if self._options.limits_file is not None else "",
         )
         for launch in launches(wanted):
             await self._children.start(_spec(launch, logs))
@@ -252,6 +259,20 @@ def _read_fleet(file: Path) -> Fleet:
     except UnicodeDecodeError as error:
         raise NotStartedError(f"--fleet {file} is not UTF-8 text: {error.reason}") from error
     except FleetError as error:
+        raise NotStartedError(str(error)) from error
+
+
+def _check_limits(file: Path | None) -> None:
+    """A mistake is told here, at the terminal; the pod-watcher, which reads the file anew, tells it in its log."""
+    if file is None:
+        return
+    try:
+        read_limits(file.read_text(encoding="utf-8-sig"), origin=str(file), source=BY_HAND)
+    except OSError as error:
+        raise NotStartedError(f"--limits {file} cannot be read: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise NotStartedError(f"--limits {file} is not UTF-8 text: {error.reason}") from error
+    except TableError as error:
         raise NotStartedError(str(error)) from error
 
 

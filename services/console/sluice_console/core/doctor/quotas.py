@@ -60,6 +60,21 @@ def check_quotas(
     return found, proposals
 
 
+def quota_commands(proposals: Sequence[QuotaProposalDocument]) -> list[str]:
+    """The command that sets each proposal; none where nothing of a quota has an equal."""
+    return [command for proposal in proposals if (command := _command(proposal))]
+
+
+def _command(proposal: QuotaProposalDocument) -> str:
+    limits = (
+        f"--gpus {proposal.gpus}" if proposal.gpus is not None else "",
+        f"--memory {proposal.memory_mib}Mi" if proposal.memory_mib is not None else "",
+        f"--compute-slices {proposal.compute_slices}" if proposal.compute_slices is not None else "",
+    )
+    words = " ".join(each for each in limits if each)
+    return f"sluice quota set {proposal.namespace} {words}" if words else ""
+
+
 # -- inside -------------------------------------------------------------------------------------------------------
 
 
@@ -131,7 +146,7 @@ def _of_quotas(sums: dict[str, _Sums]) -> Iterator[FindingDocument]:
         Check.QUOTAS,
         f"no longer count pods with slices, in {counted(len(sums), 'namespace')}: "
         + named(f"{where}/{quota}" for where, each in sorted(sums.items()) for quota in each.quotas),
-        "limits of Sluice in their place are proposed below; nothing enforces those yet, so watch these namespaces",
+        "limits of Sluice hold in their place (docs/quotas.md); the commands that set the same are below",
     )
     for where, each in sorted(sums.items()):
         if each.others:

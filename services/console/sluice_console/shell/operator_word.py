@@ -1,0 +1,99 @@
+"""
+Says one word of an operator, guarded (PROTOCOL §2): two operators at once never overwrite what they have not seen.
+
+It must not decide what to say: that is made anew from the last word each time somebody else was faster, or by whoever
+looked at what is to be written over.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from msgspec.structs import replace
+
+from sluice.contracts.exchange import Write, WriteAccepted, WriteUnknown, stream_of
+from sluice.contracts.ids import OperationId, RunId
+from sluice.contracts.messages import AnyMessage
+from sluice.contracts.subjects import Address
+from sluice.runtime.bus import Bus, BusError
+
+FASTER_MAX = 5
+"""After so many operators that were faster the word is not said: two people are at work, and should talk."""
+ATTEMPTS_MAX = 6
+"""A write without an answer is sent again so often (the bus pauses longer each time, some seconds in all)."""
+
+
+async def say(
+    bus: Bus,
+    address: Address,
+    word_after: Callable[[AnyMessage | None], AnyMessage],
+    *,
+    run: RunId,
+    ttl_s: int | None = None,
+) -> AnyMessage:
+    """
+    Write `word_after(the last word)` unless it is the last word already. Returns what is the last word then.
+
+    Raises BusError when the server denies it or gives no answer, and when others were faster each time; whatever
+    `word_after` raises passes through, and nothing is written then.
+    """
+    for number in range(FASTER_MAX):
+        last = await last_word(bus, address)
+        word = word_after(last.message)
+        if word == last.message:
+            return word
+        if await say_over(bus, address, last, word, operation=OperationId(f"{run}-{number}"), ttl_s=ttl_s):
+            return word
+    raise BusError(f"{address.subject}: others wrote {FASTER_MAX} times in between; nothing was written")
+
+
+@dataclass(frozen=True, slots=True)
+class Last:
+    """The last word at one subject, and where it stands; 0 and None when there is none."""
+
+    sequence: int
+    message: AnyMessage | None
+
+
+async def last_word(bus: Bus, address: Address) -> Last:
+    """What is said now. Raises BusError when the server does not say."""
+    try:
+        entry = await bus.last(stream_of(address.kind), address.subject)
+    except TimeoutError as error:
+        raise BusError(
+            f"{address.subject}: the server does not say what is there; are the streams declared?"
+        ) from error
+    return Last(entry.sequence, entry.message) if entry is not None else Last(0, None)
+
+
+async def say_over(
+    bus: Bus, address: Address, last: Last, word: AnyMessage, *, operation: OperationId, ttl_s: int | None
+) -> bool:
+    """
+    Say a word over exactly `last`; False when somebody else has spoken since, so that it is not the last word.
+
+    Without an answer it is settled by the same write, never by a read (PROTOCOL W3). Raises BusError when that has
+    no end.
+    """
+    write = Write(
+        operation=operation,
+        attempt=1,
+        stream=stream_of(address.kind),
+        subject=address.subject,
+        guard=address.guard,
+        expected=last.sequence,
+        message=word,
+        request="",
+        ttl_s=ttl_s,
+    )
+    for attempt in range(1, ATTEMPTS_MAX + 1):
+        match await bus.write(replace(write, attempt=attempt), {}):
+            case WriteAccepted():
+                return True
+            case WriteUnknown():
+                pass
+            case _ if attempt == 1:
+                return False
+            case _:
+                entry = await bus.last(write.stream, address.subject)
+                return entry is not None and entry.operation == operation
+    raise BusError(f"{address.subject}: no answer to {ATTEMPTS_MAX} attempts; nobody knows whether it was written")

@@ -1,0 +1,36 @@
+"""`sluice node remove` writes over exactly what a person was shown."""
+
+import pytest
+
+from sluice.contracts import subjects
+from sluice.contracts.exchange import Stream, Write, WriteAccepted
+from sluice.contracts.ids import NodeName, OperationId
+from sluice.contracts.messages import NodeRemoved
+from sluice.runtime.memory_bus import MemoryBroker
+from sluice_console.shell.operator_word import last_word, say_over
+
+NODE = NodeName("gpu-1")
+WORD = subjects.node(NODE)
+REMOVED = NodeRemoved(node=NODE, cause="an operator removed it")
+
+
+async def speaks(bus, message, *, after: int) -> None:
+    """The agent says its news."""
+    write = Write(
+        operation=OperationId(f"agent-{after}"), attempt=1, stream=Stream.STATE, subject=WORD.subject, guard=WORD.guard,
+        expected=after, message=message, request="",
+    )  # fmt: skip
+    assert isinstance(await bus.write(write, {}), WriteAccepted)
+
+
+@pytest.mark.parametrize("speaks_again", [False, True])
+async def test_a_node_whose_agent_spoke_meanwhile_is_not_removed(make, speaks_again):
+    """The same news once more means that it lives: its pods would lose their slices."""
+    bus = MemoryBroker().bus("operator")
+    await speaks(bus, make.changed(), after=0)
+    shown = await last_word(bus, WORD)
+    if speaks_again:
+        await speaks(bus, make.changed(), after=shown.sequence)
+    said = await say_over(bus, WORD, shown, REMOVED, operation=OperationId("typed-0"), ttl_s=None)
+    now = (await last_word(bus, WORD)).message
+    assert (said, now) == ((False, make.changed()) if speaks_again else (True, REMOVED))

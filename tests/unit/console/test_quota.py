@@ -1,0 +1,246 @@
+"""`sluice quota`: what namespaces have and may have, and the word by which that changes."""
+
+import io
+
+import msgspec
+import pytest
+from rich.console import Console
+
+from sluice.contracts import subjects
+from sluice.contracts.exchange import Stream, WriteAccepted, WriteRefused, WriteUnknown
+from sluice.contracts.hardware import profile_reports
+from sluice.contracts.ids import RunId, SourceName
+from sluice.contracts.messages import Amounts, QuotaSet, QuotaUnset, Revoke, SliceGone
+from sluice.mig.catalog import find
+from sluice.runtime.bus import BusError
+from sluice.runtime.memory_bus import MemoryBroker
+from sluice_console.core.documents import AmountsDocument, QuotaDocument
+from sluice_console.core.quotas import QuotaError, Said, check_namespace, quota_word, quotas_document, unset_word
+from sluice_console.shell.operator_word import ATTEMPTS_MAX, say
+from sluice_console.shell.present import show_quotas
+
+RUN = RunId("typed")
+NOBODY = Said()
+WORD = subjects.quota("lab")
+
+
+def only(world) -> QuotaDocument:
+    """The one namespace of a world."""
+    (quota,) = quotas_document(world).quotas
+    return quota
+
+
+def a100(make):
+    """A node with one A100, as its agent reports it."""
+    return make.inventory(msgspec.structs.replace(make.gpu_report(), profiles=profile_reports(find("a100-40gb"))))
+
+
+def shown(world) -> str:
+    """What `sluice quota list` prints."""
+    out = io.StringIO()
+    show_quotas(Console(file=out, width=160, highlight=False), quotas_document(world))
+    return out.getvalue()
+
+
+# -- what is ------------------------------------------------------------------------------------------------------
+
+
+def test_usage_is_counted_from_the_ledger_with_or_without_a_limit(make):
+    """An operator would set a limit without knowing what runs."""
+    quota = only(make.world(ledger=make.grant(), inventory=a100(make)))
+    assert (quota.namespace, quota.limited) == ("default", False)
+    assert quota.used == AmountsDocument(gpus=1, memory_mib=20096, compute_slices=3.0)
+    assert quota.total == AmountsDocument()
+
+
+def test_what_is_being_taken_away_counts_until_its_agent_says_that_it_is_gone(make):
+    """The allocator counts so; a person would wonder why nobody is served."""
+    grant = make.grant()
+    revoke = Revoke(revision=2, incarnation=grant.incarnation, booking=grant.booking, cause="pod gone")
+    world = make.world(ledger=revoke, inventory=a100(make))
+    assert only(world).used.gpus == 1
+    gone = SliceGone(allocation=make.allocation, request=make.request, revision=2, cause="revoked")
+    world.values[subjects.slice_(make.node, make.allocation).subject] = gone
+    assert quotas_document(world).quotas == ()
+
+
+def test_a_namespace_is_shown_with_its_limits_beside_what_it_has(make):
+    """All numbers in one line."""
+    world = make.world(ledger=make.grant(), inventory=a100(make))
+    said = QuotaSet(
+        namespace="default",
+        total=Amounts(gpus=4, memory_mib=65536),
+        request=Amounts(gpus=1),
+        guaranteed=Amounts(gpus=2),
+    )
+    world.values[subjects.quota("default").subject] = said
+    world.values[WORD.subject] = QuotaSet(namespace="lab", total=Amounts(compute_slices=0))
+    assert [" ".join(line.split()) for line in shown(world).splitlines()] == [
+        "NAMESPACE DEVICES MEMORY COMPUTE SLICES ONE POD GUARANTEED",
+        "default 1 of 4 20096 of 65536 MiB 3 1 device 2 devices",
+        "lab 0 0 MiB 0 of 0 - -",
+    ]
+
+
+def test_it_is_shown_whose_word_a_limit_is(make):
+    """A person tries to change it, and learns only then that it is in a file."""
+    world = make.world()
+    world.values[WORD.subject] = QuotaSet(namespace="lab", total=Amounts(gpus=1), source=SourceName("cluster"))
+    assert only(world).source == "cluster"
+
+
+def test_nothing_is_said_of_nobody(make):
+    """A sentence instead of an empty table; a quota that was lifted is none."""
+    world = make.world()
+    world.values[WORD.subject] = QuotaUnset(namespace="lab")
+    assert shown(world) == "no namespace has limits or devices\n"
+
+
+# -- what is said -------------------------------------------------------------------------------------------------
+
+
+def test_what_is_not_named_stays_as_it_is():
+    """Setting one limit would lift the others."""
+    before = QuotaSet(namespace="lab", total=Amounts(gpus=4, memory_mib=1000), guaranteed=Amounts(gpus=1))
+    word = quota_word("lab", before, total=Said(memory="64Gi"), request=Said(gpus="2"), guaranteed=NOBODY)
+    assert word == QuotaSet(
+        namespace="lab",
+        total=Amounts(gpus=4, memory_mib=65536),
+        request=Amounts(gpus=2),
+        guaranteed=Amounts(gpus=1),
+    )
+
+
+def test_zero_is_a_limit_and_unlimited_is_none():
+    """tensor-fusion §1.5 (B9): zero means two things there."""
+    before = QuotaSet(namespace="lab", total=Amounts(gpus=4, compute_slices=3))
+    word = quota_word(
+        "lab", before, total=Said(gpus="0", compute_slices="unlimited"), request=NOBODY, guaranteed=NOBODY
+    )
+    assert word.total == Amounts(gpus=0)
+
+
+@pytest.mark.parametrize(
+    ("text", "mib"), [("65536", 65536), ("64Gi", 65536), ("1.5Gi", 1536), ("1048577", 1048577), ("1100Ki", 1)]
+)
+def test_memory_is_read_as_in_a_manifest_and_never_rounded_up(text, mib):
+    """A limit that is rounded up is none."""
+    assert quota_word("lab", None, total=Said(memory=text), request=NOBODY, guaranteed=NOBODY).total.memory_mib == mib
+
+
+@pytest.mark.parametrize(
+    ("said", "option"),
+    [
+        (Said(gpus="-1"), "--gpus -1"),
+        (Said(gpus="two"), "--gpus two"),
+        (Said(gpus="1.5"), "--gpus 1.5"),
+        (Said(gpus="9999999999"), "--gpus 9999999999"),
+        (Said(memory="lots"), "--memory lots"),
+        (Said(memory="-1Gi"), "--memory -1Gi"),
+        (Said(compute_slices="x"), "--compute-slices x"),
+    ],
+)
+def test_what_is_no_amount_is_named(said, option):
+    """Nothing is written, and the person sees which option it was."""
+    with pytest.raises(QuotaError, match=option):
+        quota_word("lab", None, total=said, request=NOBODY, guaranteed=NOBODY)
+
+
+def test_more_than_may_be_had_cannot_be_guaranteed():
+    """It would be no guarantee."""
+    with pytest.raises(QuotaError, match="--guaranteed-gpus 5: namespace lab may have 4 in all"):
+        quota_word("lab", None, total=Said(gpus="4"), request=NOBODY, guaranteed=Said(gpus="5"))
+
+
+def test_what_a_limits_file_says_of_a_namespace_is_changed_there():
+    """The file would say it again, and the person who raised a limit would look on."""
+    file = QuotaSet(namespace="lab", total=Amounts(gpus=4), source=SourceName("cluster"))
+    sentence = "namespace lab is in the limits file of the pod-watcher 'cluster': change it there"
+    with pytest.raises(QuotaError, match=sentence):
+        quota_word("lab", file, total=Said(gpus="5"), request=NOBODY, guaranteed=NOBODY)
+    with pytest.raises(QuotaError, match=sentence):
+        unset_word("lab", file)
+    assert unset_word("lab", file, take_over=True) == QuotaUnset(namespace="lab")
+    taken = quota_word("lab", file, total=Said(memory="1Gi"), request=NOBODY, guaranteed=NOBODY, take_over=True)
+    assert taken == QuotaSet(namespace="lab", total=Amounts(gpus=4, memory_mib=1024))
+    lifted = QuotaUnset(namespace="lab", source=SourceName("cluster"))
+    assert quota_word("lab", lifted, total=Said(gpus="5"), request=NOBODY, guaranteed=NOBODY).total.gpus == 5
+
+
+@pytest.mark.parametrize("name", ["", "Lab", "a.b", "-a", "a-", "a_b", "ä", "x" * 64])
+def test_a_name_that_no_namespace_has_is_refused(name):
+    """A limit of nobody looks like a limit."""
+    with pytest.raises(QuotaError, match="is no namespace"):
+        check_namespace(name)
+
+
+# -- saying it ----------------------------------------------------------------------------------------------------
+
+
+def word(gpus: int) -> QuotaSet:
+    """A limit of devices."""
+    return QuotaSet(namespace="lab", total=Amounts(gpus=gpus))
+
+
+class Faulty:
+    """A bus that fails writes on purpose before or after they land."""
+
+    def __init__(self, bus, *faults: str) -> None:
+        """One fault for each write, in their order; later writes succeed."""
+        self.bus, self.faults, self.writes = bus, list(faults), 0
+        self.last = bus.last
+
+    async def write(self, write, headers):
+        """As the bus, or with its fault."""
+        self.writes += 1
+        fault = self.faults.pop(0) if self.faults else ""
+        if fault == "lost":
+            return WriteUnknown(write.operation)
+        if fault == "other first":
+            await say(self.bus, WORD, lambda _: word(9), run=RunId("other"))
+        answer = await self.bus.write(write, headers)
+        assert isinstance(answer, WriteAccepted | WriteRefused)
+        return WriteUnknown(write.operation) if fault == "answer lost" else answer
+
+
+@pytest.fixture
+def broker() -> MemoryBroker:
+    """Streams without a server."""
+    return MemoryBroker()
+
+
+async def test_a_word_is_said_once_and_not_again(broker):
+    """Saying the same would wake everybody for nothing."""
+    bus = Faulty(broker.bus("a"))
+    assert await say(bus, WORD, lambda _: word(4), run=RUN) == word(4)
+    assert await say(bus, WORD, lambda _: word(4), run=RUN) == word(4)
+    assert bus.writes == 1
+    assert (await bus.last(Stream.BOOK, WORD.subject)).message == word(4)
+
+
+async def test_the_other_of_two_operators_is_not_overwritten(broker):
+    """Both change another limit at the same moment: the later one is made anew from the earlier one."""
+
+    def more(last):
+        total = msgspec.structs.replace(last.total, memory_mib=1) if last is not None else Amounts(memory_mib=1)
+        return QuotaSet(namespace="lab", total=total)
+
+    said = await say(Faulty(broker.bus("a"), "other first"), WORD, more, run=RUN)
+    assert said == QuotaSet(namespace="lab", total=Amounts(gpus=9, memory_mib=1))
+
+
+@pytest.mark.parametrize("fault", ["lost", "answer lost"])
+async def test_a_word_without_an_answer_is_sent_again_and_lands_once(broker, fault):
+    """PROTOCOL W3: settled by the same write."""
+    bus = Faulty(broker.bus("a"), fault)
+    assert await say(bus, WORD, lambda _: word(4), run=RUN) == word(4)
+    first = await bus.last(Stream.BOOK, WORD.subject)
+    assert (first.message, first.operation, bus.writes) == (word(4), f"{RUN}-0", 2)
+
+
+async def test_a_bus_that_never_answers_ends_in_a_sentence(broker):
+    """The command would hang, or claim that it was done."""
+    bus = Faulty(broker.bus("a"), *["lost"] * ATTEMPTS_MAX)
+    with pytest.raises(BusError, match="nobody knows whether it was written"):
+        await say(bus, WORD, lambda _: word(4), run=RUN)
+    assert bus.writes == ATTEMPTS_MAX
