@@ -3,12 +3,20 @@
 import msgspec
 from factories.allocator import gpu_report, snapshot
 from hypothesis import strategies as st
-from judges.placements import BoardTruth, profile_of, taken_from_us, why_not_together
+from judges.placements import BoardTruth, is_to_be_had, profile_of, taken_from_us, why_not_together
 
 from sluice.contracts.messages import GpuReport, HostFacts, InstanceReport, NodeSnapshot, PlacementReport, Taint
 
 NODES = ("node-a", "node-b", "node-c", "node-d")
-KINDS = ("a100-40gb", "a100-40gb", "a30-24gb", "a100-40gb without MIG", "T4")
+KINDS = ("a100-40gb", "a100-40gb", "a30-24gb", "a100-40gb without MIG", "T4", "a100-40gb fixed")
+LAYOUTS: tuple[tuple[tuple[str, int, int], ...], ...] = (
+    (("3g.20gb", 0, 4), ("3g.20gb", 4, 4)),
+    (("4g.20gb", 0, 4), ("2g.10gb", 4, 2), ("1g.5gb", 6, 1)),
+    (("1g.5gb", 0, 1), ("1g.5gb", 1, 1), ("2g.10gb", 2, 2), ("1g.10gb", 4, 2), ("1g.5gb+me", 6, 1)),
+    (("7g.40gb", 0, 8),),
+    (),
+)
+"""Of GPUs whose layout is fixed."""
 ALL_MODES = ("exclusive", "mps", "fractional")
 
 
@@ -18,8 +26,18 @@ def gpu(node: str, index: int, kind: str, numa: int | None, clients: int) -> Gpu
         known = gpu_report(node, index, mig=False, numa_node=numa, mps_clients_max=clients, profiles=())
         sizes = {"memory_mib": 15360, "multiprocessors": 40, "memory_slices": 0, "compute_slices": 0}
         return msgspec.structs.replace(known, model="Tesla T4", **sizes)
-    model = kind.split(maxsplit=1)[0]
-    return gpu_report(node, index, model=model, mig=kind == model, numa_node=numa, mps_clients_max=clients)
+    model, _, how = kind.partition(" ")
+    facts = {"numa_node": numa, "mps_clients_max": clients, "fixed_layout": how == "fixed"}
+    return gpu_report(node, index, model=model, mig=how != "without MIG", **facts)
+
+
+def made_by_hand(report: GpuReport, layout: tuple[tuple[str, int, int], ...]) -> GpuReport:
+    """The same GPU as its administrator has partitioned it."""
+    made = (
+        InstanceReport(gi_id=number, profile=name, start=start, size=size, uuid=f"MIG-{number}")
+        for number, (name, start, size) in enumerate(layout, start=1)
+    )
+    return msgspec.structs.replace(report, instances=tuple(made))
 
 
 @st.composite
@@ -29,6 +47,7 @@ def nodes(draw: st.DrawFn, name: str) -> NodeSnapshot:
     numas = draw(st.sampled_from([(None,) * 4, (0, 0, 1, 1), (0, 1, 0, None)]))
     clients = draw(st.sampled_from([3, 48]))
     gpus = tuple(gpu(name, n, kind, numas[n], clients) for n, kind in enumerate(kinds))
+    gpus = tuple(made_by_hand(each, draw(st.sampled_from(LAYOUTS))) if each.fixed_layout else each for each in gpus)
     if draw(st.booleans()):
         gpus = linked(gpus)
     modes = draw(st.sampled_from([ALL_MODES, ALL_MODES, ("exclusive",), ("exclusive", "mps")]))
@@ -75,6 +94,8 @@ def changed(draw: st.DrawFn, report: GpuReport, board: BoardTruth) -> GpuReport:
     """The same GPU after something happened to it that may happen while this is booked on it."""
     what = draw(st.sampled_from(["health", "foreign", "foreign gone", "quarantine", "repaired", "MIG"]))
     replace = msgspec.structs.replace
+    if report.fixed_layout and what in {"foreign", "foreign gone"}:
+        return relaid(draw, report, board)
     if what == "health":
         return replace(report, healthy=not report.healthy)
     if what == "foreign gone":
@@ -98,6 +119,27 @@ def changed(draw: st.DrawFn, report: GpuReport, board: BoardTruth) -> GpuReport:
     return report
 
 
+def relaid(draw: st.DrawFn, report: GpuReport, board: BoardTruth) -> GpuReport:
+    """The administrator takes an instance away, somebody uses one, or one is made where nothing is booked."""
+    replace = msgspec.structs.replace
+    there = list(report.instances)
+    what = draw(st.sampled_from(["taken away", "used", "made"]))
+    if there and what != "made":
+        at = draw(st.integers(0, len(there) - 1))
+        changed_one = replace(there[at], unusable="" if there[at].unusable else "it is used by python 7")
+        there[at : at + 1] = [changed_one] if what == "used" else []
+    elif report.mig_enabled:
+        profile = draw(st.sampled_from(report.profiles))
+        place = draw(st.sampled_from(profile.placements))
+        spans = {(each.profile, each.start, each.size): None for each in there} | dict.fromkeys(board.spans())
+        span = (profile.name, place.start, place.size)
+        back = span in board.spans() and span not in [(each.profile, each.start, each.size) for each in there]
+        if back or why_not_together(report, [*spans, span]) is None:
+            number = 1 + max((each.gi_id for each in there), default=0)
+            there.append(InstanceReport(gi_id=number, profile=span[0], start=span[1], size=span[2], uuid="MIG-new"))
+    return replace(report, instances=tuple(there))
+
+
 def smallest_sum(report: GpuReport, board: BoardTruth) -> int:
     """How many of its smallest plain instances an unchanged empty GPU takes, found by trying."""
     foreign, out = taken_from_us(report)
@@ -106,7 +148,7 @@ def smallest_sum(report: GpuReport, board: BoardTruth) -> int:
     made = 0
     for place in smallest.placements:
         span = (smallest.name, place.start, place.size)
-        free = not out & set(range(place.start, place.start + place.size))
+        free = not out & set(range(place.start, place.start + place.size)) and is_to_be_had(report, span)
         if free and why_not_together(report, [*spans, span]) is None:
             spans.append(span)
             made += 1

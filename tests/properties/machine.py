@@ -5,22 +5,32 @@ The engine is only asked through its face; what is right is said by `judges`, wh
 """
 
 from collections import Counter
-from typing import Any
 
-import msgspec
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from hypothesis.stateful import invariant, precondition, rule
+from judges.amounts import amount_of, amounts
 from judges.choosing import Chooser
-from judges.placements import NodeTruth, Truth
+from judges.placements import Truth
 from properties.asks import TENANTS, asks
-from properties.facts import HOSTS, NODES, changed, nodes, smallest_sum
+from properties.changing import ChangingFleet
+from properties.facts import smallest_sum
+from properties.plans import wrong_with
 
-from sluice.contracts.ids import AllocationId, GpuUuid, NodeName, RequestId, SourceName
+from sluice.contracts.ids import AllocationId, NodeName, RequestId, SourceName
 from sluice.contracts.messages import Booking, Claim, DeviceFilter, GpuReport
 from sluice.contracts.refusals import WaitReason
-from sluice_allocator.core.placement import Asking, Fleet, NoPlace, Place, find_place, find_place_on
-from sluice_allocator.core.placement.rules import PlacingRules, PoolRules
+from sluice_allocator.core.placement import (
+    Asking,
+    Fleet,
+    NoPlace,
+    Place,
+    find_displacing,
+    find_place,
+    find_place_on,
+    least_usage,
+)
+from sluice_allocator.core.placement.defragmenting import plan_moves
 
 GEOMETRIES = {"A100": ("1g.5gb", "2g.10gb", "3g.20gb", "7g.40gb"), "A30": ("1g.6gb", "2g.12gb", "4g.24gb")}
 """What HAMi's users may get on the models of these fleets (its device configuration)."""
@@ -34,6 +44,7 @@ def machine_settings(*, examples: int, steps: int, derandomize: bool = False) ->
         max_examples=examples,
         stateful_step_count=steps,
         derandomize=derandomize,
+        report_multiple_bugs=False,
         deadline=None,
         database=None,
         phases=(Phase.explicit, Phase.generate, Phase.shrink),
@@ -41,7 +52,7 @@ def machine_settings(*, examples: int, steps: int, derandomize: bool = False) ->
     )
 
 
-class FleetMachine(RuleBasedStateMachine):
+class FleetMachine(ChangingFleet):
     """Requests come and go while nodes change under them."""
 
     steps = 0
@@ -50,34 +61,19 @@ class FleetMachine(RuleBasedStateMachine):
     def __init__(self) -> None:
         """Begin without a node."""
         super().__init__()
-        self.truth = Truth()
         self.chooser = Chooser(self.truth, GEOMETRIES)
-        self.rules = PlacingRules()
-        self.fleet = Fleet(self.rules)
-        self.history: list[tuple[str, tuple[Any, ...]]] = []
         self.answers: list[Place | NoPlace] = []
-        self.lost: dict[str, NodeTruth] = {}
-        self.gone: dict[str, list[GpuReport]] = {}
         self.numbered = 0
-
-    @initialize(data=st.data(), count=st.integers(1, 4), overcommit=st.sampled_from([100, 150]))
-    def begin(self, data: st.DataObject, count: int, overcommit: int) -> None:
-        """A fleet of one to four nodes."""
-        self.rules = PlacingRules(default=PoolRules(overcommit_percent=overcommit))
-        self.truth.overcommit_percent = overcommit
-        self.fleet = Fleet(self.rules)
-        for name in NODES[:count]:
-            self.truth.nodes[name] = NodeTruth(data.draw(nodes(name)), data.draw(HOSTS))
-            self._tell("set_host", NodeName(name), self.truth.nodes[name].host)
-            self._tell("show", self.truth.nodes[name].snapshot)
-
-    def _tell(self, what: str, *args: Any) -> None:
-        """The engine learns a fact, and the history keeps it."""
-        self.history.append((what, args))
-        getattr(self.fleet, what)(*args)
-
-    def _reports(self) -> list[GpuReport]:
-        return [gpu for node in self.truth.nodes.values() for gpu in node.snapshot.gpus]
+        self.shown: dict[str, GpuReport] = {}
+        """GPUs as they were shown last."""
+        self.read = 0
+        """How much of the history `shown` knows."""
+        self.limited: dict[str, None] = {}
+        """Every namespace that ever had anything."""
+        self.asked: dict[AllocationId, Asking] = {}
+        """What each that was ever booked asked for."""
+        self.going: dict[AllocationId, int] = {}
+        """Who may be evicted, at which priority."""
 
     # -- requests --------------------------------------------------------------------------------------------------
 
@@ -114,6 +110,7 @@ class FleetMachine(RuleBasedStateMachine):
         wrong = self.chooser.wrong_with(asking, answer.node, answer.devices)
         assert not wrong, wrong
         assert find_place_on(self.fleet, asking, answer.node) is not None
+        self._check_least(asking, answer)
         self.numbered += 1
         booking = Booking(
             allocation=AllocationId(f"a{self.numbered}"),
@@ -128,7 +125,17 @@ class FleetMachine(RuleBasedStateMachine):
             room=asking.host.room,
         )
         self.truth.bookings[booking.allocation] = booking
+        self.asked[booking.allocation] = asking
         self._tell("book", booking)
+
+    def _check_least(self, asking: Asking, answer: Place) -> None:
+        """What is sure before a place is looked for is never more than what the place takes."""
+        least = least_usage(self.fleet, asking.claims)
+        reports = {gpu.uuid: gpu for gpu in self._reports()}
+        parts = [amount_of(device, reports[device.gpu]) for device in answer.devices]
+        takes = [sum(part) for part in zip(*parts, strict=True)]
+        told = (least.gpus, least.memory_mib, least.compute_permille)
+        assert all(sure <= real for sure, real in zip(told, takes, strict=True)), f"{told} are sure, {takes} are taken"
 
     def _check_reasons(self, answer: NoPlace) -> None:
         """No reason counts more GPUs or nodes than there are, and there is always a reason."""
@@ -152,78 +159,72 @@ class FleetMachine(RuleBasedStateMachine):
         """A pod has ended."""
         allocation = data.draw(st.sampled_from(sorted(self.truth.bookings)))
         del self.truth.bookings[allocation]
+        self.going.pop(AllocationId(allocation), None)
         self._tell("unbook", AllocationId(allocation))
 
-    # -- facts -----------------------------------------------------------------------------------------------------
+    # -- evictions -------------------------------------------------------------------------------------------------
 
-    @precondition(lambda self: self.truth.nodes)
-    @rule(data=st.data())
-    def gpu_changes(self, data: st.DataObject) -> None:
-        """Health, a foreign instance, a quarantined span, MIG mode."""
-        node = self.truth.nodes[data.draw(st.sampled_from(sorted(self.truth.nodes)))]
-        gpus = list(node.snapshot.gpus)
-        if gpus:
-            at = data.draw(st.integers(0, len(gpus) - 1))
-            gpus[at] = changed(data.draw, gpus[at], self.truth.board(gpus[at].uuid))
-            self._show(node, gpus)
+    @precondition(lambda self: self.truth.bookings)
+    @rule(data=st.data(), priority=st.one_of(st.none(), st.integers(-1, 2)))
+    def may_go_or_stays(self, data: st.DataObject, priority: int | None) -> None:
+        """A pod may be evicted for others, at this priority; or may not any more."""
+        allocation = AllocationId(data.draw(st.sampled_from(sorted(self.truth.bookings))))
+        self.fleet.spare(allocation)
+        self.going.pop(allocation, None)
+        if priority is not None:
+            self.fleet.offer_victim(allocation, priority, guarded=data.draw(st.booleans()))
+            self.going[allocation] = priority
 
-    @precondition(lambda self: self.truth.nodes)
-    @rule(data=st.data())
-    def gpu_gone_or_back(self, data: st.DataObject) -> None:
-        """A GPU falls off the bus, or those that did are back."""
-        name = data.draw(st.sampled_from(sorted(self.truth.nodes)))
-        node = self.truth.nodes[name]
-        gone = self.gone.setdefault(name, [])
-        if gone or not node.snapshot.gpus:
-            self._show(node, [*node.snapshot.gpus, *gone])
-            gone.clear()
-        else:
-            at = data.draw(st.integers(0, len(node.snapshot.gpus) - 1))
-            gone.append(node.snapshot.gpus[at])
-            self._show(node, [gpu for n, gpu in enumerate(node.snapshot.gpus) if n != at])
+    @precondition(lambda self: self.going)
+    @rule(asking=ASKS, priority=st.integers(0, 3))
+    def somebody_more_important(self, asking: Asking, priority: int) -> None:
+        """Nobody goes who could have stayed, nobody as important; and where evictions would help, somebody goes."""
+        if self.chooser.some_place(asking) is not None:
+            return
+        self.history.append(("look", (asking,)))
+        found = find_displacing(self.fleet, asking, priority, lambda _devices, _victims: True)
+        if found is None:
+            everybody = [each for each, at in self.going.items() if at < priority and each in self.truth.bookings]
+            missed = self._without(everybody).some_place(asking)
+            assert missed is None, f"nobody is evicted, but there would be a place on {missed}"
+            return
+        node, devices = found.place.node, found.place.devices
+        gone = [victim.allocation for victim in found.victims]
+        assert all(self.going[each] < priority for each in gone)
+        wrong = self._without(gone).wrong_with(asking, node, devices)
+        assert not wrong, wrong
+        for each in gone:
+            others = [other for other in gone if other != each]
+            assert self._without(others).wrong_with(asking, node, devices), f"{each} could have stayed"
 
-    def _show(self, node: NodeTruth, gpus: list[GpuReport]) -> None:
-        ordered = tuple(sorted(gpus, key=lambda gpu: gpu.index))
-        generation = node.snapshot.generation + 1
-        node.snapshot = msgspec.structs.replace(node.snapshot, gpus=ordered, generation=generation)
-        self._tell("show", node.snapshot)
+    def _without(self, gone: list[AllocationId]) -> Chooser:
+        """The same fleet when some have gone."""
+        left = {each: booking for each, booking in self.truth.bookings.items() if each not in gone}
+        return Chooser(Truth(self.truth.nodes, left, self.truth.overcommit_percent), GEOMETRIES)
 
-    @rule(name=st.sampled_from(NODES))
-    def node_lost_or_back(self, name: str) -> None:
-        """A node's inventory is gone, or there again; its pods stay booked."""
-        if name in self.truth.nodes:
-            node = self.lost[name] = self.truth.nodes.pop(name)
-            node.usable, node.cordoned = True, frozenset()
-            self._tell("forget_node", NodeName(name))
-        elif name in self.lost:
-            self.truth.nodes[name] = self.lost.pop(name)
-            self._tell("show", self.truth.nodes[name].snapshot)
+    # -- making room -----------------------------------------------------------------------------------------------
 
-    @precondition(lambda self: self.truth.nodes)
-    @rule(data=st.data(), stale=st.booleans())
-    def usable_or_not(self, data: st.DataObject, stale: bool) -> None:
-        """A node does not answer, or does again."""
-        name = data.draw(st.sampled_from(sorted(self.truth.nodes)))
-        self.truth.nodes[name].usable = not stale
-        self._tell("set_usable", NodeName(name), WaitReason.NODE_STALE if stale else None)
-
-    @precondition(lambda self: self.truth.nodes)
-    @rule(data=st.data())
-    def cordon(self, data: st.DataObject) -> None:
-        """An operator says which GPUs not to use."""
-        name = data.draw(st.sampled_from(sorted(self.truth.nodes)))
-        uuids = [gpu.uuid for gpu in self.truth.nodes[name].snapshot.gpus]
-        chosen = frozenset(data.draw(st.lists(st.sampled_from(uuids), max_size=2))) if uuids else frozenset()
-        self.truth.nodes[name].cordoned = chosen
-        self._tell("cordon", NodeName(name), frozenset(GpuUuid(uuid) for uuid in chosen))
-
-    @precondition(lambda self: self.truth.nodes)
-    @rule(data=st.data())
-    def host_changes(self, data: st.DataObject) -> None:
-        """CPU, memory, labels, taints: others' pods come and go."""
-        name = data.draw(st.sampled_from(sorted(self.truth.nodes)))
-        self.truth.nodes[name].host = data.draw(HOSTS)
-        self._tell("set_host", NodeName(name), self.truth.nodes[name].host)
+    @precondition(lambda self: self.truth.bookings)
+    @rule(asking=ASKS, data=st.data(), most=st.integers(1, 3))
+    def making_room(self, asking: Asking, data: st.DataObject, most: int) -> None:
+        """A plan to move some says what it gains and costs, can be carried out, and then there is room; else none."""
+        there = st.sampled_from(sorted(self.truth.bookings))
+        chosen = self.truth.bookings if data.draw(st.booleans()) else data.draw(st.lists(there, max_size=4))
+        movable = {AllocationId(each) for each in chosen}
+        ways = {each: asking for each, asking in self.asked.items() if each in movable}
+        before = self.fleet.booked()
+        self.history.append(("look", (asking,)))
+        shown = {NodeName(name): node.snapshot for name, node in self.truth.nodes.items()}
+        plan = plan_moves(self.fleet, asking, shown=shown, may_move=ways.get, moves_max=most)
+        assert self.fleet.booked() == before
+        if plan is None:
+            return
+        assert self.chooser.some_place(asking) is None, "somebody is to be moved, and there is room"
+        gone = [move.allocation for move in plan.moves]
+        assert set(gone) <= movable
+        assert 0 < len(gone) == len(set(gone)) <= most
+        wrong = wrong_with(plan, asking, self.chooser, ways)
+        assert not wrong, wrong
 
     # -- what must hold --------------------------------------------------------------------------------------------
 
@@ -233,6 +234,20 @@ class FleetMachine(RuleBasedStateMachine):
         type(self).steps += 1
         wrong = self.truth.violations()
         assert not wrong, wrong
+
+    @invariant()
+    def what_namespaces_have_is_what_is_booked(self) -> None:
+        """Added up booking by booking, it is what a second count of all bookings says, whatever became of the GPUs."""
+        for name, (shown,) in (step for step in self.history[self.read :] if step[0] == "show"):
+            assert name == "show"
+            self.shown |= {gpu.uuid: gpu for gpu in shown.gpus}
+        self.read = len(self.history)
+        due = amounts(self.truth.bookings.values(), self.shown)
+        for namespace in {*due, *self.limited}:
+            used = self.fleet.accounts.used(namespace)
+            told = (used.gpus, used.memory_mib, used.compute_permille)
+            assert told == due.get(namespace, (0, 0, 0)), f"{namespace} has {due.get(namespace)}, and counts as {told}"
+        self.limited |= dict.fromkeys(due)
 
     def teardown(self) -> None:
         """The same history gives the same answers, and an empty fleet is as at the start."""
@@ -245,11 +260,16 @@ class FleetMachine(RuleBasedStateMachine):
                 if gpu.mig_enabled and gpu.profiles and node.may_give(gpu):
                     self._fill(name, gpu)
 
+    def _pods_on(self, name: str) -> int:
+        return sum(booking.node == name for booking in self.fleet.booked().values())
+
     def _replay(self) -> None:
         fleet, answers = Fleet(self.rules), []
         for what, args in self.history:
             if what == "ask":
                 answers.append(find_place(fleet, args[0]))
+            elif what == "look":
+                find_place(fleet, args[0])  # nodes are told apart, in words, by the labels that anybody has asked for
             else:
                 getattr(fleet, what)(*args)
         assert answers == self.answers
@@ -259,6 +279,8 @@ class FleetMachine(RuleBasedStateMachine):
         smallest = min(gpu.profiles, key=lambda p: (p.compute_slices, p.memory_mib, len(p.name), p.name))
         claim = Claim(container="main", profile=smallest.name, only=DeviceFilter(uuids=(gpu.uuid,)))
         expected = smallest_sum(gpu, self.truth.board(gpu.uuid))
+        if self.rules.pods_per_node_max is not None:
+            expected = min(expected, self.rules.pods_per_node_max - self._pods_on(name))
         if self.truth.nodes[name].host is not None:
             self._tell("set_host", NodeName(name), None)
         for number in range(expected):

@@ -13,6 +13,7 @@ from simulation.folder import Folder, Kubelets
 from simulation.given_up import GivenUp
 from simulation.hardware import Gpu, Machine, Process
 from simulation.shares import Held, held_by
+from simulation.sizes import Sizes
 from simulation.tables import Span
 
 from sluice.contracts.ids import OperationId
@@ -50,6 +51,8 @@ class Books:
         self.bookings: dict[str, Booking] = {}
         self.ledger: dict[str, dict[str, Grant | Revoke | Closed]] = {}
         self.heads: dict[str, NodeOpened] = {}
+        self.after: dict[str, tuple[str, ...]] = {}
+        """For whom each allocation was granted to wait."""
         self.gone: dict[str, None] = {}
         self.said_gone: dict[str, None] = {}
         """What agents wanted to say is gone, and was (checked then): a wiped broker may never have heard it."""
@@ -57,8 +60,12 @@ class Books:
         self.failed: dict[str, None] = {}
         self.went_with_node: dict[str, None] = {}
         """Closed because their node was removed: no agent has said that they are gone."""
+        self.lost: dict[str, None] = {}
+        """Requests that were released for that: their sources withdraw them, and ask for their pods anew."""
         self.released_with_node: dict[OperationId, None] = {}
         """Words that requests are released because their nodes were removed, wherever they land."""
+        self.is_drained: Callable[[str], bool] = lambda _request: False
+        """Whether a request is bound where an operator wants everybody to go, or wanted it a moment ago."""
         self.removed: dict[str, None] = {}
         """Nodes that were said to be gone at some time: a process that reads late may still act on it."""
         self.able_for: Callable[[str], float] = lambda _node: 0.0
@@ -70,9 +77,13 @@ class Books:
         self.bound: dict[str, Bound] = {}
         self.asked_at: dict[str, float] = {}
         self.requests: dict[str, AllocationRequested] = {}
+        self.asked: dict[tuple[str, int], AllocationRequested] = {}
+        """What each request said in each of its revisions."""
         self.ended: dict[str, None] = {}
         self.ended_here: dict[str, None] = {}
         """The same in this life of the broker: where nothing is stored, no guard keeps an old duplicate out."""
+        self.sent_away: dict[str, None] = {}
+        """Requests whose pods were ordered to be evicted."""
         self.rejected: dict[str, None] = {}
         self.writes: Counter[str] = Counter()
         self.boots: dict[str, str] = {}
@@ -83,6 +94,7 @@ class Books:
         """Where an instance could not be made because of a warm one, and has not been made since."""
         self.keeps_warm = False
         self.given_up = GivenUp()
+        self.sizes = Sizes()
         self.checks = 0
 
     def held(self, node: str, besides: tuple[str, ...] = ()) -> list[Held]:
@@ -91,8 +103,21 @@ class Books:
             held_by(entry.booking, device)
             for allocation, entry in self.ledger.get(node, {}).items()
             if not isinstance(entry, Closed) and allocation not in self.gone and allocation not in besides
-            for device in entry.booking.devices
+            for device in self.sizes.most(entry.booking)
         ]
+
+    def promises(self, node: str) -> dict[str, Grant | Revoke]:
+        """The entries of a node for what waits for others to be gone, or was revoked while it did: nothing is made."""
+        return {
+            allocation: entry
+            for allocation, entry in self.ledger.get(node, {}).items()
+            if isinstance(entry, Grant | Revoke) and allocation not in self.gone and self._waits(node, allocation)
+        }
+
+    def _waits(self, node: str, allocation: str) -> bool:
+        book = self.ledger.get(node, {})
+        after = self.after.get(allocation, ())
+        return any(each not in self.gone and isinstance(book.get(each), Grant | Revoke) for each in after)
 
     def processes_of(self, owner: str) -> list[Process]:
         """What still runs of one pod."""

@@ -69,6 +69,10 @@ class Broker:
         if fate == "twice":
             self.clockwork.after(there + self.sky.long(), lambda: self._land(host, write, "again"))
 
+    def put(self, host: str, write: Write) -> Answer:
+        """A write lands at once: it was there before anything began."""
+        return self._land(host, write, "")
+
     def _land_and_answer(self, host: str, write: Write, answer: Callable[[Answer], None], back: float) -> None:
         result = self._land(host, write, "")
         if isinstance(result, WriteUnknown):
@@ -188,6 +192,17 @@ class Reader:
         self._told_missing = False
         turn = self._turn
         self._broker.clockwork.after(delay_s + self._broker.sky.latency(), lambda: self._connect(turn))
+
+    def stand_still(self) -> Callable[[], None]:
+        """What is new does not come through, until the result is called. Only while it waits for something new."""
+        assert not self._asked
+        self._asked = True
+
+        def go_on() -> None:
+            self._asked = False
+            self.poke()
+
+        return go_on
 
     def poke(self) -> None:
         """There may be something new."""

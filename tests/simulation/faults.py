@@ -47,6 +47,7 @@ class Faults:
             "gpu lost": self._trouble,
             "xid": self._trouble,
             "release": self._release,
+            "relaid": self._relay,
             "node removed": world.removals.strike,
         }
         strikes.get(fault.kind, self._device)(fault)
@@ -70,6 +71,7 @@ class Faults:
             for gpu in machine.gpus.values():
                 gpu.refusals.clear()
                 gpu.lost = gpu.sick = ""
+                gpu.lay_out()
                 gpu.processes = [process for process in gpu.processes if process.owner != OPERATOR]
         for number, allocator in enumerate(world.allocators):
             held = world.plan.both_active or number == 0
@@ -118,6 +120,7 @@ class Faults:
         survive = bool(fault.number)
         host.machine.reboot(tickets_survive=survive, homes_survive=survive or self.dice.random() < 0.5)
         self.world.kubelets.rebooted(host.machine)
+        self.world.administrator.rebooted(list(host.machine.gpus.values()))
         self._start_later(host.name, fault.lasts_s)
 
     def _lease(self, fault: Fault) -> None:
@@ -196,6 +199,8 @@ class Faults:
 
     def _foreign(self, node: str, gpu: Gpu, lasts_s: float) -> None:
         """Somebody makes an instance by hand, where nothing is booked; in half of the cases it stays."""
+        if gpu.layout is not None:
+            return  # there he makes what he always makes
         held = [place.span for place in self.world.judge.held(node) if place.gpu == gpu.uuid]
         free = [
             (profile.profile_id, span)
@@ -224,6 +229,11 @@ class Faults:
         if instance is not None and instance.maker == OPERATOR and self.world.machines[node].boots == boots:
             gpu.processes = [process for process in gpu.processes if process.device != instance.uuid]
             del gpu.instances[gi_id]
+
+    def _relay(self, fault: Fault) -> None:
+        """An administrator takes an instance of his away, for a while."""
+        gpus = list(self.world.machines[fault.target].gpus.values())
+        self.world.administrator.takes_one_away(gpus, fault.lasts_s)
 
     def _trouble(self, fault: Fault) -> None:
         """A GPU does not answer, or reports an error, for a while; the driver tells of it."""

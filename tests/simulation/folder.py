@@ -8,6 +8,7 @@ from simulation.carrying_out import home_of
 from simulation.clockwork import Clockwork
 from simulation.hardware import Machine, Process
 from simulation.pods import Pod
+from simulation.sizes import limit_mib
 from simulation.trace import Trace
 
 from sluice.contracts.exchange import Observed, Write
@@ -22,6 +23,8 @@ class Folder:
 
     files: dict[str, str] = field(default_factory=dict)
     pods: dict[str, Pod] = field(default_factory=dict)
+    written: dict[str, dict[Pod, None]] = field(default_factory=dict)
+    """Every text that each pod ever had, the latest last."""
     since: dict[str, float] = field(default_factory=dict)
     """When each pod was last changed by a person."""
     broken: dict[str, None] = field(default_factory=dict)
@@ -31,6 +34,9 @@ class Folder:
         """A person writes or edits a file."""
         self.pods[pod.name], self.since[pod.name] = pod, now
         self.files[pod.file] = pod.text()
+        texts = self.written.setdefault(pod.name, {})
+        texts.pop(pod, None)
+        texts[pod] = None
         self._changed()
 
     def spoil(self, pod: Pod) -> None:
@@ -125,6 +131,17 @@ class Kubelets:
             if owner in owners and request in self.bound and request not in self.ended:
                 self.clockwork.after(RESTART_S, lambda request=request: self._try(request))  # type: ignore[misc]
 
+    def restart(self, request: str, after_s: float) -> None:
+        """A person restarts the containers of a pod."""
+
+        def again() -> None:
+            if request not in self.ended and request in self.owners:
+                for machine in self.machines.values():
+                    machine.end_processes(self.owners[request])
+                self.clockwork.after(RESTART_S, lambda: self._try(request))
+
+        self.clockwork.after(after_s, again)
+
     def end(self, request: str) -> None:
         """The pod is over; its processes end when they end."""
         if request in self.ended:
@@ -183,8 +200,11 @@ class Kubelets:
                 return
         else:
             home = ""
+        told = limit_mib(container.pinned_memory_limit)
+        daemon = machine.mps.alive(home)
+        limit = min(told, daemon.memory_mib) if daemon is not None else told
         for uuid in _used(container):
-            process = machine.start_process(owner, uuid, home)
+            process = machine.start_process(owner, uuid, home, limit)
             if process is not None:
                 for hear in self.on_started:
                     hear(machine, process)

@@ -4,22 +4,33 @@ What must be so once the faults have stopped: everyone answered, nothing leaked,
 Each function returns what is still missing, in words; empty is good.
 """
 
+from dataclasses import replace
+
 from simulation.agents import AgentHost
 from simulation.broker import Broker
+from simulation.cordons import CordonJudge
+from simulation.crowding import PodsPerNode
+from simulation.fixed_layouts import fits_on, profiles_there
 from simulation.folder import Folder, Kubelets
 from simulation.hardware import OPERATOR, Gpu, Machine
 from simulation.homes import instances_of
+from simulation.jobs import JobJudge, whole_job
 from simulation.judge import Judge
 from simulation.pods import Device, Pod
+from simulation.quotas import QuotaJudge
 from simulation.shares import Domain, Held, held_by, overfull
-from simulation.tables import Span, fits_in
+from simulation.tables import Span, fits_in, overlap
 
 from sluice.contracts.exchange import Stream
 from sluice.contracts.messages import (
     AllocationRequested,
     AnyMessage,
+    Booking,
     Bound,
     Closed,
+    DeviceGrant,
+    EvictionOver,
+    Grant,
     NodeOpened,
     Pending,
     Refused,
@@ -28,6 +39,7 @@ from sluice.contracts.messages import (
     RequestWithdrawn,
     SliceDegraded,
     SliceGone,
+    Waived,
 )
 from sluice_node_agent.core.records import HomeGone, HomeRecord, SliceRecord, Tombstone, Warm, WarmGone
 
@@ -44,6 +56,14 @@ class Goals:
         self.folder = folder
         self.kubelets = kubelets
         self.agents = agents
+        self.limits: QuotaJudge | None = None
+        """What namespaces may have; everything where there is none."""
+        self.jobs: JobJudge | None = None
+        """Whose pods are granted together."""
+        self.cordons: CordonJudge | None = None
+        """What operators have taken out of use; nothing where there is none."""
+        self.crowds: PodsPerNode | None = None
+        """How many pods a node takes; any number where there is none."""
 
     def _values(self) -> dict[str, AnyMessage | None]:
         now = self.broker.clockwork.now
@@ -67,9 +87,9 @@ class Goals:
                 missing.append(f"{subject} asks for a pod that is gone")
         asked = [message for message in values.values() if isinstance(message, AllocationRequested)]
         lost = [one.held.allocation for one in asked if one.held is not None and self._is_lost_there(one)]
-        missing += self._nothing_else_held([*wanted, *lost])
+        missing += self._nothing_else_held([*wanted, *lost, *self._promised(values)])
         missing += self._hardware_is(wanted)
-        return missing
+        return [*missing, *(self.cordons.unfinished(values) if self.cordons is not None else ())]
 
     def _answered(self, pod: Pod, values: dict[str, AnyMessage | None], wanted: dict[str, Bound]) -> list[str]:
         asked = {
@@ -99,7 +119,7 @@ class Goals:
                 return [*self._serves(pod, answer), *([] if runs else [f"{pod.name}: bound, and does not run"])]
             case Refused() if answer.request_revision < message.revision:
                 return self._waits(pod, values.get(f"sluice.waiting.{request}"))
-            case None:
+            case None | Waived():
                 waiting = values.get(f"sluice.waiting.{request}")
                 return [] if self._is_lost_there(message) else self._waits(pod, waiting)
             case _:
@@ -115,20 +135,50 @@ class Goals:
         """Who is not served is told why, and would really fit nowhere."""
         if not isinstance(waiting, Pending):
             return [f"{pod.name}: has no answer at all"]
-        node = self._could_fit(pod)
+        gpus = {node: self._usable(node) for node in self.agents}
+        waits = self.jobs.may_wait(pod, list(self.folder.pods.values()), gpus) if self.jobs is not None else None
+        if waits is not None:
+            lets = self.limits is None or self.limits.lets(pod.namespace, lambda row, mig: whole_job(pod, row, mig=mig))
+            return [] if waits or not lets else [f"{pod.name}: waits, and its whole job would fit"]
+        node = self._could_fit(pod) if self._is_let(pod) else ""
         return [f"{pod.name}: waits, and would fit on {node}"] if node else []
+
+    def _is_let(self, pod: Pod) -> bool:
+        """Whether the limits of its namespace would let a pod have any of the places that would do."""
+        return self.limits is None or self.limits.lets(pod.namespace, pod.counts_on)
 
     def _serves(self, pod: Pod, bound: Bound) -> list[str]:
         """Whether what was granted is what is asked for now."""
         booking = self.judge.bookings[bound.allocation]
-        left = list(pod.ask.devices)
+        if bound.allocation in self.judge.sizes.changed:  # it is as somebody wanted it to be since
+            undone = self.judge.sizes.undone(bound, booking, self.judge.processes_of(booking.owner))
+            return [undone] if undone and bound.allocation not in self.judge.failed else []
+        left = [replace(device, larger=device.larger or self._let_larger(pod, booking)) for device in pod.ask.devices]
         for device in booking.devices:
             gpu = self.agents[booking.node].machine.gpus[device.gpu]
-            fitting = next((d for d in left if d.serves(device, gpu.row, mig=gpu.mig)), None)
+            fitting = next((d for d in left if _is_served(d, device, gpu)), None)
             if fitting is None:
                 return [f"{pod.name}: {device} is not what is asked for"]
             left.remove(fitting)
         return [f"{pod.name}: {len(left)} devices are missing"] if left else []
+
+    def _let_larger(self, pod: Pod, booking: Booking) -> bool:
+        """Whether larger profiles were allowed when a place was chosen: how it was says nothing once it is there."""
+        asked = self.judge.asked.get((booking.request, booking.request_revision))
+        texts = self.folder.written[pod.name]
+        wrote = any(device.larger for text in texts for device in text.ask.devices)
+        return wrote and asked is not None and asked.leeway.substitute != "no"
+
+    def _promised(self, values: dict[str, AnyMessage | None]) -> list[str]:
+        """What is held for those who wait for others: one place each, and only while somebody asks."""
+        promised: dict[str, str] = {}
+        for node in self.agents:
+            for allocation, grant in self.judge.promises(node).items():
+                request = grant.booking.request
+                asked = values.get(f"sluice.request.{request}")
+                if isinstance(grant, Grant) and isinstance(asked, AllocationRequested):
+                    promised.setdefault(request, allocation)
+        return list(promised.values())
 
     def _nothing_else_held(self, wanted: list[str]) -> list[str]:
         return [
@@ -148,6 +198,7 @@ class Goals:
                 held_by(booking, device)
                 for booking in (self.judge.bookings[allocation] for allocation in bound)
                 for device in booking.devices
+                if machine.gpus[device.gpu].layout is None
             ]
             places = sorted((gpu, *place) for gpu in machine.gpus for place in instances_of(granted, gpu) if place[0])
             there = sorted(
@@ -199,19 +250,25 @@ class Goals:
             for message in self._values().values()
         )
         return said and any(
-            instance.maker == OPERATOR
+            instance.maker == OPERATOR and machine.gpus[device.gpu].layout is None
             for device in self.judge.bookings[allocation].devices
             for instance in machine.gpus[device.gpu].instances.values()
         )
 
     def _could_fit(self, pod: Pod) -> str:
         """A node on which the pod would fit, each of its devices on a GPU of its own; empty when there is none."""
-        for node, host in self.agents.items():
+        for node in self.agents:
+            if self.crowds is not None and not self.crowds.takes_more(node):
+                continue
             held = self.judge.held(node)
-            gpus = list(host.machine.gpus.values())
-            if self._fit(gpus, list(pod.ask.devices), held, (pod.namespace, pod.uid)):
+            if self._fit(self._usable(node), list(pod.ask.devices), held, (pod.namespace, pod.uid)):
                 return node
         return ""
+
+    def _usable(self, node: str) -> list[Gpu]:
+        """The GPUs of a node that no operator has taken out of use."""
+        gpus = self.agents[node].machine.gpus.values()
+        return [gpu for gpu in gpus if self.cordons is None or self.cordons.may_be_used(node, gpu.uuid)]
 
     def _fit(self, gpus: list[Gpu], devices: list[Device], held: list[Held], domain: Domain) -> bool:
         if not devices:
@@ -232,8 +289,8 @@ class Goals:
         for subject, message in self._values().items():
             kind = subject.split(".")[1]
             over = (
-                kind not in {"request", "ledger", "binding", "slice"}
-                or isinstance(message, (Closed, NodeOpened, Released))
+                kind not in {"request", "ledger", "binding", "slice", "eviction"}
+                or isinstance(message, (Closed, NodeOpened, Released, EvictionOver))
                 or (isinstance(message, (RequestWithdrawn, SliceGone)) and message.closing)
             )
             if not over:
@@ -283,6 +340,8 @@ def _alive(journal: list[object]) -> list[object]:
 
 def _fits_on(gpu: Gpu, held: list[Held], device: Device, domain: Domain) -> bool:
     """Whether one device would fit on a GPU beside what is held there: exclusively, in a home, or in a new one."""
+    if gpu.layout is not None:
+        return fits_on(gpu, held, device, domain)
     instances = instances_of(held, gpu.uuid)
     instances += [(one.profile.name, one.span) for one in gpu.instances.values() if one.maker == OPERATOR]
     if _is_room(gpu, instances, device.profile_on(gpu.row, mig=gpu.mig)):
@@ -295,7 +354,8 @@ def _fits_on(gpu: Gpu, held: list[Held], device: Device, domain: Domain) -> bool
         for profile, span in instances:
             theirs = [one.share for one in held if one.lives_with(share, span, domain) and one.share is not None]
             whole = device.want != "part" or profile == largest
-            if theirs and whole and not overfull(gpu.row, profile, [share, *theirs]):
+            strange = [one for one in held if overlap(one.span, span) and not one.lives_with(share, span, domain)]
+            if theirs and whole and not strange and not overfull(gpu.row, profile, [share, *theirs]):
                 return True
         names = [row.name for row in gpu.row.profiles if "+" not in row.name] if gpu.mig else [""]
         for name in names:
@@ -303,6 +363,13 @@ def _fits_on(gpu: Gpu, held: list[Held], device: Device, domain: Domain) -> bool
             if whole and not overfull(gpu.row, name, [share]) and _is_room(gpu, instances, name):
                 return True
     return False
+
+
+def _is_served(device: Device, grant: DeviceGrant, gpu: Gpu) -> bool:
+    """Whether a granted device is what is wanted; on a fixed GPU what is there serves a size."""
+    if device.serves(grant, gpu.row, mig=gpu.mig):
+        return True
+    return gpu.layout is not None and grant.share is None and grant.profile in profiles_there(device, gpu)
 
 
 def _is_room(gpu: Gpu, held: list[tuple[str, Span]], name: str | None) -> bool:

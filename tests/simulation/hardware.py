@@ -13,11 +13,13 @@ from random import Random
 from typing import Literal
 
 from simulation.daemons import Daemons
-from simulation.tables import GpuRow, ProfileRow, Span, fits_in
+from simulation.tables import GpuRow, ProfileRow, Span, fits_in, overlap
 
 from sluice.contracts.ids import GpuUuid, NodeName
 from sluice.contracts.messages import GpuReport, InstanceReport, PlacementReport, ProfileReport
 
+Layout = tuple[tuple[str, Span], ...]
+"""What an administrator makes on a GPU: profiles, and where."""
 OPERATOR = "operator"
 """Who makes foreign instances: somebody with nvidia-smi."""
 
@@ -57,6 +59,8 @@ class Process:
     device: str
     home: str = ""
     kind: Literal["compute", "file"] = "compute"
+    memory_mib: int = 0
+    """What it may use of a home: as its container was told when it began, within what its server let it have then."""
 
 
 @dataclass(slots=True)
@@ -86,6 +90,8 @@ class Gpu:
         self.mig = mig
         self.instances: dict[int, Instance] = {}
         self.processes: list[Process] = []
+        self.layout: Layout | None = None
+        """What its administrator makes on it, where it is his; its agent makes and destroys nothing there."""
         self.servers: dict[str, str] = {}
         """MPS servers: the home of each, and the device that it holds."""
         self.exclusive = False
@@ -116,6 +122,18 @@ class Gpu:
         self.instances[instance.gi_id] = instance
         self.watcher("gi made", self, instance)
         return instance.gi_id
+
+    def lay_out(self) -> None:
+        """Its administrator makes what is missing of his layout."""
+        for name, span in self.layout or ():
+            profile = self.row.profile(name)
+            if profile is None or any(overlap(found.span, span) for found in self.instances.values()):
+                continue
+            free = [number for number in range(1, 15) if number not in self.instances]
+            self._made += 1
+            uuid = f"MIG-{self.uuid.removeprefix('GPU-')}-{self._made:04d}"
+            made = Instance(self._dice.choice(free), profile, span, OPERATOR, uuid)
+            self.instances[made.gi_id] = made
 
     def create_ci(self, gi_id: int) -> str:
         """Create the compute instance that fills a GPU instance; the MIG device's UUID is new each time."""
@@ -215,6 +233,7 @@ class Gpu:
             healthy=not self.lost and not self.sick,
             health_message=self.lost or self.sick,
             lost=bool(self.lost),
+            fixed_layout=self.layout is not None,
         )
 
     def _found(self, gi_id: int) -> Instance:
@@ -258,14 +277,14 @@ class Machine:
         self._pids += 1
         return self._pids
 
-    def start_process(self, owner: str, device: str, home: str = "") -> Process | None:
+    def start_process(self, owner: str, device: str, home: str = "", memory_mib: int = 0) -> Process | None:
         """A container's process takes a device, by the daemon of a home or by itself, if that can be."""
         gpu = self.gpu_with(device)
         if gpu is None or gpu.lost:
             return None
         if not home and gpu.exclusive and (gpu.servers or any(other.kind == "compute" for other in gpu.processes)):
             return None
-        process = Process(self.new_pid(), owner, device, home)
+        process = Process(self.new_pid(), owner, device, home, memory_mib=memory_mib)
         gpu.processes.append(process)
         return process
 

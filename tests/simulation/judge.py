@@ -5,6 +5,8 @@ It hears what landed on the bus, what was done on the hardware (`node_judge`), a
 keeps its own books and uses no code of the system but its message types. The first violation ends the run.
 """
 
+from collections.abc import Iterator
+
 from simulation import homes
 from simulation.agents import AgentHost
 from simulation.books import ViolationError
@@ -102,7 +104,9 @@ class Judge(NodeJudge):
         known = book.get(booking.allocation)
         if known is not None and not isinstance(known, Closed) and grant.revision < known.revision:
             self.fail("I6", f"{booking.allocation}: Grant {grant.revision} lands over revision {known.revision}")
+        self.sizes.granted(grant)
         if not grant.adopted:
+            self.after[booking.allocation] = grant.after
             if booking.node not in self.heads:
                 self.fail("opened before use", f"{booking.allocation} on {booking.node}, which has no head")
             self._check_place(grant)
@@ -113,24 +117,45 @@ class Judge(NodeJudge):
         """I1 and I2 for a new booking: the place exists, is free, and nobody else's process is on it."""
         booking = grant.booking
         machine = self.machines[booking.node]
-        held = self.held(booking.node, besides=(booking.allocation, *grant.after))
-        for device in booking.devices:
+        heirs = self.promises(booking.node) if grant.revision > 1 else ()  # of one that is changed: nothing is made
+        held = self.held(booking.node, besides=(booking.allocation, *grant.after, *heirs))
+        for at in self._moments(grant):
+            self._check_possible(booking, list(at))
+        for device in self.sizes.most(booking):
             gpu, mine = machine.gpus[device.gpu], held_by(booking, device)
             other = homes.overlapping(held, mine)
             if other is not None:
                 self.fail("I1", f"{booking.allocation} is granted {device} which {other} holds")
-            on_gpu = homes.instances_of([one for one in held if one.span != mine.span], device.gpu)
-            if device.profile is not None:
-                row = gpu.row.profile(device.profile)
-                if not gpu.mig or row is None or not fits_in(gpu.row, on_gpu, row, mine.span):
-                    self.fail("I2", f"{booking.allocation}: {device} is not possible beside {on_gpu}")
-            elif gpu.mig:
-                self.fail("I2", f"{booking.allocation}: whole GPU granted on a GPU in MIG mode")
             on_it = [one for one in held if one.gpu == device.gpu]
             if device.share is not None and (wrong := homes.wrong_neighbours(gpu, mine, on_it)):
                 self.fail("I2", wrong)
             if not grant.after:
                 self._check_tenants(booking, gpu, mine, on_it)
+            held.append(mine)
+
+    def _moments(self, grant: Grant) -> Iterator[list[Held]]:
+        """What is held beside a new booking: now, before anything is made that was promised; and then, after that."""
+        node, own = grant.booking.node, grant.booking.allocation
+        promises = {name: other for name, other in self.promises(node).items() if name != own}
+        awaited = [each for name in promises for each in self.after[name]]
+        if not grant.after:
+            yield self.held(node, besides=(own, *promises))
+        if own not in awaited:  # else it is gone by then: it is only changed
+            yield self.held(node, besides=(own, *grant.after, *awaited))
+
+    def _check_possible(self, booking: Booking, held: list[Held]) -> None:
+        """I2 for the layouts of GPUs."""
+        for device in booking.devices:
+            gpu, mine = self.machines[booking.node].gpus[device.gpu], held_by(booking, device)
+            on_gpu = homes.instances_of([one for one in held if one.span != mine.span], device.gpu)
+            if device.profile is not None:
+                row = gpu.row.profile(device.profile)
+                if not gpu.mig or row is None or not fits_in(gpu.row, on_gpu, row, mine.span):
+                    self.fail("I2", f"{booking.allocation}: {device} is not possible beside {on_gpu}")
+                if gpu.layout is not None and (device.profile, mine.span) not in gpu.layout:
+                    self.fail("I2", f"{booking.allocation}: {device} is not in the layout {gpu.layout}")
+            elif gpu.mig:
+                self.fail("I2", f"{booking.allocation}: whole GPU granted on a GPU in MIG mode")
             held.append(mine)
 
     def _check_tenants(self, booking: Booking, gpu: Gpu, mine: Held, held: list[Held]) -> None:
@@ -180,18 +205,30 @@ class Judge(NodeJudge):
 
     def _bound(self, bound: Bound) -> None:
         before = self.bound.get(bound.request)
-        lost = before is not None and (before.allocation in self.failed or before.allocation in self.went_with_node)
-        if before is not None and before.allocation != bound.allocation and not lost:
+        if before is not None and before.allocation != bound.allocation and not self._is_over(before):
             self.fail("bound once", f"{bound.request}: {bound.allocation} after {before.allocation}")
         if bound.allocation not in self.ready:
             self.fail("bound when ready", f"{bound.request}: {bound.allocation} was never said to be ready")
         self.bound[bound.request] = bound
+
+    def _is_over(self, bound: Bound) -> bool:
+        """
+        Whether a binding was for a slice that failed or went with its node, or for a pod whose request had ended in an
+        earlier life.
+
+        A wiped broker keeps no guard: an old duplicate of such a request can land there, and have a slice until its
+        source withdraws it once more. That its first one is gone is then all that can be demanded.
+        """
+        ended_before = bound.request in self.ended and bound.request not in self.ended_here
+        went = bound.allocation in self.failed or bound.allocation in self.went_with_node
+        return went or (ended_before and bound.allocation in self.gone)
 
     def _released(self, released: Released, operation: OperationId) -> None:
         bound = self.bound.get(released.request)
         if bound is not None and operation in self.released_with_node:
             self.went_with_node[bound.allocation] = None
         if bound is not None and bound.allocation in self.went_with_node:
+            self.lost[released.request] = None
             return  # nobody knows what became of it: that is what the word says
         if bound is not None and not self.is_gone(bound.allocation):
             self.fail("LAW 3", f"{released.request} is released before {bound.allocation} is gone")
@@ -220,13 +257,16 @@ class Judge(NodeJudge):
 
     def _ready(self, ready: SliceReady) -> None:
         self.ready[ready.allocation] = ready
+        self.sizes.ready(ready, self.clockwork.now)
+        if wrong := self.sizes.wrong_words(ready):
+            self.fail("told", wrong)
         self.told_tickets[ready.ticket] = ready.allocation
         for device in ready.devices:
             if device.profile is None:
                 continue
             told = self.told_devices.setdefault(device.uuid, {})
             gpu = self.machines[self.bookings[ready.allocation].node].gpus[device.gpu]
-            for other in told:
+            for other in told if gpu.layout is None else ():  # what is there already has the UUID that it has
                 if other != ready.allocation and not self.live_together(
                     other, ready.allocation, gpu, (device.start, device.size)
                 ):
@@ -238,7 +278,7 @@ class Judge(NodeJudge):
         if isinstance(message, AllocationRequested):
             if request in self.ended_here:
                 self.fail("I5", f"{request} is asked for again after it was withdrawn")
-            self.requests[request] = message
+            self.requests[request] = self.asked[request, message.revision] = message
             self.rejected.pop(request, None)
         elif isinstance(message, RequestWithdrawn):
             self._check_withdrawn(request)
@@ -247,9 +287,14 @@ class Judge(NodeJudge):
             self.rejected[request] = None
 
     def _check_withdrawn(self, request: str) -> None:
-        """A living pod's request is never withdrawn."""
+        """
+        A living pod's request is never withdrawn, but by who evicts it, and when it was released because its node was
+        removed: what was there is gone for good (PROTOCOL §6), and its pod is asked for under another id.
+        """
         asked = self.requests.get(request)
         if asked is None or request in self.ended or asked.name not in self.folder.pods:
+            return
+        if request in self.sent_away or request in self.lost:
             return
         if self.asked_at[request] > self.folder.since[asked.name] + SETTLED_PAST_S:
             self.fail("undisturbed", f"{request} of {asked.name} is withdrawn, and the pod is still in the folder")
@@ -271,3 +316,8 @@ class Judge(NodeJudge):
         if isinstance(message, SliceGone) and isinstance(host, AgentHost) and message.allocation not in self.said_gone:
             self.check_gone(host.machine, message.allocation)
             self.said_gone[message.allocation] = None
+        is_new = instruction.attempt == 1  # what is sent again was true when it was said
+        if isinstance(message, SliceReady) and isinstance(host, AgentHost) and is_new:
+            wrong = self.sizes.wrong_limits(host.machine, message)
+            if wrong and message.allocation not in self.revoked:
+                self.fail("MPS", wrong)

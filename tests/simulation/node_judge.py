@@ -8,6 +8,7 @@ from simulation import homes
 from simulation.books import Books
 from simulation.daemons import Daemon
 from simulation.hardware import OPERATOR, DeviceRefusedError, Gpu, Instance, Machine, Process, Ticket
+from simulation.sizes import overused
 from simulation.tables import Span, overlap
 
 from sluice.contracts.messages import Booking, DeviceGrant
@@ -94,7 +95,16 @@ class NodeJudge(Books):
         if any(instance.uuid in ticket.devices and ticket.allocation != allocation for ticket in tickets):
             return True  # handed to the next tenant already, only not said yet
         others = self.held(node, besides=(allocation,))
-        return any(one.gpu == gpu.uuid and overlap(one.span, instance.span) for one in others)
+        if any(one.gpu == gpu.uuid and overlap(one.span, instance.span) for one in others):
+            return True
+        # whoever was promised this place has it as soon as it is empty, before the word goes out; of a wiped ledger too
+        heirs = [each for each, after in self.after.items() if allocation in after and each not in self.said_gone]
+        return any(
+            device.gpu == gpu.uuid and overlap((device.start, device.size), instance.span)
+            for each in heirs
+            if each in self.bookings
+            for device in self.bookings[each].devices
+        )
 
     # -- who is let in --------------------------------------------------------------------------------------------
 
@@ -114,7 +124,7 @@ class NodeJudge(Books):
                 if not self.live_together(ticket.allocation, other.allocation, gpu, span):
                     self.fail("I1", f"{ticket.allocation} and {other.allocation} are both handed {span} of {gpu.uuid}")
         booking = self.bookings.get(ticket.allocation)
-        if booking is not None and (wrong := homes.wrong_ticket(machine, ticket, booking)):
+        if booking is not None and (wrong := homes.wrong_ticket(machine, ticket, self.sizes.least(booking))):
             self.fail("MPS", wrong)
 
     def _ticket_removed(self, machine: Machine, ticket: Ticket) -> None:
@@ -124,7 +134,7 @@ class NodeJudge(Books):
             return
         there = all(machine.gpu_with(uuid) for uuid in ticket.devices)
         there = there and all(machine.mps.alive(home) for home in ticket.homes)
-        if allocation not in self.revoked and there:
+        if allocation not in self.revoked and allocation not in self.sizes.changed and there:
             self.fail("only a Revoke destroys", f"ticket of {allocation} removed")
 
     def _places(self, machine: Machine, ticket: Ticket) -> list[tuple[Gpu, Span]]:
@@ -140,6 +150,8 @@ class NodeJudge(Books):
 
     def hardware(self, what: str, gpu: Gpu, instance: Instance) -> None:
         """A GPU or compute instance was made or destroyed by an agent."""
+        if what in {"gi made", "ci made"} and gpu.layout is not None:
+            self.fail("fixed layout", f"{instance} is made on {gpu.uuid}, which is its administrator's")
         if what == "gi made":
             self.in_the_way.pop((gpu.uuid, instance.span), None)
         if what in {"ci destroyed", "gi destroyed"} and instance.maker == OPERATOR:
@@ -174,7 +186,7 @@ class NodeJudge(Books):
             one.allocation
             for one in self.bookings.values()
             if one.owner == owner
-            and one.allocation in self.ready  # one that its agent never took has no clients
+            and one.allocation in self.ready  # one that was only promised, or never taken, has no clients
             and one.allocation not in self.went_with_node
             and any(homes.is_home_of(daemon, machine, device) for device in one.devices)
         ]
@@ -183,6 +195,7 @@ class NodeJudge(Books):
 
     def started(self, machine: Machine, process: Process) -> None:
         """A container runs on a device."""
+        self.sizes.began[process.pid] = self.clockwork.now
         for gpu, other in machine.processes():
             together = process.home and process.home == other.home
             if other.owner not in {process.owner, OPERATOR} and other.device == process.device and not together:
@@ -192,3 +205,8 @@ class NodeJudge(Books):
                 wrong = homes.wrong_client(machine, process, self.bookings[ticket.allocation])
                 if wrong:
                     self.fail("MPS", wrong)
+        daemon, gpu = machine.mps.alive(process.home), machine.gpu_with(process.device)
+        if daemon is not None and gpu is not None:
+            names = [one.profile.name for one in gpu.instances.values() if one.uuid == process.device]
+            if wrong := overused(gpu, process.home, names[0] if names else ""):
+                self.fail("I2", wrong)

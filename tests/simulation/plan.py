@@ -4,12 +4,22 @@ What one seed does to the world: its shape, its pods, its faults. Drawn once, be
 Swarm style: each seed enables some kinds of faults and not others, so that rare combinations are long enough alone.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from random import Random
 from typing import Literal
 
+from simulation.cordons import CordonSaid, with_cordons
+from simulation.crowding import with_limit
+from simulation.fixed_layouts import FIXED_SEEDS, RELAYS_MEAN, draw_layouts
+from simulation.hardware import Layout
+from simulation.jobs import with_jobs
+from simulation.limits import FAULTS_MAX, FILE_SEEDS
+from simulation.moves import with_moves
 from simulation.pods import Ask, Pod, draw_ask, draw_pod, draw_share, shared
+from simulation.preemptions import with_preemptions
+from simulation.quotas import NO_LIMITS, QuotaSaid, draw_quotas
+from simulation.sizes import Resizing, with_resizings
 from simulation.tables import A30, A100, A100_WITHOUT_MIG, GpuRow
 from simulation.weather import Weather
 
@@ -23,7 +33,7 @@ SHORT_CLOSING_TTL_S = 20
 FaultKind = Literal[
     "crash", "pause", "broker restart", "broker wipe", "reboot", "disconnect", "create fails", "in use", "foreign",
     "lease", "journal lost", "daemon dies", "daemon fault", "mps start fails", "gpu lost", "xid", "release",
-    "node removed",
+    "relaid", "node removed",
 ]  # fmt: skip
 KINDS: tuple[FaultKind, ...] = (
     "crash", "crash", "pause", "broker restart", "broker wipe", "reboot", "disconnect", "create fails", "in use",
@@ -36,6 +46,10 @@ SHARING_FAULTS_MEAN = 4
 SHARING_SEEDS = 0.5
 """In so many seeds some pods share, and GPUs and daemons have trouble of their own."""
 SHARING_PODS = 0.4
+QUOTA_SEEDS = 0.3
+"""In so many seeds namespaces have limits."""
+QUOTA_OTHERS = 0.3
+"""Of the pods there, so many are of another namespace."""
 REMOVING_SEEDS = 0.3
 """In so many seeds nodes are removed, and come back."""
 REMOVED_S = (14.0, 26.0)
@@ -84,20 +98,35 @@ class Plan:
     weather: Weather = field(default_factory=lambda: Weather(FAULTS_UNTIL_S))
     faults: tuple[Fault, ...] = ()
     pods: tuple[PodLife, ...] = ()
+    quotas: tuple[QuotaSaid, ...] = ()
+    layouts: Mapping[str, Layout] = field(default_factory=dict)
+    """The GPUs whose layout an administrator fixed, by UUID."""
     faults_until: float = FAULTS_UNTIL_S
+    resizings: tuple[Resizing, ...] = ()
+    """When somebody wants shares to be larger or smaller."""
+    cordons: tuple[CordonSaid, ...] = ()
+    limits_file: bool = False
+    """The operator writes quotas and cordons into a file, instead of saying them by hand."""
+    pods_per_node_max: int | None = None
+    """So many pods with slices an operator allows on one node."""
 
     def lines(self) -> list[str]:
         """The plan for people."""
         shape = f"{len(self.nodes)} nodes, {self.allocators} allocators{' both active' if self.both_active else ''}"
         kept = f"idle instances kept for {self.keep_warm_s:.0f} s"
         head = f"seed {self.seed}: {shape}, closing words for {self.closing_ttl_s} s, {kept}, {self.weather}"
+        head += ", its operator has a file" if self.limits_file else ""
+        head += f", at most {self.pods_per_node_max} pods per node" if self.pods_per_node_max is not None else ""
         pods = [
             f"{life.made_at:8.3f}  {life.pod.namespace}/{life.pod.name} of {life.pod.uid}:"
             f" {dict(life.pod.ask.annotations)}, edited {life.edited_at}"
             f" {dict(life.edit.annotations) if life.edit else ''}, spoiled {life.spoiled_at}, removed {life.removed_at}"
             for life in self.pods
         ]
-        return [head, *(str(fault) for fault in self.faults), *pods]
+        quotas = [f"{said.at:8.3f}  {said.message}" for said in (*self.quotas, *self.cordons)]
+        head += "".join(f"\n{gpu} is fixed: {layout}" for gpu, layout in self.layouts.items())
+        sizes = [f"{each.at:8.3f}  {each}" for each in self.resizings]
+        return [head, *(str(fault) for fault in self.faults), *quotas, *pods, *sizes]
 
 
 def draw_plan(seed: int, without: Sequence[str] = ()) -> Plan:
@@ -126,7 +155,9 @@ def draw_plan(seed: int, without: Sequence[str] = ()) -> Plan:
     count = min(20, round(dice.gammavariate(3, FAULTS_MEAN / 3))) if kinds else 0
     faults = [_draw_fault(dice, dice.choice(kinds), hosts, [node for node, _ in nodes]) for _ in range(count)]
     faults.sort(key=lambda fault: fault.at)
-    return _with_removals(_with_sharing(replace(plan, faults=tuple(faults)), without), without)
+    plan = _with_quotas(_with_sharing(replace(plan, faults=tuple(faults)), without))
+    plan = with_resizings(with_preemptions(_with_layouts(with_moves(with_jobs(plan)))))
+    return _with_limits_file(with_cordons(with_limit(_with_removals(plan, without))), without)
 
 
 def _with_removals(plan: Plan, without: Sequence[str]) -> Plan:
@@ -169,6 +200,48 @@ def _with_sharing(plan: Plan, without: Sequence[str]) -> Plan:
     pods = tuple(_sharing(life, dice) if dice.random() < SHARING_PODS else life for life in plan.pods)
     ordered = tuple(sorted(faults, key=lambda fault: fault.at))
     return replace(plan, keep_warm_s=keep_warm_s, faults=ordered, pods=pods)
+
+
+def _with_quotas(plan: Plan) -> Plan:
+    """In some seeds namespaces have limits, which change; all else stays what it is without, but for some pods."""
+    dice = Random(f"quotas {plan.seed}")
+    if dice.random() >= QUOTA_SEEDS:
+        return plan
+    pods = tuple(
+        replace(life, pod=replace(life.pod, namespace="den")) if dice.random() < QUOTA_OTHERS else life
+        for life in plan.pods
+    )
+    return replace(plan, quotas=draw_quotas(dice), pods=pods)
+
+
+def _with_limits_file(plan: Plan, without: Sequence[str]) -> Plan:
+    """
+    In some seeds what an operator says is in a file: drawn apart, so that all else of a seed stays what it is without.
+
+    Not where a namespace has a guarantee: its judge takes it to be known from the beginning.
+    """
+    dice = Random(f"limits file {plan.seed}")
+    guaranteed = any(said.guaranteed != NO_LIMITS for said in plan.quotas)
+    if dice.random() >= FILE_SEEDS or guaranteed or not (plan.quotas or plan.cordons):
+        return plan
+    kinds: list[FaultKind] = [kind for kind in ("crash", "pause", "disconnect") if kind not in without]
+    count = dice.randrange(FAULTS_MAX + 1) if kinds else 0
+    more = [_draw_fault(dice, dice.choice(kinds), ["limits"], []) for _ in range(count)]
+    faults = tuple(sorted((*plan.faults, *more), key=lambda fault: fault.at))
+    return replace(plan, limits_file=True, faults=faults)
+
+
+def _with_layouts(plan: Plan) -> Plan:
+    """In some seeds some GPUs are an administrator's. Not with jobs and quotas, whose judges know other GPUs only."""
+    dice = Random(f"layouts {plan.seed}")
+    jobs = any("group" in key for life in plan.pods for key, _ in life.pod.ask.annotations)
+    if dice.random() >= FIXED_SEEDS or jobs or plan.quotas:
+        return plan
+    layouts = draw_layouts(dice, plan.nodes)
+    nodes = [node for node, _ in plan.nodes]
+    more = [_draw_fault(dice, "relaid", [], nodes) for _ in range(round(dice.gammavariate(2, RELAYS_MEAN / 2)))]
+    faults = tuple(sorted((*plan.faults, *more), key=lambda fault: fault.at))
+    return replace(plan, layouts=layouts, faults=faults)
 
 
 def _sharing(life: PodLife, dice: Random) -> PodLife:
@@ -223,7 +296,7 @@ def _draw_fault(dice: Random, kind: FaultKind, hosts: list[str], nodes: list[str
     match kind:
         case "crash" | "pause" | "disconnect":
             return Fault(at, kind, dice.choice(hosts), min(lasts, 12.0))
-        case "daemon dies" | "daemon fault" | "gpu lost" | "xid" | "release":
+        case "daemon dies" | "daemon fault" | "gpu lost" | "xid" | "release" | "relaid":
             return Fault(at, kind, dice.choice(nodes), min(lasts, 8.0))
         case "reboot" | "journal lost":
             return Fault(at, kind, dice.choice(nodes), min(lasts, 12.0), dice.randrange(2))

@@ -1,7 +1,7 @@
 """
 Bugs planted on purpose, one for each case that the protocol names: proof that the judge can catch them.
 
-Those about shares are in `planted_homes`, those about removed nodes in `planted_removals`.
+Those about shares, jobs, removed nodes and so on are in the modules `planted_*`.
 """
 
 from collections.abc import Callable
@@ -11,15 +11,24 @@ from typing import Any
 import msgspec.structs
 from simulation import world
 from simulation.plan import Fault, Plan
+from simulation.planted_cordons import CORDON_BUGS
+from simulation.planted_crowding import CROWDING_BUGS
+from simulation.planted_fixed import FIXED_BUGS
 from simulation.planted_homes import HOME_BUGS
+from simulation.planted_jobs import JOB_BUGS
+from simulation.planted_limits import LIMITS_BUGS
+from simulation.planted_moves import MOVE_BUGS
+from simulation.planted_preemptions import PREEMPTION_BUGS
+from simulation.planted_quotas import QUOTA_BUGS
 from simulation.planted_removals import REMOVAL_BUGS
+from simulation.planted_turns import TURN_BUGS
 from simulation.planting import Patch, Planted
 
 from sluice.contracts import subjects
 from sluice.contracts.exchange import ReadingCaughtUp, Write, WriteRefused, WriteUnknown
 from sluice.contracts.messages import Grant, Released, RequestWithdrawn, Revoke
 from sluice.contracts.outbox import Outbox
-from sluice_allocator.core import nodes, requests
+from sluice_allocator.core import nodes, requests, standing
 from sluice_allocator.core.allocator import Allocator
 from sluice_allocator.core.orphans import Orphans
 from sluice_node_agent.core import instances, unmaking
@@ -86,7 +95,7 @@ def _unguarded(kind: str) -> Callable[[Any], Any]:
             original(self, lane, flight)
             write = self._out[-1]
             if isinstance(write, Write) and write.subject.startswith(f"sluice.{kind}."):
-                self._out[-1] = replace(write, guard=f"sluice.{kind}.nobody", expected=0)
+                self._out[-1] = msgspec.structs.replace(write, guard=f"sluice.{kind}.nobody", expected=0)
 
         return send
 
@@ -322,7 +331,7 @@ BUGS = (
     ),
     Planted("nothing adopted", "a living pod's GPU", ("I1",), ((nodes, "_is_missing", _nothing_adopted),)),
     Planted("orphans at once", "living training", ("undisturbed",), ((Orphans, "look", _orphans_at_once),)),
-    Planted("surplus kept", "capacity", ("I4",), ((requests, "_why_revoke", _surplus_kept),), _two_allocators),
+    Planted("surplus kept", "capacity", ("I4",), ((standing, "why_revoke", _surplus_kept),), _two_allocators),
     Planted(
         "released at once", "the meaning of Released", ("LAW 3",), ((requests, "_settle_ended", _released_at_once),)
     ),
@@ -345,5 +354,14 @@ BUGS = (
         "no tombstones", "capacity, for ever", ("I6",), ((world, "quick_rules", _no_tombstones), _OBSERVE), _told_twice
     ),
     *HOME_BUGS,
+    *FIXED_BUGS,
+    *JOB_BUGS,
+    *MOVE_BUGS,
+    *TURN_BUGS,
+    *PREEMPTION_BUGS,
+    *QUOTA_BUGS,
+    *CROWDING_BUGS,
+    *CORDON_BUGS,
+    *LIMITS_BUGS,
     *REMOVAL_BUGS,
 )

@@ -123,9 +123,9 @@ def _everybody_let_go(original: Any) -> Any:
 
 
 def _any_user(original: Any) -> Any:
-    def plain(self: Any, claim: Any, namespace: str) -> Any:
+    def plain(self: Any, claim: Any, namespace: str, step: int) -> Any:
         """A share joins the home of another user of its namespace."""
-        want = original(self, claim, namespace)
+        want = original(self, claim, namespace, step)
         want.domain = (want.domain[0], 0)
         return want
 

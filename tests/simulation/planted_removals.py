@@ -10,7 +10,7 @@ from simulation.planting import Planted
 from simulation.removals import BY_MISTAKE
 
 from sluice.contracts.messages import NodeRemoved
-from sluice_allocator.core import nodes, requests
+from sluice_allocator.core import nodes, requests, standing
 from sluice_node_agent.core.agent import Agent
 
 
@@ -143,7 +143,7 @@ REMOVAL_BUGS = (
         "any that is ready",
         "a pod pinned to two nodes",
         ("bound once", "undisturbed", "I4"),
-        ((requests, "_bindable", _any_that_is_ready), (requests, "_has_another", _none_is_surplus)),
+        ((requests, "_bindable", _any_that_is_ready), (standing, "_has_another", _none_is_surplus)),
         _two_of_one,
     ),
 )

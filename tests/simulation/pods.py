@@ -1,11 +1,13 @@
 """Pods as people write them, and what the judge knows of each without asking any of the parsers under test."""
 
 from dataclasses import dataclass, replace
+from fractions import Fraction
+from math import ceil
 from random import Random
 from typing import Literal
 
 from simulation.shares import gives
-from simulation.tables import GpuRow
+from simulation.tables import GpuRow, at_least
 
 from sluice.contracts.messages import DeviceGrant, Share
 
@@ -25,12 +27,17 @@ class Device:
     modes: tuple[Mode, ...] = ("exclusive",)
     partition: int = 0
     """Percent of a GPU's SMs, for a fractional share; without `amount` it has the same part of the memory."""
+    larger: bool = False
+    """Whether a larger profile may serve."""
 
     def serves(self, grant: DeviceGrant, row: GpuRow, *, mig: bool) -> bool:
         """Whether a granted device is what is wanted."""
         share = grant.share
         if share is None:
-            return "exclusive" in self.modes and self.profile_on(row, mig=mig) == (grant.profile or "")
+            if "exclusive" in self.modes and self.profile_on(row, mig=mig) == (grant.profile or ""):
+                return True
+            given = row.profile(grant.profile or "")
+            return self.larger and given is not None and at_least(given, self.profile)
         wanted = self.share_on(row, share.mode, share.uid, mig=mig) if share.mode in self.modes else None
         whole = grant.profile in {None, row.profiles[-1].name}
         return share == wanted and (whole or self.want != "part")
@@ -57,6 +64,21 @@ class Device:
         ]
         enough.sort(key=lambda found: (found.compute_slices, found.memory_mib, len(found.name), found.name))
         return enough[0].name if enough else None
+
+    def counts_on(self, row: GpuRow, *, mig: bool) -> tuple[int, int, int] | None:
+        """The most that this may count on such a GPU: a device, MiB, thousandths of compute slices. None: it cannot."""
+        found: list[tuple[int, int, int]] = []
+        name = self.profile_on(row, mig=mig)
+        if name is not None:
+            profile = row.profile(name)
+            size = (profile.memory_mib, profile.compute_slices) if profile else (row.memory_mib, row.compute_slices)
+            found.append((1, size[0], size[1] * 1000))
+        if self.modes != ("exclusive",):
+            memory_mib = self.amount or gives(row, mig=mig)[0] * self.partition // 100
+            part = Fraction(max(1, memory_mib), gives(row, mig=mig)[0])
+            part = max(part, Fraction(self.partition, 100)) if "mps" in self.modes else Fraction(self.partition, 100)
+            found.append((1, memory_mib, ceil(part * row.compute_slices * 1000)))
+        return (1, max(c[1] for c in found), max(c[2] for c in found)) if found else None
 
     def _has_sms(self, row: GpuRow, sms: int) -> bool:
         return sms * 100 >= self.amount * row.profiles[-1].multiprocessors
@@ -90,6 +112,14 @@ class Pod:
     def uid(self) -> int:
         """Who its processes run as: root where nothing is said."""
         return self.user or 0
+
+    def counts_on(self, row: GpuRow, mig: bool) -> tuple[int, int, int] | None:
+        """The most that all its devices together may count on such a GPU; None where one of them cannot be there."""
+        each = [device.counts_on(row, mig=mig) for device in self.ask.devices]
+        found = [counts for counts in each if counts is not None]
+        if len(found) < len(each):
+            return None
+        return (sum(c[0] for c in found), sum(c[1] for c in found), sum(c[2] for c in found))
 
     @property
     def file(self) -> str:

@@ -4,12 +4,15 @@ A small world for one named schedule: calm weather, few nodes, and the hand of t
 A schedule says what happens and when; the judge watches as it does in random worlds.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
+from simulation.hardware import Layout
 from simulation.host import Host
 from simulation.plan import Fault, FaultKind, Plan
 from simulation.pods import Ask, Device, Pod
-from simulation.tables import A100, A100_WITHOUT_MIG, GpuRow
+from simulation.quotas import QuotaSaid
+from simulation.sizes import Resizing
+from simulation.tables import A30, A100, A100_WITHOUT_MIG, GpuRow
 from simulation.weather import Fate, Weather
 from simulation.world import World
 
@@ -18,6 +21,7 @@ from sluice.contracts.ids import OperationId
 from sluice.contracts.messages import AnyMessage, Bound
 
 MIG_NODE: tuple[tuple[GpuRow, bool], ...] = ((A100, True),)
+A30_NODE: tuple[tuple[GpuRow, bool], ...] = ((A30, True),)
 WHOLE_NODE: tuple[tuple[GpuRow, bool], ...] = ((A100_WITHOUT_MIG, False),)
 WHOLE = Ask((("sluice.dev/gpus", "1"),), ("main",), (Device("whole"),))
 
@@ -37,8 +41,15 @@ class Scene:
         closing_ttl_s: int = 4 * 3600,
         keep_warm_s: float = 0.0,
         weather: Weather | None = None,
+        layouts: Mapping[str, Layout] | None = None,
+        quotas: tuple[QuotaSaid, ...] = (),
+        folder_evicts: bool = False,
     ) -> None:
-        """Nodes are named node-0, node-1, ... in the order given; everything has started and nothing is asked for."""
+        """
+        Nodes are named node-0, node-1, ... in the order given; everything has started and nothing is asked for.
+
+        With `folder_evicts` the pod-watcher carries out evictions itself; without, the evictor does.
+        """
         plan = Plan(
             seed=1,
             nodes=tuple((f"node-{number}", gpus) for number, gpus in enumerate(nodes or (MIG_NODE,))),
@@ -47,8 +58,11 @@ class Scene:
             closing_ttl_s=closing_ttl_s,
             keep_warm_s=keep_warm_s,
             weather=weather or Weather(until=0.0),
+            layouts=layouts or {},
+            quotas=quotas,
         )
         self.world = World(plan, "lines")
+        self.world.watcher.evicts = folder_evicts
         self.world.start()
         self.wait(3.0)
 
@@ -84,6 +98,12 @@ class Scene:
     def strike(self, kind: FaultKind, target: str = "", lasts_s: float = 1.0, number: int = 0) -> None:
         """Something goes wrong."""
         self.world.faults.strike(Fault(self.world.clockwork.now, kind, target, lasts_s, number))
+
+    def resize(self, name: str, memory_mib: int, sm_partition: int | None = None, *, restart_s: float = -1.0) -> None:
+        """Somebody wants the shares of a pod to be so large; the pod is restarted so long after that, or not at all."""
+        restart = restart_s if restart_s >= 0 else None
+        resizing = Resizing(self.world.clockwork.now, name, memory_mib, sm_partition, restart)
+        self.world.resizer.resize(resizing, self.world.judge.requests)
 
     def host(self, name: str) -> Host:
         """One process."""
@@ -137,6 +157,11 @@ class Scene:
         """A write that was on its way all the time arrives now; nobody waits for its answer any more."""
         self.world.broker.fate_of = lambda _host, _write: None
         self.world.broker.write("the network", write, lambda _answer: None)
+
+    def stall(self, host: str, stream: Stream) -> Callable[[], None]:
+        """A process hears nothing more of one stream, until the result is called; of the other it does."""
+        (reader,) = (reader for reader in self.host(host).readers if reader.stream is stream)
+        return reader.stand_still()
 
     def tell(self, host: str, subject: str, message: AnyMessage, sequence: int) -> None:
         """A process hears an entry of BOOK (again)."""

@@ -9,13 +9,14 @@ from simulation.broker import Broker
 from simulation.clockwork import Clockwork
 from simulation.folder import Folder
 from simulation.host import Core, Host
+from simulation.moves import COOLDOWN_S
 from simulation.trace import Trace
 
 from sluice.contracts.exchange import Stream
 from sluice.contracts.ids import NodeName, RunId
 from sluice_allocator.core import rules as allocator_rules
 from sluice_allocator.core.allocator import Allocator
-from sluice_allocator.core.events import AgentEnsured, EnsureAgent, LeaseChanged
+from sluice_allocator.core.events import AgentEnsured, AnswerAdjust, EnsureAgent, LeaseChanged
 from sluice_inventory.core import rules as inventory_rules
 from sluice_inventory.core.events import Pull, PullFailed, PullSucceeded
 from sluice_inventory.core.inventory import Inventory
@@ -56,6 +57,7 @@ class AllocatorHost(Host):
         super().__init__(name, clockwork, broker, dice, trace)
         self.rules = rules
         self.holds_lease = False
+        self.on_answer: list[Callable[[AnswerAdjust], None]] = []
 
     def make_core(self, run: RunId) -> Core:
         """A new allocator's core."""
@@ -75,7 +77,11 @@ class AllocatorHost(Host):
         self.offer(LeaseChanged(held))
 
     def execute(self, instruction: object) -> None:
-        """Declare an agent's durable."""
+        """Declare an agent's durable, or tell whoever asked for a change."""
+        if isinstance(instruction, AnswerAdjust):
+            for hear in self.on_answer:
+                hear(instruction)
+            return
         assert isinstance(instruction, EnsureAgent), instruction
         node = instruction.node
 
@@ -147,9 +153,12 @@ class WatcherHost(Host):
         broker: Broker,
         dice: Random,
         trace: Trace,
+        *,
+        evicts: bool = True,
     ) -> None:
-        """Watch one folder."""
+        """Watch one folder. Without `evicts` it hears of no order to evict: somebody else carries them out."""
         super().__init__("pod-watcher", clockwork, broker, dice, trace)
+        self.evicts = evicts
         self.folder = folder
         self.rules = rules
         self.identities: tuple[IdentityRecord, ...] = ()
@@ -162,7 +171,8 @@ class WatcherHost(Host):
 
     def readings(self) -> Readings:
         """What the core says that it has to read."""
-        return [(stream, filters, None) for stream, filters in READS]
+        orders = () if self.evicts else ("sluice.eviction.>",)
+        return [(stream, tuple(each for each in filters if each not in orders), None) for stream, filters in READS]
 
     def begin(self) -> None:
         """Tell what the identities file holds."""
@@ -221,6 +231,23 @@ def quick_allocator(closing_ttl_s: int) -> allocator_rules.Rules:
         ensure_retry_s=1.0,
         retry_first_s=0.5,
         retry_max_s=8.0,
+        group_patience_s=4.0,
+        group_steps=2,
+        eviction_patience_s=4.0,
+        eviction_gone_s=20.0,
+        spare_first_s=2.0,
+        spare_max_s=8.0,
+        promise_after_s=3.0,
+        promises_percent=30,
+        promise_retry_s=1.0,
+        promise_retry_max_s=4.0,
+        move_cooldown_s=COOLDOWN_S,
+        moves_per_minute=60,
+        move_patience_s=3.0,
+        move_leaving_s=20.0,
+        move_kept_s=3.0,
+        defragment=True,
+        defragment_arrivals=2,
     )
 
 

@@ -106,3 +106,14 @@ def fits_in(row: GpuRow, held: list[tuple[str, Span]], profile: ProfileRow, span
     if sum(found.name == profile.name for found in rows) > profile.max_instances:
         return False
     return sum(found.compute_slices for found in rows) <= row.compute_slices
+
+
+def at_least(profile: ProfileRow, name: str) -> bool:
+    """Whether a profile has as much of everything as one of that name has on some model."""
+    meant = [found for row in (A100, A30) if (found := row.profile(name)) is not None]
+    return any(
+        profile.memory_mib >= each.memory_mib
+        and profile.multiprocessors >= each.multiprocessors
+        and all(has >= needs for has, needs in zip(profile.engines, each.engines, strict=True))
+        for each in meant
+    )

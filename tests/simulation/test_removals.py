@@ -39,6 +39,27 @@ def test_what_was_on_a_node_that_is_gone_is_closed_and_its_pod_released() -> Non
     scene.finish()
 
 
+def test_a_pod_that_was_asked_for_anew_is_released_with_its_second_node() -> None:
+    """Whoever was served elsewhere once would wait for ever for what is gone for good."""
+    scene = Scene(MIG_NODE, MIG_NODE, MIG_NODE)
+    scene.pod("a", sliced("7g.40gb"))
+    lost = []
+    for _ in range(2):
+        scene.until(lambda: scene.runs("a"))
+        before = scene.bound("a")
+        assert before is not None
+        lost.append(before)
+        scene.strike("node removed", before.node, lasts_s=500.0, number=OFF)
+        scene.until(lambda: isinstance(scene.value(f"sluice.binding.{lost[-1].request}"), Released), longest_s=40.0)
+    scene.until(lambda: scene.runs("a"))
+    after = scene.bound("a")
+    assert after is not None
+    assert len({each.request for each in (*lost, after)}) == len({each.node for each in (*lost, after)}) == 3
+    for each in lost:
+        scene.world.agents[each.node].start()
+    scene.finish()
+
+
 def test_a_node_that_was_removed_by_mistake_and_lives_loses_nothing() -> None:
     """Its pod would be ended because somebody mistyped a name."""
     scene = Scene()

@@ -6,20 +6,30 @@ First the faults, then calm until everyone has an answer, then all pods are remo
 
 import traceback
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from random import Random
 
 from simulation.agents import AgentHost, quick_rules
 from simulation.broker import Broker
 from simulation.clockwork import Clockwork
+from simulation.cordons import CordonJudge
+from simulation.crowding import PodsPerNode
 from simulation.daemons import Daemon
 from simulation.faults import Faults
+from simulation.fixed_layouts import Administrator
 from simulation.folder import Folder, Kubelets
 from simulation.goals import Goals
+from simulation.guarantees import GuaranteeJudge, guaranteed_by
 from simulation.hardware import Gpu, Machine
 from simulation.host import Host
+from simulation.jobs import JobJudge
 from simulation.judge import Judge, ViolationError
+from simulation.limits import LimitsFile, LimitsHost
+from simulation.moves import MoveJudge
+from simulation.operators import Operator
 from simulation.plan import Plan, PodLife, draw_plan
+from simulation.preemptions import Evictor, PreemptionJudge, folder_evicts
+from simulation.quotas import QuotaJudge
 from simulation.removals import Removals
 from simulation.services import (
     AllocatorHost,
@@ -29,10 +39,13 @@ from simulation.services import (
     quick_inventory,
     quick_watcher,
 )
+from simulation.sizes import Resizer
 from simulation.trace import Keeping, Trace
+from simulation.turns import TurnJudge
 from simulation.weather import Sky
 
 from sluice.contracts.ids import NodeName
+from sluice_allocator.core.placement import PlacingRules
 
 CALM_S = 120.0
 """So long after the last fault everyone must have an answer."""
@@ -78,16 +91,41 @@ class World:
             node: AgentHost(machine, rules, *shared, Random(f"{node} {plan.seed}"), self.trace)
             for node, machine in self.machines.items()
         }
+        placing = PlacingRules(pods_per_node_max=plan.pods_per_node_max)
+        decides = replace(quick_allocator(ttl), placing=placing)
         self.allocators = [
-            AllocatorHost(f"allocator-{letter}", quick_allocator(ttl), *shared, self._dice(letter), self.trace)
+            AllocatorHost(f"allocator-{letter}", decides, *shared, self._dice(letter), self.trace)
             for letter in "ab"[: plan.allocators]
         ]
         self.inventory = InventoryHost(self.agents, quick_inventory(), *shared, self._dice("inventory"), self.trace)
-        self.watcher = WatcherHost(self.folder, quick_watcher(ttl), *shared, self._dice("watcher"), self.trace)
+        evicts = folder_evicts(plan.seed)
+        dice = self._dice("watcher")
+        self.watcher = WatcherHost(self.folder, quick_watcher(ttl), *shared, dice, self.trace, evicts=evicts)
         every = [*self.allocators, self.inventory, self.watcher, *self.agents.values()]
         self.hosts: dict[str, Host] = {host.name: host for host in every}
+        self.file: LimitsFile | None = None
+        if plan.limits_file:
+            speaker = self.hosts["limits"] = LimitsHost(ttl, *shared, self._dice("limits"), self.trace)
+            self.file = LimitsFile(speaker, self.judge)
+            self.broker.on_landed.append(self.file.landed)
         self.judge.keeps_warm = plan.keep_warm_s > 0
         self.goals = Goals(self.broker, self.judge, self.folder, self.kubelets, self.agents)
+        self.operator = Operator(self.broker)
+        self.limits = QuotaJudge(self.judge, plan.allocators, self.machines)
+        self.goals.limits = self.limits
+        self.jobs = JobJudge(self.judge)
+        self.goals.jobs = self.jobs
+        self.moves = MoveJudge(self.judge)
+        self.preemptions = PreemptionJudge(self.judge)
+        self.guarantees = GuaranteeJudge(self.judge, guaranteed_by(plan))
+        self.evictor = Evictor(self)
+        self.cordons = CordonJudge(self.judge)
+        self.goals.cordons = self.cordons
+        self.turns = TurnJudge(self.judge)
+        self.crowds = PodsPerNode(self.judge, plan.pods_per_node_max)
+        self.goals.crowds = self.crowds
+        self.resizer = Resizer(self.allocators, self.kubelets, self._dice("resizer"))
+        self.administrator = Administrator(self.clockwork, self.trace, plan.seed)
         self.faults = Faults(self)
         self.removals = Removals(self)
         self._listen()
@@ -102,6 +140,8 @@ class World:
     def finish(self) -> None:
         """No more faults: everyone gets an answer, then everything is given back. Raises ViolationError."""
         self.trace.tell("world", "CALM")
+        if self.file is not None:
+            self.until("limits", self.file.missing, CALM_S)
         self.until("I4", self.goals.settled, CALM_S)
         self.trace.tell("world", "ALL PODS ARE REMOVED")
         for name in list(self.folder.pods):
@@ -137,17 +177,27 @@ class World:
         for index, (row, mig) in enumerate(gpus):
             uuid = f"GPU-{short}-{index}"
             made[uuid] = Gpu(uuid, index, row, mig=mig, dice=self._dice(uuid))  # type: ignore[arg-type]
+            made[uuid].layout = self.plan.layouts.get(uuid)
+            made[uuid].lay_out()
         return Machine(NodeName(node), made)
 
     def _listen(self) -> None:
-        self.broker.on_landed += [self.judge.landed, self.kubelets.hear]
+        heard = [self.turns.landed, self.judge.landed, self.limits.landed, self.jobs.landed, self.moves.landed]
+        heard += [self.crowds.landed, self.preemptions.landed, self.guarantees.landed]
+        heard += [self.evictor.landed, self.kubelets.hear]
+        heard.insert(2, self.cordons.landed)
+        self.broker.on_landed += heard
         self.judge.able_for = lambda node: self.agents[node].able_for
-        self.broker.on_wiped.append(self.judge.wiped)
+        self.broker.on_wiped += [self.judge.wiped, self.limits.wiped, self.preemptions.wiped, self.cordons.wiped]
+        self.broker.on_wiped.append(self.guarantees.wiped)
         self.kubelets.dice = self._dice("kubelets")
         self.kubelets.on_started.append(self.judge.started)
         self.watcher.on_event.append(self.kubelets.told)
         for host in self.hosts.values():
             host.on_instruction.append(self.judge.instructed)
+        for allocator in self.allocators:
+            allocator.on_event.append(self.cordons.listener(allocator))
+            allocator.on_instruction += [self.cordons.instructed, self.guarantees.instructed]
         for agent in self.agents.values():
             agent.on_ticket.append(self.judge.ticket)
             agent.on_refused.append(self.judge.refused)
@@ -175,6 +225,14 @@ class World:
             self.clockwork.after(self.dice.uniform(0, 0.3), host.start)
         for life in self.plan.pods:
             self._schedule(life)
+        speaker = self.file or self.operator
+        for said in (*self.plan.quotas, *self.plan.cordons):
+            if said.at == 0.0:
+                speaker.say(said)
+            else:
+                self.clockwork.at(said.at, lambda said=said: speaker.say(said))  # type: ignore[misc]
+        for each in self.plan.resizings:
+            self.clockwork.at(each.at, lambda each=each: self.resizer.resize(each, self.judge.requests))  # type: ignore[misc]
         for fault in self.plan.faults:
             self.clockwork.at(fault.at, lambda fault=fault: self.faults.strike(fault))  # type: ignore[misc]
 

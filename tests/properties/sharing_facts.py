@@ -1,0 +1,257 @@
+"""
+What is on the bus, by noun, and what agents and sources make of it: a small world around the allocators.
+
+Agents and sources do what they are told and nothing by themselves. Nothing here knows how a place is chosen.
+"""
+
+from collections import defaultdict
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+from factories.allocator import FOLDER, ready_of
+from properties.sharing_asks import PodAsk
+from properties.small_bus import Process, SmallBus, until_calm
+
+from sluice.contracts import subjects
+from sluice.contracts.exchange import Entry, Ticked
+from sluice.contracts.ids import AllocationId, NodeName, RequestId, RunId
+from sluice.contracts.messages import (
+    AllocationRequested,
+    Bound,
+    Closed,
+    Cordoned,
+    EvictionBlocked,
+    EvictionDone,
+    EvictionOrdered,
+    Grant,
+    NodeChanged,
+    NodeInventory,
+    NodeOpened,
+    NodeSnapshot,
+    QuotaSet,
+    Refused,
+    Released,
+    RequestWithdrawn,
+    Revoke,
+    SliceFailed,
+    SliceGone,
+    SliceReady,
+)
+from sluice.contracts.subjects import parse
+from sluice_allocator.core.rules import Rules
+
+REST_TICKS, REST_STEP_S = 60, 10.0
+"""So long nobody new comes: more than every patience but those that double."""
+
+
+@dataclass(slots=True)
+class Facts:
+    """Last values by noun and key, and where they stand."""
+
+    of: defaultdict[str, dict[str, Any]] = field(default_factory=lambda: defaultdict(dict))
+    at: defaultdict[str, dict[str, int]] = field(default_factory=lambda: defaultdict(dict))
+    """Sequences."""
+
+    def landed(self, entry: Entry, _run: RunId | None) -> None:
+        """A value is the last one of its subject."""
+        address = parse(entry.subject)
+        if not isinstance(entry.message, NodeOpened):
+            self.of[address.kind][address.key[-1]] = entry.message
+            self.at[address.kind][address.key[-1]] = entry.sequence
+
+    def is_gone(self, allocation: str) -> bool:
+        """Whether nothing of it is there."""
+        entry = self.of["ledger"].get(allocation)
+        return entry is None or isinstance(entry, Closed) or isinstance(self.of["slice"].get(allocation), SliceGone)
+
+    def live(self) -> dict[str, Grant | Revoke]:
+        """What is booked."""
+        return {each: entry for each, entry in self.of["ledger"].items() if not self.is_gone(each)}
+
+    def granted(self, request: str) -> list[Grant]:
+        """What a request is granted."""
+        entries = self.live().values()
+        return [each for each in entries if isinstance(each, Grant) and each.booking.request == request]
+
+    def living(self) -> dict[str, AllocationRequested]:
+        """Who asks, and was not told that it is over."""
+        over = (Released, Refused)
+        return {
+            request: asked
+            for request, asked in self.of["request"].items()
+            if isinstance(asked, AllocationRequested) and not isinstance(self.of["binding"].get(request), over)
+        }
+
+    def bound(self) -> dict[str, Grant]:
+        """Who is bound to something that stands, and to what."""
+        found = {}
+        for request, binding in self.of["binding"].items():
+            entry = self.of["ledger"].get(binding.allocation) if isinstance(binding, Bound) else None
+            if isinstance(entry, Grant) and not self.is_gone(entry.booking.allocation):
+                found[request] = entry
+        return found
+
+    def orders(self) -> list[str]:
+        """The allocations about which an agent has something to do."""
+        return sorted(each for each, entry in self.live().items() if self._is_due(entry, self.of["slice"].get(each)))
+
+    def _is_due(self, entry: Grant | Revoke, slice_: Any) -> bool:
+        if isinstance(entry, Revoke):
+            return True
+        if not all(self.is_gone(each) for each in entry.after):
+            return False
+        if isinstance(slice_, SliceReady) and slice_.revision == entry.revision:
+            return slice_.shrinking
+        return not isinstance(slice_, SliceFailed)
+
+    def to_evict(self) -> list[str]:
+        """Living pods of which the eviction is ordered and not done."""
+        orders, outcomes = self.of["eviction"], self.of["evicted"]
+        return sorted(
+            each
+            for each in self.living()
+            if isinstance(orders.get(each), EvictionOrdered) and not isinstance(outcomes.get(each), EvictionDone)
+        )
+
+
+class SharingWorld:
+    """Nodes, agents, sources, an operator, and one or two allocators."""
+
+    def __init__(self, nodes: list[NodeSnapshot], rules: Rules, allocators: int) -> None:
+        """Everything is open and empty."""
+        self.bus = SmallBus()
+        self.facts = Facts()
+        self.bus.on_landed.append(self.facts.landed)
+        self.rules = rules
+        self.now = 0.0
+        self.nodes = {each.node: each for each in nodes}
+        self.processes: list[Process] = []
+        self._runs = 0
+        self._pods = 0
+        for _ in range(allocators):
+            self.begin_process()
+        for each in nodes:
+            news = NodeChanged(
+                node=each.node,
+                endpoint="127.0.0.1:1",
+                boot_id=each.boot_id,
+                agent_run=each.agent_run,
+                generation=each.generation,
+                gpus=(),
+            )
+            self.bus.put(subjects.node(each.node), news)
+            self.bus.put(subjects.inventory(each.node), NodeInventory(snapshot=each, stale=False))
+        self.calm()
+
+    # -- allocators ------------------------------------------------------------------------------------------------
+
+    def begin_process(self) -> None:
+        """One more allocator."""
+        self._runs += 1
+        self.processes.append(Process(self.bus, f"r{self._runs}", self.rules, self.now))
+
+    def crash(self, number: int) -> None:
+        """One is killed; what it has not sent is lost. Another is started."""
+        self.processes.pop(number).die()
+        self.begin_process()
+
+    def calm(self) -> None:
+        """Everybody knows all there is, and has done what follows."""
+        until_calm(self.processes)
+
+    def tick(self, seconds: float) -> None:
+        """Time passes, for all at once."""
+        self.now += seconds
+        for process in self.processes:
+            process.now = self.now
+            process.handle(Ticked())
+
+    # -- sources ---------------------------------------------------------------------------------------------------
+
+    def ask(self, pod: PodAsk, stem: str = "") -> RequestId:
+        """A pod asks; with a stem it is one more of that controller's."""
+        self._pods += 1
+        request = RequestId(f"q{self._pods}")
+        message = AllocationRequested(
+            revision=1,
+            source=FOLDER,
+            namespace=pod.namespace,
+            name=f"{stem or f'pod{self._pods}'}-{self._pods}",
+            origin=f"{request}.yaml",
+            owner=request,
+            claims=pod.claims,
+            priority=pod.priority,
+            leeway=pod.leeway,
+            group=pod.group,
+        )
+        self.bus.put(subjects.request(request), message)
+        return request
+
+    def withdraw(self, request: str) -> None:
+        """A pod is gone."""
+        revision = self.facts.of["request"][request].revision + 1
+        word = RequestWithdrawn(revision=revision, source=FOLDER, cause="pod gone")
+        self.bus.put(subjects.request(RequestId(request)), word)
+
+    def edit(self, request: str, claims: tuple) -> None:
+        """It asks for something else."""
+        asked = self.facts.of["request"][request]
+        edited = msgspec.structs.replace(asked, revision=asked.revision + 1, claims=claims)
+        self.bus.put(subjects.request(RequestId(request)), edited)
+
+    def evict(self, request: str, *, comes_back: bool) -> None:
+        """The eviction is carried out; its controller may make another pod."""
+        asked = self.facts.of["request"][request]
+        self.bus.put(subjects.evicted(RequestId(request)), EvictionDone(request=RequestId(request)))
+        self.withdraw(request)
+        if comes_back:
+            pod = PodAsk(asked.claims, asked.namespace, asked.priority, asked.leeway, asked.group)
+            self.ask(pod, asked.name.rpartition("-")[0])
+
+    def block(self, request: str) -> None:
+        """A budget does not allow it."""
+        word = EvictionBlocked(request=RequestId(request), why="the budget allows none")
+        self.bus.put(subjects.evicted(RequestId(request)), word)
+
+    # -- agents ----------------------------------------------------------------------------------------------------
+
+    def obey(self, allocation: str, *, fails: bool = False, still_used: bool = False) -> None:
+        """An agent does what it was told about one allocation."""
+        entry = self.facts.of["ledger"][allocation]
+        booking = entry.booking
+        address = subjects.slice_(booking.node, AllocationId(allocation))
+        about = {"allocation": booking.allocation, "request": booking.request, "revision": entry.revision}
+        if isinstance(entry, Revoke):
+            word = SliceGone(**about, cause=entry.cause)
+        elif fails and entry.revision == 1:
+            word = SliceFailed(**about, error="NVML_ERROR_UNKNOWN", message="it could not be made")
+        else:
+            word = msgspec.structs.replace(ready_of(entry), revision=entry.revision)
+            word = msgspec.structs.replace(word, shrinking=still_used and bool(entry.counts))
+        self.bus.put(address, word)
+
+    # -- operators -------------------------------------------------------------------------------------------------
+
+    def say(self, word: QuotaSet | Cordoned | Any) -> None:
+        """An operator's word, which everybody hears when nothing else is on its way (docs/quotas.md: one who has not
+        heard it yet does not know of it).
+        """
+        self.calm()
+        quota = hasattr(word, "namespace")
+        self.bus.put(subjects.quota(word.namespace) if quota else subjects.cordon(NodeName(word.node)), word)
+        self.calm()
+
+    # -- all of them -----------------------------------------------------------------------------------------------
+
+    def rest(self) -> None:
+        """Nobody new comes, everybody does what he should, and time passes."""
+        for _ in range(REST_TICKS):
+            self.calm()
+            for allocation in self.facts.orders():
+                self.obey(allocation)
+            for request in self.facts.to_evict():
+                self.evict(request, comes_back=False)
+            self.calm()
+            self.tick(REST_STEP_S)
+        self.calm()

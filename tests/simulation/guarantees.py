@@ -1,0 +1,104 @@
+"""
+What namespaces are guaranteed, while pods are evicted for others: the judge who counts what is left of it.
+
+It counts a second time, in devices, by the ledger alone. It demands of nobody what could not be known when it was
+decided.
+"""
+
+from typing import TYPE_CHECKING
+
+from simulation.books import Books
+from simulation.host import Host
+
+from sluice.contracts.exchange import Write
+from sluice.contracts.ids import AllocationId, RunId
+from sluice.contracts.messages import Booking, Grant, Revoke
+
+if TYPE_CHECKING:
+    from simulation.plan import Plan
+
+Standing = dict[AllocationId, Booking]
+
+
+def guaranteed_by(plan: "Plan") -> dict[str, int]:
+    """What namespaces are guaranteed from the beginning; nothing where two decide at once, or a file is read first."""
+    if plan.both_active or plan.limits_file or any(fault.kind == "lease" for fault in plan.faults):
+        return {}
+    return {said.namespace: gpus for said in plan.quotas if (gpus := said.guaranteed[0]) is not None}
+
+
+class GuaranteeJudge:
+    """Hears what lands on the bus, after the judge did, and what allocators want to write."""
+
+    def __init__(self, books: Books, guaranteed: dict[str, int]) -> None:
+        """
+        Nobody was evicted.
+
+        `guaranteed` are devices by namespace, known from the beginning to one allocator: two may each take the last.
+        """
+        self._books = books
+        self._guaranteed = guaranteed
+        self._revoking: dict[RunId, dict[AllocationId, None]] = {}
+        """What each process wanted to revoke: another's words under way it cannot know."""
+        self._stood: dict[AllocationId, Standing] = {}
+        """Per grant that evicts, what stood in the ledger and was to stay when it was decided."""
+
+    def instructed(self, host: Host, instruction: object) -> None:
+        """A core wants something."""
+        if not self._guaranteed or not isinstance(instruction, Write):
+            return
+        message = instruction.message
+        if isinstance(message, Revoke):
+            self._revoking.setdefault(host.run, {})[message.booking.allocation] = None
+        elif isinstance(message, Grant) and message.evict and message.booking.allocation not in self._stood:
+            leaving = {**self._revoking.get(host.run, {}), **self._evicted()}
+            stood = {each: booking for each, booking in self._standing().items() if each not in leaving}
+            self._stood[message.booking.allocation] = stood
+
+    def landed(self, write: Write, _sequence: int) -> None:
+        """A value is the last one of its subject now."""
+        if isinstance(write.message, Grant) and write.message.evict and not write.message.adopted:
+            self._granted(write.message)
+
+    def wiped(self) -> None:
+        """The broker forgot its ledger: nothing that was decided on it can land any more."""
+        self._revoking.clear()
+        self._stood.clear()
+
+    def _granted(self, grant: Grant) -> None:
+        """
+        Other namespaces keep what they are guaranteed, when everybody has gone who is known to.
+
+        Who ended only after this was decided counts as if it stayed. A write without an answer has to be sent again as
+        it is (PROTOCOL §2, W3), and might have landed before; the guard does not cover what ends on other nodes.
+        """
+        bookings = self._books.bookings
+        evicted = self._evicted() | dict.fromkeys(grant.after)
+        stay = {**self._stood.get(grant.booking.allocation, {}), **self._standing()}
+        for namespace in {bookings[each].namespace for each in grant.after if each in bookings}:
+            least = self._guaranteed.get(namespace)
+            if least is None or namespace == grant.booking.namespace:
+                continue
+            left = sum(
+                len(booking.devices)
+                for each, booking in stay.items()
+                if booking.namespace == namespace and each not in evicted
+            )
+            if left < least:
+                text = f"{namespace} has {left} devices left of {least}: {grant.booking.request}"
+                self._books.fail("guaranteed", text)
+
+    def _standing(self) -> Standing:
+        """What the ledger grants, and no agent has said to be gone."""
+        return {
+            entry.booking.allocation: entry.booking
+            for book in self._books.ledger.values()
+            for entry in book.values()
+            if isinstance(entry, Grant) and entry.booking.allocation not in self._books.gone
+        }
+
+    def _evicted(self) -> dict[AllocationId, None]:
+        """Those for whose places others stand in the ledger, and evict them."""
+        books = self._books.ledger.values()
+        promises = [entry for book in books for entry in book.values() if isinstance(entry, Grant) and entry.evict]
+        return {each: None for promise in promises for each in promise.after}

@@ -1,0 +1,98 @@
+"""
+Pods that larger profiles may serve, and pods that may be moved. Which of a seed they are, and what must be so of them.
+
+The judge knows the ledger, the bindings and the orders to evict, and its own tables of what profiles have.
+"""
+
+from dataclasses import replace
+from random import Random
+from typing import TYPE_CHECKING
+
+from simulation.books import Books
+from simulation.pods import Pod
+from simulation.tables import at_least
+
+from sluice.contracts.exchange import Write
+from sluice.contracts.messages import Bound, EvictionOrdered, Grant
+
+if TYPE_CHECKING:
+    from simulation.plan import Plan
+
+MOVING_SEEDS = 0.4
+"""In so many seeds some pods may be served by larger profiles, and moved."""
+COOLDOWN_S = 5.0
+"""What the allocators of the simulation are told."""
+SUBSTITUTE, MOVABLE = "sluice.dev/substitute", "sluice.dev/movable"
+
+
+def with_moves(plan: "Plan", seeds: float = MOVING_SEEDS) -> "Plan":
+    """In some seeds some pods have leeway: drawn apart, so that all else of a seed stays what it is without."""
+    dice = Random(f"moves {plan.seed}")
+    if dice.random() >= seeds:
+        return plan
+    lives = (replace(life, pod=_with_leeway(life.pod, dice)) if dice.random() < 0.7 else life for life in plan.pods)
+    return replace(plan, pods=tuple(lives))
+
+
+def _with_leeway(pod: Pod, dice: Random) -> Pod:
+    ask = pod.ask
+    has_it = any(key == SUBSTITUTE for key, _ in ask.annotations)  # a key that is there twice is no YAML
+    if has_it or ask.end != "bound" or any(device.want != "profile" for device in ask.devices):
+        return pod
+    keys = ((SUBSTITUTE, "return" if dice.random() < 0.8 else "true"),)
+    keys += ((MOVABLE, "true"),) if dice.random() < 0.5 else ()
+    devices = tuple(replace(device, larger=True) for device in ask.devices)
+    return replace(pod, ask=replace(ask, annotations=(*ask.annotations, *keys), devices=devices))
+
+
+class MoveJudge:
+    """Hears what lands on the bus, after the judge did."""
+
+    def __init__(self, judge: Books) -> None:
+        """Nobody was moved."""
+        self.judge = judge
+        self.bound_at: dict[str, float] = {}
+        """When each allocation was bound first."""
+        self.made_for: dict[str, None] = {}
+        """Allocations for whose end somebody was booked a place that they are evicted for."""
+
+    def landed(self, write: Write, _sequence: int) -> None:
+        """A value is the last one of its subject now."""
+        match write.message:
+            case Grant() as grant:
+                self._granted(grant)
+            case Bound() as bound:
+                self.bound_at.setdefault(bound.allocation, self.judge.clockwork.now)
+            case EvictionOrdered() as ordered:
+                mine = (each for each, book in self.judge.bookings.items() if book.request == ordered.request)
+                if not any(each in self.made_for for each in mine) and not self.judge.is_drained(ordered.request):
+                    self.judge.fail("booked first", f"{ordered.request} is evicted, and nothing was booked for that")
+            case _:
+                pass
+
+    def _granted(self, grant: Grant) -> None:
+        self._check_size(grant)
+        if not grant.evict:
+            return
+        self.made_for |= dict.fromkeys(grant.after)
+        if grant.adopted:
+            return
+        for allocation in grant.after:
+            known = self.judge.bookings.get(allocation)
+            if known is None or known.request != grant.booking.request:
+                continue
+            stayed = self.judge.clockwork.now - self.bound_at.get(allocation, self.judge.clockwork.now)
+            if stayed < COOLDOWN_S:
+                text = f"{grant.booking.request} is moved from {allocation} after {stayed:.1f} s"
+                self.judge.fail("moved too soon", text)
+
+    def _check_size(self, grant: Grant) -> None:
+        """A larger one is larger, in everything."""
+        asked = grant.booking.instead_of
+        if not asked or "," in asked or len(grant.booking.devices) > 1:
+            return  # the goals compare what each of several was given
+        (device,) = grant.booking.devices
+        row = self.judge.machines[grant.booking.node].gpus[device.gpu].row
+        profile = row.profile(device.profile or "")
+        if profile is None or not at_least(profile, asked):
+            self.judge.fail("never less", f"{grant.booking.request} asked for {asked} and is granted {device}")

@@ -1,0 +1,84 @@
+"""Bugs planted in how shares are made larger and smaller."""
+
+from typing import Any
+
+from simulation.planting import Planted
+
+from sluice_allocator.core.desk import Desk
+from sluice_node_agent.core import adjusting, taking
+from sluice_node_agent.core.records import Adjusting
+
+
+def _new_size_at_once(_original: Any) -> Any:
+    def counted(_self: Any, entry: Any) -> Any:
+        """A share counts what was ordered last, whatever is still used."""
+        return entry.booking
+
+    return counted
+
+
+def _nobody_uses_it(_original: Any) -> Any:
+    def homes_used_more(_record: Any, _floor: Any) -> Any:
+        """A share is as small as ordered as soon as its server has the new limits."""
+        return []
+
+    return homes_used_more
+
+
+def _only_as_it_was_looked_at(_original: Any) -> Any:
+    def clients_by_now(_work: Any, _homes: Any) -> Any:
+        """Nobody looks who was a client."""
+        return ()
+
+    return clients_by_now
+
+
+def _the_ticket_stays(original: Any) -> Any:
+    def begin(*args: Any) -> Any:
+        """A share that is made smaller keeps its ticket."""
+        begun = original(*args)
+        return Adjusting(counts=begun.counts, renewed=True)
+
+    return begin
+
+
+def _told_at_once(_original: Any) -> Any:
+    def is_served(_grant: Any, _floor: Any) -> Any:
+        """The pod is told before its server lets it have that."""
+        return True
+
+    return is_served
+
+
+SIZE_BUGS = (
+    Planted(
+        "new size at once",
+        "memory that is still used is promised to a neighbour",
+        ("I2",),
+        ((Desk, "counted", _new_size_at_once),),
+    ),
+    Planted(
+        "nobody uses it",
+        "memory that is still used is promised to a neighbour",
+        ("I2",),
+        ((adjusting, "_homes_used_more", _nobody_uses_it),),
+    ),
+    Planted(
+        "nobody looks",
+        "memory that is still used is promised to a neighbour",
+        ("I2",),
+        ((adjusting, "_clients_by_now", _only_as_it_was_looked_at),),
+    ),
+    Planted(
+        "the ticket stays",
+        "a container starts again with more than it has",
+        ("I2",),
+        ((taking, "begin", _the_ticket_stays),),
+    ),
+    Planted(
+        "told at once",
+        "a container is told of more than its server gives",
+        ("MPS",),
+        ((adjusting, "is_served", _told_at_once),),
+    ),
+)

@@ -1,0 +1,152 @@
+"""Limits of namespaces: the interleavings that a simpler rule would lose, each played once on purpose."""
+
+from collections.abc import Callable
+
+import pytest
+from simulation.judge import ViolationError
+from simulation.planted_quotas import BOUND_ON_WHAT_IS_KNOWN, QUOTA_BUGS
+from simulation.planting import planted
+from simulation.quotas import HEARD_AFTER_S, NO_LIMITS, QuotaSaid
+from simulation.scene import A30_NODE, MIG_NODE, Scene, sliced
+
+from sluice.contracts.exchange import Stream
+from sluice.contracts.messages import Grant, Pending, QuotaSet, Revoke, SliceReady
+from sluice.contracts.refusals import WaitReason
+
+ONE = (1, None, None)
+
+
+def limit(scene: Scene, total: tuple[int | None, int | None, int | None]) -> None:
+    """An operator says what the namespace may have, and everybody hears it."""
+    scene.world.operator.say(QuotaSaid(scene.world.clockwork.now, "lab", total))
+    scene.wait(1.0)
+
+
+def waits_for_quota(scene: Scene, name: str) -> bool:
+    """Whether a pod is told that its namespace's limit is in the way."""
+    said = scene.value(f"sluice.waiting.{scene.request(name)}")
+    return isinstance(said, Pending) and said.reasons[0].reason is WaitReason.QUOTA_EXCEEDED
+
+
+def test_a_pod_waits_for_its_quota_and_runs_when_another_of_its_namespace_has_ended() -> None:
+    """Its slice has to be gone, not only revoked: the other's processes linger."""
+    scene = Scene()
+    limit(scene, ONE)
+    scene.wait(HEARD_AFTER_S)  # nobody can say that he has not heard of it
+    scene.pod("a", sliced("1g.5gb"), lingers_s=6.0)
+    scene.until(lambda: scene.runs("a"))
+    scene.pod("b", sliced("1g.5gb"))
+    scene.pod("other", sliced("1g.5gb"), namespace="den")
+    scene.until(lambda: scene.runs("other"))
+    assert waits_for_quota(scene, "b")
+    scene.remove("a")
+    gone_at = scene.world.clockwork.now + 6.0
+    scene.until(lambda: scene.runs("b"))
+    assert scene.world.clockwork.now > gone_at
+    scene.finish()
+
+
+def test_a_raised_quota_serves_at_once_and_a_lowered_one_ends_nothing() -> None:
+    """Live, both ways."""
+    scene = Scene()
+    limit(scene, (0, None, None))
+    scene.pod("a", sliced("1g.5gb"))
+    scene.pod("b", sliced("1g.5gb"))
+    scene.wait(5)
+    assert waits_for_quota(scene, "a")
+    assert waits_for_quota(scene, "b")
+    limit(scene, (2, None, None))
+    scene.until(lambda: scene.runs("a") and scene.runs("b"))
+    landed = scene.landed()
+    limit(scene, (0, None, None))
+    scene.wait(20)
+    assert not any(isinstance(write.message, Revoke) for write in landed)
+    limit(scene, NO_LIMITS)
+    scene.finish()
+
+
+def test_a_quota_that_comes_late_and_an_allocator_that_starts_late_count_what_runs() -> None:
+    """tensor-fusion §1.5 (B9): both begin at nothing there."""
+    scene = Scene()
+    scene.pod("a", sliced("3g.20gb"))
+    scene.until(lambda: scene.runs("a"))
+    limit(scene, ONE)
+    scene.host("allocator-a").kill()
+    scene.host("allocator-a").start()
+    scene.pod("b", sliced("1g.5gb"))
+    scene.wait(10)
+    assert waits_for_quota(scene, "b")
+    limit(scene, NO_LIMITS)
+    scene.finish()
+
+
+def test_two_allocators_together_stay_within_a_quota() -> None:
+    """Many pods at once, seen by both: what is bound is what may be had, whoever granted it."""
+    scene = Scene(MIG_NODE, MIG_NODE, allocators=2)
+    limit(scene, (3, None, None))
+    for number in range(8):
+        scene.pod(f"pod-{number}", sliced("1g.5gb"))
+    scene.wait(20)
+    assert sum(scene.bound(f"pod-{number}") is not None for number in range(8)) == 3
+    limit(scene, NO_LIMITS)
+    scene.until(lambda: all(scene.runs(f"pod-{number}") for number in range(8)))
+    scene.finish()
+
+
+def test_a_quota_that_was_said_again_after_a_wipe_holds() -> None:
+    """What runs is counted again as soon as it is adopted."""
+    scene = Scene()
+    limit(scene, ONE)
+    scene.pod("a", sliced("1g.5gb"))
+    scene.until(lambda: scene.runs("a"))
+    scene.strike("broker wipe")
+    scene.wait(15)
+    assert isinstance(scene.value("sluice.quota.lab"), QuotaSet)
+    scene.pod("b", sliced("1g.5gb"))
+    scene.wait(10)
+    assert waits_for_quota(scene, "b")
+    assert scene.runs("a")
+    limit(scene, NO_LIMITS)
+    scene.finish()
+
+
+def test_nobody_is_bound_before_what_was_written_before_its_grant_is_known() -> None:
+    """A limit ends nothing that runs: an allocator that reads late would let one pod too many begin, for good."""
+    scene = Scene(MIG_NODE, A30_NODE, allocators=2)
+    limit(scene, ONE)
+    scene.wait(HEARD_AFTER_S)
+    decided = scene.stall("allocator-b", Stream.BOOK)
+    asked = scene.stall("allocator-b", Stream.STATE)
+    scene.pod("a", sliced("1g.5gb"))
+    scene.until(lambda: scene.runs("a"))
+    scene.host("allocator-a").pause()
+    granted = scene.landed()
+    scene.pod("b", sliced("1g.6gb"))
+    scene.wait(0.5)
+    asked()
+    scene.until(lambda: any(isinstance(write.message, SliceReady) for write in granted))
+    scene.wait(0.5)
+    (grant,) = (write.message for write in granted if isinstance(write.message, Grant))
+    assert grant.booking.name == "b"
+    assert scene.bound("b") is None
+    decided()
+    scene.until(lambda: waits_for_quota(scene, "b"))
+    scene.host("allocator-a").resume()
+    limit(scene, NO_LIMITS)
+    scene.until(lambda: scene.runs("b"))
+    scene.finish()
+
+
+@pytest.mark.parametrize(
+    ("name", "schedule"),
+    [
+        ("bound on what is known", test_nobody_is_bound_before_what_was_written_before_its_grant_is_known),
+        ("quota free at revoke", test_a_pod_waits_for_its_quota_and_runs_when_another_of_its_namespace_has_ended),
+    ],
+)
+def test_the_judge_sees_a_quota_that_is_exceeded(name: str, schedule: Callable[[], None]) -> None:
+    """Without chance: with the rule broken the judge speaks up."""
+    bug = next(bug for bug in (*QUOTA_BUGS, BOUND_ON_WHAT_IS_KNOWN) if bug.name == name)
+    with planted(bug), pytest.raises(ViolationError) as found:
+        schedule()
+    assert found.value.rule == "quota"

@@ -1,0 +1,80 @@
+"""
+What an agent does not know of its orders: a Grant that was overwritten before it was read, a journal that was lost.
+
+Each story ends when nothing was violated, and raises ViolationError where the rule that it is about is broken.
+"""
+
+from typing import Any
+
+from simulation.planting import Planted
+from simulation.pods import mps
+from simulation.scene import WHOLE, WHOLE_NODE, Scene, sliced
+
+from sluice.contracts.messages import Grant
+from sluice_node_agent.core.found import Found
+from sluice_node_agent.core.taking import Taking
+
+
+def a_promise_is_revoked_unread() -> None:
+    """A GPU that two pods share is promised whole to a third, which is gone before the agent has heard of it."""
+    scene = Scene(WHOLE_NODE)
+    for name in ("a", "b"):
+        scene.pod(name, mps(1500))
+    scene.until(lambda: scene.runs("a") and scene.runs("b"))
+    agent = scene.host("agent-node-0")
+    agent.kill()
+    scene.pod("later", WHOLE)
+    scene.until(lambda: bool(scene.world.judge.promises("node-0")))
+    scene.remove("later")
+    scene.until(lambda: not any(isinstance(each, Grant) for each in scene.world.judge.promises("node-0").values()))
+    agent.start()
+    scene.wait(10.0)
+    assert scene.runs("a")
+    assert scene.runs("b")
+    scene.finish()
+
+
+def the_journal_is_lost_while_a_gpu_is_silent(*, revoked: bool = False) -> None:
+    """A pod runs on an instance of a GPU that has fallen off the bus when its agent, without a journal, starts."""
+    scene = Scene()
+    scene.pod("a", sliced("3g.20gb"))
+    scene.until(lambda: scene.runs("a"))
+    before = scene.bound("a")
+    scene.strike("gpu lost", "node-0", lasts_s=12.0)
+    scene.strike("journal lost", "node-0", lasts_s=0.5)
+    if revoked:
+        scene.remove("a")
+    scene.wait(20.0)
+    assert revoked or scene.bound("a") == before
+    assert scene.runs("a") is not revoked
+    scene.finish()
+
+
+def _only_grants_come_later(original: Any) -> Any:
+    def comes_later(self: Any, order: Any) -> bool:
+        """A Revoke says what to unmake; whom its Grant was to come after matters to nobody any more, does it?"""
+        return isinstance(order, Grant) and original(self, order)
+
+    return comes_later
+
+
+def _nothing_seen_is_nothing_there(_original: Any) -> Any:
+    def hides(_self: Any, _booking: Any) -> bool:
+        """An instance that is not seen is not there."""
+        return False
+
+    return hides
+
+
+REVOKED_UNREAD = Planted(
+    "a revoke comes after nobody",
+    "capacity, as long as somebody else runs there",
+    ("I4",),
+    ((Taking, "_comes_later", _only_grants_come_later),),
+)
+NOT_SEEN = Planted(
+    "not seen is not there",
+    "living training, and an instance for ever",
+    ("LAW 3", "only a Revoke destroys"),
+    ((Found, "hides", _nothing_seen_is_nothing_there),),
+)
