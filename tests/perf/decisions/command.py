@@ -7,6 +7,8 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from typing import ParamSpec, TypeVar
 
+from perf.decisions.preemption import SCENES as PREEMPTING
+from perf.decisions.preemption import Preempting, preempting
 from perf.decisions.scenes import (
     Costs,
     Memory,
@@ -17,6 +19,8 @@ from perf.decisions.scenes import (
     fractional,
     freed_for_all_different,
     freed_for_equals,
+    given_back_to_a_quota,
+    limited,
     memory,
     mps,
     two_on_one_node,
@@ -31,7 +35,10 @@ SCENES: dict[str, Callable[[int], Running]] = {
     "fractional shares": fractional,
     "MPS shares": mps,
     "two on one node": two_on_one_node,
+    "limited namespace": limited,
 }
+BESIDE_ONE_INSTANCE = ("two on one node", "limited namespace")
+"""What may cost more than one instance alone, and how much more is the promise."""
 Measured = TypeVar("Measured")
 Given = ParamSpec("Given")
 
@@ -42,12 +49,32 @@ def alone(measure: Callable[Given, Measured], *given: Given.args, **more: Given.
         return pool.submit(measure, *given, **more).result()
 
 
-def thresholds(costs: dict[str, list[Costs]], waking: Sequence[Waking], held: Sequence[Memory]) -> list[Threshold]:
+PLAIN = {"one instance": "MIG instances", "two GPUs of one node": "two on one node", "one share": "MPS shares"}
+"""Beside which plain decision one is measured that evicts somebody."""
+
+
+def thresholds(
+    costs: dict[str, list[Costs]],
+    waking: Sequence[Waking],
+    held: Sequence[Memory],
+    evicting: Sequence[Preempting],
+) -> list[Threshold]:
     """What is promised of decisions."""
-    found = []
+    found = [
+        Threshold(
+            f"preemption, {one.what}: times a plain decision, {one.gpus:,} GPUs",
+            one.decide / plain[0].both,
+            "at most",
+            5,
+            "x",
+            2,
+        )
+        for one in evicting
+        if (plain := [each for each in costs.get(PLAIN[one.what], ()) if each.gpus == one.gpus])
+    ]
     for scene, at_sizes in costs.items():
         small, large = at_sizes[0], at_sizes[-1]
-        if scene == "two on one node":
+        if scene in BESIDE_ONE_INSTANCE:
             ratio = large.both / costs["MIG instances"][-1].both
             found.append(Threshold(f"{scene}: times one instance, {large.gpus:,} GPUs", ratio, "at most", 5, "x", 2))
             continue
@@ -74,7 +101,12 @@ def thresholds(costs: dict[str, list[Costs]], waking: Sequence[Waking], held: Se
     return found
 
 
-def report(costs: dict[str, list[Costs]], waking: Sequence[Waking], held: Sequence[Memory]) -> str:
+def report(
+    costs: dict[str, list[Costs]],
+    waking: Sequence[Waking],
+    held: Sequence[Memory],
+    evicting: Sequence[Preempting],
+) -> str:
     """The tables, as Markdown."""
     lines = [
         "| scene | GPUs | allocate, us | release, us | decisions a second | p50, us | p99, us | whole life, us |",
@@ -89,7 +121,12 @@ def report(costs: dict[str, list[Costs]], waking: Sequence[Waking], held: Sequen
     for woken in waking:
         times = f"{woken.worst_arrival:.2f} | {woken.worst_freed:.2f}"
         lines.append(f"| {woken.waiting:,} | {woken.kind} | {times} | {woken.served} |")
-    return "\n".join([*lines, "", table(thresholds(costs, waking, held))])
+    lines += ["", "| preemption | GPUs | decide, us | p50, us | p99, us | pods that go for one |"]
+    lines += ["|---|---|---|---|---|---|"]
+    for one in evicting:
+        times = f"{one.decide:,.0f} | {one.p50:,.0f} | {one.p99:,.0f}"
+        lines.append(f"| {one.what} | {one.gpus:,} | {times} | {one.victims:.1f} |")
+    return "\n".join([*lines, "", table(thresholds(costs, waking, held, evicting))])
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -102,10 +139,12 @@ def main(arguments: Sequence[str]) -> int:
     options = parser.parse_args(arguments)
     sizes = [size for size in SIZES if size <= options.most]
     costs = {name: alone(compared, SCENES[name], sizes) for name in options.scenes}
-    waking = [alone(freed_for_equals, options.waiting), alone(freed_for_all_different, options.waiting)]
+    waits = (freed_for_equals, freed_for_all_different, given_back_to_a_quota)
+    waking = [alone(wait, options.waiting) for wait in waits]
     held = [alone(memory, sizes[-1])]
-    section = report(costs, waking, held)
+    evicting = [one for what in PREEMPTING for one in alone(preempting, what, [sizes[0], sizes[-1]])]
+    section = report(costs, waking, held, evicting)
     sys.stdout.write(f"{machine()}\n\n{section}\n")
     if options.write:
         write_section("decisions", section)
-    return exit_code(thresholds(costs, waking, held))
+    return exit_code(thresholds(costs, waking, held, evicting))

@@ -10,8 +10,9 @@ from random import Random
 
 from perf.decisions.system import GPUS_PER_NODE, System, nodes
 
+from sluice.contracts import subjects
 from sluice.contracts.ids import RunId
-from sluice.contracts.messages import NO_NEEDS, Claim, HostNeeds, HostRoom, Mode
+from sluice.contracts.messages import NO_NEEDS, Amounts, Claim, HostNeeds, HostRoom, Mode, QuotaSet
 from sluice.runtime.garbage import collect_rarely, set_old_aside
 from sluice_allocator.core.allocator import Allocator
 from sluice_allocator.core.rules import Rules
@@ -124,6 +125,20 @@ def two_on_one_node(gpus: int) -> Running:
     )
 
 
+def limited(gpus: int) -> Running:
+    """The same as MIG instances, in a namespace with limits in every dimension, none of which is ever reached."""
+    running = exclusive(gpus)
+    _limit(running.system, 10**9)
+    return running
+
+
+def _limit(system: System, devices: int) -> None:
+    amounts = Amounts(gpus=devices, memory_mib=10**12, compute_slices=10**9)
+    quota = QuotaSet(namespace="default", total=amounts, request=amounts, guaranteed=Amounts(gpus=1))
+    system.cluster.say(subjects.quota("default"), quota)
+    system.cluster.settle()
+
+
 def fractional(gpus: int) -> Running:
     """Shares of SMs and memory, ten live ones on every GPU."""
     return _shares(gpus, lambda random: _fraction(random.randint(4, 9)))
@@ -158,7 +173,7 @@ def _part(memory_mib: int) -> Claim:
     return Claim(container="main", modes=("mps",), memory_mib=memory_mib)
 
 
-SET_ASIDE_PODS = 10_000
+SET_ASIDE_PODS = 3_000
 """What is old is set aside by the clock; here after as many pods as come in about that time."""
 
 
@@ -180,18 +195,27 @@ def freed_for_equals(waiting: int) -> Waking:
 
 def freed_for_all_different(waiting: int) -> Waking:
     """No two who wait ask for the same."""
-
-    def asked(number: int) -> tuple[Claim, HostNeeds]:
-        needs = HostNeeds(room=HostRoom(cpu_milli=1 + number))
-        return Claim(container="main", profile=PROFILES[number % len(PROFILES)]), needs
-
-    return _freed("all different", waiting, asked)
+    return _freed("all different", waiting, _different)
 
 
-def _freed(kind: str, waiting: int, asked: Callable[[int], tuple[Claim, HostNeeds]]) -> Waking:
+def given_back_to_a_quota(waiting: int) -> Waking:
+    """No two who wait ask for the same, and all of them wait for their namespace's quota."""
+    return _freed("all different, over their quota", waiting, _different, limited=True)
+
+
+def _different(number: int) -> tuple[Claim, HostNeeds]:
+    needs = HostNeeds(room=HostRoom(cpu_milli=1 + number))
+    return Claim(container="main", profile=PROFILES[number % len(PROFILES)]), needs
+
+
+def _freed(
+    kind: str, waiting: int, asked: Callable[[int], tuple[Claim, HostNeeds]], *, limited: bool = False
+) -> Waking:
     """A fleet of 1,000 GPUs, full; then the queue; then ten whole GPUs are given back one after another."""
     gpus, freed = 1000, 10
     system = System(gpus)
+    if limited:
+        _limit(system, gpus)
     for number in range(gpus):
         system.arrive(f"whole-{number}", Claim(container="main", profile="7g.40gb"))
     if system.grants < gpus:

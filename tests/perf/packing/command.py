@@ -8,6 +8,10 @@ from collections.abc import Sequence
 from perf.figures import machine, write_section
 from perf.packing.mixes import MIXES
 from perf.packing.paired import OTHERS, OURS, Experiment, Run, acceptance, all_runs, gain_over
+from perf.packing.waiting import all_runs as all_waits
+from perf.packing.waiting_report import pair
+from perf.packing.waiting_report import report as waiting_report
+from perf.packing.waiting_report import thresholds as waiting_thresholds
 from perf.thresholds import Threshold, exit_code, table
 
 FIRST_FIT, TEMPLATES, IDEAL = OTHERS
@@ -55,14 +59,28 @@ def report(experiment: Experiment, runs: Sequence[Run]) -> str:
     return "\n".join([*lines, "", table(thresholds(runs))])
 
 
+def measure_waiting(pods: int, seeds: int, jobs: int, *, write: bool) -> int:
+    """The queue model, with promises and without."""
+    without, aged = pair(pods)
+    runs = all_waits((without, aged), seeds, jobs)
+    section = waiting_report(runs, without, aged)
+    sys.stdout.write(f"{machine()}\n\n{section}\n")
+    if write:
+        write_section("waiting", section)
+    return exit_code(waiting_thresholds(runs, without, aged))
+
+
 def main(arguments: Sequence[str]) -> int:
     """Measure, print, check."""
     parser = argparse.ArgumentParser(prog="tests/perf/packing", description=__doc__)
     parser.add_argument("--seeds", type=int, default=8)
     parser.add_argument("--pods", type=int, default=25_000)
     parser.add_argument("--jobs", type=int, default=2)
+    parser.add_argument("--waiting", action="store_true", help="measure a queue instead: who waits how long")
     parser.add_argument("--write", action="store_true", help="put the figures into docs/performance.md")
     options = parser.parse_args(arguments)
+    if options.waiting:
+        return measure_waiting(min(options.pods, 10_000), options.seeds, options.jobs, write=options.write)
     experiment = Experiment(pods=options.pods, seeds=options.seeds)
     runs = all_runs(experiment, options.jobs)
     section = report(experiment, runs)

@@ -1,5 +1,6 @@
 """The placement core as a packer: each pod is looked for, booked and unbooked exactly as the allocator does it."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -8,8 +9,9 @@ from factories.allocator import FOLDER, gpu_report, snapshot
 from judges.layouts import Layouts
 
 from sluice.contracts.ids import AllocationId, NodeName, RequestId
-from sluice.contracts.messages import Booking, Claim
+from sluice.contracts.messages import Booking, Claim, NodeSnapshot
 from sluice_allocator.core.placement import Asking, Fleet, Place, find_place
+from sluice_allocator.core.placement.defragmenting import plan_moves
 
 GPUS_PER_NODE = 4
 CATALOG = Path(__file__).resolve().parents[3] / "libs" / "sluice" / "mig" / "catalog.toml"
@@ -24,6 +26,7 @@ class Core:
         self._fleet = Fleet()
         self._askings: dict[str, Asking] = {}
         self._layouts = Layouts.of_catalog(CATALOG) if judged else None
+        self._shown: dict[NodeName, NodeSnapshot] = {}
         self.problems: list[str] = []
         """What the judge said."""
         for first in range(0, gpus, GPUS_PER_NODE):
@@ -31,6 +34,7 @@ class Core:
             here = range(min(GPUS_PER_NODE, gpus - first))
             seen = snapshot(node, tuple(gpu_report(node, index) for index in here))
             self._fleet.show(seen)
+            self._shown[seen.node] = seen
             self._fleet.set_usable(NodeName(node), None)
             if self._layouts is not None:
                 for report in seen.gpus:
@@ -41,6 +45,28 @@ class Core:
         found = find_place(self._fleet, self._asking(profile))
         if not isinstance(found, Place):
             return False
+        self._book(number, found)
+        return True
+
+    def make_room(self, number: int, profile: str, movable: Mapping[int, str], moves_max: int) -> list[int]:
+        """Who was moved so that the pod got a place; nobody when it got none. Never more is moved than it gains."""
+
+        def may_move(allocation: AllocationId) -> Asking | None:
+            other = movable.get(int(allocation))
+            return self._asking(other) if other is not None else None
+
+        plan = plan_moves(self._fleet, self._asking(profile), shown=self._shown, may_move=may_move, moves_max=moves_max)
+        if plan is None or plan.moves_mib >= plan.gains_mib:
+            return []
+        moved = [(int(move.allocation), move.to) for move in plan.moves]
+        for other, _ in moved:
+            self.release(other)
+        for other, to in moved:
+            self._book(other, to)
+        self._book(number, plan.place)
+        return [other for other, _ in moved]
+
+    def _book(self, number: int, found: Place) -> None:
         self._fleet.book(
             Booking(
                 allocation=AllocationId(str(number)),
@@ -57,7 +83,6 @@ class Core:
         if self._layouts is not None:
             devices: list[dict[str, Any]] = msgspec.to_builtins(found.devices)
             self.problems += self._layouts.grant(str(number), "default", devices)
-        return True
 
     def release(self, number: int) -> None:
         """The pod has ended."""

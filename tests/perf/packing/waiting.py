@@ -1,0 +1,195 @@
+"""
+The queue model: a pod that finds no place waits for one, and lives as long as it would have from the moment it has it.
+
+The whole core decides, on a perfect bus with perfect agents; only promises differ from run to run.
+"""
+
+import heapq
+import statistics
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass, field, replace
+
+from factories.allocator import FOLDER, gpu_report, snapshot
+from perf.packing.mixes import COMPUTE_SLICES, MIXES, SLICES_PER_GPU, Arrival, arrivals
+from perf.packing.ours import GPUS_PER_NODE
+
+from sluice.contracts import subjects
+from sluice.contracts.ids import RequestId, RunId
+from sluice.contracts.messages import (
+    AllocationRequested,
+    AnyMessage,
+    Bound,
+    Claim,
+    HostFacts,
+    Released,
+    RequestWithdrawn,
+)
+from sluice_allocator.core.allocator import Allocator
+from sluice_allocator.core.rules import Rules
+from sluice_allocator.offline.perfect import PerfectCluster
+
+LARGEST = "7g.40gb"
+LIFETIME_S = 3600.0
+"""The mean lifetime of a pod; what the rules say in seconds is measured against it."""
+WARM_UP_PART = 5
+"""One part in so many of the pods is not counted."""
+UNBOUNDED = 1 << 62
+USUAL = Rules()
+
+
+@dataclass
+class Waits:
+    """How long pods waited, in mean lifetimes, by profile; who waits at the end counts with what it has waited."""
+
+    of: dict[str, list[float]] = field(default_factory=dict)
+    waiting: int = 0
+    """How many still wait at the end."""
+    used: float = 0.0
+    """The part of the compute slices that was in use, over the time that counts."""
+
+    def longest(self, profile: str) -> float:
+        """The longest wait of a profile."""
+        return max(self.of[profile])
+
+    def mean(self, *profiles: str) -> float:
+        """The mean wait of some profiles; of all when none is named."""
+        return statistics.fmean(wait for name in profiles or self.of for wait in self.of.get(name, ()))
+
+    def longest_of_others(self) -> float:
+        """The longest wait of any but the largest."""
+        return max(self.longest(name) for name in self.of if name != LARGEST)
+
+    def mean_of_others(self) -> float:
+        """The mean wait of all but the largest."""
+        return self.mean(*(name for name in self.of if name != LARGEST))
+
+
+class Queue:
+    """A fleet with a queue, and the pods that come and go on it."""
+
+    def __init__(self, gpus: int, rules: Rules) -> None:
+        """Nobody is there."""
+        self._allocator = Allocator(RunId("perf"), rules)
+        self._cluster = PerfectCluster(self._allocator, self._hear)
+        self._gpus = gpus
+        self._pods: dict[RequestId, Arrival] = {}
+        self._ends: list[tuple[float, RequestId]] = []
+        self._used = 0
+        self._area = 0.0
+        self._counted_at = 0.0
+        self._waits = Waits()
+        self._first_counted = 0
+        self._cluster.start(_nodes(gpus))
+
+    def run(self, pods: Sequence[Arrival]) -> Waits:
+        """Let all pods come; the run ends with the last arrival."""
+        self._first_counted = len(pods) // WARM_UP_PART
+        began = 0.0
+        for pod in pods:
+            while self._ends and self._ends[0][0] <= pod.at:
+                at, request = heapq.heappop(self._ends)
+                self._go_to(at)
+                self._end(request)
+            self._go_to(pod.at)
+            if pod.number == self._first_counted:
+                began, self._area = pod.at, 0.0
+            self._arrive(pod)
+        self._waits.used = self._area / (self._gpus * SLICES_PER_GPU * (pods[-1].at - began))
+        for pod in self._pods.values():
+            if RequestId(str(pod.number)) in self._allocator.desk.queue:
+                self._waits.waiting += 1
+                self._count(pod, pods[-1].at - pod.at)
+        return self._waits
+
+    def _go_to(self, at: float) -> None:
+        self._area += self._used * (at - self._counted_at)
+        self._counted_at = at
+        self._cluster.now = at * LIFETIME_S
+        self._cluster.tick()
+
+    def _arrive(self, pod: Arrival) -> None:
+        request = RequestId(str(pod.number))
+        self._pods[request] = pod
+        asked = AllocationRequested(
+            revision=1,
+            source=FOLDER,
+            namespace="default",
+            name=request,
+            origin=request,
+            owner=request,
+            claims=(Claim(container="main", profile=pod.profile),),
+        )
+        self._cluster.say(subjects.request(request), asked)
+        self._cluster.settle()
+
+    def _end(self, request: RequestId) -> None:
+        self._used -= COMPUTE_SLICES[self._pods.pop(request).profile]
+        self._cluster.say(subjects.request(request), _withdrawn(closing=False))
+        self._cluster.settle()
+
+    def _hear(self, message: AnyMessage) -> None:
+        if isinstance(message, Bound):
+            pod = self._pods[message.request]
+            self._used += COMPUTE_SLICES[pod.profile]
+            heapq.heappush(self._ends, (self._counted_at + pod.until - pod.at, message.request))
+            self._count(pod, self._counted_at - pod.at)
+        elif isinstance(message, Released):
+            self._cluster.say(subjects.request(message.request), _withdrawn(closing=True), last_word=True)
+
+    def _count(self, pod: Arrival, waited: float) -> None:
+        if pod.number >= self._first_counted:
+            self._waits.of.setdefault(pod.profile, []).append(waited)
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """How large a run is, and what is promised in it."""
+
+    percent: int
+    after_s: float = USUAL.promise_after_s
+    gpus: int = 100
+    pods: int = 20_000
+    load: float = 0.92
+
+    def rules(self) -> Rules:
+        """Production's, where one event is worth any number of tries, for no time passes between two."""
+        return replace(
+            USUAL,
+            promises_percent=self.percent,
+            promise_after_s=self.after_s,
+            wake_tries=UNBOUNDED,
+            new_tries=UNBOUNDED,
+            promise_tries=UNBOUNDED,
+            pending_refresh_batch=0,
+        )
+
+
+def one_run(experiment: Experiment, mix: str, seed: int) -> Waits:
+    """One mix and seed."""
+    pods = list(arrivals(mix, seed, count=experiment.pods, gpus=experiment.gpus, load=experiment.load))
+    return Queue(experiment.gpus, experiment.rules()).run(pods)
+
+
+def all_runs(experiments: Iterable[Experiment], seeds: int, jobs: int) -> dict[tuple[Experiment, str], list[Waits]]:
+    """Every mix and seed under every rule, on `jobs` processes."""
+    cases = [(each, mix, seed) for seed in range(seeds) for mix in MIXES for each in experiments]
+    found: dict[tuple[Experiment, str], list[Waits]] = {}
+    with ProcessPoolExecutor(jobs) as pool:
+        for (experiment, mix, _), waits in zip(cases, pool.map(one_run, *zip(*cases, strict=True)), strict=True):
+            found.setdefault((experiment, mix), []).append(waits)
+    return found
+
+
+def _nodes(gpus: int) -> list[tuple[object, HostFacts]]:
+    facts = HostFacts(cpu_cores=1024.0, memory_mib=1 << 30, pods_free=10_000)
+    found = []
+    for first in range(0, gpus, GPUS_PER_NODE):
+        node = f"node-{first // GPUS_PER_NODE:04}"
+        reports = tuple(gpu_report(node, index) for index in range(min(GPUS_PER_NODE, gpus - first)))
+        found.append((snapshot(node, reports), facts))
+    return found
+
+
+def _withdrawn(*, closing: bool) -> RequestWithdrawn:
+    return RequestWithdrawn(revision=2, source=FOLDER, cause="pod gone", closing=closing)
