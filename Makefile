@@ -52,7 +52,7 @@ check: setup ## Lint, types, import contracts, generated files, manifests; chang
 	$(BIN)/python tools/deploy_check.py
 	sh tools/check_pins.sh
 
-sim: setup ## Simulate SEEDS=N seeds from FROM=n on JOBS=j processes, and STEPS=N steps of the fleet machine
+sim: setup ## Simulate SEEDS=N seeds from FROM=n on JOBS=j processes, and STEPS=N steps of the machines in tests/properties
 	$(BIN)/python tests/simulation --seeds $(SEEDS) --from $(FROM) --jobs $(JOBS)
 	$(BIN)/python tests/properties --steps $(STEPS)
 
@@ -68,6 +68,7 @@ perf: setup packing trace decisions ## Measure everything: those three, a runnin
 
 packing: setup ## Measure how well MIG instances are packed, against others and the ideal
 	$(BIN)/python tests/perf/packing --jobs $(JOBS)
+	$(BIN)/python tests/perf/packing/moves.py --jobs $(JOBS)
 
 trace: setup ## Measure allocation on the openb trace in TRACE_DIR (skipped where there is none)
 	TRACE_DIR=$(TRACE_DIR) $(BIN)/python tests/perf/trace --jobs $(JOBS)

@@ -17,7 +17,7 @@ from sluice_console.core.documents import PodDocument
 from sluice_console.core.gpus import gpus_document
 from sluice_console.core.pods import pods_document
 from sluice_console.shell.connect import connected
-from sluice_console.shell.live import following
+from sluice_console.shell.live import NotAnsweringError, following
 from sluice_console.shell.running import Running
 
 ROOT = Path(__file__).parents[2]
@@ -135,7 +135,12 @@ class Watching:
             pods = {pod.name or pod.origin: pod for pod in pods_document(world).pods}
             return condition(pods, gpus_document(world).gpus)
 
-        return await self.live.until(look, within_s=within_s, what=what)
+        try:
+            return await self.live.until(look, within_s=within_s, what=what)
+        except NotAnsweringError as error:
+            pods = pods_document(self.live.world).pods
+            error.add_note("\n".join(f"{pod.namespace}/{pod.name} {pod.state}: {pod.message}" for pod in pods))
+            raise
 
     async def bound(self, name: str) -> PodDocument:
         """A pod, once it is bound and its slices are in the inventory."""
@@ -153,6 +158,12 @@ class Watching:
             lambda pods, gpus: not pods and all(not gpu.instances and gpu.creatable_total == 19 for gpu in gpus),
             "everything to be given back",
         )
+
+
+@pytest.fixture(scope="session")
+def make_up():
+    """What makes a `sluice up` that several tests share; whoever makes one ends it."""
+    return Up
 
 
 @pytest.fixture

@@ -187,6 +187,32 @@ async def test_pods_of_one_namespace_share_a_daemon_that_goes_with_the_last_of_t
     assert not [report for node in found for gpu in node.gpus for report in (*gpu.daemons, *gpu.instances)]
 
 
+async def test_a_running_share_is_made_smaller_and_larger_and_says_when_that_is_felt(shares, up):
+    """A person could not tell what is booked from what is used; or a neighbour would get what is still used."""
+    shares.ask("one")
+    before, home = await shares.bound("one")
+    too_much = up.sluice("adjust", "one", "--memory", "900Gi", "--dry-run")
+    assert (too_much.returncode, "CapacityExceeded" in too_much.stdout) == (6, True)
+    with tenant(up, before) as answer:
+        assert "error" not in answer()
+        done = up.sluice("adjust", "team-a/one", "--memory", "1Gi")
+        assert done.returncode == 0, done.stderr
+        assert "memory 4096 MiB -> 1024 MiB, from the next start of its containers" in done.stdout
+        smaller, same = await shares.bound("one", lambda pod, home: pod.containers[0].memory_mib == 1024)
+        assert identity(same) == identity(home)
+        assert smaller.containers[0].pinned_memory_limit == "0=1024M"
+        assert "count as before until processes that use more have ended" in up.sluice("explain", "one").stdout
+        assert "error" not in answer(3000)  # it keeps what it began with
+    await shares.watching.until(
+        lambda pods, gpus: "made smaller" not in up.sluice("explain", "one").stdout, "nothing larger to be used"
+    )
+    assert up.sluice("adjust", "one", "--memory", "2Gi", "--json").returncode == 0
+    larger, _ = await shares.bound("one", lambda pod, home: pod.containers[0].memory_mib == 2048)
+    assert told(larger) == told(before)
+    again = up.sluice("adjust", "one", "--memory", "2Gi")
+    assert (again.returncode, "Unchanged" in again.stdout) == (6, True)
+
+
 async def test_a_killed_agent_disturbs_no_tenant_and_a_killed_daemon_is_told_to_each(shares, up):
     """A restart would end all work on the node; or a process would lose its GPU and nobody would say why."""
     shares.ask("one")

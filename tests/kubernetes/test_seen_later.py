@@ -157,8 +157,7 @@ SEEN: dict[str, tuple[str | None, tuple[Said, ...]]] = {
             Said(
                 "Normal",
                 "OtherGates",
-                "its slice on gpu-1 is ready and held; it waits for others to open their gate: "
-                "kueue.x-k8s.io/admission",
+                "it asks for its slice when others have opened their gate: kueue.x-k8s.io/admission",
             ),
         ),
     ),
@@ -245,7 +244,7 @@ async def play(stage: Stage) -> dict[str, Described]:
     word = Pending(request=uids["waited"], request_revision=1, message="all is full", reasons=())
     await stage.say(subjects.waiting(uids["waited"]), word)
     await stage.until_told("waited", "WaitsForSlice")
-    for name in ("good", "waited", "other-gates", "lost", "gpu-sick", "daemon-died", "rebooted"):
+    for name in ("good", "waited", "lost", "gpu-sick", "daemon-died", "rebooted"):
         await stage.bind(uids[name])
     await stage.bind(uids["bad-ticket"], ticket=".")
     devices = (ContainerDevices(container="main", visible_devices="MIG-1,MIG-2"),)

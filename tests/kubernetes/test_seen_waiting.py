@@ -9,13 +9,29 @@ import pytest
 from factories.allocator import gpu_report, snapshot
 from factories.places import ALL_MODES, Shop, claim, node
 from factories.seen import RULES, Described, Said, staged
+from factories.waiting_turns import (
+    behind_somebody_who_was_promised_the_place,
+    of_a_group_that_is_not_complete,
+    of_a_group_without_room,
+    outside_of_a_full_queue,
+    over_its_quota,
+    whose_place_is_being_freed,
+)
 
 from sluice.contracts import subjects
 from sluice.contracts.ids import GpuUuid, NodeName
-from sluice.contracts.messages import Claim, DeviceFilter, HostNeeds, HostRoom, Pending, Taint
+from sluice.contracts.messages import (
+    Claim,
+    DeviceFilter,
+    HostNeeds,
+    HostRoom,
+    InstanceReport,
+    Pending,
+    Taint,
+)
 from sluice.contracts.refusals import WaitReason
 from sluice.contracts.remedies import REMEDIES
-from sluice_allocator.core.placement import Asking, NoPlace, Place, find_place
+from sluice_allocator.core.placement import Asking, NoPlace, Place, PlacingRules, find_place
 
 A100 = "NVIDIA A100-SXM4-40GB"
 SMALL = claim(profile="1g.5gb")
@@ -80,10 +96,26 @@ def far_apart() -> Place | NoPlace:
     return Shop(snapshot("gpu-1", gpus, modes=ALL_MODES)).ask(claim(gpus=2, numa_bind=True))
 
 
+def at_its_limit_of_pods() -> Place | NoPlace:
+    """Two idle GPUs on a node that may have one pod with a slice, and has it."""
+    shop = Shop(node("gpu-1", 2), rules=PlacingRules(pods_per_node_max=1))
+    assert shop.take(SMALL) is not None
+    return shop.ask(SMALL)
+
+
+def fixed(asked: Claim, *, given: bool) -> Place | NoPlace:
+    """One GPU that an administrator partitioned into one 3g.20gb, which is free or given."""
+    there = (InstanceReport(gi_id=1, profile="3g.20gb", start=0, size=4, uuid="MIG-1"),)
+    shop = Shop(node("gpu-1", 1, fixed_layout=True, instances=there))
+    if given:
+        assert shop.take(claim(profile="3g.20gb")) is not None
+    return shop.ask(asked)
+
+
 HALF_THE_TIME = {"quota_request_permille": 600, "quota_limit_permille": 800}
 NEVER = "no node that is known now could ever serve it"
 HELPS_NEVER = "Waiting alone does not help: change what the pod asks for, or have such a node added."
-SCENES: dict[WaitReason, tuple[Callable[[], Place | NoPlace], str]] = {
+SCENES: dict[WaitReason, tuple[Callable[[], Place | NoPlace | Pending], str]] = {
     WaitReason.NO_NODES: (
         lambda: Shop().ask(SMALL),
         "no node with GPUs is known yet. Ask whoever runs the cluster whether the node agents run. [NoNodes]",
@@ -290,6 +322,80 @@ SCENES: dict[WaitReason, tuple[Callable[[], Place | NoPlace], str]] = {
             "[TooFewGpusOnNode, elsewhere AllocatedCardsInsufficientRequest]"
         ),
     ),
+    WaitReason.NODE_PODS_AT_LIMIT: (
+        at_its_limit_of_pods,
+        (
+            f"2 x {A100}: as many pods with slices on their node as its operator allows. "
+            "It starts when a pod with a slice on such a node ends, or when its operator raises the limit. "
+            "[NodePodsAtLimit]"
+        ),
+    ),
+    WaitReason.GPU_NOT_IN_LAYOUT: (
+        lambda: fixed(SMALL, given=False),
+        (
+            f"{NEVER} (1 x {A100}: no instance of that size in the layout that its administrator fixed). "
+            f"{HELPS_NEVER} "
+            "Ask for an instance of a size that is there, or allow a larger one (sluice.dev/substitute). "
+            "[NoNodeCanFit]"
+        ),
+    ),
+    WaitReason.GPU_INSTANCES_TAKEN: (
+        lambda: fixed(claim(profile="3g.20gb"), given=True),
+        (
+            f"1 x {A100}: no free instance of that size in the layout that its administrator fixed. "
+            "It starts when a pod with such an instance ends; allowing a larger one (sluice.dev/substitute) may "
+            "be quicker. "
+            "[GpuInstancesTaken, elsewhere CardMigTopologyInfeasible]"
+        ),
+    ),
+    WaitReason.QUOTA_EXCEEDED: (
+        over_its_quota,
+        (
+            "namespace default may have 25000 MiB of memory and has 20096; this one asks for 20096, and at most 4904 "
+            "would fit now. "
+            "It starts when pods of its namespace end, or when its quota is raised (sluice quota); asking for less "
+            "helps. "
+            "[QuotaExceeded, elsewhere ResourceQuotaNotFit]"
+        ),
+    ),
+    WaitReason.GROUP_INCOMPLETE: (
+        of_a_group_that_is_not_complete,
+        (
+            "1 of 3 pods of group trainer-42 have asked. "
+            "It starts when as many pods have asked as sluice.dev/group-size says. [GroupIncomplete]"
+        ),
+    ),
+    WaitReason.GROUP_NOT_FIT: (
+        of_a_group_without_room,
+        (
+            f"1 of 2 pods of group trainer-42 have a place; the 2nd (worker-1): 1 x {A100}: no free place of that "
+            "size; even an empty fleet could not hold it: it takes 2 GPUs at least, and 1 may be used. "
+            "It starts when all pods of the group fit at once; fewer or smaller ones may start now. [GroupNotFit]"
+        ),
+    ),
+    WaitReason.PLACE_BEING_FREED: (
+        whose_place_is_being_freed,
+        (
+            "its place on gpu-1 is booked and waits for default/batch to be evicted for it. "
+            "It starts when those who still have the place have left it. [PlaceBeingFreed]"
+        ),
+    ),
+    WaitReason.PLACE_PROMISED: (
+        behind_somebody_who_was_promised_the_place,
+        (
+            f"1 x {A100}: no free place of that size; 1 x {A100}: promised to others whose turn is before. "
+            "It starts when a pod with a slice there ends; a smaller slice may start sooner. "
+            "[GpuLayoutFull, elsewhere CardMigTopologyInfeasible]"
+        ),
+    ),
+    WaitReason.QUEUE_FULL: (
+        outside_of_a_full_queue,
+        (
+            "2 requests wait already, as many as may; this one is looked at in its turn when others have a place or "
+            "are withdrawn (1 in all stand outside; the limit is the allocator's waiting_max). "
+            "It gets its turn when others that wait have left; nothing has to be done. [QueueFull]"
+        ),
+    ),
 }
 """How each reason comes about, and what a person then reads."""
 
@@ -299,10 +405,10 @@ def name_of(reason: WaitReason) -> str:
     return f"for-{reason.lower()}"
 
 
-def no_place(reason: WaitReason) -> NoPlace:
-    """What the allocator's search says then."""
+def no_place(reason: WaitReason) -> NoPlace | Pending:
+    """What the allocator says then."""
     found = SCENES[reason][0]()
-    assert isinstance(found, NoPlace), f"{reason}: there is a place, {found}"
+    assert isinstance(found, NoPlace | Pending), f"{reason}: there is a place, {found}"
     return found
 
 

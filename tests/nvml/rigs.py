@@ -13,6 +13,7 @@ from factories.nvml import NvmlMachine
 from nvml.build import Built
 
 from sluice.contracts.fleet import FleetNode, parse_fleet
+from sluice_node_agent.device.fixed_gpus import FixedGpus
 from sluice_node_agent.device.hardware_file import HardwareFile, Process
 from sluice_node_agent.device.port import GpuBackend
 from sluice_node_agent.device.simulated import SimulatedGpus
@@ -140,7 +141,7 @@ class SimulatedRig(DeviceRig):
 
     def foreign(self, profile: str, start: int, *, gpu: int = 0, compute: bool = True) -> int:
         """By another backend on the same file."""
-        backend, self.backend = self.backend, SimulatedGpus(self.file)
+        backend, self.backend = self.backend, SimulatedGpus(self.file, by_hand=True)
         try:
             return self.make(profile, start, gpu=gpu, compute=compute)[0]
         finally:
@@ -190,20 +191,22 @@ class NvmlRig(DeviceRig):
         self._open = NvmlGpus
         self.machine = NvmlMachine(built, directory)
         self.machine.add_fleet(node)
+        fixed = [kind.layout is not None for kind in node.gpus for _ in range(kind.count)]
+        self._fixed = FixedGpus(indices=frozenset(index for index, is_fixed in enumerate(fixed) if is_fixed))
         self._loaded = self.machine.loaded()
         self._loaded.__enter__()
-        self.backend = NvmlGpus(self.machine.processes)
+        self.backend = NvmlGpus(self.machine.processes, fixed=self._fixed)
 
     def reopen(self) -> None:
         """NVML is left and begun again."""
         self.backend.close()
-        self.backend = self._open(self.machine.processes)
+        self.backend = self._open(self.machine.processes, fixed=self._fixed)
 
     def reboot(self) -> None:
         """All GPUs are reset, between two lives of an agent."""
         self.backend.close()
         self.machine.reboot()
-        self.backend = self._open(self.machine.processes)
+        self.backend = self._open(self.machine.processes, fixed=self._fixed)
 
     def start_process(self, device: str, *, owner: str = "", kind: str = "compute", pid: int | None = None) -> int:
         """On the machine and in its /proc."""

@@ -1,0 +1,100 @@
+"""Limits out of a file, on real processes: no broker that loses everything lifts them, and no command changes them."""
+
+import asyncio
+import shutil
+import signal
+
+import pytest
+
+from sluice.contracts.messages import Cordoned, QuotaSet
+
+pytestmark = pytest.mark.timeout(120)
+
+POD = """\
+apiVersion: v1
+kind: Pod
+metadata:
+  name: {name}
+  namespace: research
+  annotations: {{"sluice.dev/profile": 1g.5gb}}
+spec:
+  containers: [{{name: main, image: train:1}}]
+"""
+
+NAMES = ("one", "two")
+
+
+def set_to(path, gpus: int) -> None:
+    """The file says how many devices the namespace may have, and cordons the second node; replaced in one step."""
+    draft = path.with_suffix(".new")
+    draft.write_text(f"[namespaces.research]\ngpus = {gpus}\n[nodes.gpu-2]\ncordon = true\nwhy = 'fans'\n")
+    draft.rename(path)
+
+
+def quota_of(world) -> QuotaSet | None:
+    """What the bus says of the namespace."""
+    return world.at("quota", QuotaSet, "research")
+
+
+async def test_limits_in_a_file_outlive_the_broker_and_are_changed_there_alone(up, tmp_path):
+    """After the loss of a disk everybody could have everything, and no one would have said so."""
+    limits = tmp_path / "limits.toml"
+    set_to(limits, 1)
+    for name in NAMES:  # before the start: the limits are on the bus before these are asked for
+        up.write(f"{name}.yaml", POD.format(name=name))
+    up.start("--limits", str(limits))
+    await up.ready()
+    async with up.watching() as watching:
+
+        async def waits() -> tuple[str, str]:
+            """Who has the one device, and who waits for it."""
+            numbers = "namespace research may have 1 device and has 1"
+
+            def condition(pods, _gpus):
+                waiting = [name for name in NAMES if name in pods and numbers in pods[name].message]
+                having = [name for name in NAMES if name in pods and pods[name].state == "bound"]
+                return (having[0], waiting[0]) if having and waiting else None
+
+            return await watching.until(condition, "one to run, and the other to wait for the quota")
+
+        has, waiting = await waits()
+        before = await watching.bound(has)
+
+        named = {"namespace research": ("quota", "unset", "research"), "node gpu-2": ("drain", "gpu-2", "--yes")}
+        for what, words in named.items():
+            refused = await asyncio.to_thread(up.sluice, *words)
+            assert (refused.returncode, refused.stdout) == (2, "")
+            assert f"{what} is in the limits file of the pod-watcher 'folder': change it there" in refused.stderr
+
+        first = watching.live.world.incarnation
+        up.process.send_signal(signal.SIGSTOP)  # so that the broker is not started again before its store is gone
+        up.child("nats-server").kill()
+        shutil.rmtree(up.data_dir / "nats")
+        up.process.send_signal(signal.SIGCONT)
+        await watching.until(lambda _pods, _gpus: watching.live.world.incarnation != first, "the broker's new life")
+        said = await watching.live.until(quota_of, within_s=20, what="the limits to be said again")
+        assert said.total.gpus == 1
+        after = await watching.bound(has)
+        assert (after.allocation, after.containers) == (before.allocation, before.containers)
+        assert await waits() == (has, waiting)
+        assert watching.live.world.at("cordon", Cordoned, "gpu-2").why == "fans"
+
+        set_to(limits, 2)
+        await watching.bound(waiting)
+        limits.write_text("")
+        await watching.live.until(
+            lambda world: quota_of(world) is None and world.at("cordon", Cordoned, "gpu-2") is None,
+            within_s=20,
+            what="the limits to be lifted",
+        )
+        done = await asyncio.to_thread(up.sluice, "quota", "set", "research", "--gpus", "9")
+        assert done.returncode == 0, done.stderr
+
+
+def test_a_limits_file_with_a_mistake_ends_the_start_with_a_sentence(up, tmp_path):
+    """It would start without limits, and say so in a log that nobody reads."""
+    limits = tmp_path / "limits.toml"
+    limits.write_text("[namespaces.research]\ngpu = 1\n")
+    up.start("--limits", str(limits))
+    assert up.process.wait(20) == 1
+    assert f"{limits}: namespaces.research.gpu = 1: unknown key; known here: gpus, memory" in up.said()

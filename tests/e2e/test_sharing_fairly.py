@@ -1,0 +1,430 @@
+"""
+Sharing fairly on real processes, each told by `sluice explain` in plain words: jobs, preemption, quotas, drains,
+adjusted shares, larger profiles and the way back from them.
+
+One running system serves all tests here, one after another: each has a namespace of its own and leaves nothing behind.
+"""
+
+import asyncio
+import io
+import os
+import re
+import tempfile
+from contextlib import redirect_stderr, redirect_stdout
+from pathlib import Path
+
+import pytest
+
+from sluice.contracts.ids import RunId
+from sluice.contracts.messages import Cordoned
+from sluice_console.core.adjusting import Sizes
+from sluice_console.shell.adjust import adjust
+from sluice_console.shell.cordon import Target, cordon, uncordon
+from sluice_console.shell.look import explain, world_at
+from sluice_console.shell.power_off import power_off
+
+pytestmark = pytest.mark.timeout(120)
+
+FLEET = """\
+[[node]]
+name = "gpu-1.example.internal"
+cpu_cores = 64
+memory_mib = 524288
+gpus = [{ model = "a100-40gb", count = 2, mig = true }]
+
+[[node]]
+name = "gpu-2"
+cpu_cores = 64
+memory_mib = 524288
+gpus = [{ model = "a100-40gb", count = 2, mig = true }]
+
+[[node]]
+name = "gpu-3"
+cpu_cores = 64
+memory_mib = 524288
+gpus = [{ model = "a30", count = 1, mig = true }]
+"""
+RUN = RunId("test")
+TOLD_WITHIN_S = 20.0
+A100, A30 = ("gpu-1.example.internal", "gpu-2"), "gpu-3"
+SETTINGS = {"SLUICE_ALLOCATOR_PREEMPTION": "true", "SLUICE_ALLOCATOR_MOVE_COOLDOWN_S": "1"}
+POD = """\
+apiVersion: v1
+kind: Pod
+metadata:
+  name: {name}
+  namespace: {namespace}
+  annotations: {{ {annotations} }}
+spec:
+  securityContext: {{ runAsUser: {uid} }}
+  containers: [{{ name: main, image: train:latest }}]
+"""
+
+
+class Shared:
+    """One `sluice up` for all tests of this file; another one after a test that left something in it."""
+
+    def __init__(self, make_up, base: Path, data: Path) -> None:
+        """Nothing runs yet. `data` is short: daemons' sockets are in there, and a unix socket's path has 107 bytes."""
+        self.make_up = make_up
+        self.base = base
+        self.data = data
+        self.number = 0
+        self.up = None
+
+    async def ready(self):
+        """The running system."""
+        if self.up is None:
+            self.number += 1
+            self.up = self.make_up(self.base / str(self.number))
+            self.up.data_dir = self.data / str(self.number)
+            self.up.fleet = self.up.temporary / "fleet.toml"
+            self.up.fleet.write_text(FLEET, encoding="utf-8")
+            self.up.environment |= SETTINGS
+            self.up.start()
+            await self.up.ready()
+        return self.up
+
+    def stop(self) -> None:
+        """Nothing of it stays."""
+        if self.up is not None:
+            up, self.up = self.up, None
+            up.kill()
+            assert power_off(up.data_dir), "daemons are left"
+
+
+@pytest.fixture(scope="module")
+def shared(make_up, tmp_path_factory):
+    """Started by the first test that needs it; each worker of a parallel run has its own."""
+    with tempfile.TemporaryDirectory(prefix="sl-", dir="/tmp") as folder:
+        system = Shared(make_up, tmp_path_factory.mktemp("shared"), Path(folder))
+        yield system
+        system.stop()
+
+
+class Here:
+    """A running system as one test sees it: empty, and with a namespace of its own."""
+
+    def __init__(self, up, watching, namespace: str) -> None:
+        """Look at a system."""
+        self.up = up
+        self.watching = watching
+        self.namespace = namespace
+
+    def put(self, name: str, profile: str | None = "7g.40gb", **keys: str) -> None:
+        """A pod in the folder."""
+        asked = {"profile": profile, **keys} if profile is not None else keys
+        said = ", ".join(f'sluice.dev/{key.replace("_", "-")}: "{value}"' for key, value in asked.items())
+        text = POD.format(name=name, namespace=self.namespace, annotations=said, uid=os.getuid())
+        self.up.write(f"{name}.yaml", text)
+
+    def remove(self, name: str) -> None:
+        """Its manifest is gone."""
+        (self.up.pods_dir / f"{name}.yaml").unlink()
+
+    async def bound(self, name: str):
+        """A pod, once it is bound and its slice is made."""
+
+        def condition(pods, gpus):
+            mine = f"{self.namespace}/{name}"
+            places = [place for gpu in gpus for place in gpu.instances]
+            there = [each.state for each in places if each.owner == mine]
+            there += [tenant.state for each in places for tenant in each.tenants if tenant.owner == mine]
+            pod = pods.get(name)
+            return pod if pod is not None and pod.state == "bound" and "ready" in there else None
+
+        return await self.watching.until(condition, f"{name} to be bound")
+
+    async def waiting(self, name: str, words: str):
+        """A pod, once it waits and what is said of it holds `words`."""
+
+        def condition(pods, _gpus):
+            pod = pods.get(name)
+            return pod if pod is not None and pod.state == "waiting" and words in pod.message else None
+
+        return await self.watching.until(condition, f"{name} to wait: {words}")
+
+    async def bound_anew(self, before):
+        """The pod that was evicted, once it is bound under another id."""
+
+        def condition(pods, _gpus):
+            pod = pods.get(before.name)
+            return pod if pod is not None and pod.state == "bound" and pod.request != before.request else None
+
+        return await self.watching.until(condition, f"{before.name} to be bound again")
+
+    async def told(self, name: str, *sentences: str) -> str:
+        """
+        What `sluice explain` says of a pod of this test, or of a request, once it tells `sentences` in this order.
+
+        The history is written a moment after the words, and an allocator may be too busy to answer in time.
+        """
+        story = ""
+        try:
+            async with asyncio.timeout(TOLD_WITHIN_S):
+                while not story or untold(story, sentences):
+                    code, story, err = await typed(explain(self.up.running.nats_url, name, as_json=False))
+                    assert code == 0, err
+                    await asyncio.sleep(0.05)
+        except TimeoutError:
+            pytest.fail(f"{untold(story, sentences)!r} is not told, or not in its place, in:\n{story}")
+        return story
+
+    async def leave(self) -> None:
+        """Take everything back, and see that it is gone."""
+        for file in self.up.pods_dir.iterdir():
+            file.unlink()
+        url = self.up.running.nats_url
+        for (node,), _ in (await world_at(url)).of("cordon", Cordoned):  # what is followed may be a moment behind
+            await typed(uncordon(url, Target(node), as_json=False, run=RUN))
+        await self.watching.until(
+            lambda pods, gpus: not pods and all(not gpu.instances for gpu in gpus), "everything to be given back"
+        )
+
+
+@pytest.fixture
+async def here(shared, request):
+    """The running system, empty. Whoever leaves it in disorder leaves it to nobody else."""
+    up = await shared.ready()
+    namespace = re.sub("[^a-z0-9]+", "-", request.node.name.removeprefix("test_"))[:40].strip("-")
+    is_clean = False
+    try:
+        async with up.watching() as watching:
+            system = Here(up, watching, namespace)
+            yield system
+            await system.leave()
+            is_clean = True
+    finally:
+        if not is_clean:
+            shared.stop()
+
+
+async def typed(work) -> tuple[int, str, str]:
+    """
+    A command's exit code and what it printed, without the second that a process of its own takes to start.
+
+    What the test itself logs meanwhile is in it too.
+    """
+    out, err = io.StringIO(), io.StringIO()
+    with redirect_stdout(out), redirect_stderr(err):
+        code = await work
+    return code, out.getvalue(), err.getvalue()
+
+
+def untold(story: str, sentences: tuple[str, ...]) -> str:
+    """The first of these sentences that is not told after those before it; empty when all are told, in this order."""
+    at = 0
+    for sentence in sentences:
+        found = story.find(sentence, at)
+        if found < 0:
+            return sentence
+        at = found + len(sentence)
+    return ""
+
+
+# -- drains -------------------------------------------------------------------------------------------------------
+
+
+async def test_a_drained_node_loses_its_pod_to_the_other_and_serves_again_when_it_is_uncordoned(here):
+    """From the operator's command to the pod on another node, and what everybody is told."""
+    here.put("train")
+    before = await here.bound("train")
+    done = here.up.sluice("drain", before.node, "--yes", "--wait", "25", "--why", "new fans", timeout_s=60)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == f"{before.node} is drained: new fans\nnobody is there\n"
+    assert f"{here.namespace}/train" in done.stderr
+    after = await here.bound_anew(before)
+    assert after.node != before.node
+    drained = f"{before.node} is drained (new fans)"
+    await here.told(before.request, f"shall be evicted: {drained}", "was evicted", "slice is gone (pod gone)")
+    await here.told(
+        "train",
+        f"before it, {before.request} of the same name was evicted: {drained}",
+        "asks for 7g.40gb",
+        f"is bound to {after.node}",
+        f"now: has 7g.40gb on {after.node}",
+    )
+    for name in ("other-1", "other-2"):
+        here.put(name)
+    await here.waiting("other-2", f"{before.node} is cordoned (new fans)")
+    await here.told(
+        "other-2",
+        "waits: 2 x NVIDIA A100-SXM4-40GB: no free place of that size; 2 x NVIDIA A100-SXM4-40GB: cordoned",
+        f"{before.node} is cordoned (new fans)",
+        "what helps: ",
+    )
+    undone = here.up.sluice("uncordon", before.node)
+    assert (undone.returncode, undone.stdout) == (0, f"{before.node} may be used again\n")
+    assert (await here.bound("other-2")).node == before.node
+
+
+async def test_a_drain_asks_first_and_a_wrong_name_changes_nothing(here):
+    """A script without --yes, a mistyped node, a GPU that is not there: nobody loses a pod by it."""
+    here.put("train")
+    bound = await here.bound("train")
+    asked = here.up.sluice("drain", bound.node)
+    assert (asked.returncode, "say --yes" in asked.stderr) == (2, True)
+    wrong = here.up.sluice("drain", "gpu-9", "--yes")
+    known = "there is no node gpu-9; known: gpu-1.example.internal, gpu-2, gpu-3"
+    assert (wrong.returncode, known in wrong.stderr) == (2, True)
+    url = here.up.running.nats_url
+    code, _, said = await typed(cordon(url, Target(bound.node, ("7",)), as_json=False, run=RUN))
+    assert (code, "has no GPU '7'" in said) == (2, True)
+    for node in A100:
+        code, said, _ = await typed(cordon(url, Target(node), as_json=False, run=RUN))
+        assert (code, f"{node} is cordoned\n" in said) == (0, True)
+    here.put("late", profile="1g.5gb")
+    await here.waiting("late", "4 x NVIDIA A100-SXM4-40GB: cordoned")
+    assert (await here.bound("train")).request == bound.request
+
+
+# -- who goes first -----------------------------------------------------------------------------------------------
+
+
+async def test_a_more_important_pod_takes_the_place_of_one_that_allows_it(here):
+    """Both of the folder: the evicted one waits again, by itself, and is served when the other has gone."""
+    for number in range(4):
+        here.put(f"batch-{number}", preemptible="true")
+    first = [await here.bound(f"batch-{number}") for number in range(4)]
+    here.put("service", priority="10")
+    await here.bound("service")
+
+    def one_waits(pods, _gpus):
+        found = [pod for name, pod in pods.items() if name.startswith("batch-") and pod.state == "waiting"]
+        return found[0] if len(found) == 1 else None
+
+    waits = await here.watching.until(one_waits, "the evicted pod to wait again")
+    (old,) = [pod.request for pod in first if pod.name == waits.name]
+    assert waits.request != old
+    needed = f"its place is needed for {here.namespace}/service"
+    await here.told(
+        waits.name,
+        f"before it, {old} of the same name was evicted: ",
+        needed,
+        "asks for 7g.40gb",
+        "now: waits: ",
+        "what helps: ",
+    )
+    here.remove("service")
+    await here.bound(waits.name)
+
+
+async def test_a_pod_that_its_namespace_may_not_have_waits_until_the_quota_is_raised(here):
+    """The person is told the numbers, and needs to do nothing once they are changed."""
+    assert here.up.sluice("quota", "set", here.namespace, "--gpus", "1").returncode == 0
+    here.put("one", profile="1g.5gb")
+    await here.bound("one")
+    here.put("two", profile="1g.5gb")
+    numbers = (
+        f"namespace {here.namespace} may have 1 device and has 1; this one asks for 1, and nothing more would fit now"
+    )
+    await here.waiting("two", numbers)
+    await here.told(
+        "two",
+        f"waits: {numbers}",
+        "what helps: It starts when pods of its namespace end, or when its quota",
+    )
+    assert here.up.sluice("quota", "set", here.namespace, "--gpus", "2").returncode == 0
+    await here.bound("two")
+
+
+async def test_a_job_of_sixteen_is_served_whole_or_not_at_all(here):
+    """Fifteen hold nothing; with the sixteenth all run."""
+    names = [f"rank-{number}" for number in range(16)]
+    for name in names[:15]:
+        here.put(name, profile="1g.5gb", group="job", group_size="16")
+    await here.waiting("rank-0", "15 of 16")
+    await here.told(
+        "rank-0",
+        "waits: 15 of 16 pods of group job have asked",
+        "what helps: It starts when as many pods have asked as sluice.dev/group-size says.",
+    )
+    assert all(not gpu.instances for gpu in await here.watching.until(lambda _, gpus: gpus, "the GPUs"))
+    here.put(names[15], profile="1g.5gb", group="job", group_size="16")
+    for name in names:
+        await here.bound(name)
+
+
+# -- other sizes --------------------------------------------------------------------------------------------------
+
+
+async def test_a_share_grows_as_far_as_it_was_told_and_shrinks_again(here):
+    """A person could not tell what a running pod may use, how much more there is, or when a change is felt."""
+    here.put("serve", profile=None, mode="mps", memory="4Gi")
+    bound = await here.bound("serve")
+    refused = here.up.sluice("adjust", "serve", "--memory", "900Gi")
+    said = re.fullmatch(
+        rf"{here.namespace}/serve stays as it is \(CapacityExceeded\): .*; the most that fits now, the rest as it is: "
+        r"memory \(MiB\) (\d+)\n",
+        refused.stdout,
+    )
+    assert (refused.returncode, bool(said)) == (6, True), refused.stdout
+    most = int(said[1])
+    assert most > 4096
+    url, sizes = here.up.running.nats_url, Sizes(memory=str(most))
+    would = await typed(adjust(url, "serve", "", sizes, dry_run=True, as_json=False))
+    done = await typed(adjust(url, "serve", "", sizes, dry_run=False, as_json=False))
+    felt = (
+        f"  memory 4096 MiB -> {most} MiB, from the next start of its containers; what runs keeps what it began with\n"
+    )
+    on = f"on {bound.node}, container main:\n"
+    for (code, said, _), verb in ((would, "would be"), (done, "is")):
+        assert (code, f"{here.namespace}/serve {verb} adjusted {on}{felt}" in said) == (0, True)
+    smaller = here.up.sluice("adjust", "serve", "--memory", "1Gi")
+    assert f"memory {most} MiB -> 1024 MiB" in smaller.stdout
+    assert "it counts as before until the processes that run now have ended" in smaller.stdout
+
+    def is_told(pods, _gpus):
+        return pods["serve"].containers[0].pinned_memory_limit == "0=1024M"
+
+    await here.watching.until(is_told, "the pod to be told its new limit")
+    await here.told(
+        "serve",
+        "asks for 4096 MiB (mps)",
+        "is granted: mps share (4096 MiB) in",
+        f"is adjusted: mps share ({most} MiB) in",
+        "is adjusted: mps share (1024 MiB) in",
+        f"now: has mps share (1024 MiB) on {bound.node}, adjusted from the 4096 MiB (mps) that it asked for",
+        "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT=0=1024M",
+    )
+
+
+async def test_a_pod_that_got_a_larger_profile_is_moved_back_to_one_of_its_size(here):
+    """It would keep a place that others need; or lose the larger one before it has the smaller."""
+    for number in range(4):
+        here.put(f"full-{number}")
+    for number in range(4):
+        await here.bound(f"full-{number}")
+    here.put("note", profile="1g.5gb", substitute="return")
+    larger = await here.bound("note")
+    assert larger.node == A30
+    await here.told(
+        "note",
+        "is granted: 1g.6gb at",
+        "asked for 1g.5gb and has 1g.6gb: nothing smaller had a place",
+        f"now: has 1g.6gb on {A30}, larger than the 1g.5gb that it asked for",
+        "it has a larger profile, for no 1g.5gb was free; it is moved back (evicted, and started again there) when one",
+    )
+    freed = (await here.bound("full-0")).node
+    here.remove("full-0")
+    moved = await here.bound_anew(larger)
+    assert moved.node == freed
+    why = f"it is moved: a place on {freed} is booked for whoever comes in its stead (1g.5gb)"
+    await here.told(
+        larger.request,
+        f"is bound to {A30}",
+        "is granted: 1g.5gb at",
+        f"on {freed}, once another slice is gone",
+        f"shall be evicted: {why}",
+        "was evicted",
+        f"shall be unmade on {A30}: pod gone",
+    )
+    story = await here.told(
+        "note",
+        f"before it, {larger.request} of the same name was evicted: {why}",
+        "asks for 1g.5gb",
+        "is granted: 1g.5gb at",
+        f"is bound to {freed}",
+        f"now: has 1g.5gb on {freed}\n",
+    )
+    assert "larger than" not in story

@@ -1,0 +1,279 @@
+"""
+Jobs of several pods, preemption, quotas and drains as users of a cluster meet them, with what `kubectl describe` says.
+
+Every part is the real one; GPUs are simulated, and so is the cluster: two nodes of two A100 each.
+"""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from factories.cluster_scenes import Scene, distinct, scene_on, user_pod
+from factories.cluster_system import ClusterSystem, whole_on
+from factories.kubernetes import Cluster, Json
+from factories.seen import Described, Said, described_in
+
+from sluice.contracts.messages import AllocationRequested
+from sluice_console.core.pods import pods_document
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
+NODES = ("gpu-1", "gpu-2")
+GPUS = 4
+WHOLE = {"sluice.dev/profile": "7g.40gb"}
+KUEUE = "kueue.x-k8s.io/admission"
+
+
+@pytest.fixture(scope="module")
+def system(server: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterSystem]:
+    """What is evicted is tried again often: a cluster's pause is ten seconds."""
+    if server.fake is None:
+        pytest.skip("budgets, gates and nodes of a real cluster are somebody's")
+    with whole_on(tmp_path_factory.mktemp("fair"), server, NODES, watcher={"EVICT_RETRY_S": "0.5"}) as started:
+        yield started
+
+
+@pytest.fixture
+def at(system: ClusterSystem, server: Cluster):
+    """Opens a namespace of the test's own: `async with at as scene`."""
+    return scene_on(system, server)
+
+
+class Reader:
+    """A person with kubectl, who reads the first words about a pod: newer ones come after seconds, or a minute."""
+
+    def __init__(self, home: Path) -> None:
+        """`home` is theirs."""
+        self.home = home
+
+    async def sees(self, scene: Scene, name: str) -> Described:
+        """One pod as it is described."""
+        return (await described_in(scene.cluster, self.home, scene.namespace))[name]
+
+    async def is_told(self, scene: Scene, name: str, *words: str) -> Said:
+        """Wait until the condition of a pod has these words; the Event that `kubectl describe` shows of it then."""
+
+        async def look() -> str:
+            said = (await scene.condition(name)).get("message", "")
+            return said if all(word in said for word in words) else ""
+
+        message = await scene.until(look, f"{name} to be told {words}")
+        await scene.until(lambda: any(each == message for each in _notes(scene, name)), f"an Event of {message}")
+        seen = await self.sees(scene, name)
+        assert seen.conditions["sluice.dev/SliceReady"] == "False"
+        (said,) = [each for each in seen.events if each.note == message]
+        return said
+
+
+@pytest.fixture
+def reader(tmp_path: Path) -> Reader:
+    """Reads."""
+    return Reader(tmp_path)
+
+
+def member(name: str, job: str, size: int, **spec: object) -> Json:
+    """A pod of a job; each needs a GPU of its own."""
+    annotations = {**WHOLE, "sluice.dev/group": job, "sluice.dev/group-size": str(size)}
+    return user_pod(name, annotations=annotations, **spec)
+
+
+def _notes(scene: Scene, name: str) -> list[str]:
+    listed = scene.fake("its events").all("events.events.k8s.io", scene.namespace)
+    return [each["note"] for each in listed if each["regarding"]["name"] == name]
+
+
+def _asks(scene: Scene) -> list[str]:
+    """The pods of the namespace for which somebody has asked."""
+    asked = [message for _, message in scene.live.world.of("request", AllocationRequested)]
+    return sorted(each.name for each in asked if each.namespace == scene.namespace)
+
+
+def _booked(scene: Scene) -> list[str]:
+    return sorted(each.name for _, each in scene.live.world.bookings() if each.namespace == scene.namespace)
+
+
+# -- jobs -----------------------------------------------------------------------------------------------------------
+
+
+async def test_the_pods_of_a_job_start_together_or_hold_nothing(at, reader: Reader) -> None:
+    """Three of four workers would sit on three GPUs and compute nothing, and nobody else could use them."""
+    async with at as scene:
+        for number in range(3):
+            await scene.apply(member(f"first-{number}", "first", 4))
+        said = await reader.is_told(scene, "first-2", "3 of 4 pods")
+        assert said == Said(
+            "Normal",
+            "WaitsForSlice",
+            "3 of 4 pods of group first have asked. "
+            "It starts when as many pods have asked as sluice.dev/group-size says. [GroupIncomplete]",
+        )
+        assert _booked(scene) == []
+        await scene.apply(member("first-3", "first", 4))
+        pods = await scene.started(4)
+        assert distinct(uuid for each in pods.values() for uuid in scene.devices(each)) == GPUS
+
+        for number in range(2):
+            await scene.apply(member(f"second-{number}", "second", 2))
+        said = await reader.is_told(scene, "second-0", "0 of 2 pods of group second have a place")
+        assert said.note.endswith("[GroupNotFit]"), said
+        await scene.delete("first-0")
+        await scene.until(lambda: "first-0" not in _booked(scene), "one place to be free")
+        assert not [name for name in _booked(scene) if name.startswith("second")], "half of a job has a place"
+        await scene.delete("first-1")
+        pods = await scene.started(4)
+        assert sorted(pods) == ["first-2", "first-3", "second-0", "second-1"]
+
+
+async def test_a_job_that_can_never_fit_says_so(at, reader: Reader) -> None:
+    """Its owner would wait for ever beside an empty fleet."""
+    async with at as scene:
+        for number in range(GPUS + 1):
+            await scene.apply(member(f"worker-{number}", "huge", GPUS + 1))
+        said = await reader.is_told(scene, "worker-0", "empty fleet")
+        assert said.note == (
+            "4 of 5 pods of group huge have a place; the 5th (worker-4): 4 x A100-SXM4-40GB: no free place of "
+            "that size; even an empty fleet could not hold it: it takes 5 GPUs at least, and 4 may be used. "
+            "It starts when all pods of the group fit at once; fewer or smaller ones may start now. [GroupNotFit]"
+        )
+        assert _booked(scene) == []
+
+
+async def test_nobody_of_a_job_asks_before_kueue_has_let_it_in(at, reader: Reader) -> None:
+    """The slice of a pod that Kueue holds back could be what a pod needs that it has let in: both would wait."""
+    async with at as scene:
+        names = ["worker-0", "worker-1"]
+        for name in names:
+            await scene.apply(member(name, "queued", 2, schedulingGates=[{"name": KUEUE}]))
+        said = await reader.is_told(scene, "worker-0", KUEUE)
+        assert said.note == f"it asks for its slice when others have opened their gate: {KUEUE}"
+        assert _asks(scene) == []
+        await _let_in(scene, "worker-0")
+        await scene.until(lambda: "1 of 2 pods of group queued have asked" in _answer(scene, "worker-0"), "one to ask")
+        assert (_asks(scene), _booked(scene)) == (["worker-0"], [])
+        await _let_in(scene, "worker-1")
+        pods = await scene.started(2)
+        for name in names:
+            await scene.is_on_its_slice(pods[name])
+
+
+def _answer(scene: Scene, name: str) -> str:
+    """What the allocator says of a pod, as the bus has it."""
+    listed = pods_document(scene.live.world).pods
+    return next((each.message for each in listed if (each.namespace, each.name) == (scene.namespace, name)), "")
+
+
+async def _let_in(scene: Scene, name: str) -> None:
+    gates = [{"op": "test", "path": "/spec/schedulingGates/0/name", "value": KUEUE}]
+    opened = [*gates, {"op": "remove", "path": "/spec/schedulingGates/0"}]
+    assert (await scene.cluster.patch(f"{scene.path}/{name}", opened)).code == 200
+
+
+# -- who goes for whom ----------------------------------------------------------------------------------------------
+
+
+async def test_a_budget_holds_up_an_eviction_and_then_lets_it_pass(at, reader: Reader) -> None:
+    """A service waits no longer than its owner's own rules say, and both sides can read why."""
+    async with at as scene:
+        await _deploy(scene, "batch", GPUS, {**WHOLE, "sluice.dev/preemptible": "true"})
+        await scene.started(GPUS)
+        budget = f"/apis/policy/v1/namespaces/{scene.namespace}/poddisruptionbudgets"
+        spec = {"minAvailable": GPUS, "selector": {"matchLabels": {"app": "batch"}}}
+        assert (await scene.cluster.post(budget, {"metadata": {"name": "batch"}, "spec": spec})).code == 201
+
+        await scene.apply(user_pod("service", annotations={**WHOLE, "sluice.dev/priority": "100"}))
+        said = await reader.is_told(scene, "service", "to be evicted for it")
+        victim = said.note.partition(f"{scene.namespace}/")[2].partition(" ")[0]
+        node = said.note.partition("its place on ")[2].partition(" ")[0]
+        assert said.note == (
+            f"its place on {node} is booked and waits for {scene.namespace}/{victim} to be evicted for it. "
+            "It starts when those who still have the place have left it. [PlaceBeingFreed]"
+        )
+        blocked = "cannot evict the pod now, and tries again: Cannot evict pod as it would violate the pod's disruption"
+        await scene.until(lambda: any(blocked in each for each in _notes(scene, victim)), "the budget to hold it up")
+        seen = await reader.sees(scene, victim)
+        (evicting,) = seen.notes("Evicting")
+        assert evicting == f"evicts the pod: its place is needed for {scene.namespace}/service"
+        assert len(await scene.pods()) == GPUS + 1, "nobody has gone"
+
+        assert (await scene.cluster.delete(f"{budget}/batch")).code == 200
+        await scene.until(lambda: _is_placed(scene, "service"), "the service to have its place")
+        pods = await scene.started(GPUS)
+        told = await scene.is_on_its_slice(pods["service"])
+        assert (told.node, victim in pods) == (node, False)
+        (anew,) = [name for name in await scene.pods() if name not in pods]
+        said = await reader.is_told(scene, anew, "no free place")
+        assert said.note.endswith("[GpuLayoutFull, elsewhere CardMigTopologyInfeasible]"), said
+
+
+async def test_who_is_over_the_quota_of_its_namespace_reads_the_numbers(at, reader: Reader) -> None:
+    """A free GPU beside a waiting pod looks like a fault."""
+    async with at as scene:
+        sluice(scene, "quota", "set", scene.namespace, "--gpus", "1")
+        await scene.apply(user_pod("one", annotations=WHOLE))
+        await scene.started(1)
+        await scene.apply(user_pod("two", annotations=WHOLE))
+        said = await reader.is_told(scene, "two", "namespace")
+        assert said == Said(
+            "Normal",
+            "WaitsForSlice",
+            f"namespace {scene.namespace} may have 1 device and has 1; this one asks for 1, and nothing more would "
+            "fit now. "
+            "It starts when pods of its namespace end, or when its quota is raised (sluice quota); asking for less "
+            "helps. [QuotaExceeded, elsewhere ResourceQuotaNotFit]",
+        )
+        sluice(scene, "quota", "set", scene.namespace, "--gpus", "2")
+        await scene.started(2)
+
+
+async def test_a_drained_node_is_left_and_who_insists_on_it_reads_why(at, reader: Reader) -> None:
+    """People wait for a node that somebody has opened on a table."""
+    async with at as scene:
+        await _deploy(scene, "train", 1, WHOLE)
+        ((name, pod),) = (await scene.started(1)).items()
+        node = pod["spec"]["nodeName"]
+        sluice(scene, "drain", node, "--yes", "--why", "new fans")
+        await scene.until(lambda: _all_but(scene, name), "the pod to be evicted and made anew")
+        notes = [note for note in _notes(scene, name) if note.startswith("evicts the pod")]
+        assert notes == [f"evicts the pod: {node} is drained (new fans)"]
+        ((_, moved),) = (await scene.started(1)).items()
+        assert moved["spec"]["nodeName"] != node
+        shown = {each["node"]: each for each in json.loads(sluice(scene, "nodes", "--json"))["nodes"]}
+        assert (shown[node]["state"], shown[node]["why"], shown[node]["pods"]) == ("draining", "new fans", 0)
+        assert (shown[node]["idle"], bool(shown[node]["idle_since"])) == (True, True)
+        assert (shown[moved["spec"]["nodeName"]]["state"], shown[moved["spec"]["nodeName"]]["pods"]) == ("open", 1)
+
+        here = {"kubernetes.io/hostname": node}
+        await scene.apply(user_pod("insists", annotations=WHOLE, nodeSelector=here))
+        said = await reader.is_told(scene, "insists", "new fans")
+        assert said.note == (
+            f"2 x A100-SXM4-40GB (kubernetes.io/hostname={node}): cordoned; 1 node (kubernetes.io/hostname="
+            f"{moved['spec']['nodeName']}): not selected by the pod; {node} is cordoned (new fans). "
+            "It starts when the cordon is lifted, or elsewhere when there is room. "
+            "[NodeCordoned, elsewhere CardCordoned]"
+        )
+        sluice(scene, "uncordon", node)
+        pods = await scene.started(2)
+        assert pods["insists"]["spec"]["nodeName"] == node
+
+
+def sluice(scene: Scene, *words: str) -> str:
+    """The operator's command, and what it prints."""
+    done = scene.system.sluice(*words)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+async def _deploy(scene: Scene, app: str, replicas: int, annotations: dict[str, str]) -> None:
+    pod, labels = user_pod(app, annotations=annotations), {"app": app}
+    template = {"metadata": {"labels": labels, "annotations": pod["metadata"]["annotations"]}, "spec": pod["spec"]}
+    spec = {"replicas": replicas, "selector": {"matchLabels": labels}, "template": template}
+    made = {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": app}, "spec": spec}
+    assert (await scene.cluster.post(f"/apis/apps/v1/namespaces/{scene.namespace}/deployments", made)).code == 201
+
+
+async def _is_placed(scene: Scene, name: str) -> bool:
+    return bool((await scene.pods())[name]["spec"].get("nodeName"))
+
+
+async def _all_but(scene: Scene, gone: str) -> bool:
+    return gone not in await scene.pods()
