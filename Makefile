@@ -12,7 +12,7 @@ KILLS ?= 10
 TRACE_DIR ?= ../shared/traces
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-k8s kube-kills check sim soak perf packing trace decisions images proto fmt docs lock clean
+.PHONY: help setup demo test test-k8s kube-kills check sim schedules soak perf packing trace decisions images proto fmt docs lock clean
 
 help: ## Say what each target does
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -26,7 +26,7 @@ demo: setup ## Watch pods get MIG slices and give them back, on simulated GPUs
 	$(BIN)/sluice demo
 
 test: setup ## Run the tests
-	$(BIN)/pytest -n 2 --dist worksteal -m "not perf"
+	$(BIN)/pytest -n 2 --dist worksteal -m "not perf and not exhaustive"
 
 test-k8s: setup ## Run the Kubernetes tests on a real cluster, KUBECONFIG=file, in namespaces of their own
 ifneq ($(origin KUBECONFIG),command line)
@@ -55,6 +55,9 @@ check: setup ## Lint, types, import contracts, generated files, manifests; chang
 sim: setup ## Simulate SEEDS=N seeds from FROM=n on JOBS=j processes, and STEPS=N steps of the machines in tests/properties
 	$(BIN)/python tests/simulation --seeds $(SEEDS) --from $(FROM) --jobs $(JOBS)
 	$(BIN)/python tests/properties --steps $(STEPS)
+
+schedules: setup ## Play the simulator's schedules with a crash at every step; `make test` plays some of them
+	$(BIN)/pytest -n $(JOBS) -m exhaustive tests/simulation
 
 soak: setup ## Make and unmake CYCLES=N slices with the agent killed at every step of its journal (some 15 minutes)
 	$(BIN)/python tests/soak --cycles $(CYCLES)

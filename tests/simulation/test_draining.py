@@ -89,7 +89,7 @@ def test_everybody_leaves_a_drained_node_and_runs_elsewhere() -> None:
 
 
 @pytest.mark.timeout(180)
-@pytest.mark.parametrize("steps", [range(1, 60, 11), pytest.param(range(1, 60), marks=pytest.mark.slow)], ids=str)
+@pytest.mark.parametrize("steps", [range(1, 60, 11), pytest.param(range(1, 60), marks=pytest.mark.exhaustive)], ids=str)
 @pytest.mark.parametrize(
     ("killed", "allocators"),
     [("allocator-a", 1), ("allocator-a", 2), ("pod-watcher", 1), ("agent-node-0", 1), ("agent-node-1", 2)],

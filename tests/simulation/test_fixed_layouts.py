@@ -118,7 +118,7 @@ def play_a_fleet_of_both(scene: Scene) -> None:
 
 
 @pytest.mark.timeout(180)
-@pytest.mark.parametrize("steps", [range(1, 80, 13), pytest.param(range(1, 80), marks=pytest.mark.slow)], ids=str)
+@pytest.mark.parametrize("steps", [range(1, 80, 13), pytest.param(range(1, 80), marks=pytest.mark.exhaustive)], ids=str)
 @pytest.mark.parametrize("killed", ["allocator-a", "agent-node-0"])
 def test_a_crash_at_any_step_leaves_the_layout_as_it_is(killed: str, steps: range) -> None:
     """Killed in the middle of the n-th event since pods have asked, for each n: nothing is made, nothing is lost."""

@@ -94,7 +94,7 @@ def test_a_place_that_was_booked_is_handed_over(begins: Begins) -> None:
 
 
 @pytest.mark.timeout(180)
-@pytest.mark.parametrize("steps", [range(1, 60, 13), pytest.param(range(1, 90), marks=pytest.mark.slow)], ids=str)
+@pytest.mark.parametrize("steps", [range(1, 60, 13), pytest.param(range(1, 90), marks=pytest.mark.exhaustive)], ids=str)
 @pytest.mark.parametrize(
     ("killed", "allocators"), [("allocator-a", 1), ("allocator-a", 2), ("pod-watcher", 1), ("agent-node-0", 2)]
 )

@@ -11,7 +11,7 @@ from simulation.unanswered import another_grants_the_place_meanwhile, its_pod_is
 from simulation.world import run_plan
 
 DOSE = 100
-"""Seeds within which every bug must be found: a third of what `make test` runs."""
+"""Seeds within which every bug must be found: two thirds of what `make test` runs."""
 
 
 @pytest.mark.timeout(180)

@@ -3,7 +3,8 @@
 import pytest
 from simulation.world import run_seed
 
-SEEDS = 300
+SEEDS = 150
+"""A dose: `make sim` runs thousands."""
 CHUNK = 15
 LINES_SHOWN = 60
 

@@ -31,7 +31,7 @@ def test_a_large_pod_is_served_in_bad_weather() -> None:
 
 
 @pytest.mark.timeout(180)
-@pytest.mark.parametrize("steps", [range(1, 40, 9), pytest.param(range(1, 60), marks=pytest.mark.slow)], ids=str)
+@pytest.mark.parametrize("steps", [range(1, 40, 9), pytest.param(range(1, 60), marks=pytest.mark.exhaustive)], ids=str)
 @pytest.mark.parametrize("killed", ["allocator-a", "agent-node-0", "pod-watcher"])
 def test_a_promise_outlives_whoever_is_killed_at_any_step(killed: str, steps: range) -> None:
     """A crash before, between and after: the promise is in the ledger and in the agent's journal, not in a process."""
