@@ -5,13 +5,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from random import Random
 
-from factories.allocator import FOLDER
 from perf.decisions.scenes import ALL_MODES, ALLOCATE, PROFILES
 from perf.decisions.system import System
 
-from sluice.contracts import subjects
-from sluice.contracts.ids import AllocationId, RequestId
-from sluice.contracts.messages import AllocationRequested, AnyMessage, Claim, Grant
+from sluice.contracts.ids import AllocationId
+from sluice.contracts.messages import AnyMessage, Claim, Grant
 from sluice.runtime.garbage import collect_rarely, set_old_aside
 
 PRIORITIES = (0, 1, 2, 5)
@@ -66,18 +64,7 @@ class Full(System):
 
     def preempt(self, name: str, claim: Claim) -> None:
         """An important pod comes, gets somebody's place, and is gone again; those stay."""
-        asked = AllocationRequested(
-            revision=1,
-            source=FOLDER,
-            namespace="default",
-            name=name,
-            origin=f"{name}.yaml",
-            owner=name,
-            claims=(claim,),
-            priority=IMPORTANT,
-        )
-        self.cluster.say(subjects.request(RequestId(name)), asked)
-        self.cluster.settle()
+        self.arrive(name, claim, priority=IMPORTANT)
         self.depart(name)
         for allocation in self.promises[-1].after:
             self.offer(allocation)

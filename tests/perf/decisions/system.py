@@ -69,7 +69,7 @@ class System:
         self.cluster = PerfectCluster(self.core, self._hear)
         self.cluster.start(nodes(gpus, mig=mig, modes=modes))
 
-    def arrive(self, name: str, claim: Claim, host: HostNeeds = NO_NEEDS) -> None:
+    def arrive(self, name: str, claim: Claim, host: HostNeeds = NO_NEEDS, *, priority: int = 0) -> None:
         """A pod asks; everything that follows happens."""
         asked = AllocationRequested(
             revision=1,
@@ -79,6 +79,7 @@ class System:
             origin=f"{name}.yaml",
             owner=name,
             claims=(claim,),
+            priority=priority,
             host=host,
         )
         self.cluster.say(subjects.request(RequestId(name)), asked)
