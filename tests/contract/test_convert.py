@@ -3,7 +3,7 @@
 import subprocess
 import sys
 from pathlib import Path
-from typing import get_args
+from typing import Annotated, get_args, get_origin
 
 import msgspec
 from google.protobuf.message import DecodeError
@@ -41,7 +41,7 @@ def structs(cls: type[msgspec.Struct], **parts: st.SearchStrategy) -> st.SearchS
     for field in msgspec.structs.fields(cls):
         if field.name in parts:
             fields[field.name] = parts[field.name]
-        elif field.type is int:
+        elif field.type is int or get_origin(field.type) is Annotated:  # a number with bounds for decoders
             bits = 63 if field.name in WIDE else 31
             fields[field.name] = st.integers(-(2**bits), 2**bits - 1)
         elif field.type is bool:
@@ -84,7 +84,10 @@ SLICES = structs(
     state=st.sampled_from(get_args(SliceState)),
 )
 MODES = st.lists(st.sampled_from(get_args(Mode)), min_size=1, max_size=3).map(tuple)
-SNAPSHOTS = structs(NodeSnapshot, gpus=some(GPUS), slices=some(SLICES), modes=MODES, warnings=some(st.text(max_size=8)))
+TEXTS = some(st.text(max_size=8))
+SNAPSHOTS = structs(
+    NodeSnapshot, gpus=some(GPUS), slices=some(SLICES), modes=MODES, warnings=TEXTS, doubtful_tickets=TEXTS
+)
 
 
 @settings(deadline=None, max_examples=50)

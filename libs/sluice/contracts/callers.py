@@ -28,6 +28,8 @@ class Caller(StrEnum):
     """The `sluice` command, where it runs in the cluster."""
     OPERATOR = "operator"
     """A person's own program."""
+    WEB = "web"
+    """The page: whoever takes it over may look at what slices are used for, and no more."""
 
 
 def name_of(caller: Caller) -> str:
@@ -47,6 +49,7 @@ MAY_CALL: Mapping[str, frozenset[Caller]] = MappingProxyType(
     {
         "/sluice.v1.AgentService/GetInventory": _PEOPLE | {Caller.INVENTORY},
         "/sluice.v1.AgentService/GetHealth": _PEOPLE | {Caller.INVENTORY},
+        "/sluice.v1.AgentService/GetUsage": _PEOPLE | {Caller.WEB},
         # Only on the node itself, over a socket that its owner alone can open: nobody over the network.
         "/sluice.v1.NodeControlService/ReleaseQuarantine": frozenset(),
         "/sluice.v1.InventoryService/ListGpus": _PEOPLE,

@@ -16,6 +16,13 @@ SCHEMA = 1
 MESSAGE_BYTES_MAX = 1_000_000
 """A NATS server's default `max_payload` is 1 MiB; headers need the rest."""
 
+NOT_READABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+"""
+What reading JSON from outside raises: it is none, of another shape, no text, or nested as deep as nothing of ours is.
+
+msgspec lets the last two through as they are. Whoever reads bytes that somebody else may have written catches these.
+"""
+
 _encoder = msgspec.json.Encoder()
 _decoder = msgspec.json.Decoder(Envelope)
 
@@ -50,7 +57,7 @@ def decode(data: bytes) -> Envelope | Undecodable:
         return Undecodable(f"{len(data)} bytes is over the limit of {MESSAGE_BYTES_MAX}")
     try:
         envelope = _decoder.decode(data)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+    except NOT_READABLE as error:
         return Undecodable(str(error)[:300])
     if envelope.schema > SCHEMA:
         return Undecodable(f"schema {envelope.schema} is newer than {SCHEMA}, the newest this process knows")

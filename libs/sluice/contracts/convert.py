@@ -62,6 +62,7 @@ def snapshot_to_proto(snapshot: NodeSnapshot) -> node_pb2.NodeSnapshot:
         time_quota=snapshot.time_quota,
         toolkit_version=snapshot.toolkit_version,
         warnings=snapshot.warnings,
+        doubtful_tickets=snapshot.doubtful_tickets,
     )
 
 
@@ -188,6 +189,7 @@ def snapshot_from_proto(message: node_pb2.NodeSnapshot) -> NodeSnapshot | Undeco
         time_quota=message.time_quota,
         toolkit_version=message.toolkit_version,
         warnings=tuple(message.warnings),
+        doubtful_tickets=tuple(message.doubtful_tickets),
     )
 
 

@@ -6,7 +6,6 @@ Cores never see a connection. A reader's shell turns a stream into `ReadingStart
 `WriteUnknown` for each.
 """
 
-from dataclasses import dataclass
 from enum import StrEnum
 
 import msgspec
@@ -32,56 +31,52 @@ def stream_of(kind: str) -> Stream:
     return Stream.BOOK if kind in BOOK_KINDS else Stream.STATE
 
 
-@dataclass(frozen=True, slots=True)
-class Entry:
+class Entry(msgspec.Struct, frozen=True):
     """
     One last value: where, at which sequence, by which operation, and what.
 
-    `message` is None for bytes that could not be decoded: they count for the guard and for nothing else.
+    `message` is None for what was set aside, and `why` says why it is no message of this subject: bytes that could not
+    be decoded, or a word of somebody else. It counts for the guard and for nothing else.
     """
 
     subject: str
     sequence: int
     operation: OperationId
     message: AnyMessage | None
+    why: str = ""
 
 
 # -- events -------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class ReadingStarted:
+class ReadingStarted(msgspec.Struct, frozen=True):
     """A reader begins anew: until `ReadingCaughtUp`, what is observed is all there is under its filter."""
 
     stream: Stream
     incarnation: Incarnation
 
 
-@dataclass(frozen=True, slots=True)
-class Observed:
+class Observed(msgspec.Struct, frozen=True):
     """An entry was read, in the order of its stream. Values in between may have been skipped."""
 
     stream: Stream
     entry: Entry
 
 
-@dataclass(frozen=True, slots=True)
-class ReadingCaughtUp:
+class ReadingCaughtUp(msgspec.Struct, frozen=True):
     """The snapshot is complete; what was known before and not observed since `ReadingStarted` is not there any more."""
 
     stream: Stream
 
 
-@dataclass(frozen=True, slots=True)
-class WriteAccepted:
+class WriteAccepted(msgspec.Struct, frozen=True):
     """The write landed at `sequence`; no earlier attempt of it can ever land."""
 
     operation: OperationId
     sequence: int
 
 
-@dataclass(frozen=True, slots=True)
-class WriteRefused:
+class WriteRefused(msgspec.Struct, frozen=True):
     """
     The guard did not hold: the newest sequence under it is `last_sequence` (None when the server did not say).
 
@@ -92,23 +87,20 @@ class WriteRefused:
     last_sequence: int | None
 
 
-@dataclass(frozen=True, slots=True)
-class WriteUnknown:
+class WriteUnknown(msgspec.Struct, frozen=True):
     """No answer came. The write may have landed, may land later, or never (LAW 5)."""
 
     operation: OperationId
 
 
-@dataclass(frozen=True, slots=True)
-class LastRead:
+class LastRead(msgspec.Struct, frozen=True):
     """The answer to `ReadLast`: the last value of one subject, or None."""
 
     subject: str
     entry: Entry | None
 
 
-@dataclass(frozen=True, slots=True)
-class Ticked:
+class Ticked(msgspec.Struct, frozen=True):
     """Time has passed. Sent at least once a second."""
 
 
@@ -133,15 +125,13 @@ class Write(msgspec.Struct, frozen=True):
     ttl_s: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class ReadAgain:
+class ReadAgain(msgspec.Struct, frozen=True):
     """Start the reader of `stream` anew: what is known cannot explain an answer."""
 
     stream: Stream
 
 
-@dataclass(frozen=True, slots=True)
-class ReadLast:
+class ReadLast(msgspec.Struct, frozen=True):
     """Read the last value of one subject. For writers that may not read the whole stream."""
 
     stream: Stream

@@ -5,6 +5,7 @@ A live GPU's report always wins over the catalog, so most models of a real fleet
 """
 
 import hashlib
+from functools import lru_cache
 
 from sluice.contracts.messages import GpuReport, PlacementReport, ProfileReport
 from sluice.mig.catalog import find
@@ -45,6 +46,7 @@ def model_from_report(report: GpuReport) -> GpuModel:
     )
 
 
+@lru_cache(maxsize=256)  # of more models than that no process simulates GPUs; each of them is read again and again
 def profile_reports(model: GpuModel) -> tuple[ProfileReport, ...]:
     """What a GPU of this model reports of its profiles."""
     return tuple(

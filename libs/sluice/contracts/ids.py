@@ -1,23 +1,30 @@
 """
 Names of things, each with its own type so that a node name is never passed where a request id belongs.
 
-Ids of requests and allocations become tokens of NATS subjects, so this module also says what a token may hold.
+Ids of requests and allocations become tokens of NATS subjects, so this module also says what a token may hold. Whoever
+decodes a message holds it to that: a name that fits into no subject would end the reader that answers it.
 """
 
 import re
-from typing import NewType
+from typing import Annotated, NewType
 
-NodeName = NewType("NodeName", str)
+from msgspec import Meta
+
+_NAME_OR_NONE = Meta(pattern=r"^[A-Za-z0-9_-]{0,253}\Z")
+_NAME = Meta(pattern=r"^[A-Za-z0-9_-]{1,253}\Z")
+_NODE = Meta(pattern=r"^[A-Za-z0-9.-]{1,253}\Z")
+
+NodeName = NewType("NodeName", Annotated[str, _NODE])
 """A Kubernetes node name, dots included: `gpu-1.example.internal`."""
 GpuUuid = NewType("GpuUuid", str)
 """`GPU-<uuid>`, as NVML reports it. Everything about a GPU is keyed by it, never by its index."""
-RequestId = NewType("RequestId", str)
+RequestId = NewType("RequestId", Annotated[str, _NAME])
 """The pod's UID (cluster), the UID kept for a manifest (folder), or random (`sluice run`)."""
-AllocationId = NewType("AllocationId", str)
+AllocationId = NewType("AllocationId", Annotated[str, _NAME])
 """`<request>_<run of the deciding process>_<n>`: never used twice, so a word about one is never about another."""
 HomeId = NewType("HomeId", str)
 """One making of one home of shares on a node: names its MPS daemon's directories, and is never used twice."""
-SourceName = NewType("SourceName", str)
+SourceName = NewType("SourceName", Annotated[str, _NAME_OR_NONE])
 """Who asks: one pod-watcher, one manifest folder, one `sluice run`."""
 RunId = NewType("RunId", str)
 """One life of one process. A restarted process has another."""

@@ -22,6 +22,8 @@ LABEL_DEFAULT_MODE = "sluice.dev/default-mode"
 DEFAULT_MODES = ("exclusive", "mps", "fractional", "auto")
 ANNOTATION_REQUEST = "sluice.dev/request"
 """The ask of the pod as it was when it was created, as JSON; written at the first admission, only read later."""
+ANNOTATION_TRACE = "sluice.dev/trace-id"
+"""On events about a pod: in which trace it happened. The pod's own is GRANTED_TRACE."""
 CONDITION_READY = "sluice.dev/SliceReady"
 CRD_GPUS = "gpus.sluice.dev"
 CRD_GROUP, CRD_PLURAL = "sluice.dev", "gpus"
@@ -31,6 +33,8 @@ CRD_GROUP, CRD_PLURAL = "sluice.dev", "gpus"
 GRANTED_DOMAIN = f"granted.{DOMAIN}"
 GRANTED_ALLOCATION = f"{GRANTED_DOMAIN}/allocation"
 """Of the pod as a whole: which allocation it was given. Under the same guard as the keys of its containers."""
+GRANTED_TRACE = f"{GRANTED_DOMAIN}/trace-id"
+"""Of the pod as a whole: the id of its request's trace."""
 VISIBLE_DEVICES = "visible-devices"
 """UUIDs of the container's devices, separated by commas."""
 TICKET = "ticket"
@@ -40,6 +44,10 @@ MPS_PIPE_DIRECTORY = "mps-pipe-directory"
 """A path in the container; empty where the device is no share."""
 ACTIVE_THREAD_PERCENTAGE = "active-thread-percentage"
 PINNED_MEMORY_LIMIT = "pinned-memory-limit"
+QUOTA_SOCKET = "quota-socket"
+"""A path in the container; empty where no time quota is enforced."""
+QUOTA_PRELOAD = "quota-preload"
+"""The client library, likewise."""
 GRANTED_KEYS = (
     VISIBLE_DEVICES,
     TICKET,
@@ -47,6 +55,8 @@ GRANTED_KEYS = (
     MPS_PIPE_DIRECTORY,
     ACTIVE_THREAD_PERCENTAGE,
     PINNED_MEMORY_LIMIT,
+    QUOTA_SOCKET,
+    QUOTA_PRELOAD,
 )
 """Every one is written for every GPU container, with a neutral value where its mode has no use for it."""
 
@@ -79,6 +89,8 @@ ENV_TICKET = "SLUICE_TICKET"
 ENV_MPS_PIPE_DIRECTORY = "CUDA_MPS_PIPE_DIRECTORY"
 ENV_ACTIVE_THREAD_PERCENTAGE = "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"
 ENV_PINNED_MEMORY_LIMIT = "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"
+ENV_QUOTA_SOCKET = "SLUICE_QUOTA_SOCKET"
+ENV_PRELOAD = "LD_PRELOAD"
 ENV_ALWAYS = (
     (ENV_VISIBLE_DEVICES, VISIBLE_DEVICES),
     (ENV_DRIVER_CAPABILITIES, DRIVER_CAPABILITIES),
@@ -91,6 +103,11 @@ ENV_SHARES = (
     (ENV_PINNED_MEMORY_LIMIT, PINNED_MEMORY_LIMIT),
 )
 """Beside them, of every container whose ask may be served by a share (MPS or fractional)."""
+ENV_QUOTA = (
+    (ENV_QUOTA_SOCKET, QUOTA_SOCKET),
+    (ENV_PRELOAD, QUOTA_PRELOAD),
+)
+"""Beside those, of every container whose ask may be served by a fractional share."""
 NO_DEVICES = "void"
 """The value of NVIDIA_VISIBLE_DEVICES for a container without a GPU: the NVIDIA runtime then does nothing for it."""
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from sluice.contracts.messages import Amounts
 from sluice.contracts.quantities import WHOLE_MAX, NotANumber, parse_quantity, parse_whole
+from sluice.contracts.refusals import shorten
 
 UNLIMITED = "unlimited"
 """What is written to say that there is no limit."""
@@ -55,7 +56,7 @@ def why_no_namespace(namespace: str) -> str:
     right = plain.isascii() and plain.isalnum() and plain == plain.lower() and len(namespace) <= NAMESPACE_MAX
     if right and not namespace.startswith("-") and not namespace.endswith("-"):
         return ""
-    return f"{namespace!r} is no namespace: small letters, digits and '-', at most {NAMESPACE_MAX}"
+    return f"{shorten(repr(namespace))} is no namespace: small letters, digits and '-', at most {NAMESPACE_MAX}"
 
 
 def beyond_total(total: Amounts, guaranteed: Amounts) -> BeyondTotal | None:

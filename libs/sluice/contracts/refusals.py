@@ -5,12 +5,33 @@ A refusal is for what no known model and no configured limit could satisfy, or w
 else waits, with reasons. The reason is one word for machines, the message one sentence for people.
 """
 
+import re
 from enum import StrEnum
 
 import msgspec
 
 
-class RefusalReason(StrEnum):
+class _Reason(StrEnum):
+    """
+    Reasons, to which a later version may add some.
+
+    A reader that does not know a reason still shows its word and passes on the sentence beside it: without this it
+    would set aside the whole answer, and people would be told nothing while versions are mixed.
+    """
+
+    @classmethod
+    def _missing_(cls, value: object) -> "_Reason | None":
+        if not isinstance(value, str) or _WORD.fullmatch(value) is None:
+            return None
+        later = str.__new__(cls, value)
+        later._name_ = later._value_ = value
+        return later
+
+
+_WORD = re.compile(r"[A-Z][A-Za-z]{0,63}")
+
+
+class RefusalReason(_Reason):
     """Why a request can never be served as it is written."""
 
     NOT_YAML = "NotYaml"
@@ -47,7 +68,7 @@ class Refusal(msgspec.Struct, frozen=True, kw_only=True):
         return f"{where}{self.message}{right}"
 
 
-class WaitReason(StrEnum):
+class WaitReason(_Reason):
     """Why a request waits. Each also names the word that people already search for (`KNOWN_AS`)."""
 
     NO_NODE_CAN_FIT = "NoNodeCanFit"

@@ -69,6 +69,9 @@ REMEDIES = {
 """For every reason. What starts a pod by itself comes before what its owner can do."""
 
 
+LATER = "A newer version of Sluice says this word; its page of reasons has what would help."
+"""Of a reason that this version does not know yet."""
+
 _WHATEVER_IS_FREE = frozenset(
     {
         WaitReason.NODE_SELECTOR_MISMATCH,
@@ -90,7 +93,7 @@ def remedy_of(reasons: Sequence[ReasonCount]) -> str:
     if not reasons:
         return ""
     first, *others = (each.reason for each in reasons)
-    found = [REMEDIES[first]]
+    found = [REMEDIES.get(first, LATER)]
     if first is WaitReason.NO_NODE_CAN_FIT:
         found += [REMEDIES[why] for why in others[:1] if why in _WHATEVER_IS_FREE]
     return " ".join(found)

@@ -4,7 +4,9 @@ Who may do what on the bus: the exact NATS allow-lists of every role, derived fr
 Allow-lists only (deny rules have been got round, see NATS security note 2026-18), never `$JS.>`, and an inbox of its
 own for each user, for a shared one lets every user read every other's answers. A node's agent may write its own node's
 subjects and use its own durable, and may not make a consumer: one with a `deliver_subject` makes the server itself
-write elsewhere. What no broker rule can check (a guard that does not cover the written subject) is not here either.
+write elsewhere. So does any answer, for it may be asked for at any subject: agents are in accounts of their own
+(`sluice.runtime.broker_users`). What no broker rule can check (a guard that does not cover the written subject) is not
+here either.
 """
 
 from dataclasses import dataclass
@@ -15,6 +17,8 @@ from sluice.contracts.streams import NOUNS, UNRECORDED_KINDS, Noun, Role, consum
 from sluice.contracts.subjects import HISTORY_PREFIX, node_token
 
 _API = "$JS.API"
+_BUS_DOMAIN = "bus.sluice.internal"
+"""See `sluice.contracts.callers`. No name under it may call anybody over gRPC."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +28,8 @@ class Rights:
     user: str
     publish: tuple[str, ...]
     subscribe: tuple[str, ...]
+    alone: bool = False
+    """Whether it must be in an account of its own, where no answer to it can become anybody else's word."""
 
 
 def user_of(role: Role, node: NodeName | None = None) -> str:
@@ -31,6 +37,12 @@ def user_of(role: Role, node: NodeName | None = None) -> str:
     if (role is Role.NODE_AGENT) != (node is not None):
         raise ValueError(f"{role}: node agents, and only they, are users of a node")
     return f"{role.value}.{node_token(node)}" if node is not None else role.value
+
+
+def certificate_name(role: Role, node: NodeName | None = None) -> str:
+    """The DNS name in a user's certificate, where the broker knows its users by certificates."""
+    user_of(role, node)  # refuses what is no user
+    return f"{node}.node.{_BUS_DOMAIN}" if node is not None else f"{role.value}.{_BUS_DOMAIN}"
 
 
 def inbox_prefix(user: str) -> str:
@@ -49,7 +61,7 @@ def rights_of(role: Role, node: NodeName | None = None) -> Rights:
             publish += _reading(stream)
         if role in {Role.ALLOCATOR, Role.ADMINISTRATOR}:
             publish += _declaring()
-    return Rights(user, tuple(dict.fromkeys(publish)), (f"{inbox_prefix(user)}.>",))
+    return Rights(user, tuple(dict.fromkeys(publish)), (f"{inbox_prefix(user)}.>",), alone=node is not None)
 
 
 def _words(noun: Noun, *first: str) -> str:
@@ -94,9 +106,17 @@ def _declaring() -> list[str]:
 
 
 def _agent(node: NodeName) -> list[str]:
+    return _agents(node_token(node), consumer_of(node))
+
+
+def of_any_agent() -> tuple[str, ...]:
+    """What agents may publish to, each on its own node, with `*` for the node."""
+    return tuple(_agents("*", "*"))
+
+
+def _agents(node: str, consumer: str) -> list[str]:
     """To read its own ledger by its durable, and to write and read back its own words."""
-    consumer = consumer_of(node)
-    words = [_words(noun, node_token(node)) for noun in NOUNS if Role.NODE_AGENT in noun.writers]
+    words = [_words(noun, node) for noun in NOUNS if Role.NODE_AGENT in noun.writers]
     return [
         *_with_copies(words),
         *(f"{_API}.DIRECT.GET.{Stream.STATE}.{word}" for word in words),

@@ -4,12 +4,25 @@ Files that people write, as tables read strictly: every mistake names file, key,
 Takes text or what a parser made of it, never a path; what the keys mean is the business of whoever reads the table.
 """
 
+import re
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from sluice.contracts.refusals import shorten
+
+TOML_BYTES_MAX = 4 * 1024 * 1024
+"""Of one document: a fleet of 20,000 nodes, each written out. Python's parser reads some MB a second."""
+PATH_PARTS_MAX = 32
+"""
+Names that dots join in one key. Nothing of ours has more than four, and the parser keeps every beginning of a path: a
+key of 20,000 parts takes it 1.5 GiB.
+"""
+SHOWN_MAX = 300
+"""Characters of a key, and of a parser's complaint, that are told."""
+_NAME = r"""(?:[\w-]++|"[^"\n]*+"|'[^'\n]*+')"""
+_LONG_PATH = re.compile(rf"(?<![\w-]){_NAME}(?:[ \t]*+\.[ \t]*+{_NAME}){{{PATH_PARTS_MAX}}}")
 
 
 class TableError(ValueError):
@@ -21,7 +34,8 @@ class TableError(ValueError):
         self.field = at
         self.value = shorten(as_written(value))
         self.message = message
-        super().__init__(f"{origin}: {at} = {self.value}: {message}" if at else f"{origin}: {message}")
+        where = f"{origin}: {shorten(at, SHOWN_MAX)} = {self.value}" if at else origin
+        super().__init__(f"{where}: {message}")
 
 
 def as_written(value: object) -> str:
@@ -36,17 +50,31 @@ def as_written(value: object) -> str:
         return repr(value)
     except ValueError:  # a number like 0xfff..., whose digits Python does not count out
         return "(a number of thousands of digits)"
+    except RecursionError:
+        return "(nested too deeply)"
 
 
 def read_toml(text: str, *, origin: str, error: type[TableError] = TableError) -> "Table":
     """The whole document as a table; `origin` is what errors call it, `error` what they are. Raises `error`."""
     try:
-        document = tomllib.loads(text)
+        return Table(origin, "", parse_toml(text), error)
+    except ValueError as wrong:
+        raise error(origin, "", None, str(wrong)) from None
+
+
+def parse_toml(text: str) -> dict[str, Any]:
+    """A TOML document, in bounded time and memory. Raises ValueError: what it is instead, as the end of a sentence."""
+    if len(text) > TOML_BYTES_MAX:
+        raise ValueError(f"larger than {TOML_BYTES_MAX} bytes")
+    if long_path := _LONG_PATH.search(text):
+        line = text.count("\n", 0, long_path.start()) + 1
+        raise ValueError(f"not TOML of ours: dots join more than {PATH_PARTS_MAX} names in line {line}")
+    try:
+        return tomllib.loads(text)
     except ValueError as wrong:  # TOMLDecodeError, and Python's own limit on the digits of a number
-        raise error(origin, "", None, f"not TOML: {wrong}") from None
+        raise ValueError(f"not TOML: {shorten(str(wrong), SHOWN_MAX)}") from None
     except RecursionError:
-        raise error(origin, "", None, "not TOML: nested too deeply") from None
-    return Table(origin, "", document, error)
+        raise ValueError("not TOML: nested too deeply") from None
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,10 +6,12 @@ guard filter that does not cover the written subject, and then nothing is guarde
 No other module builds or splits a subject.
 """
 
-from dataclasses import dataclass
 from functools import lru_cache
 
+import msgspec
+
 from sluice.contracts.ids import AllocationId, NodeName, RequestId, SourceName, is_token
+from sluice.contracts.refusals import shorten
 
 HISTORY_PREFIX = "hist."
 SUBJECTS_REMEMBERED = 1024
@@ -24,12 +26,11 @@ class SubjectError(ValueError):
 
     def __init__(self, text: str, why: str) -> None:
         """Say which `text` is wrong and `why`."""
-        super().__init__(f"{text!r}: {why}")
+        super().__init__(f"{shorten(text)!r}: {why}")
         self.text = text
 
 
-@dataclass(frozen=True, slots=True)
-class Address:
+class Address(msgspec.Struct, frozen=True):
     """
     Where one last value lives, and which filter guards writing it.
 

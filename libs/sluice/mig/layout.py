@@ -8,14 +8,14 @@ Everything here is worked out from the instances each time, in order to be read 
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+
+import msgspec
 
 from sluice.mig.model import Engines, GpuModel, Placement, Profile
 from sluice.mig.resources import resources_of
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class Instance:
+class Instance(msgspec.Struct, frozen=True, order=True, gc=False):
     """A placed instance: `profile` is a profile's name, `start` and `size` are memory slices."""
 
     profile: str

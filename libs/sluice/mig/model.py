@@ -6,7 +6,7 @@ slice* is the `g` of a profile's name. The two are never mixed. This module know
 """
 
 from collections.abc import Iterator
-from dataclasses import astuple, dataclass, field
+from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -111,5 +111,5 @@ class GpuModel:
         That is what the largest profile reports on every model of the catalog. The maximum is taken so that a profile
         that a live GPU lists can never be impossible on the empty GPU.
         """
-        counts = [astuple(profile.engines) for profile in self.profiles]
+        counts = [tuple(profile.engines) for profile in self.profiles]
         return Engines(*(max(column) for column in zip(*counts, strict=True)))

@@ -4,7 +4,8 @@ Manifests as people write them (YAML or JSON, one document or many, Lists): the 
 Whoever has a manifest reads it here, so that a folder of them, a cluster and a question are understood alike.
 """
 
+from sluice.contracts.manifests.leased import LEASED, is_leased
 from sluice.contracts.manifests.limits import ManifestLimits
 from sluice.contracts.manifests.reading import PodManifest, read_manifests, too_large
 
-__all__ = ["ManifestLimits", "PodManifest", "read_manifests", "too_large"]
+__all__ = ["LEASED", "ManifestLimits", "PodManifest", "is_leased", "read_manifests", "too_large"]

@@ -104,7 +104,8 @@ class _Object:
 
 def _objects(value: Any, line: int) -> Iterator[_Object]:
     """The document itself, or the items of a List. A List in a List is no pod, and is refused as such."""
-    if isinstance(value, dict) and value.get("kind") in LIST_KINDS and isinstance(value.get("items"), list):
+    kind = value.get("kind") if isinstance(value, dict) else None
+    if isinstance(kind, str) and kind in LIST_KINDS and isinstance(value.get("items"), list):
         for at, item in enumerate(value["items"]):
             yield _Object(item, line, f"items[{at}].")
     else:

@@ -2,7 +2,7 @@
 
 import msgspec
 
-from sluice.contracts.ids import AllocationId, NodeName, RequestId
+from sluice.contracts.ids import AllocationId, Incarnation, NodeName, RequestId
 from sluice.contracts.messages.base import Message
 from sluice.contracts.refusals import ReasonCount, Refusal
 
@@ -23,6 +23,8 @@ class ContainerDevices(msgspec.Struct, frozen=True, kw_only=True):
     """For CUDA_MPS_ACTIVE_THREAD_PERCENTAGE, of the shared device; 0 without MPS."""
     pinned_memory_limit: str = ""
     """For CUDA_MPS_PINNED_DEVICE_MEM_LIMIT, by device index (`0=4096M`); empty without MPS."""
+    quota_socket: str = ""
+    """Where its processes ask for their time, on the node (docs/time-quota.md); empty where nothing enforces it."""
 
 
 class Bound(Message, frozen=True, kw_only=True):
@@ -58,7 +60,8 @@ class Released(Message, frozen=True, kw_only=True):
 
 class Waived(Message, frozen=True, kw_only=True):
     """
-    The request will not be bound to these allocations: its group has no place for all, and gives back what it has.
+    The request will not be bound to these allocations, which are taken back: its group has no place for all, an earlier
+    grant took what its namespace had left, their node does not answer, or they cannot be used any more.
 
     Said where `Bound` would be said and under the same guard, so that one of the two is the last word about an
     allocation. No answer to the pod, which waits on: `Bound` may follow, for another allocation.
@@ -68,6 +71,8 @@ class Waived(Message, frozen=True, kw_only=True):
     request_revision: int
     allocations: tuple[AllocationId, ...]
     cause: str
+    incarnation: Incarnation = Incarnation("")
+    """The life of the bus in which it was decided, or empty (an older allocator's). In another one it says nothing."""
 
 
 class Pending(Message, frozen=True, kw_only=True):

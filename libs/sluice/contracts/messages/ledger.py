@@ -5,7 +5,7 @@ from typing import Literal
 import msgspec
 
 from sluice.contracts.ids import AllocationId, GpuUuid, Incarnation, NodeName, RequestId, RunId, SourceName
-from sluice.contracts.messages.base import Message
+from sluice.contracts.messages.base import Message, SpanSize, SpanStart
 from sluice.contracts.messages.requests import HostRoom
 
 
@@ -35,8 +35,8 @@ class DeviceGrant(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     container: str
     gpu: GpuUuid
     profile: str | None
-    start: int
-    size: int
+    start: SpanStart
+    size: SpanSize
     share: Share | None = None
 
 
@@ -67,6 +67,8 @@ class NodeOpened(Message, frozen=True, kw_only=True):
     agent_run: RunId
     adopted: tuple[AllocationId, ...] = ()
     """What the agent reported and is in the ledger. A reader may be shown these entries later than this one."""
+    lived: tuple[AllocationId, ...] = ()
+    """What was ready, is granted still, and the agent did not report: a new disk. Its pods wait for it to come back."""
 
 
 class NodeClosed(Message, frozen=True, kw_only=True):

@@ -5,7 +5,7 @@ from typing import Literal
 import msgspec
 
 from sluice.contracts.ids import AllocationId, GpuUuid, NodeName, RunId
-from sluice.contracts.messages.base import Message
+from sluice.contracts.messages.base import Message, SpanSize, SpanStart
 from sluice.contracts.messages.ledger import Booking, DeviceGrant
 from sluice.contracts.messages.requests import Mode
 
@@ -51,8 +51,8 @@ class NodeRemoved(Message, frozen=True, kw_only=True):
 class PlacementReport(msgspec.Struct, frozen=True, kw_only=True):
     """A span of memory slices."""
 
-    start: int
-    size: int
+    start: SpanStart
+    size: SpanSize
 
 
 class ProfileReport(msgspec.Struct, frozen=True, kw_only=True):
@@ -60,7 +60,7 @@ class ProfileReport(msgspec.Struct, frozen=True, kw_only=True):
 
     name: str
     profile_id: int
-    compute_slices: int
+    compute_slices: SpanSize
     memory_mib: int
     multiprocessors: int
     copy_engines: int
@@ -82,8 +82,8 @@ class InstanceReport(msgspec.Struct, frozen=True, kw_only=True):
 
     gi_id: int
     profile: str
-    start: int
-    size: int
+    start: SpanStart
+    size: SpanSize
     uuid: str = ""
     """Empty when it has no compute instance."""
     allocation: AllocationId | None = None
@@ -99,8 +99,8 @@ class MpsDaemonReport(msgspec.Struct, frozen=True, kw_only=True):
     """The MPS daemon of one home of shares: a whole GPU (`profile` is None) or an instance."""
 
     profile: str | None
-    start: int
-    size: int
+    start: SpanStart
+    size: SpanSize
     device: str
     """UUID of the GPU or MIG device that it serves; empty while that is being made."""
     namespace: str
@@ -120,8 +120,8 @@ class GpuReport(msgspec.Struct, frozen=True, kw_only=True):
     memory_mib: int
     multiprocessors: int
     mig_enabled: bool
-    memory_slices: int
-    compute_slices: int
+    memory_slices: SpanSize
+    compute_slices: SpanSize
     profiles: tuple[ProfileReport, ...]
     instances: tuple[InstanceReport, ...]
     creatable: dict[str, int]
@@ -177,6 +177,9 @@ class NodeSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     """Of the NVIDIA container toolkit; empty when there is none or it is not known."""
     warnings: tuple[str, ...] = ()
     """What people must know of this node as a whole, in sentences (a journal that was lost, say)."""
+    doubtful_tickets: tuple[str, ...] = ()
+    """Tickets that an agent without a journal cannot believe, although somebody may be using what they were made for.
+    Each names its allocation (`sluice.contracts.ticket_names`)."""
 
 
 class NodeInventory(Message, frozen=True, kw_only=True):

@@ -4,7 +4,7 @@ import msgspec
 
 from sluice.contracts.ids import AllocationId, GpuUuid, RequestId
 from sluice.contracts.messages.answers import ContainerDevices
-from sluice.contracts.messages.base import Message
+from sluice.contracts.messages.base import Message, SpanSize, SpanStart
 
 
 class DeviceState(msgspec.Struct, frozen=True, kw_only=True):
@@ -12,8 +12,8 @@ class DeviceState(msgspec.Struct, frozen=True, kw_only=True):
 
     gpu: GpuUuid
     profile: str | None
-    start: int
-    size: int
+    start: SpanStart
+    size: SpanSize
     uuid: str = ""
 
 

@@ -18,7 +18,8 @@ class _Reading:
     highest: int = 0
     fresh: dict[str, Entry] | None = None
     """What was observed since the reading started; None once it has caught up."""
-    accepted: dict[str, Entry] = field(default_factory=dict)
+    accepted: dict[str, tuple[Entry, int]] = field(default_factory=dict)
+    """Own writes that landed since, with the guard's value that each expected."""
 
 
 class Known:
@@ -31,11 +32,18 @@ class Known:
         """The values of guards over several subjects; a guard of one subject is that one's sequence."""
         self._of: dict[Stream, _Reading] = {}
 
-    def learn(self, stream: Stream, address: Address, entry: Entry) -> bool:
-        """A value is at its subject. False when a newer one is known."""
+    def learn(self, stream: Stream, address: Address, entry: Entry, expected: int = 0) -> bool:
+        """
+        A value is at its subject. False when a newer one is known.
+
+        Of an own write, `expected` is what it expected of its guard. Where that is more than this reading has shown,
+        what lies between is not known (a server that lags serves the reading): the guard stays where it is until then.
+        """
         if address.guard != address.subject:
             guards = self._guards[stream]
-            guards[address.guard] = max(guards.get(address.guard, 0), entry.sequence)
+            known_upto = guards.get(address.guard, 0)
+            if expected <= known_upto:
+                guards[address.guard] = max(known_upto, entry.sequence)
         known = self.current.get(entry.subject)
         if known is not None and known.sequence >= entry.sequence:
             return False
@@ -64,11 +72,11 @@ class Known:
             if reading.fresh is not None:
                 reading.fresh[entry.subject] = entry
 
-    def accepted(self, stream: Stream, entry: Entry) -> None:
-        """A write landed; a snapshot that is being read may be too old to show it."""
+    def accepted(self, stream: Stream, entry: Entry, expected: int) -> None:
+        """A write landed over what it expected; a snapshot that is being read may be too old to show it."""
         reading = self._of.get(stream)
         if reading is not None and reading.fresh is not None:
-            reading.accepted[entry.subject] = entry
+            reading.accepted[entry.subject] = (entry, expected)
 
     def caught_up(self, stream: Stream) -> bool:
         """The snapshot is complete: what it did not show is not there. False when no reading was under way."""
@@ -76,15 +84,15 @@ class Known:
         if reading is None or reading.fresh is None:
             return False
         # What was accepted while the snapshot was read, and lies beyond it, is still on its way to us.
-        for subject, entry in reading.accepted.items():
-            if entry.sequence > reading.highest:
-                reading.fresh[subject] = entry
+        beyond = [each for each in reading.accepted.values() if each[0].sequence > reading.highest]
         fresh, reading.fresh, reading.caught_up = reading.fresh, None, True
         elsewhere = {s: e for s, e in self.current.items() if stream_of(s.split(".", 2)[1]) is not stream}
         self.current = elsewhere
         self._guards[stream] = {}
         for subject, entry in fresh.items():
             self.learn(stream, parse(subject), entry)
+        for entry, expected in sorted(beyond, key=lambda each: each[0].sequence):
+            self.learn(stream, parse(entry.subject), entry, expected)
         return True
 
     def is_whole(self, stream: Stream) -> bool:

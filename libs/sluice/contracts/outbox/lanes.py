@@ -6,8 +6,9 @@ was ever written. It must not know what the bus holds.
 """
 
 from collections import OrderedDict
-from dataclasses import dataclass, field
 from typing import Literal
+
+import msgspec
 
 from sluice.contracts.exchange import Stream
 from sluice.contracts.ids import OperationId
@@ -19,8 +20,7 @@ IN_FLIGHT_MAX = 256
 EXPLAINED_BY_READING = -1
 
 
-@dataclass(slots=True)
-class Flight:
+class Flight(msgspec.Struct, eq=False):
     """One write, from its wish to its result."""
 
     operation: OperationId
@@ -38,8 +38,7 @@ class Flight:
     """A reading that began after this one explains the refusal, whatever it shows."""
 
 
-@dataclass(slots=True)
-class Lane:
+class Lane(msgspec.Struct, eq=False):
     """What is wanted under one guard."""
 
     guard: str
@@ -47,8 +46,8 @@ class Lane:
     applied: int | None
     """The guard's value. None when it was not read yet (direct reading only)."""
     flight: Flight | None = None
-    commits: OrderedDict[OperationId, Flight] = field(default_factory=OrderedDict)
-    dirty: dict[str, None] = field(default_factory=dict)
+    commits: OrderedDict[OperationId, Flight] = msgspec.field(default_factory=OrderedDict)
+    dirty: dict[str, None] = msgspec.field(default_factory=dict)
     """Kept subjects to write, in order."""
     reading: bool = False
 
@@ -58,8 +57,7 @@ class Lane:
         return self.flight is None and not self.commits and not self.dirty
 
 
-@dataclass(frozen=True, slots=True)
-class Kept:
+class Kept(msgspec.Struct, frozen=True):
     """The last value that a subject shall have."""
 
     address: Address
@@ -77,16 +75,12 @@ class Pump:
 
     def __init__(self) -> None:
         """Nothing is to be sent."""
-        self._guards: OrderedDict[str, None] = OrderedDict()
-
-    def __len__(self) -> int:
-        """How many guards."""
-        return len(self._guards)
+        self.guards: OrderedDict[str, None] = OrderedDict()
 
     def add(self, guard: str) -> None:
         """Something may be sent under a guard."""
-        self._guards[guard] = None
+        self.guards[guard] = None
 
     def take(self) -> str:
         """The first guard, which is not in the pump any more."""
-        return self._guards.popitem(last=False)[0]
+        return self.guards.popitem(last=False)[0]

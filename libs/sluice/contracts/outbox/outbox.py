@@ -2,7 +2,7 @@
 What one core wants on the bus, turned into guarded writes.
 
 The guard is always the highest sequence that was observed in order, or the sequence of an own accepted write (nothing
-can lie between that and its expected value). It is never fetched and never taken from a refusal.
+can lie between that and its expected value, which was observed). It is never fetched and never taken from a refusal.
 """
 
 from dataclasses import dataclass
@@ -106,7 +106,7 @@ class Outbox(Wishes):
 
     def drain(self) -> list[ExchangeInstruction]:
         """What to do now. Call at the end of every `handle` of the core."""
-        while self._pump and not self.paused and len(self._in_flight) < IN_FLIGHT_MAX:
+        while self._pump.guards and not self.paused and len(self._in_flight) < IN_FLIGHT_MAX:
             lane = self._lanes.get(self._pump.take())
             if lane is not None:
                 self._advance(lane)
@@ -157,10 +157,10 @@ class Outbox(Wishes):
         lane = self._in_flight.get(event.operation)
         if lane is None or lane.flight is None:
             return []
-        address = lane.flight.address
+        address, expected = lane.flight.address, lane.flight.expected
         entry = Entry(address.subject, event.sequence, event.operation, lane.flight.message)
-        self._known.accepted(lane.stream, entry)
-        return self._learn(lane.stream, address, entry)
+        self._known.accepted(lane.stream, entry, expected)
+        return self._learn(lane.stream, address, entry, expected)
 
     def _refuse(self, event: WriteRefused, now: float) -> list[Report]:
         lane = self._in_flight.get(event.operation)
@@ -200,12 +200,14 @@ class Outbox(Wishes):
         self._known.observed(stream, entry)
         return self._learn(stream, parse(entry.subject), entry)
 
-    def _learn(self, stream: Stream, address: Address, entry: Entry) -> list[Report]:
-        """One value is now known to be at its subject."""
-        is_newest = self._known.learn(stream, address, entry)
+    def _learn(self, stream: Stream, address: Address, entry: Entry, expected: int = 0) -> list[Report]:
+        """One value is now known to be at its subject; `expected` is what an own write expected of its guard."""
+        is_newest = self._known.learn(stream, address, entry, expected)
         lane = self._lanes.get(address.guard)
         if lane is not None:
-            lane.applied = max(lane.applied or 0, entry.sequence)
+            known_upto = lane.applied or 0
+            if expected <= known_upto or address.guard == address.subject:
+                lane.applied = max(known_upto, entry.sequence)
             if lane.flight is not None and lane.flight.operation == entry.operation:
                 return self._settle(lane, landed=True)
         reports: list[Report] = []

@@ -46,6 +46,11 @@ class AgentServiceStub:
                 request_serializer=sluice_dot_v1_dot_agent__pb2.GetHealthRequest.SerializeToString,
                 response_deserializer=sluice_dot_v1_dot_agent__pb2.GetHealthResponse.FromString,
                 _registered_method=True)
+        self.GetUsage = channel.unary_unary(
+                '/sluice.v1.AgentService/GetUsage',
+                request_serializer=sluice_dot_v1_dot_agent__pb2.GetUsageRequest.SerializeToString,
+                response_deserializer=sluice_dot_v1_dot_agent__pb2.NodeUsage.FromString,
+                _registered_method=True)
 
 
 class AgentServiceServicer:
@@ -67,6 +72,14 @@ class AgentServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def GetUsage(self, request, context):
+        """What the slices of `node` are used for, as it was last looked at; asking looks at no device. Errors as of
+        GetInventory.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_AgentServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -79,6 +92,11 @@ def add_AgentServiceServicer_to_server(servicer, server):
                     servicer.GetHealth,
                     request_deserializer=sluice_dot_v1_dot_agent__pb2.GetHealthRequest.FromString,
                     response_serializer=sluice_dot_v1_dot_agent__pb2.GetHealthResponse.SerializeToString,
+            ),
+            'GetUsage': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetUsage,
+                    request_deserializer=sluice_dot_v1_dot_agent__pb2.GetUsageRequest.FromString,
+                    response_serializer=sluice_dot_v1_dot_agent__pb2.NodeUsage.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -136,6 +154,33 @@ class AgentService:
             '/sluice.v1.AgentService/GetHealth',
             sluice_dot_v1_dot_agent__pb2.GetHealthRequest.SerializeToString,
             sluice_dot_v1_dot_agent__pb2.GetHealthResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetUsage(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/sluice.v1.AgentService/GetUsage',
+            sluice_dot_v1_dot_agent__pb2.GetUsageRequest.SerializeToString,
+            sluice_dot_v1_dot_agent__pb2.NodeUsage.FromString,
             options,
             channel_credentials,
             insecure,

@@ -53,7 +53,7 @@ SLICE_STATE_UNMAKING: SliceState
 SLICE_STATE_QUARANTINED: SliceState
 
 class NodeSnapshot(_message.Message):
-    __slots__ = ("node", "boot_id", "agent_run", "generation", "driver_version", "gpus", "slices", "modes", "time_quota", "toolkit_version", "warnings")
+    __slots__ = ("node", "boot_id", "agent_run", "generation", "driver_version", "gpus", "slices", "modes", "time_quota", "toolkit_version", "warnings", "doubtful_tickets")
     NODE_FIELD_NUMBER: _ClassVar[int]
     BOOT_ID_FIELD_NUMBER: _ClassVar[int]
     AGENT_RUN_FIELD_NUMBER: _ClassVar[int]
@@ -65,6 +65,7 @@ class NodeSnapshot(_message.Message):
     TIME_QUOTA_FIELD_NUMBER: _ClassVar[int]
     TOOLKIT_VERSION_FIELD_NUMBER: _ClassVar[int]
     WARNINGS_FIELD_NUMBER: _ClassVar[int]
+    DOUBTFUL_TICKETS_FIELD_NUMBER: _ClassVar[int]
     node: str
     boot_id: str
     agent_run: str
@@ -76,7 +77,8 @@ class NodeSnapshot(_message.Message):
     time_quota: bool
     toolkit_version: str
     warnings: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, node: _Optional[str] = ..., boot_id: _Optional[str] = ..., agent_run: _Optional[str] = ..., generation: _Optional[int] = ..., driver_version: _Optional[str] = ..., gpus: _Optional[_Iterable[_Union[Gpu, _Mapping]]] = ..., slices: _Optional[_Iterable[_Union[SliceReport, _Mapping]]] = ..., modes: _Optional[_Iterable[_Union[Mode, str]]] = ..., time_quota: _Optional[bool] = ..., toolkit_version: _Optional[str] = ..., warnings: _Optional[_Iterable[str]] = ...) -> None: ...
+    doubtful_tickets: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, node: _Optional[str] = ..., boot_id: _Optional[str] = ..., agent_run: _Optional[str] = ..., generation: _Optional[int] = ..., driver_version: _Optional[str] = ..., gpus: _Optional[_Iterable[_Union[Gpu, _Mapping]]] = ..., slices: _Optional[_Iterable[_Union[SliceReport, _Mapping]]] = ..., modes: _Optional[_Iterable[_Union[Mode, str]]] = ..., time_quota: _Optional[bool] = ..., toolkit_version: _Optional[str] = ..., warnings: _Optional[_Iterable[str]] = ..., doubtful_tickets: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class Gpu(_message.Message):
     __slots__ = ("uuid", "index", "model", "memory_mib", "multiprocessors", "mig_enabled", "memory_slices", "compute_slices", "profiles", "instances", "creatable", "healthy", "health_message", "quarantined", "numa_node", "links", "mps_clients_max", "lost", "daemons", "fixed_layout")

@@ -12,6 +12,7 @@ PEOPLE = {"console", "operator"}
 EXPECTED = {
     f"{AGENT}/GetInventory": {"inventory", *PEOPLE},
     f"{AGENT}/GetHealth": {"inventory", *PEOPLE},
+    f"{AGENT}/GetUsage": {"web", *PEOPLE},
     f"{CONTROL}/ReleaseQuarantine": set(),
     f"{INVENTORY}/ListGpus": PEOPLE,
     f"{INVENTORY}/GetAllocationMap": PEOPLE,
@@ -20,7 +21,7 @@ EXPECTED = {
     f"{ALLOCATOR}/Simulate": PEOPLE,
     f"{ALLOCATOR}/Explain": PEOPLE,
     f"{ALLOCATOR}/Adjust": PEOPLE,
-    "/grpc.health.v1.Health/Check": {"allocator", "inventory", *PEOPLE},
+    "/grpc.health.v1.Health/Check": {"allocator", "inventory", "web", *PEOPLE},
 }
 """Said again, by hand: a change of rights is made in two places, or it is a mistake."""
 WHO = {
@@ -28,6 +29,7 @@ WHO = {
     "inventory": "inventory.sluice.internal",
     "console": "console.sluice.internal",
     "operator": "operator.sluice.internal",
+    "web": "web.sluice.internal",
     "an agent": "gpu-1.node.sluice.internal",
     "a node called inventory": "inventory.node.sluice.internal",
     "somebody's own domain": "inventory.example.internal",

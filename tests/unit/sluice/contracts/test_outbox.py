@@ -131,6 +131,49 @@ def test_the_guard_of_a_refusal_is_never_used() -> None:
     assert desk.reports == [settled(FIRST, B, word("grant"), landed=False)]
 
 
+def test_an_own_write_beyond_what_a_lagging_server_shows_does_not_move_the_guard() -> None:
+    """W2: what lies between is not known, another grant of the same place perhaps; seed 500038 granted one twice."""
+    desk = Desk(entry(A, 5))
+    desk.outbox.commit(B, word("one"))
+    assert desk.outbox.drain() == [write(FIRST, B, 5, word("one"))]
+    desk.read(entry(A, 3))
+    assert desk.tell(WriteAccepted(FIRST, 6)) == []
+    assert desk.reports == [settled(FIRST, B, word("one"), landed=True)]
+    desk.outbox.commit(A, word("two"))
+    assert desk.outbox.drain() == [write(SECOND, A, 3, word("two"))]
+    assert desk.tell(WriteRefused(SECOND, 6)) == []
+    assert desk.see(entry(A, 5)) == []
+    desk.see(entry(B, 6, FIRST, word("one")))
+    desk.outbox.commit(A, word("three"))
+    assert desk.outbox.drain() == [write(OperationId("run-3"), A, 6, word("three"))]
+
+
+def test_nor_does_one_that_lands_while_that_server_is_read() -> None:
+    """The same, with the answer between the first value and the last one."""
+    desk = Desk(entry(A, 5))
+    desk.outbox.commit(B, word("one"))
+    desk.outbox.drain()
+    desk.tell(ReadingStarted(Stream.BOOK, Incarnation("1")))
+    desk.see(entry(A, 3))
+    desk.tell(WriteAccepted(FIRST, 6))
+    desk.tell(ReadingCaughtUp(Stream.BOOK))
+    desk.outbox.commit(A, word("two"))
+    assert desk.outbox.drain() == [write(SECOND, A, 3, word("two"))]
+
+
+def test_one_that_lands_while_an_up_to_date_server_is_read_moves_it() -> None:
+    """Otherwise every write after a reconnect would be refused once."""
+    desk = Desk(entry(A, 5))
+    desk.outbox.commit(B, word("one"))
+    desk.outbox.drain()
+    desk.tell(ReadingStarted(Stream.BOOK, Incarnation("1")))
+    desk.see(entry(A, 5))
+    desk.tell(WriteAccepted(FIRST, 6))
+    desk.tell(ReadingCaughtUp(Stream.BOOK))
+    desk.outbox.commit(A, word("two"))
+    assert desk.outbox.drain() == [write(SECOND, A, 6, word("two"))]
+
+
 def test_writes_under_one_guard_go_one_after_another_each_by_the_one_before() -> None:
     """W2: an own accepted write moves the guard without waiting for it to be read."""
     desk = Desk(entry(A, 5))
