@@ -18,7 +18,7 @@ async def test_a_request_is_bound_once_although_two_allocators_bind_it(rig: Rig)
     """Of two writes with the same guard one lands, and the other is told the sequence that was first."""
     one, two = await rig.bus("allocator"), await rig.bus("allocator")
     answers = await asyncio.gather(
-        settled(one, order(BINDING, 0, word("one"))), settled(two, order(BINDING, 0, word("two")))
+        settled(one, order(BINDING, 0, word(BINDING, "one"))), settled(two, order(BINDING, 0, word(BINDING, "two")))
     )
     accepted = [answer for answer in answers if isinstance(answer, WriteAccepted)]
     refused = [answer for answer in answers if isinstance(answer, WriteRefused)]
@@ -46,8 +46,8 @@ async def test_nodes_do_not_wait_for_one_another(rig: Rig) -> None:
 async def test_the_place_of_an_overwritten_entry_is_not_booked_with_its_old_sequence(rig: Rig) -> None:
     """What counts is the newest entry that is left under the guard."""
     bus = await rig.bus()
-    first = await say(bus, place("a"), 0, word("grant"))
-    second = await say(bus, place("a"), first, word("revoke"))
+    first = await say(bus, place("a"), 0, word(place("a"), "grant"))
+    second = await say(bus, place("a"), first, word(place("a"), "revoke"))
     assert isinstance(await bus.write(order(place("b"), first), {}), WriteRefused)
     assert await say(bus, place("b"), second) > second
 

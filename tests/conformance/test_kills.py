@@ -57,7 +57,7 @@ class Load:
         while not self._stop:
             number += 1
             address = place(f"a{number % 5}", node)
-            write = order(address, last, word(str(number)))
+            write = order(address, last, word(address, str(number)))
             answer = await settled(bus, write, within_s=40)
             if isinstance(answer, WriteAccepted):
                 last = answer.sequence
@@ -88,7 +88,7 @@ async def _last(bus: Bus, subject: str) -> tuple[int, str]:
                 await asyncio.sleep(0.05)
             else:
                 assert found is not None
-                return found.sequence, getattr(found.message, "request", "")
+                return found.sequence, getattr(found.message, "cause", "")
 
 
 def _agrees(load: Load, view: View) -> bool:

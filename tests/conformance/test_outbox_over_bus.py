@@ -19,7 +19,7 @@ async def test_a_grant_whose_answer_is_lost_is_settled_as_landed_and_written_onc
     """Several times over: the same operation and guard again, refused, and found to be its own."""
     bus = await rig.bus()
     clerk = Clerk("one", LEDGER)
-    operation = clerk.outbox.commit(place("a"), word("grant"))
+    operation = clerk.outbox.commit(place("a"), word(place("a"), "grant"))
     async with at_work(clerk, LosingAnswers(bus, lose=3), Stream.BOOK):
         await eventually(lambda: _is_settled(clerk, 1))
     assert clerk.settled == {operation: True}
@@ -37,7 +37,7 @@ async def test_of_two_allocators_whose_answers_are_lost_one_binds_and_both_know_
         for clerk in clerks:  # who reads after the other has written knows of it, and may write over it
             await eventually(lambda clerk=clerk: _has_read(clerk))
         for number, clerk in enumerate(clerks):
-            clerk.outbox.commit(BINDING, word(f"bound by {number}"))
+            clerk.outbox.commit(BINDING, word(BINDING, f"bound by {number}"))
         await eventually(lambda: _is_settled(clerks[0], 1))
         await eventually(lambda: _is_settled(clerks[1], 1))
     assert sorted(landed for clerk in clerks for landed in clerk.settled.values()) == [False, True]
@@ -48,7 +48,7 @@ async def test_many_grants_on_one_node_all_land_although_every_third_answer_is_l
     bus = await rig.bus()
     clerk = Clerk("one", LEDGER)
     for number in range(30):
-        clerk.outbox.commit(place(f"a{number}"), word(str(number)))
+        clerk.outbox.commit(place(f"a{number}"), word(place(f"a{number}"), str(number)))
     losing = _EveryThird(bus)
     async with at_work(clerk, losing, Stream.BOOK):
         await eventually(lambda: _is_settled(clerk, 30), within_s=30)
@@ -60,7 +60,7 @@ async def test_an_agents_word_is_said_again_when_the_broker_forgot_it() -> None:
     rig = MemoryRig()
     bus = await rig.bus()
     clerk = Clerk("one", frozenset({"slice"}))
-    clerk.outbox.keep(SLICE, word("ready"))
+    clerk.outbox.keep(SLICE, word(SLICE, "ready"))
     async with at_work(clerk, bus, Stream.STATE):
         await eventually(lambda: _is_there(rig, SLICE.subject))
         assert rig.broker.lose_latest(Stream.STATE, 1) == 1
@@ -72,10 +72,10 @@ async def test_an_agent_keeps_its_words_by_single_reads(rig: Rig) -> None:
     """Agents read no stream: their guards come from the last value, also when somebody wrote in between."""
     bus = await rig.bus("node-agent")
     clerk = Clerk("agent", frozenset({"slice"}), reading="last")
-    await say(bus, SLICE, 0, word("of another life"))
-    clerk.outbox.keep(SLICE, word("ready"))
+    await say(bus, SLICE, 0, word(SLICE, "of another life"))
+    clerk.outbox.keep(SLICE, word(SLICE, "ready"))
     async with at_work(clerk, LosingAnswers(bus, lose=2), Stream.STATE):
-        await eventually(lambda: _says(bus, word("ready")))
+        await eventually(lambda: _says(bus, word(SLICE, "ready")))
 
 
 async def _says(bus: Bus, message: object) -> bool:

@@ -19,13 +19,16 @@ TRACEPARENT = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
 async def test_a_service_that_starts_late_knows_everything(rig: Rig) -> None:
     """The incarnation comes first, then every last value, then the end of the snapshot, then what is new."""
     bus = await rig.bus()
-    first = await say(bus, place("a"), 0, word("a"))
-    second = await say(bus, place("b"), first, word("b"))
+    first = await say(bus, place("a"), 0, word(place("a"), "a"))
+    second = await say(bus, place("b"), first, word(place("b"), "b"))
     async with watching(bus.read(Stream.BOOK)) as view:
         await view.until(lambda view: view.caught_up == 1)
         assert [start.incarnation for start in view.starts] == [await bus.incarnation(Stream.BOOK)]
-        assert [(entry.sequence, entry.message) for entry in view.observed] == [(first, word("a")), (second, word("b"))]
-        third = await say(bus, place("a"), second, word("c"))
+        assert [(entry.sequence, entry.message) for entry in view.observed] == [
+            (first, word(place("a"), "a")),
+            (second, word(place("b"), "b")),
+        ]
+        third = await say(bus, place("a"), second, word(place("a"), "c"))
         await view.until(lambda view: view.known[place("a").subject].sequence == third)
         assert view.known[place("a").subject] == await bus.last(Stream.BOOK, place("a").subject)
 
@@ -44,10 +47,10 @@ async def test_start_up_does_not_grow_with_what_was_overwritten(rig: Rig) -> Non
     bus = await rig.bus()
     last = 0
     for number in range(50):
-        last = await say(bus, place("a"), last, word(str(number)))
+        last = await say(bus, place("a"), last, word(place("a"), str(number)))
     async with watching(bus.read(Stream.BOOK)) as view:
         await view.until(lambda view: view.caught_up == 1)
-        assert [(entry.sequence, entry.message) for entry in view.observed] == [(last, word("49"))]
+        assert [(entry.sequence, entry.message) for entry in view.observed] == [(last, word(place("a"), "49"))]
 
 
 async def test_nothing_is_missed_that_is_written_while_the_snapshot_is_read(rig: Rig) -> None:
@@ -60,7 +63,7 @@ async def test_nothing_is_missed_that_is_written_while_the_snapshot_is_read(rig:
         node, last = NodeName(f"gpu-{lane}"), 0
         for number in range(60):
             address = place(f"a{number % 7}", node)
-            last = lasts[address.subject] = await say(own, address, last, word(str(number)))
+            last = lasts[address.subject] = await say(own, address, last, word(address, str(number)))
 
     writers = [asyncio.create_task(write(lane)) for lane in range(4)]
     views = []
@@ -147,12 +150,12 @@ async def test_a_person_can_read_what_was_overwritten(rig: Rig) -> None:
     """HISTORY has every accepted word in its order, and no refused one."""
     bus = await rig.bus()
     binding = subjects.binding(RequestId("r1"))
-    first = await say(bus, binding, 0, word("first"))
-    await bus.write(order(binding, 0, word("refused")), {})
-    await say(bus, binding, first, word("second"))
+    first = await say(bus, binding, 0, word(binding, "first"))
+    await bus.write(order(binding, 0, word(binding, "refused")), {})
+    await say(bus, binding, first, word(binding, "second"))
     async with watching(bus.read(Stream.HISTORY, ("hist.sluice.binding.>",))) as view:
         await view.until(lambda view: len(view.observed) == 2)
-        assert [entry.message for entry in view.observed] == [word("first"), word("second")]
+        assert [entry.message for entry in view.observed] == [word(binding, "first"), word(binding, "second")]
         assert {entry.subject for entry in view.observed} == {f"hist.{binding.subject}"}
 
 

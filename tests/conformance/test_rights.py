@@ -16,10 +16,12 @@ from sluice.contracts.ids import AllocationId, NodeName
 from sluice.contracts.rights import rights_of
 from sluice.contracts.streams import NOUNS, Role, consumer_of
 from sluice.contracts.subjects import Address
-from sluice.runtime.broker import Broker, Launch, User
+from sluice.runtime.broker import Broker, Launch
+from sluice.runtime.broker_users import User
 from sluice.runtime.bus import BusError
 from sluice.runtime.nats_bus import NatsBus
-from sluice.runtime.nats_connection import Connection, Credentials
+from sluice.runtime.nats_connection import Connection
+from sluice.runtime.nats_identity import Credentials
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -154,6 +156,58 @@ async def test_an_agent_cannot(guarded: Guarded, deed: str) -> None:
     connection = await guarded.connection(Role.NODE_AGENT, NODE)
     with pytest.raises(BusError, match=r"(?i)permissions violation"):
         await FORBIDDEN[deed](connection)
+
+
+ELSEWHERE: dict[str, tuple[str, bytes, str]] = {
+    "an acknowledgement": ("sluice.slice.{own}.a", b"forged", "sluice.binding.r1"),
+    "its own word, forged": ("$JS.API.DIRECT.GET.STATE.sluice.slice.{own}.forged", b"", "sluice.ledger.{other}.a"),
+    "its own word, copied": ("$JS.API.DIRECT.GET.STATE.sluice.slice.{own}.forged", b"", "hist.sluice.binding.r1"),
+    "what its durable is": ("$JS.API.CONSUMER.INFO.BOOK.agent_{own}", b"", "sluice.slice.{other}.a"),
+    "its own ledger": ("$JS.API.CONSUMER.MSG.NEXT.BOOK.agent_{own}", b'{"batch": 1}', "sluice.ledger.{other}.b"),
+    "an empty word, as a purge": (
+        "$JS.API.DIRECT.GET.STATE.sluice.slice.{own}.empty",
+        b"",
+        "$JS.API.STREAM.PURGE.BOOK",
+    ),
+    "an empty word, as a deletion": (
+        "$JS.API.DIRECT.GET.STATE.sluice.slice.{own}.empty",
+        b"",
+        "$JS.API.STREAM.DELETE.HISTORY",
+    ),
+}
+"""What an agent may ask, and where it wants the answer: the broker itself would write there."""
+
+
+async def test_no_answer_to_an_agent_is_a_word_of_somebody_else(guarded: Guarded) -> None:
+    """Else whoever has taken over one node writes any ledger, and empties the book, without one denied publish."""
+    allocator = await guarded.bus(Role.ALLOCATOR)
+    agent = await guarded.connection(Role.NODE_AGENT, NODE)
+    own, other = subjects.node_token(NODE), subjects.node_token(OTHER_NODE)
+    await say(allocator, place("kept"), 0)
+    for name, data in (("forged", b"forged"), ("empty", b"")):
+        await agent.request(f"sluice.slice.{own}.{name}", data)
+    before = await _held(guarded)
+    for subject, data, answer_to in ELSEWHERE.values():
+        filled = {"own": own, "other": other}
+        await agent.publish(subject.format(**filled), data, reply=answer_to.format(**filled))
+    # Answered behind the others, so they were heard; and nobody listens where this one goes.
+    await agent.request(f"sluice.slice.{own}.last", b"last")
+    agent.check()
+    after = await _held(guarded)
+    expected = dict(before)
+    for name in ("a", "last"):
+        expected["STATE", f"sluice.slice.{own}.{name}"] = 1
+    assert after == expected
+
+
+async def _held(guarded: Guarded) -> dict[tuple[str, str], int]:
+    """How many messages each stream has, by subject."""
+    connection = await guarded.connection(Role.CONSOLE)
+    held: dict[tuple[str, str], int] = {}
+    for stream in Stream:
+        info = await connection.ask(f"STREAM.INFO.{stream}", {"subjects_filter": ">"})
+        held |= {(stream.value, subject): count for subject, count in (info["state"].get("subjects") or {}).items()}
+    return held
 
 
 async def test_nobody_hears_the_answers_of_another(guarded: Guarded) -> None:

@@ -7,21 +7,20 @@ should have, apart from addresses. Readiness is asked for, never slept for.
 
 import asyncio
 import contextlib
-import json
-import re
 import shutil
 import signal
 import socket
 import sysconfig
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol, Self
 
 from sluice.contracts.codec import MESSAGE_BYTES_MAX
-from sluice.contracts.rights import Rights
+from sluice.runtime.broker_users import User, authorization
 from sluice.runtime.bus import BusError
-from sluice.runtime.nats_connection import Connection, Credentials
+from sluice.runtime.nats_connection import Connection
+from sluice.runtime.nats_identity import Credentials
 from sluice.runtime.nats_wire import ApiError
 
 LOOPBACK = "127.0.0.1"
@@ -32,19 +31,9 @@ READY_TIMEOUT_S = 20.0
 STOP_TIMEOUT_S = 5.0
 POLL_S = 0.02
 
-_PASSWORD = re.compile(r"[A-Za-z0-9_-]{8,}")
-
 
 class BrokerError(Exception):
     """A nats-server that cannot be found, or does not start. Says the last line of its log."""
-
-
-@dataclass(frozen=True, slots=True)
-class User:
-    """A user of the bus: what it may do, and its password (letters, digits, `-` and `_`, 8 or more)."""
-
-    rights: Rights
-    password: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,23 +60,6 @@ class ServerPlan:
             routes = ", ".join(f'"nats-route://{LOOPBACK}:{port}"' for port in self.routes)
             lines.append(f'cluster {{ name: sluice, listen: "{LOOPBACK}:{self.cluster_port}", routes: [{routes}] }}')
         return "\n".join([*lines, *authorization(self.users)]) + "\n"
-
-
-def authorization(users: Sequence[User]) -> list[str]:
-    """The lines of a configuration that let these users do what they have the right to, and nothing else."""
-    if not users:
-        return []
-    lines = ["authorization {", "  users: ["]
-    for user in users:
-        if not _PASSWORD.fullmatch(user.password):
-            raise ValueError(f"the password of {user.rights.user} must be 8 or more letters, digits, '-' and '_'")
-        allow = {
-            "publish": {"allow": list(user.rights.publish)},
-            "subscribe": {"allow": list(user.rights.subscribe)},
-        }
-        who = f'user: "{user.rights.user}", password: "{user.password}"'
-        lines.append(f"    {{ {who}, permissions: {json.dumps(allow)} }}")
-    return [*lines, "  ]", "}"]
 
 
 def server_binary() -> Path:

@@ -29,6 +29,19 @@ class BusError(Exception):
     """Something about the bus that waiting does not mend: no permission, a server too old. Ends the service."""
 
 
+class DeniedError(BusError):
+    """The broker denies its user a subject. Never tried again: somebody poses as a service, or it is set up badly."""
+
+    def __init__(self, *, user: str, verb: str, subject: str) -> None:
+        """`verb` is `publish` or `subscription`; subjects are told in lower case (nats-py 2.16)."""
+        what = {"publish": "publish to", "subscription": "listen to"}.get(verb.lower(), "use")
+        super().__init__(
+            f"permissions violation: the broker does not let {user!r} {what} {subject or 'a subject'!r}; is this "
+            "process another service's user, or are the broker's users older than this release? (docs/security.md)"
+        )
+        self.user, self.verb, self.subject = user, verb, subject
+
+
 class Bus(Protocol):
     """Last-value streams with guarded writes."""
 

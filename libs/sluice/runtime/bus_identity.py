@@ -1,13 +1,26 @@
 """
-Who a service is on the bus, from its settings: its user, its password from a file, whom it trusts.
+Who a service is on the bus, from its settings: its user, by a password or a certificate in files, and whom it trusts.
 
-The one place that reads the password; it is never part of a URL, a setting or a log line.
+The one place that reads them; nothing of them is ever part of a URL, a setting or a log line. Files are read again when
+they change. What they hold then is used at the next connection; files that are no good change nothing but the log.
 """
 
 import ssl
+from pathlib import Path
 
+from sluice.runtime.certificate_files import (
+    LOOK_S,
+    CertificateError,
+    CertificateFiles,
+    EndWarning,
+    Material,
+    WatchedFiles,
+    content_of,
+    no_authority,
+)
 from sluice.runtime.errors import ServiceError
-from sluice.runtime.nats_connection import Credentials
+from sluice.runtime.nats_identity import Credentials
+from sluice.runtime.private_files import warn_if_open
 from sluice.runtime.settings import CommonSettings
 
 _PASSWORD_BYTES_MAX = 1024
@@ -17,27 +30,92 @@ class IdentityError(ServiceError):
     """A password or a certificate cannot be read. One sentence with the file."""
 
 
-def credentials_of(settings: CommonSettings, user: str = "") -> Credentials | None:
+class BusIdentity:
+    """Credentials in files, as `sluice.runtime.nats_identity.Who`."""
+
+    def __init__(self, settings: CommonSettings, user: str, *, look_s: float = LOOK_S) -> None:
+        """Read the files, which blocks. Raises IdentityError."""
+        self.user = user
+        self._password_file = settings.nats_password_file
+        self._ca_file = settings.nats_ca_file
+        self._certificate = _certificate_of(settings)
+        self._material: Material | None = None
+        own = self._certificate.paths if self._certificate is not None else ()
+        paths = dict.fromkeys(path for path in (self._ca_file, self._password_file, *own) if path is not None)
+        self._files = WatchedFiles(paths, self._read, part="bus identity", look_s=look_s)
+        self._ending = EndWarning("bus identity", own[0]) if own else None
+
+    def current(self) -> Credentials:
+        """As the files are now; the same object until they change."""
+        found = self._files.current()
+        if self._ending is not None and self._material is not None:
+            self._ending.look(self._material)
+        return found
+
+    def _read(self) -> Credentials:
+        password = "" if self._password_file is None else _password(self._password_file)
+        if self._ca_file is None:
+            return Credentials(self.user, password)
+        try:
+            trusts = content_of("nats_ca_file", self._ca_file)
+            context = _believing(trusts, self._ca_file)
+            if self._certificate is not None:
+                self._material = self._certificate.read()
+                context.load_cert_chain(self._certificate.certificate_file, self._certificate.key_file, password="")
+        except CertificateError as error:
+            raise IdentityError(str(error)) from error
+        except (ssl.SSLError, OSError) as error:  # changed since it was tried; it is read again
+            raise IdentityError(f"nats_certificate_file: {own_words(error)}") from error
+        return Credentials(self.user, password, context, trusts)
+
+
+def credentials_of(settings: CommonSettings, user: str = "", *, look_s: float = LOOK_S) -> BusIdentity | None:
     """
     How `user` (else `nats_user`) says who he is; None where neither a password nor an authority is configured.
 
-    Blocks for reading small files. Raises IdentityError.
+    Blocks for reading small files. Raises IdentityError, also when only some of the files are named.
     """
+    _certificate_of(settings)
     if settings.nats_password_file is None and settings.nats_ca_file is None:
         return None
-    password = ""
-    if settings.nats_password_file is not None:
-        try:
-            with settings.nats_password_file.open(encoding="utf-8") as file:
-                password = file.read(_PASSWORD_BYTES_MAX).strip()
-        except (OSError, UnicodeDecodeError) as error:
-            raise IdentityError(f"nats_password_file: {settings.nats_password_file} cannot be read: {error}") from error
-        if not password:
-            raise IdentityError(f"nats_password_file: {settings.nats_password_file} is empty; it must hold a password")
-    context = None
-    if settings.nats_ca_file is not None:
-        try:
-            context = ssl.create_default_context(cafile=settings.nats_ca_file)
-        except (OSError, ssl.SSLError) as error:
-            raise IdentityError(f"nats_ca_file: {settings.nats_ca_file} holds no certificates: {error}") from error
-    return Credentials(user or settings.nats_user, password, context)
+    return BusIdentity(settings, user or settings.nats_user, look_s=look_s)
+
+
+def own_words(error: Exception) -> str:
+    """Of an error of TLS or of a file: what it is, without what it was found in."""
+    if isinstance(error, ssl.SSLError):
+        return error.reason or type(error).__name__
+    return (error.strerror if isinstance(error, OSError) else None) or type(error).__name__
+
+
+def _certificate_of(settings: CommonSettings) -> CertificateFiles | None:
+    certificate, key, ca = settings.nats_certificate_file, settings.nats_key_file, settings.nats_ca_file
+    if certificate is None and key is None:
+        return None
+    if certificate is None or key is None or ca is None:
+        named = {"nats_certificate_file": certificate, "nats_key_file": key, "nats_ca_file": ca}
+        missing = ", ".join(name for name, path in named.items() if path is None)
+        raise IdentityError(f"{missing} must be set too: a certificate on the bus needs its key and an authority")
+    # The broker is vouched for by another authority than its users: one that vouched for both would let a user be one.
+    return CertificateFiles(certificate, key, ca, settings="nats", vouches=False)
+
+
+def _believing(trusts: bytes, path: Path) -> ssl.SSLContext:
+    try:
+        return ssl.create_default_context(cadata=trusts.decode("ascii"))
+    except (ssl.SSLError, ValueError) as error:
+        raise no_authority("nats_ca_file", path, error) from error
+
+
+def _password(path: Path) -> str:
+    warn_if_open("nats_password_file", path)
+    try:
+        with path.open("rb") as file:
+            password = file.read(_PASSWORD_BYTES_MAX).decode().strip()
+    except UnicodeDecodeError as error:
+        raise IdentityError(f"nats_password_file: {path} cannot be read: it is no UTF-8") from error
+    except OSError as error:
+        raise IdentityError(f"nats_password_file: {path} cannot be read: {error.strerror or error}") from error
+    if not password:
+        raise IdentityError(f"nats_password_file: {path} is empty; it must hold a password")
+    return password

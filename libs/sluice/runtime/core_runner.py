@@ -10,17 +10,45 @@ import asyncio
 import os
 from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine, Hashable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from typing import Any, Generic, Protocol, TypeVar, cast
+from typing import Any, Generic, Protocol, TypeVar
 
-from sluice.contracts.exchange import LastRead, ReadAgain, ReadingCaughtUp, ReadLast, Stream, Ticked, Write
+from sluice.contracts.exchange import (
+    LastRead,
+    ReadAgain,
+    ReadingCaughtUp,
+    ReadingStarted,
+    ReadLast,
+    Stream,
+    Ticked,
+    Write,
+    WriteAccepted,
+    WriteRefused,
+    WriteUnknown,
+)
 from sluice.contracts.ids import NodeName
-from sluice.runtime import logs
+from sluice.runtime import logs, metrics, telemetry
 from sluice.runtime.bus import Bus, Reading
 from sluice.runtime.clock import Clock
 from sluice.runtime.inbox import EVENTS_MAX, Inbox
+from sluice.runtime.metrics import Reader, Sample
 from sluice.runtime.retry import Backoff
-from sluice.runtime.telemetry import TraceBook
+from sluice.runtime.runtime_metrics import (
+    ACTION_SECONDS,
+    CAUGHT_UP,
+    CONNECTED,
+    EVENT_SECONDS,
+    INBOX,
+    INSTRUCTIONS,
+    READINGS,
+    WRITE_SECONDS,
+    WRITES,
+    WRITES_AGAIN,
+)
+from sluice.runtime.span_attributes import of_instruction
+from sluice.runtime.telemetry import NONE, TraceBook, current
+from sluice.runtime.turns import Phase, Turns
 
 SLICE_S = 0.02
 """How long the core may work before the event loop gets its turn: connections must answer pings meanwhile."""
@@ -28,6 +56,7 @@ DRAIN_S = 2.0
 """How long what is under way may take to end when the runner is cancelled."""
 READ_LAST_MAX = 32
 """Single reads without an answer at any moment."""
+_ANSWERS = {WriteAccepted: "accepted", WriteRefused: "refused", WriteUnknown: "unknown"}
 
 E = TypeVar("E")
 E_contra = TypeVar("E_contra", contravariant=True)
@@ -55,6 +84,14 @@ class Executor(Generic[E]):
     run: Callable[[Any], Awaitable[E | None]]
     key: Callable[[Any], Hashable] | None = None
     request: Callable[[Any], str] | None = None
+    within: Callable[[Any], str] | None = None
+    """Of what belongs to no request: the trace (a `traceparent`) of what caused it; empty for none."""
+    at_once: Callable[[Any], Callable[[], E | None] | None] | None = None
+    """
+    What carries out an instruction that waits for nothing now, or None where it has to wait and `run` does it. No task
+    is made for it: its answer is in the inbox at once, so that one core of many goes on without a turn of the others.
+    Not for executors with a key.
+    """
     limit: int = 64
     quiet: bool = False
     slots: asyncio.Semaphore = field(init=False, compare=False, repr=False)
@@ -64,12 +101,31 @@ class Executor(Generic[E]):
         object.__setattr__(self, "slots", asyncio.Semaphore(self.limit))
 
 
+@dataclass(slots=True)  # not frozen: that takes three times as long to make, for every answer
+class _Doing(Generic[E]):
+    """One instruction to be carried out: for which request, or because of which span."""
+
+    how: Executor[E]
+    instruction: object
+    request: str
+    cause: str
+
+
+@dataclass(slots=True)
+class _Answer:
+    """An event that answers an instruction, and the span in which that was carried out."""
+
+    event: object
+    cause: str
+
+
 class CoreRunner(Generic[E]):
     """
     Runs one core until cancelled.
 
     Reads the streams in `readings` (each with its filters; none means all of the stream) or the `ledger` of a node.
     `execute` says how the core's own instructions are carried out: an `Executor`, or just its function.
+    `shows` says what the core knows, for who looks at this process's metrics. `phases` are told in its traces.
     """
 
     def __init__(
@@ -86,26 +142,32 @@ class CoreRunner(Generic[E]):
         tick_s: float = 0.5,
         events_max: int = EVENTS_MAX,
         drain_s: float = DRAIN_S,
+        shows: Reader = tuple,
+        phases: Sequence[Phase] = (),
     ) -> None:
         """Nothing happens before `run`."""
         self._name = name
+        self._kind = name.partition(" ")[0]
+        """What it is counted as: there are as many names as nodes."""
         self._core = core
         self._bus = bus
         self._clock = clock
         self._traces = traces
+        self._turns = Turns(traces, phases)
         self._readings = tuple(readings)
         self._ledger = ledger
         self._tick_s = tick_s
         self._drain_s = drain_s
+        self._shows = shows
         self._execute: dict[type, Executor[E]] = {
             kind: how if isinstance(how, Executor) else Executor(how) for kind, how in (execute or {}).items()
         }
         self._inbox: Inbox[Any] = Inbox(Ticked(), events_max=events_max)
         self._read_slots = asyncio.Semaphore(READ_LAST_MAX)
-        self._lanes: dict[Hashable, deque[tuple[Executor[E], object]]] = {}
+        self._lanes: dict[Hashable, deque[_Doing[E]]] = {}
         self._under_way: set[asyncio.Task[None]] = set()
         self._work: asyncio.TaskGroup | None = None
-        self._log = logs.get("core", core=name)
+        self._log = logs.get("core", core=name).bind()  # or it is bound anew for every line
         self._unread = len(self._readings) + (ledger is not None)
         """Readings that have not caught up for the first time."""
         self.turned_at = clock.monotonic()
@@ -117,6 +179,17 @@ class CoreRunner(Generic[E]):
 
         Cancelled, it stops reading and deciding at once and gives writes and executors that are under way `drain_s`.
         """
+        with metrics.asked_for(self._now), metrics.asked_for(self._shows):
+            await self._run()
+
+    def _now(self) -> tuple[Sample, ...]:
+        return (
+            Sample(INBOX, len(self._inbox), (self._kind,)),
+            Sample(CONNECTED, self._bus.connected, (self._kind,)),
+            Sample(CAUGHT_UP, self.caught_up, (self._kind,)),
+        )
+
+    async def _run(self) -> None:
         async with asyncio.TaskGroup() as work:
             self._work = work
             try:
@@ -153,6 +226,8 @@ class CoreRunner(Generic[E]):
         caught_up = False
         try:
             async for batch in batches:
+                if isinstance(batch[0], ReadingStarted):  # which comes alone
+                    metrics.count(READINGS, batch[0].stream)
                 await self._inbox.offer(batch)
                 if not caught_up and any(isinstance(event, ReadingCaughtUp) for event in batch):
                     caught_up = True
@@ -174,41 +249,69 @@ class CoreRunner(Generic[E]):
             await self._inbox.filled()
             began = now = self._clock.monotonic()
             while now - began < SLICE_S and (event := self._inbox.take()) is not None:
-                for instruction in self._core.handle(event, now):
-                    self._dispatch(instruction)
-                now = self._clock.monotonic()
+                cause = ""
+                if isinstance(event, _Answer):
+                    answer: _Answer = event
+                    event, cause = answer.event, answer.cause
+                instructions = self._core.handle(event, now)
+                before, now = now, self._clock.monotonic()
+                metrics.observe(EVENT_SECONDS, now - before, self._kind, type(event).__name__)
+                if instructions or self._traces.recording:
+                    doing = [(instruction, self._request_of(instruction)) for instruction in instructions]
+                    cause = self._turns.turn(event, cause, doing, now - before)
+                    for instruction, request in doing:
+                        metrics.count(INSTRUCTIONS, self._kind, type(instruction).__name__)
+                        self._dispatch(instruction, request, cause)
+                    now = self._clock.monotonic()  # some may have been carried out
             self.turned_at = now
             await self._inbox.let_in()
 
     # -- carrying out ---------------------------------------------------------------------------------------------
 
-    def _dispatch(self, instruction: object) -> None:
+    def _request_of(self, instruction: object) -> str:
+        """Which request an instruction belongs to; empty for those that belong to none."""
+        if isinstance(instruction, Write):
+            return instruction.request
+        how = self._execute.get(type(instruction))
+        return how.request(instruction) if how is not None and how.request is not None else ""
+
+    def _dispatch(self, instruction: object, request: str, cause: str) -> None:
         match instruction:
             case Write():
-                self._start(self._write(instruction))
+                self._start(self._write(instruction, cause))
             case ReadAgain():
                 self._log.debug("reads again", stream=instruction.stream)
                 self._bus.read_again(instruction.stream)
             case ReadLast():
                 self._start(self._read_last(instruction), drain=False)
             case _:
-                self._dispatch_own(instruction)
+                self._dispatch_own(instruction, request, cause)
 
-    def _dispatch_own(self, instruction: object) -> None:
+    def _dispatch_own(self, instruction: object, request: str, cause: str) -> None:
         how = self._execute.get(type(instruction))
         if how is None:
             raise LookupError(f"{self._name} has no executor for {type(instruction).__name__}")
-        (self._log.debug if how.quiet else self._log.info)(type(instruction).__name__, instruction=instruction)
+        with telemetry.within(self._traces.at(request) or cause):
+            (self._log.debug if how.quiet else self._log.info)(type(instruction).__name__, instruction=instruction)
+        doing = _Doing(how, instruction, request, cause)
         if how.key is None:
-            self._start(self._carry_out(how, instruction))
+            do = how.at_once(instruction) if how.at_once is not None else None
+            if do is None:
+                self._start(self._carry_out(doing))
+            else:
+                with self._span_of(doing):
+                    began = self._clock.monotonic()
+                    event = do()
+                    inside = current()
+                self._carried_out(doing, event, inside, self._clock.monotonic() - began)
             return
         key = how.key(instruction)
         lane = self._lanes.get(key)
         if lane is None:
-            self._lanes[key] = deque([(how, instruction)])
+            self._lanes[key] = deque([doing])
             self._start(self._carry_out_lane(key))
         else:
-            lane.append((how, instruction))
+            lane.append(doing)
 
     def _start(self, coroutine: Coroutine[Any, Any, None], *, drain: bool = True) -> None:
         assert self._work is not None, "run() makes the group"
@@ -217,13 +320,25 @@ class CoreRunner(Generic[E]):
             self._under_way.add(task)
             task.add_done_callback(self._under_way.discard)
 
-    async def _write(self, write: Write) -> None:
+    async def _write(self, write: Write, cause: str) -> None:
         word = type(write.message).__name__
-        self._log.debug("writes", word=word, subject=write.subject, operation=write.operation, attempt=write.attempt)
-        with self._traces.span(f"publish {word}", write.request, kind="producer", subject=write.subject):
-            answer = await self._bus.write(write, self._traces.headers(write.request))
-        self._log.debug("wrote", subject=write.subject, answer=answer)
-        self._inbox.add((answer,))
+        if write.attempt > 1:
+            metrics.count(WRITES_AGAIN, self._kind, word)
+        began = self._clock.monotonic()
+        with self._turns.publishing(write, cause):
+            self._log.debug(
+                "writes", word=word, subject=write.subject, operation=write.operation, attempt=write.attempt
+            )
+            steps = self._traces.steps(write.request)
+            answer = await self._bus.write(write, self._traces.headers(write.request) | steps)
+            self._turns.published(write, unknown=isinstance(answer, WriteUnknown))
+            self._log.debug("wrote", subject=write.subject, answer=answer)
+            inside = current()
+        if isinstance(answer, WriteAccepted):
+            self._traces.told(write.request, steps)
+        metrics.observe(WRITE_SECONDS, self._clock.monotonic() - began, self._kind)
+        metrics.count(WRITES, self._kind, word, _ANSWERS[type(answer)])
+        self._inbox.add((_Answer(answer, inside),))
 
     async def _read_last(self, wanted: ReadLast) -> None:
         backoff = Backoff()
@@ -238,17 +353,33 @@ class CoreRunner(Generic[E]):
                     self._inbox.add((LastRead(wanted.subject, entry),))
                     return
 
-    async def _carry_out(self, how: Executor[E], instruction: object) -> None:
-        request = how.request(instruction) if how.request is not None else ""
-        async with how.slots:
-            with self._traces.span(type(instruction).__name__, request):
-                event = await how.run(instruction)
+    async def _carry_out(self, doing: "_Doing[E]") -> None:
+        async with doing.how.slots:
+            with self._span_of(doing):
+                began = self._clock.monotonic()
+                event = await doing.how.run(doing.instruction)
+                inside = current()
+        self._carried_out(doing, event, inside, self._clock.monotonic() - began)
+
+    def _span_of(self, doing: "_Doing[E]") -> AbstractContextManager[None]:
+        how, instruction = doing.how, doing.instruction
+        attributes = of_instruction(instruction) if self._traces.recording else NONE
+        said = how.within(instruction) if how.within is not None else ""
+        step = type(instruction).__name__
+        return self._traces.span(step, doing.request, parent=doing.cause or said, attributes=attributes)
+
+    def _carried_out(self, doing: "_Doing[E]", event: E | None, inside: str, took_s: float) -> None:
+        instruction, request = doing.instruction, doing.request
+        step = type(instruction).__name__
+        outcome = type(event).__name__ if event is not None else "nothing"
+        metrics.observe(ACTION_SECONDS, took_s, self._kind, step, outcome)
+        self._traces.took(request, step, took_s)
+        self._turns.did(instruction, request)
         if event is not None:
-            self._inbox.add((cast("Any", event),))
+            self._inbox.add((_Answer(event, inside),))
 
     async def _carry_out_lane(self, key: Hashable) -> None:
         lane = self._lanes[key]
         while lane:
-            how, instruction = lane.popleft()
-            await self._carry_out(how, instruction)
+            await self._carry_out(lane.popleft())
         del self._lanes[key]

@@ -9,7 +9,10 @@ included: a guard that does not cover the written subject is accepted and checks
 import heapq
 from collections import deque
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from functools import lru_cache
+from types import MappingProxyType
+
+import msgspec
 
 from sluice.contracts.exchange import Entry, Stream, stream_of
 from sluice.contracts.ids import Incarnation, NodeName, OperationId
@@ -21,40 +24,41 @@ FIRST_SEQUENCE = 1_700_000_000_000
 """The first sequence of a stream that was made at now = 0: streams begin at their creation time in unix ms."""
 HISTORY_MAX = 10_000
 """Words that HISTORY holds; the oldest go first. A real one goes by age."""
+FILTERS_REMEMBERED = 256
+"""More than there are kinds of readers: each asks of every value whether it is under its filters."""
 UNDO_MAX = 256
 """Writes that `lose_latest` can take back."""
 
 
-@dataclass(frozen=True, slots=True)
-class Accepted:
+class Accepted(msgspec.Struct, frozen=True):
     """The write landed at `sequence`."""
 
     sequence: int
 
 
-@dataclass(frozen=True, slots=True)
-class Refused:
+class Refused(msgspec.Struct, frozen=True):
     """The guard did not hold: `last` is the highest sequence that remains under it, 0 when nothing does."""
 
     last: int
 
 
-@dataclass(frozen=True, slots=True)
-class Missing:
+class Missing(msgspec.Struct, frozen=True):
     """There is no such stream: nobody answers."""
 
 
 Outcome = Accepted | Refused | Missing
 
 
-@dataclass(frozen=True, slots=True)
-class Value:
+class Value(msgspec.Struct, frozen=True):
     """One stored value: the entry, which request it is about, and the headers it came with."""
 
     entry: Entry
     request: str = ""
-    headers: Mapping[str, str] = field(default_factory=dict)
+    headers: Mapping[str, str] = msgspec.field(default_factory=dict)
     expires_at: float | None = None
+
+
+_NO_HEADERS: Mapping[str, str] = MappingProxyType({})
 
 
 def matches(pattern: str, subject: str) -> bool:
@@ -68,9 +72,22 @@ def matches(pattern: str, subject: str) -> bool:
     return len(wanted) == len(tokens)
 
 
+@lru_cache(maxsize=FILTERS_REMEMBERED)
+def _beginnings(filters: tuple[str, ...]) -> tuple[str, ...] | None:
+    """How all subjects under these begin, and no others; None where a beginning does not tell."""
+    if all(pattern.endswith(".>") and "*" not in pattern for pattern in filters):
+        return tuple(pattern[:-1] for pattern in filters)
+    return None
+
+
 def is_under(filters: tuple[str, ...], subject: str) -> bool:
     """Whether a subject is under any of `filters`; no filters means everything."""
-    return not filters or any(matches(pattern, subject) for pattern in filters)
+    if not filters:
+        return True
+    beginnings = _beginnings(filters)
+    if beginnings is not None:
+        return subject.startswith(beginnings)
+    return any(matches(pattern, subject) for pattern in filters)
 
 
 class Cursor:
@@ -98,13 +115,13 @@ class Cursor:
         """The next values, at most `limit`, oldest first; empty when there is nothing new or the cursor is lost."""
         if self.lost:
             return []
-        fresh = self._streams.values_after(self._stream, self._position, now)
         found: list[Value] = []
-        for value in fresh:
+        for value in self._streams.values_after(self._stream, self._position, now):
             if limit is not None and len(found) >= limit:
                 return found
-            self._position = value.entry.sequence
-            if is_under(self._filters, value.entry.subject):
+            entry = value.entry
+            self._position = entry.sequence
+            if is_under(self._filters, entry.subject):
                 found.append(value)
         return found
 
@@ -127,11 +144,16 @@ class LastValues:
 
     # -- declaring ------------------------------------------------------------------------------------------------
 
-    def ensure(self, now: float) -> None:
-        """Make the streams that are missing, with sequences that begin at the time of making."""
+    def ensure(self, now: float, clock_off_s: float = 0.0) -> None:
+        """
+        Make the streams that are missing, with sequences that begin at the time of making.
+
+        `clock_off_s` is how wrong the clock of whoever makes them is: they may begin before those of an earlier life.
+        """
         for stream in (Stream.BOOK, Stream.STATE):
             if stream not in self._books:
-                self._first_next = max(FIRST_SEQUENCE + int(now * 1000), self._first_next)
+                first = FIRST_SEQUENCE + int((now + clock_off_s) * 1000)
+                self._first_next = first if clock_off_s else max(first, self._first_next)
                 self._lives += 1
                 self._books[stream] = _Book(self._first_next, self._lives)
         self._first_next += 1
@@ -187,7 +209,8 @@ class LastValues:
         `guard` is a subject, or a prefix that ends with `.>`; None writes unguarded, as no service does. A `message`
         of None stands for bytes that cannot be decoded.
         """
-        book = self._books.get(stream_of(subject.split(".", 2)[1]))
+        kind = subject.split(".", 2)[1]
+        book = self._books.get(stream_of(kind))
         if book is None:
             return Missing()
         book.expire(now)
@@ -195,9 +218,9 @@ class LastValues:
             return Refused(last)
         expires_at = now + ttl_s if ttl_s is not None else None
         entry = Entry(subject, book.sequence_next, operation, message)
-        value = Value(entry, request, dict(headers or {}), expires_at)
+        value = Value(entry, request, dict(headers) if headers else _NO_HEADERS, expires_at)
         book.put(value)
-        if subject.split(".", 2)[1] not in UNRECORDED_KINDS:
+        if kind not in UNRECORDED_KINDS:
             self._history.append(value)
         return Accepted(entry.sequence)
 
@@ -294,6 +317,8 @@ class _Book:
         return under[next(reversed(under))] if under else 0
 
     def after(self, sequence: int) -> list[Value]:
+        if sequence >= self.sequence_next - 1:
+            return []
         found: list[Value] = []
         for value in reversed(self.values.values()):
             if value.entry.sequence <= sequence:
@@ -344,16 +369,20 @@ class _History:
     def __init__(self, life: int = 1) -> None:
         self.life = life
         self._sequence = 0
-        self._values: deque[Value] = deque(maxlen=HISTORY_MAX)
+        self._said: deque[Value] = deque(maxlen=HISTORY_MAX)
+        """As they were written: words get their place in HISTORY when somebody reads it."""
 
     def append(self, value: Value) -> None:
         self._sequence += 1
-        entry = value.entry
-        copy = Entry(HISTORY_PREFIX + entry.subject, self._sequence, entry.operation, entry.message)
-        self._values.append(Value(copy, value.request, value.headers))
+        self._said.append(value)
 
     def after(self, sequence: int) -> list[Value]:
-        if not self._values:
-            return []
-        skip = max(0, sequence + 1 - self._values[0].entry.sequence)
-        return list(self._values)[skip:]
+        first = self._sequence - len(self._said) + 1
+        skip = max(0, sequence + 1 - first)
+        return [_in_history(value, first + at) for at, value in enumerate(self._said) if at >= skip]
+
+
+def _in_history(value: Value, sequence: int) -> Value:
+    entry = value.entry
+    copy = Entry(HISTORY_PREFIX + entry.subject, sequence, entry.operation, entry.message)
+    return Value(copy, value.request, value.headers)

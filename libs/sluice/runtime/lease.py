@@ -9,10 +9,12 @@ from sluice.contracts import subjects
 from sluice.contracts.exchange import Entry, Stream, Write, WriteAccepted, WriteRefused, WriteUnknown
 from sluice.contracts.ids import OperationId, RunId
 from sluice.contracts.messages import LeaseHeld
-from sluice.runtime import logs
+from sluice.runtime import logs, metrics
 from sluice.runtime.bus import Bus
 from sluice.runtime.clock import Clock
+from sluice.runtime.metrics import Sample
 from sluice.runtime.release import release
+from sluice.runtime.runtime_metrics import LEASE_CHANGES, LEASE_HELD
 
 TTL_S = 5
 """How long a lease outlives its holder. The server expires it up to a second late."""
@@ -24,6 +26,8 @@ The part of the TTL for which a holder trusts its lease, by its own monotonic cl
 
 Under 1 - 1/RENEWALS: where a killed server forgets the last renewal, the one before it still covers this.
 """
+AGAIN_S = 0.1
+"""The pause after a look that the broker did not answer: work goes on as soon as it is back, not a renewal later."""
 _NOBODY = RunId("")
 
 
@@ -60,23 +64,26 @@ class Lease:
 
     async def keep(self) -> None:
         """Take the lease when it is free and renew it, until cancelled. Raises BusError."""
-        while True:
+        with metrics.asked_for(lambda: (Sample(LEASE_HELD, self.held, (self._role,)),)):
             before = self.held
-            await self.step()
-            if self.held is not before:
-                self._log.info("works" if self.held else "does not work", epoch=self.epoch)
-            await self._clock.sleep(self._ttl_s / RENEWALS)
+            while True:
+                answered = await self.step()
+                if self.held is not before:
+                    before = self.held
+                    metrics.count(LEASE_CHANGES, self._role, "taken" if before else "lost")
+                    self._log.info("works" if before else "does not work", epoch=self.epoch)
+                await self._clock.sleep(self._ttl_s / RENEWALS if answered else AGAIN_S)
 
-    async def step(self) -> None:
-        """Look once, and take or renew when it is ours to do so. Raises BusError."""
+    async def step(self) -> bool:
+        """Look once, and take or renew when it is ours to do so; whether the broker answered. Raises BusError."""
         expected = self._expected
         if expected is None:
             try:
                 found = await self._bus.last(Stream.STATE, self._address.subject)
             except TimeoutError:
-                return
+                return False
             if found is not None and not self._may_take(found):
-                return
+                return True
             expected = found.sequence if found is not None else 0
         asked_at = self._clock.monotonic()
         match await self._bus.write(self._write(self._run, expected, self._ttl_s), {}):
@@ -88,6 +95,8 @@ class Lease:
                 self._until = float("-inf")
             case WriteUnknown():
                 self._expected = None  # what we held, we hold until it ends; whether it was renewed, a read will tell
+                return False
+        return True
 
     async def release(self) -> None:
         """Let another take it at once instead of after the TTL. Raises BusError."""

@@ -10,10 +10,13 @@ import sys
 from typing import Any, TextIO, cast
 
 import msgspec
-import structlog
-from structlog.typing import EventDict, FilteringBoundLogger, WrappedLogger
 
 from sluice.runtime import telemetry
+from sluice.runtime.optional_imports import without
+
+with without("rich", "better_exceptions", "colorama", "twisted"):  # painters of tracebacks, and another's event loop
+    import structlog
+    from structlog.typing import EventDict, FilteringBoundLogger, WrappedLogger
 
 LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
 
@@ -26,7 +29,9 @@ def configure(*, service: str, run: str, level: str = "info", form: str = "auto"
     """
     out = sys.stderr if stream is None else stream
     text = form == "text" or (form == "auto" and out.isatty())
-    renderer = structlog.dev.ConsoleRenderer(colors=out.isatty()) if text else structlog.processors.JSONRenderer(_json)
+    # A painted traceback shows what variables held, which may be a password.
+    plain = structlog.dev.ConsoleRenderer(colors=out.isatty(), exception_formatter=structlog.dev.plain_traceback)
+    renderer = plain if text else structlog.processors.JSONRenderer(_json)
     fixed = {"service": service, "run": run}
 
     def identify(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:

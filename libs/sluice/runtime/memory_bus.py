@@ -239,7 +239,8 @@ class MemoryBus:
 
     def _observed(self, stream: Stream, value: Value) -> Observed:
         if self._traces is not None:
-            self._traces.remember(value.request, value.headers)
+            entry = value.entry
+            self._traces.arrived(entry.subject, entry.sequence, value.request, value.headers)
         return Observed(stream, value.entry)
 
 

@@ -7,20 +7,25 @@ takes a guard from the server.
 
 import asyncio
 import random
+import time
 from collections import OrderedDict
 from collections.abc import AsyncIterator
-from contextlib import aclosing
+from contextlib import ExitStack, aclosing
 from datetime import UTC, datetime
 
-from nats.aio.msg import Msg
-
 from sluice.contracts.codec import MessageTooLargeError
-from sluice.contracts.exchange import Entry, Stream, Write, WriteAccepted, WriteRefused, WriteUnknown
+from sluice.contracts.exchange import Entry, Stream, Write, WriteAccepted, WriteRefused, WriteUnknown, stream_of
 from sluice.contracts.ids import Incarnation, NodeName
-from sluice.runtime import logs, nats_declare
+from sluice.contracts.refusals import shorten
+from sluice.contracts.subjects import HISTORY_PREFIX
+from sluice.contracts.tracing import COMMIT
+from sluice.runtime import logs, metrics, nats_declare
 from sluice.runtime.bus import Answer, BusError, Reading
-from sluice.runtime.nats_connection import Connection, Credentials
+from sluice.runtime.metrics import Sample
+from sluice.runtime.nats_client import Msg
+from sluice.runtime.nats_connection import Connection
 from sluice.runtime.nats_consumers import LedgerConsumer, StreamConsumer
+from sluice.runtime.nats_identity import Who
 from sluice.runtime.nats_reader import Consumer, Reader
 from sluice.runtime.nats_recorder import Recorder
 from sluice.runtime.nats_wire import (
@@ -38,8 +43,11 @@ from sluice.runtime.nats_wire import (
     envelope_bytes,
     read_stored,
     status_of,
+    stored_ns_of,
     times_of,
 )
+from sluice.runtime.runtime_metrics import POISON, SILENT
+from sluice.runtime.silence import Silence
 from sluice.runtime.telemetry import TraceBook
 
 REFRESH_S = 300.0
@@ -47,6 +55,8 @@ REFRESH_S = 300.0
 PAUSE_FIRST_S = 0.05
 PAUSE_MAX_S = 2.0
 """Pauses before a write is reported unknown, growing with its attempts: the outbox writes again at once."""
+UNAVAILABLE = 500
+"""From this code on the server has the fault: JetStream has no leader, or no disk."""
 SET_ASIDE_MAX = 1_000
 """Undecodable messages that are remembered as logged."""
 
@@ -62,7 +72,10 @@ class NatsBus:
         self._readers: dict[Reader, None] = {}
         self._recorder = Recorder(connection)
         self._set_aside: OrderedDict[tuple[str, int], None] = OrderedDict()
-        self._log = logs.get("bus", bus=connection.name)
+        self._log = logs.get("bus", bus=connection.name).bind()  # or it is bound anew for every line
+        self._silence = Silence(self._log)
+        self._shown = ExitStack()
+        self._shown.enter_context(metrics.asked_for(lambda: (Sample(SILENT, self._silence.lasts_s),)))
 
     @classmethod
     async def connect(
@@ -71,15 +84,17 @@ class NatsBus:
         *,
         name: str,
         traces: TraceBook | None = None,
-        credentials: Credentials | None = None,
+        credentials: Who | None = None,
         refresh_s: float = REFRESH_S,
+        within_s: float | None = None,
     ) -> "NatsBus":
         """
-        Connect to any of the comma-separated servers in `url`; waits while none answers.
+        Connect to any of the comma-separated servers in `url`; waits while none answers, or for `within_s`.
 
-        `traces` is told the trace context of what is read. Raises BusError for wrong credentials or an old server.
+        `traces` is told the trace context of what is read. Raises BusError for wrong credentials, an old server, or
+        when the time is over.
         """
-        connection = await Connection.open(url, name=name, credentials=credentials)
+        connection = await Connection.open(url, name=name, credentials=credentials, within_s=within_s)
         return cls(connection, traces, refresh_s)
 
     # -- writing --------------------------------------------------------------------------------------------------
@@ -97,23 +112,31 @@ class NatsBus:
         guarded = {**headers, EXPECTED: str(write.expected), EXPECTED_SUBJECT: write.guard}
         if write.ttl_s is not None:
             guarded[TTL] = f"{write.ttl_s}s"
+        began = time.monotonic()
         try:
             sequence = answer_of(write.subject, await self._connection.request(write.subject, data, headers=guarded))
         except TimeoutError as error:
             self._log.info("write without an answer", subject=write.subject, attempt=write.attempt, why=str(error))
             self._recorder.unsettled(write, data, headers)
+            self._silence.unanswered(connected=self.connected, clustered=self.clustered)
             return await self._unknown(write)
         except ApiError as error:
+            if error.code < UNAVAILABLE:
+                self._silence.answered()
+            else:
+                self._silence.unanswered(connected=self.connected, clustered=self.clustered)
             if error.err_code == WRONG_LAST_SEQUENCE:
                 return WriteRefused(write.operation, error.wrong_last_sequence)
             if error.err_code == OTHER_IN_FLIGHT:
                 self._recorder.unsettled(write, data, headers)
                 return await self._unknown(write)
             self._log.error("the server cannot take a write", subject=write.subject, why=str(error))
-            if error.code < 500:
+            if error.code < UNAVAILABLE:
                 raise BusError(str(error)) from error
             return await self._unknown(write)
-        await self._recorder.landed(write, sequence, data, headers)
+        self._silence.answered()
+        took = {COMMIT: f"{(time.monotonic() - began) * 1e3:.2f}"}  # for who reads the history
+        await self._recorder.landed(write, sequence, data, headers | took)
         return WriteAccepted(write.operation, sequence)
 
     async def _unknown(self, write: Write) -> WriteUnknown:
@@ -166,15 +189,29 @@ class NatsBus:
     def _take(self, subject: str, sequence: int, message: Msg) -> Read:
         read = read_stored(subject, sequence, message.data)
         if read.why and (subject, sequence) not in self._set_aside:
-            self._set_aside[subject, sequence] = None
-            if len(self._set_aside) > SET_ASIDE_MAX:
-                self._set_aside.popitem(last=False)
-            self._log.error("set aside: no message of ours", subject=subject, sequence=sequence, why=read.why)
+            self._tell_of(subject, sequence, read)
         if self._traces is not None:
-            self._traces.remember(read.request, message.headers)
+            stored_ns = stored_ns_of(message.reply) if self._traces.recording else 0
+            self._traces.arrived(subject, sequence, read.request, message.headers, stored_ns)
         if read.entry is not None:
             self._recorder.seen(read.entry)
         return read
+
+    def _tell_of(self, subject: str, sequence: int, read: Read) -> None:
+        """Say once that a message was set aside, and count it: whoever reads on must not hide it."""
+        self._set_aside[subject, sequence] = None
+        if len(self._set_aside) > SET_ASIDE_MAX:
+            self._set_aside.popitem(last=False)
+        kind = subject.removeprefix(HISTORY_PREFIX).split(".", 2)[1:2]
+        stream = Stream.HISTORY if subject.startswith(HISTORY_PREFIX) else stream_of("".join(kind))
+        metrics.count(POISON, stream.value, read.fault)
+        self._log.error(
+            "set aside: no message of ours",
+            subject=shorten(subject),
+            sequence=sequence,
+            why=read.why,
+            remedy="sluice doctor names it and says what to do",
+        )
 
     # -- for people -----------------------------------------------------------------------------------------------
 
@@ -205,7 +242,13 @@ class NatsBus:
         """Whether there is a server at the other end; pings tell within about two seconds."""
         return self._connection.up
 
+    @property
+    def clustered(self) -> bool:
+        """Whether the server at the other end is one of a cluster."""
+        return self._connection.clustered
+
     async def close(self) -> None:
         """Send what was written and disconnect, within a bounded time."""
+        self._shown.close()
         self._recorder.close()
         await self._connection.close()

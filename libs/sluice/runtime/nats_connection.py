@@ -9,20 +9,24 @@ import asyncio
 import contextlib
 import json
 import re
-import ssl
 from collections.abc import AsyncIterator, Callable
-from dataclasses import dataclass
 from typing import Any
 
-from nats.aio.client import Client
-from nats.aio.msg import Msg
-from nats.aio.subscription import Subscription
-from nats.errors import AuthorizationError, ConnectionClosedError, Error
-
-from sluice.contracts.rights import inbox_prefix
-from sluice.runtime import logs
-from sluice.runtime.bus import BusError
-from sluice.runtime.nats_wire import NO_ANSWER, ApiError
+from sluice.runtime import logs, metrics
+from sluice.runtime.bus import BusError, DeniedError
+from sluice.runtime.certificate_files import LOOK_S
+from sluice.runtime.nats_client import AuthorizationError, Client, ConnectionClosedError, Error, Msg, Subscription
+from sluice.runtime.nats_identity import (
+    Credentials,
+    Who,
+    abandon,
+    identifying,
+    is_about_identity,
+    servers_of,
+    why_unreachable,
+)
+from sluice.runtime.nats_wire import NO_ANSWER, said_in
+from sluice.runtime.runtime_metrics import DENIED, RECONNECTS
 
 SERVER_FLOOR = (2, 15, 0)
 """
@@ -37,18 +41,10 @@ PINGS_MAX = 2
 """A frozen server is noticed after about 3 s; the client's default would take minutes."""
 RECONNECT_WAIT_S = 0.25
 CLOSE_TIMEOUT_S = 2.0
+CANCEL_AGAIN_S = 0.1
 
 _NOT_AUTHORIZED = re.compile(r"authorization violation", re.IGNORECASE)
-_VIOLATION = re.compile(r"permissions violation", re.IGNORECASE)
-
-
-@dataclass(frozen=True, slots=True)
-class Credentials:
-    """Who we are on the bus, and how the connection is protected."""
-
-    user: str = ""
-    password: str = ""
-    tls: ssl.SSLContext | None = None
+_VIOLATION = re.compile(r'permissions violation(?: for (\w+) to "([^"]*)")?', re.IGNORECASE)
 
 
 class Connection:
@@ -64,29 +60,66 @@ class Connection:
         self._changed: dict[Callable[[], None], None] = {}
         self._up = asyncio.Event()
         self._failed = asyncio.Event()
-        self._told: set[type[Exception]] = set()
-        """Kinds of trouble that were logged since the bus was reached last."""
+        self._connecting = True
+        """For the first time."""
+        self._refused = asyncio.Event()
+        """A first handshake failed."""
+        self._told: set[str] = set()
+        """Trouble that was logged since the bus was reached last: sentences, or kinds of errors."""
+        self._trouble = ""
+        self._who: Who = Credentials()
+        self._shown = Credentials()
+        self._looking: asyncio.Task[None] | None = None
         self._log = logs.get("bus", bus=name)
 
     @classmethod
-    async def open(cls, url: str, *, name: str, credentials: Credentials | None = None) -> "Connection":
+    async def open(
+        cls, url: str, *, name: str, credentials: Who | None = None, within_s: float | None = None
+    ) -> "Connection":
         """
-        Connect to any of the comma-separated servers in `url`; waits while none answers.
+        Connect to any of the comma-separated servers in `url`; waits while none answers, or for `within_s`.
 
-        Raises BusError for wrong credentials, a server below SERVER_FLOOR or one without JetStream.
+        Raises BusError for wrong credentials, a server below SERVER_FLOOR, one without JetStream, or when the time is
+        over.
         """
+        servers = servers_of(url)
         connection = cls(name)
         try:
-            await connection._connect(url, credentials or Credentials())
+            async with asyncio.timeout(within_s):
+                await connection._connect(servers, credentials or Credentials())
+        except TimeoutError as error:
+            await connection.close()
+            why = f": {connection._trouble}" if connection._trouble else ""
+            raise BusError(f"no NATS server answers at {url}{why}") from error
         except BaseException:
             await connection.close()
             raise
         return connection
 
-    async def _connect(self, url: str, who: Credentials) -> None:
+    async def _connect(self, servers: list[str], who: Who) -> None:
+        self._who, self._shown = who, who.current()
+        if not isinstance(who, Credentials):
+            self._looking = asyncio.ensure_future(self._look())
+        while not await self._has_connected(servers, who):
+            abandon(self._client)
+            await asyncio.sleep(RECONNECT_WAIT_S)
+            self._client = Client()
+        self._connecting = False
+        self._check_server()
+        self.check()
+        self._up.set()
+
+    async def _has_connected(self, servers: list[str], who: Who) -> bool:
+        """
+        Try for as long as the client does. False when a first handshake failed.
+
+        The client then waits for ever for the end of a transport that TLS has taken over (nats-py 2.16), also when the
+        broker's certificate is good again; later ones, of connections that are made anew, it gets over.
+        """
+        self._refused.clear()
         connecting = asyncio.ensure_future(
             self._client.connect(
-                [server.strip() for server in url.split(",")],
+                servers,
                 name=self.name,
                 error_cb=self._on_error,
                 disconnected_cb=self._on_disconnected,
@@ -98,26 +131,21 @@ class Connection:
                 ping_interval=PING_S,
                 max_outstanding_pings=PINGS_MAX,
                 pending_size=0,
-                inbox_prefix=inbox_prefix(re.sub(r"[^A-Za-z0-9._-]", "-", who.user or self.name)),
-                user=who.user or None,
-                password=who.password or None,
-                tls=who.tls,
+                **identifying(self._client, who, self.name),
             )
         )
-        failing = asyncio.ensure_future(self._failed.wait())
+        ends = [asyncio.ensure_future(event.wait()) for event in (self._failed, self._refused)]
         try:
-            await asyncio.wait((connecting, failing), return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait((connecting, *ends), return_when=asyncio.FIRST_COMPLETED)
             self.check()
+            if not connecting.done():
+                return False
             await connecting
         except Error as error:
-            raise BusError(f"cannot connect to {url}: {error}") from error
+            raise BusError(f"cannot connect to {','.join(servers)}: {why_unreachable(error)}") from error
         finally:
-            for task in (connecting, failing):
-                task.cancel()
-            await asyncio.wait((connecting, failing))
-        self._check_server()
-        self.check()
-        self._up.set()
+            await _end(connecting, *ends)
+        return True
 
     # -- asking ---------------------------------------------------------------------------------------------------
 
@@ -159,10 +187,7 @@ class Connection:
         answer = await self.request(f"$JS.API.{verb}", data, timeout_s=ASK_TIMEOUT_S)
         if not answer.data:
             raise TimeoutError(f"no answer to {verb}")
-        said: dict[str, Any] = json.loads(answer.data)
-        if "error" in said:
-            raise ApiError(verb, said["error"])
-        return said
+        return said_in(verb, answer.data)
 
     async def publish(
         self, subject: str, data: bytes, *, reply: str = "", headers: dict[str, str] | None = None
@@ -223,6 +248,8 @@ class Connection:
     async def close(self) -> None:
         """Send what was written and disconnect, within CLOSE_TIMEOUT_S."""
         self._closing = True
+        if self._looking is not None:
+            await _end(self._looking)
         self._fatal = self._fatal or BusError(f"the connection of {self.name} is closed")
         self._give_up_waiting()
         self._tell()
@@ -233,6 +260,25 @@ class Connection:
                 await self._client.close()
 
     # -- inside ---------------------------------------------------------------------------------------------------
+
+    async def _look(self) -> None:
+        """
+        Have what the files hold by now shown at the next connection, until cancelled.
+
+        A connection goes on when our own certificate or password is another one: the broker has let us in, and may
+        not know the new one yet. When others are believed to vouch for the broker it is made anew at once, for the
+        broker at its other end may be one that nobody vouches for any more.
+        """
+        while not self._failed.is_set():
+            await asyncio.sleep(LOOK_S)
+            found, shown = self._who.current(), self._shown
+            if found is shown:
+                continue
+            self._shown = found
+            self._client.options["tls"] = found.tls
+            if found.trusts != shown.trusts and self._up.is_set():
+                self._log.info("connecting anew: others vouch for the broker now")
+                await self._client.force_reconnect()
 
     @contextlib.asynccontextmanager
     async def _deadline(self, timeout_s: float) -> AsyncIterator[None]:
@@ -250,10 +296,10 @@ class Connection:
             if not deadline.expired():
                 deadline.reschedule(now)
 
-    def _fail(self, why: str) -> None:
+    def _fail(self, why: str | BusError) -> None:
         if self._fatal is None:
-            self._fatal = BusError(why)
-            self._log.error("the bus has failed for good", why=why)
+            self._fatal = BusError(why) if isinstance(why, str) else why
+            self._log.error("the bus has failed for good", why=str(why))
         self._failed.set()
         self._give_up_waiting()
         self._tell()
@@ -274,15 +320,31 @@ class Connection:
     async def _on_error(self, error: Exception) -> None:
         if self._closing:
             return
-        if _VIOLATION.search(str(error)):
-            self._fail(f"{self.name}: {error}")
+        denied = _VIOLATION.search(str(error))
+        if denied is not None:
+            metrics.count(DENIED, (denied[1] or "").lower())
+            self._fail(DeniedError(user=self._shown.user or self.name, verb=denied[1] or "", subject=denied[2] or ""))
         elif isinstance(error, AuthorizationError) or _NOT_AUTHORIZED.search(str(error)):
             self._fail(f"{self.name}: the server does not accept these credentials")
-        elif self._up.is_set() or type(error) in self._told:
+        else:
+            self._tell_trouble(error)
+            if self._connecting and is_about_identity(error):
+                self._refused.set()
+                # The client must get no further: a connection that it is making while it is cancelled would be lost.
+                await asyncio.get_running_loop().create_future()
+
+    def _tell_trouble(self, error: Exception) -> None:
+        """Once for each kind of it, until the bus was reached again."""
+        about_identity = is_about_identity(error)
+        why = why_unreachable(error)
+        if about_identity or not self._trouble:
+            self._trouble = why  # not covered up by the resets that follow a refused handshake
+        kind = why if about_identity else type(error).__name__
+        if self._up.is_set() or kind in self._told:
             self._log.debug("connection trouble", error=repr(error))
         else:
-            self._told.add(type(error))
-            self._log.warning("the bus cannot be reached; it is tried again and again", why=repr(error))
+            self._told.add(kind)
+            self._log.warning("the bus cannot be reached; it is tried again and again", why=why)
 
     async def _on_disconnected(self) -> None:
         self._up.clear()
@@ -292,11 +354,22 @@ class Connection:
 
     async def _on_reconnected(self) -> None:
         self._log.info("connected again")
+        metrics.count(RECONNECTS)
         self._check_server()
         self._up.set()
         self._told.clear()
+        self._trouble = ""
         self._tell()
 
     async def _on_closed(self) -> None:
         if not self._closing:
             self._fail(f"{self.name}: the client closed the connection")
+
+
+async def _end(*tasks: asyncio.Future[Any]) -> None:
+    """Cancel them, and wait. Again and again, for the client swallows a cancellation that comes while it flushes."""
+    left: set[asyncio.Future[Any]] = set(tasks)
+    while left:
+        for task in left:
+            task.cancel()
+        _, left = await asyncio.wait(left, timeout=CANCEL_AGAIN_S)

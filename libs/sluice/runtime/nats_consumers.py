@@ -20,6 +20,16 @@ BATCH = 5_000
 """Messages asked for at once: 100,000 last values then take 0.4 s."""
 INACTIVE_S = 30
 """The server forgets an ephemeral consumer that nobody pulls from for this long."""
+PULL_EXPIRES_S = 30.0
+"""Of a consumer that nobody else ever pulls from."""
+SHARED_PULL_EXPIRES_S = 3.0
+"""
+Of a durable, which the agent's next life pulls from, too.
+
+Its pulls pass from account to account (`broker_users`), and then a cluster does not notice that who pulled is gone: it
+sends entries there until the pull is over (tried on nats-server 2.15.1; a single server notices). The server wants
+more than two heartbeats.
+"""
 
 
 class StreamConsumer:
@@ -27,6 +37,7 @@ class StreamConsumer:
 
     batch = BATCH
     acknowledges = False
+    pull_expires_s = PULL_EXPIRES_S
     tells_missing = False
 
     def __init__(self, connection: Connection, stream: Stream, filters: tuple[str, ...]) -> None:
@@ -70,6 +81,7 @@ class LedgerConsumer:
     stream = Stream.BOOK
     batch = ACKS_PENDING_MAX
     acknowledges = True
+    pull_expires_s = SHARED_PULL_EXPIRES_S
     tells_missing = True
 
     def __init__(self, connection: Connection, node: NodeName) -> None:

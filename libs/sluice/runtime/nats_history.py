@@ -7,23 +7,25 @@ An ephemeral pull consumer in memory, without acknowledgements, over the writers
 import asyncio
 import contextlib
 import secrets
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-
-import nats
-from nats.errors import Error as NatsError
-from nats.js.api import AckPolicy, ConsumerConfig, DeliverPolicy
-from nats.js.client import JetStreamContext
-from nats.js.errors import NotFoundError
 
 from sluice.contracts.codec import Undecodable, decode
 from sluice.contracts.messages import Envelope
-from sluice.contracts.rights import inbox_prefix
 from sluice.contracts.subjects import HISTORY_PREFIX
 from sluice.runtime.bus import BusError
-from sluice.runtime.nats_connection import Credentials
+from sluice.runtime.nats_client import (
+    AckPolicy,
+    Client,
+    ConsumerConfig,
+    DeliverPolicy,
+    JetStreamContext,
+    NotFoundError,
+)
+from sluice.runtime.nats_client import Error as NatsError
+from sluice.runtime.nats_identity import Credentials, Who, abandon, identifying, servers_of, why_unreachable
 
 STREAM = "HISTORY"
 EVERYTHING = (f"{HISTORY_PREFIX}sluice.>",)
@@ -41,6 +43,8 @@ class Recorded:
     subject: str
     sequence: int
     envelope: Envelope | Undecodable
+    headers: Mapping[str, str] = field(default_factory=dict)
+    """As its writer set them."""
 
 
 class NatsHistory:
@@ -52,7 +56,7 @@ class NatsHistory:
 
     async def read(
         self, *, filters: tuple[str, ...] = EVERYTHING, since_s: float | None = None, follow: bool = False
-    ) -> AsyncIterator[list[Recorded]]:
+    ) -> AsyncGenerator[list[Recorded], None]:
         """
         What was said under `filters` in the last `since_s` seconds (None: all that is kept), in batches.
 
@@ -93,7 +97,9 @@ class NatsHistory:
                     _end_if_cancelled()
                 pending = messages[-1].metadata.num_pending
                 yield [
-                    Recorded(message.subject, message.metadata.sequence.stream, decode(message.data))
+                    Recorded(
+                        message.subject, message.metadata.sequence.stream, decode(message.data), message.headers or {}
+                    )
                     for message in messages
                 ]
         finally:
@@ -103,25 +109,23 @@ class NatsHistory:
 
 @asynccontextmanager
 async def open_history(
-    url: str, *, name: str, credentials: Credentials | None = None, timeout_s: float = 5.0
+    url: str, *, name: str, credentials: Who | None = None, timeout_s: float = 5.0
 ) -> AsyncIterator[NatsHistory]:
     """Connect, and disconnect in the end. Raises BusError when nobody answers at `url`, or does not let us in."""
-    who = credentials or Credentials()
+    connection = Client()
     try:
-        connection = await nats.connect(
-            url,
+        await connection.connect(
+            servers_of(url),
             name=name,
-            connect_timeout=timeout_s,
-            inbox_prefix=inbox_prefix(who.user or name),
-            user=who.user or None,
-            password=who.password or None,
-            tls=who.tls,
+            connect_timeout=timeout_s,  # type: ignore[arg-type]  # any number of seconds
             allow_reconnect=False,
             max_reconnect_attempts=1,  # counts for the first connection too; 0 would be for ever
             error_cb=_nothing,
+            **identifying(connection, credentials or Credentials(), name),
         )
     except (OSError, TimeoutError, NatsError) as error:
-        raise BusError(f"no NATS server answers at {url}: {error or type(error).__name__}") from error
+        abandon(connection)
+        raise BusError(f"no NATS server answers at {url}: {why_unreachable(error)}") from error
     try:
         yield NatsHistory(connection.jetstream(timeout=timeout_s))
     finally:

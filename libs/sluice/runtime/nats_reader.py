@@ -14,13 +14,12 @@ from contextlib import aclosing, asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from nats.aio.msg import Msg
-from nats.errors import Error
-
 from sluice.contracts.exchange import Observed, ReadingCaughtUp, ReadingStarted, Stream
 from sluice.contracts.ids import Incarnation
-from sluice.runtime import logs
+from sluice.runtime import logs, metrics
 from sluice.runtime.bus import Reading
+from sluice.runtime.metrics import Sample
+from sluice.runtime.nats_client import Error, Msg
 from sluice.runtime.nats_connection import Connection
 from sluice.runtime.nats_wire import (
     DESCRIPTION,
@@ -32,11 +31,11 @@ from sluice.runtime.nats_wire import (
     status_of,
 )
 from sluice.runtime.retry import Backoff
+from sluice.runtime.runtime_metrics import LAG, REDELIVERIES
 
 HEARTBEAT_S = 1.0
 SILENCE_MAX_S = 4.0
 """Without so much as a heartbeat for this long, the consumer is taken for gone."""
-PULL_EXPIRES_S = 30.0
 AHEAD = 2
 """Pull requests that are open at once, so that the server never waits for us."""
 ACK = b"+ACK"
@@ -64,6 +63,8 @@ class Consumer(Protocol):
     stream: Stream
     batch: int
     acknowledges: bool
+    pull_expires_s: float
+    """How long a pull is open: what came to one whose reader is gone is lost until then."""
     tells_missing: bool
     """Whether its reader is told, by a reading without incarnation, that there is nothing to read yet."""
 
@@ -92,6 +93,8 @@ class Reader:
         self._news = asyncio.Event()
         self._stop = ""
         """Why the reading must begin anew; empty while it need not."""
+        self._behind = 0
+        """How many messages the broker still had when it sent the last one."""
         self._log = logs.get("reader", bus=connection.name, stream=consumer.stream.value)
 
     @property
@@ -106,6 +109,15 @@ class Reader:
 
     async def batches(self) -> AsyncGenerator[list[Reading]]:
         """Readings one after another, for ever. Raises BusError when the connection has failed for good."""
+        with metrics.asked_for(self._lag):
+            async with aclosing(self._endless()) as batches:
+                async for batch in batches:
+                    yield batch
+
+    def _lag(self) -> tuple[Sample, ...]:
+        return (Sample(LAG, self._behind, (self.stream.value,)),)
+
+    async def _endless(self) -> AsyncGenerator[list[Reading]]:
         on_change = self._on_change
         self._connection.on_change(on_change)
         try:
@@ -168,6 +180,7 @@ class Reader:
                 self._stop = "the stream was made anew"
                 return
             reading = _Position(self.stream, self._take)
+            self._behind = opened.pending
             if opened.pending == 0:
                 yield [reading.caught_up()]
             ends_at = asyncio.get_running_loop().time() + self._refresh_s * random.uniform(0.9, 1.1)
@@ -176,6 +189,7 @@ class Reader:
                     await self._pull(opened.name, inbox.subject)
                     reading.wanted += self._consumer.batch
                 batch, acks = reading.absorb(await self._next(inbox))
+                self._behind = reading.behind if reading.behind is not None else self._behind
                 if batch:
                     self._backoff.reset()
                     yield batch
@@ -190,7 +204,7 @@ class Reader:
     async def _pull(self, consumer: str, inbox: str) -> None:
         body = {
             "batch": self._consumer.batch,
-            "expires": int(PULL_EXPIRES_S * 1e9),
+            "expires": int(self._consumer.pull_expires_s * 1e9),
             "idle_heartbeat": int(HEARTBEAT_S * 1e9),
         }
         subject = f"$JS.API.CONSUMER.MSG.NEXT.{self.stream}.{consumer}"
@@ -244,6 +258,8 @@ class _Position:
         self._delivered = 0
         self.wanted = 0
         """Messages that were pulled for and have not come."""
+        self.behind: int | None = None
+        """How many messages the broker had left when it sent the last one; None before the first."""
         self.broken = ""
         """Why this reading cannot go on; empty while it can."""
 
@@ -286,10 +302,13 @@ class _Position:
             self.broken = f"a gap after message {self._delivered}"
             return
         self._delivered = delivery.consumer_sequence
+        self.behind = delivery.pending
         if delivery.stream_sequence > self._sequence:
             self._sequence = delivery.stream_sequence
             entry = self._take(message.subject, delivery.stream_sequence, message).entry
             if entry is not None:
                 yield Observed(self._stream, entry)
+        else:
+            metrics.count(REDELIVERIES, self._stream.value)
         if delivery.pending == 0 and not self._caught_up:
             yield self.caught_up()

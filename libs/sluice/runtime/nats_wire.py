@@ -11,21 +11,24 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from nats.aio.msg import Msg
-from nats.errors import (
-    ConnectionDrainingError,
-    ConnectionReconnectingError,
-    NoRespondersError,
-    OutboundBufferLimitError,
-)
-from nats.errors import TimeoutError as NatsTimeoutError
-
+from sluice.contracts.belonging import why_not_here
 from sluice.contracts.codec import SCHEMA, Undecodable, decode, encode
 from sluice.contracts.exchange import Entry, Write
 from sluice.contracts.ids import OperationId
 from sluice.contracts.messages import Envelope
+from sluice.contracts.refusals import shorten
 from sluice.contracts.subjects import SubjectError, parse
+from sluice.runtime.nats_client import (
+    ConnectionDrainingError,
+    ConnectionReconnectingError,
+    Msg,
+    NatsTimeoutError,
+    NoRespondersError,
+    OutboundBufferLimitError,
+)
 
+DELIVERED = "$JS.ACK."
+"""How the reply subject of every delivered message begins."""
 STATUS = "Status"
 DESCRIPTION = "Description"
 SEQUENCE = "Nats-Sequence"
@@ -59,7 +62,7 @@ NO_ANSWER = (
 )
 """What the client raises when nobody answered, or nothing could be sent: nothing is known of what was asked."""
 
-_WRONG = re.compile(r"wrong last sequence: (\d+)")
+_WRONG = re.compile(r"wrong last sequence: ([0-9]{1,20})")
 
 
 class ApiError(Exception):
@@ -67,9 +70,9 @@ class ApiError(Exception):
 
     def __init__(self, asked: str, error: dict[str, Any]) -> None:
         """Keep what was asked and what the server said."""
-        self.code = int(error.get("code", 0))
-        self.err_code = int(error.get("err_code", 0))
-        self.description = str(error.get("description", ""))
+        self.code = _number(error.get("code"))
+        self.err_code = _number(error.get("err_code"))
+        self.description = shorten(str(error.get("description", "")), 300)
         super().__init__(f"{asked}: {self.description} ({self.err_code})")
 
     @property
@@ -105,6 +108,15 @@ def delivery_of(reply: str) -> Delivery | None:
         return None
 
 
+def stored_ns_of(reply: str) -> int:
+    """When a delivered message was stored, by the broker's clock (Unix, ns); 0 where its reply subject does not say."""
+    tokens = reply.split(".")
+    if delivery_of(reply) is None:
+        return 0
+    at = 7 if len(tokens) == 9 else 9
+    return int(tokens[at]) if tokens[at].isdecimal() else 0
+
+
 def envelope_bytes(write: Write, time: str) -> bytes:
     """What is published for a write; `time` is for people. Raises MessageTooLargeError."""
     return encode(
@@ -124,34 +136,61 @@ class Read:
     """
     A stored message as an entry; `request` is which request it is about, `why` why it could not be decoded.
 
-    `entry` is None when the subject is none of ours: there is nothing that it could be a value of.
+    `entry` is None when the subject is none of ours: there is nothing that it could be a value of. `fault` is one of
+    `subject`, `bytes` and `place` (a message that does not belong where it stands); empty where nothing is wrong.
     """
 
     entry: Entry | None
     request: str
     why: str = ""
+    fault: str = ""
 
 
 def read_stored(subject: str, sequence: int, data: bytes) -> Read:
-    """A stored message as an entry. Bytes that are no message of ours become an entry without one."""
+    """A stored message as an entry. Bytes that are no message of ours, or none of this subject, become one without."""
     try:
-        parse(subject)
+        address = parse(subject)
     except SubjectError as error:
-        return Read(None, "", str(error))
+        return Read(None, "", str(error), "subject")
     envelope = decode(data)
     if isinstance(envelope, Undecodable):
-        return Read(Entry(subject, sequence, OperationId(""), None), "", envelope.why)
+        return Read(Entry(subject, sequence, OperationId(""), None, envelope.why), "", envelope.why, "bytes")
+    why = why_not_here(address, envelope.message)
+    if why:
+        return Read(Entry(subject, sequence, OperationId(envelope.operation), None, why), "", why, "place")
     return Read(Entry(subject, sequence, OperationId(envelope.operation), envelope.message), envelope.request)
 
 
 def answer_of(subject: str, answer: Msg) -> int:
-    """The sequence of an accepted write. Raises ApiError (refused), TimeoutError (an answer without content)."""
+    """The sequence of an accepted write. Raises ApiError (refused), TimeoutError (an answer that says neither)."""
     if not answer.data:
         raise TimeoutError(f"no answer to {subject}: {status_of(answer)}")
-    said: dict[str, Any] = json.loads(answer.data)
-    if "error" in said:
-        raise ApiError(subject, said["error"])
-    return int(said["seq"])
+    said = said_in(subject, answer.data)
+    if not (sequence := _number(said.get("seq"))) > 0:
+        raise TimeoutError(f"the answer to {subject} names no sequence")
+    return sequence
+
+
+def said_in(asked: str, data: bytes) -> dict[str, Any]:
+    """
+    An answer of JetStream's API, which is no error.
+
+    Raises ApiError, and TimeoutError for what is no answer of its: then, too, nothing is known of what was asked.
+    """
+    try:
+        said = json.loads(data)
+    except (ValueError, RecursionError):
+        said = None
+    if not isinstance(said, dict):
+        raise TimeoutError(f"the answer to {asked} is no answer of JetStream's")
+    if isinstance(error := said.get("error"), dict):
+        raise ApiError(asked, error)
+    return said
+
+
+def _number(value: object) -> int:
+    """A whole number of the server's; 0 for anything else."""
+    return value if isinstance(value, int) and not isinstance(value, bool) else 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,5 +214,8 @@ def times_of(answer: Msg) -> WrittenAt | None:
 
 
 def status_of(message: Msg) -> str:
-    """The status that the server sent instead of a message, or empty."""
-    return message.headers.get(STATUS, "") if message.headers and not message.data else ""
+    """The status that the server sent instead of a message, or empty. A stored message may have any header."""
+    headers = message.headers
+    if message.data or not headers or SEQUENCE in headers or message.reply.startswith(DELIVERED):
+        return ""
+    return headers.get(STATUS, "")

@@ -1,7 +1,6 @@
 """Which version of Sluice this process runs, as it was installed. For people: nothing may be decided from it."""
 
 import functools
-import importlib.metadata
 
 DISTRIBUTION = "sluice-gpu"
 
@@ -9,6 +8,8 @@ DISTRIBUTION = "sluice-gpu"
 @functools.cache
 def release() -> str:
     """The version, or empty where Sluice runs from a folder without having been installed."""
+    import importlib.metadata  # noqa: PLC0415 - slow to load, and most processes never say their version
+
     try:
         return importlib.metadata.version(DISTRIBUTION)
     except importlib.metadata.PackageNotFoundError:

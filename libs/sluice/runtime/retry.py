@@ -11,6 +11,10 @@ from contextlib import AbstractContextManager
 from typing import Any, ParamSpec, TypeVar
 
 import stamina
+from stamina.instrumentation import RetryDetails, StructlogOnRetryHook, set_on_retry_hooks
+
+from sluice.runtime import metrics
+from sluice.runtime.runtime_metrics import RETRIES
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -19,6 +23,14 @@ Errors = type[Exception] | tuple[type[Exception], ...]
 ATTEMPTS = 5
 TIMEOUT_S = 15.0
 """No attempt begins later than this after the first."""
+
+
+def _count(details: RetryDetails) -> None:
+    metrics.count(RETRIES, details.name, type(details.caused_by).__name__)
+
+
+# Left alone, the library would import prometheus-client at the first retry, and count where nobody looks.
+set_on_retry_hooks((StructlogOnRetryHook, _count))
 
 
 def bounded(

@@ -8,19 +8,20 @@ spoken to, unless somebody vouches for the network. Unix sockets are always plai
 What is served and asked is the services' own; this module knows no method.
 """
 
-import ipaddress
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from typing import Any, TypeVar
+from dataclasses import dataclass
 
 import grpc
 import grpc.aio
 
-from sluice.runtime import telemetry
 from sluice.runtime.errors import ServiceError
+from sluice.runtime.loopback import is_loopback
 from sluice.runtime.rpc_callers import OnlyCallers
 from sluice.runtime.rpc_health import Health
 from sluice.runtime.rpc_identity import LOOPBACK, Trust
+from sluice.runtime.rpc_traces import OutgoingStream, OutgoingUnary, TraceOfCaller
+from sluice.runtime.telemetry import TraceBook
 
 MESSAGE_BYTES_MAX = 16 * 1024 * 1024
 """A snapshot of a node with 16 GPUs is about 200 kB; a fleet of 1,000 nodes as a list of GPUs stays below this."""
@@ -35,12 +36,33 @@ CONNECTION_GRACE_S = 600.0
 _KEEPALIVE_MS = 20_000
 _KEEPALIVE_TIMEOUT_MS = 5_000
 
+
+@dataclass(frozen=True, slots=True)
+class CallLimits:
+    """What callers may cost a server, all together and each of them. What is beyond is refused, and nothing else."""
+
+    message_bytes_max: int = MESSAGE_BYTES_MAX
+    """Of a question, and of an answer. A larger question is refused before it is read whole."""
+    calls_max: int = 1024
+    """Answered at once, of all callers: the inventory pulls all nodes of one process, each by a call."""
+    streams_max: int = 1024
+    """
+    Calls at once over one connection. A client waits with further ones; of those that it has sent already some are
+    refused as UNAVAILABLE. No fewer than `calls_max`, for all channels of a process to one address are one connection.
+    """
+    handshake_s: float = 10.0
+    """Until a new connection has said what it wants, TLS included. gRPC's own default is two minutes."""
+
+
+LIMITS = CallLimits()
+HEALTH_LIMITS = CallLimits(message_bytes_max=4096, calls_max=32, streams_max=8, handshake_s=5.0)
+"""Of probes, which anybody may send who reaches the port. A question is some bytes; a kubelet asks one at a time."""
+
 _SIZES = (
     ("grpc.max_receive_message_length", MESSAGE_BYTES_MAX),
     ("grpc.max_send_message_length", MESSAGE_BYTES_MAX),
 )
 _SERVER_OPTIONS = (
-    *_SIZES,
     ("grpc.so_reuseport", 0),  # a second server on a taken port is an error, not a silent sharing of its calls
     ("grpc.keepalive_time_ms", _KEEPALIVE_MS),
     ("grpc.keepalive_timeout_ms", _KEEPALIVE_TIMEOUT_MS),
@@ -58,8 +80,6 @@ _CHANNEL_OPTIONS = (
 
 _UNIX = "unix:"
 
-T = TypeVar("T")
-
 
 class AddressError(ServiceError):
     """A server cannot listen where it was told to."""
@@ -76,22 +96,25 @@ async def serve(
     address: str = "127.0.0.1:0",
     trust: Trust = LOOPBACK,
     connection_s: float = CONNECTION_S,
+    limits: CallLimits = LIMITS,
+    traces: TraceBook | None = None,
 ) -> AsyncIterator[str]:
     """
     Serve what `register` adds to the server, for the time of the `async with`. Gives the address with its real port.
 
-    `address` is `host:port` or `unix:path`. Raises AddressError.
+    `address` is `host:port` or `unix:path`. Calls that belong to a trace are spans of it in `traces`. Raises
+    AddressError.
     """
     tls = _speaks_tls(address, trust)
-    interceptors: tuple[grpc.aio.ServerInterceptor, ...] = (_TraceOfCaller(),)
-    options: tuple[tuple[str, int], ...] = _SERVER_OPTIONS
+    interceptors: tuple[grpc.aio.ServerInterceptor, ...] = (TraceOfCaller(traces or TraceBook()),)
+    options: tuple[tuple[str, int], ...] = (*_SERVER_OPTIONS, *_options_of(limits))
     if tls:
         interceptors = (OnlyCallers(), *interceptors)
         options += (
             ("grpc.max_connection_age_ms", round(connection_s * 1000)),
             ("grpc.max_connection_age_grace_ms", round(CONNECTION_GRACE_S * 1000)),
         )
-    server = grpc.aio.server(interceptors=interceptors, options=options)
+    server = grpc.aio.server(interceptors=interceptors, options=options, maximum_concurrent_rpcs=limits.calls_max)
     register(server)
     try:
         if tls and trust.identity is not None:
@@ -119,13 +142,27 @@ async def serve_health(address: str, health: Health) -> AsyncIterator[None]:
     if not address:
         yield
         return
-    async with serve(health.register, address=address, trust=Trust(plain_text=True)):
+    async with serve(health.register, address=address, trust=Trust(plain_text=True), limits=HEALTH_LIMITS):
         yield
+
+
+def _options_of(limits: CallLimits) -> tuple[tuple[str, int], ...]:
+    return (
+        ("grpc.max_receive_message_length", limits.message_bytes_max),
+        ("grpc.max_send_message_length", limits.message_bytes_max),
+        ("grpc.max_concurrent_streams", limits.streams_max),
+        ("grpc.server_handshake_timeout_ms", round(limits.handshake_s * 1000)),
+    )
 
 
 @asynccontextmanager
 async def channel(
-    address: str, *, deadline_s: float = DEADLINE_S, trust: Trust = LOOPBACK, server_name: str = ""
+    address: str,
+    *,
+    deadline_s: float = DEADLINE_S,
+    trust: Trust = LOOPBACK,
+    server_name: str = "",
+    traces: TraceBook | None = None,
 ) -> AsyncIterator[grpc.aio.Channel]:
     """
     A channel to `address` for the time of the `async with`. It connects at the first call.
@@ -134,7 +171,7 @@ async def channel(
     only a server is spoken to whose certificate says `server_name` (the host of `address` when empty). Raises
     PlainTextError.
     """
-    interceptors = (_OutgoingUnary(deadline_s), _OutgoingStream())
+    interceptors = (OutgoingUnary(deadline_s, traces or TraceBook()), OutgoingStream())
     if _speaks_tls(address, trust) and trust.identity is not None:
         named = (("grpc.ssl_target_name_override", server_name),) if server_name else ()
         made = grpc.aio.secure_channel(
@@ -155,20 +192,12 @@ def _speaks_tls(address: str, trust: Trust) -> bool:
     """Whether a server or a client at `address` speaks TLS. Raises PlainTextError where neither way is allowed."""
     if address.startswith(_UNIX):
         return False
-    if trust.identity is None and not trust.plain_text and not _is_loopback(address):
+    if trust.identity is None and not trust.plain_text and not is_loopback(address.rpartition(":")[0]):
         raise PlainTextError(
             f"gRPC at {address} would be plain text beyond this machine: set grpc_certificate_file, grpc_key_file and "
             "grpc_ca_file, or grpc_plain_text = true where the network is nobody else's"
         )
     return trust.identity is not None
-
-
-def _is_loopback(address: str) -> bool:
-    host = address.rpartition(":")[0].strip("[]")
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
 
 
 # -- failures in words --------------------------------------------------------------------------------------------
@@ -201,77 +230,3 @@ def why_untrusted(error: grpc.aio.AioRpcError, *, trust: Trust, server_name: str
         asked = "speak plain text; does it want TLS" if trust.identity is None else "show a certificate; is it accepted"
         return f"the server closed the connection at once, and we {asked}?"
     return ""
-
-
-# -- trace context and deadlines ----------------------------------------------------------------------------------
-
-
-class _OutgoingUnary(grpc.aio.UnaryUnaryClientInterceptor):  # type: ignore[misc]  # grpc has no types
-    """Sends our trace context along, and a deadline where the caller named none."""
-
-    def __init__(self, deadline_s: float) -> None:
-        self._deadline_s = deadline_s
-
-    async def intercept_unary_unary(
-        self, continuation: Callable[..., Awaitable[T]], details: grpc.aio.ClientCallDetails, request: object
-    ) -> T:
-        timeout_s = self._deadline_s if details.timeout is None else details.timeout
-        return await continuation(details._replace(timeout=timeout_s, metadata=_with_trace(details.metadata)), request)
-
-
-class _OutgoingStream(grpc.aio.UnaryStreamClientInterceptor):  # type: ignore[misc]  # grpc has no types
-    """Sends our trace context along."""
-
-    async def intercept_unary_stream(
-        self, continuation: Callable[..., Awaitable[T]], details: grpc.aio.ClientCallDetails, request: object
-    ) -> T:
-        return await continuation(details._replace(metadata=_with_trace(details.metadata)), request)
-
-
-def _with_trace(metadata: grpc.aio.Metadata | None) -> grpc.aio.Metadata:
-    out = grpc.aio.Metadata(*(metadata or ()))
-    for key, value in telemetry.inject().items():
-        out.add(key, value)
-    return out
-
-
-class _TraceOfCaller(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # grpc has no types
-    """Answers a call within its caller's trace."""
-
-    async def intercept_service(
-        self,
-        continuation: Callable[[grpc.HandlerCallDetails], Awaitable[grpc.RpcMethodHandler]],
-        details: grpc.HandlerCallDetails,
-    ) -> grpc.RpcMethodHandler:
-        handler = await continuation(details)
-        traceparent = dict(details.invocation_metadata).get(telemetry.TRACEPARENT, "")
-        if handler is None or not traceparent or handler.request_streaming:
-            return handler
-        if handler.response_streaming:
-            return grpc.unary_stream_rpc_method_handler(
-                _streaming_within(traceparent, handler.unary_stream),
-                handler.request_deserializer,
-                handler.response_serializer,
-            )
-        return grpc.unary_unary_rpc_method_handler(
-            _answering_within(traceparent, handler.unary_unary),
-            handler.request_deserializer,
-            handler.response_serializer,
-        )
-
-
-def _answering_within(traceparent: str, behaviour: Callable[[Any, Any], Awaitable[Any]]) -> Callable[..., Any]:
-    async def answer(request: object, context: object) -> object:
-        with telemetry.within(traceparent):
-            return await behaviour(request, context)
-
-    return answer
-
-
-def _streaming_within(traceparent: str, behaviour: Callable[[Any, Any], AsyncIterator[Any]]) -> Callable[..., Any]:
-    async def stream(request: object, context: object) -> AsyncIterator[object]:
-        telemetry.enter(traceparent)
-        async for answer in behaviour(request, context):
-            yield answer
-
-    return stream

@@ -15,21 +15,32 @@ import secrets
 import signal
 import sys
 import threading
+import time
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from sluice.contracts.ids import RunId
-from sluice.runtime import logs, telemetry
-from sluice.runtime.bus import BusError
+from sluice.runtime import logs, metrics, telemetry
+from sluice.runtime.bus import BusError, DeniedError
 from sluice.runtime.clock import Clock, SystemClock
 from sluice.runtime.errors import ServiceError
+from sluice.runtime.metrics import Sample
+from sluice.runtime.metrics_page import serving_metrics
 from sluice.runtime.release import release
+from sluice.runtime.runtime_metrics import STARTED
 from sluice.runtime.settings import CommonSettings, SettingsError
 from sluice.runtime.telemetry import TraceBook
 
 DRAIN_S = 5.0
 """How long a service may take to end after the first signal."""
+
+EXIT_FAILED = 1
+EXIT_DENIED = 77
+"""
+The broker denied a subject (EX_NOPERM of sysexits.h): a code of its own, so that whoever counts how services end (a
+kubelet does, and says it as the exit code of the last state) counts these apart. The process itself is gone.
+"""
 
 S = TypeVar("S", bound=CommonSettings)
 
@@ -58,7 +69,8 @@ def run(
     drain_s: float = DRAIN_S,
 ) -> int:
     """
-    Run `main` until it returns, fails, or SIGTERM or SIGINT comes. Returns the exit code: 0, or 1 after a failure.
+    Run `main` until it returns, fails, or SIGTERM or SIGINT comes. Returns the exit code: 0, EXIT_FAILED after a
+    failure, EXIT_DENIED when the broker denied a subject.
 
     `words` is the command line: `--version` alone is answered, anything else is refused (code 2), for a service that
     starts although it was told something it does not know is not what was asked for.
@@ -84,7 +96,7 @@ def run(
         asyncio.run(_until_signal(main, service, watchdog))
     except Exception as error:  # noqa: BLE001 - the last place that can say why a process ends
         _tell(error)
-        return 1
+        return EXIT_DENIED if any(isinstance(leaf, DeniedError) for leaf in _leaves(error)) else EXIT_FAILED
     finally:
         traces.close()
         if not _others_alive():
@@ -121,7 +133,7 @@ async def _until_signal(
 
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop, number)
-    task = asyncio.ensure_future(main(service))
+    task = asyncio.ensure_future(_shown(main, service))
     await asyncio.wait((task, stopping), return_when=asyncio.FIRST_COMPLETED)
     if not task.done():
         watchdog.start()
@@ -129,6 +141,17 @@ async def _until_signal(
         await asyncio.wait((task,))
     if not task.cancelled():
         task.result()
+
+
+async def _shown(main: Callable[[Service[S]], Awaitable[None]], service: Service[S]) -> None:
+    started = time.time()
+
+    def own() -> Iterator[Sample]:
+        yield Sample(STARTED, started, (service.name, release()))
+
+    async with serving_metrics(service.settings.metrics_address):  # also while the broker is awaited
+        with metrics.asked_for(own):
+            await main(service)
 
 
 def _others_alive() -> bool:

@@ -18,19 +18,25 @@ spelling of a common field (`SLUICE_NODE_AGENT_LOG_LEVEL`) holds for that servic
 import difflib
 import os
 import re
-import tomllib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Literal, TypeVar, get_args, get_origin
 
 import msgspec
 
+from sluice.contracts.refusals import shorten
+from sluice.contracts.strict_tables import SHOWN_MAX, as_written, parse_toml
 from sluice.runtime.errors import ServiceError
+from sluice.runtime.texts import text_of
 
 SERVICES = ("pod-watcher", "allocator", "node-agent", "inventory", "console")
 PREFIX = "SLUICE_"
 CONFIG = "SLUICE_CONFIG"
 """Names the settings file when the caller gives none."""
+FILE_BYTES_MAX = 256 * 1024
+"""A larger settings file is not read; all settings of all services fill a few KiB."""
+NAME_MAX = 100
+"""Characters of a name that is compared with those of settings; none is as long."""
 
 # Kubernetes puts an address of every Service of the namespace into each container's environment, in the form of its
 # name: a Service `sluice-inventory` would otherwise be an unknown setting of the inventory
@@ -50,9 +56,13 @@ class CommonSettings(msgspec.Struct, frozen=True, kw_only=True):
     nats_user: str = ""
     """Its user on the bus, where the broker has users; a node's agent is always its node's."""
     nats_password_file: Path | None = None
-    """Holds the password. Read at the start."""
+    """Holds the password. Read again when it changes, for the next connection."""
     nats_ca_file: Path | None = None
     """Certificates (PEM) of who may vouch for the broker. With it the connection must be TLS."""
+    nats_certificate_file: Path | None = None
+    """Its certificate (PEM) on the bus, where the broker knows its users by certificates."""
+    nats_key_file: Path | None = None
+    """The certificate's key (PEM); may be the same file. These three are read again when they change."""
     grpc_certificate_file: Path | None = None
     """Its certificate (PEM) for gRPC, as server and as client. With it everything but Unix sockets is TLS."""
     grpc_key_file: Path | None = None
@@ -68,7 +78,20 @@ class CommonSettings(msgspec.Struct, frozen=True, kw_only=True):
     """`auto` is text when stderr is a terminal, JSON otherwise."""
     otlp_endpoint: str = ""
     """OTLP/HTTP base URL for traces; empty sends none."""
+    metrics_address: str = ""
+    """Where metrics are served as Prometheus reads them (HOST:PORT), over plain HTTP; empty serves none."""
 
+
+def names_somebody(url: str) -> bool:
+    """Whether an address holds a user or a password, as in nats://user:password@host."""
+    return "@" in url  # anywhere: a password may hold what ends an address
+
+
+_SHOWN = {
+    "nats_url": "say them by nats_user and nats_password_file",
+    "otlp_endpoint": "OTEL_EXPORTER_OTLP_HEADERS may hold a header for it",
+}
+"""Addresses, and how to say there who one is."""
 
 S = TypeVar("S", bound=CommonSettings)
 
@@ -89,6 +112,10 @@ def load(cls: type[S], *, service: str, config: Path | str | None = None, enviro
     for name, field in fields.items():
         if name not in values and field.required:
             raise SettingsError(f"{_variable(service, name, common)} is not set, and has no default")
+    for name, instead in _SHOWN.items():  # addresses are shown in logs and in sentences: what is secret has files
+        if names_somebody(str(values.get(name, ""))):
+            variable = _variable(service, name, common)
+            raise SettingsError(f"{variable} must hold no user and no password, for it is shown; {instead}")
     try:
         return cls(**values)
     except (ValueError, TypeError) as error:  # a rule over several fields, checked by the class itself
@@ -102,11 +129,11 @@ def _from_file(
     path: Path, service: str, fields: Mapping[str, msgspec.structs.FieldInfo], common: set[str]
 ) -> dict[str, Any]:
     try:
-        document = tomllib.loads(path.read_text(encoding="utf-8"))
+        document = parse_toml(text_of(path, FILE_BYTES_MAX))
     except OSError as error:
         raise SettingsError(f"the settings file {path} cannot be read: {error.strerror or error}") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise SettingsError(f"the settings file {path} is not TOML: {error}") from error
+    except ValueError as error:
+        raise SettingsError(f"the settings file {path} is {error}") from error
     values: dict[str, Any] = {}
     for key, raw in document.items():
         if key in common:
@@ -117,7 +144,8 @@ def _from_file(
         elif key in fields:
             raise SettingsError(f"{path}: {key} belongs into the table [{service}]")
         else:
-            raise SettingsError(f"{path}: there is no setting {key}{_nearest(key, [*sorted(common), *SERVICES])}")
+            near = _nearest(key, [*sorted(common), *SERVICES])
+            raise SettingsError(f"{path}: there is no setting {shorten(key)}{near}")
     return values
 
 
@@ -129,7 +157,7 @@ def _from_table(
         if key in common:
             raise SettingsError(f"{where} {key} belongs to the top of the file: it is common to all services")
         if key not in fields:
-            raise SettingsError(f"{where} has no setting {key}{_nearest(key, sorted(set(fields) - common))}")
+            raise SettingsError(f"{where} has no setting {shorten(key)}{_nearest(key, sorted(set(fields) - common))}")
         values[key] = _convert(fields[key], raw, where=f"{where} {key}", strict=True)
     return values
 
@@ -153,7 +181,8 @@ def _from_environ(
         known = common if owner is None else set(fields)
         if name not in known:
             choices = [_variable(service, field, common) for field in sorted(fields)]
-            raise SettingsError(f"{variable} is set, but there is no such setting{_nearest(variable, choices)}")
+            near = _nearest(variable, choices)
+            raise SettingsError(f"{shorten(variable)} is set, but there is no such setting{near}")
         target = shared if owner is None else own
         target[name] = _convert(fields[name], _split(fields[name].type, raw), where=variable, strict=False)
     return shared | own
@@ -200,12 +229,13 @@ def _convert(field: msgspec.structs.FieldInfo, raw: Any, *, where: str, strict: 
     try:
         return msgspec.convert(raw, field.type, strict=strict, dec_hook=_decode)
     except (msgspec.ValidationError, ValueError) as error:
-        shown = "" if re.search(r"secret|token|password|credential", field.name) else f" is {raw!r}"
+        hidden = re.search(r"secret|token|password|credential", field.name) or names_somebody(str(raw))
+        shown = "" if hidden else f" is {shorten(repr(raw) if isinstance(raw, str) else as_written(raw), SHOWN_MAX)}"
         literals = [
             each for choice in _choices(field.type) if get_origin(choice) is Literal for each in get_args(choice)
         ]
         right = f" (one of {', '.join(map(str, literals))})" if literals else ""
-        raise SettingsError(f"{where}{shown}: {str(error).replace('`', '')}{right}") from error
+        raise SettingsError(f"{where}{shown}: {shorten(str(error).replace('`', ''), SHOWN_MAX)}{right}") from error
 
 
 def _decode(wanted: type, raw: Any) -> Any:
@@ -215,5 +245,5 @@ def _decode(wanted: type, raw: Any) -> Any:
 
 
 def _nearest(name: str, choices: Iterable[str]) -> str:
-    found = difflib.get_close_matches(name, list(choices), n=1, cutoff=0.5)
+    found = difflib.get_close_matches(name[:NAME_MAX], list(choices), n=1, cutoff=0.5)
     return f" (did you mean {found[0]}?)" if found else ""

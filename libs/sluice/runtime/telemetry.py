@@ -1,22 +1,26 @@
 """
 Traces: which request a word on the bus or a call belongs to, as W3C trace context.
 
-One trace per request. Its `traceparent` travels in NATS headers and gRPC metadata whether or not anybody collects
-spans; spans are made and sent (OTLP over HTTP) only when an endpoint is configured, and only then is the
-OpenTelemetry SDK imported. Nothing here may block or fail a service: a collector that is away costs dropped spans.
+Two traces per request, with ids that are derived from its own (`sluice.contracts.tracing`). The `traceparent` travels
+in NATS headers and gRPC metadata whether or not anybody collects spans; spans are made and sent (OTLP over HTTP) only
+when an endpoint is configured, and only then is the OpenTelemetry SDK imported. What steps took is also told in the
+headers of our own words. Nothing here may block or fail a service: a collector that is away costs dropped spans.
 """
 
 import re
-import secrets
-from collections import OrderedDict
-from collections.abc import Iterator, Mapping
+import time
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from contextvars import ContextVar
-from typing import TYPE_CHECKING, Any, Literal
+from contextvars import ContextVar, Token
+from typing import TYPE_CHECKING, Literal
+
+from sluice.contracts.tracing import STEPS, STEPS_MAX, Part, root_of, steps_text, trace_id
+from sluice.runtime.arrivals import Arrivals
+from sluice.runtime.bounded import Bounded
 
 if TYPE_CHECKING:
-    from opentelemetry.sdk.trace import TracerProvider
-    from opentelemetry.sdk.trace.export import SpanExporter
+    from sluice.runtime.spans import Spans
 
 TRACEPARENT = "traceparent"
 """The header of W3C Trace Context, level 1 (https://www.w3.org/TR/trace-context/)."""
@@ -29,6 +33,8 @@ _TRACEPARENT = re.compile(r"00-(?!0{32})([0-9a-f]{32})-(?!0{16})([0-9a-f]{16})-[
 _current: ContextVar[str] = ContextVar("sluice_traceparent", default="")
 
 SpanKind = Literal["internal", "producer", "consumer", "client", "server"]
+Attributes = Mapping[str, str | int | float | bool]
+NONE: Attributes = {}
 
 
 def is_traceparent(text: str) -> bool:
@@ -61,105 +67,215 @@ def enter(traceparent: str) -> None:
         _current.set(traceparent)
 
 
-@contextmanager
-def within(traceparent: str) -> Iterator[None]:
+class within:  # noqa: N801 - a function to those who use it; a generator would take five times as long, for every word
     """Do something on behalf of a caller's trace. Anything that is no `traceparent` changes nothing."""
-    if not is_traceparent(traceparent):
-        yield
-        return
-    token = _current.set(traceparent)
-    try:
-        yield
-    finally:
-        _current.reset(token)
+
+    __slots__ = ("_token", "_traceparent")
+
+    def __init__(self, traceparent: str) -> None:
+        """Nothing happens before the `with`."""
+        self._traceparent = traceparent
+        self._token: Token[str] | None = None
+
+    def __enter__(self) -> None:
+        """Enter the trace."""
+        if is_traceparent(self._traceparent):
+            self._token = _current.set(self._traceparent)
+
+    def __exit__(self, *_: object) -> None:
+        """Leave it, whatever happened."""
+        if self._token is not None:
+            _current.reset(self._token)
+            self._token = None
 
 
 class TraceBook:
     """
-    Request id -> the trace it belongs to, bounded; and spans in those traces.
+    Request id -> where in its trace we are, bounded; spans in those traces; and what steps took since the last word.
 
-    Without a provider (no endpoint configured) spans are only named places: nothing is recorded, and what came in
-    goes out again.
+    Without spans (no endpoint configured) nothing is recorded, and what came in goes out again. What belongs to no
+    request, and is not caused by one, is in no trace at all.
     """
 
-    def __init__(self, provider: "TracerProvider | None" = None, *, requests_max: int = REQUESTS_MAX) -> None:
-        """Start with an empty book; `provider` records spans."""
-        self._provider = provider
-        self._tracer = provider.get_tracer("sluice") if provider is not None else None
-        self._requests_max = requests_max
-        self._book: OrderedDict[str, str] = OrderedDict()
+    def __init__(self, spans: "Spans | None" = None, *, requests_max: int = REQUESTS_MAX) -> None:
+        """Start with an empty book; `spans` records."""
+        self._spans = spans
+        self._book: Bounded[str, str] = Bounded(requests_max)
+        self._news: Bounded[str, str] = Bounded(requests_max)
+        """Subjects of words about no request -> the trace that they were said in."""
+        self._steps: Bounded[str, deque[tuple[str, int, int]]] = Bounded(requests_max)
+        """Request -> name, beginning and end (monotonic, ns) of what was done since the last word about it."""
+        self.arrivals = Arrivals()
 
-    def remember(self, request: str, headers: Mapping[str, str] | None) -> None:
-        """Take the trace of `request` from the headers of a message about it, when they carry one."""
-        if not request or not headers:
+    @property
+    def recording(self) -> bool:
+        """Whether anybody collects spans."""
+        return self._spans is not None
+
+    # -- where we are ---------------------------------------------------------------------------------------------
+
+    def remember(self, request: str, headers: Mapping[str, str] | None, subject: str = "") -> None:
+        """Take the trace of `request` (or of the news at `subject`) from a message's headers, when they carry one."""
+        traceparent = headers.get(TRACEPARENT, "") if headers else ""
+        if not traceparent:
             return
-        traceparent = headers.get(TRACEPARENT, "")
-        if traceparent and is_traceparent(traceparent):
-            self._enter(request, traceparent)
+        if request and self._book.get(request) == traceparent:
+            self._book.move_to_end(request)  # as for most words: it was judged when it came first
+            return
+        if not is_traceparent(traceparent):
+            return
+        if not request:
+            if subject:
+                self._news.put(subject, traceparent)
+        elif not self._takes_back(request, traceparent):
+            self._book.put(request, traceparent)
+
+    def arrived(
+        self, subject: str, sequence: int, request: str, headers: Mapping[str, str] | None, stored_ns: int = 0
+    ) -> None:
+        """A word was read: remember its trace, and, where spans are recorded, when it came."""
+        self.remember(request, headers, subject)
+        if self._spans is not None:
+            traceparent = headers.get(TRACEPARENT, "") if headers else ""
+            usable = traceparent if is_traceparent(traceparent) else ""
+            self.arrivals.put(subject, sequence, request, usable, stored_ns)
+
+    def _takes_back(self, request: str, traceparent: str) -> bool:
+        """Whether this would take a request whose second trace has begun back to the first: it comes late."""
+        known = self._book.get(request, "")
+        return bool(known) and _trace(known) != _trace(traceparent) and _trace(known) == trace_id(request, "release")
+
+    def at(self, request: str) -> str:
+        """Where in its trace a request is: the last span that is known of it, else the root."""
+        if not request:
+            return ""
+        return self._book.get(request) or root_of(request)
+
+    def at_once(self, subject: str) -> str:
+        """The trace that the news at `subject` were said in, for the first who acts on them; then empty."""
+        return self._news.pop(subject, "")
 
     def headers(self, request: str) -> dict[str, str]:
-        """The headers of a new message about `request`: a fresh dict, empty when no trace is known."""
-        traceparent = _current.get() or self._book.get(request, "")
+        """The headers of a new message about `request`: a fresh dict, empty when it belongs to no trace."""
+        traceparent = _current.get() or self.at(request)
         return {TRACEPARENT: traceparent} if traceparent else {}
 
-    def start(self, request: str, name: str) -> None:
-        """Begin the trace of `request`, at its source, unless one is known already."""
-        if not request or request in self._book:
-            return
-        if self._tracer is None:
-            self._enter(request, f"00-{_hex(16)}-{_hex(8)}-01")
-            return
-        from opentelemetry.context import Context  # noqa: PLC0415 - only where spans are recorded
+    # -- spans ----------------------------------------------------------------------------------------------------
 
-        root = self._tracer.start_span(name, context=Context(), attributes={"sluice.request": request})
-        root.end()  # a request outlives the process that began it: its root is a moment
-        self._enter(request, _traceparent_of(root))
+    def start(
+        self, request: str, name: str, part: Part = "request", *, ago_s: float = 0.0, attributes: Attributes = NONE
+    ) -> None:
+        """Begin a trace of `request`, at its source, `ago_s` ago, unless it has begun."""
+        known = self._book.get(request, "")
+        if not request or (known and part == "request"):
+            return  # before its id is derived, which is what this costs: who asks may do so again and again
+        root = root_of(request, part)
+        if known and _trace(known) == _trace(root):
+            return
+        self._book.put(request, root)
+        if self._spans is not None:
+            links = (root_of(request),) if part == "release" else ()
+            self._spans.root(name, root, links=links, ago_s=ago_s, attributes=_about(request, attributes))
 
     def span(
-        self, name: str, request: str = "", *, kind: SpanKind = "internal", **attributes: str | float | bool
+        self,
+        name: str,
+        request: str = "",
+        *,
+        parent: str = "",
+        kind: SpanKind = "internal",
+        links: Sequence[str] = (),
+        attributes: Attributes = NONE,
     ) -> AbstractContextManager[None]:
         """
-        A span in the trace of `request` (or, without one, in the current trace) for the time of a `with`.
+        A span in the trace of `request` (without one: of `parent`, or the current one) for the time of a `with`.
 
         An exception that leaves it marks it as failed and goes on.
         """
-        parent = self._book.get(request, "") if request else _current.get()
-        if self._tracer is None:
-            return within(parent)
-        return self._recorded(name, request, parent, kind, attributes)
+        above = self.at(request) or parent or _current.get()
+        if self._spans is None or not above:
+            return within(above)
+        return self._live(name, above, kind, links, _about(request, attributes))
 
-    def close(self, timeout_s: float = FLUSH_TIMEOUT_S) -> None:
-        """Send what is still held back, within a bounded time."""
-        if self._provider is not None:
-            self._provider.force_flush(int(timeout_s * 1000))
-            self._provider.shutdown()
+    def past(
+        self,
+        name: str,
+        request: str,
+        *,
+        began_ns: int,
+        ended_ns: int,
+        parent: str = "",
+        kind: SpanKind = "internal",
+        links: Sequence[str] = (),
+        attributes: Attributes = NONE,
+        enter_it: bool = False,
+    ) -> str:
+        """
+        Record what is over already, by its times (Unix, ns); returns its `traceparent`, empty when nothing is recorded.
+
+        With `enter_it` what follows for the request is inside of it.
+        """
+        above = parent or self.at(request)
+        if self._spans is None or not above:
+            return ""
+        about = _about(request, attributes)
+        made = self._spans.past(
+            name, above, began_ns=began_ns, ended_ns=ended_ns, kind=kind, links=links, attributes=about
+        )
+        if enter_it and request and not self._takes_back(request, made):
+            self._book.put(request, made)
+        return made
 
     @contextmanager
-    def _recorded(
-        self, name: str, request: str, parent: str, kind: SpanKind, attributes: Mapping[str, str | float | bool]
+    def _live(
+        self, name: str, above: str, kind: SpanKind, links: Sequence[str], attributes: Attributes
     ) -> Iterator[None]:
-        from opentelemetry import trace  # noqa: PLC0415 - only where spans are recorded
-        from opentelemetry.context import Context  # noqa: PLC0415
-        from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator  # noqa: PLC0415
-
-        assert self._tracer is not None
-        carrier = {TRACEPARENT: parent} if parent else {}
-        context = TraceContextTextMapPropagator().extract(carrier, context=Context())
-        known = {"sluice.request": request} if request else {}
-        with self._tracer.start_as_current_span(
-            name, context=context, kind=trace.SpanKind[kind.upper()], attributes={**known, **attributes}
-        ) as span:
-            token = _current.set(_traceparent_of(span))
+        assert self._spans is not None
+        with self._spans.live(name, above, kind=kind, links=links, attributes=attributes) as own:
+            token = _current.set(own)
             try:
                 yield
             finally:
                 _current.reset(token)
 
-    def _enter(self, request: str, traceparent: str) -> None:
-        self._book[request] = traceparent
-        self._book.move_to_end(request)
-        while len(self._book) > self._requests_max:
-            self._book.popitem(last=False)
+    # -- what steps took ------------------------------------------------------------------------------------------
+
+    def took(self, request: str, name: str, took_s: float) -> None:
+        """A step of `request` is over just now: the next word about it tells of it."""
+        if not request:
+            return
+        now_ns = time.monotonic_ns()
+        steps = self._steps.get(request)
+        if steps is None:
+            steps = deque(maxlen=STEPS_MAX)
+            self._steps.put(request, steps)
+        steps.append((name, now_ns - int(took_s * 1e9), now_ns))
+
+    def steps(self, request: str) -> dict[str, str]:
+        """The header that tells of the steps so far; empty when there are none."""
+        steps = self._steps.get(request)
+        if not steps:
+            return {}
+        now_ns = time.monotonic_ns()
+        told = [(name, (now_ns - began) / 1e6, (ended - began) / 1e6) for name, began, ended in steps]
+        return {STEPS: steps_text(told)}
+
+    def told(self, request: str, headers: Mapping[str, str]) -> None:
+        """A word with these headers has landed: none is told again of the steps that are in it."""
+        steps = self._steps.get(request)
+        if steps is None or STEPS not in headers:
+            return
+        count = headers[STEPS].count(";") + 1
+        if count >= len(steps):
+            del self._steps[request]
+            return
+        for _ in range(count):
+            steps.popleft()
+
+    def close(self, timeout_s: float = FLUSH_TIMEOUT_S) -> None:
+        """Send what is still held back, within a bounded time."""
+        if self._spans is not None:
+            self._spans.close(timeout_s)
 
 
 def connect(endpoint: str, *, service: str, run: str) -> TraceBook:
@@ -170,34 +286,14 @@ def connect(endpoint: str, *, service: str, run: str) -> TraceBook:
     """
     if not endpoint:
         return TraceBook()
-    from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter  # noqa: PLC0415
+    from sluice.runtime.spans import exporting  # noqa: PLC0415 - only where spans are recorded
 
-    base = endpoint.rstrip("/")
-    url = base if base.endswith("/v1/traces") else f"{base}/v1/traces"
-    return TraceBook(provider(OTLPSpanExporter(endpoint=url, timeout=FLUSH_TIMEOUT_S), service=service, run=run))
+    return TraceBook(exporting(endpoint, service=service, run=run))
 
 
-def provider(exporter: "SpanExporter", *, service: str, run: str) -> "TracerProvider":
-    """A provider that batches spans to `exporter` in a thread of its own; what does not fit its queue is dropped."""
-    from opentelemetry.sdk.resources import Resource  # noqa: PLC0415
-    from opentelemetry.sdk.trace import TracerProvider  # noqa: PLC0415
-    from opentelemetry.sdk.trace.export import BatchSpanProcessor  # noqa: PLC0415
-
-    made = TracerProvider(
-        resource=Resource.create({"service.name": f"sluice-{service}", "service.instance.id": run}),
-        shutdown_on_exit=False,
-    )
-    made.add_span_processor(
-        BatchSpanProcessor(exporter, max_queue_size=2048, max_export_batch_size=512, schedule_delay_millis=1000)
-    )
-    return made
+def _trace(traceparent: str) -> str:
+    return traceparent[3:35]
 
 
-def _traceparent_of(span: Any) -> str:
-    context = span.get_span_context()
-    return f"00-{context.trace_id:032x}-{context.span_id:016x}-{int(context.trace_flags):02x}"
-
-
-def _hex(size_bytes: int) -> str:
-    """Random hex digits that are not all zero (an all-zero id is invalid)."""
-    return (secrets.randbits(size_bytes * 8) or 1).to_bytes(size_bytes, "big").hex()
+def _about(request: str, attributes: Attributes) -> Attributes:
+    return {"sluice.request": request, **attributes} if request else attributes

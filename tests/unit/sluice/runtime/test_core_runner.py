@@ -7,6 +7,7 @@ import pytest
 
 from sluice.contracts.exchange import Entry, LastRead, ReadAgain, ReadLast, Stream, Ticked, WriteAccepted
 from sluice.contracts.ids import NodeName, OperationId
+from sluice.contracts.tracing import root_of
 from sluice.runtime.bus import BusError
 from sluice.runtime.clock import SystemClock
 from sluice.runtime.core_runner import SLICE_S, Executor
@@ -72,7 +73,7 @@ async def test_a_word_carries_the_trace_of_its_request(core, bus, running, make_
     async with running(traces=traces):
         bus.batches_of((Stream.BOOK, ())).put_nowait([make_started(1)])
         await core.hears(lambda event: isinstance(event, WriteAccepted), count=2)
-    assert [headers for _, headers in bus.written] == [{"traceparent": TRACEPARENT}, {}]
+    assert [headers["traceparent"] for _, headers in bus.written] == [TRACEPARENT, root_of("r2")]
 
 
 async def test_reading_again_starts_the_readers_anew(core, bus, running, make_started):
@@ -106,6 +107,54 @@ async def test_own_instructions_are_carried_out_and_reported(core, bus, running)
         await runner.offer(Made(100))
         await core.hears(lambda event: event == Made(1))
     assert core.heard == [Made(100), Made(1)]
+
+
+async def test_what_waits_for_nothing_is_done_before_anybody_else_has_a_turn(core, bus, running, make_started):
+    """Of many nodes in one process each goes on as far as it can: all of them waiting for all would be served last."""
+    turns = []
+
+    async def run(make):
+        turns.append(("waited", make.number))
+        return Made(make.number)
+
+    def at_once(make):
+        def do():
+            turns.append(("at once", make.number))
+            return Made(make.number)
+
+        return do if make.number % 2 else None
+
+    def rules(event):
+        if event == make_started(1):
+            asyncio.get_running_loop().call_soon(turns.append, "others")
+            return [Make("g1", 1)]
+        return (
+            [Make("g1", event.number + (2 if event.number < 5 else 1))] if event in {Made(1), Made(3), Made(5)} else []
+        )
+
+    core.rules = rules
+    async with running(execute={Make: Executor(run, at_once=at_once)}):
+        bus.batches_of((Stream.BOOK, ())).put_nowait([make_started(1)])
+        await core.hears(lambda event: event == Made(6))
+    assert turns == [("at once", 1), ("at once", 3), ("at once", 5), "others", ("waited", 6)]
+
+
+async def test_what_fails_at_once_ends_the_service(core, run_until_failure):
+    """A step that could not be taken is not passed over."""
+
+    def at_once(_make):
+        def do():
+            raise OSError("the disk is gone")
+
+        return do
+
+    core.rules = lambda _event: [Make("g1")]
+    with pytest.RaisesGroup(pytest.RaisesGroup(pytest.RaisesExc(OSError, match="the disk is gone"))):
+        await run_until_failure(Made(1), execute={Make: Executor(_never, at_once=at_once)})
+
+
+async def _never(_make):
+    raise AssertionError("it waits for nothing")
 
 
 async def test_work_on_one_gpu_is_never_done_at_the_same_time(core, bus, running):

@@ -9,9 +9,11 @@ from sluice.contracts.ids import NodeName, RequestId, RunId
 from sluice.contracts.messages import NodeOpened, WaitOver
 from sluice.contracts.outbox import Outbox
 from sluice.contracts.subjects import head, waiting
+from sluice.runtime import metrics
 from sluice.runtime.clock import SystemClock
 from sluice.runtime.core_runner import CoreRunner
 from sluice.runtime.memory_bus import MemoryBroker, MemoryBus
+from sluice.runtime.runtime_metrics import INSTRUCTIONS, WRITES, WRITES_AGAIN
 from sluice.runtime.telemetry import TraceBook
 
 REQUESTS = [RequestId(f"r{number}") for number in range(50)]
@@ -62,7 +64,10 @@ async def _until_all_there(bus: MemoryBus) -> None:
 
 @pytest.mark.parametrize("trouble", ["lose_answers", "lose_writes"])
 async def test_what_a_core_wants_is_there_although_words_are_lost(trouble):
-    """No request stays without its word because a connection was bad for a moment."""
+    """No request stays without its word because a connection was bad for a moment; and the moment can be seen."""
+    words = {answer: ("keeper", "WaitOver", answer) for answer in ("accepted", "unknown")}
+    before = {answer: metrics.value(WRITES, *labels) for answer, labels in words.items()}
+    again, decided = metrics.value(WRITES_AGAIN, "keeper", "WaitOver"), metrics.value(INSTRUCTIONS, "keeper", "Write")
     broker = MemoryBroker()
     bus = broker.bus("keeper")
     setattr(bus, trouble, 30)
@@ -71,6 +76,10 @@ async def test_what_a_core_wants_is_there_although_words_are_lost(trouble):
     task.cancel()
     await asyncio.wait((task,))
     assert [entry.message for entry in await _values(broker.bus("test"))] == [WaitOver(request=r) for r in REQUESTS]
+    assert metrics.value(WRITES, *words["unknown"]) - before["unknown"] == 30
+    assert metrics.value(WRITES, *words["accepted"]) > before["accepted"]
+    assert metrics.value(WRITES_AGAIN, "keeper", "WaitOver") - again >= 30
+    assert metrics.value(INSTRUCTIONS, "keeper", "Write") - decided >= len(REQUESTS) + 30
 
 
 async def test_a_commit_whose_answer_is_lost_is_settled():

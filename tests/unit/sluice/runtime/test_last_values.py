@@ -61,7 +61,23 @@ def landed(outcome: Outcome) -> int:
 def test_filters_mean_what_nats_means(pattern: str, subject: str, under: bool) -> None:
     """A model with other filters would test another protocol."""
     assert matches(pattern, subject) is under
+    assert is_under((pattern,), subject) is under
+    assert is_under(("sluice.quota.>", pattern), subject) is under
     assert is_under((), subject)
+
+
+_TOKENS = st.lists(st.sampled_from(["sluice", "n1", "n10", "a"]), min_size=1, max_size=4)
+_PATTERNS = st.lists(st.sampled_from(["sluice", "n1", "a", "*"]), max_size=4).flatmap(
+    lambda tokens: st.sampled_from([".".join(tokens or ["sluice"]), ".".join([*tokens, ">"])])
+)
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.lists(_PATTERNS, min_size=1, max_size=3), _TOKENS)
+def test_a_short_way_through_filters_ends_where_the_long_one_does(patterns: list[str], tokens: list[str]) -> None:
+    """A reader that misses a word of its node, or is told another's, is not what a broker would make of it."""
+    subject = ".".join(tokens)
+    assert is_under(tuple(patterns), subject) is any(matches(pattern, subject) for pattern in patterns)
 
 
 def test_a_place_is_booked_once() -> None:

@@ -5,21 +5,10 @@ import json
 import logging
 
 import pytest
-import structlog
 
 from sluice.runtime import logs, telemetry
 
 TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
-
-
-@pytest.fixture(autouse=True)
-def _restore():
-    root = logging.getLogger()
-    handlers, level = root.handlers, root.level
-    yield
-    root.handlers = handlers
-    root.setLevel(level)
-    structlog.reset_defaults()
 
 
 @pytest.fixture
@@ -128,3 +117,22 @@ def test_a_service_outlives_the_reader_of_its_logs():
     logs.configure(service="allocator", run="run1", form="json", stream=Broken())
     logs.get("x").info("granted")
     logging.getLogger("nats").warning("hello")
+
+
+@pytest.mark.parametrize("form", ["text", "json"])
+def test_a_traceback_shows_no_variable(form):
+    """One of them may be a password."""
+    stream = io.StringIO()
+    logs.configure(service="allocator", run="run1", form=form, stream=stream)
+
+    def log_in(password):
+        raise ValueError(f"{len(password)} letters")
+
+    try:
+        log_in("drowssap-dekram"[::-1])
+    except ValueError as error:
+        logs.get("bus").error("failed", exc_info=error)
+        logging.getLogger("nats").exception("failed too")
+    said = stream.getvalue()
+    assert said.count("15 letters") >= 2
+    assert "marked-password" not in said

@@ -1,0 +1,138 @@
+"""
+Who we are on the bus and whom we believe to be the broker, as the NATS client is told; and why it failed, in words.
+
+Where TLS is wanted nothing is said to a server that speaks plain text: the client would send the password to whoever
+answers (nats-py 2.16 follows the server's INFO, which anybody on the way can change). Nor does a password leave this
+machine in plain text. Files are not read here (`sluice.runtime.bus_identity`).
+"""
+
+import re
+import ssl
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from sluice.contracts.rights import inbox_prefix
+from sluice.runtime.bus import BusError
+from sluice.runtime.loopback import is_loopback
+from sluice.runtime.nats_client import Client, Error
+from sluice.runtime.settings import names_somebody
+
+_USER = re.compile(r"[^A-Za-z0-9._-]")
+_HAS_ENDED, _NOT_YET, _WRONG_PURPOSE, _OTHER_HOST, _OTHER_ADDRESS = 10, 9, 26, 62, 64
+"""Verification errors (OpenSSL, x509_vfy.h): CERT_HAS_EXPIRED ... HOSTNAME_MISMATCH, IP_ADDRESS_MISMATCH."""
+_OUR_CERTIFICATE = "the broker does not accept our certificate (nats_certificate_file): "
+_ALERTS = {
+    "CERTIFICATE_REQUIRED": "the broker wants a certificate of us: set nats_certificate_file and nats_key_file",
+    "UNKNOWN_CA": f"{_OUR_CERTIFICATE}it does not know its authority",
+    "CERTIFICATE_EXPIRED": f"{_OUR_CERTIFICATE}it has ended",
+    "BAD_CERTIFICATE": f"{_OUR_CERTIFICATE}it is not good",
+    "CERTIFICATE_UNKNOWN": f"{_OUR_CERTIFICATE}it is not good",
+    "UNSUPPORTED_CERTIFICATE": f"{_OUR_CERTIFICATE}it is not one of a client",
+    "ACCESS_DENIED": f"{_OUR_CERTIFICATE}it may not come in",
+}
+"""How a broker's TLS refuses us: the last words of OpenSSL's reasons (tried with nats-server 2.15.1)."""
+
+
+class PlainTextBrokerError(Error):
+    """The server speaks plain text, and what we have to say is not for everybody on the way."""
+
+
+@dataclass(frozen=True, slots=True)
+class Credentials:
+    """Who we are on the bus, and how the connection is protected."""
+
+    user: str = ""
+    password: str = field(default="", repr=False)
+    tls: ssl.SSLContext | None = None
+    """With it nothing but TLS is spoken. May hold a certificate of ours."""
+    trusts: bytes = field(default=b"", repr=False)
+    """The authorities behind `tls`, to know when others are believed; empty where that never changes."""
+
+    def current(self) -> "Credentials":
+        """These do not change."""
+        return self
+
+
+class Who(Protocol):
+    """Somebody whose credentials may be replaced while he is connected."""
+
+    def current(self) -> Credentials:
+        """As they are now: another object when they have changed. Blocks for looking at small files at most."""
+
+
+def servers_of(url: str) -> list[str]:
+    """The comma-separated servers. Raises BusError for one with a password in it, without repeating it."""
+    if names_somebody(url):
+        raise BusError(
+            "a NATS URL must hold no user and no password, for it is shown; set nats_user and nats_password_file"
+        )
+    return [server.strip() for server in url.split(",")]
+
+
+def identifying(client: Client, who: Who, name: str) -> dict[str, Any]:
+    """What `client.connect` must be told about us. Credentials are asked for anew at each attempt to connect."""
+    first = who.current()
+
+    def user() -> str:
+        _check_plain_text(client, who.current())
+        return who.current().user if who.current().password else ""
+
+    def password() -> str:
+        return who.current().password
+
+    asked = bool(first.password) or first.tls is not None
+    return {
+        "inbox_prefix": inbox_prefix(_USER.sub("-", first.user or name)),
+        "user": user if asked else None,
+        "password": password if asked else None,
+        "tls": first.tls,
+    }
+
+
+def _check_plain_text(client: Client, who: Credentials) -> None:
+    """Called after TLS would have been agreed on, before the first word. Raises PlainTextBrokerError."""
+    if client._server_info.get("tls_required"):  # noqa: SLF001 - INFO has no public accessor; TLS is up by now
+        return
+    if who.tls is not None:
+        raise PlainTextBrokerError("the broker speaks plain text, and we were told to speak TLS (nats_ca_file)")
+    server = client._current_server  # noqa: SLF001 - `connected_url` is empty while connecting
+    if server is None or not is_loopback(server.uri.hostname or ""):
+        raise PlainTextBrokerError(
+            "the password would cross the network in plain text: the broker must speak TLS, and nats_ca_file say who "
+            "vouches for it"
+        )
+
+
+def why_unreachable(error: Exception) -> str:
+    """What keeps us from the broker, in a sentence where it is about who somebody is, else in the error's own words."""
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return _why_not_believed(error)
+    if isinstance(error, ssl.SSLError):
+        reason = error.reason or ""
+        return next((words for end, words in _ALERTS.items() if reason.endswith(end)), f"TLS fails: {reason or error}")
+    return str(error) or type(error).__name__
+
+
+def is_about_identity(error: Exception) -> bool:
+    """Whether waiting will hardly mend it: somebody's certificate, or plain text."""
+    return isinstance(error, ssl.SSLError | PlainTextBrokerError)
+
+
+def _why_not_believed(error: ssl.SSLCertVerificationError) -> str:
+    words = {
+        _HAS_ENDED: "its certificate has ended",
+        _NOT_YET: "its certificate is not valid yet; is a clock wrong?",
+        _WRONG_PURPOSE: "its certificate is not one of a server",
+        _OTHER_HOST: "its certificate does not say the name in nats_url",
+        _OTHER_ADDRESS: "its certificate does not say the address in nats_url",
+    }.get(error.verify_code, "its certificate is of an authority that nats_ca_file does not hold")
+    return f"the broker is not trusted: {words}"
+
+
+def abandon(client: Client) -> None:
+    """Close the socket of a client that could not connect: its own `close` waits for ever after a failed handshake."""
+    transport = client._transport  # noqa: SLF001 - there is no other way to it
+    for name in ("_io_writer", "_bare_io_writer"):
+        writer = getattr(transport, name, None)
+        if writer is not None:
+            writer.transport.abort()

@@ -1,0 +1,175 @@
+"""
+Every user of the bus by every kind of subject, on a real broker: what it lets through and what it does not.
+
+The table is written by hand from what each service is for; it knows nothing of `sluice.contracts.rights`, which it
+judges. A subject that is not in a user's column must be denied to it.
+"""
+
+import secrets
+from collections.abc import AsyncIterator, Mapping
+from pathlib import Path
+
+import pytest
+import pytest_asyncio
+from factories.raw_nats import raw_nats
+
+from sluice.contracts.ids import NodeName
+from sluice.contracts.rights import rights_of
+from sluice.contracts.streams import NOUNS, Role
+from sluice.runtime.broker import Broker
+from sluice.runtime.broker_users import User
+from sluice.runtime.nats_identity import Credentials
+
+WATCHER, ALLOCATOR, INVENTORY = "pod-watcher", "allocator", "inventory"
+CONSOLE, OPERATOR, ADMIN = "console", "operator", "administrator"
+AGENT_A, AGENT_B = "node-agent.gpu-a_example", "node-agent.gpu-b"
+NODES = {AGENT_A: NodeName("gpu-a.example"), AGENT_B: NodeName("gpu-b")}
+EVERYBODY = {WATCHER, ALLOCATOR, INVENTORY, CONSOLE, OPERATOR, ADMIN, AGENT_A, AGENT_B}
+READ_BOTH = {WATCHER, ALLOCATOR, CONSOLE, OPERATOR}
+READ_STATE = READ_BOTH | {INVENTORY}
+
+WORDS: Mapping[str, set[str]] = {
+    "request.r1": {WATCHER, OPERATOR},
+    "source.s1": {WATCHER, OPERATOR},
+    "host.gpu-a_example": {WATCHER},
+    "evicted.r1": {WATCHER},
+    "quota.team": {WATCHER, OPERATOR},
+    "cordon.gpu-a_example": {WATCHER, OPERATOR},
+    "ledger.gpu-a_example.r1": {ALLOCATOR},
+    "ledger.gpu-a_example.head": {ALLOCATOR},
+    "ledger.gpu-b.r1": {ALLOCATOR},
+    "binding.r1": {ALLOCATOR},
+    "waiting.r1": {ALLOCATOR},
+    "eviction.r1": {ALLOCATOR},
+    "inventory.gpu-a_example": {INVENTORY},
+    "slice.gpu-a_example.r1": {AGENT_A},
+    "slice.gpu-b.r1": {AGENT_B},
+    "node.gpu-a_example": {AGENT_A, WATCHER, OPERATOR},
+    "node.gpu-b": {AGENT_B, WATCHER, OPERATOR},
+}
+"""Who may say what. Each word may also be copied to HISTORY by whoever may say it."""
+
+PUBLISH: Mapping[str, set[str]] = {
+    **{f"sluice.{subject}": who for subject, who in WORDS.items()},
+    **{f"hist.sluice.{subject}": who for subject, who in WORDS.items()},
+    "sluice.lease.allocator": {ALLOCATOR, WATCHER, INVENTORY},
+    "hist.sluice.lease.allocator": set(),
+    # No token deeper and none shallower than the noun has.
+    "sluice.request": set(),
+    "sluice.request.r1.more": set(),
+    "sluice.slice.gpu-a_example": set(),
+    "sluice.unheard.of": set(),
+    "anything": set(),
+    # Reading a stream: to ask about it, to make a consumer, to pull, to get one value.
+    "$JS.API.STREAM.INFO.BOOK": READ_BOTH | {ADMIN},
+    "$JS.API.STREAM.INFO.STATE": READ_STATE | {ADMIN},
+    "$JS.API.STREAM.INFO.HISTORY": {ALLOCATOR, CONSOLE, OPERATOR, ADMIN},
+    "$JS.API.CONSUMER.CREATE.BOOK.x.sluice.binding.>": READ_BOTH | {ADMIN},  # the durables of agents
+    "$JS.API.CONSUMER.CREATE.STATE.x.sluice.slice.>": READ_STATE,
+    "$JS.API.CONSUMER.CREATE.HISTORY.x": {CONSOLE, OPERATOR},
+    "$JS.API.CONSUMER.CREATE.BOOK.agent_gpu-a_example.sluice.ledger.gpu-a_example.>": READ_BOTH | {ADMIN},
+    "$JS.API.CONSUMER.DURABLE.CREATE.BOOK.agent_gpu-a_example": set(),
+    "$JS.API.CONSUMER.MSG.NEXT.BOOK.x": READ_BOTH,
+    "$JS.API.CONSUMER.MSG.NEXT.BOOK.agent_gpu-a_example": READ_BOTH | {AGENT_A},
+    "$JS.API.CONSUMER.MSG.NEXT.BOOK.agent_gpu-b": READ_BOTH | {AGENT_B},
+    "$JS.API.CONSUMER.MSG.NEXT.STATE.x": READ_STATE,
+    "$JS.API.CONSUMER.MSG.NEXT.HISTORY.x": {CONSOLE, OPERATOR},
+    "$JS.API.DIRECT.GET.BOOK.sluice.binding.r1": READ_BOTH,
+    "$JS.API.DIRECT.GET.STATE.sluice.slice.gpu-a_example.r1": READ_STATE | {AGENT_A},
+    "$JS.API.DIRECT.GET.STATE.sluice.slice.gpu-b.r1": READ_STATE | {AGENT_B},
+    "$JS.API.DIRECT.GET.STATE.sluice.node.gpu-a_example": READ_STATE | {AGENT_A},
+    "$JS.API.DIRECT.GET.STATE.sluice.inventory.gpu-a_example": READ_STATE,
+    "$JS.API.DIRECT.GET.HISTORY.hist.sluice.binding.r1": {CONSOLE, OPERATOR},
+    "$JS.API.DIRECT.GET.STATE": set(),  # by a body that names any subject or sequence
+    "$JS.API.DIRECT.GET.BOOK": set(),
+    "$JS.API.STREAM.MSG.GET.BOOK": set(),
+    # An agent's own durable, and nobody else's.
+    "$JS.API.CONSUMER.INFO.BOOK.agent_gpu-a_example": {ALLOCATOR, ADMIN, AGENT_A},
+    "$JS.API.CONSUMER.INFO.BOOK.agent_gpu-b": {ALLOCATOR, ADMIN, AGENT_B},
+    "$JS.API.CONSUMER.RESET.BOOK.agent_gpu-a_example": {AGENT_A},
+    "$JS.API.CONSUMER.RESET.BOOK.agent_gpu-b": {AGENT_B},
+    "$JS.ACK.BOOK.agent_gpu-a_example.1.2.3.4.5": {AGENT_A},
+    "$JS.ACK.BOOK.agent_gpu-b.1.2.3.4.5": {AGENT_B},
+    # Declaring what is missing.
+    "$JS.API.STREAM.CREATE.BOOK": {ALLOCATOR, ADMIN},
+    "$JS.API.STREAM.CREATE.STATE": {ALLOCATOR, ADMIN},
+    "$JS.API.STREAM.CREATE.HISTORY": {ALLOCATOR, ADMIN},
+    "$JS.API.STREAM.CREATE.OTHER": set(),
+    # Nobody changes, empties, restores or deletes, or asks about what is none of ours.
+    "$JS.API.STREAM.UPDATE.BOOK": set(),
+    "$JS.API.STREAM.DELETE.BOOK": set(),
+    "$JS.API.STREAM.PURGE.BOOK": set(),
+    "$JS.API.STREAM.MSG.DELETE.BOOK": set(),
+    "$JS.API.STREAM.SNAPSHOT.BOOK": set(),
+    "$JS.API.STREAM.RESTORE.BOOK": set(),
+    "$JS.API.CONSUMER.DELETE.BOOK.agent_gpu-a_example": set(),
+    "$JS.API.CONSUMER.PAUSE.BOOK.agent_gpu-a_example": set(),
+    "$JS.API.CONSUMER.LEADER.STEPDOWN.BOOK.agent_gpu-a_example": set(),
+    "$JS.API.STREAM.NAMES": set(),
+    "$JS.API.STREAM.LIST": set(),
+    "$JS.API.CONSUMER.NAMES.BOOK": set(),
+    "$JS.API.INFO": set(),
+    "$SYS.REQ.SERVER.PING": set(),
+    # Answers are the server's to give.
+    "_INBOX_allocator.x": set(),
+    "_INBOX_node-agent_gpu-a_example.x": set(),
+    "_INBOX.x": set(),
+}
+
+SUBSCRIBE: Mapping[str, set[str]] = {
+    **{f"_INBOX_{user.replace('.', '_')}.{rest}": {user} for user in EVERYBODY for rest in ("x", "x.y", ">")},
+    "_INBOX.>": set(),
+    "_INBOX.x": set(),
+    ">": set(),
+    "*": set(),
+    "sluice.>": set(),
+    "hist.>": set(),
+    "$JS.>": set(),
+    "$JS.API.>": set(),
+    "$JS.EVENT.>": set(),
+    "$SYS.>": set(),
+    **{f"sluice.{subject}": set() for subject in WORDS},
+    **{f"hist.sluice.{subject}": set() for subject in WORDS},
+}
+"""Nobody listens to a subject of ours: streams are read by consumers, which a stream's own subjects cannot deceive."""
+
+Guarded = tuple[int, dict[str, str]]
+
+
+@pytest_asyncio.fixture(loop_scope="module", scope="module")
+async def guarded(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Guarded]:
+    """The port of a broker that knows all users, and their passwords."""
+    rights = [rights_of(role) for role in Role if role is not Role.NODE_AGENT]
+    rights += [rights_of(Role.NODE_AGENT, node) for node in NODES.values()]
+    users = tuple(User(each, secrets.token_hex(8)) for each in rights)
+    passwords = {user.rights.user: user.password for user in users}
+    assert set(passwords) == EVERYBODY
+    folder: Path = tmp_path_factory.mktemp("matrix")
+    async with Broker(folder, users=users, probe=Credentials(ADMIN, passwords[ADMIN])) as broker:
+        yield broker.servers[0].plan.port, passwords
+
+
+@pytest.mark.asyncio(loop_scope="module")
+@pytest.mark.parametrize("user", sorted(EVERYBODY))
+async def test_a_user_may_publish_what_its_work_needs_and_nothing_else(guarded: Guarded, user: str) -> None:
+    """A right too many is what a stolen password can do; one that is missing is a service that ends."""
+    port, passwords = guarded
+    async with raw_nats(port, user, passwords[user]) as connection:
+        denied = await connection.denied_to_publish(PUBLISH)
+    assert denied == {subject for subject, who in PUBLISH.items() if user not in who}
+
+
+@pytest.mark.asyncio(loop_scope="module")
+@pytest.mark.parametrize("user", sorted(EVERYBODY))
+async def test_a_user_hears_its_own_answers_and_nothing_else(guarded: Guarded, user: str) -> None:
+    """Who hears all answers knows what everybody reads."""
+    port, passwords = guarded
+    async with raw_nats(port, user, passwords[user]) as connection:
+        denied = await connection.denied_to_subscribe(SUBSCRIBE)
+    assert denied == {subject for subject, who in SUBSCRIBE.items() if user not in who}
+
+
+def test_the_table_has_every_kind_of_word() -> None:
+    """A noun that is added later must be thought about here."""
+    kinds = {subject.split(".")[0] for subject in WORDS} | {"lease"}
+    assert kinds == {noun.kind for noun in NOUNS}

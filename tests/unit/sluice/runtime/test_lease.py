@@ -1,0 +1,80 @@
+"""How soon a lease is looked at again, on a clock of the test's. That it has one holder is tested in `conformance`."""
+
+from datetime import UTC, datetime
+
+import pytest
+from factories.buses import LosingAnswers
+
+from sluice.contracts.exchange import Entry, Stream
+from sluice.contracts.ids import RunId
+from sluice.runtime.lease import AGAIN_S, RENEWALS, Lease
+from sluice.runtime.memory_bus import MemoryBroker
+
+TTL_S = 3
+RENEWAL_S = TTL_S / RENEWALS
+
+
+class EnoughError(Exception):
+    """As often as the test wants to see."""
+
+
+class CountedClock:
+    """Time that passes only in sleeps, and ends after so many of them."""
+
+    def __init__(self, sleeps: int) -> None:
+        """Nobody slept yet."""
+        self._left = sleeps
+        self._now = 0.0
+        self.slept: list[float] = []
+
+    def monotonic(self) -> float:
+        """What was slept so far."""
+        return self._now
+
+    def utc(self) -> datetime:
+        """Some time."""
+        return datetime.fromtimestamp(self._now, UTC)
+
+    async def sleep(self, duration_s: float) -> None:
+        """Pass time."""
+        self.slept.append(duration_s)
+        self._now += duration_s
+        if len(self.slept) == self._left:
+            raise EnoughError
+
+
+class Deaf:
+    """A broker that cannot be reached."""
+
+    async def last(self, _stream: Stream, _subject: str) -> Entry | None:
+        """Nobody answers."""
+        raise TimeoutError
+
+
+async def kept(bus: object, sleeps: int) -> tuple[Lease, list[float]]:
+    """A candidate's lease after so many looks, and how long it slept after each."""
+    clock = CountedClock(sleeps)
+    lease = Lease(bus, clock, role="allocator", run=RunId("run"), ttl_s=TTL_S)  # type: ignore[arg-type]
+    with pytest.raises(EnoughError):
+        await lease.keep()
+    return lease, clock.slept
+
+
+async def test_who_lost_the_broker_works_again_as_soon_as_it_is_back():
+    """Pods would wait a whole renewal longer after each restart of the broker."""
+    lease, slept = await kept(LosingAnswers(MemoryBroker().bus("allocator", None), 2), 4)
+    assert slept == [AGAIN_S, AGAIN_S, RENEWAL_S, RENEWAL_S]
+    assert lease.epoch > 0
+
+
+async def test_a_broker_that_is_away_is_asked_again_soon():
+    """Whoever stands by must notice that it is back, too."""
+    _, slept = await kept(Deaf(), 3)
+    assert slept == [AGAIN_S] * 3
+
+
+async def test_an_answer_is_not_asked_for_more_often_than_it_must_be():
+    """Each look is a write to every replica."""
+    bus = MemoryBroker().bus("allocator", None)
+    _, slept = await kept(bus, 3)
+    assert slept == [RENEWAL_S] * 3
