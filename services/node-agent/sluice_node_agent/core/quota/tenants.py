@@ -1,0 +1,209 @@
+"""
+One tenant of a home: what it may have, what it has used, what it is owed, and which of its processes wait.
+
+Its **credit** is how much of its request it has not had: it grows with time, up to one window's worth (or one token's),
+and goes down while a token is held. Who has credit is *entitled*. Below nothing it goes only while somebody entitled
+waits for the same SMs: so what a kernel took beyond its token is paid back, and what nobody else wanted is free. The
+limit has a debt of its own, for what was used beyond a token: over any stretch of time it is kept too.
+
+It counts; it must not decide whose turn it is.
+"""
+
+from dataclasses import dataclass, field
+
+from sluice_node_agent.core.quota.events import Connection, TenantName, TenantSet
+from sluice_node_agent.core.quota.rules import LEAST_REQUEST_PPM, WHOLE_PPM, QuotaRules
+from sluice_node_agent.core.quota.used_time import UsedTime, limit_window_us
+from sluice_node_agent.core.quota.wire import Ask, Quota
+
+
+@dataclass(slots=True, eq=False)
+class Hold:
+    """A turn of one process: a token, and those that made it longer without a pause."""
+
+    connection: Connection
+    token: int
+    """The newest; those before it are over where it begins."""
+    width_percent: int
+    is_sure: bool
+    """Had because the tenant was entitled and its lane was free; else with SMs that nobody else was owed."""
+    since_us: int
+    begins_us: int
+    """Of the newest token."""
+    first_ends_us: int
+    """Of the first token: nobody is stopped before."""
+    ends_us: int
+    is_stopped: bool = False
+
+
+@dataclass(slots=True)
+class Usage:
+    """What was counted of a tenant since it came."""
+
+    granted_us: int = 0
+    used_us: int = 0
+    waited_us: int = 0
+    """In which it wanted a token and had none."""
+    overrun_us: int = 0
+    """Held beyond the end of a token."""
+    tokens: int = 0
+    late: int = 0
+    """Tokens that were given back later than the grace."""
+    stalls: int = 0
+    """Tokens that others were let run beside, for they were not given back at all."""
+    hellos: int = 0
+
+
+@dataclass(slots=True, eq=False)
+class Tenant:
+    """Credit and debt are in microseconds times millionths, so that they are exact."""
+
+    name: TenantName
+    rules: QuotaRules
+    request_ppm: int
+    limit_ppm: int
+    width_percent: int
+    memory_bytes: int
+    used: UsedTime
+    lane: int = 0
+    credit: int = 0
+    most_credit: int = 0
+    """One window's worth of its request, or a token where that is more: less would be lost between two turns."""
+    limit_debt: int = 0
+    hold: Hold | None = None
+    stalled: dict[Connection, Hold] = field(default_factory=dict)
+    """Tokens that were never given back; others go on beside them, the tenant's own processes too."""
+    asks: dict[Connection, Ask] = field(default_factory=dict)
+    """In the order of their turns. Of each process one."""
+    connections: dict[Connection, bool] = field(default_factory=dict)
+    """Whether each has said hello."""
+    waits_since_us: int = 0
+    is_blamed: bool = False
+    """It holds what somebody entitled waits for."""
+    earns_ppm: int = 0
+    """What its credit grows by: its request, and a part of what its lane has left while it wants more."""
+    usage: Usage = field(default_factory=Usage)
+
+    @classmethod
+    def new(cls, order: TenantSet, rules: QuotaRules) -> "Tenant":
+        """A tenant that has used nothing."""
+        tenant = cls(order.tenant, rules, 0, 0, 0, 0, UsedTime(rules.window_us))
+        tenant.take_size(order)
+        tenant.credit, tenant.earns_ppm = tenant.most_credit, tenant.request_ppm
+        return tenant
+
+    def take_size(self, order: TenantSet) -> None:
+        """It has another size from now on; a token that is held keeps its own."""
+        self.request_ppm = min(WHOLE_PPM, max(LEAST_REQUEST_PPM, order.request_ppm))
+        self.limit_ppm = min(WHOLE_PPM, max(self.request_ppm, order.limit_ppm))
+        self.width_percent = min(100, max(1, order.width_percent))
+        self.memory_bytes = order.memory_bytes
+        self.most_credit = max(self.request_ppm * self.rules.window_us, WHOLE_PPM * self.rules.token_us)
+        self.credit = min(self.credit, self.most_credit)
+        self.used.widen(self._limit_window_us)
+
+    # -- what it may have -------------------------------------------------------------------------------------------
+
+    @property
+    def is_entitled(self) -> bool:
+        """Whether it has not had its request."""
+        return self.credit > 0
+
+    @property
+    def shortfall(self) -> float:
+        """How much of its request it has not had, in windows; below 0 what it had too much."""
+        return self.credit / (self.request_ppm * self.rules.window_us)
+
+    @property
+    def waits(self) -> bool:
+        """Whether it wants a token and has none."""
+        return self.hold is None and bool(self.asks) and self.next_in_turn is not None
+
+    @property
+    def next_in_turn(self) -> Connection | None:
+        """The process whose turn is next. One that has not given back what stalled gets nothing more."""
+        if not self.stalled:
+            return next(iter(self.asks), None)
+        return next((connection for connection in self.asks if connection not in self.stalled), None)
+
+    def is_allowed(self, now_us: int) -> bool:
+        """Whether its limit lets it begin a token now."""
+        return self.limit_ppm >= WHOLE_PPM or self.room_us(now_us) >= self.rules.least_us
+
+    def allowed_at_us(self, now_us: int) -> int:
+        """A time from which its limit lets it begin one, if it uses nothing until then."""
+        if self.limit_ppm >= WHOLE_PPM:
+            return now_us
+        paid_us = now_us + -(-self.limit_debt // self.limit_ppm)
+        return max(paid_us, self.used.room_at_us(now_us, self._allowed_us, self.rules.least_us))
+
+    def room_us(self, now_us: int) -> int:
+        """How long its next token may be; less than the shortest when it may have none."""
+        connection = self.next_in_turn
+        ask = self.asks[connection] if connection is not None else None
+        wanted = ask.wanted_us if ask is not None and ask.wanted_us else self.rules.token_us
+        most = min(self.rules.token_us, max(self.rules.least_us, wanted))
+        if self.limit_ppm >= WHOLE_PPM:
+            return most
+        if self.limit_debt > 0:
+            return 0
+        held = max(0, self.hold.ends_us - now_us) if self.hold is not None else 0
+        return self.used.room_us(now_us, self._allowed_us, held + most) - held
+
+    def left_us(self, now_us: int) -> int:
+        """For how long it may go on holding its token by its limit."""
+        if self.hold is None or self.limit_ppm >= WHOLE_PPM:
+            return self.rules.window_us
+        return self.used.room_us(now_us, self._allowed_us, max(0, self.hold.ends_us - now_us))
+
+    def quota(self, epoch: int, *, is_news: bool) -> Quota:
+        """What its processes are told."""
+        rules = self.rules
+        told = (rules.window_us, rules.token_us, self.request_ppm, self.limit_ppm, self.memory_bytes, epoch)
+        return Quota(*told, is_news=is_news)
+
+    # -- what it used -----------------------------------------------------------------------------------------------
+
+    def pass_time(self, since_us: int, now_us: int, *, is_excused: bool) -> None:
+        """
+        Count what was used and waited since then.
+
+        `is_excused`: somebody else's token has stalled, so what takes long here may be that one's fault. It is not
+        charged, and the token ends later.
+        """
+        passed = now_us - since_us
+        if self.hold is None and not self.stalled:
+            self.usage.waited_us += passed if self.asks else 0
+            self.credit = min(self.credit + self.earns_ppm * passed, self.most_credit)
+            if self.limit_debt:
+                self.limit_debt = max(0, self.limit_debt - self.limit_ppm * passed)
+            return
+        held = passed
+        over = passed if self.stalled or self.hold is None else max(0, now_us - max(since_us, self.hold.ends_us))
+        self.used.add(since_us, now_us)
+        self.usage.used_us += held
+        if is_excused:
+            if self.hold is not None:
+                self.hold.ends_us += over
+            held, over = held - over, 0
+        self.usage.overrun_us += over
+        self._pass_credit(passed, held)
+        if self.limit_debt or over:
+            debt = self.limit_debt + WHOLE_PPM * over - self.limit_ppm * passed
+            self.limit_debt = min(max(0, debt), WHOLE_PPM * self.rules.debt_max_us)
+
+    def _pass_credit(self, passed: int, held: int) -> None:
+        had = self.credit
+        credit = min(had + self.earns_ppm * passed - WHOLE_PPM * held, self.most_credit)
+        if held and not self.is_blamed:
+            # What nobody else wanted costs nothing that it does not have; and is no reason to be owed more.
+            credit = max(credit, 0) if had >= 0 else min(had + self.earns_ppm * passed, 0)
+        self.credit = max(credit, -WHOLE_PPM * self.rules.debt_max_us)
+
+    @property
+    def _allowed_us(self) -> int:
+        return self.limit_ppm * self._limit_window_us // WHOLE_PPM
+
+    @property
+    def _limit_window_us(self) -> int:
+        return limit_window_us(self.rules.window_us, self.rules.least_us, self.limit_ppm)

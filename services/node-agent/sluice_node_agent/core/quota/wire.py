@@ -1,0 +1,166 @@
+"""
+What scheduler and client library say to one another: packets of 64 bytes, little-endian (docs/time-quota.md).
+
+Strict, since what comes in is written by tenants: a packet is exactly one message of ours or a `WireError`. It must not
+know what a message leads to. `native/quota` has the same layout in C.
+"""
+
+import struct
+from dataclasses import dataclass
+
+MAGIC = 0x54514C53
+"""The bytes `SLQT`."""
+VERSION = 1
+PACKET_BYTES = 64
+
+_HEAD = struct.Struct("<IHHQ")
+_HELLO = struct.Struct("<III16s")
+_ASK = struct.Struct("<QQ")
+_GIVE_BACK = struct.Struct("<QQ")
+_QUOTA = struct.Struct("<QQIIQQ")
+_GRANT = struct.Struct("<QQQ")
+_STOP = struct.Struct("<Q")
+_REFUSED = struct.Struct("<I")
+
+FAIL_CLOSED = 1
+"""Bit 0 of HELLO's flags."""
+
+BAD_VERSION, NOT_A_TENANT, TOO_MANY, ENDING = 1, 2, 3, 4
+"""Why a client is refused."""
+
+
+class WireError(ValueError):
+    """A packet that is no message. `reason` is what to answer with, 0 for nothing."""
+
+    def __init__(self, message: str, reason: int = 0) -> None:
+        """Keep both."""
+        super().__init__(message)
+        self.reason = reason
+
+
+@dataclass(frozen=True, slots=True)
+class Hello:
+    """A process says that the library is in it. Nothing in it decides who it is."""
+
+    pid: int
+    """As the process sees itself."""
+    fails_closed: bool
+    library_version: int
+    """major << 16 | minor << 8 | patch"""
+    device_uuid: bytes
+    """16 bytes, or zeros where it does not know yet."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """A process wants to launch."""
+
+    sequence: int
+    wanted_us: int
+    """0 for as much as is usual."""
+    ahead_of: int
+    """The token that is in use and ends soon; 0 for none."""
+
+
+@dataclass(frozen=True, slots=True)
+class GiveBack:
+    """Nothing of the process is on the device any more."""
+
+    token: int
+    used_us: int
+    """What the client measured; for information."""
+
+
+@dataclass(frozen=True, slots=True)
+class Quota:
+    """What a tenant has, as WELCOME or (after a change) CHANGED tells it."""
+
+    window_us: int
+    token_us: int
+    request_ppm: int
+    limit_ppm: int
+    memory_bytes: int
+    """0 where it is not limited here."""
+    epoch: int
+    """Another one after each start of the scheduler."""
+    is_news: bool = False
+    """Whether it is CHANGED."""
+
+
+@dataclass(frozen=True, slots=True)
+class Grant:
+    """A token."""
+
+    token: int
+    length_us: int
+    in_answer_to: int
+    """The sequence of the ASK."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stop:
+    """A token ends now."""
+
+    token: int
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """The last word before the connection is closed."""
+
+    reason: int
+
+
+FromClient = Hello | Ask | GiveBack
+ToClient = Quota | Grant | Stop | Refused
+
+_HELLO_KIND, _ASK_KIND, _GIVE_BACK_KIND = 1, 2, 3
+_WELCOME_KIND, _GRANT_KIND, _CHANGED_KIND, _STOP_KIND, _REFUSED_KIND = 17, 18, 19, 20, 21
+_BODIES = {_HELLO_KIND: _HELLO, _ASK_KIND: _ASK, _GIVE_BACK_KIND: _GIVE_BACK}
+
+
+def read(packet: bytes) -> FromClient:
+    """What a client said. Raises WireError, which names what is wrong."""
+    if len(packet) != PACKET_BYTES:
+        raise WireError(f"a packet of {len(packet)} bytes; it must have {PACKET_BYTES}")
+    magic, version, kind, sequence = _HEAD.unpack_from(packet)
+    if magic != MAGIC:
+        raise WireError(f"magic is {magic:#010x}; it must be {MAGIC:#010x}")
+    if version != VERSION:
+        raise WireError(f"version is {version}; it must be {VERSION}", BAD_VERSION)
+    body = _BODIES.get(kind)
+    if body is None:
+        raise WireError(f"kind is {kind}; a client says 1 (HELLO), 2 (ASK) or 3 (GIVE_BACK)")
+    if any(packet[_HEAD.size + body.size :]):
+        raise WireError(f"a packet of kind {kind} has something after its {body.size} bytes; it must be zeros")
+    values = body.unpack_from(packet, _HEAD.size)
+    if kind == _ASK_KIND:
+        return Ask(sequence, *values)
+    if kind == _GIVE_BACK_KIND:
+        return GiveBack(*values)
+    pid, flags, library_version, uuid = values
+    if flags & ~FAIL_CLOSED:
+        raise WireError(f"flags are {flags:#x}; only bit 0 (fail closed) has a meaning")
+    return Hello(pid, bool(flags & FAIL_CLOSED), library_version, uuid)
+
+
+def written(message: ToClient, sequence: int) -> bytes:
+    """The packet of a message of the scheduler."""
+    match message:
+        case Quota():
+            kind = _CHANGED_KIND if message.is_news else _WELCOME_KIND
+            body = _QUOTA.pack(
+                message.window_us,
+                message.token_us,
+                message.request_ppm,
+                message.limit_ppm,
+                message.memory_bytes,
+                message.epoch,
+            )
+        case Grant():
+            kind, body = _GRANT_KIND, _GRANT.pack(message.token, message.length_us, message.in_answer_to)
+        case Stop():
+            kind, body = _STOP_KIND, _STOP.pack(message.token)
+        case _:
+            kind, body = _REFUSED_KIND, _REFUSED.pack(message.reason)
+    return (_HEAD.pack(MAGIC, VERSION, kind, sequence) + body).ljust(PACKET_BYTES, b"\0")

@@ -1,0 +1,67 @@
+"""
+What the token schedulers of a node show of their tenants: time granted, used, waited and overrun.
+
+By namespace, pod and container of slices that are there; what is gone is not shown any more. Begins anew with the
+agent.
+"""
+
+from collections.abc import Iterator
+
+from sluice.contracts.ids import AllocationId
+from sluice.runtime.metrics import Metric, Sample
+from sluice_node_agent.core.agent import Agent
+from sluice_node_agent.shell.quota_homes import QuotaHomes
+
+_OF_TENANT = ("owner_namespace", "owner_pod", "container")
+GRANTED = Metric(
+    "sluice_quota_granted_seconds_total", "counter", "Time of a home's SMs that a tenant got tokens for.", _OF_TENANT
+)
+USED = Metric(
+    "sluice_quota_used_seconds_total", "counter", "Time in which a tenant held a token, by our own clock.", _OF_TENANT
+)
+WAITED = Metric(
+    "sluice_quota_waited_seconds_total", "counter", "Time in which a tenant wanted a token and had none.", _OF_TENANT
+)
+OVERRUN = Metric(
+    "sluice_quota_overrun_seconds_total",
+    "counter",
+    "Time for which tokens were held beyond their end: by kernels that are longer than a token, or by who stalls.",
+    _OF_TENANT,
+)
+STALLS = Metric(
+    "sluice_quota_stalls_total",
+    "counter",
+    "Tokens that were not given back at all, so that others went on beside them.",
+    _OF_TENANT,
+)
+PROCESSES = Metric(
+    "sluice_quota_processes", "gauge", "Processes of a tenant that have said hello to its token scheduler.", _OF_TENANT
+)
+_US = 1e-6
+
+
+class QuotaMetrics:
+    """What one agent's token schedulers counted, as samples."""
+
+    def __init__(self, core: Agent, homes: QuotaHomes) -> None:
+        """Nothing is counted before somebody looks."""
+        self._core = core
+        self._homes = homes
+
+    def now(self) -> Iterator[Sample]:
+        """For `sluice.runtime.metrics.asked_for`."""
+        if not self._core.started:
+            return
+        slices = {report.booking.allocation: report.booking for report in self._core.snapshot().slices}
+        for name, used in self._homes.usage().items():
+            allocation, _, container = name.partition("/")
+            booking = slices.get(AllocationId(allocation))
+            if booking is None:
+                continue
+            labels = (booking.namespace, booking.name, container)
+            yield Sample(GRANTED, used.granted_us * _US, labels)
+            yield Sample(USED, used.used_us * _US, labels)
+            yield Sample(WAITED, used.waited_us * _US, labels)
+            yield Sample(OVERRUN, used.overrun_us * _US, labels)
+            yield Sample(STALLS, used.stalls, labels)
+            yield Sample(PROCESSES, len(used.greeted_pids), labels)
