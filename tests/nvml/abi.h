@@ -73,6 +73,20 @@ typedef struct {
 
 typedef struct { unsigned pid; uint64_t usedGpuMemory; unsigned gpuInstanceId, computeInstanceId; } ProcessInfo;
 
+typedef struct { unsigned gpu, memory; } Utilization;
+
+typedef struct {
+    unsigned pid;
+    uint64_t timeStamp;
+    unsigned smUtil, memUtil, encUtil, decUtil;
+} ProcessUtilization;
+
+enum { GPM_VERSION = 1, GPM_GRAPHICS_UTIL = 1, GPM_SM_UTIL = 2, GPM_DRAM_BW_UTIL = 10 };
+
+typedef struct { unsigned version, isSupportedDevice; } GpmSupport;
+typedef struct { unsigned metricId; nvmlReturn_t nvmlReturn; double value; const char *names[3]; } GpmMetric;
+typedef struct { unsigned version, numMetrics; void *sample1, *sample2; GpmMetric metrics[]; } GpmMetricsGet;
+
 typedef struct {
     uint32_t fieldId, scopeId;
     int64_t timestamp, latencyUsec;
@@ -91,6 +105,8 @@ _Static_assert(sizeof(GiProfile) == 48 && sizeof(GiProfileV2) == 152 && sizeof(C
 _Static_assert(sizeof(GiInfo) == 24 && sizeof(CiInfo) == 32 && sizeof(Attributes) == 40, "instance structs");
 _Static_assert(sizeof(Memory) == 24 && sizeof(MemoryV2) == 40 && sizeof(PciInfo) == 68, "device structs");
 _Static_assert(sizeof(ProcessInfo) == 24 && sizeof(EventData) == 32 && sizeof(FieldValue) == 40, "process and event structs");
+
+_Static_assert(sizeof(ProcessUtilization) == 32 && sizeof(GpmMetric) == 40 && sizeof(GpmMetricsGet) == 24, "use structs");
 
 #define EXPORT __attribute__((visibility("default")))
 

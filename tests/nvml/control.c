@@ -252,6 +252,20 @@ EXPORT int sluice_nvml_add_process(const char *uuid, unsigned pid, const char *n
     return -1;
 }
 
+/* What a process holds and does: MiB, percent of the time in which it computes, percent of the SMs meanwhile. */
+EXPORT int sluice_nvml_use(unsigned pid, unsigned memory_mib, unsigned busy, unsigned sms)
+{
+    CONTROL();
+    for (Process *process = m->processes; process < m->processes + PROCESSES_MAX; process++) {
+        if (!process->used || process->pid != pid) continue;
+        process->memory_mib = memory_mib;
+        process->busy = busy;
+        process->sms = sms;
+        return 0;
+    }
+    return -1;
+}
+
 EXPORT int sluice_nvml_remove_process(unsigned pid)
 {
     CONTROL();

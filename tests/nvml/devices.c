@@ -220,7 +220,8 @@ EXPORT nvmlReturn_t nvmlDeviceGetMemoryInfo(Handle device, Memory *memory)
 {
     ON_DEVICE(memory);
     uint64_t mib = t.ci == NULL ? t.gpu->memory_mib : model_of(t.gpu)->rows[t.gi->row].memory_mib;
-    *memory = (Memory){.total = mib << 20, .free = mib << 20, .used = 0};
+    uint64_t used = machine_memory_used_mib(m, number_of(m, t.gpu), t.ci == NULL ? NO_INSTANCE : t.gi->id);
+    *memory = (Memory){.total = mib << 20, .free = (mib - used) << 20, .used = used << 20};
     return OK;
 }
 

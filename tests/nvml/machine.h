@@ -45,6 +45,7 @@ enum { COMPUTE = 0, MPS_CLIENT = 1, GRAPHICS = 2 };
 typedef struct {
     unsigned used, pid, real, kind, gpu, gi, ci; /* ids; NO_INSTANCE: on the whole GPU */
     uint64_t started_at;                         /* of a real process, in clock ticks since boot */
+    unsigned memory_mib, busy, sms;              /* what it holds; percent of the time, and of the SMs meanwhile */
     char name[NAME_SIZE];
 } Process;
 
@@ -83,6 +84,7 @@ void machine_tell(Machine *m, unsigned gpu, unsigned gi, unsigned ci, uint64_t t
 void machine_clear_gpu(Machine *m, Gpu *gpu);
 unsigned machine_holders(Machine *m, unsigned gpu, unsigned gi, unsigned ci);
 int machine_forbids(Machine *m);
+unsigned machine_memory_used_mib(const Machine *m, unsigned gpu, unsigned gi);
 int machine_lives(const Process *process);
 uint64_t machine_started_at(unsigned pid);
 extern int machine_initialised;

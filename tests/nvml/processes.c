@@ -18,7 +18,7 @@ static nvmlReturn_t listed(Machine *m, Handle device, unsigned kind, unsigned *c
         if (!machine_lives(process)) process->used = 0;
         if (!process->used || process->kind != kind || process->gpu != number_of(m, t.gpu)) continue;
         if (t.ci != NULL && (process->gi != t.gi->id || process->ci != t.ci->id)) continue;
-        if (there < room) infos[there] = (ProcessInfo){process->pid, 1 << 20, process->gi, process->ci};
+        if (there < room) infos[there] = (ProcessInfo){process->pid, (uint64_t)process->memory_mib << 20, process->gi, process->ci};
         there++;
     }
     *count = there;

@@ -65,6 +65,10 @@ class DeviceRig(ABC):
         """A process on a device; its pid. With `pid` a real one."""
 
     @abstractmethod
+    def use(self, pid: int, *, memory_mib: int, busy_percent: int) -> None:
+        """What a process holds of its device, and how much of the time it computes there on all SMs."""
+
+    @abstractmethod
     def stop_process(self, pid: int) -> None:
         """It ends."""
 
@@ -132,6 +136,12 @@ class SimulatedRig(DeviceRig):
             new = Process(pid=number, owner=owner, device=device, name=name, kind=kind, real=pid is not None)
             gpu.processes.append(new)
         return number
+
+    def use(self, pid: int, *, memory_mib: int, busy_percent: int) -> None:
+        """In its entry of the file."""
+        with self.file.changing() as hardware:
+            (found,) = (process for gpu in hardware.gpus for process in gpu.processes if process.pid == pid)
+            found.memory_mib, found.busy_percent = memory_mib, busy_percent
 
     def stop_process(self, pid: int) -> None:
         """Out of the file."""
@@ -215,6 +225,10 @@ class NvmlRig(DeviceRig):
             index = self.uuids().index(device)
             return self.machine.add_file_holder(f"/dev/nvidia{index}", owner=owner, name=name)
         return self.machine.add_process(device, owner=owner, name=name, kind=kind, pid=pid)
+
+    def use(self, pid: int, *, memory_mib: int, busy_percent: int) -> None:
+        """On the machine."""
+        self.machine.use(pid, memory_mib=memory_mib, busy_percent=busy_percent)
 
     def stop_process(self, pid: int) -> None:
         """Off the machine."""

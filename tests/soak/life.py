@@ -2,7 +2,8 @@
 One life of the agent's process: the real core, its runner, hands, journal and tickets, over the driver's bus.
 
 It is forked from the driver, which has imported everything, so that a restart costs milliseconds. Its journal can
-strike: kill this very process before, within or after the n-th append, or wait there for the driver to do worse.
+strike: kill this very process before, within or after the n-th writing of a record, or wait there for the driver to do
+worse.
 """
 
 import asyncio
@@ -10,9 +11,10 @@ import faulthandler
 import functools
 import gc
 import os
+import select
 import signal
-import threading
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,6 +35,7 @@ from sluice_node_agent.device.mps import MpsDaemons
 from sluice_node_agent.device.port import GpuBackend
 from sluice_node_agent.shell.hands import Hands
 from sluice_node_agent.shell.journal import Journal
+from sluice_node_agent.shell.marks import Marks
 from sluice_node_agent.shell.tickets import Tickets
 
 Side = Literal["before", "torn", "after"]
@@ -56,7 +59,7 @@ QUICK = Rules(
 
 @dataclass(frozen=True, slots=True)
 class Strike:
-    """What happens at the n-th append from now on: death, or a pause in which the driver does something."""
+    """What happens at the n-th writing from now on: death, or a pause in which the driver does something."""
 
     at: int
     side: Side
@@ -110,15 +113,16 @@ class StrikingJournal(Journal):
         self._channel = channel
         self._strike: Strike | None = None
         self._count = 0
-        self.go_on = threading.Event()
+        self.missed: Callable[[tuple[Any, ...]], object] = _nobody_hears
+        """Who hears what the driver says while death waits, afterwards."""
 
     def arm(self, strike: Strike | None) -> None:
         """From now on, count."""
         self._count = 0
         self._strike = strike
 
-    def append(self, records: list[Record]) -> None:
-        """Append, unless death is first."""
+    def write(self, records: Sequence[Record]) -> None:
+        """Write, unless death is first."""
         self._count += 1
         strike = self._strike if self._strike is not None and self._count == self._strike.at else None
         self._channel.send("append", [name_of(record) for record in records], strike is not None)
@@ -126,17 +130,26 @@ class StrikingJournal(Journal):
             os.write = functools.partial(_write_half_and_die, os.write)  # type: ignore[assignment]
         if strike is not None and strike.side == "before":
             self._fall(strike)
-        super().append(records)
+        super().write(records)
         if strike is not None and strike.side == "after":
             self._fall(strike)
 
     def _fall(self, strike: Strike) -> None:
         if strike.kills:
             os.kill(os.getpid(), signal.SIGKILL)
-        self.go_on.clear()
         self._channel.send("paused")
-        if not self.go_on.wait(STRIKE_WAIT_S):
-            raise TimeoutError("the driver did not say to go on")
+        heard: list[tuple[Any, ...]] = []
+        until = time.monotonic() + STRIKE_WAIT_S
+        while ("go on",) not in heard:  # the whole process stands still: nobody else listens
+            if not select.select([self._channel.socket], [], [], max(0.0, until - time.monotonic()))[0]:
+                raise TimeoutError("the driver did not say to go on")
+            heard += self._channel.receive()
+        for frame in heard:
+            self.missed(frame)
+
+
+def _nobody_hears(frame: tuple[Any, ...]) -> object:
+    raise AssertionError(f"{frame} came before anybody listens")
 
 
 def name_of(record: Record) -> str:
@@ -195,9 +208,11 @@ async def _live(
     core = Agent(place.node, run, rules)
     stop = loop.create_future()
     ear = _Ear(channel, bus, journal, core, stop)
-    started = _what_is_there(backend, journal, Tickets(place.tickets), mps)
+    journal.missed = functools.partial(loop.call_soon, ear.take)
+    marks = Marks(place.tickets.parent / "marks", backend.boot_id())
+    started = _what_is_there(backend, journal, Tickets(place.tickets), marks, mps)
     gpus = ThreadPoolExecutor(max(1, len(started.gpus)), thread_name_prefix="gpu")
-    async with Hands(backend, journal, Tickets(place.tickets), gpus, mps) as hands:
+    async with Hands(backend, journal, Tickets(place.tickets), marks, gpus, mps=mps) as hands:
         runner: CoreRunner[Any] = CoreRunner(
             name="soak",
             core=core,
@@ -242,9 +257,10 @@ class _Ear:
                 self.stop.set_exception(error)
             return
         for frame in frames:
-            self._take(frame)
+            self.take(frame)
 
-    def _take(self, frame: tuple[Any, ...]) -> None:
+    def take(self, frame: tuple[Any, ...]) -> None:
+        """One thing that the driver has said."""
         match frame:
             case ("answer", question, answer):
                 self.bus.answered(question, answer)
@@ -254,14 +270,16 @@ class _Ear:
                 self.journal.arm(strike)
                 self.channel.send("armed")
             case ("go on",):
-                self.journal.go_on.set()
+                pass  # it was waited for, and is over
             case ("snapshot",):
                 self.channel.send("snapshot", self.core.snapshot() if self.core.started else None)
             case ("stop",) if not self.stop.done():
                 self.stop.set_result(None)
 
 
-def _what_is_there(backend: GpuBackend, journal: Journal, tickets: Tickets, mps: "MpsDaemons | None") -> AgentStarted:
+def _what_is_there(
+    backend: GpuBackend, journal: Journal, tickets: Tickets, marks: Marks, mps: MpsDaemons
+) -> AgentStarted:
     gpus = backend.read()
     problem = journal.problem
     if not problem and journal.is_new and any(gpu.instances for gpu in gpus):
@@ -274,9 +292,11 @@ def _what_is_there(backend: GpuBackend, journal: Journal, tickets: Tickets, mps:
         journal_problem=problem,
         driver_version=backend.driver_version(),
         tickets=tickets.names(),
+        witnesses=tickets.read(),
         modes=("exclusive", "mps", "fractional"),
         mps_root=str(mps.root),
         homes=mps.found(),
+        marks=marks.found(gpus),
     )
 
 

@@ -50,14 +50,19 @@ def failing(root: Path, switch: str) -> Iterator[None]:
 
 
 def kill_daemons(mps: Path) -> int:
-    """SIGKILL everything that works for a home below `mps`, and wait until it is gone; how many there were."""
-    found = judge.processes_of(mps, asking=True)
-    for process in found:
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(process.pid, signal.SIGKILL)
+    """
+    SIGKILL everything that works for a home below `mps`, until nothing is left; how many there were.
+
+    A daemon may have begun a server between a look and its end, so there is another look after each.
+    """
+    found: set[int] = set()
     deadline = time.monotonic() + END_S
-    while left := {p.pid for p in found} & {p.pid for p in judge.processes_of(mps, asking=True)}:
+    while left := {process.pid for process in judge.processes_of(mps, asking=True)}:
         if time.monotonic() > deadline:
             raise SoakFailureError(f"processes do not end: {left}")
+        for pid in left:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        found |= left
         time.sleep(0.01)
     return len(found)

@@ -44,12 +44,12 @@ def _mode_left() -> None:
 
 def _intent_not_saved() -> None:
     """The device is touched before the journal knows of it: a crash in between leaks."""
-    was = Journal.append
+    was = Journal.write
 
-    def forgetful(self: Journal, records: list[Record]) -> None:
+    def forgetful(self: Journal, records: Sequence[Record]) -> None:
         was(self, [record for record in records if not name_of(record).startswith("SliceRecord making intended")])
 
-    Journal.append = forgetful  # type: ignore[method-assign]
+    Journal.write = forgetful  # type: ignore[method-assign]
 
 
 def _cleans_up_at_start() -> None:

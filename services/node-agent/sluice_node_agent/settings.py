@@ -11,6 +11,10 @@ from sluice_node_agent.device.fixed_gpus import fixed_gpus
 
 MPS_OFF = "off"
 """As `mps_control`: hand out no shares."""
+QUOTA_OFF = "off"
+"""As `quota_library`: hold nobody to its time."""
+_USAGE_EVERY_MIN_S, _USAGE_EVERY_MAX_S = 0.2, 600.0
+"""GPM's samples are at least 0.1 s apart (nvml.h); what is older than ten minutes is no use."""
 _LABEL = r"[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?"
 _NODE_NAME = re.compile(rf"{_LABEL}(?:\.{_LABEL})*")
 """A DNS subdomain (https://kubernetes.io/docs/concepts/overview/working-with-objects/names/)."""
@@ -55,6 +59,12 @@ class NodeAgentSettings(CommonSettings, frozen=True, kw_only=True):
     `all`, a node's name, `<node>:<index>`, or GPU UUIDs; names of other nodes say nothing here, so one list does for a
     cluster. Of simulated nodes the fleet file says it (`layout`).
     """
+    quota_library: str = ""
+    """
+    The client library of the time quota (libsluice-quota.so), an absolute path. With it fractional shares are held to
+    their time; without one, or with `off`, their SMs are summed up instead (docs/time-quota.md). Empty is the image's,
+    where it has one.
+    """
     keep_warm_s: float = 0.0
     watch_mps_s: float = 5.0
     closing_ttl_s: int = 4 * 3600
@@ -64,6 +74,10 @@ class NodeAgentSettings(CommonSettings, frozen=True, kw_only=True):
     quarantine_after: int = 5
     remake_retry_s: float = 30.0
     read_devices_s: float = 10.0
+    usage_every_s: float = 30.0
+    """How often it is looked at what slices are used for; 0 never. GPUs without slices are not looked at."""
+    hami_metrics: bool = False
+    """Show metrics under HAMi's names, too, for dashboards that are there already (docs/metrics.md)."""
     tick_s: float = 0.5
 
     def __post_init__(self) -> None:
@@ -73,6 +87,7 @@ class NodeAgentSettings(CommonSettings, frozen=True, kw_only=True):
                 raise ValueError(f"nodes: {node[:100]!r} is no node's name (lower-case letters, digits, '-' and '.')")
         self._check_kubelet()
         self._check_fixed_layout()
+        self._check_quota_library()
         if self.closing_ttl_s < 1:
             raise ValueError("closing_ttl_s is whole seconds, at least 1")
         if self.tombstone_ttl_s <= self.closing_ttl_s:
@@ -83,6 +98,11 @@ class NodeAgentSettings(CommonSettings, frozen=True, kw_only=True):
             raise ValueError("quarantine_after is at least 1")
         if min(self.remake_retry_s, self.read_devices_s, self.watch_mps_s, self.tick_s) <= 0:
             raise ValueError("remake_retry_s, read_devices_s, watch_mps_s and tick_s are more than 0")
+        if self.usage_every_s != 0 and not _USAGE_EVERY_MIN_S <= self.usage_every_s <= _USAGE_EVERY_MAX_S:
+            raise ValueError(
+                f"usage_every_s is {self.usage_every_s:g}; it is 0 (never), or {_USAGE_EVERY_MIN_S:g} to "
+                f"{_USAGE_EVERY_MAX_S:g} seconds"
+            )
         if self.keep_warm_s < 0:
             raise ValueError("keep_warm_s is at least 0; 0 keeps no idle instance")
 
@@ -98,6 +118,11 @@ class NodeAgentSettings(CommonSettings, frozen=True, kw_only=True):
             raise ValueError(
                 f"nodes names {len(self.nodes)} nodes; with kubelet_root it must name one, the kubelet's own"
             )
+
+    def _check_quota_library(self) -> None:
+        wanted = self.quota_library
+        if wanted not in {"", QUOTA_OFF} and not Path(wanted).is_absolute():
+            raise ValueError(f"quota_library is {wanted!r}; it must be an absolute path, or {QUOTA_OFF}")
 
     def _check_fixed_layout(self) -> None:
         if self.fixed_layout and self.fleet_file is not None:

@@ -30,6 +30,7 @@ from sluice_node_agent.core.agent import Agent
 from sluice_node_agent.core.events import (
     GPU_INSTRUCTIONS,
     AgentStarted,
+    DeviceErrorKind,
     DeviceRefused,
     FoundHome,
     JournalSaved,
@@ -41,13 +42,17 @@ from sluice_node_agent.core.events import (
     MpsSeen,
     MpsStarted,
     MpsStopped,
+    QuotaSeen,
+    QuotasSet,
     RemoveTicket,
     SaveJournal,
     SetMpsLimits,
+    SetQuotas,
     StartMps,
     StopMps,
     TerminateMpsClients,
     TicketMade,
+    TicketRefused,
     TicketRemoved,
     WatchMps,
 )
@@ -56,7 +61,7 @@ from sluice_node_agent.device.hardware_file import HardwareFile, Process
 from sluice_node_agent.device.port import DeviceError
 from sluice_node_agent.device.simulated import SimulatedGpus
 from sluice_node_agent.shell.journal import Journal
-from sluice_node_agent.shell.steps import on_device
+from sluice_node_agent.shell.marks import Marks
 from sluice_node_agent.shell.tickets import Tickets
 
 FLEET = """
@@ -89,6 +94,9 @@ class Daemons:
         self.refusals: list[type] = []
         self.pid = 100
         self.started = 0
+        self.quotas: dict[str, SetQuotas] = {}
+        """What the token scheduler of each home was told; it dies with its agent."""
+        self.greeted: tuple[int, ...] = ()
 
     def found(self) -> tuple[FoundHome, ...]:
         """What an agent finds at its start."""
@@ -123,11 +131,10 @@ class Daemons:
                 daemon.limits = order.limits
                 return MpsLimitsSet(order.token)
             case WatchMps():
-                alive = daemon is not None and not daemon.dead and daemon.pid == order.pid
-                if daemon is None or not alive:
-                    return MpsSeen(order.token, alive=False)
-                clients = tuple(MpsClient(pid, owner) for pid, owner in daemon.clients.items())
-                return MpsSeen(order.token, alive=True, fault=daemon.fault, clients=clients, waiting=daemon.waiting)
+                return self._look(order, daemon)
+            case SetQuotas():
+                self.quotas[order.home] = order
+                return QuotasSet(order.token)
             case TerminateMpsClients():
                 assert daemon is not None
                 for pid in order.pids:
@@ -140,6 +147,13 @@ class Daemons:
                     del self.homes[order.home]
                 return MpsStopped(order.token)
         raise AssertionError(order)
+
+    def _look(self, order: WatchMps, daemon: Daemon | None) -> MpsSeen:
+        if daemon is None or daemon.dead or daemon.pid != order.pid:
+            return MpsSeen(order.token, alive=False)
+        clients = tuple(MpsClient(pid, owner) for pid, owner in daemon.clients.items())
+        quota = QuotaSeen(alive=True, greeted=self.greeted) if order.home in self.quotas else None
+        return MpsSeen(order.token, True, daemon.fault, clients, daemon.waiting, quota)
 
     def _start(self, order: StartMps, daemon: Daemon | None) -> Any:
         if daemon is None or daemon.dead:
@@ -206,6 +220,8 @@ class Node:
         self.mps = Daemons(self.hardware)
         self.waiting: deque[Any] = deque()
         self.own_done: list[Any] = []
+        self.time_quota = False
+        self.refused: list[type] = []  # the next of each is refused by the device
 
     # -- lives ----------------------------------------------------------------------------------------------------
 
@@ -217,6 +233,7 @@ class Node:
         self.agent = Agent(self.name, self.run, self.rules)
         self.journal = Journal(self.tmp_path / "agent", self.name)
         self.backend = SimulatedGpus(self.hardware)
+        self.marks = Marks(self.tmp_path / "marks", self.backend.boot_id())
         gpus = self.backend.read()
         problem = self.journal.problem
         if self.journal.is_new and any(gpu.instances for gpu in gpus if not gpu.fixed_layout):
@@ -228,18 +245,29 @@ class Node:
             records=self.journal.records(),
             journal_problem=problem,
             tickets=self.tickets.names(),
+            witnesses=self.tickets.read(),
             modes=("exclusive", "mps", "fractional"),
+            time_quota=self.time_quota,
             mps_root="/mps",
             homes=self.mps.found(),
+            marks=self.marks.found(gpus),
         )
         return self.handle(started)
 
     def stop(self) -> None:
         """The process dies: what it had in memory is gone."""
         self.waiting.clear()
+        self.mps.quotas.clear()
         if self.journal is not None:
             self.journal.close()
             self.journal = None
+
+    def lose_journal(self) -> None:
+        """The journal is lost, and tickets are of a version that kept no record in them: the ledger alone knows."""
+        self.stop()
+        (self.tmp_path / "agent" / "journal").unlink()
+        for ticket in (self.tmp_path / "tickets").glob("*/slice.json"):
+            ticket.write_text("{}")
 
     def open(self) -> None:
         """The allocator opens the node for this run; the ledger is read from the start."""
@@ -386,9 +414,12 @@ class Node:
     def carry_out(self, instruction: Any) -> Any:
         """Do one of the agent's own instructions to the real files."""
         self.own_done.append(instruction)
+        if type(instruction) in self.refused:
+            self.refused.remove(type(instruction))
+            return DeviceRefused(instruction.token, DeviceErrorKind.UNKNOWN, "refused by the test")
         if isinstance(instruction, GPU_INSTRUCTIONS):
             try:
-                return on_device(self.backend, instruction)
+                return self.marks.carry_out(self.backend, instruction)
             except DeviceError as error:
                 return DeviceRefused(instruction.token, error.kind, str(error))
         match instruction:
@@ -397,7 +428,10 @@ class Node:
                 self.journal.append([record])
                 return JournalSaved(token)
             case MakeTicket(token=token):
-                self.tickets.make(instruction)
+                try:
+                    self.tickets.make(instruction)
+                except OSError as error:
+                    return TicketRefused(token, str(error))
                 return TicketMade(token)
             case RemoveTicket(token=token, ticket=ticket):
                 self.tickets.remove(ticket)
@@ -417,7 +451,7 @@ def make_node(tmp_path: Path) -> Iterator[Callable[..., Node]]:
     made: list[Node] = []
 
     def make(*, fleet: str = FLEET, **rules: Any) -> Node:
-        node = Node(tmp_path / str(len(made)), Rules(**rules), fleet)
+        node = Node(tmp_path / str(len(made)), Rules(**{"news_every_s": 0.0} | rules), fleet)
         made.append(node)
         return node
 

@@ -3,6 +3,7 @@
 import pytest
 
 from sluice.contracts.messages import SliceGone, SliceReady
+from sluice_node_agent.core.events import CreateGpuInstance, DestroyGpuInstance
 
 BOTH = ((0, "3g.20gb", 4, 4), (1, "1g.5gb", 6, 1))
 
@@ -84,3 +85,35 @@ def test_a_revoke_while_down_ends_what_was_half_made(make_node, executed):
         if ended:
             break
         steps += 1
+
+
+def _taken_out(node, kind):
+    """Work up to the next instruction of a kind, which is not carried out."""
+    while not any(isinstance(each, kind) for each in node.waiting):
+        assert not node.work(own_max=1), f"no {kind} came"
+    (found,) = [each for each in node.waiting if isinstance(each, kind)]
+    node.waiting.remove(found)
+    return found
+
+
+def test_an_instance_with_the_id_of_one_that_just_went_is_its_own_slices_after_a_crash(node, monkeypatch):
+    """The driver gives an id again at once: the new instance would be nobody's for ever, and its place be lost."""
+    monkeypatch.setattr("sluice_node_agent.device.simulated.random.choice", min)
+    leaving, coming = node.booking("a1", (0, "1g.5gb", 3, 1)), node.booking("a2", (0, "1g.5gb", 0, 1))
+    node.live()
+    node.order(node.grant(leaving))
+    node.work()
+    (before,) = node.hardware.read().gpus[0].instances
+    node.order(node.revoke(leaving))
+    destroy = _taken_out(node, DestroyGpuInstance)
+    node.order(node.grant(coming))
+    node.work()
+    node.handle(node.carry_out(destroy))
+    create = _taken_out(node, CreateGpuInstance)
+    node.carry_out(create)  # sooner than the journal has it that the other one is gone
+    (after,) = node.hardware.read().gpus[0].instances
+    assert (after.gi_id, after.start) == (before.gi_id, 0)
+    node.live()
+    assert isinstance(node.word("a1"), SliceGone)
+    assert isinstance(node.word("a2"), SliceReady)
+    assert node.instances(0) == [("1g.5gb", 0, 1)]

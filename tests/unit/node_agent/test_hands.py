@@ -5,6 +5,7 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+from factories.tickets import make_ticket
 
 from sluice.contracts.ids import AllocationId, GpuUuid, HomeId, RequestId
 from sluice.contracts.messages import GpuReport, InstanceReport, PlacementReport, ProfileReport
@@ -16,7 +17,6 @@ from sluice_node_agent.core.events import (
     GpuInstanceCreated,
     InstanceVerified,
     JournalSaved,
-    MakeTicket,
     MpsClientsTerminated,
     MpsLimitsSet,
     MpsRefused,
@@ -36,11 +36,12 @@ from sluice_node_agent.core.events import (
     VerifyInstance,
     WatchMps,
 )
-from sluice_node_agent.core.records import MpsLimits, Tombstone
+from sluice_node_agent.core.records import HomeGone, MpsLimits, Tombstone
 from sluice_node_agent.device.mps import MpsError
 from sluice_node_agent.device.port import NotSupportedError
 from sluice_node_agent.shell.hands import Hands
 from sluice_node_agent.shell.journal import Journal, JournalError
+from sluice_node_agent.shell.marks import Marks
 from sluice_node_agent.shell.tickets import Tickets
 
 GPU, HOME = GpuUuid("GPU-1"), HomeId("h1")
@@ -107,6 +108,12 @@ def journal(tmp_path):
 
 
 @pytest.fixture
+def marks(tmp_path):
+    """Where nothing was made yet."""
+    return Marks(tmp_path / "m", "boot")
+
+
+@pytest.fixture
 def threads():
     """One thread per GPU."""
     pool = ThreadPoolExecutor(max_workers=8)
@@ -133,23 +140,23 @@ def _mps_orders(home):
     ]
 
 
-async def test_all_gpus_of_a_node_work_at_once(journal, threads, tmp_path):
+async def test_all_gpus_of_a_node_work_at_once(journal, threads, tmp_path, marks):
     """Eight GPUs make eight instances in the time of one."""
-    async with Hands(Backend(), journal, Tickets(tmp_path / "t"), threads) as hands:
+    async with Hands(Backend(), journal, Tickets(tmp_path / "t"), marks, threads) as hands:
         orders = [CreateGpuInstance(number, GpuUuid(f"GPU-{number}"), number, 0, 1) for number in range(8)]
         done = await asyncio.gather(*(_do(hands, order) for order in orders))
     assert done == [GpuInstanceCreated(number, number) for number in range(8)]
 
 
-async def test_neither_journal_nor_tickets_nor_daemons_wait_for_a_gpu(journal, threads, tmp_path):
+async def test_neither_journal_nor_tickets_nor_daemons_wait_for_a_gpu(journal, threads, tmp_path, marks):
     """While every GPU is busy for seconds, other slices get their records, tickets and daemons."""
     backend = Backend(gpus=9)  # eight calls stay until the ninth party comes
-    async with Hands(backend, journal, Tickets(tmp_path / "t"), threads, Daemons()) as hands:
+    async with Hands(backend, journal, Tickets(tmp_path / "t"), marks, threads, mps=Daemons()) as hands:
         orders = [CreateGpuInstance(number, GpuUuid(f"GPU-{number}"), number, 0, 1) for number in range(8)]
         busy = asyncio.gather(*(_do(hands, order) for order in orders))
         try:
             assert await _do(hands, _save(1)) == JournalSaved(1)
-            assert await _do(hands, MakeTicket(2, "t1", AllocationId("a"), "pod", ())) == TicketMade(2)
+            assert await _do(hands, make_ticket("t1", token=2)) == TicketMade(2)
             assert await _do(hands, RemoveTicket(3, "t1")) == TicketRemoved(3)
             assert await _do(hands, StopMps(4, HOME, 7, 70)) == MpsStopped(4)
             assert not busy.done()
@@ -158,9 +165,9 @@ async def test_neither_journal_nor_tickets_nor_daemons_wait_for_a_gpu(journal, t
             await busy
 
 
-async def test_records_are_on_disk_in_the_order_of_their_instructions(journal, threads, tmp_path):
+async def test_records_are_on_disk_in_the_order_of_their_instructions(journal, threads, tmp_path, marks):
     """A later record of a slice is never overtaken by an earlier one."""
-    async with Hands(Backend(), journal, Tickets(tmp_path / "t"), threads) as hands:
+    async with Hands(Backend(), journal, Tickets(tmp_path / "t"), marks, threads) as hands:
         saves = [asyncio.create_task(_do(hands, _save(number))) for number in range(500)]
         done = await asyncio.gather(*saves)
     assert done == [JournalSaved(number) for number in range(500)]
@@ -168,26 +175,101 @@ async def test_records_are_on_disk_in_the_order_of_their_instructions(journal, t
     assert names == [f"a{number}" for number in range(500)]
 
 
-async def test_a_journal_that_refuses_ends_the_agent_in_one_sentence(threads, tmp_path):
+async def test_a_journal_that_refuses_ends_the_agent_in_one_sentence(threads, tmp_path, marks):
     """No step is taken that was not recorded, and nobody waits for ever for a record that will never be."""
 
     class Full:
         node = "n1"
 
-        def append(self, records):
+        def write(self, records):
             raise JournalError("the journal cannot be written (No space left on device)")
 
-    async with Hands(Backend(), Full(), Tickets(tmp_path / "t"), threads) as hands:
+    async with Hands(Backend(), Full(), Tickets(tmp_path / "t"), marks, threads) as hands:
         saves = [asyncio.create_task(_do(hands, _save(number))) for number in range(20)]
         done = await asyncio.gather(*saves, return_exceptions=True)
     assert {str(error) for error in done} == {"the journal cannot be written (No space left on device)"}
     assert {type(error) for error in done} == {JournalError}
 
 
-async def test_orders_about_daemons_are_carried_out_and_answered(journal, threads, tmp_path):
+async def test_only_what_others_are_told_waits_for_the_disk(marks, threads, tmp_path):
+    """A slice waits for its disk twice in its life, not at each step; and it is not said to be gone before."""
+    synced, written = threading.Event(), []
+
+    class Slow:
+        node, is_long = "n1", False
+
+        def write(self, records):
+            written.extend(records)
+
+        def sync(self):
+            assert synced.wait(PATIENCE_S)
+
+    async with Hands(Backend(), Slow(), Tickets(tmp_path / "t"), marks, threads) as hands:
+        gone = [asyncio.create_task(_do(hands, _save(number))) for number in range(3)]
+        making = SaveJournal(7, HomeGone(home=HOME))
+        assert await _do(hands, making) == JournalSaved(7)
+        assert not any(task.done() for task in gone)
+        synced.set()
+        assert await asyncio.gather(*gone) == [JournalSaved(number) for number in range(3)]
+    assert making.record in written
+    assert [each for each in written if each != making.record] == [_save(number).record for number in range(3)]
+
+
+async def test_records_are_in_the_file_in_the_order_in_which_they_were_decided(journal, marks, threads, tmp_path):
+    """After a crash nothing is found that came after something that is not."""
+    made = SaveJournal(2, HomeGone(home=HOME))
+    async with Hands(Backend(), journal, Tickets(tmp_path / "t"), marks, threads) as hands:
+        how = hands.executors()[SaveJournal]
+        before = (tmp_path / "agent" / "journal").stat().st_size
+        assert how.at_once(_save(1)) is None  # it is written, and has to be waited for
+        written = (tmp_path / "agent" / "journal").stat().st_size
+        assert how.at_once(made)() == JournalSaved(2)
+        assert before < written < (tmp_path / "agent" / "journal").stat().st_size
+        assert await asyncio.wait_for(how.run(_save(1)), PATIENCE_S) == JournalSaved(1)
+    assert (tmp_path / "agent" / "journal").read_bytes().count(b"tombstone") == 1
+
+
+async def test_nothing_is_written_into_a_file_that_is_being_replaced(marks, threads, tmp_path):
+    """A record that went into the old file would be lost with it."""
+    begun, replaced, did = threading.Event(), threading.Event(), []
+
+    class Long:
+        node, is_long = "n1", True
+
+        def write(self, records):
+            did.extend(record.allocation for record in records)
+
+        def sync(self):
+            did.append("synced")
+
+        def rewrite(self):
+            self.is_long = False
+            begun.set()
+            assert replaced.wait(PATIENCE_S)
+            did.append("replaced")
+
+    async with Hands(Backend(), Long(), Tickets(tmp_path / "t"), marks, threads) as hands:
+        assert await _do(hands, _save(1)) == JournalSaved(1)
+        assert await asyncio.to_thread(begun.wait, PATIENCE_S)
+        later = asyncio.create_task(_do(hands, _save(2)))
+        await asyncio.sleep(0)
+        replaced.set()
+        assert await later == JournalSaved(2)
+    assert did == ["a1", "synced", "replaced", "a2", "synced"]
+
+
+async def test_devices_that_wait_for_nothing_are_not_asked_in_threads(journal, marks, threads, tmp_path):
+    """Many simulated nodes in one process are not slowed down by threads that have nothing to wait for."""
+    threads.shutdown()  # takes no call any more
+    async with Hands(Backend(gpus=1), journal, Tickets(tmp_path / "t"), marks, threads, instant=True) as hands:
+        assert await _do(hands, CreateGpuInstance(1, GPU, 5, 0, 1)) == GpuInstanceCreated(1, 5)
+        assert await _do(hands, SetComputeMode(2, GPU, exclusive_process=True)) == ComputeModeSet(2)
+
+
+async def test_orders_about_daemons_are_carried_out_and_answered(journal, threads, tmp_path, marks):
     """A home gets its daemon, its limits and its end, and the core hears how each went."""
     daemons = Daemons()
-    async with Hands(Backend(), journal, Tickets(tmp_path / "t"), threads, daemons) as hands:
+    async with Hands(Backend(), journal, Tickets(tmp_path / "t"), marks, threads, mps=daemons) as hands:
         said = [await _do(hands, order) for order in _mps_orders(HOME)]
         refused = [await _do(hands, order) for order in _mps_orders(HomeId("bad"))]
     assert said == [
@@ -201,23 +283,25 @@ async def test_orders_about_daemons_are_carried_out_and_answered(journal, thread
     assert refused == [MpsRefused(token, "the daemon of home bad does not answer") for token in range(1, 6)]
 
 
-async def test_a_node_that_hands_out_no_shares_refuses_them_in_words(journal, threads, tmp_path):
+async def test_a_node_that_hands_out_no_shares_refuses_them_in_words(journal, threads, tmp_path, marks):
     """A share that cannot be had fails with the reason, and does not run unbounded; old daemons can still be ended."""
     start, *others = _mps_orders(HOME)
     tickets = Tickets(tmp_path / "t")
-    async with Hands(Backend(), journal, tickets, threads, Daemons(), no_shares="mps_control is off") as hands:
+    async with Hands(
+        Backend(), journal, tickets, marks, threads, mps=Daemons(), no_shares="mps_control is off"
+    ) as hands:
         assert await _do(hands, start) == MpsRefused(1, "this node hands out no shares: mps_control is off")
         for order in others:
             assert not isinstance(await _do(hands, order), MpsRefused)
-    async with Hands(Backend(), journal, tickets, threads) as hands:
+    async with Hands(Backend(), journal, tickets, marks, threads) as hands:
         for order in _mps_orders(HOME):
             assert await _do(hands, order) == MpsRefused(order.token, "this agent has no MPS")
 
 
-async def test_the_compute_mode_is_set_or_refused(journal, threads, tmp_path):
+async def test_the_compute_mode_is_set_or_refused(journal, threads, tmp_path, marks):
     """Nobody runs beside the daemon of a whole GPU."""
     backend = Backend()
-    async with Hands(backend, journal, Tickets(tmp_path / "t"), threads) as hands:
+    async with Hands(backend, journal, Tickets(tmp_path / "t"), marks, threads) as hands:
         assert await _do(hands, SetComputeMode(1, GPU, exclusive_process=True)) == ComputeModeSet(1)
         assert await _do(hands, SetComputeMode(2, GPU, exclusive_process=False)) == ComputeModeSet(2)
         refused = await _do(hands, SetComputeMode(3, GpuUuid("MIG"), exclusive_process=True))
@@ -269,19 +353,21 @@ def _report(**changes):
         ({"healthy": False, "health_message": "Xid 79"}, DeviceErrorKind.UNKNOWN),
     ],
 )
-async def test_an_instance_is_handed_out_only_when_it_reads_back_as_ordered(journal, threads, tmp_path, changes, kind):
+async def test_an_instance_is_handed_out_only_when_it_reads_back_as_ordered(
+    journal, threads, tmp_path, marks, changes, kind
+):
     """Nobody gets another device than the one that was booked, nor one on a GPU that went bad meanwhile."""
     backend = Backend()
     backend.report = _report(**changes)
-    async with Hands(backend, journal, Tickets(tmp_path / "t"), threads) as hands:
+    async with Hands(backend, journal, Tickets(tmp_path / "t"), marks, threads) as hands:
         answer = await _do(hands, VerifyInstance(1, GPU, 3, 19, 0, 1, "MIG-1"))
     assert answer == InstanceVerified(1) if kind is None else answer.kind is kind
 
 
-async def test_a_ticket_that_cannot_be_made_is_refused_with_the_reason(journal, threads, tmp_path):
+async def test_a_ticket_that_cannot_be_made_is_refused_with_the_reason(journal, threads, tmp_path, marks):
     """A slice whose ticket cannot be written is not called ready."""
     (tmp_path / "t").write_text("")
-    async with Hands(Backend(), journal, Tickets(tmp_path / "t" / "n1"), threads) as hands:
-        refused = await _do(hands, MakeTicket(1, "t1", AllocationId("a"), "pod", ()))
+    async with Hands(Backend(), journal, Tickets(tmp_path / "t" / "n1"), marks, threads) as hands:
+        refused = await _do(hands, make_ticket("t1"))
     assert isinstance(refused, TicketRefused)
     assert "Not a directory" in refused.message

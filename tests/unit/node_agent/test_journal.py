@@ -5,11 +5,24 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
-from sluice.contracts.ids import AllocationId, RequestId
-from sluice_node_agent.core.records import Forgotten, HomeGone, HomeRecord, NodeRecord, Tombstone, Warm, WarmGone
+from sluice.contracts.ids import AllocationId, NodeName, RequestId, SourceName
+from sluice.contracts.messages import Booking
+from sluice_node_agent.core.records import (
+    Forgotten,
+    HomeGone,
+    HomeRecord,
+    NodeRecord,
+    Phase,
+    SliceRecord,
+    Tombstone,
+    Warm,
+    WarmGone,
+    must_outlive_boot,
+)
 from sluice_node_agent.shell.journal import Journal, JournalError, read_journal
 from sluice_node_agent.shell.journal_lines import DamagedError, read_lines
 
@@ -20,6 +33,21 @@ BEGUN = NodeRecord(node="n1", boot_id="", generation_upto=0)
 def _stone(number, revision=1):
     name = AllocationId(f"a{number}")
     return Tombstone(allocation=name, request=RequestId("r"), revision=revision, cause="pod gone")
+
+
+def _slice(phase):
+    booking = Booking(
+        allocation=AllocationId("a1"),
+        request=RequestId("r"),
+        request_revision=1,
+        source=SourceName("folder"),
+        owner="pod",
+        namespace="x",
+        name="pod",
+        node=NodeName("n1"),
+        devices=(),
+    )
+    return SliceRecord(booking=booking, revision=1, phase=phase, devices=())
 
 
 @pytest.fixture
@@ -73,6 +101,49 @@ def test_what_a_crash_tore_off_is_dropped(directory):
         again = _records(directory)
         assert again.problem == ""
         assert again.records() == before
+
+
+def test_what_was_written_is_there_for_the_next_life_although_no_disk_was_waited_for(tmp_path):
+    """An agent that dies between a step and the next sync has still told its successor what it did."""
+    directory = tmp_path / "n1"
+    journal = Journal(directory, "n1")
+    journal.write([_stone(1)])
+    told = (directory / "journal.told").read_bytes()
+    journal.sync()
+    assert (directory / "journal.told").read_bytes() != told
+    told = (directory / "journal.told").read_bytes()
+    journal.write([_stone(2)])
+    assert (directory / "journal.told").read_bytes() == told  # nobody may be told of it yet
+    assert read_journal(directory, "n1")[1:] == (_stone(1), _stone(2))
+    journal.close()
+    assert _records(directory).records()[1:] == (_stone(1), _stone(2))
+
+
+def test_a_power_cut_takes_nothing_that_was_synced(tmp_path):
+    """What was written after the last sync may be lost, in the middle of a line too; the journal stays trusted."""
+    directory = tmp_path / "n1"
+    journal = Journal(directory, "n1")
+    journal.append([_stone(1)])
+    synced = (directory / "journal").stat().st_size
+    journal.write([_stone(2), _stone(3)])
+    journal.close()
+    data = (directory / "journal").read_bytes()
+    for cut in range(synced, len(data)):
+        (directory / "journal").write_bytes(data[:cut])
+        found = read_journal(directory, "n1")
+        assert found[1] == _stone(1)
+        assert found[2:] in {(), (_stone(2),)}
+
+
+def test_only_what_others_are_told_must_outlive_the_boot():
+    """A power cut must not bring back what was given back; the rest is about devices that do not survive it either."""
+    slices = {phase: must_outlive_boot(_slice(phase)) for phase in get_args(Phase)}
+    assert {phase for phase, must in slices.items() if must} == {"ready", "failed", "degraded"}
+    assert must_outlive_boot(_stone(1))
+    assert must_outlive_boot(NodeRecord(node="n1", boot_id="b", generation_upto=1000))
+    assert not must_outlive_boot(Forgotten(allocation="a1"))
+    assert not must_outlive_boot(WarmGone(gpu="GPU-0", gi_id=1))
+    assert not must_outlive_boot(HomeGone(home="h1"))
 
 
 def test_a_journal_that_lost_its_end_is_noticed_wherever_it_was_cut(directory):

@@ -15,11 +15,6 @@ def _silent(node, gpu):
         hardware.faults.gpu_lost = gpu
 
 
-def _lose_journal(node):
-    node.stop()
-    (node.tmp_path / "agent" / "journal").unlink()
-
-
 def _devices(node):
     """What is there that a tenant could use, and would miss."""
     daemons = [(daemon.order.home, daemon.pid) for daemon in node.mps.living()]
@@ -32,7 +27,7 @@ def test_a_whole_gpu_that_is_silent_when_the_journal_is_lost_stays_with_its_pod(
     node.order(node.grant(node.booking("a1", WHOLE)))
     node.work()
     before = node.word("a1")
-    _lose_journal(node)
+    node.lose_journal()
     _silent(node, 2)
     node.live()
     assert isinstance(node.word("a1"), SliceDegraded)
@@ -50,7 +45,7 @@ def test_a_slice_found_again_is_not_given_up_because_its_gpu_fails_at_that_momen
     node.order(node.grant(node.booking("a1", at)))
     node.work()
     before = node.word("a1")
-    _lose_journal(node)
+    node.lose_journal()
     node.start()
     node.work()
     _silent(node, at[0])
@@ -72,7 +67,7 @@ def test_a_share_found_again_is_not_given_up_because_its_daemon_cannot_be_starte
     node.order(node.grant(node.share("a1", SMALL)))
     node.work()
     (daemon,) = node.mps.living()
-    _lose_journal(node)
+    node.lose_journal()
     node.mps.die(daemon)
     node.mps.refusals = [StartMps]
     node.live()
@@ -90,7 +85,7 @@ def test_an_instance_on_a_gpu_that_is_silent_when_the_journal_is_lost_stays_with
     node.order(node.grant(node.share("a1", SMALL) if shared else node.booking("a1", SMALL)))
     node.work()
     before, there = node.word("a1"), _devices(node)
-    _lose_journal(node)
+    node.lose_journal()
     _silent(node, 0)
     node.live()
     unseen = [
@@ -125,7 +120,7 @@ def test_a_slice_that_is_revoked_on_a_silent_gpu_is_not_gone_because_the_journal
     booking = node.booking("a1", SMALL)
     node.order(node.grant(booking))
     node.work()
-    _lose_journal(node)
+    node.lose_journal()
     _silent(node, 0)
     node.put("sluice.ledger.n1_example.a1", node.revoke(booking))
     node.live()
@@ -145,7 +140,7 @@ def test_a_home_whose_daemon_died_is_not_cleared_away_while_its_gpu_is_silent(no
     node.work()
     before = node.word("a1")
     (daemon,) = node.mps.living()
-    _lose_journal(node)
+    node.lose_journal()
     node.mps.die(daemon)
     _silent(node, 0)
     node.live()

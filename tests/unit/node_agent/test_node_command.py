@@ -2,7 +2,6 @@
 
 import contextlib
 import json
-import logging
 import os
 import socket
 import threading
@@ -10,7 +9,6 @@ from pathlib import Path
 
 import msgspec
 import pytest
-import structlog
 from factories.desk import short_folder
 
 from sluice.contracts.ids import AllocationId, GpuUuid, HomeId, NodeName, RequestId, RunId, SourceName
@@ -46,15 +44,9 @@ gpus = [{ model = "a100-40gb", count = 2 }]
 
 @pytest.fixture(autouse=True)
 def plain_environment(monkeypatch):
-    """None of the settings of whoever runs the tests; and the commands' logging does not outlive them."""
+    """None of the settings of whoever runs the tests."""
     for name in [name for name in os.environ if name.startswith("SLUICE_")]:
         monkeypatch.delenv(name)
-    root = logging.getLogger()
-    handlers, level = root.handlers, root.level
-    yield
-    structlog.reset_defaults()
-    root.handlers = handlers
-    root.setLevel(level)
 
 
 @pytest.fixture

@@ -7,6 +7,7 @@ from sluice.contracts import subjects
 from sluice.contracts.exchange import Observed, ReadingCaughtUp, ReadingStarted, ReadLast, Stream
 from sluice.contracts.ids import AllocationId, Incarnation
 from sluice.contracts.messages import ContainerDevices, DeviceState, NodeOpened, SliceGone, SliceReady
+from sluice.contracts.ticket_names import ticket_name
 from sluice_node_agent.core.events import (
     ComputeInstanceCreated,
     ComputeInstanceDestroyed,
@@ -27,8 +28,7 @@ from sluice_node_agent.core.events import (
     TicketRemoved,
     VerifyInstance,
 )
-from sluice_node_agent.core.records import DeviceRecord, SliceRecord, Tombstone
-from sluice_node_agent.core.ticket_names import ticket_name
+from sluice_node_agent.core.records import DeviceRecord, SliceRecord, TicketRecord, Tombstone
 
 A1 = AllocationId("a1")
 
@@ -79,7 +79,8 @@ def test_a_grant_is_made_step_by_step_each_saved_before_the_next(node):
     record = msgspec.structs.replace(record, devices=(DeviceRecord(step="made", gi_id=9, uuid=uuid),), ticket=ticket)
     assert step(InstanceVerified(token + 6)) == [SaveJournal(token + 7, record)]
     containers = (ContainerDevices(container="main", visible_devices=uuid, memory_mib=9984),)
-    assert step(JournalSaved(token + 7)) == [MakeTicket(token + 8, ticket, A1, "pod-1", containers)]
+    copy = TicketRecord(booking=booking, revision=1, boot_id=record.boot_id, devices=record.devices)
+    assert step(JournalSaved(token + 7)) == [MakeTicket(token + 8, ticket, copy, containers)]
     record = msgspec.structs.replace(record, phase="ready")
     assert step(TicketMade(token + 8)) == [SaveJournal(token + 9, record)]
     address = subjects.slice_(node.name, A1)

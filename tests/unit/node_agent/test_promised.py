@@ -1,11 +1,13 @@
 """Orders for a place that others have still: what is there is theirs, whatever was lost or never read."""
 
 import msgspec
+import pytest
 
 from sluice.contracts.ids import AllocationId
 from sluice.contracts.messages import SliceGone, SliceReady
 from sluice_node_agent.core.events import (
     ComputeInstanceDestroyed,
+    CreateComputeInstance,
     DestroyComputeInstance,
     DestroyGpuInstance,
     GpuInstanceDestroyed,
@@ -13,6 +15,7 @@ from sluice_node_agent.core.events import (
     HoldersListed,
     JournalSaved,
     ListHolders,
+    MakeTicket,
     RemoveTicket,
     SaveJournal,
     TicketRemoved,
@@ -27,11 +30,6 @@ SMALL = (0, "2g.10gb", 4, 2)
 
 def _own(instructions):
     return [i for i in instructions if hasattr(i, "token")]
-
-
-def _lose_journal(node):
-    node.stop()
-    (node.tmp_path / "agent" / "journal").unlink()
 
 
 def _ordered_before(node, *orders):
@@ -83,7 +81,7 @@ def test_a_revoked_promise_takes_nothing_of_its_predecessor_when_the_journal_is_
     node.work()
     ready = node.word("a1")
     (instance,) = node.hardware.read().gpus[0].instances
-    _lose_journal(node)
+    node.lose_journal()
     after = msgspec.structs.replace(node.revoke(promised), after=(A1,))
     _ordered_before(node, after, node.revoke(booking))
     node.start()
@@ -140,7 +138,7 @@ def test_a_promise_that_was_carried_out_waits_for_its_own_processes_although_the
     node.order(msgspec.structs.replace(node.revoke(second), after=(A1,)))
     while node.tickets.names():
         node.work(own_max=1)
-    _lose_journal(node)
+    node.lose_journal()
     node.words.clear()
     node.live()
     node.tick(60.0)
@@ -182,3 +180,45 @@ def test_a_surplus_share_is_given_back_without_ending_its_pod_on_the_other(node)
         node.tick(1.0)
     assert isinstance(node.word("a1"), SliceGone)
     assert (daemon.clients, node.mps.homes, node.instances(0)) == ({}, {}, [])
+
+
+@pytest.mark.parametrize("shared", [False, True], ids=["exclusive", "shared"])
+@pytest.mark.parametrize("revoked", [False, True], ids=["granted", "revoked"])
+def test_a_promise_that_was_being_made_when_the_journal_was_lost_keeps_what_was_made(node, shared, revoked):
+    """Its instance would be nobody's for ever, in the way of the very slice that it was made for."""
+    node.live()
+    first = node.booking("a1", (0, "3g.20gb", 4, 4))
+    at = (0, "2g.10gb", 4, 2)
+    second = node.share("a2", at, owner="pod-2") if shared else node.booking("a2", at, owner="pod-2")
+    node.order(node.grant(first))
+    node.work()
+    node.order(node.revoke(first))
+    node.order(node.grant(second, after=("a1",)))
+    while not any(isinstance(each, CreateComputeInstance) for each in node.waiting):
+        assert not node.work(own_max=1)
+    (before,) = node.hardware.read().gpus[0].instances
+    assert isinstance(node.word("a1"), SliceGone)
+    node.lose_journal()
+    if revoked:
+        node.order(msgspec.structs.replace(node.revoke(second), after=(A1,)))
+    node.live()
+    assert isinstance(node.word("a2"), SliceGone if revoked else SliceReady), node.word("a2")
+    there = [(instance.gi_id, instance.start) for instance in node.hardware.read().gpus[0].instances]
+    assert there == ([] if revoked else [(before.gi_id, 4)])
+
+
+def test_a_shared_whole_gpu_that_was_being_made_when_the_journal_was_lost_keeps_its_daemon(node):
+    """A second daemon would be started beside it for the same tenants, and refuse them all."""
+    node.live()
+    first, second = node.booking("a1", WHOLE), node.share("a2", WHOLE, owner="pod-2")
+    node.order(node.grant(first))
+    node.work()
+    node.order(node.revoke(first))
+    node.order(node.grant(second, after=("a1",)))
+    while not any(isinstance(each, MakeTicket) for each in node.waiting):
+        assert not node.work(own_max=1)
+    daemons = node.mps.living()
+    node.lose_journal()
+    node.live()
+    assert isinstance(node.word("a2"), SliceReady)
+    assert node.mps.living() == daemons

@@ -8,8 +8,9 @@ import pytest
 
 from sluice.runtime.settings import SettingsError, load
 from sluice_node_agent.settings import NodeAgentSettings
+from sluice_node_agent.shell import programs
 from sluice_node_agent.shell.app import sites_of
-from sluice_node_agent.shell.programs import find_program, toolkit_version
+from sluice_node_agent.shell.programs import find_program, quota_library, toolkit_version
 from sluice_node_agent.shell.sites import SiteError
 
 
@@ -33,6 +34,7 @@ def test_what_the_core_takes_is_what_was_said():
     ("variables", "sentence"),
     [
         ({"keep_warm_s": "-1"}, "keep_warm_s is at least 0"),
+        ({"quota_library": "quota.so"}, "quota_library is 'quota.so'; it must be an absolute path, or off"),
         ({"watch_mps_s": "0"}, "watch_mps_s"),
         ({"nodes": "n1,../n2"}, "'../n2' is no node's name"),
         ({"nodes": "N1"}, "'N1' is no node's name"),
@@ -118,3 +120,16 @@ def test_an_agent_holds_only_what_its_kind_of_node_needs(tmp_path):
     assert not {name for name in real if "simulated" in name or "stand_in" in name or "hardware_file" in name}
     for modules in (simulated, real):
         assert not {name for name in modules if name.startswith(("opentelemetry.sdk", "argparse"))}
+
+
+def test_time_is_enforced_where_the_image_can(tmp_path, monkeypatch):
+    """What an operator has to switch on by hand is on nowhere, or what he switched off is on."""
+    monkeypatch.setattr(programs, "QUOTA_IN_IMAGE", tmp_path / "image.so")
+    assert quota_library("") is None
+    (tmp_path / "image.so").touch()
+    assert quota_library("") == tmp_path / "image.so"
+    assert quota_library("off") is None
+    (tmp_path / "mine.so").touch()
+    assert quota_library(str(tmp_path / "mine.so")) == tmp_path / "mine.so"
+    with pytest.raises(SiteError, match="which is no file; build it"):
+        quota_library(str(tmp_path / "none.so"))

@@ -12,7 +12,7 @@ import msgspec
 import pytest
 
 from sluice.contracts.fleet import parse_fleet
-from sluice_node_agent.device.hardware_file import HardwareFile, HardwareFileError, Process
+from sluice_node_agent.device.hardware_file import Hardware, HardwareFile, HardwareFileError, Process
 from sluice_node_agent.device.port import RebootedError
 from sluice_node_agent.device.processes import Processes
 from sluice_node_agent.device.simulated import SimulatedGpus
@@ -282,3 +282,19 @@ def test_a_person_makes_and_destroys_instances_and_is_told_what_is_there(command
     command("stop-process", pid.split()[1])
     assert command("destroy", "0", "4") == (0, "destroyed 3g.20gb at 4:4")
     assert command("destroy", "0", "4")[0] == 1
+
+
+def test_everything_that_was_ever_on_the_devices_is_told_to_whoever_asked_for_it(tmp_path, file, gpus, a100, ids):
+    """A judge that only looks now and then would miss an instance that was destroyed under a pod and made again."""
+    log = tmp_path / "n1.json.log"
+    gi_id = gpus.create_gpu_instance(a100, ids["1g.5gb"], 0, 1)
+    assert not log.exists()  # nobody asked yet
+    log.touch()
+    uuid = gpus.create_compute_instance(a100, gi_id)
+    gpus.destroy_compute_instance(a100, gi_id, uuid)
+    gpus.read()
+    lines = [line.partition(b" ") for line in log.read_bytes().splitlines()]
+    states = [msgspec.json.decode(state, type=Hardware) for _, _, state in lines]
+    assert [state.gpus[0].instances[0].uuid for state in states] == [uuid, ""]
+    assert states[-1] == file.read()
+    assert int(lines[0][0]) <= int(lines[1][0]) <= time.time_ns()

@@ -10,13 +10,13 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from factories.tickets import make_ticket
 
 from sluice.contracts.ids import AllocationId, RunId
 from sluice.contracts.kubernetes import is_ticket_name
 from sluice.contracts.messages import ContainerDevices
+from sluice.contracts.ticket_names import is_ticket_of, ticket_name
 from sluice.contracts.tickets import pipe_directory_in, ticket_of
-from sluice_node_agent.core.events import MakeTicket
-from sluice_node_agent.core.ticket_names import is_ticket_of, ticket_name
 from sluice_node_agent.csi import mounting
 from sluice_node_agent.csi.sources import Sources
 from sluice_node_agent.shell.tickets import Tickets
@@ -36,7 +36,7 @@ def home():
 
 
 def _order(*containers):
-    return MakeTicket(1, TICKET, AllocationId("a1"), "pod-1", containers)
+    return make_ticket(TICKET, containers=containers)
 
 
 def _sharing(home, name="main"):
@@ -174,7 +174,7 @@ def pods(tmp_path):
 
 
 def _for_pod(*containers, ticket=TICKET, owner=UID):
-    return MakeTicket(1, ticket, AllocationId("a1"), owner, containers)
+    return make_ticket(ticket, owner=owner, containers=containers)
 
 
 def test_a_pods_ticket_is_where_its_volume_shows_it(tmp_path, pods):
@@ -259,3 +259,29 @@ def test_pods_are_told_where_they_find_their_daemon():
     assert ticket_of(TICKET, sharing) == f"mps-{TICKET}-main"
     assert is_ticket_name(ticket_of(TICKET, sharing))
     assert pipe_directory_in(sharing) == "/run/sluice/slice/pipe"
+
+
+@pytest.mark.parametrize("owner", [UID, "run-7"])
+def test_a_ticket_of_before_a_reboot_is_removed_and_no_other(tmp_path, pods, owner):
+    """A container would start with a device, or a daemon, that the reboot has ended."""
+    tickets = Tickets(tmp_path / "t", pods)
+    tickets.make(make_ticket("a1-run-1", owner=owner, boot_id="before"))
+    tickets.make(make_ticket("a2-run-1", owner=owner, boot_id="now"))
+    tickets.make(make_ticket("a3-run-1", owner=owner, boot_id="before"))
+    (document,) = (tmp_path).glob("*/**/a3-run-1/slice.json")
+    document.write_text("{}")  # it does not say of which boot it is
+    assert tickets.clear("now") == ("a1-run-1",)
+    assert tickets.names() == ("a2-run-1", "a3-run-1")
+    assert tickets.clear("now") == ()
+
+
+def test_a_ticket_in_another_pods_directory_says_nothing(tmp_path, pods):
+    """Somebody's slice would be taken over by a copy of its ticket."""
+    tickets = Tickets(tmp_path / "t", pods)
+    tickets.make(_for_pod())
+    (folder,) = pods.all()
+    other = pods.make(f"{UID[:-1]}{'1' if UID[-1] != '1' else '2'}")
+    (folder / TICKET).rename(other / TICKET)
+    (found,) = tickets.read()
+    assert found.record is None
+    assert found.problem == f"it is of pod {UID}, and in the directory of pod {other.name}"

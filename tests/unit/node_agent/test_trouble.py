@@ -3,7 +3,9 @@
 import msgspec
 import pytest
 
+from sluice.contracts import subjects
 from sluice.contracts.messages import (
+    NodeOpened,
     SliceDegraded,
     SliceFailed,
     SliceGone,
@@ -19,9 +21,11 @@ from sluice_node_agent.core.events import (
     DeviceErrorKind,
     DeviceRefused,
     MakeTicket,
+    SaveJournal,
     TicketRefused,
     VerifyInstance,
 )
+from sluice_node_agent.core.records import DeviceRecord, SliceRecord
 from sluice_node_agent.device.hardware_file import Process
 
 TWO = ((0, "3g.20gb", 4, 4), (1, "2g.10gb", 4, 2))
@@ -77,7 +81,7 @@ def _device_steps(node):
     ],
 )
 def test_a_failure_at_any_step_is_undone_in_reverse(node, kind, count, undone):
-    """A slice that could not be made leaves nothing on any GPU, and the user is told why."""
+    """tensor-fusion #700: a slice that could not be made leaves nothing on any GPU, and the user is told why."""
     node.live()
     node.own_done.clear()
     node.order(node.grant(node.booking("a1", *TWO)))
@@ -416,6 +420,26 @@ def test_what_was_begun_on_a_gpu_that_is_lost_at_the_start_is_found_when_it_answ
     assert node.instances() == []
 
 
+@pytest.mark.parametrize("shared", [False, True], ids=["slice", "home"])
+def test_what_stood_on_a_lost_gpu_before_the_order_came_is_not_taken_for_ours(node, shared):
+    """Its owner has made the instance and not used it yet; it would be used by a pod, and destroyed with it."""
+    gpu = node.gpus[0]
+    node.live()
+    profile = next(p for p in node.backend.read_gpu(gpu).profiles if p.name == "3g.20gb")
+    gi_id = node.backend.create_gpu_instance(gpu, profile.profile_id, 4, 4)
+    _fault(node, gpu_lost=0)
+    node.tick(60.0)
+    place = (0, "3g.20gb", 4, 4)
+    node.order(node.grant(node.share("a1", place) if shared else node.booking("a1", place)))
+    node.work()
+    assert node.word("a1") is None
+    _fault(node, gpu_lost=-1)
+    node.tick(60.0)
+    node.tick(60.0)
+    assert isinstance(node.word("a1"), SliceFailed)
+    assert [(i.gi_id, i.uuid) for i in node.backend.read_gpu(gpu).instances] == [(gi_id, "")]
+
+
 def test_the_ticket_of_a_slice_that_is_closed_goes_although_the_journal_was_lost(node):
     """A container could still be started on what has been somebody else's for long."""
     node.live()
@@ -431,3 +455,41 @@ def test_the_ticket_of_a_slice_that_is_closed_goes_although_the_journal_was_lost
     node.live()
     node.work()
     assert ticket not in node.tickets.names()
+
+
+def test_a_slice_that_lived_is_degraded_and_not_failed_when_a_new_disk_cannot_have_it_at_once(node):
+    """Its place would be revoked under its pod, for a device that refuses once."""
+    booking = node.booking("a1", (0, "2g.10gb", 4, 2))
+    node.put("sluice.ledger.n1_example.a1", node.grant(booking))
+    node.start()
+    node.work()
+    token, boot_id = node.agent._sender._token, node.backend.boot_id()
+    lived = NodeOpened(
+        node=node.name,
+        incarnation=node.incarnation,
+        boot_id=boot_id,
+        agent_run=node.run,
+        lived=(booking.allocation,),
+    )
+    node.put(subjects.head(node.name).subject, lived)
+    node.read_ledger()
+    record = SliceRecord(
+        booking=booking,
+        revision=1,
+        phase="making",
+        devices=(DeviceRecord(step="intended"),),
+        boot_id=boot_id,
+        lost=True,
+    )
+    assert [each for each in node.waiting if hasattr(each, "token")] == [SaveJournal(token + 1, record)]
+    node.refused.append(CreateGpuInstance)
+    node.work()
+    assert node.word("a1") == SliceDegraded(
+        allocation=booking.allocation,
+        request=booking.request,
+        revision=1,
+        message="its devices vanished and could not be made again: Unknown: refused by the test",
+    )
+    assert node.instances() == []
+    node.tick(60.0)
+    assert isinstance(node.word("a1"), SliceReady)

@@ -20,7 +20,6 @@ from msgspec.structs import replace
 from sluice.contracts.adjusting import larger, uses_more
 from sluice.contracts.messages import DeviceGrant
 from sluice_node_agent.core.events import (
-    MakeTicket,
     MpsSeen,
     RemoveTicket,
     Result,
@@ -29,7 +28,7 @@ from sluice_node_agent.core.events import (
     TicketRemoved,
 )
 from sluice_node_agent.core.floor import Floor
-from sluice_node_agent.core.making import containers_of, is_served
+from sluice_node_agent.core.making import is_served, make_ticket
 from sluice_node_agent.core.records import Adjusting, SliceRecord
 from sluice_node_agent.core.work import HomeKey, HomeWork, Next, Work, key_of
 
@@ -52,14 +51,14 @@ def next_step(work: Work, floor: Floor, token: int, ticket: str) -> Next:
     record, adjusting = work.record, work.record.adjusting
     if adjusting is None or not all(is_served(grant, floor) for grant in record.booking.devices):
         return None
-    booking, homes = record.booking, _homes_used_more(record, floor)
+    homes = _homes_used_more(record, floor)
     if homes and not adjusting.renewed:
         stale = (*record.stale_tickets, record.ticket)
         return replace(record, ticket=ticket, stale_tickets=stale, adjusting=replace(adjusting, renewed=True))
     if record.stale_tickets:
         return RemoveTicket(token, record.stale_tickets[0])
     if not adjusting.told:
-        return MakeTicket(token, record.ticket, booking.allocation, booking.owner, containers_of(record, floor))
+        return make_ticket(record, floor, token)
     if not homes:
         return replace(record, adjusting=None)
     if adjusting.clients is None:

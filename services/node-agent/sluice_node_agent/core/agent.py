@@ -9,7 +9,7 @@ it has (PROTOCOL §5, §6). Only a Revoke destroys; absence from the ledger is n
 from msgspec.structs import replace
 
 from sluice.contracts import subjects
-from sluice.contracts.exchange import ExchangeEvent, LastRead, ReadingStarted, ReadLast, Stream, Ticked
+from sluice.contracts.exchange import ExchangeEvent, LastRead, ReadingCaughtUp, ReadingStarted, ReadLast, Stream, Ticked
 from sluice.contracts.ids import AllocationId, GpuUuid, NodeName, RunId
 from sluice.contracts.messages import NodeRemoved, NodeSnapshot, Revoke
 from sluice.contracts.outbox import Outbox
@@ -20,9 +20,11 @@ from sluice_node_agent.core.events import (
     GPU_INSTRUCTIONS,
     RESULTS,
     AgentStarted,
+    CreateGpuInstance,
     DeviceRefused,
     Event,
     FoundHome,
+    GpuInstanceCreated,
     GpuTroubled,
     Instruction,
     ListHolders,
@@ -38,6 +40,7 @@ from sluice_node_agent.core.found import what_was_found
 from sluice_node_agent.core.graves import Graves
 from sluice_node_agent.core.housing import Housing
 from sluice_node_agent.core.learning import learn
+from sluice_node_agent.core.leftovers import Leftover, Leftovers
 from sluice_node_agent.core.news import News
 from sluice_node_agent.core.orders import Orders
 from sluice_node_agent.core.records import (
@@ -83,6 +86,7 @@ class Agent:
         self._news = News(node, run, rules)
         self._telling = Telling(node, self._outbox, self._news, self._graves, self._floor)
         self._taking = Taking(self._orders, self._graves, self._bench, self._housing, self._telling)
+        self._leftovers = Leftovers(rules, self._floor, self._sender, self._housing)
         self._due: dict[AllocationId, None] = {}
         """Slices that have to be looked at."""
         self._homes_due: dict[HomeKey, None] = {}
@@ -90,6 +94,8 @@ class Agent:
         self._read_at: dict[GpuUuid, float] = {}
         """When each GPU shall be read next; absent while a reading is out."""
         self._looks: list[Instruction] = []
+        self._was_forgotten = False
+        """The bus had lost the news of this node, and its ledger was not read since: it may be open no more."""
         self._look_at = 0.0
         """When to look whether the bus still has the news of this node."""
 
@@ -102,6 +108,22 @@ class Agent:
     def is_open(self) -> bool:
         """Whether the node was opened for this run, so that orders are carried out."""
         return bool(self._floor.boot_id) and self._orders.is_open_for(self._run)
+
+    def request_of(self, token: int) -> str:
+        """
+        Which request an instruction that is out is a step of, for its trace; empty for those of none.
+
+        A home's steps are those of the tenant who came last: a daemon is started for whom it is not there yet.
+        """
+        match self._sender.job_of(token):
+            case Work(record=record):
+                return record.booking.request
+            case HomeWork(key=key):
+                tenants = [work.record for work, _, _ in self._floor.tenants(key)]
+                waiting = [record for record in tenants if record.phase != "ready"]
+                return (waiting or tenants)[-1].booking.request if tenants else ""
+            case _:
+                return ""
 
     def snapshot(self) -> NodeSnapshot:
         """Everything known of this node. Raises RuntimeError before `started`."""
@@ -123,13 +145,23 @@ class Agent:
             self._release(event)
         else:
             self._read_ledger(event, now)
-        if self._floor.boot_id and (self._due or self._homes_due or isinstance(event, CHANGING)):
-            self._settle(now)
-            self._telling.tell(self._taking.found, self._sender, self._housing, self._warm)
-        if self.is_open and self._taking.found.homes:
+        self._go_through_all(now, changed=isinstance(event, CHANGING))
+        self._telling.say_news(now, may_wait=self.is_open and not self._was_forgotten, quiet=not self._sender.busy)
+        if self.is_open:
             self._stop(self._taking.found.deserted())
+            self._taking.clear_away()
         looks, self._looks = self._looks, []
         return [*self._sender.drain(), *looks, *self._outbox.drain()]
+
+    def _go_through_all(self, now: float, *, changed: bool) -> None:
+        """Everything that has to be looked at after an event, and what is to be told of it."""
+        changed = bool(self._floor.boot_id) and (changed or bool(self._due or self._homes_due))
+        if changed:
+            self._settle(now)
+        if self.is_open:
+            self._leftovers.look(self._taking.found, now)
+        if changed:
+            self._telling.tell(self._taking.found, self._sender, self._housing, self._warm)
 
     # -- events ---------------------------------------------------------------------------------------------------
 
@@ -137,18 +169,19 @@ class Agent:
         """Hold what the journal says against what is there. Nothing is done yet but to tell it."""
         floor = self._floor
         floor.boot_id, floor.mps_root, floor.devices = event.boot_id, event.mps_root, Devices(event.gpus)
+        floor.time_quota = event.time_quota
         self._read_at = dict.fromkeys(floor.devices.reports, now + self._rules.read_devices_s)
         slices = [record for record in event.records if isinstance(record, SliceRecord)]
         lived_in = [record for record in event.records if isinstance(record, HomeRecord)]
-        claimed = claims_of(slices, lived_in)
+        claimed = claims_of(slices, lived_in, floor.devices)
         for record in slices:
             resumed = resume(record, floor.devices, event.boot_id, claimed)
-            claimed.update(claims_of([resumed]))
+            claimed.update(claims_of([resumed], [], floor.devices))
             floor.enter(resumed)
         for home in lived_in:
             resumed_home = homes.resume(home, floor.devices, event.boot_id, claimed)
             housed = self._housing.enter(homes.held_against(resumed_home, event.homes))
-            claimed.update(claims_of([], [housed.record]))
+            claimed.update(claims_of([], [housed.record], floor.devices))
         warm = [record for record in event.records if isinstance(record, Warm)]
         self._warm.resume(warm, floor.devices, event.boot_id, claimed, now)
         for stone in event.records:
@@ -158,6 +191,9 @@ class Agent:
         self._stop(self._taking.found.useless(floor.devices))
         before = next((record for record in event.records if isinstance(record, NodeRecord)), None)
         self._news.start(event, before.generation_upto if before is not None else 0)
+        if self._taking.found.speaking:
+            self._telling.reserve(self._taking.found, self._sender)  # first: a crash half way must not silence the rest
+            self._news.warn(self._taking.hear(event.witnesses, self._node))
         self._due.update(dict.fromkeys(floor.works))
         self._homes_due.update(dict.fromkeys(floor.homes))
         for gpu in floor.devices.reports:
@@ -176,6 +212,7 @@ class Agent:
         if isinstance(event, ReadingStarted) or forgotten:
             self._outbox.recheck()
             self._graves.recheck(now)
+        self._was_forgotten = forgotten or (self._was_forgotten and not isinstance(event, ReadingCaughtUp))
         if changed:
             self._look_again_at_planned()
         self._due.update(dict.fromkeys(changed))
@@ -196,15 +233,12 @@ class Agent:
         sent, job = taken
         was_lost = isinstance(sent, ReadGpu) and not self._floor.devices.answers(sent.gpu)
         learn(self._floor, sent, result, job)
+        if isinstance(sent, CreateGpuInstance) and isinstance(result, GpuInstanceCreated):
+            self._taking.found.made((sent.gpu, result.gi_id))
         if isinstance(sent, SaveJournal):
             self._saved(sent, now)
-        elif isinstance(job, Work):
-            self._bench.take_result(job, sent, result, now)
-        elif isinstance(job, HomeWork):
-            self._housing.take_result(job, sent, result, now)
-        elif isinstance(job, WarmOne):
-            self._warm.take_result(job, result, now)
-            self._look_at_gpu(job.record.gpu)
+        else:
+            self._go_on(job, sent, result, now)
         if isinstance(job, Work):
             self._due[job.allocation] = None
         elif isinstance(job, HomeWork):
@@ -213,6 +247,21 @@ class Agent:
             self._was_read(sent.gpu, now, was_lost=was_lost)
         elif isinstance(result, DeviceRefused) and isinstance(sent, GPU_INSTRUCTIONS) and not _is_look(sent, job):
             self._read(sent.gpu)  # something is not as we thought: look
+
+    def _go_on(self, job: Job | None, sent: OwnInstruction, result: Result, now: float) -> None:
+        """Tell whose step it was."""
+        match job:
+            case Work():
+                self._bench.take_result(job, sent, result, now)
+            case HomeWork():
+                self._housing.take_result(job, sent, result, now)
+            case Leftover():
+                self._leftovers.take_result(job, result, self._taking.found, now)
+            case WarmOne():
+                self._warm.take_result(job, result, now)
+                self._look_at_gpu(job.record.gpu)
+            case _:
+                pass
 
     def _saved(self, sent: SaveJournal, now: float) -> None:
         """What may follow only when the journal has it."""
@@ -241,6 +290,7 @@ class Agent:
             self._bench.answers_again(there)
             self._housing.answers_again(gpu)
         self._warm.check(gpu, self._floor.devices)
+        self._taking.found.was_read(self._floor.devices.reports[gpu])
         if gpu in self._taking.found.unseen:
             claimed = self._floor.claims().keys() | self._warm.keys()
             if self._taking.found.see(self._floor.devices.reports[gpu], claimed):

@@ -6,6 +6,7 @@ It must not read orders: the agent changes a slice's record (through `save`), th
 
 from sluice.contracts.ids import AllocationId, RunId
 from sluice.contracts.messages import DeviceGrant
+from sluice.contracts.ticket_names import ticket_name
 from sluice_node_agent.core import adjusting, making, unmaking
 from sluice_node_agent.core.backing_off import back_off
 from sluice_node_agent.core.events import CreateGpuInstance, DestroyGpuInstance, OwnInstruction, RemoveTicket, Result
@@ -15,7 +16,6 @@ from sluice_node_agent.core.records import DeviceRecord, SliceRecord, Tombstone
 from sluice_node_agent.core.resuming import claims_of, resume
 from sluice_node_agent.core.rules import Rules
 from sluice_node_agent.core.sending import Sender
-from sluice_node_agent.core.ticket_names import ticket_name
 from sluice_node_agent.core.warm import WarmOnes
 from sluice_node_agent.core.work import Next, Work, pairs, with_device
 
@@ -72,14 +72,14 @@ class Bench:
         """Whether an instance may be there that cannot be seen, because its GPU does not answer since the start."""
         intended = ((grant.gpu, device) for _, grant, device in pairs(record) if device.step == "intended")
         devices = self.floor.devices
-        return any(device.gi_id is None and devices.knows(gpu) and not devices.answers(gpu) for gpu, device in intended)
+        return any(device.gi_id is None and devices.is_dark(gpu) for gpu, device in intended)
 
     def _next_step(self, work: Work, *, is_next: bool) -> Next:
         record, token = work.record, self._sender.next_token
         ticket = self.new_ticket(work.allocation)
         match record.phase:
             case "planned":
-                return making.begin(record, self.floor.boot_id, ticket) if is_next else None
+                return making.begin(record, self.floor, ticket) if is_next else None
             case "making":
                 return making.next_step(record, self.floor, self._rules, token, ticket)
             case "ready":
@@ -147,7 +147,7 @@ class Bench:
     def answers_again(self, works: list[Work]) -> None:
         """A GPU answers (again): what was begun on it may be there."""
         homes = (home.record for home in self.floor.homes.values())
-        claimed = claims_of((work.record for work in self.floor.works.values()), homes)
+        claimed = claims_of((work.record for work in self.floor.works.values()), homes, self.floor.devices)
         for work in works:
             if work.waits_for is None:
                 work.record = resume(work.record, self.floor.devices, self.floor.boot_id, claimed)

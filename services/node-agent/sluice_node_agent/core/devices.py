@@ -50,6 +50,10 @@ class Devices:
         self._users: dict[str, tuple[str, ...]] = {}
         """Of fixed layouts: who was found on a MIG device that nobody was given."""
         self._creatable: dict[tuple[object, ...], dict[str, int]] = {}
+        self._told: dict[GpuUuid, tuple[GpuReport, _SeenThere, GpuReport]] = {}
+        """What was told of each GPU last, and what that was made of: most of what happens changes none of it."""
+        self._shown_last: tuple[tuple[GpuReport, ...], Seen, tuple[GpuReport, ...]] | None = None
+        """What all were shown as, and what that was made of, for the same reason."""
 
     # -- asking ---------------------------------------------------------------------------------------------------
 
@@ -60,6 +64,10 @@ class Devices:
     def answers(self, gpu: GpuUuid) -> bool:
         """Whether the GPU is there and answered when it was last asked."""
         return gpu in self.reports and not self.reports[gpu].lost
+
+    def is_dark(self, gpu: GpuUuid) -> bool:
+        """Whether the GPU is of this node and did not answer when it was last asked: nobody knows what is on it."""
+        return gpu in self.reports and self.reports[gpu].lost
 
     def why_unhealthy(self, gpu: GpuUuid) -> str:
         """What is wrong with the GPU; empty when nothing is."""
@@ -114,12 +122,13 @@ class Devices:
         else:
             there = {instance.uuid for instance in report.instances}
             for instance in known.instances if known is not None else ():
-                if instance.uuid not in there:
-                    self._users.pop(instance.uuid, None)
+                if instance.uuid not in there and self._users.pop(instance.uuid, None) is not None:
+                    self._shown_last = None
             self.reports[report.uuid] = report
 
     def note_users(self, uuid: str, users: tuple[str, ...]) -> None:
         """Who was found on a MIG device of a fixed layout."""
+        self._shown_last = None
         if users:
             self._users[uuid] = users
         else:
@@ -154,7 +163,26 @@ class Devices:
 
     def shown(self, seen: "Seen") -> tuple[GpuReport, ...]:
         """All GPUs as others see them: whose each instance is, and what more could be created."""
-        return tuple(self._shown(uuid, report, seen) for uuid, report in self.reports.items())
+        reports, last = tuple(self.reports.values()), self._shown_last
+        if last is not None and last[0] == reports and last[1] == seen:  # mostly the same objects
+            return last[2]
+        shown = tuple(self._shown_again(uuid, report, seen) for uuid, report in self.reports.items())
+        self._shown_last = reports, seen, shown
+        return shown
+
+    def _shown_again(self, uuid: GpuUuid, report: GpuReport, seen: "Seen") -> GpuReport:
+        there: _SeenThere = (
+            tuple((seen.claims.get((uuid, i.gi_id)), (uuid, i.gi_id) in seen.warm) for i in report.instances),
+            seen.quarantined.get(uuid, ()),
+            seen.daemons.get(uuid, ()),
+            tuple(self._users.get(i.uuid, ()) for i in report.instances) if report.fixed_layout else (),
+        )
+        told = self._told.get(uuid)
+        if told is not None and told[0] is report and told[1] == there:
+            return told[2]
+        shown = self._shown(uuid, report, seen)
+        self._told[uuid] = (report, there, shown)
+        return shown
 
     def _shown(self, uuid: GpuUuid, report: GpuReport, seen: "Seen") -> GpuReport:
         there = tuple(i for i in report.instances if (uuid, i.gi_id) not in seen.warm)
@@ -189,13 +217,20 @@ class Devices:
 class Seen:
     """What others are to see of the GPUs beyond what was read there."""
 
-    claims: Mapping[InstanceKey, AllocationId]
+    claims: Mapping[InstanceKey, AllocationId | None]
     quarantined: Mapping[GpuUuid, tuple[PlacementReport, ...]]
     daemons: Mapping[GpuUuid, tuple[MpsDaemonReport, ...]]
     warm: Collection[InstanceKey]
     """Instances of ours that stand in nobody's way: not shown."""
 
 
+_SeenThere = tuple[
+    tuple[tuple[AllocationId | None, bool], ...],
+    tuple[PlacementReport, ...],
+    tuple[MpsDaemonReport, ...],
+    tuple[tuple[str, ...], ...],
+]
+"""Of one GPU: per instance whose it is and whether it is warm; what is quarantined; daemons; who was found there."""
 _LAYOUTS_REMEMBERED = 256
 
 

@@ -13,7 +13,7 @@ from typing import Literal
 from sluice.contracts.exchange import ExchangeEvent, ExchangeInstruction, Ticked
 from sluice.contracts.ids import AllocationId, GpuUuid, HomeId
 from sluice.contracts.messages import ContainerDevices, GpuReport, Mode
-from sluice_node_agent.core.records import MpsLimits, Record
+from sluice_node_agent.core.records import MpsLimits, Record, TicketRecord
 
 
 class DeviceErrorKind(StrEnum):
@@ -67,11 +67,59 @@ class FoundHome:
 
 
 @dataclass(frozen=True, slots=True)
+class Mark:
+    """
+    A place where an agent of this node has made an instance in this boot, or was about to.
+
+    `size` 0: the whole GPU, which was set to serve one MPS daemon.
+    """
+
+    gpu: GpuUuid
+    start: int
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class FoundTicket:
+    """What a ticket says that was found at the start: the copy of its slice's record, or in words why it says none."""
+
+    ticket: str
+    record: TicketRecord | None = None
+    problem: str = ""
+    is_half: bool = False
+    """It was being made or removed: no container finds it."""
+
+
+@dataclass(frozen=True, slots=True)
 class MpsClient:
     """A process that an MPS server serves. `owner` as in `Holder`."""
 
     pid: int
     owner: str
+
+
+@dataclass(frozen=True, slots=True)
+class QuotaTenant:
+    """A container's share of the time of a home, as the token scheduler takes it. `owner` is its pod's UID."""
+
+    name: str
+    """`<allocation>/<container>`: the same for as long as the allocation lives."""
+    socket: str
+    """The file name of its socket, in the home's directory."""
+    owner: str
+    uid: int
+    request_permille: int
+    limit_permille: int
+    width_percent: int
+    memory_mib: int
+
+
+@dataclass(frozen=True, slots=True)
+class QuotaSeen:
+    """How the token scheduler of a home is. `greeted` are the processes that have said hello, by pid."""
+
+    alive: bool
+    greeted: tuple[int, ...] = ()
 
 
 # -- events -------------------------------------------------------------------------------------------------------
@@ -84,8 +132,9 @@ class AgentStarted:
 
     `journal_problem` is empty, or says in words why the journal is missing or cannot be trusted; `records` are then
     empty. `gpus` carry all instances found, with `allocation` None and `creatable` empty: both are the core's to say.
-    `tickets` are the ticket directories found. `homes` are the homes whose directories were found, and below `mps_root`
-    each home has its own: `<mps_root>/<home>/pipe` and `.../log`. `modes` is how this node can hand out devices.
+    `tickets` are the ticket directories found, `witnesses` what they say, where the journal was lost. `homes` are the
+    homes whose directories were found, and below `mps_root` each home has its own: `<mps_root>/<home>/pipe` and
+    `.../log`. `marks` are the places where instances are ours. `modes` is how this node can hand out devices.
     """
 
     boot_id: str
@@ -95,10 +144,14 @@ class AgentStarted:
     journal_problem: str = ""
     driver_version: str = ""
     tickets: tuple[str, ...] = ()
+    witnesses: tuple[FoundTicket, ...] = ()
     toolkit_version: str = ""
     modes: tuple[Mode, ...] = ("exclusive",)
     mps_root: str = ""
     homes: tuple[FoundHome, ...] = ()
+    marks: tuple[Mark, ...] = ()
+    time_quota: bool = False
+    """Whether the client library of the time quota is here, so that fractional shares are held to their time."""
     version: str = ""
     """Of Sluice, for people."""
 
@@ -237,6 +290,13 @@ class MpsLimitsSet:
 
 
 @dataclass(frozen=True, slots=True)
+class QuotasSet:
+    """The token scheduler has the tenants that were ordered, and their sockets are there."""
+
+    token: int
+
+
+@dataclass(frozen=True, slots=True)
 class MpsSeen:
     """
     How a daemon is. `alive`: the process that was named still runs; one that does not answer is MpsRefused.
@@ -250,6 +310,8 @@ class MpsSeen:
     fault: str = ""
     clients: tuple[MpsClient, ...] = ()
     waiting: tuple[int, ...] = ()
+    quota: QuotaSeen | None = None
+    """None where no time quota is enforced in this home."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -290,6 +352,7 @@ Result = (
     | ComputeModeSet
     | MpsStarted
     | MpsLimitsSet
+    | QuotasSet
     | MpsSeen
     | MpsClientsTerminated
     | MpsStopped
@@ -311,6 +374,7 @@ RESULTS = (
     ComputeModeSet,
     MpsStarted,
     MpsLimitsSet,
+    QuotasSet,
     MpsSeen,
     MpsClientsTerminated,
     MpsStopped,
@@ -455,6 +519,15 @@ class SetMpsLimits:
 
 
 @dataclass(frozen=True, slots=True)
+class SetQuotas:
+    """Serve exactly these tenants' time in a home, each in its own size -> QuotasSet. MpsRefused where it cannot be."""
+
+    token: int
+    home: HomeId
+    tenants: tuple[QuotaTenant, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class WatchMps:
     """Look how a daemon is -> MpsSeen. `pid` and `started_at` as in MpsStarted."""
 
@@ -490,13 +563,26 @@ class StopMps:
 
 @dataclass(frozen=True, slots=True)
 class MakeTicket:
-    """Make the directory that lets the pod's containers start -> TicketMade. Making it twice is once."""
+    """
+    Make the directory that lets the pod's containers start -> TicketMade. Making it twice is once.
+
+    `record` is kept in it, for the case that the journal is lost.
+    """
 
     token: int
     ticket: str
-    allocation: AllocationId
-    owner: str
+    record: TicketRecord
     containers: tuple[ContainerDevices, ...]
+
+    @property
+    def allocation(self) -> AllocationId:
+        """Whose ticket it is."""
+        return self.record.booking.allocation
+
+    @property
+    def owner(self) -> str:
+        """UID of the pod that it is for."""
+        return self.record.booking.owner
 
 
 @dataclass(frozen=True, slots=True)
@@ -527,6 +613,6 @@ GPU_INSTRUCTIONS = (
     ListHolders,
     SetComputeMode,
 )
-MpsInstruction = StartMps | SetMpsLimits | WatchMps | TerminateMpsClients | StopMps
+MpsInstruction = StartMps | SetMpsLimits | SetQuotas | WatchMps | TerminateMpsClients | StopMps
 OwnInstruction = SaveJournal | GpuInstruction | MpsInstruction | MakeTicket | RemoveTicket
 Instruction = ExchangeInstruction | OwnInstruction

@@ -13,7 +13,7 @@ from sluice_node_agent.core.devices import Devices, InstanceKey, Place, is_offer
 from sluice_node_agent.core.events import DeviceErrorKind, Holder, ListHolders
 from sluice_node_agent.core.records import DeviceRecord
 
-Claims = Mapping[InstanceKey, AllocationId]
+Claims = Mapping[InstanceKey, AllocationId | None]
 """The instances that records name, and whose they are."""
 Refusal = tuple[str, str]
 """Error and sentence."""
@@ -96,8 +96,8 @@ def _instance_for(place: Place, devices: Devices, claims: Claims) -> InstanceRep
     if found is None:
         cure = "its administrator has to make one"
         return str(DeviceErrorKind.NOT_FOUND), f"{where}: this GPU's fixed layout has no {place.profile} there; {cure}"
-    owner = claims.get((place.gpu, found.gi_id))
-    if owner is not None:
+    if (place.gpu, found.gi_id) in claims:
+        owner = claims[place.gpu, found.gi_id] or "a home without tenants"
         return str(DeviceErrorKind.IN_USE), f"{where}: the {place.profile} there is {owner}'s still"
     if not is_offered(found):
         why = devices.why_unusable(found)

@@ -20,6 +20,8 @@ class Floor:
 
     boot_id: str = ""
     mps_root: str = ""
+    time_quota: bool = False
+    """Whether the time of fractional shares is enforced."""
     devices: Devices = field(default_factory=Devices)
     works: dict[AllocationId, Work] = field(default_factory=dict)
     homes: dict[HomeKey, HomeWork] = field(default_factory=dict)
@@ -47,16 +49,17 @@ class Floor:
             if not tenants:
                 self._tenants.pop(key, None)
 
-    def claims(self) -> dict[InstanceKey, AllocationId]:
-        """Whose each instance of ours is: a home's is any tenant's, or the home's own name when none is left."""
-        found: dict[InstanceKey, AllocationId] = {}
+    def claims(self) -> dict[InstanceKey, AllocationId | None]:
+        """Whose each instance of ours is: a home's is any tenant's, and nobody's when none is left."""
+        found: dict[InstanceKey, AllocationId | None] = {}
         for home in self.homes.values():
             gi_id = home.record.device.gi_id
             if gi_id is not None:
                 tenants = self._tenants.get(home.key, {})
-                found[home.record.gpu, gi_id] = next(iter(tenants), AllocationId(home.record.home))
+                found[home.record.gpu, gi_id] = next(iter(tenants), None)
         for allocation, work in self.works.items():
-            for _, grant, device in pairs(work.record):
+            record = work.record
+            for grant, device in zip(record.booking.devices, record.devices, strict=False):
                 if device.gi_id is not None:
                     found[grant.gpu, device.gi_id] = allocation
         return found
@@ -70,6 +73,10 @@ class Floor:
             for _, grant, device in pairs(work.record):
                 if grant.share is not None and key_of(grant) == key:
                     yield work, grant, device
+
+    def has_tenants(self, key: HomeKey) -> bool:
+        """Whether any slice that is not gone has a share there, or shall have one."""
+        return bool(self._tenants.get(key))
 
     def home_of(self, grant: DeviceGrant) -> HomeRecord | None:
         """The home that a shared device is in, or is to join."""

@@ -1,20 +1,21 @@
 """
 What was found at the start and no record names: perhaps ours, when the journal was lost.
 
-An instance is ours only if the ledger says so, in exactly its place; else it is foreign, and is never touched. A home's
-directory is always ours, and its daemon too, but whom it serves the ledger must say. What is on a GPU that did not
-answer then is not known before it does, so nothing may be concluded from not seeing it.
+An instance is a slice's only if the ledger says so or a ticket proves it, in exactly its place. What nobody has is ours
+still if a mark says that it was made by us (see `leftovers`); else it is foreign, and is never touched. A home's
+directory is always ours, and its daemon too, but whom it serves the ledger or a ticket must say. What is on a GPU that
+did not answer then is not known before it does, so nothing may be concluded from not seeing it.
 """
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 
 from sluice.contracts.ids import AllocationId, GpuUuid, HomeId
 from sluice.contracts.messages import Booking, GpuReport
+from sluice.contracts.ticket_names import is_ticket_of
 from sluice_node_agent.core.devices import Devices, InstanceKey
-from sluice_node_agent.core.events import AgentStarted, FoundHome
+from sluice_node_agent.core.events import AgentStarted, FoundHome, Mark
 from sluice_node_agent.core.records import HomeRecord, NodeRecord, SliceRecord, Unclaimed
-from sluice_node_agent.core.ticket_names import is_ticket_of
 
 
 @dataclass(slots=True)
@@ -26,6 +27,16 @@ class Found:
     homes: dict[HomeId, FoundHome] = field(default_factory=dict)
     unseen: dict[GpuUuid, None] = field(default_factory=dict)
     """GPUs of which it is not known what is there."""
+    speaking: tuple[str, ...] = ()
+    """Those of the tickets that were there when the journal was lost: what they say is heard."""
+    doubtful: tuple[str, ...] = ()
+    """Those that are not believed, although somebody may be using what they were made for."""
+    over: tuple[str, ...] = ()
+    """Those of which it is known that nobody can be using what they were made for."""
+    marks: frozenset[Mark] = frozenset()
+    """Where instances are ours, whoever they were made for."""
+    aside: dict[GpuUuid, None] = field(default_factory=dict)
+    """Whole GPUs that were set to serve a daemon, and no record says for whom."""
 
     def hides(self, booking: Booking) -> bool:
         """Whether an instance of these devices may be there and was not seen. A whole GPU needs none."""
@@ -41,17 +52,46 @@ class Found:
         self.unclaimed |= {key: uuid for key, uuid in found.items() if key not in claimed}
         return True
 
+    def made(self, key: InstanceKey) -> None:
+        """An instance was made just now: what had its id before, and was found, is not there any more."""
+        self.unclaimed.pop(key, None)
+
+    def was_read(self, report: GpuReport) -> None:
+        """Forget what was found on a GPU and is not there any more: its id may be another one's next."""
+        if report.lost:
+            return
+        there = {(report.uuid, instance.gi_id) for instance in report.instances}
+        for key in [key for key in self.unclaimed if key[0] == report.uuid and key not in there]:
+            del self.unclaimed[key]
+
     def claim(self, home: HomeRecord) -> None:
         """A home has a record now."""
         self.homes.pop(home.home, None)
+        if home.profile is None:
+            self.aside.pop(home.gpu, None)
         if home.device.gi_id is not None:
             self.unclaimed.pop((home.gpu, home.device.gi_id), None)
 
     def tickets_of(self, allocation: AllocationId) -> tuple[str, ...]:
         """The tickets that were made for a slice which is gone. They are forgotten here."""
         theirs = tuple(ticket for ticket in self.tickets if is_ticket_of(ticket, allocation))
-        self.tickets = tuple(ticket for ticket in self.tickets if ticket not in theirs)
+        self.forget_tickets(theirs)
         return theirs
+
+    def forget_tickets(self, named: Collection[str]) -> None:
+        """A record names these tickets, or they are removed."""
+        self.tickets, self.speaking, self.doubtful, self.over = (
+            tuple(ticket for ticket in tickets if ticket not in named)
+            for tickets in (self.tickets, self.speaking, self.doubtful, self.over)
+        )
+
+    def useless_tickets(self, ordered: Iterable[AllocationId]) -> tuple[str, ...]:
+        """Tickets of what is not there any more, for which there is no order, when all orders were read. Forgotten."""
+        if not self.over:
+            return ()
+        useless = tuple(each for each in self.over if not any(is_ticket_of(each, other) for other in ordered))
+        self.forget_tickets(useless)
+        return useless
 
     def useless(self, devices: Devices) -> list[FoundHome]:
         """Homes that serve nobody, whoever asks: their device is not there. They are forgotten here."""
@@ -62,7 +102,7 @@ class Found:
         Homes without a daemon that no order has claimed, when all orders were read. They are forgotten here.
 
         Before that their tenants may still have tickets, and a container must find the directory. One with a daemon may
-        have tenants of which nobody knows, and is left alone; so is one on a GPU that was not seen, whose orders wait.
+        be used still (see `leftovers`); one on a GPU that was not seen may be claimed, because its orders wait.
         """
         return self._forget([home for home in self.homes.values() if not home.pid and home.gpu not in self.unseen])
 
@@ -81,13 +121,16 @@ def what_was_found(
 ) -> Found:
     """What no record names. Instances only when the journal was lost, now or in an earlier life of the same boot."""
     hidden: dict[GpuUuid, None] = {}
+    speaking: tuple[str, ...] = ()
     before = next((record for record in event.records if isinstance(record, NodeRecord)), None)
     there: list[tuple[InstanceKey, str]] = []
     if event.journal_problem:
         hidden = {gpu.uuid: None for gpu in event.gpus}
+        speaking = event.tickets
     elif before is not None and before.boot_id == event.boot_id:
         there = [((instance.gpu, instance.gi_id), instance.uuid) for instance in before.unclaimed]
         hidden = dict.fromkeys(before.unseen)
+        speaking = before.tickets
     tickets = {ticket for record in slices for ticket in (record.ticket, *record.stale_tickets)}
     names = {record.home for record in homes}
     found = Found(
@@ -95,6 +138,9 @@ def what_was_found(
         tickets=tuple(ticket for ticket in event.tickets if ticket not in tickets),
         homes={home.home: home for home in event.homes if home.home not in names},
         unseen={gpu.uuid: None for gpu in event.gpus if gpu.uuid in hidden},
+        speaking=tuple(ticket for ticket in event.tickets if ticket in speaking and ticket not in tickets),
+        marks=frozenset(mark for mark in event.marks if mark.size),
+        aside={mark.gpu: None for mark in event.marks if not mark.size and mark.gpu not in {h.gpu for h in homes}},
     )
     for gpu in event.gpus:
         found.see(gpu, claimed)

@@ -27,9 +27,12 @@ from sluice_node_agent.core.events import (
     MpsStarted,
     MpsStopped,
     OwnInstruction,
+    QuotasSet,
+    QuotaTenant,
     Result,
     SetComputeMode,
     SetMpsLimits,
+    SetQuotas,
     StartMps,
     StopMps,
     WatchMps,
@@ -48,6 +51,8 @@ class Wish:
     wanted: bool
     limits: MpsLimits | None
     """What the largest of them needs; None when all are leaving."""
+    quotas: tuple[QuotaTenant, ...] = ()
+    """Whose time is enforced."""
 
 
 def next_step(home: HomeWork, wish: Wish, floor: Floor, token: int) -> HomeNext:
@@ -83,17 +88,26 @@ def take_result(home: HomeWork, sent: OwnInstruction, result: Result, floor: Flo
         case MpsLimitsSet():
             assert isinstance(sent, SetMpsLimits)
             return replace(home.record, limits=sent.limits)
+        case QuotasSet():
+            assert isinstance(sent, SetQuotas)
+            home.quotas = sent.tenants
+            return None
         case MpsSeen():
             return _seen(home, result)
-        case MpsRefused(message=message) if isinstance(sent, (SetMpsLimits, WatchMps)):
-            return message
-        case MpsRefused(message=message):
-            return _failing(home.record, "MpsRefused", message)
-        case DeviceRefused(kind=kind, message=message):
-            device = instances.after_refusal(home.record.device, sent, kind)
-            return _failing(replace(home.record, device=device), str(kind), message)
+        case MpsRefused() | DeviceRefused():
+            return _refused(home.record, sent, result)
         case _:
             return _made(home.record, result)
+
+
+def had_tenants(record: HomeRecord) -> bool:
+    """
+    Whether its daemon was ready once, so that pods may be in a home that is being made.
+
+    Only a Revoke takes a device from a pod: such a home is not undone by a start that is refused. It is tried again for
+    as long as anybody is in it.
+    """
+    return record.phase == "making" and record.restarts > 0
 
 
 def resume(record: HomeRecord, devices: Devices, boot_id: str, claimed: dict[InstanceKey, None]) -> HomeRecord:
@@ -126,19 +140,20 @@ def held_against(record: HomeRecord, found: Iterable[FoundHome]) -> HomeRecord:
 def _to_make(home: HomeWork, wish: Wish, floor: Floor, token: int) -> HomeNext:
     devices = floor.devices
     record = home.record
+    vanished = _vanished(record, devices)
+    if vanished is not None:
+        return vanished
     problem = instances.why_impossible(record, devices)
     if problem is not None:
-        return _failing(record, *problem)
+        return None if had_tenants(record) else _failing(record, *problem)
     if record.profile is None and not record.device.uuid:
         return ListHolders(token, record.gpu, str(record.gpu))
     if fixed_layouts.is_to_be_taken(record, record.device, devices):
         take = fixed_layouts.step_to_take(record, devices, floor.claims(), token)
         return _failing(record, *take) if isinstance(take, tuple) else take
     if record.profile is not None and record.device.step == "planned":
-        return replace(record, device=DeviceRecord(step="intended"))
-    vanished = _vanished(record, devices)
-    if vanished is not None:
-        return vanished
+        intended = replace(record, device=DeviceRecord(step="intended"))
+        return None if devices.is_dark(record.gpu) else intended  # what is found there later would pass for ours
     if record.profile is not None and record.device.step != "made":
         return instances.step_to_make(record, record.device, devices, token)
     if not record.daemon:
@@ -169,6 +184,17 @@ def _take(record: HomeRecord, listed: ListHolders, holders: tuple[Holder, ...], 
     return replace(record, device=DeviceRecord(step="made", uuid=str(record.gpu)), daemon=True)
 
 
+def _refused(record: HomeRecord, sent: OwnInstruction, refusal: MpsRefused | DeviceRefused) -> HomeRecord | str:
+    """A new home is given up. What pods are in, or were, is tried again, and so are limits and looks."""
+    if isinstance(refusal, MpsRefused):
+        is_tried_again = had_tenants(record) or isinstance(sent, (SetMpsLimits, SetQuotas, WatchMps))
+        return refusal.message if is_tried_again else _failing(record, "MpsRefused", refusal.message)
+    if had_tenants(record):
+        return f"{refusal.kind}: {refusal.message}"
+    device = instances.after_refusal(record.device, sent, refusal.kind)
+    return _failing(replace(record, device=device), str(refusal.kind), refusal.message)
+
+
 def _failing(record: HomeRecord, error: str, message: str) -> HomeRecord:
     return replace(record, phase="undoing", error=error, message=message)
 
@@ -183,6 +209,8 @@ def _to_keep(home: HomeWork, wish: Wish, devices: Devices, token: int) -> HomeNe
         return vanished
     if home.watch:
         return WatchMps(token, record.home, record.pid, record.started_at, record.uid)
+    if wish.quotas != home.quotas:
+        return SetQuotas(token, record.home, wish.quotas)
     if wish.limits is None or wish.limits == record.limits:
         return None
     if record.limits is not None:
@@ -210,10 +238,21 @@ def _seen(home: HomeWork, seen: MpsSeen) -> HomeRecord | None:
     home.unanswered = 0
     home.seen = seen
     home.looks += 1
+    silent = _silent_in(seen)
+    home.unheld, home.silent = silent & home.silent, silent
+    if seen.quota is not None and not seen.quota.alive:
+        home.quotas = ()  # it is begun anew, and told all of them
     if seen.alive:
         return None
     home.mode_set = False
     return _down(home.record)
+
+
+def _silent_in(seen: MpsSeen) -> frozenset[int]:
+    """Clients that have not said hello to the token scheduler, where those who have can be told apart."""
+    if seen.quota is None or 0 in seen.quota.greeted:
+        return frozenset()
+    return frozenset(client.pid for client in seen.clients) - frozenset(seen.quota.greeted)
 
 
 def _down(record: HomeRecord) -> HomeRecord:

@@ -22,6 +22,7 @@ from sluice_node_agent.core.events import (
 from sluice_node_agent.core.floor import Floor
 from sluice_node_agent.core.homes import Wish
 from sluice_node_agent.core.instances import NOTHING
+from sluice_node_agent.core.quotas import tenants_of
 from sluice_node_agent.core.records import DeviceRecord, HomeGone, HomeRecord
 from sluice_node_agent.core.resuming import claims_of
 from sluice_node_agent.core.rules import Rules
@@ -69,11 +70,17 @@ class Housing:
         return found
 
     def out_of_use(self) -> list[tuple[GpuUuid, PlacementReport]]:
-        """The places where nobody may be put now: a home that cannot be taken down, or whose daemon is out of order."""
+        """
+        The places where nobody may be put now: a home that cannot be taken down, or whose daemon is out of order.
+
+        Also a whole GPU that is set to serve a daemon and has no tenant: no instance on it says that it is not free.
+        """
         return [
             (home.record.gpu, PlacementReport(start=home.record.start, size=home.record.size))
             for home in self._floor.homes.values()
-            if is_out_of_order(home) or (is_going(home) and is_stuck(home, self._rules))
+            if is_out_of_order(home)
+            or (is_going(home) and is_stuck(home, self._rules))
+            or (home.record.profile is None and not self._floor.has_tenants(home.key))
         ]
 
     # -- stepping -------------------------------------------------------------------------------------------------
@@ -84,6 +91,8 @@ class Housing:
         wish = self._wish(key)
         if home is None:
             return wish.wanted and self._begin_for(key)
+        if not wish.wanted and not is_going(home):
+            home.recovered()  # what could not be done for its tenants is not needed any more
         if not home.idle or self._is_in_the_dark(home.record):
             return False
         step = homes.next_step(home, wish, self._floor, self._sender.next_token)
@@ -138,7 +147,8 @@ class Housing:
     def answers_again(self, gpu: GpuUuid) -> None:
         """A GPU answers (again): what was begun on it for a home may be there."""
         floor = self._floor
-        claimed = claims_of((w.record for w in floor.works.values()), (h.record for h in floor.homes.values()))
+        slices, lived_in = (w.record for w in floor.works.values()), (h.record for h in floor.homes.values())
+        claimed = claims_of(slices, lived_in, floor.devices)
         for home in floor.homes.values():
             if home.record.gpu == gpu and home.waits_for is None:
                 home.record = homes.resume(home.record, floor.devices, floor.boot_id, claimed)
@@ -163,7 +173,7 @@ class Housing:
     def _wish(self, key: HomeKey) -> Wish:
         staying = [grant for work, grant, _ in self._floor.tenants(key) if work.record.phase in {"making", "ready"}]
         limits = shares.largest(shares.limits_of(grant, self._floor.devices) for grant in staying)
-        return Wish(self._floor.wants_home(key), limits)
+        return Wish(self._floor.wants_home(key), limits, tenants_of(self._floor, key))
 
     def _begin_for(self, key: HomeKey) -> bool:
         """The first tenant says what the home is."""
@@ -191,9 +201,8 @@ class Housing:
 
     def _is_in_the_dark(self, record: HomeRecord) -> bool:
         """Whether its instance may be there and cannot be seen, because its GPU does not answer since the start."""
-        devices = self._floor.devices
         unknown = record.device.step == "intended" and record.device.gi_id is None
-        return unknown and devices.knows(record.gpu) and not devices.answers(record.gpu)
+        return unknown and self._floor.devices.is_dark(record.gpu)
 
     def _create(self, home: HomeWork, step: CreateGpuInstance) -> bool:
         """Create its instance, or take a warm one. False while what is warm and in the way goes."""

@@ -118,6 +118,11 @@ def is_at(place: Place, device: DeviceRecord, devices: Devices) -> bool:
     return found is not None and (found.profile, found.start, found.size) == (place.profile, place.start, place.size)
 
 
+def is_elsewhere(place: Place, device: DeviceRecord, devices: Devices) -> bool:
+    """Whether the id that a record names is seen at another place: then it is another instance's by now."""
+    return devices.instance(place.gpu, device.gi_id) is not None and not is_at(place, device, devices)
+
+
 def resumed(
     place: Place, device: DeviceRecord, devices: Devices, claimed: dict[InstanceKey, None], *, making: bool
 ) -> DeviceRecord:

@@ -27,17 +27,19 @@ from sluice_node_agent.core.events import (
 )
 from sluice_node_agent.core.fixed_layouts import strangers_of
 from sluice_node_agent.core.floor import Floor
+from sluice_node_agent.core.homes import had_tenants
 from sluice_node_agent.core.instances import NOTHING
-from sluice_node_agent.core.records import DeviceRecord, HomeRecord, SliceRecord
+from sluice_node_agent.core.records import DeviceRecord, HomeRecord, SliceRecord, TicketRecord
 from sluice_node_agent.core.rules import Rules
 from sluice_node_agent.core.work import HomeWork, Next, failing, key_of, pairs, with_device, without_device
 
 Plan = SliceRecord | OwnInstruction | None
 
 
-def begin(record: SliceRecord, boot_id: str, ticket: str) -> SliceRecord:
+def begin(record: SliceRecord, floor: Floor, ticket: str) -> SliceRecord:
     """Start making: from now on an instance may be there."""
-    return _announce_next(replace(record, phase="making", boot_id=boot_id, error="", message=""), ticket)
+    record = replace(record, phase="making", boot_id=floor.boot_id, error="", message="")
+    return _announce_next(record, floor, ticket)
 
 
 def next_step(record: SliceRecord, floor: Floor, rules: Rules, token: int, ticket: str) -> Next:
@@ -45,7 +47,7 @@ def next_step(record: SliceRecord, floor: Floor, rules: Rules, token: int, ticke
     if record.stale_tickets:
         return RemoveTicket(token, record.stale_tickets[0])
     if record.boot_id != floor.boot_id:
-        return begin(record, floor.boot_id, ticket)
+        return begin(record, floor, ticket)
     for number, grant, device in pairs(record):
         if device.step == "made":
             continue
@@ -56,9 +58,8 @@ def next_step(record: SliceRecord, floor: Floor, rules: Rules, token: int, ticke
     if unserved is not None:
         return _await_service(record, unserved, floor, rules)
     if not record.ticket:
-        return _announce_next(record, ticket)
-    booking = record.booking
-    return MakeTicket(token, record.ticket, booking.allocation, booking.owner, containers_of(record, floor))
+        return _announce_next(record, floor, ticket)
+    return make_ticket(record, floor, token)
 
 
 def take_result(record: SliceRecord, sent: OwnInstruction, result: Result, ticket: str, floor: Floor) -> SliceRecord:
@@ -66,7 +67,7 @@ def take_result(record: SliceRecord, sent: OwnInstruction, result: Result, ticke
     number = next((n for n, _, device in pairs(record) if device.step != "made"), 0)
     match result:
         case HoldersListed(holders=holders) if record.booking.devices[number].profile is None:
-            return _take_whole(record, number, holders, ticket)
+            return _take_whole(record, number, holders, floor, ticket)
         case HoldersListed(holders=holders):
             assert isinstance(sent, ListHolders)
             grant, strangers = record.booking.devices[number], strangers_of(holders, record.booking.owner)
@@ -83,7 +84,7 @@ def take_result(record: SliceRecord, sent: OwnInstruction, result: Result, ticke
             return failing(with_device(record, number, device), str(kind), message)
     device = instances.made(record.devices[number], result)
     record = with_device(record, number, device)
-    return _announce_next(record, ticket) if device.step == "made" else record
+    return _announce_next(record, floor, ticket) if device.step == "made" else record
 
 
 def lost_devices(record: SliceRecord, floor: Floor) -> SliceRecord | None:
@@ -113,7 +114,19 @@ def to_make_again(record: SliceRecord) -> SliceRecord:
 def containers_of(record: SliceRecord, floor: Floor) -> tuple[ContainerDevices, ...]:
     """What each container must be told, in the order of the booking."""
     homes = {number: home for number, grant, _ in pairs(record) if (home := floor.home_of(grant)) is not None}
-    return shares.containers_of(record, floor.devices, homes, floor.mps_root)
+    return shares.containers_of(record, floor.devices, homes, floor.mps_root, time_quota=floor.time_quota)
+
+
+def make_ticket(record: SliceRecord, floor: Floor, token: int) -> MakeTicket:
+    """The ticket of a slice whose devices are all there: what its containers are told, and the copy of its record."""
+    copy = TicketRecord(
+        booking=record.booking,
+        revision=record.revision,
+        boot_id=record.boot_id,
+        devices=tuple(_with_home(device, floor.home_of(grant)) for _, grant, device in pairs(record)),
+        counts=record.adjusting.counts if record.adjusting is not None else (),
+    )
+    return MakeTicket(token, record.ticket, copy, containers_of(record, floor))
 
 
 def is_served(grant: DeviceGrant, floor: Floor) -> bool:
@@ -129,6 +142,11 @@ def is_served(grant: DeviceGrant, floor: Floor) -> bool:
 # -- inside -------------------------------------------------------------------------------------------------------
 
 
+def _with_home(device: DeviceRecord, home: HomeRecord | None) -> DeviceRecord:
+    """A device as its ticket tells of it: of a share also which instance its home is."""
+    return device if home is None else replace(device, gi_id=home.device.gi_id, found=home.device.found)
+
+
 def _step_to_make(record: SliceRecord, number: int, floor: Floor, token: int, ticket: str) -> Next:
     """What a device of the slice's own needs now."""
     _, grant, device = pairs(record)[number]
@@ -141,28 +159,37 @@ def _step_to_make(record: SliceRecord, number: int, floor: Floor, token: int, ti
         step = fixed_layouts.step_to_take(grant, floor.devices, floor.claims(), token)
         return failing(record, *step) if isinstance(step, tuple) else step
     if device.step == "planned":
-        return begin(record, floor.boot_id, ticket)
+        return None if floor.devices.is_dark(grant.gpu) else begin(record, floor, ticket)
     return instances.step_to_make(grant, device, floor.devices, token)
 
 
-def _announce_next(record: SliceRecord, ticket: str) -> SliceRecord:
-    """Save the next intent together with the last result: the next device's, or the ticket's name."""
+def _announce_next(record: SliceRecord, floor: Floor, ticket: str) -> SliceRecord:
+    """
+    Save the next intent together with the last result: the next device's, or the ticket's name.
+
+    No intent is said where nobody can see what is there already: what is found later would pass for ours.
+    """
     for number, grant, device in pairs(record):
         if device.step == "planned" and grant.profile is not None and grant.share is None:
+            if floor.devices.is_dark(grant.gpu):
+                return record
             return with_device(record, number, replace(device, step="intended"))
         if device.step != "made":
             return record
     return record if record.ticket else replace(record, ticket=ticket)
 
 
-def _take_whole(record: SliceRecord, number: int, holders: tuple[Holder, ...], ticket: str) -> SliceRecord:
+def _take_whole(
+    record: SliceRecord, number: int, holders: tuple[Holder, ...], floor: Floor, ticket: str
+) -> SliceRecord:
     """A whole GPU is made by nothing but nobody else being on it."""
     grant = record.booking.devices[number]
     strangers = strangers_of(holders, record.booking.owner)
     if strangers:
         message = f"{grant.gpu} is used by {', '.join(strangers)}"
         return failing(record, str(DeviceErrorKind.IN_USE), message)
-    return _announce_next(with_device(record, number, DeviceRecord(step="made", uuid=str(grant.gpu))), ticket)
+    taken = with_device(record, number, DeviceRecord(step="made", uuid=str(grant.gpu)))
+    return _announce_next(taken, floor, ticket)
 
 
 def _join(record: SliceRecord, number: int, floor: Floor, rules: Rules, ticket: str) -> SliceRecord | None:
@@ -183,7 +210,7 @@ def _join(record: SliceRecord, number: int, floor: Floor, rules: Rules, ticket: 
     if not is_served(grant, floor):
         return None
     joined = DeviceRecord(step="made", uuid=there.device.uuid, daemon_restarts=there.restarts)
-    return _announce_next(with_device(record, number, joined), ticket)
+    return _announce_next(with_device(record, number, joined), floor, ticket)
 
 
 def _await_service(record: SliceRecord, grant: DeviceGrant, floor: Floor, rules: Rules) -> SliceRecord | None:
@@ -203,8 +230,11 @@ def _why_not_in(grant: DeviceGrant, namespace: str, home: HomeWork, floor: Floor
         return f"{grant.gpu} {grant.start}:{grant.size} is shared by {found}, so {wanted} cannot join it"
     if there.profile != grant.profile:
         return f"{grant.gpu} {grant.start}:{grant.size} is shared as {there.profile}, not as {grant.profile}"
+    has_failed = home.failures >= rules.quarantine_after
+    if has_failed and had_tenants(there):
+        return f"the MPS daemon of {grant.gpu} {grant.start}:{grant.size} died and does not start again: {home.trouble}"
     is_raising = there.phase == "ready" and not shares.covers(there.limits, shares.limits_of(grant, floor.devices))
-    if is_raising and home.failures >= rules.quarantine_after:
+    if has_failed and is_raising:
         return f"the MPS server of {grant.gpu} did not take the limits of a larger share: {home.trouble}"
     return ""
 

@@ -5,10 +5,15 @@ The generation rises with every change that a puller would see, and never goes b
 blocks, and one that is not reserved yet is not told.
 """
 
+from collections.abc import Sequence
+
 from sluice.contracts.ids import NodeName, RunId
 from sluice.contracts.messages import GpuCounts, GpuReport, Mode, NodeChanged, NodeSnapshot, SliceReport
 from sluice_node_agent.core.events import AgentStarted
 from sluice_node_agent.core.rules import Rules
+
+_WARNINGS_MAX = 8
+"""More than that nobody reads, and everybody who pulls is sent them."""
 
 
 class News:
@@ -25,6 +30,7 @@ class News:
         self._toolkit_version = ""
         self._version = ""
         self._modes: tuple[Mode, ...] = ("exclusive",)
+        self._time_quota = False
         self._warnings: tuple[str, ...] = ()
         self._generation = 0
         self._asked_upto = 0
@@ -38,10 +44,16 @@ class News:
         self._driver_version = event.driver_version
         self._toolkit_version = event.toolkit_version
         self._version = event.version
-        self._modes = event.modes
+        self._modes, self._time_quota = event.modes, event.time_quota
         if event.journal_problem:
             self._warnings = (f"rebuilt from devices and ledger: {event.journal_problem}",)
         self._generation = self._asked_upto = self._reserved_upto = generation
+
+    def warn(self, sentences: Sequence[str]) -> None:
+        """What people must know of this life of the agent; of many only some."""
+        more = len(sentences) - _WARNINGS_MAX
+        rest = (f"and {more} more",) if more > 0 else ()
+        self._warnings = (*self._warnings, *sentences[:_WARNINGS_MAX], *rest)
 
     def must_reserve(self) -> bool:
         """Whether the reserved generations run out."""
@@ -56,10 +68,12 @@ class News:
         """The journal holds it."""
         self._reserved_upto = max(self._reserved_upto, upto)
 
-    def update(self, gpus: tuple[GpuReport, ...], slices: tuple[SliceReport, ...]) -> NodeChanged | None:
+    def update(
+        self, gpus: tuple[GpuReport, ...], slices: tuple[SliceReport, ...], doubtful_tickets: tuple[str, ...] = ()
+    ) -> NodeChanged | None:
         """Take in how everything is now. Returns the news when a puller would see a change."""
         told = self.snapshot
-        if told is not None and (told.gpus, told.slices) == (gpus, slices):
+        if told is not None and (told.gpus, told.slices, told.doubtful_tickets) == (gpus, slices, doubtful_tickets):
             return None
         if self._generation >= self._reserved_upto:
             return None  # told when the journal holds the next block
@@ -73,8 +87,10 @@ class News:
             gpus=gpus,
             slices=slices,
             modes=self._modes,
+            time_quota=self._time_quota,
             toolkit_version=self._toolkit_version,
             warnings=self._warnings,
+            doubtful_tickets=doubtful_tickets,
         )
         return NodeChanged(
             node=self._node,

@@ -38,6 +38,10 @@ class Orders:
             return entry
         return None
 
+    def has_lived(self, allocation: AllocationId) -> bool:
+        """Whether the slice of an order was ready before this agent knew of it."""
+        return self._head is not None and allocation in self._head.lived
+
     def is_closed(self, allocation: AllocationId) -> bool:
         """Whether nobody waits for a word about an allocation: closed, or not in the ledger."""
         return isinstance(self.entries.get(allocation, None), Closed | None)

@@ -3,6 +3,9 @@ What a node agent writes in its journal, and what it must find there again after
 
 A record is saved before the device step that it announces and again with that step's result. It must say enough to go
 on with the devices at hand, and nothing that a reading of the devices or of the ledger would say better.
+
+Saved is in the file, where the death of the agent cannot touch it. What must outlive the node's own crash is on disk as
+well before anything follows from it (`must_outlive_boot`, ADR 0042).
 """
 
 from typing import Literal
@@ -86,6 +89,22 @@ class SliceRecord(msgspec.Struct, frozen=True, kw_only=True, tag="slice"):
     def revoked(self) -> bool:
         """Whether it is being unmade by order."""
         return self.phase == "unmaking"
+
+
+class TicketRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """
+    The second copy of a ready slice's record, in its ticket: what is left to go by where journal and ledger are lost.
+
+    It says nothing that does not hold for as long as the ticket is there, and nothing of another boot.
+    """
+
+    booking: Booking
+    revision: int
+    boot_id: str
+    devices: tuple[DeviceRecord, ...]
+    """In the order of `booking.devices`. Of a share, `gi_id`, `uuid` and `found` are its home's."""
+    counts: tuple[DeviceGrant, ...] = ()
+    """As in `Adjusting`."""
 
 
 class Tombstone(msgspec.Struct, frozen=True, kw_only=True, tag="tombstone"):
@@ -184,6 +203,25 @@ class NodeRecord(msgspec.Struct, frozen=True, kw_only=True, tag="node"):
     unclaimed: tuple[Unclaimed, ...] = ()
     unseen: tuple[GpuUuid, ...] = ()
     """GPUs that did not answer when the journal was found lost: what is there on them is not known yet."""
+    tickets: tuple[str, ...] = ()
+    """Tickets that were there then and that no record names: the next life, too, goes by what they say."""
 
 
 Record = SliceRecord | Tombstone | Forgotten | NodeRecord | HomeRecord | HomeGone | Warm | WarmGone
+
+
+def must_outlive_boot(record: Record) -> bool:
+    """
+    Whether a record has to be on disk before anything follows from it.
+
+    So is what others are told by it: that a slice is ready, failed, degraded or gone, and which generations were told.
+    How far devices and daemons are is about this boot alone: they do not survive it, and the order that they follow
+    from is read again.
+    """
+    match record:
+        case SliceRecord(phase=phase):
+            return phase in {"ready", "failed", "degraded"}
+        case Tombstone() | NodeRecord():
+            return True
+        case _:
+            return False

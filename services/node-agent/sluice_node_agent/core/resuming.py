@@ -10,13 +10,14 @@ from msgspec.structs import replace
 
 from sluice.contracts.ids import HomeId
 from sluice.contracts.messages import Booking, DeviceGrant, Grant, Revoke
+from sluice.contracts.ticket_names import is_ticket_of
 from sluice_node_agent.core import fixed_layouts, instances
-from sluice_node_agent.core.devices import Devices, InstanceKey
+from sluice_node_agent.core.devices import Devices, InstanceKey, Place
 from sluice_node_agent.core.floor import Floor
 from sluice_node_agent.core.found import Found
+from sluice_node_agent.core.instances import NOTHING
 from sluice_node_agent.core.making import to_make_again
 from sluice_node_agent.core.records import Adjusting, DeviceRecord, HomeRecord, SliceRecord
-from sluice_node_agent.core.ticket_names import is_ticket_of
 from sluice_node_agent.core.work import pairs, with_device
 
 
@@ -34,15 +35,22 @@ def resume(record: SliceRecord, devices: Devices, boot_id: str, claimed: dict[In
     return record
 
 
-def claims_of(slices: Iterable[SliceRecord], homes: Iterable[HomeRecord] = ()) -> dict[InstanceKey, None]:
-    """All instances that records name."""
-    claimed: dict[InstanceKey, None] = {
-        (grant.gpu, device.gi_id): None
-        for record in slices
-        for _, grant, device in pairs(record)
-        if device.gi_id is not None
+def claims_of(slices: Iterable[SliceRecord], homes: Iterable[HomeRecord], devices: Devices) -> dict[InstanceKey, None]:
+    """
+    All instances that records name.
+
+    The driver uses the id of an instance that is gone for the next one: what is seen at another place under a record's
+    id is not its instance.
+    """
+    named: list[tuple[Place, DeviceRecord]] = [
+        (grant, device) for record in slices for _, grant, device in pairs(record)
+    ]
+    named += [(home, home.device) for home in homes]
+    return {
+        (place.gpu, device.gi_id): None
+        for place, device in named
+        if device.gi_id is not None and not instances.is_elsewhere(place, device, devices)
     }
-    return claimed | {(home.gpu, home.device.gi_id): None for home in homes if home.device.gi_id is not None}
 
 
 def come_later(order: Grant | Revoke) -> SliceRecord:
@@ -57,6 +65,27 @@ def come_later(order: Grant | Revoke) -> SliceRecord:
         evict=isinstance(order, Grant) and order.evict,
         cause="never made" if is_revoke else "",
     )
+
+
+def can_only_be_of(booking: Booking, before: list[Booking], floor: Floor, found: Found) -> bool:
+    """
+    Whether something stands that was made for this booking: it cannot be of those that it comes after (`before`).
+
+    An instance at exactly its place is not of somebody who was booked at another place; nor is a daemon of its trust
+    domain on a whole GPU of somebody of another one.
+    """
+    theirs = {_place_of(grant) for other in before for grant in other.devices}
+    served = {_served_of(other, grant) for other in before for grant in other.devices}
+    for grant in booking.devices:
+        if grant.profile is not None:
+            is_there = instances_at(grant, floor.devices, found.unclaimed) != NOTHING
+            if is_there and _place_of(grant) not in theirs:
+                return True
+        elif grant.share is not None and _served_of(booking, grant) not in served:
+            daemons = found.homes.values()
+            if any((h.device, h.namespace, h.uid) == _served_of(booking, grant) for h in daemons):
+                return True
+    return False
 
 
 def take_over(entry: Grant | Revoke, floor: Floor, found: Found) -> SliceRecord:
@@ -143,6 +172,15 @@ def instances_at(grant: DeviceGrant, devices: Devices, unclaimed: dict[InstanceK
 
 
 # -- inside -------------------------------------------------------------------------------------------------------
+
+
+def _place_of(grant: DeviceGrant) -> tuple[str, str | None, int, int]:
+    return str(grant.gpu), grant.profile, grant.start, grant.size
+
+
+def _served_of(booking: Booking, grant: DeviceGrant) -> tuple[str, str, int | None]:
+    """The daemon that a share of a whole GPU needs: on which device, for whom."""
+    return str(grant.gpu), booking.namespace, grant.share.uid if grant.share is not None else None
 
 
 def _after_reboot(record: SliceRecord) -> SliceRecord:

@@ -21,6 +21,11 @@ class Rules:
     """How long to wait before a slice that was lost, and could not be made again, is tried once more."""
     read_devices_s: float = 10.0
     """How often each GPU is read for what changed without us (foreign instances, health)."""
+    news_every_s: float = 0.5
+    """
+    Of an open node, how often it is said that it changed: at most, and while something is under way there. Who pulls
+    gets what is true in any case, and each word costs a pull and a whole inventory on the bus.
+    """
     look_s: float = 5.0
     """How often to look whether the bus still has the news of the node (a wiped broker tells nobody that it was)."""
     watch_mps_s: float = 5.0

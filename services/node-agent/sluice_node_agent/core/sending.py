@@ -22,6 +22,11 @@ class Sender:
         self._out: list[OwnInstruction] = []
 
     @property
+    def busy(self) -> bool:
+        """Whether something is out, or waits for its GPU."""
+        return bool(self._sent)
+
+    @property
     def next_token(self) -> int:
         """The token of the instruction that is sent next."""
         return self._token + 1
@@ -51,6 +56,11 @@ class Sender:
     def read(self, gpu: GpuUuid) -> None:
         """Read one GPU anew."""
         self.send(ReadGpu(self.next_token, gpu), None)
+
+    def job_of(self, token: int) -> Job | None:
+        """Whose step an instruction is that is out; None for nobody's."""
+        found = self._sent.get(token)
+        return found[1] if found is not None else None
 
     def take(self, result: Result) -> tuple[OwnInstruction, Job | None] | None:
         """What a result answers, and whose step that was. None for a result of nothing that is out (a duplicate)."""

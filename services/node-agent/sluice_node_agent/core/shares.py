@@ -12,6 +12,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from sluice.contracts.messages import ContainerDevices, DeviceGrant, GpuReport, Share
+from sluice.contracts.tickets import QUOTA, quota_socket_name
 from sluice.mig.shares import FULL_WIDTH_PERCENT, width_percent
 from sluice_node_agent.core.devices import Devices
 from sluice_node_agent.core.records import HomeRecord, MpsLimits, SliceRecord
@@ -47,10 +48,11 @@ def covers(limits: MpsLimits | None, needed: MpsLimits) -> bool:
 
 
 def containers_of(
-    record: SliceRecord, devices: Devices, homes: dict[int, HomeRecord], mps_root: str
+    record: SliceRecord, devices: Devices, homes: dict[int, HomeRecord], mps_root: str, *, time_quota: bool
 ) -> tuple[ContainerDevices, ...]:
     """
     What each container must be told, in the order of the booking. `homes` are those of its shared devices, by number.
+    `time_quota`: fractional shares are held to their time.
 
     A CUDA process can talk to one MPS daemon only: a container with several shares is told the first one's.
     """
@@ -58,7 +60,11 @@ def containers_of(
     for number, grant, device in pairs(record):
         name = grant.container
         memory_mib = grant.share.memory_mib if grant.share is not None else devices.memory_mib(grant)
-        mps = _mps_of(grant, homes.get(number), devices, mps_root)
+        home = homes.get(number)
+        mps = _mps_of(grant, home, devices, mps_root)
+        if time_quota and home is not None and grant.share is not None and grant.share.mode == "fractional":
+            socket = quota_socket_name(record.booking.allocation, name)
+            mps["quota_socket"] = f"{mps_root}/{home.home}/{QUOTA}/{socket}"
         if name not in told:
             told[name] = ContainerDevices(container=name, visible_devices=device.uuid, memory_mib=memory_mib, **mps)
             continue

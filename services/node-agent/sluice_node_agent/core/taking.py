@@ -9,20 +9,26 @@ from collections.abc import Iterable
 from msgspec.structs import replace
 
 from sluice.contracts.adjusting import same_places
-from sluice.contracts.ids import AllocationId
+from sluice.contracts.ids import AllocationId, NodeName
 from sluice.contracts.messages import Closed, Grant, Revoke
+from sluice.contracts.refusals import shorten
+from sluice.contracts.ticket_names import is_ticket_of
 from sluice_node_agent.core import making
 from sluice_node_agent.core.adjusting import begin
 from sluice_node_agent.core.bench import Bench
+from sluice_node_agent.core.events import FoundTicket
 from sluice_node_agent.core.found import Found
 from sluice_node_agent.core.graves import Graves
 from sluice_node_agent.core.housing import Housing
 from sluice_node_agent.core.orders import Orders
 from sluice_node_agent.core.records import SliceRecord
-from sluice_node_agent.core.resuming import claims_of, come_later, take_over, take_over_home
+from sluice_node_agent.core.resuming import can_only_be_of, claims_of, come_later, take_over, take_over_home
 from sluice_node_agent.core.telling import Telling
-from sluice_node_agent.core.ticket_names import is_ticket_of
+from sluice_node_agent.core.witnesses import Unbelieved, judge, newest_first
 from sluice_node_agent.core.work import Work, key_of
+
+_WHY_MAX = 300
+"""Characters of why a ticket is not believed: what it says may be of any length."""
 
 
 class Taking:
@@ -37,6 +43,36 @@ class Taking:
         self._housing = housing
         self._telling = telling
         self.found = Found()
+
+    def hear(self, tickets: Iterable[FoundTicket], node: NodeName) -> tuple[str, ...]:
+        """
+        The journal was lost: go on with what tickets prove, whatever the ledger will say. It may be lost as well.
+
+        Returns in sentences which are not believed, and why.
+        """
+        found = self.found
+        unbelieved: dict[str, Unbelieved] = {}
+        for ticket in newest_first(each for each in tickets if each.ticket in found.speaking):
+            outcome = judge(ticket, node, self._floor, found)
+            if isinstance(outcome, Unbelieved):
+                unbelieved[ticket.ticket] = outcome
+                continue
+            for home in outcome.homes:
+                found.claim(home)
+                self._housing.begin(home)
+            self._bench.save(outcome.slice)
+            found.forget_tickets((outcome.slice.ticket, *outcome.slice.stale_tickets))
+        for key in self._floor.claims():
+            found.unclaimed.pop(key, None)
+        left = {ticket: why for ticket, why in unbelieved.items() if ticket in found.tickets}
+        found.doubtful = tuple(ticket for ticket, why in left.items() if not why.over)
+        found.over = tuple(ticket for ticket, why in left.items() if why.over)
+        return tuple(f"ticket {ticket} is not believed: {shorten(why.why, _WHY_MAX)}" for ticket, why in left.items())
+
+    def clear_away(self) -> None:
+        """All orders were read: remove the tickets of what is not there any more, and for which there is none."""
+        for ticket in self.found.useless_tickets(self._orders.entries):
+            self._bench.drop(ticket)
 
     def take(self, allocation: AllocationId, now: float) -> None:
         """Compare the ledger's order with what is known, and take it if it is newer."""
@@ -67,7 +103,9 @@ class Taking:
         booking, found = order.booking, self.found
         if found.hides(booking):
             return
-        if self._comes_later(order):
+        is_next = self._are_gone(order.after)
+        was_begun = not is_next and self._was_begun(order)
+        if not is_next and not was_begun:
             self._bench.save(come_later(order))
             return
         for grant in booking.devices:
@@ -77,10 +115,13 @@ class Taking:
                     found.claim(home)
                     self._housing.begin(home)
         record = take_over(order, self._floor, found)
-        if record.phase == "planned" and self.is_next(record):
-            record = making.begin(record, self._floor.boot_id, self._bench.new_ticket(booking.allocation))
-        for key in claims_of([record]):
+        if self._orders.has_lived(booking.allocation):
+            record = replace(record, lost=True)
+        if record.phase == "planned" and (is_next or was_begun):
+            record = making.begin(record, self._floor, self._bench.new_ticket(booking.allocation))
+        for key in claims_of([record], [], self._floor.devices):
             found.unclaimed.pop(key, None)
+        found.forget_tickets(record.stale_tickets if not record.ticket else (record.ticket, *record.stale_tickets))
         self._bench.save(record)
 
     def _take_newer(self, work: Work, order: Grant | Revoke) -> None:
@@ -108,16 +149,21 @@ class Taking:
         work.looks.clear()
         self._bench.save(record)
 
-    def _comes_later(self, order: Grant | Revoke) -> bool:
+    def _was_begun(self, order: Grant | Revoke) -> bool:
         """
-        Whether others must be gone first, and so nothing was made for it: what is found at its place is theirs.
+        Whether something was made for an order although it is not known that those before it are gone.
 
-        Of a Revoke too: its Grant may have been overwritten before it was read, or the journal that had it was lost.
-
-        One that has a ticket was begun, however little is known of the others since the journal was lost.
+        Nothing was as a rule, and what is found at its place is theirs; of a Revoke too: its Grant may have been
+        overwritten before it was read. But when the journal was lost, one with a ticket was begun, however little is
+        known of the others; and so was one of which something stands that can only be its own.
         """
-        began = any(is_ticket_of(ticket, order.booking.allocation) for ticket in self.found.tickets)
-        return not began and not self._are_gone(order.after)
+        if any(is_ticket_of(ticket, order.booking.allocation) for ticket in self.found.tickets):
+            return True
+        entries = [self._orders.entries.get(other) for other in order.after]
+        if not all(isinstance(entry, (Grant, Revoke, Closed)) for entry in entries):
+            return False
+        before = [entry.booking for entry in entries if isinstance(entry, (Grant, Revoke))]
+        return can_only_be_of(order.booking, before, self._floor, self.found)
 
     def is_next(self, record: SliceRecord) -> bool:
         """Whether everything that a planned slice has to come after is gone."""

@@ -6,7 +6,7 @@ It derives and repeats; it must not change what it tells of.
 
 from sluice.contracts import subjects
 from sluice.contracts.ids import AllocationId, GpuUuid, NodeName
-from sluice.contracts.messages import Closed, PlacementReport, SliceGone
+from sluice.contracts.messages import Closed, NodeChanged, PlacementReport, SliceGone, SliceReport
 from sluice.contracts.outbox import Outbox
 from sluice_node_agent.core.devices import Seen
 from sluice_node_agent.core.floor import Floor
@@ -14,10 +14,10 @@ from sluice_node_agent.core.found import Found
 from sluice_node_agent.core.graves import Graves
 from sluice_node_agent.core.housing import Housing
 from sluice_node_agent.core.news import News
-from sluice_node_agent.core.records import NodeRecord
+from sluice_node_agent.core.records import NodeRecord, SliceRecord
 from sluice_node_agent.core.sending import Sender
 from sluice_node_agent.core.warm import WarmOnes
-from sluice_node_agent.core.words import report_of, stuck_on, word_of
+from sluice_node_agent.core.words import report_of, state_of, stuck_on, word_of
 from sluice_node_agent.core.work import HomeKey, Work, pairs
 
 
@@ -32,6 +32,14 @@ class Telling:
         self._news = news
         self._graves = graves
         self._floor = floor
+        self._unsaid: NodeChanged | None = None
+        """News that wait for their turn."""
+        self._unsaid_since = 0.0
+        """When there were none last."""
+        self._say_at = 0.0
+        """When the next news of an open node may be said."""
+        self._reported: dict[AllocationId, tuple[SliceRecord, SliceReport]] = {}
+        """What was told of each slice last, and the record that it was made of."""
 
     def say(self, work: Work) -> None:
         """Keep the word of a slice on the bus. What is not in the journal yet is not said."""
@@ -68,27 +76,58 @@ class Telling:
         address = subjects.slice_(self._node, closed.allocation)
         self._outbox.keep(address, gone, request=gone.request, ttl_s=self._rules.closing_ttl_s)
 
-    def tell(self, found: Found, sender: Sender, housing: Housing, warm: WarmOnes) -> None:
-        """Serve what is true now, and say so when it changed. `found` goes into the journal with the generation."""
-        floor = self._floor
+    def reserve(self, found: Found, sender: Sender) -> None:
+        """Reserve generations in the journal when they run out. `found` goes there with them."""
         if self._news.must_reserve():
             record = NodeRecord(
                 node=self._node,
-                boot_id=floor.boot_id,
+                boot_id=self._floor.boot_id,
                 generation_upto=self._news.reserve(),
                 unclaimed=found.unclaimed_records(),
                 unseen=tuple(found.unseen),
+                tickets=found.speaking,
             )
             sender.save(record, None)
+
+    def tell(self, found: Found, sender: Sender, housing: Housing, warm: WarmOnes) -> None:
+        """Serve what is true now, and say so when it changed."""
+        floor = self._floor
+        self.reserve(found, sender)
         quarantined: dict[GpuUuid, tuple[PlacementReport, ...]] = {}
         for gpu, span in [*self._stuck(), *housing.out_of_use()]:
             if span not in quarantined.get(gpu, ()):
                 quarantined[gpu] = (*quarantined.get(gpu, ()), span)
         seen = Seen(floor.claims(), quarantined, housing.daemons(), warm.keys())
-        slices = tuple(report_of(work, floor, self._rules) for work in floor.works.values())
-        changed = self._news.update(floor.devices.shown(seen), slices)
+        changed = self._news.update(floor.devices.shown(seen), self._reports(), found.doubtful)
         if changed is not None:
-            self._outbox.keep(subjects.node(self._node), changed)
+            self._unsaid = changed
+
+    def say_news(self, now: float, *, may_wait: bool, quiet: bool) -> None:
+        """
+        Say that the node has changed, when it is time to.
+
+        At once where it is not open: whoever opens it must know of all there is (PROTOCOL §6). Of one that is open
+        (`may_wait`) the ledger and the slices' own words tell what is decided from: there it is said when nothing is
+        under way any more (`quiet`), and every so often; a burst of slices is one news.
+        """
+        if self._unsaid is None:
+            self._unsaid_since = now
+        elif not may_wait or (self._say_at <= now and (quiet or now - self._unsaid_since >= self._rules.news_every_s)):
+            self._outbox.keep(subjects.node(self._node), self._unsaid)
+            self._unsaid, self._unsaid_since = None, now
+            if may_wait:  # the first after it was opened does not wait for those before
+                self._say_at = now + self._rules.news_every_s
+
+    def _reports(self) -> tuple[SliceReport, ...]:
+        """Every slice as whoever pulls sees it; what was made of the same record for that is told again."""
+        reported, self._reported = self._reported, {}
+        for allocation, work in self._floor.works.items():
+            state = state_of(work, self._floor, self._rules)
+            known = reported.get(allocation)
+            if known is None or known[0] is not work.record or known[1].state != state:
+                known = work.record, report_of(work.record, state)
+            self._reported[allocation] = known
+        return tuple(report for _, report in self._reported.values())
 
     def _stuck(self) -> list[tuple[GpuUuid, PlacementReport]]:
         """The places of slices that cannot be taken down."""

@@ -15,9 +15,13 @@ from sluice.contracts.messages import (
 )
 from sluice_node_agent.core.floor import Floor
 from sluice_node_agent.core.making import containers_of
+from sluice_node_agent.core.quotas import unheld_clients
 from sluice_node_agent.core.records import SliceRecord, Tombstone
 from sluice_node_agent.core.rules import Rules
 from sluice_node_agent.core.work import HomeWork, Job, Work, homes_of, key_of, pairs
+
+_NAMED_MAX = 5
+"""Processes that a warning names."""
 
 
 def word_of(work: Work, floor: Floor, rules: Rules) -> SliceMessage | None:
@@ -34,6 +38,8 @@ def word_of(work: Work, floor: Floor, rules: Rules) -> SliceMessage | None:
         )
     if record.phase == "ready":
         return _word_of_ready(record, floor)
+    if record.phase == "making" and record.lost:
+        return _word_of_wrong(record, floor)
     if record.phase == "failed":
         return SliceFailed(
             allocation=allocation, request=request, revision=revision, error=record.error, message=record.message
@@ -55,13 +61,12 @@ def word_of_gone(tombstone: Tombstone, *, closing: bool) -> SliceGone:
     )
 
 
-def report_of(work: Work, floor: Floor, rules: Rules) -> SliceReport:
+def report_of(record: SliceRecord, state: SliceState) -> SliceReport:
     """A slice as whoever pulls sees it."""
-    record = work.record
     return SliceReport(
         booking=record.booking,
         revision=record.revision,
-        state=_state_of(work, floor, rules),
+        state=state,
         revoked=record.revoked,
         after=record.after,
         evict=record.evict,
@@ -116,11 +121,9 @@ def is_out_of_order(home: HomeWork) -> bool:
 
 def _word_of_ready(record: SliceRecord, floor: Floor) -> SliceReady | SliceDegraded | None:
     booking = record.booking
-    wrong = _what_is_wrong(record, floor)
-    if wrong:
-        return SliceDegraded(
-            allocation=booking.allocation, request=booking.request, revision=record.revision, message="; ".join(wrong)
-        )
+    wrong = _word_of_wrong(record, floor)
+    if wrong is not None:
+        return wrong
     if record.adjusting is not None and not record.adjusting.told:
         return None  # as it was said before: the new sizes do not hold yet
     return SliceReady(
@@ -135,6 +138,16 @@ def _word_of_ready(record: SliceRecord, floor: Floor) -> SliceReady | SliceDegra
         containers=containers_of(record, floor),
         warnings=tuple(_warnings(record, floor)),
         shrinking=record.adjusting is not None and bool(record.adjusting.counts),
+    )
+
+
+def _word_of_wrong(record: SliceRecord, floor: Floor) -> SliceDegraded | None:
+    """What its pod has to know of a slice that it has, or had; None when nothing is wrong."""
+    booking, wrong = record.booking, _what_is_wrong(record, floor)
+    if not wrong:
+        return None
+    return SliceDegraded(
+        allocation=booking.allocation, request=booking.request, revision=record.revision, message="; ".join(wrong)
     )
 
 
@@ -173,10 +186,25 @@ def _warnings(record: SliceRecord, floor: Floor) -> list[str]:
             f"{home.record.uid}: set securityContext.runAsUser to the user that they run as"
             for uid in (home.seen.waiting if home.seen is not None else ())
         ]
+    return found + _unheld(record, floor)
+
+
+def _unheld(record: SliceRecord, floor: Floor) -> list[str]:
+    """Who computes beside the time quota: a program that is linked statically, or dropped its variables."""
+    found = []
+    for key in dict.fromkeys(homes_of(record)) if floor.time_quota else ():
+        pids = unheld_clients(record.booking.owner, floor, key)
+        if pids:
+            named = ", ".join(map(str, pids[:_NAMED_MAX])) + (" and more" if len(pids) > _NAMED_MAX else "")
+            found.append(
+                f"QuotaNotEnforced: process {named} on {floor.homes[key].record.device.uuid} has not said hello to the "
+                "time quota, so nothing holds it to its part of the time (docs/time-quota.md)"
+            )
     return found
 
 
-def _state_of(work: Work, floor: Floor, rules: Rules) -> SliceState:
+def state_of(work: Work, floor: Floor, rules: Rules) -> SliceState:
+    """How far a slice is, as whoever pulls sees it."""
     phase = work.record.phase
     if stuck_on(work, floor, rules) is not None:
         return "quarantined"

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from sluice.contracts.ids import AllocationId, GpuUuid
 from sluice.contracts.messages import DeviceGrant
 from sluice_node_agent.core.devices import Place
-from sluice_node_agent.core.events import MpsSeen, OwnInstruction
+from sluice_node_agent.core.events import MpsSeen, OwnInstruction, QuotaTenant
 from sluice_node_agent.core.instances import NOTHING
 from sluice_node_agent.core.records import DeviceRecord, HomeGone, HomeRecord, SliceRecord, Tombstone
 
@@ -84,6 +84,12 @@ class HomeWork(Job):
     """What the last look found."""
     looks: int = 0
     """How many looks of this process have found something."""
+    quotas: tuple[QuotaTenant, ...] = ()
+    """The tenants that its token scheduler has, as this process told it."""
+    silent: frozenset[int] = frozenset()
+    """Clients that the last look found without a hello to the token scheduler."""
+    unheld: frozenset[int] = frozenset()
+    """Those that the look before it had found so, too: their time is not held to anything."""
 
     @property
     def key(self) -> HomeKey:

@@ -15,6 +15,8 @@ _REMOUNT, _BIND, _REC, _SHARED = 32, 4096, 16384, 1 << 20
 _DETACH, _UMOUNT_NOFOLLOW = 2, 8
 _SEALED = _RDONLY | _NOSUID | _NODEV | _NOEXEC
 _MOUNTINFO = Path("/proc/self/mountinfo")
+_POINT = 4
+"""Which field of a line of mountinfo is the mount point, counted from 0 (proc(5))."""
 _ESCAPED = re.compile(r"\\([0-7]{3})")
 
 _STACKED_MAX = 16
@@ -32,14 +34,17 @@ def bind(source: str | Path, place: str | Path, *, deep: bool = True) -> None:
     _mount(source, place, _BIND | (_REC if deep else 0))
 
 
-def seal(place: str | Path) -> None:
+def seal(place: str | Path, *, may_run: bool = False) -> None:
     """
-    Let nobody write, run or gain rights through what is mounted at `place`. Raises OSError.
+    Let nobody write, run or gain rights through what is mounted at `place`; if `may_run`, run. Raises OSError.
+
+    Also what a file system forbids as a whole (`/run` is `noexec` on many nodes) is then allowed here: the flags of one
+    mount are its own (mount(2), MS_REMOUNT with MS_BIND).
 
     That is not passed on: where `place` was passed on to before (from a container to its node), it stays as it was.
     So what others shall find sealed is bound from a mount that is sealed already.
     """
-    _mount("none", place, _REMOUNT | _BIND | _SEALED)
+    _mount("none", place, _REMOUNT | _BIND | (_SEALED & ~_NOEXEC if may_run else _SEALED))
 
 
 def share(place: str | Path) -> None:
@@ -102,8 +107,10 @@ def is_shared(place: Path) -> bool:
 def mounted_below(place: Path, mounts: Path = _MOUNTINFO) -> list[str]:
     """Where something is mounted below `place`; what is at `place` itself is left out. Raises OSError."""
     below = f"{place.resolve()}/"
-    lines = mounts.read_text("utf-8", "surrogateescape").splitlines()
-    points = (_ESCAPED.sub(lambda code: chr(int(code[1], 8)), line.split(" ")[4]) for line in lines)
+    lines = [line.split(" ") for line in mounts.read_text("utf-8", "surrogateescape").splitlines()]
+    if any(len(fields) <= _POINT for fields in lines):  # what is not understood may be a mount that must be spared
+        raise OSError(errno.EIO, "it is no list of mounts", str(mounts))
+    points = (_ESCAPED.sub(lambda code: chr(int(code[1], 8)), fields[_POINT]) for fields in lines)
     return [point for point in points if point.startswith(below)]
 
 

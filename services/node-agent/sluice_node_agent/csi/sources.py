@@ -25,7 +25,7 @@ _ROOT_MODE = 0o700
 _LOCK_S = 10.0
 """Who holds the lock makes or removes a few directories and mounts: some milliseconds."""
 _LOOK_S = 0.005
-_LOCK, _BOOT, _PUBLISHED, _SEALED, _ASIDE = ".lock", ".boot", ".published", ".sealed", ".aside"
+_LOCK, _BOOT, _PUBLISHED, _SEALED, _ASIDE, _MARKS = ".lock", ".boot", ".published", ".sealed", ".aside", ".marks"
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
@@ -78,6 +78,11 @@ class Sources:
     def sealed(self, uid: str) -> Path:
         """The directory of a pod as its volume shall show it."""
         return self.root / _SEALED / uid
+
+    @property
+    def marks(self) -> Path:
+        """For the agent's notes of what it makes on the GPUs: they end with the boot, as tickets do."""
+        return self.root / _MARKS
 
     @property
     def aside(self) -> Path:

@@ -64,12 +64,17 @@ def remove_views(directory: Path, ticket: str = "") -> None:
 
 
 def _bind_sealed(home: Path, place: Path, aside: Path) -> None:
-    """By way of `aside`, where it is sealed: a volume must never show it open, not even for a moment."""
+    """
+    By way of `aside`, where it is sealed: a volume must never show it open, not even for a moment.
+
+    What is in it may be run: a container preloads the time quota's library from there, and a loader maps no code from a
+    mount that is `noexec` (it says so, and goes on without). Nobody but the agent and its daemon can write there.
+    """
     aside.mkdir(mode=0o700, exist_ok=True)
     mounting.detach_all(aside)  # left there by one that was killed
     mounting.bind(home, aside, deep=False)
     try:
-        mounting.seal(aside)
+        mounting.seal(aside, may_run=True)
         mounting.bind(aside, place, deep=False)
     finally:
         mounting.detach_all(aside)

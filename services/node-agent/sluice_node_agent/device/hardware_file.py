@@ -3,10 +3,14 @@ The simulated hardware of one node as a file, so that it outlives every process 
 
 Each change is one locked read-modify-write: the agent and a person with the `hardware` command may both be at it. It
 keeps what is there and knows no rules; those are in `device.simulated`.
+
+Who wants to know everything that ever was on the devices makes an empty `<file>.log` beside it: each change then adds a
+line, the time (unix ns) and all the hardware after it.
 """
 
 import fcntl
 import os
+import time
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,8 +18,10 @@ from pathlib import Path
 
 import msgspec
 
+from sluice.contracts.codec import NOT_READABLE
 from sluice.contracts.fleet import FaultValue, FleetGpus, FleetNode
 from sluice.contracts.ids import GpuUuid, NodeName
+from sluice.contracts.refusals import shorten
 from sluice.runtime.errors import ServiceError
 from sluice_node_agent.core.events import HolderKind
 
@@ -49,6 +55,10 @@ class Process(msgspec.Struct, kw_only=True):
     """`pid` is a real process of this machine: it is on the device only while it lives."""
     started_at: int = 0
     """Of a real process, when known (/proc/<pid>/stat field 22): a later process with its pid is another one."""
+    memory_mib: int = 0
+    """Device memory that it holds."""
+    busy_percent: float = 0.0
+    """Of the time in which a kernel of it runs."""
 
 
 class Gpu(msgspec.Struct, kw_only=True):
@@ -113,6 +123,7 @@ class HardwareFile:
         """Name the file; nothing is read yet."""
         self._path = path
         self._lock = path.with_name(f"{path.name}.lock")
+        self._log = path.with_name(f"{path.name}.log")
 
     @property
     def exists(self) -> bool:
@@ -191,14 +202,18 @@ class HardwareFile:
             return msgspec.json.decode(self._path.read_bytes(), type=Hardware)
         except OSError as error:
             raise HardwareFileError(f"{self._path} cannot be read: {error.strerror}") from error
-        except msgspec.DecodeError as error:
-            raise HardwareFileError(f"{self._path} is no simulated hardware: {error}") from error
+        except NOT_READABLE as error:
+            raise HardwareFileError(f"{self._path} is no simulated hardware: {shorten(str(error), 300)}") from error
 
     def _write(self, hardware: Hardware) -> None:
         # Replaced as a whole and not forced to disk: it outlives every process, and need not outlive this machine.
+        data = msgspec.json.encode(hardware)
         draft = self._path.with_name(f"{self._path.name}.new")
-        draft.write_bytes(msgspec.json.format(msgspec.json.encode(hardware), indent=1))
+        draft.write_bytes(msgspec.json.format(data, indent=1))
         draft.replace(self._path)
+        if self._log.exists():  # after the change: a writer killed in between leaves it out, and told nobody of it
+            with self._log.open("ab") as log:
+                log.write(b"%d %b\n" % (time.time_ns(), data))
 
 
 def faults_from(values: dict[str, FaultValue], where: str) -> Faults:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from sluice_node_agent.core.records import MpsLimits
+from sluice_node_agent.device.conversations import converse
 from sluice_node_agent.device.mps_home import HomeDirectory, MpsError
 from sluice_node_agent.device.processes import Processes
 
@@ -20,9 +21,12 @@ _CONTROL, _SERVER = "nvidia-cuda-mps-control", "nvidia-cuda-mps-server"
 _COMM = _CONTROL[:15]
 """What both are called in /proc/<pid>/comm, which is cut after 15 characters (proc(5))."""
 _NOBODY = "Cannot find MPS control daemon process"
-_PERCENTAGE = re.compile(r"\d+(?:\.\d+)?")
-_MEMORY = re.compile(r"(\d+)([MG])")
+_PERCENTAGE = re.compile(r"[0-9]{1,3}(?:\.[0-9]{1,10})?")
+_MEMORY = re.compile(r"([0-9]{1,12})([MG])")
+_NUMBER = re.compile(r"[0-9]{1,10}")
 _ENVIRON_MAX_BYTES = 256 * 1024
+ANSWER_MAX_BYTES = 1024 * 1024
+"""What one conversation may print: some numbers and a line or two."""
 
 
 class NoDaemonError(MpsError):
@@ -113,21 +117,29 @@ class MpsControl:
             return self._ask(commands, timeout_s)
 
     def _ask(self, commands: tuple[str, ...], timeout_s: float) -> list[str]:
-        with tempfile.TemporaryFile() as said:
-            lines = "".join(f"{command}\n" for command in commands).encode()
-            status = self._run([], self._environment, said.fileno(), timeout_s, lines)
-            said.seek(0)
-            text = said.read(1024 * 1024).decode("utf-8", "replace")
+        lines = "".join(f"{command}\n" for command in commands).encode()
+        try:
+            status, data = converse([self._control], lines, self._environment, timeout_s, bytes_max=ANSWER_MAX_BYTES)
+        except TimeoutError:
+            what = ", ".join(commands)
+            text = f"home {self._directory.home}: no answer to {what!r} within {timeout_s:.1f} s"
+            raise NoAnswerError(text) from None
+        except OSError as error:
+            raise MpsError(f"{self._control} cannot be run: {error.strerror}") from error
+        if len(data) > ANSWER_MAX_BYTES:
+            said_to = f"home {self._directory.home}: {', '.join(commands)!r}"
+            raise MpsError(f"{said_to} was answered with more than {ANSWER_MAX_BYTES} bytes; no answer is as long")
+        text = data.decode("utf-8", "replace")
         if _NOBODY in text:
             raise NoDaemonError(f"home {self._directory.home}: its MPS control daemon does not run")
         if status != 0:
             words = _one_line(text) or f"exit status {status}"
             raise _BrokenError(f"home {self._directory.home}: {', '.join(commands)!r} failed: {words}")
-        return [line.strip() for line in text.splitlines() if line.strip()]
+        return answers_in(text)
 
     def servers(self, timeout_s: float) -> tuple[int, ...]:
         """The servers that the daemon has, those that are starting included."""
-        return _numbers(self.ask(("get_server_list",), timeout_s))
+        return numbers_in(self.ask(("get_server_list",), timeout_s))
 
     def state_of(self, server: int, timeout_s: float) -> tuple[str | None, tuple[int, ...]]:
         """
@@ -136,22 +148,22 @@ class MpsControl:
         The state is None when there is no such server. Release 535.261 does not know `get_server_status`.
         """
         lines = self.ask((f"get_server_status {server}", f"get_client_list {server}"), timeout_s)
-        words = [line for line in lines if not line.isdecimal()]
+        words = [line for line in lines if not _NUMBER.fullmatch(line)]
         if any("not found" in line for line in words):
             return None, ()
         state = next((line for line in words if not line.startswith("Unknown command")), "")
-        return state, _numbers(lines)
+        return state, numbers_in(lines)
 
     def start_server(self, uid: int, timeout_s: float) -> tuple[int, ...]:
         """Start a server for a user unless there is one, of whatever user; returns the servers that are there then."""
         try:
-            return _numbers(self.ask((f"start_server -uid {uid}", "get_server_list"), timeout_s))
+            return numbers_in(self.ask((f"start_server -uid {uid}", "get_server_list"), timeout_s))
         except _BrokenError:  # its server ended at once, and took the conversation with it (seen of both releases)
             return self.servers(timeout_s)
 
     def clients_of(self, server: int, timeout_s: float) -> tuple[int, ...]:
         """The clients of a server; none when there is no such server."""
-        return _numbers(self.ask((f"get_client_list {server}",), timeout_s))
+        return numbers_in(self.ask((f"get_client_list {server}",), timeout_s))
 
     def set_defaults(self, limits: MpsLimits, timeout_s: float) -> None:
         """Set what the next server gives its clients, and read it back. Raises MpsError when it reads otherwise."""
@@ -184,13 +196,11 @@ class MpsControl:
             said = f" (it said: {_one_line(' '.join(other))})" if other else ""
             raise MpsError(f"home {self._directory.home}: the {whose} {wrong}{said}")
 
-    def _run(
-        self, arguments: list[str], environment: dict[str, str], output: int, timeout_s: float, lines: bytes = b""
-    ) -> int:
+    def _run(self, arguments: list[str], environment: dict[str, str], output: int, timeout_s: float) -> int:
         try:
             done = subprocess.run(  # noqa: S603 - the control binary, as it was configured
                 [self._control, *arguments],
-                input=lines,
+                input=b"",
                 stdout=output,
                 stderr=output,
                 env=environment,
@@ -200,8 +210,7 @@ class MpsControl:
                 check=False,
             )
         except subprocess.TimeoutExpired as error:
-            what = lines.decode().strip().replace("\n", ", ") or " ".join(arguments)
-            text = f"home {self._directory.home}: no answer to {what!r} within {timeout_s:.1f} s"
+            text = f"home {self._directory.home}: no answer to {' '.join(arguments)!r} within {timeout_s:.1f} s"
             raise NoAnswerError(text) from error
         except OSError as error:
             raise MpsError(f"{self._control} cannot be run: {error.strerror}") from error
@@ -268,8 +277,14 @@ def _queries(server: int) -> tuple[str, str]:
     return f"get_active_thread_percentage {server}", f"get_device_pinned_mem_limit {server} 0"
 
 
-def _numbers(lines: list[str]) -> tuple[int, ...]:
-    return tuple(int(line) for line in lines if line.isdecimal())
+def answers_in(text: str) -> list[str]:
+    """What was printed, line by line."""
+    return [line.strip() for line in text.splitlines() if line.strip()]
+
+
+def numbers_in(lines: list[str]) -> tuple[int, ...]:
+    """The numbers of processes among answers."""
+    return tuple(int(line) for line in lines if _NUMBER.fullmatch(line))
 
 
 def _one_line(text: str) -> str:

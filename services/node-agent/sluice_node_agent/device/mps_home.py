@@ -14,7 +14,9 @@ from pathlib import Path
 
 import msgspec
 
+from sluice.contracts.codec import NOT_READABLE
 from sluice.contracts.ids import GpuUuid, HomeId
+from sluice.contracts.refusals import shorten
 
 SOCKET_PATH_MAX = 107
 """Bytes of a unix socket's path: `sun_path` holds 108 with the end mark (unix(7))."""
@@ -65,8 +67,9 @@ class HomeDirectory:
                 return msgspec.json.decode(file.read(_HOME_JSON_MAX_BYTES), type=HomeOwner)
         except (FileNotFoundError, NotADirectoryError):
             return None
-        except (OSError, msgspec.MsgspecError) as error:
-            raise MpsError(f"home {self.home}: {self._owner_file} cannot be read: {error}") from error
+        except (OSError, *NOT_READABLE) as error:
+            why = shorten(str(error), 300)
+            raise MpsError(f"home {self.home}: {self._owner_file} cannot be read: {why}") from error
 
     def prepare(self, owner: HomeOwner) -> None:
         """

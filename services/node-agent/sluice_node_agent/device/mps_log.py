@@ -18,10 +18,10 @@ LOG_MAX_BYTES = 4 * 1024 * 1024
 _WAITING_MAX = 256
 """Waiting clients remembered per daemon; no daemon holds as many."""
 _LINE = re.compile(
-    r"NEW CLIENT (?P<client>\d+) from user (?P<user>\d+): Server is not ready"
-    r"|NEW SERVER (?P<ready>\d+): Ready"
-    r"|Starting new server (?P<starting>\d+) for user (?P<owner>\d+)"
-    r"|Server (?P<ended>\d+) exited with status (?P<status>-?\d+)"
+    r"NEW CLIENT (?P<client>[0-9]{1,10}) from user (?P<user>[0-9]{1,10}): Server is not ready"
+    r"|NEW SERVER (?P<ready>[0-9]{1,10}): Ready"
+    r"|Starting new server (?P<starting>[0-9]{1,10}) for user (?P<owner>[0-9]{1,10})"
+    r"|Server (?P<ended>[0-9]{1,10}) exited with status (?P<status>-?[0-9]{1,10})"
 )
 
 
@@ -53,7 +53,8 @@ class ControlLog:
         except OSError:
             return
         self._position = position + len(data)
-        *lines, self._rest = (self._rest + data).split(b"\n")
+        *lines, rest = (self._rest + data).split(b"\n")
+        self._rest = rest[-READ_MAX_BYTES:]  # a line is some hundred bytes; what has no end is none
         for line in lines:
             self._take(line.decode("utf-8", "replace"))
         self._cut(size)

@@ -4,14 +4,17 @@ A client of the MPS stand-in, for tests and simulated tenants: connects as a CUD
 `nvidia-cuda-mps-control client [--uid U] [--owner POD_UID] [--memory MIB] [--percentage P]` says on stdout, as one JSON
 object per line, how it went, then does what it reads from stdin: a number of MiB to allocate (negative: to free), until
 its end. It ends when the server ends it. Its limits may only lower the server's, as CUDA_MPS_ACTIVE_THREAD_PERCENTAGE
-and CUDA_MPS_PINNED_DEVICE_MEM_LIMIT do.
+and CUDA_MPS_PINNED_DEVICE_MEM_LIMIT do. Where SLUICE_QUOTA_SOCKET names one it says hello to the token scheduler, as
+the client library of the time quota would; it launches nothing, so it asks for no token.
 """
 
 import argparse
+import contextlib
 import json
 import os
 import selectors
 import socket
+import struct
 import sys
 
 from sluice_node_agent.device.mps_stand_in import PACKET_MAX
@@ -35,7 +38,11 @@ def run_client(arguments: list[str]) -> int:
         return 1
     hello = {"uid": options.uid, "owner": options.owner, "percentage": options.percentage}
     connection.send(json.dumps(hello | {"memory_mib": options.memory, "pid": os.getpid()}).encode())
-    with selectors.DefaultSelector() as selector:
+    quota = _say_hello(os.environ.get("SLUICE_QUOTA_SOCKET", ""))
+    with (
+        contextlib.closing(quota) if quota is not None else contextlib.nullcontext(),
+        selectors.DefaultSelector() as selector,
+    ):
         selector.register(connection, selectors.EVENT_READ)
         selector.register(sys.stdin.fileno(), selectors.EVENT_READ)
         while True:
@@ -55,6 +62,21 @@ def run_client(arguments: list[str]) -> int:
                         return 0
                     for line in asked.split():
                         connection.send(json.dumps({"allocate_mib": int(line)}).encode())
+
+
+def _say_hello(path: str) -> socket.socket | None:
+    """HELLO of docs/time-quota.md; None where there is no scheduler, for a client without one goes on."""
+    if not path:
+        return None
+    found = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    try:
+        found.connect(path)
+        found.send(struct.pack("<IHHQIII", 0x54514C53, 1, 1, 1, os.getpid(), 0, 1 << 16).ljust(64, b"\0"))
+    except OSError as error:
+        found.close()
+        _say(json.dumps({"quota": f"no hello: {error}"}))
+        return None
+    return found
 
 
 def _say(line: str) -> None:

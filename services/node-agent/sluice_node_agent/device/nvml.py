@@ -15,6 +15,7 @@ from sluice.contracts.ids import GpuUuid
 from sluice.contracts.messages import GpuReport, InstanceReport
 from sluice.runtime import logs
 from sluice_node_agent.core.events import Holder
+from sluice_node_agent.core.uses import DeviceUse
 from sluice_node_agent.device import nvml_holders, nvml_mig
 from sluice_node_agent.device.fixed_gpus import FixedGpus, refusal
 from sluice_node_agent.device.nvml_errors import no_backend, told
@@ -22,6 +23,7 @@ from sluice_node_agent.device.nvml_events import Events
 from sluice_node_agent.device.nvml_health import RECOVERY_CHANGED, is_critical
 from sluice_node_agent.device.nvml_inventory import Inventory
 from sluice_node_agent.device.nvml_mig import Handle
+from sluice_node_agent.device.nvml_uses import Uses
 from sluice_node_agent.device.port import (
     BackendError,
     DeviceError,
@@ -58,6 +60,7 @@ class NvmlGpus:
         except pynvml.NVMLError as error:
             raise no_backend(error.value) from None
         self._events = Events()
+        self._uses = Uses(processes)
         try:
             self._boot_id = BOOT_ID.read_text(encoding="ascii").strip()
             self._driver_version = str(pynvml.nvmlSystemGetDriverVersion())
@@ -110,6 +113,10 @@ class NvmlGpus:
             )
 
         return self._on(gpu, "asking what fits", ask)
+
+    def uses(self, gpu: GpuUuid, wanted: Collection[str]) -> tuple[DeviceUse, ...]:
+        """What these devices are used for, as far as the driver tells."""
+        return self._on(gpu, "reading its use", lambda device: self._uses.read(gpu, device, wanted))
 
     # -- changing -------------------------------------------------------------------------------------------------
 
@@ -208,6 +215,7 @@ class NvmlGpus:
     def close(self) -> None:
         """Let go of the driver."""
         self._events.close()
+        self._uses.close()
         with told("letting go of the driver"):
             pynvml.nvmlShutdown()
 

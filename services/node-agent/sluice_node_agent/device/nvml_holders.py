@@ -48,13 +48,21 @@ def using(handle: Handle) -> dict[int, None]:
 
     On a whole GPU in MIG mode those of all instances, as far as the caller may see them (nvml.h).
     """
+    return dict.fromkeys(memory_of(handle))
+
+
+def memory_of(handle: Handle) -> dict[int, int | None]:
+    """The processes of `using`, and the bytes of device memory that each holds; None where the driver does not tell."""
     compute = older(
         lambda: pynvml.nvmlDeviceGetComputeRunningProcesses_v3(handle),
         lambda: pynvml.nvmlDeviceGetComputeRunningProcesses_v2(handle),
     )
     clients: Iterable[Any] = known_or((), pynvml.nvmlDeviceGetMPSComputeRunningProcesses_v3, handle)
     graphics: Iterable[Any] = known_or((), pynvml.nvmlDeviceGetGraphicsRunningProcesses_v3, handle)
-    return dict.fromkeys(int(process.pid) for process in (*compute, *clients, *graphics))
+    found: dict[int, int | None] = {}
+    for process in (*compute, *clients, *graphics):  # one that computes and draws is listed twice, with all it holds
+        found.setdefault(int(process.pid), None if process.usedGpuMemory is None else int(process.usedGpuMemory))
+    return found
 
 
 def holders(pids: Iterable[int], files: tuple[str, ...], processes: Processes) -> tuple[Holder, ...]:
@@ -70,6 +78,11 @@ def holders(pids: Iterable[int], files: tuple[str, ...], processes: Processes) -
             Holder(pid, processes.owner_of(pid), processes.name_of(pid), "file") for pid in opened if pid not in known
         ]
     return tuple(found)
+
+
+def is_mps_server(pid: int, processes: Processes) -> bool:
+    """Whether a process is an MPS server."""
+    return _holder(pid, processes).kind == "mps"
 
 
 def _holder(pid: int, processes: Processes) -> Holder:

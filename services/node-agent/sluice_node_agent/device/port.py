@@ -6,11 +6,13 @@ waits. The words follow the NVML API reference: a GPU instance (GI) holds memory
 makes it a MIG device with a UUID; they are created in this order and destroyed in the other.
 """
 
+from collections.abc import Collection
 from typing import ClassVar, Protocol
 
 from sluice.contracts.ids import GpuUuid
 from sluice.contracts.messages import GpuReport, InstanceReport
 from sluice_node_agent.core.events import DeviceErrorKind, Holder
+from sluice_node_agent.core.uses import DeviceUse
 
 
 class DeviceError(Exception):
@@ -132,6 +134,13 @@ class GpuBackend(Protocol):
 
     def remaining(self, gpu: GpuUuid) -> dict[str, int]:
         """Per profile, how many more the driver says could be created now; empty without MIG."""
+
+    def uses(self, gpu: GpuUuid, wanted: Collection[str]) -> tuple[DeviceUse, ...]:
+        """
+        What devices of a GPU (its own UUID, or those of MIG devices) are used for; those that are not there left out.
+
+        In MIG mode nothing is told of the whole GPU. What the driver does not tell is None, and no error.
+        """
 
     def troubled(self, timeout_s: float) -> tuple[GpuUuid, ...]:
         """

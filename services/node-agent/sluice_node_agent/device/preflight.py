@@ -24,6 +24,10 @@ CAP_SYS_PTRACE, CAP_SYS_ADMIN = 19, 21
 """Bits of a capability set (capability(7), include/uapi/linux/capability.h)."""
 
 
+_VERSION_MAX = 40
+"""Characters of a version; `550.163.01` has ten."""
+
+
 class Check(StrEnum):
     """What is looked at. Each has a row in docs/node.md."""
 
@@ -123,7 +127,7 @@ class Devices:
 
 def version_of(text: str) -> tuple[int, ...]:
     """A version as numbers, to compare; empty for none."""
-    return tuple(int(part) for part in text.split(".") if part.isdecimal())
+    return tuple(int(part) for part in text[:_VERSION_MAX].split(".") if part.isdecimal())
 
 
 def worst(findings: Sequence[Finding]) -> Level:

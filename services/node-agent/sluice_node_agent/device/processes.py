@@ -31,6 +31,7 @@ _POD = re.compile(
     r"(?:[\w-]*kubepods(?:-burstable|-besteffort)?-)?"
     r"pod(?P<uid>[0-9a-f]{8}(?P<dash>[-_])(?:[0-9a-f]{4}(?P=dash)){3}[0-9a-f]{12}|[0-9a-f]{32})(?:\.slice)?"
 )
+_TICKS = re.compile(r"[0-9]{1,20}")
 _DEVICE_NAME = re.compile(r"nvidia(\d+|ctl|-cap\d+|-uvm)")
 
 
@@ -71,7 +72,8 @@ class Processes:
         fields = self._read(pid, "stat").rpartition(")")[2].split()
         if len(fields) <= _STAT_STARTED_AT or fields[0] in {"Z", "X", "x"}:
             return 0
-        return int(fields[_STAT_STARTED_AT])
+        ticks = fields[_STAT_STARTED_AT]
+        return int(ticks) if _TICKS.fullmatch(ticks) else 0
 
     def command_of(self, pid: int) -> tuple[str, ...]:
         """Its arguments, the program first; empty when it is gone, or a thread of the kernel."""

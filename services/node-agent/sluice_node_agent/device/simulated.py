@@ -10,12 +10,13 @@ import random
 import threading
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 
 from sluice.contracts.ids import GpuUuid
 from sluice.contracts.messages import GpuReport, InstanceReport
 from sluice_node_agent.core.events import Holder
+from sluice_node_agent.core.uses import DeviceUse
 from sluice_node_agent.device.fixed_gpus import refusal
 from sluice_node_agent.device.geometry import profile_of, remaining, why_not
 from sluice_node_agent.device.hardware_file import Gpu, Hardware, HardwareFile, Instance
@@ -39,6 +40,7 @@ from sluice_node_agent.device.simulated_reading import (
     model_of,
     report,
     trouble_of,
+    uses,
     without_the_dead,
 )
 
@@ -98,6 +100,10 @@ class SimulatedGpus:
         """What could still be created, per profile."""
         found = answering(self._now(), gpu)
         return remaining(model_of(found), found.instances) if found.mig else {}
+
+    def uses(self, gpu: GpuUuid, wanted: Collection[str]) -> tuple[DeviceUse, ...]:
+        """What devices are used for; without MIG also by process."""
+        return uses(answering(self._now(), gpu), wanted)
 
     def troubled(self, timeout_s: float) -> tuple[GpuUuid, ...]:
         """Wait until a GPU has an Xid error, or is lost, that it had not when last looked at."""
@@ -214,9 +220,8 @@ class SimulatedGpus:
             raise refusal
 
     def _take_time(self, duration_ms: float) -> None:
-        slow = self._file.read().faults.slow
-        if duration_ms * slow > 0:
-            time.sleep(duration_ms * slow / 1000)
+        if duration_ms > 0:
+            time.sleep(duration_ms * max(0.0, self._file.read().faults.slow) / 1000)
 
 
 def _strikes(hardware: Hardware, fault: str) -> bool:

@@ -4,7 +4,7 @@ What simulated GPUs tell of themselves: reports, processes, troubles.
 Read from the hardware file's values as they are at one moment; it changes nothing and waits for nothing.
 """
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 from sluice.contracts.fleet_snapshot import LINK_SCORE
 from sluice.contracts.hardware import profile_reports
@@ -13,6 +13,7 @@ from sluice.contracts.messages import GpuReport, InstanceReport
 from sluice.mig.catalog import find
 from sluice.mig.model import GpuModel
 from sluice_node_agent.core.events import Holder
+from sluice_node_agent.core.uses import DeviceUse, ProcessUse
 from sluice_node_agent.device.hardware_file import Gpu, Hardware, Instance, Process
 from sluice_node_agent.device.nvml_health import Facts, is_critical, why_unhealthy
 from sluice_node_agent.device.port import GpuLostError, InUseError, NotFoundError, NotSupportedError
@@ -20,6 +21,8 @@ from sluice_node_agent.device.processes import Processes
 
 _PROCESSES = Processes()
 """Those of this machine, which the real ones among a simulated node's are."""
+_WITHOUT_GPM = {"a100", "a30"}
+"""Models before Hopper, by the first word of their key (NVML API reference, "GPM Functions")."""
 
 
 def find_gpu(hardware: Hardware, gpu: GpuUuid) -> Gpu:
@@ -105,6 +108,31 @@ def holders(gpu: Gpu, device: str) -> tuple[Holder, ...]:
         Holder(process.pid, process.owner, process.name, process.kind)
         for process in without_the_dead(gpu.processes)
         if device in {process.device, gpu.uuid}
+    )
+
+
+def uses(gpu: Gpu, wanted: Collection[str]) -> tuple[DeviceUse, ...]:
+    """What devices are used for, told as NVML would: before Hopper no MIG device tells how busy it is."""
+    there = {instance.uuid for instance in gpu.instances if instance.uuid} if gpu.mig else {str(gpu.uuid)}
+    has_gpm = gpu.model.partition("-")[0] not in _WITHOUT_GPM
+    return tuple(_use(gpu, device, has_gpm=has_gpm) for device in wanted if device in there)
+
+
+def _use(gpu: Gpu, device: str, *, has_gpm: bool) -> DeviceUse:
+    on_it = [each for each in without_the_dead(gpu.processes) if each.device == device and each.kind != "file"]
+    busy = min(100.0, sum(each.busy_percent for each in on_it))
+    told = has_gpm or not gpu.mig
+    return DeviceUse(
+        uuid=device,
+        memory_mib=sum(each.memory_mib for each in on_it),
+        busy_percent=busy if told else None,
+        sm_percent=busy if has_gpm else None,
+        memory_busy_percent=busy if told else None,
+        processes=tuple(
+            ProcessUse(each.pid, each.owner, each.memory_mib, None if gpu.mig else each.busy_percent)
+            for each in on_it
+            if each.kind != "mps"
+        ),
     )
 
 

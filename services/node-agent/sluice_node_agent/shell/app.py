@@ -83,7 +83,7 @@ async def _run_agents(service: Service[NodeAgentSettings], connect: Connect, hea
 
     try:
         async with (
-            rpc.serve(register, address=service.settings.grpc_address, trust=trust) as endpoint,
+            rpc.serve(register, address=service.settings.grpc_address, trust=trust, traces=service.traces) as endpoint,
             asyncio.TaskGroup() as agents,
         ):
             shared = Shared(service, endpoint, pulled, threads, helpers, connect, health)

@@ -1,6 +1,8 @@
 """
 Carries out what a node's core instructs on devices, MPS daemons, journal and tickets, and says how it went.
 
+A record is written at once, and waits for the disk only where it must outlive the node's own crash (ADR 0042).
+
 Blocking calls run in threads: of the GPUs, as many as GPUs, so that all of them work at once (the core has at most one
 instruction out per GPU, so calls about one GPU never overlap); and of other kinds, each in threads of its own, so that
 a record does not wait for a GPU that takes seconds, nor a slice for a daemon that does not answer.
@@ -8,13 +10,14 @@ a record does not wait for a GPU that takes seconds, nor a slice for a daemon th
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from concurrent.futures import Executor as Threads
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
-from sluice.runtime import logs
+from sluice.contracts.ids import GpuUuid
+from sluice.runtime import logs, metrics
 from sluice.runtime.core_runner import Executor
 from sluice_node_agent.core.events import (
     CreateComputeInstance,
@@ -35,6 +38,7 @@ from sluice_node_agent.core.events import (
     SaveJournal,
     SetComputeMode,
     SetMpsLimits,
+    SetQuotas,
     StartMps,
     StopMps,
     TerminateMpsClients,
@@ -44,14 +48,18 @@ from sluice_node_agent.core.events import (
     VerifyInstance,
     WatchMps,
 )
-from sluice_node_agent.core.records import Record, SliceRecord, Tombstone
+from sluice_node_agent.core.records import SliceRecord, Tombstone, must_outlive_boot
+from sluice_node_agent.core.uses import DeviceUse
 from sluice_node_agent.device.port import DeviceError, GpuBackend
 from sluice_node_agent.shell.journal import Journal
-from sluice_node_agent.shell.steps import on_daemon, on_device
+from sluice_node_agent.shell.marks import Marks
+from sluice_node_agent.shell.metrics import DEVICE_REFUSALS
+from sluice_node_agent.shell.steps import on_daemon
 from sluice_node_agent.shell.tickets import Tickets
 
 if TYPE_CHECKING:  # imported where there is MPS
     from sluice_node_agent.device.mps import MpsDaemons
+    from sluice_node_agent.shell.quota_homes import QuotaHomes
 
 T = TypeVar("T")
 _END_S = 2.0
@@ -97,29 +105,43 @@ class Hands:
         backend: GpuBackend,
         journal: Journal,
         tickets: Tickets,
+        marks: Marks,
         threads: Threads,
-        mps: "MpsDaemons | None" = None,
         *,
+        mps: "MpsDaemons | None" = None,
         no_shares: str = "",
+        instant: bool = False,
         helpers: Helpers | None = None,
+        quotas: "QuotaHomes | None" = None,
     ) -> None:
         """
         Use what was opened; opens and closes nothing itself but threads.
 
-        `threads` are those of the GPUs. Without `mps` all orders about daemons are refused; those to start one
-        also where `no_shares` says why.
+        `threads` are those of the GPUs; none is used where calls about them are `instant`. Without `mps` all orders
+        about daemons are refused; those to start one also where `no_shares` says why. Without `quotas` no time is
+        enforced.
         """
+        self._quotas = quotas
         self._backend = backend
         self._journal = journal
         self._tickets = tickets
+        self._marks = marks
         self._mps = mps
         self._no_shares = no_shares
-        self._threads = threads
+        self._threads = None if instant else threads
         self._own = Helpers() if helpers is None else None
         self._helpers = helpers or self._own or Helpers()
-        self._unsaved: list[tuple[Record, asyncio.Future[None]]] = []
-        self._saver: asyncio.Task[None] | None = None
+        self._unsynced: list[asyncio.Future[None]] = []
+        """Of those who wait for the next sync of the journal: what they wait for is written."""
+        self._syncer: asyncio.Task[None] | None = None
+        self._rewriting: asyncio.Future[None] | None = None
+        self._behind = 0
+        """Records that wait for the file to be replaced: later ones do not overtake them."""
+        self._written: set[int] = set()
+        """Tokens of records that are written and have to be synced."""
         self._calls: set[Future[Any]] = set()
+        self._lanes: dict[GpuUuid, asyncio.Lock] = {}
+        """One call about a GPU at a time: the core's own never meet, and looks must not meet them."""
         self._log = logs.get("hands", node=journal.node)
 
     async def __aenter__(self) -> Self:
@@ -128,8 +150,8 @@ class Hands:
 
     async def __aexit__(self, *_: object) -> None:
         """Wait (bounded) until no thread is at devices, daemons or journal any more, so that they can be closed."""
-        if self._saver is not None:
-            self._saver.cancel()
+        if self._syncer is not None:
+            self._syncer.cancel()
         calls = [asyncio.wrap_future(call) for call in list(self._calls)]
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_END_S):
@@ -137,8 +159,9 @@ class Hands:
         if self._own is not None:
             self._own.shut_down()
 
-    def executors(self) -> Mapping[type, Executor[Event]]:
-        """How each of the core's own instructions is carried out."""
+    def executors(self, request_of: Callable[[int], str] | None = None) -> Mapping[type, Executor[Event]]:
+        """How each of the core's own instructions is carried out; `request_of` says whose step a token is."""
+        whose = _by_token(request_of) if request_of is not None else None
         steps = (
             CreateGpuInstance,
             CreateComputeInstance,
@@ -147,25 +170,55 @@ class Hands:
             DestroyGpuInstance,
             SetComputeMode,
         )
-        orders = (StartMps, SetMpsLimits, TerminateMpsClients, StopMps)
+        orders = (StartMps, SetMpsLimits, SetQuotas, TerminateMpsClients, StopMps)
         return {
-            **_each(steps, self._on_device),
-            **_each((ReadGpu, ListHolders), self._on_device, quiet=True),
-            **_each(orders, self._on_daemon),
+            **_each((*steps, ReadGpu, ListHolders), self._on_device, whose, quiet=True, at_once=self._at_device),
+            **_each(orders, self._on_daemon, whose),
             **_each((WatchMps,), self._on_daemon, quiet=True),
-            SaveJournal: Executor(self._save, request=_request_of, limit=_OUT_MAX, quiet=True),
-            MakeTicket: Executor(self._make_ticket, limit=_OUT_MAX),
-            RemoveTicket: Executor(self._remove_ticket, limit=_OUT_MAX),
+            SaveJournal: Executor(
+                self._save, request=_request_of, limit=_OUT_MAX, quiet=True, at_once=self._save_at_once
+            ),
+            MakeTicket: Executor(self._make_ticket, request=whose, limit=_OUT_MAX, quiet=True),
+            RemoveTicket: Executor(self._remove_ticket, request=whose, limit=_OUT_MAX, quiet=True),
         }
 
     # -- devices and daemons --------------------------------------------------------------------------------------
 
+    async def uses(self, gpu: GpuUuid, devices: Collection[str]) -> tuple[DeviceUse, ...] | None:
+        """What devices of a GPU are used for; None when the GPU is being worked on. Raises DeviceError."""
+        lane = self._lane(gpu)
+        if lane.locked():
+            return None
+        async with lane:
+            return await self._about_gpus(lambda: self._backend.uses(gpu, devices))
+
+    def _lane(self, gpu: GpuUuid) -> asyncio.Lock:
+        return self._lanes.setdefault(gpu, asyncio.Lock())  # as many as the node has GPUs
+
     async def _on_device(self, order: GpuInstruction) -> Result:
         try:
-            return await self._in_thread(self._threads, lambda: on_device(self._backend, order))
+            async with self._lane(order.gpu):
+                return await self._about_gpus(lambda: self._marks.carry_out(self._backend, order))
         except DeviceError as error:
-            self._log.warning("device refused", instruction=order, kind=str(error.kind), why=str(error))
-            return DeviceRefused(order.token, error.kind, str(error))
+            return self._refused(order, error)
+
+    def _at_device(self, order: GpuInstruction) -> Callable[[], Result] | None:
+        """One step on a GPU that no thread is needed for, and that nobody looks at now."""
+        if self._threads is not None or self._lane(order.gpu).locked():
+            return None
+
+        def do() -> Result:
+            try:
+                return self._marks.carry_out(self._backend, order)
+            except DeviceError as error:
+                return self._refused(order, error)
+
+        return do
+
+    def _refused(self, order: GpuInstruction, error: DeviceError) -> Result:
+        metrics.count(DEVICE_REFUSALS, type(order).__name__, str(error.kind))
+        self._log.warning("device refused", instruction=order, kind=str(error.kind), why=str(error))
+        return DeviceRefused(order.token, error.kind, str(error))
 
     async def _on_daemon(self, order: MpsInstruction) -> Result:
         mps = self._mps
@@ -174,41 +227,81 @@ class Hands:
         if self._no_shares and isinstance(order, StartMps):
             return MpsRefused(order.token, f"this node hands out no shares: {self._no_shares}")
         from sluice_node_agent.device.mps import MpsError  # noqa: PLC0415
+        from sluice_node_agent.shell.quota_homes import QuotaHomesError  # noqa: PLC0415
 
         try:
-            return await self._in_thread(self._helpers.mps, lambda: on_daemon(mps, order))
-        except MpsError as error:
+            return await self._in_thread(self._helpers.mps, lambda: on_daemon(mps, order, self._quotas))
+        except (MpsError, QuotaHomesError) as error:
+            metrics.count(DEVICE_REFUSALS, type(order).__name__, "MpsRefused")
             self._log.warning("MPS daemon refused", instruction=order, why=str(error))
             return MpsRefused(order.token, str(error))
 
     # -- journal --------------------------------------------------------------------------------------------------
 
+    def _save_at_once(self, order: SaveJournal) -> Callable[[], Result] | None:
+        """
+        Put a record into the journal, in the order of the instructions; None where something is left to be waited for.
+
+        While the file is replaced, and for those who have waited for that, `_save` does all of it.
+        """
+        if self._rewriting is not None or self._behind:
+            return None
+        self._journal.write((order.record,))  # copied into memory: a thread would cost more than it
+        if must_outlive_boot(order.record):
+            self._written.add(order.token)
+            return None
+        return lambda: JournalSaved(order.token)
+
     async def _save(self, order: SaveJournal) -> Result:
-        """Put a record on disk, together with those that came while the disk was busy, in their order."""
-        saved: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._unsaved.append((order.record, saved))
-        if self._saver is None:
-            self._saver = asyncio.create_task(self._save_all())
-        await asyncio.shield(saved)
+        """
+        Put a record into the journal; if it must outlive the node's crash, wait until it is on disk.
+
+        One sync serves all that were written before it.
+        """
+        if order.token in self._written:
+            self._written.discard(order.token)
+        else:
+            self._behind += 1
+            try:
+                while self._rewriting is not None:
+                    await asyncio.shield(self._rewriting)
+                self._journal.write((order.record,))
+            finally:
+                self._behind -= 1
+        if must_outlive_boot(order.record):
+            synced: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._unsynced.append(synced)
+            if self._syncer is None:
+                self._syncer = asyncio.create_task(self._sync_all())
+            await asyncio.shield(synced)
         return JournalSaved(order.token)
 
-    async def _save_all(self) -> None:
+    async def _sync_all(self) -> None:
+        """Sync until nobody waits for it, then rewrite the file if it is time to."""
+        waiting: list[asyncio.Future[None]] = []
         try:
-            while self._unsaved:
-                batch, self._unsaved = self._unsaved, []
-                records = [record for record, _ in batch]
-                try:
-                    await self._in_thread(self._helpers.journal, lambda records=records: self._journal.append(records))  # type: ignore[misc]
-                except Exception as error:  # noqa: BLE001 - whatever it is, those who wait must hear it, and the agent ends
-                    for _, saved in batch:
-                        if not saved.done():
-                            saved.set_exception(error)
-                    continue
-                for _, saved in batch:
-                    if not saved.done():
-                        saved.set_result(None)
+            while self._unsynced:
+                waiting, self._unsynced = self._unsynced, []
+                await self._in_thread(self._helpers.journal, self._journal.sync)
+                for synced in waiting:
+                    _set(synced, None)
+                if self._journal.is_long:
+                    await self._rewrite()
+        except Exception as error:  # noqa: BLE001 - whatever it is, those who wait must hear it, and the agent ends
+            for synced in (*waiting, *self._unsynced):
+                _set(synced, error)
+            self._unsynced = []
         finally:
-            self._saver = None
+            self._syncer = None
+
+    async def _rewrite(self) -> None:
+        """Nothing is written meanwhile: it would be in the file that goes."""
+        self._rewriting = asyncio.get_running_loop().create_future()
+        try:
+            await self._in_thread(self._helpers.journal, self._journal.rewrite)
+        finally:
+            _set(self._rewriting, None)
+            self._rewriting = None
 
     # -- tickets --------------------------------------------------------------------------------------------------
 
@@ -226,6 +319,9 @@ class Hands:
             return TicketRefused(order.token, f"the ticket cannot be removed: {error}")
         return TicketRemoved(order.token)
 
+    async def _about_gpus(self, call: Callable[[], T]) -> T:
+        return call() if self._threads is None else await self._in_thread(self._threads, call)
+
     async def _in_thread(self, threads: Threads, call: Callable[[], T]) -> T:
         running: Future[T] = threads.submit(call)
         self._calls.add(running)
@@ -233,8 +329,29 @@ class Hands:
         return await asyncio.wrap_future(running)
 
 
-def _each(kinds: Iterable[type], run: Callable[[Any], Any], *, quiet: bool = False) -> dict[type, Executor[Event]]:
-    return {kind: Executor(run, limit=_OUT_MAX, quiet=quiet) for kind in kinds}
+def _set(waited_for: "asyncio.Future[None]", error: Exception | None) -> None:
+    """End a wait, unless who waits has gone."""
+    if waited_for.done():
+        return
+    if error is None:
+        waited_for.set_result(None)
+    else:
+        waited_for.set_exception(error)
+
+
+def _each(
+    kinds: Iterable[type],
+    run: Callable[[Any], Any],
+    whose: Callable[[Any], str] | None = None,
+    *,
+    quiet: bool = False,
+    at_once: Callable[[Any], Callable[[], Result] | None] | None = None,
+) -> dict[type, Executor[Event]]:
+    return {kind: Executor(run, request=whose, limit=_OUT_MAX, quiet=quiet, at_once=at_once) for kind in kinds}
+
+
+def _by_token(request_of: Callable[[int], str]) -> Callable[[Any], str]:
+    return lambda order: request_of(order.token)
 
 
 def _request_of(order: SaveJournal) -> str:

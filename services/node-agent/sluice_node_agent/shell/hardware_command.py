@@ -64,6 +64,8 @@ def _parser() -> argparse.ArgumentParser:
     start.add_argument("--owner", default="", help="UID of its pod")
     start.add_argument("--kind", choices=get_args(HolderKind), default="compute", help="what it does there")
     start.add_argument("--name", default="python", help="what it is called")
+    start.add_argument("--memory-mib", type=_mib, default=0, help="device memory that it holds")
+    start.add_argument("--busy-percent", type=_percent, default=0.0, help="of the time in which it computes")
     start.set_defaults(do=_start_process)
     stop = what.add_parser("stop-process", help="end a process")
     stop.add_argument("pid", type=int)
@@ -80,6 +82,20 @@ def _parser() -> argparse.ArgumentParser:
     destroy.add_argument("start", type=int, help="memory slice")
     destroy.set_defaults(do=_destroy)
     return parser
+
+
+def _mib(text: str) -> int:
+    value = int(text)
+    if value < 0:
+        raise argparse.ArgumentTypeError(f"{text} is less than no memory; it is 0 or more MiB")
+    return value
+
+
+def _percent(text: str) -> float:
+    value = float(text)
+    if not 0 <= value <= 100:
+        raise argparse.ArgumentTypeError(f"{text} is no part of the time; it is 0 to 100 percent")
+    return value
 
 
 def _show(file: HardwareFile, _: argparse.Namespace) -> str:
@@ -119,7 +135,15 @@ def _start_process(file: HardwareFile, wanted: argparse.Namespace) -> str:
                 pid = next(
                     number for number in iter(lambda: random.randrange(1000, 1 << 22), -1) if number not in taken
                 )
-                new = Process(pid=pid, owner=wanted.owner, device=wanted.device, name=wanted.name, kind=wanted.kind)
+                new = Process(
+                    pid=pid,
+                    owner=wanted.owner,
+                    device=wanted.device,
+                    name=wanted.name,
+                    kind=wanted.kind,
+                    memory_mib=wanted.memory_mib,
+                    busy_percent=wanted.busy_percent,
+                )
                 refuse_second_context(gpu, new)
                 gpu.processes.append(new)
                 return f"pid {pid}"

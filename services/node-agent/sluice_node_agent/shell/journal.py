@@ -1,13 +1,14 @@
 """
 The journal of one node: what its agent must still know after a crash.
 
-Append-only, one record per line, on disk (fsync) before anybody is told. The last record of a slice is the one that
-counts; the file is rewritten when most of it does not count any more. What a crash has torn off at the end was never
-told to anybody and is dropped; anything else that does not read right (`journal_lines`, `journal_told`) means that the
-journal cannot be trusted: it is set aside and a new one begun, for an older record taken for the last one could give a
-place away twice.
+Append-only, one record per line. A record is in the file before the step that it announces, where the death of the
+agent leaves it, and on disk (fsync) before anybody is told what must outlive the node's own crash (ADR 0042): one sync
+serves all that was written before it. The last record of a slice is the one that counts; the file is rewritten when
+most of it does not count any more. What a crash has torn off at the end was never told to anybody and is dropped;
+anything else that does not read right (`journal_lines`, `journal_told`) means that the journal cannot be trusted: it is
+set aside and a new one begun, for an older record taken for the last one could give a place away twice.
 
-An append that failed is the last one: what is on disk then is not known. The agent ends, and its next life reads it.
+A write that failed is the last one: what is on disk then is not known. The agent ends, and its next life reads it.
 """
 
 import errno
@@ -16,6 +17,7 @@ import os
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
+from typing import BinaryIO
 
 from sluice.contracts.ids import NodeName
 from sluice.runtime.errors import ServiceError
@@ -23,6 +25,8 @@ from sluice_node_agent.core.records import NodeRecord, Record
 from sluice_node_agent.shell.journal_lines import DamagedError, Lines, pack, read_lines
 from sluice_node_agent.shell.journal_told import Told, read_note
 
+BYTES_MAX = 64 * 1024 * 1024
+"""Of one that is read. It is rewritten long before: 10,000 slices, each with its whole booking, fill a third of it."""
 _COMPACT_ABOVE = 1000
 """Lines that do not count, before a rewrite."""
 _NAME, _TOLD, _LOCK = "journal", "journal.told", "lock"
@@ -33,7 +37,7 @@ class JournalError(ServiceError):
 
 
 class Journal:
-    """An open, locked journal. For one thread at a time."""
+    """An open, locked journal. For one thread at a time, but for `write` beside `sync`."""
 
     def __init__(self, directory: Path, node: NodeName) -> None:
         """
@@ -50,7 +54,7 @@ class Journal:
         self._written = 0
         """Lines in the file."""
         self._size = 0
-        """Bytes of the file that are on disk."""
+        """Bytes of the file: whole lines."""
         self._inode = 0
         self._broken = ""
         self._file = -1
@@ -73,30 +77,71 @@ class Journal:
 
         Raises JournalError when the disk refuses, and from then on always.
         """
-        if self._broken:
-            raise JournalError(self._broken)
+        self.write(records)
+        self.sync()
+        if self.is_long:
+            self.rewrite()
+
+    def write(self, records: Sequence[Record]) -> None:
+        """
+        Put records into the file, all or none of them: the agent's death leaves them there, the node's may not.
+
+        Waits for no disk. Not while `rewrite` is under way in another thread. Raises JournalError as `append` does.
+        """
+        self._check()
         packed = [(record, pack(record)) for record in records]
-        try:
-            written = _write_all(self._file, b"".join(self._lines.next(line) for _, line in packed))
+        with self._refusals():
+            try:
+                self._size += _write_all(self._file, b"".join(self._lines.next(line) for _, line in packed))
+            except OSError:
+                with suppress(OSError):  # half a line is never read
+                    os.ftruncate(self._file, self._size)
+                raise
+        for record, line in packed:
+            self._lines.keep(record, line)
+        self._written += len(records)
+
+    def sync(self) -> None:
+        """
+        Put on disk what was written when this was called, and note it as told.
+
+        One thread may sync while another writes. Raises JournalError as `append` does.
+        """
+        self._check()
+        size = self._size
+        with self._refusals():
             os.fdatasync(self._file)
-            self._size += written
-            self._told.say(self._inode, self._size)
-            for record, line in packed:
-                self._lines.keep(record, line)
-            self._written += len(records)
-            if self._written - len(self._lines.kept) > max(_COMPACT_ABOVE, 3 * len(self._lines.kept)):
-                self._rewrite()
-        except OSError as error:
-            self._broken = f"{self._path} cannot be written ({error.strerror}), and nothing is done without it"
-            with suppress(OSError):  # what was not told had better not be read either; half a line never is
-                os.ftruncate(self._file, self._size)
-            raise JournalError(self._broken) from error
+            self._told.say(self._inode, size)
+
+    @property
+    def is_long(self) -> bool:
+        """Whether most of the file does not count any more, so that it is time to `rewrite` it."""
+        return self._written - len(self._lines.kept) > max(_COMPACT_ABOVE, 3 * len(self._lines.kept))
+
+    def rewrite(self) -> None:
+        """Begin a file that holds only what counts, on disk. Raises JournalError as `append` does."""
+        self._check()
+        with self._refusals():
+            self._rewrite()
 
     def close(self) -> None:
         """Let go of files and lock."""
         self._opened.close()
 
     # -- inside ---------------------------------------------------------------------------------------------------
+
+    def _check(self) -> None:
+        if self._broken:
+            raise JournalError(self._broken)
+
+    @contextmanager
+    def _refusals(self) -> Iterator[None]:
+        """The first refusal of the disk is the last: what is there then is not known."""
+        try:
+            yield
+        except OSError as error:
+            self._broken = f"{self._path} cannot be written ({error.strerror}), and nothing is done without it"
+            raise JournalError(self._broken) from error
 
     def _open(self) -> None:
         if self._path.exists():
@@ -110,10 +155,10 @@ class Journal:
         self._rewrite()
 
     def _read(self) -> None:
-        data = self._path.read_bytes()
         told = self._told.bytes_of(self._path.stat().st_ino)
         try:
-            self._lines = read_lines(data, told=told)
+            with self._path.open("rb") as file:
+                self._lines = read_lines(_whole(file), told=told)
         except DamagedError as error:
             aside = self._path.with_name("journal.distrusted")
             self._path.replace(aside)
@@ -122,7 +167,6 @@ class Journal:
         _refuse_others(self._path, self._lines.records(), self.node)
 
     def _rewrite(self) -> None:
-        """Begin a file that holds only what counts."""
         draft = self._path.with_name("journal.new")
         new = os.open(draft, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_CLOEXEC, 0o600)
         try:
@@ -157,7 +201,7 @@ def read_journal(directory: Path, node: NodeName) -> tuple[Record, ...]:
             # the note first: the journal only grows meanwhile, or is another file
             note = (directory / _TOLD).read_bytes() if (directory / _TOLD).exists() else b""
             told = read_note(note, os.fstat(file.fileno()).st_ino)
-            lines = read_lines(file.read(), told=told)
+            lines = read_lines(_whole(file), told=told)
     except FileNotFoundError:
         return ()
     except OSError as error:
@@ -167,6 +211,14 @@ def read_journal(directory: Path, node: NodeName) -> tuple[Record, ...]:
     records = lines.records()
     _refuse_others(path, records, node)
     return records
+
+
+def _whole(file: BinaryIO) -> bytes:
+    """All of a journal. Raises DamagedError for what is too large to be one."""
+    data = file.read(BYTES_MAX + 1)
+    if len(data) > BYTES_MAX:
+        raise DamagedError(f"it has more than {BYTES_MAX} bytes, as no journal of ours has")
+    return data
 
 
 def _refuse_others(path: Path, records: Sequence[Record], node: NodeName) -> None:

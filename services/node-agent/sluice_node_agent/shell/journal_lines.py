@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 
 import msgspec
 
+from sluice.contracts.codec import NOT_READABLE
+from sluice.contracts.refusals import shorten
 from sluice_node_agent.core.records import (
     Forgotten,
     HomeGone,
@@ -81,8 +83,9 @@ def read_lines(data: bytes, *, told: int = 0) -> Lines:
             raise DamagedError(f"line {number} does not match its checksum")
         try:
             record = unpack(body)
-        except msgspec.DecodeError as error:
-            raise DamagedError(f"line {number} is no record that this version knows: {error}") from error
+        except NOT_READABLE as error:
+            why = shorten(str(error), 300)
+            raise DamagedError(f"line {number} is no record that this version knows: {why}") from error
         lines.keep(record, body)
     return lines
 

@@ -1,7 +1,7 @@
 """
 How much of the journal was told: a note beside it, by which a journal that lost its end is known for it.
 
-A record is told when it is on disk. The note is written after that and is not synced itself, so it costs no disk
+What others are told is on disk. The note is written after that and is not synced itself, so it costs no disk
 access: after a crash of the agent it is exact, after a crash of the node it may be older, and then says less. It never
 says more than what was on disk, so a journal that is shorter than its note has lost something.
 """

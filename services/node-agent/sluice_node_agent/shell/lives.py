@@ -6,35 +6,51 @@ supervisor to start it again.
 """
 
 import asyncio
-from collections.abc import Callable
+import os
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from concurrent.futures import Executor as Threads
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 from typing import TypeVar
 
 from sluice.contracts.ids import NodeName, RunId
-from sluice.runtime import logs
+from sluice.runtime import logs, metrics
 from sluice.runtime.bus import Bus
 from sluice.runtime.core_runner import CoreRunner
 from sluice.runtime.release import release
 from sluice.runtime.rpc_health import Health
 from sluice.runtime.service import Service
+from sluice.runtime.turns import Phase
 from sluice_node_agent.core.agent import Agent
 from sluice_node_agent.core.events import AgentStarted, Event
+from sluice_node_agent.core.records import NodeRecord, Record
 from sluice_node_agent.device.mps import MpsError
 from sluice_node_agent.device.port import BackendError, DeviceError, RebootedError
+from sluice_node_agent.device.processes import Processes
 from sluice_node_agent.settings import NodeAgentSettings
 from sluice_node_agent.shell import places
 from sluice_node_agent.shell.control import Control, served_on
 from sluice_node_agent.shell.hands import Hands, Helpers
 from sluice_node_agent.shell.journal import Journal
-from sluice_node_agent.shell.pod_volumes import tickets_of
+from sluice_node_agent.shell.marks import Marks
+from sluice_node_agent.shell.metrics import AgentMetrics
+from sluice_node_agent.shell.pod_volumes import marks_of, tickets_of
 from sluice_node_agent.shell.pulled import Pulled
+from sluice_node_agent.shell.quota_homes import QuotaHomes
+from sluice_node_agent.shell.quota_metrics import QuotaMetrics
 from sluice_node_agent.shell.sites import OpenSite, Site, SiteError
 from sluice_node_agent.shell.tickets import Tickets
 from sluice_node_agent.shell.troubles import watch_troubles
+from sluice_node_agent.shell.usage import UsageWatch
+
+PHASES = (
+    Phase("make slice", "saw Grant", "decided SliceReady"),
+    Phase("unmake slice", "saw Revoke", "decided SliceGone"),
+)
+"""What a node does for a request, in traces: its steps are inside of them in time."""
 
 T = TypeVar("T")
+InThread = Callable[[Callable[[], None]], Awaitable[None]]
 Connect = Callable[[NodeName], AbstractAsyncContextManager[Bus]]
 
 
@@ -77,6 +93,7 @@ class Lives:
                 logs.get("app", node=node).warning("the node was rebooted; its agent begins anew")
             finally:
                 self.shared.pulled.agents[node] = None
+                self.shared.pulled.usage.pop(node, None)
                 journal.close()
 
     async def _live(self, site: OpenSite, journal: Journal) -> None:
@@ -87,20 +104,33 @@ class Lives:
         log = logs.get("app", node=node)
         core = Agent(node, run, settings.rules())
         tickets = await self._in_thread(lambda: tickets_of(settings, node))
-        started = await self._in_thread(lambda: what_is_there(site, journal, tickets, shared.endpoint))
+        try:
+            old = await self._in_thread(lambda: tickets.clear(site.backend.boot_id()))
+        except OSError as error:  # the core has them removed, too, before their slices are made again
+            log.warning("tickets of before the reboot cannot be removed now", why=str(error))
+        else:
+            if old:
+                log.info("removed tickets of before the reboot", tickets=old)
+        marks = await self._in_thread(lambda: marks_of(settings, node, site.backend.boot_id()))
+        started = await self._in_thread(lambda: what_is_there(site, journal, tickets, marks, shared.endpoint))
         if started.journal_problem:
             log.error("rebuilding from devices and ledger", problem=started.journal_problem)
         if site.no_shares:
             log.warning("shares (mps, fractional) cannot be handed out here", why=site.no_shares)
+        quotas = self._quotas(site)
         async with (
+            _shown_and_closed(self._in_thread, core, quotas),
             Hands(
                 site.backend,
                 journal,
                 tickets,
+                marks,
                 shared.gpu_threads,
-                site.mps,
+                mps=site.mps,
                 no_shares=site.no_shares,
+                instant=site.instant,
                 helpers=shared.helpers,
+                quotas=quotas,
             ) as hands,
             shared.connect(node) as bus,
         ):
@@ -111,24 +141,51 @@ class Lives:
                 clock=shared.service.clock,
                 traces=shared.service.traces,
                 ledger=node,
-                execute=hands.executors(),
+                execute=hands.executors(core.request_of),
                 tick_s=settings.tick_s,
+                shows=AgentMetrics(core).now,
+                phases=PHASES,
             )
             await runner.offer(started)
+            usage = UsageWatch(
+                core, hands.uses, shared.service.clock, every_s=settings.usage_every_s, hami=settings.hami_metrics
+            )
+            shared.pulled.usage[node] = usage
             shared.pulled.agents[node] = core
             log.info("agent of a node", run=run, endpoint=shared.endpoint, gpus=len(started.gpus), modes=site.modes)
             socket = places.control_socket(settings.data_dir, node)
             control = Control(node, core, runner.offer)
-            with shared.health.runs(node, runner, lambda: bus.connected):
+            with shared.health.runs(node, runner, lambda: bus.connected), metrics.asked_for(usage.now):
                 async with served_on(socket, control, shared.pulled, node=node), asyncio.TaskGroup() as work:
                     work.create_task(watch_troubles(site.backend, site.watch, runner.offer, node=node))
+                    work.create_task(usage.run())
                     work.create_task(runner.run())
+
+    def _quotas(self, site: OpenSite) -> QuotaHomes | None:
+        if site.quota_library is None:
+            return None
+        processes = Processes()
+        own = processes.owner_of(os.getpid())  # of simulated tenants: they are processes of the agent's own pod
+        return QuotaHomes(site.mps.root, site.quota_library, lambda pid: processes.owner_of(pid).removeprefix(own))
 
     async def _in_thread(self, call: Callable[[], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(self.shared.gpu_threads, call)
 
 
-def what_is_there(site: OpenSite, journal: Journal, tickets: Tickets, endpoint: str) -> AgentStarted:
+@asynccontextmanager
+async def _shown_and_closed(in_thread: InThread, core: Agent, quotas: QuotaHomes | None) -> AsyncIterator[None]:
+    """Show what the token schedulers count, and end them with the life of their agent: after the last call to them."""
+    if quotas is None:
+        yield
+        return
+    try:
+        with metrics.asked_for(QuotaMetrics(core, quotas).now):
+            yield
+    finally:
+        await in_thread(quotas.close)
+
+
+def what_is_there(site: OpenSite, journal: Journal, tickets: Tickets, marks: Marks, endpoint: str) -> AgentStarted:
     """All that is found at the start of a life; blocks. Raises SiteError, RebootedError."""
     backend, mps = site.backend, site.mps
     try:
@@ -139,6 +196,10 @@ def what_is_there(site: OpenSite, journal: Journal, tickets: Tickets, endpoint: 
         homes = mps.found()
     except MpsError as error:
         raise SiteError(str(error)) from error
+    try:
+        marked = marks.found(gpus)
+    except OSError as error:
+        raise SiteError(f"the marks of what is made on the GPUs cannot be read: {error}") from error
     names = tickets.names()
     problem = journal.problem  # one that is missing where things are left was lost
     if not problem and journal.is_new:
@@ -150,17 +211,26 @@ def what_is_there(site: OpenSite, journal: Journal, tickets: Tickets, endpoint: 
         found = [what for what, some in left.items() if some]
         if found:
             problem = f"there is no journal, but there are {' and '.join(found)} on the node"
+    records = journal.records()
     return AgentStarted(
         boot_id=backend.boot_id(),
         endpoint=endpoint,
         gpus=gpus,
-        records=journal.records(),
+        records=records,
         journal_problem=problem,
         driver_version=backend.driver_version(),
         tickets=names,
+        witnesses=tickets.read() if problem or _goes_by_tickets(records) else (),
         toolkit_version=site.toolkit_version,
         modes=site.modes,
         mps_root=str(mps.root),
         homes=homes,
+        marks=marked,
+        time_quota=site.quota_library is not None,
         version=release(),
     )
+
+
+def _goes_by_tickets(records: Iterable[Record]) -> bool:
+    """Whether the journal was lost in an earlier life, and not all was taken over yet that tickets tell of."""
+    return any(isinstance(record, NodeRecord) and record.tickets for record in records)

@@ -25,6 +25,11 @@ def tickets_directory(data_dir: Path, node: str) -> Path:
     return data_dir / "tickets" / node
 
 
+def marks_directory(data_dir: Path, node: str) -> Path:
+    """Of a node's marks, where there is no kubelet."""
+    return data_dir / "marks" / node
+
+
 def mps_root(data_dir: Path, mps_dir: Path | None, node: str) -> Path:
     """Of the homes of shares, absolute: daemons and their clients have other working directories."""
     return Path(os.path.abspath((mps_dir or data_dir / "mps") / node))  # noqa: PTH100 - resolve() would follow links

@@ -1,5 +1,5 @@
 """
-Whether this node has a kubelet, and what follows: where tickets are kept, and that pods' volumes are served.
+Whether this node has a kubelet, and what follows: where tickets and marks are kept, and that pods' volumes are served.
 
 Volumes are served before anything else of the agent begins, and until all of it has ended.
 """
@@ -13,6 +13,7 @@ from sluice_node_agent.csi import mounting
 from sluice_node_agent.csi.sources import Sources
 from sluice_node_agent.settings import NodeAgentSettings
 from sluice_node_agent.shell import places
+from sluice_node_agent.shell.marks import Marks
 from sluice_node_agent.shell.sites import SiteError
 from sluice_node_agent.shell.tickets import Tickets
 
@@ -47,3 +48,15 @@ def tickets_of(settings: NodeAgentSettings, node: NodeName) -> Tickets:
             pods_dir=str(sources.root),
         )
     return Tickets(directory, sources)
+
+
+def marks_of(settings: NodeAgentSettings, node: NodeName, boot_id: str) -> Marks:
+    """Where this node's marks are kept: with the tickets of pods, apart from the journal. Blocks; raises SiteError."""
+    if settings.kubelet_root is None:
+        directory = places.marks_directory(settings.data_dir, node)
+    else:
+        directory = Sources(settings.pods_dir).marks
+    try:
+        return Marks(directory, boot_id)
+    except OSError as error:
+        raise SiteError(f"the marks of what is made on the GPUs cannot be kept in {directory}: {error}") from error

@@ -5,8 +5,11 @@ import shutil
 import subprocess
 from pathlib import Path
 
+from sluice_node_agent.settings import QUOTA_OFF
 from sluice_node_agent.shell.sites import SiteError
 
+QUOTA_IN_IMAGE = Path("/opt/sluice/lib/libsluice-quota.so")
+"""Where our image has the time quota's library, if it was built with it (deploy/docker/Dockerfile)."""
 TOOLKIT = "nvidia-ctk"
 _ANSWER_S = 5.0
 _VERSION = re.compile(r"\bversion v?(\d[\w.+~-]*)")
@@ -27,6 +30,21 @@ def find_program(name: str, setting: str) -> Path:
             f"{setting} is {name!r}, which is no program that can be run; install it or set {setting} to off"
         )
     return found
+
+
+def quota_library(wanted: str) -> Path | None:
+    """
+    The client library of the time quota: the one that the settings name, or else the image's; None for no time quota.
+
+    Raises SiteError when the one that was named is not there.
+    """
+    if wanted == QUOTA_OFF:
+        return None
+    if not wanted:
+        return QUOTA_IN_IMAGE if QUOTA_IN_IMAGE.is_file() else None
+    if not Path(wanted).is_file():
+        raise SiteError(f"quota_library is {wanted!r}, which is no file; build it (make quota) or say {QUOTA_OFF}")
+    return Path(wanted)
 
 
 def toolkit_version(program: str = TOOLKIT) -> str:

@@ -4,10 +4,12 @@ import grpc
 import grpc.aio
 
 from sluice.contracts.convert import snapshot_to_proto
+from sluice.contracts.convert_usage import usage_to_proto
 from sluice.contracts.ids import NodeName
 from sluice.contracts.messages import NodeSnapshot
 from sluice.contracts.pb import agent_pb2, agent_pb2_grpc, node_pb2
 from sluice_node_agent.core.agent import Agent
+from sluice_node_agent.shell.usage import UsageWatch
 
 
 class Pulled(agent_pb2_grpc.AgentServiceServicer):
@@ -17,6 +19,8 @@ class Pulled(agent_pb2_grpc.AgentServiceServicer):
         """Begin with no node; agents enter themselves while they live."""
         self.agents: dict[NodeName, Agent | None] = {}
         """None while the node's journal and devices are being read."""
+        self.usage: dict[NodeName, UsageWatch] = {}
+        """Of those that live."""
 
     def register(self, server: grpc.aio.Server) -> None:
         """Add the service to a server."""
@@ -48,6 +52,17 @@ class Pulled(agent_pb2_grpc.AgentServiceServicer):
             ready=agent.is_open and _has_usable_gpu(snapshot),
             message="; ".join(_what_is_wrong(snapshot, is_open=agent.is_open)),
         )
+
+    async def GetUsage(  # noqa: N802 - the method's name in the contract
+        self, request: agent_pb2.GetUsageRequest, context: grpc.aio.ServicerContext
+    ) -> agent_pb2.NodeUsage:
+        """What the slices of a node are used for, as it was last looked at."""
+        agent = await self._agent(request.node, context)
+        watch = self.usage.get(NodeName(request.node))
+        if agent is None or not agent.started or watch is None:
+            await context.abort(grpc.StatusCode.UNAVAILABLE, f"{request.node}: devices and journal are being read")
+        assert watch is not None
+        return usage_to_proto(watch.told())
 
     async def _agent(self, node: str, context: grpc.aio.ServicerContext) -> Agent | None:
         if NodeName(node) not in self.agents:

@@ -12,7 +12,7 @@ from sluice_node_agent.device.port import BackendError
 from sluice_node_agent.device.processes import Processes
 from sluice_node_agent.settings import MPS_OFF, NodeAgentSettings
 from sluice_node_agent.shell import places
-from sluice_node_agent.shell.programs import find_program, on_path, toolkit_version
+from sluice_node_agent.shell.programs import find_program, on_path, quota_library, toolkit_version
 from sluice_node_agent.shell.sites import EXCLUSIVE, OpenSite, SiteError, Watch
 
 _MPS_CONTROL = "nvidia-cuda-mps-control"
@@ -46,7 +46,8 @@ class RealNode:
             raise SiteError(str(error)) from error
         mps = MpsDaemons(root, control, processes)
         modes = EXCLUSIVE if no_shares else _SHARED
-        return OpenSite(backend, _WATCH, mps, modes, no_shares, toolkit_version())
+        library = None if no_shares else quota_library(self.settings.quota_library)
+        return OpenSite(backend, _WATCH, mps, modes, no_shares, toolkit_version(), library)
 
     def _control(self, root: Path) -> tuple[Path, str]:
         """The MPS control program, and why no daemon shall be started."""

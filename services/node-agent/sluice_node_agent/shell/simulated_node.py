@@ -5,6 +5,8 @@ from pathlib import Path
 
 from sluice.contracts.fleet import FleetError, FleetNode, parse_fleet
 from sluice.contracts.ids import NodeName
+from sluice.contracts.strict_tables import TOML_BYTES_MAX
+from sluice.runtime.texts import text_of
 from sluice_node_agent.device import mps_stand_in
 from sluice_node_agent.device.hardware_file import HardwareFile
 from sluice_node_agent.device.mps import MpsDaemons
@@ -12,7 +14,7 @@ from sluice_node_agent.device.processes import Processes
 from sluice_node_agent.device.simulated import SimulatedGpus
 from sluice_node_agent.settings import MPS_OFF, NodeAgentSettings
 from sluice_node_agent.shell import places
-from sluice_node_agent.shell.programs import find_program
+from sluice_node_agent.shell.programs import find_program, quota_library
 from sluice_node_agent.shell.sites import EXCLUSIVE, OpenSite, SiteError, Watch
 
 _WATCH = Watch(wait_s=0.0, pause_s=1.0)
@@ -53,7 +55,9 @@ class SimulatedNode:
         environment = {"SLUICE_SIMULATED_HARDWARE": str(path.absolute())}
         mps = MpsDaemons(root, control, Processes(), environment=environment)
         modes = tuple(mode for mode in node.modes if mode in EXCLUSIVE) if no_shares else node.modes
-        return OpenSite(backend, _WATCH, mps, modes, no_shares)
+        library = None if no_shares else quota_library(self.settings.quota_library)
+        instant = not (node.create_ms or node.destroy_ms)
+        return OpenSite(backend, _WATCH, mps, modes, no_shares, quota_library=library, instant=instant)
 
     def _control(self) -> tuple[Path, str]:
         """The program that controls MPS daemons, and why no new one shall be started."""
@@ -67,8 +71,8 @@ class SimulatedNode:
 def simulated_nodes(settings: NodeAgentSettings, path: Path) -> tuple[SimulatedNode, ...]:
     """The nodes of the fleet file that this process serves. Raises FleetFileError."""
     try:
-        fleet = parse_fleet(path.read_text(encoding="utf-8"), origin=str(path), catalog_only=True)
-    except (OSError, UnicodeDecodeError) as error:
+        fleet = parse_fleet(text_of(path, TOML_BYTES_MAX), origin=str(path), catalog_only=True)
+    except OSError as error:
         raise FleetFileError(f"the fleet file {path} cannot be read: {error}") from error
     except FleetError as error:
         raise FleetFileError(str(error)) from error

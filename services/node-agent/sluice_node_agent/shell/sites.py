@@ -6,6 +6,7 @@ where it is needed, so that an agent on a real node holds no simulator and a sim
 """
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from sluice.contracts.ids import NodeName
@@ -46,6 +47,10 @@ class OpenSite:
     modes: tuple[Mode, ...] = EXCLUSIVE
     no_shares: str = ""
     toolkit_version: str = ""
+    quota_library: Path | None = None
+    """The client library of the time quota; without one no time is enforced."""
+    instant: bool = False
+    """Calls about its GPUs wait for no hardware: a thread for each would cost more than they do."""
 
 
 class Site(Protocol):

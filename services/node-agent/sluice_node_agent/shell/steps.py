@@ -4,6 +4,7 @@ One instruction of the core, carried out by one blocking call on a device or an 
 Says what came of it as the event that the core waits for. Refusals leave as the errors of the ports.
 """
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from sluice.contracts.messages import GpuReport
@@ -27,12 +28,15 @@ from sluice_node_agent.core.events import (
     MpsClientsTerminated,
     MpsInstruction,
     MpsLimitsSet,
+    MpsRefused,
     MpsStarted,
     MpsStopped,
+    QuotasSet,
     ReadGpu,
     Result,
     SetComputeMode,
     SetMpsLimits,
+    SetQuotas,
     StartMps,
     StopMps,
     TerminateMpsClients,
@@ -43,6 +47,7 @@ from sluice_node_agent.device.port import GpuBackend
 
 if TYPE_CHECKING:  # imported where there is MPS
     from sluice_node_agent.device.mps import MpsDaemons
+    from sluice_node_agent.shell.quota_homes import QuotaHomes
 
 
 def on_device(backend: GpuBackend, order: GpuInstruction) -> Result:
@@ -71,8 +76,8 @@ def on_device(backend: GpuBackend, order: GpuInstruction) -> Result:
             return ComputeModeSet(token)
 
 
-def on_daemon(mps: "MpsDaemons", order: MpsInstruction) -> Result:
-    """Carry out an instruction about an MPS daemon. Raises MpsError."""
+def on_daemon(mps: "MpsDaemons", order: MpsInstruction, quotas: "QuotaHomes | None" = None) -> Result:
+    """Carry out an instruction about an MPS daemon, or the time quota beside it. Raises MpsError, QuotaHomesError."""
     match order:
         case StartMps():
             pid, started_at = mps.start(order)
@@ -80,12 +85,20 @@ def on_daemon(mps: "MpsDaemons", order: MpsInstruction) -> Result:
         case SetMpsLimits():
             mps.set_limits(order)
             return MpsLimitsSet(order.token)
+        case SetQuotas():
+            if quotas is None:
+                return MpsRefused(order.token, "this agent enforces no time")
+            quotas.set(order)
+            return QuotasSet(order.token)
         case WatchMps():
-            return mps.look(order)
+            seen = mps.look(order)
+            return seen if quotas is None else replace(seen, quota=quotas.seen(order.home))
         case TerminateMpsClients():
             mps.terminate_clients(order)
             return MpsClientsTerminated(order.token)
         case StopMps():
+            if quotas is not None:
+                quotas.end(order.home)
             mps.stop(order)
             return MpsStopped(order.token)
 

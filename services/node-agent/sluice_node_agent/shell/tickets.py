@@ -2,7 +2,7 @@
 Tickets: directories with names that are never used twice, there only while their slice is ready.
 
 A container that mounts its ticket cannot start before the slice is ready, nor after the slice was made anew: the old
-directory is not there any more. `slice.json` inside is for people.
+directory is not there any more. `slice.json` inside is for people, and for an agent that has lost its journal.
 
 Where there is a kubelet, a pod's tickets are in the directory that its volume shows (`csi.sources`), and a container
 with a share has one of its own beside the ticket, which is its daemon's home (`sluice.contracts.tickets`). Elsewhere
@@ -19,16 +19,15 @@ import shutil
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-import msgspec
-
 from sluice.contracts.kubernetes import is_ticket_name
 from sluice.contracts.messages import ContainerDevices
 from sluice.contracts.tickets import LOG, PIPE, SHARE_PREFIX, ticket_of
-from sluice_node_agent.core.events import MakeTicket
+from sluice_node_agent.core.events import FoundTicket, MakeTicket
 from sluice_node_agent.csi.mounting import mounted_below
 from sluice_node_agent.csi.places import is_pod_uid
 from sluice_node_agent.csi.sources import Sources
 from sluice_node_agent.csi.views import make_view, remove_views
+from sluice_node_agent.shell.ticket_document import DOCUMENT_MAX, pack, unpack
 
 _DIRECTORY_MODE = 0o711
 """A container's user must get through; who does not know a name finds none."""
@@ -56,6 +55,26 @@ class Tickets:
         folders = [self._directory, *(self._sources.all() if self._sources is not None else ())]
         found = {path.name.removeprefix(".") for folder in folders if folder.is_dir() for path in folder.iterdir()}
         return tuple(sorted(name for name in found if not name.startswith(SHARE_PREFIX)))
+
+    def read(self) -> tuple[FoundTicket, ...]:
+        """What all tickets say, in the order of `names`. Whatever one says or is, the others are read."""
+        found: dict[str, FoundTicket] = {}
+        for folder in (self._directory, *(self._sources.all() if self._sources is not None else ())):
+            for path in folder.iterdir() if folder.is_dir() else ():
+                name = path.name.removeprefix(".")
+                if name.startswith(SHARE_PREFIX):
+                    continue
+                is_twice = name in found
+                read = _read(path, owner=folder.name if folder != self._directory else "")
+                found[name] = FoundTicket(name, problem="it is there twice") if is_twice else read
+        return tuple(found[name] for name in sorted(found))
+
+    def clear(self, boot_id: str) -> tuple[str, ...]:
+        """Remove the tickets of other boots, whose devices are gone: none may start a container. Says which."""
+        old = [each.ticket for each in self.read() if each.record is not None and each.record.boot_id != boot_id]
+        for ticket in old:
+            self.remove(ticket)
+        return tuple(old)
 
     def make(self, order: MakeTicket) -> None:
         """Make a ticket, whole or not at all. Of one that is there already only what it tells people is said anew."""
@@ -125,12 +144,29 @@ ForShares = Callable[[Path, str, Iterable[ContainerDevices]], None]
 
 
 def _say(folder: Path, order: MakeTicket) -> None:
-    """Write what is for people, so that a reader finds it whole: of a share that was changed, the new sizes."""
-    said = {"allocation": order.allocation, "owner": order.owner, "containers": order.containers}
+    """Write what it says, so that a reader finds it whole: of a share that was changed, the new sizes."""
     draft = folder / f".{_DOCUMENT}"
-    draft.write_bytes(msgspec.json.encode(said) + b"\n")
+    draft.write_bytes(pack(order))
     draft.chmod(_FILE_MODE)
     draft.rename(folder / _DOCUMENT)
+
+
+def _read(ticket: Path, *, owner: str) -> FoundTicket:
+    """What the ticket in this directory says. `owner`: the pod whose directory it is in, or empty."""
+    name = ticket.name.removeprefix(".")
+    if ticket.name != name:
+        return FoundTicket(name, problem="it was being made or removed", is_half=True)
+    try:
+        descriptor = os.open(ticket / _DOCUMENT, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        with os.fdopen(descriptor, "rb") as document:
+            record = unpack(document.read(DOCUMENT_MAX + 1))
+    except OSError as error:
+        return FoundTicket(name, problem=f"it cannot be read: {error.strerror}")
+    if isinstance(record, str):
+        return FoundTicket(name, problem=record)
+    if owner and record.booking.owner != owner:
+        return FoundTicket(name, problem=f"it is of pod {record.booking.owner}, and in the directory of pod {owner}")
+    return FoundTicket(name, record)
 
 
 def _link(draft: Path, _ticket: str, sharing: Iterable[ContainerDevices]) -> None:

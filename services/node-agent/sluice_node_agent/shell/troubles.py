@@ -22,7 +22,8 @@ async def watch_troubles(
     backend: GpuBackend, watch: Watch, offer: Callable[[GpuTroubled], Awaitable[None]], *, node: NodeName
 ) -> None:
     """
-    Pass on what the driver tells, until cancelled: then wait for its thread, at most about `watch.wait_s`.
+    Pass on what the driver tells, until cancelled: then wait for its thread, at most about `watch.wait_s`. A look that
+    waits for nothing needs no thread.
 
     Raises RebootedError, as the backend does.
     """
@@ -31,7 +32,10 @@ async def watch_troubles(
     try:
         while True:
             try:
-                gpus = await _uncut(threads, lambda: backend.troubled(watch.wait_s))
+                if watch.wait_s:
+                    gpus = await _uncut(threads, lambda: backend.troubled(watch.wait_s))
+                else:
+                    gpus = backend.troubled(0.0)
             except DeviceError as error:
                 log.warning("the driver tells of no errors by itself", why=str(error))
                 await asyncio.sleep(_DEAF_S)

@@ -1,0 +1,146 @@
+"""
+What slices have left behind of which nobody knows any more: being made or unmade when journal and ledger were lost.
+
+A slice that is ready has a ticket, and is known by it again (`witnesses`). What was under way has none. Its instance is
+at a place with a mark, so it is ours; its daemon has a home, so it is ours, too. When all orders were read, all tickets
+were heard, and no process uses it, it goes, the way that homes go.
+
+Nothing is taken from anybody here: while one ticket is doubted, or one process is on it, it stays as it is and is shown
+as foreign. What has no mark is never touched: somebody else made it.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from msgspec.structs import replace
+
+from sluice.contracts.ids import GpuUuid, HomeId
+from sluice_node_agent.core.backing_off import back_off
+from sluice_node_agent.core.events import DeviceRefused, FoundHome, HoldersListed, ListHolders, Mark, Result
+from sluice_node_agent.core.floor import Floor
+from sluice_node_agent.core.found import Found
+from sluice_node_agent.core.housing import Housing
+from sluice_node_agent.core.records import DeviceRecord, HomeRecord
+from sluice_node_agent.core.rules import Rules
+from sluice_node_agent.core.sending import Sender
+from sluice_node_agent.core.work import HomeKey, Job, key_of
+
+Homes = Mapping[tuple[GpuUuid, str], FoundHome]
+"""Homes with a daemon by their GPU and device."""
+
+
+@dataclass(slots=True)
+class Leftover(Job):
+    """One of them, as the home that it is to be unmade as."""
+
+    record: HomeRecord
+
+
+class Leftovers:
+    """All of one node."""
+
+    def __init__(self, rules: Rules, floor: Floor, sender: Sender, housing: Housing) -> None:
+        """Begin with none."""
+        self._rules = rules
+        self._floor = floor
+        self._sender = sender
+        self._housing = housing
+        self._ones: dict[HomeKey, Leftover] = {}
+
+    def look(self, found: Found, now: float) -> None:
+        """All orders were read, and taken: look who uses what nobody has."""
+        if not (self._ones or found.unclaimed or found.homes or found.aside):
+            return
+        there = self._there(found)
+        self._ones = {key: self._ones.get(key) or Leftover(record) for key, record in there.items()}
+        for key, one in self._ones.items():
+            one.record = there[key]
+            if one.retry_at is not None and one.retry_at <= now:
+                one.retry_at = None
+            if not one.idle or not self._floor.devices.answers(one.record.gpu):
+                continue
+            if one.record.device.uuid:
+                self._sender.send(ListHolders(self._sender.next_token, one.record.gpu, one.record.device.uuid), one)
+            else:
+                self._unmake(one, found)  # without a compute instance there is nothing to run on
+
+    def take_result(self, one: Leftover, result: Result, found: Found, now: float) -> None:
+        """Who uses it. An order may have come for it meanwhile: then it is nobody's leftover any more."""
+        if key_of(one.record) not in self._there(found):
+            return
+        match result:
+            case HoldersListed(holders=holders):
+                users = tuple(f"{each.name or 'process'} {each.pid}" for each in holders if each.kind == "compute")
+                if users:
+                    back_off(one, f"it is used by {', '.join(users)}", self._rules, now, users)
+                else:
+                    self._unmake(one, found)
+            case DeviceRefused(kind=kind, message=message):
+                back_off(one, f"{kind}: {message}", self._rules, now)
+            case _:
+                raise AssertionError(f"{result} answers no look at who uses a device")
+
+    # -- inside ---------------------------------------------------------------------------------------------------
+
+    def _unmake(self, one: Leftover, found: Found) -> None:
+        record = one.record if one.record.home else replace(one.record, home=self._housing.new_name())
+        found.claim(record)
+        self._housing.begin(record)
+
+    def _there(self, found: Found) -> dict[HomeKey, HomeRecord]:
+        """What nobody has and is ours, by its place; nothing while a ticket is doubted that somebody may be using."""
+        if found.doubtful:
+            return {}
+        homes = {(home.gpu, home.device): home for home in found.homes.values() if home.pid}
+        there = [*self._instances(found, homes), *self._whole_gpus(found, homes)]
+        return {key_of(record): record for record in there}
+
+    def _instances(self, found: Found, homes: Homes) -> Iterator[HomeRecord]:
+        claimed = self._floor.claims() if found.unclaimed else {}
+        for (gpu, gi_id), uuid in found.unclaimed.items():
+            instance = self._floor.devices.instance(gpu, gi_id)
+            if instance is None or instance.uuid != uuid or (gpu, gi_id) in claimed:
+                continue
+            home = homes.get((gpu, uuid)) if uuid else None
+            place = Mark(gpu, instance.start, instance.size)
+            if home is not None or place in found.marks:
+                device = DeviceRecord(step="intended", gi_id=gi_id, uuid=uuid)
+                yield self._to_unmake(place, instance.profile, device, home)
+
+    def _whole_gpus(self, found: Found, homes: Homes) -> Iterator[HomeRecord]:
+        works = self._floor.works.values()
+        taken = {grant.gpu for work in works if work.record.phase != "planned" for grant in work.record.booking.devices}
+        taken |= {gpu for gpu, _, _ in self._floor.homes}
+        for gpu in dict.fromkeys((*found.aside, *(gpu for gpu, device in homes if gpu == device))):
+            report = self._floor.devices.reports.get(gpu)
+            if report is None or gpu in taken:
+                found.aside.pop(gpu, None)  # who has it sets it as he needs it
+                continue
+            device = DeviceRecord(step="made", uuid=str(gpu))
+            yield self._to_unmake(Mark(gpu, 0, max(1, report.memory_slices)), None, device, homes.get((gpu, str(gpu))))
+
+    def _to_unmake(self, place: Mark, profile: str | None, device: DeviceRecord, home: FoundHome | None) -> HomeRecord:
+        record = HomeRecord(
+            home=HomeId(""),
+            gpu=place.gpu,
+            profile=profile,
+            start=place.start,
+            size=place.size,
+            namespace="",
+            uid=0,
+            phase="unmaking",
+            boot_id=self._floor.boot_id,
+            device=device,
+            daemon=profile is None,
+        )
+        if home is None:
+            return record
+        return replace(
+            record,
+            home=home.home,
+            namespace=home.namespace,
+            uid=home.uid,
+            daemon=True,
+            pid=home.pid,
+            started_at=home.started_at,
+        )

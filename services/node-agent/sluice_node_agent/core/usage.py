@@ -1,0 +1,207 @@
+"""
+What the slices of a node are used for, and since when each idles: made of what was seen on its devices.
+
+A ledger of looks. Nothing is decided from it, it is in no journal, and who restarts the agent begins to watch anew: so
+"idle for an hour" is said of what was watched for an hour. It touches no device; looks are brought to it.
+"""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from msgspec.structs import replace
+
+from sluice.contracts.ids import AllocationId, GpuUuid
+from sluice.contracts.messages import Booking, DeviceGrant, GpuReport, NodeSnapshot
+from sluice.contracts.slice_usage import NodeUsage, SliceUsage
+from sluice_node_agent.core.uses import DeviceUse, ProcessUse
+
+IDLE_BELOW_PERCENT = 1.0
+"""Of the time: what stays below it is idle. NVML tells whole percents of GPUs without GPM."""
+_READY = frozenset({"ready"})
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """One device of one slice: several containers of a pod may share it."""
+
+    booking: Booking
+    grants: tuple[DeviceGrant, ...]
+    gpu: GpuReport
+    device: str
+
+    @property
+    def grant(self) -> DeviceGrant:
+        """The first of them: all are of one device."""
+        return self.grants[0]
+
+    @property
+    def key(self) -> tuple[AllocationId, str]:
+        """What it is remembered by."""
+        return self.booking.allocation, self.device
+
+    @property
+    def memory_mib(self) -> int:
+        """What the slice may use of it."""
+        shares = [each.share.memory_mib for each in self.grants if each.share is not None]
+        if shares:
+            return sum(shares)
+        if self.grant.profile is None:
+            return self.gpu.memory_mib
+        return next((row.memory_mib for row in self.gpu.profiles if row.name == self.grant.profile), 0)
+
+
+@dataclass(slots=True)
+class _Watched:
+    """What was seen of one place."""
+
+    since: float
+    seen: "_Seen | None" = None
+    seen_at: float = 0.0
+    quiet_since: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    """One look at one slice's device, with what is others' taken out."""
+
+    memory_mib: int | None
+    busy_percent: float | None
+    sm_percent: float | None
+    memory_busy_percent: float | None
+    processes: int
+
+    @property
+    def idles(self) -> bool | None:
+        """Whether nothing was done; None when nobody can tell."""
+        if self.busy_percent is not None:
+            return self.busy_percent < IDLE_BELOW_PERCENT
+        return None if self.processes else True
+
+
+class UsageBook:
+    """The looks at one node's slices."""
+
+    def __init__(self) -> None:
+        """Nothing was looked at yet."""
+        self._watched: dict[tuple[AllocationId, str], _Watched] = {}
+
+    def wanted(self, snapshot: NodeSnapshot) -> dict[GpuUuid, tuple[str, ...]]:
+        """Which devices of which GPUs are to be looked at: those of slices that are ready, and nothing else."""
+        found: dict[GpuUuid, dict[str, None]] = {}
+        for place in places_of(snapshot):
+            if not place.gpu.lost:
+                found.setdefault(place.grant.gpu, {})[place.device] = None
+        return {gpu: tuple(devices) for gpu, devices in found.items()}
+
+    def look(self, snapshot: NodeSnapshot, gpu: GpuUuid, uses: Iterable[DeviceUse], now: float) -> None:
+        """Take in what was seen on one GPU at `now`; a device that was not seen keeps what was known of it."""
+        by_device = {use.uuid: use for use in uses}
+        for place in places_of(snapshot):
+            use = by_device.get(place.device)
+            if place.grant.gpu != gpu or use is None:
+                continue
+            watched = self._watched.setdefault(place.key, _Watched(now))
+            watched.seen, watched.seen_at = _seen(place, use), now
+            idles = watched.seen.idles
+            if not idles:
+                watched.quiet_since = None
+            elif watched.quiet_since is None:
+                watched.quiet_since = now
+
+    def told(self, snapshot: NodeSnapshot, every_s: float, now: float) -> NodeUsage:
+        """What every slice that is ready is used for; those that are gone are forgotten."""
+        places = list(places_of(snapshot))
+        there = {place.key for place in places}
+        for key in [key for key in self._watched if key not in there]:
+            del self._watched[key]
+        slices = tuple(_told(place, self._watched.get(place.key), now) for place in places)
+        return NodeUsage(node=snapshot.node, every_s=every_s, slices=slices)
+
+
+def places_of(snapshot: NodeSnapshot) -> Iterator[Place]:
+    """The devices of all slices that are ready, each once per slice."""
+    gpus = {gpu.uuid: gpu for gpu in snapshot.gpus}
+    for report in snapshot.slices:
+        if report.state not in _READY:
+            continue
+        found: dict[str, list[DeviceGrant]] = {}
+        for grant in report.booking.devices:
+            gpu = gpus.get(grant.gpu)
+            device = _device_of(gpu, grant, report.booking.allocation) if gpu is not None else ""
+            if device:
+                found.setdefault(device, []).append(grant)
+        for device, grants in found.items():
+            yield Place(report.booking, tuple(grants), gpus[grants[0].gpu], device)
+
+
+def _device_of(gpu: GpuReport, grant: DeviceGrant, allocation: AllocationId) -> str:
+    """The UUID of what was granted; empty while it is not there."""
+    if grant.profile is None:
+        return str(gpu.uuid)
+    if grant.share is not None:
+        return next((each.device for each in gpu.daemons if each.start == grant.start and each.profile), "")
+    of_it = (each.uuid for each in gpu.instances if each.allocation == allocation and each.start == grant.start)
+    return next(of_it, "")
+
+
+def _seen(place: Place, use: DeviceUse) -> _Seen:
+    if place.grant.share is None:
+        return _Seen(use.memory_mib, use.busy_percent, use.sm_percent, use.memory_busy_percent, len(use.processes))
+    own = tuple(each for each in use.processes if each.owner == place.booking.owner)
+    alone = len(own) == len(use.processes)
+    return _Seen(
+        memory_mib=_sum(each.memory_mib for each in own),
+        busy_percent=_busy_of(own, use, alone=alone),
+        sm_percent=0.0 if not own else use.sm_percent if alone else None,
+        memory_busy_percent=0.0 if not own else use.memory_busy_percent if alone else None,
+        processes=len(own),
+    )
+
+
+def _busy_of(own: tuple[ProcessUse, ...], use: DeviceUse, *, alone: bool) -> float | None:
+    """What a tenant of a shared device does: by his processes, or by the device where it cannot be anybody else's."""
+    if not own:
+        return 0.0
+    told = [each.busy_percent for each in own if each.busy_percent is not None]
+    if len(told) == len(own):
+        return min(100.0, sum(told))
+    return use.busy_percent if alone or use.busy_percent == 0 else None
+
+
+def _sum(parts: Iterable[int | None]) -> int | None:
+    total = 0
+    for part in parts:
+        if part is None:
+            return None
+        total += part
+    return total
+
+
+def _told(place: Place, watched: _Watched | None, now: float) -> SliceUsage:
+    booking, grant = place.booking, place.grant
+    usage = SliceUsage(
+        allocation=booking.allocation,
+        request=booking.request,
+        namespace=booking.namespace,
+        name=booking.name,
+        containers=tuple(dict.fromkeys(each.container for each in place.grants)),
+        gpu=grant.gpu,
+        device=place.device,
+        profile=grant.profile,
+        mode=grant.share.mode if grant.share is not None else "exclusive",
+        memory_mib=place.memory_mib,
+    )
+    if watched is None or watched.seen is None:
+        return usage
+    seen = watched.seen
+    return replace(
+        usage,
+        memory_used_mib=seen.memory_mib,
+        busy_percent=seen.busy_percent,
+        sm_percent=seen.sm_percent,
+        memory_busy_percent=seen.memory_busy_percent,
+        processes=seen.processes,
+        watched_s=now - watched.since,
+        age_s=now - watched.seen_at,
+        idle_s=now - watched.quiet_since if watched.quiet_since is not None else None,
+    )

@@ -1,0 +1,278 @@
+"""Journal and ledger lost while slices are made or unmade: what is left behind goes, and nothing of anybody's does."""
+
+import itertools
+
+import pytest
+from msgspec.structs import replace
+
+from sluice_node_agent.core.events import (
+    CreateGpuInstance,
+    DestroyComputeInstance,
+    DestroyGpuInstance,
+    ListHolders,
+    SetComputeMode,
+    StopMps,
+)
+from sluice_node_agent.core.found import Found
+from sluice_node_agent.core.records import HomeRecord
+
+SMALL = (0, "2g.10gb", 4, 2)
+WHOLE = (2, None, 0, 8)
+KINDS = ("exclusive", "share", "share of a whole GPU", "whole GPU")
+STEPS_MAX = 60
+
+
+def booking_of(node, kind):
+    """What is being made or unmade."""
+    match kind:
+        case "exclusive":
+            return node.booking("a1", SMALL)
+        case "share":
+            return node.share("a1", SMALL)
+        case "share of a whole GPU":
+            return node.share("a1", WHOLE)
+    return node.booking("a1", WHOLE)
+
+
+def lose_both(node):
+    """The broker is wiped and the journal lost; only what is on the node itself is left."""
+    node.stop()
+    (node.tmp_path / "agent" / "journal").unlink()
+    node.ledger.clear()
+    node.words.clear()
+
+
+def calm(node):
+    """The agent comes back, and works until there is nothing to do; some time passes."""
+    node.live()
+    for _ in range(5):
+        node.tick(30.0)
+
+
+def what_is_left(node):
+    """On GPUs, in homes and tickets, and in compute modes; marks too."""
+    hardware = node.hardware.read()
+    instances = [instance for gpu in hardware.gpus for instance in gpu.instances]
+    modes = [gpu.uuid for gpu in hardware.gpus if gpu.exclusive_process]
+    return [*instances, *modes, *node.mps.homes.values(), *node.tickets.names(), *node.marks.found(node.backend.read())]
+
+
+def is_ready(node):
+    """Whether its ticket told whose it is."""
+    return {report.state for report in node.agent.snapshot().slices} == {"ready"}
+
+
+def foreign(node):
+    """What is there and nobody's, as a puller is told."""
+    gpus = node.agent.snapshot().gpus
+    return [(gpu.index, i.profile, i.start) for gpu in gpus for i in gpu.instances if i.allocation is None]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_nothing_that_was_being_made_stays_on_a_gpu_for_ever(make_node, kind):
+    """Its place would be lost to everybody until a person removes it by hand."""
+    for steps in range(STEPS_MAX):
+        node = make_node()
+        node.live()
+        node.order(node.grant(booking_of(node, kind)))
+        if node.work(own_max=steps):
+            break
+        lose_both(node)
+        calm(node)
+        assert is_ready(node) or what_is_left(node) == [], f"after {steps} steps"
+    else:
+        pytest.fail(f"more than {STEPS_MAX} steps")
+    assert steps > 4
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_nothing_that_was_being_unmade_stays_on_a_gpu_for_ever(make_node, kind):
+    """A pod that ended in the wrong second would cost its place."""
+    for steps in range(STEPS_MAX):
+        node = make_node()
+        node.live()
+        booking = booking_of(node, kind)
+        node.order(node.grant(booking))
+        node.work()
+        node.order(node.revoke(booking))
+        if node.work(own_max=steps):
+            break
+        lose_both(node)
+        calm(node)
+        assert is_ready(node) or what_is_left(node) == [], f"after {steps} steps"
+    else:
+        pytest.fail(f"more than {STEPS_MAX} steps")
+    assert steps > 3
+
+
+def test_a_crash_while_it_is_cleared_away_loses_nothing(make_node):
+    """The journal is whole again by then and the ledger empty: the next life would take it for foreign."""
+    for steps in itertools.count():
+        node = make_node()
+        half_made(node)
+        lose_both(node)
+        node.start()
+        node.work()
+        node.open()
+        is_done = node.work(own_max=steps)
+        calm(node)
+        assert what_is_left(node) == [], f"after {steps} steps"
+        if is_done:
+            break
+    assert steps > 3
+
+
+def test_warm_instances_go_when_nobody_knows_them_any_more(make_node):
+    """They have no tenant: after a lost journal they were foreign for ever, with no ledger lost at all."""
+    node = make_node(keep_warm_s=600.0)
+    node.live()
+    booking = node.booking("a1", SMALL)
+    node.order(node.grant(booking))
+    node.work()
+    node.order(node.revoke(booking))
+    node.work()
+    assert node.instances() == [("2g.10gb", 4, 2)]
+    node.order(node.closed(booking))
+    node.work()
+    node.stop()
+    (node.tmp_path / "agent" / "journal").unlink()
+    calm(node)
+    assert foreign(node) == []
+    node.tick(601.0)
+    node.tick()
+    assert node.instances() == []
+
+
+def test_what_an_administrator_made_stays(node):
+    """Somebody's work would be destroyed, because Sluice lost a file."""
+    node.live()
+    node.backend.create_gpu_instance(node.gpus[0], 14, 4, 2)
+    half_made(node, gpu=1)
+    lose_both(node)
+    calm(node)
+    assert node.instances(0) == [("2g.10gb", 4, 2)]
+    assert node.instances(1) == []
+    assert foreign(node) == [(0, "2g.10gb", 4)]
+
+
+def test_what_an_administrator_made_where_ours_vanished_stays(node):
+    """A reset takes our instance, somebody makes another there, and the mark of ours would speak for it."""
+    half_made(node)
+    node.stop()
+    with node.hardware.changing() as hardware:
+        hardware.gpus[0].instances.clear()
+    node.start()  # whoever reads the GPU sees that nothing is there
+    node.stop()
+    node.backend.create_gpu_instance(node.gpus[0], 14, 4, 2)
+    lose_both(node)
+    calm(node)
+    assert foreign(node) == [(0, "2g.10gb", 4)]
+
+
+def test_what_a_process_uses_stays_until_the_process_is_gone(node):
+    """A pod whose slice was being taken back still runs: its device must not vanish under it."""
+    node.live()
+    booking = node.booking("a1", SMALL)
+    node.order(node.grant(booking))
+    node.work()
+    uuid = node.hardware.read().gpus[0].instances[0].uuid
+    node.mps.enter(4711, uuid, "pod-1")
+    node.order(node.revoke(booking))
+    node.work(own_max=4)
+    assert node.tickets.names() == ()
+    lose_both(node)
+    calm(node)
+    assert foreign(node) == [(0, "2g.10gb", 4)]
+    node.mps.leave(4711)
+    calm(node)
+    assert node.instances() == []
+
+
+def test_while_a_ticket_is_doubted_nothing_is_cleared_away(node):
+    """Nobody knows what the ticket's pod uses."""
+    node.live()
+    node.order(node.grant(node.booking("a1", SMALL)))
+    node.work()
+    (ticket,) = node.tickets.names()
+    half_made(node, gpu=1, allocation="a2")
+    (node.tmp_path / "tickets" / ticket / "slice.json").write_text("{}")
+    lose_both(node)
+    calm(node)
+    assert node.instances(0) == [("2g.10gb", 4, 2)]
+    assert node.instances(1) == [("2g.10gb", 4, 2)]
+    assert set(foreign(node)) == {(0, "2g.10gb", 4), (1, "2g.10gb", 4)}
+
+
+def test_what_was_found_is_forgotten_when_it_is_not_there_any_more(node):
+    """The driver gives ids again: a home that was being made was taken down for what had its id before (seed 1732)."""
+    node.start()
+    gpu, other = node.gpus[:2]
+    report = node.backend.read_gpu(gpu)
+    found = Found(unclaimed={(gpu, 3): "", (gpu, 4): "", (other, 3): ""})
+    found.made((gpu, 3))
+    assert found.unclaimed == {(gpu, 4): "", (other, 3): ""}
+    found.was_read(replace(report, lost=True))
+    assert found.unclaimed == {(gpu, 4): "", (other, 3): ""}
+    found.was_read(report)
+    assert found.unclaimed == {(other, 3): ""}
+
+
+def test_an_order_of_the_ledger_comes_first(node):
+    """Only the journal was lost: the slice that was being made is made, and nothing of it is cleared away."""
+    half_made(node)
+    node.stop()
+    (node.tmp_path / "agent" / "journal").unlink()
+    node.own_done.clear()
+    calm(node)
+    assert is_ready(node)
+    assert not [each for each in node.own_done if isinstance(each, (DestroyGpuInstance, StopMps))]
+
+
+def test_before_the_node_is_opened_nothing_is_cleared_away(node):
+    """Its orders were not read yet."""
+    half_made(node)
+    lose_both(node)
+    node.own_done.clear()
+    node.start()
+    node.work()
+    for _ in range(3):
+        node.tick(60.0)
+    assert not [each for each in node.own_done if isinstance(each, (ListHolders, DestroyComputeInstance))]
+    assert node.instances() == [("2g.10gb", 4, 2)]
+
+
+def test_it_is_unmade_as_a_home_is(node):
+    """Look, record, compute instance, record, GPU instance, record: a crash finds what was announced."""
+    half_made(node)
+    lose_both(node)
+    node.start()
+    node.work()
+    node.own_done.clear()
+    node.open()
+    node.work()
+    said = [type(each).__name__ for each in node.own_done if not isinstance(getattr(each, "record", None), HomeRecord)]
+    assert said == ["ListHolders", "DestroyComputeInstance", "DestroyGpuInstance", "SaveJournal"]
+
+
+def test_a_daemon_that_served_nobody_yet_is_ended_with_its_compute_mode(node):
+    """The GPU would take no process but the daemon's for ever."""
+    node.live()
+    node.order(node.grant(node.share("a1", WHOLE)))
+    while not any(isinstance(each, SetComputeMode) for each in node.own_done):
+        node.work(own_max=1)
+    assert node.hardware.read().gpus[2].exclusive_process
+    lose_both(node)
+    calm(node)
+    assert what_is_left(node) == []
+
+
+def half_made(node, gpu=0, allocation="a1"):
+    """A slice has its instances, and no ticket yet."""
+    if node.journal is None:
+        node.live()
+    node.own_done.clear()
+    place = (gpu, *SMALL[1:])
+    node.order(node.grant(node.booking(allocation, place)))
+    while not (node.own_done and type(node.own_done[-1]).__name__ == "VerifyInstance"):
+        assert not node.work(own_max=1)
+    assert any(isinstance(each, CreateGpuInstance) for each in node.own_done)

@@ -1,0 +1,355 @@
+"""The sockets of the time quota, with processes that keep to the protocol, and with some that do not."""
+
+import contextlib
+import os
+import socket
+import struct
+import sys
+import threading
+import time
+
+import pytest
+
+from sluice.contracts.ids import HomeId
+from sluice_node_agent.core.events import QuotaTenant, SetQuotas
+from sluice_node_agent.core.quota.rules import QuotaRules
+from sluice_node_agent.shell import quota_loop
+from sluice_node_agent.shell.quota_homes import QuotaHomes, QuotaHomesError
+from sluice_node_agent.shell.quota_server import QuotaServer, QuotaServerError
+
+HELLO, ASK, GIVE_BACK, WELCOME, GRANT, CHANGED, REFUSED = 1, 2, 3, 17, 18, 19, 21
+_HEAD = struct.Struct("<IHHQ")
+_WAIT_S = 20.0
+
+
+class _Client:
+    """A process of a tenant. Written after docs/time-quota.md, not after the server."""
+
+    def __init__(self, path):
+        self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self.socket.settimeout(_WAIT_S)
+        self.socket.connect(str(path))
+        self.sequence = 0
+
+    def say(self, kind, body=b"", version=1):
+        self.sequence += 1
+        self.socket.send((_HEAD.pack(0x54514C53, version, kind, self.sequence) + body).ljust(64, b"\0"))
+
+    def hello(self):
+        self.say(HELLO, struct.pack("<III16s", os.getpid(), 0, 1 << 16, bytes(16)))
+        return self.hear()
+
+    def ask(self, ahead_of=0):
+        self.say(ASK, struct.pack("<QQ", 0, ahead_of))
+
+    def give_back(self, token):
+        self.say(GIVE_BACK, struct.pack("<QQ", token, 0))
+
+    def hear(self):
+        """Kind and the first number of the body; None when the server has closed the connection."""
+        try:
+            packet = self.socket.recv(65)
+        except ConnectionResetError:
+            return None
+        if not packet:
+            return None
+        assert len(packet) == 64
+        _, _, kind, _ = _HEAD.unpack_from(packet)
+        return kind, struct.unpack_from("<Q", packet, _HEAD.size)[0]
+
+    def token(self):
+        self.ask()
+        kind, token = self.hear()
+        assert kind == GRANT
+        return token
+
+
+@pytest.fixture
+def server():
+    """A home that lives as long as its test."""
+    found = QuotaServer("home", rules=QuotaRules(overrun_max_us=500_000_000))
+    found.start()
+    yield found
+    found.stop()
+    assert found.failure is None
+
+
+@pytest.fixture
+def stopped_clock():
+    """A home whose clock stands still, and the clock: a list of one number."""
+    clock = [0]
+    found = QuotaServer("home", clock=lambda: clock[0])
+    found.start()
+    yield found, clock
+    found.stop()
+    assert found.failure is None
+
+
+@pytest.fixture
+def connect():
+    """Make clients, and close them at the end."""
+    made = []
+
+    def client(path):
+        made.append(_Client(path))
+        return made[-1]
+
+    yield client
+    for each in made:
+        each.socket.close()
+
+
+def _add(server, path, name="a", **changes):
+    size = {"request": 0.3, "limit": 1.0, "width_percent": 100, "uid": os.getuid()} | changes
+    server.add_tenant(name, path, **size)
+    return path
+
+
+def _until(check):
+    ends = time.monotonic() + _WAIT_S
+    while not check():
+        assert time.monotonic() < ends, "it did not come to that in time"
+        threading.Event().wait(0.005)
+
+
+def test_a_process_gets_its_quota_and_tokens(server, connect, tmp_path):
+    """No fractional pod ever computes."""
+    client = connect(_add(server, tmp_path / "a.sock"))
+    assert client.hello() == (WELCOME, 100_000)
+    token = client.token()
+    client.give_back(token)
+    assert client.token() != token
+    used = server.usage()["a"]
+    assert (used.tokens, used.hellos, used.connections, used.greeted_pids) == (2, 1, 1, (os.getpid(),))
+
+
+def test_a_busy_agent_does_not_hold_tokens_up_for_half_of_one(server):
+    """The device idles whenever the agent computes: Python lets a thread wait 5 ms for its lock, a token is 10 ms."""
+    assert sys.getswitchinterval() <= 0.0005
+
+
+def test_a_long_path_is_no_problem(server, connect, tmp_path):
+    """The socket of a home with a long path cannot be made, and its pod has no tokens."""
+    folder = tmp_path / ("x" * 120)
+    folder.mkdir()
+    _add(server, folder / "a.sock")
+    short = tmp_path / "s"
+    short.symlink_to(folder)
+    assert connect(short / "a.sock").hello()[0] == WELCOME
+
+
+def test_the_token_of_a_process_that_is_gone_goes_to_its_neighbour(server, connect, tmp_path):
+    """After a kill -9 everybody waits for ever."""
+    first, second = (connect(_add(server, tmp_path / f"{name}.sock", name)) for name in "ab")
+    first.hello(), second.hello()
+    first.token()
+    second.ask()
+    first.socket.close()
+    assert second.hear()[0] == GRANT
+
+
+def test_a_changed_size_is_told_to_those_who_are_connected(server, connect, tmp_path):
+    """`sluice adjust` is felt only after a restart."""
+    client = connect(_add(server, tmp_path / "a.sock"))
+    client.hello()
+    server.change_tenant("a", request=0.5, limit=0.6, width_percent=50)
+    assert client.hear()[0] == CHANGED
+    server.remove_tenant("a")
+    assert client.hear() == (REFUSED, 4)
+    assert client.hear() is None
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_process_of_another_user_or_another_pod_is_refused(server, connect, tmp_path, monkeypatch):
+    """Who finds a socket computes on the time of its tenant."""
+    _add(server, tmp_path / "a.sock", admits=lambda pid: pid != os.getpid())
+    assert connect(tmp_path / "a.sock").hear() == (REFUSED, 2)
+    monkeypatch.setattr(quota_loop, "peer_of", lambda _: (1, 4711))
+    _add(server, tmp_path / "b.sock", "b")
+    assert connect(tmp_path / "b.sock").hear() == (REFUSED, 2)
+    assert server.counted.refused == 2
+
+
+@pytest.mark.parametrize(
+    ("said", "answer"),
+    [(b"x", None), (b"x" * 65, None), (_HEAD.pack(0x54514C53, 2, 1, 1).ljust(64, b"\0"), (REFUSED, 1))],
+    ids=["short", "long", "newer"],
+)
+def test_who_talks_nonsense_is_cut_off_alone(server, connect, tmp_path, said, answer):
+    """A broken client takes its neighbours with it."""
+    bad, good = (connect(_add(server, tmp_path / f"{name}.sock", name)) for name in "ab")
+    good.hello()
+    bad.socket.send(said)
+    assert bad.hear() == answer
+    assert bad.hear() is None
+    assert good.token()
+    assert server.counted.cut_off == 1
+
+
+def test_who_floods_is_read_slower_and_its_neighbour_is_served(server, connect, tmp_path):
+    """A pod that sends without end stops all others on its GPU."""
+    bad, good = (connect(_add(server, tmp_path / f"{name}.sock", name, width_percent=50)) for name in "ab")
+    bad.hello(), good.hello()
+    over = threading.Event()
+
+    def flood():
+        while not over.is_set():
+            try:
+                bad.say(GIVE_BACK, struct.pack("<QQ", 99, 0))
+            except TimeoutError:
+                continue
+
+    flooding = threading.Thread(target=flood)
+    bad.socket.settimeout(0.05)
+    flooding.start()
+    try:
+        for _ in range(20):
+            good.give_back(good.token())
+        _until(lambda: server.counted.slowed > 0)
+    finally:
+        over.set()
+        flooding.join(_WAIT_S)
+    assert good.token()
+
+
+def test_a_tenant_says_no_more_by_many_processes_than_by_one(stopped_clock, connect, tmp_path):
+    """Who floods over all the connections that it may have stops all others on its GPU."""
+    server, _ = stopped_clock
+    bad = [connect(_add(server, tmp_path / "a.sock"))] + [connect(tmp_path / "a.sock") for _ in range(7)]
+    for each in bad:
+        for _ in range(64):
+            each.say(HELLO, bytes(28))
+    _until(lambda: server.counted.slowed >= 5)  # at least as many have something unread
+    good = connect(_add(server, tmp_path / "b.sock", "b"))
+    assert good.hello()[0] == WELCOME
+    answered = 0
+    for each in bad:
+        each.socket.setblocking(False)
+        with contextlib.suppress(BlockingIOError):
+            while each.socket.recv(65):
+                answered += 1
+    assert answered == 256
+
+
+def test_who_connects_without_end_is_let_in_slower_and_its_neighbour_at_once(stopped_clock, connect, tmp_path):
+    """A pod that only connects and hangs up stops all others on its GPU."""
+    server, clock = stopped_clock
+    _add(server, tmp_path / "a.sock")
+    for _ in range(128):
+        client = connect(tmp_path / "a.sock")
+        assert client.hello()[0] == WELCOME
+        client.socket.close()
+    late = connect(tmp_path / "a.sock")
+    _until(lambda: server.counted.held_up == 1)
+    assert connect(_add(server, tmp_path / "b.sock", "b")).hello()[0] == WELCOME
+    late.say(HELLO, bytes(28))
+    assert server.usage()["a"].connections == 0
+    clock[0] += 600_000
+    server.usage()  # it looks at its clock again
+    assert late.hear()[0] == WELCOME
+
+
+def test_who_reads_nothing_is_cut_off(server, connect, tmp_path):
+    """Answers to a process that is stopped fill the agent's memory."""
+    bad, good = (connect(_add(server, tmp_path / f"{name}.sock", name)) for name in "ab")
+    good.hello()
+    bad.say(HELLO, bytes(28))
+    bad.socket.settimeout(1.0)
+    with pytest.raises(OSError, match=r"."):  # noqa: PT012 - until it is cut off
+        for _ in range(100_000):
+            bad.say(HELLO, bytes(28))
+    assert server.counted.cut_off == 1
+    assert good.token()
+
+
+def test_who_never_says_hello_is_cut_off(server, connect, tmp_path, monkeypatch):
+    """Connections that say nothing take all that a tenant may have."""
+    monkeypatch.setattr(quota_loop, "HELLO_S", 0.05)
+    client = connect(_add(server, tmp_path / "a.sock"))
+    assert client.hear() is None
+
+
+def test_a_successor_takes_over_the_sockets(connect, tmp_path):
+    """After a restart of the agent no process finds its scheduler again."""
+    welcomes = []
+    for _ in range(2):
+        server = QuotaServer("home")
+        server.start()
+        (tmp_path / "a.sock").touch()  # as one that was killed leaves it
+        client = connect(_add(server, tmp_path / "a.sock"))
+        client.say(HELLO, bytes(28))
+        packet = client.socket.recv(65)
+        welcomes.append(packet[16 + 32 : 16 + 40])
+        server.stop()
+        assert client.hear() is None
+    assert welcomes[0] != welcomes[1]  # another epoch
+
+
+def test_after_its_end_a_server_says_so(tmp_path):
+    """An agent waits for ever for a scheduler that is not there."""
+    server = QuotaServer("home")
+    with pytest.raises(QuotaServerError, match="does not run"):
+        server.usage()
+    server.start()
+    server.stop()
+    with pytest.raises(QuotaServerError, match="does not run"):
+        _add(server, tmp_path / "a.sock")
+
+
+@pytest.mark.parametrize(
+    ("size", "why"),
+    [({"request": 1.5}, "request of tenant 'a' is 1.5"), ({"width_percent": 0}, "width_percent of tenant 'a' is 0")],
+)
+def test_sizes_that_make_no_sense_are_refused(server, tmp_path, size, why):
+    """A slip becomes a limit that nobody asked for."""
+    with pytest.raises(ValueError, match=why):
+        _add(server, tmp_path / "a.sock", **size)
+
+
+def _tenant(name, request=300):
+    return QuotaTenant(name, f"{name[0]}.sock", "pod-1", os.getuid(), request, 1000, 100, 1000)
+
+
+def test_the_homes_of_a_node_have_library_and_sockets(connect, tmp_path):
+    """A container does not find the library, or a socket of what is gone."""
+    library = tmp_path / "library"
+    library.write_bytes(b"elf")
+    (tmp_path / "mps" / "h1").mkdir(parents=True)
+    homes = QuotaHomes(tmp_path / "mps", library, lambda _: "")
+    try:
+        homes.set(SetQuotas(1, HomeId("h1"), (_tenant("a"), _tenant("b"))))
+        place = tmp_path / "mps" / "h1" / "quota"
+        assert sorted(path.name for path in place.iterdir()) == ["a.sock", "b.sock", "libsluice-quota.so"]
+        client = connect(place / "a.sock")
+        client.hello()
+        assert homes.seen(HomeId("h1")).greeted == (os.getpid(),)
+        homes.set(SetQuotas(2, HomeId("h1"), (_tenant("a", 500),)))
+        assert client.hear()[0] == CHANGED
+        assert sorted(path.name for path in place.iterdir()) == ["a.sock", "libsluice-quota.so"]
+        assert list(homes.usage()) == ["a"]
+        homes.end(HomeId("h1"))
+        assert homes.seen(HomeId("h1")) is None
+        with pytest.raises(QuotaHomesError, match="the time quota of home h2 cannot be served"):
+            homes.set(SetQuotas(3, HomeId("h2"), (_tenant("a"),)))
+    finally:
+        homes.close()
+
+
+def test_a_scheduler_that_died_is_begun_anew(connect, tmp_path, monkeypatch):
+    """A defect of ours ends the time quota of a home until somebody restarts the agent."""
+    library = tmp_path / "library"
+    library.touch()
+    (tmp_path / "h1").mkdir()
+    homes = QuotaHomes(tmp_path, library, lambda _: "")
+    order = SetQuotas(1, HomeId("h1"), (_tenant("a"),))
+    try:
+        homes.set(order)
+        with monkeypatch.context() as broken:
+            broken.setattr(quota_loop.QuotaLoop, "serve_once", lambda _: 1 / 0)
+            connect(tmp_path / "h1" / "quota" / "a.sock").socket.close()
+            _until(lambda: not homes.seen(HomeId("h1")).alive)
+        homes.set(order)
+        assert homes.seen(HomeId("h1")).alive
+        assert connect(tmp_path / "h1" / "quota" / "a.sock").hello()[0] == WELCOME
+    finally:
+        homes.close()
