@@ -130,7 +130,7 @@ def _slots(entry: Table) -> list[Table]:
 def _unused(table: Table, used: tuple[str, ...]) -> tuple[str, ...]:
     unused = [str(key) for key in table.values if key not in used]
     where = f"{table.path}: " if table.path else ""
-    return (f"{table.origin}: {where}not used here: {', '.join(unused)}",) if unused else ()
+    return (f"{table.origin}: {where}not used here: {shorten(', '.join(unused), 300)}",) if unused else ()
 
 
 def _document(text: str, origin: str, within: str) -> Table:

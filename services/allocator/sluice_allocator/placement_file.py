@@ -35,6 +35,7 @@ from sluice.contracts.policies import why_no_gpu_policy, why_no_node_policy
 from sluice.contracts.strict_tables import Table, TableError, read_toml
 from sluice.mig.catalog import catalog
 from sluice.mig.profile import ProfileName, ProfileNameError
+from sluice.runtime.texts import text_of
 from sluice_allocator.core.placement.geometries import KNOWN_GEOMETRIES, Geometry, names_model, names_same
 from sluice_allocator.core.placement.rules import AllowedProfiles, NodeModes, PlacingRules, PoolRules, Weights
 
@@ -78,15 +79,9 @@ class HamiRules:
 def read_text(path: Path) -> str:
     """A file's text. Raises PlacementFileError when it cannot be read or is too large to be meant."""
     try:
-        with path.open("rb") as file:
-            content = file.read(FILE_BYTES_MAX + 1)
-        if len(content) > FILE_BYTES_MAX:
-            raise PlacementFileError(str(path), "", None, f"larger than {FILE_BYTES_MAX} bytes; is it the right file?")
-        return content.decode("utf-8")
+        return text_of(path, FILE_BYTES_MAX)
     except OSError as error:
         raise PlacementFileError(str(path), "", None, f"cannot be read: {error.strerror or error}") from error
-    except UnicodeDecodeError as error:
-        raise PlacementFileError(str(path), "", None, f"is no UTF-8 text: {error}") from error
 
 
 def parse_placement(text: str, *, origin: str, hami: HamiRules | None = None) -> PlacingRules:

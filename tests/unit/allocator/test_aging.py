@@ -142,6 +142,28 @@ def test_a_promise_that_was_carried_out_is_not_taken_back_for_a_last_word_that_i
     assert entry(full, "big") == promised
 
 
+def test_a_promise_that_another_allocator_has_bound_is_not_taken_back_for_words_that_are_late(full: Bench):
+    """Its pod runs; this process has read the binding, and none of the agent's words that led to it."""
+    pass_time(full, AFTER_S)
+    promised = entry(full, "big")
+    bound = Bound(
+        request=RequestId("big"),
+        request_revision=1,
+        allocation=promised.booking.allocation,
+        node=promised.booking.node,
+        revision=1,
+        ticket="ticket-1",
+        containers=(),
+        slice_sequence=1,
+    )
+    full.land_all(full.observe(subjects.binding(RequestId("big")), bound))
+    cordoned = Cordoned(node=NodeName("node-a"), gpus=(promised.booking.devices[0].gpu,), why="fan")
+    writes = full.land_all(full.observe(subjects.cordon(NodeName("node-a")), cordoned))
+
+    assert Revoke not in kinds(writes)
+    assert entry(full, "big") == promised
+
+
 def test_a_promised_pod_takes_whatever_is_free_earlier_and_gives_its_promise_back(full: Bench):
     """A node comes up: nobody waits for tenants there. What was kept free for it is offered to the others again."""
     pass_time(full, AFTER_S)

@@ -1,7 +1,8 @@
 """Pods that are granted together or not at all: what each of them gets, and gives back."""
 
 import msgspec
-from factories.allocator import Bench, asked, claim
+import pytest
+from factories.allocator import INCARNATION, Bench, asked, claim
 from factories.jobs import (
     WHOLE,
     ask,
@@ -21,11 +22,13 @@ from factories.jobs import (
 from sluice.contracts import subjects
 from sluice.contracts.ids import RequestId
 from sluice.contracts.messages import (
+    Amounts,
     AnyMessage,
     Grant,
     Held,
     HostNeeds,
     Pending,
+    QuotaSet,
     Revoke,
     SliceFailed,
     Waived,
@@ -79,13 +82,31 @@ def test_a_job_that_even_an_idle_fleet_could_not_hold_is_told_so():
     bench = fleet(2)
     said = ask(bench, *(member(name, WHOLE, size=3) for name in "abc"))
     assert (
-        "even an empty fleet could not hold it: it takes 3 GPUs at least, and 2 may be used" in waits(said)["a"].message
+        "even an empty fleet could not hold it: it takes 3 GPUs at least, and 2 could serve it"
+        in waits(said)["a"].message
     )
 
     crowded = fleet(2)
     ask(crowded, asked("x", WHOLE))
     said = ask(crowded, member("a", WHOLE), member("b", WHOLE))
     assert "empty fleet" not in waits(said)["a"].message
+
+
+def test_a_job_that_is_more_than_its_quota_is_told_what_both_are():
+    """With "has 2" of a namespace in which nothing runs, whoever looks for the two finds none."""
+    bench = fleet(3)
+    bench.observe(subjects.quota("default"), QuotaSet(namespace="default", total=Amounts(gpus=2)))
+    message = waits(ask(bench, *(member(name, WHOLE, size=3) for name in "abc")))["a"].message
+    assert "may have 2 devices and has 2; this one asks for 1" in message
+    assert message.endswith(
+        " (the places found for the others count); they can only be together when the quota is raised: "
+        "namespace default may have 2 devices in all, and they take 3 at least"
+    )
+
+    within = fleet(3)
+    within.observe(subjects.quota("default"), QuotaSet(namespace="default", total=Amounts(gpus=2)))
+    ask(within, asked("x", claim(profile="1g.5gb")))
+    assert "when the quota is raised" not in waits(ask(within, member("a", WHOLE), member("b", WHOLE)))["a"].message
 
 
 def test_what_is_freed_brings_a_waiting_job_its_places():
@@ -330,6 +351,21 @@ def test_a_place_that_was_waived_is_never_bound():
     everything(bench, bench.observe(subjects.binding(RequestId("a")), word))
     said = ask(bench, b) + ready(bench, mine)
     assert not bound(said)
+
+
+@pytest.mark.parametrize(("life", "stands"), [("of another life", True), (INCARNATION, False), ("", False)])
+def test_what_was_waived_in_another_life_of_the_bus_is_not_taken_from_a_pod_that_runs(life, stands):
+    """It was sent over an empty subject and landed after a wipe; meanwhile the pod was bound. Older ones name none."""
+    bench = fleet(2)
+    a = member("a", WHOLE)
+    mine = msgspec.structs.replace(grant_of("a", "node-0", a), adopted=True)
+    held = msgspec.structs.replace(a, held=Held(node=mine.booking.node, allocation=mine.booking.allocation))
+    place = (mine.booking.allocation,)
+    late = Waived(request="a", request_revision=1, allocations=place, cause="given back", incarnation=life)
+    everything(bench, bench.observe(subjects.binding(RequestId("a")), late))
+    said = everything(bench, bench.observe(subjects.ledger(mine.booking.node, mine.booking.allocation), mine))
+    said += ask(bench, held) + ready(bench, mine)
+    assert (bound(said) == ["a"], any(isinstance(each, Revoke) for each in said)) == (stands, not stands)
 
 
 def test_pods_of_a_running_job_are_bound_again_after_a_wipe():

@@ -1,5 +1,7 @@
 """Nodes are used only after what their agents report is in the ledger; orphans go only when that is sure."""
 
+from itertools import count
+
 import msgspec
 from factories.allocator import FOLDER, INCARNATION, asked, claim, gpu_report, ready_of, snapshot
 
@@ -24,6 +26,7 @@ from sluice.contracts.messages import (
     SliceGone,
     SliceReport,
     SourceSynced,
+    Waived,
 )
 from sluice_allocator.core.events import AgentEnsured, EnsureAgent
 
@@ -123,6 +126,47 @@ def test_a_wiped_broker_gives_no_living_slice_away(bench):
     assert [type(m) for m in said] == [Grant, NodeOpened, Bound]
     assert said[0].adopted
     assert said[2].allocation == grant.booking.allocation
+
+
+def test_a_bus_made_anew_by_a_slow_clock_ends_no_living_training(bench):
+    """
+    Sequences begin at the time of making: where that clock is an hour behind, all that is said again looks older than
+    what was known. The living slice, adopted by another allocator, was revoked as one of another life of the broker.
+    """
+    grant = bench.bound("p1", claim(profile="7g.40gb"))
+    report = SliceReport(booking=grant.booking, revision=1, state="ready", revoked=False)
+    seen = snapshot("node-a", (gpu_report("node-a", 0),), slices=(report,), generation=2)
+    life, here = Incarnation("1"), len(bench.said)
+    bench.sequence, bench.state_sequence = count(1), count(1)
+
+    bench.read_all(
+        (subjects.request(RequestId("p1")), asked("p1", claim(profile="7g.40gb"))),
+        (
+            subjects.node(NODE),
+            NodeChanged(node=NODE, endpoint="e", boot_id=seen.boot_id, agent_run=seen.agent_run, generation=2, gpus=()),
+        ),
+        (subjects.inventory(NODE), NodeInventory(snapshot=seen, stale=False)),
+        (
+            subjects.ledger(NODE, grant.booking.allocation),
+            msgspec.structs.replace(grant, incarnation=life, adopted=True),
+        ),
+        (
+            subjects.head(NODE),
+            NodeOpened(
+                node=NODE,
+                incarnation=life,
+                boot_id=seen.boot_id,
+                agent_run=seen.agent_run,
+                adopted=(grant.booking.allocation,),
+            ),
+        ),
+        (subjects.slice_(NODE, grant.booking.allocation), ready_of(grant)),
+        incarnation=life,
+    )
+
+    (bound,) = messages(bench.said[here:])
+    assert isinstance(bound, Bound)
+    assert (bound.request, bound.allocation) == ("p1", grant.booking.allocation)
 
 
 def test_living_training_is_not_ended_before_its_source_has_listed(bench):
@@ -254,10 +298,11 @@ def test_a_slice_that_was_lost_before_it_was_bound_is_placed_anew(empty):
     lost = SliceDegraded(allocation=living().booking.allocation, request=RequestId("p1"), revision=1, message="gone")
     empty.request(asked("p1"))
 
-    said = messages(empty.observe(subjects.slice_(NODE, lost.allocation), lost))
+    said = [write.message for write in empty.land_all(empty.observe(subjects.slice_(NODE, lost.allocation), lost))]
 
-    (revoke,) = (message for message in said if isinstance(message, Revoke))
-    assert revoke.cause == "its devices vanished before it was bound: gone"
+    waived, revoke = (message for message in said if isinstance(message, (Waived, Revoke)))
+    assert waived.allocations == (revoke.booking.allocation,) == (lost.allocation,)
+    assert waived.cause == revoke.cause == "its devices vanished before it was bound: gone"
 
 
 def test_a_pod_is_bound_again_where_it_runs_although_another_slice_is_ready_first(empty):

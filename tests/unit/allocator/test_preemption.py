@@ -399,6 +399,23 @@ def test_another_namespace_keeps_what_it_is_guaranteed(empty):
     assert isinstance(pending, Pending)
 
 
+def test_two_who_are_served_by_one_word_leave_another_namespace_what_it_is_guaranteed(empty):
+    """A raised limit serves both at once: the second must not count on the pod that goes for the first."""
+    start(empty, nodes=2)
+    guarantee(empty, "research", 1)
+    run(empty, low("one", WHOLE, namespace="research"))
+    run(empty, low("two", WHOLE, namespace="research"))
+    limit = QuotaSet(namespace="default", total=Amounts(gpus=0))
+    empty.land_all(empty.observe(subjects.quota("default"), limit))
+    empty.land_all(empty.request(high("service", WHOLE)))
+    empty.land_all(empty.request(high("other", claim(profile="4g.20gb"))))
+    raised = msgspec.structs.replace(limit, total=Amounts(gpus=2))
+    written = said(empty.land_all(empty.observe(subjects.quota("default"), raised)))
+    written += said(tick(empty, 20))
+    assert [each.booking.name for each in written if isinstance(each, Grant)] == ["service"]
+    assert list(evictions(empty)) in (["one"], ["two"])
+
+
 def test_who_is_being_revoked_does_not_fill_a_guarantee(empty):
     """Of two pods of a namespace that is guaranteed one, one ends: before the ledger says so the other would go."""
     start(empty, nodes=2)
@@ -415,6 +432,28 @@ def test_who_is_being_revoked_does_not_fill_a_guarantee(empty):
     again = said(empty.land_all(empty.gone(ending)))
     assert [type(each) for each in again] == [Closed, Grant, Released, WaitOver]
     assert [each.after for each in again if isinstance(each, Grant)] == [()]
+
+
+def test_a_grant_that_is_not_sent_yet_is_decided_anew_when_a_guarantee_has_less_to_spare(empty):
+    """It waits behind another one of its node; meanwhile a third pod of the guaranteed namespace ends."""
+    start(empty, gpus=2)
+    guarantee(empty, "research", 1)
+    for name in ("one", "two", "three"):
+        run(empty, low(name, HALF, namespace="research"))
+    run(empty, high("first", HALF, namespace="shop"))
+    (service,) = empty.request(high("service", HALF, namespace="shop"))
+    assert service.message.evict
+    assert empty.request(high("second", HALF, namespace="shop")) == []
+    desk = empty.allocator.desk
+    (other,) = [
+        n for n in ("one", "two", "three") if not {*desk.world.allocations_of[RequestId(n)]} & {*desk.sparing.taken}
+    ]
+    withdrawn = RequestWithdrawn(revision=2, source=asked(other).source, cause="pod gone")
+    ended = empty.observe(subjects.request(RequestId(other)), withdrawn)
+    written = said(empty.land_all([service, *ended]))
+    assert [each.booking.request for each in written if isinstance(each, Grant)] == ["service"]
+    assert [each.booking.request for each in written if isinstance(each, Revoke)] == [other]
+    assert RequestId("second") in desk.queue
 
 
 @pytest.mark.parametrize("set_late", [False, True])

@@ -20,6 +20,7 @@ from sluice.contracts.messages import (
     QuotaUnset,
     RequestWithdrawn,
     Revoke,
+    Waived,
 )
 from sluice.contracts.refusals import ReasonCount, WaitReason
 from sluice.contracts.usage import Usage
@@ -460,14 +461,28 @@ def test_nothing_is_bound_before_all_is_read_that_was_written_before_it(pair):
     assert [type(write.message) for write in all_of(pair, read_back(pair, mine))] == [Bound]
 
 
+def test_nobody_is_bound_while_a_limit_that_came_before_its_grant_may_be_unread(bench):
+    """Another allocator that has read the limit takes the grant back, under a pod that runs by then."""
+    limited_at = next(bench.sequence)
+    mine = granted(bench, "p1", SMALL)
+    assert all_of(bench, bench.ready(mine)) == []
+    quota = QuotaSet(namespace="lab", total=Amounts(gpus=0))
+    entry = Entry(subjects.quota("lab").subject, limited_at, OperationId("operator"), quota)
+    assert all_of(bench, bench.handle(Observed(Stream.BOOK, entry))) == []
+    said = [write.message for write in all_of(bench, read_back(bench, mine)) if not isinstance(write.message, Pending)]
+    assert [type(each) for each in said] == [Waived, Revoke]
+    assert said[0].allocations == (mine.booking.allocation,)
+    assert said[1].booking == mine.booking
+
+
 def test_nobody_is_bound_to_what_may_still_be_taken_back(pair):
-    """Its Revoke is on its way, may land at any time, and would then end a pod that runs."""
+    """The word that it is waived is on its way; a Revoke that follows would end a pod that runs."""
     next(pair.sequence)
     mine = granted(pair, "p1", SMALL)
     earlier = of_another(pair, "p2", "node-b", 5)
     pair.observe(subjects.request(RequestId("p2")), asks("p2", SMALL))
     said = [each for each in read_grant(pair, earlier, written_at(pair, mine) - 1) if isinstance(each, Write)]
-    assert Revoke in [type(each.message) for each in said]  # and it has no answer
+    assert [type(each.message) for each in said] == [Waived]  # and it has no answer
     read_back(pair, mine)
     gone = pair.gone(earlier)  # now there is room again
     assert [each for each in [*gone, *pair.ready(mine)] if isinstance(getattr(each, "message", None), Bound)] == []

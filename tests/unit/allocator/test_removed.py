@@ -5,7 +5,7 @@ from factories.allocator import INCARNATION, asked, claim, gpu_report, snapshot
 
 from sluice.contracts import subjects
 from sluice.contracts.exchange import Ticked, Write, WriteRefused
-from sluice.contracts.ids import Incarnation, NodeName, RunId
+from sluice.contracts.ids import AllocationId, Incarnation, NodeName, RequestId, RunId
 from sluice.contracts.messages import (
     Closed,
     Grant,
@@ -18,6 +18,7 @@ from sluice.contracts.messages import (
     Released,
     Revoke,
     SliceReport,
+    WaitOver,
 )
 
 NODE = NodeName("node-a")
@@ -60,6 +61,24 @@ def test_its_head_is_closed_first_and_its_grants_some_time_later(bench):
     )
     assert closed.ttl_s == 3600
     assert released.message == Released(request=grant.booking.request, cause=f"slice lost: {cause}")
+
+
+def test_a_node_that_another_allocator_has_opened_since_has_all_of_its_time_again(bench):
+    """That one has heard its agent and grants there; who reads late would give the same places away a second time."""
+    before = bench.bound("p1")
+    remove(bench)
+    wait(bench, GRACE_S + 1)
+    bench.land_all(bench.request(asked("p2")))
+    head = NodeOpened(node=NODE, incarnation=INCARNATION, boot_id="boot-2", agent_run=RunId("r2"), adopted=())
+    assert bench.land_all(bench.observe(subjects.head(NODE), head)) == []
+    booking = msgspec.structs.replace(before.booking, request=RequestId("p2"), allocation=AllocationId("p2_other_1"))
+    theirs = msgspec.structs.replace(before, booking=booking)
+    written = bench.land_all(bench.observe(subjects.ledger(NODE, booking.allocation), theirs))
+    written += wait(bench, GRACE_S - 1)
+    assert set(kinds(written)) <= {Pending, WaitOver}
+    assert NodeClosed in kinds(wait(bench, 2))
+    assert Closed not in kinds(wait(bench, GRACE_S - 1))
+    assert Closed in kinds(wait(bench, 2))
 
 
 def test_what_was_being_unmade_there_is_closed_too(bench):

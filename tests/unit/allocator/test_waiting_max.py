@@ -8,7 +8,7 @@ from factories.allocator import FOLDER, Bench, asked, claim, gpu_report, snapsho
 from sluice.contracts import subjects
 from sluice.contracts.exchange import Ticked, Write
 from sluice.contracts.ids import RequestId, RunId
-from sluice.contracts.messages import Cordoned, DeviceFilter, Grant, Pending, RequestWithdrawn, Revoke, WaitOver
+from sluice.contracts.messages import Cordoned, DeviceFilter, Grant, Pending, RequestWithdrawn, Revoke, WaitOver, Waived
 from sluice.contracts.refusals import WaitReason
 from sluice_allocator.core.allocator import Allocator
 from sluice_allocator.core.asking_why import how_it_stands
@@ -151,6 +151,6 @@ def test_who_stands_outside_and_loses_its_promise_is_told_so(narrow: Bench):
         narrow.land_all(narrow.request(asked(f"urgent{number}", WHOLE, priority=5)))
 
     said = narrow.land_all(narrow.observe(subjects.cordon("node-a"), Cordoned(node="node-a")))
-    assert [type(each.message) for each in said if each.request == "w0"] == [Revoke, Pending]
+    assert [type(each.message) for each in said if each.request == "w0"] == [Waived, Revoke, Pending]
     assert told(said)["w0"] is WaitReason.QUEUE_FULL
     assert RequestId("w0") in narrow.allocator.desk.queue.outside

@@ -22,6 +22,7 @@ from sluice.contracts.outbox import Contested, Outbox, Report, Settled
 from sluice.contracts.subjects import Address
 from sluice_allocator.core.desk import Desk
 from sluice_allocator.core.ensuring import Ensuring
+from sluice_allocator.core.entries import settle_stray
 from sluice_allocator.core.events import (
     AdjustAsked,
     AgentEnsured,
@@ -48,12 +49,14 @@ from sluice_allocator.core.moves.defragmenting import defragment
 from sluice_allocator.core.moves.moving import count_move, move_pods_back
 from sluice_allocator.core.nodes import settle_node
 from sluice_allocator.core.orphans import Orphans
-from sluice_allocator.core.requests import settle_request, settle_stray
+from sluice_allocator.core.requests import settle_request
 from sluice_allocator.core.rules import Rules
 from sluice_allocator.core.sizes.adjusting import ask, ask_again, landed
+from sluice_allocator.core.unowned import Unowned
 from sluice_allocator.core.waiting.attempts import Attempts
 from sluice_allocator.core.waiting.promise_making import promise_places
 from sluice_allocator.core.waiting.promised import count_promises, is_about_promises, look_at_promises
+from sluice_allocator.core.waiting.resting import note_taken_back
 from sluice_allocator.core.waiting.scheduling import end_pauses, refresh_pending, serve
 from sluice_allocator.core.world import request_of
 
@@ -73,6 +76,7 @@ class Allocator:
         self.desk = Desk(run, rules, Outbox(run, WRITES), Attempts(rules))
         self.desk.outbox.paused = True
         self.orphans = Orphans()
+        self.unowned = Unowned()
         self.ensuring = Ensuring()
 
     @property
@@ -150,6 +154,7 @@ class Allocator:
         mine = event.entry.operation in self.desk.undecided
         if address.kind in {"ledger", "binding"} and not mine:
             self.desk.take_back(address.guard)
+            note_taken_back(self.desk, event.entry.message)
         self._changed(address)
         message = event.entry.message
         if isinstance(message, SourceSynced) and self.desk.world.settled:
@@ -210,6 +215,7 @@ class Allocator:
         freed = False
         entry = desk.world.ledger.get(allocation)
         gone = isinstance(desk.world.slices.get(allocation), SliceGone)
+        self.unowned.look(desk, allocation)
         if entry is None:
             if allocation not in desk.assumed:
                 freed = desk.fleet.unbook(allocation)
@@ -266,7 +272,9 @@ class Allocator:
         desk.settle(settled.operation)
         entry = desk.outbox.current(settled.address)
         if settled.landed and entry is not None:
-            desk.world.learn(entry, settled.address)
+            desk.world.wrote(entry, settled.address)
+            if desk.over_quota.unread:
+                was_read(desk)
         message = settled.message
         if isinstance(message, Grant) and not message.adopted:
             desk.end_assuming(message.booking)
@@ -306,6 +314,7 @@ class Allocator:
     def _time_passed(self, now: float) -> list[Instruction]:
         desk = self.desk
         self.orphans.tick(desk, now)
+        self.unowned.tick(desk, now)
         look_again(desk)
         look_at_evictions(desk)
         time_passed_for_groups(desk)

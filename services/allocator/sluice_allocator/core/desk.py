@@ -7,6 +7,8 @@ It holds; it must not decide. `changed_*` collect what has to be looked at befor
 from collections import OrderedDict
 from dataclasses import dataclass, field
 
+import msgspec
+
 from sluice.contracts import subjects
 from sluice.contracts.adjusting import counted
 from sluice.contracts.ids import AllocationId, NodeName, OperationId, RequestId, RunId, allocation_id
@@ -29,8 +31,7 @@ from sluice_allocator.core.waiting.wakes import Wakes
 from sluice_allocator.core.world import World, request_of
 
 
-@dataclass(slots=True)
-class Unsent:
+class Unsent(msgspec.Struct):
     """A commit that may still be taken back: it was decided on what was known then."""
 
     address: Address
@@ -148,6 +149,9 @@ class Desk:
             self.sparing.take(booking.allocation, after)
             for each in after:
                 self.fleet.spare(each)
+                victim = self.fleet.booking(each) if evict else None
+                if victim is not None:  # at once: what is decided in the same event must not count on it
+                    self.sparing.leaves(victim.namespace, each)
             if not evict:
                 self.promised.count(booking.allocation, self.fleet.models_of(booking))
         grant = Grant(revision=1, incarnation=self.world.incarnation, booking=booking, after=after, evict=evict)
@@ -219,6 +223,12 @@ class Desk:
             for booking in list(self.gangs.trial.found.values()):
                 if subjects.ledger(booking.node, booking.allocation).guard == guard:
                     self.untry(booking)
+
+    def take_back_grants(self, allocations: dict[AllocationId, None]) -> None:
+        """These were decided on what is not so any more: those that are not sent yet are decided anew."""
+        for unsent in list(self.undecided.values()) if allocations else ():
+            if isinstance(unsent.message, Grant) and unsent.message.booking.allocation in allocations:
+                self._take_back(unsent)
 
     def take_back_all(self) -> None:
         """This process works no longer: decide nothing on what it knows now."""

@@ -3,15 +3,19 @@ Requests whose slices may exist without the ledger knowing: the broker was wiped
 
 A source remembers what its pods are bound to. Without waiting for that node, a running pod would be given a second
 slice elsewhere, and its own, adopted later, would be revoked as surplus (LAW 4). And `Released` would be said of a
-slice that is still there (PROTOCOL §4).
+slice that is still there (PROTOCOL §4). When it turns out that the slice is nowhere any more, it is lost: its pod is
+where it was, so it gets no other (ADR 0034).
 """
 
 from sluice.contracts import subjects
 from sluice.contracts.ids import AllocationId, NodeName, RequestId
-from sluice.contracts.messages import AllocationRequested, Held, Pending, SliceGone
+from sluice.contracts.messages import AllocationRequested, Closed, Held, Pending, SliceGone
 from sluice.contracts.refusals import ReasonCount, WaitReason
+from sluice.contracts.ticket_names import is_ticket_of
 from sluice_allocator.core.desk import Desk
 from sluice_allocator.core.world import RequestFact
+
+_NOT_OPEN = ReasonCount(reason=WaitReason.NODE_NOT_OPEN, count=1, of="nodes")
 
 
 def waits_for_node(desk: Desk, request: RequestId, held: Held | None) -> NodeName | None:
@@ -35,6 +39,31 @@ def waits_for_node(desk: Desk, request: RequestId, held: Held | None) -> NodeNam
     if held is not None and not was_opened(desk, held.node) and _is_unbooked(desk, request, held.allocation, held.node):
         return held.node
     return None
+
+
+def why_lost(desk: Desk, request: RequestId, held: Held) -> str | None:
+    """
+    Why the slice that a source remembers is not there any more; None while it is, or may be.
+
+    Its pod is bound to the node, so no other slice can serve it.
+    """
+    entry = desk.world.ledger.get(held.allocation)
+    if isinstance(entry, Closed):
+        return entry.cause
+    if entry is not None or waits_for_node(desk, request, held) is not None or doubtful_ticket(desk, held):
+        return None
+    removed = desk.world.removed.get(held.node)
+    if removed is not None:
+        return f"{held.node} was removed: {removed.cause}"
+    return f"{held.node} does not have it any more" if was_opened(desk, held.node) else None
+
+
+def doubtful_ticket(desk: Desk, held: Held) -> str:
+    """The ticket that is there of the slice that a source remembers, and that its agent cannot believe; or empty."""
+    inventory = desk.world.inventories.get(held.node)
+    if inventory is None or held.allocation in desk.world.ledger or held.node in desk.world.removed:
+        return ""
+    return next((each for each in inventory.snapshot.doubtful_tickets if is_ticket_of(each, held.allocation)), "")
 
 
 def _is_unbooked(desk: Desk, request: RequestId, allocation: AllocationId, node: NodeName) -> bool:
@@ -82,8 +111,19 @@ def look_again(desk: Desk) -> None:
 
 def say_that_it_waits(desk: Desk, request: RequestId, asked: AllocationRequested, node: NodeName) -> None:
     """Tell whoever asked why the pod is not bound again yet."""
-    reason = ReasonCount(reason=WaitReason.NODE_NOT_OPEN, count=1, of="nodes")
-    say_why(desk, request, asked, f"its slice is on {node}, which is not open yet", reason)
+    say_why(desk, request, asked, f"its slice is on {node}, which is not open yet", _NOT_OPEN)
+
+
+def say_that_it_is_in_doubt(
+    desk: Desk, request: RequestId, asked: AllocationRequested, held: Held, ticket: str
+) -> None:
+    """Tell whoever asked that its slice is, or was, on a node whose agent cannot tell. It is looked at now and then."""
+    desk.opening.hold(request, held.node)
+    message = (
+        f"its slice may be on {held.node}, which has lost its journal and cannot believe ticket {ticket}; "
+        "`sluice gpus` says why: delete the pod, and it is given another"
+    )
+    say_why(desk, request, asked, message, _NOT_OPEN)
 
 
 def say_why(desk: Desk, request: RequestId, asked: AllocationRequested, message: str, reason: ReasonCount) -> None:

@@ -8,15 +8,18 @@ first every reported slice gets its (adopting) entry, then the head is written, 
 from msgspec.structs import replace
 
 from sluice.contracts import subjects
-from sluice.contracts.ids import NodeName
+from sluice.contracts.ids import AllocationId, NodeName
 from sluice.contracts.messages import (
+    Bound,
     Closed,
     Grant,
     NodeInventory,
     NodeOpened,
     NodeSnapshot,
     Revoke,
+    SliceDegraded,
     SliceGone,
+    SliceReady,
     SliceReport,
 )
 from sluice.contracts.refusals import WaitReason
@@ -58,6 +61,16 @@ def settle_node(desk: Desk, node: NodeName) -> None:
     if changed:
         desk.wakes.freed(node)
         look_at_promises_on(desk, node)
+    if changed and why_not is WaitReason.NODE_STALE:
+        _look_at_grants_on(desk, node)
+
+
+def _look_at_grants_on(desk: Desk, node: NodeName) -> None:
+    """Who waits for a slice there may be served elsewhere (`standing`)."""
+    for allocation in desk.world.allocations_on.get(node, ()):
+        entry = desk.world.ledger[allocation]
+        if isinstance(entry, Grant):
+            desk.changed_requests[entry.booking.request] = None
 
 
 def is_open(desk: Desk, node: NodeName) -> bool:
@@ -135,8 +148,25 @@ def _open(desk: Desk, node: NodeName, inventory: NodeInventory) -> None:
             boot_id=snapshot.boot_id,
             agent_run=snapshot.agent_run,
             adopted=tuple(allocation for allocation in adopted if allocation in desk.world.ledger),
+            lived=_lived(desk, node, snapshot),
         )
         desk.commit(subjects.head(node), head, "")
+
+
+def _lived(desk: Desk, node: NodeName, snapshot: NodeSnapshot) -> tuple[AllocationId, ...]:
+    """What stands on a node and was ready once, although its agent knows nothing of it: made again, it may not fail."""
+    reported = {report.booking.allocation for report in snapshot.slices}
+    there = desk.world.allocations_on.get(node, ())
+    return tuple(allocation for allocation in there if allocation not in reported and _was_ready(desk, allocation))
+
+
+def _was_ready(desk: Desk, allocation: AllocationId) -> bool:
+    entry = desk.world.ledger.get(allocation)
+    if not isinstance(entry, Grant):
+        return False
+    binding = desk.world.bindings.get(entry.booking.request)
+    is_bound = isinstance(binding, Bound) and binding.allocation == allocation
+    return is_bound or isinstance(desk.world.slices.get(allocation), (SliceReady, SliceDegraded))
 
 
 def _is_missing(desk: Desk, report: SliceReport) -> bool:

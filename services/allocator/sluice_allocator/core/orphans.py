@@ -37,9 +37,9 @@ class Orphans:
             self.syncs[synced.source] = self.syncs.get(synced.source, 0) + 1
 
     def look(self, desk: Desk, allocation: AllocationId) -> None:
-        """Remember a grant that has no request; forget it when it has one again."""
+        """Remember a grant that has no request; forget it when it has one again. One that cannot be read is one."""
         entry = desk.world.ledger.get(allocation)
-        if isinstance(entry, Grant) and entry.booking.request not in desk.world.requests:
+        if isinstance(entry, Grant) and not desk.world.speaks_of(entry.booking.request):
             if allocation not in self.found:
                 self.found[allocation] = _Orphan(self.syncs.get(entry.booking.source, 0))
         else:

@@ -2,7 +2,8 @@
 Nodes that were removed, and since when this process knows of it (PROTOCOL §6). It closes nothing: `removing` does.
 
 The time counts anew after every reading, and while this process does not work it does not count: an agent that lives
-must have had the whole of it to say so.
+must have had the whole of it to say so. It also counts anew when somebody opens the node: he has heard its agent, and
+this process may only read later.
 """
 
 from dataclasses import dataclass, field
@@ -17,11 +18,34 @@ class Removals:
     _since: dict[NodeName, float] = field(default_factory=dict)
     """Nodes whose agents may still say that they live."""
     _over: dict[NodeName, None] = field(default_factory=dict)
+    _shut: dict[NodeName, None] = field(default_factory=dict)
+    """Nodes that were seen to be open for nobody since they are removed."""
+    _opened: dict[NodeName, None] = field(default_factory=dict)
+    """Those that somebody has opened again since."""
 
     def heard(self, node: NodeName, now: float) -> None:
         """A node is removed; the first time counts."""
         if node not in self._over:
             self._since.setdefault(node, now)
+
+    def shut(self, node: NodeName, now: float) -> None:
+        """The node is open for nobody: from now on, if somebody had opened it meanwhile."""
+        if self._opened.pop(node, False) is not False:
+            self._over.pop(node, None)
+            self._since[node] = now
+        self._shut[node] = None
+
+    def may_be_shut(self, node: NodeName, now: float) -> bool:
+        """
+        Whether to close the head of a node that is open: at once, but if somebody has opened it since it was shut, only
+        when its agent has had all of its time again.
+        """
+        if node in self._shut:
+            del self._shut[node]
+            self._over.pop(node, None)
+            self._since[node] = now
+            self._opened[node] = None
+        return node not in self._opened or node in self._over
 
     def is_over(self, node: NodeName) -> bool:
         """Whether its agent has had its time."""
@@ -37,6 +61,8 @@ class Removals:
 
     def forget(self, node: NodeName) -> bool:
         """The node is not removed (any more). True when it was."""
+        self._shut.pop(node, None)
+        self._opened.pop(node, None)
         was_waiting = self._since.pop(node, None) is not None
         return self._over.pop(node, False) is not False or was_waiting
 
@@ -44,3 +70,5 @@ class Removals:
         """What was heard may have been missed by those who would have answered: every removal counts from now on."""
         self._since.clear()
         self._over.clear()
+        self._shut.clear()
+        self._opened.clear()

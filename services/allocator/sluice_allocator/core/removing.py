@@ -2,9 +2,10 @@
 Closing the grants of a node that was removed (PROTOCOL §6, ADR 0012).
 
 The order is the whole of it. First the head is closed, so that the node is open for nobody. Then its agent has time to
-say that it lives. Then each grant is closed, with a mark that no agent said so. The guard of the ledger sees to it that
-none of this lands over a node that was opened again meanwhile; whoever opens it enters what the agent still has, marked
-ones included, before it is used.
+say that it lives. Then each grant is closed, with a mark that no agent said so. Who finds the node opened since reads
+late, and gives it its time again before each of the two. The guard of the ledger sees to it that none of this lands
+over a node that is opened meanwhile; whoever opens it enters what the agent still has, marked ones included, before it
+is used.
 """
 
 from sluice.contracts import subjects
@@ -26,9 +27,12 @@ def settle_removed(desk: Desk, node: NodeName) -> bool:
     if desk.undecided_under.get(subjects.ledger_filter(node)):
         return True  # looked at again when that is settled
     if node in desk.world.heads:
-        closed = NodeClosed(node=node, incarnation=desk.world.incarnation, cause=removed.cause)
-        desk.commit(subjects.head(node), closed, "", ttl_s=desk.rules.closing_ttl_s)
-    elif desk.removals.is_over(node):
+        if desk.removals.may_be_shut(node, desk.now):
+            closed = NodeClosed(node=node, incarnation=desk.world.incarnation, cause=removed.cause)
+            desk.commit(subjects.head(node), closed, "", ttl_s=desk.rules.closing_ttl_s)
+        return True
+    desk.removals.shut(node, desk.now)
+    if desk.removals.is_over(node):
         _close_grants(desk, node, removed)
     return True
 

@@ -26,30 +26,33 @@ from sluice.contracts.messages import (
     Released,
     RequestWithdrawn,
     Revoke,
-    SliceDegraded,
     SliceGone,
-    SliceReady,
     WaitOver,
     Waived,
 )
-from sluice.contracts.refusals import ReasonCount, WaitReason
-from sluice_allocator.core.advice import advice
+from sluice_allocator.core.binding import bindable, bound_of, follow_bound, release
 from sluice_allocator.core.desk import Desk
-from sluice_allocator.core.evictions.preempting import note_revoked
-from sluice_allocator.core.groups.settling import is_held_back, is_told_by_group, know_group, waits_with_group, waiver
-from sluice_allocator.core.held import is_held, say_that_it_waits, say_why, waits_for_node, waits_for_nodes
-from sluice_allocator.core.limits.excess import may_bind
+from sluice_allocator.core.entries import Judged, settle_entries
+from sluice_allocator.core.groups.settling import is_held_back, know_group, waits_with_group, waiver
+from sluice_allocator.core.held import (
+    doubtful_ticket,
+    say_that_it_is_in_doubt,
+    say_that_it_waits,
+    waits_for_node,
+    waits_for_nodes,
+    why_lost,
+)
 from sluice_allocator.core.moves.moving import is_kept, look_at_movable, take_over
 from sluice_allocator.core.placement import asking_of, refuse
-from sluice_allocator.core.standing import FAILED, why_not
+from sluice_allocator.core.telling import is_told_why
 from sluice_allocator.core.waiting.promised import (
-    give_up,
     is_promise,
-    say_for_whom_it_waits,
     settle_eviction,
 )
 from sluice_allocator.core.waiting.queue import alone, shape_of
+from sluice_allocator.core.waiting.resting import rests
 from sluice_allocator.core.waiting.scheduling import stands_alone, try_at_once, wait
+from sluice_allocator.core.waiving import waived_for
 from sluice_allocator.core.world import RequestFact
 
 
@@ -60,94 +63,17 @@ def settle_request(desk: Desk, request: RequestId) -> None:
     asked = desk.world.requests.get(request)
     know_group(desk, request, asked)
     entries = {a: desk.world.ledger[a] for a in desk.world.allocations_of.get(request, ())}
-    standing = _settle_entries(desk, entries, asked) if entries else {}
+    judged = settle_entries(desk, entries, asked)
     settle_eviction(desk, request, entries)
     look_at_movable(desk, request, asked, entries)
     if isinstance(asked, AllocationRequested):
-        _settle_asked(desk, request, asked, entries, standing)
-        if _is_told_why(desk, request, asked, entries):
+        _settle_asked(desk, request, asked, entries, judged)
+        if is_told_why(desk, request, asked, entries):
             return
     else:
         desk.queue.remove(request)
         _settle_ended(desk, request, asked, entries)
     _end_waiting(desk, request)
-
-
-# -- one ledger entry ---------------------------------------------------------------------------------------------
-
-
-def _settle_entries(
-    desk: Desk, entries: dict[AllocationId, LedgerEntry], asked: RequestFact | None
-) -> dict[AllocationId, Grant]:
-    """Want what follows of each entry. Returns the grants that shall stand."""
-    standing: dict[AllocationId, Grant] = {}
-    for allocation, entry in entries.items():
-        cause = None
-        if isinstance(entry, Grant):
-            cause = why_not(desk, entry, asked)
-            if cause is None:
-                standing[allocation] = entry
-        _settle_entry(desk, allocation, entry, cause)
-    return standing
-
-
-def _settle_entry(desk: Desk, allocation: AllocationId, entry: LedgerEntry, cause: str | None) -> None:
-    """Want what follows of one entry. `cause`: why it shall not stand, if it is a Grant that shall not."""
-    if isinstance(entry, Closed):
-        return
-    slice_ = desk.world.slices.get(allocation)
-    if isinstance(entry, Revoke) and entry.incarnation != desk.world.incarnation:
-        cause = entry.cause  # it landed late, of another life of the broker, and no agent acts on it: order it again
-    if cause is None and not isinstance(slice_, SliceGone):
-        return
-    booking = entry.booking
-    address = subjects.ledger(booking.node, allocation)
-    if desk.outbox.busy(address):
-        return
-    if isinstance(slice_, SliceGone):
-        closed = Closed(
-            revision=entry.revision,
-            allocation=allocation,
-            request=booking.request,
-            node=booking.node,
-            cause=entry.cause if isinstance(entry, Revoke) else slice_.cause,
-        )
-        desk.commit(address, closed, booking.request, ttl_s=desk.rules.closing_ttl_s)
-        return
-    if cause is not None:
-        if isinstance(slice_, FAILED):
-            desk.attempts.failed(booking.request, (device.gpu for device in booking.devices), desk.now)
-        if isinstance(entry, Grant):
-            give_up(desk, entry)
-        counted = desk.counted(entry)  # of shares that are being made smaller, all that may still be used
-        revoke = Revoke(
-            revision=entry.revision + 1,
-            incarnation=desk.world.incarnation,
-            booking=counted,
-            cause=cause,
-            after=entry.after,
-        )
-        desk.commit(address, revoke, booking.request)
-        if isinstance(entry, Grant):
-            note_revoked(desk, entry)
-
-
-def settle_stray(desk: Desk, allocation: AllocationId) -> None:
-    """
-    A slice that is gone and not in the ledger (the broker was wiped, or `Closed` ran out unread): close it again.
-
-    Its agent says `SliceGone` until it reads `Closed`; without this it would say so for ever.
-    """
-    slice_ = desk.world.slices.get(allocation)
-    if not isinstance(slice_, SliceGone) or slice_.closing or allocation in desk.world.ledger:
-        return
-    node = desk.world.slice_nodes[allocation]
-    address = subjects.ledger(node, allocation)
-    if not desk.outbox.busy(address):
-        closed = Closed(
-            revision=slice_.revision, allocation=allocation, request=slice_.request, node=node, cause=slice_.cause
-        )
-        desk.commit(address, closed, slice_.request, ttl_s=desk.rules.closing_ttl_s)
 
 
 # -- a request that somebody wants --------------------------------------------------------------------------------
@@ -158,9 +84,9 @@ def _settle_asked(
     request: RequestId,
     asked: AllocationRequested,
     entries: dict[AllocationId, LedgerEntry],
-    standing: dict[AllocationId, Grant],
+    judged: Judged,
 ) -> None:
-    """Want what follows for a request that has these `entries` in the ledger, of which some shall be `standing`."""
+    """Want what follows for a request that has these `entries` in the ledger."""
     address = subjects.binding(request)
     binding = desk.world.bindings.get(request)
     if desk.outbox.busy(address) or isinstance(binding, Released):
@@ -168,14 +94,18 @@ def _settle_asked(
         return
     if isinstance(binding, Bound):
         desk.queue.remove(request)
-        _follow_bound(desk, request, binding, entries)
+        follow_bound(desk, request, binding, entries)
         return
-    grants = {a: e for a, e in standing.items() if not is_kept(desk, e)}
+    grants = {a: e for a, e in judged.standing.items() if not is_kept(desk, e)}
     held = asked.held
-    if held is not None and held.allocation not in grants and _is_pinned_elsewhere(desk, request, asked, entries):
+    if (
+        held is not None
+        and held.allocation not in grants
+        and _is_pinned_elsewhere(desk, request, asked, entries, judged)
+    ):
         desk.queue.remove(request)
         return
-    answer = _answer(desk, request, asked, grants)
+    answer = _answer(desk, request, asked, grants) or waived_for(desk, request, asked, judged.unfit)
     if answer is not None:
         desk.queue.remove(request)
         desk.commit(address, answer, request)
@@ -190,8 +120,8 @@ def _settle_asked(
     if node is not None:
         desk.queue.remove(request)
         say_that_it_waits(desk, request, asked, node)
-        return
-    _refuse_or_queue(desk, request, asked)
+    elif not rests(desk, request, asked):
+        _refuse_or_queue(desk, request, asked)
 
 
 def _answer(
@@ -203,10 +133,10 @@ def _answer(
     waived = waiver(desk, request, asked, grants)
     if waived is not None:
         return waived
-    for allocation, grant in _bindable(grants, asked.held).items():
+    for allocation, grant in bindable(grants, asked.held).items():
         if grant.booking.node in desk.world.removed:
             continue  # bound when its agent comes back, and given up when it does not
-        bound = _bound_of(desk, allocation, grant, revision=1)
+        bound = bound_of(desk, allocation, grant, revision=1)
         if bound is not None:
             return bound if not is_held_back(desk, request) else None
     return None
@@ -218,127 +148,38 @@ def _may_have_another(desk: Desk, grant: Grant) -> bool:
 
 
 def _is_pinned_elsewhere(
-    desk: Desk, request: RequestId, asked: AllocationRequested, entries: dict[AllocationId, LedgerEntry]
+    desk: Desk,
+    request: RequestId,
+    asked: AllocationRequested,
+    entries: dict[AllocationId, LedgerEntry],
+    judged: Judged,
 ) -> bool:
-    """Whether its pod is, or may be, where its source says: then another slice, however ready, is not for it."""
+    """
+    Whether its pod is, or may be, where its source says: then another slice, however ready, is not for it.
+
+    Where the slice is lost the request is released, after what it was given elsewhere was taken back.
+    """
     held = asked.held
     assert held is not None
     node = waits_for_node(desk, request, held)
     if node is not None:
         say_that_it_waits(desk, request, asked, node)
         return True
-    removed = desk.world.removed.get(held.node)
-    if removed is None or request in desk.committing or any(isinstance(e, Grant) for e in entries.values()):
-        return False
-    if all(isinstance(entry, Closed) for entry in entries.values()):
-        _release(desk, request, f"slice lost: {held.node} was removed: {removed.cause}")
-    return True
-
-
-def _is_told_why(
-    desk: Desk, request: RequestId, asked: AllocationRequested, entries: dict[AllocationId, LedgerEntry]
-) -> bool:
-    """Whether a request is told by itself, and not by the queue, why it is not bound."""
-    if entries and (
-        _is_told_of_its_loss(desk, request, asked, entries) or _is_told_of_its_promise(desk, request, asked, entries)
-    ):
+    ticket = doubtful_ticket(desk, held)
+    if ticket:
+        say_that_it_is_in_doubt(desk, request, asked, held, ticket)
         return True
-    if request not in desk.gangs.member_of:
+    if isinstance(entries.get(held.allocation), Revoke):
+        return True  # what follows when it is gone
+    lost = why_lost(desk, request, held)
+    if lost is None or request in desk.committing:
         return False
-    desk.gangs.note_hold(request, holds=request in desk.opening.holds)
-    return is_told_by_group(desk, request, asked)
-
-
-def _is_told_of_its_loss(
-    desk: Desk, request: RequestId, asked: AllocationRequested, entries: dict[AllocationId, LedgerEntry]
-) -> bool:
-    """Whether a pod's slice was lost, and its binding with the broker: it is told, for nothing can be bound now."""
-    if isinstance(desk.world.bindings.get(request), (Bound, Refused, Released)) or request in desk.committing:
-        return False
-    lost = _lost_slice(desk, entries)
-    if lost is None or not is_held(asked, lost.allocation):
-        return False
-    node = desk.world.slice_nodes[lost.allocation]
-    reason = ReasonCount(reason=WaitReason.GPU_UNHEALTHY, count=1, of="GPUs")
-    say_why(desk, request, asked, f"its slice on {node}: {lost.message}", reason)
+    waived = waived_for(desk, request, asked, judged.unfit)
+    if waived is not None:
+        desk.commit(subjects.binding(request), waived, request)
+    elif all(isinstance(entry, Closed) for entry in entries.values()):
+        release(desk, request, f"slice lost: {lost}")
     return True
-
-
-def _is_told_of_its_promise(
-    desk: Desk, request: RequestId, asked: AllocationRequested, entries: dict[AllocationId, LedgerEntry]
-) -> bool:
-    """Whether a request has a place that is still being freed: it is told for whom it waits."""
-    if desk.world.bindings.get(request) is not None:
-        return False
-    grants = [entry for entry in entries.values() if isinstance(entry, Grant) and entry.after]
-    return any(say_for_whom_it_waits(desk, request, asked, grant) for grant in grants)
-
-
-def _lost_slice(desk: Desk, entries: dict[AllocationId, LedgerEntry]) -> SliceDegraded | None:
-    """The word of a granted slice whose devices vanished."""
-    for allocation, entry in entries.items():
-        slice_ = desk.world.slices.get(allocation)
-        if isinstance(slice_, SliceDegraded) and isinstance(entry, Grant):
-            return slice_
-    return None
-
-
-def _bindable(grants: dict[AllocationId, Grant], held: Held | None) -> dict[AllocationId, Grant]:
-    """Of several grants the one that its source remembers, and no other, for its pod is there: ready (again) or not."""
-    if held is None or held.allocation not in grants:
-        return grants
-    return {held.allocation: grants[held.allocation]}
-
-
-def _keeps_time(desk: Desk, grant: Grant) -> bool:
-    """Whether the node enforces quotas of time, as far as its inventory has told."""
-    shown = desk.shown.get(grant.booking.node)
-    return shown is not None and shown.time_quota
-
-
-def _bound_of(desk: Desk, allocation: AllocationId, grant: Grant, revision: int) -> Bound | None:
-    slice_ = desk.world.slices.get(allocation)
-    if not isinstance(slice_, SliceReady) or slice_.revision != grant.revision:
-        return None
-    if revision == 1 and not may_bind(desk, grant):
-        return None
-    return Bound(
-        request=grant.booking.request,
-        request_revision=grant.booking.request_revision,
-        allocation=allocation,
-        node=grant.booking.node,
-        revision=revision,
-        ticket=slice_.ticket,
-        containers=slice_.containers,
-        slice_sequence=desk.world.sequences.get(subjects.slice_(grant.booking.node, allocation).subject, 0),
-        warnings=(*slice_.warnings, *advice(slice_, grant.booking, time_quota=_keeps_time(desk, grant))),
-    )
-
-
-def _follow_bound(desk: Desk, request: RequestId, binding: Bound, entries: dict[AllocationId, LedgerEntry]) -> None:
-    """A bound request: its strings and warnings follow the slice (a reboot changes them); a lost slice ends it."""
-    entry = entries.get(binding.allocation)
-    if isinstance(entry, Grant):
-        again = _bound_of(desk, binding.allocation, entry, binding.revision + 1)
-        if again is None or _told(again) == _told(binding):
-            desk.differing.pop(request, None)
-        elif again.slice_sequence > binding.slice_sequence or _differs_for_long(desk, request):
-            desk.commit(subjects.binding(request), again, request)
-    elif isinstance(entry, Closed):
-        _release(desk, request, f"slice lost: {entry.cause}")
-    elif binding.allocation in desk.world.lost:
-        held = Held(node=binding.node, allocation=binding.allocation)
-        if waits_for_node(desk, request, held) is None:
-            _release(desk, request, "slice lost: it is not in the ledger any more")
-
-
-def _told(bound: Bound) -> tuple[object, ...]:
-    """What a binding tells its pod: when this differs, it is said anew."""
-    return bound.ticket, bound.containers, bound.warnings
-
-
-def _differs_for_long(desk: Desk, request: RequestId) -> bool:
-    return desk.now - desk.differing.setdefault(request, desk.now) >= desk.rules.rebind_anyway_s
 
 
 def _refuse_or_queue(desk: Desk, request: RequestId, asked: AllocationRequested) -> None:
@@ -390,7 +231,7 @@ def _settle_ended(
             return
         if not entries and waits_for_nodes(desk, request):
             return
-        _release(desk, request, asked.cause)
+        release(desk, request, asked.cause)
         return
     if isinstance(asked, RequestWithdrawn) and asked.closing:
         desk.attempts.forget(request)
@@ -398,7 +239,7 @@ def _settle_ended(
     if isinstance(binding, Bound) and (asked is None or isinstance(asked, RequestWithdrawn)):
         held = Held(node=binding.node, allocation=binding.allocation)
         if waits_for_node(desk, request, held) is None:  # a late Bound may be older than this life of the broker
-            _release(desk, request, "nobody asks for it any more")
+            release(desk, request, "nobody asks for it any more")
 
 
 def _may_come_yet(desk: Desk, allocation: AllocationId) -> bool:
@@ -408,11 +249,6 @@ def _may_come_yet(desk: Desk, allocation: AllocationId) -> bool:
     Not that of a slice that is gone: a Bound that was sent over an empty subject can land after the broker was wiped.
     """
     return allocation not in desk.world.lost and not isinstance(desk.world.slices.get(allocation), SliceGone)
-
-
-def _release(desk: Desk, request: RequestId, cause: str) -> None:
-    released = Released(request=request, cause=cause)
-    desk.commit(subjects.binding(request), released, request, ttl_s=desk.rules.closing_ttl_s)
 
 
 def _end_waiting(desk: Desk, request: RequestId) -> None:

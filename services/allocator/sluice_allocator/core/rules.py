@@ -42,6 +42,9 @@ class Rules:
     """A GPU on which making a slice failed is avoided by that request for this long, then twice as long, ..."""
     retry_max_s: float = 300.0
     """... and never longer than this."""
+    taken_back_max_s: float = 30.0
+    """A request whose place another allocator took back is granted nothing for `retry_first_s`, then twice as long, ...
+    and never longer than this: whoever reads late is that far behind at most, as a rule."""
     promise_after_s: float = 300.0
     """Who has waited for so long, and is the first of its shape, is promised a place. Well above what it takes until
     a place is freed on a fleet that turns over, well below what people wait for without asking why."""

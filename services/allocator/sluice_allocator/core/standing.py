@@ -1,11 +1,13 @@
 """
-Why a grant shall not stand: what its source, its binding, its agent, and those who come before it say against it.
+Why a grant shall not stand: what its source, its binding and its agent say against it, or this process judges.
+
+What others said ends it at once (`why_not`). What is only judged here, of facts of which some may be read late, must
+not end what another process has bound meanwhile: it is waived first, under the binding's guard (`why_waive`).
 
 It judges, by facts alone, and wants nothing: what follows of it `requests` knows. An orphan (nobody asks) is not judged
 here.
 """
 
-from sluice.contracts import subjects
 from sluice.contracts.ids import AllocationId
 from sluice.contracts.messages import (
     AllocationRequested,
@@ -22,7 +24,7 @@ from sluice.contracts.messages import (
     Waived,
 )
 from sluice_allocator.core.desk import Desk
-from sluice_allocator.core.held import is_held
+from sluice_allocator.core.held import is_held, why_lost
 from sluice_allocator.core.limits.excess import excess
 from sluice_allocator.core.moves.kept_places import is_move
 from sluice_allocator.core.moves.moving import why_end_move
@@ -35,10 +37,10 @@ FAILED = (SliceFailed, SliceQuarantined)
 
 def why_not(desk: Desk, grant: Grant, asked: RequestFact | None) -> str | None:
     """Why a grant shall not stand, be it one to be bound or a place that its own pod is to be moved to; or None."""
-    return why_end_move(desk, grant, asked) if grant.after and is_move(grant) else why_revoke(desk, grant, asked)
+    return why_end_move(desk, grant, asked) if grant.after and is_move(grant) else _why_revoke(desk, grant, asked)
 
 
-def why_revoke(desk: Desk, grant: Grant, asked: RequestFact | None) -> str | None:
+def _why_revoke(desk: Desk, grant: Grant, asked: RequestFact | None) -> str | None:
     """Why a grant that is to be bound shall not stand; None when it shall."""
     booking = grant.booking
     binding = desk.world.bindings.get(booking.request)
@@ -47,11 +49,28 @@ def why_revoke(desk: Desk, grant: Grant, asked: RequestFact | None) -> str | Non
         return unwanted
     if grant.incarnation != desk.world.incarnation and not grant.adopted:
         return "written in another life of the broker: no agent will act on it"
-    unusable = _by_its_agent(desk, grant, binding, asked)
-    if unusable is not None:
-        return unusable
-    revision = asked.revision if isinstance(asked, AllocationRequested) else 0
-    given_up = why_give_up(desk, grant, revision) if grant.after else None
+    slice_ = desk.world.slices.get(booking.allocation)
+    if isinstance(slice_, FAILED) and slice_.revision >= grant.revision:
+        return f"making the slice failed: {slice_.message}"
+    return None
+
+
+def why_waive(desk: Desk, grant: Grant, asked: AllocationRequested) -> str | None:
+    """Why nobody shall be bound to a grant against which nobody has spoken; None where it may stand."""
+    booking = grant.booking
+    binding = desk.world.bindings.get(booking.request)
+    if isinstance(binding, Bound) or is_held(asked, booking.allocation) or (grant.after and is_move(grant)):
+        return None
+    slice_ = desk.world.slices.get(booking.allocation)
+    if isinstance(slice_, SliceDegraded):
+        return f"its devices vanished before it was bound: {slice_.message}"
+    inventory = desk.world.inventories.get(booking.node)
+    if slice_ is None and not grant.adopted and inventory is not None and inventory.stale:
+        return f"nothing was heard of its slice, and its node does not answer: {inventory.stale_message}"
+    lost = why_lost(desk, booking.request, asked.held) if asked.held is not None else None
+    if lost is not None:
+        return f"surplus: its pod is where its slice was, which is lost: {lost}"
+    given_up = why_give_up(desk, grant, asked.revision) if grant.after else None
     return given_up or excess(desk, grant)
 
 
@@ -77,23 +96,6 @@ def _by_its_binding(desk: Desk, booking: Booking, binding: BindingFact | None, a
             return binding.cause
         case _:
             return None
-
-
-def _by_its_agent(desk: Desk, grant: Grant, binding: BindingFact | None, asked: RequestFact | None) -> str | None:
-    """One that is bound and lost its devices is kept for its pod."""
-    slice_ = desk.world.slices.get(grant.booking.allocation)
-    if isinstance(slice_, SliceDegraded) and _is_nobodys(desk, grant.booking, binding, asked):
-        return f"its devices vanished before it was bound: {slice_.message}"
-    if isinstance(slice_, FAILED) and slice_.revision >= grant.revision:
-        return f"making the slice failed: {slice_.message}"
-    return None
-
-
-def _is_nobodys(desk: Desk, booking: Booking, binding: BindingFact | None, asked: RequestFact | None) -> bool:
-    """Whether no pod can have a slice yet. A binding of ours that is not settled may have landed."""
-    if isinstance(binding, Bound) or is_held(asked, booking.allocation):
-        return False
-    return not desk.outbox.busy(subjects.binding(booking.request))
 
 
 def _has_another(desk: Desk, asked: RequestFact | None, allocation: AllocationId) -> bool:

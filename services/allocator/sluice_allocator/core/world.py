@@ -8,6 +8,7 @@ there any more. It must not decide anything.
 from dataclasses import dataclass, field
 from typing import TypeVar
 
+from sluice.contracts import subjects
 from sluice.contracts.exchange import Entry, Observed, ReadingStarted, Stream, stream_of
 from sluice.contracts.ids import AllocationId, Incarnation, NodeName, RequestId, SourceName
 from sluice.contracts.messages import (
@@ -120,6 +121,10 @@ class World:
         """Whether both streams are known whole and none is being read anew."""
         return not self.reading and len(self.complete) == 2
 
+    def speaks_of(self, request: RequestId) -> bool:
+        """Whether a source has a word about a request on the bus, be it one that this process cannot read."""
+        return request in self.requests or subjects.request(request).subject in self.sequences
+
     def start_reading(self, event: ReadingStarted) -> bool:
         """
         A snapshot of one stream begins.
@@ -134,6 +139,8 @@ class World:
         if event.stream is Stream.BOOK:
             self.incarnation = event.incarnation
         awaited = self.awaited.pop(event.stream, False) is not False
+        if before != event.incarnation:
+            self._number_anew(event.stream)
         if before == event.incarnation or awaited:
             return False
         other = Stream.STATE if event.stream is Stream.BOOK else Stream.BOOK
@@ -157,6 +164,12 @@ class World:
         address = parse(entry.subject)
         self.learn(entry, address)
         return address
+
+    def wrote(self, entry: Entry, address: Address) -> None:
+        """A value of this process landed. Right after what was read, there is nothing between that is not known."""
+        if stream_of(address.kind) is Stream.BOOK and entry.sequence == self.book_read + 1:
+            self.book_read = entry.sequence
+        self.learn(entry, address)
 
     def learn(self, entry: Entry, address: Address) -> None:
         """Know one value: read, or written by this process."""
@@ -188,6 +201,20 @@ class World:
 
     # -- inside ---------------------------------------------------------------------------------------------------
 
+    def _number_anew(self, stream: Stream) -> None:
+        """
+        In another life of a stream no value is older than one of the life before, whatever their sequences say.
+
+        They begin at the time of making, by the clock of whoever makes the stream: that may be an hour behind the one
+        before.
+        """
+        for subject in self.sequences:
+            address = parse(subject)
+            if stream_of(address.kind) is stream:
+                self.sequences[subject] = -1
+        if stream is Stream.BOOK:
+            self.book_read = int(self.incarnation or 0) - 1  # its first sequence: before that there is nothing
+
     def _put(self, address: Address, message: AnyMessage | None) -> None:
         """Keep a value under its key, if it is one of its noun's messages; forget the key otherwise."""
         key = address.key[-1]
@@ -197,7 +224,7 @@ class World:
             case "ledger":
                 self._put_ledger(address, message)
             case "binding":
-                _set(self.bindings, RequestId(key), message if isinstance(message, BINDING) else None)
+                _set(self.bindings, RequestId(key), self._answer(message))
             case "slice":
                 self._put_slice(NodeName(address.key[0]), AllocationId(key), message)
             case "node":
@@ -207,6 +234,12 @@ class World:
                 self._put_inventory(NodeName(key), message if isinstance(message, NodeInventory) else None)
             case _:
                 self._put_rare(address.kind, key, message)
+
+    def _answer(self, message: AnyMessage | None) -> BindingFact | None:
+        """What a request was answered. What was waived in another life of the bus may have been bound there since."""
+        if isinstance(message, Waived) and message.incarnation not in {"", self.incarnation}:
+            return None
+        return message if isinstance(message, BINDING) else None
 
     def _put_rare(self, kind: str, key: str, message: AnyMessage | None) -> None:
         match kind:

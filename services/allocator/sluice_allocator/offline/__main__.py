@@ -12,6 +12,8 @@ from pathlib import Path
 from typing import BinaryIO
 
 from sluice.contracts.fleet import Fleet, FleetError, parse_fleet
+from sluice.contracts.strict_tables import TOML_BYTES_MAX
+from sluice.runtime.texts import text_of
 from sluice_allocator.core.placement import PlacingRules
 from sluice_allocator.offline.answers import AnswerWriter
 from sluice_allocator.offline.asks import Policies, PolicyError, parse_policies
@@ -83,11 +85,9 @@ def _out(wanted: argparse.Namespace) -> Path:
 
 def _fleet(path: Path) -> Fleet:
     try:
-        return parse_fleet(path.read_text(encoding="utf-8"), origin=str(path))
+        return parse_fleet(text_of(path, TOML_BYTES_MAX), origin=str(path))
     except FleetError as error:
         raise _WrongInputError(str(error)) from error
-    except UnicodeDecodeError as error:
-        raise _WrongInputError(f"the fleet file {path} cannot be read: {error}") from error
     except OSError as error:
         raise _WrongInputError(f"the fleet file {path} cannot be read: {error.strerror or error}") from error
 

@@ -10,7 +10,7 @@ from sluice.contracts.asking import AskLimits, ContainerAsk, PodAsk, parse_pod
 from sluice.contracts.ids import RequestId, SourceName
 from sluice.contracts.messages import AllocationRequested, HostNeeds, HostRoom
 from sluice.contracts.policies import why_no_gpu_policy, why_no_node_policy
-from sluice.contracts.refusals import Refusal
+from sluice.contracts.refusals import Refusal, shorten
 from sluice_allocator.offline.workload import Arrival
 
 WORKLOAD = SourceName("workload")
@@ -49,9 +49,10 @@ def parse_policies(text: str) -> Policies:
         if "=" in name:
             level, _, name = name.partition("=")
             if level not in {"node", "gpu"} or level in said:
-                raise PolicyError(f"{level!r} is no level, or is said twice; right: node=spread,gpu=numa,binpack")
+                why = f"{shorten(level)!r} is no level, or is said twice"
+                raise PolicyError(f"{why}; right: node=spread,gpu=numa,binpack")
         if not level:
-            raise PolicyError(f"{name!r} has no level; right: node=spread,gpu=numa,binpack")
+            raise PolicyError(f"{shorten(name)!r} has no level; right: node=spread,gpu=numa,binpack")
         said.setdefault(level, []).append(name)
     node, gpu = ",".join(said.get("node", ())), ",".join(said.get("gpu", ()))
     why_not = why_no_node_policy(node) or why_no_gpu_policy(gpu)

@@ -56,7 +56,7 @@ class PerfectCluster:
         self._hear = hear
         self._values: dict[str, Entry] = {}
         self._events: deque[Event] = deque()
-        self._sequence = 0
+        self._sequences = dict.fromkeys(Stream, 0)
         self._ran_out = 0
         self._there: dict[AllocationId, None] = {}
         """Slices that are booked and not gone."""
@@ -106,8 +106,9 @@ class PerfectCluster:
     # -- the bus --------------------------------------------------------------------------------------------------
 
     def _put(self, subject: str, message: AnyMessage, operation: OperationId = NOBODY) -> Entry:
-        self._sequence += 1
-        entry = Entry(subject, self._sequence, operation, message)
+        stream = stream_of(subjects.parse(subject).kind)
+        self._sequences[stream] += 1
+        entry = Entry(subject, self._sequences[stream], operation, message)
         self._values[subject] = entry
         return entry
 
@@ -116,8 +117,8 @@ class PerfectCluster:
         self._ran_out += 1
 
     def _land(self, write: Write) -> None:
-        self._put(write.subject, write.message, write.operation)
-        self._events.append(WriteAccepted(write.operation, self._sequence))
+        landed = self._put(write.subject, write.message, write.operation)
+        self._events.append(WriteAccepted(write.operation, landed.sequence))
         if write.ttl_s is not None:
             self._run_out(write.subject)
         self._agent_hears(write.message)

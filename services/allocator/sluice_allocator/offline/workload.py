@@ -14,6 +14,7 @@ from typing import Any, NoReturn
 
 import msgspec
 
+from sluice.contracts.codec import NOT_READABLE
 from sluice.contracts.quantities import NotANumber, parse_quantity
 from sluice.contracts.refusals import shorten
 from sluice.contracts.strict_tables import as_written
@@ -175,7 +176,7 @@ class _Line:
 def _document(where: str, line: bytes) -> Mapping[str, Any]:
     try:
         document = msgspec.json.decode(line)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+    except NOT_READABLE as error:
         raise WorkloadError(where, "", None, f"not JSON: {shorten(str(error))}") from None
     if not isinstance(document, dict):
         raise WorkloadError(where, "", None, 'a line is an object: {"at": 0, "arrive": {...}}')

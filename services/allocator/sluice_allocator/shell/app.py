@@ -19,16 +19,21 @@ from sluice.runtime.nats_bus import NatsBus
 from sluice.runtime.rpc_health import Health
 from sluice.runtime.rpc_identity import trust_of
 from sluice.runtime.service import Service
+from sluice.runtime.turns import Phase
 from sluice_allocator.core.allocator import Allocator
 from sluice_allocator.core.events import AgentEnsured, AnswerAdjust, EnsureAgent, Event, GoOn, LeaseChanged
 from sluice_allocator.settings import AllocatorSettings
 from sluice_allocator.shell.adjusting import Adjuster
+from sluice_allocator.shell.measured import Measured
+from sluice_allocator.shell.metrics import AllocatorMetrics
 from sluice_allocator.shell.server import ROLE, AllocatorServer
 
 GO_ON_S = 0.02
 """How often it is looked whether the core is unfinished. While it is, it goes on, and what happens comes in between."""
 LOOK_S = 0.1
 """How often the lease is looked at: what a holder may go on deciding after it has run out."""
+PHASES = (Phase("queue wait", "saw AllocationRequested", "decided Grant"),)
+"""From a request's arrival to the decision that gives it a place, in traces."""
 STREAMS_LOOK_S = 2.0
 """How often it is looked whether a stream is missing."""
 
@@ -56,13 +61,15 @@ async def serve_on(bus: Bus, service: Service[AllocatorSettings], health: Health
     adjuster = Adjuster()
     runner: CoreRunner[Event] = CoreRunner(
         name=service.name,
-        core=core,
+        core=Measured(core),
         bus=bus,
         clock=service.clock,
         traces=service.traces,
         readings=[(Stream.BOOK, ()), (Stream.STATE, ())],
         execute={EnsureAgent: _ensurer(bus), AnswerAdjust: adjuster.answer},
         tick_s=settings.tick_s,
+        shows=AllocatorMetrics(core).now,
+        phases=PHASES,
     )
     server = AllocatorServer(core, bus, service.run, partial(adjuster.ask, offer=runner.offer))
 
@@ -72,7 +79,7 @@ async def serve_on(bus: Bus, service: Service[AllocatorSettings], health: Health
 
     trust = trust_of(settings, name_of(Caller.ALLOCATOR))
     async with (
-        rpc.serve(register, address=settings.grpc_address, trust=trust) as endpoint,
+        rpc.serve(register, address=settings.grpc_address, trust=trust, traces=service.traces) as endpoint,
         asyncio.TaskGroup() as tasks,
     ):
         logs.get("allocator").info("serving", grpc_address=endpoint)

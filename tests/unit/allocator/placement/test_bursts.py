@@ -42,7 +42,7 @@ def test_a_burst_beyond_the_fleet_fills_it_exactly():
 
 
 def test_sixteen_halves_at_once_use_exactly_eight_gpus():
-    """Never three halves on a card (KAI-Scheduler 2153: four on one, out of memory, others idle)."""
+    """Never three halves on a card (KAI #2153: four on one, out of memory, others idle)."""
     shop = Shop(node("node-a", 8, mig=False))
     names = [shop.take(share(50)) for _ in range(16)]
 

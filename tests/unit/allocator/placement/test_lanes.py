@@ -53,6 +53,17 @@ def test_two_halves_of_the_time_share_the_same_sms() -> None:
     assert lanes.width_percent == 60
 
 
+def test_nobody_joins_while_a_promised_share_and_the_one_before_it_are_both_booked() -> None:
+    """The lane that is one too many now is where the promised share will be: its time would be given away first."""
+    lanes = _lanes((60, 200), (50, 250), (20, 500), (100, 500))
+    assert lanes.width_percent > 100
+    assert lanes.why_not(20, 100) is WaitReason.GPU_TIME_USED_UP
+    assert lanes.widest_percent() == 0
+    lanes.remove(_key(2))
+    lanes.add(_key(4), 20, 50)
+    assert lanes.width_percent == 100
+
+
 def test_a_wider_share_widens_its_lane_only_as_far_as_there_are_sms() -> None:
     """Two tenants would be promised more SMs at one moment than the GPU has."""
     lanes = _lanes((60, 1000), (30, 200))

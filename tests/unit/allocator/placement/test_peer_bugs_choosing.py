@@ -28,7 +28,7 @@ def asked(**resources: object):
 
 @pytest.mark.parametrize("memory_mib", [5000, 5120])
 def test_nearly_equal_memory_goes_to_the_same_kind_of_place(memory_mib):
-    """HAMi 1054: 5000 and 5120 MiB took different geometries and so different nodes."""
+    """HAMi #1054: 5000 and 5120 MiB took different geometries and so different nodes."""
     shop = Shop(node("node-a", 2), node("node-b", 2))
     first = shop.devices(shop.take(*asked(gpu=1, gpumem=memory_mib)))
     second = shop.devices(shop.take(*asked(gpu=1, gpumem=memory_mib)))
@@ -38,7 +38,7 @@ def test_nearly_equal_memory_goes_to_the_same_kind_of_place(memory_mib):
 
 
 def test_two_virtual_gpus_of_one_pod_fit_on_one_gpu_whatever_the_order_of_the_table():
-    """HAMi 1014: the order of a custom table decided, and two vGPUs on one GPU stayed pending."""
+    """HAMi #1014: the order of a custom table decided, and two vGPUs on one GPU stayed pending."""
     for profiles in itertools.permutations(("1g.5gb", "2g.10gb", "3g.20gb", "7g.40gb")):
         rules = PlacingRules(geometries=(Geometry(("A100-SXM4-40GB",), profiles),))
         shop = Shop(node("node-a", 1), rules=rules)
@@ -47,7 +47,7 @@ def test_two_virtual_gpus_of_one_pod_fit_on_one_gpu_whatever_the_order_of_the_ta
 
 
 def test_a_small_and_a_full_instance_are_served_from_two_gpus():
-    """HAMi 1422: 1g.18gb and 7g.141gb together could not be served."""
+    """HAMi #1422: 1g.18gb and 7g.141gb together could not be served."""
     shop = Shop(node("node-a", 2, model="h200-141gb"))
     place = shop.ask(claim(profile="1g.18gb"), claim(container="second", profile="7g.141gb"))
 
@@ -57,7 +57,7 @@ def test_a_small_and_a_full_instance_are_served_from_two_gpus():
 
 
 def test_two_decisions_before_the_first_is_confirmed_never_share_a_place():
-    """HAMi 2232: nothing was kept between reading the usage and writing it, so concurrent callers got one device."""
+    """HAMi #2232: nothing was kept between reading the usage and writing it, so concurrent callers got one device."""
     shop = Shop(node("node-a", 1))
     places = [shop.devices(shop.take(claim(profile="1g.5gb")))[0] for _ in range(7)]
 
@@ -66,7 +66,7 @@ def test_two_decisions_before_the_first_is_confirmed_never_share_a_place():
 
 
 def test_a_hundred_at_once_on_one_node_of_eight_are_all_placed():
-    """HAMi 1655: of 100 concurrent pods on an 8-GPU node many failed."""
+    """HAMi #1655: of 100 concurrent pods on an 8-GPU node many failed."""
     shop = Shop(node("node-a", 8, mig=False))
     names = [shop.take(*_shared(gpumem=3000)) for _ in range(100)]
 
@@ -81,7 +81,7 @@ def _shared(**resources: object):
 
 
 def test_a_gpu_in_use_still_takes_a_size_of_another_geometry():
-    """HAMi 948: no reshuffle while any slice of a GPU is in use, so a 3g waited beside a single 1g."""
+    """HAMi #948: no reshuffle while any slice of a GPU is in use, so a 3g waited beside a single 1g."""
     shop = Shop(node("node-a", 1))
     assert shop.take(*asked(gpu=1, gpumem=4000)) is not None
     devices = shop.devices(shop.take(*asked(gpu=1, gpumem=20000)))
@@ -113,7 +113,7 @@ def test_a_full_gpu_by_hamis_keys_is_the_largest_profile(resources):
 
 
 def test_two_equal_requests_get_two_instances():
-    """FaST-GShare: two concurrent requests for one profile got the same entry, and so the same MIG device."""
+    """FaST-GShare 3.6.1: two concurrent requests for one profile got the same entry, and so the same MIG device."""
     shop = Shop(node("node-a", 1))
     first, second = (shop.devices(shop.take(claim(profile="2g.10gb")))[0] for _ in range(2))
 
@@ -121,7 +121,7 @@ def test_two_equal_requests_get_two_instances():
 
 
 def test_all_of_a_mig_gpu_fits_although_its_largest_profile_has_fewer_sms():
-    """FaST-GShare: 98 of 108 SMs are 91 percent by its table, so 100 percent never fitted an A100."""
+    """FaST-GShare 3.6.6: 98 of 108 SMs are 91 percent by its table, so 100 percent never fitted an A100."""
     place = Shop(node("node-a", 1)).ask(claim(sm_percentage=100))
 
     assert isinstance(place, Place)
@@ -129,7 +129,7 @@ def test_all_of_a_mig_gpu_fits_although_its_largest_profile_has_fewer_sms():
 
 
 def test_an_exclusive_request_by_sms_alone_is_served_and_released():
-    """FaST-GShare: exclusive with only an SM count, and removing an exclusive pod, ended in nil dereferences."""
+    """FaST-GShare 3.6.5: exclusive with only an SM count, and removing an exclusive pod, ended in nil dereferences."""
     ask = parse_pod(
         {
             "fastgshare/allocation_type": "EXCLUSIVE",
@@ -149,7 +149,7 @@ def test_an_exclusive_request_by_sms_alone_is_served_and_released():
 
 
 def test_a_model_that_no_table_knows_is_served_by_its_own_report():
-    """FaST-GShare: a MIG GPU of a model without an entry in the SM table was left out of the inventory."""
+    """FaST-GShare 3.6.6: a MIG GPU of a model without an entry in the SM table was left out of the inventory."""
     snapshot = node("node-a", 1)
     gpu = msgspec.structs.replace(snapshot.gpus[0], model="NVIDIA X1000", multiprocessors=111)
     shop = Shop(msgspec.structs.replace(snapshot, gpus=(gpu,)))
@@ -162,7 +162,7 @@ def test_a_model_that_no_table_knows_is_served_by_its_own_report():
 
 
 def test_halves_never_meet_three_on_a_gpu():
-    """KAI-Scheduler 2153: sixteen halves at once put up to four on one card while others were idle."""
+    """KAI #2153: sixteen halves at once put up to four on one card while others were idle."""
     shop = Shop(*(node(f"node-{number}", 2, mig=False) for number in range(4)))
     names = [shop.take(claim(modes=("fractional",), sm_partition=50)) for _ in range(16)]
 
@@ -250,7 +250,7 @@ def test_an_amount_over_several_gpus_loses_nothing_to_rounding(percent, gpus):
 
 
 def test_a_node_that_has_enough_in_all_but_in_crumbs_is_not_chosen():
-    """backend.ai 3515: the manager saw the node's total only, and sent 0.5 to a node with 0.3 + 0.3 free."""
+    """backend.ai #3515: the manager saw the node's total only, and sent 0.5 to a node with 0.3 + 0.3 free."""
     shop = Shop(node("node-a", 2, mig=False), node("node-b", 2, mig=False))
     for uuid in ("GPU-node-a-0", "GPU-node-a-1"):
         shop.take_on(uuid, claim(modes=("fractional",), sm_partition=70))
@@ -262,7 +262,7 @@ def test_a_node_that_has_enough_in_all_but_in_crumbs_is_not_chosen():
 
 
 def test_a_request_that_fails_half_way_takes_nothing():
-    """backend.ai 1510: the first slot type stayed allocated when the second one failed."""
+    """backend.ai #1510: the first slot type stayed allocated when the second one failed."""
     shop = Shop(node("node-a", 1))
     before = shop.creatable(GPU)
     for _ in range(3):
@@ -272,7 +272,7 @@ def test_a_request_that_fails_half_way_takes_nothing():
 
 
 def test_giving_back_twice_frees_nothing_twice():
-    """backend.ai-agent 180: a double free left negative usage, and the device was over-committed after it."""
+    """backend.ai-agent #180: a double free left negative usage, and the device was over-committed after it."""
     shop = Shop(node("node-a", 1, mig=False))
     first, _second = shop.take(share(50)), shop.take(share(50))
     assert first is not None
@@ -287,7 +287,7 @@ def test_giving_back_twice_frees_nothing_twice():
 
 
 def test_two_slices_asked_for_are_two():
-    """InstaSlice 614: a container that asked for two slices got one."""
+    """InstaSlice #614: a container that asked for two slices got one."""
     shop = Shop(node("node-a", 1))
     limits = {"nvidia.com/mig-1g.5gb": "2"}
     ask = parse_pod({}, (ContainerAsk("main", limits=limits),))
@@ -299,7 +299,7 @@ def test_two_slices_asked_for_are_two():
 
 
 def test_seven_small_instances_fill_one_gpu_before_a_second():
-    """k8s-dra-driver-gpu 932: seven 1g instances were spread over GPUs."""
+    """DRA driver #932: seven 1g instances were spread over GPUs."""
     shop = Shop(*(node(f"node-{number}", 4) for number in range(3)))
     for _ in range(7):
         shop.take(claim(profile="1g.5gb"))
@@ -308,7 +308,7 @@ def test_seven_small_instances_fill_one_gpu_before_a_second():
 
 
 def test_a_small_instance_never_blocks_the_largest_that_could_stay():
-    """k8s-dra-driver-gpu 933: first-fit puts 1g at 0, which kills the only place of a 4g and one of two 3g."""
+    """DRA driver #933: first-fit puts 1g at 0, which kills the only place of a 4g and one of two 3g."""
     shop = Shop(node("node-a", 1))
     shop.take(claim(profile="1g.5gb"))
 

@@ -155,7 +155,7 @@ def test_without_files_the_defaults_hold() -> None:
     ("content", "says"),
     [
         (None, "cannot be read: No such file"),
-        (b"\xff\xfe", "no UTF-8 text"),
+        (b"\xff\xfe", "no UTF-8 at byte 0"),
         (b"#" * (1 << 20) + b"#", "larger than 1048576 bytes"),
         (b"waste = 1", "waste = 1: unknown key"),
     ],

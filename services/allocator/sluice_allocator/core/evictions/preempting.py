@@ -158,8 +158,17 @@ def _is_evicted(desk: Desk, allocation: AllocationId) -> bool:
 def note_revoked(desk: Desk, grant: Grant) -> None:
     """This process is about to revoke a grant: what is decided before the ledger has that counts without it."""
     allocation = grant.booking.allocation
-    if grant.booking.namespace in desk.world.quotas or allocation in desk.fleet.stock.victims.known:
+    namespace = grant.booking.namespace
+    if namespace in desk.world.quotas or allocation in desk.fleet.stock.victims.known:
         look_at_victim(desk, allocation)
+    if desk.sparing.taken and guaranteed(desk, namespace) != NO_AMOUNTS:
+        desk.take_back_grants(_evicting_from(desk, namespace))
+
+
+def _evicting_from(desk: Desk, namespace: str) -> dict[AllocationId, None]:
+    """The grants on their way that evict somebody of a namespace: it had enough when they were decided."""
+    taken = ((desk.fleet.booking(each), promise) for each, promise in desk.sparing.taken.items())
+    return {promise: None for booking, promise in taken if booking is not None and booking.namespace == namespace}
 
 
 def _is_being_revoked(desk: Desk, grant: Grant) -> bool:

@@ -35,6 +35,7 @@ from sluice.contracts.refusals import ReasonCount, WaitReason
 from sluice_allocator.core.desk import Desk
 from sluice_allocator.core.groups.gangs import Clock, Gang, GroupKey, Member, Party, Stand, Why
 from sluice_allocator.core.groups.members import member_of_group
+from sluice_allocator.core.waiving import waived
 from sluice_allocator.core.world import RequestFact
 
 Key = TypeVar("Key", bound=Hashable)
@@ -96,12 +97,9 @@ def waiver(
     if not grants or request not in desk.gangs.member_of or desk.gangs.stand_of(request) is not Stand.LEAVES:
         return None
     party = desk.gangs.of[desk.gangs.member_of[request]].party_of[request]
-    before = desk.world.bindings.get(request)
-    known = before.allocations if isinstance(before, Waived) else ()
-    still = tuple(each for each in known if each in desk.world.ledger and each not in grants)
     name = desk.gangs.member_of[request][1]
     cause = f"group {name} could not get all of its {party.size} pods a ready place, and gives back what it has"
-    return Waived(request=request, request_revision=asked.revision, allocations=(*still, *sorted(grants)), cause=cause)
+    return waived(desk, request, asked, list(grants), cause)
 
 
 def is_told_by_group(desk: Desk, request: RequestId, asked: AllocationRequested) -> bool:

@@ -9,20 +9,28 @@ It must not decide whether a group should be asking: `groups` does.
 """
 
 from collections import deque
-from fractions import Fraction
 
 from sluice.contracts import subjects
 from sluice.contracts.ids import NodeName, RequestId
-from sluice.contracts.messages import AllocationRequested, Booking, Claim
+from sluice.contracts.messages import AllocationRequested, Booking
 from sluice.contracts.refusals import ReasonCount, WaitReason
-from sluice.mig.model import Profile
+from sluice.contracts.usage import Usage, total
 from sluice_allocator.core.booking import booking_of
 from sluice_allocator.core.desk import Desk
 from sluice_allocator.core.groups.gangs import Gang, Party, Trial, Why
 from sluice_allocator.core.groups.settling import say_why_group_waits
-from sluice_allocator.core.limits.quotas import forbids_asking, forbids_place, no_place
-from sluice_allocator.core.placement import NoPlace, Place, asking_of, find_place, find_place_on, least_usage
-from sluice_allocator.core.placement.wants import WholeGpu
+from sluice_allocator.core.limits.quotas import forbids_asking, forbids_place, never_allows, no_place
+from sluice_allocator.core.placement import (
+    Asking,
+    NoPlace,
+    Place,
+    asking_of,
+    find_place,
+    find_place_on,
+    least_usage,
+    too_few_gpus,
+)
+from sluice_allocator.core.waiting.queue import shape_of
 
 
 def offer_to_group(desk: Desk, leader: RequestId, node: NodeName) -> None:
@@ -130,7 +138,9 @@ def _end_in_vain(desk: Desk, trial: Trial, request: RequestId, found: NoPlace) -
     asked = _asked(desk, request)
     message = f"{placed} of {party.size} pods of group {gang.key[1]} have a place; the {_nth(placed + 1)}"
     message += f" ({asked.name}): {found.message}"
-    never = _never(desk, party)
+    if placed and found.reasons and found.reasons[0].reason is WaitReason.QUOTA_EXCEEDED:
+        message += " (the places found for the others count)"
+    never = _never(desk, [_asked(desk, member) for member in party.members])
     if never:
         message += f"; {never}"
     missing = ReasonCount(reason=WaitReason.GROUP_NOT_FIT, count=party.size - placed, of=f"pods of group {gang.key[1]}")
@@ -158,13 +168,19 @@ def _in_order(desk: Desk, asked: dict[RequestId, AllocationRequested]) -> list[R
 
     def key(request: RequestId) -> tuple[bool, int, int]:
         each = asked[request]
-        models = len(desk.fleet.models())
-        least = desk.over_quota.known_least(each.claims, models)
-        if least is None:
-            least = desk.over_quota.remember_least(each.claims, models, least_usage(desk.fleet, each.claims))
+        least = _least(desk, each)
         return not _is_pinned(each), -least.compute_permille, -least.memory_mib
 
     return sorted(asked, key=key)
+
+
+def _least(desk: Desk, asked: AllocationRequested) -> Usage:
+    """What a pod counts at least, wherever it is."""
+    models = len(desk.fleet.models())
+    least = desk.over_quota.known_least(asked.claims, models)
+    if least is None:
+        least = desk.over_quota.remember_least(asked.claims, models, least_usage(desk.fleet, asked.claims))
+    return least
 
 
 def _is_pinned(asked: AllocationRequested) -> bool:
@@ -191,44 +207,18 @@ def _nth(number: int) -> str:
 # -- what could never be ------------------------------------------------------------------------------------------
 
 
-def _never(desk: Desk, party: Party) -> str:
-    """
-    Whether even an idle fleet would be too small, by counting exclusive devices; empty where that is not sure.
-
-    Costs a look at each class of nodes and each shape among the members, not at GPUs.
-    """
-    gpus: dict[str, int] = {}
-    for group in desk.fleet.stock.classes.values():
-        for kind in group.samples:
-            gpus[kind] = gpus.get(kind, 0) + group.in_use(kind)
-    there = sum(gpus.values())
-    needed = Fraction(0)
-    known: dict[tuple[tuple[Claim, ...], str], Fraction] = {}
-    for request in party.members:
-        asked = _asked(desk, request)
-        key = (asked.claims, asked.namespace)
-        if key not in known:
-            known[key] = sum((_gpus_for(desk, claim, asked.namespace, gpus) for claim in asked.claims), Fraction(0))
-        needed += known[key]
-    if needed <= there:
+def _never(desk: Desk, asked: list[AllocationRequested]) -> str:
+    """Why these pods could not start together even if nothing else were there; empty where that is not sure."""
+    over = never_allows(desk, asked[0].namespace, total(_least(desk, each) for each in asked))
+    if over is not None:
+        return f"they can only be together when the quota is raised: {over.sentence_of_all()}"
+    alike: dict[bytes, tuple[Asking, int]] = {}
+    for each in asked:
+        shape = shape_of(each)
+        alike[shape] = asking_of(each), alike[shape][1] + 1 if shape in alike else 1
+    few = too_few_gpus(desk.fleet, alike.values())
+    if few is None:
         return ""
-    least = -(-needed.numerator // needed.denominator)
-    return f"even an empty fleet could not hold it: it takes {least} GPUs at least, and {there} may be used"
-
-
-def _gpus_for(desk: Desk, claim: Claim, namespace: str, gpus: dict[str, int]) -> Fraction:
-    """How many GPUs a claim takes at least, where as many as possible share each."""
-    if claim.modes != ("exclusive",) or claim.shares_percent is not None:
-        return Fraction(0)
-    want = desk.fleet.wants.of(claim, namespace)
-    most = 0
-    for group in desk.fleet.stock.classes.values():
-        for kind, gpu in group.samples.items():
-            if not gpus.get(kind):
-                continue
-            shape = want.shape_on(gpu)
-            if isinstance(shape, WholeGpu):
-                most = max(most, 1)
-            elif isinstance(shape, Profile):
-                most = max(most, gpu.table.count(gpu.table.empty, shape.name))
-    return Fraction(claim.gpus, most) if most else Fraction(0)
+    who, whom = ("it takes", "it") if few.pods == len(asked) else (f"{few.pods} of its pods take", "them")
+    there = f"{few.there} could serve {whom}" if few.of == "GPUs" else f"there is room for {few.there}"
+    return f"even an empty fleet could not hold it: {who} {few.takes} {few.of} at least, and {there}"

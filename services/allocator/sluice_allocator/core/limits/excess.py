@@ -10,14 +10,12 @@ It must not judge what is bound, adopted, or older than the limit: a limit ends 
 
 from sluice.contracts import subjects
 from sluice.contracts.ids import AllocationId, RequestId
-from sluice.contracts.messages import Amounts, Booking, Bound, Closed, Grant, LedgerEntry, QuotaSet
+from sluice.contracts.messages import Booking, Bound, Closed, Grant, LedgerEntry, QuotaSet
 from sluice.contracts.usage import Usage, total
 from sluice_allocator.core.desk import Desk
 from sluice_allocator.core.held import is_held
 from sluice_allocator.core.limits.quotas import beyond, usage
 from sluice_allocator.core.waiting.promised import is_promise
-
-NO_LIMITS = Amounts()
 
 
 def look_at_binding(desk: Desk, request: RequestId) -> None:
@@ -95,15 +93,13 @@ def may_bind(desk: Desk, grant: Grant) -> bool:
     """
     Whether everything is known that was written before a grant: otherwise it may still turn out to be too much.
 
-    A process knows its own writes before it has read what others wrote before them. And where it has decided to take a
-    grant back, that may land at any time: nobody is bound to it before that is settled, whatever it thinks by then.
+    A process knows its own writes before it has read what others wrote before them: grants, and the very limit. And
+    where it has decided to take a grant back, that may land at any time: nobody is bound to it before that is settled,
+    whatever it thinks by then.
     """
     booking = grant.booking
     if desk.outbox.busy(subjects.ledger(booking.node, booking.allocation)):
         return False
-    quota = desk.world.quotas.get(booking.namespace)
-    if quota is None or quota.total == NO_LIMITS:
-        return True
     sequence = _written_at(desk, booking)
     if sequence <= desk.world.book_read:
         return True

@@ -67,6 +67,11 @@ class Exceeded:
             f"and {fits} would fit now"
         )
 
+    def sentence_of_all(self) -> str:
+        """The same of several pods that come together."""
+        limit, asked = amount_text(self.dimension, self.limit), _number(self.dimension, self.asked)
+        return f"namespace {self.namespace} may have {limit} in all, and they take {asked} at least"
+
     def reason(self) -> ReasonCount:
         """The same as data: by how much it is too much."""
         over = self.asked - self.limit if self.of_one else self.used + self.asked - self.limit
@@ -175,6 +180,16 @@ def forbids_asking(desk: Desk, request: RequestId | None, namespace: str, claims
     promised = desk.world.allocations_of.get(request, ()) if request is not None else ()
     own = total(_booked(desk, namespace, {each for each in promised if _is_promise(desk, each)}))
     return no_place(_exceeded(quota, usage(desk, namespace) - own, least))
+
+
+def never_allows(desk: Desk, namespace: str, least: Usage) -> Exceeded | None:
+    """The first limit that would not let a namespace have so much even if it had nothing else."""
+    quota = desk.world.quotas.get(namespace)
+    if quota is None:
+        return None
+    rows = _by_dimension(quota.total, least)
+    over = (Exceeded(namespace, name, False, limit, 0, asks, 0) for name, limit, asks in rows if limit is not None)
+    return next((each for each in over if each.asked > each.limit), None)
 
 
 def no_place(over: tuple[Exceeded, ...]) -> NoPlace | None:

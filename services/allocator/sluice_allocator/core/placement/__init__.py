@@ -7,6 +7,7 @@ Nobody outside this package looks behind this face.
 from sluice_allocator.core.placement.asking import Asking, Avoid, asking_of
 from sluice_allocator.core.placement.displacing import Displacing, find_displacing, find_displacing_own
 from sluice_allocator.core.placement.fleet import Fleet
+from sluice_allocator.core.placement.idle import TooFew, too_few_gpus
 from sluice_allocator.core.placement.least import least_usage
 from sluice_allocator.core.placement.leftover import left_over
 from sluice_allocator.core.placement.looking import NoPlace, Place
@@ -26,6 +27,7 @@ __all__ = [
     "PlacingRules",
     "PoolRules",
     "Promise",
+    "TooFew",
     "Victim",
     "Weights",
     "asking_of",
@@ -39,4 +41,5 @@ __all__ = [
     "least_usage",
     "left_over",
     "refuse",
+    "too_few_gpus",
 ]

@@ -150,13 +150,13 @@ def _shared(attempt: Attempt, unit: Unit, gpu: Gpu, mode: str, turn: int) -> Ite
             key = (turn, 0, 0, 0, *attempt.policy.key(_use_of(gpu, home)))
             yield Option(key, gpu, span, share, None, home)
     if not gpu.mig:
-        size = attempt.look.fleet.home_size(gpu, None)
+        size = attempt.look.fleet.households.size(gpu, None)
         if attempt.is_free(gpu) and Home(size, share.mode, unit.want.domain).why_not(share) is None:
             fresh = int(attempt.policy.packs)  # where the policy likes idle GPUs better they come first by its key
             key = (turn, 0, fresh, 0, *attempt.policy.key(whole_use(gpu)), gpu.memory_mib)
             yield Option(key, gpu, whole_span(gpu), share)
         return
-    overcommit = attempt.look.fleet.home_size(gpu, None).overcommit_percent
+    overcommit = attempt.look.fleet.households.size(gpu, None).overcommit_percent
     for place, name in enumerate(unit.want.home_profiles(gpu, share, overcommit)):
         profile = gpu.model.profile(name)
         if profile is not None:

@@ -171,7 +171,7 @@ class _Search:
         if sample.mig:
             for profile in want.home_profiles(sample, share, group.pool.overcommit_percent):
                 yield profile, share
-        elif Home(self.look.fleet.home_size(sample, None), share.mode, want.domain).why_not(share) is None:
+        elif Home(self.look.fleet.households.size(sample, None), share.mode, want.domain).why_not(share) is None:
             yield WHOLE_GPU, share
 
     def _offers(self, source: "_Source") -> Iterator[tuple[Loss, Bucket, "_Source"]]:

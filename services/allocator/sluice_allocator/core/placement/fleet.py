@@ -18,16 +18,14 @@ from sluice_allocator.core.placement.accounts import Accounts
 from sluice_allocator.core.placement.fixed_layouts import layout_of
 from sluice_allocator.core.placement.gpus import (
     Gpu,
-    HomeKey,
-    HomeOnGpu,
     Models,
     SpanKey,
     instances_of_others,
     out_of_use,
 )
-from sluice_allocator.core.placement.homes import Home, HomeSize
 from sluice_allocator.core.placement.hosts import Node
-from sluice_allocator.core.placement.rules import DEFAULT_POOL, PlacingRules
+from sluice_allocator.core.placement.households import Households, span_of
+from sluice_allocator.core.placement.rules import PlacingRules
 from sluice_allocator.core.placement.stock import Stock
 from sluice_allocator.core.placement.victims import Victim
 from sluice_allocator.core.placement.wants import Wants
@@ -56,7 +54,7 @@ class Fleet:
         self._lost: dict[GpuUuid, GpuModel] = {}
         """What such GPUs were when they were shown last."""
         self._models = Models()
-        self._sizes: dict[tuple[object, ...], HomeSize] = {}
+        self.households = Households(rules, self.nodes, self._bookings, self.stock)
 
     # -- what nodes have ------------------------------------------------------------------------------------------
 
@@ -99,7 +97,7 @@ class Fleet:
         self.gpus[report.uuid] = gpu
         self._measure_anew(spans, before.model if before is not None else self._lost.pop(report.uuid, None), model)
         for key, grant in spans.items():
-            self._move_in(gpu, key, grant)
+            self.households.move_in(gpu, key, grant)
         gpu.recompute()
         return gpu
 
@@ -135,7 +133,7 @@ class Fleet:
             self.stock.withdraw(node)
             node.learn(facts)
             for gpu in node.all_gpus:
-                self._resize_homes(gpu)
+                self.households.resize(gpu)
             self.stock.offer(node)
         return True
 
@@ -218,9 +216,9 @@ class Fleet:
                 self._awaited.setdefault(grant.gpu, {})[allocation, number] = grant
                 continue
             gpu.spans[allocation, number] = grant
-            at_home = self._move_in(gpu, (allocation, number), grant)
+            at_home = self.households.move_in(gpu, (allocation, number), grant)
             if at_home is None or at_home.home.tenants == 1:
-                self._contest(node, gpu, grant)
+                self.households.contest(node, gpu, grant)
                 gpu.step(grant, booked=True)
                 self.stock.changed(node, gpu)
             if at_home is not None:
@@ -248,14 +246,14 @@ class Fleet:
                     self._lost.pop(grant.gpu, None)
                 continue
             gpu.spans.pop((allocation, number), None)
-            at_home = self._move_out(gpu, (allocation, number), grant)
+            at_home = self.households.move_out(gpu, (allocation, number), grant)
             if at_home is None or at_home.home.empty:
                 gpu.step(grant, booked=False)
                 self.stock.changed(node, gpu)
             if at_home is not None:
                 self.stock.home_changed(node, at_home)
             for mixed in [other for other in gpu.homes.values() if other.home.mixed]:
-                self._draw_anew(node, gpu, mixed)
+                self.households.draw_anew(node, gpu, mixed)
             self.stock.look_at_victims(node, gpu)
         room = booking.room
         self.stock.settle(node, more_room=room.cpu_milli > 0 or room.memory_mib > 0 or node.pods == 1)
@@ -297,7 +295,8 @@ class Fleet:
         """
         name = snapshot.node
         trial = Fleet(self.rules)
-        trial.wants, trial._models, trial._sizes = self.wants, self._models, self._sizes  # true of any fleet
+        trial.wants, trial._models = self.wants, self._models  # true of any fleet
+        trial.households.sizes = self.households.sizes
         trial.set_host(name, self._hosts.get(name))
         trial.show(snapshot)
         trial.set_usable(name, self._unusable.get(name))
@@ -319,7 +318,7 @@ class Fleet:
 
     def _has_home_room(self, grant: DeviceGrant) -> bool:
         gpu = self.gpus.get(grant.gpu)
-        at_home = gpu.homes.get(_span(grant)) if gpu is not None and grant.share is not None else None
+        at_home = gpu.homes.get(span_of(grant)) if gpu is not None and grant.share is not None else None
         return at_home is not None and not at_home.home.overbooked
 
     def booked(self) -> dict[AllocationId, Booking]:
@@ -347,79 +346,3 @@ class Fleet:
         for (allocation, _), grant in spans.items():
             then, now = usage_of_device(grant, before), usage_of_device(grant, after)
             self.accounts.measured_anew(self._bookings[allocation].namespace, then, now)
-
-    def _move_in(self, gpu: Gpu, key: SpanKey, grant: DeviceGrant) -> HomeOnGpu | None:
-        """A share gets its place in its home, which is there from its first tenant on."""
-        share = grant.share
-        if share is None:
-            return None
-        span = _span(grant)
-        at_home = gpu.homes.get(span)
-        domain = (self._bookings[key[0]].namespace, share.uid)
-        if at_home is None:
-            home = Home(self.home_size(gpu, grant.profile), share.mode, domain)
-            home.mixed = any(_in_each_others_way(grant, other) for other in gpu.spans.values())
-            at_home = gpu.homes[span] = HomeOnGpu(gpu, span, home)
-        elif (at_home.home.domain, at_home.home.mode) != (domain, share.mode):
-            at_home.home.mixed = True
-        at_home.home.add(key, share)
-        return at_home
-
-    def _contest(self, node: Node, gpu: Gpu, grant: DeviceGrant) -> None:
-        """Something was booked that is no share of a home that is there: those that it overlaps take nobody."""
-        for at_home in gpu.homes.values():
-            tenants = (other for other in gpu.spans.values() if other.share is not None and _span(other) == at_home.key)
-            if not at_home.home.mixed and _in_each_others_way(grant, next(tenants)):
-                at_home.home.mixed = True
-                self.stock.home_changed(node, at_home)
-
-    def _draw_anew(self, node: Node, gpu: Gpu, at_home: HomeOnGpu) -> None:
-        """Something went from a GPU with a mixed home: it may be clear now whose it is, and what overlaps it."""
-        left = [(k, g) for k, g in gpu.spans.items() if g.share is not None and _span(g) == at_home.key]
-        if any(allocation not in self._bookings for (allocation, _), _ in left):
-            return  # of the same pod, and going too
-        home = at_home.home
-        at_home.home = Home(home.size, home.mode, home.domain)
-        del gpu.homes[at_home.key]
-        for key, grant in left:
-            self._move_in(gpu, key, grant)
-        self.stock.home_changed(node, at_home)
-        self.stock.home_changed(node, gpu.homes[at_home.key])
-
-    def _resize_homes(self, gpu: Gpu) -> None:
-        """What a pool allows may differ from what the pool before allowed."""
-        if gpu.homes:
-            gpu.homes = {}
-            for key, grant in gpu.spans.items():
-                self._move_in(gpu, key, grant)
-
-    def _move_out(self, gpu: Gpu, key: SpanKey, grant: DeviceGrant) -> HomeOnGpu | None:
-        at_home = gpu.homes.get(_span(grant)) if grant.share is not None else None
-        if at_home is not None:
-            at_home.home.remove(key)
-            if at_home.home.empty:
-                del gpu.homes[at_home.key]
-        return at_home
-
-    def home_size(self, gpu: Gpu, profile: str | None) -> HomeSize:
-        """How large a home of this profile (None: the whole GPU) would be on this GPU; equal sizes are one object."""
-        node = self.nodes[gpu.node]
-        pool = node.labels.get(self.rules.pool_label, DEFAULT_POOL)
-        key = (gpu.kind, profile, pool, node.time_quota)
-        size = self._sizes.get(key)
-        if size is None:
-            percent = self.rules.pool(pool).overcommit_percent
-            size = gpu.home_size(profile, taking_turns=node.time_quota, overcommit_percent=percent)
-            self._sizes[key] = size
-        return size
-
-
-def _span(grant: DeviceGrant) -> HomeKey:
-    return grant.profile, grant.start, grant.size
-
-
-def _in_each_others_way(one: DeviceGrant, other: DeviceGrant) -> bool:
-    """Whether two bookings of one GPU overlap and are not shares of one home."""
-    if one.share is not None and other.share is not None and _span(one) == _span(other):
-        return False
-    return one.start < other.start + other.size and other.start < one.start + one.size

@@ -40,10 +40,17 @@ class Lanes:
         return copied
 
     def why_not(self, width_percent: int, time_permille: int) -> WaitReason | None:
-        """What is short for one more share: SMs, or (where it could join a lane but for its time) time."""
+        """
+        What is short for one more share: SMs, or (where it could join a lane but for its time) time.
+
+        While more is booked than fits (a share was promised beside one that is still there), nobody joins: what is one
+        lane of too many now may be needed to put the promised one in.
+        """
         free = FULL_WIDTH_PERCENT - self.width_percent
         if width_percent <= free:
             return None
+        if free < 0:
+            return WaitReason.GPU_TIME_USED_UP
         reason = WaitReason.GPU_INSUFFICIENT_SMS
         for width, time in zip(self._widths, self._times, strict=True):
             if width_percent - width <= free:
@@ -54,6 +61,8 @@ class Lanes:
 
     def widest_percent(self) -> int:
         """No share wider than this fits, however little time it wants."""
+        if self.width_percent > FULL_WIDTH_PERCENT:
+            return 0
         open_lanes = (w for w, t in zip(self._widths, self._times, strict=True) if t < WINDOW_PERMILLE)
         return max(open_lanes, default=0) + FULL_WIDTH_PERCENT - self.width_percent
 

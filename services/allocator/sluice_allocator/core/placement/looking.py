@@ -1,6 +1,8 @@
 """One look for a place: what is asked, worked out once, and which classes of nodes may serve it at all."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+
+import msgspec
 
 from sluice.contracts.ids import NodeName
 from sluice.contracts.messages import DeviceGrant, HostRoom
@@ -34,15 +36,14 @@ class NoPlace:
     """Reasons that are not listed: the least counted ones."""
 
 
-@dataclass(slots=True)
-class Look:
+class Look(msgspec.Struct, eq=False):
     """What is looked for, in which fleet."""
 
     fleet: Fleet
     asking: Asking
     avoid: Avoid
     need: HostRoom
-    wants: list[Want] = field(default_factory=list)
+    wants: list[Want] = msgspec.field(default_factory=list)
     """One for each claim."""
     one_by_one: bool = False
     """Whether each node has to be asked for its labels: the pod selects by labels that tell no classes apart."""

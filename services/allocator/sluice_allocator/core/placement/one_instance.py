@@ -5,7 +5,7 @@ Shelves are walked in the order of preference until one has a node with room. Th
 however many GPUs are on each, so the cost does not grow with the fleet.
 """
 
-from dataclasses import dataclass
+import msgspec
 
 from sluice.contracts.messages import DeviceGrant, Share
 from sluice.mig.model import Profile
@@ -27,8 +27,7 @@ from sluice_allocator.core.placement.shelf import Shelf
 from sluice_allocator.core.placement.wants import Want
 
 
-@dataclass(frozen=True, slots=True)
-class Found:
+class Found(msgspec.Struct, frozen=True):
     """One device that serves the claim. `key` ranks it among those found under the same policy; smallest is best."""
 
     key: tuple[int, ...]

@@ -122,7 +122,7 @@ def _put(attempt: Attempt, unit: Unit, option: Option) -> None:
     if option.share is not None:
         home = attempt.homes.get((gpu, option.span))
         if home is None:
-            size = attempt.look.fleet.home_size(gpu, option.span[0])
+            size = attempt.look.fleet.households.size(gpu, option.span[0])
             new = Home(size, option.share.mode, unit.want.domain)
             home = attempt.homes[gpu, option.span] = option.home.copy() if option.home is not None else new
         home.add((_TRIED, -1 - len(attempt.placed)), option.share)

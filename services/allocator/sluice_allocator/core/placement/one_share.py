@@ -96,7 +96,7 @@ class _HomeOn:
 def _in_new_home(look: Look, want: Want, group: NodeClass, sample: Gpu, share: Share) -> Found | None:
     """A home that is made for the share: a whole GPU, or an instance of the profile that makes the better home."""
     if not sample.mig:
-        size = look.fleet.home_size(sample, None)
+        size = look.fleet.households.size(sample, None)
         if Home(size, share.mode, want.domain).why_not(share) is not None:
             return None
         return find_whole(look, want, group, sample.kind, share)

@@ -312,7 +312,7 @@ def _hosts_one(fleet: Fleet, gpu: Gpu, want: Want, mode: str) -> bool:
         home = at_home.home
         if gpu.stands(at_home.key) and (home.domain, home.mode) == (want.domain, mode) and home.why_not(share) is None:
             return True
-    size = fleet.home_size(gpu, None)
+    size = fleet.households.size(gpu, None)
     if not gpu.mig:
         return gpu.free_whole and Home(size, share.mode, want.domain).why_not(share) is None
     return any(gpu.table.count(gpu.state, name) > 0 for name in want.home_profiles(gpu, share, size.overcommit_percent))

@@ -20,6 +20,10 @@ class Attempt:
     pending_said_at: float = -1e9
     said: WaitReason | None = None
     """The first reason that this process gave last."""
+    taken_back: int = 0
+    """How often others took back what this process had granted."""
+    rests_until: float = -1e9
+    """Until then this process grants nothing to it."""
     waits_since: float | None = None
     """Since when this process has known it to want a place; a grant that failed does not end that."""
 
@@ -40,10 +44,24 @@ class Attempts:
     def failed(self, request: RequestId, gpus: Iterable[GpuUuid], now: float) -> None:
         """Try the same GPUs for the same request again only after a while, longer each time."""
         attempt = self.of_request.setdefault(request, Attempt())
-        pause_s = min(self.rules.retry_first_s * 2 ** min(attempt.failures, 30), self.rules.retry_max_s)
+        pause_s = _longer_each_time(self.rules.retry_first_s, attempt.failures, self.rules.retry_max_s)
         attempt.failures += 1
         attempt.avoid = (attempt.avoid or {}) | dict.fromkeys(gpus, now + pause_s)
         heapq.heappush(self._pauses, (now + pause_s, request))
+
+    def taken_back(self, request: RequestId, now: float) -> None:
+        """Another allocator took back a place: it may know more of the request, so grant to it again after a while."""
+        attempt = self.of_request.setdefault(request, Attempt())
+        attempt.rests_until = now + _longer_each_time(
+            self.rules.retry_first_s, attempt.taken_back, self.rules.taken_back_max_s
+        )
+        attempt.taken_back += 1
+        heapq.heappush(self._pauses, (attempt.rests_until, request))
+
+    def rests(self, request: RequestId, now: float) -> bool:
+        """Whether nothing is granted to a request for a while."""
+        attempt = self.of_request.get(request)
+        return attempt is not None and now < attempt.rests_until
 
     def avoided(self, request: RequestId, now: float) -> Avoid:
         """GPUs where this request failed a short while ago."""
@@ -61,7 +79,7 @@ class Attempts:
         return attempt.waits_since
 
     def pauses_ended(self, now: float) -> list[RequestId]:
-        """Requests that may try a GPU again since the last call."""
+        """Requests that may try a GPU, or be granted a place, again since the last call."""
         ended = []
         while self._pauses and self._pauses[0][0] <= now:
             ended.append(heapq.heappop(self._pauses)[1])
@@ -74,9 +92,15 @@ class Attempts:
 
     def may_say_pending(self, request: RequestId, now: float, *, reason: WaitReason | None, anew: bool) -> bool:
         """Whether to tell now why a request waits: at a bounded rate, unless there is something new to say."""
-        attempt = self.of_request.setdefault(request, Attempt())
+        attempt = self.of_request.get(request)
+        if attempt is None:
+            attempt = self.of_request[request] = Attempt()
         if not anew and now - attempt.pending_said_at < self.rules.pending_refresh_s:
             return False
         attempt.pending_said_at = now
         attempt.said = reason
         return True
+
+
+def _longer_each_time(first_s: float, times: int, longest_s: float) -> float:
+    return min(first_s * 2.0 ** min(times, 30), longest_s)

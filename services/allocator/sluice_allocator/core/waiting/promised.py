@@ -10,6 +10,7 @@ from sluice.contracts import subjects
 from sluice.contracts.ids import AllocationId, NodeName, RequestId
 from sluice.contracts.messages import (
     AllocationRequested,
+    Bound,
     Closed,
     EvictionBlocked,
     EvictionDone,
@@ -107,8 +108,13 @@ def _was_made(desk: Desk, promised: Grant) -> bool:
     """
     Whether its agent has made it, so that those before it are gone although their last words are not read yet.
 
-    Its pod may run there, and is not to lose it as if it were only promised.
+    Its pod may run there, and is not to lose it as if it were only promised. A binding is read on another stream than
+    the agent's words, and says the same.
     """
+    booking = promised.booking
+    binding = desk.world.bindings.get(booking.request)
+    if isinstance(binding, Bound) and binding.allocation == booking.allocation:
+        return True
     return isinstance(desk.world.slices.get(promised.booking.allocation), SliceReady | SliceDegraded)
 
 

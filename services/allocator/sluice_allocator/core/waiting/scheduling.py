@@ -146,7 +146,7 @@ def shape_in_queue(desk: Desk, request: RequestId, asked: AllocationRequested) -
 def refresh_pending(desk: Desk) -> None:
     """Look again at a few who wait, in turn, so that reasons do not grow old and none is overlooked."""
     refresh_groups(desk)
-    for _ in range(desk.rules.pending_refresh_batch):
+    for _ in range(min(desk.rules.pending_refresh_batch, len(desk.queue))):  # each at most once
         if not desk.queue:
             return
         _look_again(desk, desk.queue.next_to_refresh())
@@ -155,6 +155,8 @@ def refresh_pending(desk: Desk) -> None:
 def end_pauses(desk: Desk) -> None:
     """Time has passed: requests try the GPUs again on which they failed, and wait with their equals again."""
     for request in desk.attempts.pauses_ended(desk.now):
+        if request in desk.world.requests:
+            desk.changed_requests[request] = None  # who rested does not wait in the queue
         if request in desk.queue:
             asked = _asked(desk, request)
             wait(desk, request, asked, shape_in_queue(desk, request, asked))

@@ -1,0 +1,78 @@
+"""
+What is said to the pod of a request that was granted: `Bound` and, when its slice is over, `Released` (PROTOCOL §4).
+
+It must not choose among places, nor say that nobody will have one (`requests` and `waiving` do).
+"""
+
+from sluice.contracts import subjects
+from sluice.contracts.ids import AllocationId, RequestId
+from sluice.contracts.messages import Bound, Closed, Grant, Held, LedgerEntry, Released, SliceReady
+from sluice_allocator.core.advice import advice
+from sluice_allocator.core.desk import Desk
+from sluice_allocator.core.held import waits_for_node
+from sluice_allocator.core.limits.excess import may_bind
+
+
+def bindable(grants: dict[AllocationId, Grant], held: Held | None) -> dict[AllocationId, Grant]:
+    """Of several grants the one that its source remembers, and no other, for its pod is there: ready (again) or not."""
+    if held is None or held.allocation not in grants:
+        return grants
+    return {held.allocation: grants[held.allocation]}
+
+
+def _keeps_time(desk: Desk, grant: Grant) -> bool:
+    """Whether the node enforces quotas of time, as far as its inventory has told."""
+    shown = desk.shown.get(grant.booking.node)
+    return shown is not None and shown.time_quota
+
+
+def bound_of(desk: Desk, allocation: AllocationId, grant: Grant, revision: int) -> Bound | None:
+    """The word that a pod has this slice; None while it is not ready, or may not be bound."""
+    slice_ = desk.world.slices.get(allocation)
+    if not isinstance(slice_, SliceReady) or slice_.revision != grant.revision:
+        return None
+    if revision == 1 and not may_bind(desk, grant):
+        return None
+    return Bound(
+        request=grant.booking.request,
+        request_revision=grant.booking.request_revision,
+        allocation=allocation,
+        node=grant.booking.node,
+        revision=revision,
+        ticket=slice_.ticket,
+        containers=slice_.containers,
+        slice_sequence=desk.world.sequences.get(subjects.slice_(grant.booking.node, allocation).subject, 0),
+        warnings=(*slice_.warnings, *advice(slice_, grant.booking, time_quota=_keeps_time(desk, grant))),
+    )
+
+
+def follow_bound(desk: Desk, request: RequestId, binding: Bound, entries: dict[AllocationId, LedgerEntry]) -> None:
+    """A bound request: its strings and warnings follow the slice (a reboot changes them); a lost slice ends it."""
+    entry = entries.get(binding.allocation)
+    if isinstance(entry, Grant):
+        again = bound_of(desk, binding.allocation, entry, binding.revision + 1)
+        if again is None or _told(again) == _told(binding):
+            desk.differing.pop(request, None)
+        elif again.slice_sequence > binding.slice_sequence or _differs_for_long(desk, request):
+            desk.commit(subjects.binding(request), again, request)
+    elif isinstance(entry, Closed):
+        release(desk, request, f"slice lost: {entry.cause}")
+    elif binding.allocation in desk.world.lost:
+        held = Held(node=binding.node, allocation=binding.allocation)
+        if waits_for_node(desk, request, held) is None:
+            release(desk, request, "slice lost: it is not in the ledger any more")
+
+
+def _told(bound: Bound) -> tuple[object, ...]:
+    """What a binding tells its pod: when this differs, it is said anew."""
+    return bound.ticket, bound.containers, bound.warnings
+
+
+def _differs_for_long(desk: Desk, request: RequestId) -> bool:
+    return desk.now - desk.differing.setdefault(request, desk.now) >= desk.rules.rebind_anyway_s
+
+
+def release(desk: Desk, request: RequestId, cause: str) -> None:
+    """Say that nothing is left of what the request had."""
+    released = Released(request=request, cause=cause)
+    desk.commit(subjects.binding(request), released, request, ttl_s=desk.rules.closing_ttl_s)

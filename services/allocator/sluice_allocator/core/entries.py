@@ -1,0 +1,107 @@
+"""
+What follows of the ledger entries of one request, each looked at by itself (PROTOCOL §4).
+
+    granted, and not to stand             -> Revoke, when nobody else may bind it
+    revoked in another life of the bus    -> Revoke anew, or no agent would act on it
+    its slice is gone                     -> Closed
+
+It must not say anything of the request itself (`requests` does).
+"""
+
+import msgspec
+
+from sluice.contracts import subjects
+from sluice.contracts.ids import AllocationId
+from sluice.contracts.messages import AllocationRequested, Closed, Grant, LedgerEntry, Revoke, SliceGone
+from sluice_allocator.core.desk import Desk
+from sluice_allocator.core.evictions.preempting import note_revoked
+from sluice_allocator.core.standing import FAILED, why_not, why_waive
+from sluice_allocator.core.waiting.promised import give_up
+from sluice_allocator.core.world import RequestFact
+
+
+class Judged(msgspec.Struct, frozen=True):
+    """The grants of a request that shall stand, and why others shall not be bound."""
+
+    standing: dict[AllocationId, Grant] = msgspec.field(default_factory=dict)
+    unfit: dict[AllocationId, str] = msgspec.field(default_factory=dict)
+
+
+_NOTHING = Judged()
+
+
+def settle_entries(desk: Desk, entries: dict[AllocationId, LedgerEntry], asked: RequestFact | None) -> Judged:
+    """Want what follows of each entry."""
+    if not entries:
+        return _NOTHING
+    judged = Judged()
+    for allocation, entry in entries.items():
+        cause = None
+        if isinstance(entry, Grant):
+            cause = why_not(desk, entry, asked)
+            waive = why_waive(desk, entry, asked) if cause is None and isinstance(asked, AllocationRequested) else None
+            if waive is not None:
+                judged.unfit[allocation] = waive
+            elif cause is None:
+                judged.standing[allocation] = entry
+        _settle_entry(desk, allocation, entry, cause)
+    return judged
+
+
+def _settle_entry(desk: Desk, allocation: AllocationId, entry: LedgerEntry, cause: str | None) -> None:
+    """Want what follows of one entry. `cause`: why it shall not stand, if it is a Grant that shall not."""
+    if isinstance(entry, Closed):
+        return
+    slice_ = desk.world.slices.get(allocation)
+    if isinstance(entry, Revoke) and entry.incarnation != desk.world.incarnation:
+        cause = entry.cause  # it landed late, of another life of the broker, and no agent acts on it: order it again
+    if cause is None and not isinstance(slice_, SliceGone):
+        return
+    booking = entry.booking
+    address = subjects.ledger(booking.node, allocation)
+    if desk.outbox.busy(address):
+        return
+    if isinstance(slice_, SliceGone):
+        closed = Closed(
+            revision=entry.revision,
+            allocation=allocation,
+            request=booking.request,
+            node=booking.node,
+            cause=entry.cause if isinstance(entry, Revoke) else slice_.cause,
+        )
+        desk.commit(address, closed, booking.request, ttl_s=desk.rules.closing_ttl_s)
+        return
+    if cause is not None:
+        if isinstance(slice_, FAILED):
+            desk.attempts.failed(booking.request, (device.gpu for device in booking.devices), desk.now)
+        if isinstance(entry, Grant):
+            give_up(desk, entry)
+        counted = desk.counted(entry)  # of shares that are being made smaller, all that may still be used
+        revoke = Revoke(
+            revision=entry.revision + 1,
+            incarnation=desk.world.incarnation,
+            booking=counted,
+            cause=cause,
+            after=entry.after,
+        )
+        desk.commit(address, revoke, booking.request)
+        if isinstance(entry, Grant):
+            note_revoked(desk, entry)
+
+
+def settle_stray(desk: Desk, allocation: AllocationId) -> None:
+    """
+    A slice that is gone and not in the ledger (the broker was wiped, or `Closed` ran out unread): close it again.
+
+    Its agent says `SliceGone` until it reads `Closed`; without this it would say so for ever.
+    """
+    slice_ = desk.world.slices.get(allocation)
+    if not isinstance(slice_, SliceGone) or slice_.closing or allocation in desk.world.ledger:
+        return
+    node = desk.world.slice_nodes[allocation]
+    address = subjects.ledger(node, allocation)
+    if not desk.outbox.busy(address):
+        closed = Closed(
+            revision=slice_.revision, allocation=allocation, request=slice_.request, node=node, cause=slice_.cause
+        )
+        desk.commit(address, closed, slice_.request, ttl_s=desk.rules.closing_ttl_s)

@@ -1,0 +1,140 @@
+"""
+What the fleet could hold if nothing were on it: whether pods that start together ever can, by counting devices.
+
+What is said to be too much is so for sure; what is not may be too much all the same, for nodes and their CPU are not
+looked at, nor are shares. Costs a look at each class of nodes for each different asking, never at single GPUs.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from fractions import Fraction
+from typing import Literal
+
+from sluice.contracts.messages import Claim
+from sluice.mig.model import Profile
+from sluice_allocator.core.placement.asking import Asking
+from sluice_allocator.core.placement.fleet import Fleet
+from sluice_allocator.core.placement.gpus import Gpu
+from sluice_allocator.core.placement.looking import Look, look_for
+from sluice_allocator.core.placement.substitutes import has_substitutes
+from sluice_allocator.core.placement.wants import Want, WholeGpu
+
+Kind = tuple[int, str]
+"""A kind of GPUs in a class of nodes, by its number."""
+Held = tuple[tuple[Kind, int], ...]
+"""How many devices each kind of GPUs holds at most. Demands with the same compete for the same."""
+COMPARED_MAX = 64
+"""So many sets of kinds are looked at apart: more than any fleet has models."""
+
+
+@dataclass(frozen=True, slots=True)
+class TooFew:
+    """So many pods take so many GPUs, or devices, at least, and there are that many for them, whatever is on them."""
+
+    pods: int
+    takes: int
+    there: int
+    of: Literal["GPUs", "devices"] = "GPUs"
+
+    @property
+    def short(self) -> int:
+        """How many are missing."""
+        return self.takes - self.there
+
+
+@dataclass(slots=True)
+class _Demand:
+    """What is wanted of the same GPUs: so many devices, which are so many GPUs at least."""
+
+    gpus: Fraction = Fraction(0)
+    devices: int = 0
+    pods: dict[int, int] = field(default_factory=dict)
+    """How many, by the number of what they ask for."""
+
+    def add(self, claim: Claim, most: int, number: int, pods: int) -> None:
+        """So many pods more, of which a GPU holds so many devices at most."""
+        self.gpus += Fraction(claim.gpus * pods, most)
+        self.devices += claim.gpus * pods
+        self.pods[number] = pods
+
+
+def too_few_gpus(fleet: Fleet, together: Iterable[tuple[Asking, int]]) -> TooFew | None:
+    """
+    Whether even an idle fleet has too little for all of them together: each asking, and how many pods it is of.
+
+    None where that is not sure. GPUs that may not be used do not count. The largest shortage is told, of the fewest
+    pods.
+    """
+    there = _there(fleet)
+    of_kinds: dict[frozenset[Kind], _Demand] = {}
+    of_wants: dict[Held, _Demand] = {}
+    for number, (asking, pods) in enumerate(together):
+        look = look_for(fleet, asking, frozenset())
+        for claim, want in zip(asking.claims, look.wants, strict=True):
+            most = _most(look, want, there) if _is_counted(claim) else {}
+            if most:
+                for demand in (
+                    of_kinds.setdefault(frozenset(most), _Demand()),
+                    of_wants.setdefault(tuple(most.items()), _Demand()),
+                ):
+                    demand.add(claim, max(most.values()), number, pods)
+    found = [*_short_of_gpus(of_kinds, there), *_short_of_devices(of_wants, there)]
+    return max(found, key=lambda each: (each.short, -each.pods), default=None)
+
+
+def _there(fleet: Fleet) -> dict[Kind, int]:
+    """How many GPUs of each kind may be given."""
+    classes = fleet.stock.classes.values()
+    counted = {(group.number, kind): group.in_use(kind) for group in classes for kind in group.samples}
+    return {kind: count for kind, count in counted.items() if count}
+
+
+def _short_of_gpus(demands: dict[frozenset[Kind], _Demand], there: Mapping[Kind, int]) -> Iterable[TooFew]:
+    """For each set of kinds: what can be served by nothing else must fit there."""
+    everything: frozenset[Kind] = frozenset().union(*demands)
+    for kinds in dict.fromkeys([everything, *list(demands)[:COMPARED_MAX]]):
+        inside = [demand for of, demand in demands.items() if of <= kinds]
+        gpus = sum((demand.gpus for demand in inside), Fraction(0))
+        pods = {number: many for demand in inside for number, many in demand.pods.items()}
+        found = TooFew(sum(pods.values()), -(-gpus.numerator // gpus.denominator), sum(there[kind] for kind in kinds))
+        if found.short > 0:
+            yield found
+
+
+def _short_of_devices(
+    demands: dict[tuple[tuple[Kind, int], ...], _Demand], there: Mapping[Kind, int]
+) -> Iterable[TooFew]:
+    """For each want: so many devices must fit on all GPUs that could serve it."""
+    for most, demand in demands.items():
+        room = sum(there[kind] * held for kind, held in most)
+        found = TooFew(sum(demand.pods.values()), demand.devices, room, "devices")
+        if found.short > 0:
+            yield found
+
+
+def _is_counted(claim: Claim) -> bool:
+    return claim.modes == ("exclusive",) and claim.shares_percent is None
+
+
+def _most(look: Look, want: Want, there: Mapping[Kind, int]) -> dict[Kind, int]:
+    """How many devices for a want each kind of GPU holds at most, of those that hold any."""
+    found = {
+        (group.number, kind): _most_on(gpu, want, substitute=look.asking.substitute)
+        for group in look.groups()
+        if "exclusive" in group.modes
+        for kind, gpu in group.samples.items()
+        if (group.number, kind) in there
+    }
+    return {kind: most for kind, most in found.items() if most}
+
+
+def _most_on(gpu: Gpu, want: Want, *, substitute: bool) -> int:
+    shape = want.shape_on(gpu)
+    if isinstance(shape, WholeGpu):
+        return 1
+    profiles = {shape.name} if isinstance(shape, Profile) else set()
+    if substitute and has_substitutes(want.claim):
+        profiles |= {larger.name for larger in want.larger_on(gpu)}
+    if gpu.layout is not None:
+        return sum(instance.profile in profiles for instance in gpu.layout)
+    return max((gpu.table.count(gpu.table.empty, name) for name in profiles), default=0)

@@ -1,0 +1,65 @@
+"""
+Who is told by itself, and not by the queue, why its pod is not bound.
+
+Those that lost their slice, those whose place is still being freed, those that rest and those of a job. It must not
+decide what becomes of them (`requests` does).
+"""
+
+from sluice.contracts.ids import AllocationId, RequestId
+from sluice.contracts.messages import AllocationRequested, Bound, Grant, LedgerEntry, Refused, Released, SliceDegraded
+from sluice.contracts.refusals import ReasonCount, WaitReason
+from sluice_allocator.core.desk import Desk
+from sluice_allocator.core.groups.settling import is_told_by_group
+from sluice_allocator.core.held import is_held, say_why
+from sluice_allocator.core.waiting.promised import say_for_whom_it_waits
+from sluice_allocator.core.waiting.resting import is_told_to_rest
+
+
+def is_told_why(
+    desk: Desk, request: RequestId, asked: AllocationRequested, entries: dict[AllocationId, LedgerEntry]
+) -> bool:
+    """Whether a request is told by itself, and not by the queue, why it is not bound."""
+    if entries and (
+        _is_told_of_its_loss(desk, request, asked, entries) or _is_told_of_its_promise(desk, request, asked, entries)
+    ):
+        return True
+    if is_told_to_rest(desk, request, entries):
+        return True
+    if request not in desk.gangs.member_of:
+        return False
+    desk.gangs.note_hold(request, holds=request in desk.opening.holds)
+    return is_told_by_group(desk, request, asked)
+
+
+def _is_told_of_its_loss(
+    desk: Desk, request: RequestId, asked: AllocationRequested, entries: dict[AllocationId, LedgerEntry]
+) -> bool:
+    """Whether a pod's slice was lost, and its binding with the broker: it is told, for nothing can be bound now."""
+    if isinstance(desk.world.bindings.get(request), (Bound, Refused, Released)) or request in desk.committing:
+        return False
+    lost = _lost_slice(desk, entries)
+    if lost is None or not is_held(asked, lost.allocation):
+        return False
+    node = desk.world.slice_nodes[lost.allocation]
+    reason = ReasonCount(reason=WaitReason.GPU_UNHEALTHY, count=1, of="GPUs")
+    say_why(desk, request, asked, f"its slice on {node}: {lost.message}", reason)
+    return True
+
+
+def _is_told_of_its_promise(
+    desk: Desk, request: RequestId, asked: AllocationRequested, entries: dict[AllocationId, LedgerEntry]
+) -> bool:
+    """Whether a request has a place that is still being freed: it is told for whom it waits."""
+    if desk.world.bindings.get(request) is not None:
+        return False
+    grants = [entry for entry in entries.values() if isinstance(entry, Grant) and entry.after]
+    return any(say_for_whom_it_waits(desk, request, asked, grant) for grant in grants)
+
+
+def _lost_slice(desk: Desk, entries: dict[AllocationId, LedgerEntry]) -> SliceDegraded | None:
+    """The word of a granted slice whose devices vanished."""
+    for allocation, entry in entries.items():
+        slice_ = desk.world.slices.get(allocation)
+        if isinstance(slice_, SliceDegraded) and isinstance(entry, Grant):
+            return slice_
+    return None

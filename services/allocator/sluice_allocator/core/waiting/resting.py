@@ -1,0 +1,59 @@
+"""
+A request whose place another allocator took back rests for a while, instead of being granted the next place at once.
+
+Several allocators may work at the same time, and one of them may read late: what it grants, the others revoke, for they
+know that the pod is gone. Without this the two would go on as fast as the bus carries it.
+
+What is remembered of it is this process's own and costs time only. It must not judge who of the two is right.
+"""
+
+from collections.abc import Mapping
+
+from sluice.contracts.ids import AllocationId, RequestId
+from sluice.contracts.messages import (
+    AllocationRequested,
+    AnyMessage,
+    Bound,
+    Grant,
+    LedgerEntry,
+    Refused,
+    Released,
+    Revoke,
+)
+from sluice.contracts.refusals import ReasonCount, WaitReason
+from sluice_allocator.core.desk import Desk
+from sluice_allocator.core.held import say_why
+from sluice_allocator.core.standing import FAILED
+
+
+def note_taken_back(desk: Desk, message: AnyMessage | None) -> None:
+    """Somebody else wrote this: whether it ends what this process granted and nobody was bound to."""
+    if not isinstance(message, Revoke):
+        return
+    booking = message.booking
+    if not booking.allocation.startswith(f"{booking.request}_{desk.run}_"):
+        return
+    if booking.request not in desk.world.requests or isinstance(desk.world.bindings.get(booking.request), Bound):
+        return
+    if isinstance(desk.world.slices.get(booking.allocation), FAILED):
+        return  # this process knows why, and avoids the GPU
+    desk.attempts.taken_back(booking.request, desk.now)
+
+
+def rests(desk: Desk, request: RequestId, asked: AllocationRequested) -> bool:
+    """Whether a request is to be granted nothing now; it is told so."""
+    if not desk.attempts.rests(request, desk.now):
+        return False
+    desk.queue.remove(request)
+    count = sum(claim.gpus for claim in asked.claims)
+    reason = ReasonCount(reason=WaitReason.GPU_AVOIDED, count=count, of="GPUs")
+    message = f"another allocator took its last place back; it is tried again within {desk.rules.taken_back_max_s:g} s"
+    say_why(desk, request, asked, message, reason)
+    return True
+
+
+def is_told_to_rest(desk: Desk, request: RequestId, entries: Mapping[AllocationId, LedgerEntry]) -> bool:
+    """Whether what a request was told of its rest still holds: nobody has granted or answered anything since."""
+    if not desk.attempts.rests(request, desk.now) or any(isinstance(entry, Grant) for entry in entries.values()):
+        return False
+    return not isinstance(desk.world.bindings.get(request), Bound | Refused | Released)

@@ -1,0 +1,37 @@
+"""
+The word that nobody will be bound to some of a request's places, which are then taken back.
+
+It is said where `Bound` would be said and under the same guard, so that one of the two is the last word about a place:
+a process that judges by what it has read takes no slice from a pod that another one has bound meanwhile.
+
+It must not judge whether a place is to be given back (`standing` and `groups` do).
+"""
+
+from sluice.contracts.ids import AllocationId, RequestId
+from sluice.contracts.messages import AllocationRequested, Waived
+from sluice_allocator.core.desk import Desk
+
+
+def waived(
+    desk: Desk, request: RequestId, asked: AllocationRequested, allocations: list[AllocationId], cause: str
+) -> Waived:
+    """Nobody will be bound to these, nor to those that were waived before and are not taken back yet."""
+    before = desk.world.bindings.get(request)
+    known = before.allocations if isinstance(before, Waived) else ()
+    still = tuple(each for each in known if each in desk.world.ledger and each not in allocations)
+    return Waived(
+        request=request,
+        request_revision=asked.revision,
+        allocations=(*still, *sorted(allocations)),
+        cause=cause,
+        incarnation=desk.world.incarnation,
+    )
+
+
+def waived_for(
+    desk: Desk, request: RequestId, asked: AllocationRequested, causes: dict[AllocationId, str]
+) -> Waived | None:
+    """The word that places are not to be used, each for its cause; None where there are none."""
+    if not causes:
+        return None
+    return waived(desk, request, asked, list(causes), "; ".join(dict.fromkeys(causes.values())))

@@ -1,0 +1,64 @@
+"""
+How many devices are waited for, by the GPU model and profile that would serve: what a fleet is scaled up by.
+
+Models are those of the catalog, whether the fleet has any or not: it may have none just because nobody waited. A label
+is never what somebody wrote: what names no single known model or profile is `any`.
+"""
+
+from collections import Counter
+from functools import lru_cache
+
+from sluice.contracts.messages import AllocationRequested, Claim
+from sluice.mig.catalog import catalog
+from sluice.mig.model import GpuModel
+from sluice_allocator.core.desk import Desk
+
+ANY = "any"
+WHOLE = "whole"
+SHARE = "share"
+_PERCENT_OF_GPU = 100
+
+
+def pending_devices(desk: Desk) -> Counter[tuple[str, str]]:
+    """Devices of all who wait inside the queue, by model and profile. Costs a walk over shapes, not over requests."""
+    found: Counter[tuple[str, str]] = Counter()
+    for group in desk.queue.shapes.values():
+        asked = desk.world.requests.get(group.members.first()[2])
+        if not isinstance(asked, AllocationRequested):
+            continue  # withdrawn, and about to leave
+        members = group.members.before(group.members.last()) + 1
+        for claim in asked.claims:
+            found[_labels(claim)] += members * _devices(claim)
+    return found
+
+
+def _devices(claim: Claim) -> int:
+    """How many; of an amount over several devices as many as it takes."""
+    return claim.gpus if claim.shares_percent is None else -(-claim.shares_percent // _PERCENT_OF_GPU)
+
+
+@lru_cache(maxsize=1024)
+def _labels(claim: Claim) -> tuple[str, str]:
+    models = [model for model in catalog() if _admits(claim, model)]
+    known = {profile.name for model in models for profile in model.profiles}
+    return models[0].key if len(models) == 1 else ANY, _profile_of(claim, known)
+
+
+def _profile_of(claim: Claim, known: set[str]) -> str:
+    if claim.profile is not None:
+        return claim.profile if claim.profile in known else ANY
+    if "exclusive" not in claim.modes or claim.shares_percent is not None:
+        return SHARE
+    sizes = (claim.sm_count, claim.sm_percentage, claim.memory_mib, claim.memory_percentage, claim.sm_partition)
+    return WHOLE if all(size is None for size in sizes) else ANY
+
+
+def _admits(claim: Claim, model: GpuModel) -> bool:
+    """Whether a model could serve a claim, by its name and its profiles."""
+    if claim.profile is not None and model.profile(claim.profile) is None:
+        return False
+    names = [name.casefold() for name in model.product_names]
+    only = claim.only
+    if any(part.casefold() in name for part in only.not_models for name in names):
+        return False
+    return not only.models or any(part.casefold() in name for part in only.models for name in names)

@@ -1,0 +1,235 @@
+"""What is left of slices that are nowhere any more, because broker and disk were lost: words, memories, tickets."""
+
+import msgspec
+import pytest
+from factories.allocator import FOLDER, INCARNATION, asked, claim, gpu_report, ready_of, snapshot
+from msgspec.structs import replace
+
+from sluice.contracts import subjects
+from sluice.contracts.exchange import Ticked, Write
+from sluice.contracts.ids import AllocationId, GpuUuid, NodeName, RequestId, RunId
+from sluice.contracts.messages import (
+    Booking,
+    Bound,
+    Closed,
+    DeviceGrant,
+    Grant,
+    Held,
+    NodeChanged,
+    NodeInventory,
+    NodeOpened,
+    Pending,
+    Released,
+    RequestWithdrawn,
+    Revoke,
+    SliceGone,
+    SliceReport,
+    WaitOver,
+    Waived,
+)
+from sluice.contracts.refusals import ReasonCount, WaitReason
+from sluice.contracts.ticket_names import ticket_name
+
+NODE, OTHER = NodeName("node-a"), NodeName("node-b")
+OLD = AllocationId("p1_old_1")
+HELD = Held(node=NODE, allocation=OLD)
+NOBODYS = "neither the ledger nor its node's agent has it"
+
+
+def booking(allocation: str = OLD, *, node: NodeName = NODE) -> Booking:
+    """A booking of the first GPU of a node, of the life before."""
+    return Booking(
+        allocation=AllocationId(allocation),
+        request=RequestId("p1"),
+        request_revision=1,
+        source=FOLDER,
+        owner="p1",
+        namespace="default",
+        name="p1",
+        node=node,
+        devices=(
+            DeviceGrant(container="main", gpu=GpuUuid(f"GPU-{node}-0"), profile="7g.40gb", start=0, size=8),
+        ),
+    )  # fmt: skip
+
+
+def old_word():
+    """What the agent said of it."""
+    return ready_of(Grant(revision=3, incarnation=INCARNATION, booking=booking()))
+
+
+def messages(instructions) -> list:
+    """What is written, without the guards."""
+    return [each.message for each in instructions if isinstance(each, Write)]
+
+
+def said(instructions) -> list:
+    """The same without who waits."""
+    return [each for each in messages(instructions) if not isinstance(each, (Pending, WaitOver))]
+
+
+def tick(bench, seconds: float) -> list:
+    """Time passes."""
+    bench.now += seconds
+    return bench.handle(Ticked())
+
+
+def opened(empty, **changes) -> None:
+    """Node-a is open, with one empty GPU."""
+    empty.add_node(snapshot("node-a", (gpu_report("node-a", 0),), **changes))
+    empty.said.clear()
+
+
+# -- words that nobody is left to take back ---------------------------------------------------------------------------
+
+
+def test_a_word_of_a_slice_that_nobody_has_is_ended_and_its_request_released(empty):
+    """A pod that is gone would never be released, and its word stay for ever."""
+    opened(empty)
+    empty.observe(subjects.slice_(NODE, OLD), old_word())
+    withdrawn = RequestWithdrawn(revision=2, source=FOLDER, cause="pod gone", held=HELD)
+    assert messages(empty.observe(subjects.request(RequestId("p1")), withdrawn)) == []
+    assert messages(tick(empty, 1.0)) == []
+    assert messages(tick(empty, 29.0)) == []
+    (write,) = [each for each in tick(empty, 2.0) if isinstance(each, Write)]
+    nothing = replace(booking(), request_revision=2, owner="p1", namespace="", name="", devices=())
+    assert write.message == Revoke(revision=4, incarnation=INCARNATION, booking=nothing, cause=NOBODYS)
+    assert messages(empty.land(write)) == []
+    gone = SliceGone(allocation=OLD, request=RequestId("p1"), revision=4, cause="never made")
+    landed = [each.message for each in empty.land_all(empty.observe(subjects.slice_(NODE, OLD), gone))]
+    assert landed == [
+        Closed(revision=4, allocation=OLD, request=RequestId("p1"), node=NODE, cause=NOBODYS),
+        Released(request=RequestId("p1"), cause="pod gone"),
+    ]
+
+
+def _reported(empty):
+    report = SliceReport(booking=booking(), revision=3, state="ready", revoked=False)
+    seen = snapshot("node-a", (gpu_report("node-a", 0),), slices=(report,), generation=2)
+    empty.observe(subjects.inventory(NODE), NodeInventory(snapshot=seen, stale=False))
+
+
+def _another_life(empty):
+    news = NodeChanged(node=NODE, endpoint="e", boot_id="boot-1", agent_run=RunId("agent-2"), generation=1, gpus=())
+    empty.observe(subjects.node(NODE), news)
+
+
+def _not_pulled(empty):
+    news = NodeChanged(node=NODE, endpoint="e", boot_id="boot-1", agent_run=RunId("agent-1"), generation=9, gpus=())
+    empty.observe(subjects.node(NODE), news)
+
+
+def _stale(empty):
+    seen = snapshot("node-a", (gpu_report("node-a", 0),), generation=2)
+    empty.observe(subjects.inventory(NODE), NodeInventory(snapshot=seen, stale=True))
+
+
+def _booked(empty):
+    empty.request(replace(asked("p1"), held=HELD))
+    grant = Grant(revision=3, incarnation=INCARNATION, booking=booking(), adopted=True)
+    empty.observe(subjects.ledger(NODE, OLD), grant)
+
+
+@pytest.mark.parametrize("known", [_reported, _another_life, _not_pulled, _stale, _booked])
+def test_a_word_of_a_slice_that_somebody_may_have_is_left_alone(empty, known):
+    """Running training would be ended by an allocator that has not heard everything."""
+    opened(empty)
+    empty.observe(subjects.slice_(NODE, OLD), old_word())
+    tick(empty, 1.0)
+    known(empty)
+    for _ in range(5):
+        assert not any(isinstance(each, Revoke) for each in messages(tick(empty, 20.0)))
+
+
+# -- what a source remembers ------------------------------------------------------------------------------------------
+
+
+def test_a_pod_whose_slice_is_nowhere_any_more_is_released_and_given_no_other(empty):
+    """Pinned to its node, it could never use a slice on another one, and would hold it for ever."""
+    opened(empty)
+    empty.add_node(snapshot("node-b", (gpu_report("node-b", 0),)))
+    (write,) = [each for each in empty.request(replace(asked("p1"), held=HELD)) if isinstance(each, Write)]
+    assert write.message == Released(request=RequestId("p1"), cause="slice lost: node-a does not have it any more")
+
+
+def test_a_slice_that_such_a_pod_was_given_elsewhere_is_waived_and_taken_back(empty):
+    """It was granted before its source's word was read again: a pinned pod cannot use it."""
+    opened(empty)
+    empty.add_node(snapshot("node-b", (gpu_report("node-b", 0),)))
+    grant = Grant(revision=1, incarnation=INCARNATION, booking=booking("p1_new_1", node=OTHER))
+    empty.observe(subjects.ledger(OTHER, AllocationId("p1_new_1")), grant)
+    why = "surplus: its pod is where its slice was, which is lost: node-a does not have it any more"
+    (write,) = [each for each in empty.request(replace(asked("p1"), held=HELD)) if isinstance(each, Write)]
+    assert write.message == Waived(
+        request=RequestId("p1"),
+        request_revision=1,
+        allocations=(AllocationId("p1_new_1"),),
+        cause=why,
+        incarnation=INCARNATION,
+    )
+    (revoke,) = empty.land_all([write])[1:]
+    assert revoke.message == Revoke(revision=2, incarnation=INCARNATION, booking=grant.booking, cause=why)
+    landed = [each.message for each in empty.land_all(empty.gone(grant))]
+    assert not any(isinstance(each, Bound) for each in landed)
+    assert landed[-1] == Released(request=RequestId("p1"), cause="slice lost: node-a does not have it any more")
+
+
+def test_a_pod_waits_while_its_node_is_not_open(empty):
+    """It runs there, perhaps: it would lose its slice for a node that is late."""
+    news = NodeChanged(node=NODE, endpoint="e", boot_id="boot-1", agent_run=RunId("agent-1"), generation=1, gpus=())
+    empty.observe(subjects.node(NODE), news)
+    assert said(empty.request(replace(asked("p1"), held=HELD))) == []
+    assert said(tick(empty, 100.0)) == []
+
+
+# -- a ticket that cannot be believed ---------------------------------------------------------------------------------
+
+
+def test_a_pod_whose_ticket_cannot_be_believed_waits_and_is_told(empty):
+    """It may be running on an instance of which nobody knows whose it is: ended, or given a second one."""
+    ticket = ticket_name(OLD, RunId("run-1"), 1)
+    opened(empty, doubtful_tickets=(ticket,))
+    message = (
+        f"its slice may be on node-a, which has lost its journal and cannot believe ticket {ticket}; "
+        "`sluice gpus` says why: delete the pod, and it is given another"
+    )
+    pending = Pending(
+        request=RequestId("p1"),
+        request_revision=1,
+        message=message,
+        reasons=(ReasonCount(reason=WaitReason.NODE_NOT_OPEN, count=1, of="nodes"),),
+    )
+    assert messages(empty.request(replace(asked("p1"), held=HELD))) == [pending]
+    assert said(tick(empty, 100.0)) == []
+    other = replace(asked("p2"), held=Held(node=NODE, allocation=AllocationId("p2_old_1")))
+    assert said(empty.request(other)) == [
+        Released(request=RequestId("p2"), cause="slice lost: node-a does not have it any more")
+    ]
+
+
+def test_a_pod_that_goes_is_released_although_its_ticket_is_in_doubt(empty):
+    """Nobody runs there any more: what is left of it is for people, and its request would wait for ever."""
+    opened(empty, doubtful_tickets=(ticket_name(OLD, RunId("run-1"), 1),))
+    withdrawn = RequestWithdrawn(revision=2, source=FOLDER, cause="pod gone", held=HELD)
+    assert said(empty.observe(subjects.request(RequestId("p1")), withdrawn)) == [
+        Released(request=RequestId("p1"), cause="pod gone")
+    ]
+
+
+# -- a new disk -------------------------------------------------------------------------------------------------------
+
+
+def test_whoever_opens_a_node_says_what_was_ready_there_and_is_not_reported(bench):
+    """A new agent would call a slice that lived one that could never be made, and its pod lose its place."""
+    lived = bench.bound("p1", claim(profile="3g.20gb"))
+    bench.granted("p2", claim(profile="1g.5gb"))  # never ready
+    again = snapshot("node-a", (gpu_report("node-a", 0),), agent_run=RunId("agent-2"), boot_id="boot-2")
+    (head,) = [each.message for each in bench.add_node(again) if isinstance(each.message, NodeOpened)]
+    assert head == NodeOpened(
+        node=NODE,
+        incarnation=INCARNATION,
+        boot_id="boot-2",
+        agent_run=RunId("agent-2"),
+        lived=(lived.booking.allocation,),
+    )
+    assert msgspec.json.decode(msgspec.json.encode(head), type=NodeOpened) == head
