@@ -121,8 +121,8 @@ class Front:
     # -- requests ---------------------------------------------------------------------------------------------------
 
     async def _handle(self, request: web.Request) -> web.StreamResponse:
-        if request.transport is not None:
-            socket = request.transport.get_extra_info("socket")
+        socket = request.transport.get_extra_info("socket") if request.transport is not None else None
+        if request.transport is not None and socket is not None:  # a transport that was closed meanwhile has none
             self._connections = {each: at for each, at in self._connections.items() if at.fileno() != -1}
             self._connections[request.transport] = socket
         try:

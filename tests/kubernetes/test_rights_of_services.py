@@ -41,9 +41,10 @@ from sluice.contracts.refusals import ReasonCount, WaitReason
 from sluice.contracts.rights import rights_of
 from sluice.contracts.streams import Role
 from sluice.contracts.subjects import Address
-from sluice.runtime.broker import Broker, User
+from sluice.runtime.broker import Broker
+from sluice.runtime.broker_users import User
 from sluice.runtime.nats_bus import NatsBus
-from sluice.runtime.nats_connection import Credentials
+from sluice.runtime.nats_identity import Credentials
 
 RBAC = "rbac.authorization.k8s.io"
 SYSTEM, NODES = "sluice-system", "sluice-nodes"

@@ -78,6 +78,16 @@ DENIALS = {
         "spec.containers[main].env[NVIDIA_VISIBLE_DEVICES] = 'void': the container asks for a GPU, and here for none "
         "(allowed: one of the two)",
     ),
+    "a second preload": Denial(
+        403,
+        pod(
+            container(env=[{"name": "LD_PRELOAD", "value": "/a.so"}]),
+            annotations={"sluice.dev/sm-partition": "50", "sluice.dev/memory": "4Gi"},
+        ),
+        "spec.containers[main].env[LD_PRELOAD] = '/a.so': a fractional share preloads the library of its time quota "
+        "here, and a second entry would replace it (allowed: preload yours in the image (/etc/ld.so.preload), or ask "
+        "for a mode without a time quota)",
+    ),
     "a path of the host": Denial(
         403,
         with_volume(name="h", hostPath={"path": "/run/sluice"}),

@@ -369,7 +369,7 @@ SCENES: dict[WaitReason, tuple[Callable[[], Place | NoPlace | Pending], str]] = 
         of_a_group_without_room,
         (
             f"1 of 2 pods of group trainer-42 have a place; the 2nd (worker-1): 1 x {A100}: no free place of that "
-            "size; even an empty fleet could not hold it: it takes 2 GPUs at least, and 1 may be used. "
+            "size; even an empty fleet could not hold it: it takes 2 GPUs at least, and 1 could serve it. "
             "It starts when all pods of the group fit at once; fewer or smaller ones may start now. [GroupNotFit]"
         ),
     ),

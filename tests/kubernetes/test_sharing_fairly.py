@@ -132,7 +132,7 @@ async def test_a_job_that_can_never_fit_says_so(at, reader: Reader) -> None:
         said = await reader.is_told(scene, "worker-0", "empty fleet")
         assert said.note == (
             "4 of 5 pods of group huge have a place; the 5th (worker-4): 4 x A100-SXM4-40GB: no free place of "
-            "that size; even an empty fleet could not hold it: it takes 5 GPUs at least, and 4 may be used. "
+            "that size; even an empty fleet could not hold it: it takes 5 GPUs at least, and 4 could serve it. "
             "It starts when all pods of the group fit at once; fewer or smaller ones may start now. [GroupNotFit]"
         )
         assert _booked(scene) == []

@@ -97,6 +97,8 @@ def our_pod(number: int, *, on: str = "", restarts: int = 0) -> Json:
             "main.granted.sluice.dev/mps-pipe-directory": "",
             "main.granted.sluice.dev/active-thread-percentage": "100",
             "main.granted.sluice.dev/pinned-memory-limit": "",
+            "main.granted.sluice.dev/quota-socket": "",
+            "main.granted.sluice.dev/quota-preload": "",
         }
         body["metadata"]["annotations"] |= granted
         body["spec"]["nodeName"] = on

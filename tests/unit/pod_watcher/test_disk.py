@@ -1,5 +1,7 @@
 """The folder and the identities file, on a real disk."""
 
+import asyncio
+import fcntl
 import os
 import stat
 from dataclasses import replace
@@ -112,6 +114,15 @@ def test_identities_are_read_as_they_were_saved(tmp_path):
         assert sorted(each.name for each in file.folder.iterdir()) == ["identities.json", "identities.lock"]
 
 
+def test_what_changed_since_the_last_saving_is_saved(tmp_path):
+    """A pod that was bound would be another one's after a restart; what has not changed is not encoded anew."""
+    changed = replace(RECORDS[0], ended="pod gone")
+    with IdentityFile(tmp_path) as file:
+        for records in (RECORDS, (changed, *RECORDS[1:]), RECORDS[1:], RECORDS, ()):
+            file.save(records)
+            assert file.load() == records
+
+
 @pytest.mark.parametrize(
     "data",
     [b"", b"{", b"\xff", b"{}", b'{"format": 2, "identities": []}', b'{"format": 1, "identities": [{}]}'],
@@ -173,3 +184,37 @@ def test_settings_reach_the_rules():
         "lab", 2.0, 0.5, 60, 4,
     )  # fmt: skip
     assert str(settings.fleet_file) == "/fleet.toml"
+
+
+async def test_a_leased_manifest_counts_only_while_somebody_holds_it(folder):
+    """Whoever was killed with a slice would keep it for ever."""
+    (folder.path / "a.yaml").write_text("a: 1\n")
+    leased = folder.path / "run.leased.yaml"
+    leased.write_text("b: 1\n")
+    plain = FolderListed((ManifestFile("a.yaml", "a: 1\n"),))
+    assert await folder.list() == plain
+    with leased.open("rb") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        for _ in range(2):
+            assert await folder.list() == FolderListed((*plain.files, ManifestFile("run.leased.yaml", "b: 1\n")))
+    assert await folder.list() == plain
+
+
+async def test_a_lock_that_is_let_go_is_noticed_without_a_change_of_the_file(folder):
+    """Nothing tells of it: the slice of a killed holder would wait for the next listing."""
+    leased = folder.path / "run.leased.yaml"
+    leased.write_text("b: 1\n")
+    held = leased.open("rb")
+    fcntl.flock(held, fcntl.LOCK_EX)
+    changes = folder.changes()
+    try:
+        await anext(changes)  # what may have changed before the watch began
+        await folder.list()
+        hint = asyncio.ensure_future(anext(changes))
+        held.close()
+        async with asyncio.timeout(10):
+            await hint
+    finally:
+        held.close()
+        await changes.aclose()
+    assert await folder.list() == FolderListed(())

@@ -305,6 +305,35 @@ def test_an_unreadable_file_ends_nothing_and_is_reported(bench, manifest):
     assert "Permission denied" in said["w1-2"].refusal.message
 
 
+def test_what_a_lagging_server_still_tells_of_a_closed_request_brings_nothing_back(bench, manifest):
+    """
+    A server that lags shows an ask that was withdrawn and closed since, and it is taken over. When the closing word is
+    heard as well, the request was asked for again over it: a pod that is gone had a slice.
+    """
+    bench.files["a.yaml"] = manifest("a")
+    bench.list()
+    bench.files.clear()
+    bench.list()
+    bench.list(after_s=2)
+    bench.released("w1-1")
+    closing = bench.writes[-1]
+    bench.handle(Ticked())
+    assert bench.disk == ()
+    ask = Entry("sluice.request.w1-1", 1, bench.writes[0].operation, asked("w1-1"))
+    bench.handle(ReadingStarted(Stream.STATE, Incarnation("1000")))
+    bench.handle(Observed(Stream.STATE, ask))
+    instructions = bench.step(ReadingCaughtUp(Stream.STATE))
+    bench.carry_out([each for each in instructions if not isinstance(each, ReadAgain)])
+    assert bench.disk == (record("w1-1"),)
+
+    heard = Entry("sluice.request.w1-1", 1005, closing.operation, closing.message)
+    instructions = bench.step(Observed(Stream.STATE, heard))
+
+    assert [each for each in instructions if isinstance(each, Write)] == []
+    bench.carry_out(instructions)
+    assert bench.disk == ()
+
+
 @pytest.mark.parametrize("closing", [False, True])
 def test_an_old_pod_watcher_yields_to_what_a_new_one_withdrew(bench, manifest, closing):
     """A paused process must not bring back what its successor ended."""

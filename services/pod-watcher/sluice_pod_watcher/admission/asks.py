@@ -27,10 +27,11 @@ from sluice.contracts.asking import (
 from sluice.contracts.asking.keys import FASTGSHARE, SLUICE
 from sluice.contracts.asking.sluice_keys import POD_KEYS
 from sluice.contracts.asking.written import as_written
+from sluice.contracts.codec import NOT_READABLE
 from sluice.contracts.kubernetes import ANNOTATION_REQUEST, is_granted
 from sluice.contracts.messages import Claim
 from sluice.contracts.pod_specs import read_containers
-from sluice.contracts.refusals import Refusal, RefusalReason
+from sluice.contracts.refusals import Refusal, RefusalReason, shorten
 
 _LISTS = ("containers", "initContainers")
 ASK_KEYS_MAX = 2000
@@ -80,8 +81,8 @@ def decode_stored(text: str) -> StoredAsk | Refusal:
     """The stored ask in an annotation, of which nothing is understood yet."""
     try:
         return msgspec.json.decode(text, type=StoredAsk)
-    except (msgspec.DecodeError, UnicodeError) as error:
-        return not_stored(text, f"not what Sluice stores there ({error})")
+    except (*NOT_READABLE, UnicodeEncodeError) as error:
+        return not_stored(text, f"not what Sluice stores there ({shorten(str(error), 300)})")
 
 
 def stored_from(annotations: Mapping[str, str], spec: Mapping[str, Any]) -> StoredAsk:
@@ -225,12 +226,15 @@ def _containers(spec: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
         yield from _listed(spec, key)
 
 
-def _listed(spec: Mapping[str, Any], key: str) -> Sequence[Mapping[str, Any]]:
-    return spec.get(key) or ()
+def _listed(spec: object, key: str) -> Sequence[Mapping[str, Any]]:
+    listed = spec.get(key) if isinstance(spec, Mapping) else None
+    return [each for each in listed if isinstance(each, Mapping)] if isinstance(listed, list) else ()
 
 
 def _amounts(container: Mapping[str, Any], part: str) -> dict[str, Any]:
-    return (container.get("resources") or {}).get(part) or {}
+    resources = container.get("resources")
+    amounts = resources.get(part) if isinstance(resources, Mapping) else None
+    return dict(amounts) if isinstance(amounts, Mapping) else {}
 
 
 def _bare(container: Mapping[str, Any]) -> dict[str, Any]:
@@ -243,6 +247,6 @@ def not_stored(text: str, why: str) -> Refusal:
         reason=RefusalReason.INVALID_VALUE,
         message=why,
         field=ANNOTATION_REQUEST,
-        value=text,
+        value=shorten(text),
         allowed="leave it out: Sluice writes it when the pod is created",
     )

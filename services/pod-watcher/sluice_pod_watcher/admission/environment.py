@@ -12,6 +12,9 @@ from typing import Any
 
 from sluice.contracts.kubernetes import (
     ENV_ALWAYS,
+    ENV_PRELOAD,
+    ENV_QUOTA,
+    ENV_QUOTA_SOCKET,
     ENV_SHARES,
     ENV_TICKET,
     ENV_VISIBLE_DEVICES,
@@ -25,7 +28,7 @@ from sluice_pod_watcher.admission.shapes import Container, EnvVar
 
 _NONE = frozenset({NO_DEVICES, "none"})
 """Values of NVIDIA_VISIBLE_DEVICES that ask for no device."""
-_NAMES = frozenset({"CUDA_VISIBLE_DEVICES", ENV_TICKET})
+_NAMES = frozenset({"CUDA_VISIBLE_DEVICES", ENV_TICKET, ENV_QUOTA_SOCKET})
 _PREFIXES = ("NVIDIA_", "CUDA_MPS_")
 _ALLOWED = f"leave it out; {ENV_VISIBLE_DEVICES} may be {NO_DEVICES!r} in a container without a GPU"
 
@@ -39,7 +42,8 @@ def field_paths(container: str, claim: Claim | None) -> dict[str, str]:
     """The variables of a container with a GPU, each with the field that it is read from."""
     if claim is None:
         return {}
-    wanted = (*ENV_ALWAYS, *(ENV_SHARES if may_share(claim) else ()))
+    of_quota = ENV_QUOTA if "fractional" in claim.modes else ()
+    wanted = (*ENV_ALWAYS, *(ENV_SHARES if may_share(claim) else ()), *of_quota)
     return {variable: granted_field_path(container, key) for variable, key in wanted}
 
 
@@ -47,7 +51,12 @@ def problems_of_env(path: str, container: Container, claim: Claim | None, rules:
     """Variables that only Sluice may set. `claim` is what serves the container."""
     ours = field_paths(container.name, claim)
     for entry in container.env or ():
-        if not _is_reserved(entry.name, rules) or _is_ours(entry, ours):
+        if _is_ours(entry, ours) or not (entry.name in ours or _is_reserved(entry.name, rules)):
+            continue
+        if entry.name == ENV_PRELOAD:
+            why = "a fractional share preloads the library of its time quota here, and a second entry would replace it"
+            right = "preload yours in the image (/etc/ld.so.preload), or ask for a mode without a time quota"
+            yield forbidden(f"{path}.env[{entry.name}]", entry.value or "(from elsewhere)", why, right)
             continue
         field, value = f"{path}.env[{entry.name}]", entry.value if entry.value is not None else "(from elsewhere)"
         if not _asks_for_none(entry):

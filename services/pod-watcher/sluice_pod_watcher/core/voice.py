@@ -129,7 +129,9 @@ class Voice:
         """Leave what somebody else wrote over our words; the next listing says them again if they still hold."""
         told: list[Tell] = []
         for report in reports:
-            if not isinstance(report, Contested) or report.entry.operation.startswith(f"{self._run}-"):
+            if not isinstance(report, Contested):
+                continue
+            if report.entry.operation.startswith(f"{self._run}-") and not self._asks_over_a_withdrawal(report):
                 continue
             self._outbox.forget(report.address)
             if isinstance(report.entry.message, SourceSynced):
@@ -139,6 +141,14 @@ class Voice:
                     )
                 )
         return told
+
+    def _asks_over_a_withdrawal(self, report: Contested) -> bool:
+        """
+        Whether we would ask again for what was withdrawn, be it by ourselves: a reading that a lagging server answered
+        has shown an old ask of a request that we had closed and forgotten, and it was taken over.
+        """
+        kept = self._outbox.kept(report.address)
+        return isinstance(report.entry.message, RequestWithdrawn) and not isinstance(kept, RequestWithdrawn)
 
     def saved(self) -> None:
         """More may be said than before."""

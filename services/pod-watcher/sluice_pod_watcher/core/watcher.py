@@ -6,7 +6,8 @@ was said and answered). Nothing is decided before all three were read once; what
 `pods`, and said by `voice`.
 """
 
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Iterable, Mapping
 
 from sluice.contracts import subjects
 from sluice.contracts.exchange import (
@@ -50,6 +51,7 @@ from sluice_pod_watcher.core.folder import Folder
 from sluice_pod_watcher.core.identities import Identities
 from sluice_pod_watcher.core.pods import Pods
 from sluice_pod_watcher.core.rules import Rules
+from sluice_pod_watcher.core.stages import stage_of
 from sluice_pod_watcher.core.voice import Voice
 
 READS: tuple[tuple[Stream, tuple[str, ...]], ...] = (
@@ -125,6 +127,18 @@ class Watcher:
         own, self._out = [*self._told, *self._pods.told, *self._out], []
         self._told, self._pods.told = [], []
         return [*own, *self._voice.drain()]
+
+    def stages(self) -> Mapping[str, int]:
+        """How many pods are how far. Walks over all: for people who look, not for decisions."""
+        return Counter(
+            stage_of(
+                self._pods.answers.get(record.uid),
+                wanted=record.ended is None,
+                understood=record.asks[-1].refusal is None,
+                waits=record.uid in self._waits,
+            )
+            for record in self._identities.all()
+        )
 
     def _begin_when_ready(self, now: float) -> None:
         if self._ready or not self._loaded or not self._was_listed or any(self._reading.values()):

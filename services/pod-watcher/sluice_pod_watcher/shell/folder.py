@@ -6,6 +6,7 @@ something left out would end the pods that are left out.
 """
 
 import asyncio
+import fcntl
 import os
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
@@ -13,11 +14,12 @@ from pathlib import Path
 
 import watchfiles
 
+from sluice.contracts.manifests import is_leased
 from sluice.runtime import logs
 from sluice.runtime.clock import Clock
 from sluice.runtime.errors import ServiceError
+from sluice.runtime.texts import NoTextError, TooLargeError, open_to_read, read_text
 from sluice_pod_watcher.core.events import FolderListed, FolderUnlistable, ManifestFile
-from sluice_pod_watcher.shell.texts import NoTextError, TooLargeError, open_to_read, read_text
 
 SUFFIXES = (".yaml", ".yml", ".json")
 FILES_MAX = 10_000
@@ -38,6 +40,20 @@ def is_manifest(name: str) -> bool:
     return name.endswith(SUFFIXES) and not name.startswith(".")
 
 
+def is_locked(descriptor: int) -> bool:
+    """
+    Whether somebody else holds the lock (flock) of an open file. Raises OSError where a file cannot be locked.
+
+    The kernel lets go of it when the last process that holds it has ended, even if it was killed (flock(2)).
+    """
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    fcntl.flock(descriptor, fcntl.LOCK_UN)
+    return False
+
+
 @dataclass(slots=True)
 class ManifestFolder:
     """One folder. `bytes_max` is the limit of one file. Methods may be called from one task at a time."""
@@ -46,6 +62,8 @@ class ManifestFolder:
     clock: Clock
     bytes_max: int
     _known: dict[str, tuple[Signature, ManifestFile]] = field(default_factory=dict)
+    _held: tuple[str, ...] = ()
+    """The leased manifests that were held when the folder was listed last."""
 
     def check(self) -> None:
         """Raises ServiceError when there is no such folder, or it cannot be listed."""
@@ -78,7 +96,8 @@ class ManifestFolder:
                         yield_on_timeout=True,
                         recursive=False,
                     ):
-                        if changed or fresh:  # something may have changed just before the watch began
+                        # Something may have changed just before the watch began; a lock that is let go is no change.
+                        if changed or fresh or (self._held and await asyncio.to_thread(self._is_let_go)):
                             yield
                         fresh = False
                         if self._identity() != watched:
@@ -96,6 +115,20 @@ class ManifestFolder:
         except OSError:
             return None
         return (found.st_dev, found.st_ino)
+
+    def _is_let_go(self) -> bool:
+        """Whether somebody has let go of a manifest since the last listing. Costs what is leased, no more."""
+        return any(not self._is_held(name) for name in self._held)
+
+    def _is_held(self, name: str) -> bool:
+        try:
+            descriptor = open_to_read(self.path / name)
+        except OSError:
+            return False
+        try:
+            return is_locked(descriptor)
+        finally:
+            os.close(descriptor)
 
     def _list(self) -> FolderListed | FolderUnlistable:
         try:
@@ -115,6 +148,7 @@ class ManifestFolder:
             if total_bytes > TOTAL_BYTES_MAX:
                 return FolderUnlistable(f"the manifests in {self.path} are together over {TOTAL_BYTES_MAX} bytes")
         self._known = known
+        self._held = tuple(file.name for file in files if is_leased(file.name))
         return FolderListed(tuple(files))
 
     def _file(self, name: str, known: dict[str, tuple[Signature, ManifestFile]]) -> ManifestFile | None:
@@ -127,6 +161,8 @@ class ManifestFolder:
         except OSError as error:
             return ManifestFile(shown, error=error.strerror or str(error))
         try:
+            if is_leased(name) and not is_locked(descriptor):
+                return None  # whoever asked by it has ended
             found = os.fstat(descriptor)
             signature = (found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns)
             before = self._known.get(name)

@@ -6,6 +6,8 @@ from pathlib import Path
 
 from sluice.contracts.fleet import FleetError, parse_fleet
 from sluice.contracts.fleet_snapshot import host_facts
+from sluice.contracts.ids import RequestId
+from sluice.contracts.strict_tables import TOML_BYTES_MAX
 from sluice.runtime.bus import Bus
 from sluice.runtime.bus_identity import credentials_of
 from sluice.runtime.core_runner import CoreRunner, Executor
@@ -14,6 +16,8 @@ from sluice.runtime.nats_bus import NatsBus
 from sluice.runtime.retry import retrying
 from sluice.runtime.service import Service
 from sluice.runtime.telemetry import TraceBook
+from sluice.runtime.texts import text_of
+from sluice.runtime.turns import Phase
 from sluice_pod_watcher.core.events import (
     Event,
     FolderChanged,
@@ -31,6 +35,7 @@ from sluice_pod_watcher.settings import PodWatcherSettings
 from sluice_pod_watcher.shell.folder import ManifestFolder
 from sluice_pod_watcher.shell.identity_file import IdentityFile
 from sluice_pod_watcher.shell.limits_app import say_limits, wait_for_limits
+from sluice_pod_watcher.shell.metrics import pods_of
 from sluice_pod_watcher.shell.telling import teller
 
 
@@ -60,9 +65,10 @@ async def serve_on(
     hosts: HostsKnown,
 ) -> None:
     """Run on a bus that is there, with the identities locked, until cancelled. The bus is not closed."""
+    core = Watcher(service.run, service.settings.rules())
     runner: CoreRunner[Event] = CoreRunner(
         name=service.name,
-        core=Watcher(service.run, service.settings.rules()),
+        core=core,
         bus=bus,
         clock=service.clock,
         traces=service.traces,
@@ -73,6 +79,8 @@ async def serve_on(
             Tell: teller(),
         },
         tick_s=service.settings.tick_s,
+        shows=lambda: pods_of(core),
+        phases=(Phase("request seen to bound", "decided AllocationRequested", "saw Bound"),),
     )
     await runner.offer(hosts)
     await runner.offer(IdentitiesLoaded(await asyncio.to_thread(identities.load)))
@@ -106,10 +114,10 @@ def _hosts(fleet_file: Path | None) -> HostsKnown:
     if fleet_file is None:
         return HostsKnown(())
     try:
-        fleet = parse_fleet(fleet_file.read_text(encoding="utf-8"), origin=str(fleet_file))
+        fleet = parse_fleet(text_of(fleet_file, TOML_BYTES_MAX), origin=str(fleet_file))
     except FleetError as error:
         raise ServiceError(str(error)) from error
-    except (OSError, UnicodeDecodeError) as error:
+    except OSError as error:
         raise ServiceError(f"the fleet file {fleet_file} cannot be read: {error}") from error
     return HostsKnown(tuple((node.name, host_facts(node)) for node in fleet.nodes))
 
@@ -125,16 +133,22 @@ def _lister(folder: ManifestFolder) -> Callable[[ListFolder], Awaitable[FolderLi
 
 
 def _saver(identities: IdentityFile, traces: TraceBook) -> Callable[[SaveIdentities], Awaitable[IdentitiesSaved]]:
+    begun: set[RequestId] = set()
+    """Who was wanted when it was saved last: thousands are saved again for each one that has changed."""
+
     async def save(wanted: SaveIdentities) -> IdentitiesSaved:
+        nonlocal begun
+        before, begun = begun, {record.uid for record in wanted.records if record.ended is None}
+        for record in wanted.records:
+            if record.ended is None and record.uid not in before:
+                about = {"k8s.namespace.name": record.namespace, "k8s.pod.name": record.name}
+                traces.start(record.uid, "request seen", attributes=about)
         try:
             async for attempt in retrying(OSError):
                 with attempt:
                     await asyncio.to_thread(identities.save, wanted.records)
         except OSError as error:
             raise ServiceError(f"{identities.path} cannot be written: {error.strerror or error}") from error
-        for record in wanted.records:
-            if record.ended is None:
-                traces.start(record.uid, f"request {record.namespace}/{record.name}")
         return IdentitiesSaved(wanted.version)
 
     return save

@@ -28,8 +28,8 @@ Heard = Callable[[web.Request], None]
 class Address:
     """Where to listen. Port 0 is any free one."""
 
-    host: str = ""
-    """Empty is every address of the machine."""
+    host: str = "127.0.0.1"
+    """Empty is every address of the machine, which somebody has to say."""
     port: int = 9443
 
 

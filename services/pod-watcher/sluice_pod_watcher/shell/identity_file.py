@@ -7,17 +7,21 @@ every running pod another name.
 
 import fcntl
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
 import msgspec
 
+from sluice.contracts.codec import NOT_READABLE
+from sluice.contracts.refusals import shorten
 from sluice.runtime.errors import ServiceError
 from sluice_pod_watcher.core.events import IdentityRecord
 
 FORMAT = 1
+_BEGINS, _ENDS = b'{"format":%d,"identities":[\n' % FORMAT, b"\n]}\n"
+"""A record has a line of its own between these."""
 
 
 class _Document(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -31,6 +35,8 @@ class IdentityFile:
 
     folder: Path
     _lock: int = -1
+    _lines: dict[str, tuple[IdentityRecord, bytes]] = field(default_factory=dict)
+    """What was saved last, by id: of thousands that are saved again and again in a burst few have changed."""
 
     @property
     def path(self) -> Path:
@@ -67,8 +73,8 @@ class IdentityFile:
             raise ServiceError(f"{self.path} cannot be read: {error.strerror or error}") from error
         try:
             document = msgspec.json.decode(data, type=_Document)
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
-            raise ServiceError(f"{self.path} {_CURE}: {error}") from error
+        except NOT_READABLE as error:
+            raise ServiceError(f"{self.path} {_CURE}: {shorten(str(error), 300)}") from error
         if document.format != FORMAT or not all(record.asks for record in document.identities):
             raise ServiceError(
                 f"{self.path} {_CURE}: its format is {document.format}, not {FORMAT}, or it is incomplete"
@@ -77,7 +83,8 @@ class IdentityFile:
 
     def save(self, records: tuple[IdentityRecord, ...]) -> None:
         """Replace what is there. When this returns, it survives a crash of the machine. Raises OSError."""
-        data = msgspec.json.format(msgspec.json.encode(_Document(FORMAT, records)), indent=1)
+        self._lines = {record.uid: self._line(record) for record in records}
+        data = _BEGINS + b",\n".join([line for _, line in self._lines.values()]) + _ENDS
         new = self.folder / "identities.json.new"
         descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
         try:
@@ -93,6 +100,10 @@ class IdentityFile:
             os.fsync(folder)
         finally:
             os.close(folder)
+
+    def _line(self, record: IdentityRecord) -> tuple[IdentityRecord, bytes]:
+        known = self._lines.get(record.uid)
+        return known if known is not None and known[0] is record else (record, msgspec.json.encode(record))
 
 
 _CURE = "is damaged; put back a copy, or move it away to take the identities from the bus"

@@ -14,8 +14,8 @@ from pathlib import Path
 
 from sluice.contracts.limits_file import BYTES_MAX
 from sluice.runtime.clock import Clock
+from sluice.runtime.texts import NoTextError, open_to_read, read_text
 from sluice_pod_watcher.core.limits import LimitsRead, LimitsUnreadable
-from sluice_pod_watcher.shell.texts import NoTextError, open_to_read, read_text
 
 LOOK_S = 1.0
 """Between two looks at a file of at most 64 KiB. An edit counts after the second one that shows it."""

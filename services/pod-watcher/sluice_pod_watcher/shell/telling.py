@@ -18,4 +18,4 @@ def teller() -> Executor[Any]:
         else:
             line(wanted.sentence)
 
-    return Executor(tell, key=lambda _: "log", quiet=True)
+    return Executor(tell, key=lambda _: "log", request=lambda wanted: wanted.request, quiet=True)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from sluice.contracts.asking import AskLimits
 from sluice_pod_watcher.admission import AdmissionResponse, AdmissionRules, Asked, NotAReview, read_stored, review
 
-OURS = re.compile(r"NVIDIA_VISIBLE_DEVICES|NVIDIA_DRIVER_CAPABILITIES|CUDA_.*|SLUICE_TICKET")
+OURS = re.compile(r"NVIDIA_VISIBLE_DEVICES|NVIDIA_DRIVER_CAPABILITIES|CUDA_.*|SLUICE_.*|LD_PRELOAD")
 NAMES = ("main", "logs", "prep", "proxy")
 
 variables = st.sampled_from(

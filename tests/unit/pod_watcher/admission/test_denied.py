@@ -57,12 +57,27 @@ def host(path):
         ("CUDA_MPS_PIPE_DIRECTORY", "/run/sluice/x"),
         ("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", "100"),
         ("SLUICE_TICKET", "."),
+        ("SLUICE_QUOTA_SOCKET", ""),
     ],
 )
 def test_nobody_chooses_devices_by_variables(name, value):
     """A pod with its own device list would see the slices of others."""
     message = f"spec.containers[main].env[{name}] = {value!r}: {ENV_WHY}"
     assert denial(with_env(name=name, value=value)) == (403, message)
+
+
+def test_a_second_preload_does_not_replace_the_time_quota():
+    """A pod that preloads a library of its own computes without a limit of time, and nobody has said so."""
+    entry = {"name": "LD_PRELOAD", "value": "/usr/lib/libjemalloc.so.2"}
+    shared = {"sluice.dev/memory": "4Gi", "sluice.dev/sm-partition": "50", "sluice.dev/quota-request": "0.3"}
+    code, message = denial(pod(container(env=[entry]), annotations=shared))
+    assert code == 403
+    assert message == (
+        "spec.containers[main].env[LD_PRELOAD] = '/usr/lib/libjemalloc.so.2': a fractional share preloads the library "
+        "of its time quota here, and a second entry would replace it (allowed: preload yours in the image "
+        "(/etc/ld.so.preload), or ask for a mode without a time quota)"
+    )
+    assert answer(pod(container(env=[entry]), annotations={"sluice.dev/profile": "1g.5gb"})).allowed
 
 
 def test_a_variable_that_is_read_from_elsewhere_is_as_bad():

@@ -48,6 +48,6 @@ def test_every_key_fits_what_the_api_server_takes():
 
 def test_every_granted_key_is_read_by_a_variable_and_the_other_way_round():
     """A value that no container reads is lost; a variable without a value starts its container empty."""
-    read = [key for _, key in (*names.ENV_ALWAYS, *names.ENV_SHARES)]
+    read = [key for _, key in (*names.ENV_ALWAYS, *names.ENV_SHARES, *names.ENV_QUOTA)]
     assert sorted(read) == sorted(names.GRANTED_KEYS)
     assert names.granted_field_path("main", "ticket") == "metadata.annotations['main.granted.sluice.dev/ticket']"

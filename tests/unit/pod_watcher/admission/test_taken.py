@@ -123,6 +123,18 @@ def test_a_pod_with_resources_keeps_what_is_not_ours_and_loses_what_we_satisfy()
     ]
 
 
+def test_only_a_pod_that_may_be_fractional_is_told_where_its_time_is():
+    """A fractional pod computes without a limit of time; or any other pod is preloaded with what is not for it."""
+    shared = {"sluice.dev/memory": "4Gi", "sluice.dev/sm-partition": "50", "sluice.dev/quota-request": "0.3"}
+    made = pod(container(), annotations=shared)
+    after = env_of(patched(made, sent_patch(answer(made))), "main")
+    assert list(after) == [*EXCLUSIVE, *SHARES, "SLUICE_QUOTA_SOCKET", "LD_PRELOAD"]
+    assert after["SLUICE_QUOTA_SOCKET"] == "metadata.annotations['main.granted.sluice.dev/quota-socket']"
+    assert after["LD_PRELOAD"] == "metadata.annotations['main.granted.sluice.dev/quota-preload']"
+    made = pod(container(), annotations={"sluice.dev/mode": "mps", "sluice.dev/memory": "4Gi"})
+    assert list(env_of(patched(made, sent_patch(answer(made))), "main")) == [*EXCLUSIVE, *SHARES]
+
+
 def test_each_vocabulary_is_taken_as_it_is_written():
     """Manifests for HAMi, Volcano, NVIDIA's device plugin and FaST-GShare need no edit."""
     fast = {

@@ -104,12 +104,15 @@ def test_a_pod_is_bound_in_one_write(bench):
     bench.handle(*bench.carry_out(bench.calls.pop()))
     assert bench.annotations("u1") == {
         "granted.sluice.dev/allocation": "u1_r_1",
+        "granted.sluice.dev/trace-id": "d7ba87f882f4247909442296daf6de9f",
         "main.granted.sluice.dev/visible-devices": "MIG-1",
         "main.granted.sluice.dev/ticket": "t-1",
         "main.granted.sluice.dev/driver-capabilities": "compute,utility",
         "main.granted.sluice.dev/mps-pipe-directory": "",
         "main.granted.sluice.dev/active-thread-percentage": "100",
         "main.granted.sluice.dev/pinned-memory-limit": "",
+        "main.granted.sluice.dev/quota-socket": "",
+        "main.granted.sluice.dev/quota-preload": "",
     }
     assert terms_of(bench, "u1") == [{"matchFields": pin()}]
     bench.pass_time(30)
@@ -293,6 +296,22 @@ def test_a_request_ends_when_its_containers_have(bench):
     assert len(bench.words) == words + 1, "only that the source has synced"
 
 
+def test_a_last_word_that_the_bus_forgot_is_said_again(bench):
+    """A broker that died has lost it: the request would stand unclosed for as long as this process lives."""
+    bench.create("train", "u1")
+    bench.bind("u1")
+    bench.delete("u1")
+    withdrawn = bench.word("u1")
+    bench.release("u1")
+    closing = bench.word("u1")
+    assert (withdrawn.closing, closing.closing) == (False, True)
+    bench.bus["sluice.request.u1"] = withdrawn
+    words = len(bench.words)
+    bench.read()
+    bench.pass_time(1)
+    assert [word for word in bench.words[words:] if word[0] == "sluice.request.u1"] == [("sluice.request.u1", closing)]
+
+
 @pytest.mark.parametrize(
     "status",
     [
@@ -375,6 +394,25 @@ def test_replayed_old_versions_change_nothing(bench):
     for _, pod in list(bench.api.history):
         bench.show(pod)
     assert bench.words == words
+
+
+@pytest.mark.parametrize("closed_by", ["another one", "this one"])
+def test_a_pod_that_ended_while_nobody_showed_it_is_not_asked_for_again(bench, new, closed_by):
+    """Capacity, to a pod that is gone: an API server that lags shows it to a process that only read of its end."""
+    bench.create("train", "u1")
+    bench.bind("u1")
+    (_, before), *_ = bench.api.history
+    bench.delete("u1", **ENDED)
+    if closed_by == "another one":
+        bench.release("u1")
+        bench.pass_time(1)
+    after = new(bench.api, bench.bus, run="w2")
+    after.start()
+    if closed_by == "this one":
+        after.release("u1")
+        after.pass_time(1)
+    assert after.word("u1").closing
+    assert after.core.handle(e.PodSeen(copy.deepcopy(before)), after.now) == []
 
 
 # -- finding it again ---------------------------------------------------------------------------------------------

@@ -21,7 +21,7 @@ from sluice_pod_watcher.core.cluster.events import (
     Raw,
 )
 from sluice_pod_watcher.core.cluster.pod_views import read_pod, version_of
-from sluice_pod_watcher.core.cluster.requests import Writing
+from sluice_pod_watcher.core.cluster.records import Writing
 from sluice_pod_watcher.core.events import Tell
 
 RESTORED = (

@@ -6,6 +6,8 @@ were listed once and both streams were read; then each event costs what it is ab
 are. What follows for a pod is decided in `following`, what is said of it in `requests`, and said by `Voice`.
 """
 
+from collections.abc import Mapping
+
 from sluice.contracts.exchange import Stream, Ticked
 from sluice.contracts.ids import RunId
 from sluice_pod_watcher.core.cluster.api_side import ApiSide
@@ -110,6 +112,10 @@ class Cluster:
             self._do_what_is_due(now, ticked=isinstance(event, Ticked))
         own, desk.out, desk.told = [*desk.told, *desk.out], [], []
         return [*own, *desk.voice.drain()]
+
+    def stages(self) -> Mapping[str, int]:
+        """How many pods are how far, for people who look."""
+        return self._desk.requests.stages()
 
     def _mirror_event(self, event: GpusListed | GpuMirrored | GpuNotMirrored, now: float) -> None:
         mirror = self._desk.mirror

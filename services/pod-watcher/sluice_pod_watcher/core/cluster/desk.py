@@ -11,8 +11,9 @@ from sluice_pod_watcher.core.cluster.events import Instruction
 from sluice_pod_watcher.core.cluster.following import Following
 from sluice_pod_watcher.core.cluster.hosts import Hosts
 from sluice_pod_watcher.core.cluster.mirror import Mirror
+from sluice_pod_watcher.core.cluster.records import Record
 from sluice_pod_watcher.core.cluster.removals import Removals
-from sluice_pod_watcher.core.cluster.requests import Change, Record, Requests
+from sluice_pod_watcher.core.cluster.requests import Change, Requests
 from sluice_pod_watcher.core.cluster.rules import ClusterRules
 from sluice_pod_watcher.core.events import Tell
 from sluice_pod_watcher.core.voice import Voice

@@ -25,7 +25,7 @@ from sluice_pod_watcher.core.cluster.grants import annotations_of, held_by
 from sluice_pod_watcher.core.cluster.pacing import Wakes, pause_s
 from sluice_pod_watcher.core.cluster.plight import lost_words
 from sluice_pod_watcher.core.cluster.pod_views import PodView
-from sluice_pod_watcher.core.cluster.requests import Record, Writing
+from sluice_pod_watcher.core.cluster.records import Record, Writing
 from sluice_pod_watcher.core.cluster.rules import ClusterRules
 from sluice_pod_watcher.core.cluster.telling import Telling
 from sluice_pod_watcher.core.events import Tell

@@ -10,13 +10,14 @@ from collections.abc import Mapping
 from sluice.contracts import kubernetes as names
 from sluice.contracts.ids import AllocationId, NodeName, is_token
 from sluice.contracts.messages import Bound, ContainerDevices, Held
-from sluice.contracts.tickets import pipe_directory_in, ticket_of
+from sluice.contracts.tickets import pipe_directory_in, quota_library_in, quota_socket_in, ticket_of
 from sluice_pod_watcher.admission.asks import Asked
 from sluice_pod_watcher.core.cluster.pod_views import PodView
 
 NEUTRAL_THREAD_PERCENTAGE = "100"
 """What CUDA takes when it is told nothing (CUDA_MPS_ACTIVE_THREAD_PERCENTAGE, MPS documentation)."""
 _DEVICES = re.compile(r"[A-Za-z0-9-]{1,80}(?:,[A-Za-z0-9-]{1,80}){0,63}")
+_SOCKET = re.compile(r"[a-z0-9]{1,64}\.sock")
 _WORDS = re.compile(r"[A-Za-z0-9_.,=-]{0,1000}")
 
 
@@ -38,6 +39,8 @@ def annotations_of(bound: Bound, asked: Asked) -> dict[str, str] | str:
             return f"the devices {given.visible_devices[:100]!r} of {server!r} are no list of UUIDs"
         if not (_WORDS.fullmatch(given.driver_capabilities) and _WORDS.fullmatch(given.pinned_memory_limit)):
             return f"the capabilities or the memory limit of {server!r} hold what no variable may"
+        if given.quota_socket and _SOCKET.fullmatch(given.quota_socket.rpartition("/")[2]) is None:
+            return f"the quota socket {given.quota_socket[-100:]!r} of {server!r} is no name of one"
         if not names.is_ticket_name(ticket_of(bound.ticket, given)):
             return f"the ticket of {server!r} is no name that can be mounted (a-z, 0-9 and '-')"
         for key, text in _values(given, bound.ticket).items():
@@ -54,6 +57,8 @@ def _values(given: ContainerDevices, ticket: str) -> Mapping[str, str]:
         names.MPS_PIPE_DIRECTORY: pipe_directory_in(given),
         names.ACTIVE_THREAD_PERCENTAGE: str(percentage) if percentage else NEUTRAL_THREAD_PERCENTAGE,
         names.PINNED_MEMORY_LIMIT: given.pinned_memory_limit,
+        names.QUOTA_SOCKET: quota_socket_in(given),
+        names.QUOTA_PRELOAD: quota_library_in(given),
     }
 
 

@@ -165,7 +165,7 @@ class Hosts:
         if not uid or (known is not None and known.version >= version > 0):
             return
         node = NodeName(str(spec.get("nodeName") or ""))
-        if not node or _map(raw, "status").get("phase") in DONE:
+        if not node or str(_map(raw, "status").get("phase")) in DONE:
             self._take(uid, None)
             return
         self._take(uid, _Taking(version, node, self._room(spec)))

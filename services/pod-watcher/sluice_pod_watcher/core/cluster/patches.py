@@ -8,7 +8,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from sluice.contracts.ids import NodeName, RequestId
-from sluice.contracts.kubernetes import GATE
+from sluice.contracts.kubernetes import GATE, GRANTED_TRACE
+from sluice.contracts.tracing import trace_id
 from sluice_pod_watcher.core.cluster.events import Patch
 from sluice_pod_watcher.core.cluster.pod_views import Pinning, PodView
 
@@ -31,7 +32,7 @@ def bind(view: PodView, node: NodeName, annotations: Mapping[str, str]) -> Patch
     return (
         _uid(view.uid),
         {"op": "test", "path": "/spec/schedulingGates", "value": [{"name": GATE}]},
-        *_annotate(annotations),
+        *_annotate({**annotations, GRANTED_TRACE: trace_id(view.uid)}),
         *pin,
         {"op": "remove", "path": "/spec/schedulingGates"},
     )

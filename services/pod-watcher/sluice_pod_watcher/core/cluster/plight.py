@@ -12,7 +12,7 @@ from sluice.contracts.messages import Bound, Pending, Refused, Released
 from sluice.contracts.refusals import Refusal, WaitReason, shorten
 from sluice.contracts.remedies import remedy_of
 from sluice_pod_watcher.core.cluster.pod_views import Condition, PodView
-from sluice_pod_watcher.core.cluster.requests import Record
+from sluice_pod_watcher.core.cluster.records import Record
 
 NOTE_CHARACTERS_MAX = 900
 """An Event's note holds 1,024 (tried)."""

@@ -14,6 +14,8 @@ from sluice.contracts.kubernetes import ANNOTATION_REQUEST, CONDITION_READY, GAT
 from sluice_pod_watcher.core.cluster.events import Raw
 
 DONE = frozenset({"Succeeded", "Failed"})
+_VERSION_MAX = 20
+"""Digits of a resourceVersion: the store counts in 64 bits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +100,7 @@ def read_pod(raw: Raw) -> PodView | None:
     if not isinstance(uid, str) or not is_token(uid) or not meta.get("name"):
         return None
     annotations = _map(meta, "annotations")
-    conditions = {each.get("type"): each for each in _list(status, "conditions")}
+    conditions = {str(each.get("type")): each for each in _list(status, "conditions")}
     scheduled, ours = conditions.get("PodScheduled", {}), conditions.get(CONDITION_READY)
     dying = bool(meta.get("deletionTimestamp"))
     owner = next((each for each in _list(meta, "ownerReferences") if each.get("controller")), {})
@@ -107,7 +109,7 @@ def read_pod(raw: Raw) -> PodView | None:
         namespace=str(meta.get("namespace", "")),
         name=str(meta["name"]),
         version=version_of(meta.get("resourceVersion")),
-        generation=int(meta.get("generation") or 0),
+        generation=generation if isinstance(generation := meta.get("generation"), int) else 0,
         dying=dying,
         nothing_holds_it=dying and meta.get("deletionGracePeriodSeconds") == 0 and not meta.get("finalizers"),
         is_ignored=LABEL_IGNORE in _map(meta, "labels"),
@@ -126,7 +128,7 @@ def read_pod(raw: Raw) -> PodView | None:
 
 def version_of(text: object) -> int:
     """A resourceVersion as a number, 0 when it is none."""
-    return int(text) if isinstance(text, str) and text.isdecimal() else 0
+    return int(text) if isinstance(text, str) and len(text) <= _VERSION_MAX and text.isdecimal() else 0
 
 
 def node_name_of(node: Raw) -> NodeName:
@@ -142,14 +144,14 @@ def containers_ended(spec: Mapping[str, Any], status: Mapping[str, Any], *, dyin
     end while the pod is neither done nor dying, for then they are restarted. `phase` alone proves nothing, others than
     the kubelet write it too; and a container that a done pod never started stays `waiting` for ever.
     """
-    done = status.get("phase") in DONE
+    done = str(status.get("phase")) in DONE
     states = list(_states(status))
     if any("running" in state for state in states):
         return False
     if done:
         return True
-    named = {each.get("name") for key in ("initContainers", "containers") for each in _list(spec, key)}
-    terminated = {each.get("name") for each in _statuses(status) if "terminated" in _map(each, "state")}
+    named = {str(each.get("name")) for key in ("initContainers", "containers") for each in _list(spec, key)}
+    terminated = {str(each.get("name")) for each in _statuses(status) if "terminated" in _map(each, "state")}
     return dying and bool(named) and named <= terminated
 
 

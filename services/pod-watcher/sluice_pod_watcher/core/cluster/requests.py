@@ -7,120 +7,28 @@ which may be edited until it is bound: a new revision. A request ends when the p
 has ended, or when its object is gone: never because it is dying, and never because of its name (PROTOCOL §7).
 """
 
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Literal
 
 from sluice.contracts.asking import AskLimits
 from sluice.contracts.ids import RequestId
 from sluice.contracts.messages import (
-    NO_LEEWAY,
-    NO_NEEDS,
     AllocationRequested,
-    BindingMessage,
     Bound,
-    Claim,
-    Held,
-    HostNeeds,
-    Leeway,
-    Pending,
-    PodGroup,
-    Released,
     RequestMessage,
-    RequestRejected,
     RequestWithdrawn,
     WithdrawCause,
 )
-from sluice.contracts.pod_specs import read_host_needs, with_node
-from sluice.contracts.refusals import Refusal
 from sluice_pod_watcher.admission.asks import Asked, read_stored
 from sluice_pod_watcher.core.cluster.events import Raw
 from sluice_pod_watcher.core.cluster.grants import held_by
 from sluice_pod_watcher.core.cluster.pod_views import PodView
+from sluice_pod_watcher.core.cluster.records import Record
 from sluice_pod_watcher.core.cluster.rules import ClusterRules
-
-
-@dataclass(frozen=True, slots=True)
-class Terms:
-    """What a request says, besides who it is: the claims and their terms, or why they cannot be understood."""
-
-    claims: tuple[Claim, ...] = ()
-    host: HostNeeds = NO_NEEDS
-    priority: int = 0
-    node_policy: str = ""
-    gpu_policy: str = ""
-    leeway: Leeway = NO_LEEWAY
-    group: PodGroup | None = None
-    refusal: Refusal | None = None
-
-
-@dataclass(slots=True)
-class Writing:
-    """One kind of write to a pod: whether one is under way, and when the next may be tried."""
-
-    under_way: bool = False
-    failures: int = 0
-    not_before: float = 0.0
-
-
-@dataclass(slots=True)
-class Record:
-    """One pod, or what the bus says of one that nobody has seen yet (`view` is None)."""
-
-    uid: RequestId
-    namespace: str
-    name: str
-    since: float
-    """When it was first seen."""
-    view: PodView | None = None
-    asked: Asked | None = None
-    terms: Terms | None = None
-    """What is said of it; None while nothing is."""
-    revision: int = 1
-    ended: WithdrawCause | None = None
-    on_bus: bool = False
-    """Somebody has said something of it before this process did."""
-    closed: bool = False
-    """The last word was said, and the object is still there."""
-    held: Held | None = None
-    answer: BindingMessage | None = None
-    pending: Pending | None = None
-    eviction: str = ""
-    """Why the allocator wants the pod gone."""
-    evicted: bool = False
-    opened_at: float | None = None
-    """Since when it is seen with its gate open, for those that have not started."""
-    writing: Writing = field(default_factory=Writing)
-    """Of annotations, pin and gate: one write at a time."""
-    reading: Writing = field(default_factory=Writing)
-    evicting: Writing = field(default_factory=Writing)
-    telling: Writing = field(default_factory=Writing)
-    """Of the condition."""
-    doubt: bool = False
-    """What we know of it may be wrong: read it by name."""
-    events: dict[str, int] = field(default_factory=dict)
-    event_told: tuple[str, str, float] | None = None
-    """What is the matter with it as its last Event told: reason, note, and when."""
-    complaint: str = ""
-    """Why its slice cannot be given to it, as a predicate; empty when that is not so."""
-
-    @property
-    def living(self) -> bool:
-        """Whether somebody wants it."""
-        return self.ended is None
-
-    @property
-    def is_passed_over(self) -> bool:
-        """
-        Whether it is told to be ignored, and yet waits behind our gate.
-
-        No webhook has seen such a pod, so its gate, label and ask are somebody's own. One that was asked for before it
-        got that label is followed to its end: its slice would be lost otherwise.
-        """
-        view = self.view
-        return view is not None and view.is_ignored and view.is_gated and self.terms is None
-
+from sluice_pod_watcher.core.cluster.terms import Terms, terms_of, terms_of_pod
+from sluice_pod_watcher.core.stages import stage_of
 
 Change = Literal["", "new", "changed", "ended"]
 
@@ -148,6 +56,19 @@ class Requests:
         """How many pods that were seen ask for a slice."""
         return len(self._asking)
 
+    def stages(self) -> Counter[str]:
+        """How many pods are how far. Walks over all: for people who look, not for decisions."""
+        return Counter(
+            stage_of(
+                record.answer,
+                wanted=record.living,
+                understood=record.terms is None or record.terms.refusal is None,
+                waits=record.pending is not None,
+            )
+            for record in self.records.values()
+            if not record.closed and (record.terms is not None or record.on_bus)
+        )
+
     def may_say(self, uid: RequestId) -> bool:
         """Always: the API server keeps the pods' identities."""
         return uid in self.records
@@ -155,42 +76,7 @@ class Requests:
     def word(self, uid: RequestId) -> RequestMessage | None:
         """What the bus shall say of a request; None when there is nothing to say (any more)."""
         record = self.records.get(uid)
-        if record is None or record.closed or (record.terms is None and not (record.ended and record.on_bus)):
-            return None
-        source = self.rules.source
-        if record.ended is not None:
-            closing = isinstance(record.answer, Released)
-            return RequestWithdrawn(
-                revision=record.revision, source=source, cause=record.ended, held=record.held, closing=closing
-            )
-        terms = record.terms
-        assert terms is not None
-        origin = f"{record.namespace}/{record.name}"
-        if terms.refusal is not None:
-            return RequestRejected(
-                revision=record.revision,
-                source=source,
-                origin=origin,
-                namespace=record.namespace,
-                name=record.name,
-                refusal=terms.refusal,
-            )
-        return AllocationRequested(
-            revision=record.revision,
-            source=source,
-            namespace=record.namespace,
-            name=record.name,
-            origin=origin,
-            owner=record.uid,
-            claims=terms.claims,
-            priority=terms.priority,
-            host=terms.host,
-            node_policy=terms.node_policy,
-            gpu_policy=terms.gpu_policy,
-            leeway=terms.leeway,
-            group=terms.group,
-            held=record.held,
-        )
+        return record.as_message(self.rules.source) if record is not None else None
 
     def drop(self, uid: RequestId) -> None:
         """The last word was said: nothing is remembered but that it was, while its object is there."""
@@ -199,6 +85,7 @@ class Requests:
             return
         record.closed, record.answer, record.pending = True, None, None
         if record.view is None:
+            self._bury(uid)
             self._forget(record)
 
     # -- what the cluster shows -----------------------------------------------------------------------------------
@@ -258,12 +145,12 @@ class Requests:
         if record.closed:
             return None
         if record.ended is not None and record.terms is None:
-            record.terms = _terms_of(word)  # it ended before anybody of us had asked for it
+            record.terms = terms_of(word)  # it ended before anybody of us had asked for it
         elif record.terms is None or (record.living and record.view is not None and not record.view.is_gated):
-            record.terms = _terms_of(word)  # its spec has been pinned since, and says something else now
+            record.terms = terms_of(word)  # its spec has been pinned since, and says something else now
         if isinstance(word, AllocationRequested) and record.held is None:
             record.held = word.held
-        if _terms_of(word) == record.terms or record.ended is not None:
+        if terms_of(word) == record.terms or record.ended is not None:
             record.revision = max(record.revision, word.revision)
         else:
             record.revision = max(record.revision, word.revision + 1)
@@ -293,8 +180,9 @@ class Requests:
 
     def _heard_end(self, record: Record | None, uid: RequestId, word: RequestWithdrawn, now: float) -> Record | None:
         if record is None:
-            if word.closing or uid in self._gone:
-                return None
+            if word.closing:
+                self._bury(uid)  # an API server that shows it again shows what was: no UID lives twice
+                return None  # any other word is not the last: of a pod that was closed the bus has forgotten it
             record = self.records[uid] = Record(uid, "", "", now, ended=word.cause, held=word.held)
         record.on_bus = True
         record.revision = max(record.revision, word.revision)
@@ -319,7 +207,8 @@ class Requests:
         """What the pod asks for now."""
         view = record.view
         assert view is not None
-        spec = raw.get("spec") or {}
+        found = raw.get("spec")
+        spec = found if isinstance(found, dict) else {}
         if record.asked is None and view.request:
             asked = read_stored(view.request, spec, self._limits)
             if isinstance(asked, Asked):
@@ -334,14 +223,7 @@ class Requests:
             return ""
         if record.terms is None and view.others_gates:
             return ""  # whoever else holds it lets it in first: a slice beside a closed gate would serve nobody
-        pod = record.asked.pod
-        needs = read_host_needs(spec)
-        if not isinstance(needs, Refusal):
-            needs = with_node(needs, pod.node_name, "sluice.dev/node-name")
-        if isinstance(needs, Refusal):
-            return self._take_terms(record, Terms(refusal=needs))
-        leeway = pod.leeway if view.controller else _unmoved(pod.leeway)
-        terms = Terms(pod.claims, needs, pod.priority, pod.node_policy, pod.gpu_policy, leeway, pod.group)
+        terms = terms_of_pod(record.asked, spec, has_controller=bool(view.controller))
         return self._take_terms(record, terms)
 
     def _take_terms(self, record: Record, terms: Terms) -> Change:
@@ -376,22 +258,6 @@ class Requests:
             del self._by_name[record.namespace, record.name]
 
 
-def _unmoved(leeway: Leeway) -> Leeway:
-    """
-    What may be done with a pod that no controller makes anew: it is moved for nothing, for it would not come again.
-
-    That it may be evicted for more important ones is kept: there its owner has said that it may end.
-    """
-    substitute = "stay" if leeway.substitute == "return" else leeway.substitute
-    return Leeway(preemptible=leeway.preemptible, movable=False, substitute=substitute)
-
-
 def _readable(view: PodView) -> tuple[object, ...]:
     """What of a pod says what it asks for, and when: read anew when it is another."""
     return (view.generation, view.request, view.gates, view.is_ignored)
-
-
-def _terms_of(word: AllocationRequested | RequestRejected) -> Terms:
-    if isinstance(word, RequestRejected):
-        return Terms(refusal=word.refusal)
-    return Terms(word.claims, word.host, word.priority, word.node_policy, word.gpu_policy, word.leeway, word.group)

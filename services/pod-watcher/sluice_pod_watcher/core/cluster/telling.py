@@ -16,7 +16,7 @@ from sluice_pod_watcher.core.cluster.events import WriteEvent, WritePodCondition
 from sluice_pod_watcher.core.cluster.pacing import Budget, Line
 from sluice_pod_watcher.core.cluster.plight import NOTE_CHARACTERS_MAX, Plight, plight_of
 from sluice_pod_watcher.core.cluster.pod_views import Condition
-from sluice_pod_watcher.core.cluster.requests import Record
+from sluice_pod_watcher.core.cluster.records import Record
 from sluice_pod_watcher.core.cluster.rules import ClusterRules
 
 EVENTS_REMEMBERED = 16

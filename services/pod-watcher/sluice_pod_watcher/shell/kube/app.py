@@ -13,6 +13,7 @@ from sluice.runtime.core_runner import CoreRunner, Executor
 from sluice.runtime.garbage import keep_old_aside
 from sluice.runtime.lease import Lease
 from sluice.runtime.telemetry import TraceBook
+from sluice.runtime.turns import Phase
 from sluice_pod_watcher.core.cluster.cluster import READS, Cluster
 from sluice_pod_watcher.core.cluster.events import Event, GoOn, WentOn
 from sluice_pod_watcher.core.cluster.rules import ClusterRules
@@ -22,6 +23,7 @@ from sluice_pod_watcher.shell.kube.mirroring import GpuObjects
 from sluice_pod_watcher.shell.kube.watch_status import WatchStatus
 from sluice_pod_watcher.shell.kube.watching import reflectors
 from sluice_pod_watcher.shell.kube.writes import Writes
+from sluice_pod_watcher.shell.metrics import pods_of
 from sluice_pod_watcher.shell.telling import teller
 
 LOOK_S = 0.2
@@ -47,9 +49,10 @@ async def watch_cluster(
     """Run on a bus and an API server that are there, until cancelled. Neither is closed. `status` is kept true."""
     status = status if status is not None else WatchStatus(clock, resync_s)
     gpus = GpuObjects(api)
+    core = Cluster(run, rules)
     runner: CoreRunner[Event] = CoreRunner(
         name="pod-watcher",
-        core=Cluster(run, rules),
+        core=core,
         bus=bus,
         clock=clock,
         traces=traces,
@@ -62,6 +65,8 @@ async def watch_cluster(
         },
         tick_s=tick_s,
         events_max=EVENTS_MAX,
+        shows=lambda: pods_of(core),
+        phases=(Phase("pod seen to gate open", "decided AllocationRequested", "did BindPod"),),
     )
 
     async def offer(event: Event) -> None:

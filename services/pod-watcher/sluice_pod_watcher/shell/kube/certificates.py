@@ -12,6 +12,8 @@ from typing import Any
 
 import msgspec
 
+from sluice.contracts.codec import NOT_READABLE
+from sluice.contracts.refusals import shorten
 from sluice.runtime import logs
 from sluice_pod_watcher.shell.kube.client import JSON_PATCH, MERGE, KubeApi, KubeError
 from sluice_pod_watcher.shell.webhook.keeper import NotPublishedError
@@ -48,9 +50,9 @@ class SecretStore:
         except KubeError as error:
             why = "it comes with the manifests, and may be empty" if error.status == ABSENT else "it cannot be read"
             raise StoreUnavailableError(f"{self._shown}: {why}: {error}") from error
-        except (msgspec.DecodeError, binascii.Error) as error:
+        except (*NOT_READABLE, binascii.Error) as error:
             raise StoreUnavailableError(
-                f"{self._shown}: what the API server says of it is no Secret: {error}"
+                f"{self._shown}: what the API server says of it is no Secret: {shorten(str(error), 300)}"
             ) from error
         return Kept(text, found.metadata.resource_version)
 
@@ -116,8 +118,8 @@ class ConfiguredBundle:
         except KubeError as error:
             why = "it comes with the manifests" if error.status == ABSENT else "it cannot be brought up to date"
             raise NotPublishedError(f"{shown}: {why}: {error}") from error
-        except msgspec.DecodeError as error:
-            raise NotPublishedError(f"{shown}: the API server's answer is none: {error}") from error
+        except NOT_READABLE as error:
+            raise NotPublishedError(f"{shown}: the API server's answer is none: {shorten(str(error), 300)}") from error
 
 
 def _patch(webhooks: list[_Webhook], wanted: str) -> list[dict[str, Any]]:

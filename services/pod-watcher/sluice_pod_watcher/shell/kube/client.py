@@ -4,13 +4,12 @@ One connection to an API server: raw JSON in and out. The only importer of the K
 The official client finds and refreshes credentials, trusts certificates and pools connections; its typed objects are
 not used, for they cost several times the processor time (measured against a real API server). Nothing is retried here,
 but for one thing: a request refused as unauthorised (401) is sent once more if the credentials, read anew, are others.
-A token is replaced while it is in use, and has taken no effect then.
+A token is replaced while it is in use, and has taken no effect then. Who we are is `kube.credentials`.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
-from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 from urllib.parse import urlencode
@@ -18,26 +17,28 @@ from weakref import WeakSet
 
 import aiohttp
 import msgspec
-import yaml
-from kubernetes.aio import client, config
-from kubernetes.aio.config.config_exception import ConfigException
 
+from sluice.contracts.codec import NOT_READABLE
+from sluice.contracts.refusals import shorten
+from sluice.runtime import metrics
 from sluice.runtime.errors import ServiceError
+from sluice.runtime.optional_imports import without
+from sluice_pod_watcher.shell.kube.credentials import KubeCredentials, Session
+from sluice_pod_watcher.shell.metrics import KUBE_REQUESTS, NO_ANSWER
+
+with without("kubernetes_validate"):  # for its synchronous client, which it loads as well
+    from kubernetes.aio.config.config_exception import ConfigException
 
 Method = Literal["GET", "POST", "PATCH", "DELETE"]
 JSON_PATCH = "application/json-patch+json"
 STRATEGIC_MERGE = "application/strategic-merge-patch+json"
 MERGE = "application/merge-patch+json"
-_NOT_THE_SHAPE = (TypeError, KeyError, ValueError, AttributeError)
-"""What the client raises over YAML that is something else than a kubeconfig."""
 CANCELLED_TURNS = 10
 _CLOSING_TURNS = 100
 """More turns of the loop than closing a connection takes."""
 BAD = 400
 """From this HTTP status on it is a refusal."""
 UNAUTHORIZED = 401
-RELOAD_S = 1.0
-"""How often credentials are read anew, at most."""
 RETRY_AFTER_MAX_S = 60.0
 """The longest pause that an API server may ask for."""
 CALL_S = 15.0
@@ -45,9 +46,6 @@ CALL_S = 15.0
 LIST_S = 60.0
 LINE_BYTES_MAX = 16 * 1024 * 1024
 """One event of a watch. An object of etcd has at most 1.5 MiB by default."""
-
-
-Reload = Callable[[client.Configuration], Awaitable[None]]
 
 
 class KubeError(Exception):
@@ -68,14 +66,10 @@ class KubeError(Exception):
 class KubeApi:
     """An API server. Methods may be called from many tasks of one event loop."""
 
-    def __init__(self, configuration: client.Configuration, reload: Reload) -> None:
-        """Nothing is opened before the first call. `reload` reads the credentials into the configuration anew."""
-        self._api = client.ApiClient(configuration)
-        self._host = str(configuration.host).rstrip("/")
-        self._configuration, self._reload = configuration, reload
+    def __init__(self, credentials: KubeCredentials) -> None:
+        """Nothing is opened before the first call. `credentials` are connected, and closed with this."""
+        self._credentials = credentials
         self._transports: WeakSet[asyncio.BaseTransport] = WeakSet()
-        self._reloading = asyncio.Lock()
-        self._reload_at = float("-inf")
 
     @classmethod
     async def connect(cls, kubeconfig: Path | None) -> "KubeApi":
@@ -85,13 +79,13 @@ class KubeApi:
         Raises:
             ServiceError: when there are no usable credentials.
         """
-        configuration, reload = client.Configuration(), partial(_load, kubeconfig)
-        await reload(configuration)
-        return cls(configuration, reload)
+        credentials = KubeCredentials(kubeconfig)
+        await credentials.connect()
+        return cls(credentials)
 
     async def close(self) -> None:
         """Close all connections, and wait until their sockets are closed, also those of calls that were cancelled."""
-        await self._api.close()  # type: ignore[no-untyped-call]
+        await self._credentials.close()
         for _ in range(CANCELLED_TURNS):
             await asyncio.sleep(0)  # a call that was cancelled while it connected closes what it had by itself
         for transport in list(self._transports):
@@ -144,85 +138,46 @@ class KubeApi:
         content_type: str = "application/json",
         limit: aiohttp.ClientTimeout,
     ) -> AsyncIterator[aiohttp.ClientResponse]:
-        url = f"{self._host}{path}{'?' if query else ''}{urlencode(query)}"
-
-        async def send() -> tuple[str, aiohttp.ClientResponse]:
-            token = await self._token()
+        async def send(session: Session) -> tuple[str, aiohttp.ClientResponse]:
+            token = await session.token()
             headers = {"Accept": "application/json", "Content-Type": content_type, "User-Agent": "sluice-pod-watcher"}
-            answer = await self._api.rest_client.request(  # type: ignore[no-untyped-call]
+            host = str(session.configuration.host).rstrip("/")
+            answer = await session.api.rest_client.request(  # type: ignore[no-untyped-call]
                 method,
-                url,
+                f"{host}{path}{'?' if query else ''}{urlencode(query)}",
                 headers=headers | ({"Authorization": token} if token else {}),
                 body=body,
                 _request_timeout=limit,
             )
+            metrics.count(KUBE_REQUESTS, method, str(answer.response.status))
             connection = answer.response.connection
             if connection is not None and connection.transport is not None:
                 self._transports.add(connection.transport)
             return token, answer.response
 
         try:
-            token, response = await send()
-            if response.status == UNAUTHORIZED and await self._has_other_credentials(token):
-                response.release()
-                _, response = await send()
-            async with response:
-                if response.status >= BAD:
-                    raise KubeError(
-                        response.status, _message(await response.read()), retry_after_s=_retry_after_s(response)
-                    )
-                yield response
+            async with self._credentials.used() as session:
+                token, response = await send(session)
+                if response.status == UNAUTHORIZED and await self._credentials.has_other(session, token):
+                    response.release()
+                    _, response = await send(session)
+                async with response:
+                    if response.status >= BAD:
+                        raise KubeError(
+                            response.status, _message(await response.read()), retry_after_s=_retry_after_s(response)
+                        )
+                    yield response
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
+            metrics.count(KUBE_REQUESTS, method, NO_ANSWER)
             raise KubeError(0, f"no answer to {method} {path}: {error or type(error).__name__}") from error
         except (ConfigException, ServiceError) as error:
             raise KubeError(0, f"no credentials for {method} {path}: {error}") from error
-
-    async def _token(self) -> str:
-        """What is sent as authorisation; the client reads a service account's token anew every minute."""
-        found = (await self._configuration.auth_settings()).get("BearerToken")
-        return str(found["value"] or "").strip() if found else ""
-
-    async def _has_other_credentials(self, refused: str) -> bool:
-        """Whether there are others than those that were refused; they are read anew to find out."""
-        async with self._reloading:
-            now = asyncio.get_running_loop().time()
-            if await self._token() == refused and now >= self._reload_at:
-                self._reload_at = now + RELOAD_S
-                await self._reload(self._configuration)
-            return await self._token() != refused
-
-
-async def _load(kubeconfig: Path | None, configuration: client.Configuration) -> None:
-    """Read credentials into a configuration. Raises ServiceError."""
-    if kubeconfig is None:
-        try:
-            config.load_incluster_config(client_configuration=configuration)  # type: ignore[no-untyped-call]
-        except (ConfigException, OSError) as error:
-            raise ServiceError(
-                f"the service account of the pod cannot be used: {error} "
-                "(outside a pod SLUICE_POD_WATCHER_KUBECONFIG names a kubeconfig)"
-            ) from error
-        return
-    try:
-        await asyncio.to_thread(kubeconfig.read_bytes)  # the client takes one that is not there for an empty one
-        await config.load_kube_config(  # type: ignore[no-untyped-call]
-            config_file=str(kubeconfig), client_configuration=configuration, persist_config=False
-        )
-    except OSError as error:
-        raise ServiceError(f"the kubeconfig {kubeconfig} cannot be read: {error.strerror or error}") from error
-    except (ConfigException, yaml.YAMLError, *_NOT_THE_SHAPE) as error:
-        raise ServiceError(f"{kubeconfig} is no kubeconfig that can be used: {_one_line(error)}") from error
 
 
 def _retry_after_s(response: aiohttp.ClientResponse) -> float:
     """In seconds, as API servers write it; a date is not understood."""
     text = response.headers.get("Retry-After", "").strip()
     return min(float(text), RETRY_AFTER_MAX_S) if text.isdecimal() else 0.0
-
-
-def _one_line(error: Exception) -> str:
-    """A parser's error has several."""
-    return " ".join(f"{type(error).__name__}: {error}".split())
 
 
 async def _break_off(transport: asyncio.BaseTransport | None) -> None:
@@ -259,12 +214,17 @@ async def _lines(response: aiohttp.ClientResponse, gather_s: float) -> AsyncIter
             await asyncio.sleep(gather_s)
 
 
+SAID_MAX = 900
+"""Characters of a refusal. It is told in logs, events and conditions, and other people's webhooks write it."""
+
+
 class _Status(msgspec.Struct):
     message: str = ""
 
 
 def _message(body: bytes) -> str:
     try:
-        return msgspec.json.decode(body, type=_Status).message or "refused without a word"
-    except msgspec.DecodeError:
+        said = msgspec.json.decode(body, type=_Status).message
+        return shorten(said, SAID_MAX) or "refused without a word"
+    except NOT_READABLE:
         return body[:200].decode("utf-8", "replace") or "refused without a word"

@@ -7,9 +7,9 @@ the pod-watcher does not mind.
 
 from dataclasses import dataclass
 
-import msgspec
-
+from sluice.contracts.codec import NOT_READABLE
 from sluice.contracts.kubernetes import CRD_GROUP, CRD_PLURAL
+from sluice.contracts.refusals import shorten
 from sluice.runtime import logs
 from sluice.runtime.core_runner import Executor
 from sluice_pod_watcher.core.cluster.events import (
@@ -46,8 +46,8 @@ class GpuObjects:
         """The objects that are there; none when they cannot be listed, and then leftovers stay."""
         try:
             items = as_it_is(await self.api.call("GET", GPUS)).get("items") or []
-        except (KubeError, msgspec.DecodeError) as error:
-            logs.get("kube").warning("the objects of gpus.sluice.dev cannot be listed", why=str(error))
+        except (KubeError, *NOT_READABLE) as error:
+            logs.get("kube").warning("the objects of gpus.sluice.dev cannot be listed", why=shorten(str(error), 300))
             return GpusListed(())
         return GpusListed(tuple(str(item["metadata"]["name"]) for item in items))
 

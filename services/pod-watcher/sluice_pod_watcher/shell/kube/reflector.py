@@ -19,12 +19,15 @@ from typing import Any, Literal
 
 import msgspec
 
-from sluice.runtime import logs
+from sluice.contracts.codec import NOT_READABLE
+from sluice.contracts.refusals import shorten
+from sluice.runtime import logs, metrics
 from sluice.runtime.clock import Clock
 from sluice.runtime.retry import Backoff
 from sluice_pod_watcher.core.cluster.events import Event, ListingEnded, ListingStarted, Raw, What
 from sluice_pod_watcher.core.cluster.pod_views import version_of
 from sluice_pod_watcher.shell.kube.client import LIST_S, KubeApi, KubeError
+from sluice_pod_watcher.shell.metrics import KUBE_LISTS, KUBE_TROUBLES, KUBE_WATCHES
 
 GONE = 410
 FORBIDDEN = frozenset({401, 403})
@@ -41,6 +44,8 @@ SHORT_S = 0.5
 """A watch that ends in order after less than this is a trouble like any other: the next one waits."""
 STEADY_S = 10.0
 """A watch that lasted so long ends a row of troubles: the next pause is the shortest again."""
+OUTAGE_S = 30.0
+"""An API server that was restarted or failed over answers again before this."""
 RETRY_RESYNC_S = 30.0
 """When a listing of all that is known already has failed, it is tried again after this; meanwhile is watched."""
 
@@ -73,7 +78,7 @@ class _Failure(msgspec.Struct):
 
 def as_it_is(raw: bytes | msgspec.Raw) -> Raw:
     """A whole object."""
-    found: dict[str, Any] = msgspec.json.decode(raw)
+    found: dict[str, Any] = msgspec.json.decode(raw, type=dict[str, Any])
     return found
 
 
@@ -111,6 +116,9 @@ class Reflector:
     _version: str = ""
     _highest: int = 0
     """The newest version that was ever seen of this API server's storage."""
+    _failing_since: float | None = None
+    """Since when nothing was listed or watched, for all that was tried."""
+    _outage_told: bool = False
     _whole: bool = False
     """The last listing took longer than its pages were kept: the next one is asked for in one piece."""
 
@@ -125,7 +133,7 @@ class Reflector:
                     await self._look_for_older_history()
                 if self._version:
                     await self._watch(list_at)
-            except (KubeError, msgspec.DecodeError, UnicodeError) as error:
+            except (KubeError, *NOT_READABLE) as error:
                 await self.clock.sleep(self._pause_s(error))
 
     async def _list_again(self) -> float:
@@ -143,11 +151,14 @@ class Reflector:
         return self.clock.monotonic() + self.resync_s * self.rng.uniform(0.8, 1.2)
 
     def _pause_s(self, error: Exception) -> float:
-        """How long to wait after this; logs it."""
+        """How long to wait after this; logs and counts it."""
+        metrics.count(KUBE_TROUBLES, self.what)
+        self._tell_outage()
         log, pause_s = logs.get("kube", what=self.what), self.backoff.next_s()
         if not isinstance(error, KubeError):
             self._version = ""
-            log.warning("lists again: the answer is no JSON of Kubernetes", why=str(error), pause_s=round(pause_s, 3))
+            why = shorten(str(error), 300)
+            log.warning("lists again: the answer is no JSON of Kubernetes", why=why, pause_s=round(pause_s, 3))
             return pause_s
         if error.status == GONE:
             self._version = ""
@@ -158,12 +169,33 @@ class Reflector:
             log.info("watches again", why=error.message, status=error.status, pause_s=round(pause_s, 3))
         return pause_s
 
+    def _tell_outage(self) -> None:
+        """Once for each, when it lasts: single failures are everyday life."""
+        now = self.clock.monotonic()
+        if self._failing_since is None:
+            self._failing_since = now
+        elif not self._outage_told and now - self._failing_since >= OUTAGE_S:
+            self._outage_told = True
+            logs.get("kube", what=self.what).error(
+                "nothing comes from the API server: new pods are not seen, of ended ones nothing is freed; pods run on",
+                for_s=round(now - self._failing_since),
+                remedy="bring it back, or look why it cannot be reached from here; all goes on by itself",
+            )
+
+    def _answers(self) -> None:
+        if self._outage_told and self._failing_since is not None:
+            lasted_s = round(self.clock.monotonic() - self._failing_since)
+            logs.get("kube", what=self.what).warning("it comes from the API server again", after_s=lasted_s)
+        self._failing_since, self._outage_told = None, False
+
     # -- listing --------------------------------------------------------------------------------------------------
 
     async def _list(self) -> None:
         known, token, count, version = self._highest, "", 0, ""
+        metrics.count(KUBE_LISTS, self.what)
         while True:
             page = await self._page(token)
+            self._answers()
             if not token:
                 version = page.metadata.resource_version
                 await self.offer(ListingStarted(self.what, went_back=0 < version_of(version) < known))
@@ -201,6 +233,7 @@ class Reflector:
         if seconds <= 0:
             return
         asked_s = max(1, round(seconds))
+        metrics.count(KUBE_WATCHES, self.what)
         query = self._query(
             {
                 "watch": "true",
@@ -213,6 +246,7 @@ class Reflector:
             async with self.api.stream(
                 self.path, query, asked_s + CLOSING_S, silent_s=SILENT_S, gather_s=self.gather_s
             ) as lines:
+                self._answers()
                 async for text in lines:
                     await self._take(msgspec.json.decode(text, type=_Line))
         finally:

@@ -10,11 +10,12 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
-import msgspec
-
+from sluice.contracts.codec import NOT_READABLE
 from sluice.contracts.ids import RunId
-from sluice.contracts.kubernetes import CONDITION_READY
-from sluice.runtime import logs
+from sluice.contracts.kubernetes import ANNOTATION_TRACE, CONDITION_READY
+from sluice.contracts.refusals import shorten
+from sluice.contracts.tracing import trace_id
+from sluice.runtime import logs, telemetry
 from sluice.runtime.clock import Clock
 from sluice.runtime.core_runner import Executor
 from sluice_pod_watcher.core.cluster.events import (
@@ -58,9 +59,9 @@ class Writes:
             BindPod: Executor(self._bind, request=_request, quiet=True),
             ReAnnotate: Executor(self._annotate, request=_request, quiet=True),
             WritePodCondition: Executor(self._tell, request=_request, quiet=True),
-            ReadPod: Executor(self._read, limit=IN_FLIGHT_MAX, quiet=True),
+            ReadPod: Executor(self._read, request=_request, limit=IN_FLIGHT_MAX, quiet=True),
             EvictPod: Executor(self._evict, request=_request),
-            WriteEvent: Executor(self._event, limit=IN_FLIGHT_MAX, quiet=True),
+            WriteEvent: Executor(self._event, request=_request, limit=IN_FLIGHT_MAX, quiet=True),
         }
 
     async def _bind(self, wanted: BindPod) -> Event:
@@ -96,8 +97,8 @@ class Writes:
             return PatchDone(wanted.uid, step, as_it_is(answer))
         except KubeError as error:
             return PatchRefused(wanted.uid, step, error.status, error.message, error.retry_after_s)
-        except msgspec.DecodeError as error:
-            return PatchRefused(wanted.uid, step, 0, f"the answer is no JSON: {error}")
+        except NOT_READABLE as error:
+            return PatchRefused(wanted.uid, step, 0, f"the answer is no JSON: {shorten(str(error), 300)}")
 
     async def _read(self, wanted: ReadPod) -> Event:
         """By a list: `get` is a right that nothing else needs."""
@@ -105,8 +106,8 @@ class Writes:
         try:
             answer = await self.api.call("GET", path, query={"fieldSelector": f"metadata.name={wanted.name}"})
             items = as_it_is(answer).get("items") or []
-        except (KubeError, msgspec.DecodeError) as error:
-            return PodUnreadable(wanted.uid, str(error))
+        except (KubeError, *NOT_READABLE) as error:
+            return PodUnreadable(wanted.uid, shorten(str(error), 300))
         return PodRead(wanted.uid, items[0] if items else None)
 
     async def _evict(self, wanted: EvictPod) -> Event:
@@ -149,7 +150,7 @@ class Writes:
         return {
             "apiVersion": "events.k8s.io/v1",
             "kind": "Event",
-            "metadata": {"name": wanted.key, "namespace": wanted.namespace},
+            "metadata": {"name": wanted.key, "namespace": wanted.namespace, "annotations": _traced(wanted)},
             "eventTime": now,
             "reportingController": CONTROLLER,
             "reportingInstance": str(self.run)[:128],
@@ -170,9 +171,15 @@ class Writes:
         return self.clock.utc().astimezone(UTC)
 
 
+def _traced(wanted: WriteEvent) -> dict[str, str]:
+    """In which trace an event happened: that of the request, or of its release."""
+    ids = telemetry.ids_of(telemetry.current())
+    return {ANNOTATION_TRACE: ids[0] if ids else trace_id(wanted.uid)}
+
+
 def _pod(namespace: str, name: str) -> str:
     return f"/api/v1/namespaces/{namespace}/pods/{name}"
 
 
-def _request(wanted: BindPod | ReAnnotate | WritePodCondition | EvictPod) -> str:
+def _request(wanted: BindPod | ReAnnotate | WritePodCondition | ReadPod | EvictPod | WriteEvent) -> str:
     return wanted.uid

@@ -5,6 +5,7 @@ A review is CPU alone; reading its body is the only wait, and is bounded in time
 """
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 from typing import Any
@@ -12,11 +13,13 @@ from typing import Any
 import msgspec
 from aiohttp import web
 
+from sluice.contracts.codec import NOT_READABLE
 from sluice.contracts.kubernetes import DEFAULT_MODES
 from sluice.contracts.refusals import shorten
-from sluice.runtime import logs
+from sluice.runtime import logs, metrics
 from sluice_pod_watcher.admission import AdmissionResponse, AdmissionRules, NotAReview, review
 from sluice_pod_watcher.shell.http_server import ConnectionLimits
+from sluice_pod_watcher.shell.metrics import REVIEW_SECONDS
 
 MUTATE, HEALTH, READY = "/mutate", "/healthz", "/readyz"
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -65,8 +68,8 @@ def answer_to(body: bytes, rules: AdmissionRules) -> AdmissionResponse | NotARev
     """The answer to the bytes of a request. Never raises, whatever they are."""
     try:
         raw = msgspec.json.decode(body)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        return NotAReview(f"the body is no JSON: {error}")
+    except NOT_READABLE as error:
+        return NotAReview(f"the body is no JSON: {shorten(str(error), 300)}")
     return review(raw, rules)
 
 
@@ -83,7 +86,9 @@ class _Handlers:
         try:
             async with asyncio.timeout(self._limits.request_s), self._turns:
                 body = await request.read()
+                began = time.monotonic()
                 response = answer_to(body, self._rules[request.match_info.get("mode", "")])
+                metrics.observe(REVIEW_SECONDS, time.monotonic() - began, _kind(response))
         except TimeoutError:
             raise web.HTTPRequestTimeout(text=f"the request took longer than {self._limits.request_s:g} s") from None
         if isinstance(response, NotAReview):
@@ -115,6 +120,12 @@ async def _in_words(request: web.Request, handler: Handler) -> web.StreamRespons
     except Exception:  # the border: the caller must learn that it failed, and nothing of how
         log.exception("a request failed", **_caller(request))
         return web.Response(status=500, text="the webhook failed; its log says why")
+
+
+def _kind(response: AdmissionResponse | NotAReview) -> str:
+    if isinstance(response, NotAReview):
+        return "unreadable"
+    return "allowed" if response.allowed else "denied"
 
 
 def _caller(request: web.Request) -> dict[str, Any]:

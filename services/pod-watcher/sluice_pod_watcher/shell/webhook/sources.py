@@ -13,6 +13,8 @@ from typing import Protocol
 
 import msgspec
 
+from sluice.contracts.codec import NOT_READABLE
+from sluice.contracts.refusals import shorten
 from sluice_pod_watcher.shell.webhook.generations import (
     CertificateRules,
     Generations,
@@ -89,9 +91,9 @@ def _decoded(text: str) -> Generations:
         return Generations()
     try:
         return msgspec.json.decode(text, type=Generations)
-    except msgspec.DecodeError as error:
+    except NOT_READABLE as error:
         raise CertificateUnavailableError(
-            f"what is kept of certificates is damaged; empty it, and new ones are made ({error})"
+            f"what is kept of certificates is damaged; empty it, and new ones are made ({shorten(str(error), 300)})"
         ) from error
 
 

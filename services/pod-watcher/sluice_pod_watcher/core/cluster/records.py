@@ -1,0 +1,128 @@
+"""
+What is known of one pod of ours, and what the bus shall say of it.
+
+It must not change what it knows by itself (`requests` does), nor write anything (`following` and `telling` do).
+"""
+
+from dataclasses import dataclass, field
+
+from sluice.contracts.ids import RequestId, SourceName
+from sluice.contracts.messages import (
+    AllocationRequested,
+    BindingMessage,
+    Held,
+    Pending,
+    Released,
+    RequestMessage,
+    RequestRejected,
+    RequestWithdrawn,
+    WithdrawCause,
+)
+from sluice_pod_watcher.admission.asks import Asked
+from sluice_pod_watcher.core.cluster.pod_views import PodView
+from sluice_pod_watcher.core.cluster.terms import Terms
+
+
+@dataclass(slots=True)
+class Writing:
+    """One kind of write to a pod: whether one is under way, and when the next may be tried."""
+
+    under_way: bool = False
+    failures: int = 0
+    not_before: float = 0.0
+
+
+@dataclass(slots=True)
+class Record:
+    """One pod, or what the bus says of one that nobody has seen yet (`view` is None)."""
+
+    uid: RequestId
+    namespace: str
+    name: str
+    since: float
+    """When it was first seen."""
+    view: PodView | None = None
+    asked: Asked | None = None
+    terms: Terms | None = None
+    """What is said of it; None while nothing is."""
+    revision: int = 1
+    ended: WithdrawCause | None = None
+    on_bus: bool = False
+    """Somebody has said something of it before this process did."""
+    closed: bool = False
+    """The last word was said, and the object is still there."""
+    held: Held | None = None
+    answer: BindingMessage | None = None
+    pending: Pending | None = None
+    eviction: str = ""
+    """Why the allocator wants the pod gone."""
+    evicted: bool = False
+    opened_at: float | None = None
+    """Since when it is seen with its gate open, for those that have not started."""
+    writing: Writing = field(default_factory=Writing)
+    """Of annotations, pin and gate: one write at a time."""
+    reading: Writing = field(default_factory=Writing)
+    evicting: Writing = field(default_factory=Writing)
+    telling: Writing = field(default_factory=Writing)
+    """Of the condition."""
+    doubt: bool = False
+    """What we know of it may be wrong: read it by name."""
+    events: dict[str, int] = field(default_factory=dict)
+    event_told: tuple[str, str, float] | None = None
+    """What is the matter with it as its last Event told: reason, note, and when."""
+    complaint: str = ""
+    """Why its slice cannot be given to it, as a predicate; empty when that is not so."""
+
+    @property
+    def living(self) -> bool:
+        """Whether somebody wants it."""
+        return self.ended is None
+
+    @property
+    def is_passed_over(self) -> bool:
+        """
+        Whether it is told to be ignored, and yet waits behind our gate.
+
+        No webhook has seen such a pod, so its gate, label and ask are somebody's own. One that was asked for before it
+        got that label is followed to its end: its slice would be lost otherwise.
+        """
+        view = self.view
+        return view is not None and view.is_ignored and view.is_gated and self.terms is None
+
+    def as_message(self, source: SourceName) -> RequestMessage | None:
+        """What the bus shall say of it; None when there is nothing to say (any more)."""
+        if self.closed or (self.terms is None and not (self.ended and self.on_bus)):
+            return None
+        if self.ended is not None:
+            closing = isinstance(self.answer, Released)
+            return RequestWithdrawn(
+                revision=self.revision, source=source, cause=self.ended, held=self.held, closing=closing
+            )
+        terms = self.terms
+        assert terms is not None
+        origin = f"{self.namespace}/{self.name}"
+        if terms.refusal is not None:
+            return RequestRejected(
+                revision=self.revision,
+                source=source,
+                origin=origin,
+                namespace=self.namespace,
+                name=self.name,
+                refusal=terms.refusal,
+            )
+        return AllocationRequested(
+            revision=self.revision,
+            source=source,
+            namespace=self.namespace,
+            name=self.name,
+            origin=origin,
+            owner=self.uid,
+            claims=terms.claims,
+            priority=terms.priority,
+            host=terms.host,
+            node_policy=terms.node_policy,
+            gpu_policy=terms.gpu_policy,
+            leeway=terms.leeway,
+            group=terms.group,
+            held=self.held,
+        )

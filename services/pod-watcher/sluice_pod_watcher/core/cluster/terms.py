@@ -1,0 +1,65 @@
+"""
+What a request of a pod says, besides who it is: read from the pod's ask and its spec, or from what the bus says of it.
+
+It must not know which pod is asked for when (`requests` does).
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+from sluice.contracts.messages import (
+    NO_LEEWAY,
+    NO_NEEDS,
+    AllocationRequested,
+    Claim,
+    HostNeeds,
+    Leeway,
+    PodGroup,
+    RequestRejected,
+)
+from sluice.contracts.pod_specs import read_host_needs, with_node
+from sluice.contracts.refusals import Refusal
+from sluice_pod_watcher.admission.asks import Asked
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """What a request says, besides who it is: the claims and their terms, or why they cannot be understood."""
+
+    claims: tuple[Claim, ...] = ()
+    host: HostNeeds = NO_NEEDS
+    priority: int = 0
+    node_policy: str = ""
+    gpu_policy: str = ""
+    leeway: Leeway = NO_LEEWAY
+    group: PodGroup | None = None
+    refusal: Refusal | None = None
+
+
+def terms_of(word: AllocationRequested | RequestRejected) -> Terms:
+    """What the bus says that a request asks for."""
+    if isinstance(word, RequestRejected):
+        return Terms(refusal=word.refusal)
+    return Terms(word.claims, word.host, word.priority, word.node_policy, word.gpu_policy, word.leeway, word.group)
+
+
+def terms_of_pod(asked: Asked, spec: dict[str, Any], *, has_controller: bool) -> Terms:
+    """What a pod asks for, with what its spec needs of a node."""
+    pod = asked.pod
+    needs = read_host_needs(spec)
+    if not isinstance(needs, Refusal):
+        needs = with_node(needs, pod.node_name, "sluice.dev/node-name")
+    if isinstance(needs, Refusal):
+        return Terms(refusal=needs)
+    leeway = pod.leeway if has_controller else _unmoved(pod.leeway)
+    return Terms(pod.claims, needs, pod.priority, pod.node_policy, pod.gpu_policy, leeway, pod.group)
+
+
+def _unmoved(leeway: Leeway) -> Leeway:
+    """
+    What may be done with a pod that no controller makes anew: it is moved for nothing, for it would not come again.
+
+    That it may be evicted for more important ones is kept: there its owner has said that it may end.
+    """
+    substitute = "stay" if leeway.substitute == "return" else leeway.substitute
+    return Leeway(preemptible=leeway.preemptible, movable=False, substitute=substitute)

@@ -1,0 +1,188 @@
+"""
+Who we are to the API server, and whom we believe to be it: a kubeconfig or a service account, read again on change.
+
+What is new is used by the calls that begin then; those that are under way, watches above all, end over the old. Files
+that are no good change nothing but the log. No line of it holds what is in a file.
+"""
+
+import asyncio
+import ssl
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from sluice.contracts.manifests import ManifestLimits
+from sluice.contracts.manifests.yaml_documents import YamlError, read_documents
+from sluice.runtime import logs
+from sluice.runtime.certificate_files import Signature, signature
+from sluice.runtime.errors import ServiceError
+from sluice.runtime.optional_imports import without
+from sluice.runtime.texts import text_of
+
+with without("kubernetes_validate"):  # for its synchronous client, which it loads as well
+    from kubernetes.aio import client, config
+    from kubernetes.aio.config.config_exception import ConfigException
+
+RELOAD_S = 1.0
+"""How often credentials are looked at, and read anew, at most."""
+LIMITS = ManifestLimits(documents_max=1)
+"""Of a kubeconfig. One with the certificates of fifty clusters has some hundred KiB."""
+_NOT_THE_SHAPE = (TypeError, KeyError, ValueError, AttributeError)
+"""What the client raises over YAML that is something else than a kubeconfig."""
+
+
+class Session:
+    """A pool of connections with one set of credentials."""
+
+    def __init__(self, configuration: client.Configuration) -> None:
+        """Nothing is opened before the first call. Raises ServiceError for files that TLS cannot use."""
+        self.configuration = configuration
+        try:
+            self.api = client.ApiClient(configuration)
+        except (ssl.SSLError, OSError) as error:
+            why = (error.reason if isinstance(error, ssl.SSLError) else error.strerror) or type(error).__name__
+            raise ServiceError(f"the certificates for the API server cannot be used: {why}") from error
+        self.calls = 0
+        """That are under way."""
+
+    async def token(self) -> str:
+        """What is sent as authorisation; the client reads a service account's token anew every minute."""
+        found = (await self.configuration.auth_settings()).get("BearerToken")
+        return str(found["value"] or "").strip() if found else ""
+
+    async def close(self) -> None:
+        """Close all connections."""
+        await self.api.close()  # type: ignore[no-untyped-call]
+
+
+class KubeCredentials:
+    """The session that calls are to use now."""
+
+    def __init__(self, kubeconfig: Path | None) -> None:
+        """Use `connect`. None for the service account of the pod that this runs in."""
+        self._kubeconfig = kubeconfig
+        self._session: Session | None = None
+        self._retired: dict[Session, None] = {}
+        self._seen: Signature = ()
+        self._look_at = self._reload_at = float("-inf")
+        self._reading = asyncio.Lock()
+        self._log = logs.get("kubernetes")
+
+    async def connect(self) -> None:
+        """Read them for the first time. Raises ServiceError when there are no usable ones."""
+        self._session = Session(await load(self._kubeconfig))
+        self._seen = await self._signature()
+
+    @property
+    def session(self) -> Session:
+        """The newest."""
+        assert self._session is not None, "not connected"
+        return self._session
+
+    @asynccontextmanager
+    async def used(self) -> AsyncIterator[Session]:
+        """The newest, for the time of one call; it stays open until then."""
+        await self._look()
+        session = self.session
+        session.calls += 1
+        try:
+            yield session
+        finally:
+            session.calls -= 1
+            if session in self._retired and not session.calls:
+                del self._retired[session]
+                await session.close()
+
+    async def has_other(self, session: Session, refused: str) -> bool:
+        """Whether there is another token than the one that was refused; it is read anew to find out."""
+        async with self._reading:
+            now = asyncio.get_running_loop().time()
+            if await session.token() == refused and now >= self._reload_at:
+                self._reload_at = now + RELOAD_S
+                await load(self._kubeconfig, session.configuration)
+            return await session.token() != refused
+
+    async def close(self) -> None:
+        """Close all sessions."""
+        for session in (*self._retired, *([self._session] if self._session is not None else [])):
+            await session.close()
+        self._retired.clear()
+
+    async def _look(self) -> None:
+        now = asyncio.get_running_loop().time()
+        if now < self._look_at or self._reading.locked():
+            return
+        self._look_at = now + RELOAD_S
+        async with self._reading:
+            found = await self._signature()
+            if found == self._seen:
+                return
+            self._seen = found
+            try:
+                new = Session(await load(self._kubeconfig))
+            except ServiceError as error:
+                self._log.error("the new credentials are no good; the old ones stay in use", why=str(error))
+                return
+            old, self._session = self.session, new
+            self._seen = await self._signature()  # they may name other files now
+            self._log.info("the credentials for the API server were read again")
+            if old.calls:
+                self._retired[old] = None
+            else:
+                await old.close()
+
+    async def _signature(self) -> Signature:
+        configuration: Any = self.session.configuration
+        named = (configuration.ssl_ca_cert, configuration.cert_file, configuration.key_file)
+        paths = [Path(each) for each in (self._kubeconfig, *named) if each]
+        return await asyncio.to_thread(signature, paths)
+
+
+async def load(kubeconfig: Path | None, configuration: client.Configuration | None = None) -> client.Configuration:
+    """Read credentials, into an old configuration where one is given. Raises ServiceError."""
+    into = client.Configuration() if configuration is None else configuration
+    if kubeconfig is None:
+        try:
+            config.load_incluster_config(client_configuration=into)  # type: ignore[no-untyped-call]
+        except (ConfigException, OSError) as error:
+            raise ServiceError(
+                f"the service account of the pod cannot be used: {error} "
+                "(outside a pod SLUICE_POD_WATCHER_KUBECONFIG names a kubeconfig)"
+            ) from error
+        return into
+    try:
+        await asyncio.to_thread(_check, kubeconfig)
+        await config.load_kube_config(  # type: ignore[no-untyped-call]
+            config_file=str(kubeconfig), client_configuration=into, persist_config=False
+        )
+    except OSError as error:
+        raise ServiceError(f"the kubeconfig {kubeconfig} cannot be read: {error.strerror or error}") from error
+    except YamlError as error:
+        where = f" in line {error.line}" if error.line else ""
+        raise ServiceError(f"{kubeconfig} is no kubeconfig that can be used: {error.why}{where}") from error
+    except (ConfigException, yaml.YAMLError, *_NOT_THE_SHAPE) as error:
+        raise ServiceError(f"{kubeconfig} is no kubeconfig that can be used: {_told(error)}") from error
+    return into
+
+
+def _check(kubeconfig: Path) -> None:
+    """
+    Whether the client may have it: it takes a file that is not there for an empty one, and its YAML has no bounds.
+
+    Ten lines of aliases or merged keys would keep it busy for ever. Raises OSError, YamlError.
+    """
+    read_documents(text_of(kubeconfig, LIMITS.file_bytes_max), LIMITS)
+
+
+def _told(error: Exception) -> str:
+    """What is wrong, and where; never the text around it, which may be a token."""
+    if isinstance(error, yaml.MarkedYAMLError):
+        mark = error.problem_mark or error.context_mark
+        where = f" in line {mark.line + 1}, column {mark.column + 1}" if mark is not None else ""
+        return f"{type(error).__name__}: {error.problem or error.context or 'no YAML'}{where}"
+    if isinstance(error, ConfigException):
+        return " ".join(str(error).split())
+    return f"{type(error).__name__}, while it was read as one"
