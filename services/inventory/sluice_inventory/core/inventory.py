@@ -85,6 +85,10 @@ class Inventory:
         """The nodes whose view the last `handle` has changed, forgotten ones included."""
         return tuple(self._changed)
 
+    def silent_s(self, now: float) -> float:
+        """For how long the node that has been silent for longest has given no usable answer; 0 without nodes."""
+        return max((now - node.heard_at for node in self._nodes.values()), default=0.0)
+
     def names(self) -> list[NodeName]:
         """Every node known, by name."""
         return sorted(self._nodes)

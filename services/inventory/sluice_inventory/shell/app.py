@@ -2,6 +2,7 @@
 
 import grpc.aio
 
+from sluice.contracts import subjects
 from sluice.contracts.callers import Caller, name_of
 from sluice.contracts.exchange import Stream
 from sluice.runtime import logs, rpc
@@ -15,6 +16,7 @@ from sluice.runtime.service import Service
 from sluice_inventory.core.events import Event, Pull
 from sluice_inventory.core.inventory import Inventory
 from sluice_inventory.settings import InventorySettings
+from sluice_inventory.shell.metrics import FleetMetrics
 from sluice_inventory.shell.puller import Puller, lines_max
 from sluice_inventory.shell.server import InventoryServer
 from sluice_inventory.shell.watchers import WatchedInventory, Watchers
@@ -42,8 +44,19 @@ async def serve_on(bus: Bus, service: Service[InventorySettings], health: Health
     core = Inventory(service.run, settings.rules())
     watchers = Watchers(watchers_max=settings.watchers_max, pending_max=settings.watch_pending_max)
     trust = trust_of(settings, name_of(Caller.INVENTORY))
-    puller = Puller(service.clock, timeout_s=settings.pull_timeout_s, lines_max=lines_max(), trust=trust)
-    pulls: Executor[Event] = Executor(puller.pull, limit=settings.pulls_max, quiet=True)
+    puller = Puller(
+        service.clock,
+        timeout_s=settings.pull_timeout_s,
+        lines_max=lines_max(),
+        trust=trust,
+        traces=service.traces,
+    )
+    pulls: Executor[Event] = Executor(
+        puller.pull,
+        within=lambda pull: service.traces.at_once(subjects.node(pull.node).subject),
+        limit=settings.pulls_max,
+        quiet=True,
+    )
     runner: CoreRunner[Event] = CoreRunner(
         name=service.name,
         core=WatchedInventory(core, watchers),
@@ -53,6 +66,7 @@ async def serve_on(bus: Bus, service: Service[InventorySettings], health: Health
         readings=[(Stream.STATE, READS)],
         execute={Pull: pulls},
         tick_s=settings.tick_s,
+        shows=FleetMetrics(core, service.clock).now,
     )
     server = InventoryServer(core, watchers)
 
@@ -61,7 +75,7 @@ async def serve_on(bus: Bus, service: Service[InventorySettings], health: Health
         health.register(on)
 
     try:
-        async with rpc.serve(register, address=settings.grpc_address, trust=trust) as address:
+        async with rpc.serve(register, address=settings.grpc_address, trust=trust, traces=service.traces) as address:
             logs.get("inventory").info("serving", grpc_address=address)
             with health.runs(service.name, runner, lambda: bus.connected):
                 await runner.run()

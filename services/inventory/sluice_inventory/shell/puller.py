@@ -13,11 +13,13 @@ from dataclasses import dataclass
 import grpc.aio
 import msgspec
 
+from sluice.contracts import subjects
+from sluice.contracts.belonging import why_not_here
 from sluice.contracts.callers import name_of_node
 from sluice.contracts.codec import MESSAGE_BYTES_MAX, Undecodable
 from sluice.contracts.convert import snapshot_from_proto
 from sluice.contracts.ids import NodeName
-from sluice.contracts.messages import NodeSnapshot
+from sluice.contracts.messages import NodeInventory, NodeSnapshot
 from sluice.contracts.pb import node_pb2
 from sluice.contracts.pb.agent_pb2 import GetInventoryRequest
 from sluice.contracts.pb.agent_pb2_grpc import AgentServiceStub
@@ -25,6 +27,7 @@ from sluice.contracts.refusals import shorten
 from sluice.runtime import logs, rpc
 from sluice.runtime.clock import Clock
 from sluice.runtime.rpc_identity import LOOPBACK, Material, Trust
+from sluice.runtime.telemetry import TraceBook
 from sluice_inventory.core.events import Pull, PullFailed, PullSucceeded
 
 SNAPSHOT_BYTES_MAX = MESSAGE_BYTES_MAX - 10_000
@@ -50,12 +53,21 @@ class _Line:
 class Puller:
     """Pulls nodes, each over a channel of its own that stays open while it works."""
 
-    def __init__(self, clock: Clock, *, timeout_s: float, lines_max: int = LINES_MAX, trust: Trust = LOOPBACK) -> None:
+    def __init__(
+        self,
+        clock: Clock,
+        *,
+        timeout_s: float,
+        lines_max: int = LINES_MAX,
+        trust: Trust = LOOPBACK,
+        traces: TraceBook | None = None,
+    ) -> None:
         """Hold no channel yet. With a certificate, only who shows one of its node's agent is believed."""
         self._clock = clock
         self._timeout_s = timeout_s
         self._lines_max = lines_max
         self._trust = trust
+        self._traces = traces or TraceBook()
         self._refused: dict[NodeName, str] = {}
         """What is wrong with a node's certificate, or with ours, as it was logged."""
         self._lines: OrderedDict[NodeName, _Line] = OrderedDict()
@@ -123,7 +135,11 @@ class Puller:
             await line.stack.aclose()
         stack = AsyncExitStack()
         opened = rpc.channel(
-            pull.endpoint, deadline_s=self._timeout_s, trust=self._trust, server_name=name_of_node(pull.node)
+            pull.endpoint,
+            deadline_s=self._timeout_s,
+            trust=self._trust,
+            server_name=name_of_node(pull.node),
+            traces=self._traces,
         )
         return _Line(pull.endpoint, stack, AgentServiceStub(await stack.enter_async_context(opened)), shown)
 
@@ -145,7 +161,21 @@ def _read(answer: node_pb2.NodeSnapshot) -> NodeSnapshot | Undecodable:
     size_bytes = answer.ByteSize()
     if size_bytes <= SNAPSHOT_BYTES_MAX:
         found = snapshot_from_proto(answer)
-        size_bytes = 0 if isinstance(found, Undecodable) else len(msgspec.json.encode(found))
-        if size_bytes <= SNAPSHOT_BYTES_MAX:
+        if isinstance(found, Undecodable):
             return found
+        encoded = msgspec.json.encode(found)
+        size_bytes = len(encoded)
+        if size_bytes <= SNAPSHOT_BYTES_MAX:
+            return _sensible(found, encoded)
     return Undecodable(f"a snapshot of {size_bytes} bytes is over the limit of {SNAPSHOT_BYTES_MAX}")
+
+
+def _sensible(found: NodeSnapshot, encoded: bytes) -> NodeSnapshot | Undecodable:
+    """The snapshot, if those who read it on the bus would take it: otherwise each of them would set it aside."""
+    try:
+        msgspec.json.decode(encoded, type=NodeSnapshot)
+    except msgspec.ValidationError as error:
+        return Undecodable(str(error)[:300])
+    address = subjects.inventory(found.node)
+    why = why_not_here(address, NodeInventory(snapshot=found, stale=False))
+    return Undecodable(why) if why else found

@@ -16,6 +16,7 @@ from sluice.contracts.ids import NodeName
 from sluice.contracts.messages import NodeSnapshot
 from sluice.contracts.pb import inventory_pb2 as pb
 from sluice.contracts.pb.inventory_pb2_grpc import InventoryServiceServicer, add_InventoryServiceServicer_to_server
+from sluice.contracts.refusals import shorten
 from sluice_inventory.core.counts import GpuUse, NodeUse, fleet_use, uses
 from sluice_inventory.core.inventory import Inventory
 from sluice_inventory.shell import answers
@@ -64,7 +65,7 @@ class InventoryServer(InventoryServiceServicer):
         """One node as it was last pulled."""
         view = self._core.view(NodeName(request.node))
         if view is None:
-            await context.abort(grpc.StatusCode.NOT_FOUND, f"no node {request.node!r} is known")
+            await context.abort(grpc.StatusCode.NOT_FOUND, f"no node {shorten(request.node)!r} is known")
             raise AssertionError("abort raises")
         if view.inventory is None:
             await context.abort(grpc.StatusCode.UNAVAILABLE, f"node {view.name!r} was never pulled: {view.error}")

@@ -1,0 +1,61 @@
+"""What the inventory shows of the fleet to those who watch it."""
+
+from types import SimpleNamespace
+
+from factories.inventory import AT, NODE, gpu_report, news, snapshot
+
+from sluice.contracts.messages import InstanceReport, PlacementReport
+from sluice.runtime.metrics import Counts
+from sluice_inventory.core.events import PullSucceeded
+from sluice_inventory.shell.metrics import FleetMetrics
+
+
+def shown(fleet: FleetMetrics) -> dict[tuple[str, ...], float]:
+    """Every sample by name and labels."""
+    counts = Counts()
+    with counts.asked_for(fleet.now):
+        return {(m.name, *labels): value for m, series in counts.samples().items() for labels, value in series.items()}
+
+
+def pulled(bench, generation: int, **gpu) -> None:
+    """A node is heard of and pulled."""
+    bench.hear(news(generation))
+    bench.feed(PullSucceeded(NODE, snapshot(generation, gpus=(gpu_report(**gpu),)), AT))
+
+
+def test_who_watches_sees_ill_gpus_and_lost_places(bench):
+    """A GPU that takes nothing new, a place in quarantine and somebody else's instance are numbers by model."""
+    fleet = FleetMetrics(bench.core, SimpleNamespace(monotonic=lambda: bench.now))
+    bench.start_reading()
+    bench.caught_up()
+    assert shown(fleet)["sluice_inventory_nodes", "fresh"] == 0
+    pulled(bench, 1)
+    model = gpu_report().model
+    found = shown(fleet)
+    assert found["sluice_inventory_nodes", "fresh"] == 1
+    assert found["sluice_gpus", model, "healthy"] == 1
+    assert found["sluice_gpu_memory_slices", model, "total"] == gpu_report().memory_slices
+    assert ("sluice_gpu_memory_slices", model, "quarantined") not in found
+
+    foreign = InstanceReport(gi_id=9, profile="1g.5gb", start=6, size=1)
+    quarantined = (PlacementReport(start=0, size=4),)
+    pulled(bench, 2, healthy=False, health_message="Xid 79", quarantined=quarantined, instances=(foreign,))
+    found = shown(fleet)
+    assert found["sluice_gpus", model, "unhealthy"] == 1
+    assert ("sluice_gpus", model, "healthy") not in found
+    assert found["sluice_gpu_memory_slices", model, "quarantined"] == 4
+    assert found["sluice_gpu_memory_slices", model, "foreign"] == 1
+
+
+def test_a_node_that_does_not_answer_is_stale_for_those_who_watch(bench):
+    """Otherwise nobody would be told that nothing new goes there."""
+    fleet = FleetMetrics(bench.core, SimpleNamespace(monotonic=lambda: bench.now))
+    bench.start_reading()
+    bench.caught_up()
+    pulled(bench, 1)
+    began = bench.now
+    assert shown(fleet)["sluice_inventory_oldest_answer_seconds",] == 0
+    bench.at(1000.0)
+    found = shown(fleet)
+    assert (found["sluice_inventory_nodes", "fresh"], found["sluice_inventory_nodes", "stale"]) == (0, 1)
+    assert found["sluice_inventory_oldest_answer_seconds",] == 1000.0 - began
