@@ -68,7 +68,7 @@ def measure(nodes: int, gpus: int) -> Figures:
         root = Path(folder)
         (root / "pods").mkdir()
         (root / "fleet.toml").write_text(FLEET.format(nodes=nodes, gpus=gpus))
-        command = [sys.executable, "-m", "sluice_console", "up", "--fleet", str(root / "fleet.toml")]
+        command = [sys.executable, "-m", "sluice_console", "up", "--web", "off", "--fleet", str(root / "fleet.toml")]
         command += ["--pods", str(root / "pods"), "--data", str(root / "data")]
         with (root / "up.log").open("w") as log:
             up = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, start_new_session=True)

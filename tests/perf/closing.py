@@ -48,7 +48,7 @@ class Running:
         self.root = root
         (root / "pods").mkdir()
         (root / "fleet.toml").write_text(FLEET.format(nodes=BATCH // 8, gpus=8).replace("mig = true", "mig = false"))
-        command = [sys.executable, "-m", "sluice_console", "up", "--fleet", str(root / "fleet.toml")]
+        command = [sys.executable, "-m", "sluice_console", "up", "--web", "off", "--fleet", str(root / "fleet.toml")]
         command += ["--pods", str(root / "pods"), "--data", str(root / "data"), "--processes", "1"]
         command += ["--closing-ttl-s", str(CLOSING_TTL_S)]
         self.log = (root / "up.log").open("w")

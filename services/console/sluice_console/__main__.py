@@ -1,45 +1,41 @@
 """
 The `sluice` command: what can be typed by people who use the fleet, and how errors end.
 
-What its operators type is in `sluice_console.shell.operator_commands`.
+What its operators type is in `sluice_console.shell.operator_commands`. A command imports what it needs when it is
+typed: all of it takes longer to load than most commands take to run.
 """
 
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
 from cyclopts import App, CycloptsError, Parameter
 
-from sluice.runtime import logs
 from sluice.runtime.release import release
-from sluice_console.core.adjusting import Sizes
-from sluice_console.shell import operator_commands
-from sluice_console.shell.adjust import adjust
-from sluice_console.shell.demo import demo
-from sluice_console.shell.doctor import Look, doctor
-from sluice_console.shell.fleet_nodes import nodes
-from sluice_console.shell.look import events, explain, gpus, pods
-from sluice_console.shell.running import NothingRunningError, server_url
-from sluice_console.shell.simulate import Run, become_simulation
-from sluice_console.shell.simulate_live import simulate
-from sluice_console.shell.system import Options
-from sluice_console.shell.typed import EXIT_USAGE, AsJson, Server, run
-from sluice_console.shell.up import up
-
-EXIT_NOTHING_RUNNING = 3
+from sluice_console.shell import bench_command, completion, look_commands, operator_commands, run_command
+from sluice_console.shell.failing import CommandError
+from sluice_console.shell.typed import EXIT_USAGE, AsJson, Documented, Server, form_of, run
 
 app = App(
     name="sluice",
     help="Slices of GPUs on demand. `sluice demo` shows it; `sluice up` runs it on this machine.",
     version=release,
 )
+look_commands.add_to(app)
 operator_commands.add_to(app)
+run_command.add_to(app)
+bench_command.add_to(app)
+completion.add_to(app)
 
 
 @app.command(name="up")
 def up_command(
     *,
-    fleet: Annotated[Path, Parameter(help="The simulated nodes, a TOML file (examples/fleet.toml).")],
+    fleet: Annotated[
+        Path | None,
+        Parameter(help="The simulated nodes, a TOML file (examples/fleet.toml); without it, this machine's own GPUs."),
+    ] = None,
     pods: Annotated[Path, Parameter(help="The folder of Pod manifests to watch.")],
     data: Annotated[Path | None, Parameter(help="Where to keep everything; temporary when not given.")] = None,
     processes: Annotated[int, Parameter(help="At most so many processes for all node agents.")] = 8,
@@ -48,70 +44,56 @@ def up_command(
     limits: Annotated[
         Path | None, Parameter(help="Quotas, and nodes not to use: a TOML file (docs/quotas.md), read again on change.")
     ] = None,
+    web: Annotated[
+        str, Parameter(help="Where the web page is served, HOST:PORT; `off` serves none.", show_default=False)
+    ] = "",
 ) -> int:
-    """Run everything on this machine: broker, services, simulated GPUs. Until Ctrl-C."""
+    """Run everything on this machine: broker, services, GPUs (simulated by --fleet), web page. Until Ctrl-C."""
+    from sluice_console.shell.system import Options
+    from sluice_console.shell.up import up
+
     for name, value in (("--processes", processes), ("--allocators", allocators), ("--closing-ttl-s", closing_ttl_s)):
         if value is not None and value < 1:
             sys.stderr.write(f"{name} {value}: must be at least 1\n")
             return EXIT_USAGE
+    if fleet is None and data is None:
+        sys.stderr.write(
+            "sluice up: --fleet FILE simulates GPUs; this machine's own need --data DIR, which keeps what is on them\n"
+        )
+        return EXIT_USAGE
     options = Options(fleet, pods, data, processes, allocators, closing_ttl_s, limits_file=limits)
-    return run(up(options))
+    return run(up(options, page=web))
 
 
 @app.command(name="demo")
 def demo_command() -> int:
     """Show in half a minute what Sluice does: four simulated A100, real services, nothing left behind."""
+    from sluice_console.shell.demo import demo
+
     return run(demo())
 
 
-@app.command(name="gpus")
-def gpus_command(*, server: Server = None, json: AsJson = False) -> int:
-    """Every GPU as a bar of memory slices: what is on it, whose it is, what still fits."""
-    return run(gpus(server_url(server), as_json=json))
-
-
-@app.command(name="nodes")
-def nodes_command(
+@app.command(name="web")
+def web_command(
     *,
-    server: Server = None,
-    json: AsJson = False,
-    idle: Annotated[bool, Parameter(negative="", help="Only those with nothing on them.")] = False,
+    server: Annotated[
+        str | None,
+        Parameter(
+            name=["--server", "--nats"],
+            help="NATS URL; otherwise SLUICE_NATS_URL, otherwise the running `sluice up`.",
+        ),
+    ] = None,
+    listen: Annotated[str, Parameter(help="Where to serve it, HOST:PORT; port 0 is any free one.")] = "127.0.0.1:0",
+    host: Annotated[
+        tuple[str, ...],
+        Parameter(negative="", help="A name that leads here, besides localhost and addresses; may be said again."),
+    ] = (),
 ) -> int:
-    """Every node in a line: whether it may be used, what is free, and since when nothing is on it."""
-    return run(nodes(server_url(server), idle_only=idle, as_json=json))
+    """Serve the live map of the fleet as a web page (docs/web.md). Until Ctrl-C."""
+    from sluice_console.shell.running import server_url
+    from sluice_console.shell.web.command import web
 
-
-@app.command(name="pods")
-def pods_command(
-    *,
-    server: Server = None,
-    json: AsJson = False,
-    all_: Annotated[bool, Parameter(name="--all", negative="", help="Ended ones too.")] = False,
-) -> int:
-    """Every pod that asked for slices, and what became of it."""
-    return run(pods(server_url(server), as_json=json, with_ended=all_))
-
-
-@app.command(name="explain")
-def explain_command(
-    request: Annotated[str, Parameter(help="A request id, a pod name, namespace/name, or a manifest file.")],
-    *,
-    server: Server = None,
-    json: AsJson = False,
-) -> int:
-    """The story of one pod in words: asked, waited for what, granted where, bound, released."""
-    return run(explain(server_url(server), request, as_json=json))
-
-
-@app.command(name="events")
-def events_command(
-    *,
-    server: Server = None,
-    follow: Annotated[bool, Parameter(name=["--follow", "-f"], negative="", help="Stay and show what comes.")] = False,
-    since_s: Annotated[float, Parameter(help="How far to look back, in seconds.")] = 900.0,
-) -> int:
-    """What happened, a readable line per message."""
-    return run(events(server_url(server), follow=follow, since_s=since_s))
+    return run(web(server_url(server), listen, host))
 
 
 @app.command(name="simulate")
@@ -128,6 +110,7 @@ def simulate_command(
     ] = None,
     server: Server = None,
     json: AsJson = False,
+    output: Documented = None,
     fleet: Annotated[Path | None, Parameter(help="The nodes, a TOML file (docs/simulate.md).")] = None,
     workload: Annotated[Path | None, Parameter(help="Arrivals and departures, one JSON object a line.")] = None,
     out: Annotated[Path | None, Parameter(help="Where the answers go, one JSON object a line.")] = None,
@@ -146,10 +129,21 @@ def simulate_command(
     -f touches nothing: 0 all would be bound now, 5 one would wait, 6 one would be refused. --fleet, --workload and
     --out run the allocator's own code on virtual time, without a cluster.
     """
+    from sluice_console.shell.running import server_url
+    from sluice_console.shell.simulate import Run, become_simulation
+    from sluice_console.shell.simulate_live import simulate
+
     offline = (fleet, workload, out)
     if file is not None and all(each is None for each in (*offline, placement, policy)) and not no_queue and not seed:
-        return run(simulate(server_url(server), file, as_json=json))
-    if file is None and not json and server is None and fleet is not None and workload is not None and out is not None:
+        return run(simulate(server_url(server), file, form=form_of(output, json=json)))
+    if (
+        file is None
+        and form_of(output, json=json) == "text"
+        and server is None
+        and fleet is not None
+        and workload is not None
+        and out is not None
+    ):
         become_simulation(Run(fleet, workload, out, placement, policy, queue=not no_queue, seed=seed))
     sys.stderr.write(
         "sluice simulate: needs either -f FILE [--server URL] [--json], or --fleet, --workload and --out\n"
@@ -173,12 +167,15 @@ def doctor_command(
         bool, Parameter(negative="", help="Look at the bus only, also when KUBECONFIG is set.")
     ] = False,
     json: AsJson = False,
+    output: Documented = None,
 ) -> int:
     """
     Look whether everything is up and set up well; changes nothing.
 
     0 nothing must be fixed, 1 something must, 2 something could not be looked at.
     """
+    from sluice_console.shell.doctor import Look, doctor
+
     if no_cluster and (kubeconfig is not None or in_cluster):
         sys.stderr.write("sluice doctor: --no-cluster contradicts --kubeconfig and --in-cluster\n")
         return EXIT_USAGE
@@ -195,7 +192,7 @@ def doctor_command(
             "sluice doctor: nothing to look at: give --kubeconfig or --in-cluster, or leave out --no-bus\n"
         )
         return EXIT_USAGE
-    return run(doctor(look, as_json=json))
+    return run(doctor(look, form=form_of(output, json=json)))
 
 
 @app.command(name="adjust")
@@ -210,14 +207,19 @@ def adjust_command(
     dry_run: Annotated[bool, Parameter(negative="", help="Say what it would come to, and book nothing.")] = False,
     server: Server = None,
     json: AsJson = False,
+    output: Documented = None,
 ) -> int:
     """
     Make the shares of a running pod larger or smaller (docs/adjust.md). What is not named stays as it is.
 
     0: it is booked, or would be; 4: there is no such pod; 6: it stays as it is, and why.
     """
+    from sluice_console.core.adjusting import Sizes
+    from sluice_console.shell.adjust import adjust
+    from sluice_console.shell.running import server_url
+
     sizes = Sizes(memory, sm_partition, quota_request, quota_limit)
-    return run(adjust(server_url(server), pod, container, sizes, dry_run=dry_run, as_json=json))
+    return run(adjust(server_url(server), pod, container, sizes, dry_run=dry_run, form=form_of(output, json=json)))
 
 
 @app.command(name="version")
@@ -227,16 +229,15 @@ def version_command() -> int:
     return 0
 
 
-def main() -> None:
-    """The entry point of the `sluice` script."""
-    logs.configure(service="console", run="", level="error", form="text")  # what people need is said, not logged
+def main(words: Sequence[str] | None = None) -> None:
+    """The entry point of the `sluice` script: of what was typed, or of `words`. Ends the process."""
     try:
-        app(exit_on_error=False)
+        app(words, exit_on_error=False)
     except CycloptsError:
         sys.exit(EXIT_USAGE)  # cyclopts has said what is wrong
-    except NothingRunningError as error:
+    except CommandError as error:
         sys.stderr.write(f"sluice: {error}\n")
-        sys.exit(EXIT_NOTHING_RUNNING)
+        sys.exit(error.exit_code)
     except KeyboardInterrupt:
         sys.exit(130)
     except BrokenPipeError:

@@ -18,8 +18,16 @@ from sluice.contracts.messages import (
     Uncordoned,
 )
 from sluice.runtime.memory_bus import MemoryBroker
-from sluice_console.core.cordons import CordonError, check_by_hand, cordon_word, named_gpus, pods_on, uncordon_word
-from sluice_console.shell.cordon import wait_until_left
+from sluice_console.core.cordons import (
+    CordonError,
+    UnknownTargetError,
+    check_by_hand,
+    cordon_word,
+    named_gpus,
+    pods_on,
+    uncordon_word,
+)
+from sluice_console.shell.cordon import _wrong, wait_until_left
 
 NODE = "gpu-1.example.internal"
 GPU = "GPU-aaaaaaaa-0000"
@@ -47,10 +55,12 @@ def test_a_gpu_is_named_by_index_or_uuid(make, wanted):
 def test_what_is_not_there_is_told_with_what_is(make):
     """A cordon of a mistyped name protects nothing and looks as if it did."""
     world = make.world(inventory=make.inventory(make.gpu_report()))
-    with pytest.raises(CordonError, match=f"there is no node gpu-9; known: {NODE}"):
+    with pytest.raises(UnknownTargetError, match=f"there is no node gpu-9; known: {NODE}") as unknown:
         named_gpus(world, "gpu-9", ())
-    with pytest.raises(CordonError, match=rf"{NODE} has no GPU '3'; it has 0 \({GPU}\)"):
+    with pytest.raises(UnknownTargetError, match=rf"{NODE} has no GPU '3'; it has 0 \({GPU}\)"):
         named_gpus(world, NODE, ("3",))
+    assert _wrong("cordon", unknown.value) == 4  # as docs/cli.md has it for what is not there
+    assert _wrong("cordon", CordonError("the node is being drained")) == 2
 
 
 # -- what is said -------------------------------------------------------------------------------------------------

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from sluice.contracts.messages import GpuReport, LeaseHeld, PlacementReport, SourceSynced
-from sluice_console.core.doctor.bus import Asked, SeenBus, Written, check_bus, timed_subjects
+from sluice_console.core.doctor.bus import Asked, SeenBus, Written, check_bus, silent_broker, timed_subjects
 from sluice_console.core.doctor.findings import Check, named, worst
 from sluice_console.core.world import World
 
@@ -56,6 +56,7 @@ def test_nothing_is_found_where_nothing_is_wrong(well):
     assert {finding.check for finding in found} == {
         Check.BROKER,
         Check.STREAMS,
+        Check.WORDS,
         Check.ALLOCATOR,
         Check.POD_WATCHER,
         Check.INVENTORY,
@@ -99,6 +100,32 @@ def test_a_source_that_fell_silent_is_a_problem(well):
     """Its ended pods keep their slices."""
     seen = replace(well, written={**well.written, "sluice.source.folder": Written(0.0, 0.0)})
     assert "folder (for 17 min)" in only(seen, Check.POD_WATCHER, "problem")
+
+
+def test_a_folder_that_nobody_lists_is_told_within_a_minute(well):
+    """It is listed every few seconds: whoever waits for a pod shall not wait a quarter of an hour for the reason."""
+    seen = replace(well, written={**well.written, "sluice.source.folder": Written(930.0, 930.0)})
+    assert "folder (for 1 min)" in only(seen, Check.POD_WATCHER, "problem")
+
+
+def test_a_cluster_that_nobody_follows_is_told_at_once(well):
+    """Its last listing may be young: the lease says that nobody works."""
+    synced = SourceSynced(source="cluster", run="r", epoch=1, count=1)
+    seen = without(well, sluice__source__cluster=synced)
+    seen = replace(seen, written={**well.written, "sluice.source.cluster": Written(1000.0, 1000.0)})
+    assert "nobody follows the pods" in only(seen, Check.POD_WATCHER, "problem")
+    held = LeaseHeld(role="pod-watcher", owner="r", version="0.1.0")
+    followed = replace(seen, world=World({**seen.world.values, "sluice.lease.pod-watcher": held}, "1"))
+    assert worst(check_bus(followed)) == "ok", check_bus(followed)
+
+
+def test_a_broker_that_lets_us_in_and_does_not_answer_is_told_apart():
+    """To look for a firewall while two of three brokers are down costs the night."""
+    cluster, single = silent_broker("nats://here", clustered=True), silent_broker("nats://here", clustered=False)
+    assert (cluster.level, single.level) == ("problem", "problem")
+    assert "too few servers" in cluster.what
+    assert "two of three" in cluster.remedy
+    assert "disk" in single.remedy
 
 
 def test_an_inventory_that_lags_is_a_problem(well, make):
@@ -189,3 +216,22 @@ def test_a_clock_that_is_off_is_told_with_whose(well):
 def test_of_a_thousand_names_a_few_are_told():
     """A sentence that nobody reads to its end helps nobody."""
     assert named(f"n{number}" for number in range(1000)) == "n0, n1, n2, n3, n4 and 995 more"
+
+
+def test_a_message_that_nobody_can_read_is_named_with_how_to_remove_it(well):
+    """It was set aside in a log that nobody reads; the node would stay without new pods for ever."""
+    subject = "sluice.ledger.gpu-1_example_internal.r_1_1"
+    unread = replace(well, world=replace(well.world, unread={subject: "schema 2 is newer"}))
+    what = only(unread, Check.WORDS, "problem")
+    says = "gpu-1.example.internal gets nothing new until it is gone"
+    assert what == f"nobody can read {subject} (schema 2 is newer); {says}"
+    (finding,) = [each for each in check_bus(unread) if each.check is Check.WORDS]
+    assert finding.remedy.endswith(f"nats stream purge BOOK --subject {subject}")
+
+
+def test_many_messages_that_nobody_can_read_are_counted(well):
+    """Thousands of lines would hide everything else."""
+    unread = {f"sluice.binding.r{number}": "no JSON" for number in range(1000)}
+    found = [f for f in check_bus(replace(well, world=replace(well.world, unread=unread))) if f.check is Check.WORDS]
+    assert len(found) == 21
+    assert found[-1].what == "980 more messages cannot be read"

@@ -68,3 +68,17 @@ def test_a_node_is_ready_only_when_opened_for_its_present_agent_in_this_life(mak
     world = make.world(head=make.opened(run=run, incarnation=incarnation), node=make.changed())
     world.incarnation = "1"
     assert world.unopened([make.node]) == ([] if is_open else [make.node])
+
+
+async def test_a_message_that_nobody_can_read_takes_the_place_of_the_word_before(make):
+    """The word that it overwrote is not true any more; shown on, it would hide that something is wrong."""
+    live = LiveWorld()
+    request, other = f"sluice.request.{make.request}", "sluice.binding.r2"
+    await both_read(live, seen(Stream.STATE, request, make.asked()))
+    await live.apply([Observed(Stream.STATE, Entry(request, 2, OperationId(""), None, "no JSON"))])
+    await live.apply([Observed(Stream.BOOK, Entry(other, 3, OperationId(""), None, "schema 2"))])
+    assert (live.world.values, live.world.unread) == ({}, {request: "no JSON", other: "schema 2"})
+    await live.apply([seen(Stream.STATE, request, make.asked(), 4)])
+    assert (set(live.world.values), live.world.unread) == ({request}, {other: "schema 2"})
+    await live.apply([ReadingStarted(Stream.BOOK, Incarnation("1")), ReadingCaughtUp(Stream.BOOK)])
+    assert live.world.unread == {}

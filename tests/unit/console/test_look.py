@@ -4,8 +4,8 @@ import pytest
 
 from sluice.contracts.codec import Undecodable
 from sluice.contracts.messages import Envelope
-from sluice.runtime.nats_history import Recorded
 from sluice_console.core.documents import PodDocument, PodsDocument
+from sluice_console.core.events import EventDocument, event_document
 from sluice_console.core.story import Happened, Names
 from sluice_console.shell.look import event_line, matching, with_past
 
@@ -50,11 +50,19 @@ def test_an_event_names_the_pod_and_says_what_happened(make):
         id="1", operation="o", request=make.request, schema=1, time="2026-01-02T03:04:05.678901+00:00",
         message=make.asked(),
     )  # fmt: skip
-    line = event_line(Recorded(f"hist.sluice.request.{make.request}", 1, asked), Names())
-    assert line == "03:04:05.678  request    default/train  asks for 3g.20gb, in train.yaml"
+    event = event_document(f"hist.sluice.request.{make.request}", asked, Names())
+    assert event == EventDocument(
+        time="2026-01-02T03:04:05.678901+00:00", subject=f"hist.sluice.request.{make.request}", noun="request",
+        word="AllocationRequested", request=make.request, about="default/train",
+        says="asks for 3g.20gb, in train.yaml",
+    )  # fmt: skip
+    assert event_line(event) == "03:04:05.678  request    default/train  asks for 3g.20gb, in train.yaml\n"
 
 
 def test_bytes_that_cannot_be_read_are_a_line_too():
     """Set aside loudly, never a traceback."""
-    line = event_line(Recorded("hist.sluice.node.a", 1, Undecodable("not JSON")), Names())
-    assert line.endswith("hist.sluice.node.a: cannot be read: not JSON")
+    event = event_document("hist.sluice.node.a", Undecodable("not JSON"), Names())
+    assert event is not None
+    assert (event.word, event.unreadable) == ("", "not JSON")
+    assert event_line(event).endswith("hist.sluice.node.a: cannot be read: not JSON\n")
+    assert event_document("hist.others.node.a", Undecodable("not JSON"), Names()) is None

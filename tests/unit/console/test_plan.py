@@ -5,6 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sluice_console.core.plan import Wanted, launches, shared_out
+from sluice_console.shell import system
 
 
 def wanted(**options):
@@ -71,3 +72,28 @@ def test_only_agents_are_told_where_mps_daemons_keep_their_sockets():
     ]
     assert {launch.service for launch in settings} == {"node-agent"}
     assert all(launch.variables["SLUICE_NODE_AGENT_MPS_DIR"] == "/tmp/short" for launch in settings)
+
+
+def test_without_a_fleet_the_agent_serves_the_gpus_of_its_machine():
+    """An agent that is told of a fleet simulates it."""
+    told = {launch.service: launch.variables for launch in launches(wanted(nodes=("here",), fleet_file=""))}
+    assert told["node-agent"]["SLUICE_NODE_AGENT_NODES"] == "here"
+    assert not [name for variables in told.values() for name in variables if name.endswith("FLEET_FILE")]
+
+
+def test_only_agents_are_told_of_the_time_quotas_library():
+    """Fractional shares would be held to no time; and another service refuses a setting that it does not know."""
+    told = [launch for launch in launches(wanted(quota_library="/q.so")) if "/q.so" in launch.variables.values()]
+    assert {launch.service for launch in told} == {"node-agent"}
+    assert {launch.variables["SLUICE_NODE_AGENT_QUOTA_LIBRARY"] for launch in told} == {"/q.so"}
+
+
+def test_the_library_is_what_was_built_here_unless_somebody_says_otherwise(tmp_path, monkeypatch):
+    """`off` would be overruled by a file that lies about, or no `sluice up` would ever enforce time."""
+    monkeypatch.delenv(system.QUOTA_LIBRARY_VARIABLE, raising=False)
+    monkeypatch.setattr(system, "QUOTA_BUILT", tmp_path / "built.so")
+    assert system.quota_library() == ""
+    (tmp_path / "built.so").touch()
+    assert system.quota_library() == str(tmp_path / "built.so")
+    monkeypatch.setenv(system.QUOTA_LIBRARY_VARIABLE, "off")
+    assert system.quota_library() == ""

@@ -35,10 +35,10 @@ def a100(make):
     return make.inventory(msgspec.structs.replace(make.gpu_report(), profiles=profile_reports(find("a100-40gb"))))
 
 
-def shown(world) -> str:
+def shown(world, namespace: str | None = None) -> str:
     """What `sluice quota list` prints."""
     out = io.StringIO()
-    show_quotas(Console(file=out, width=160, highlight=False), quotas_document(world))
+    show_quotas(Console(file=out, width=160, highlight=False), quotas_document(world), namespace)
     return out.getvalue()
 
 
@@ -94,6 +94,7 @@ def test_nothing_is_said_of_nobody(make):
     world = make.world()
     world.values[WORD.subject] = QuotaUnset(namespace="lab")
     assert shown(world) == "no namespace has limits or devices\n"
+    assert shown(world, "lab") == "namespace lab has no limits and no devices\n"
 
 
 # -- what is said -------------------------------------------------------------------------------------------------

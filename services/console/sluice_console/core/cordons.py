@@ -27,6 +27,10 @@ from sluice_console.core.world import World
 
 
 class CordonError(ValueError):
+    """What was typed cannot be said of this node; the message says why."""
+
+
+class UnknownTargetError(CordonError):
     """What was typed means no node or no GPU; the message says what there is."""
 
 
@@ -34,12 +38,12 @@ def named_gpus(world: World, node: str, wanted: Iterable[str]) -> tuple[GpuUuid,
     """
     The GPUs of a node that a person named by UUID or index, in the order of their indexes.
 
-    Raises CordonError for a node that nobody knows, and a GPU that it does not have.
+    Raises UnknownTargetError for a node that nobody knows, and a GPU that it does not have.
     """
     inventory = world.inventories().get(node)
     if inventory is None:
         known = ", ".join(sorted(world.inventories())[:8]) or "none"
-        raise CordonError(f"there is no node {node}; known: {known}")
+        raise UnknownTargetError(f"there is no node {node}; known: {known}")
     gpus = sorted(inventory.snapshot.gpus, key=lambda gpu: gpu.index)
     found = {_gpu(gpus, node, each).uuid: None for each in wanted}
     return tuple(gpu.uuid for gpu in gpus if gpu.uuid in found)
@@ -50,7 +54,7 @@ def _gpu(gpus: list[GpuReport], node: str, wanted: str) -> GpuReport:
         if wanted in {gpu.uuid, str(gpu.index)}:
             return gpu
     has = ", ".join(f"{gpu.index} ({gpu.uuid})" for gpu in gpus) or "none"
-    raise CordonError(f"{node} has no GPU {wanted!r}; it has {has}")
+    raise UnknownTargetError(f"{node} has no GPU {wanted!r}; it has {has}")
 
 
 def check_by_hand(last: AnyMessage | None, *, take_over: bool) -> None:

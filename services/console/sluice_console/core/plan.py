@@ -18,6 +18,7 @@ class Wanted:
 
     nodes: tuple[str, ...]
     fleet_file: str
+    """Empty: the one node is this machine, with its own GPUs."""
     pods_dir: str
     data_dir: str
     nats_url: str
@@ -29,6 +30,8 @@ class Wanted:
     """Where MPS daemons keep their sockets, when the data directory's own name is too long for that."""
     limits_file: str = ""
     """What the pod-watcher reads limits and cordons from, if it does."""
+    quota_library: str = ""
+    """The time quota's client library, for the agents; empty where there is none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,15 +45,16 @@ class Launch:
 
 def launches(wanted: Wanted) -> list[Launch]:
     """Every process of the system but the broker, in the order of starting."""
+    fleet = {"FLEET_FILE": wanted.fleet_file} if wanted.fleet_file else {}
     agents = [
-        Launch(_agent_name(nodes), "node-agent", {"NODES": ",".join(nodes), "FLEET_FILE": wanted.fleet_file})
+        Launch(_agent_name(nodes), "node-agent", {"NODES": ",".join(nodes), **fleet})
         for nodes in shared_out(wanted.nodes, wanted.processes)
     ]
     found = [
         Launch("inventory", "inventory", {"GRPC_ADDRESS": wanted.inventory_address}),
         *agents,
         *(Launch(name, "allocator", {}) for name in numbered("allocator", wanted.allocators)),
-        Launch("pod-watcher", "pod-watcher", {"PODS_DIR": wanted.pods_dir, "FLEET_FILE": wanted.fleet_file}),
+        Launch("pod-watcher", "pod-watcher", {"PODS_DIR": wanted.pods_dir, **fleet}),
     ]
     return [Launch(launch.name, launch.service, _variables(wanted, launch)) for launch in found]
 
@@ -65,6 +69,8 @@ def _variables(wanted: Wanted, launch: Launch) -> dict[str, str]:
         own["LIMITS_FILE"] = wanted.limits_file
     if wanted.mps_dir and launch.service == "node-agent":
         own["MPS_DIR"] = wanted.mps_dir
+    if wanted.quota_library and launch.service == "node-agent":
+        own["QUOTA_LIBRARY"] = wanted.quota_library
     prefix = f"SLUICE_{launch.service.upper().replace('-', '_')}_"
     common = {"SLUICE_NATS_URL": wanted.nats_url, "SLUICE_DATA_DIR": wanted.data_dir}
     return common | {prefix + name: value for name, value in own.items()}

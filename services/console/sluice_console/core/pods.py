@@ -19,6 +19,7 @@ from sluice.contracts.messages import (
     SliceMessage,
     SliceQuarantined,
 )
+from sluice.contracts.tickets import quota_library_beside
 from sluice_console.core.asks import ask_text
 from sluice_console.core.documents import PodDocument, PodsDocument
 from sluice_console.core.homes import shares_text
@@ -129,6 +130,8 @@ def variables_text(part: ContainerDevices) -> list[str]:
         "CUDA_MPS_LOG_DIRECTORY": part.mps_log_directory,
         "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": str(part.active_thread_percentage or ""),
         "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": part.pinned_memory_limit,
+        "SLUICE_QUOTA_SOCKET": part.quota_socket,
+        "LD_PRELOAD": quota_library_beside(part.quota_socket),
     }
     return [f"{name}={value}" for name, value in told.items() if value or name == "NVIDIA_VISIBLE_DEVICES"]
 

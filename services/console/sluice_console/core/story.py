@@ -4,7 +4,7 @@ One readable sentence per message, and whom it is about. The story of one reques
 Every message type of the bus has a sentence here; a test goes through all of them.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from sluice.contracts.messages import (
@@ -238,3 +238,5 @@ class Happened:
 
     subject: str
     envelope: Envelope
+    headers: Mapping[str, str] = field(default_factory=dict)
+    """What its writer told beside it (`sluice.contracts.tracing`)."""

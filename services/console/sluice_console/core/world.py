@@ -22,6 +22,8 @@ class World:
 
     values: dict[str, AnyMessage] = field(default_factory=dict)
     incarnation: str = ""
+    unread: dict[str, str] = field(default_factory=dict)
+    """What was set aside, by subject, and why it is no message of it."""
 
     def of(self, kind: str, type_: type[M]) -> Iterator[tuple[tuple[str, ...], M]]:
         """Every value of one noun and one type, with its key, ordered by subject."""

@@ -2,13 +2,12 @@
 
 import sys
 
-import msgspec
-
 from sluice_console.core.adjusting import AdjustError, Sizes, document_of, lines_of, question_of
 from sluice_console.core.documents import PodDocument
 from sluice_console.core.pods import pods_document
 from sluice_console.shell.allocator import NotAskableError, allocator
 from sluice_console.shell.connect import connected
+from sluice_console.shell.forms import Form, is_for_programs, print_document
 from sluice_console.shell.live import read_world
 from sluice_console.shell.look import EXIT_NOT_FOUND, matching
 
@@ -19,7 +18,7 @@ WITHIN_S = 15.0
 """More than the allocator takes to find out that its ledger does not answer."""
 
 
-async def adjust(url: str, wanted: str, container: str, sizes: Sizes, *, dry_run: bool, as_json: bool) -> int:
+async def adjust(url: str, wanted: str, container: str, sizes: Sizes, *, dry_run: bool, form: Form) -> int:
     """
     Change the shares of the pod that `wanted` means, or say what that would come to. Returns the exit code.
 
@@ -42,8 +41,8 @@ async def adjust(url: str, wanted: str, container: str, sizes: Sizes, *, dry_run
         sys.stderr.write(f"sluice adjust: {error}\n")
         return EXIT_FAILED
     document = document_of(pod.request, f"{pod.namespace}/{pod.name}", answer, dry_run=dry_run)
-    if as_json:
-        sys.stdout.write(msgspec.json.format(msgspec.json.encode(document), indent=2).decode() + "\n")
+    if is_for_programs(form):
+        print_document(document, form)
     else:
         sys.stdout.write("\n".join(lines_of(document)) + "\n")
     return EXIT_REFUSED if document.outcome == "refused" else 0
@@ -51,7 +50,10 @@ async def adjust(url: str, wanted: str, container: str, sizes: Sizes, *, dry_run
 
 def _say_which(wanted: str, found: list[PodDocument]) -> int:
     if not found:
-        sys.stderr.write(f"there is no living request {wanted!r}: not as an id, a pod name, namespace/name or file\n")
+        sys.stderr.write(
+            f"there is no living request {wanted!r}: not as an id, a pod name, namespace/name or file; "
+            "`sluice pods` shows which there are\n"
+        )
         return EXIT_NOT_FOUND
     several = ", ".join(f"{pod.namespace}/{pod.name} ({pod.request})" for pod in found)
     sys.stderr.write(f"sluice adjust: {wanted!r} means several: {several}\n")

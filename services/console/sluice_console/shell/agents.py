@@ -15,7 +15,7 @@ from sluice.runtime import rpc
 from sluice.runtime.bus import BusError
 from sluice.runtime.errors import ServiceError
 from sluice.runtime.rpc_identity import Trust
-from sluice_console.shell.connect import trusted
+from sluice_console.shell.allocator import trusted
 
 
 async def snapshots(endpoints: Mapping[str, str]) -> list[NodeSnapshot]:

@@ -12,15 +12,19 @@ from sluice.contracts.messages import LeaseHeld
 from sluice.contracts.pb.allocator_pb2_grpc import AllocatorServiceStub
 from sluice.runtime import rpc
 from sluice.runtime.bus import Bus
-from sluice.runtime.rpc_identity import CertificateError
-from sluice.runtime.settings import SettingsError
-from sluice_console.shell.connect import trusted
+from sluice.runtime.rpc_identity import CertificateError, Trust, trust_of
+from sluice.runtime.settings import CommonSettings, SettingsError, load
 
 ROLE = "allocator"
 
 
 class NotAskableError(Exception):
     """No allocator answers, or it cannot answer this. One sentence."""
+
+
+def trusted() -> Trust:
+    """With what certificate, if any, gRPC is spoken, as the environment says. Raises ServiceError."""
+    return trust_of(load(CommonSettings, service="console"))
 
 
 @asynccontextmanager

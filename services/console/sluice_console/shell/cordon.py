@@ -10,22 +10,30 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 
-import msgspec
-
 from sluice.contracts import subjects
 from sluice.contracts.ids import GpuUuid, NodeName, RunId
 from sluice.contracts.messages import AnyMessage, Cordoned
 from sluice.runtime.bus import Bus
-from sluice_console.core.cordons import CordonError, check_by_hand, cordon_word, named_gpus, pods_on, uncordon_word
+from sluice_console.core.cordons import (
+    CordonError,
+    UnknownTargetError,
+    check_by_hand,
+    cordon_word,
+    named_gpus,
+    pods_on,
+    uncordon_word,
+)
 from sluice_console.core.documents import CordonDocument, DrainedPodDocument
 from sluice_console.core.world import World
 from sluice_console.shell.connect import connected
+from sluice_console.shell.forms import Form, is_for_programs, print_document
 from sluice_console.shell.live import LiveWorld, NotAnsweringError, following, read_world
 from sluice_console.shell.operator_word import say
 from sluice_console.shell.present import say as tell
 
 EXIT_FAILED = 1
 EXIT_USAGE = 2
+EXIT_NOT_FOUND = 4
 EXIT_STILL_THERE = 7
 UNCORDONED_TTL_S = 4 * 3600
 """How long the word that a node may be used again stays: as long as other closing words (PROTOCOL W5)."""
@@ -44,22 +52,22 @@ class Target:
     """Also what a limits file says of the node."""
 
 
-async def cordon(url: str, target: Target, *, as_json: bool, run: RunId) -> int:
+async def cordon(url: str, target: Target, *, form: Form, run: RunId) -> int:
     """`sluice cordon`: nothing new there; who is there stays."""
-    return await _change(url, target, _cordoning(target, drain=False), as_json=as_json, run=run)
+    return await _change(url, target, _cordoning(target, drain=False), form=form, run=run)
 
 
-async def uncordon(url: str, target: Target, *, as_json: bool, run: RunId) -> int:
+async def uncordon(url: str, target: Target, *, form: Form, run: RunId) -> int:
     """`sluice uncordon`: it may be used again, and orders to evict are taken back."""
 
     def word(last: AnyMessage | None, gpus: tuple[GpuUuid, ...]) -> AnyMessage:
         return uncordon_word(target.node, last, gpus)
 
-    return await _change(url, target, word, as_json=as_json, run=run, ttl_s=UNCORDONED_TTL_S)
+    return await _change(url, target, word, form=form, run=run, ttl_s=UNCORDONED_TTL_S)
 
 
 async def drain(
-    url: str, target: Target, *, yes: bool, wait_s: float | None, as_json: bool, run: RunId, ask: Callable[[str], bool]
+    url: str, target: Target, *, yes: bool, wait_s: float | None, form: Form, run: RunId, ask: Callable[[str], bool]
 ) -> int:
     """
     `sluice drain`: nothing new there, and who is there is evicted.
@@ -83,7 +91,7 @@ async def drain(
         left = there
         if wait_s is not None:
             left = await wait_until_left(bus, target.node, gpus, wait_s)
-        _show(_document(target.node, said, left), as_json=as_json)
+        _show(_document(target.node, said, left), form=form)
         return EXIT_STILL_THERE if left and wait_s is not None else 0
 
 
@@ -97,7 +105,7 @@ def _cordoning(target: Target, *, drain: bool) -> Word:
     return word
 
 
-async def _change(url: str, target: Target, word: Word, *, as_json: bool, run: RunId, ttl_s: int | None = None) -> int:
+async def _change(url: str, target: Target, word: Word, *, form: Form, run: RunId, ttl_s: int | None = None) -> int:
     async with connected(url) as bus:
         world = await read_world(bus)
         try:
@@ -106,7 +114,7 @@ async def _change(url: str, target: Target, word: Word, *, as_json: bool, run: R
         except CordonError as error:
             return _wrong("uncordon" if ttl_s else "cordon", error)
         of = tuple(said.gpus) if isinstance(said, Cordoned) else gpus
-        _show(_document(target.node, said, pods_on(world, target.node, of)), as_json=as_json)
+        _show(_document(target.node, said, pods_on(world, target.node, of)), form=form)
         return 0
 
 
@@ -167,9 +175,9 @@ def _document(node: NodeName, said: AnyMessage, there: tuple[DrainedPodDocument,
     return CordonDocument(node=node, cordoned=True, gpus=tuple(said.gpus), why=said.why, drain=said.drain, pods=there)
 
 
-def _show(document: CordonDocument, *, as_json: bool) -> None:
-    if as_json:
-        sys.stdout.write(msgspec.json.format(msgspec.json.encode(document), indent=2).decode() + "\n")
+def _show(document: CordonDocument, *, form: Form) -> None:
+    if is_for_programs(form):
+        print_document(document, form)
         return
     how = "may be used again"
     if document.cordoned:
@@ -195,4 +203,4 @@ def _pods(pods: tuple[DrainedPodDocument, ...]) -> str:
 
 def _wrong(command: str, error: CordonError) -> int:
     sys.stderr.write(f"sluice {command}: {error}\n")
-    return EXIT_USAGE
+    return EXIT_NOT_FOUND if isinstance(error, UnknownTargetError) else EXIT_USAGE

@@ -13,6 +13,8 @@ import time
 from pathlib import Path
 from typing import IO
 
+from sluice_console.shell.failing import CommandError
+
 LOCK_WITHIN_S = 2.0
 """How long to wait for the data directory of a system that was just killed."""
 MPS_PATH_ROOM = 107 - len("/mps//0123456789-999-999-h99999/pipe/control_privileged")
@@ -20,7 +22,7 @@ MPS_PATH_ROOM = 107 - len("/mps//0123456789-999-999-h99999/pipe/control_privileg
 _POWER_OFF = Path(__file__).with_name("power_off.py")
 
 
-class NotStartedError(Exception):
+class NotStartedError(CommandError):
     """The system cannot be started as it was asked for. One sentence for the person who asked."""
 
 

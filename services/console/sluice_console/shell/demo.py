@@ -18,6 +18,7 @@ from sluice_console.shell.examples import examples_dir
 from sluice_console.shell.present import console, say
 from sluice_console.shell.stage import DemoFailedError, Scene, Stage
 from sluice_console.shell.system import Options, System
+from sluice_console.shell.web.beside import PORT, page_at
 
 __all__ = ["DemoFailedError", "demo"]
 
@@ -35,6 +36,16 @@ WAITING = "07-has-to-wait.yaml"
 MISTAKE = "08-mistake.yaml"
 SMALL_PODS = tuple(f"small-{number}" for number in range(1, 8))
 MIX_PODS = ("by-profile", "by-memory", "by-sm-count", "by-percentage")
+NEXT = (
+    "",
+    "Now with pods of your own, and a live map of the GPUs in a browser:",
+    "",
+    "  mkdir pods && cp examples/0[1-7]*.yaml pods",
+    "  .venv/bin/sluice up --fleet examples/fleet.toml --pods pods",
+    "",
+    f"The page is then at {page_at(f'127.0.0.1:{PORT}')} (`sluice up` says so, if it has to be elsewhere).",
+)
+"""Where whoever has seen the demo goes on: the commands as they are typed in a checkout."""
 
 
 async def demo() -> int:
@@ -45,19 +56,22 @@ async def demo() -> int:
     try:
         pods_dir = base / "pods"
         pods_dir.mkdir()
-        options = Options(examples_dir() / "fleet.toml", pods_dir, base / "data", announced=False)
+        examples = examples_dir()
+        options = Options(examples / "fleet.toml", pods_dir, base / "data", announced=False)
         with _sigterm_cancels():
             async with asyncio.timeout(WHOLE_WITHIN_S):
                 out.print("Starting a NATS broker, the services, and two nodes with two simulated A100 GPUs each ...")
                 async with System(options, lambda line: say([line])) as system:
                     await system.ready(within_s=START_WITHIN_S)
-                    await _play(Stage(out, system.live, pods_dir, options.fleet_file.parent))
+                    await _play(Stage(out, system.live, pods_dir, examples))
     except TimeoutError:
         raise DemoFailedError(f"the demo took more than {WHOLE_WITHIN_S:g} s") from None
     finally:
         shutil.rmtree(base, ignore_errors=True)
     took_s = asyncio.get_running_loop().time() - began
     out.print(f"\nEverything is stopped and removed. That took {took_s:.1f} s.")
+    for line in NEXT:
+        out.print(line)
     return 0
 
 

@@ -6,7 +6,6 @@ Exit codes: 0 nothing must be fixed, 1 something must, 2 something could not be 
 
 import asyncio
 import os
-import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -14,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import grpc.aio
-import msgspec
 
 from sluice.contracts.callers import Caller, name_of
 from sluice.contracts.exchange import Stream
@@ -27,7 +25,7 @@ from sluice.runtime.errors import ServiceError
 from sluice.runtime.nats_bus import NatsBus
 from sluice.runtime.release import release
 from sluice_console.core.doctor.admission import namespace_for_trial
-from sluice_console.core.doctor.bus import Asked, SeenBus, Written, check_bus, timed_subjects
+from sluice_console.core.doctor.bus import Asked, SeenBus, Written, check_bus, silent_broker, timed_subjects
 from sluice_console.core.doctor.cluster import check_cluster
 from sluice_console.core.doctor.findings import (
     Check,
@@ -44,8 +42,9 @@ from sluice_console.core.doctor.findings import (
 from sluice_console.core.doctor.quotas import check_quotas, quota_commands
 from sluice_console.core.doctor.seen import KINDS, SeenCluster, Trial, groups, is_installed
 from sluice_console.core.world import World
-from sluice_console.shell.allocator import NotAskableError, allocator
-from sluice_console.shell.connect import connected, trusted
+from sluice_console.shell.allocator import NotAskableError, allocator, trusted
+from sluice_console.shell.connect import connected
+from sluice_console.shell.forms import Form, is_for_programs, print_document
 from sluice_console.shell.kubectl import Kubectl, KubectlError
 from sluice_console.shell.live import NotAnsweringError, read_world
 from sluice_console.shell.present import console
@@ -101,7 +100,7 @@ class Look:
         return self.kubeconfig is not None or self.in_cluster
 
 
-async def doctor(look: Look, *, as_json: bool) -> int:
+async def doctor(look: Look, *, form: Form) -> int:
     """Look, print, and return the exit code."""
     findings: list[FindingDocument] = []
     quotas: list[QuotaProposalDocument] = []
@@ -111,8 +110,8 @@ async def doctor(look: Look, *, as_json: bool) -> int:
         of_cluster, quotas = await _look_at_cluster(look)
         findings += of_cluster
     document = DoctorDocument(findings=tuple(in_order(findings)), quotas=tuple(quotas))
-    if as_json:
-        sys.stdout.write(msgspec.json.format(msgspec.json.encode(document), indent=2).decode() + "\n")
+    if is_for_programs(form):
+        print_document(document, form)
     else:
         _show(document)
     return EXIT_CODES[worst(document.findings)]
@@ -129,7 +128,12 @@ async def _look_at_bus(look: Look) -> list[FindingDocument]:
         return [unknown(Check.BROKER, str(error), what)]
     try:
         async with connected(url) as bus:
-            return check_bus(await _seen_bus(bus, url, look))
+            try:
+                return check_bus(await _seen_bus(bus, url, look))
+            except (NotAnsweringError, TimeoutError):
+                if bus.connected:
+                    return [silent_broker(url, clustered=bus.clustered)]
+                raise
     except (BusError, NotAnsweringError, TimeoutError) as error:
         return [
             unknown(

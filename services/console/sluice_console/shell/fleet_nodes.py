@@ -1,10 +1,11 @@
-"""`sluice nodes`: reads the bus once and, for nodes with nothing on them, the history of their ledgers; prints."""
+"""Nodes for people, and since when there is nothing on some of them: that is read from the history of their ledgers."""
 
 import asyncio
 import sys
 from collections.abc import Iterable
+from dataclasses import dataclass, field
 
-import msgspec
+from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
@@ -14,9 +15,8 @@ from sluice.contracts.subjects import HISTORY_PREFIX, ledger_filter
 from sluice.runtime.nats_history import open_history
 from sluice_console.core.fleet_nodes import COLUMNS, NodesDocument, last_given_back, node_cells, nodes_document
 from sluice_console.core.story import Happened
+from sluice_console.core.world import World
 from sluice_console.shell.connect import user_of_the_bus
-from sluice_console.shell.look import world_at
-from sluice_console.shell.present import console
 
 FILTERS_MAX = 32
 """So many ledgers are read singly; of more idle nodes all ledgers are read, in one go."""
@@ -25,16 +25,21 @@ HISTORY_WITHIN_S = 10.0
 _STYLES = {"open": "green", "removed": "dim", "stale": "red"}
 
 
-async def nodes(url: str, *, idle_only: bool, as_json: bool) -> int:
-    """`sluice nodes`. Raises BusError, NotAnsweringError."""
-    world = await world_at(url)
-    idle = [NodeName(node.node) for node in nodes_document(world, {}, idle_only=True).nodes]
-    document = nodes_document(world, await _since(url, idle) if idle else {}, idle_only=idle_only)
-    if as_json:
-        sys.stdout.write(msgspec.json.format(msgspec.json.encode(document), indent=2).decode() + "\n")
-    else:
-        _show(document, idle_only=idle_only)
-    return 0
+@dataclass(slots=True)
+class IdleSince:
+    """Since when nodes have nothing on them; the history is read again only when that are other nodes."""
+
+    url: str
+    _idle: list[NodeName] = field(default_factory=list)
+    _since: dict[str, str] = field(default_factory=dict)
+
+    async def of(self, world: World) -> dict[str, str]:
+        """By node with nothing on it; without those of which it is not known."""
+        idle = [NodeName(node.node) for node in nodes_document(world, {}, idle_only=True).nodes]
+        if idle != self._idle:
+            self._since = await _since(self.url, idle) if idle else {}
+            self._idle = idle
+        return self._since
 
 
 async def _since(url: str, idle: list[NodeName]) -> dict[str, str]:
@@ -57,8 +62,8 @@ async def _history(url: str, filters: tuple[str, ...]) -> Iterable[Happened]:
         ]
 
 
-def _show(document: NodesDocument, *, idle_only: bool) -> None:
-    out = console()
+def show_nodes(out: Console, document: NodesDocument, *, idle_only: bool) -> None:
+    """One row per node."""
     if not document.nodes:
         out.print("no node is without slices" if idle_only else "no node is known yet")
         return

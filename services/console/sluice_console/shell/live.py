@@ -9,14 +9,17 @@ from sluice.contracts.exchange import Observed, ReadingCaughtUp, ReadingStarted,
 from sluice.contracts.messages import AnyMessage
 from sluice.runtime.bus import Bus, Reading
 from sluice_console.core.world import World
+from sluice_console.shell.failing import CommandError
 
 STREAMS = (Stream.BOOK, Stream.STATE)
 READ_TIMEOUT_S = 15.0
 
 T = TypeVar("T")
+Heard = Callable[[str, AnyMessage | None], None]
+"""Is told the value of each subject that changes, in order; None when there is none any more."""
 
 
-class NotAnsweringError(Exception):
+class NotAnsweringError(CommandError):
     """The bus did not show what was waited for in time. The message says what."""
 
 
@@ -27,11 +30,13 @@ class LiveWorld:
     Filled by `following`; it reads only.
     """
 
-    def __init__(self) -> None:
-        """Begin with nothing known."""
+    def __init__(self, heard: Heard | None = None) -> None:
+        """Begin with nothing known. `heard` follows what is complete: never half a reading."""
         self.world = World()
+        self._heard = heard
         self._incarnation = ""
         self._fresh: dict[Stream, dict[str, AnyMessage]] = {}
+        self._fresh_unread: dict[Stream, dict[str, str]] = {}
         self._complete: set[Stream] = set()
         self._changed = asyncio.Condition()
 
@@ -39,6 +44,11 @@ class LiveWorld:
     def caught_up(self) -> bool:
         """Whether the snapshots of both streams were read to their ends."""
         return self._complete >= set(STREAMS)
+
+    @property
+    def rereads(self) -> bool:
+        """Whether a stream is being read anew, so that what is known of it may be old."""
+        return bool(self._fresh)
 
     async def apply(self, batch: list[Reading]) -> None:
         """Take in what was read, and wake whoever waits for a condition."""
@@ -50,19 +60,38 @@ class LiveWorld:
     def _apply(self, reading: Reading) -> None:
         match reading:
             case ReadingStarted(stream, incarnation):
-                self._fresh[stream] = {}
+                self._fresh[stream], self._fresh_unread[stream] = {}, {}
                 if stream is Stream.BOOK:
                     self._incarnation = incarnation
             case Observed(stream, entry):
+                values = self._fresh.get(stream, self.world.values)
+                unread = self._fresh_unread.get(stream, self.world.unread)
                 if entry.message is None:
-                    return
-                self._fresh.get(stream, self.world.values)[entry.subject] = entry.message
+                    values.pop(entry.subject, None)
+                    unread[entry.subject] = entry.why
+                else:
+                    unread.pop(entry.subject, None)
+                    values[entry.subject] = entry.message
+                if self._heard is not None and stream not in self._fresh:
+                    self._heard(entry.subject, entry.message)
             case ReadingCaughtUp(stream):
+                before = self.world.values
                 others = {s: m for s, m in self.world.values.items() if stream_of(s.split(".")[1]) is not stream}
                 self.world.values = others | self._fresh.pop(stream, {})
+                unread_others = {s: w for s, w in self.world.unread.items() if stream_of(s.split(".")[1]) is not stream}
+                self.world.unread = unread_others | self._fresh_unread.pop(stream, {})
                 self._complete.add(stream)
                 if stream is Stream.BOOK:
                     self.world.incarnation = self._incarnation
+                if self._heard is not None:
+                    self._tell_difference(self._heard, before)
+
+    def _tell_difference(self, heard: Heard, before: dict[str, AnyMessage]) -> None:
+        for subject in before.keys() - self.world.values.keys():
+            heard(subject, None)
+        for subject, message in self.world.values.items():
+            if subject not in before or before[subject] != message:
+                heard(subject, message)
 
     async def until(self, condition: Callable[[World], T | None], *, within_s: float, what: str) -> T:
         """
@@ -82,9 +111,9 @@ class LiveWorld:
 
 
 @asynccontextmanager
-async def following(bus: Bus) -> AsyncIterator[LiveWorld]:
+async def following(bus: Bus, heard: Heard | None = None) -> AsyncIterator[LiveWorld]:
     """A world that stays current while the context is open. A failing reader ends the context with its error."""
-    live = LiveWorld()
+    live = LiveWorld(heard)
 
     async def follow(stream: Stream) -> None:
         async for batch in bus.read(stream):
@@ -105,4 +134,5 @@ async def following(bus: Bus) -> AsyncIterator[LiveWorld]:
 async def read_world(bus: Bus) -> World:
     """All last values as they are now. Raises NotAnsweringError when the bus does not answer."""
     async with following(bus) as live:
-        return await live.until(lambda world: world, within_s=READ_TIMEOUT_S, what="the bus to show its last values")
+        what = "the bus to show its last values; `sluice doctor` looks why it does not"
+        return await live.until(lambda world: world, within_s=READ_TIMEOUT_S, what=what)

@@ -6,20 +6,20 @@ import msgspec
 
 from sluice.contracts.codec import Undecodable
 from sluice.contracts.messages import AllocationRequested, RequestRejected
-from sluice.contracts.pb.allocator_pb2 import ExplainRequest
-from sluice.contracts.subjects import SubjectError, parse
 from sluice.runtime.nats_history import EVERYTHING, Recorded, open_history
-from sluice_console.core.documents import Document, PodDocument, PodsDocument, StandingDocument, StoryDocument
-from sluice_console.core.gpus import gpus_document
+from sluice_console.core.documents import PodDocument, PodsDocument, StandingDocument, StoryDocument
+from sluice_console.core.events import EventDocument, event_document
 from sluice_console.core.pods import pods_document
 from sluice_console.core.simulated import standing
 from sluice_console.core.steps import evicted_before, steps_of
-from sluice_console.core.story import Happened, Names, sentence, whom
+from sluice_console.core.story import Happened, Names
 from sluice_console.core.world import World
-from sluice_console.shell.allocator import NotAskableError, allocator
 from sluice_console.shell.connect import connected, user_of_the_bus
+from sluice_console.shell.fleet_nodes import IdleSince
+from sluice_console.shell.forms import Form, as_text, is_for_programs, print_document
 from sluice_console.shell.live import read_world
-from sluice_console.shell.present import console, short_time, show_gpus, show_pods, show_story
+from sluice_console.shell.present import console, say, short_time, show_story
+from sluice_console.shell.views import Looked
 
 EXIT_NOT_FOUND = 4
 STANDING_WITHIN_S = 2.0
@@ -32,39 +32,36 @@ async def world_at(url: str) -> World:
         return await read_world(bus)
 
 
-async def gpus(url: str, *, as_json: bool) -> int:
-    """`sluice gpus`."""
-    document = gpus_document(await world_at(url))
-    if as_json:
-        _print_json(document)
+async def look(url: str, looked: Looked, form: Form) -> int:
+    """`sluice gpus`, `pods`, `nodes`: how it is now. Raises BusError, NotAnsweringError."""
+    world = await world_at(url)
+    since = await IdleSince(url).of(world) if looked.view == "nodes" else {}
+    document = looked.document(world, since)
+    if is_for_programs(form):
+        print_document(document, form)
     else:
-        show_gpus(console(), document)
+        use = await _use(world) if looked.view == "pods" and form == "wide" else None
+        looked.show(console(), document, world, wide=form == "wide", use=use)
     return 0
 
 
-async def pods(url: str, *, as_json: bool, with_ended: bool) -> int:
-    """`sluice pods`."""
-    document = pods_document(await world_at(url), with_ended=with_ended)
-    if as_json:
-        _print_json(document)
-    else:
-        show_pods(console(), document)
-    return 0
+async def _use(world: World) -> dict[str, str]:
+    """What each request's slices are used for, as far as agents answer."""
+    from sluice_console.shell.usages import use_by_request  # noqa: PLC0415 - of gRPC only this needs anything
+
+    use, unasked = await use_by_request(world)
+    say(unasked)
+    return use
 
 
-def _print_json(document: Document) -> None:
-    sys.stdout.write(msgspec.json.format(msgspec.json.encode(document), indent=2).decode() + "\n")
-
-
-async def explain(url: str, wanted: str, *, as_json: bool) -> int:
+async def explain(url: str, wanted: str, *, form: Form) -> int:
     """`sluice explain`: everything that happened to the requests that `wanted` may mean."""
     known = pods_document(await world_at(url), with_ended=True)
-    history = await _all_history(url)
+    history = await all_history(url)
     everybody = with_past(known, history)
     found = matching(everybody, wanted)
     if not found:
-        sys.stderr.write(f"there is no request {wanted!r}: not as an id, a pod name, namespace/name or file\n")
-        return EXIT_NOT_FOUND
+        return not_found(wanted)
     for pod in found:
         now = await _standing(url, pod)
         story = StoryDocument(
@@ -73,17 +70,29 @@ async def explain(url: str, wanted: str, *, as_json: bool) -> int:
             steps=steps_of(pod.request, history),
             standing=now,
         )
-        if as_json:
-            _print_json(story)
+        if is_for_programs(form):
+            print_document(story, form)
         else:
             show_story(console(), story)
     return 0
+
+
+def not_found(wanted: str) -> int:
+    """Say that there is no such request."""
+    sys.stderr.write(
+        f"there is no request {wanted!r}: not as an id, a pod name, namespace/name or file; "
+        "`sluice pods --all` shows which there are\n"
+    )
+    return EXIT_NOT_FOUND
 
 
 async def _standing(url: str, pod: PodDocument) -> StandingDocument | None:
     """How a living request stands in the allocator now. A story is told without it when no allocator answers."""
     if pod.state == "ended":
         return None
+    from sluice.contracts.pb.allocator_pb2 import ExplainRequest  # noqa: PLC0415 - of gRPC only this story needs anything
+    from sluice_console.shell.allocator import NotAskableError, allocator  # noqa: PLC0415
+
     try:
         async with connected(url) as bus, allocator(bus) as asked:
             request = ExplainRequest(request=pod.request)
@@ -92,14 +101,15 @@ async def _standing(url: str, pod: PodDocument) -> StandingDocument | None:
         return None
 
 
-async def _all_history(url: str) -> list[Happened]:
+async def all_history(url: str) -> list[Happened]:
+    """Everything that is kept, in order. Raises BusError."""
     async with open_history(url, name="console", credentials=user_of_the_bus()) as history:
         return [happened async for batch in history.read() for happened in _readable(batch)]
 
 
 def _readable(batch: list[Recorded]) -> list[Happened]:
     return [
-        Happened(recorded.subject, recorded.envelope)
+        Happened(recorded.subject, recorded.envelope, recorded.headers)
         for recorded in batch
         if not isinstance(recorded.envelope, Undecodable)
     ]
@@ -154,28 +164,22 @@ def _is_file(origin: str, wanted: str) -> bool:
     return bool(origin) and (origin == wanted or origin.split("#", maxsplit=1)[0].rpartition("/")[2] == file)
 
 
-async def events(url: str, *, follow: bool, since_s: float) -> int:
-    """`sluice events`: a line per message of the history."""
+async def events(url: str, *, follow: bool, since_s: float, form: Form) -> int:
+    """`sluice events`: a line per message of the history; for programs a document per message."""
     names = Names()
     async with open_history(url, name="console", credentials=user_of_the_bus()) as history:
         async for batch in history.read(filters=EVERYTHING, since_s=since_s, follow=follow):
             for recorded in batch:
-                line = event_line(recorded, names)
-                if line:
-                    sys.stdout.write(line + "\n")
+                document = event_document(recorded.subject, recorded.envelope, names)
+                if document is not None:
+                    text = as_text(document, form, one_line=True) if is_for_programs(form) else event_line(document)
+                    sys.stdout.write(text)
             sys.stdout.flush()
     return 0
 
 
-def event_line(recorded: Recorded, names: Names) -> str:
+def event_line(event: EventDocument) -> str:
     """One message as a line: time, noun, whom, what."""
-    try:
-        address = parse(recorded.subject)
-    except SubjectError:
-        return ""
-    if isinstance(recorded.envelope, Undecodable):
-        return f"{'':12}  {address.kind:9}  {recorded.subject}: cannot be read: {recorded.envelope.why}"
-    envelope = recorded.envelope
-    names.learn(envelope.request or address.key[0], envelope.message)
-    about = whom(address.key, address.kind, envelope, names)
-    return f"{short_time(envelope.time)}  {address.kind:9}  {about}  {sentence(envelope.message)}"
+    if event.unreadable:
+        return f"{'':12}  {event.noun:9}  {event.subject}: {event.says}\n"
+    return f"{short_time(event.time)}  {event.noun:9}  {event.about}  {event.says}\n"

@@ -6,18 +6,16 @@ They write words on the bus, with the operator's rights. What can be typed, no m
 
 import secrets
 import sys
-from typing import Annotated
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import App, Parameter
 
-from sluice.contracts.ids import NodeName, RunId
-from sluice_console.core.quotas import Said
-from sluice_console.shell.cordon import Target, cordon, drain, uncordon
-from sluice_console.shell.node_remove import remove_node
-from sluice_console.shell.quota import list_quotas, set_quota, unset_quota
-from sluice_console.shell.running import server_url
-from sluice_console.shell.streams import ensure
-from sluice_console.shell.typed import EXIT_USAGE, AsJson, Server, run
+from sluice_console.shell.security_commands import app as security_app
+from sluice_console.shell.typed import EXIT_USAGE, AsJson, Documented, Server, ask, form_of, run
+
+if TYPE_CHECKING:
+    from sluice.contracts.ids import RunId
 
 DRAIN_WAIT_MAX_S = 86400
 
@@ -33,11 +31,12 @@ TakeOver = Annotated[
 
 def add_to(app: App) -> None:
     """Give the command its operators' verbs."""
-    for group in (streams_app, node_app, quota_app):
+    for group in (streams_app, node_app, quota_app, security_app):
         app.command(group)
     app.command(cordon_command, name="cordon")
     app.command(uncordon_command, name="uncordon")
     app.command(drain_command, name="drain")
+    app.command(release_quarantine_command, name="release-quarantine")
 
 
 @quota_app.command(name="list")
@@ -46,9 +45,13 @@ def quota_list_command(
     *,
     server: Server = None,
     json: AsJson = False,
+    output: Documented = None,
 ) -> int:
     """What each namespace has, and may have."""
-    return run(list_quotas(server_url(server), namespace, as_json=json))
+    from sluice_console.shell.quota import list_quotas
+    from sluice_console.shell.running import server_url
+
+    return run(list_quotas(server_url(server), namespace, form=form_of(output, json=json)))
 
 
 @quota_app.command(name="set")
@@ -72,6 +75,10 @@ def quota_set_command(
 
     It holds at once for what is not granted yet; nothing that was granted is taken away.
     """
+    from sluice_console.core.quotas import Said
+    from sluice_console.shell.quota import set_quota
+    from sluice_console.shell.running import server_url
+
     total = Said(gpus, memory, compute_slices)
     request = Said(pod_gpus, pod_memory, pod_compute_slices)
     guaranteed = Said(guaranteed_gpus, guaranteed_memory, guaranteed_compute_slices)
@@ -91,6 +98,9 @@ def quota_set_command(
 @quota_app.command(name="unset")
 def quota_unset_command(namespace: str, *, take_over: TakeOver = False, server: Server = None) -> int:
     """Take all limits and guarantees of a namespace away."""
+    from sluice_console.shell.quota import unset_quota
+    from sluice_console.shell.running import server_url
+
     return run(unset_quota(server_url(server), namespace, run=_run_id(), take_over=take_over))
 
 
@@ -108,17 +118,39 @@ def cordon_command(
     take_over: TakeOver = False,
     server: Server = None,
     json: AsJson = False,
+    output: Documented = None,
 ) -> int:
     """Give nothing new on a node, or on some of its GPUs. Who is there stays."""
-    return run(cordon(server_url(server), Target(NodeName(node), gpu, why, take_over), as_json=json, run=_run_id()))
+    from sluice.contracts.ids import NodeName
+    from sluice_console.shell.cordon import Target, cordon
+    from sluice_console.shell.running import server_url
+
+    return run(
+        cordon(
+            server_url(server),
+            Target(NodeName(node), gpu, why, take_over),
+            form=form_of(output, json=json),
+            run=_run_id(),
+        )
+    )
 
 
 def uncordon_command(
-    node: str, *, gpu: Gpus = (), take_over: TakeOver = False, server: Server = None, json: AsJson = False
+    node: str,
+    *,
+    gpu: Gpus = (),
+    take_over: TakeOver = False,
+    server: Server = None,
+    json: AsJson = False,
+    output: Documented = None,
 ) -> int:
     """Use a node, or some of its GPUs, again; whoever was to be evicted stays."""
+    from sluice.contracts.ids import NodeName
+    from sluice_console.shell.cordon import Target, uncordon
+    from sluice_console.shell.running import server_url
+
     target = Target(NodeName(node), gpu, take_over=take_over)
-    return run(uncordon(server_url(server), target, as_json=json, run=_run_id()))
+    return run(uncordon(server_url(server), target, form=form_of(output, json=json), run=_run_id()))
 
 
 def drain_command(
@@ -131,12 +163,17 @@ def drain_command(
     take_over: TakeOver = False,
     server: Server = None,
     json: AsJson = False,
+    output: Documented = None,
 ) -> int:
     """
     Cordon, and evict whoever is there, as disruption budgets allow (docs/draining.md).
 
     1 when a person says no, 7 when somebody is still there after --wait.
     """
+    from sluice.contracts.ids import NodeName
+    from sluice_console.shell.cordon import Target, drain
+    from sluice_console.shell.running import server_url
+
     if wait is not None and not 0 < wait <= DRAIN_WAIT_MAX_S:
         sys.stderr.write(f"sluice drain: --wait {wait:g}: more than 0 and at most {DRAIN_WAIT_MAX_S} seconds\n")
         return EXIT_USAGE
@@ -144,20 +181,45 @@ def drain_command(
         sys.stderr.write("sluice drain: nobody is there to be asked; say --yes\n")
         return EXIT_USAGE
     target = Target(NodeName(node), gpu, why, take_over)
-    work = drain(server_url(server), target, yes=yes, wait_s=wait, as_json=json, run=_run_id(), ask=_ask)
+    work = drain(
+        server_url(server), target, yes=yes, wait_s=wait, form=form_of(output, json=json), run=_run_id(), ask=ask
+    )
     return run(work)
 
 
-def _ask(question: str) -> bool:
-    """Put a question to the person at the terminal; anything but y and yes is no."""
-    sys.stderr.write(f"{question} [y/N] ")
-    sys.stderr.flush()
-    return sys.stdin.readline().strip().lower() in {"y", "yes"}
+def release_quarantine_command(
+    allocation: Annotated[
+        str, Parameter(help="The slice, as `sluice gpus -o json` and `sluice pods -o wide` name it.")
+    ],
+    *,
+    node: Annotated[str, Parameter(help="Whose agent; otherwise the bus is asked who has it.")] = "",
+    data: Annotated[
+        Path | None, Parameter(help="The agent's data directory; otherwise of the running `sluice up`.")
+    ] = None,
+    ignore_holders: Annotated[
+        bool, Parameter(negative="", help="Vouch that the processes on its devices are none of its tenant's.")
+    ] = False,
+    yes: Annotated[bool, Parameter(name=["--yes", "-y"], negative="", help="Do not ask.")] = False,
+    server: Server = None,
+) -> int:
+    """
+    Have a quarantined slice tried again at once; on the node, as the user of its agent (docs/node.md).
+
+    0 when it is tried, 1 when the agent refuses or none runs here, 4 when there is no such slice.
+    """
+    from sluice_console.shell.quarantine import Release, check, release
+
+    wanted = Release(allocation=allocation, node=node, data_dir=data, ignore_holders=ignore_holders, yes=yes)
+    check(wanted, is_terminal=sys.stdin.isatty(), ask=ask)
+    return run(release(server, wanted))
 
 
 @streams_app.command(name="ensure")
 def streams_ensure_command(*, server: Server = None) -> int:
     """Declare the streams on a NATS server where they are missing."""
+    from sluice_console.shell.running import server_url
+    from sluice_console.shell.streams import ensure
+
     return run(ensure(server_url(server)))
 
 
@@ -173,9 +235,14 @@ def node_remove_command(
 
     A node whose agent answers is not removed. One that comes back is opened again with what it still has.
     """
+    from sluice_console.shell.node_remove import remove_node
+    from sluice_console.shell.running import server_url
+
     return run(remove_node(server_url(server), node, yes=yes, asked=sys.stdin.isatty(), run=_run_id()))
 
 
-def _run_id() -> RunId:
+def _run_id() -> "RunId":
     """A name for what this command writes."""
+    from sluice.contracts.ids import RunId
+
     return RunId(secrets.token_hex(8))

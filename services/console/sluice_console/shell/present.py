@@ -105,10 +105,11 @@ def _why(story: StoryDocument) -> list[str]:
     return [*news, *queue, *out_lines(now.steps, now.more), *helps, *proposed]
 
 
-def show_quotas(out: Console, document: QuotasDocument) -> None:
-    """One row per namespace: what it has, of what it may have."""
+def show_quotas(out: Console, document: QuotasDocument, namespace: str | None = None) -> None:
+    """One row per namespace, or for one of them: what it has, of what it may have."""
     if not document.quotas:
-        out.print("no namespace has limits or devices")
+        none = "no namespace has limits or devices"
+        out.print(none if namespace is None else f"namespace {namespace} has no limits and no devices")
         return
     table = Table(box=None, pad_edge=False, show_edge=False)
     for column in ("NAMESPACE", "DEVICES", "MEMORY", "COMPUTE SLICES", "ONE POD", "GUARANTEED"):

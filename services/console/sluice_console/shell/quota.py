@@ -2,14 +2,13 @@
 
 import sys
 
-import msgspec
-
 from sluice.contracts import subjects
 from sluice.contracts.ids import RunId
 from sluice.contracts.messages import AnyMessage, QuotaSet, QuotaUnset
 from sluice_console.core.documents import QuotasDocument
 from sluice_console.core.quotas import QuotaError, Said, check_namespace, quota_word, quotas_document, unset_word
 from sluice_console.shell.connect import connected
+from sluice_console.shell.forms import Form, is_for_programs, print_document
 from sluice_console.shell.live import read_world
 from sluice_console.shell.look import world_at
 from sluice_console.shell.operator_word import say
@@ -20,9 +19,9 @@ UNSET_TTL_S = 4 * 3600
 """How long the word that a quota is lifted stays: as long as other closing words (PROTOCOL W5)."""
 
 
-async def list_quotas(url: str, namespace: str | None, *, as_json: bool) -> int:
+async def list_quotas(url: str, namespace: str | None, *, form: Form) -> int:
     """`sluice quota list`."""
-    return _show(quotas_document(await world_at(url)), namespace, as_json=as_json)
+    return _show(quotas_document(await world_at(url)), namespace, form=form)
 
 
 async def set_quota(
@@ -52,7 +51,7 @@ async def set_quota(
     except QuotaError as error:
         sys.stderr.write(f"sluice quota set: {error}\n")
         return EXIT_USAGE
-    return _show(document, namespace, as_json=False)
+    return _show(document, namespace, form="text")
 
 
 async def unset_quota(url: str, namespace: str, *, run: RunId, take_over: bool = False) -> int:
@@ -72,11 +71,11 @@ async def unset_quota(url: str, namespace: str, *, run: RunId, take_over: bool =
     return 0
 
 
-def _show(document: QuotasDocument, namespace: str | None, *, as_json: bool) -> int:
+def _show(document: QuotasDocument, namespace: str | None, *, form: Form) -> int:
     if namespace is not None:
         document = QuotasDocument(quotas=tuple(each for each in document.quotas if each.namespace == namespace))
-    if as_json:
-        sys.stdout.write(msgspec.json.format(msgspec.json.encode(document), indent=2).decode() + "\n")
+    if is_for_programs(form):
+        print_document(document, form)
     else:
-        show_quotas(console(), document)
+        show_quotas(console(), document, namespace)
     return 0

@@ -7,16 +7,23 @@ Nothing here decides whether the system works; a file whose process is gone coun
 
 import contextlib
 import os
+import platform
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
 
+from sluice.contracts.codec import NOT_READABLE
+from sluice_console.shell.failing import CommandError
+
 SERVER_VARIABLE = "SLUICE_NATS_URL"
 
 
-class NothingRunningError(Exception):
+class NothingRunningError(CommandError):
     """No server was named and no `sluice up` of this user is alive."""
+
+    exit_code = 3
 
 
 class Running(msgspec.Struct, frozen=True, kw_only=True):
@@ -30,6 +37,15 @@ class Running(msgspec.Struct, frozen=True, kw_only=True):
     nodes: tuple[str, ...]
     started_at: str
     """UTC, ISO 8601."""
+    used_by: str = ""
+    """Of one that `sluice run` has started: the file that is locked for as long as somebody uses it."""
+    simulated: bool = True
+    """Whether its nodes are simulated; else there is one, this machine."""
+
+
+def this_node() -> str:
+    """What this machine is called as a node: its host name, as Kubernetes would have it (lower case)."""
+    return platform.node().lower() or "localhost"
 
 
 def pointers_dir() -> Path:
@@ -67,8 +83,8 @@ def _write(path: Path, content: bytes) -> None:
     temporary.replace(path)
 
 
-def find_running() -> Running:
-    """The newest living `sluice up` of this user. Raises NothingRunningError."""
+def running_systems() -> Iterator[Running]:
+    """Every living `sluice up` of this user, the newest first."""
     directory = pointers_dir()
     try:
         trusted = directory.stat().st_uid == os.getuid()
@@ -78,7 +94,13 @@ def find_running() -> Running:
     for file in files if trusted else []:
         running = _read(file)
         if running is not None and _is_alive(running.pid):
-            return running
+            yield running
+
+
+def find_running() -> Running:
+    """The newest living `sluice up` of this user. Raises NothingRunningError."""
+    for running in running_systems():
+        return running
     raise NothingRunningError(
         "nothing is running: no `sluice up` of this user was found, and neither --server nor "
         f"{SERVER_VARIABLE} names a NATS server"
@@ -88,7 +110,7 @@ def find_running() -> Running:
 def _read(file: Path) -> Running | None:
     try:
         return msgspec.json.decode(file.read_bytes(), type=Running)
-    except (OSError, msgspec.DecodeError):
+    except (OSError, *NOT_READABLE):
         return None
 
 

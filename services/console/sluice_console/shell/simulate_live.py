@@ -4,8 +4,6 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-import msgspec
-
 from sluice.contracts.asking import AskLimits
 from sluice.contracts.manifests import ManifestLimits, PodManifest, read_manifests
 from sluice.contracts.pb.allocator_pb2_grpc import AllocatorServiceStub
@@ -15,6 +13,7 @@ from sluice_console.core.questions import question_of
 from sluice_console.core.simulated import idle_pod, refused_pod, simulated_pod, with_group
 from sluice_console.shell.allocator import NotAskableError, allocator
 from sluice_console.shell.connect import connected
+from sluice_console.shell.forms import Form, is_for_programs, print_document
 from sluice_console.shell.present import console, show_simulated
 
 EXIT_FAILED = 1
@@ -31,7 +30,7 @@ class NotReadableError(Exception):
     """A manifest cannot be read. One sentence."""
 
 
-async def simulate(url: str, files: Sequence[str], *, as_json: bool) -> int:
+async def simulate(url: str, files: Sequence[str], *, form: Form) -> int:
     """
     Ask for every pod of these files (`-` is standard input). Returns the exit code.
 
@@ -47,8 +46,8 @@ async def simulate(url: str, files: Sequence[str], *, as_json: bool) -> int:
     except NotAskableError as error:
         sys.stderr.write(f"sluice simulate: {error}\n")
         return EXIT_FAILED
-    if as_json:
-        sys.stdout.write(msgspec.json.format(msgspec.json.encode(document), indent=2).decode() + "\n")
+    if is_for_programs(form):
+        print_document(document, form)
     else:
         show_simulated(console(), document)
     return exit_code(document)

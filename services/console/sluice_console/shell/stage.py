@@ -16,13 +16,14 @@ from sluice_console.core.documents import GpuDocument, GpusDocument, InstanceDoc
 from sluice_console.core.gpus import gpus_document
 from sluice_console.core.pods import pods_document
 from sluice_console.core.world import World
+from sluice_console.shell.failing import CommandError
 from sluice_console.shell.live import LiveWorld, NotAnsweringError
 from sluice_console.shell.present import show_gpus
 
 ACT_WITHIN_S = 15.0
 
 
-class DemoFailedError(Exception):
+class DemoFailedError(CommandError):
     """An act of the demo did not show what it promised. One sentence."""
 
 

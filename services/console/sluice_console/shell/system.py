@@ -19,12 +19,14 @@ from pathlib import Path
 from typing import IO, Self
 
 from sluice.contracts.fleet import Fleet, FleetError, parse_fleet
-from sluice.contracts.limits_file import read_limits
+from sluice.contracts.limits_file import BYTES_MAX, read_limits
 from sluice.contracts.messages import BY_HAND, SourceSynced
-from sluice.contracts.strict_tables import TableError
+from sluice.contracts.strict_tables import TOML_BYTES_MAX, TableError
+from sluice.contracts.tickets import QUOTA_LIBRARY
 from sluice.runtime.broker import free_ports
 from sluice.runtime.bus import BusError
 from sluice.runtime.nats_bus import NatsBus
+from sluice.runtime.texts import text_of
 from sluice_console.core.plan import SERVICES, Launch, Wanted, launches
 from sluice_console.core.world import World
 from sluice_console.shell.broker_child import broker_spec
@@ -34,9 +36,11 @@ from sluice_console.shell.data_directory import NotStartedError, lock_data_direc
 from sluice_console.shell.live import LiveWorld, NotAnsweringError, following
 from sluice_console.shell.power_off import WITHIN_S as POWER_OFF_WITHIN_S
 from sluice_console.shell.power_off import power_off
-from sluice_console.shell.running import Running, announce, retract
+from sluice_console.shell.running import Running, announce, retract, this_node
 
 BROKER = "broker"
+QUOTA_LIBRARY_VARIABLE = "SLUICE_NODE_AGENT_QUOTA_LIBRARY"
+QUOTA_BUILT = Path(__file__).resolve().parents[4] / "out" / "quota" / QUOTA_LIBRARY
 STARTS_MAX = 4
 """Before the system is ready, a child that dies so often at its start ends the attempt."""
 BROKER_UP_S = 20.0
@@ -48,7 +52,8 @@ BROKER_BACK_S = 60.0
 class Options:
     """What `sluice up` was asked for. `data_dir` None is a temporary one that is removed in the end."""
 
-    fleet_file: Path
+    fleet_file: Path | None
+    """The simulated nodes; None is this machine, with its own GPUs."""
     pods_dir: Path
     data_dir: Path | None = None
     processes: int = 8
@@ -58,6 +63,8 @@ class Options:
     """Whether other commands of this user shall find it."""
     limits_file: Path | None = None
     """Limits of namespaces and nodes not to use, as the pod-watcher reads them."""
+    used_by: Path | None = None
+    """A file that is locked for as long as somebody uses this system, which ends with its last user."""
 
 
 class System:
@@ -67,8 +74,7 @@ class System:
         """Check what was asked for. Raises NotStartedError."""
         self._options = options
         self._say = say
-        self.fleet = _read_fleet(options.fleet_file)
-        self.nodes = tuple(str(node.name) for node in self.fleet.nodes)
+        self.nodes = _nodes(options.fleet_file)
         if not options.pods_dir.is_dir():
             raise NotStartedError(f"--pods {options.pods_dir} is no folder")
         _check_limits(options.limits_file)
@@ -117,7 +123,7 @@ class System:
         await self._bus.ensure_streams()
         wanted = Wanted(
             nodes=self.nodes,
-            fleet_file=str(self._options.fleet_file.resolve()),
+            fleet_file=str(self._options.fleet_file.resolve()) if self._options.fleet_file is not None else "",
             pods_dir=str(self._options.pods_dir.resolve()),
             data_dir=str(self.data_dir),
             nats_url=self.nats_url,
@@ -128,6 +134,7 @@ class System:
             mps_dir=mps_dir,
             # Not resolved: who changes it may do that by another link.
             limits_file=str(self._options.limits_file.absolute()) if self._options.limits_file is not None else "",
+            quota_library=quota_library(),
         )
         for launch in launches(wanted):
             await self._children.start(_spec(launch, logs))
@@ -146,6 +153,8 @@ class System:
             pods_dir=str(self._options.pods_dir.resolve()),
             nodes=self.nodes,
             started_at=datetime.now(UTC).isoformat(timespec="seconds"),
+            used_by=str(self._options.used_by or ""),
+            simulated=self._options.fleet_file is not None,
         )
 
     def _take_data_dir(self) -> IO[str]:
@@ -166,6 +175,10 @@ class System:
         except BusError as error:
             words = last_line(self.data_dir / "logs" / "broker.log")
             raise NotStartedError(f"the broker does not work: {error} {words}".strip()) from error
+
+    async def also(self, spec: ChildSpec) -> None:
+        """Run one more process beside the services, watched and stopped as they are. Raises OSError."""
+        await self._children.start(spec)
 
     async def ready(self, *, within_s: float) -> None:
         """Return when every node is open, pulled, and the pods are read. Raises NotAnsweringError, NotStartedError."""
@@ -251,13 +264,17 @@ class System:
         self._children.kill_now()
 
 
+def _nodes(fleet_file: Path | None) -> tuple[str, ...]:
+    if fleet_file is None:
+        return (this_node(),)
+    return tuple(str(node.name) for node in _read_fleet(fleet_file).nodes)
+
+
 def _read_fleet(file: Path) -> Fleet:
     try:
-        return parse_fleet(file.read_text(encoding="utf-8"), origin=str(file), catalog_only=True)
+        return parse_fleet(text_of(file, TOML_BYTES_MAX), origin=str(file), catalog_only=True)
     except OSError as error:
         raise NotStartedError(f"--fleet {file} cannot be read: {error.strerror}") from error
-    except UnicodeDecodeError as error:
-        raise NotStartedError(f"--fleet {file} is not UTF-8 text: {error.reason}") from error
     except FleetError as error:
         raise NotStartedError(str(error)) from error
 
@@ -267,13 +284,22 @@ def _check_limits(file: Path | None) -> None:
     if file is None:
         return
     try:
-        read_limits(file.read_text(encoding="utf-8-sig"), origin=str(file), source=BY_HAND)
+        read_limits(text_of(file, BYTES_MAX), origin=str(file), source=BY_HAND)
     except OSError as error:
         raise NotStartedError(f"--limits {file} cannot be read: {error.strerror}") from error
-    except UnicodeDecodeError as error:
-        raise NotStartedError(f"--limits {file} is not UTF-8 text: {error.reason}") from error
     except TableError as error:
         raise NotStartedError(str(error)) from error
+
+
+def quota_library() -> str:
+    """
+    What `make quota` built beside this source, unless the environment says what to take, or to take none.
+
+    Nothing is said where there is none: the agents then look where our image has it.
+    """
+    if QUOTA_LIBRARY_VARIABLE in os.environ or not QUOTA_BUILT.is_file():
+        return ""
+    return str(QUOTA_BUILT)
 
 
 def _spec(launch: Launch, logs: Path) -> ChildSpec:

@@ -1,16 +1,15 @@
 """What many commands share: the options that they have in common, and how they end. Knows no command."""
 
-import asyncio
 import sys
 from collections.abc import Coroutine
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from cyclopts import Parameter
 
-from sluice.runtime.bus import BusError
-from sluice_console.shell.data_directory import NotStartedError
-from sluice_console.shell.demo import DemoFailedError
-from sluice_console.shell.live import NotAnsweringError
+from sluice_console.shell.failing import CommandError
+
+if TYPE_CHECKING:
+    from sluice_console.shell.forms import Form
 
 EXIT_FAILED = 1
 EXIT_USAGE = 2
@@ -20,11 +19,57 @@ Server = Annotated[
 ]
 AsJson = Annotated[bool, Parameter(name="--json", negative="", help="One JSON document (docs/json.md).")]
 
+Documented = Annotated[
+    Literal["json", "yaml"] | None,
+    Parameter(name=["--output", "-o"], help="The same document, as JSON or YAML (docs/json.md)."),
+]
+
+
+def form_of(output: "Literal['wide', 'json', 'yaml'] | None", *, json: bool) -> "Form":
+    """In which form to print. Raises UsageError when two are asked for."""
+    if json and output not in {None, "json"}:
+        raise UsageError(f"--json contradicts -o {output}: name one of them")
+    return "json" if json else output or "text"
+
+
+class UsageError(CommandError):
+    """What was typed contradicts itself, or needs a person's word where there is no person."""
+
+    exit_code = EXIT_USAGE
+
+
+def ask(question: str) -> bool:
+    """Put a question to the person at the terminal; anything but y and yes is no."""
+    sys.stderr.write(f"{question} [y/N] ")
+    sys.stderr.flush()
+    return sys.stdin.readline().strip().lower() in {"y", "yes"}
+
+
+def agreed(question: str, *, yes: bool) -> bool:
+    """Whether somebody says yes to what hurts others. Raises UsageError where nobody is there to be asked."""
+    if yes:
+        return True
+    if not sys.stdin.isatty():
+        raise UsageError("nobody is there to be asked; say --yes")
+    if ask(question):
+        return True
+    sys.stderr.write("nothing was done\n")
+    return False
+
 
 def run(work: Coroutine[object, object, int]) -> int:
     """Run one command; an expected failure is one sentence and an exit code, never a traceback."""
+    import asyncio
+
+    from sluice.runtime import logs
+    from sluice.runtime.bus import BusError
+
+    logs.configure(service="console", run="", level="error", form="text")  # what people need is said, not logged
     try:
         return asyncio.run(work)
-    except (BusError, NotAnsweringError, NotStartedError, DemoFailedError) as error:
+    except BusError as error:
         sys.stderr.write(f"sluice: {error}\n")
         return EXIT_FAILED
+    except CommandError as error:
+        sys.stderr.write(f"sluice: {error}\n")
+        return error.exit_code

@@ -8,27 +8,42 @@ from collections.abc import Iterator
 
 from sluice_console.shell.present import say
 from sluice_console.shell.system import Options, System
+from sluice_console.shell.web import beside
 
 READY_WITHIN_S = 60.0
 
 
-async def up(options: Options, *, ready_within_s: float = READY_WITHIN_S) -> int:
+async def up(options: Options, *, page: str = beside.OFF, ready_within_s: float = READY_WITHIN_S) -> int:
     """
     Start everything, say how to reach it, stay until SIGINT or SIGTERM, stop everything.
 
-    Raises NotStartedError, NotAnsweringError, BusError; all of them leave nothing running.
+    `page` is where the web page is served (HOST:PORT), empty for the usual place, `off` for nowhere.
+    Raises NotStartedError, NotServedError, NotAnsweringError, BusError; all of them leave nothing running.
     """
-    system = System(options, lambda line: say([line]))
-    stop = asyncio.Event()
-    with _on_signal(stop, system):
-        say([f"starting {len(system.nodes)} simulated nodes from {options.fleet_file} ..."])
-        async with system:
-            if await _ready_or_stopped(system, stop, ready_within_s):
-                _print_reach(system)
-                await stop.wait()
-            say(["stopping ..."])
+    taken = beside.take(page)
+    try:
+        system = System(options, lambda line: say([line]))
+        stop = asyncio.Event()
+        with _on_signal(stop, system):
+            say([_what_starts(system, options)])
+            async with system:
+                if await _ready_or_stopped(system, stop, ready_within_s):
+                    taken.release()
+                    if taken.address:
+                        await system.also(beside.child(system.nats_url, taken.address, system.data_dir / "logs"))
+                    _print_reach(system, beside.page_at(taken.address) if taken.address else "")
+                    await stop.wait()
+                say(["stopping ..."])
+    finally:
+        taken.release()
     say(["stopped; nothing is left running"])
     return 0
+
+
+def _what_starts(system: System, options: Options) -> str:
+    if options.fleet_file is None:
+        return f"starting one node, {system.nodes[0]}, with the GPUs of this machine ..."
+    return f"starting {len(system.nodes)} simulated nodes from {options.fleet_file} ..."
 
 
 async def _ready_or_stopped(system: System, stop: asyncio.Event, within_s: float) -> bool:
@@ -67,16 +82,17 @@ def _on_signal(stop: asyncio.Event, system: System) -> Iterator[None]:
             loop.remove_signal_handler(number)
 
 
-def _print_reach(system: System) -> None:
+def _print_reach(system: System, page: str) -> None:
     running = system.running()
     lines = (
         f"ready: {len(running.nodes)} nodes are open",
+        *([f"  page        {page} (the live map, in a browser)"] if page else []),
         f"  NATS        {running.nats_url}",
         f"  inventory   {running.inventory_grpc} (gRPC, sluice.v1.InventoryService)",
         f"  pods        {running.pods_dir} (write Pod manifests here; remove a file to end its pods)",
         f"  data, logs  {running.data_dir}",
         "try in another terminal:",
-        "  sluice gpus",
+        "  sluice top",
         "  sluice pods",
         "  sluice events -f",
         f"  nats --server {running.nats_url} sub 'sluice.>'",

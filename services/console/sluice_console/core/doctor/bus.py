@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from sluice.contracts import subjects
+from sluice.contracts.exchange import stream_of
 from sluice.contracts.messages import GpuReport, LeaseHeld, SourceSynced
 from sluice.contracts.subjects import parse
 from sluice_console.core.doctor.findings import Check, FindingDocument, counted, named, ok, problem, unknown, warning
@@ -17,10 +18,16 @@ from sluice_console.core.world import World
 CLOCK_SKEW_S = 2.0
 """Clocks that differ by more are told. A write takes milliseconds; nothing is decided from another host's clock, but
 people read logs and traces side by side."""
+UNREAD_SHOWN_MAX = 20
+"""So many messages that cannot be read have a line each: one bad writer can leave thousands."""
 BEHIND_S = 60.0
 """News of a node that were not pulled for so long: the inventory pulls within a second, and retries within ten."""
 SOURCE_SILENT_S = 900.0
-"""A folder is listed every five seconds, a cluster is listed anew some minutes apart."""
+"""A cluster is listed anew some minutes apart."""
+FOLDER, FOLDER_SILENT_S = "folder", 60.0
+"""A folder of manifests, where nobody named it otherwise, is listed every five seconds."""
+CLUSTER, WATCH = "cluster", "pod-watcher"
+"""The pods of a cluster, where nobody named them otherwise, and the lease of who follows them."""
 TIMED_KINDS = ("lease", "source", "node", "inventory")
 """Nouns whose times are looked at: one of each writer."""
 
@@ -66,6 +73,7 @@ def check_bus(seen: SeenBus) -> list[FindingDocument]:
     return [
         ok(Check.BROKER, f"the broker at {seen.url} answers"),
         *_streams(seen),
+        *_words(seen.world),
         *_allocator(seen),
         *_sources(seen),
         *_inventory(seen),
@@ -74,6 +82,22 @@ def check_bus(seen: SeenBus) -> list[FindingDocument]:
         *_versions(seen),
         *_clocks(seen),
     ]
+
+
+def silent_broker(url: str, *, clustered: bool) -> FindingDocument:
+    """A broker that lets us in and whose streams do not answer."""
+    if clustered:
+        return problem(
+            Check.BROKER,
+            f"the broker at {url} lets us in, but its streams do not answer: of its cluster too few servers are there, "
+            "so nothing is granted or given back; pods run on",
+            "bring the other servers back, two of three must be there; nothing is lost, and all goes on by itself",
+        )
+    return problem(
+        Check.BROKER,
+        f"the broker at {url} lets us in, but its streams do not answer: nothing is granted or given back; pods run on",
+        "look into the broker's log: is its disk full or slow? nothing is lost, and all goes on by itself",
+    )
 
 
 # -- inside -------------------------------------------------------------------------------------------------------
@@ -97,6 +121,32 @@ def _streams(seen: SeenBus) -> Iterator[FindingDocument]:
 def _lease(seen: SeenBus, role: str) -> LeaseHeld | None:
     held = seen.world.at("lease", LeaseHeld, role)
     return held if held is not None and held.owner else None
+
+
+def _words(world: World) -> Iterator[FindingDocument]:
+    for subject, why in sorted(world.unread.items())[:UNREAD_SHOWN_MAX]:
+        stream = stream_of(subject.split(".")[1])
+        yield problem(
+            Check.WORDS,
+            f"nobody can read {subject} ({why}); {_without(subject)}",
+            "while an upgrade goes on: finish it. Otherwise remove it, its writer says it again: "
+            f"nats stream purge {stream} --subject {subject}",
+        )
+    if len(world.unread) > UNREAD_SHOWN_MAX:
+        more = counted(len(world.unread) - UNREAD_SHOWN_MAX, "more message")
+        yield problem(Check.WORDS, f"{more} cannot be read", "the services' logs name them (set aside)")
+    if not world.unread and world.values:
+        yield ok(Check.WORDS, f"all {len(world.values)} can be read")
+
+
+def _without(subject: str) -> str:
+    """What its readers do meanwhile."""
+    address = parse(subject)
+    if address.kind == "ledger":
+        return f"{address.key[0]} gets nothing new until it is gone"
+    if address.kind in {"node", "inventory"}:
+        return f"{address.key[0]} is not used as long as nothing else is said of it"
+    return "it was set aside, and everything behind it is read"
 
 
 def _allocator(seen: SeenBus) -> Iterator[FindingDocument]:
@@ -131,9 +181,16 @@ def _sources(seen: SeenBus) -> Iterator[FindingDocument]:
     silent = []
     for name in sources:
         age_s = _age_s(seen, subjects.guarded("source", name).subject)
-        if age_s is not None and age_s > SOURCE_SILENT_S:
+        if age_s is not None and age_s > (FOLDER_SILENT_S if name == FOLDER else SOURCE_SILENT_S):
             silent.append(f"{name} (for {age_s / 60:.0f} min)")
-    if silent:
+    if CLUSTER in sources and _lease(seen, WATCH) is None:
+        yield problem(
+            Check.POD_WATCHER,
+            "nobody follows the pods of the cluster: no pod-watcher holds the lease; new pods are not served, and of "
+            "ended ones nothing is freed",
+            "start it, or look into its log; one that begins takes the lease within seconds",
+        )
+    elif silent:
         yield problem(
             Check.POD_WATCHER,
             f"silent for too long: {named(silent)}; its new pods are not served, and of ended ones nothing is freed",

@@ -23,6 +23,7 @@ class Check(StrEnum):
 
     BROKER = "broker"
     STREAMS = "streams"
+    WORDS = "words"
     ALLOCATOR = "allocator"
     POD_WATCHER = "pod-watcher"
     INVENTORY = "inventory"

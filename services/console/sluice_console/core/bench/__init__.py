@@ -1,0 +1,1 @@
+"""What `sluice bench` asks for, and what its figures mean. Starts nothing and measures nothing itself."""

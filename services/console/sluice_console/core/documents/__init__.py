@@ -1,0 +1,86 @@
+"""
+What `--json` prints: the shapes that scripts may rely on. Described field by field in docs/json.md.
+
+A field may be added; none changes its meaning within one `version`.
+"""
+
+from sluice_console.core.documents.document import VERSION, Document
+from sluice_console.core.documents.hardware import (
+    DaemonDocument,
+    GpuDocument,
+    GpusDocument,
+    InstanceDocument,
+    InstanceState,
+    NodeDocument,
+    TenantDocument,
+)
+from sluice_console.core.documents.operating import (
+    AdjustDocument,
+    AdjustedFieldDocument,
+    AmountsDocument,
+    CordonDocument,
+    DrainedPodDocument,
+    FittingDocument,
+    QuotaDocument,
+    QuotasDocument,
+)
+from sluice_console.core.documents.pods import (
+    EarlierDocument,
+    Filter,
+    MovedPodDocument,
+    OutDocument,
+    PodDocument,
+    PodsDocument,
+    PodState,
+    ProposalDocument,
+    StandingDocument,
+    StepDocument,
+    StoryDocument,
+)
+from sluice_console.core.documents.simulated import (
+    EvictedDocument,
+    HomeDocument,
+    LeftDocument,
+    SimulatedAnswer,
+    SimulatedDeviceDocument,
+    SimulatedDocument,
+    SimulatedPodDocument,
+)
+
+__all__ = [
+    "VERSION",
+    "AdjustDocument",
+    "AdjustedFieldDocument",
+    "AmountsDocument",
+    "CordonDocument",
+    "DaemonDocument",
+    "Document",
+    "DrainedPodDocument",
+    "EarlierDocument",
+    "EvictedDocument",
+    "Filter",
+    "FittingDocument",
+    "GpuDocument",
+    "GpusDocument",
+    "HomeDocument",
+    "InstanceDocument",
+    "InstanceState",
+    "LeftDocument",
+    "MovedPodDocument",
+    "NodeDocument",
+    "OutDocument",
+    "PodDocument",
+    "PodState",
+    "PodsDocument",
+    "ProposalDocument",
+    "QuotaDocument",
+    "QuotasDocument",
+    "SimulatedAnswer",
+    "SimulatedDeviceDocument",
+    "SimulatedDocument",
+    "SimulatedPodDocument",
+    "StandingDocument",
+    "StepDocument",
+    "StoryDocument",
+    "TenantDocument",
+]

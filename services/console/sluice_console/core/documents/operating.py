@@ -1,0 +1,105 @@
+"""What commands of operators print: quotas, cordons and drains, shares that change their size."""
+
+from sluice_console.core.documents.document import VERSION, Document
+
+
+class AmountsDocument(Document, frozen=True, kw_only=True):
+    """So much of each dimension; null where nothing is said of it."""
+
+    gpus: int | None = None
+    """Devices: an instance, a share and a whole GPU are one each."""
+    memory_mib: int | None = None
+    compute_slices: float | None = None
+    """Of a share its part of the GPU's, in thousandths."""
+
+
+class QuotaDocument(Document, frozen=True, kw_only=True):
+    """What one namespace has, and may have."""
+
+    namespace: str
+    limited: bool
+    """Whether an operator has said anything of it."""
+    source: str = ""
+    """The pod-watcher whose limits file says so; empty where a person did, or nobody."""
+    used: AmountsDocument
+    """What is booked for its pods, until it is gone."""
+    total: AmountsDocument
+    """The limits of all its pods together; null is unlimited."""
+    request: AmountsDocument
+    """The limits of one pod."""
+    guaranteed: AmountsDocument
+    """What no pod of another namespace takes from it by preemption."""
+
+
+class QuotasDocument(Document, frozen=True, kw_only=True):
+    """`sluice quota list --json`."""
+
+    version: int = VERSION
+    quotas: tuple[QuotaDocument, ...]
+
+
+class DrainedPodDocument(Document, frozen=True, kw_only=True):
+    """One pod on what is cordoned or drained."""
+
+    request: str
+    namespace: str
+    name: str
+    state: str
+    """`running`, `granted`, `ordered` (to be evicted), `blocked` (its eviction is refused), `evicted`, `ending`."""
+    message: str = ""
+
+
+class CordonDocument(Document, frozen=True, kw_only=True):
+    """`sluice cordon`, `uncordon` and `drain` with `--json`: what holds of a node afterwards."""
+
+    version: int = VERSION
+    node: str
+    cordoned: bool
+    gpus: tuple[str, ...] = ()
+    """UUIDs; none named means the whole node."""
+    why: str = ""
+    drain: bool = False
+    pods: tuple[DrainedPodDocument, ...] = ()
+    """Who is still there."""
+
+
+class AdjustedFieldDocument(Document, frozen=True, kw_only=True):
+    """One field of a share. Memory in MiB, SMs in percent of the GPU's, time in thousandths of each window."""
+
+    field: str
+    before: int
+    after: int
+    effect: str
+    """`unchanged`, `now`, or `next process start`: processes that run keep what they began with."""
+
+
+class FittingDocument(Document, frozen=True, kw_only=True):
+    """The most that one field could be now, the others left as they are."""
+
+    field: str
+    value: int
+
+
+class AdjustDocument(Document, frozen=True, kw_only=True):
+    """`sluice adjust POD --json`."""
+
+    version: int = VERSION
+    request: str
+    name: str
+    outcome: str
+    """`adjusted`, `would be adjusted` or `refused`."""
+    dry_run: bool
+    container: str = ""
+    node: str = ""
+    allocation: str = ""
+    revision: int = 0
+    """Of the allocation; of a dry run, the one that it would get."""
+    fields: tuple[AdjustedFieldDocument, ...] = ()
+    reason: str = ""
+    """Of a refusal: `InvalidValue`, `NotFound`, `NotBound`, `NotAShare`, `Unchanged`, `CapacityExceeded`,
+    `QuotaExceeded` or `NotNow`."""
+    message: str = ""
+    field: str = ""
+    most: tuple[FittingDocument, ...] = ()
+    under_way: bool = False
+    """`Unchanged`: it is booked so, and its node agent has not carried it out yet."""

@@ -1,0 +1,276 @@
+"""
+The way of one request as a waterfall, from our own records: what each word of the history and the steps beside it took.
+
+It needs no collector of traces. Each service says its own times by its own clock, and nothing here is more exact than
+those clocks are together; what seems to end before it begins is told as taking no time.
+"""
+
+from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Literal
+
+from sluice.contracts.messages import AllocationRequested, Grant, Pending, RequestWithdrawn
+from sluice.contracts.tracing import COMMIT, STEPS, Part, milliseconds, steps_of, trace_id
+from sluice_console.core.documents import VERSION, Document, PodDocument
+from sluice_console.core.steps import concerns
+from sluice_console.core.story import Happened, sentence
+
+SPANS_MAX = 400
+"""Spans of one part; of a pod that was moved and adjusted for months the last ones are shown."""
+GAP_MS = 0.5
+"""Gaps below this are not shown as waiting: times are told in milliseconds."""
+_UNTOLD = frozenset({"Tell"})
+"""Steps that are nobody's time: lines in a log."""
+_DOERS = {
+    "request": "pod-watcher",
+    "evicted": "pod-watcher",
+    "ledger": "allocator",
+    "binding": "allocator",
+    "waiting": "allocator",
+    "eviction": "allocator",
+    "slice": "node-agent",
+}
+_NAMES = {
+    "decide": "decide",
+    "SaveJournal": "journal",
+    "CreateGpuInstance": "make GPU instance",
+    "CreateComputeInstance": "make compute instance",
+    "VerifyInstance": "read it back",
+    "ListHolders": "look for processes",
+    "DestroyComputeInstance": "unmake compute instance",
+    "DestroyGpuInstance": "unmake GPU instance",
+    "SetComputeMode": "set compute mode",
+    "StartMps": "start MPS daemon",
+    "SetMpsLimits": "set MPS limits",
+    "SetQuotas": "set time quotas",
+    "WatchMps": "look at MPS daemon",
+    "TerminateMpsClients": "end MPS clients",
+    "StopMps": "stop MPS daemon",
+    "MakeTicket": "make ticket",
+    "RemoveTicket": "remove ticket",
+    "BindPod": "patch: devices, pin, gate",
+    "ReAnnotate": "patch: devices",
+    "WritePodCondition": "patch: condition",
+    "WriteEvent": "write event",
+    "EvictPod": "evict",
+    "ReadPod": "read pod",
+    "SaveIdentities": "remember",
+    "ReadGpu": "read GPU",
+}
+
+SpanKind = Literal["wait", "step", "word"]
+"""Time in which the next service has not begun yet; something that was done; a word that was written on the bus."""
+
+
+class SpanDocument(Document, frozen=True, kw_only=True):
+    """One bar of the waterfall."""
+
+    name: str
+    kind: SpanKind
+    service: str
+    """Who did it; of a wait, who was waited for."""
+    began_ms: float
+    """After the part began."""
+    took_ms: float | None
+    """None where the history does not say."""
+    text: str = ""
+    """Of a word: what it says."""
+
+
+class PartDocument(Document, frozen=True, kw_only=True):
+    """One of the two traces of a request."""
+
+    part: Part
+    """`request` is from the pod that was seen to the open gate, `release` from its end to its last word."""
+    trace_id: str
+    """The same trace at a collector, where there is one."""
+    began: str
+    """UTC, ISO 8601."""
+    took_ms: float
+    left_out: int = 0
+    """Earlier spans that are not listed."""
+    spans: tuple[SpanDocument, ...]
+
+
+class WaterfallDocument(Document, frozen=True, kw_only=True):
+    """`sluice trace REQUEST --json`, and `/api/trace/REQUEST` of the page's server."""
+
+    version: int = VERSION
+    request: str
+    namespace: str
+    name: str
+    state: str
+    parts: tuple[PartDocument, ...]
+    """None where the history knows nothing (any more)."""
+
+
+def waterfall(pod: PodDocument, history: Iterable[Happened]) -> WaterfallDocument:
+    """The waterfall of one request; `history` may hold words about others too."""
+    words: list[tuple[datetime, Happened]] = []
+    seen = set()
+    for happened in history:
+        if not concerns(pod.request, happened) or happened.envelope.id in seen:
+            continue
+        seen.add(happened.envelope.id)
+        at = _time_of(happened)
+        if at is not None:
+            words.append((at, happened))
+    return WaterfallDocument(
+        request=pod.request,
+        namespace=pod.namespace,
+        name=pod.name,
+        state=pod.state,
+        parts=tuple(_part(pod.request, part, of_it) for part, of_it in _parts(words).items() if of_it),
+    )
+
+
+def _parts(words: Sequence[tuple[datetime, Happened]]) -> dict[Part, list[tuple[datetime, Happened]]]:
+    """
+    Which words belong to the release: those after the first withdrawal, by their place or by their time.
+
+    Either may be a little wrong: each service records its own words, a moment after them and by its own clock.
+    """
+    ends = next((at for at, each in words if isinstance(each.envelope.message, RequestWithdrawn)), None)
+    told: dict[Part, list[tuple[datetime, Happened]]] = {"request": [], "release": []}
+    part: Part = "request"
+    for at, happened in words:
+        if isinstance(happened.envelope.message, RequestWithdrawn):
+            part = "release"
+        told["release" if ends is not None and at >= ends else part].append((at, happened))
+    return told
+
+
+def _part(request: str, part: Part, words: Sequence[tuple[datetime, Happened]]) -> PartDocument:
+    words = sorted(words, key=lambda each: each[0])
+    began = min(_first_moment(at, happened) for at, happened in words)
+    spans: list[SpanDocument] = []
+    before: tuple[Happened, float] | None = None
+    for at, happened in words:
+        own = _spans_of(happened, (at - began) / timedelta(milliseconds=1))
+        if before is not None:
+            spans += _waiting(*before, happened, own)
+        spans += own
+        before = happened, max(_end(span) for span in own)
+    spans.sort(key=lambda span: span.began_ms)
+    shown = spans[-SPANS_MAX:]
+    return PartDocument(
+        part=part,
+        trace_id=trace_id(request, part),
+        began=began.isoformat(timespec="milliseconds"),
+        took_ms=round(max(_end(span) for span in spans), 2),
+        left_out=len(spans) - len(shown),
+        spans=tuple(shown),
+    )
+
+
+def _spans_of(happened: Happened, at_ms: float) -> list[SpanDocument]:
+    """The steps that led to a word, and its writing, which began at `at_ms`."""
+    doer = _doer(happened)
+    steps = [
+        SpanDocument(
+            name=_NAMES.get(step.name, step.name),
+            kind="step",
+            service=doer,
+            began_ms=round(at_ms - step.began_ms, 2),
+            took_ms=step.took_ms,
+        )
+        for step in steps_of(happened.headers.get(STEPS, ""))
+        if step.name not in _UNTOLD
+    ]
+    word = SpanDocument(
+        name=type(happened.envelope.message).__name__,
+        kind="word",
+        service=doer,
+        began_ms=round(at_ms, 2),
+        took_ms=milliseconds(happened.headers.get(COMMIT, "")),
+        text=sentence(happened.envelope.message),
+    )
+    return [*steps, word]
+
+
+def _waiting(before: Happened, ended_ms: float, happened: Happened, own: Sequence[SpanDocument]) -> list[SpanDocument]:
+    """The time between a word and what the next one did about it."""
+    begins_ms = min(span.began_ms for span in own)
+    if begins_ms - ended_ms < GAP_MS:
+        return []
+    queued = isinstance(happened.envelope.message, Grant | Pending) and isinstance(
+        before.envelope.message, AllocationRequested | Pending
+    )
+    name = "wait in the queue" if queued else "deliver" if _doer(before) != _doer(happened) else "wait"
+    took_ms = round(begins_ms - ended_ms, 2)
+    return [SpanDocument(name=name, kind="wait", service=_doer(happened), began_ms=ended_ms, took_ms=took_ms)]
+
+
+def _first_moment(at: datetime, happened: Happened) -> datetime:
+    steps = steps_of(happened.headers.get(STEPS, ""))
+    return at - timedelta(milliseconds=max((step.began_ms for step in steps if step.name not in _UNTOLD), default=0.0))
+
+
+def _doer(happened: Happened) -> str:
+    kind = happened.subject.removeprefix("hist.").split(".", 2)[1:2]
+    return _DOERS.get("".join(kind), "sluice")
+
+
+def _end(span: SpanDocument) -> float:
+    return span.began_ms + (span.took_ms or 0.0)
+
+
+def _time_of(happened: Happened) -> datetime | None:
+    try:
+        found = datetime.fromisoformat(happened.envelope.time)
+    except ValueError:
+        return None
+    return found if found.tzinfo is not None else found.replace(tzinfo=UTC)
+
+
+# -- for a terminal -----------------------------------------------------------------------------------------------
+
+BAR_MIN = 16
+
+
+class Bar(Document, frozen=True, kw_only=True):
+    """One line: who, what, a bar, how long."""
+
+    service: str
+    name: str
+    kind: SpanKind
+    bar: str
+    began: str
+    took: str
+
+
+def bars(part: PartDocument, width: int, *, unicode: bool = True) -> list[Bar]:
+    """The spans of a part as lines, with bars of `width` characters for the whole part."""
+    width = max(BAR_MIN, width)
+    full, thin = ("█", "·") if unicode else ("#", ".")
+    whole_ms = max(part.took_ms, 0.01)
+    lines = []
+    for span in part.spans:
+        took_ms = span.took_ms or 0.0
+        left = min(width - 1, max(0, int(span.began_ms / whole_ms * width)))
+        right = min(width, max(left + 1, round((span.began_ms + took_ms) / whole_ms * width)))
+        drawn = (thin if span.kind == "wait" else full) * (right - left)
+        lines.append(
+            Bar(
+                service=span.service,
+                name=span.name,
+                kind=span.kind,
+                bar=(" " * left + drawn).ljust(width),
+                began=duration(span.began_ms),
+                took=duration(span.took_ms) if span.took_ms is not None else "?",
+            )
+        )
+    return lines
+
+
+def duration(took_ms: float) -> str:
+    """A time as a person reads it: `0.4 ms`, `38 ms`, `1.24 s`, `5 min 20 s`."""
+    if took_ms < 10:
+        return f"{took_ms:.1f} ms"
+    if took_ms < 1000:
+        return f"{took_ms:.0f} ms"
+    if took_ms < 60_000:
+        return f"{took_ms / 1000:.2f} s"
+    minutes, seconds = divmod(round(took_ms / 1000), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes} min" if hours else f"{minutes} min {seconds} s"

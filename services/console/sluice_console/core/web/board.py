@@ -1,0 +1,248 @@
+"""
+All rows of the page, kept current: what changes on the bus makes only the rows of its node and its request anew.
+
+It is told values in the order in which they were read, and derives from the last ones alone, so a skipped value, a
+second reading or a wiped broker needs no path of its own. It knows no browser: whoever has the picture of a revision
+and every change after it has the picture of the last.
+"""
+
+from collections import Counter
+from dataclasses import dataclass, field
+
+import msgspec
+
+from sluice.contracts.messages import AnyMessage
+from sluice.contracts.subjects import Address, SubjectError, parse
+from sluice_console.core.documents import GpuDocument, PodDocument
+from sluice_console.core.gpus import gpus_document
+from sluice_console.core.web.rows import (
+    NONE,
+    BusRow,
+    BusState,
+    FleetRow,
+    Row,
+    Sums,
+    node_rows,
+    pod_of,
+    request_row,
+)
+from sluice_console.core.world import World
+
+OF_NODES = frozenset({"inventory", "ledger", "node", "host", "cordon"})
+OF_REQUESTS = frozenset({"request", "binding", "waiting", "ledger", "slice"})
+UNLISTED = frozenset({"bound", "ended"})
+"""States that have no row: what is bound is on the map, what has ended is nowhere."""
+REQUESTS_MAX = 5_000
+"""Rows of requests at most: more than a person reads, and about a megabyte. The others are counted."""
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """What the rows of `revision` have that those of the revision before had not. Rows are JSON."""
+
+    revision: int
+    rows: dict[str, msgspec.Raw]
+    gone: tuple[str, ...]
+
+
+@dataclass(slots=True)
+class _Parts:
+    """The last values that are about one node, or about one request."""
+
+    values: dict[str, AnyMessage] = field(default_factory=dict)
+
+
+class Board:
+    """The rows by key (`node/NAME`, `gpu/NODE/UUID`, `request/ID`, `fleet`, `bus`), and what of them is out of date."""
+
+    def __init__(self, *, requests_max: int = REQUESTS_MAX) -> None:
+        """Begin with nothing known."""
+        self.revision = 0
+        self._requests_max = requests_max
+        self._rows: dict[str, msgspec.Raw] = {}
+        self._nodes: dict[str, _Parts] = {}
+        self._requests: dict[str, _Parts] = {}
+        self._request_of: dict[str, str] = {}
+        self._dirty_nodes: dict[str, None] = {}
+        self._dirty_requests: dict[str, None] = {}
+        self._incarnation = ""
+        self._keys: dict[str, frozenset[str]] = {}
+        self._sums: dict[str, Sums] = {}
+        self._total = NONE
+        self._states: dict[str, str] = {}
+        self._counts: Counter[str] = Counter()
+        self._listed: set[str] = set()
+        self._unlisted: dict[str, None] = {}
+        self._bus = BusRow(state="connecting")
+
+    # -- what is heard --------------------------------------------------------------------------------------------
+
+    def heard(self, subject: str, message: AnyMessage | None) -> None:
+        """The value of a subject is this one now; None when there is none any more. Cheap: nothing is derived yet."""
+        try:
+            address = parse(subject)
+        except SubjectError:
+            return
+        if address.kind in OF_NODES:
+            self._put(self._nodes, self._dirty_nodes, address.key[0], subject, message)
+        if address.kind in OF_REQUESTS:
+            request = self._request(address, subject, message)
+            if request:
+                self._put(self._requests, self._dirty_requests, request, subject, message)
+
+    def incarnation(self, now: str) -> None:
+        """Which life of the broker's data is read: whether a node may be used depends on it."""
+        if now != self._incarnation:
+            self._incarnation = now
+            self._dirty_nodes |= dict.fromkeys(self._nodes)
+
+    def bus(self, state: BusState, since: str, message: str = "") -> None:
+        """How it stands with the broker, and since when (UTC, ISO 8601)."""
+        self._bus = BusRow(state=state, since=since, message=message)
+
+    def _request(self, address: Address, subject: str, message: AnyMessage | None) -> str:
+        if address.kind in {"request", "binding", "waiting"}:
+            return address.key[0]
+        booking = getattr(message, "booking", None)
+        request = booking.request if booking is not None else getattr(message, "request", "")
+        if request:
+            self._request_of[subject] = request
+            return str(request)
+        if message is None:
+            return self._request_of.pop(subject, "")
+        return ""
+
+    @staticmethod
+    def _put(
+        parts: dict[str, _Parts], dirty: dict[str, None], key: str, subject: str, message: AnyMessage | None
+    ) -> None:
+        if message is not None:
+            parts.setdefault(key, _Parts()).values[subject] = message
+        elif key in parts:
+            parts[key].values.pop(subject, None)
+        dirty[key] = None
+
+    # -- what is shown --------------------------------------------------------------------------------------------
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether something was heard that no row says yet."""
+        return bool(self._dirty_nodes or self._dirty_requests)
+
+    def step(self, limit: int) -> Change | None:
+        """Make the rows of at most `limit` nodes and requests anew. None when no row has changed."""
+        changed: dict[str, msgspec.Raw | None] = {}
+        for _ in range(limit):
+            if self._dirty_nodes:
+                self._node(_first(self._dirty_nodes), changed)
+            elif self._dirty_requests:
+                self._requested(_first(self._dirty_requests), changed)
+            else:
+                break
+        self._set("fleet", self._fleet(), changed)
+        self._set("bus", self._bus, changed)
+        if not changed:
+            return None
+        self.revision += 1
+        rows = {key: row for key, row in changed.items() if row is not None}
+        return Change(self.revision, rows, tuple(key for key, row in changed.items() if row is None))
+
+    def picture(self) -> tuple[int, list[tuple[str, msgspec.Raw]]]:
+        """The revision and all of its rows: what concerns all of them first, then nodes with their GPUs, requests."""
+        first = [(key, self._rows[key]) for key in ("fleet", "bus") if key in self._rows]
+        nodes = [
+            (key, self._rows[key]) for name in sorted(self._keys) for key in sorted(self._keys[name], reverse=True)
+        ]
+        requests = [(key, self._rows[key]) for key in (f"request/{each}" for each in sorted(self._listed))]
+        return self.revision, [*first, *nodes, *requests]
+
+    def _node(self, name: str, changed: dict[str, msgspec.Raw | None]) -> None:
+        parts = self._nodes.get(name, _Parts())
+        if not parts.values:
+            self._nodes.pop(name, None)
+        rows, sums = node_rows(name, World(parts.values, self._incarnation))
+        for key in self._keys.get(name, frozenset()) - rows.keys():
+            self._set(key, None, changed)
+        for key, row in rows.items():
+            self._set(key, row, changed)
+        if rows:
+            self._keys[name] = frozenset(rows)
+        else:
+            self._keys.pop(name, None)
+        before = self._sums.pop(name, NONE)
+        if sums != NONE:
+            self._sums[name] = sums
+        self._total = Sums(
+            **{
+                each: getattr(self._total, each) - getattr(before, each) + getattr(sums, each)
+                for each in Sums.__struct_fields__
+            }
+        )
+
+    def _requested(self, request: str, changed: dict[str, msgspec.Raw | None]) -> None:
+        pod = self._pod(request)
+        if not self._requests.get(request, _Parts()).values:
+            self._requests.pop(request, None)
+        before = self._states.pop(request, "")
+        state = pod.state if pod is not None else "ended"
+        if before:
+            self._counts[before] -= 1
+        if state != "ended":
+            self._states[request] = state
+            self._counts[state] += 1
+        self._unlisted.pop(request, None)
+        if pod is None or state in UNLISTED:
+            if request in self._listed:
+                self._listed.discard(request)
+                self._set(f"request/{request}", None, changed)
+                if self._unlisted:
+                    self._dirty_requests[_first(self._unlisted)] = None
+        elif request in self._listed or len(self._listed) < self._requests_max:
+            self._listed.add(request)
+            self._set(f"request/{request}", request_row(pod), changed)
+        else:
+            self._unlisted[request] = None
+
+    def _set(self, key: str, row: Row | None, changed: dict[str, msgspec.Raw | None]) -> None:
+        if row is None:
+            if self._rows.pop(key, None) is not None:
+                changed[key] = None
+            return
+        encoded = msgspec.Raw(msgspec.json.encode(row))
+        if self._rows.get(key) != encoded:
+            self._rows[key] = changed[key] = encoded
+
+    def _fleet(self) -> FleetRow:
+        counts = {state: self._counts[state] for state in sorted(self._counts) if self._counts[state]}
+        return FleetRow(**msgspec.structs.asdict(self._total), requests=counts, unlisted=len(self._unlisted))
+
+    # -- what is asked --------------------------------------------------------------------------------------------
+
+    def nodes(self) -> list[str]:
+        """The names of the nodes that something is known of."""
+        return sorted(self._nodes)
+
+    def gpus_of(self, node: str) -> tuple[GpuDocument, ...]:
+        """The GPUs of one node, whole; none when nothing is known of it."""
+        parts = self._nodes.get(node)
+        return gpus_document(World(parts.values, self._incarnation)).gpus if parts is not None else ()
+
+    def pod(self, request: str) -> PodDocument | None:
+        """One request as it stands, ended or not; None when nothing is said of it any more."""
+        return self._pod(request)
+
+    def endpoint_of(self, node: str) -> str:
+        """Where a node's agent answers, as it last said; empty when nothing is heard of it."""
+        parts = self._nodes.get(node)
+        news = World(parts.values, self._incarnation).news().get(node) if parts is not None else None
+        return news.endpoint if news is not None else ""
+
+    def _pod(self, request: str) -> PodDocument | None:
+        parts = self._requests.get(request)
+        return pod_of(request, World(parts.values, self._incarnation)) if parts is not None else None
+
+
+def _first(waiting: dict[str, None]) -> str:
+    key = next(iter(waiting))
+    del waiting[key]
+    return key

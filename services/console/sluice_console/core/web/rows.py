@@ -1,0 +1,263 @@
+"""
+The rows of the page: what the browser is told of one node, one GPU, one request, and of the fleet as a whole.
+
+They say what `sluice gpus`, `nodes` and `pods` say, from the same documents, in fewer words: thousands of them are
+sent to every browser. What is empty is left out. Nothing here is judged anew.
+"""
+
+from typing import Literal
+
+import msgspec
+
+from sluice.contracts.fleet import POOL_LABEL
+from sluice.contracts.messages import HostFacts
+from sluice_console.core.documents import GpuDocument, InstanceDocument, InstanceState, PodDocument, PodState
+from sluice_console.core.fleet_nodes import FleetNodeDocument, NodeState, nodes_document
+from sluice_console.core.gpus import gpus_document
+from sluice_console.core.homes import daemon_text
+from sluice_console.core.pods import pods_document
+from sluice_console.core.world import World
+
+MESSAGE_MAX = 400
+"""Characters of a sentence in a row; the whole of it is in the request's story."""
+
+
+class Row(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What every row is."""
+
+
+class ShareRow(Row, frozen=True, kw_only=True):
+    """One share of a home."""
+
+    owner: str
+    request: str
+    state: InstanceState
+    memory_mib: int
+    sm_percent: int = 0
+
+
+class PlaceRow(Row, frozen=True, kw_only=True):
+    """One span of a GPU's memory units that is not simply free."""
+
+    start: int
+    size: int
+    state: InstanceState
+    profile: str = ""
+    owner: str = ""
+    request: str = ""
+    shares: tuple[ShareRow, ...] = ()
+    daemon: str = ""
+    """The MPS daemon in a sentence."""
+    ill: bool = False
+    """Its daemon takes no clients."""
+    out_of_use: bool = False
+    message: str = ""
+
+
+class GpuRow(Row, frozen=True, kw_only=True):
+    """One GPU: a bar of `units` memory units with what is placed on them."""
+
+    node: str
+    uuid: str
+    index: int
+    model: str
+    memory_mib: int
+    units: int
+    mig: bool = False
+    fixed: bool = False
+    places: tuple[PlaceRow, ...] = ()
+    fits: dict[str, int] = {}
+    in_use: float = 0.0
+    trouble: str = ""
+    """Why it gets nothing new although it is there: lost or unhealthy."""
+    cordoned: str = ""
+
+
+class NodeRow(Row, frozen=True, kw_only=True):
+    """One node; its GPUs have rows of their own."""
+
+    node: str
+    state: NodeState
+    why: str = ""
+    pool: str = ""
+    models: dict[str, int] = {}
+    gpus: int = 0
+    empty: int = 0
+    free: float = 0.0
+    pods: int = 0
+    driver: str = ""
+    warnings: tuple[str, ...] = ()
+    observed_at: str = ""
+    """Of a stale node: when it was last heard of. Of others it would change with every pull."""
+
+
+class ReasonRow(Row, frozen=True, kw_only=True):
+    """Why a request waits, counted."""
+
+    reason: str
+    count: int
+
+
+class RequestRow(Row, frozen=True, kw_only=True):
+    """One request that has no slice now: it waits, is refused, is being served, or is ending."""
+
+    request: str
+    namespace: str
+    name: str
+    state: PodState
+    message: str
+    reasons: tuple[ReasonRow, ...] = ()
+
+
+class FleetRow(Row, frozen=True, kw_only=True):
+    """Sums over all nodes and requests."""
+
+    nodes: int = 0
+    gpus: int = 0
+    memory_mib: int = 0
+    in_use_mib: int = 0
+    stale: int = 0
+    """Nodes that the inventory cannot reach."""
+    unhealthy: int = 0
+    quarantined: int = 0
+    """Places out of use."""
+    foreign: int = 0
+    requests: dict[str, int] = {}
+    """By state, those that have ended left out."""
+    unlisted: int = 0
+    """Requests that have no row, because too many have one."""
+
+
+BusState = Literal["connecting", "reading", "live", "lost"]
+
+
+class BusRow(Row, frozen=True, kw_only=True):
+    """How the page's server stands with the broker: what is shown is old unless it is `live`."""
+
+    state: BusState
+    since: str = ""
+    """UTC, ISO 8601."""
+    message: str = ""
+
+
+class Sums(msgspec.Struct, frozen=True, kw_only=True):
+    """What one node adds to the fleet's row."""
+
+    nodes: int = 0
+    gpus: int = 0
+    memory_mib: int = 0
+    in_use_mib: int = 0
+    stale: int = 0
+    unhealthy: int = 0
+    quarantined: int = 0
+    foreign: int = 0
+
+
+NONE = Sums()
+
+
+def node_rows(name: str, world: World) -> tuple[dict[str, NodeRow | GpuRow], Sums]:
+    """The rows of one node by key, from a world that holds what is said of this node; none when nothing is."""
+    found = nodes_document(world, {}).nodes
+    if not found:
+        return {}, NONE
+    gpus = gpus_document(world)
+    inventory = world.inventories().get(name)
+    host = world.at("host", HostFacts, name)
+    node = _node(found[0], host.labels.get(POOL_LABEL, "") if host is not None else "")
+    if inventory is not None:
+        node = msgspec.structs.replace(
+            node,
+            driver=inventory.snapshot.driver_version,
+            warnings=inventory.snapshot.warnings,
+            observed_at=inventory.observed_at if inventory.stale else "",
+        )
+    rows: dict[str, NodeRow | GpuRow] = {f"node/{name}": node}
+    rows |= {f"gpu/{name}/{gpu.uuid}": _gpu(gpu) for gpu in gpus.gpus}
+    places = [place for gpu in gpus.gpus for place in gpu.instances]
+    sums = Sums(
+        nodes=1,
+        gpus=len(gpus.gpus),
+        memory_mib=sum(gpu.memory_mib for gpu in gpus.gpus),
+        in_use_mib=sum(round(gpu.memory_mib * gpu.allocated_fraction) for gpu in gpus.gpus),
+        stale=int(inventory is not None and inventory.stale),
+        unhealthy=sum(not gpu.healthy for gpu in gpus.gpus),
+        quarantined=sum(place.out_of_use or place.state == "quarantined" for place in places),
+        foreign=sum(place.state == "foreign" for place in places),
+    )
+    return rows, sums
+
+
+def _node(node: FleetNodeDocument, pool: str) -> NodeRow:
+    return NodeRow(
+        node=node.node,
+        state=node.state,
+        why=node.why,
+        pool=pool,
+        models=node.models,
+        gpus=node.gpus,
+        empty=node.gpus_empty,
+        free=node.free_fraction,
+        pods=node.pods,
+    )
+
+
+def _gpu(gpu: GpuDocument) -> GpuRow:
+    word = "lost" if gpu.lost else "unhealthy"
+    return GpuRow(
+        node=gpu.node,
+        uuid=gpu.uuid,
+        index=gpu.index,
+        model=gpu.model,
+        memory_mib=gpu.memory_mib,
+        units=max(1, gpu.memory_slices),
+        mig=gpu.mig_enabled,
+        fixed=gpu.fixed_layout,
+        places=tuple(_place(place) for place in gpu.instances),
+        fits={profile: count for profile, count in gpu.creatable.items() if count},
+        in_use=gpu.allocated_fraction,
+        trouble="" if gpu.healthy else f"{word}: {gpu.health_message}",
+        cordoned=(gpu.cordon_why or "no reason given") if gpu.cordoned else "",
+    )
+
+
+def _place(place: InstanceDocument) -> PlaceRow:
+    return PlaceRow(
+        start=place.start,
+        size=place.size,
+        state=place.state,
+        profile=place.profile,
+        owner=place.owner,
+        request=place.request,
+        shares=tuple(
+            ShareRow(
+                owner=tenant.owner,
+                request=tenant.request,
+                state=tenant.state,
+                memory_mib=tenant.share.memory_mib,
+                sm_percent=tenant.share.sm_partition,
+            )
+            for tenant in place.tenants
+        ),
+        daemon=daemon_text(place.daemon) if place.daemon is not None else "",
+        ill=place.daemon is not None and place.daemon.state in {"fault", "down"},
+        out_of_use=place.out_of_use,
+        message=place.message,
+    )
+
+
+def pod_of(request: str, world: World) -> PodDocument | None:
+    """One request, from a world that holds what is said of it."""
+    return next((pod for pod in pods_document(world, with_ended=True).pods if pod.request == request), None)
+
+
+def request_row(pod: PodDocument) -> RequestRow:
+    """The row of a request that has none of its slices yet, or no more."""
+    return RequestRow(
+        request=pod.request,
+        namespace=pod.namespace,
+        name=pod.name or pod.origin,
+        state=pod.state,
+        message=pod.message if len(pod.message) <= MESSAGE_MAX else f"{pod.message[: MESSAGE_MAX - 1]}…",
+        reasons=tuple(ReasonRow(reason=each.reason, count=each.count) for each in pod.reasons),
+    )

@@ -1,0 +1,285 @@
+"""
+Runs a benchmark: brings the load into a system's folder, waits, and reads from the history what became of it.
+
+The system is one of its own, with instant simulated devices, or the running `sluice up`. Everything it brought is taken
+away again, whatever happens.
+"""
+
+import asyncio
+import contextlib
+import os
+import tempfile
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from msgspec.structs import replace
+
+from sluice.contracts.codec import Undecodable, encode
+from sluice.contracts.ids import NodeName
+from sluice.contracts.messages import AllocationRequested, Bound, Grant, Refused, RequestRejected, Revoke
+from sluice.contracts.subjects import node_token
+from sluice.runtime.nats_history import open_history
+from sluice_console.core.bench import load
+from sluice_console.core.bench.figures import BenchDocument, hops_of, overcommitted, overcommitted_ever, time_s, ways
+from sluice_console.core.bench.load import BenchFile, BenchPod, LoadError
+from sluice_console.core.bench.score import Note, score
+from sluice_console.core.plan import shared_out
+from sluice_console.core.story import Happened
+from sluice_console.core.world import World
+from sluice_console.shell.bench.ceiling import ceiling
+from sluice_console.shell.connect import connected, user_of_the_bus
+from sluice_console.shell.live import LiveWorld, following
+from sluice_console.shell.running import Running, find_running
+from sluice_console.shell.system import Options, System
+from sluice_console.shell.typed import UsageError
+
+READY_WITHIN_S = 120.0
+LOOK_S = 0.1
+"""How often it is looked who is bound. Each look goes through all last values, on the cores that are measured."""
+GONE_AFTER_S = 5.0
+"""Of a workload: who has left so long ago is waited for no more."""
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What was typed."""
+
+    requests: int
+    rate: float
+    burst: int
+    mix: str
+    replay: Path | None
+    speed: float
+    nodes: int
+    gpus: int
+    model: str
+    processes: int
+    running: bool
+    with_ceiling: bool
+    within_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A system under load."""
+
+    live: LiveWorld
+    nats_url: str
+    pods_dir: Path
+    agents: dict[str, int]
+    """Which agent process has which node, by its token in subjects."""
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """The figures, and the single times for the picture: s."""
+
+    document: BenchDocument
+    ours_s: list[float]
+    bare_s: list[float]
+
+
+async def bench(asked: Asked, say: Callable[[str], None]) -> Result:
+    """Measure. Raises UsageError, BusError; nothing is left running or lying about."""
+    run = f"bench-{os.getpid()}"
+    try:
+        pods = await asyncio.to_thread(_pods, run, asked)
+        async with _target(asked, say) as target:
+            say(f"{len(pods)} pods come to {len(target.agents)} nodes ...")
+            measured = await _measure(target, pods, asked, say)
+    except LoadError as error:
+        raise UsageError(str(error)) from error
+    # The bare broker gets the machine for itself: two hundred idle agents would make it look slow, and us good.
+    return await _compared(measured, asked, say)
+
+
+def _pods(run: str, asked: Asked) -> list[BenchPod]:
+    if asked.replay is None:
+        return load.even(run, requests=asked.requests, mix=asked.mix, rate=asked.rate, burst=asked.burst)
+    try:
+        with asked.replay.open(encoding="utf-8") as lines:
+            return load.replayed(run, lines, speed=asked.speed, requests=asked.requests)
+    except (OSError, UnicodeDecodeError) as error:
+        raise LoadError(f"--replay {asked.replay} cannot be read: {error}") from error
+
+
+@asynccontextmanager
+async def _target(asked: Asked, say: Callable[[str], None]) -> AsyncIterator[Target]:
+    if asked.running:
+        found = await asyncio.to_thread(find_running)
+        async with connected(found.nats_url) as bus, following(bus) as live:
+            await live.until(lambda world: world, within_s=READY_WITHIN_S, what="the bus to show its last values")
+            yield Target(live, found.nats_url, Path(found.pods_dir), _agents(found, asked.processes))
+        return
+    with tempfile.TemporaryDirectory(prefix="sluice-bench-") as folder:
+        fleet, pods_dir = Path(folder) / "fleet.toml", Path(folder) / "pods"
+        fleet.write_text(load.fleet_text(asked.nodes, asked.gpus, asked.model), encoding="utf-8")
+        pods_dir.mkdir()
+        system = System(Options(fleet, pods_dir, processes=asked.processes, announced=False), say)
+        say(f"starting {len(system.nodes)} simulated nodes with {asked.gpus} GPUs each ...")
+        async with system:
+            await system.ready(within_s=READY_WITHIN_S)
+            yield Target(system.live, system.nats_url, pods_dir, _agents(system.running(), asked.processes))
+
+
+def _agents(running: Running, processes: int) -> dict[str, int]:
+    groups = shared_out(running.nodes, processes)
+    return {node_token(NodeName(node)): number for number, group in enumerate(groups) for node in group}
+
+
+@dataclass(frozen=True, slots=True)
+class _Measured:
+    """What a system's run came to, and what a bare broker shall carry beside it."""
+
+    document: BenchDocument
+    ours_s: list[float]
+    notes: list[Note]
+    """Empty where nothing is to be compared."""
+
+
+async def _measure(target: Target, pods: Sequence[BenchPod], asked: Asked, say: Callable[[str], None]) -> _Measured:
+    files = load.files_of(pods)
+    served = _Served({pod.name: pod for pod in pods})
+    began_s = time.time()
+    try:
+        async with asyncio.timeout(asked.within_s), asyncio.TaskGroup() as work:
+            work.create_task(_bring(target.pods_dir, files, began_s))
+            work.create_task(_all_served(target.live, served, began_s))
+    except TimeoutError:
+        say(f"not everybody was served within {asked.within_s:g} s")
+    finally:
+        booked_twice = overcommitted(booking for _, booking in target.live.world.bookings())
+        for file in files:
+            (target.pods_dir / file.name).unlink(missing_ok=True)
+    released = await _released(target.live, served.requests, asked.within_s)
+    history = await _history(target.nats_url)
+    found = ways((happened for happened, _ in history), served.requests)
+    bound = [way for way in found.values() if way.whole]
+    seconds = max((way.stored_s for way in bound), default=began_s) - began_s
+    document = BenchDocument(
+        requests=len(pods),
+        bound=len(bound),
+        refused=len(served.refused),
+        overcommitted=max(booked_twice, overcommitted_ever(happened for happened, _ in history)),
+        seconds=round(seconds, 3),
+        per_second=round(len(bound) / max(seconds, 1e-9), 2),
+        hops=hops_of(bound),
+        released=released,
+        nodes=len(target.agents),
+        gpus=sum(len(each.gpus) for each in target.live.world.news().values()),
+        agents=len(set(target.agents.values())),
+        mix="" if asked.replay is not None else asked.mix,
+        rate=asked.rate,
+    )
+    ours_s = [way.stored_s - way.asked_s for way in bound]
+    if not asked.with_ceiling or not bound:
+        return _Measured(document, ours_s, [])
+    last_s = max(way.stored_s for way in bound)
+    coming = {request: served.pods[name].at_s for request, name in served.requests.items() if found[request].whole}
+    words = [each for each in history if (time_s(each[0]) or 0.0) <= last_s]
+    return _Measured(document, ours_s, score(words, requests=coming, agents=target.agents, began_s=began_s))
+
+
+async def _compared(measured: _Measured, asked: Asked, say: Callable[[str], None]) -> Result:
+    document, notes = measured.document, measured.notes
+    if not notes:
+        return Result(document, measured.ours_s, [])
+    say(f"the same {len(notes)} messages on a bare broker ...")
+    bare, bare_s = await ceiling(notes, within_s=asked.within_s)
+    compared = replace(
+        document,
+        ceiling=bare,
+        latency_ratio_p50=round(document.hops[-1].ms.p50 / max(bare.ms.p50, 1e-6), 3),
+        throughput_ratio=round(document.per_second / max(bare.per_second, 1e-9), 3),
+    )
+    return Result(compared, measured.ours_s, bare_s)
+
+
+@dataclass(slots=True)
+class _Served:
+    """What became of our pods so far, by what was seen on the bus."""
+
+    pods: dict[str, BenchPod]
+    """By name."""
+    requests: dict[str, str] = field(default_factory=dict)
+    """Request ids, with the pods' names."""
+    bound: set[str] = field(default_factory=set)
+    refused: set[str] = field(default_factory=set)
+    """Names."""
+
+    def look(self, world: World) -> None:
+        """Take in what is known now."""
+        for subject, message in world.values.items():
+            if isinstance(message, AllocationRequested) and message.name in self.pods:
+                self.requests[subject.rpartition(".")[2]] = message.name
+            elif isinstance(message, RequestRejected) and message.name in self.pods:
+                self.refused.add(message.name)
+        for message in world.values.values():
+            if isinstance(message, Bound) and message.request in self.requests:
+                self.bound.add(self.requests[message.request])
+            elif isinstance(message, Refused) and message.request in self.requests:
+                self.refused.add(self.requests[message.request])
+
+    def is_over(self, passed_s: float) -> bool:
+        """Whether everybody was bound or refused, or has gone unserved; `passed_s` is the time since the start."""
+        return all(
+            name in self.bound
+            or name in self.refused
+            or (pod.until_s is not None and passed_s > pod.until_s + GONE_AFTER_S)
+            for name, pod in self.pods.items()
+        )
+
+
+async def _all_served(live: LiveWorld, served: _Served, began_s: float) -> None:
+    """Look now and then: woken by every word, this would take the time of those who are measured."""
+    while not served.is_over(time.time() - began_s):
+        await asyncio.sleep(LOOK_S)
+        served.look(live.world)
+
+
+async def _bring(pods_dir: Path, files: Sequence[BenchFile], began_s: float) -> None:
+    """Put files into the folder when they are due, each complete from the first moment; and take away who goes."""
+    steps = [(file.at_s, file, True) for file in files]
+    steps += [(file.until_s, file, False) for file in files if file.until_s is not None]
+    for at_s, file, comes in sorted(steps, key=lambda step: (step[0], not step[2])):
+        pause_s = began_s + at_s - time.time()
+        if pause_s > 0:
+            await asyncio.sleep(pause_s)  # until it is due
+        path = pods_dir / file.name
+        if comes:
+            hidden = path.with_name(f".{file.name}.tmp")
+            await asyncio.to_thread(hidden.write_text, file.text, encoding="utf-8")
+            hidden.rename(path)
+        else:
+            path.unlink(missing_ok=True)
+
+
+async def _released(live: LiveWorld, requests: dict[str, str], within_s: float) -> bool:
+    """Whether nothing of ours is booked any more, within a time. Looked at now and then, as above."""
+
+    def is_booked() -> bool:
+        words = live.world.values.values()
+        return any(isinstance(each, Grant | Revoke) and each.booking.request in requests for each in words)
+
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(within_s):
+            while is_booked():  # noqa: ASYNC110 - each word would wake it, and cost those who are measured
+                await asyncio.sleep(LOOK_S)
+            return True
+    return False
+
+
+async def _history(url: str) -> list[tuple[Happened, int]]:
+    """Everything that was said, with its size in bytes, in order."""
+    found: list[tuple[Happened, int]] = []
+    async with open_history(url, name="console", credentials=user_of_the_bus()) as history:
+        async for batch in history.read():
+            for recorded in batch:
+                if not isinstance(recorded.envelope, Undecodable):
+                    headers = sum(len(key) + len(value) + 4 for key, value in recorded.headers.items())
+                    size = len(encode(recorded.envelope)) + headers
+                    found.append((Happened(recorded.subject, recorded.envelope, recorded.headers), size))
+    return found

@@ -1,0 +1,102 @@
+"""Following one ask on the bus: until its slice is there, and afterwards whether it still is. Reads only."""
+
+import asyncio
+from collections.abc import Callable
+
+from sluice.contracts.exchange import Observed, Stream
+from sluice.contracts.ids import RequestId
+from sluice.contracts.messages import Bound, EvictionOrdered, RequestWithdrawn
+from sluice.contracts.subjects import binding, eviction, request
+from sluice.runtime.bus import Bus
+from sluice_console.core.documents import PodDocument
+from sluice_console.core.pods import pods_document
+from sluice_console.core.run_ask import standing_text
+from sluice_console.core.world import World
+from sluice_console.shell.live import NotAnsweringError, following
+from sluice_console.shell.run.failing import RunError
+
+
+async def slice_of(bus: Bus, file: str, *, within_s: float, progress: Callable[[str], None]) -> PodDocument:
+    """
+    The pod of the manifest `file` once it has its slice. `progress` hears how it stands, whenever that changes.
+
+    Raises RunError when it is refused, and when it has no slice after `within_s`.
+    """
+    last: PodDocument | None = None
+
+    def look(world: World) -> PodDocument | None:
+        nonlocal last
+        last = next((pod for pod in pods_document(world).pods if pod.origin == file), None)
+        if last is not None and last.state in {"bound", "refused"}:
+            return last
+        progress(standing_text(last))
+        return None
+
+    try:
+        async with following(bus) as live:
+            found = await live.until(look, within_s=within_s, what="a slice")
+    except NotAnsweringError:
+        raise RunError(
+            f"no slice within {within_s:g} s: {standing_text(last)} (--wait-s waits longer; `sluice gpus` shows who "
+            "has what)"
+        ) from None
+    if found.state == "refused":
+        raise RunError(found.message)
+    return found
+
+
+class Held:
+    """A slice that is there: whether it still is, and what its user must know. `warn` hears the latter."""
+
+    def __init__(self, bound: PodDocument, warn: Callable[[str], None]) -> None:
+        """Begin with what was given."""
+        self.request = RequestId(bound.request)
+        self._warn = warn
+        self._told = set(bound.warnings)
+        self._devices = bound.containers
+        self._taken: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+
+    async def until_taken_away(self, bus: Bus) -> str:
+        """Why it is taken away, as soon as it is. Only its own three subjects are read: others cost nothing here."""
+        of_state = (request(self.request).subject, eviction(self.request).subject)
+        of_book = (binding(self.request).subject,)
+        async with asyncio.TaskGroup() as tasks:
+            readers = [
+                tasks.create_task(self._follow(bus, Stream.STATE, of_state), name="follow the request"),
+                tasks.create_task(self._follow(bus, Stream.BOOK, of_book), name="follow the binding"),
+            ]
+            why = await self._taken
+            for reader in readers:
+                reader.cancel()
+        return why
+
+    async def _follow(self, bus: Bus, stream: Stream, subjects: tuple[str, ...]) -> None:
+        async for batch in bus.read(stream, subjects):
+            for each in batch:
+                if isinstance(each, Observed):
+                    self.hear(each.entry.message)
+
+    def hear(self, message: object) -> None:
+        """Take in one word about it."""
+        match message:
+            case EvictionOrdered():
+                self._end(f"it is evicted: {message.cause}")
+            case RequestWithdrawn():
+                self._end(f"its request was ended ({message.cause})")
+            case Bound():
+                self._still(message)
+            case _:
+                pass
+
+    def _end(self, why: str) -> None:
+        if not self._taken.done():
+            self._taken.set_result(why)
+
+    def _still(self, bound: Bound) -> None:
+        for warning in bound.warnings:
+            if warning not in self._told:
+                self._told.add(warning)
+                self._warn(warning)
+        if bound.containers != self._devices:
+            self._devices = bound.containers
+            self._warn("its slice was made anew under another name; what runs has lost the device")

@@ -1,0 +1,236 @@
+"""
+`sluice run`: asks for a slice on this machine, waits for it, runs a command on it, and gives it back.
+
+Whoever is killed: the ask is a manifest that counts only while it is locked (`lease`), by this process, the keeper and
+the command; the keeper ends what is left of the command before it removes the ask (`keeper`). How a command on a slice
+ends is the shell's way: its exit code, 128 and the signal, 127 and 126 (docs/run.md).
+"""
+
+import asyncio
+import contextlib
+import os
+import secrets
+import shutil
+import signal
+from collections.abc import Coroutine
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NoReturn, TypeVar
+
+from sluice.runtime.bus import Bus, BusError
+from sluice_console.core.documents import PodDocument
+from sluice_console.core.run_ask import RunAsk, devices_text, environment_on, manifest_of, why_refused
+from sluice_console.shell.children import last_line
+from sluice_console.shell.connect import connected
+from sluice_console.shell.failing import CommandError
+from sluice_console.shell.run import lease, signals, systems
+from sluice_console.shell.run.asking import Held, slice_of
+from sluice_console.shell.run.embedded import LOG
+from sluice_console.shell.run.failing import EXIT_NOT_EXECUTABLE, EXIT_NOT_FOUND, EXIT_OURS, EXIT_SIGNAL, RunError
+from sluice_console.shell.run.kept import Kept, Start, start
+from sluice_console.shell.run.saying import Saying
+from sluice_console.shell.running import server_url
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """What was typed."""
+
+    command: tuple[str, ...]
+    ask: RunAsk
+    server: str = ""
+    """NATS URL; empty is the running `sluice up`, or one for this run."""
+    pods_dir: Path | None = None
+    node: str = ""
+    namespace: str = "default"
+    name: str = ""
+    wait_s: float = 3600.0
+    simulated: bool | None = None
+    """Of a system that is started: whether its GPUs are simulated; None is where this machine has none."""
+    quiet: bool = False
+
+
+@dataclass(slots=True)
+class _Signals:
+    """What the signals do, by how far the run is."""
+
+    said: Saying
+    stopped: "asyncio.Future[int]"
+    """The signal that ended it before its command ran."""
+    kept: Kept | None = None
+    ask: lease.Lease | None = None
+
+    def hear(self, number: int, by_terminal: bool) -> None:  # noqa: FBT001  # as the signal comes
+        """Pass it on, or stop; the second one stops at once, and what is still running ends by itself."""
+        if self.kept is not None and self.kept.is_over:
+            os._exit(self.kept.exit_code())  # what is waited for, the end of a system, comes by itself
+        elif self.kept is not None:
+            if not by_terminal or self.kept.is_ending:
+                self.kept.signal(number)
+        elif number in {signal.SIGUSR1, signal.SIGUSR2}:
+            return  # nobody is there yet to hear it
+        elif not self.stopped.done():
+            self.stopped.set_result(number)
+        else:
+            self.said.close()
+            if self.ask is not None:
+                self.ask.give_up()
+            os._exit(EXIT_SIGNAL + number)
+
+
+async def run_on_slice(wanted: Wanted, *, taken: tuple[int, ...], ignored: tuple[int, ...]) -> int:
+    """Run the command on a slice; the exit code of all of it. `taken` are blocked already (`signals.block`)."""
+    said = Saying(quiet=wanted.quiet)
+    heard = _Signals(said, asyncio.get_running_loop().create_future())
+    signals.listen(taken, heard.hear)
+    try:
+        check(wanted)
+        return await _Run(wanted, said, heard, ignored).all_of_it()
+    except (CommandError, BusError) as error:
+        said.failure(str(error))
+        return error.exit_code if isinstance(error, RunError) else EXIT_OURS
+    finally:
+        said.close()
+
+
+class CommandMissingError(RunError):
+    """There is no such program."""
+
+    exit_code = EXIT_NOT_FOUND
+
+
+class NotExecutableError(RunError):
+    """It is there, and cannot be run."""
+
+    exit_code = EXIT_NOT_EXECUTABLE
+
+
+def check(wanted: Wanted) -> None:
+    """Raises RunError for what no waiting would mend: before anybody is asked for anything."""
+    program = wanted.command[0]
+    if shutil.which(program) is None:
+        if os.sep in program and Path(program).exists():
+            raise NotExecutableError(f"{program}: it is there, and cannot be executed (is it a program, by chmod +x?)")
+        raise CommandMissingError(f"{program}: there is no such command")
+    text = manifest_of(wanted.ask, namespace=wanted.namespace, name=wanted.name or "run", uid=os.getuid(), node="")
+    if why := why_refused("the ask", text):
+        raise RunError(why)
+
+
+@dataclass(slots=True)
+class _Run:
+    wanted: Wanted
+    said: Saying
+    signals: _Signals
+    ignored: tuple[int, ...]
+
+    async def all_of_it(self) -> int:
+        asked = await self._unless_stopped(self._system())
+        if isinstance(asked, int):
+            return EXIT_SIGNAL + asked
+        try:
+            return await self._ask(asked)
+        finally:
+            await asked.leave()
+
+    async def _system(self) -> systems.Asked:
+        wanted = self.wanted
+        if wanted.server or wanted.pods_dir is not None:
+            return systems.named(_server_of(wanted), wanted.pods_dir, wanted.node)
+        return await systems.found_or_started(wanted.node, simulated=wanted.simulated, say=self.said.line)
+
+    async def _ask(self, asked: systems.Asked) -> int:
+        wanted = self.wanted
+        name = f"run-{os.getpid()}-{secrets.token_hex(4)}"
+        text = manifest_of(
+            wanted.ask, namespace=wanted.namespace, name=wanted.name or name, uid=os.getuid(), node=asked.node
+        )
+        async with connected(asked.url) as bus:
+            ask = lease.take(asked.pods_dir, name, text)
+            self.signals.ask = ask
+            try:
+                bound = await self._unless_stopped(self._slice(bus, asked, ask))
+                if isinstance(bound, int):
+                    return EXIT_SIGNAL + bound
+                self.said.line(devices_text(bound))
+                return await self._command(bus, asked, ask, bound)
+            finally:
+                if self.signals.kept is None:
+                    ask.give_up()
+
+    async def _slice(self, bus: Bus, asked: systems.Asked, ask: lease.Lease) -> PodDocument:
+        waiting = asyncio.ensure_future(
+            slice_of(bus, ask.file.name, within_s=self.wanted.wait_s, progress=self.said.progress)
+        )
+        dying = asyncio.ensure_future(_end_of(asked))
+        try:
+            await asyncio.wait((waiting, dying), return_when=asyncio.FIRST_COMPLETED)
+            return waiting.result() if waiting.done() else dying.result()
+        finally:
+            for task in (waiting, dying):
+                task.cancel()
+            await asyncio.gather(waiting, dying, return_exceptions=True)
+
+    async def _command(self, bus: Bus, asked: systems.Asked, ask: lease.Lease, bound: PodDocument) -> int:
+        self.said.close()
+        environment = environment_on(bound.containers[0], os.environ, request=bound.request)
+        locks = (ask.descriptor, *asked.locks)
+        kept, status = start(
+            Start(self.wanted.command, environment, ask.file, locks, self.ignored, asked.children), self.said.failure
+        )
+        self.signals.kept = kept
+        if self.signals.stopped.done():  # between the slice and the command
+            kept.signal(self.signals.stopped.result())
+        following = asyncio.ensure_future(kept.follow(status))
+        watching = asyncio.ensure_future(self._watch(bus, kept, bound))
+        try:
+            code = await kept.wait()
+            ask.give_up()  # the keeper has, unless it was killed
+        finally:
+            for task in (following, watching):
+                task.cancel()
+            await asyncio.gather(following, watching, return_exceptions=True)
+        if kept.failed:
+            self.said.failure(f"{self.wanted.command[0]}: {os.strerror(kept.failed)}")
+        return code
+
+    async def _watch(self, bus: Bus, kept: Kept, bound: PodDocument) -> None:
+        """End the command when its slice is taken away. A bus that is gone takes nothing away."""
+        with contextlib.suppress(BusError):
+            why = await Held(bound, self.said.failure).until_taken_away(bus)
+            self.said.failure(f"the slice is taken away: {why}; the command is asked to end")
+            kept.end()
+
+    async def _unless_stopped(self, work: Coroutine[object, object, T]) -> T | int:
+        """What `work` comes to, or the signal that came first; then it is cancelled."""
+        task = asyncio.ensure_future(work)
+        try:
+            await asyncio.wait((task, self.signals.stopped), return_when=asyncio.FIRST_COMPLETED)
+            return await task if task.done() else self.signals.stopped.result()
+        finally:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+
+async def _end_of(asked: systems.Asked) -> NoReturn:
+    """Raises RunError when the system that was started for this run ends before its time."""
+    loop, over = asyncio.get_running_loop(), asyncio.Event()
+    if asked.process is None:
+        await loop.create_future()  # another's system: its end is a bus that does not answer
+    assert asked.process is not None
+    life = os.pidfd_open(asked.process.pid)
+    try:
+        loop.add_reader(life, over.set)
+        await over.wait()
+    finally:
+        loop.remove_reader(life)
+        os.close(life)
+    words = last_line(asked.pods_dir.parent / LOG) or f"it ended with {asked.process.wait()}"
+    raise RunError(f"the system of this run has ended: {words}")
+
+
+def _server_of(wanted: Wanted) -> str:
+    """Where to ask, with a folder named. Raises NothingRunningError."""
+    return wanted.server or server_url(None)

@@ -1,0 +1,225 @@
+"""
+The credentials of an installation without Kubernetes, in a folder: authorities, a broker's files, everybody's files.
+
+Users are known to the broker by their certificates, so its list of users holds nothing secret, and a node is added or
+forgotten by that list alone. Three authorities: for brokers, for their users, and for gRPC, for none of the three kinds
+of certificate may pass for another. deploy/kubernetes/credentials.py makes the Secrets of a cluster.
+"""
+
+import datetime as dt
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from sluice.contracts.ids import NodeName
+from sluice.runtime.broker import PAYLOAD_BYTES_MAX
+from sluice.runtime.broker_users import CertifiedUser, authorization
+from sluice_console.core.members import BUS, BUS_CA, ENVIRONMENT, NODES, RPC, RPC_CA, Member, members
+from sluice_console.shell.security.authorities import (
+    AS_CLIENT,
+    AS_SERVER,
+    USAGES,
+    CredentialsError,
+    Pair,
+    check_authority,
+    kept_pair,
+    names_of,
+    new_authority,
+)
+from sluice_console.shell.security.folder import KeyFolder
+
+AUTHORITIES, BROKER = "authorities", "broker"
+KINDS = {"bus": "Sluice bus", "users": "Sluice bus users", "rpc": "Sluice gRPC"}
+TLS, USERS_CA, USERS, CONFIG = "tls.pem", "users-ca.crt", "users.conf", "nats-server.conf"
+FOLDERS = (AUTHORITIES, BROKER, NODES, *(member.folder for member in members(())))
+"""All that is made."""
+PORT = 4222
+
+ROTATION = (
+    "everybody believes the new authorities besides the old ones",
+    "everybody shows certificates of the new authorities",
+    "nobody believes the old authorities any more",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Where:
+    """What the settings in the files shall say: where the broker listens, and where the files will lie."""
+
+    listen: str = f"127.0.0.1:{PORT}"
+    at: str = ""
+    """The folder with a member's files on its machine; that in which they are made when empty."""
+
+
+@dataclass(frozen=True, slots=True)
+class Installation:
+    """One folder. Every method leaves what is still good as it is."""
+
+    folder: KeyFolder
+    now: dt.datetime
+
+    def create(
+        self, hosts: Sequence[str], nodes: Sequence[str], where: Where, *, given: Pair | None, force: bool
+    ) -> None:
+        """Make everything. `hosts`: what clients call the broker. Raises CredentialsError."""
+        if not hosts:
+            raise CredentialsError("--host: say at least one name or address by which the broker is reached")
+        asked = _members(nodes)
+        if given is not None:
+            check_authority(given, self.now)
+        self.folder.create(replace=FOLDERS if force else ())
+        for kind, name in KINDS.items():
+            pair = given or new_authority(name, self.now)
+            self.folder.write(f"{AUTHORITIES}/{kind}.crt", pair.certificate)
+            self.folder.write(f"{AUTHORITIES}/{kind}.key", pair.key)
+        self._lay(asked, tuple(hosts), where)
+        self.folder.write(f"{BROKER}/{CONFIG}", _config(where, self._at(BROKER, where)))
+
+    def add(self, nodes: Sequence[str], where: Where) -> None:
+        """Add nodes; one that is there keeps what it has. Raises CredentialsError."""
+        self._lay(_members([*self.nodes(), *nodes]), self._hosts(), where)
+
+    def forget(self, nodes: Sequence[str]) -> None:
+        """Forget nodes: the broker lets their agents in no more. Raises CredentialsError."""
+        there = self.nodes()
+        missing = [node for node in nodes if node not in there]
+        if missing:
+            raise CredentialsError(f"there is no node {', '.join(missing)}; there are: {', '.join(there) or 'none'}")
+        hosts = self._hosts()
+        for node in nodes:
+            self.folder.remove(f"{NODES}/{node}")
+        self._lay(_members(self.nodes()), hosts, Where())
+
+    def renew(self, *, everything: bool) -> None:
+        """Make certificates anew in their last 30 days, or all of them. Raises CredentialsError."""
+        self._lay(_members(self.nodes()), self._hosts(), Where(), renew=everything)
+
+    def rotate(self) -> int:
+        """One of the three steps to other authorities, and which it was (1 to 3). Raises CredentialsError."""
+        hosts, asked = self._hosts(), _members(self.nodes())
+        if self.folder.read(f"{AUTHORITIES}/next-bus.crt") is not None:
+            for kind in KINDS:
+                old, new = self._authority(kind), self._authority(f"next-{kind}")
+                if self.folder.read(f"{AUTHORITIES}/previous-{kind}.crt") is None:  # else it was broken off here
+                    self.folder.write(f"{AUTHORITIES}/previous-{kind}.crt", old.certificate)
+                self.folder.write(f"{AUTHORITIES}/{kind}.crt", new.certificate)
+                self.folder.write(f"{AUTHORITIES}/{kind}.key", new.key)
+            for kind in KINDS:
+                self.folder.remove(f"{AUTHORITIES}/next-{kind}.crt")
+                self.folder.remove(f"{AUTHORITIES}/next-{kind}.key")
+            step = 2
+        elif self.folder.read(f"{AUTHORITIES}/previous-bus.crt") is not None:
+            for kind in KINDS:
+                self.folder.remove(f"{AUTHORITIES}/previous-{kind}.crt")
+            step = 3
+        else:
+            for kind, name in KINDS.items():
+                pair = new_authority(name, self.now)
+                self.folder.write(f"{AUTHORITIES}/next-{kind}.key", pair.key)
+                self.folder.write(f"{AUTHORITIES}/next-{kind}.crt", pair.certificate)
+            step = 1
+        self._lay(asked, hosts, Where())
+        return step
+
+    def nodes(self) -> list[str]:
+        """That have credentials."""
+        return self.folder.folders(NODES)
+
+    # -- laying files ---------------------------------------------------------------------------------------------
+
+    def _lay(self, asked: Sequence[Member], hosts: Sequence[str], where: Where, *, renew: bool = False) -> None:
+        bus, users, rpc = (self._authority(kind) for kind in KINDS)
+        self._keep(f"{BROKER}/{TLS}", bus, hosts, (AS_SERVER, AS_CLIENT), renew=renew)
+        self.folder.write(f"{BROKER}/{USERS_CA}", self._bundle("users"))
+        known = [CertifiedUser(member.rights, member.bus_name) for member in asked if member.calls_as is None]
+        self.folder.write(f"{BROKER}/{USERS}", "\n".join(authorization(known)) + "\n")
+        port = where.listen.rpartition(":")[2]
+        url = ",".join(f"tls://{f'[{host}]' if ':' in host else host}:{port}" for host in hosts[:1])
+        for member in asked:
+            self._keep(f"{member.folder}/{BUS}", users, (member.bus_name,), (AS_CLIENT,), renew=renew)
+            self.folder.write(f"{member.folder}/{BUS_CA}", self._bundle("bus"))
+            if member.rpc_name:
+                usages = USAGES[member.caller] if member.caller is not None else (AS_SERVER,)
+                self._keep(f"{member.folder}/{RPC}", rpc, (member.rpc_name,), usages, renew=renew)
+                self.folder.write(f"{member.folder}/{RPC_CA}", self._bundle("rpc"))
+            if self.folder.read(f"{member.folder}/{ENVIRONMENT}") is None:
+                self.folder.write(
+                    f"{member.folder}/{ENVIRONMENT}", member.environment(url, self._at(member.folder, where))
+                )
+
+    def _keep(self, name: str, authority: Pair, names: Sequence[str], usages: Sequence[object], *, renew: bool) -> None:
+        """A certificate and its key in one file: both change at once."""
+        old = self.folder.read(name)
+        kept = None if old is None or renew else Pair(old, old)
+        made = kept_pair(kept, authority, names, usages, self.now)  # type: ignore[arg-type]  # object identifiers
+        if made is not kept:
+            self.folder.write(name, made.certificate + made.key)
+
+    def _authority(self, kind: str) -> Pair:
+        certificate, key = (self.folder.read(f"{AUTHORITIES}/{kind}.{end}") for end in ("crt", "key"))
+        if certificate is None or key is None:
+            raise CredentialsError(
+                f"{self.folder.root / AUTHORITIES} holds no authority {kind!r}: is this a folder of `sluice security "
+                "init`, with its authorities?"
+            )
+        return Pair(certificate, key)
+
+    def _bundle(self, kind: str) -> bytes:
+        """Who is believed: the authority, and while it is being changed the other one too."""
+        found = [self.folder.read(f"{AUTHORITIES}/{which}{kind}.crt") for which in ("", "next-", "previous-")]
+        return b"".join(each for each in found if each is not None)
+
+    def _hosts(self) -> tuple[str, ...]:
+        shown = self.folder.read(f"{BROKER}/{TLS}")
+        if shown is None:
+            raise CredentialsError(f"{self.folder.root}: there is no {BROKER}/{TLS}; `sluice security init` makes it")
+        return names_of(shown)
+
+    def _at(self, name: str, where: Where) -> str:
+        return where.at or str((self.folder.root / name).resolve())
+
+
+def _members(nodes: Sequence[str]) -> list[Member]:
+    try:
+        return members([NodeName(node) for node in nodes])
+    except ValueError as error:
+        raise CredentialsError(f"--node: {error}") from error
+
+
+def _config(where: Where, at: str) -> str:
+    return f"""\
+# The broker of Sluice. Users and what each may do are in users.conf: no certificate that names one of them, no entry.
+# After a change of these files: nats-server --signal reload=PID
+listen: "{where.listen}"
+
+# A message is at most this long; the services refuse to make longer ones.
+max_payload: {PAYLOAD_BYTES_MAX}
+
+tls {{
+    cert_file: "{at}/{TLS}"
+    key_file: "{at}/{TLS}"
+    ca_file: "{at}/{USERS_CA}"
+    verify_and_map: true
+    timeout: 5
+}}
+
+jetstream {{
+    store_dir: "nats-data"
+    # A decision that was acknowledged must survive a crash. The default syncs every two minutes.
+    sync_interval: always
+}}
+
+include "{USERS}"
+"""
+
+
+def given_authority(certificate: Path | None, key: Path | None) -> Pair | None:
+    """Somebody's own authority. Raises CredentialsError."""
+    if certificate is None and key is None:
+        return None
+    if certificate is None or key is None:
+        raise CredentialsError("--authority and --authority-key: both, or none")
+    try:
+        return Pair(certificate.read_bytes(), key.read_bytes())
+    except OSError as error:
+        raise CredentialsError(f"{error.filename}: {error.strerror or error}") from error

@@ -1,0 +1,98 @@
+"""What can be typed: `sluice security ...`. Needs no bus, no cluster and nothing that runs; prints no secret."""
+
+import datetime as dt
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+from cyclopts import App, Parameter
+
+from sluice_console.shell.typed import EXIT_FAILED, agreed
+
+if TYPE_CHECKING:
+    from sluice_console.shell.security.installation import Installation
+
+app = App(name="security", help="Certificates and users, without Kubernetes (docs/security.md).")
+
+Folder = Annotated[Path, Parameter(help="The folder of all of them. Keep it where nothing of Sluice runs.")]
+Nodes = Annotated[tuple[str, ...], Parameter(negative="", help="The name of a node with an agent.")]
+At = Annotated[str, Parameter(help="Where each one's files will lie on its machine, for its settings.")]
+Listen = Annotated[str, Parameter(help="Where the broker listens.")]
+RELOAD = "Bring the changed files to their machines; then: nats-server --signal reload=PID"
+
+
+@app.command(name="init")
+def init_command(
+    folder: Folder,
+    *,
+    host: Annotated[tuple[str, ...], Parameter(negative="", help="What clients call the broker.")],
+    node: Nodes = (),
+    listen: Listen = "127.0.0.1:4222",
+    at: At = "",
+    authority: Annotated[Path | None, Parameter(help="Your own authority (PEM), in place of new ones.")] = None,
+    authority_key: Annotated[Path | None, Parameter(help="Its key: EC, PEM, without a password.")] = None,
+    force: Annotated[bool, Parameter(negative="", help="Replace what is there.")] = False,
+) -> int:
+    """Make authorities, the broker's configuration, and a folder for each service, person and node."""
+    from sluice_console.shell.security.installation import Where, given_authority
+
+    given = given_authority(authority, authority_key)
+    _opened(folder).create(host, node, Where(listen, at), given=given, force=force)
+    return _said(
+        f"made in {folder}: authorities (keep them offline), broker, and a folder for each service and node.\n"
+        "Each folder goes to its own machine and nowhere else; sluice.env in it has the settings.\n"
+        "Start the broker in its folder: nats-server -c nats-server.conf"
+    )
+
+
+@app.command(name="add-node")
+def add_node_command(folder: Folder, *node: str, listen: Listen = "127.0.0.1:4222", at: At = "") -> int:
+    """Add nodes, or show again what they have; nobody else's files change but the broker's list of users."""
+    from sluice_console.shell.security.installation import Where
+
+    _opened(folder).add(node, Where(listen, at))
+    return _said(f"added: {', '.join(node)}.\n{RELOAD}.")
+
+
+@app.command(name="remove-node")
+def remove_node_command(
+    folder: Folder,
+    *node: str,
+    yes: Annotated[bool, Parameter(name=["--yes", "-y"], negative="", help="Do not ask.")] = False,
+) -> int:
+    """Forget nodes: once the broker has read its users again, their agents are let in no more."""
+    if not agreed(f"cut the agents of {', '.join(node)} off?", yes=yes):
+        return EXIT_FAILED
+    _opened(folder).forget(node)
+    return _said(f"forgotten: {', '.join(node)}.\n{RELOAD}.")
+
+
+@app.command(name="renew")
+def renew_command(
+    folder: Folder, *, all_: Annotated[bool, Parameter(name="--all", negative="", help="Not only those.")] = False
+) -> int:
+    """Make certificates anew that end within 30 days. Services read them when they change."""
+    _opened(folder).renew(everything=all_)
+    return _said(f"renewed what was due.\n{RELOAD}.")
+
+
+@app.command(name="rotate")
+def rotate_command(folder: Folder) -> int:
+    """Go one of three steps to new authorities; bring the files to their machines after each."""
+    from sluice_console.shell.security.installation import ROTATION
+
+    step = _opened(folder).rotate()
+    then = "It is done" if step == len(ROTATION) else "When every machine has its files, say it again"
+    return _said(f"step {step} of {len(ROTATION)}: {ROTATION[step - 1]}.\n{RELOAD}.\n{then}.")
+
+
+def _opened(folder: Path) -> "Installation":
+    from sluice_console.shell.security.folder import KeyFolder
+    from sluice_console.shell.security.installation import Installation
+
+    return Installation(KeyFolder(folder), dt.datetime.now(dt.UTC))
+
+
+def _said(text: str) -> int:
+    sys.stdout.write(f"{text}\n")
+    return 0

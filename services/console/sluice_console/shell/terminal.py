@@ -1,0 +1,82 @@
+"""
+A terminal as a screen of lines and keys: entered, drawn over without flicker, and always given back as it was.
+
+It decides nothing about what is shown. Drawing goes from the top over what is there, line by line, each erased behind
+its end, in one write that terminals take as one update where they know of that.
+"""
+
+import asyncio
+import contextlib
+import os
+import signal
+import termios
+import tty
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+
+_ENTER = "\x1b[?1049h\x1b[?25l\x1b[?7l"
+"""Another screen, no cursor, no wrapping of lines that are too long (xterm, "DEC Private Mode Set")."""
+_LEAVE = "\x1b[?7h\x1b[?25h\x1b[?1049l"
+_BEGIN, _END = "\x1b[?2026h", "\x1b[?2026l"
+"""Synchronized output (https://gist.github.com/christianparpart/d8a62cc1ab659194337d73e399004036): passed over where
+it is not known."""
+_HOME, _ERASE_LINE, _ERASE_BELOW = "\x1b[H", "\x1b[K", "\x1b[J"
+SMALLEST = (20, 4)
+"""Columns and lines that are drawn at least; a terminal that says 0 by 0 says nothing."""
+
+
+@dataclass(slots=True)
+class Terminal:
+    """Two ends of one terminal: what is typed, and what is shown."""
+
+    keys: int
+    screen: int
+
+    def size(self) -> tuple[int, int]:
+        """Columns and lines as they are now."""
+        try:
+            columns, lines = os.get_terminal_size(self.screen)
+        except OSError:
+            columns, lines = 80, 24
+        return max(SMALLEST[0], columns or 80), max(SMALLEST[1], lines or 24)
+
+    def draw(self, lines: list[str]) -> None:
+        """Show these lines from the top, and nothing below. No more than fit."""
+        shown = lines[: self.size()[1]]
+        body = "\r\n".join(f"{line}\x1b[0m{_ERASE_LINE}" for line in shown)
+        _write(self.screen, f"{_BEGIN}{_HOME}{body}{_ERASE_BELOW}{_END}")
+
+    @asynccontextmanager
+    async def taken(self, typed: Callable[[str], None], resized: Callable[[], None]) -> AsyncIterator[None]:
+        """The terminal is ours for the time of the context. `typed` hears what is typed, at once and unechoed."""
+        loop = asyncio.get_running_loop()
+        before = termios.tcgetattr(self.keys)
+        tty.setcbreak(self.keys)
+
+        def read() -> None:
+            try:
+                data = os.read(self.keys, 1024)
+            except OSError:
+                data = b""  # the terminal is gone
+            if not data:
+                loop.remove_reader(self.keys)
+            typed(data.decode(errors="replace") if data else "q")
+
+        _write(self.screen, _ENTER)
+        loop.add_reader(self.keys, read)
+        loop.add_signal_handler(signal.SIGWINCH, resized)
+        try:
+            yield
+        finally:
+            loop.remove_signal_handler(signal.SIGWINCH)
+            loop.remove_reader(self.keys)
+            with contextlib.suppress(OSError, termios.error):
+                _write(self.screen, _LEAVE)
+                termios.tcsetattr(self.keys, termios.TCSADRAIN, before)
+
+
+def _write(screen: int, text: str) -> None:
+    left = memoryview(text.encode())
+    while left:
+        left = left[os.write(screen, left) :]

@@ -1,0 +1,53 @@
+"""`sluice trace`: the waterfall of a request, from the history of the bus."""
+
+import shutil
+import sys
+
+from rich.text import Text
+
+from sluice_console.core.pods import pods_document
+from sluice_console.core.waterfall import WaterfallDocument, bars, duration, waterfall
+from sluice_console.shell.forms import Form, is_for_programs, print_document
+from sluice_console.shell.look import all_history, matching, not_found, with_past, world_at
+from sluice_console.shell.present import PIPE_WIDTH, console
+
+_STYLES = {"wait": "dim", "step": "cyan", "word": "green"}
+_TEXT_WIDTH = 62
+"""What a line holds beside its bar."""
+_TITLES = {"request": "from the pod that was seen to the open gate", "release": "from its end to its last word"}
+
+
+async def trace(url: str, wanted: str, *, form: Form) -> int:
+    """`sluice trace`."""
+    known = pods_document(await world_at(url), with_ended=True)
+    history = await all_history(url)
+    found = matching(with_past(known, history), wanted)
+    if not found:
+        return not_found(wanted)
+    for pod in found:
+        document = waterfall(pod, history)
+        if is_for_programs(form):
+            print_document(document, form)
+        else:
+            show(document)
+    return 0
+
+
+def show(document: WaterfallDocument) -> None:
+    """Both parts, a line per span."""
+    out = console()
+    unicode = (out.encoding or "").lower().replace("-", "") == "utf8"
+    columns = shutil.get_terminal_size().columns if sys.stdout.isatty() else PIPE_WIDTH
+    name = f"{document.namespace}/{document.name}" if document.name else document.request
+    out.print(Text(name, style="bold"), f"({document.request})")
+    for part in document.parts:
+        out.print(Text(f"{_TITLES[part.part]}: {duration(part.took_ms)}", style="bold"))
+        out.print(Text(f"  began {part.began}, trace {part.trace_id}", style="dim"))
+        if part.left_out:
+            out.print(Text(f"  {part.left_out} earlier spans are not shown", style="dim"))
+        for line in bars(part, columns - _TEXT_WIDTH, unicode=unicode):
+            text = Text(f"  {line.service:<12}{line.name[:25]:<26}{line.began:>10}{line.took:>10}  ")
+            text.append(line.bar.rstrip(), style=_STYLES[line.kind])
+            out.print(text)
+    if not document.parts:
+        out.print("the history knows nothing of it any more")

@@ -1,0 +1,217 @@
+"""
+What the page's server answers: the page, its stream, and some questions in JSON. It shows; nothing is changed here.
+
+Every answer has the headers that keep others' pages out, and says of data that it must not be kept.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Collection
+from pathlib import Path
+from urllib.parse import unquote
+
+import msgspec
+from starlette.applications import Starlette
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from sluice.contracts.refusals import shorten
+from sluice.runtime.bus import BusError
+from sluice_console.core.documents import Document, GpuDocument, PodDocument
+from sluice_console.core.web.asking import METHODS, denied
+from sluice_console.core.web.board import Board
+from sluice_console.core.web.map_api import backendai_map, map_document
+from sluice_console.shell.web.files import PageFiles
+from sluice_console.shell.web.hub import Hub, TooManyClientsError
+from sluice_console.shell.web.stories import Stories
+from sluice_console.shell.web.stream import EventStream
+from sluice_console.shell.web.usages import Usages
+
+STATIC = Path(__file__).with_name("static")
+SECURITY = {
+    "content-security-policy": (
+        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
+        "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+    ),
+    "x-content-type-options": "nosniff",
+    "x-frame-options": "DENY",
+    "referrer-policy": "no-referrer",
+    "cross-origin-opener-policy": "same-origin",
+    "cross-origin-resource-policy": "same-origin",
+    "permissions-policy": "camera=(), geolocation=(), microphone=()",
+}
+"""On every answer. No inline script or style is allowed, and nothing from elsewhere."""
+NO_STORE = {"cache-control": "no-store"}
+NODES_AT_ONCE = 25
+"""Nodes whose part of the map is made before others get their turn."""
+FORMS = ("sluice", "backendai")
+_DATA = "/api/"
+
+
+class JsonAnswer(Response):
+    """A document as JSON."""
+
+    media_type = "application/json"
+
+    def render(self, content: object) -> bytes:
+        """Its bytes."""
+        return msgspec.json.encode(content)
+
+
+def problem(status: int, message: str) -> Response:
+    """An error, in words."""
+    return JSONResponse({"error": message}, status, headers=NO_STORE)
+
+
+def make_app(
+    board: Board, hub: Hub, stories: Stories, hosts: Collection[str] = (), usages: Usages | None = None
+) -> ASGIApp:
+    """The whole server as an ASGI application. `hosts` are names that lead here, besides `localhost` and addresses."""
+    answers = _Answers(board, hub, stories, usages or Usages())
+    routes = [
+        Route("/", answers.page),
+        Route("/healthz", _healthz),
+        Route("/api/stream", answers.stream),
+        Route("/api/map", answers.map),
+        Route("/api/gpus/{uuid}", answers.gpu),
+        Route("/api/requests/{request}", answers.request),
+        Route("/api/trace/{request}", answers.trace),
+        Route("/api/usage/{request}", answers.usage),
+        Route("/static/{name}", answers.file),
+    ]
+    app = Starlette(routes=routes, exception_handlers={404: _not_found})
+    return Guard(app, frozenset(name.lower() for name in hosts))
+
+
+async def _healthz(_: Request) -> Response:
+    return Response("ok\n", media_type="text/plain", headers=NO_STORE)
+
+
+async def _not_found(request: Request, _: Exception) -> Response:
+    return problem(404, f"nothing is at {shorten(request.url.path)!r}")
+
+
+class _Answers:
+    """The questions that need the board."""
+
+    def __init__(self, board: Board, hub: Hub, stories: Stories, usages: Usages) -> None:
+        self._board = board
+        self._usages = usages
+        self._hub = hub
+        self._stories = stories
+        self._files = PageFiles(STATIC)
+        self._mapping = asyncio.Semaphore(1)
+        """A map of the whole fleet is made by one at a time; the others wait."""
+
+    async def page(self, request: Request) -> Response:
+        return self._file(request, "index.html")
+
+    async def file(self, request: Request) -> Response:
+        return self._file(request, request.path_params["name"])
+
+    def _file(self, request: Request, name: str) -> Response:
+        return self._files.answer(request, name) or problem(404, f"the page has no file {shorten(name)!r}")
+
+    async def stream(self, request: Request) -> Response | EventStream:
+        headers = {**NO_STORE, "x-accel-buffering": "no"}
+        if request.method == "HEAD":
+            return Response(media_type="text/event-stream", headers=headers)
+        try:
+            return EventStream(self._hub, self._hub.join(), headers)
+        except TooManyClientsError:
+            return problem(503, f"{len(self._hub)} pages watch already; close one, and this one goes on by itself")
+
+    async def map(self, request: Request) -> Response:
+        form = request.query_params.get("form", FORMS[0])
+        if form not in FORMS:
+            return problem(400, f"form = {shorten(form)!r}: must be one of {', '.join(FORMS)}")
+        wanted = frozenset(request.query_params.getlist("node"))
+        gpus: list[GpuDocument] = []
+        async with self._mapping:
+            for number, node in enumerate(self._board.nodes()):
+                if number % NODES_AT_ONCE == NODES_AT_ONCE - 1:
+                    await asyncio.sleep(0)
+                if not wanted or node in wanted:
+                    gpus += self._board.gpus_of(node)
+        document = map_document(gpus) if form == FORMS[0] else backendai_map(gpus)
+        stale = sum(gpu.stale for gpu in gpus)
+        return JsonAnswer(document, headers={**NO_STORE, "sluice-stale-gpus": str(stale)})
+
+    async def gpu(self, request: Request) -> Response:
+        uuid, node = request.path_params["uuid"], request.query_params.get("node", "")
+        if not node:
+            return problem(400, "node = '': must name the GPU's node")
+        found = next((gpu for gpu in self._board.gpus_of(node) if gpu.uuid == uuid), None)
+        if found is None:
+            return problem(404, f"no GPU {shorten(uuid)!r} is known on node {shorten(node)!r}")
+        return JsonAnswer(found, headers=NO_STORE)
+
+    async def request(self, request: Request) -> Response:
+        return await self._of_request(request, self._stories.of)
+
+    async def trace(self, request: Request) -> Response:
+        return await self._of_request(request, self._stories.trace_of)
+
+    async def usage(self, request: Request) -> Response:
+        name = request.path_params["request"]
+        pod = self._board.pod(name)
+        endpoint = self._board.endpoint_of(pod.node) if pod is not None else ""
+        if pod is None or not endpoint:
+            return problem(404, f"no request {shorten(name)!r} has a slice on a node that is known")
+        return JsonAnswer(await self._usages.of(pod, endpoint), headers=NO_STORE)
+
+    async def _of_request(self, request: Request, read: Callable[[PodDocument], Awaitable[Document]]) -> Response:
+        name = request.path_params["request"]
+        pod = self._board.pod(name)
+        if pod is None:
+            return problem(404, f"no request {shorten(name)!r} is known; `sluice explain` knows those of the past, too")
+        try:
+            return JsonAnswer(await read(pod), headers=NO_STORE)
+        except TimeoutError:
+            return problem(503, "the history did not answer in time; try again")
+        except BusError as error:
+            return problem(503, f"the history cannot be read: {error}")
+
+
+class Guard:
+    """Lets through what may be asked (`sluice_console.core.web.asking`), and adds the headers to every answer."""
+
+    def __init__(self, app: ASGIApp, hosts: frozenset[str]) -> None:
+        """Stand before `app`."""
+        self._app = app
+        self._hosts = hosts
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer, or refuse."""
+        if scope["type"] != "http":  # uvicorn is told to speak nothing else
+            raise AssertionError(scope["type"])
+        headers = Headers(scope=scope)
+        path = unquote(scope["path"])
+        why = denied(
+            method=scope["method"],
+            path=path,
+            headers=headers,
+            hosts=self._hosts,
+            is_data=path.startswith(_DATA),
+        )
+        guarded = _with_headers(send)
+        if why is None:
+            await self._app(scope, receive, guarded)
+            return
+        answer = problem(why.status, why.why)
+        if why.status == 405:
+            answer.headers["allow"] = ", ".join(METHODS)
+        await answer(scope, receive, guarded)
+
+
+def _with_headers(send: Send) -> Callable[[Message], Awaitable[None]]:
+    async def guarded(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            headers = MutableHeaders(scope=message)
+            for name, value in SECURITY.items():
+                headers[name] = value
+        await send(message)
+
+    return guarded

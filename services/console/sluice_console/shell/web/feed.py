@@ -1,0 +1,97 @@
+"""
+Keeps the board current from the bus, and tells the hub: for as long as it runs, with or without a broker.
+
+Changes are collected for a moment, so that a storm of words about one node is one change of its rows.
+"""
+
+import asyncio
+from datetime import UTC, datetime
+from typing import Protocol
+
+from sluice.contracts.messages import AnyMessage
+from sluice_console.core.web.board import Board
+from sluice_console.core.web.rows import BusState
+from sluice_console.shell.connect import connected
+from sluice_console.shell.live import LiveWorld, following
+from sluice_console.shell.web.hub import Hub
+
+COLLECT_S = 0.1
+"""No browser hears of changes more often: ten times a second is more than eyes follow."""
+LOOK_S = 0.5
+"""How often it is asked whether there is still a broker, while nothing is heard."""
+ROWS_AT_ONCE = 25
+"""Nodes and requests whose rows are made before others get their turn: some milliseconds."""
+REREADS_MAX_S = 5.0
+"""A second reading takes under a second; one that takes longer means that the broker has no streams to read."""
+
+
+class HasConnection(Protocol):
+    """What is asked of the bus here."""
+
+    @property
+    def connected(self) -> bool:
+        """Whether there is a server at the other end."""
+
+
+class Feed:
+    """From the bus to the board to the hub."""
+
+    def __init__(self, board: Board, hub: Hub) -> None:
+        """Begin with nothing heard."""
+        self._board = board
+        self._hub = hub
+        self._news = asyncio.Event()
+        self._state: BusState = "connecting"
+        self._told: tuple[BusState, str] | None = None
+        self._rereads_since_s: float | None = None
+
+    async def run(self, url: str) -> None:
+        """Follow the bus at `url` until cancelled; wait for it while it is not there. Raises BusError."""
+        await self._tell("connecting", "")
+        async with connected(url, within_s=None) as bus, following(bus, self._heard) as live:
+            while True:
+                await self._look(bus, live)
+                await self._wait()
+
+    def _heard(self, subject: str, message: AnyMessage | None) -> None:
+        self._board.heard(subject, message)
+        self._news.set()
+
+    async def _wait(self) -> None:
+        try:
+            async with asyncio.timeout(LOOK_S):
+                await self._news.wait()
+        except TimeoutError:
+            return
+        await asyncio.sleep(COLLECT_S)
+        self._news.clear()
+
+    async def _look(self, bus: HasConnection, live: LiveWorld) -> None:
+        self._board.incarnation(live.world.incarnation)
+        await self._tell(*self._how(bus, live))
+
+    def _how(self, bus: HasConnection, live: LiveWorld) -> tuple[BusState, str]:
+        if not bus.connected:
+            return "lost", "the broker does not answer"
+        now_s = asyncio.get_running_loop().time()
+        if not live.rereads:
+            self._rereads_since_s = None
+            return ("live", "") if live.caught_up else ("reading", "")
+        if self._rereads_since_s is None:
+            self._rereads_since_s = now_s
+        if now_s - self._rereads_since_s > REREADS_MAX_S:
+            return "lost", "the broker answers, but its streams cannot be read; `sluice doctor` looks why"
+        return ("live", "") if live.caught_up else ("reading", "")
+
+    async def _tell(self, state: BusState, message: str) -> None:
+        """Bring board and browsers up to date, in turns with everybody else."""
+        if self._told != (state, message):
+            self._told = (state, message)
+            self._board.bus(state, datetime.now(UTC).isoformat(timespec="seconds"), message)
+        while True:
+            change = self._board.step(ROWS_AT_ONCE)
+            if change is not None:
+                self._hub.tell(change)
+            if not self._board.is_behind:
+                return
+            await asyncio.sleep(0)

@@ -1,0 +1,91 @@
+"""
+Runs the page's server in this process, on a socket that is taken already.
+
+Signals belong to whoever runs us. Connections are limited in number, and each in how long it may say nothing.
+"""
+
+import asyncio
+import contextlib
+import socket
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import uvicorn
+from starlette.types import ASGIApp
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from sluice_console.shell.web.hub import Hub
+
+CONNECTIONS_MAX = 256
+"""Open at once: a browser has up to six, one of them its stream."""
+ASK_WITHIN_S = 10.0
+"""How long a connection may take to say what it wants."""
+ASKING_BYTES_MAX = 16 * 1024
+STOP_WITHIN_S = 2.0
+"""How long answers may take to end when the server does."""
+
+
+@asynccontextmanager
+async def serving(app: ASGIApp, hub: Hub, taken: socket.socket) -> AsyncIterator[None]:
+    """Answer at `taken` for the time of the context; end within STOP_WITHIN_S and a little."""
+    config = uvicorn.Config(
+        app,
+        http=BoundedProtocol,
+        ws="none",
+        lifespan="off",
+        loop="none",
+        interface="asgi3",
+        log_config=None,
+        access_log=False,
+        proxy_headers=False,
+        server_header=False,
+        limit_concurrency=CONNECTIONS_MAX,
+        h11_max_incomplete_event_size=ASKING_BYTES_MAX,
+        timeout_graceful_shutdown=int(STOP_WITHIN_S),
+    )
+    server = _Server(config)
+    task = asyncio.ensure_future(server.serve(sockets=[taken]))
+    try:
+        yield
+    finally:
+        hub.close()
+        server.should_exit = True
+        _, late = await asyncio.wait((task,), timeout=3 * STOP_WITHIN_S)
+        if late:
+            task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        taken.close()
+
+
+class _Server(uvicorn.Server):
+    """One that leaves signals alone."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Whoever runs us hears them."""
+        yield
+
+
+class BoundedProtocol(H11Protocol):
+    """One connection: closed when there are too many, or when it does not ask in time."""
+
+    _asking: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: Any) -> None:
+        """It begins."""
+        super().connection_made(transport)
+        if len(self.connections) > CONNECTIONS_MAX:
+            transport.abort()
+            return
+        self._asking = asyncio.get_running_loop().call_later(ASK_WITHIN_S, self._has_asked, transport)
+
+    def _has_asked(self, transport: asyncio.Transport) -> None:
+        if self.cycle is None:  # no request has come whole
+            transport.abort()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """It ends."""
+        if self._asking is not None:
+            self._asking.cancel()
+        super().connection_lost(exc)

@@ -1,0 +1,153 @@
+/**
+ * A GPU as a bar of its memory units: which stretch is whose, and what stands on it. Draws nothing.
+ * @module
+ * @import {Gpu, Place, Share} from "./store.js"
+ */
+
+/**
+ * @typedef {{start: number, size: number, kind: string, place?: Place, label: string, title: string,
+ *   shares: {share: Share, part: number}[]}} Segment
+ */
+
+export const WORDS = /** @type {Record<string, string>} */ ({
+  ready: "in use",
+  making: "being made",
+  ending: "ending",
+  quarantined: "quarantined",
+  foreign: "not ours",
+  free: "free",
+  unusable: "not to be had",
+});
+
+/**
+ * The stretches of a bar from left to right, free ones included. What overlaps (a place that was made and is ordered
+ * again) is drawn once.
+ * @param {Gpu} gpu
+ * @returns {Segment[]}
+ */
+export function segments(gpu) {
+  /** @type {Segment[]} */
+  const found = [];
+  let at = 0;
+  for (const place of [...(gpu.places ?? [])].sort((one, other) => one.start - other.start)) {
+    const end = Math.min(gpu.units, place.start + place.size);
+    if (place.start < at || end <= place.start) continue;
+    if (place.start > at) found.push(free(at, place.start - at));
+    found.push(taken(gpu, place, end - place.start));
+    at = end;
+  }
+  if (at < gpu.units) found.push(free(at, gpu.units - at));
+  return found;
+}
+
+/** @param {number} start @param {number} size @returns {Segment} */
+function free(start, size) {
+  return { start, size, kind: "free", label: "", title: `free: ${units(size)} at ${start}`, shares: [] };
+}
+
+/** @param {number} size */
+function units(size) {
+  return `${size} memory unit${size === 1 ? "" : "s"}`;
+}
+
+/** @param {Gpu} gpu @param {Place} place @param {number} size @returns {Segment} */
+function taken(gpu, place, size) {
+  const shares = place.shares ?? [];
+  const memory = (gpu.memory_mib * size) / gpu.units;
+  const asked = shares.reduce((sum, share) => sum + share.memory_mib, 0);
+  return {
+    start: place.start,
+    size,
+    kind: kindOf(place),
+    place,
+    label: labelOf(place),
+    title: titleOf(place),
+    shares: shares.map((share) => ({ share, part: share.memory_mib / Math.max(memory, asked, 1) })),
+  };
+}
+
+/** @param {Place} place */
+export function kindOf(place) {
+  if (place.state === "free") return "offered";
+  if (place.out_of_use || place.ill) return "quarantined";
+  return (place.shares ?? []).length > 0 ? "shared" : place.state;
+}
+
+/** @param {Place} place */
+function labelOf(place) {
+  const mark = place.out_of_use || place.ill ? "! " : place.state === "making" ? "… " : place.state === "ending" ? "× " : "";
+  const name = nameOf(place.owner ?? "");
+  return mark + (name || (place.state === "ready" ? place.profile ?? "" : WORDS[place.state] ?? place.state));
+}
+
+/** @param {string} owner `namespace/name` */
+export function nameOf(owner) {
+  return owner.slice(owner.indexOf("/") + 1);
+}
+
+/** @param {Place} place */
+export function titleOf(place) {
+  const shares = (place.shares ?? []).map((share) => `${share.owner} (${share.memory_mib} MiB)`);
+  const whose = place.owner || shares.join(", ");
+  const where = `${place.profile || units(place.size)} at ${place.start}`;
+  const state = place.out_of_use ? `${WORDS[place.state] ?? place.state}, out of use for new slices` : WORDS[place.state];
+  return [whose, where, state ?? place.state, place.message, place.daemon].filter(Boolean).join(" · ");
+}
+
+const HUES = 8;
+
+/**
+ * The colour of a namespace: always the same one, on every page. Two may share one; names say who is who.
+ * @param {string} owner `namespace/name`
+ * @returns {number} 0 to 7
+ */
+export function hueOf(owner) {
+  const slash = owner.indexOf("/");
+  const namespace = slash < 0 ? owner : owner.slice(0, slash);
+  let hash = 2166136261; // FNV-1a, 32 bits
+  for (let at = 0; at < namespace.length; at += 1) {
+    hash = Math.imul(hash ^ namespace.charCodeAt(at), 16777619) >>> 0;
+  }
+  return ((hash ^ (hash >>> 15)) >>> 0) % HUES;
+}
+
+/**
+ * A GPU in one sentence, for those who hear the page.
+ * @param {Gpu} gpu
+ */
+export function spoken(gpu) {
+  const places = [...(gpu.places ?? [])].sort((one, other) => one.start - other.start).map(titleOf);
+  const fits = fitsText(gpu);
+  const parts = [
+    `GPU ${gpu.index} on ${gpu.node}, ${shortModel(gpu.model)}, ${percent(gpu.in_use ?? 0)} in use`,
+    gpu.trouble,
+    gpu.cordoned ? `cordoned: ${gpu.cordoned}` : "",
+    places.length ? places.join("; ") : "nothing is on it",
+    fits,
+  ];
+  return parts.filter(Boolean).join(". ");
+}
+
+/** @param {Gpu} gpu */
+export function fitsText(gpu) {
+  if (!gpu.mig) return "";
+  const counts = Object.entries(gpu.fits ?? {}).filter(([, count]) => count > 0);
+  if (counts.length === 0) return "nothing more fits";
+  return `fits ${counts.map(([profile, count]) => `${count}×${profile}`).join(" or ")}`;
+}
+
+/** @param {number} fraction */
+export function percent(fraction) {
+  return `${Math.round(fraction * 100)} %`;
+}
+
+/** @param {string} model */
+export function shortModel(model) {
+  return model.replace(/^NVIDIA /, "");
+}
+
+/** @param {number} mib */
+export function memory(mib) {
+  if (mib >= 1024 * 1024) return `${(mib / 1024 / 1024).toFixed(1)} TiB`;
+  return mib >= 1024 ? `${Math.round(mib / 1024)} GiB` : `${mib} MiB`;
+}

@@ -1,0 +1,34 @@
+/**
+ * Makes elements. Text only ever becomes text: nothing here, or anywhere on the page, reads HTML from a string.
+ * @module
+ */
+
+/**
+ * @param {string} tag
+ * @param {Record<string, string | number | boolean | ((event: any) => void) | undefined>} [properties]
+ *   `class`, `data-*`, `aria-*` and `role` become attributes, `on*` listeners, everything else properties.
+ * @param {...(Node | string | null | undefined | false)} children
+ * @returns {HTMLElement}
+ */
+export function make(tag, properties = {}, ...children) {
+  const element = document.createElement(tag);
+  for (const [name, value] of Object.entries(properties)) {
+    if (value === undefined || value === false) continue;
+    if (typeof value === "function") element.addEventListener(name.slice(2), value);
+    else if (/^(class|role|data-.*|aria-.*|for|tabindex|title|href|target|rel|datetime)$/.test(name)) {
+      element.setAttribute(name, String(value));
+    } else /** @type {any} */ (element)[name] = value;
+  }
+  element.append(...children.filter((child) => child !== null && child !== undefined && child !== false && child !== ""));
+  return element;
+}
+
+/**
+ * @param {string} id
+ * @returns {any} The element of the page's own markup.
+ */
+export function at(id) {
+  const found = document.getElementById(id);
+  if (found === null) throw new Error(`the page has no #${id}`);
+  return found;
+}

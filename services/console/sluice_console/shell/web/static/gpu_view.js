@@ -1,0 +1,75 @@
+/**
+ * One GPU on the map, as elements.
+ * @module
+ * @import {Gpu} from "./store.js"
+ */
+import { fitsText, hueOf, nameOf, percent, segments, shortModel, spoken, titleOf } from "./bars.js";
+import { make } from "./dom.js";
+
+/** Pixels that a name needs to be more than a letter. */
+const LABEL_MIN = 26;
+
+/**
+ * @param {string} key
+ * @param {Gpu} gpu
+ * @param {{dimmed: boolean, chosen: string, size: string, tile: number}} how `chosen` is the request whose places are
+ *   marked; `tile` is the width in pixels
+ * @returns {HTMLElement}
+ */
+export function gpuElement(key, gpu, how) {
+  const ill = gpu.trouble ? gpu.trouble.split(":")[0] : gpu.cordoned ? "cordoned" : "";
+  const state = `${gpu.trouble ? " ill" : ""}${gpu.cordoned ? " cordoned" : ""}${how.dimmed ? " dimmed" : ""}`;
+  // Of the smallest ones there are thousands: what would not be seen is not made. All of it is said by `aria-label`.
+  const caption = how.size !== "s" && make("div", { class: "cap" },
+    make("span", { class: "index" }, `${gpu.index}`),
+    make("span", { class: "used" }, percent(gpu.in_use ?? 0)),
+    ill && make("span", { class: gpu.trouble ? "mark" : "mark mild" }, ill),
+    make("span", { class: "fits" }, fitsText(gpu) || (gpu.mig ? "" : "MIG is off")));
+  const bar = make("div", { class: "bar" });
+  bar.style.setProperty("--units", String(gpu.units));
+  for (const segment of segments(gpu)) {
+    bar.append(segmentElement(gpu, segment, how.chosen, (how.tile * segment.size) / gpu.units));
+  }
+  const title = [`GPU ${gpu.index} · ${shortModel(gpu.model)}`, gpu.trouble, gpu.cordoned && `cordoned: ${gpu.cordoned}`];
+  const tile = make("div", {
+    class: `gpu${state}`,
+    role: "button",
+    tabindex: -1,
+    title: title.filter(Boolean).join(" · "),
+    "data-key": key,
+    "aria-label": spoken(gpu),
+  }, caption, bar);
+  return tile;
+}
+
+/**
+ * @param {Gpu} gpu
+ * @param {import("./bars.js").Segment} segment
+ * @param {string} chosen
+ * @param {number} width in pixels
+ */
+function segmentElement(gpu, segment, chosen, width) {
+  const place = segment.place;
+  const owner = place?.owner || place?.shares?.[0]?.owner || "";
+  const hue = owner && segment.kind !== "quarantined" ? ` hue-${hueOf(owner)}` : "";
+  const mark = chosen && place?.request === chosen ? " chosen" : "";
+  const element = make("div", { class: `seg ${segment.kind}${hue}${mark}`, title: segment.title });
+  element.style.left = `${(100 * segment.start) / gpu.units}%`;
+  element.style.width = `${(100 * segment.size) / gpu.units}%`;
+  if (place?.request) element.dataset.request = place.request;
+  for (const { share, part } of segment.shares) {
+    const picked = chosen && share.request === chosen ? " chosen" : "";
+    const child = make("div", {
+      class: `share ${share.state}${picked}`,
+      title: `${share.owner} · ${share.memory_mib} MiB${share.sm_percent ? `, ${share.sm_percent} % of the SMs` : ""} of ${titleOf({ ...place, shares: [], owner: "" })}`,
+      "data-request": share.request,
+    }, width * part >= LABEL_MIN && make("span", {}, nameOf(share.owner)));
+    child.style.width = `${100 * part}%`;
+    element.append(child);
+  }
+  if (width >= LABEL_MIN && segment.label && segment.shares.length === 0) {
+    const profile = place?.owner && place.profile;
+    element.append(make("span", {}, segment.label, profile && make("small", {}, profile)));
+  }
+  return element;
+}

@@ -1,0 +1,244 @@
+"""
+Measures the page of a large fleet in a real Chromium: how soon it shows, what a change costs, how much memory it takes.
+
+The fleet is made up, and its server runs in this process, so browser and server share the machine, as they do with
+`sluice up`.
+"""
+
+import argparse
+import asyncio
+import statistics
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from factories.web_page import (
+    CHROMIUM,
+    CHROMIUM_OPTIONS,
+    WHY_NO_CHROMIUM,
+    Page,
+    node_values,
+    page,
+    turned,
+    waiting_values,
+)
+from perf.figures import end_in_order, machine, write_section
+from perf.thresholds import Threshold, exit_code, table
+from playwright.async_api import CDPSession, async_playwright
+from playwright.async_api import Page as Tab
+
+WAITING = 200
+FIRST_MS = 1000.0
+"""Longer, and a person begins to wonder (J. Nielsen, "Response times: the 3 important limits", 1993)."""
+CHANGE_MS = 16.0
+"""One frame at 60 Hz: so changes never make the page stutter."""
+WITHIN_MS = 60_000
+WATCH = """
+window.seen = {};
+const frame = () => {
+  if (window.seen.first === undefined && document.querySelector(".gpu")) window.seen.first = performance.now();
+  if (window.seen.first !== undefined && window.sluice.complete) window.seen.all = performance.now();
+  else requestAnimationFrame(frame);
+};
+requestAnimationFrame(frame);
+"""
+"""Remembers in which frame the first GPUs were there, and in which all of them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """One size of fleet. Times in milliseconds; CPU is that of the page's main thread, or of the server's process."""
+
+    nodes: int
+    gpus: int
+    picture_mib: float
+    derive_s: float
+    first_paint_ms: float
+    first_gpu_ms: float
+    complete_ms: float
+    elements: int
+    heap_mib: float
+    server_change_ms: float
+    page_change_ms: float
+    page_unseen_ms: float
+    storm_ms: float
+    scroll_ms: float
+
+
+async def measure(nodes: int, gpus: int, changes: int) -> Seen:
+    """One fleet."""
+    async with page() as here:
+        began = time.process_time()
+        for number in range(nodes):
+            here.hear(dict(node_values(number, gpus)))
+        derive_s = time.process_time() - began
+        here.hear({subject: word for number in range(WAITING) for subject, word in waiting_values(number).items()})
+        picture = sum(len(key) + len(bytes(row)) for key, row in here.board.picture()[1])
+        async with async_playwright() as playwright:
+            browser = await playwright.chromium.launch(executable_path=CHROMIUM, args=list(CHROMIUM_OPTIONS))
+            try:
+                tab = await (await browser.new_context(viewport={"width": 1440, "height": 900})).new_page()
+                return await _seen(here, tab, nodes, gpus, picture, derive_s, changes)
+            finally:
+                await browser.close()
+
+
+async def _seen(  # what is known before
+    here: Page, tab: Tab, nodes: int, gpus: int, picture: int, derive_s: float, changes: int
+) -> Seen:
+    await tab.add_init_script(WATCH)
+    await tab.goto(here.url, wait_until="commit")
+    await tab.wait_for_function("() => window.seen?.all !== undefined", timeout=WITHIN_MS)
+    first_gpu_ms, complete_ms = await tab.evaluate("[window.seen.first, window.seen.all]")
+    paint = await tab.evaluate("performance.getEntriesByName('first-contentful-paint')[0].startTime")
+    session = await tab.context.new_cdp_session(tab)
+    await session.send("Performance.enable", {"timeDomain": "threadTicks"})  # CPU, not time: the machine is shared
+    await session.send("HeapProfiler.collectGarbage")
+    metrics = await _metrics(session)
+    elements = await tab.evaluate("document.querySelectorAll('*').length")
+    idle_ms = await _idle(here, tab, session)
+    in_sight = list(range(3))
+    out_of_sight = list(range(nodes // 2, nodes // 2 + 3))
+    server_ms, page_ms = await _changes(here, tab, session, in_sight, gpus, changes)
+    _, unseen_ms = await _changes(here, tab, session, out_of_sight, gpus, changes)
+    storm_ms = await _storm(here, tab, session, nodes, gpus)
+    return Seen(
+        nodes=nodes,
+        gpus=nodes * gpus,
+        picture_mib=picture / 2**20,
+        derive_s=derive_s,
+        first_paint_ms=paint,
+        first_gpu_ms=first_gpu_ms,
+        complete_ms=complete_ms,
+        elements=elements,
+        heap_mib=metrics["JSHeapUsedSize"] / 2**20,
+        server_change_ms=server_ms,
+        page_change_ms=max(0.0, page_ms - idle_ms),
+        page_unseen_ms=max(0.0, unseen_ms - idle_ms),
+        storm_ms=max(0.0, storm_ms - idle_ms),
+        scroll_ms=await _scroll(tab, session),
+    )
+
+
+async def _metrics(session: CDPSession) -> dict[str, float]:
+    found = await session.send("Performance.getMetrics")
+    return {each["name"]: each["value"] for each in found["metrics"]}
+
+
+async def _idle(here: Page, tab: Tab, session: CDPSession, times: int = 15) -> float:
+    """What it costs the page to be asked whether it has drawn: no part of what is measured."""
+    found = []
+    for _ in range(times):
+        before = (await _metrics(session))["TaskDuration"]
+        await _drawn(here, tab)
+        found.append(1000 * ((await _metrics(session))["TaskDuration"] - before))
+    return statistics.median(found)
+
+
+async def _changes(  # where it happens
+    here: Page, tab: Tab, session: CDPSession, numbers: list[int], gpus: int, changes: int
+) -> tuple[float, float]:
+    """Medians: CPU of the server, and of the page, for one node whose GPUs are all cut anew."""
+    server, browser = [], []
+    for turn in range(1, changes + 1):
+        for number in numbers:
+            before = (await _metrics(session))["TaskDuration"]
+            values = turned(number, gpus, turn=turn)
+            began = time.process_time()
+            here.hear(values)
+            server.append(1000 * (time.process_time() - began))
+            await _drawn(here, tab)
+            browser.append(1000 * ((await _metrics(session))["TaskDuration"] - before))
+    return statistics.median(server), statistics.median(browser)
+
+
+async def _storm(here: Page, tab: Tab, session: CDPSession, nodes: int, gpus: int) -> float:
+    """CPU of the page when every tenth node changes at once."""
+    before = (await _metrics(session))["TaskDuration"]
+    values: dict[str, object] = {}
+    for number in range(9, nodes, 10):
+        values |= turned(number, gpus, turn=1)
+    here.hear(values)  # type: ignore[arg-type]
+    await _drawn(here, tab)
+    return 1000 * ((await _metrics(session))["TaskDuration"] - before)
+
+
+async def _drawn(here: Page, tab: Tab) -> None:
+    """Wait until the page has heard the last change, and a frame has been drawn after it."""
+    here.board.bus("live", f"2026-01-01T00:00:00.{here.board.revision:06d}+00:00")
+    here.hear({})
+    revision = here.board.revision
+    await tab.wait_for_function(f"() => window.sluice.revision >= {revision}", timeout=WITHIN_MS, polling="raf")
+    await tab.evaluate("() => new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))")
+
+
+async def _scroll(tab: Tab, session: CDPSession, steps: int = 40) -> float:
+    """CPU of the page for each step of 600 pixels through the map."""
+    before = await _metrics(session)
+    await tab.evaluate(
+        """async (steps) => {
+          for (let step = 0; step < steps; step += 1) {
+            document.querySelector("#map").scrollTop += 600;
+            await new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)));
+          }
+        }""",
+        steps,
+    )
+    after = await _metrics(session)
+    return 1000 * (after["TaskDuration"] - before["TaskDuration"]) / steps
+
+
+def thresholds(found: Sequence[Seen]) -> list[Threshold]:
+    """What is promised of the largest fleet."""
+    largest = found[-1]
+    what = f"{largest.gpus} GPUs"
+    return [
+        Threshold(f"{what}, first contentful paint", largest.first_paint_ms, "at most", FIRST_MS, "ms"),
+        Threshold(f"{what}, first GPUs drawn", largest.first_gpu_ms, "at most", FIRST_MS, "ms"),
+        Threshold(
+            f"{what}, CPU of the page for a node that changes", largest.page_change_ms, "at most", CHANGE_MS, "ms"
+        ),
+    ]
+
+
+def report(found: Sequence[Seen]) -> str:
+    """The tables, as Markdown."""
+    rows = [("what", *(f"{each.nodes} nodes x {each.gpus // each.nodes} GPUs" for each in found))]
+    rows.append(("---",) * (len(found) + 1))
+    lines: list[tuple[str, str, str]] = [
+        ("first contentful paint, ms", "first_paint_ms", ".0f"),
+        ("first GPUs drawn, ms", "first_gpu_ms", ".0f"),
+        ("everything there, ms", "complete_ms", ".0f"),
+        ("the picture as sent, MiB", "picture_mib", ".2f"),
+        ("elements in the document", "elements", "d"),
+        ("JavaScript heap, MiB", "heap_mib", ".1f"),
+        ("a node in sight changes: CPU of the page, ms", "page_change_ms", ".1f"),
+        ("a node out of sight changes: CPU of the page, ms", "page_unseen_ms", ".1f"),
+        ("the same: CPU of the server, ms", "server_change_ms", ".2f"),
+        ("every tenth node changes at once: CPU of the page, ms", "storm_ms", ".0f"),
+        ("scrolling by 600 pixels: CPU of the page, ms", "scroll_ms", ".1f"),
+        ("the server derives all rows once: CPU, s", "derive_s", ".2f"),
+    ]
+    for words, field, form in lines:
+        rows.append((words, *(format(getattr(each, field), form) for each in found)))
+    text = "\n".join(f"| {' | '.join(row)} |" for row in rows)
+    return f"{text}\n\n{table(thresholds(found))}"
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Measure, print, check."""
+    end_in_order()
+    parser = argparse.ArgumentParser(prog="tests/perf/web", description=__doc__)
+    parser.add_argument("--changes", type=int, default=10, help="of each of three nodes")
+    parser.add_argument("--write", action="store_true", help="put the figures into docs/performance.md")
+    options = parser.parse_args(arguments)
+    if not CHROMIUM.exists():
+        sys.stderr.write(f"the page is not measured: {WHY_NO_CHROMIUM}\n")
+        return 0
+    found = [asyncio.run(measure(nodes, 8, options.changes)) for nodes in (10, 1000)]
+    section = report(found)
+    sys.stdout.write(f"{machine()}\n\n{section}\n")
+    if options.write:
+        write_section("web", section)
+    return exit_code(thresholds(found))

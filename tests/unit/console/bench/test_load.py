@@ -1,0 +1,112 @@
+"""The load of `sluice bench`: the same for the same options, and what cannot be meant is said."""
+
+import json
+
+import pytest
+import yaml
+
+from sluice_console.core.bench.load import DOCUMENTS_MAX, LoadError, even, files_of, fleet_text, mix_of, replayed
+
+
+def load(**changes):
+    """A load of the usual options."""
+    return even("b", **({"requests": 10, "mix": "1g.5gb=3,3g.20gb=2", "rate": 0.0, "burst": 1} | changes))
+
+
+def profiles(pods):
+    """What they ask for."""
+    return [pod.manifest["metadata"]["annotations"]["sluice.dev/profile"] for pod in pods]
+
+
+def test_a_mix_is_even_from_the_first_pods_on():
+    """A run that is cut short measured the mix that was asked for."""
+    found = profiles(load())
+    assert (found.count("1g.5gb"), found.count("3g.20gb")) == (6, 4)
+    assert (found[:5].count("1g.5gb"), found[:5].count("3g.20gb")) == (3, 2)
+    assert found == profiles(load())
+
+
+def test_pods_come_at_their_rate_in_bursts():
+    """Ten a second, five at a time: two bursts half a second apart."""
+    assert [pod.at_s for pod in load(rate=10.0, burst=5)] == [0.0] * 5 + [0.5] * 5
+    assert {pod.at_s for pod in load()} == {0.0}
+
+
+def test_who_comes_together_is_in_one_file_up_to_a_limit():
+    """A burst is there at once, and no file is larger than a pod-watcher takes."""
+    files = files_of(load(requests=DOCUMENTS_MAX + 1))
+    documents = [list(yaml.safe_load_all(file.text)) for file in files]
+    assert [len(each) for each in documents] == [DOCUMENTS_MAX, 1]
+    assert documents[0][0] == load(requests=1)[0].manifest
+    assert len({file.name for file in files}) == 2
+
+
+@pytest.mark.parametrize("mix", ["", "x=0", "x=-1", "x=y", "x=1,x=2", "=3", "x=1,,"])
+def test_a_mix_that_cannot_be_meant_is_refused(mix):
+    """With the part that is wrong."""
+    with pytest.raises(LoadError, match="--mix"):
+        mix_of(mix)
+
+
+@pytest.mark.parametrize("changes", [{"requests": 0}, {"requests": 100_001}, {"rate": -1.0}, {"burst": 0}])
+def test_a_number_that_cannot_be_meant_is_refused(changes):
+    """Before anything is started."""
+    with pytest.raises(LoadError, match="--"):
+        load(**changes)
+
+
+LINES = [
+    {"at": 0, "arrive": {"id": "a", "annotations": {"sluice.dev/profile": "1g.5gb"}}},
+    {"at": 4, "arrive": {"id": "b", "namespace": "x", "resources": {"nvidia.com/gpu": 2}, "cpu": 4, "uid": 7}},
+    {"at": 8, "depart": "a"},
+    {"at": 9, "arrive": {"id": "a"}},
+]
+
+
+def test_a_workload_is_played_with_its_departures():
+    """Twice as fast, with ids that come again."""
+    pods = replayed("b", [json.dumps(line) for line in LINES] + [""], speed=2.0, requests=10)
+    assert [(pod.name, pod.at_s, pod.until_s) for pod in pods] == [
+        ("b-000000", 0.0, 4.0),
+        ("b-000001", 2.0, None),
+        ("b-000002", 4.5, None),
+    ]
+    second = pods[1].manifest
+    assert second["metadata"]["namespace"] == "x"
+    assert second["spec"]["containers"][0] == {
+        "name": "main",
+        "image": "bench",
+        "resources": {"limits": {"nvidia.com/gpu": "2"}, "requests": {"cpu": "4"}},
+        "securityContext": {"runAsUser": 7},
+    }
+
+
+def test_only_the_first_arrivals_of_a_workload_are_played_when_asked():
+    """And whoever departs without having come is nobody's."""
+    pods = replayed("b", [json.dumps(line) for line in LINES], speed=1.0, requests=1)
+    assert [(pod.name, pod.until_s) for pod in pods] == [("b-000000", 8.0)]
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["x", "[]", '{"at": "1"}', '{"at": -1, "depart": "a"}', '{"at": 1}', '{"at": 0, "arrive": {"id": "a", "z": 1}}'],
+)
+def test_a_wrong_line_names_its_number(line):
+    """A person finds it."""
+    with pytest.raises(LoadError, match="line 1"):
+        replayed("b", [line], speed=1.0, requests=1)
+
+
+def test_an_empty_workload_and_a_speed_of_nothing_are_refused():
+    """Nothing would be measured."""
+    with pytest.raises(LoadError, match="no arrival"):
+        replayed("b", [], speed=1.0, requests=1)
+    with pytest.raises(LoadError, match="--speed"):
+        replayed("b", [], speed=0.0, requests=1)
+
+
+def test_the_fleet_is_one_that_can_be_had():
+    """Its devices take no time."""
+    assert "count = 3" in fleet_text(3, 2, "A100-SXM4-40GB")
+    with pytest.raises(LoadError, match="--nodes"):
+        fleet_text(0, 1, "x")

@@ -1,0 +1,189 @@
+"""What all commands have in common: exit codes, forms, questions before anybody is hurt, completion."""
+
+import io
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from sluice_console import __main__ as command
+from sluice_console.core.documents import PodDocument, PodsDocument
+from sluice_console.core.world import World
+from sluice_console.shell.failing import CommandError
+from sluice_console.shell.present import console, show_pods
+from sluice_console.shell.quarantine import NobodyToAskError, NotThereError, Release, check, quarantined_on
+from sluice_console.shell.typed import UsageError, agreed
+
+DOCS = Path(__file__).parents[3] / "docs"
+
+
+@pytest.fixture
+def typed(monkeypatch, tmp_path):
+    """Type a command as a user for whom nothing runs; its exit code."""
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    monkeypatch.delenv("SLUICE_NATS_URL", raising=False)
+
+    def type_(*words):
+        with pytest.raises(SystemExit) as ended:
+            command.main(words)
+        return ended.value.code
+
+    return type_
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "said"),
+    [
+        (("gpus",), 3, "nothing is running"),
+        (("pods", "-o", "yaml"), 3, "nothing is running"),
+        (("nodes", "--watch"), 3, "nothing is running"),
+        (("top",), 3, "nothing is running"),
+        (("release-quarantine", "a"), 3, "nothing is running"),
+        (("gpus", "--json", "-o", "yaml"), 2, "--json contradicts -o yaml: name one of them"),
+        (("gpus", "-o", "picture"), 2, ""),
+        (("trace", "a", "-o", "yaml"), 3, "nothing is running"),
+        (("trace", "a", "--json", "-o", "yaml"), 2, "--json contradicts -o yaml: name one of them"),
+        (("events", "--since-s", "-1"), 2, "--since-s -1: must be 0 or more seconds"),
+        (("bench", "--requests", "0"), 2, "--requests 0: must be from 1 to 100000"),
+        (("bench", "--json", "-o", "yaml"), 2, "--json contradicts -o yaml: name one of them"),
+        (("nonsense",), 2, ""),
+        (("drain", "n", "--server", "nats://127.0.0.1:1"), 2, "nobody is there to be asked; say --yes"),
+        (("release-quarantine", "a", "--ignore-holders"), 2, "nobody is there to be asked; say --yes"),
+        (("security", "remove-node", "folder", "n"), 2, "nobody is there to be asked; say --yes"),
+        (("run",), 125, "which command?"),
+        (("run", "--wait-s", "0", "--", "true"), 125, "--wait-s 0: more than 0 and at most"),
+    ],
+)
+def test_scripts_can_tell_why_a_command_failed(typed, capsys, words, code, said):
+    """As docs/cli.md has it; and never by a traceback."""
+    assert typed(*words) == code
+    told = capsys.readouterr()
+    assert said in told.err
+    assert "Traceback" not in told.err
+    if said:
+        assert not told.out
+
+
+def test_nobody_vouches_for_processes_without_being_asked():
+    """A tenant's process would be left on a device that is given to the next one."""
+    wanted = Release(allocation="a", ignore_holders=True)
+    questions = []
+    with pytest.raises(NobodyToAskError, match="nothing was done"):
+        check(wanted, is_terminal=True, ask=lambda question: bool(questions.append(question)))
+    assert questions == ["do you vouch that no process on the devices of a is its tenant's?"]
+    check(wanted, is_terminal=True, ask=lambda _: True)
+    check(Release(allocation="a", ignore_holders=True, yes=True), is_terminal=False, ask=pytest.fail)
+    check(Release(allocation="a"), is_terminal=False, ask=pytest.fail)
+
+
+def test_only_a_yes_is_a_yes(monkeypatch, capsys):
+    """A line that was meant for something else must not cut a node off."""
+    for typed, expected in (("y\n", True), ("YES\n", True), ("\n", False), ("node-1\n", False), ("", False)):
+        answer = io.StringIO(typed)
+        answer.isatty = lambda: True
+        monkeypatch.setattr(sys, "stdin", answer)
+        assert agreed("cut it off?", yes=False) is expected
+    assert capsys.readouterr().err.count("cut it off? [y/N] ") == 5
+    monkeypatch.setattr(sys, "stdin", io.StringIO("y\n"))
+    with pytest.raises(UsageError, match="nobody is there"):
+        agreed("cut it off?", yes=False)
+    assert agreed("cut it off?", yes=True)
+
+
+def test_a_slice_in_quarantine_is_found_by_its_name(make):
+    """Nobody knows by heart which node has it."""
+    stuck = msgspec.structs.replace(make.slice(), state="quarantined")
+    world = World({"sluice.inventory.gpu-1_example_internal": make.inventory(make.gpu_report(), stuck)})
+    (node,) = world.inventories()
+    assert quarantined_on(world, make.allocation) == node
+    with pytest.raises(NotThereError, match=f"no slice 'b' in quarantine; there are: {make.allocation}") as told:
+        quarantined_on(world, "b")
+    assert isinstance(told.value, CommandError)
+    assert told.value.exit_code == 4
+
+
+def test_a_pipe_and_no_color_get_no_colours(monkeypatch, capsys):
+    """Escape sequences break whatever reads them."""
+    pod = PodDocument(
+        request="r", namespace="ns", name="n", origin="", source="folder", state="bound", message="has it", revision=1
+    )
+    show_pods(console(), PodsDocument(pods=(pod,)))
+    assert "\x1b" not in capsys.readouterr().out
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    show_pods(console(), PodsDocument(pods=(pod,)))
+    assert "\x1b[32m" in capsys.readouterr().out
+    monkeypatch.setenv("NO_COLOR", "1")
+    show_pods(console(), PodsDocument(pods=(pod,)))
+    assert "\x1b[3" not in capsys.readouterr().out
+
+
+def every_command(app, before="sluice"):
+    """`sluice gpus`, `sluice quota set`, ..."""
+    for name in app:
+        if name.startswith("-"):
+            continue
+        deeper = list(every_command(app[name], f"{before} {name}"))
+        yield from deeper or [f"{before} {name}"]
+
+
+def test_what_can_be_had_as_json_can_be_had_as_yaml():
+    """Who learned `-o` at one command types it at the next one."""
+    options = {}
+    for line in every_command(command.app):
+        _, apps, _ = command.app.parse_commands(line.split()[1:])
+        options[line] = {name for each in apps[-1].assemble_argument_collection() for name in each.names}
+    documented = {line for line, names in options.items() if "--json" in names}
+    assert len(documented) >= 12
+    assert {line for line in documented if "-o" not in options[line]} == set()
+
+
+def test_every_command_is_in_the_documentation():
+    """What is not named is not found."""
+    text = (DOCS / "cli.md").read_text(encoding="utf-8")
+    words = set(re.findall(r"[a-z][a-z-]+", text))
+    missing = [each for each in every_command(command.app) if each.split()[1] not in words]
+    assert not missing, missing
+
+
+@pytest.fixture(scope="module")
+def scripts(tmp_path_factory):
+    """The three scripts as files."""
+    folder = tmp_path_factory.mktemp("completion")
+    for shell in ("bash", "zsh", "fish"):
+        (folder / shell).write_text(command.app.generate_completion(shell=shell), encoding="utf-8")
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("typed_so_far", "offered"),
+    [
+        ("sluice dr", {"drain"}),
+        ("sluice quota s", {"set"}),
+        ("sluice gpus --out", {"--output"}),
+        ("sluice gpus -o ", {"wide", "json", "yaml"}),
+    ],
+)
+def test_bash_completes_commands_options_and_values(scripts, typed_so_far, offered):
+    """In a real bash, as the Tab key does it."""
+    words = typed_so_far.split(" ")
+    quoted = " ".join(f"'{word}'" for word in words)
+    program = (
+        f"source '{scripts}/bash'; COMP_WORDS=({quoted}); COMP_CWORD={len(words) - 1}; "
+        f"COMP_LINE='{typed_so_far}'; COMP_POINT={len(typed_so_far)}; _sluice; printf '%s\\n' \"${{COMPREPLY[@]}}\""
+    )
+    done = subprocess.run(["bash", "-c", program], capture_output=True, text=True, timeout=20, check=True)
+    assert {word.strip() for word in done.stdout.split()} == offered, done.stderr
+
+
+@pytest.mark.parametrize(("shell", "look"), [("zsh", ("-n",)), ("fish", ("--no-execute",))])
+def test_the_other_shells_understand_their_scripts(scripts, shell, look):
+    """Where they are; a script with a mistake disturbs every start of the shell."""
+    if shutil.which(shell) is None:
+        text = (scripts / shell).read_text(encoding="utf-8")
+        assert "release-quarantine" in text
+        pytest.skip(f"no {shell} here: only looked whether its script names the commands")
+    subprocess.run([shell, *look, str(scripts / shell)], capture_output=True, timeout=20, check=True)

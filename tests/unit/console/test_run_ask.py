@@ -1,0 +1,222 @@
+"""`sluice run` before anybody is asked: what is asked for, what the command is told, what cannot be."""
+
+import asyncio
+import fcntl
+import json
+import os
+import stat
+
+import msgspec
+import pytest
+
+from sluice.contracts.asking import AskLimits
+from sluice.contracts.manifests import ManifestLimits, read_manifests
+from sluice.contracts.messages import Bound, ContainerDevices, EvictionOrdered, RequestWithdrawn
+from sluice_console.core.documents import PodDocument
+from sluice_console.core.run_ask import RunAsk, environment_on, manifest_of, standing_text, why_refused
+from sluice_console.shell.run import systems
+from sluice_console.shell.run.asking import Held
+from sluice_console.shell.run.failing import RunError
+from sluice_console.shell.run.run import Wanted, check
+from sluice_console.shell.run.saying import Saying
+from sluice_console.shell.running import Running, announce
+
+GIVEN = ContainerDevices(container="command", visible_devices="MIG-1")
+
+
+def asked(**sizes):
+    """The claim that a manifest of these options makes, as the pod-watcher reads it."""
+    text = manifest_of(RunAsk(**sizes), namespace="ns", name="n", uid=7, node="")
+    (pod,) = read_manifests("a.yaml", text, limits=ManifestLimits(), asks=AskLimits(8))
+    assert pod.refusal is None, pod.refusal
+    (claim,) = pod.ask.claims
+    return claim
+
+
+def test_without_any_size_it_is_one_whole_gpu():
+    """And not a pod that asks for nothing, whose command would see no GPU at all."""
+    claim = asked()
+    assert (claim.gpus, claim.profile, claim.memory_mib, claim.modes) == (1, None, None, ("exclusive",))
+
+
+def test_sizes_are_those_of_manifests_and_a_share_is_of_the_users_own():
+    """An MPS server serves one user: another's share would wait for ever."""
+    assert asked(profile="1g.5gb", gpus="2").gpus == 2
+    assert (asked(memory="8Gi").memory_mib, asked(sm="20").sm_percentage) == (8192, 20)
+    share = asked(mode="fractional", sm="20", memory="2Gi")
+    assert (share.modes, share.sm_partition, share.uid) == (("fractional",), 20, 7)
+
+
+def test_a_node_is_where_the_pod_must_be():
+    """A slice on another machine is of no use to a command here."""
+    text = manifest_of(RunAsk(), namespace="ns", name="n", uid=0, node="here")
+    assert json.loads(text)["spec"]["nodeName"] == "here"
+
+
+@pytest.mark.parametrize(
+    ("sizes", "words"),
+    [
+        ({"profile": "9g.nonsense"}, "--profile: "),
+        ({"sm": "101"}, "--sm: "),
+        ({"memory": "much"}, "--memory: "),
+        ({"gpus": "0"}, "--gpus: "),
+        ({"mode": "mps"}, "memory"),
+        ({"mode": "some", "memory": "1Gi"}, "--mode: "),
+    ],
+)
+def test_what_cannot_be_asked_for_names_the_option(sizes, words):
+    """Nobody knows the annotation behind it."""
+    text = manifest_of(RunAsk(**sizes), namespace="default", name="n", uid=0, node="")
+    assert words in why_refused("the ask", text)
+
+
+def test_the_callers_own_devices_are_not_the_commands():
+    """A variable that was left over would show it another tenant's GPU, or another daemon."""
+    before = {
+        "HOME": "/h",
+        "CUDA_VISIBLE_DEVICES": "0",
+        "CUDA_MPS_PIPE_DIRECTORY": "/mine",
+        "NVIDIA_VISIBLE_DEVICES": "all",
+    }
+    assert environment_on(GIVEN, before, request="r") == {
+        "HOME": "/h",
+        "NVIDIA_VISIBLE_DEVICES": "MIG-1",
+        "NVIDIA_DRIVER_CAPABILITIES": "compute,utility",
+        "CUDA_VISIBLE_DEVICES": "MIG-1",
+        "SLUICE_REQUEST": "r",
+    }
+    share = msgspec.structs.replace(
+        GIVEN, mps_pipe_directory="/p", mps_log_directory="/l", active_thread_percentage=20, pinned_memory_limit="0=1M"
+    )
+    told = environment_on(share, before, request="r")
+    assert told["CUDA_MPS_PIPE_DIRECTORY"] == "/p"
+    assert told["CUDA_MPS_LOG_DIRECTORY"] == "/l"
+    assert told["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"] == "20"
+    assert told["CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"] == "0=1M"
+
+
+def pod(state, message, **fields):
+    """An ask as the bus shows it."""
+    return PodDocument(
+        request="r", namespace="ns", name="n", origin="a", source="folder", state=state, message=message, revision=1,
+        **fields,
+    )  # fmt: skip
+
+
+def test_who_waits_reads_why():
+    """The reason, and not a spinner."""
+    assert standing_text(None) == "the ask is not read yet"
+    assert standing_text(pod("waiting", "waits: 4 x A100: full")) == "waits: 4 x A100: full"
+    assert standing_text(pod("making", "its slice is being made on a")) == "its slice is being made on a"
+
+
+@pytest.mark.parametrize(
+    ("mode", "code", "words"),
+    [(None, 127, "there is no such command"), (stat.S_IRUSR, 126, "cannot be executed")],
+)
+def test_a_command_that_is_none_is_told_before_anybody_is_asked(tmp_path, mode, code, words):
+    """Not after an hour in the queue; with the shell's exit codes."""
+    program = tmp_path / "program"
+    if mode is not None:
+        program.write_text("x")
+        program.chmod(mode)
+    with pytest.raises(RunError, match=words) as told:
+        check(Wanted(command=(str(program),), ask=RunAsk()))
+    assert told.value.exit_code == code
+
+
+def test_a_refused_ask_is_told_before_anybody_is_asked():
+    """125: it was not run."""
+    with pytest.raises(RunError, match="--sm: ") as told:
+        check(Wanted(command=("true",), ask=RunAsk(sm="101")))
+    assert told.value.exit_code == 125
+
+
+def test_a_named_system_needs_its_folder(tmp_path, monkeypatch):
+    """The bus alone is no place to ask: each source has one writer."""
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    with pytest.raises(RunError, match="--pods"):
+        systems.named("nats://127.0.0.1:1", None, "")
+    with pytest.raises(RunError, match="is no folder"):
+        systems.named("nats://127.0.0.1:1", tmp_path / "nowhere", "")
+    assert systems.named("nats://127.0.0.1:1", tmp_path, "n").node == "n"
+    announce(
+        Running(
+            pid=os.getpid(), nats_url="nats://127.0.0.1:1", inventory_grpc="", data_dir=str(tmp_path),
+            pods_dir=str(tmp_path), nodes=("gpu-1",), started_at="", simulated=False,
+        )
+    )  # fmt: skip
+    found = systems.named("nats://127.0.0.1:1", None, "")
+    assert (found.pods_dir, found.node) == (tmp_path, "gpu-1")
+
+
+def test_waiting_is_one_line_on_a_terminal_and_a_line_per_change_elsewhere(capsys):
+    """A log of a thousand equal lines hides the one that counts."""
+    plain, live = Saying(on_terminal=False), Saying(on_terminal=True)
+    for said in (plain, live):
+        said.progress("waits: a")
+        said.progress("waits: a")
+        said.progress("waits: b")
+        said.close()
+    clear = "\r\x1b[K"
+    expected = "sluice run: waits: a\nsluice run: waits: b\n"
+    assert capsys.readouterr().err == expected + f"{clear}sluice run: waits: a{clear}sluice run: waits: b{clear}"
+    quiet = Saying(on_terminal=False, quiet=True)
+    quiet.progress("waits")
+    quiet.line("has it")
+    quiet.failure("no")
+    assert capsys.readouterr().err == "sluice run: no\n"
+
+
+async def test_a_slice_that_is_taken_away_is_heard_of_once_with_why():
+    """A command that goes on would be on somebody else's."""
+    warned = []
+    held = Held(pod("bound", "has it", containers=(GIVEN,), warnings=("old",)), warned.append)
+    bound = Bound(
+        request="r", request_revision=1, allocation="a", node="n", revision=2, ticket="t",
+        containers=(msgspec.structs.replace(GIVEN, visible_devices="MIG-2"),), warnings=("old", "the daemon died"),
+    )  # fmt: skip
+    for message in (bound, bound):
+        held.hear(message)
+    assert warned == ["the daemon died", "its slice was made anew under another name; what runs has lost the device"]
+    held.hear(EvictionOrdered(request="r", cause="drained"))
+    held.hear(RequestWithdrawn(revision=1, source="folder", cause="pod gone"))
+    async with asyncio.timeout(1):
+        assert await held._taken == "it is evicted: drained"
+
+
+@pytest.mark.parametrize(
+    ("command", "environment", "refused"),
+    [
+        (b"python\0-m\0sluice_node_agent\0", b"A=1\0", True),
+        (b"/usr/bin/sluice-node-agent\0", None, True),
+        (b"python\0-m\0sluice_node_agent\0", b"SLUICE_NODE_AGENT_FLEET_FILE=/f\0", False),
+        (b"less\0sluice_node_agent.log\0", b"", False),
+    ],
+)
+def test_no_second_agent_hands_out_the_same_gpus(tmp_path, command, environment, refused):
+    """A whole GPU would be given to a pod and to a command."""
+    (tmp_path / "4711").mkdir()
+    (tmp_path / "self").mkdir()
+    (tmp_path / "4711" / "cmdline").write_bytes(command)
+    if environment is not None:
+        (tmp_path / "4711" / "environ").write_bytes(environment)
+    if refused:
+        with pytest.raises(RunError, match=r"process 4711\) hands out the GPUs of this machine already"):
+            systems._check_nobody_hands_them_out(tmp_path)
+    else:
+        systems._check_nobody_hands_them_out(tmp_path)
+
+
+def test_a_system_ends_with_its_last_user_and_takes_no_new_one(tmp_path):
+    """Whoever came in between would ask a system that is gone in a moment."""
+    file = tmp_path / "used"
+    file.touch()
+    assert not systems.is_used(file)
+    with file.open("rb") as user:
+        fcntl.flock(user, fcntl.LOCK_SH)
+        assert systems.is_used(file)
+    with file.open("rb") as system, file.open("rb") as late:
+        fcntl.flock(system, fcntl.LOCK_EX)
+        assert not systems.is_used(file)
+        assert not systems._shared(late.fileno())
