@@ -25,7 +25,15 @@ ROOT = Path(__file__).resolve().parents[1]
 DEPLOY = ROOT / "deploy"
 KUBERNETES = DEPLOY / "kubernetes"
 OVERLAYS = ("single", "ha", "simulated")
-COMPONENTS = ("jaeger", "node-credentials-on-host", "opt-in", "strict-host-paths")
+COMPONENTS = (
+    "dashboard",
+    "jaeger",
+    "metrics",
+    "no-time-quota",
+    "node-credentials-on-host",
+    "opt-in",
+    "strict-host-paths",
+)
 """Those that only add. `cert-manager` takes away what the webhook does not need with it, and is looked at by itself."""
 ALONE = ("cert-manager",)
 VERSIONS = ("1.30.0", "1.37.0")
@@ -47,11 +55,16 @@ FOREIGN: dict[str, dict[str, frozenset[str]]] = {
                 "issuerRef",
             }
         ),
-    }
+    },
+    "monitoring.coreos.com/v1": {
+        "PodMonitor": frozenset({"selector", "podTargetLabels", "podMetricsEndpoints"}),
+        "PrometheusRule": frozenset({"groups"}),
+    },
 }
 """
 Kinds of others, whose schemas are not at hand: the fields of their `spec` that we use, as documented
-(https://cert-manager.io/docs/reference/api-docs/). Any other field is a problem until somebody has looked it up.
+(https://cert-manager.io/docs/reference/api-docs/, https://prometheus-operator.dev/docs/api-reference/api/).
+Any other field is a problem until somebody has looked it up.
 """
 RENDER_S = 60
 _STYLE = """
@@ -134,13 +147,24 @@ def problems_of_schema(document: Document, where: str) -> Iterator[str]:
             for field in sorted({*document["spec"]} - allowed):
                 yield f"{what}: spec.{field}: not a field that was looked up"
         return
+    whole = repr(document)
+    if whole not in _PROBLEMS:
+        _PROBLEMS[whole] = tuple(_problems_of_object(document))
+    yield from (f"{what}: {problem}" for problem in _PROBLEMS[whole])
+
+
+_PROBLEMS: dict[str, tuple[str, ...]] = {}
+"""Of objects that were looked at: overlays have most of theirs in common, and a schema is read anew for each."""
+
+
+def _problems_of_object(document: Document) -> Iterator[str]:
     for version in VERSIONS:
         try:
             kubernetes_validate.validate(document, version, strict=True)
         except kubernetes_validate.ValidationError as error:
-            yield f"{what}: {'.'.join(str(part) for part in error.path)}: {error.message} (Kubernetes {error.version})"
+            yield f"{'.'.join(str(part) for part in error.path)}: {error.message} (Kubernetes {error.version})"
         except (kubernetes_validate.SchemaNotFoundError, kubernetes_validate.InvalidSchemaError) as error:
-            yield f"{what}: {error.message}"
+            yield str(error.message)
 
 
 def pod_specs(rendered: Sequence[Document]) -> Iterator[tuple[Document, Document]]:

@@ -19,9 +19,18 @@ argument() { # NAME: a --build-arg, when the environment has it; the engine take
     [ -z "$value" ] || printf ' --build-arg %s' "$1"
 }
 
+# The time quota's library is built here, not in the image: it binds to no libc of the last ten years, and no compiler
+# has to be there. Without one the image has no library.
 service() {
-    tar -c -f - --exclude=__pycache__ --exclude='*.egg-info' pyproject.toml README.md LICENSE requirements libs services \
-        examples deploy/docker |
+    library=
+    if [ "$1" = node-agent ] && command -v cc >/dev/null && command -v make >/dev/null; then
+        make -s quota >&2
+        library=out/quota/libsluice-quota.so
+    elif [ "$1" = node-agent ]; then
+        echo "build.sh: no C compiler (cc) or no make: the image will have no libsluice-quota.so, so no time quota" >&2
+    fi
+    tar -c -f - --exclude=__pycache__ --exclude='*.egg-info' --transform 's,^out/quota/,native/quota/,' \
+        pyproject.toml README.md LICENSE requirements libs services examples native deploy/docker $library |
         docker build ${BUILD_FLAGS:-} --force-rm -f deploy/docker/Dockerfile -t "sluice-$1:${TAG:-$version}" \
             --build-arg "SERVICE=$1" --build-arg "VERSION=$version" \
             $(argument BASE_IMAGE) $(argument PIP_INDEX_URL) $(argument PIP_TRUSTED_HOST) \

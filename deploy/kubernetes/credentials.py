@@ -23,20 +23,22 @@ import json
 import secrets
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
-from cryptography import x509
-from cryptography.exceptions import InvalidSignature
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
-
-from sluice.contracts.callers import Caller, name_of, name_of_node
+from sluice.contracts.callers import name_of, name_of_node
 from sluice.contracts.ids import NodeName
 from sluice.contracts.rights import rights_of
 from sluice.contracts.streams import Role
-from sluice.runtime.broker import User, authorization
+from sluice.runtime.broker_users import User, authorization
+from sluice_console.shell.security.authorities import (
+    AS_CLIENT,
+    AS_SERVER,
+    USAGES,
+    CredentialsError,
+    Pair,
+    kept_pair,
+    new_authority,
+)
 
 SYSTEM, NODES = "sluice-system", "sluice-nodes"
 SERVER, AUTHORITY, BUS_CA, NODE_PASSWORDS = "sluice-nats-server", "sluice-nats-ca", "sluice-bus-ca", "sluice-bus-nodes"
@@ -48,33 +50,9 @@ SERVER_NAMES = tuple(
     for suffix in (f".{SYSTEM}.svc", f".{SYSTEM}.svc.cluster.local")
 )
 """What clients and the other servers call a server. Not `localhost`: who forwards a port names the server himself."""
-AUTHORITY_DAYS, SERVER_DAYS = 3650, 825
-"""825 days is the longest that common TLS clients accept of a server."""
-RENEW_DAYS = 30
-"""A kept certificate that ends sooner is made anew."""
 SECRET_BYTES_MAX = 1024 * 1024
 """What a Secret may hold (https://kubernetes.io/docs/concepts/configuration/secret/)."""
 _PASSWORD_BYTES = 24
-_AS_SERVER, _AS_CLIENT = ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH
-USAGES = {
-    Caller.ALLOCATOR: (_AS_SERVER,),
-    Caller.INVENTORY: (_AS_SERVER, _AS_CLIENT),
-    Caller.CONSOLE: (_AS_CLIENT,),
-    Caller.OPERATOR: (_AS_CLIENT,),
-}
-"""What a certificate is good for. An agent's is a server's alone: with it nobody can be called."""
-
-
-class CredentialsError(Exception):
-    """What was asked for cannot be made. One sentence."""
-
-
-@dataclass(frozen=True, slots=True)
-class Pair:
-    """A certificate and its key, as PEM."""
-
-    certificate: bytes
-    key: bytes
 
 
 def manifests(
@@ -104,7 +82,7 @@ def manifests(
         raise CredentialsError(f"the users of {len(names)} nodes take {len(text)} bytes, and a Secret holds 1 MiB")
     bus = kept_authority(kept.get(AUTHORITY, {}), "Sluice bus", now)
     # The servers of a cluster are also clients of one another.
-    broker = kept_pair(_pair(kept.get(SERVER, {})), bus, SERVER_NAMES, (_AS_SERVER, _AS_CLIENT), now)
+    broker = kept_pair(_pair(kept.get(SERVER, {})), bus, SERVER_NAMES, (AS_SERVER, AS_CLIENT), now)
     server = {
         "users.conf": text,
         "tls.crt": broker.certificate,
@@ -135,7 +113,7 @@ def _for_grpc(names: Sequence[str], kept: Mapping[str, Mapping[str, bytes]], now
     for name in names:
         # One file for both, for one key of a Secret is all that can be shown to one node.
         both = Pair(old[name], old[name]) if name in old else None
-        pair = kept_pair(both, authority, (name_of_node(NodeName(name)),), (_AS_SERVER,), now)
+        pair = kept_pair(both, authority, (name_of_node(NodeName(name)),), (AS_SERVER,), now)
         of_nodes[name] = pair.certificate if pair is both else pair.certificate + pair.key
     size_bytes = sum(len(value) for value in of_nodes.values())
     if size_bytes > SECRET_BYTES_MAX - 4096:
@@ -180,91 +158,8 @@ def kept_authority(kept: Mapping[str, bytes], name: str, now: dt.datetime) -> Pa
     return Pair(kept["ca.crt"], kept["ca.key"]) if "ca.crt" in kept and "ca.key" in kept else new_authority(name, now)
 
 
-def kept_pair(
-    kept: Pair | None, authority: Pair, names: Sequence[str], usages: Iterable[x509.ObjectIdentifier], now: dt.datetime
-) -> Pair:
-    """`kept` where it still lasts, is of this authority and says these names; else a new one."""
-    return kept if kept is not None and _is_good(kept, authority, names, now) else issue(authority, names, usages, now)
-
-
 def _pair(kept: Mapping[str, bytes]) -> Pair | None:
     return Pair(kept["tls.crt"], kept["tls.key"]) if "tls.crt" in kept and "tls.key" in kept else None
-
-
-def _is_good(kept: Pair, authority: Pair, names: Sequence[str], now: dt.datetime) -> bool:
-    try:
-        certificate = x509.load_pem_x509_certificate(kept.certificate)
-        certificate.verify_directly_issued_by(x509.load_pem_x509_certificate(authority.certificate))
-        said = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
-    except (ValueError, TypeError, InvalidSignature, x509.ExtensionNotFound):
-        return False  # of another authority, or none of ours
-    lasts = certificate.not_valid_after_utc - now > dt.timedelta(days=RENEW_DAYS)
-    return lasts and said.get_values_for_type(x509.DNSName) == list(names)
-
-
-def new_authority(common_name: str, now: dt.datetime) -> Pair:
-    """An authority that may sign certificates, and no further authorities."""
-    key = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, common_name)])
-    usage = x509.KeyUsage(
-        digital_signature=False,
-        content_commitment=False,
-        key_encipherment=False,
-        data_encipherment=False,
-        key_agreement=False,
-        key_cert_sign=True,
-        crl_sign=True,
-        encipher_only=False,
-        decipher_only=False,
-    )
-    certificate = (
-        _certificate(name, name, key.public_key(), now, AUTHORITY_DAYS)
-        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
-        .add_extension(usage, critical=True)
-        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
-        .sign(key, hashes.SHA256())
-    )
-    return Pair(certificate.public_bytes(serialization.Encoding.PEM), _pem(key))
-
-
-def issue(authority: Pair, names: Sequence[str], usages: Iterable[x509.ObjectIdentifier], now: dt.datetime) -> Pair:
-    """A new certificate with these DNS names, for these extended usages."""
-    issuer = x509.load_pem_x509_certificate(authority.certificate)
-    signer = serialization.load_pem_private_key(authority.key, password=None)
-    if not isinstance(signer, ec.EllipticCurvePrivateKey):
-        raise CredentialsError("the key of an authority in the cluster's Secrets is not one that this program made")
-    key = ec.generate_private_key(ec.SECP256R1())
-    # The names of nodes are longer than a subject may be: who somebody is, is in the alternative names alone.
-    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "sluice")])
-    certificate = (
-        _certificate(subject, issuer.subject, key.public_key(), now, SERVER_DAYS)
-        .add_extension(x509.SubjectAlternativeName([x509.DNSName(name) for name in names]), critical=False)
-        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
-        .add_extension(x509.ExtendedKeyUsage(usages), critical=False)
-        .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(signer.public_key()), critical=False)
-        .sign(signer, hashes.SHA256())
-    )
-    return Pair(certificate.public_bytes(serialization.Encoding.PEM), _pem(key))
-
-
-def _certificate(
-    subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePublicKey, now: dt.datetime, days: int
-) -> x509.CertificateBuilder:
-    return (
-        x509.CertificateBuilder()
-        .subject_name(subject)
-        .issuer_name(issuer)
-        .public_key(key)
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(now - dt.timedelta(hours=1))  # clocks differ
-        .not_valid_after(now + dt.timedelta(days=days))
-    )
-
-
-def _pem(key: ec.EllipticCurvePrivateKey) -> bytes:
-    return key.private_bytes(
-        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-    )
 
 
 # -- manifests ----------------------------------------------------------------------------------------------------

@@ -28,7 +28,9 @@ from sluice.contracts.streams import Role
 from sluice.runtime.broker import Server, ServerPlan, free_ports, server_binary
 from sluice.runtime.bus import BusError
 from sluice.runtime.nats_bus import NatsBus
-from sluice.runtime.nats_connection import Connection, Credentials
+from sluice.runtime.nats_connection import Connection
+from sluice.runtime.nats_identity import Credentials
+from sluice_console.shell.security.authorities import RENEW_DAYS, SERVER_DAYS, CredentialsError
 
 NOW = dt.datetime(2026, 11, 21, tzinfo=dt.UTC)
 HOST = "sluice-nats.sluice-system.svc"
@@ -101,7 +103,7 @@ def test_a_node_that_is_no_more_can_no_longer_connect():
 def test_a_certificate_is_renewed_before_it_ends_and_by_the_same_authority():
     """A new authority would be trusted by nobody who runs."""
     before = made([NODE])
-    late = NOW + dt.timedelta(days=credentials.SERVER_DAYS - credentials.RENEW_DAYS + 1)
+    late = NOW + dt.timedelta(days=SERVER_DAYS - RENEW_DAYS + 1)
     after = made([], before, now=late)
 
     assert after["sluice-nats-ca"] == before["sluice-nats-ca"]
@@ -165,7 +167,7 @@ def test_every_certificate_says_one_name_and_what_it_is_for():
         name_of(Caller.INVENTORY),
         *(name_of_node(NodeName(n)) for n in (NODE, OTHER)),
     }
-    as_client = {name_of(Caller.INVENTORY), name_of(Caller.CONSOLE), name_of(Caller.OPERATOR)}
+    as_client = {name_of(each) for each in (Caller.INVENTORY, Caller.CONSOLE, Caller.OPERATOR, Caller.WEB)}
 
     assert len(texts) == len(Caller) + 2
     for name, text in texts.items():
@@ -180,20 +182,20 @@ def test_every_certificate_says_one_name_and_what_it_is_for():
 @pytest.mark.parametrize("node", ["gpu_1", "", "a b", 'x", password: "'])
 def test_a_name_that_no_node_has_is_refused(node):
     """It would end up in the broker's configuration."""
-    with pytest.raises(credentials.CredentialsError, match="node "):
+    with pytest.raises(CredentialsError, match="node "):
         made([node])
 
 
 def test_more_nodes_than_a_secret_holds_are_refused_in_words():
     """The API server's own answer names a size and no cause."""
-    with pytest.raises(credentials.CredentialsError, match="a Secret holds 1 MiB"):
+    with pytest.raises(CredentialsError, match="a Secret holds 1 MiB"):
         made([f"gpu-{n}" for n in range(2500)])
 
 
 @pytest.mark.parametrize("text", ["", "[]", '{"kind":"List","items":[{"kind":"Secret"}]}'])
 def test_something_else_than_secrets_is_not_taken_for_an_empty_cluster(text):
     """Every password would be made anew, and every service cut off."""
-    with pytest.raises(credentials.CredentialsError, match="--keep"):
+    with pytest.raises(CredentialsError, match="--keep"):
         credentials.read_kept(text)
 
 

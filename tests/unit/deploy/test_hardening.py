@@ -97,13 +97,13 @@ def test_an_agent_sees_its_own_password_and_certificate_only(rendered: Rendering
 @pytest.mark.parametrize(("overlay", "components"), EVERY)
 def test_grpc_is_never_plain_text_in_a_cluster(rendered: Rendering, overlay, components):
     """Whoever is on the network could read whose pod is where, and answer for a node."""
-    served = 0
+    speaking = set()
     for owner, spec, container in every_container(rendered(overlay, components)):
         seen = environment(container)
         assert "SLUICE_GRPC_PLAIN_TEXT" not in seen
-        if not any(name.endswith("_GRPC_ADDRESS") for name in seen):
+        if not any(name.endswith(("_GRPC_ADDRESS", "_GRPC_CERTIFICATE_FILE")) for name in seen):
             continue
-        served += 1
+        speaking.add(owner["metadata"]["labels"]["app.kubernetes.io/component"])
         mounts = {mount["mountPath"]: mount["name"] for mount in container["volumeMounts"]}
         volumes = {volume["name"]: volume for volume in spec["volumes"]}
         for setting in ("CERTIFICATE", "KEY", "CA"):
@@ -115,7 +115,7 @@ def test_grpc_is_never_plain_text_in_a_cluster(rendered: Rendering, overlay, com
                 whose = owner["metadata"]["labels"]["app.kubernetes.io/component"]
                 name = "sluice-rpc-nodes" if whose == "node-agent" else f"sluice-rpc-{whose}"
                 assert volume["secret"]["secretName"] == name
-    assert served == 3
+    assert speaking == {"allocator", "inventory", "node-agent", "web"}
 
 
 @pytest.mark.parametrize("overlay", OVERLAYS)

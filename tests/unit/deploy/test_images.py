@@ -20,6 +20,8 @@ from deploy_check import DEPLOY, ROOT, problem_of_image
 from sluice.runtime.broker import server_binary
 from sluice.runtime.settings import SERVICES, CommonSettings, load
 from sluice_allocator.settings import AllocatorSettings
+from sluice_console.__main__ import app
+from sluice_console.shell.web.addresses import host_and_port
 from sluice_inventory.settings import InventorySettings
 from sluice_node_agent.settings import NodeAgentSettings
 from sluice_pod_watcher.settings import PodWatcherSettings
@@ -178,6 +180,15 @@ def engine(tmp_path: Path) -> Callable[..., tuple[list[str], dict[str, tarfile.T
     return build
 
 
+@pytest.mark.skipif(not shutil.which("cc") or not shutil.which("make"), reason="there is no C compiler (cc) or no make")
+def test_the_agents_image_brings_the_library_of_the_time_quota(engine):
+    """Fractional pods would be admitted with a quota that nothing enforces."""
+    _, context = engine("node-agent")
+
+    assert context["native/quota/libsluice-quota.so"].size > 0
+    assert "install -m 0644 native/quota/libsluice-quota.so /opt/sluice/lib/" in DOCKERFILE
+
+
 def test_an_engine_gets_what_an_image_is_made_of_and_no_more(engine):
     """The older builder would take the whole repository with whatever lies in it, caches too."""
     words, context = engine("allocator")
@@ -193,12 +204,14 @@ def test_an_engine_gets_what_an_image_is_made_of_and_no_more(engine):
         "libs",
         "services",
         "examples",
+        "native",
     }
     assert wanted <= set(context)
     assert {
         name for name in context if not any(name == path or name.startswith(f"{path}/") for path in wanted)
     } == set()
     assert not [name for name in context if "__pycache__" in name or ".egg-info" in name]
+    assert "native/quota/libsluice-quota.so" not in context
     assert words[words.index("-t") + 1] == f"sluice-allocator:{VERSION}"
     assert {"SERVICE=allocator", f"VERSION={VERSION}"} <= set(words)
     assert "BASE_IMAGE" not in words, "the Dockerfile's default holds"
@@ -313,6 +326,21 @@ def test_a_composed_service_understands_its_environment(service):
     assert name == f"sluice-{service}:{VERSION}"
     address = composed["environment"].get(f"SLUICE_{service.replace('-', '_').upper()}_GRPC_ADDRESS", f"{service}:1")
     assert address.partition(":")[0] == service, "others reach it by its name"
+
+
+@pytest.mark.parametrize("service", ["web", "console"])
+def test_who_asks_in_the_composed_system_may_ask_services_too(service):
+    """The page would never say what a slice is used for, and `explain` never why a pod waits: plain text is refused."""
+    composed = COMPOSE["services"][service]
+    command, bound, _ = app.parse_args(composed["command"], exit_on_error=False, print_error=False)
+    settings = load(CommonSettings, service="console", environ=composed["environment"])
+
+    assert command.__name__ == f"{composed['command'][0]}_command"
+    assert settings.nats_url == COMPOSE["services"]["allocator"]["environment"]["SLUICE_NATS_URL"]
+    assert settings.grpc_plain_text is True
+    if service == "web":
+        (port,) = composed["ports"]
+        assert host_and_port(bound.arguments["listen"]) == ("0.0.0.0", int(port.rpartition(":")[2]))
 
 
 def test_nothing_composed_is_reachable_from_outside_this_machine():

@@ -132,6 +132,16 @@ def test_every_service_understands_its_environment(rendered: Rendering, overlay,
     assert looked_at >= 6
 
 
+def test_time_is_enforced_unless_somebody_takes_that_away(rendered: Rendering):
+    """A fractional pod is promised a part of the time that its neighbours take; or nobody can switch it off."""
+    found = []
+    for components in ((), ("no-time-quota",)):
+        agent = named(rendered("single", components), "DaemonSet", "sluice-node-agent")["spec"]["template"]["spec"]
+        known = environment(next(each for each in agent["containers"] if each["name"] == "node-agent"))
+        found.append(load(NodeAgentSettings, service="node-agent", environ=known).quota_library)
+    assert found == ["", "off"]
+
+
 def test_what_the_webhook_looks_for_is_what_is_applied(rendered: Rendering):
     """Under another name its certificate is kept nowhere, made for nobody, or told to no API server."""
     objects = rendered("single")
@@ -203,9 +213,10 @@ def test_who_speaks_to_whom_is_let_through(rendered: Rendering, overlay):
     assert into - console == out - {pair for pair in out if pair[0] == "console"}
     assert all(port in served[sink] for _, sink, port in into)
     assert {(source, sink) for source, sink, _ in into - console} == {
-        *((speaker, "nats") for speaker in ("allocator", "inventory", "pod-watcher", "streams", "node-agent")),
+        *((speaker, "nats") for speaker in ("allocator", "inventory", "pod-watcher", "streams", "node-agent", "web")),
         ("nats", "nats"),
         ("inventory", "node-agent"),
+        ("web", "node-agent"),
     }
 
 

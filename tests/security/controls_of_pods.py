@@ -1,0 +1,205 @@
+"""Controls against what a tenant writes: into his pod, his annotations, his manifests, and what he mounts."""
+
+import os
+import tempfile
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import yaml
+from deploy_check import KUBERNETES
+from factories.admission import answer, container, pod
+from security.controls import Control, patched
+
+from sluice.contracts.asking import AskLimits, ContainerAsk, parse_pod
+from sluice.contracts.asking.sluice_keys import KEYS
+from sluice.contracts.kubernetes import GATE
+from sluice.contracts.manifests import ManifestLimits, read_manifests
+from sluice.contracts.refusals import Refusal, RefusalReason
+from sluice_node_agent.core import making
+from sluice_node_agent.core.records import MpsLimits
+from sluice_node_agent.csi.places import NoTarget, PurePath, target_of
+from sluice_node_agent.device.mps_control import limits_in
+from sluice_node_agent.device.mps_home import HomeDirectory, HomeOwner
+
+ASKS = {"sluice.dev/profile": "1g.5gb"}
+
+
+def _denied(made: dict, what: str) -> None:
+    found = answer(made)
+    assert not found.allowed, f"{what} was let in"
+
+
+def _all_gpus() -> None:
+    _denied(pod(container(env=[{"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"}]), annotations=ASKS), "every GPU")
+
+
+def _host_directory() -> None:
+    volumes = [{"name": "h", "hostPath": {"path": "/run/sluice/mps"}}]
+    _denied(pod(annotations=ASKS, volumes=volumes), "the directory of all daemons")
+
+
+def _host_ipc() -> None:
+    _denied(pod(annotations={"sluice.dev/mode": "mps", "sluice.dev/memory": "4Gi"}, hostIPC=True), "shared memory")
+
+
+def _privileged() -> None:
+    made = pod(container(securityContext={"privileged": True}), annotations=ASKS)
+    _denied(made, "a container that sees every device")
+
+
+def _forged_grant() -> None:
+    _denied(pod(annotations={**ASKS, "main.granted.sluice.dev/visible-devices": "all"}), "a grant of his own")
+
+
+def _gate_by_hand() -> None:
+    _denied(pod(schedulingGates=[{"name": GATE}]), "our gate without our review")
+
+
+def _annotation() -> None:
+    found = parse_pod({"sluice.dev/command": "rm -rf /"}, (ContainerAsk("main"),), limits=AskLimits())
+    assert isinstance(found, Refusal), "a key that nobody knows was read"
+    assert found.reason is RefusalReason.UNKNOWN_KEY
+
+
+def _alias_bomb() -> None:
+    levels = "\n".join(f"l{n}: &l{n} [{', '.join([f'*l{n - 1}' if n else 'x'] * 9)}]" for n in range(7))
+    found = read_manifests("f.yaml", levels, limits=ManifestLimits(), asks=AskLimits())
+    assert isinstance(found, Refusal), "a text that stands for five million values was taken"
+    assert found.reason is RefusalReason.TOO_LARGE
+
+
+def _path_of_a_volume() -> None:
+    root = PurePath("/var/lib/kubelet")
+    found = target_of(f"{root}/pods/../volumes/kubernetes.io~csi/v/mount", root)
+    assert isinstance(found, NoTarget), "root would mount above the kubelet's directory"
+
+
+def _fail_closed() -> None:
+    """As it is shipped, and read by nobody's code of ours."""
+    documents = [*yaml.safe_load_all(_admission("webhook.yaml"))]
+    documents += yaml.safe_load_all(_admission("policy-no-side-door.yaml"))
+    hooks = [hook for each in documents for hook in each.get("webhooks", ())]
+    policies = [each["spec"]["failurePolicy"] for each in documents if each["kind"].endswith("Policy")]
+    assert hooks
+    assert {hook["failurePolicy"] for hook in hooks} == {"Fail"}, "who makes the webhook fail gets round it"
+    assert policies == ["Fail"], "who makes the policy fail gets round it"
+
+
+def _admission(name: str) -> str:
+    return (KUBERNETES / "base" / "admission" / name).read_text()
+
+
+# -- shares -------------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class _Plain:
+    """Something with fields, where the real thing has many more."""
+
+    fields: dict
+
+    def __getattr__(self, name: str):
+        return self.fields[name]
+
+
+def _strangers_server() -> None:
+    share = _Plain({"uid": 2})
+    grant = _Plain({"share": share, "gpu": "GPU-1", "start": 0, "size": 4, "profile": "3g.20gb"})
+    record = _Plain({"namespace": "red", "uid": 1, "profile": "3g.20gb", "phase": "making"})
+    home = _Plain({"record": record, "failures": 0, "trouble": ""})
+    rules = _Plain({"quarantine_after": 3})
+    why = making._why_not_in(grant, "red", home, _Plain({"devices": None}), rules)
+    assert "cannot join" in why, "two users share one MPS server"
+
+
+def _pipe_directory() -> None:
+    with tempfile.TemporaryDirectory() as root:
+        Path(root).chmod(0o711)
+        home = HomeDirectory(Path(root), "h1")
+        home.prepare(HomeOwner(gpu="GPU-1", device="MIG-1", namespace="red", uid=os.geteuid()))
+        assert home.pipe.stat().st_mode & 0o077 == 0, "everybody on the node reaches the daemon's sockets"
+        assert home.path.stat().st_mode & 0o066 == 0, "everybody on the node sees what is in a home"
+
+
+def _memory_limit() -> None:
+    ordered = MpsLimits(active_thread_percentage=30, memory_mib=4096)
+    assert limits_in(["30.0", "8G"]).mismatch(ordered), "a server with twice the memory was taken for ready"
+
+
+_WIDE = replace(ManifestLimits(), nodes_max=10**9)
+
+CONTROLS = (
+    Control(
+        "devices are not chosen by hand",
+        _all_gpus,
+        patched("sluice_pod_watcher.admission.reviewing.problems_of_env", lambda *_: ()),
+    ),
+    Control(
+        "no host path into ours",
+        _host_directory,
+        patched("sluice_pod_watcher.admission.reviewing.problems_of_volumes", lambda *_: ()),
+    ),
+    Control(
+        "no host IPC with a share",
+        _host_ipc,
+        patched("sluice_pod_watcher.admission.by_hand.problems_of_privileges", lambda *_: ()),
+    ),
+    Control(
+        "no privileged tenants",
+        _privileged,
+        patched("sluice_pod_watcher.admission.by_hand.problems_of_privileged", lambda *_: ()),
+    ),
+    Control(
+        "grants are written by Sluice alone",
+        _forged_grant,
+        patched("sluice_pod_watcher.admission.by_hand.problems_of_grants", lambda *_: ()),
+    ),
+    Control(
+        "gates are set by Sluice alone",
+        _gate_by_hand,
+        patched("sluice_pod_watcher.admission.by_hand.problems_of_marks", lambda *_: ()),
+    ),
+    Control(
+        "annotations are known keys",
+        _annotation,
+        patched("sluice.contracts.asking.sluice_keys.KEYS", (*KEYS, "command")),
+    ),
+    Control(
+        "YAML has bounds",
+        _alias_bomb,
+        patched("security.controls_of_pods.ManifestLimits", lambda: _WIDE),
+    ),
+    Control(
+        "volumes have one place", _path_of_a_volume, patched("sluice_node_agent.csi.places.is_pod_uid", lambda _: True)
+    ),
+    Control(
+        "admission fails closed",
+        _fail_closed,
+        patched(
+            "security.controls_of_pods._admission",
+            lambda name: (
+                (KUBERNETES / "base" / "admission" / name)
+                .read_text()
+                .replace("failurePolicy: Fail", "failurePolicy: Ignore")
+            ),
+        ),
+    ),
+    Control(
+        "one namespace and user per daemon",
+        _strangers_server,
+        patched("sluice_node_agent.core.making._why_not_in", lambda *_: ""),
+    ),
+    Control(
+        "a daemon's directory is its tenants' alone",
+        _pipe_directory,
+        patched(
+            "sluice_node_agent.device.mps_home.HomeDirectory.prepare",
+            lambda home, _: home.pipe.mkdir(parents=True, mode=0o755),
+        ),
+    ),
+    Control(
+        "limits are read back from the server",
+        _memory_limit,
+        patched("sluice_node_agent.device.mps_control.Limits.mismatch", lambda *_: ""),
+    ),
+)

@@ -1,0 +1,240 @@
+"""Controls between our own services, and against who poses as one: on the bus, over gRPC, on a node, in a cluster."""
+
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import msgspec
+import yaml
+from deploy_check import KUBERNETES
+from message_examples import EXAMPLES
+from security.controls import Control, patched, refused
+
+from sluice.contracts.callers import MAY_CALL, Caller, why_not
+from sluice.contracts.codec import SCHEMA, Undecodable, decode, encode
+from sluice.contracts.ids import NodeName
+from sluice.contracts.messages import Envelope, SliceReady
+from sluice.contracts.rights import Rights, rights_of
+from sluice.contracts.streams import Role
+from sluice.runtime import rpc
+from sluice.runtime.broker_users import NOBODY, CertifiedUser, authorization
+from sluice.runtime.nats_wire import read_stored
+from sluice.runtime.rpc_identity import LOOPBACK
+from sluice.runtime.settings import CommonSettings, SettingsError, load
+from sluice_console.core.web.asking import denied
+from sluice_node_agent.device import preflight_others
+from sluice_node_agent.device.preflight import version_of
+from sluice_node_agent.shell.journal_lines import DamagedError, Lines, read_lines
+
+NODE, OTHER = NodeName("gpu-1"), NodeName("gpu-2")
+
+
+def _matches(allowed: str, subject: str) -> bool:
+    """As a broker compares (https://docs.nats.io/nats-concepts/subjects): `*` is one token, `>` all that follow."""
+    wanted, found = allowed.split("."), subject.split(".")
+    for at, token in enumerate(wanted):
+        if token == ">":
+            return len(found) > at
+        if at >= len(found) or token not in {"*", found[at]}:
+            return False
+    return len(wanted) == len(found)
+
+
+def _agents_rights() -> None:
+    allowed = rights_of(Role.NODE_AGENT, NODE).publish
+    for subject in (
+        "sluice.slice.gpu-2.a1",
+        "sluice.node.gpu-2",
+        "sluice.ledger.gpu-1.a1",
+        "$JS.API.STREAM.DELETE.BOOK",
+    ):
+        assert not any(_matches(each, subject) for each in allowed), f"an agent may write {subject}"
+    assert any(_matches(each, "sluice.slice.gpu-1.a1") for each in allowed), "and its own it may not"
+
+
+def _agents_account() -> None:
+    text = "\n".join(authorization([CertifiedUser(rights_of(Role.ALLOCATOR), "a"), CertifiedUser(_agent(), "b")]))
+    shared, _, own = text.partition(f'"{_agent().user}" {{')
+    assert 'user: "a"' in shared
+    assert 'user: "b"' not in shared, "an agent is where the streams are, and has answers written there"
+    imported = set(re.findall(r'account:SLUICE,subject:"([^"]+)"', own))
+    assert imported - {NOBODY} == set(_agent().publish), "an agent's account reaches another subject"
+
+
+def _agent() -> Rights:
+    return rights_of(Role.NODE_AGENT, NODE)
+
+
+def _another_nodes_word() -> None:
+    word = next(each for each in EXAMPLES if isinstance(each, SliceReady))
+    sent = Envelope(id="i", operation="o", request="r", schema=SCHEMA, time="t", message=word)
+    found = read_stored("sluice.slice.gpu-2.another", 1, encode(sent)).entry
+    assert found is not None
+    assert found.message is None, "a word about one slice was read as a word about another"
+
+
+def _plain_text() -> None:
+    with refused(rpc.PlainTextError, "plain text over a network"):
+        rpc._speaks_tls("192.0.2.1:9410", LOOPBACK)
+
+
+def _caller() -> None:
+    for method, who in (
+        ("/sluice.v1.AgentService/GetInventory", "gpu-2.node.sluice.internal"),
+        ("/sluice.v1.AllocatorService/Adjust", "inventory.sluice.internal"),
+        ("/sluice.v1.AllocatorService/Adjust", "web.sluice.internal"),
+        ("/sluice.v1.NodeControlService/ReleaseQuarantine", "operator.sluice.internal"),
+    ):
+        assert why_not([who], method), f"{who} may call {method}"
+
+
+def _large_message() -> None:
+    envelope = Envelope(id="i", operation="o", request="r", schema=SCHEMA, time="t" * 2_000_000, message=EXAMPLES[0])
+    assert isinstance(decode(_bytes_of(envelope)), Undecodable), "a message was parsed that no broker of ours takes"
+
+
+def _bytes_of(envelope: Envelope) -> bytes:
+    """Beside `encode`, which would refuse it."""
+    return msgspec.json.encode(envelope)
+
+
+def _secret_in_an_address() -> None:
+    try:
+        load(CommonSettings, service="allocator", environ={"SLUICE_NATS_URL": "nats://me:hunter2@192.0.2.1:4222"})
+    except SettingsError as error:
+        assert "hunter2" not in str(error), "the sentence repeats the password"  # noqa: PT017
+    else:
+        raise AssertionError("an address with a password in it was taken, and is shown everywhere")
+
+
+def _flipped_bit() -> None:
+    lines = Lines()
+    written = lines.next(b'{"type":"tombstone","allocation":"a1","request":"r","revision":2,"cause":"c"}')
+    with refused(DamagedError, "a journal with a flipped bit"):
+        read_lines(written.replace(b'"revision":2', b'"revision":3'))
+
+
+def _toolkit() -> None:
+    floors = preflight_others.TOOLKIT_FLOORS
+    assert any(version_of("1.17.7") < version_of(floor) and level == "problem" for floor, _, level in floors), (
+        "a container toolkit with a known way out is no finding"
+    )
+
+
+# -- as it is shipped ---------------------------------------------------------------------------------------------
+
+
+def _shipped(name: str) -> str:
+    return (KUBERNETES / "base" / name).read_text()
+
+
+def _changed(old: str, new: str):
+    """The world in which a manifest says something else."""
+
+    def read(name: str) -> str:
+        text = (KUBERNETES / "base" / name).read_text()
+        return text.replace(old, new)
+
+    return patched("security.controls_of_services._shipped", read)
+
+
+def _least_privilege() -> None:
+    for name in ("services/allocator.yaml", "services/inventory.yaml", "services/pod-watcher.yaml"):
+        for document in yaml.safe_load_all(_shipped(name)):
+            for container in (
+                document["spec"]["template"]["spec"]["containers"] if document["kind"] == "Deployment" else ()
+            ):
+                security = container["securityContext"]
+                assert security["readOnlyRootFilesystem"] is True, f"{name}: it can change its own programs"
+                assert security["capabilities"] == {"drop": ["ALL"]}, f"{name}: it has capabilities"
+
+
+def _no_wildcards() -> None:
+    rules = [rule for each in yaml.safe_load_all(_shipped("rbac.yaml")) for rule in each.get("rules", ())]
+    assert rules
+    for rule in rules:
+        assert "*" not in [*rule["verbs"], *rule["resources"], *rule["apiGroups"]], f"everything: {rule}"
+        assert not ("secrets" in rule["resources"] and "list" in rule["verbs"]), "all secrets can be read"
+
+
+def _closed_network() -> None:
+    policies = [each for each in yaml.safe_load_all(_shipped("network-policies.yaml")) if each]
+    closed = {each["metadata"]["namespace"] for each in policies if each["spec"]["podSelector"] == {}}
+    assert closed == {"sluice-system", "sluice-nodes"}, "whoever is in the cluster may connect"
+
+
+def _pins() -> None:
+    for path in sorted((KUBERNETES.parents[1] / "requirements").glob("*.txt")):
+        blocks = [block for block in _lock(path).split("\n") if block and not block.startswith((" ", "#"))]
+        assert blocks, f"{path.name} is empty"
+        assert all("==" in block for block in blocks), f"{path.name} lets the index choose a version"
+        assert _lock(path).count("--hash=sha256:") >= len(blocks), f"{path.name} takes any file of a name"
+
+
+def _lock(path: Path) -> str:
+    return path.read_text()
+
+
+def _another_site() -> None:
+    """A page of somebody else, under a name that was made to point here, asks for the map."""
+    asked = denied(method="GET", path="/api/map", headers={"host": "evil.example"}, hosts=(), is_data=True)
+    assert asked is not None, "a name that points here reads the map"
+    assert denied(method="POST", path="/", headers={"host": "localhost"}, hosts=(), is_data=False) is not None
+
+
+_EVERYBODY = dict.fromkeys(MAY_CALL, frozenset(Caller))
+
+CONTROLS = (
+    Control(
+        "an agent writes of its own node alone",
+        _agents_rights,
+        patched("sluice.contracts.rights._agent", lambda _: ["sluice.>", "$JS.>"]),
+    ),
+    Control(
+        "no answer to an agent is another's word",
+        _agents_account,
+        patched("security.controls_of_services._agent", lambda: replace(rights_of(Role.NODE_AGENT, NODE), alone=False)),
+    ),
+    Control(
+        "words stand where they belong",
+        _another_nodes_word,
+        patched("sluice.runtime.nats_wire.why_not_here", lambda *_: ""),
+    ),
+    Control("no plain text over a network", _plain_text, patched("sluice.runtime.rpc.is_loopback", lambda _: True)),
+    Control("callers have rights", _caller, patched("sluice.contracts.callers.MAY_CALL", _EVERYBODY)),
+    Control(
+        "the page answers its own site alone",
+        _another_site,
+        patched("sluice_console.core.web.asking.is_address", lambda _: True),
+    ),
+    Control("messages have a size", _large_message, patched("sluice.contracts.codec.MESSAGE_BYTES_MAX", 10**9)),
+    Control(
+        "no secret in what is shown",
+        _secret_in_an_address,
+        patched("sluice.runtime.settings.names_somebody", lambda _: False),
+    ),
+    Control(
+        "a journal is believed as it was written",
+        _flipped_bit,
+        patched("sluice_node_agent.shell.journal_lines.zlib.crc32", lambda *_: 7),
+    ),
+    Control(
+        "known ways out of containers are told",
+        _toolkit,
+        patched("sluice_node_agent.device.preflight_others.TOOLKIT_FLOORS", ()),
+    ),
+    Control(
+        "services have no privileges",
+        _least_privilege,
+        _changed("readOnlyRootFilesystem: true", "readOnlyRootFilesystem: false"),
+    ),
+    Control("accounts have no wildcards", _no_wildcards, _changed("verbs: [", 'verbs: ["*", ')),
+    Control(
+        "the network is closed", _closed_network, _changed("podSelector: {}", "podSelector: {matchLabels: {a: b}}")
+    ),
+    Control(
+        "packages are what was pinned",
+        _pins,
+        patched("security.controls_of_services._lock", lambda path: path.read_text().replace("--hash=sha256:", "# ")),
+    ),
+)

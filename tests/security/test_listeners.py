@@ -1,0 +1,110 @@
+"""Nobody on the network reaches a service that nobody opened to it: every listener, and where it listens."""
+
+import ast
+import ipaddress
+from inspect import signature
+from pathlib import Path
+
+import pytest
+
+from sluice.runtime.settings import load
+from sluice_allocator.settings import AllocatorSettings
+from sluice_console.__main__ import web_command
+from sluice_console.shell.web.beside import take
+from sluice_inventory.settings import InventorySettings
+from sluice_node_agent.settings import NodeAgentSettings
+from sluice_pod_watcher.settings import PodWatcherSettings
+
+ROOT = Path(__file__).resolve().parents[2]
+SETTINGS = {
+    "allocator": AllocatorSettings,
+    "inventory": InventorySettings,
+    "node-agent": NodeAgentSettings,
+    "pod-watcher": PodWatcherSettings,
+}
+LISTENERS = {
+    ("allocator", "grpc_address"),
+    ("allocator", "health_address"),
+    ("allocator", "metrics_address"),
+    ("inventory", "grpc_address"),
+    ("inventory", "health_address"),
+    ("inventory", "metrics_address"),
+    ("node-agent", "grpc_address"),
+    ("node-agent", "health_address"),
+    ("node-agent", "metrics_address"),
+    ("pod-watcher", "metrics_address"),
+    ("pod-watcher", "watch_health_address"),
+    ("pod-watcher", "webhook_address"),
+}
+"""Every setting that says where somebody listens. The control sockets are files in a folder of their owner's."""
+OPENERS = {
+    "services/console/sluice_console/shell/web/addresses.py": "--listen of `sluice web`, --web of `sluice up`",
+    "libs/sluice/runtime/broker.py": "a free port of the loopback is looked for, and the broker `sluice up` starts",
+    "libs/sluice/runtime/metrics_page.py": "metrics_address",
+    "libs/sluice/runtime/rpc.py": "grpc_address, health_address, and Unix sockets",
+    "services/node-agent/sluice_node_agent/device/mps_stand_in_daemon.py": "Unix sockets of the stand-in for MPS",
+    "services/node-agent/sluice_node_agent/shell/quota_sockets.py": "Unix sockets of the time quota",
+    "services/pod-watcher/sluice_pod_watcher/shell/http_server.py": "webhook_address, watch_health_address",
+}
+"""Every module that opens a listener."""
+_OPENING = {"add_insecure_port", "add_secure_port", "create_server", "create_unix_server", "start_unix_server"}
+
+
+def settings_of(service: str, **variables: str) -> object:
+    """The settings of a service that is told only what it must be."""
+    needed = {"SLUICE_NODE_AGENT_NODES": "gpu-1", "SLUICE_POD_WATCHER_ROLE": "watch"}
+    return load(SETTINGS[service], service=service, environ={**needed, **variables})
+
+
+def is_local(address: str) -> bool:
+    """Whether nobody but this machine reaches an address (`host:port`; empty is nowhere)."""
+    host = address.rpartition(":")[0].strip("[]")
+    return not address or host == "localhost" or (host != "" and ipaddress.ip_address(host).is_loopback)
+
+
+def test_every_listener_is_known():
+    """One that is not in the list is tried by nobody."""
+    found = {
+        (service, name)
+        for service, cls in SETTINGS.items()
+        for name in cls.__struct_fields__
+        if name.endswith("address")
+    }
+    assert found == LISTENERS
+
+
+@pytest.mark.parametrize(("service", "name"), sorted(LISTENERS))
+def test_a_listener_is_on_the_loopback_unless_somebody_says_otherwise(service, name):
+    """What is installed and started without a word about addresses is nobody's but this machine's."""
+    assert is_local(getattr(settings_of(service), name))
+    variable = f"SLUICE_{service.replace('-', '_').upper()}_{name.upper()}"
+    assert getattr(settings_of(service, **{variable: "192.0.2.1:9999"}), name) == "192.0.2.1:9999"
+
+
+def test_the_page_is_this_machines_unless_somebody_says_otherwise():
+    """Who reaches it sees whose pods are where."""
+    assert is_local(signature(web_command).parameters["listen"].default)
+    usual = take("")
+    usual.release()
+    assert is_local(usual.address)
+
+
+def test_nobody_else_opens_a_listener():
+    """A port that is opened beside the settings is closed to no firewall."""
+    found = set()
+    for path in [*ROOT.glob("libs/**/*.py"), *ROOT.glob("services/**/*.py")]:
+        calls = (each for each in ast.walk(ast.parse(path.read_text())) if isinstance(each, ast.Call))
+        if any(opens(each) for each in calls):
+            found.add(str(path.relative_to(ROOT)))
+    assert found == set(OPENERS)
+
+
+def opens(call: ast.Call) -> bool:
+    """Whether a call opens a listener: of asyncio, of gRPC, or of a socket, whose `bind` takes one address."""
+    function = call.func
+    if not isinstance(function, ast.Attribute):
+        return False
+    if function.attr in {"bind", "start_server"}:
+        owner = function.value.id if isinstance(function.value, ast.Name) else ""
+        return owner == "asyncio" if function.attr == "start_server" else len(call.args) == 1 and owner != "mounting"
+    return function.attr in _OPENING

@@ -1,0 +1,54 @@
+"""What is installed is what was pinned, and the list of it leaves nothing out."""
+
+import re
+from pathlib import Path
+
+import pytest
+import sbom_check
+
+ROOT = Path(__file__).resolve().parents[2]
+PINS = {"aiohttp": "3.1", "ruamel-yaml": "0.18"}
+HERE = frozenset(PINS)
+
+
+def bill(**versions: str) -> dict:
+    """A bill of these packages."""
+    components = [{"name": name.replace("_", "."), "version": version} for name, version in versions.items()]
+    return {"bomFormat": "CycloneDX", "components": components}
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "requirements").glob("*.txt")), ids=lambda path: path.name)
+def test_every_package_has_one_version_and_known_files(path):
+    """An index that is taken over could hand out anything under a name."""
+    text = path.read_text()
+    blocks = re.split(r"(?m)^(?=[A-Za-z0-9])", text)[1:]
+    assert len(blocks) == len(sbom_check.pinned(text)) > 10
+    assert all(re.search(r"--hash=sha256:[0-9a-f]{64}", block) for block in blocks)
+
+
+def test_a_bill_of_what_is_pinned_is_fine():
+    """Names are compared as indexes do; what is installed beside the pins (pip) is no matter."""
+    assert sbom_check.problems(bill(aiohttp="3.1", Ruamel_YAML="0.18", pip="1"), PINS, HERE) == []
+
+
+def test_a_bill_that_leaves_a_package_out_is_none():
+    """Who looks there for a faulty package is told that it is not here."""
+    wrong = sbom_check.problems(bill(aiohttp="3.1"), PINS, HERE)
+    assert wrong == ["ruamel-yaml 0.18 is pinned and installed, and not listed"]
+
+
+def test_a_bill_of_another_version_is_none():
+    """The fault may be in the one and not in the other."""
+    wrong = sbom_check.problems(bill(aiohttp="3.2", Ruamel_YAML="0.18"), PINS, HERE)
+    assert wrong == ["aiohttp is pinned as 3.1 and listed as 3.2"]
+
+
+def test_something_else_is_no_bill():
+    """An error page, for instance."""
+    assert sbom_check.problems({}, PINS, HERE) == ["it is no CycloneDX"]
+
+
+def test_tools_that_look_at_packages_are_not_among_them():
+    """They have some fifty packages of their own, which nobody who runs Sluice needs."""
+    ours = sbom_check.pinned((ROOT / "requirements" / "dev.txt").read_text())
+    assert not {"cyclonedx-bom", "pip-audit"} & set(ours)

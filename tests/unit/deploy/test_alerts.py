@@ -1,0 +1,141 @@
+"""The alerts that are shipped: on metrics that exist, each with a sentence, a row in the docs and a test of the row."""
+
+import ast
+import re
+from pathlib import Path
+
+import pytest
+from alerts_page import alerts, alerts_page, anchor
+from metrics_page import PARTS, metrics_of, page
+from unit.deploy.queries import METRICS, named, problems_of
+
+ROOT = Path(__file__).parents[3]
+OPERATIONS = ROOT / "docs/operations.md"
+DOCTOR = "tests/unit/console/test_doctor_bus.py"
+RUNNING = "tests/e2e/test_doctor.py"
+FLEET = "tests/unit/inventory/test_metrics.py"
+AGENT = "tests/unit/node_agent"
+MEASURED = "tests/unit/allocator/test_measured.py"
+API_SERVER = "tests/integration/test_kube_reflector.py"
+SAID = {
+    "no allocator works": (RUNNING, "test_a_system_that_works_is_well_and_one_that_lost_its_allocator_is_not"),
+    "no pod-watcher works": (DOCTOR, "test_a_cluster_that_nobody_follows_is_told_at_once"),
+    "no inventory works": (DOCTOR, "test_an_inventory_that_lags_is_a_problem"),
+    "a service ends again and again": ("tests/e2e/test_wrong_setups.py", "test_a_data_folder_that_cannot_be_written"),
+    "a node's agent is away": (FLEET, "test_a_node_that_does_not_answer_is_stale_for_those_who_watch"),
+    "a node answers and is not opened": (DOCTOR, "test_a_node_that_is_not_open_is_named"),
+    "the broker is away": (RUNNING, "test_what_cannot_be_looked_at_is_not_called_well"),
+    "the broker has no quorum, or no disk": (
+        "tests/integration/test_quorum.py",
+        "test_a_broker_without_quorum_is_named_in_log_metrics_and_doctor",
+    ),
+    "the broker denies a service a subject": (
+        "tests/integration/test_bus_identity.py",
+        "test_a_service_with_anothers_user_ends_and_says_which_subject_it_was",
+    ),
+    "a message cannot be read": (DOCTOR, "test_a_message_that_nobody_can_read_is_named_with_how_to_remove_it"),
+    "a GPU is ill or lost": (FLEET, "test_who_watches_sees_ill_gpus_and_lost_places"),
+    "a slice is quarantined": (FLEET, "test_who_watches_sees_ill_gpus_and_lost_places"),
+    "somebody else's instances": (FLEET, "test_who_watches_sees_ill_gpus_and_lost_places"),
+    "an MPS daemon is down or in fault": (
+        f"{AGENT}/test_daemons_down.py",
+        "test_a_daemon_that_dies_is_started_again_and_its_tenants_are_told",
+    ),
+    "a journal was lost or damaged": (
+        f"{AGENT}/test_journal.py",
+        "test_a_journal_that_lost_its_end_is_noticed_wherever_it_was_cut",
+    ),
+    "the disk of a journal is full": (f"{AGENT}/test_journal.py", "test_a_full_disk_loses_nothing_that_was_told"),
+    "the API server is away": (
+        API_SERVER,
+        "test_an_api_server_that_stays_away_is_told_once_with_what_follows",
+    ),
+    "the API server throttles": (API_SERVER, "test_a_server_that_is_busy_says_when_to_come_again"),
+    "two allocators work at once": (
+        "tests/unit/allocator/test_metrics.py",
+        "test_a_node_that_may_not_be_used_is_not_counted_as_open",
+    ),
+    "more pods wait than the queue keeps": (
+        "tests/unit/allocator/test_waiting_max.py",
+        "test_who_comes_when_too_many_wait_is_told_so",
+    ),
+    "a slice is in nobody's books": (MEASURED, "test_a_slice_that_the_ledger_does_not_know_is_a_leak"),
+    "slices stand idle": (
+        "tests/unit/console/test_usages.py",
+        "test_those_that_have_idled_longest_come_first_and_no_others_come",
+    ),
+    "pods wait for long": (
+        "tests/unit/allocator/test_metrics.py",
+        "test_who_watches_sees_who_waits_for_what_and_how_long",
+    ),
+    "a device refuses steps again and again": (f"{AGENT}/test_usage.py", "test_refusals_are_counted_by_step_and_kind"),
+    "a service reads too slowly": (
+        "tests/unit/sluice/runtime/test_nats_position.py",
+        "test_who_watches_sees_how_far_a_reader_is_behind",
+    ),
+    "a service thinks too slowly": (
+        "tests/unit/sluice/runtime/test_metrics.py",
+        "test_whoever_watches_sees_what_was_counted_and_what_is",
+    ),
+    "a clock is far off": (DOCTOR, "test_a_clock_that_is_off_is_told_with_whose"),
+}
+"""By what fails (a row of the table): where it is tested that it is said."""
+
+
+def rows() -> list[list[str]]:
+    """The table of what is said where."""
+    text = OPERATIONS.read_text(encoding="utf-8")
+    table = text.partition("| what fails | `sluice doctor` says |")[2].partition("\n\n")[0]
+    return [[cell.strip() for cell in line.split("|")[1:-1]] for line in table.splitlines()[2:]]
+
+
+@pytest.mark.parametrize("alert", alerts(), ids=lambda alert: alert["alert"])
+def test_an_alert_is_about_metrics_that_exist_and_says_what_to_do(alert):
+    """One on a name that nobody counts any more never comes, and nobody misses it."""
+    assert problems_of(alert["expr"]) == []
+    assert alert["labels"]["severity"] in {"critical", "warning", "info"}
+    for words in ("summary", "description"):
+        assert alert["annotations"][words].endswith((".", "?")), words
+    page, _, heading = alert["annotations"]["runbook_url"].partition("#")
+    headings = [line.removeprefix("## ") for line in (ROOT / page).read_text(encoding="utf-8").splitlines()]
+    assert [anchor(each) for each in headings].count(heading) == 1
+    assert heading == anchor(alert["alert"])
+    assert f"`{alert['alert']}`" in OPERATIONS.read_text(encoding="utf-8")
+
+
+def test_every_failure_has_a_row_an_alert_that_exists_and_a_test():
+    """The table is what somebody reads at night: what it says must be so."""
+    table = rows()
+    assert [row[0] for row in table] == list(SAID)
+    existing = {alert["alert"] for alert in alerts()}
+    for what, doctor, log, alert, remedy in table:
+        assert remedy, what
+        assert doctor or log or alert, what
+        assert set(re.findall(r"`(Sluice[A-Za-z]+)`", alert)) <= existing, what
+        path, test = SAID[what]
+        tree = ast.parse((ROOT / path).read_text(encoding="utf-8"))
+        tests = {each.name for each in ast.walk(tree) if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef)}
+        assert test in tests, SAID[what]
+
+
+def test_every_metric_that_is_named_anywhere_exists():
+    """In the docs and the components: a renamed metric leaves no picture without numbers."""
+    for path in (*(ROOT / "docs").glob("*.md"), *(ROOT / "deploy").rglob("*.yaml"), *(ROOT / "deploy").rglob("*.md")):
+        for name in re.findall(r"\bsluice_[a-z_]+_(?:total|seconds|ratio|bytes)\b", path.read_text(encoding="utf-8")):
+            assert named(name) is not None, (path.name, name)
+
+
+def test_names_follow_the_rules_of_prometheus():
+    """Whoever knows Prometheus can guess what a name means, and its tools do not complain."""
+    for metric in METRICS.values():
+        assert re.fullmatch(r"sluice_[a-z]+(_[a-z]+)*", metric.name)
+        assert metric.name.endswith("_total") == (metric.kind == "counter"), metric.name
+        assert metric.name.endswith("_seconds") or metric.kind != "histogram", metric.name
+        assert metric.help.endswith("."), metric.name
+    assert len(METRICS) == sum(len(metrics_of(module)) for _, module in PARTS), "two of one name"
+
+
+def test_the_page_of_metrics_is_up_to_date():
+    """Its reader builds on it."""
+    assert (ROOT / "docs/metrics.md").read_text(encoding="utf-8") == page(), "run `make docs`"
+    assert (ROOT / "docs/alerts.md").read_text(encoding="utf-8") == alerts_page(), "run `make docs`"

@@ -1,0 +1,65 @@
+"""The dashboard that is shipped: every picture asks for what is counted, and none hides another."""
+
+import itertools
+import json
+import re
+from pathlib import Path
+
+import pytest
+import yaml
+from dashboard import WIDTH, dashboard
+from unit.deploy.queries import labels_by, problems_of
+
+ROOT = Path(__file__).parents[3]
+COMPONENT = ROOT / "deploy/kubernetes/components/dashboard"
+PANELS = json.loads((COMPONENT / "sluice.json").read_text(encoding="utf-8"))["panels"]
+PICTURES = [panel for panel in PANELS if panel["type"] != "row"]
+
+
+@pytest.mark.parametrize("panel", PICTURES, ids=lambda panel: panel["title"])
+def test_a_picture_asks_for_metrics_and_labels_that_exist(panel):
+    """A picture without numbers is noticed on the night on which it is needed."""
+    assert panel["targets"]
+    for target in panel["targets"]:
+        assert problems_of(target["expr"]) == [], panel["title"]
+        shown = set(re.findall(r"\{\{([a-z_]+)\}\}", target.get("legendFormat", "")))
+        assert shown <= labels_by(target["expr"]), (panel["title"], shown)
+
+
+def test_a_mistake_in_a_query_is_found():
+    """The test above could never fail."""
+    for wrong in (
+        "max(sluice_no_such_thing)",
+        'max(sluice_gpus{node="x"})',
+        "max by (pod) (sluice_gpus)",
+        "rate(sluice_core_event_seconds[5m])",
+        "sluice_bus_writes_total",
+        "max(sluice_gpus",
+        "up",
+    ):
+        assert problems_of(wrong), wrong
+
+
+def test_pictures_lie_beside_one_another():
+    """Of two that overlap one is not seen."""
+    seen = set()
+    for panel in PANELS:
+        at = panel["gridPos"]
+        assert at["x"] + at["w"] <= WIDTH
+        cells = set(itertools.product(range(at["x"], at["x"] + at["w"]), range(at["y"], at["y"] + at["h"])))
+        assert not cells & seen, panel["title"]
+        seen |= cells
+    numbers = [panel["id"] for panel in PANELS]
+    assert len(set(numbers)) == len(numbers)
+
+
+def test_the_file_is_as_its_generator_writes_it():
+    """A change by hand would be lost with the next `make docs`."""
+    assert (COMPONENT / "sluice.json").read_text(encoding="utf-8") == dashboard(), "run `make docs`"
+
+
+def test_grafana_is_handed_the_file():
+    """The component would be added, and no dashboard be there."""
+    (made,) = yaml.safe_load((COMPONENT / "kustomization.yaml").read_text(encoding="utf-8"))["configMapGenerator"]
+    assert made["files"] == ["sluice.json"]
+    assert made["options"]["labels"] == {"grafana_dashboard": "1"}

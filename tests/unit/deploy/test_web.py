@@ -1,0 +1,38 @@
+"""The page's Deployment: it starts, answers what is asked of it, and has no more rights than it shows."""
+
+from unit.deploy.reading import Rendering, environment, named
+
+from sluice.contracts.rights import rights_of
+from sluice.contracts.streams import Role
+from sluice.runtime.settings import CommonSettings, load
+from sluice_console.__main__ import app
+from sluice_console.core.web.asking import denied
+from sluice_console.shell.web.addresses import host_and_port
+
+
+def test_the_page_in_a_cluster_starts_and_knows_the_names_that_lead_to_it(rendered: Rendering):
+    """A word that the command does not know ends it; a name that it does not know is answered by nothing."""
+    objects = rendered("single")
+    deployment = named(objects, "Deployment", "sluice-web")
+    (container,) = deployment["spec"]["template"]["spec"]["containers"]
+    command, bound, _ = app.parse_args(container["args"], exit_on_error=False, print_error=False)
+    said = bound.arguments
+
+    assert command.__name__ == "web_command"
+    (port,) = container["ports"]
+    assert host_and_port(said["listen"]) == ("0.0.0.0", port["containerPort"])
+    namespace = deployment["metadata"]["namespace"]
+    service = named(objects, "Service", "sluice-web")["metadata"]["name"]
+    for host in (service, f"{service}.{namespace}.svc", "10.1.2.3:8617", "localhost:8617"):
+        for path in ("/", container["readinessProbe"]["httpGet"]["path"]):
+            asked = denied(method="GET", path=path, headers={"host": host}, hosts=said["host"], is_data=False)
+            assert asked is None, asked
+
+
+def test_the_pages_user_may_write_nothing(rendered: Rendering):
+    """Whoever takes it over can look, and no more."""
+    (container,) = named(rendered("single"), "Deployment", "sluice-web")["spec"]["template"]["spec"]["containers"]
+    settings = load(CommonSettings, service="console", environ=environment(container))
+    rights = rights_of(Role.CONSOLE)
+    assert settings.nats_user == rights.user
+    assert all(subject.startswith("$JS.API.") for subject in rights.publish)
