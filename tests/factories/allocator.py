@@ -1,6 +1,7 @@
 """An allocator with a small fleet, driven by hand: the test is the bus and the agents."""
 
 import itertools
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from sluice.contracts import subjects
@@ -118,7 +119,9 @@ class Bench:
 
     allocator: Allocator
     now: float = 0.0
-    sequence: itertools.count = field(default_factory=lambda: itertools.count(1001))
+    sequence: Iterator[int] = field(default_factory=lambda: itertools.count(1))
+    """Of BOOK: where its next value lands."""
+    state_sequence: Iterator[int] = field(default_factory=lambda: itertools.count(1))
     said: list[Instruction] = field(default_factory=list)
 
     def handle(self, event: Event) -> list[Instruction]:
@@ -140,13 +143,17 @@ class Bench:
 
     def observe(self, address: Address, message: AnyMessage, operation: str | None = None) -> list[Instruction]:
         """Somebody (else) wrote a value."""
-        sequence = next(self.sequence)
-        entry = Entry(address.subject, sequence, OperationId(operation or f"other-{sequence}"), message)
+        sequence = self._next(address.subject)
+        entry = Entry(address.subject, sequence, OperationId(operation or f"other-{address.kind}-{sequence}"), message)
         return self.handle(Observed(stream_of(address.kind), entry))
 
     def land(self, write: Write) -> list[Instruction]:
         """A write of the allocator is accepted."""
-        return self.handle(WriteAccepted(write.operation, next(self.sequence)))
+        return self.handle(WriteAccepted(write.operation, self._next(write.subject)))
+
+    def _next(self, subject: str) -> int:
+        is_book = stream_of(subjects.parse(subject).kind) is Stream.BOOK
+        return next(self.sequence if is_book else self.state_sequence)
 
     def land_all(self, instructions: list[Instruction]) -> list[Write]:
         """Every write lands, and every write that follows from that; returns them all in order."""

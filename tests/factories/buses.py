@@ -24,7 +24,7 @@ from sluice.contracts.exchange import (
     stream_of,
 )
 from sluice.contracts.ids import AllocationId, NodeName, OperationId, RequestId, RunId
-from sluice.contracts.messages import AnyMessage, WaitOver
+from sluice.contracts.messages import AnyMessage, Closed, NodeRemoved, Released, SliceGone, WaitOver
 from sluice.contracts.outbox import Outbox, Report, Settled
 from sluice.contracts.subjects import Address
 from sluice.runtime.broker import Broker
@@ -139,9 +139,20 @@ async def ensured(bus: Bus) -> None:
 _numbers = itertools.count(1)
 
 
-def word(text: str = "x") -> AnyMessage:
-    """Some message; which one is of no matter to a bus."""
-    return WaitOver(request=RequestId(text))
+def word(address: Address, text: str = "x") -> AnyMessage:
+    """Some message that may stand at an address, with a text of the test's; which one is of no matter to a bus."""
+    match address.kind, address.key:
+        case "ledger", (node, allocation):
+            about = {"allocation": AllocationId(allocation), "request": RequestId("r")}
+            return Closed(revision=1, node=NodeName(node), cause=text, **about)
+        case "slice", (_, allocation):
+            return SliceGone(allocation=AllocationId(allocation), request=RequestId("r"), revision=1, cause=text)
+        case "binding", (request,):
+            return Released(request=RequestId(request), cause=text)
+        case "node", (node,):
+            return NodeRemoved(node=NodeName(node), cause=text)
+        case _:
+            return WaitOver(request=RequestId(text))  # set aside wherever it does not belong
 
 
 def place(allocation: str, node: NodeName = NODE) -> Address:
@@ -167,7 +178,7 @@ def order(
         subject=address.subject,
         guard=guard or address.guard,
         expected=expected,
-        message=message if message is not None else word(),
+        message=message if message is not None else word(address),
         request=request,
         ttl_s=ttl_s,
     )

@@ -7,8 +7,6 @@ Only the test kills or restarts anything. What is asked of pods and of the bus i
 
 import asyncio
 import contextlib
-import os
-import signal
 import subprocess
 import sys
 import time
@@ -20,13 +18,13 @@ from typing import Any, Self
 import pytest
 import yaml
 from factories.kubernetes import Cluster
+from factories.processes import Process, own_environment, switch_off
 
 from sluice.contracts.messages import SourceSynced
 from sluice.runtime.broker import free_ports
 from sluice.runtime.nats_bus import NatsBus
 from sluice_console.core.plan import SERVICES, Wanted, launches
 from sluice_console.core.world import World
-from sluice_console.shell import tether
 from sluice_console.shell.broker_child import broker_spec
 from sluice_console.shell.data_directory import lock_data_directory, power_switch, short_mps_dir
 from sluice_console.shell.live import LiveWorld, following
@@ -36,8 +34,6 @@ from sluice_node_agent.shell import places
 READY_WITHIN_S = 45.0
 STREAMS_WITHIN_S = 20.0
 CONNECT_WITHIN_S = 10.0
-STOP_WITHIN_S = 10.0
-SWITCHED_OFF_WITHIN_S = 20.0
 WATCHER = "pod-watcher"
 GPU = "A100-SXM4-40GB"
 SLICES_PER_GPU = 7
@@ -52,54 +48,6 @@ _PATHS = {
     "MutatingWebhookConfiguration": "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations",
 }
 _MANIFESTS = ("namespaces.yaml", "crd-gpus.yaml", "services/webhook.yaml", "admission/webhook.yaml")
-
-
-@dataclass
-class Process:
-    """One process of the system. It does not outlive the test that started it, whatever happens to that."""
-
-    name: str
-    command: tuple[str, ...]
-    environment: Mapping[str, str]
-    log: Path
-    lives: int = 0
-    _popen: subprocess.Popen[bytes] | None = None
-
-    @property
-    def pid(self) -> int:
-        """Of the present life, or of the last."""
-        assert self._popen is not None
-        return self._popen.pid
-
-    @property
-    def runs(self) -> bool:
-        """Whether it is alive."""
-        return self._popen is not None and self._popen.poll() is None
-
-    def start(self) -> None:
-        """Begin another life."""
-        assert not self.runs, f"{self.name} runs already"
-        command = (sys.executable, "-S", tether.__file__, str(os.getpid()), *self.command)
-        self.log.parent.mkdir(parents=True, exist_ok=True)
-        with self.log.open("ab") as log:
-            self._popen = subprocess.Popen(command, env=dict(self.environment), stdout=log, stderr=subprocess.STDOUT)
-        self.lives += 1
-
-    def kill(self) -> None:
-        """SIGKILL, and wait for its end."""
-        if self._popen is not None:
-            self._popen.kill()
-            self._popen.wait(STOP_WITHIN_S)
-
-    def stop(self) -> None:
-        """In order, or by force after 10 s."""
-        if self._popen is None:
-            return
-        self._popen.send_signal(signal.SIGTERM)
-        try:
-            self._popen.wait(STOP_WITHIN_S)
-        except subprocess.TimeoutExpired:
-            self.kill()
 
 
 @dataclass
@@ -149,7 +97,7 @@ class ClusterSystem:
         self.data.mkdir(parents=True)
         lock = self._stack.enter_context(lock_data_directory(self.data / "up.lock"))
         mps_dir = short_mps_dir(self.data, tuple(self.nodes))
-        self._stack.callback(_switch_off, power_switch(self.data, mps_dir, lock))
+        self._stack.callback(switch_off, power_switch(self.data, mps_dir, lock))
         fleet = self.folder / "fleet.toml"
         fleet.write_text("".join(_node_text(node, self.gpus) for node in self.nodes))
         logs = self.data / "logs"
@@ -268,11 +216,6 @@ class ClusterSystem:
         return f"{alive}\n" + "\n".join(f"--- {log.name}\n{log.read_text(errors='replace')[-2500:]}" for log in logs)
 
 
-def own_environment() -> dict[str, str]:
-    """The environment of the tests without Sluice's settings."""
-    return {name: value for name, value in os.environ.items() if not name.startswith("SLUICE_")}
-
-
 @contextlib.contextmanager
 def whole_on(
     folder: Path, cluster: Cluster, nodes: Sequence[str], *, watcher: Mapping[str, str] | None = None, **more: Any
@@ -328,15 +271,3 @@ def _node_text(name: str, gpus: int) -> str:
         f'[[node]]\nname = "{name}"\ngpus = [{{ model = "{GPU}", count = {gpus}, mig = true }}]\n'
         "timing = { create_ms = 5, destroy_ms = 5 }\n"
     )
-
-
-def _switch_off(switch: subprocess.Popen[bytes]) -> None:
-    """The simulated machines' MPS daemons end, and the folder of their sockets goes."""
-    assert switch.stdin is not None
-    switch.stdin.close()
-    try:
-        code = switch.wait(SWITCHED_OFF_WITHIN_S)
-    except subprocess.TimeoutExpired:
-        switch.kill()
-        code = switch.wait(5)
-    assert code == 0, "MPS daemons of the simulated nodes are left"

@@ -15,6 +15,8 @@ from typing import Any
 
 from cryptography.x509.oid import ExtendedKeyUsageOID
 
+from sluice_console.shell.security import authorities
+
 SERVER, CLIENT = ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH
 _PROGRAM = Path(__file__).resolve().parents[2] / "deploy" / "kubernetes" / "credentials.py"
 
@@ -35,6 +37,9 @@ credentials: Any = _load()
 def days(count: float) -> dt.timedelta:
     """So many days."""
     return dt.timedelta(days=count)
+
+
+_LASTS = days(authorities.SERVER_DAYS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,11 +67,18 @@ class Authority:
         self._folder = folder
         folder.mkdir(parents=True, exist_ok=True)
         # Older than what it signs, so that of an ended certificate it is the certificate that has ended.
-        self.pair = credentials.new_authority(name, dt.datetime.now(dt.UTC) - days(2000))
+        self.pair = authorities.new_authority(name, dt.datetime.now(dt.UTC) - days(2000))
 
-    def files(self, label: str, *names: str, usages: tuple[Any, ...] = (SERVER, CLIENT), age_days: float = 0) -> Files:
+    def files(
+        self,
+        label: str,
+        *names: str,
+        usages: tuple[Any, ...] = (SERVER, CLIENT),
+        age_days: float = 0,
+        lasts: dt.timedelta = _LASTS,
+    ) -> Files:
         """A certificate made `age_days` ago, written over what `label` had before; its key is in the same file."""
-        made = credentials.issue(self.pair, names, usages, dt.datetime.now(dt.UTC) - days(age_days))
+        made = authorities.issue(self.pair, names, usages, dt.datetime.now(dt.UTC) - days(age_days), lasts=lasts)
         both, authority = self._folder / f"{label}.pem", self._folder / "ca.crt"
         authority.write_bytes(self.pair.certificate)
         draft = both.with_suffix(".draft")

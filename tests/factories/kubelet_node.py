@@ -29,19 +29,20 @@ NODE = "gpu-1.example"
 WITHIN_S = 20.0
 CGROUPS = {"v1": Path("/sys/fs/cgroup/pids"), "v2": Path("/sys/fs/cgroup/unified"), "v2-only": Path("/sys/fs/cgroup")}
 
-_AGENT = """
+_TESTS = Path(__file__).resolve().parents[1]
+_AGENT = f"""
 import sys, msgspec
+sys.path.insert(0, {str(_TESTS)!r})
 from pathlib import Path
-from sluice.contracts.ids import AllocationId
+from factories.tickets import make_ticket
 from sluice.contracts.messages import ContainerDevices
-from sluice_node_agent.core.events import MakeTicket
 from sluice_node_agent.csi.sources import Sources
 from sluice_node_agent.shell.tickets import Tickets
 root, flat, what, ticket, owner, containers = sys.argv[1:]
 tickets = Tickets(Path(flat), Sources(Path(root)))
 if what == "make":
     found = msgspec.json.decode(containers, type=tuple[ContainerDevices, ...])
-    tickets.make(MakeTicket(1, ticket, AllocationId("a1"), owner, found))
+    tickets.make(make_ticket(ticket, owner=owner, containers=found))
 elif what == "remove":
     tickets.remove(ticket)
 print("\\n".join(tickets.names()))

@@ -35,11 +35,11 @@ STRANGER = 2000
 class Client:
     """A client of the stand-in: a process that asks for a server, and then for memory."""
 
-    def __init__(self, control: Path, pipe: Path, *options: str) -> None:
+    def __init__(self, control: Path, pipe: Path, *options: str, quota_socket: str = "") -> None:
         """Start it on a home's pipe directory. `options` as `nvidia-cuda-mps-control client` has them."""
         self.process = subprocess.Popen(
             [control, "client", *options],
-            env={"CUDA_MPS_PIPE_DIRECTORY": str(pipe)},
+            env={"CUDA_MPS_PIPE_DIRECTORY": str(pipe), "SLUICE_QUOTA_SOCKET": quota_socket},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
         )

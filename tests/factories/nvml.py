@@ -160,6 +160,10 @@ class NvmlMachine:
             raise OSError(code, f"{device} takes no process {number}")
         return number
 
+    def use(self, pid: int, *, memory_mib: int = 0, busy_percent: int = 0, sms_percent: int = 100) -> None:
+        """What a process holds, how much of the time it computes, and on how many of the SMs meanwhile."""
+        self._call("use", pid, memory_mib, busy_percent, sms_percent)
+
     def remove_process(self, pid: int) -> None:
         """It ends."""
         self.leave_process(pid)

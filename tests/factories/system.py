@@ -14,11 +14,16 @@ from pathlib import Path
 
 import nats
 import psutil
+from factories.processes import kill_with_children
 from judges.history import History
 from nats.aio.msg import Msg
+from nats.js.api import AckPolicy, ConsumerConfig
 
 UP_TIMEOUT_S = 45.0
 STOP_TIMEOUT_S = 20.0
+READ_S = 10.0
+"""How long a server may take to send what it said that it has."""
+BATCH = 500
 COPIES_S = 5.0
 """How long the copies of words may take to be stored."""
 
@@ -123,8 +128,9 @@ def up(folder: Path, fleet: str, *options: str, environment: dict[str, str] | No
     pods.mkdir(parents=True)
     (folder / "fleet.toml").write_text(fleet)
     command = [sys.executable, "-m", "sluice_console", "up", "--fleet", str(folder / "fleet.toml")]
-    command += ["--pods", str(pods), "--data", str(data), *options]
-    own = {key: value for key, value in os.environ.items() if not key.startswith("SLUICE_")} | (environment or {})
+    command += ["--pods", str(pods), "--data", str(data), "--web", "off", *options]
+    own = {key: value for key, value in os.environ.items() if not key.startswith("SLUICE_")}
+    own |= {"SLUICE_NODE_AGENT_QUOTA_LIBRARY": "off"} | (environment or {})  # not by whether a C compiler is here
     with log.open("w") as out:
         process = subprocess.Popen(command, stdout=out, stderr=subprocess.STDOUT, env=own, start_new_session=True)
     running = Running(process, data, pods, log, own)
@@ -139,12 +145,11 @@ def up(folder: Path, fleet: str, *options: str, environment: dict[str, str] | No
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(STOP_TIMEOUT_S)
         stopped = process.poll() is not None
+        if not stopped:
+            kill_with_children(process)
         _, alive = psutil.wait_procs(family, timeout=5)
         for straggler in alive:
             straggler.kill()
-        if not stopped:
-            process.kill()
-            process.wait(5)
         assert stopped, f"sluice up did not stop within {STOP_TIMEOUT_S:g} s"
         assert not alive, f"sluice up left processes behind: {alive}"
 
@@ -182,6 +187,12 @@ async def standing_at(url: str) -> Standing:
         bindings = [_message(m) for m in await _all_of(client, "BOOK", "sluice.binding.>") if m.data]
     booked = [entry["booking"]["allocation"] for entry in ledger if entry["type"] in {"Grant", "Revoke"}]
     return Standing({word["request"]: word["allocation"] for word in bindings if word["type"] == "Bound"}, booked)
+
+
+async def words_at(url: str, stream: str, subjects: str) -> list[dict]:
+    """The last words of these subjects on the bus at `url`, as plain JSON."""
+    async with _client(url) as client:
+        return [_message(message) for message in await _all_of(client, stream, subjects) if message.data]
 
 
 def violations(running: Running, *, sources_killed: bool = False) -> list[str]:
@@ -246,26 +257,32 @@ def _message(message: Msg) -> dict:
 
 @contextlib.asynccontextmanager
 async def _client(url: str) -> AsyncIterator[nats.NATS]:
-    client = await nats.connect(url, connect_timeout=5)
+    client = await nats.connect(url.split(","), connect_timeout=5)
     try:
         yield client
     finally:
         await client.close()
 
 
-async def _all_of(client: nats.NATS, stream: str, subject: str) -> list:
-    """Everything that a stream holds under a subject now."""
-    stream_context = client.jetstream()
-    last = (await stream_context.stream_info(stream)).state.last_seq
-    subscription = await stream_context.subscribe(subject, stream=stream, ordered_consumer=True)
-    found = []
+async def _all_of(client: nats.NATS, stream: str, subject: str) -> list[Msg]:
+    """
+    Everything that a stream holds under a subject now.
+
+    By a pull consumer: what is pushed may be on its way already when one asks how much there is, which then is nothing.
+    """
+    options = ConsumerConfig(ack_policy=AckPolicy.NONE, inactive_threshold=READ_S)
+    subscription = await client.jetstream().pull_subscribe(subject, stream=stream, config=options)
+    found: list[Msg] = []
     try:
-        if (await subscription.consumer_info()).num_pending == 0:
-            return []
-        while True:
-            message = await asyncio.wait_for(subscription.next_msg(timeout=10), 12)
-            found.append(message)
-            if message.metadata.num_pending == 0 or message.metadata.sequence.stream >= last:
+        left = (await subscription.consumer_info()).num_pending or 0
+        while left:
+            try:
+                found += await subscription.fetch(min(left, BATCH), timeout=READ_S)
+            except nats.errors.TimeoutError:  # what was overwritten meanwhile never comes
+                if (await subscription.consumer_info()).num_pending:
+                    raise
                 return found
+            left = found[-1].metadata.num_pending
     finally:
         await subscription.unsubscribe()
+    return found

@@ -14,6 +14,8 @@ from dataclasses import dataclass, field
 
 Place = tuple[str, int]
 """A GPU and one of its memory slices."""
+Home = tuple[str, int, int]
+"""Where shares live together: a GPU, the first of its memory slices, and how many."""
 
 
 @dataclass(frozen=True)
@@ -55,7 +57,7 @@ class History:
         return [
             *_bookings(book),
             *_bindings(book),
-            *_slices(self.state),
+            *_slices(self.state, _shares(book)),
             *_losses(book, self.state, sources_killed=self.sources_killed),
         ]
 
@@ -100,10 +102,12 @@ def _bookings(book: list[Word]) -> Iterator[str]:
     """
     A place is granted only when its last grant was revoked before, and no allocation is granted a second time.
 
-    A grant may be for when others are gone (`after`): then these may still have the place.
+    A grant may be for when others are gone (`after`): then these may still have the place. Shares of one home have it
+    together.
     """
     standing: dict[Place, list[str]] = {}
     ended: set[str] = set()
+    shares = _shares(book)
     for message in (word.message for word in book):
         if message["type"] not in {"Grant", "Revoke", "Closed"}:
             continue
@@ -122,9 +126,29 @@ def _bookings(book: list[Word]) -> Iterator[str]:
         for place in _places(booking["devices"]):
             owners = standing.setdefault(place, [])
             yield from (
-                f"{place} is granted to {name} while {owner} has it" for owner in owners if owner not in allowed
+                f"{place} is granted to {name} while {owner} has it"
+                for owner in owners
+                if owner not in allowed and not _together(place, name, owner, shares)
             )
             owners.append(name)
+
+
+def _shares(book: list[Word]) -> dict[str, set[Home]]:
+    """The homes in which each allocation has a share."""
+    found: dict[str, set[Home]] = {}
+    for booking in (word.message.get("booking") for word in book):
+        for device in booking["devices"] if booking else ():
+            if device.get("share"):
+                home = (device["gpu"], device["start"], device["size"])
+                found.setdefault(booking["allocation"], set()).add(home)
+    return found
+
+
+def _together(place: Place, one: str, other: str, shares: dict[str, set[Home]]) -> bool:
+    """Whether both have a share of one home that is at this place."""
+    gpu, at = place
+    both = shares.get(one, set()) & shares.get(other, set())
+    return any(home == gpu and start <= at < start + size for home, start, size in both)
 
 
 def _bindings(book: list[Word]) -> Iterator[str]:
@@ -141,14 +165,14 @@ def _bindings(book: list[Word]) -> Iterator[str]:
             yield f"{request} is bound to {bound[request]} and to {message['allocation']}"
 
 
-def _slices(state: list[Word]) -> Iterator[str]:
+def _slices(state: list[Word], shares: dict[str, set[Home]]) -> Iterator[str]:
     """A slice is made at a place only after the one before is gone, and never comes back."""
     nodes: dict[str, list[Word]] = {}
     for word in state:
         if ".slice." in word.subject:
             nodes.setdefault(word.subject.rsplit(".", 1)[0], []).append(word)
     for words in nodes.values():
-        yield from _slices_of_node(_in_order(words))
+        yield from _slices_of_node(_in_order(words), shares)
 
 
 def _in_order(words: list[Word]) -> list[Word]:
@@ -162,21 +186,25 @@ def _in_order(words: list[Word]) -> list[Word]:
     return [word for word in copies if word.stored < known_since] + sorted(last_life, key=lambda word: word.sequence)
 
 
-def _slices_of_node(words: list[Word]) -> Iterator[str]:
-    holds: dict[Place, str] = {}
+def _slices_of_node(words: list[Word], shares: dict[str, set[Home]]) -> Iterator[str]:
+    holds: dict[Place, set[str]] = {}
     gone: set[str] = set()
     for message in (word.message for word in words):
         name = message["allocation"]
         if message["type"] == "SliceGone":
             gone.add(name)
-            holds = {place: owner for place, owner in holds.items() if owner != name}
+            holds = {place: owners - {name} for place, owners in holds.items()}
         elif message["type"] == "SliceReady":
             if name in gone:
                 yield f"{name} came back after it was gone"
             for place in _places(message["devices"]):
-                holder = holds.setdefault(place, name)
-                if holder != name:
-                    yield f"{place} is made for {name} while {holder} is on it"
+                holders = holds.setdefault(place, set())
+                yield from (
+                    f"{place} is made for {name} while {holder} is on it"
+                    for holder in sorted(holders - {name})
+                    if not _together(place, name, holder, shares)
+                )
+                holders.add(name)
 
 
 def _losses(book: list[Word], state: list[Word], *, sources_killed: bool) -> Iterator[str]:

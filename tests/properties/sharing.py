@@ -13,6 +13,7 @@ from properties.sharing_asks import (
     ADJUSTED,
     CAPS,
     EXCLUSIVE,
+    GUARANTEES,
     LIMITS,
     MEMBERS,
     NAMESPACES,
@@ -24,6 +25,7 @@ from properties.sharing_asks import (
     small_node,
 )
 from properties.sharing_choices import Choices
+from properties.sharing_crowds import Crowds
 from properties.sharing_facts import SharingWorld
 from properties.sharing_judge import SharingJudge
 from properties.sharing_sizes import Sizes
@@ -38,7 +40,7 @@ from sluice_allocator.core.sizes.adjusting import adjust
 from sluice_allocator.core.sizes.adjustments import Adjusted, Change
 
 
-class SharingMachine(RuleBasedStateMachine):
+class SharingMachine(Crowds, RuleBasedStateMachine):
     """Pods come and go, are evicted, moved, adjusted; allocators crash; operators change their minds."""
 
     steps: ClassVar[int] = 0
@@ -51,6 +53,7 @@ class SharingMachine(RuleBasedStateMachine):
         """A fleet of one to four GPUs, and what one namespace may have of it."""
         nodes = [small_node(name, kinds) for name, kinds in zip(NODES, fleet, strict=False)]
         self.world = SharingWorld(nodes, rules, allocators)
+        self.kinds = {kind for kinds in fleet for kind in kinds}
         self.alone = allocators == 1
         self.judge = SharingJudge(self.world.facts, self.world.nodes, alone=self.alone)
         self.world.bus.on_landed.append(self.judge.landed)
@@ -153,11 +156,15 @@ class SharingMachine(RuleBasedStateMachine):
     # -- operators and clocks --------------------------------------------------------------------------------------
 
     @rule(
-        namespace=st.sampled_from(NAMESPACES), total=LIMITS, request=CAPS, unset=st.sampled_from([False, False, True])
+        namespace=st.sampled_from(NAMESPACES),
+        total=LIMITS,
+        request=CAPS,
+        guaranteed=GUARANTEES,
+        unset=st.sampled_from([False, False, True]),
     )
-    def quota(self, namespace: str, total, request, unset: bool) -> None:
-        """A namespace may have so much from now on."""
-        word = QuotaSet(namespace=namespace, total=total, request=request)
+    def quota(self, namespace: str, total, request, guaranteed, unset: bool) -> None:
+        """A namespace may have so much from now on, and keeps so much whatever others want."""
+        word = QuotaSet(namespace=namespace, total=total, request=request, guaranteed=guaranteed)
         self.world.say(QuotaUnset(namespace=namespace) if unset else word)
         self._done()
 

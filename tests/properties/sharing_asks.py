@@ -69,12 +69,13 @@ SINGLE_PODS = st.builds(
     LEEWAYS,
 )
 MEMBERS = st.builds(
-    lambda profile, group, priority: PodAsk(
-        (Claim(container="main", profile=profile),), "lab", priority, group=PodGroup(name=group, size=GROUP_SIZE)
+    lambda profile, group, priority, leeway: PodAsk(
+        (Claim(container="main", profile=profile),), "lab", priority, leeway, PodGroup(name=group, size=GROUP_SIZE)
     ),
     st.sampled_from(("3g.20gb", "7g.40gb", "7g.40gb")),
     st.sampled_from(GROUPS),
     st.sampled_from([0, 0, 1]),
+    st.sampled_from([Leeway(), Leeway(preemptible=True)]),
 )
 LIMITS = st.just(Amounts()) | st.builds(
     Amounts,
@@ -83,6 +84,12 @@ LIMITS = st.just(Amounts()) | st.builds(
     compute_slices=st.sampled_from([None, None, 3, 8]),
 )
 CAPS = st.sampled_from([Amounts(), Amounts(), Amounts(), Amounts(gpus=1), Amounts(memory_mib=21_000)])
+GUARANTEES = st.just(Amounts()) | st.builds(
+    Amounts,
+    gpus=st.sampled_from([None, 1, 2, 7]),
+    memory_mib=st.sampled_from([None, 20_000, 65_000]),
+    compute_slices=st.sampled_from([None, None, 4, 13]),
+)
 ADJUSTED = st.fixed_dictionaries(
     {"memory_mib": st.sampled_from([300, 2000, 4000, 8999, 15_000, 30_000, 40_960])}
 ) | st.fixed_dictionaries({"sm_partition": st.sampled_from([5, 20, 40, 70, 100])})

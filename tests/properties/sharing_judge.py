@@ -133,6 +133,8 @@ class SharingJudge:
         if grant.revision > 1:
             self.adjusted[booking.namespace] = None
             return
+        if grant.evict and self.alone:
+            self._keeps_guarantees(grant)
         self.after[booking.allocation] = grant.after
         self.new_grants.append(grant)
         cordon = self.facts.of["cordon"].get(booking.node)
@@ -140,6 +142,22 @@ class SharingJudge:
             shut = not cordon.gpus or device.gpu in cordon.gpus
             assert not shut, f"{booking.allocation} is put on what is cordoned"
         self._is_in_turn(booking)
+
+    def _keeps_guarantees(self, grant: Grant) -> None:
+        """Who goes for a pod of another namespace leaves his own what it is guaranteed, when all have gone who will."""
+        live = self.facts.live()
+        evicting = [each for each in live.values() if isinstance(each, Grant) and each.evict]
+        going = {each for promise in evicting for each in promise.after}
+        lost = [entry.booking for each, entry in live.items() if each in grant.after]
+        for namespace in {booking.namespace for booking in lost} - {grant.booking.namespace}:
+            quota = self.facts.of["quota"].get(namespace)
+            of_it = [entry.booking for entry in live.values() if entry.booking.namespace == namespace]
+            stay = [each for each in of_it if isinstance(live[each.allocation], Grant) and each.allocation not in going]
+            takes = self.amounts([each for each in lost if each.namespace == namespace])
+            sure = _limits(quota.guaranteed) if isinstance(quota, QuotaSet) else (None, None, None)
+            for least, left, taken in zip(sure, self.amounts(stay), takes, strict=True):
+                short = least is not None and taken > 0 and left < least
+                assert not short, f"{namespace} has {left} left of {least} for {grant.booking.allocation}"
 
     def _is_in_turn(self, booking: Booking) -> None:
         """Nobody is put where somebody was promised a place whose turn is before."""

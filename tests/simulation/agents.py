@@ -8,7 +8,7 @@ from math import inf
 from random import Random
 
 from simulation.broker import Broker
-from simulation.carrying_out import found_homes, home_of, on_gpu, on_mps
+from simulation.carrying_out import found_homes, found_marks, home_of, on_marked_gpu, on_mps
 from simulation.clockwork import Clockwork
 from simulation.daemons import MPS_ROOT
 from simulation.hardware import DeviceRefusedError, Gpu, Machine, Ticket
@@ -29,6 +29,7 @@ from sluice_node_agent.core.events import (
     DeviceErrorKind,
     DeviceRefused,
     Event,
+    FoundTicket,
     GpuInstruction,
     GpuTroubled,
     JournalSaved,
@@ -42,10 +43,12 @@ from sluice_node_agent.core.events import (
     SaveJournal,
     SetComputeMode,
     SetMpsLimits,
+    SetQuotas,
     StartMps,
     StopMps,
     TerminateMpsClients,
     TicketMade,
+    TicketRefused,
     TicketRemoved,
     VerifyInstance,
     WatchMps,
@@ -57,15 +60,21 @@ from sluice_node_agent.core.records import (
     NodeRecord,
     Record,
     SliceRecord,
+    TicketRecord,
     Tombstone,
     Warm,
     WarmGone,
+    must_outlive_boot,
 )
 from sluice_node_agent.core.rules import Rules
 
 CREATE_S = 0.08
 DISK_S = 0.002
+WRITE_S = 0.0001
+"""A record into the file: a copy in memory."""
 MPS_S = 0.05
+SUPERVISOR_S = 0.8
+"""An agent that cannot start is started again after so long."""
 
 
 class AgentHost(Host):
@@ -88,6 +97,30 @@ class AgentHost(Host):
         self._busy: dict[str, None] = {}
         """GPUs and homes about which an instruction is out: an executor holds no lock for a second one."""
         self._disk_free_at = 0.0
+        self.disk_full = False
+        """Nothing can be appended to its journal: a life that needs it ends, and none begins."""
+        self.no_room_for_tickets = False
+        """The memory disk that tickets are on is full: none is made, and none can be removed."""
+        self.slow_until = 0.0
+        """Whatever is asked of a GPU or of a daemon takes at least until then."""
+
+    def start(self) -> None:
+        """Begin a new life; while the journal cannot be opened, its supervisor tries again and again."""
+        if not self.disk_full:
+            super().start()
+            return
+        self.trace.tell(self.name, "CANNOT START", "", "its disk is full")
+        self._start_again()
+
+    def _start_again(self) -> None:
+        """Its supervisor does, a moment later."""
+        life = self.life
+
+        def again() -> None:
+            if not self.alive and life == self.life:
+                self.start()
+
+        self.clockwork.after(SUPERVISOR_S, again)
 
     def make_core(self, run: RunId) -> Agent:
         """A new agent's core."""
@@ -108,11 +141,13 @@ class AgentHost(Host):
         self._disk_free_at = self.clockwork.now
         self._busy.clear()
         machine = self.machine
+        self._clear_tickets()
         for daemon in machine.mps.listed.values():
             daemon.noticed_at = inf if daemon.alive else self.clockwork.now
         problem, machine.journal_problem = machine.journal_problem, ""
         records = tuple(_replayed(machine.journal))
         machine.journal = list(records)
+        machine.on_disk = len(records)
         started = AgentStarted(
             boot_id=machine.boot_id,
             endpoint=self.endpoint,
@@ -120,9 +155,12 @@ class AgentHost(Host):
             records=records,
             journal_problem=problem,
             tickets=tuple(machine.tickets),
+            witnesses=tuple(_said(ticket) for ticket in machine.tickets.values()),
             modes=("exclusive", "mps", "fractional"),
             mps_root=MPS_ROOT,
             homes=found_homes(machine),
+            marks=found_marks(machine),
+            time_quota=machine.time is not None,
         )
         self.offer(started)
 
@@ -137,6 +175,8 @@ class AgentHost(Host):
                 step()
         self._in_kernel.clear()
         self._saves.clear()
+        if self.machine.time is not None:
+            self.machine.time.end_all()
 
     def pull(self, endpoint: str) -> NodeSnapshot | str:
         """What the gRPC server answers: the snapshot, or why there is none."""
@@ -152,10 +192,10 @@ class AgentHost(Host):
         """Do it on the machine after the time it takes, and tell how it went."""
         match instruction:
             case SaveJournal():
-                self._disk_free_at = max(self._disk_free_at, self.clockwork.now) + DISK_S * (1 + self.dice.random())
-                step = partial(self._save, instruction)
-                self._saves[step] = None
-                self._do(self._disk_free_at - self.clockwork.now, step)
+                write = partial(self._save, instruction)
+                self._saves[write] = None
+                lasting = must_outlive_boot(instruction.record)
+                self._do(WRITE_S, write, then=partial(self._sync, instruction) if lasting else None)
             case MakeTicket():
                 ordered_at = self.clockwork.now
                 self._do(DISK_S, lambda: self._make_ticket(instruction, ordered_at))
@@ -167,7 +207,7 @@ class AgentHost(Host):
                 self._do(DISK_S, lambda: self._gpu(instruction), instruction.gpu)
             case StartMps() | StopMps():
                 self._do(self._slowly(MPS_S), lambda: self._mps(instruction), instruction.home)
-            case SetMpsLimits() | WatchMps() | TerminateMpsClients():
+            case SetMpsLimits() | SetQuotas() | WatchMps() | TerminateMpsClients():
                 self._do(MPS_S * (0.2 + self.dice.random()), lambda: self._mps(instruction), instruction.home)
             case _:
                 raise AssertionError(f"nobody carries out {instruction!r}")
@@ -186,11 +226,18 @@ class AgentHost(Host):
         slow = self.broker.sky.chance("slow_device", self.clockwork.now)
         return (least_s + self.dice.random() * least_s) * (30 if slow else 1)
 
-    def _do(self, delay_s: float, step: Callable[[], Event], about: str = "") -> None:
-        """The step happens after `delay_s`, its answer comes a moment later: a crash may fall between."""
+    def _do(
+        self, delay_s: float, step: Callable[[], Event], about: str = "", then: Callable[[], None] | None = None
+    ) -> None:
+        """
+        The step happens after `delay_s`, its answer comes a moment later: a crash may fall between.
+
+        Where something comes first `then` answers.
+        """
         if about:
             assert about not in self._busy, f"{self.name}: two instructions at once about {about}"
             self._busy[about] = None
+            delay_s = max(delay_s, self.slow_until - self.clockwork.now)
         self._in_kernel.append(step)
         life = self.life
 
@@ -200,7 +247,10 @@ class AgentHost(Host):
             self._in_kernel.remove(step)
             self._saves.pop(step, None)
             result = step()
-            self.later(0.001 * self.dice.random(), lambda: answer(result))
+            if then is None:
+                self.later(0.001 * self.dice.random(), lambda: answer(result))
+            elif self.alive and life == self.life:
+                then()
 
         def answer(result: Event) -> None:
             self._busy.pop(about, None)
@@ -217,30 +267,59 @@ class AgentHost(Host):
             daemon.noticed_at = self.clockwork.now
 
     def _save(self, save: SaveJournal) -> Event:
+        if self.disk_full:  # the journal says so by an error, and that ends the agent before anybody is told
+            if self.alive:
+                self.kill()
+                self._start_again()
+            return JournalSaved(save.token)
         self.machine.journal.append(save.record)
         return JournalSaved(save.token)
 
+    def _sync(self, save: SaveJournal) -> None:
+        """What was written until now is on disk when this is answered."""
+        written = len(self.machine.journal)
+        self._disk_free_at = max(self._disk_free_at, self.clockwork.now) + DISK_S * (1 + self.dice.random())
+
+        def sync() -> Event:
+            self.machine.on_disk = max(self.machine.on_disk, written)
+            return JournalSaved(save.token)
+
+        self._do(self._disk_free_at - self.clockwork.now, sync)
+
     def _make_ticket(self, make: MakeTicket, ordered_at: float) -> Event:
+        if self.no_room_for_tickets:
+            return TicketRefused(make.token, "no space left on device")
         devices = tuple(uuid for one in make.containers for uuid in one.visible_devices.split(",") if uuid)
         if make.ticket not in self.machine.tickets:
             homes = tuple(home for one in make.containers if (home := home_of(one.mps_pipe_directory)))
-            ticket = Ticket(make.ticket, make.allocation, make.owner, devices, homes, ordered_at)
+            ticket = Ticket(make.ticket, make.allocation, make.owner, devices, homes, ordered_at, make.record)
             self.machine.tickets[make.ticket] = ticket
             for hear in self.on_ticket:
                 hear("made", self.machine, ticket)
+        self.machine.tickets[make.ticket].said = make.record
         return TicketMade(make.token)
 
     def _remove_ticket(self, remove: RemoveTicket) -> Event:
+        if self.no_room_for_tickets:
+            return TicketRefused(remove.token, "no space left on device")
         ticket = self.machine.tickets.pop(remove.ticket, None)
         if ticket is not None:
             for hear in self.on_ticket:
                 hear("removed", self.machine, ticket)
         return TicketRemoved(remove.token)
 
+    def _clear_tickets(self) -> None:
+        """Those of before a reboot go first, whatever else is known."""
+        for ticket in () if self.no_room_for_tickets else tuple(self.machine.tickets.values()):
+            if isinstance(ticket.said, TicketRecord) and ticket.said.boot_id != self.machine.boot_id:
+                del self.machine.tickets[ticket.name]
+                for hear in self.on_ticket:
+                    hear("removed", self.machine, ticket)
+
     def _gpu(self, instruction: GpuInstruction) -> Event:
         gpu = self.machine.gpus[instruction.gpu]
         try:
-            return on_gpu(gpu, self.machine, instruction)
+            return on_marked_gpu(gpu, self.machine, instruction)
         except DeviceRefusedError as refused:
             self.trace.tell(self.name, "device refused", gpu.uuid, f"{type(instruction).__name__}: {refused.why}")
             for hear in self.on_refused:
@@ -249,6 +328,12 @@ class AgentHost(Host):
 
     def _mps(self, instruction: MpsInstruction) -> Event:
         return on_mps(self.machine, instruction, self.clockwork.now, self.dice, dying=not self.alive)
+
+
+def _said(ticket: Ticket) -> FoundTicket:
+    """What a ticket says; of half of one, or one that somebody else made, nothing."""
+    record = ticket.said if isinstance(ticket.said, TicketRecord) else None
+    return FoundTicket(ticket.name, record, "" if record is not None else "it holds no record")
 
 
 def _replayed(journal: list[object]) -> list[Record]:

@@ -27,6 +27,7 @@ from sluice.contracts.messages import (
     Revoke,
     SliceReady,
 )
+from sluice_node_agent.core.records import SliceRecord, Tombstone
 
 
 class ViolationError(Exception):
@@ -51,6 +52,10 @@ class Books:
         self.bookings: dict[str, Booking] = {}
         self.ledger: dict[str, dict[str, Grant | Revoke | Closed]] = {}
         self.heads: dict[str, NodeOpened] = {}
+        self.lives: set[str] = set()
+        """The lives of the bus that nodes were opened in."""
+        self.over: set[str] = set()
+        """Those that were ended by a wipe: no agent acts on an order of theirs."""
         self.after: dict[str, tuple[str, ...]] = {}
         """For whom each allocation was granted to wait."""
         self.gone: dict[str, None] = {}
@@ -58,6 +63,12 @@ class Books:
         """What agents wanted to say is gone, and was (checked then): a wiped broker may never have heard it."""
         self.revoked: dict[str, None] = {}
         self.failed: dict[str, None] = {}
+        self.were_on_lost_disk: dict[str, None] = {}
+        """What was not gone on a node that was switched off and came back with an empty disk."""
+        self.ended_with_disk: dict[str, None] = {}
+        """Those that were revoked when nobody was left who could say that they are gone."""
+        self.journals_lost: dict[str, None] = {}
+        """Nodes whose agents have lost a journal, or could not trust it."""
         self.went_with_node: dict[str, None] = {}
         """Closed because their node was removed: no agent has said that they are gone."""
         self.lost: dict[str, None] = {}
@@ -118,6 +129,49 @@ class Books:
         book = self.ledger.get(node, {})
         after = self.after.get(allocation, ())
         return any(each not in self.gone and isinstance(book.get(each), Grant | Revoke) for each in after)
+
+    def disk_lost(self, node: str) -> None:
+        """A node was switched off, and comes back with an empty disk: its hardware holds nothing, and it knows that."""
+        here = (each for each, booking in self.bookings.items() if booking.node == node and each not in self.gone)
+        self.were_on_lost_disk.update(dict.fromkeys(here))
+
+    def went_with_disk(self, allocation: str) -> bool:
+        """
+        Whether nobody is left who could say that a slice is gone, and it is: neither its node knows of it, which was
+        switched off and came back empty, nor the ledger, because its broker was wiped too.
+
+        While the ledger has it, its agent has to answer for it (PROTOCOL §5), or makes it again.
+        """
+        booking = self.bookings.get(allocation)
+        if booking is None or allocation not in self.were_on_lost_disk:
+            return False
+        journal = self.machines[booking.node].journal
+        known = any(isinstance(record, SliceRecord) and record.booking.allocation == allocation for record in journal)
+        return not known and allocation not in self.ledger.get(booking.node, {})
+
+    def nobody_can_tell(self, allocation: str) -> bool:
+        """
+        Whether nothing speaks of a slice any more: journal and ledger were lost, and it has no ticket.
+
+        It was being made or unmade in that moment. Its agent clears away what is left (ADR 0050), and cannot say whose
+        that was: nobody can be blamed for saying that the request is over. That its place is given to nobody while
+        something is there, other rules demand.
+        """
+        booking = self.bookings.get(allocation)
+        if booking is None or booking.node not in self.journals_lost or allocation in self.ledger.get(booking.node, {}):
+            return False
+        machine = self.machines[booking.node]
+        if any(ticket.allocation == allocation for ticket in machine.tickets.values()):
+            return False
+        return not any(
+            (isinstance(record, SliceRecord) and record.booking.allocation == allocation)
+            or (isinstance(record, Tombstone) and record.allocation == allocation)
+            for record in machine.journal
+        )
+
+    def known_as(self, booking: Booking) -> Booking:
+        """What was booked, where an order for what nobody has any more names no devices."""
+        return booking if booking.devices else self.bookings.get(booking.allocation, booking)
 
     def processes_of(self, owner: str) -> list[Process]:
         """What still runs of one pod."""

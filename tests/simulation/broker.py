@@ -5,8 +5,10 @@ What lands here is the truth that the judge sees (`on_landed`). It interprets no
 """
 
 from collections.abc import Callable
+from typing import Literal
 
 from simulation.clockwork import Clockwork
+from simulation.lagging import Lagging
 from simulation.trace import Trace
 from simulation.weather import ANSWER_TIMEOUT_S, Fate, Sky
 
@@ -26,6 +28,9 @@ from sluice.runtime.last_values import Accepted, Cursor, LastValues, Refused
 
 Answer = WriteAccepted | WriteRefused | WriteUnknown
 Reading = ReadingStarted | Observed | ReadingCaughtUp
+Cut = Literal["mute", "deaf"]
+"""One way is cut: it is not heard, or hears nothing. Neither can read, for whoever reads must ask."""
+_FATES: dict[Cut | None, Fate] = {"mute": "request lost", "deaf": "ack lost"}
 
 BATCH = 50
 RECONNECT_S = 0.3
@@ -47,12 +52,18 @@ class Broker:
         self.on_wiped: list[Callable[[], None]] = []
         self.fate_of: Callable[[str, Write], Fate | None] = lambda _host, _write: None
         """What a schedule decides of single writes; of the others the sky decides."""
+        self.cut: dict[str, Cut] = {}
+        """Hosts of which one way to here is cut."""
+        self.lagging: Lagging | None = None
+        """A server that answers those who ask, and does not have the latest."""
+        self.clock_off_s = 0.0
+        """How wrong the wall clock is of whoever makes the streams next."""
 
     # -- writing --------------------------------------------------------------------------------------------------
 
     def write(self, host: str, write: Write, answer: Callable[[Answer], None]) -> None:
         """Carry a write there and an answer back, as the weather allows. `answer` is called exactly once."""
-        fate = self.fate_of(host, write) or self.sky.fate(self.clockwork.now)
+        fate = self.fate_of(host, write) or _FATES.get(self.cut.get(host)) or self.sky.fate(self.clockwork.now)
         there, back = self.sky.latency(), self.sky.latency()
         unknown = WriteUnknown(write.operation)
         match fate:
@@ -94,26 +105,32 @@ class Broker:
         )
         match outcome:
             case Accepted():
-                self.trace.tell("broker", f"landed {how}", write.subject, f"#{outcome.sequence % 10**7} by {host}")
+                if self.trace.keeps:
+                    self.trace.tell("broker", f"landed {how}", write.subject, f"#{outcome.sequence % 10**7} by {host}")
                 for landed in self.on_landed:
                     landed(write, outcome.sequence)
                 self.poke(write.stream)
                 return WriteAccepted(write.operation, outcome.sequence)
             case Refused():
-                self.trace.tell("broker", f"refused {how}", write.subject, f"last #{outcome.last % 10**7}, for {host}")
+                if self.trace.keeps:
+                    last = f"last #{outcome.last % 10**7}, for {host}"
+                    self.trace.tell("broker", f"refused {how}", write.subject, last)
                 return WriteRefused(write.operation, outcome.last)
             case _:
                 return WriteUnknown(write.operation)
 
-    def last(self, subject: str, answer: Callable[[Entry | None], None]) -> None:
-        """Read one last value; asked again until there is an answer, as the shell does."""
-        if not self.up:
-            self.clockwork.after(RECONNECT_S, lambda: self.last(subject, answer))
+    def last(self, subject: str, answer: Callable[[Entry | None], None], host: str = "") -> None:
+        """Read one last value for a host; asked again until there is an answer, as the shell does."""
+        if not self.up or host in self.cut:
+            self.clockwork.after(RECONNECT_S, lambda: self.last(subject, answer, host))
             return
         back = self.sky.latency()
 
         def read() -> None:
-            entry = self.values.last(subject, self.clockwork.now)
+            if self.lagging is not None and self.lagging.answers():
+                entry = self.lagging.last(subject)
+            else:
+                entry = self.values.last(subject, self.clockwork.now)
             self.clockwork.after(back, lambda: answer(entry))
 
         self.clockwork.after(self.sky.latency(), read)
@@ -148,7 +165,7 @@ class Broker:
 
     def ensure(self) -> None:
         """Declare the streams again."""
-        self.values.ensure(self.clockwork.now)
+        self.values.ensure(self.clockwork.now, self.clock_off_s)
         self.up_since = self.clockwork.now
         self.trace.tell("broker", "streams ensured", "", str(self.values.incarnation(Stream.BOOK)))
 
@@ -167,6 +184,8 @@ class Reader:
     ) -> None:
         """With `agent` it reads by that node's durable, which has to exist."""
         self.stream = stream
+        self.host = ""
+        """Who reads."""
         self._broker = broker
         self._filters = filters
         self._deliver = deliver
@@ -216,6 +235,9 @@ class Reader:
         if turn != self._turn:
             return
         broker = self._broker
+        if self.host in broker.cut:
+            broker.clockwork.after(RECONNECT_S + broker.sky.latency(), lambda: self._connect(turn))
+            return
         incarnation = broker.values.incarnation(self.stream)
         durable = self._agent is None or broker.values.has_agent(self._agent)
         if broker.up and not durable and not self._told_missing:
@@ -233,7 +255,11 @@ class Reader:
             if not broker.up or broker.values.incarnation(self.stream) != incarnation:
                 self.start(RECONNECT_S)
                 return
-            self._cursor = broker.values.cursor(self.stream, self._filters)
+            lagging = broker.lagging
+            if lagging is not None and lagging.answers():
+                self._cursor = lagging.cursor(broker.values, self.stream, self._filters)
+            else:
+                self._cursor = broker.values.cursor(self.stream, self._filters)
             self._caught_up = False
             self._asked = True
             self._poll(turn)
@@ -243,6 +269,9 @@ class Reader:
     def _poll(self, turn: int) -> None:
         cursor, broker = self._cursor, self._broker
         if turn != self._turn or cursor is None:
+            return
+        if self.host in broker.cut:
+            broker.clockwork.after(RECONNECT_S, lambda: self._poll(turn))
             return
         self._asked = False
         if cursor.lost or not broker.up or broker.sky.chance("hasty_end", broker.clockwork.now):

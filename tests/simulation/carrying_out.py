@@ -3,7 +3,7 @@
 from random import Random
 
 from simulation.daemons import MPS_ROOT, Daemon, DaemonRefusedError, Directory, clients_of, let_go
-from simulation.hardware import OPERATOR, Gpu, Machine
+from simulation.hardware import OPERATOR, DeviceRefusedError, Gpu, Machine
 
 from sluice.contracts.ids import GpuUuid, HomeId
 from sluice_node_agent.core.events import (
@@ -24,6 +24,7 @@ from sluice_node_agent.core.events import (
     HoldersListed,
     InstanceVerified,
     ListHolders,
+    Mark,
     MpsClient,
     MpsClientsTerminated,
     MpsInstruction,
@@ -32,9 +33,11 @@ from sluice_node_agent.core.events import (
     MpsSeen,
     MpsStarted,
     MpsStopped,
+    QuotasSet,
     ReadGpu,
     SetComputeMode,
     SetMpsLimits,
+    SetQuotas,
     StartMps,
     StopMps,
     TerminateMpsClients,
@@ -43,6 +46,7 @@ from sluice_node_agent.core.events import (
 )
 
 TICKS_PER_S = 100
+_NOT_OURS = {"NotFound", "Different"}
 
 
 def on_gpu(gpu: Gpu, machine: Machine, instruction: GpuInstruction) -> Event:
@@ -73,6 +77,51 @@ def on_gpu(gpu: Gpu, machine: Machine, instruction: GpuInstruction) -> Event:
             return GpuRead(token, gpu.report())
 
 
+def on_marked_gpu(gpu: Gpu, machine: Machine, instruction: GpuInstruction) -> Event:
+    """As `on_gpu`, with the marks of places that the agent keeps beside its tickets. Raises DeviceRefusedError."""
+    begins = isinstance(instruction, CreateGpuInstance)
+    begins = begins or (isinstance(instruction, SetComputeMode) and instruction.exclusive_process)
+    place = _marked(instruction)
+    if begins and place is not None:
+        machine.marks[place] = None
+    try:
+        done = on_gpu(gpu, machine, instruction)
+    except DeviceRefusedError as refused:
+        known_not_to_be = refused.kind not in {"GpuLost", "Unknown"} if begins else refused.kind in _NOT_OURS
+        if place is not None and known_not_to_be:
+            machine.marks.pop(place, None)
+        raise
+    if place is not None and not begins:
+        machine.marks.pop(place, None)
+    if isinstance(instruction, ReadGpu):
+        _forget_what_vanished(gpu, machine)
+    return done
+
+
+def found_marks(machine: Machine) -> tuple[Mark, ...]:
+    """The marks behind which something is, or may be, as an agent finds them when it starts."""
+    for gpu in machine.gpus.values():
+        _forget_what_vanished(gpu, machine)
+    return tuple(Mark(GpuUuid(gpu), start, size) for gpu, start, size in sorted(machine.marks))
+
+
+def _forget_what_vanished(gpu: Gpu, machine: Machine) -> None:
+    spans = {instance.span for instance in gpu.instances.values()}
+    for of, start, size in tuple(machine.marks):
+        if of == gpu.uuid and size and not gpu.lost and (start, size) not in spans:
+            del machine.marks[of, start, size]
+
+
+def _marked(instruction: GpuInstruction) -> tuple[str, int, int] | None:
+    match instruction:
+        case CreateGpuInstance() | DestroyGpuInstance():
+            return instruction.gpu, instruction.start, instruction.size
+        case SetComputeMode():
+            return instruction.gpu, 0, 0
+        case _:
+            return None
+
+
 def on_mps(machine: Machine, instruction: MpsInstruction, now: float, dice: Random, *, dying: bool) -> Event:
     """Carry out an instruction about a daemon. `dying`: its agent dies over it, and it may be done by half."""
     token, mps = instruction.token, machine.mps
@@ -88,8 +137,14 @@ def on_mps(machine: Machine, instruction: MpsInstruction, now: float, dice: Rand
             case TerminateMpsClients():
                 _terminate(machine, instruction)
                 return MpsClientsTerminated(token)
+            case SetQuotas():
+                assert machine.time is not None, "there is no library of the time quota here"
+                machine.time.serve(instruction.home, instruction.tenants)
+                return QuotasSet(token)
             case StopMps():
                 mps.stop(instruction.home, machine.gpus)
+                if machine.time is not None:
+                    machine.time.end(instruction.home)
                 return MpsStopped(token)
     except DaemonRefusedError as refused:
         return MpsRefused(token, str(refused))
@@ -151,11 +206,12 @@ def _start(machine: Machine, start: StartMps, now: float, *, by_half: bool) -> E
 
 def _look(machine: Machine, watch: WatchMps) -> MpsSeen:
     daemon = machine.mps.listed.get(watch.home)
+    quota = machine.time.look(watch.home, machine) if machine.time is not None else None
     if daemon is None or not daemon.alive or not _is_meant(daemon, watch):
-        return MpsSeen(watch.token, alive=False)
+        return MpsSeen(watch.token, alive=False, quota=quota)
     gpu = machine.gpus[daemon.directory.gpu]
     clients = tuple(MpsClient(process.pid, process.owner) for process in clients_of(gpu, watch.home))
-    return MpsSeen(watch.token, alive=True, fault=daemon.fault, clients=clients)
+    return MpsSeen(watch.token, alive=True, fault=daemon.fault, clients=clients, quota=quota)
 
 
 def _terminate(machine: Machine, terminate: TerminateMpsClients) -> None:

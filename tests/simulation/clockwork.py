@@ -4,8 +4,8 @@ Virtual time and the one queue of everything that is going to happen.
 Two things due at the same moment happen in an order drawn from the seed. It must not know what the things are.
 """
 
-import heapq
 from collections.abc import Callable
+from heapq import heappop, heappush
 from random import Random
 
 Step = Callable[[], object]
@@ -24,23 +24,25 @@ class Clockwork:
         """Begin at 0 with nothing due."""
         self.now = 0.0
         self.steps = 0
-        self._dice = dice
+        self._roll = dice.random
         self._due: list[tuple[float, float, int, Step]] = []
         self._number = 0
 
     def at(self, when: float, step: Step) -> None:
         """Do `step` at `when`, or now if that has passed."""
         self._number += 1
-        heapq.heappush(self._due, (max(when, self.now), self._dice.random(), self._number, step))
+        heappush(self._due, (max(when, self.now), self._roll(), self._number, step))
 
     def after(self, delay_s: float, step: Step) -> None:
         """Do `step` in `delay_s`."""
-        self.at(self.now + delay_s, step)
+        self._number += 1
+        heappush(self._due, (self.now + delay_s if delay_s > 0.0 else self.now, self._roll(), self._number, step))
 
     def run_until(self, end: float) -> None:
         """Do everything due up to `end`. Raises EndlessError."""
-        while self._due and self._due[0][0] <= end:
-            self.now, _, _, step = heapq.heappop(self._due)
+        due = self._due
+        while due and due[0][0] <= end:
+            self.now, _, _, step = heappop(due)
             self.steps += 1
             if self.steps > STEPS_MAX:
                 raise EndlessError(f"over {STEPS_MAX} steps at {self.now:.1f} s")

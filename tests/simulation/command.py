@@ -1,80 +1,189 @@
-"""The command line of the simulation. Its last line is exactly `seeds=N violations=N`."""
+"""
+The command line of the simulation. Its last line is exactly `seeds=N violations=N`.
+
+N is what was really done: when a process dies or somebody interrupts, it is less than what was asked for, and that is a
+failure like a violation.
+"""
 
 import argparse
+import multiprocessing
 import signal
 import sys
+import traceback
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from functools import partial
-from time import perf_counter
+from pathlib import Path
+from time import monotonic, perf_counter
 
-from simulation.world import Outcome, run_seed
+from simulation.coverage import Coverage
+from simulation.plan import Plan, draw_plan, with_cluster
+from simulation.plan_file import Kept, PlanFileError, read_plan, write_plan
+from simulation.shrinking import Shrunk, shrink
+from simulation.timekeeping import with_time
+from simulation.trace import Keeping
+from simulation.world import Outcome, run_plan
 
 SHOWN_MAX = 3
-"""Failing seeds whose lines are printed."""
+"""Failing seeds that are made small, and whose lines are printed."""
 CHUNK = 10
 SEED_S = 60
-"""Over a hundred times what a seed needs."""
+"""Of CPU time, so that a busy machine is no violation. Over a hundred times what a seed needs."""
+SHRINK_S = 60.0
+Done = tuple[Outcome, Coverage | None]
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run seeds. 0 when no invariant was violated, 1 otherwise."""
+    """Run seeds, or one plan. 0 when all were run and no invariant was violated, 1 otherwise, 2 for a wrong command."""
     options = _options(arguments)
+    try:
+        plan = read_plan(options.plan).plan if options.plan is not None else None
+    except PlanFileError as error:
+        sys.stderr.write(f"{error}\n")
+        return 2
     seeds = range(options.first, options.first + options.seeds)
     began = perf_counter()
-    failing: list[Outcome] = []
-    handled, virtual_s, most = 0, 0.0, 0
-    for outcome in run_seeds(seeds, options.jobs, options.without, hashes=options.hashes):
-        handled += outcome.handled
-        virtual_s += outcome.virtual_s
-        most = max(most, outcome.writes_most)
-        if options.hashes:
-            _say(f"seed {outcome.seed} {outcome.hash}")
-        if outcome.violation:
-            failing.append(outcome)
-            _say(f"seed {outcome.seed}: {outcome.violation}")
-    for outcome in failing[: 0 if options.quiet else SHOWN_MAX]:
-        _show(outcome.seed, options.without)
-    took = perf_counter() - began
+    done: list[Outcome] = []
+    reached = Coverage() if options.report else None
+    asked = 1 if plan is not None else len(seeds)
+    try:
+        for outcome, pairs in _outcomes(seeds, plan, options):
+            done.append(outcome)
+            if reached is not None and pairs is not None:
+                reached.add(pairs)
+            if options.hashes:
+                _say(f"seed {outcome.seed} {outcome.hash}")
+            if outcome.violation:
+                _say(f"seed {outcome.seed}: {outcome.violation}")
+        failing = [outcome for outcome in done if outcome.violation]
+        for outcome in failing[: 0 if options.quiet else SHOWN_MAX]:
+            _show(plan if plan is not None else _drawn(outcome.seed, options), outcome.violation, options)
+    except KeyboardInterrupt:
+        _say("interrupted")
+    except BrokenProcessPool as error:
+        _say(f"a process that ran seeds has died: {error}")
+    if reached is not None:
+        _report(reached, options.report)
+    return _last_lines(done, asked, perf_counter() - began)
+
+
+def _last_lines(done: Sequence[Outcome], asked: int, took_s: float) -> int:
+    """What was really done, in words and in the line that is exactly so. Returns the exit code."""
+    violations = sum(bool(outcome.violation) for outcome in done)
+    events, virtual_s = sum(outcome.handled for outcome in done), sum(outcome.virtual_s for outcome in done)
+    most = max((outcome.writes_most for outcome in done), default=0)
     _say(
-        f"{handled} events in {virtual_s:.0f} virtual s; {len(seeds) / took:.1f} seeds/s;"
+        f"{events} events in {virtual_s:.0f} virtual s; {len(done) / took_s:.1f} seeds/s;"
         f" at most {most} writes for one request",
     )
-    _say(f"seeds={len(seeds)} violations={len(failing)}")
-    return 1 if failing else 0
+    if len(done) < asked:
+        _say(f"only {len(done)} of {asked} seeds were run")
+    _say(f"seeds={len(done)} violations={violations}")
+    return 1 if violations or len(done) < asked else 0
 
 
-def run_seeds(seeds: range, jobs: int, without: Sequence[str] = (), *, hashes: bool = False) -> Iterator[Outcome]:
-    """The outcomes of many seeds, in their order."""
-    run = partial(_run_bounded, without=tuple(without), hashes=hashes)
+def _outcomes(seeds: range, plan: Plan | None, options: argparse.Namespace) -> Iterator[Done]:
+    keeping: Keeping = "hash" if options.hashes else "nothing"
+    if plan is not None:
+        yield _play_bounded(plan, keeping, covers=bool(options.report))
+        return
+    run = partial(run_bounded, without=tuple(options.without), keeping=keeping, covers=bool(options.report))
+    yield from run_seeds(seeds, options.jobs, partial(run, cluster=options.cluster, timed=options.timed))
+
+
+def run_seeds(seeds: range, jobs: int, run: "partial[Done]") -> Iterator[Done]:
+    """What comes of many seeds, in their order. Raises BrokenProcessPool when a process that runs them dies."""
     if jobs <= 1:
         yield from map(run, seeds)
         return
-    with ProcessPoolExecutor(jobs) as pool:
-        yield from pool.map(run, seeds, chunksize=CHUNK)
+    others = multiprocessing.active_children()
+    with ProcessPoolExecutor(jobs, initializer=_leave_interrupts_to_the_parent) as pool:
+        try:
+            yield from pool.map(run, seeds, chunksize=CHUNK)
+        except KeyboardInterrupt:
+            for child in multiprocessing.active_children():
+                if child not in others:
+                    child.terminate()  # they would go on with what is in their queue
+            raise
 
 
-def _run_bounded(seed: int, without: Sequence[str], *, hashes: bool) -> Outcome:
+def _leave_interrupts_to_the_parent() -> None:
+    """A worker that is interrupted while it takes work out of their queue would leave it locked for all."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
+def run_bounded(
+    seed: int,
+    without: Sequence[str] = (),
+    *,
+    keeping: Keeping = "nothing",
+    covers: bool = False,
+    cluster: bool = False,
+    timed: bool = False,
+) -> Done:
     """One seed; a core that runs in a circle is a violation too, and must not stop the others."""
-    signal.signal(signal.SIGALRM, _give_up)
-    signal.alarm(SEED_S)
+    return _play_bounded(_plan(seed, without, cluster=cluster, timed=timed), keeping, covers=covers)
+
+
+def _drawn(seed: int, options: argparse.Namespace) -> Plan:
+    return _plan(seed, options.without, cluster=options.cluster, timed=options.timed)
+
+
+def _plan(seed: int, without: Sequence[str], *, cluster: bool, timed: bool) -> Plan:
+    plan = draw_plan(seed, without)
+    plan = with_time(plan) if timed else plan
+    return with_cluster(plan, without) if cluster else plan
+
+
+def _play_bounded(plan: Plan, keeping: Keeping, *, covers: bool = False) -> Done:
+    coverage = Coverage() if covers else None
+    signal.signal(signal.SIGPROF, _give_up)
+    signal.setitimer(signal.ITIMER_PROF, SEED_S)
     try:
-        return run_seed(seed, "hash" if hashes else "nothing", without)
+        return run_plan(plan, keeping, attach=coverage.listen_to if coverage is not None else None), coverage
+    except Exception as error:  # noqa: BLE001  # a world that cannot even be built is a finding of this seed alone
+        where = traceback.extract_tb(error.__traceback__)[-1]
+        return Outcome(plan.seed, f"raised: {error!r} at {where.filename}:{where.lineno}"), coverage
     finally:
-        signal.alarm(0)
+        signal.setitimer(signal.ITIMER_PROF, 0)
 
 
 def _give_up(_signal: int, _frame: object) -> None:
-    raise TimeoutError(f"a seed takes over {SEED_S} s")
+    raise TimeoutError(f"a seed takes over {SEED_S} s of CPU time")
 
 
-def _show(seed: int, without: Sequence[str]) -> None:
-    """The same seed once more, with every line kept."""
-    outcome = run_seed(seed, "lines", without)
-    _say(f"\n--- seed {seed} ---")
-    for line in (*outcome.plan, "", *outcome.lines):
+def _show(plan: Plan, violation: str, options: argparse.Namespace) -> None:
+    """Make a failing plan small, and play what is left of it with every line kept."""
+    ends = monotonic() + options.shrink_s
+    least = shrink(
+        plan, violation, lambda plan: _play_bounded(plan, "nothing")[0].violation, lambda: monotonic() < ends
+    )
+    outcome, _ = _play_bounded(least.plan, "lines")
+    _say(f"\n--- seed {plan.seed}, the least of it that fails ---")
+    for line in (*least.plan.lines(), "", *outcome.lines):
         _say(line)
-    _say(f"--- seed {seed}: {outcome.violation}\n")
+    _say(_how_small(plan, least, options.shrink_s))
+    if options.keep is not None:
+        path = options.keep / f"seed-{plan.seed}.json"
+        write_plan(path, Kept(least.violation, least.plan))
+        _say(f"kept in {path}: play it again with --plan {path}")
+    _say(f"--- seed {plan.seed}: {least.violation}\n")
+
+
+def _how_small(plan: Plan, least: Shrunk, shrink_s: float) -> str:
+    left = f"{len(least.plan.faults)} of {len(plan.faults)} faults, {len(least.plan.pods)} of {len(plan.pods)} pods"
+    left += f" and {len(least.plan.nodes)} of {len(plan.nodes)} nodes are left after {least.tries} tries"
+    return left if least.whole else f"{left}; the {shrink_s:g} s of --shrink-s were not enough to try everything"
+
+
+def _report(reached: Coverage, where: str) -> None:
+    text = "\n".join(reached.lines())
+    if where == "-":
+        _say(text)
+    else:
+        Path(where).write_text(f"{text}\n", encoding="utf-8")
+        _say(f"what was reached is in {where}")
 
 
 def _say(line: str) -> None:
@@ -83,11 +192,21 @@ def _say(line: str) -> None:
 
 
 def _options(arguments: Sequence[str]) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="tests/simulation", description=sys.modules[__name__].__doc__)
+    parser = argparse.ArgumentParser(prog="tests/simulation", description="Run seeds of the simulation.")
     parser.add_argument("--seeds", type=int, default=300, help="how many seeds")
     parser.add_argument("--from", type=int, default=0, dest="first", help="the first seed")
     parser.add_argument("--jobs", type=int, default=2, help="processes")
     parser.add_argument("--without", action="append", default=[], help="a kind of fault to leave out")
+    parser.add_argument("--timed", action="store_true", help="more pods want a part of the time, and nodes enforce it")
+    parser.add_argument("--cluster", action="store_true", help="their pods are those of a cluster, not of a folder")
+    parser.add_argument("--plan", type=Path, help="play the plan in this file, and no seeds")
     parser.add_argument("--hashes", action="store_true", help="print the hash of each seed's lines")
-    parser.add_argument("--quiet", action="store_true", help="print no lines of failing seeds")
+    parser.add_argument("--quiet", action="store_true", help="print no lines of failing seeds, and do not shrink them")
+    parser.add_argument(
+        "--shrink-s", type=float, default=SHRINK_S, help="how long to make one failing seed smaller; 0: show all of it"
+    )
+    parser.add_argument("--keep", type=Path, metavar="FOLDER", help="write the plans of what is left in there")
+    parser.add_argument(
+        "--report", default="", metavar="FILE", help="write which pairs of state and event were reached (-: print)"
+    )
     return parser.parse_args(arguments)

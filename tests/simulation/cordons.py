@@ -114,7 +114,9 @@ class CordonJudge:
         self._bound: dict[str, dict[str, None]] = {}
         """Of each request, to what it was ever bound."""
         self._told: dict[str, dict[str, Cordoned | Uncordoned]] = {}
-        """Of each life of an allocator, the last word of each node that it has heard."""
+        """Of each life of an allocator, the newest word of each node that it has heard."""
+        self._newest: dict[tuple[str, str], int] = {}
+        """How new that is: a server that lags may show an older one again."""
         self._incarnations: dict[str, str] = {}
         self.orders = 0
         """So many evictions were ordered of whoever was on a drained place."""
@@ -170,10 +172,13 @@ class CordonJudge:
             if isinstance(event, ReadingStarted) and event.stream is Stream.BOOK:
                 if self._incarnations.get(host.run) != event.incarnation:
                     self._told[host.run] = {}  # of another life of the broker: it knows nothing of this one
+                    self._newest = {key: at for key, at in self._newest.items() if key[0] != host.run}
                 self._incarnations[host.run] = event.incarnation
             elif isinstance(event, Observed) and isinstance(event.entry.message, Cordoned | Uncordoned):
-                word = event.entry.message
-                self._told.setdefault(host.run, {})[word.node] = word
+                word, key = event.entry.message, (host.run, event.entry.message.node)
+                if event.entry.sequence >= self._newest.get(key, 0):
+                    self._newest[key] = event.entry.sequence
+                    self._told.setdefault(host.run, {})[word.node] = word
 
         return hear
 

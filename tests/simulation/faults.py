@@ -49,6 +49,8 @@ class Faults:
             "release": self._release,
             "relaid": self._relay,
             "node removed": world.removals.strike,
+            **world.troubles.strikes,
+            **(world.cluster.strikes if world.cluster is not None else {}),
         }
         strikes.get(fault.kind, self._device)(fault)
 
@@ -56,7 +58,10 @@ class Faults:
         """No more faults: everything runs, is connected, and is written whole."""
         self.over = True
         world = self.world
+        world.troubles.heal()
         world.folder.mend()
+        if world.cluster is not None:
+            world.cluster.heal()
         if not world.broker.up:
             world.broker.start()
         world.broker.ensure()
@@ -101,7 +106,8 @@ class Faults:
         """The agent dies, and its disk is found empty or cannot be trusted."""
         host = self.world.agents[fault.target]
         host.kill()
-        host.machine.journal.clear()
+        host.machine.lose_journal()
+        self.world.judge.journals_lost[host.machine.node] = None
         host.machine.journal_problem = "there is no journal" if fault.number else "a record's checksum is wrong"
         self._start_later(host.name, fault.lasts_s)
 
@@ -118,7 +124,9 @@ class Faults:
         host = self.world.agents[fault.target]
         host.kill()
         survive = bool(fault.number)
-        host.machine.reboot(tickets_survive=survive, homes_survive=survive or self.dice.random() < 0.5)
+        unwritten = self.dice.choice((0, 1, 3, 1000))  # in order, or by a power cut that takes more or less of it
+        homes_survive = survive or self.dice.random() < 0.5
+        host.machine.reboot(tickets_survive=survive, homes_survive=homes_survive, unwritten=unwritten)
         self.world.kubelets.rebooted(host.machine)
         self.world.administrator.rebooted(list(host.machine.gpus.values()))
         self._start_later(host.name, fault.lasts_s)
@@ -148,6 +156,8 @@ class Faults:
         def again() -> None:
             if not broker.up:
                 broker.start(forgets_state=fault.number)
+                if fault.number:
+                    self.world.evictor.started()
 
         self.world.clockwork.after(fault.lasts_s, again)
 

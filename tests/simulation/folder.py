@@ -30,6 +30,14 @@ class Folder:
     broken: dict[str, None] = field(default_factory=dict)
     on_change: list[Callable[[], None]] = field(default_factory=list)
 
+    def wants(self, _request: str, name: str) -> bool:
+        """Whether a request may stand for a pod that is wanted now: the folder knows names, and nobody's lives."""
+        return name in self.pods
+
+    def is_from(self, pod: Pod, origin: str) -> bool:
+        """Whether a request says that it comes from this pod."""
+        return pod.file in origin
+
     def put(self, pod: Pod, now: float) -> None:
         """A person writes or edits a file."""
         self.pods[pod.name], self.since[pod.name] = pod, now

@@ -80,29 +80,34 @@ class Goals:
         values = self._values()
         missing: list[str] = []
         wanted: dict[str, Bound] = {}
+        asked = [(s, message) for s, message in values.items() if isinstance(message, AllocationRequested)]
+        asked_for: dict[str, dict[str, AllocationRequested]] = {}
+        for subject, message in asked:
+            asked_for.setdefault(message.name, {})[subject.rpartition(".")[2]] = message
         for pod in self.folder.pods.values():
-            missing += self._answered(pod, values, wanted)
-        for subject, message in values.items():
-            if isinstance(message, AllocationRequested) and message.name not in self.folder.pods:
+            missing += self._answered(pod, asked_for.get(pod.name, {}), values, wanted)
+        for subject, message in asked:
+            if message.name not in self.folder.pods:
                 missing.append(f"{subject} asks for a pod that is gone")
-        asked = [message for message in values.values() if isinstance(message, AllocationRequested)]
-        lost = [one.held.allocation for one in asked if one.held is not None and self._is_lost_there(one)]
+        lost = [one.held.allocation for _, one in asked if one.held is not None and self._is_lost_there(one)]
         missing += self._nothing_else_held([*wanted, *lost, *self._promised(values)])
         missing += self._hardware_is(wanted)
         return [*missing, *(self.cordons.unfinished(values) if self.cordons is not None else ())]
 
-    def _answered(self, pod: Pod, values: dict[str, AnyMessage | None], wanted: dict[str, Bound]) -> list[str]:
-        asked = {
-            subject.rpartition(".")[2]: message
-            for subject, message in values.items()
-            if isinstance(message, AllocationRequested) and message.name == pod.name
-        }
+    def _answered(
+        self,
+        pod: Pod,
+        asked: dict[str, AllocationRequested],
+        values: dict[str, AnyMessage | None],
+        wanted: dict[str, Bound],
+    ) -> list[str]:
+        """What is missing of one pod. `asked` are the requests that stand for it, by their ids."""
         if pod.ask.end == "rejected":
             for request in asked:  # an edit that is refused leaves the pod as it was
                 answer = values.get(f"sluice.binding.{request}")
                 if isinstance(answer, Bound):
                     wanted[answer.allocation] = answer
-            said = [m for m in values.values() if isinstance(m, RequestRejected) and pod.file in m.origin]
+            said = [m for m in values.values() if isinstance(m, RequestRejected) and self.folder.is_from(pod, m.origin)]
             return [] if len(said) == 1 else [f"{pod.name}: {len(said)} rejections, one is due"]
         if len(asked) != 1:
             return [f"{pod.name}: {len(asked)} requests, one is due"]
@@ -245,14 +250,14 @@ class Goals:
 
     def _is_kept_out(self, machine: Machine, allocation: str) -> bool:
         """Lost at a reboot, not to be made again beside what an operator made there since, and its agent says so."""
-        said = any(
-            isinstance(message, SliceDegraded) and message.allocation == allocation
-            for message in self._values().values()
-        )
-        return said and any(
+        beside = any(
             instance.maker == OPERATOR and machine.gpus[device.gpu].layout is None
             for device in self.judge.bookings[allocation].devices
             for instance in machine.gpus[device.gpu].instances.values()
+        )
+        return beside and any(
+            isinstance(message, SliceDegraded) and message.allocation == allocation
+            for message in self._values().values()
         )
 
     def _could_fit(self, pod: Pod) -> str:
@@ -261,9 +266,27 @@ class Goals:
             if self.crowds is not None and not self.crowds.takes_more(node):
                 continue
             held = self.judge.held(node)
-            if self._fit(self._usable(node), list(pod.ask.devices), held, (pod.namespace, pod.uid)):
-                return node
+            for gpus, devices in self._ways(self._usable(node), list(pod.ask.devices)):
+                if self._fit(gpus, devices, held, (pod.namespace, pod.uid)):
+                    return node
         return ""
+
+    def _ways(self, gpus: list[Gpu], devices: list[Device]) -> list[tuple[list[Gpu], list[Device]]]:
+        """
+        The GPUs and sizes among which a place must be found.
+
+        All devices of one container are of one size (docs/moving.md): nobody is promised the asked size on one kind of
+        GPU beside a larger one on another kind.
+        """
+        if len(devices) == 1 or not any(device.larger for device in devices):
+            return [(gpus, devices)]
+        kinds: dict[tuple[str, bool], list[Gpu]] = {}
+        for gpu in gpus:
+            kinds.setdefault((gpu.row.product_name, gpu.layout is None), []).append(gpu)
+        return [
+            (gpus, [replace(device, larger=False) for device in devices]),
+            *((one, devices) for one in kinds.values()),
+        ]
 
     def _usable(self, node: str) -> list[Gpu]:
         """The GPUs of a node that no operator has taken out of use."""

@@ -5,14 +5,15 @@ It counts a second time, in devices, by the ledger alone. It demands of nobody w
 decided.
 """
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from simulation.books import Books
 from simulation.host import Host
 
-from sluice.contracts.exchange import Write
+from sluice.contracts.exchange import Observed, Write
 from sluice.contracts.ids import AllocationId, RunId
-from sluice.contracts.messages import Booking, Grant, Revoke
+from sluice.contracts.messages import Booking, Grant, QuotaSet, Revoke
 
 if TYPE_CHECKING:
     from simulation.plan import Plan
@@ -42,6 +43,14 @@ class GuaranteeJudge:
         """What each process wanted to revoke: another's words under way it cannot know."""
         self._stood: dict[AllocationId, Standing] = {}
         """Per grant that evicts, what stood in the ledger and was to stay when it was decided."""
+        self._was_wiped = False
+        self._told: dict[RunId, dict[str, None]] = {}
+        """
+        Once a broker has lost what the operator said, it binds a process only when that has heard it again: the word is
+        in BOOK, and no guard of a ledger covers it.
+        """
+        self._unaware_of: dict[AllocationId, tuple[str, ...]] = {}
+        """Per grant that evicts, the guarantees that its process had not heard again when it was decided."""
 
     def instructed(self, host: Host, instruction: object) -> None:
         """A core wants something."""
@@ -54,6 +63,18 @@ class GuaranteeJudge:
             leaving = {**self._revoking.get(host.run, {}), **self._evicted()}
             stood = {each: booking for each, booking in self._standing().items() if each not in leaving}
             self._stood[message.booking.allocation] = stood
+            told = self._told.get(host.run, {}) if self._was_wiped else self._guaranteed
+            unaware = tuple(namespace for namespace in self._guaranteed if namespace not in told)
+            self._unaware_of[message.booking.allocation] = unaware
+
+    def listener(self, allocator: Host) -> Callable[[object], None]:
+        """Hears what an allocator is told."""
+
+        def hear(event: object) -> None:
+            if isinstance(event, Observed) and isinstance(event.entry.message, QuotaSet):
+                self._told.setdefault(allocator.run, {})[event.entry.message.namespace] = None
+
+        return hear
 
     def landed(self, write: Write, _sequence: int) -> None:
         """A value is the last one of its subject now."""
@@ -64,6 +85,9 @@ class GuaranteeJudge:
         """The broker forgot its ledger: nothing that was decided on it can land any more."""
         self._revoking.clear()
         self._stood.clear()
+        self._unaware_of.clear()
+        self._told.clear()
+        self._was_wiped = True
 
     def _granted(self, grant: Grant) -> None:
         """
@@ -78,6 +102,8 @@ class GuaranteeJudge:
         for namespace in {bookings[each].namespace for each in grant.after if each in bookings}:
             least = self._guaranteed.get(namespace)
             if least is None or namespace == grant.booking.namespace:
+                continue
+            if namespace in self._unaware_of.get(grant.booking.allocation, ()):
                 continue
             left = sum(
                 len(booking.devices)

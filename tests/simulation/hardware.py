@@ -9,14 +9,18 @@ outlives all.
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import cache
 from random import Random
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from simulation.daemons import Daemons
 from simulation.tables import GpuRow, ProfileRow, Span, fits_in, overlap
 
 from sluice.contracts.ids import GpuUuid, NodeName
 from sluice.contracts.messages import GpuReport, InstanceReport, PlacementReport, ProfileReport
+
+if TYPE_CHECKING:
+    from simulation.timekeeping import Timekeepers
 
 Layout = tuple[tuple[str, Span], ...]
 """What an administrator makes on a GPU: profiles, and where."""
@@ -77,6 +81,8 @@ class Ticket:
     devices: tuple[str, ...]
     homes: tuple[str, ...] = ()
     ordered_at: float = 0.0
+    said: object = None
+    """What its agent wrote in it, which only an agent can read."""
 
 
 class Gpu:
@@ -94,6 +100,8 @@ class Gpu:
         """What its administrator makes on it, where it is his; its agent makes and destroys nothing there."""
         self.servers: dict[str, str] = {}
         """MPS servers: the home of each, and the device that it holds."""
+        self.taking_turns = False
+        """Whether time is enforced on it, so that shares may use the same SMs one after the other."""
         self.exclusive = False
         """Compute mode EXCLUSIVE_PROCESS: one process may have a context, clients of one MPS server count as one."""
         self.lost = ""
@@ -258,15 +266,27 @@ class Machine:
     gpus: dict[str, Gpu]
     boots: int = 1
     tickets: dict[str, Ticket] = field(default_factory=dict)
+    marks: dict[tuple[str, int, int], None] = field(default_factory=dict)
+    """Beside the tickets: the places of this boot where the agent has begun to make something (size 0: a whole GPU)."""
     journal: list[object] = field(default_factory=list)
+    """What the journal says to who reads it now. The last of it may not be on disk."""
+    on_disk: int = 0
+    """So many of its records are: a power cut leaves these, in any case."""
     journal_problem: str = ""
     mps: Daemons = field(default_factory=Daemons)
+    time: "Timekeepers | None" = None
+    """Where the client library of the time quota is here: the token schedulers of its agent."""
     _pids: int = 1000
 
     @property
     def boot_id(self) -> str:
         """Another one after each reboot."""
         return f"boot-{self.node.replace('.', '-')}-{self.boots}"
+
+    def lose_journal(self) -> None:
+        """Nothing of it is left."""
+        self.journal.clear()
+        self.on_disk = 0
 
     def gpu_with(self, device: str) -> Gpu | None:
         """The GPU on which a device (MIG device or whole GPU) is now."""
@@ -297,10 +317,17 @@ class Machine:
         """Everything that runs on a GPU of this machine."""
         return [(gpu, process) for gpu in self.gpus.values() for process in gpu.processes]
 
-    def reboot(self, *, tickets_survive: bool, homes_survive: bool = True) -> None:
-        """MIG instances, processes, daemons and compute modes are gone; directories too where they lie in memory."""
+    def reboot(self, *, tickets_survive: bool, homes_survive: bool = True, unwritten: int = 0) -> None:
+        """
+        MIG instances, processes, daemons and compute modes are gone; directories too where they lie in memory.
+
+        After a power cut also the last `unwritten` records of the journal, as far as they were not on disk.
+        """
         self.boots += 1
+        del self.journal[max(self.on_disk, len(self.journal) - unwritten) :]
+        self.on_disk = len(self.journal)
         self.mps.reboot(homes_survive=homes_survive)
+        self.marks.clear()
         for gpu in self.gpus.values():
             gpu.instances.clear()
             gpu.processes.clear()
@@ -310,6 +337,7 @@ class Machine:
             self.tickets.clear()
 
 
+@cache
 def _profile_report(row: ProfileRow) -> ProfileReport:
     copy, decode, encode, jpeg, ofa = row.engines
     return ProfileReport(

@@ -19,7 +19,8 @@ def wrong_neighbours(gpu: Gpu, mine: Held, others: list[Held]) -> str:
     """A share is granted: it lives with its own kind only, and all of them together fit in the home."""
     assert mine.share is not None
     together = [other.share for other in others if other.lives_with(mine.share, mine.span, mine.domain)]
-    too_much = overfull(gpu.row, mine.profile, [mine.share, *(share for share in together if share is not None)])
+    shares = [mine.share, *(share for share in together if share is not None)]
+    too_much = overfull(gpu.row, mine.profile, shares, taking_turns=gpu.taking_turns)
     return f"{mine.allocation} is one share too many in {mine.span} of {gpu.uuid}: {too_much}" if too_much else ""
 
 

@@ -42,6 +42,8 @@ class Host:
         self.dice = dice
         self.trace = trace
         self.life = 0
+        self.run = self._run_id()
+        """The id of this life."""
         self.alive = False
         self.paused = False
         self.core: Core | None = None
@@ -49,6 +51,8 @@ class Host:
         self.on_instruction: list[Callable[[Host, object], None]] = []
         self.on_event: list[Callable[[object], None]] = []
         self.handled = 0
+        self.clock_rate = 1.0
+        """How fast its clock goes. Where it began is another in each life."""
         self._able_since = 0.0
         """Since when this life has not stood still."""
         self._backlog: deque[object] = deque()
@@ -78,21 +82,17 @@ class Host:
     # -- living and dying -----------------------------------------------------------------------------------------
 
     @property
-    def run(self) -> RunId:
-        """The id of this life."""
-        return RunId(f"{self.name.replace('.', '-')}-r{self.life}")
-
-    @property
     def able_for(self) -> float:
         """For how many seconds it has been able to say something that is heard; 0 when it is not."""
         broker = self.broker
-        if not self.alive or self.paused or not broker.up:
+        if not self.alive or self.paused or not broker.up or self.name in broker.cut:
             return 0.0
         return self.clockwork.now - max(self._able_since, broker.up_since)
 
     def start(self) -> None:
         """Begin a new life."""
         self.life += 1
+        self.run = self._run_id()
         self._able_since = self.clockwork.now
         self.alive, self.paused = True, False
         self._backlog.clear()
@@ -105,6 +105,7 @@ class Host:
             for stream, filters, agent in self.readings()
         ]
         for reader in self.readers:
+            reader.host = self.name
             reader.start(self.dice.uniform(0, 0.05))
         self._tick(self.life)
 
@@ -145,6 +146,15 @@ class Host:
         """The connection was lost and is back."""
         for reader in self.readers:
             reader.start(self.dice.uniform(0, 1.0))
+
+    def is_heard_again(self) -> None:
+        """The network is whole again; sometimes the connection had been given up meanwhile."""
+        self._able_since = self.clockwork.now
+        if self.dice.random() < 0.5:
+            self.read_anew()
+
+    def _run_id(self) -> RunId:
+        return RunId(f"{self.name.replace('.', '-')}-r{self.life}")
 
     def _die(self) -> None:
         self.alive, self.paused, self._armed = False, False, None
@@ -196,16 +206,18 @@ class Host:
     def _handle(self, event: object) -> None:
         assert self.core is not None
         self.handled += 1
-        if not isinstance(event, Ticked):
-            self.trace.tell(self.name, f"> {type(event).__name__}", _subject(event), event)
+        trace = self.trace
+        if trace.keeps and not isinstance(event, Ticked):
+            trace.tell(self.name, f"> {type(event).__name__}", _subject(event), event)
         for heard in self.on_event:
             heard(event)
-        instructions = self.core.handle(event, self.clockwork.now + self._offset)
+        instructions = self.core.handle(event, self.clockwork.now * self.clock_rate + self._offset)
         die_after = self.dice.randrange(len(instructions) + 1) if self._armed is not None and instructions else None
         for number, instruction in enumerate(instructions):
             if die_after == number:
                 break
-            self.trace.tell(self.name, f"< {type(instruction).__name__}", _subject(instruction), instruction)
+            if trace.keeps:
+                trace.tell(self.name, f"< {type(instruction).__name__}", _subject(instruction), instruction)
             for hear in self.on_instruction:
                 hear(self, instruction)
             self._carry_out(instruction)
@@ -233,7 +245,7 @@ class Host:
                     if life == self.life:
                         self.offer(LastRead(subject, entry))
 
-                self.broker.last(subject, tell)
+                self.broker.last(subject, tell, self.name)
             case _:
                 self.execute(instruction)
 

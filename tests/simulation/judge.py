@@ -82,6 +82,7 @@ class Judge(NodeJudge):
         match said:
             case NodeOpened():
                 self.heads[said.node] = said
+                self.lives.add(said.incarnation)
             case NodeClosed():
                 self.heads.pop(said.node, None)
             case NodeRemoved():
@@ -95,8 +96,16 @@ class Judge(NodeJudge):
         self.bound = {request: bound for request, bound in self.bound.items() if request in self.kubelets.bound}
         self.ledger.clear()
         self.heads.clear()
+        self.over |= self.lives
         self.ended_here.clear()
         self.given_up.wiped()
+
+    def remembered_by_the_bus_alone(self, withdrawn: set[str]) -> None:
+        """
+        The source's book is lost, and these are what the bus says is withdrawn. Of what a broker forgot before, nobody
+        can tell: it is asked for again, until the source has listed its pods.
+        """
+        self.ended_here = {request: None for request in self.ended_here if request in withdrawn}
 
     def _granted(self, grant: Grant) -> None:
         booking = grant.booking
@@ -107,7 +116,7 @@ class Judge(NodeJudge):
         self.sizes.granted(grant)
         if not grant.adopted:
             self.after[booking.allocation] = grant.after
-            if booking.node not in self.heads:
+            if booking.node not in self.heads and grant.incarnation not in self.over:
                 self.fail("opened before use", f"{booking.allocation} on {booking.node}, which has no head")
             self._check_place(grant)
         book[booking.allocation] = grant
@@ -168,11 +177,15 @@ class Judge(NodeJudge):
             self.fail("I1", f"{booking.allocation} is granted {mine.span} of {gpu.uuid} where {process} still runs")
 
     def _revoked(self, revoke: Revoke) -> None:
-        booking = revoke.booking
+        booking = self.known_as(revoke.booking)
         bound = self.bound.get(booking.request)
         is_bound = bound is not None and bound.allocation == booking.allocation
         unwanted = booking.request in self.ended or booking.request in self.rejected
-        unwanted = unwanted or booking.name not in self.folder.pods or booking.allocation in self.went_with_node
+        unwanted = unwanted or not self.folder.wants(booking.request, booking.name)
+        unwanted = unwanted or booking.allocation in self.went_with_node
+        if self.went_with_disk(booking.allocation):
+            self.ended_with_disk[booking.allocation] = None
+        unwanted = unwanted or booking.allocation in self.ended_with_disk
         if is_bound and not unwanted and booking.allocation not in self.failed:
             self.fail("undisturbed", f"{booking.allocation} is bound and wanted, and revoked: {revoke.cause}")
         self.revoked[booking.allocation] = None
@@ -213,14 +226,15 @@ class Judge(NodeJudge):
 
     def _is_over(self, bound: Bound) -> bool:
         """
-        Whether a binding was for a slice that failed or went with its node, or for a pod whose request had ended in an
-        earlier life.
+        Whether a binding was for a slice that failed or went with its node or its disk, or for a pod whose request had
+        ended in an earlier life.
 
         A wiped broker keeps no guard: an old duplicate of such a request can land there, and have a slice until its
         source withdraws it once more. That its first one is gone is then all that can be demanded.
         """
         ended_before = bound.request in self.ended and bound.request not in self.ended_here
         went = bound.allocation in self.failed or bound.allocation in self.went_with_node
+        went = went or self.went_with_disk(bound.allocation) or self.nobody_can_tell(bound.allocation)
         return went or (ended_before and bound.allocation in self.gone)
 
     def _released(self, released: Released, operation: OperationId) -> None:
@@ -230,6 +244,11 @@ class Judge(NodeJudge):
         if bound is not None and bound.allocation in self.went_with_node:
             self.lost[released.request] = None
             return  # nobody knows what became of it: that is what the word says
+        if bound is not None and (bound.allocation in self.ended_with_disk or self.went_with_disk(bound.allocation)):
+            self.lost[released.request] = None
+        if bound is not None and self.nobody_can_tell(bound.allocation):
+            self.lost[released.request] = None
+            return
         if bound is not None and not self.is_gone(bound.allocation):
             self.fail("LAW 3", f"{released.request} is released before {bound.allocation} is gone")
         asked = self.requests.get(released.request)
@@ -289,10 +308,11 @@ class Judge(NodeJudge):
     def _check_withdrawn(self, request: str) -> None:
         """
         A living pod's request is never withdrawn, but by who evicts it, and when it was released because its node was
-        removed: what was there is gone for good (PROTOCOL §6), and its pod is asked for under another id.
+        removed, or has lost its disk while the bus was wiped: what was there is gone for good (PROTOCOL §6), and its
+        pod is asked for under another id.
         """
         asked = self.requests.get(request)
-        if asked is None or request in self.ended or asked.name not in self.folder.pods:
+        if asked is None or request in self.ended or not self.folder.wants(request, asked.name):
             return
         if request in self.sent_away or request in self.lost:
             return
@@ -316,6 +336,8 @@ class Judge(NodeJudge):
         if isinstance(message, SliceGone) and isinstance(host, AgentHost) and message.allocation not in self.said_gone:
             self.check_gone(host.machine, message.allocation)
             self.said_gone[message.allocation] = None
+        if isinstance(message, SliceReady | SliceGone) and isinstance(host, AgentHost):
+            self.check_on_disk(host.machine, message)
         is_new = instruction.attempt == 1  # what is sent again was true when it was said
         if isinstance(message, SliceReady) and isinstance(host, AgentHost) and is_new:
             wrong = self.sizes.wrong_limits(host.machine, message)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from simulation.books import Books
 from simulation.pods import Pod
 from simulation.tables import at_least
+from simulation.troubles import RATE_OFF
 
 from sluice.contracts.exchange import Write
 from sluice.contracts.messages import Bound, EvictionOrdered, Grant
@@ -82,7 +83,7 @@ class MoveJudge:
             if known is None or known.request != grant.booking.request:
                 continue
             stayed = self.judge.clockwork.now - self.bound_at.get(allocation, self.judge.clockwork.now)
-            if stayed < COOLDOWN_S:
+            if stayed < COOLDOWN_S * (1 - RATE_OFF):
                 text = f"{grant.booking.request} is moved from {allocation} after {stayed:.1f} s"
                 self.judge.fail("moved too soon", text)
 

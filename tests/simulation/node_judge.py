@@ -11,9 +11,9 @@ from simulation.hardware import OPERATOR, DeviceRefusedError, Gpu, Instance, Mac
 from simulation.sizes import overused
 from simulation.tables import Span, overlap
 
-from sluice.contracts.messages import Booking, DeviceGrant
+from sluice.contracts.messages import Booking, DeviceGrant, SliceGone, SliceReady
 from sluice_node_agent.core.events import CreateGpuInstance, DestroyGpuInstance
-from sluice_node_agent.core.records import Tombstone
+from sluice_node_agent.core.records import SliceRecord, Tombstone
 
 
 class NodeJudge(Books):
@@ -30,11 +30,24 @@ class NodeJudge(Books):
         booking = self.bookings.get(allocation)
         if allocation in self.said_gone or booking is None:
             return allocation in self.said_gone
+        if self.went_with_disk(allocation):
+            self.check_gone(self.machines[booking.node], allocation)
+            return True
         machine = self.machines[booking.node]
         if not any(isinstance(record, Tombstone) and record.allocation == allocation for record in machine.journal):
             return False
         self.check_gone(machine, allocation)
         return True
+
+    def check_on_disk(self, machine: Machine, said: SliceReady | SliceGone) -> None:
+        """What is said of a slice is on its node's disk: a power cut a moment later must not make it untrue."""
+        there = machine.journal[: machine.on_disk]
+        if isinstance(said, SliceReady):
+            known = any(isinstance(r, SliceRecord) and r.phase == "ready" and r.ticket == said.ticket for r in there)
+        else:  # the closing word of what nobody remembers needs no memory
+            known = said.closing or any(isinstance(r, Tombstone) and r.allocation == said.allocation for r in there)
+        if not known:
+            self.fail("on disk", f"{type(said).__name__} of {said.allocation} is said before it is on disk")
 
     def check_gone(self, machine: Machine, allocation: str) -> None:
         """SliceGone is said: no ticket, no process of the tenant, no instance, and of a last share no daemon."""
@@ -195,7 +208,7 @@ class NodeJudge(Books):
 
     def started(self, machine: Machine, process: Process) -> None:
         """A container runs on a device."""
-        self.sizes.began[process.pid] = self.clockwork.now
+        self.sizes.began[machine.node, process.pid] = self.clockwork.now
         for gpu, other in machine.processes():
             together = process.home and process.home == other.home
             if other.owner not in {process.owner, OPERATOR} and other.device == process.device and not together:

@@ -14,13 +14,16 @@ from simulation.crowding import with_limit
 from simulation.fixed_layouts import FIXED_SEEDS, RELAYS_MEAN, draw_layouts
 from simulation.hardware import Layout
 from simulation.jobs import with_jobs
+from simulation.kube_plan import draw_handovers, draw_kube_faults
 from simulation.limits import FAULTS_MAX, FILE_SEEDS
+from simulation.losses import draw_losses
 from simulation.moves import with_moves
 from simulation.pods import Ask, Pod, draw_ask, draw_pod, draw_share, shared
 from simulation.preemptions import with_preemptions
 from simulation.quotas import NO_LIMITS, QuotaSaid, draw_quotas
 from simulation.sizes import Resizing, with_resizings
 from simulation.tables import A30, A100, A100_WITHOUT_MIG, GpuRow
+from simulation.troubles import BURST_SEEDS, TROUBLE_SEEDS, draw_troubles, impossible, with_burst
 from simulation.weather import Weather
 
 FAULTS_UNTIL_S = 40.0
@@ -33,7 +36,9 @@ SHORT_CLOSING_TTL_S = 20
 FaultKind = Literal[
     "crash", "pause", "broker restart", "broker wipe", "reboot", "disconnect", "create fails", "in use", "foreign",
     "lease", "journal lost", "daemon dies", "daemon fault", "mps start fails", "gpu lost", "xid", "release",
-    "relaid", "node removed",
+    "relaid", "node removed", "disk wiped", "disk full", "journal damaged", "identities lost", "mute", "deaf",
+    "gpu slow", "replica lags", "clock", "api away", "api busy", "api lags", "watch gap", "watch replays",
+    "node object gone",
 ]  # fmt: skip
 KINDS: tuple[FaultKind, ...] = (
     "crash", "crash", "pause", "broker restart", "broker wipe", "reboot", "disconnect", "create fails", "in use",
@@ -53,6 +58,8 @@ QUOTA_OTHERS = 0.3
 REMOVING_SEEDS = 0.3
 """In so many seeds nodes are removed, and come back."""
 REMOVED_S = (14.0, 26.0)
+CLUSTER_SEEDS = 0.1
+"""In so many seeds the pods are those of a cluster, and not a folder's."""
 KEEPING_WARM = 0.3
 KEEP_WARM_S = 4.0
 
@@ -109,13 +116,24 @@ class Plan:
     """The operator writes quotas and cordons into a file, instead of saying them by hand."""
     pods_per_node_max: int | None = None
     """So many pods with slices an operator allows on one node."""
+    cluster: bool = False
+    """The pods are those of a cluster, and not a folder's."""
+    watchers: int = 1
+    """Of a cluster's pod-watchers so many, of which one works."""
+    clocks_off: bool = False
+    """No clock goes as fast as another."""
+    timed: tuple[str, ...] = ()
+    """The nodes where time is enforced."""
 
     def lines(self) -> list[str]:
         """The plan for people."""
         shape = f"{len(self.nodes)} nodes, {self.allocators} allocators{' both active' if self.both_active else ''}"
         kept = f"idle instances kept for {self.keep_warm_s:.0f} s"
         head = f"seed {self.seed}: {shape}, closing words for {self.closing_ttl_s} s, {kept}, {self.weather}"
+        head += f", of a cluster with {self.watchers} pod-watchers" if self.cluster else ""
         head += ", its operator has a file" if self.limits_file else ""
+        head += ", no two clocks go alike" if self.clocks_off else ""
+        head += f", time is enforced on {', '.join(self.timed)}" if self.timed else ""
         head += f", at most {self.pods_per_node_max} pods per node" if self.pods_per_node_max is not None else ""
         pods = [
             f"{life.made_at:8.3f}  {life.pod.namespace}/{life.pod.name} of {life.pod.uid}:"
@@ -130,7 +148,11 @@ class Plan:
 
 
 def draw_plan(seed: int, without: Sequence[str] = ()) -> Plan:
-    """The plan of a seed; `without` leaves kinds of faults out, to look for a violation's reason."""
+    """
+    The plan of a seed; `without` leaves kinds of faults out, to look for a violation's reason.
+
+    It also knows "cluster" (all pods are a folder's then) and "lost together" (ledger and journals are not).
+    """
     dice = Random(f"plan {seed}")
     nodes = _draw_nodes(dice)
     short = dice.random() < 0.25
@@ -157,7 +179,56 @@ def draw_plan(seed: int, without: Sequence[str] = ()) -> Plan:
     faults.sort(key=lambda fault: fault.at)
     plan = _with_quotas(_with_sharing(replace(plan, faults=tuple(faults)), without))
     plan = with_resizings(with_preemptions(_with_layouts(with_moves(with_jobs(plan)))))
-    return _with_limits_file(with_cordons(with_limit(_with_removals(plan, without))), without)
+    plan = _with_limits_file(with_cordons(with_limit(_with_removals(plan, without))), without)
+    plan = _with_losses(_with_burst(_with_troubles(plan, hosts, without)), without)
+    in_cluster = Random(f"of a cluster {seed}").random() < CLUSTER_SEEDS and "cluster" not in without
+    return with_cluster(plan, without) if in_cluster else plan
+
+
+def _with_troubles(plan: Plan, hosts: Sequence[str], without: Sequence[str]) -> Plan:
+    """In some seeds there are further faults, drawn apart, so that all else of a seed stays what it is without."""
+    dice = Random(f"troubles {plan.seed}")
+    if dice.random() >= TROUBLE_SEEDS:
+        return plan
+    rows = draw_troubles(dice, hosts, [node for node, _ in plan.nodes], plan.faults_until, but=without)
+    struck = {fault.kind for fault in plan.faults}
+    never = impossible(struck, forgetful=any(fault.kind == "broker restart" and fault.number for fault in plan.faults))
+    never |= {"journal damaged"} if plan.keep_warm_s else set()  # whose an instance without tenant was, nobody knows
+    rows = [row for row in rows if row.kind not in never]
+    more = [Fault(row.at, row.kind, row.target, row.lasts_s, row.number) for row in rows]
+    faults = tuple(sorted((*plan.faults, *more), key=lambda fault: fault.at))
+    return replace(plan, faults=faults, clocks_off=dice.random() < 0.5)
+
+
+def _with_losses(plan: Plan, without: Sequence[str]) -> Plan:
+    """In some seeds ledger and journals are lost together."""
+    struck = {fault.kind for fault in plan.faults}
+    rows = draw_losses(plan.seed, [node for node, _ in plan.nodes], struck, plan.faults_until)
+    if "lost together" in without:
+        return plan
+    more = [Fault(*row) for row in rows]
+    return replace(plan, faults=tuple(sorted((*plan.faults, *more), key=lambda fault: fault.at)))
+
+
+def with_cluster(plan: Plan, without: Sequence[str] = ()) -> Plan:
+    """The same plan with the pods of a cluster instead of a folder's, and with what goes wrong at its API server."""
+    if plan.cluster:
+        return plan
+    dice = Random(f"cluster faults {plan.seed}")
+    rows = draw_kube_faults(dice, [node for node, _ in plan.nodes], plan.faults_until, but=without)
+    more = [Fault(row.at, row.kind, row.target, row.lasts_s, row.number) for row in rows]
+    handed_over = draw_handovers(Random(f"pod-watchers {plan.seed}"), plan.faults_until, without)
+    more += [Fault(at, kind, target, lasts_s) for at, kind, target, lasts_s in handed_over]
+    faults = tuple(sorted((*plan.faults, *more), key=lambda fault: fault.at))
+    return replace(plan, cluster=True, watchers=2 if handed_over else 1, faults=faults)
+
+
+def _with_burst(plan: Plan) -> Plan:
+    """In some seeds most pods come in one instant, and many go in one."""
+    dice = Random(f"burst {plan.seed}")
+    if dice.random() >= BURST_SEEDS:
+        return plan
+    return replace(plan, pods=with_burst(plan.pods, dice, PODS_UNTIL_S))
 
 
 def _with_removals(plan: Plan, without: Sequence[str]) -> Plan:

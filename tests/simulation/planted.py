@@ -21,14 +21,18 @@ from simulation.planted_moves import MOVE_BUGS
 from simulation.planted_preemptions import PREEMPTION_BUGS
 from simulation.planted_quotas import QUOTA_BUGS
 from simulation.planted_removals import REMOVAL_BUGS
+from simulation.planted_timekeeping import TIME_BUGS
+from simulation.planted_troubles import TROUBLE_BUGS
+from simulation.planted_truth import TRUTH_BUGS
 from simulation.planted_turns import TURN_BUGS
+from simulation.planted_words import WORDS_BUGS
 from simulation.planting import Patch, Planted
 
 from sluice.contracts import subjects
 from sluice.contracts.exchange import ReadingCaughtUp, Write, WriteRefused, WriteUnknown
 from sluice.contracts.messages import Grant, Released, RequestWithdrawn, Revoke
 from sluice.contracts.outbox import Outbox
-from sluice_allocator.core import nodes, requests, standing
+from sluice_allocator.core import binding, nodes, requests, standing
 from sluice_allocator.core.allocator import Allocator
 from sluice_allocator.core.orphans import Orphans
 from sluice_node_agent.core import instances, unmaking
@@ -106,7 +110,7 @@ def _guard_of_the_subject(original: Any) -> Any:
     def guarded(kind: str, *key: str) -> subjects.Address:
         """A ledger entry is guarded by its own subject only, not by its node's whole ledger."""
         address: subjects.Address = original(kind, *key)
-        return replace(address, guard=address.subject)
+        return msgspec.structs.replace(address, guard=address.subject)
 
     return guarded
 
@@ -166,7 +170,7 @@ def _released_at_once(original: Any) -> Any:
         """Section 4 broken: Released is said when the pod is gone, not when its slice is."""
         said = isinstance(desk.world.bindings.get(request), Released) or desk.outbox.busy(subjects.binding(request))
         if isinstance(asked, RequestWithdrawn) and not asked.closing and not said:
-            requests._release(desk, request, asked.cause)
+            binding.release(desk, request, asked.cause)
         else:
             original(desk, request, asked, entries)
 
@@ -331,7 +335,7 @@ BUGS = (
     ),
     Planted("nothing adopted", "a living pod's GPU", ("I1",), ((nodes, "_is_missing", _nothing_adopted),)),
     Planted("orphans at once", "living training", ("undisturbed",), ((Orphans, "look", _orphans_at_once),)),
-    Planted("surplus kept", "capacity", ("I4",), ((standing, "why_revoke", _surplus_kept),), _two_allocators),
+    Planted("surplus kept", "capacity", ("I4",), ((standing, "_why_revoke", _surplus_kept),), _two_allocators),
     Planted(
         "released at once", "the meaning of Released", ("LAW 3",), ((requests, "_settle_ended", _released_at_once),)
     ),
@@ -360,8 +364,12 @@ BUGS = (
     *TURN_BUGS,
     *PREEMPTION_BUGS,
     *QUOTA_BUGS,
+    *TIME_BUGS,
     *CROWDING_BUGS,
     *CORDON_BUGS,
     *LIMITS_BUGS,
     *REMOVAL_BUGS,
+    *TRUTH_BUGS,
+    *TROUBLE_BUGS,
+    *WORDS_BUGS,
 )

@@ -143,7 +143,7 @@ CORDON_BUGS = (
         "drained by revokes",
         "the work of everybody on a drained node",
         ("undisturbed",),
-        ((standing, "why_revoke", _taken_away),),
+        ((standing, "_why_revoke", _taken_away),),
         _all_cordoning,
     ),
 )

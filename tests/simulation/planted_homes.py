@@ -85,6 +85,14 @@ def _never_dead(original: Any) -> Any:
     return seen
 
 
+def _undone_by_a_refused_start(_original: Any) -> Any:
+    def had_tenants(_record: Any) -> bool:
+        """A daemon that died and is refused once is handled like a home's first start that failed."""
+        return False
+
+    return had_tenants
+
+
 def _ended_at_every_start(original: Any) -> Any:
     def what_was_found(event: Any, slices: Any, _homes: Any, claimed: Any) -> Any:
         """Homes that the journal knows are taken for left over."""
@@ -167,6 +175,14 @@ def _daemons_die(plan: Plan) -> Plan:
     return replace(plan, faults=tuple(sorted((*plan.faults, *more), key=lambda fault: fault.at)))
 
 
+def _daemons_die_and_are_refused(plan: Plan) -> Plan:
+    """And do not start again at once."""
+    plan = _daemons_die(plan)
+    dying = [fault for fault in plan.faults if fault.kind == "daemon dies"]
+    refused = tuple(replace(fault, kind="mps start fails", number=1) for fault in dying)
+    return replace(plan, faults=tuple(sorted((*plan.faults, *refused), key=lambda fault: fault.at)))
+
+
 def _reboots(plan: Plan) -> Plan:
     plan = _sharing(plan)
     more = tuple(Fault(14.0, "reboot", node, 2.0, number % 2) for number, (node, _) in enumerate(plan.nodes))
@@ -225,6 +241,13 @@ HOME_BUGS = (
         ("MPS", "I4"),
         ((homes, "_seen", _never_dead),),
         _daemons_die,
+    ),
+    Planted(
+        "home undone by a refused start",
+        "living training, with the instance that it is on",
+        ("only a Revoke destroys", "undisturbed", "MPS"),
+        ((homes, "had_tenants", _undone_by_a_refused_start),),
+        _daemons_die_and_are_refused,
     ),
     Planted(
         "daemons ended at every start",

@@ -9,7 +9,7 @@ from simulation.quotas import QuotaSaid
 
 from sluice.contracts.messages import Revoke
 from sluice.contracts.usage import NOTHING
-from sluice_allocator.core import requests, standing
+from sluice_allocator.core import binding, standing
 from sluice_allocator.core.allocator import Allocator
 from sluice_allocator.core.limits import quotas
 
@@ -148,7 +148,7 @@ BOUND_ON_WHAT_IS_KNOWN = Planted(
     "bound on what is known",
     "a pod that runs, to a limit that ends nothing that runs",
     ("quota", "undisturbed"),
-    ((requests, "may_bind", _bound_on_what_is_known),),
+    ((binding, "may_bind", _bound_on_what_is_known),),
     _two,
 )
 """Too rare by chance for the dose: it has a schedule of its own in `test_quotas`."""

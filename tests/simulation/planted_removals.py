@@ -11,6 +11,7 @@ from simulation.removals import BY_MISTAKE
 
 from sluice.contracts.messages import NodeRemoved
 from sluice_allocator.core import nodes, requests, standing
+from sluice_allocator.core.removals import Removals
 from sluice_node_agent.core.agent import Agent
 
 
@@ -94,6 +95,14 @@ def _two_of_one(plan: Plan) -> Plan:
     return replace(plan, allocators=2, both_active=True, faults=ordered, weather=weather)
 
 
+def _at_once_again(_original: Any) -> Any:
+    def may_be_shut(_self: Any, _node: Any, _now: float) -> bool:
+        """A removed node is shut whenever it is open; its time was over long ago."""
+        return True
+
+    return may_be_shut
+
+
 def _often(plan: Plan) -> Plan:
     """Three nodes are removed, and nobody loses his journal."""
     faults = tuple(fault for fault in plan.faults if fault.kind not in {"journal lost", "node removed"})
@@ -143,7 +152,7 @@ REMOVAL_BUGS = (
         "any that is ready",
         "a pod pinned to two nodes",
         ("bound once", "undisturbed", "I4"),
-        ((requests, "_bindable", _any_that_is_ready), (standing, "_has_another", _none_is_surplus)),
+        ((requests, "bindable", _any_that_is_ready), (standing, "_has_another", _none_is_surplus)),
         _two_of_one,
     ),
 )
@@ -152,3 +161,11 @@ OPEN_WHILE_CLOSING = Planted(
     "open while closing", "a living pod's GPU", ("opened before use",), ((nodes, "_is_open", _open_while_closing),)
 )
 """Too rare for chance: an answer is lost, and an agent speaks meanwhile. Played by a schedule alone."""
+
+NEVER_BEGUN_ANEW = Planted(
+    "time never begun anew",
+    "a place that somebody has, to somebody else",
+    ("I1", "I4", "I11", "opened before use", "undisturbed"),
+    ((Removals, "may_be_shut", _at_once_again),),
+)
+"""Too rare for chance: one of two allocators must read late when a node is back. Played by a schedule alone."""

@@ -101,11 +101,11 @@ def _holders_of_others(_original: Any) -> Any:
 
 
 def _takes_what_is_there(_original: Any) -> Any:
-    def comes_later(_self: Any, _order: Any) -> bool:
+    def was_begun(self: Any, _order: Any) -> bool:
         """After the journal was lost, what is found at a promised place is taken for the promise's own."""
-        return False
+        return bool(self.found.unclaimed)
 
-    return comes_later
+    return was_begun
 
 
 def _wiped(plan: Plan) -> Plan:
@@ -140,8 +140,8 @@ STARVING_BUGS = (
 TAKES_WHAT_IS_THERE = Planted(
     "takes what is there",
     "living training",
-    ("LAW 3",),
-    ((Taking, "_comes_later", _takes_what_is_there),),
+    ("LAW 3", "one tenant per device"),
+    ((Taking, "_was_begun", _takes_what_is_there),),
 )
 """Found by the schedule in which an agent loses its journal."""
 BOTH_KEPT = Planted(

@@ -27,6 +27,8 @@ class Device:
     modes: tuple[Mode, ...] = ("exclusive",)
     partition: int = 0
     """Percent of a GPU's SMs, for a fractional share; without `amount` it has the same part of the memory."""
+    quota: tuple[int, int] = (1000, 1000)
+    """The part of the time that a fractional share is sure of, and the most that it may have, in thousandths."""
     larger: bool = False
     """Whether a larger profile may serve."""
 
@@ -45,7 +47,11 @@ class Device:
     def share_on(self, row: GpuRow, mode: Literal["mps", "fractional"], uid: int, *, mig: bool) -> Share:
         """The share of a GPU of this model that serves this."""
         memory_mib = self.amount or gives(row, mig=mig)[0] * self.partition // 100
-        return Share(mode=mode, uid=uid, memory_mib=memory_mib, sm_partition=0 if mode == "mps" else self.partition)
+        if mode == "mps":
+            return Share(mode=mode, uid=uid, memory_mib=memory_mib)
+        request, limit = self.quota
+        sizes = {"sm_partition": self.partition, "quota_request_permille": request, "quota_limit_permille": limit}
+        return Share(mode=mode, uid=uid, memory_mib=memory_mib, **sizes)
 
     def profile_on(self, row: GpuRow, *, mig: bool) -> str | None:
         """Which profile of a model serves this; "" for a whole GPU without MIG, None when none does."""
@@ -221,6 +227,18 @@ def fractional(percent: int, memory_mib: int = 0) -> Ask:
         keys += (("sluice.dev/memory", f"{memory_mib}Mi"),)
     device = Device("partition", amount=memory_mib, modes=("fractional",), partition=percent)
     return Ask(keys, ("main",), (device,))
+
+
+def timed(ask: Ask, request_permille: int, limit_permille: int) -> Ask:
+    """The same fractional share for a part of the time."""
+    (device,) = ask.devices
+    quotas = (("request", request_permille), ("limit", limit_permille))
+    keys = tuple((f"sluice.dev/quota-{name}", f"{permille / 1000:g}") for name, permille in quotas)
+    return replace(
+        ask,
+        annotations=(*ask.annotations, *keys),
+        devices=(replace(device, quota=(request_permille, limit_permille)),),
+    )
 
 
 def _one(key: tuple[str, str], device: Device) -> Ask:

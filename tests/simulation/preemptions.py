@@ -100,6 +100,18 @@ class Evictor:
             self._busy[request] = None
             self._later(request)
 
+    def started(self) -> None:
+        """The broker is back, and may have forgotten what was said last: orders may stand again, and are read anew."""
+        if self._world.watcher.evicts:
+            return
+        values = self._broker.values
+        there = values.values_after(Stream.STATE, 0, self._world.clockwork.now) if values.has(Stream.STATE) else []
+        for value in there:
+            message = value.entry.message
+            if isinstance(message, EvictionOrdered) and message.request not in self._busy:
+                self._busy[message.request] = None
+                self._later(message.request)
+
     def _later(self, request: str) -> None:
         self._world.clockwork.after(self._dice.uniform(0.1, 2.0), lambda: self._try(request))
 
@@ -123,7 +135,7 @@ class Evictor:
         else:
             del self._busy[request]
             self._say(request, EvictionDone(request=RequestId(request)))
-            self._evict(asked.name)
+            self.evict(asked.name)
 
     def _is_blocked(self, request: str) -> bool:
         if self._world.clockwork.now >= self._world.plan.faults_until:
@@ -131,7 +143,8 @@ class Evictor:
         for_long = self._blocked.setdefault(request, self._dice.random() < 0.3)
         return for_long or self._dice.random() < 0.2
 
-    def _evict(self, name: str) -> None:
+    def evict(self, name: str) -> None:
+        """The pod is deleted, and whoever made it makes another one in its place."""
         pod = self._folder.pods[name]
         self._world.trace.tell("folder", "pod evicted", name)
         self._world.remove(name)

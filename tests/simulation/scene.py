@@ -44,11 +44,14 @@ class Scene:
         layouts: Mapping[str, Layout] | None = None,
         quotas: tuple[QuotaSaid, ...] = (),
         folder_evicts: bool = False,
+        cluster: bool = False,
+        watchers: int = 1,
     ) -> None:
         """
         Nodes are named node-0, node-1, ... in the order given; everything has started and nothing is asked for.
 
-        With `folder_evicts` the pod-watcher carries out evictions itself; without, the evictor does.
+        With `folder_evicts` the pod-watcher carries out evictions itself; without, the evictor does. With `cluster` the
+        pods are those of a cluster; it has so many `watchers`, of which one works.
         """
         plan = Plan(
             seed=1,
@@ -60,9 +63,11 @@ class Scene:
             weather=weather or Weather(until=0.0),
             layouts=layouts or {},
             quotas=quotas,
+            cluster=cluster,
+            watchers=watchers,
         )
         self.world = World(plan, "lines")
-        self.world.watcher.evicts = folder_evicts
+        self.world.watcher.evicts = folder_evicts or cluster
         self.world.start()
         self.wait(3.0)
 
@@ -108,6 +113,18 @@ class Scene:
     def host(self, name: str) -> Host:
         """One process."""
         return self.world.hosts[name]
+
+    def kill_after(self, name: str, events: int, *, comes_back_s: float = 1.5) -> None:
+        """A process dies in the middle of the n-th event from now on, and is started again so long after that."""
+        host = self.host(name)
+        at = host.handled + events
+
+        def kill(_event: object) -> None:
+            if host.handled == at:
+                host.crash()
+                self.world.clockwork.after(comes_back_s, lambda: host.alive or host.start())
+
+        host.on_event.append(kill)
 
     def request(self, name: str) -> str:
         """The latest request id of a pod."""

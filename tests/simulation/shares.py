@@ -1,8 +1,8 @@
 """
 What a home of shares can give, written down a second time for the judge: memory, SMs, and clients of one MPS server.
 
-The rules are those of docs/sharing.md where nobody enforces time quotas: all widths add up. No code of the allocator
-or the agent is used, for it judges both.
+The rules are those of docs/sharing.md: all widths add up where nobody enforces time quotas, else those of lanes. No
+code of the allocator or the agent is used, for it judges both.
 """
 
 from collections.abc import Sequence
@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from math import ceil
 
+from judges.placements import fits_side_by_side
 from simulation.tables import MPS_CLIENTS_MAX, GpuRow, Span
 
 from sluice.contracts.messages import Booking, DeviceGrant, Share
@@ -71,14 +72,19 @@ def width_of(share: Share, row: GpuRow, profile: str) -> int:
     return ceil(Fraction(100 * ceil(Fraction(share.sm_partition * all_sms, 100)), sms))
 
 
-def overfull(row: GpuRow, profile: str, shares: Sequence[Share]) -> str:
-    """What these shares together take too much of in one home; empty when they fit."""
+def overfull(row: GpuRow, profile: str, shares: Sequence[Share], *, taking_turns: bool = False) -> str:
+    """
+    What these shares together take too much of in one home; empty when they fit.
+
+    `taking_turns`: their time is enforced there.
+    """
     memory_mib, sms = home_gives(row, profile)
     if sum(share.memory_mib for share in shares) > memory_mib:
         return f"{[share.memory_mib for share in shares]} of {memory_mib} MiB"
     widths = [width_of(share, row, profile) for share in shares if share.mode == "fractional"]
-    if sum(widths) > 100:
-        return f"{widths} percent of its SMs"
+    times = [max(1, share.quota_request_permille) for share in shares if share.mode == "fractional"]
+    if not fits_side_by_side(list(zip(widths, times, strict=True)), taking_turns=taking_turns):
+        return f"{widths} percent of its SMs, for {times} thousandths of the time"
     _, all_sms = gives(row, mig=bool(profile))
     clients = max(1, MPS_CLIENTS_MAX * sms // all_sms)
     return f"{len(shares)} of {clients} clients" if len(shares) > clients else ""

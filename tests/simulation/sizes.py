@@ -116,8 +116,8 @@ class Sizes:
     """What was granted more than once, ever."""
     told_at: dict[tuple[str, int], float] = field(default_factory=dict)
     """When an agent first said of a slice that it is as this revision ordered."""
-    began: dict[int, float] = field(default_factory=dict)
-    """When each process began."""
+    began: dict[tuple[str, int], float] = field(default_factory=dict)
+    """When each process began, by its node and its id there."""
 
     def granted(self, grant: Grant) -> None:
         """A size is in the ledger. Of an agent's slice that is adopted, sizes that it never heard of do not count."""
@@ -187,7 +187,7 @@ class Sizes:
         least = 0 if is_wider else min(share.memory_mib for share in shares)
         last = max(self.standing[booking.allocation])
         looked_at = self.told_at.get((booking.allocation, last), 0.0) + LOOKED_AT_S
-        is_used = any(one.memory_mib > least or self.began[one.pid] < looked_at for one in processes)
+        is_used = any(one.memory_mib > least or self.began[booking.node, one.pid] < looked_at for one in processes)
         return "" if is_used else f"{booking.name} counts {self.most(booking)}, and nobody uses that"
 
 

@@ -99,15 +99,7 @@ def test_a_drain_outlives_whoever_is_killed_at_any_step(killed: str, allocators:
     for step in steps:
         scene = _scene(*TWO_NODES, allocators=allocators)
         before = run_together(scene)
-        host = scene.host(killed)
-        begun = host.handled
-
-        def kill(_event: object, scene=scene, host=host, at=begun + step) -> None:
-            if host.handled == at:
-                host.crash()
-                scene.world.clockwork.after(1.5, lambda: host.alive or host.start())
-
-        host.on_event.append(kill)
+        scene.kill_after(killed, step)
         say(scene, before.node)
         play(scene, before)
 

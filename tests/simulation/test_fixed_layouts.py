@@ -124,18 +124,7 @@ def test_a_crash_at_any_step_leaves_the_layout_as_it_is(killed: str, steps: rang
     """Killed in the middle of the n-th event since pods have asked, for each n: nothing is made, nothing is lost."""
     for at in steps:
         scene = Scene(*BOTH, allocators=2, layouts=FIXED)
-        host = scene.host(killed)
-        first = host.handled
-
-        def kill(host=host, scene=scene) -> None:
-            host.crash()
-            scene.world.clockwork.after(1.5, lambda: host.alive or host.start())
-
-        def count(_event: object, host=host, first=first, at=at, kill=kill) -> None:
-            if host.handled == first + at:
-                kill()
-
-        host.on_event.append(count)
+        scene.kill_after(killed, at)
         play_a_fleet_of_both(scene)
 
 

@@ -66,18 +66,7 @@ def test_a_crash_at_any_step_leaves_no_half_of_a_job(killed: str, first: int) ->
     """Killed in the middle of the n-th event since the jobs have asked, for many n: facts are enough to go on."""
     for at in range(first, 64, 7):
         scene = Scene(*TWO_NODES, allocators=2)
-        host = scene.host(killed)
-        begun = host.handled
-
-        def kill(host=host, scene=scene) -> None:
-            host.crash()
-            scene.world.clockwork.after(1.5, lambda: host.alive or host.start())
-
-        def count(_event: object, host=host, begun=begun, at=at, kill=kill) -> None:
-            if host.handled == begun + at:
-                kill()
-
-        host.on_event.append(count)
+        scene.kill_after(killed, at)
         play_two_that_fit_alone(scene)
 
 

@@ -109,14 +109,7 @@ def test_a_move_outlives_whoever_is_killed_at_any_step(
         before, landed = scene.bound("mover"), scene.landed()
         assert before is not None
         scene.until(lambda landed=landed: bool(of_moves(landed)[0]), longest_s=40.0)
-        host = scene.host(killed)
-
-        def kill(_event: object, scene=scene, host=host, at=host.handled + step) -> None:
-            if host.handled == at:
-                host.crash()
-                scene.world.clockwork.after(1.5, lambda: host.alive or host.start())
-
-        host.on_event.append(kill)
+        scene.kill_after(killed, step)
         play(scene, landed, before)
         handed += bool(of_moves(landed)[1])
     assert handed > 0

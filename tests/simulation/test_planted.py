@@ -12,14 +12,48 @@ from simulation.world import run_plan
 
 DOSE = 100
 """Seeds within which every bug must be found: two thirds of what `make test` runs."""
+PLAIN = ("cluster", "lost together")
+"""Left out where bugs are looked for: those about clusters have `test_kube`, those about losses `test_forgotten`."""
+FOUND_AT = {
+    "two binds": 6,
+    "a dead scheduler passes for one": 6,
+    "silent processes are told to nobody": 5,
+    "a home ends with its scheduler": 3,
+    "a scheduler is told once": 3,
+    "victims of others relax": 16,
+    "first revision for ever": 14,
+    "any that is ready": 16,
+    "GI forgotten": 17,
+    "moved to and fro": 9,
+    "orphans at once": 8,
+    "home undone by a refused start": 7,
+    "nothing adopted": 7,
+    "drained by the ledger alone": 6,
+    "guarantee ignored": 4,
+    "an old picture will do": 1,
+    "holders of others": 4,
+    "nothing taken back": 9,
+    "stale home after a reboot": 1,
+    "begun too early": 2,
+    "everybody let go": 2,
+    "request unguarded": 2,
+    "settled by a read": 2,
+}
+"""Where in the dose rare ones were found last: looked at first, then all others. An old number costs time, no more."""
+
+
+def seeds_for(bug: Planted) -> list[int]:
+    """The dose, in the order in which it is looked at."""
+    first = FOUND_AT.get(bug.name, 0)
+    return [first, *(seed for seed in range(DOSE) if seed != first)]
 
 
 @pytest.mark.timeout(180)
 @pytest.mark.parametrize("bug", BUGS, ids=lambda bug: bug.name.replace(" ", "-"))
 def test_the_judge_catches_a_planted_bug(bug: Planted) -> None:
     """A rule is broken on purpose; some invariant fails, and the same plan passes with the rule in place."""
-    for seed in range(DOSE):
-        plan = bug.focus(draw_plan(seed))
+    for seed in seeds_for(bug):
+        plan = bug.focus(draw_plan(seed, PLAIN))
         with planted(bug):
             found = run_plan(plan).violation
         assert not found.startswith("raised"), f"the planted bug crashes instead: {found}"
@@ -41,6 +75,12 @@ def test_a_named_interleaving_catches_what_it_is_about(name: str, schedule: Call
     with planted(bug), pytest.raises(ViolationError) as found:
         schedule()
     assert found.value.rule in bug.caught_by
+
+
+def test_every_bug_is_looked_for_in_the_whole_dose() -> None:
+    """Beginning where a bug was found last leaves no seed out, and names no bug that is not there any more."""
+    assert FOUND_AT.keys() <= {bug.name for bug in BUGS}
+    assert all(sorted(seeds_for(bug)) == list(range(DOSE)) for bug in BUGS)
 
 
 def test_planting_leaves_nothing_behind() -> None:

@@ -8,10 +8,13 @@ from simulation.pods import Ask
 from simulation.preemptions import PREEMPTIBLE, PRIORITY
 from simulation.quotas import QuotaSaid
 from simulation.scene import A30_NODE, MIG_NODE, Scene, sliced
+from simulation.weather import Weather
 
 from sluice.contracts.exchange import Write
 from sluice.contracts.messages import Grant, Pending, Revoke
 
+UNLUCKY = Weather(until=40.0, ack_lost=0.1, request_lost=0.05, late=0.05, twice=0.3, redelivered=0.3)
+VICTIMS = ("left", "right")
 GUARANTEE_IGNORED = next(bug for bug in PREEMPTION_BUGS if bug.name == "guarantee ignored")
 
 
@@ -30,6 +33,30 @@ def guaranteed_one() -> Scene:
     scene.pod("stays", ranked("1g.6gb", 0), namespace="den")
     scene.until(lambda: scene.runs("goes") and scene.runs("stays"))
     return scene
+
+
+def two_have_to_go(**how) -> Scene:
+    """A GPU with two pods that may be evicted."""
+    scene = Scene(MIG_NODE, folder_evicts=True, **how)
+    for name in VICTIMS:
+        scene.pod(name, ranked("3g.20gb", 0, preemptible=True), lingers_s=0.5)
+    scene.until(lambda: all(scene.runs(name) for name in VICTIMS), longest_s=60.0)
+    return scene
+
+
+def play(scene: Scene, longest_s: float = 60.0) -> None:
+    """Both go, once; the place is the important one's, who ever asks for what the first frees; then they run again."""
+    scene.pod("service", ranked("7g.40gb", 5))
+    scene.wait(0.3)
+    scene.pod("late", ranked("1g.5gb", 0))
+    scene.until(lambda: scene.runs("service"), longest_s)
+    names = [asked.name for asked in scene.world.judge.requests.values()]
+    assert [names.count(name) for name in VICTIMS] == [2, 2]
+    assert scene.bound("late") is None
+    scene.remove("late")
+    scene.remove("service")
+    scene.until(lambda: all(scene.runs(name) for name in VICTIMS), longest_s)
+    scene.finish()
 
 
 def is_for_service(_host: str, write: Write) -> bool:
@@ -52,6 +79,24 @@ def ends_before_it_is_decided(*, lost: int) -> Scene:
     scene.pod("service", ranked("7g.40gb", 5))
     scene.wait(8)
     return scene
+
+
+@pytest.mark.timeout(180)
+@pytest.mark.parametrize("steps", [range(1, 50, 12), pytest.param(range(1, 70), marks=pytest.mark.exhaustive)], ids=str)
+@pytest.mark.parametrize(
+    ("killed", "allocators"), [("allocator-a", 1), ("allocator-a", 2), ("pod-watcher", 1), ("agent-node-0", 2)]
+)
+def test_a_preemption_outlives_whoever_is_killed_at_any_step(killed: str, allocators: int, steps: range) -> None:
+    """Killed in the middle of the n-th event since it asked: nobody goes twice, and the place is not lost to others."""
+    for step in steps:
+        scene = two_have_to_go(allocators=allocators)
+        scene.kill_after(killed, step)
+        play(scene)
+
+
+def test_a_preemption_in_a_bad_network_costs_nobody_twice() -> None:
+    """Bookings, orders and answers that are lost, late or doubled; two allocators that both preempt."""
+    play(two_have_to_go(allocators=2, weather=UNLUCKY), longest_s=120.0)
 
 
 def test_a_place_is_had_although_a_pod_of_a_guaranteed_namespace_ends_before_its_grant_has_an_answer() -> None:

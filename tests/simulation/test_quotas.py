@@ -8,12 +8,15 @@ from simulation.planted_quotas import BOUND_ON_WHAT_IS_KNOWN, QUOTA_BUGS
 from simulation.planting import planted
 from simulation.quotas import HEARD_AFTER_S, NO_LIMITS, QuotaSaid
 from simulation.scene import A30_NODE, MIG_NODE, Scene, sliced
+from simulation.weather import Weather
 
 from sluice.contracts.exchange import Stream
 from sluice.contracts.messages import Grant, Pending, QuotaSet, Revoke, SliceReady
 from sluice.contracts.refusals import WaitReason
 
 ONE = (1, None, None)
+UNLUCKY = Weather(until=40.0, ack_lost=0.1, request_lost=0.05, late=0.05, twice=0.3, redelivered=0.3)
+PODS = tuple(f"pod-{number}" for number in range(5))
 
 
 def limit(scene: Scene, total: tuple[int | None, int | None, int | None]) -> None:
@@ -91,6 +94,58 @@ def test_two_allocators_together_stay_within_a_quota() -> None:
     limit(scene, NO_LIMITS)
     scene.until(lambda: all(scene.runs(f"pod-{number}") for number in range(8)))
     scene.finish()
+
+
+def raise_and_lower(scene: Scene, killed: str = "", step: int = 0) -> None:
+    """A limit comes when one pod runs and others ask, is raised, and lowered; who ends counts until it is gone."""
+    scene.pod("first", sliced("1g.5gb"), lingers_s=3.0)
+    scene.until(lambda: scene.runs("first"), longest_s=60.0)
+    say(scene, ONE)
+    scene.wait(HEARD_AFTER_S)  # nobody can say that he has not heard of it
+    if killed:
+        scene.kill_after(killed, step)
+    for name in PODS:
+        scene.pod(name, sliced("1g.5gb"))
+    scene.wait(1.0)
+    scene.remove("first")
+    scene.until(lambda: running(scene) == 1, longest_s=60.0)
+    say(scene, (3, None, None))
+    scene.until(lambda: running(scene) == 3, longest_s=60.0)
+    say(scene, ONE)
+    scene.wait(8.0)
+    assert running(scene) == 3, "a lowered limit has ended a pod, or served one more"
+    say(scene, NO_LIMITS)
+    scene.until(lambda: running(scene) == len(PODS), longest_s=60.0)
+    scene.finish()
+
+
+def say(scene: Scene, total: tuple[int | None, int | None, int | None]) -> None:
+    """An operator says what the namespace may have; who hears it when is another matter."""
+    scene.world.operator.say(QuotaSaid(scene.world.clockwork.now, "lab", total))
+
+
+def running(scene: Scene) -> int:
+    """How many of those run who have asked since there is a limit."""
+    return sum(scene.runs(name) for name in PODS)
+
+
+BOTH_GRANT = (MIG_NODE, MIG_NODE)
+
+
+@pytest.mark.timeout(180)
+@pytest.mark.parametrize("steps", [range(1, 50, 15), pytest.param(range(1, 70), marks=pytest.mark.exhaustive)], ids=str)
+@pytest.mark.parametrize(("killed", "allocators"), [("allocator-a", 1), ("allocator-a", 2), ("agent-node-0", 2)])
+def test_a_limit_that_comes_late_and_changes_holds_whoever_is_killed_at_any_step(
+    killed: str, allocators: int, steps: range
+) -> None:
+    """Killed in the middle of the n-th event since they asked: the judge counts, and nobody who runs is ended."""
+    for step in steps:
+        raise_and_lower(Scene(*BOTH_GRANT, allocators=allocators), killed, step)
+
+
+def test_a_limit_that_changes_in_a_bad_network_holds() -> None:
+    """Words of the operator and grants that are lost, late or doubled; two allocators that read at different times."""
+    raise_and_lower(Scene(*BOTH_GRANT, allocators=2, weather=UNLUCKY))
 
 
 def test_a_quota_that_was_said_again_after_a_wipe_holds() -> None:

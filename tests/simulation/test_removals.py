@@ -2,12 +2,13 @@
 
 import pytest
 from simulation.judge import ViolationError
-from simulation.planted_removals import OPEN_WHILE_CLOSING
+from simulation.planted_removals import NEVER_BEGUN_ANEW, OPEN_WHILE_CLOSING
 from simulation.planting import planted
 from simulation.removals import BY_MISTAKE, CUT_OFF, OFF
 from simulation.scene import MIG_NODE, WHOLE, WHOLE_NODE, Scene, sliced
 from simulation.unanswered import its_agent_speaks_while_the_end_of_its_head_is_unanswered
 
+from sluice.contracts.exchange import Stream
 from sluice.contracts.messages import Closed, Grant, NodeClosed, NodeOpened, Pending, Released, Revoke, SliceGone
 
 
@@ -157,3 +158,24 @@ def test_a_grant_does_not_land_behind_the_end_of_a_head() -> None:
     with planted(OPEN_WHILE_CLOSING), pytest.raises(ViolationError) as found:
         its_agent_speaks_while_the_end_of_its_head_is_unanswered()
     assert found.value.rule in OPEN_WHILE_CLOSING.caught_by
+
+
+def another_opens_it_and_one_has_not_heard() -> None:
+    """Its agent is back after its grants were closed; `allocator-b` goes on hearing BOOK, and nothing of STATE."""
+    scene = Scene(MIG_NODE, allocators=2)
+    scene.strike("node removed", "node-0", lasts_s=40.0, number=OFF)
+    scene.wait(39.0)
+    heard = scene.stall("allocator-b", Stream.STATE)
+    for number in range(4):
+        scene.pod(f"pod-{number}", sliced("1g.5gb"))
+    scene.until(lambda: scene.runs("pod-3"))
+    heard()
+    scene.finish()
+
+
+def test_what_is_granted_on_a_node_that_is_back_is_not_closed_by_who_reads_late() -> None:
+    """Its place would be free in the ledger, and an instance of somebody on it."""
+    another_opens_it_and_one_has_not_heard()
+    with planted(NEVER_BEGUN_ANEW), pytest.raises(ViolationError) as found:
+        another_opens_it_and_one_has_not_heard()
+    assert found.value.rule in NEVER_BEGUN_ANEW.caught_by

@@ -76,7 +76,7 @@ def test_a_promise_outlives_the_broker() -> None:
 
 
 def lose_the_journal() -> None:
-    """A pod ends slowly and another is promised exactly its place; then the agent forgets everything."""
+    """A pod ends slowly, its ticket is gone, and another is promised exactly its place; then the agent forgets all."""
     scene = Scene()
     scene.pod("now", sliced("7g.40gb"), lingers_s=6.0)
     scene.until(lambda: scene.runs("now"))
@@ -84,7 +84,7 @@ def lose_the_journal() -> None:
     scene.wait(6.0)
     assert len(scene.world.judge.promises("node-0")) == 1
     scene.remove("now")
-    scene.wait(1.0)
+    scene.until(lambda: not scene.world.machines["node-0"].tickets)
     scene.strike("journal lost", "node-0", lasts_s=0.5)
     scene.wait(3.0)
     assert scene.bound("later") is None

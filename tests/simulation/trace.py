@@ -22,13 +22,15 @@ class Trace:
     def __init__(self, keeping: Keeping, clock: Callable[[], float]) -> None:
         """Keep nothing, a running hash, or the lines as well."""
         self._keeping = keeping
+        self.keeps = keeping != "nothing"
+        """Whether lines are wanted: who would have to put one together asks before it does."""
         self._clock = clock
         self._digest = hashlib.sha256()
         self.lines: list[str] = []
 
     def tell(self, host: str, what: str, subject: str = "", detail: object = "") -> None:
         """Add one line: `host` did or heard `what` about `subject`."""
-        if self._keeping == "nothing":
+        if not self.keeps:
             return
         line = f"{self._clock():10.4f}  {host:<22} {what:<24} {subject:<44} {_words(detail)}".rstrip()
         self._digest.update(line.encode())

@@ -4,6 +4,7 @@ One whole world from one plan: the four services on a bus, machines, a folder, k
 First the faults, then calm until everyone has an answer, then all pods are removed and nothing may be left.
 """
 
+import gc
 import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -24,6 +25,9 @@ from simulation.hardware import Gpu, Machine
 from simulation.host import Host
 from simulation.jobs import JobJudge
 from simulation.judge import Judge, ViolationError
+from simulation.kube_host import ClusterHost
+from simulation.kube_plan import WATCHERS
+from simulation.kube_side import KubeSide
 from simulation.limits import LimitsFile, LimitsHost
 from simulation.moves import MoveJudge
 from simulation.operators import Operator
@@ -40,7 +44,9 @@ from simulation.services import (
     quick_watcher,
 )
 from simulation.sizes import Resizer
+from simulation.timekeeping import TimeJudge, Timekeepers
 from simulation.trace import Keeping, Trace
+from simulation.troubles import Troubles
 from simulation.turns import TurnJudge
 from simulation.weather import Sky
 
@@ -80,9 +86,10 @@ class World:
         self.dice = Random(f"world {plan.seed}")
         self.sky = Sky(plan.weather, Random(f"sky {plan.seed}"))
         self.broker = Broker(self.clockwork, self.sky, self.trace)
-        self.folder = Folder()
         self.machines = {node: self._machine(node, gpus) for node, gpus in plan.nodes}
-        self.kubelets = Kubelets(self.clockwork, self.folder, self.machines, self.trace)
+        self.cluster = KubeSide(self, self.machines) if plan.cluster else None
+        self.folder = self.cluster.folder if self.cluster is not None else Folder()
+        self.kubelets = self.cluster.kubelets if self.cluster is not None else self._kubelets()
         self.judge = Judge(self.clockwork, self.machines, self.folder, self.kubelets)
         shared = (self.clockwork, self.broker)
         ttl = plan.closing_ttl_s
@@ -100,8 +107,15 @@ class World:
         self.inventory = InventoryHost(self.agents, quick_inventory(), *shared, self._dice("inventory"), self.trace)
         evicts = folder_evicts(plan.seed)
         dice = self._dice("watcher")
-        self.watcher = WatcherHost(self.folder, quick_watcher(ttl), *shared, dice, self.trace, evicts=evicts)
-        every = [*self.allocators, self.inventory, self.watcher, *self.agents.values()]
+        self.watcher: WatcherHost | ClusterHost
+        if self.cluster is not None:
+            self.watcher = self.cluster.watcher(ttl)
+            standby = [self.cluster.watcher(ttl, name) for name in WATCHERS[1 : plan.watchers]]
+            self.cluster.judged_by(self.judge)
+        else:
+            self.watcher = WatcherHost(self.folder, quick_watcher(ttl), *shared, dice, self.trace, evicts=evicts)
+            standby = []
+        every = [*self.allocators, self.inventory, self.watcher, *self.agents.values(), *standby]
         self.hosts: dict[str, Host] = {host.name: host for host in every}
         self.file: LimitsFile | None = None
         if plan.limits_file:
@@ -124,9 +138,11 @@ class World:
         self.turns = TurnJudge(self.judge)
         self.crowds = PodsPerNode(self.judge, plan.pods_per_node_max)
         self.goals.crowds = self.crowds
+        self.time = TimeJudge(self.judge)
         self.resizer = Resizer(self.allocators, self.kubelets, self._dice("resizer"))
         self.administrator = Administrator(self.clockwork, self.trace, plan.seed)
         self.faults = Faults(self)
+        self.troubles = Troubles(self, self._dice("troubles of"), rates=plan.clocks_off)
         self.removals = Removals(self)
         self._listen()
 
@@ -143,10 +159,16 @@ class World:
         if self.file is not None:
             self.until("limits", self.file.missing, CALM_S)
         self.until("I4", self.goals.settled, CALM_S)
+        if self.plan.timed:
+            self.until("time", self.time.unsettled, CALM_S)
+        if self.cluster is not None:
+            self.until("cluster", self.cluster.judge.unsettled, CALM_S)
         self.trace.tell("world", "ALL PODS ARE REMOVED")
         for name in list(self.folder.pods):
             self.remove(name)
         self.until("I3", self.goals.empty, CALM_S)
+        if self.cluster is not None:
+            self.until("cluster", self.cluster.judge.left, CALM_S)
         if self.plan.closing_ttl_s < CALM_S:
             self.until("closing", self.goals.forgotten, self.plan.closing_ttl_s * 4.0)
 
@@ -171,6 +193,9 @@ class World:
     def _dice(self, name: str) -> Random:
         return Random(f"{name} {self.plan.seed}")
 
+    def _kubelets(self) -> Kubelets:
+        return Kubelets(self.clockwork, self.folder, self.machines, self.trace)
+
     def _machine(self, node: str, gpus: tuple[tuple[object, bool], ...]) -> Machine:
         short = node.split(".", maxsplit=1)[0]
         made: dict[str, Gpu] = {}
@@ -179,7 +204,15 @@ class World:
             made[uuid] = Gpu(uuid, index, row, mig=mig, dice=self._dice(uuid))  # type: ignore[arg-type]
             made[uuid].layout = self.plan.layouts.get(uuid)
             made[uuid].lay_out()
-        return Machine(NodeName(node), made)
+        machine = Machine(NodeName(node), made)
+        if node in self.plan.timed:
+            clock = self.clockwork
+            machine.time = Timekeepers(
+                self._dice(f"time of {node}"), lambda: clock.now < self.plan.faults_until, lambda: clock.now
+            )
+            for gpu in made.values():
+                gpu.taking_turns = True
+        return machine
 
     def _listen(self) -> None:
         heard = [self.turns.landed, self.judge.landed, self.limits.landed, self.jobs.landed, self.moves.landed]
@@ -197,6 +230,7 @@ class World:
             host.on_instruction.append(self.judge.instructed)
         for allocator in self.allocators:
             allocator.on_event.append(self.cordons.listener(allocator))
+            allocator.on_event.append(self.guarantees.listener(allocator))
             allocator.on_instruction += [self.cordons.instructed, self.guarantees.instructed]
         for agent in self.agents.values():
             agent.on_ticket.append(self.judge.ticket)
@@ -210,6 +244,8 @@ class World:
             self.trace.tell("hardware", f"daemon {what}", daemon.device, daemon)
             self.judge.daemon(what, machine, daemon)
 
+        if machine.time is not None:
+            machine.time.watcher = lambda home, before, now: self.time.served(machine, home, before, now)
         machine.mps.watcher = hear
         machine.mps.on_terminated = lambda daemon, owner: self.judge.terminated(machine, daemon, owner)
 
@@ -223,6 +259,8 @@ class World:
             allocator.holds_lease = self.plan.both_active or allocator is self.allocators[0]
         for host in self.hosts.values():
             self.clockwork.after(self.dice.uniform(0, 0.3), host.start)
+        if self.cluster is not None:
+            self.cluster.start()
         for life in self.plan.pods:
             self._schedule(life)
         speaker = self.file or self.operator
@@ -268,9 +306,26 @@ def run_seed(seed: int, keeping: Keeping = "nothing", without: Sequence[str] = (
     return run_plan(draw_plan(seed, without), keeping)
 
 
-def run_plan(plan: Plan, keeping: Keeping = "nothing") -> Outcome:
-    """Run one plan."""
+def run_plan(plan: Plan, keeping: Keeping = "nothing", attach: Callable[["World"], None] | None = None) -> Outcome:
+    """
+    Run one plan. `attach` may listen to its world before anything runs.
+
+    Nobody looks for cycles meanwhile: a world is some MB that live as long as it does and are garbage together.
+    Looking through them again and again was a tenth of what a seed costs.
+    """
+    collects = gc.isenabled()
+    gc.disable()
+    try:
+        return _live_through(plan, keeping, attach)
+    finally:
+        if collects:
+            gc.enable()
+
+
+def _live_through(plan: Plan, keeping: Keeping, attach: Callable[["World"], None] | None) -> Outcome:
     world = World(plan, keeping)
+    if attach is not None:
+        attach(world)
     outcome = Outcome(plan.seed)
     try:
         world.run()

@@ -181,3 +181,22 @@ def test_what_stands_and_should_not_is_seen():
     history.put(*made("a")[:1], 1, made("a")[1])
     history.put_standing(made("b")[0].removeprefix("hist."), 2, made("b")[1])
     assert history.violations() == ["('GPU-1', 0) is made for b while a is on it"]
+
+
+# -- shares ----------------------------------------------------------------------------------------------------------
+
+
+def test_shares_of_one_home_have_it_together_and_nobody_else_has():
+    """An instance at the place of a home would take its tenants' memory."""
+    home = {**device(0, 2), "share": {"memory_mib": 4096}}
+    told = device(0, 2)
+    both = grant("a", home), grant("b", home), made("a", told), made("b", told)
+    assert violations(*both) == []
+    assert violations(*both, grant("c", device(1))) == [
+        f"('GPU-1', 1) is granted to c while {owner} has it" for owner in ("a", "b")
+    ]
+    assert violations(*both, made("c", device(1))) == [
+        f"('GPU-1', 1) is made for c while {owner} is on it" for owner in ("a", "b")
+    ]
+    other_home = {**device(1, 2), "share": {"memory_mib": 4096}}
+    assert violations(grant("a", home), grant("b", other_home)) == ["('GPU-1', 1) is granted to b while a has it"]

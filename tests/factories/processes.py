@@ -1,0 +1,130 @@
+"""Processes of a system under test: killed, frozen and started again by the test alone, and never left behind."""
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+from sluice_console.shell import tether
+
+STOP_WITHIN_S = 10.0
+SWITCHED_OFF_WITHIN_S = 20.0
+CLEANED_UP_WITHIN_S = 15.0
+"""What ends with a killed `sluice up` has this long: the program that ends simulated MPS daemons among it."""
+
+
+@dataclass
+class Process:
+    """One process of the system. It does not outlive the test that started it, whatever happens to that."""
+
+    name: str
+    command: tuple[str, ...]
+    environment: Mapping[str, str]
+    log: Path
+    lives: int = 0
+    _popen: subprocess.Popen[bytes] | None = None
+
+    @property
+    def pid(self) -> int:
+        """Of the present life, or of the last."""
+        assert self._popen is not None
+        return self._popen.pid
+
+    @property
+    def runs(self) -> bool:
+        """Whether it is alive."""
+        return self._popen is not None and self._popen.poll() is None
+
+    @property
+    def code(self) -> int | None:
+        """How its last life ended; None while it runs."""
+        return None if self._popen is None else self._popen.poll()
+
+    def start(self) -> None:
+        """Begin another life. It ends with the thread that called, so call from one that stays."""
+        assert not self.runs, f"{self.name} runs already"
+        command = (sys.executable, "-S", tether.__file__, str(os.getpid()), *self.command)
+        self.log.parent.mkdir(parents=True, exist_ok=True)
+        with self.log.open("ab") as log:
+            self._popen = subprocess.Popen(command, env=dict(self.environment), stdout=log, stderr=subprocess.STDOUT)
+        self.lives += 1
+
+    def kill(self) -> None:
+        """SIGKILL, and wait for its end."""
+        if self._popen is not None:
+            self._popen.kill()
+            self._popen.wait(STOP_WITHIN_S)
+
+    def stop(self) -> None:
+        """In order, or by force after 10 s."""
+        if self._popen is None:
+            return
+        self.thaw()
+        self._popen.send_signal(signal.SIGTERM)
+        try:
+            self._popen.wait(STOP_WITHIN_S)
+        except subprocess.TimeoutExpired:
+            self.kill()
+
+    def freeze(self) -> None:
+        """SIGSTOP: it lives, and does nothing."""
+        if self._popen is not None:
+            self._popen.send_signal(signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        """SIGCONT."""
+        if self._popen is not None:
+            self._popen.send_signal(signal.SIGCONT)
+
+
+def own_environment() -> dict[str, str]:
+    """The environment of the tests without Sluice's settings."""
+    return {name: value for name, value in os.environ.items() if not name.startswith("SLUICE_")}
+
+
+def switch_off(switch: subprocess.Popen[bytes]) -> None:
+    """The simulated machines' MPS daemons end, and the folder of their sockets goes."""
+    assert switch.stdin is not None
+    switch.stdin.close()
+    try:
+        code = switch.wait(SWITCHED_OFF_WITHIN_S)
+    except subprocess.TimeoutExpired:
+        switch.kill()
+        code = switch.wait(5)
+    assert code == 0, "MPS daemons of the simulated nodes are left"
+
+
+def kill_with_children(process: subprocess.Popen | psutil.Popen) -> list[psutil.Process]:
+    """
+    Kill a process that starts others, and what of those does not end with it. Returns whom it had to kill.
+
+    The children are killed last: some only clean up once they see it gone, and what they know of nobody else can end.
+    """
+    family = []
+    with contextlib.suppress(psutil.NoSuchProcess):
+        family = psutil.Process(process.pid).children(recursive=True)
+    process.kill()
+    process.wait(STOP_WITHIN_S)
+    _, alive = psutil.wait_procs(family, timeout=CLEANED_UP_WITHIN_S)
+    for child in alive:
+        child.kill()
+    psutil.wait_procs(alive, timeout=STOP_WITHIN_S)
+    return alive
+
+
+@contextlib.contextmanager
+def heeding_ctrl_c() -> Iterator[None]:
+    """Children are started as from a terminal: a shell that puts tests into the background has them ignore its keys."""
+    keys = (signal.SIGINT, signal.SIGQUIT)
+    before = [signal.signal(key, signal.default_int_handler) for key in keys]
+    try:
+        yield
+    finally:
+        for key, handler in zip(keys, before, strict=True):
+            signal.signal(key, handler)

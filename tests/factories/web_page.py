@@ -1,0 +1,338 @@
+"""The page's server in this process over a board that a test fills itself; and a scene for it. No bus, no process."""
+
+import asyncio
+import http.client
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from sluice.contracts.ids import AllocationId, GpuUuid, Incarnation, NodeName, RequestId, RunId, SourceName
+from sluice.contracts.messages import (
+    AllocationRequested,
+    AnyMessage,
+    Booking,
+    Bound,
+    Claim,
+    ContainerDevices,
+    DeviceGrant,
+    GpuReport,
+    Grant,
+    InstanceReport,
+    NodeChanged,
+    NodeInventory,
+    NodeOpened,
+    NodeSnapshot,
+    Pending,
+    SliceReport,
+)
+from sluice.contracts.refusals import ReasonCount, WaitReason
+from sluice.contracts.subjects import guarded
+from sluice_console.core.documents import PodDocument, StepDocument, StoryDocument
+from sluice_console.core.waterfall import PartDocument, SpanDocument, WaterfallDocument
+from sluice_console.core.web.board import Board
+from sluice_console.shell.web.addresses import listen
+from sluice_console.shell.web.app import make_app
+from sluice_console.shell.web.hub import Hub
+from sluice_console.shell.web.serving import serving
+from sluice_console.shell.web.usages import Ask, Usages, ask_agent
+
+CHROMIUM = Path("/usr/bin/chromium")
+CHROMIUM_OPTIONS = (
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+)
+WHY_NO_CHROMIUM = f"there is no {CHROMIUM} (on Debian: apt-get install chromium)"
+MODEL = "NVIDIA A100-SXM4-40GB"
+RUN = RunId("run1")
+CUTS = {1: "1g.5gb", 2: "2g.10gb", 4: "3g.20gb", 8: "7g.40gb"}
+"""A profile by the memory slices of its instances."""
+LAYOUTS = ((4, 4), (8,), (2, 2, 4), (1, 1, 1, 1, 4), (4,), (2, 1), (), (1, 2, 4))
+
+
+class Stories:
+    """Tells one step of every request; `error` instead, when it is set."""
+
+    def __init__(self):
+        """Tell."""
+        self.error: Exception | None = None
+
+    async def of(self, pod: PodDocument) -> StoryDocument:
+        """The story of one request."""
+        if self.error is not None:
+            raise self.error
+        step = StepDocument(time="2026-01-01T00:00:00Z", subject="sluice.request.x", type="X", text="asks for 3g.20gb")
+        return StoryDocument(pod=pod, steps=(step,))
+
+    async def trace_of(self, pod: PodDocument) -> WaterfallDocument:
+        """The waterfall of one request."""
+        if self.error is not None:
+            raise self.error
+        word = SpanDocument(name="request", kind="word", service="pod-watcher", began_ms=0.0, took_ms=12.5, text="asks")
+        wait = SpanDocument(name="wait", kind="wait", service="allocator", began_ms=12.5, took_ms=30.0)
+        part = PartDocument(
+            part="request", trace_id="a1", began="2026-01-01T00:00:00Z", took_ms=42.5, spans=(word, wait)
+        )
+        return WaterfallDocument(
+            request=pod.request, namespace=pod.namespace, name=pod.name, state=pod.state, parts=(part,)
+        )
+
+
+def uuid_of(node: int, index: int) -> GpuUuid:
+    """The UUID of a GPU, as long as a real one."""
+    return GpuUuid(f"GPU-{node:08x}-0000-4000-8000-{index:012x}")
+
+
+def name_of(node: int) -> NodeName:
+    """The name of a node."""
+    return NodeName(f"gpu-{node}")
+
+
+def node_values(number: int, gpus: int, *, stale: bool = False, turn: int = 0) -> dict[str, AnyMessage]:
+    """What the bus says of one node with `gpus` GPUs, differently cut; `turn` changes how."""
+    node = name_of(number)
+    values: dict[str, AnyMessage] = {}
+    reports: list[GpuReport] = []
+    slices: list[SliceReport] = []
+    for index in range(gpus):
+        instances = []
+        at = 0
+        for size in LAYOUTS[(number + index + turn) % len(LAYOUTS)]:
+            request = RequestId(f"r{number}-{index}-{at}")
+            booking = Booking(
+                allocation=AllocationId(f"{request}_run1_1"),
+                request=request,
+                request_revision=1,
+                source=SourceName("folder"),
+                owner=f"uid-{request}",
+                namespace=("research", "serving", "batch", "team-a", "notebooks")[(number + at) % 5],
+                name=f"train-{number}-{index}-{at}",
+                node=node,
+                devices=(
+                    DeviceGrant(container="main", gpu=uuid_of(number, index), profile=CUTS[size], start=at, size=size),
+                ),
+            )
+            uuid = f"MIG-{number:08x}-{index:04x}-4000-8000-{at:012x}"
+            instances.append(
+                InstanceReport(
+                    gi_id=at + 1, profile=CUTS[size], start=at, size=size, uuid=uuid, allocation=booking.allocation
+                )
+            )
+            slices.append(SliceReport(booking=booking, revision=1, state="ready", revoked=False))
+            values[guarded("ledger", node, booking.allocation).subject] = Grant(
+                revision=1, incarnation=Incarnation("1"), booking=booking
+            )
+            values |= _served(booking, uuid)
+            at += size
+        reports.append(
+            GpuReport(
+                uuid=uuid_of(number, index),
+                index=index,
+                model=MODEL,
+                memory_mib=40960,
+                multiprocessors=108,
+                mig_enabled=True,
+                memory_slices=8,
+                compute_slices=7,
+                profiles=(),
+                instances=tuple(instances),
+                creatable={"1g.5gb": 8 - at, "2g.10gb": (8 - at) // 2} if at < 8 else {},
+            )
+        )
+    snapshot = NodeSnapshot(
+        node=node,
+        boot_id="boot",
+        agent_run=RUN,
+        generation=turn + 1,
+        driver_version="simulated",
+        gpus=tuple(reports),
+        slices=tuple(slices),
+    )
+    values[guarded("inventory", node).subject] = NodeInventory(
+        snapshot=snapshot,
+        stale=stale,
+        stale_message="the agent does not answer" if stale else "",
+        observed_at="2026-01-01T00:00:00Z",
+    )
+    values[guarded("ledger", node, "head").subject] = NodeOpened(
+        node=node, incarnation=Incarnation("1"), boot_id="boot", agent_run=RUN
+    )
+    values[guarded("node", node).subject] = NodeChanged(
+        node=node, endpoint="127.0.0.1:1", boot_id="boot", agent_run=RUN, generation=1, gpus=()
+    )
+    return values
+
+
+def turned(number: int, gpus: int, *, turn: int) -> dict[str, AnyMessage | None]:
+    """What the bus says when a node goes from the turn before to this one; None of what is not there any more."""
+    before: dict[str, AnyMessage | None] = dict.fromkeys(node_values(number, gpus, turn=turn - 1))
+    return before | node_values(number, gpus, turn=turn)
+
+
+def _served(booking: Booking, uuid: str) -> dict[str, AnyMessage]:
+    bound = Bound(
+        request=booking.request,
+        request_revision=1,
+        allocation=booking.allocation,
+        node=booking.node,
+        revision=1,
+        ticket="t",
+        containers=(ContainerDevices(container="main", visible_devices=uuid, memory_mib=4864),),
+    )
+    return {
+        guarded("request", booking.request).subject: asked(booking.namespace, booking.name),
+        guarded("binding", booking.request).subject: bound,
+    }
+
+
+def asked(namespace: str, name: str, profile: str = "3g.20gb") -> AllocationRequested:
+    """What a pod asks for."""
+    return AllocationRequested(
+        revision=1,
+        source=SourceName("folder"),
+        namespace=namespace,
+        name=name,
+        origin=f"{name}.yaml",
+        owner=f"uid-{name}",
+        claims=(Claim(container="main", profile=profile),),
+    )
+
+
+def waiting_values(number: int) -> dict[str, AnyMessage]:
+    """What the bus says of one request that waits."""
+    request = RequestId(f"w{number}")
+    reasons = (ReasonCount(reason=WaitReason.GPU_LAYOUT_FULL, count=8, of=MODEL),)
+    why = f"8 x {MODEL}: no free place of that size"
+    return {
+        guarded("request", request).subject: asked("research", f"queued-{number}"),
+        guarded("waiting", request).subject: Pending(request=request, request_revision=1, message=why, reasons=reasons),
+    }
+
+
+@dataclass
+class Page:
+    """A page's server that runs in this event loop."""
+
+    board: Board
+    hub: Hub
+    stories: Stories
+    host: str
+    port: int
+
+    @property
+    def url(self) -> str:
+        """What a browser is given."""
+        return f"http://{self.host}:{self.port}/"
+
+    def hear(self, values: dict[str, AnyMessage | None]) -> None:
+        """Let the bus have said this, and tell every browser."""
+        for subject, message in values.items():
+            self.board.heard(subject, message)
+        while (change := self.board.step(100)) is not None or self.board.is_behind:
+            if change is not None:
+                self.hub.tell(change)
+
+    async def ask(self, path: str, method: str = "GET", **headers: str) -> tuple[int, dict[str, str], bytes]:
+        """Status, headers by lower-case name and body of one answer."""
+        return await asyncio.to_thread(self._ask, path, method, headers)
+
+    def _ask(self, path: str, method: str, headers: dict[str, str]) -> tuple[int, dict[str, str], bytes]:
+        connection = http.client.HTTPConnection(self.host, self.port, timeout=10)
+        try:
+            connection.request(method, path, headers={name.replace("_", "-"): value for name, value in headers.items()})
+            answer = connection.getresponse()
+            return answer.status, {name.lower(): value for name, value in answer.getheaders()}, answer.read()
+        finally:
+            connection.close()
+
+
+@asynccontextmanager
+async def page(*, clients_max: int = 8, hosts: tuple[str, ...] = (), ask: Ask = ask_agent) -> AsyncIterator[Page]:
+    """A server for the time of the context, live and with nothing heard. `ask` asks the agents of nodes."""
+    board = Board()
+    hub = Hub(board, clients_max=clients_max)
+    stories = Stories()
+    taken = listen("127.0.0.1:0")
+    host, port = taken.getsockname()
+    board.incarnation("1")
+    board.bus("live", "2026-01-01T00:00:00+00:00")
+    board.step(1)
+    async with serving(make_app(board, hub, stories, hosts, Usages(ask)), hub, taken):  # type: ignore[arg-type]
+        yield Page(board, hub, stories, host, port)
+
+
+@dataclass
+class Told:
+    """One event of a stream."""
+
+    name: str
+    data: dict
+
+
+class Watcher:
+    """A program that reads the page's stream, as fast as it is asked to."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter):
+        """Made by `watching`."""
+        self._reader = reader
+        self._writer = writer
+        self.rows: dict[str, dict] = {}
+        self.revision = -1
+        self.head = b""
+
+    async def event(self, within_s: float = 10.0) -> Told | None:
+        """The next event; None when the stream has ended."""
+        async with asyncio.timeout(within_s):
+            name = ""
+            while line := await self._reader.readline():
+                if line.startswith(b"event: "):
+                    name = line[7:].strip().decode()
+                elif line.startswith(b"data: "):
+                    return self._take(Told(name, json.loads(line[6:])))
+            return None
+
+    def _take(self, told: Told) -> Told:
+        if told.name == "change":
+            assert told.data["revision"] == self.revision + 1, "a gap that nobody was told of"
+            for key in told.data["gone"]:
+                del self.rows[key]
+        if told.name in {"picture", "change"}:
+            self.revision = told.data["revision"]
+            self.rows |= told.data["rows"]
+        return told
+
+    async def until(self, name: str) -> Told:
+        """Read on to an event of this name."""
+        while (told := await self.event()) is not None:
+            if told.name == name:
+                return told
+        raise AssertionError(f"the stream ended without {name}")
+
+
+@asynccontextmanager
+async def watching(host: str, port: int, **headers: str) -> AsyncIterator[Watcher]:
+    """The stream of a page."""
+    reader, writer = await asyncio.open_connection(host, port, limit=1 << 26)
+    named = {"Host": f"{host}:{port}"} | {name.replace("_", "-"): value for name, value in headers.items()}
+    lines = "".join(f"{name}: {value}\r\n" for name, value in named.items())
+    writer.write(f"GET /api/stream HTTP/1.0\r\n{lines}\r\n".encode())
+    watcher = Watcher(reader, writer)
+    try:
+        async with asyncio.timeout(10):
+            watcher.head = await reader.readuntil(b"\r\n\r\n")
+        yield watcher
+    finally:
+        writer.transport.abort()
+
+
+def replaced(message: msgspec.Struct, **changes: object) -> AnyMessage:
+    """A message with other values."""
+    return msgspec.structs.replace(message, **changes)

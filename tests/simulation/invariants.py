@@ -1,0 +1,185 @@
+"""
+What must always hold, where it is judged, and which planted bug stands for which case that docs/protocol.md names.
+
+Declared here for docs/invariants.md; nothing is decided by it. `test_invariants` holds it against judges and protocol.
+"""
+
+from dataclasses import dataclass
+
+from simulation.forgotten import LEFT_BEHIND, NOT_KNOWN_TO_HAVE_LIVED, TICKETS_UNREAD
+from simulation.planted import BUGS
+from simulation.planted_cordons import PROMISED_FOR_EVER, SENT_AS_DECIDED
+from simulation.planted_jobs import HALF_KEPT
+from simulation.planted_quarrels import GRANTED_AGAIN
+from simulation.planted_quotas import BOUND_ON_WHAT_IS_KNOWN
+from simulation.planted_removals import NEVER_BEGUN_ANEW, OPEN_WHILE_CLOSING
+from simulation.planted_sizes import SIZE_BUGS
+from simulation.planted_turns import BOTH_KEPT, STARVING_BUGS, TAKES_WHAT_IS_THERE
+from simulation.planting import Planted
+from simulation.unread import NOT_SEEN, REVOKED_UNREAD
+
+PLAYED: tuple[Planted, ...] = (
+    SENT_AS_DECIDED, PROMISED_FOR_EVER, HALF_KEPT, BOUND_ON_WHAT_IS_KNOWN, OPEN_WHILE_CLOSING, TAKES_WHAT_IS_THERE,
+    NEVER_BEGUN_ANEW, BOTH_KEPT, GRANTED_AGAIN, REVOKED_UNREAD, NOT_SEEN, TICKETS_UNREAD, NOT_KNOWN_TO_HAVE_LIVED,
+    LEFT_BEHIND, *SIZE_BUGS, *STARVING_BUGS,
+)  # fmt: skip
+"""Too rare for chance: schedules of their own play these."""
+PLANTED: tuple[Planted, ...] = (*BUGS, *(bug for bug in PLAYED if bug not in BUGS))
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """One invariant: its name in a violation, what it says, and who judges it."""
+
+    name: str
+    says: str
+    judged_in: str
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """A *case* of docs/protocol.md by words of it, and the bugs or the test that would not survive it."""
+
+    words: str
+    bugs: tuple[str, ...] = ()
+    test: str = ""
+
+
+RULES = (
+    Rule("I1", "No place has two owners, processes and tickets included, and no home two trust domains.", "judge.py"),
+    Rule("I2", "What is granted is possible on that hardware, and shares within their home.", "judge.py"),
+    Rule("I3", "When the last pod has gone nothing is left: no instance, ticket, daemon, compute mode.", "goals.py"),
+    Rule("I4", "When all is calm everyone has an answer, and nobody waits for what would fit.", "goals.py"),
+    Rule("I5", "A request that was withdrawn stays withdrawn.", "judge.py"),
+    Rule("I6", "What is gone is not handed out, and no older order is carried out.", "judge.py"),
+    Rule("I11", "Writes per request are bounded.", "judge.py"),
+    Rule("I13", "Instances of somebody else are not destroyed.", "node_judge.py"),
+    Rule("on disk", "What an agent says of a slice outlives a power cut of its node.", "node_judge.py"),
+    Rule("LAW 3", "What is said to be gone is gone; nothing is released or closed before.", "node_judge.py"),
+    Rule("opened before use", "Nothing is granted on a node that was not opened in this life of the bus.", "judge.py"),
+    Rule("only a Revoke destroys", "Nothing of a slice is destroyed that was not revoked.", "node_judge.py"),
+    Rule("undisturbed", "What is wanted and bound is neither revoked, nor withdrawn, nor cut off.", "judge.py"),
+    Rule("bound once", "A request is bound to one allocation.", "judge.py"),
+    Rule("bound when ready", "A request is bound when its slice is ready.", "judge.py"),
+    Rule("taken until settled", "An order that was given up does not land any more.", "given_up.py"),
+    Rule("journal", "No damage of a journal passes for what was written.", "troubles.py"),
+    Rule("MPS", "A share is used only through the daemon of its home, and within its limits.", "homes.py"),
+    Rule("time", "Who was granted a part of the time is held to it, and who is not is told.", "timekeeping.py"),
+    Rule("told", "An agent says the sizes of the order that it answers, and uses never add up to more.", "sizes.py"),
+    Rule("one tenant per device", "A MIG UUID is of one allocation for ever.", "judge.py"),
+    Rule("warm in the way", "An idle instance is in nobody's way.", "judge.py"),
+    Rule("fixed layout", "Nothing is made on a GPU that its administrator partitions.", "node_judge.py"),
+    Rule("together", "Nobody of a job is bound before there was a slice for each.", "jobs.py"),
+    Rule("quota", "A namespace is granted, or of several allocators bound, no more than it may have.", "quotas.py"),
+    Rule("guaranteed", "Nobody is evicted below what his namespace is guaranteed.", "guarantees.py"),
+    Rule("pods per node", "A node has no more pods than it may.", "crowding.py"),
+    Rule("cordoned", "Who was told of a cordon books nothing new there.", "cordons.py"),
+    Rule("limits", "The bus says what the file says, and nothing else in its name.", "limits.py"),
+    Rule("less important", "Who is evicted is less important.", "preemptions.py"),
+    Rule("twice opt-in", "Who is evicted has said so, and so has who evicts.", "preemptions.py"),
+    Rule("place first", "A place is booked before anybody is evicted for it, and goes to that one.", "preemptions.py"),
+    Rule("booked first", "Of a move, too.", "moves.py"),
+    Rule("never less", "A pod has no less than it asked for.", "moves.py"),
+    Rule("moved too soon", "A pod is left alone for a time after it was moved.", "moves.py"),
+    Rule("turn", "A promised place goes to whom it was promised.", "turns.py"),
+    Rule("aging", "Who waits is promised a place in bounded time.", "starving.py"),
+    Rule("cluster", "A pod is let go with its own slice, once, and nothing is done to others.", "kube_judge.py"),
+    Rule("closing", "Closing words run out, and leave nothing on the bus.", "goals.py"),
+)
+ELSEWHERE = (
+    ("I7", "A broker that is restarted or wiped loses nothing: all of the above hold, whatever a seed does to it."),
+    ("I8", "Nodes that are lost and come back: `LAW 3` and `opened before use`, and `test_removals.py`."),
+    (
+        "I9",
+        (
+            "Stale inventories give nothing away: `I1` and `opened before use`, where pulls fail or are slow"
+            " (planted: `an old picture will do`)."
+        ),
+    ),
+    ("I10", "Clocks that are off or jump (the fault `clock`): `undisturbed`."),
+    ("I12", "Gaps in watches, and servers that lag: `I5` and `cluster`."),
+    ("I14", "Journals that are damaged or lost: `journal` and `undisturbed`, and `test_schedules.py`."),
+    ("I15", "Overload is refused and not buffered: not simulated."),
+)
+"""Invariants without a name of their own in a violation, and by which they are judged."""
+
+CASES = (
+    Case("the clock of whoever makes the streams anew is an hour behind", ("old numbers kept",)),
+    Case("a paused old pod-watcher says a request after the new one withdrew it", ("request unguarded",)),
+    Case("entry 11 arrives after 12", ("fresh guard", "guard too small")),
+    Case("two allocators grant one request on two nodes", ("two binds", "surplus kept")),
+    Case("one of two allocators has not heard that a pod is gone", ("granted again at once",)),
+    Case(
+        "it lands beyond a grant unseen",
+        test="tests/unit/sluice/contracts/test_outbox.py::"
+        "test_an_own_write_beyond_what_a_lagging_server_shows_does_not_move_the_guard",
+    ),
+    Case("a server that lags shows a source an ask", ("asked over a withdrawal",)),
+    Case(
+        "an API server that lags shows a pod",
+        test="tests/unit/pod_watcher/cluster/test_cluster_pods.py::"
+        "test_a_pod_that_ended_while_nobody_showed_it_is_not_asked_for_again",
+    ),
+    Case("two allocators promise one request two places", ("both promises kept",)),
+    Case("an agent that has not read the Grant", ("takes what is there", "a revoke comes after nobody")),
+    Case("two allocators grant the last of a quota", ("nothing taken back", "bound on what is known")),
+    Case(
+        "an order before the grant was overwritten by a later one",
+        test="tests/unit/allocator/test_quotas.py::test_nobody_is_bound_to_what_may_still_be_taken_back",
+    ),
+    Case("the surplus slice of a pod that runs elsewhere", ("drained by the ledger alone",)),
+    Case(
+        "two read different files while one is rolled out",
+        test="tests/unit/pod_watcher/test_limits.py::test_two_with_different_files_of_one_source_write_seldom_and_not_for_long",
+    ),
+    Case(
+        "one allocator's patience ends while another binds",
+        test="tests/simulation/test_jobs.py::test_two_jobs_that_each_fit_alone_do_not_block_each_other",
+    ),
+    Case(
+        "a pod that a queueing system has not let in",
+        test="tests/kubernetes/test_sharing_fairly.py::test_nobody_of_a_job_asks_before_kueue_has_let_it_in",
+    ),
+    Case("smaller first lets a neighbour into", ("new size at once", "told at once")),
+    Case("a late duplicate of a Grant after the Revoke", ("late grant", "no tombstones")),
+    Case("it sees no instance there and says never made", ("not seen is not there",)),
+    Case(
+        "the surplus of two shares in one home is revoked",
+        test="tests/unit/node_agent/test_promised.py::"
+        "test_a_surplus_share_is_given_back_without_ending_its_pod_on_the_other",
+    ),
+    Case("broker and journal are lost in one moment", ("the ledger alone knows",)),
+    Case("its place is nobody's until a person looks", ("what was under way is foreign",)),
+    Case("it cannot be made again at once, is said to have failed", ("nobody knows what lived",)),
+    Case(
+        "bus and disk are wiped, and a pod that cannot leave its node",
+        test="tests/unit/allocator/test_lost_slices.py::"
+        "test_a_slice_that_such_a_pod_was_given_elsewhere_is_waived_and_taken_back",
+    ),
+    Case("an agent tells of its slice again after a wipe", ("nobody's words stay",)),
+    Case("an empty ledger looks like an empty node", ("used before open", "nothing adopted")),
+    Case(
+        "an adopting entry is overwritten by a Revoke before it is read",
+        test="tests/unit/allocator/test_opening.py::test_what_a_head_says_was_adopted_is_waited_for",
+    ),
+    Case("agents report before sources have listed", ("orphans at once",)),
+    Case("it is seen before the node that has its slice", ("what is not booked is not there",)),
+    Case("both come back with their nodes after a wipe", ("any that is ready",)),
+    Case("somebody removes a node that lives", ("nobody answers",)),
+    Case("grants are closed while the node looks open", ("closed while open",)),
+    Case("an agent that lives has not looked yet", ("removed at once",)),
+    Case("an agent comes back in the middle of it", ("closed is believed",)),
+    Case("the agent speaks before that write is answered", ("open while closing",)),
+    Case("one of two allocators reads late, and closes at once", ("time never begun anew",)),
+)
+LAWS = (
+    Case("A place is free again only when its agent says", ("free at revoke", "released at once", "holders not asked")),
+    Case("Absence from the ledger is never an order", ("absence destroys",)),
+    Case("A write without an answer is unknown", ("settled by a read", "written on newer knowledge")),
+    Case("An agent journals it", ("acknowledged before it is on disk", "damage not noticed")),
+    Case("acts only on a newer one, echoes", ("late grant", "first revision for ever")),
+    Case("Waiting, granted, ready, bound, released", ("bound at the grant",)),
+    Case("Everything the pulled snapshot reports gets an adopting entry", ("an old picture will do",)),
+    Case("every rule above holds", ("two binds", "surplus kept", "nothing taken back")),
+)
+"""Rules without a *case* beside them, by words of the protocol."""

@@ -1,0 +1,184 @@
+"""
+What must be so where Sluice and the API server meet. It shares no code with what it judges.
+
+A pod is let go only with a slice of its own that is ready, and told nothing that nobody granted; whoever asks for
+nothing is never touched; a request ends when its pod has really ended, and nobody is evicted for nothing.
+"""
+
+import hashlib
+from collections import Counter
+from typing import TYPE_CHECKING
+
+from simulation.kube_api import DONE, ApiServer, Change
+from simulation.kube_folder import KubeFolder, KubeKubelets
+from simulation.kube_objects import (
+    Json,
+    condition_of,
+    granted_of,
+    is_dying,
+    is_gated,
+    pinned_to,
+    uid_of,
+)
+
+from sluice.contracts.exchange import Write
+from sluice.contracts.messages import (
+    AllocationRequested,
+    Bound,
+    ContainerDevices,
+    EvictionOrdered,
+    Released,
+    RequestRejected,
+    RequestWithdrawn,
+    SliceReady,
+)
+
+if TYPE_CHECKING:
+    from simulation.judge import Judge
+
+WRITES_PER_POD_MAX = 150
+"""Three minutes of a condition every few seconds, and of writes that are tried again while nothing answers."""
+PIPE_INSIDE = "/run/sluice/slice/pipe"
+
+
+class KubeJudge:
+    """Hears what lands on the bus, and what Sluice writes at the API server."""
+
+    def __init__(self, judge: "Judge", api: ApiServer, folder: KubeFolder, kubelets: KubeKubelets) -> None:
+        """Nothing was said or written."""
+        self.judge = judge
+        self.api = api
+        self.folder = folder
+        self.kubelets = kubelets
+        self.said: dict[str, list[Bound]] = {}
+        self.ready: dict[str, None] = {}
+        self.ordered: dict[str, None] = {}
+        self.lost: dict[str, None] = {}
+        self.over: dict[str, None] = {}
+        """Lives whose containers have all ended, or whose object is gone, by their UID."""
+        self.writes: Counter[str] = Counter()
+        api.on_written.append(self.written)
+        api.on_asked.append(self.asked)
+        api.on_change.append(self.changed)
+
+    # -- the bus --------------------------------------------------------------------------------------------------
+
+    def landed(self, write: Write, _sequence: int) -> None:
+        """Something was said."""
+        message, key = write.message, write.subject.rpartition(".")[2]
+        match message:
+            case Bound():
+                self.said.setdefault(message.request, []).append(message)
+            case SliceReady():
+                self.ready[message.allocation] = None
+            case Released():
+                self.lost[key] = None
+            case EvictionOrdered():
+                self.ordered[key] = None
+            case AllocationRequested() | RequestRejected():
+                if key not in self.folder.lives:
+                    self.judge.fail("cluster", f"{key} is asked for, and is no pod that asks")
+            case RequestWithdrawn():
+                if key not in self.over and key in self.folder.lives:
+                    self.judge.fail(
+                        "cluster", f"{key} is withdrawn ({message.cause}), and its containers may still run"
+                    )
+            case _:
+                pass
+
+    # -- the API server -------------------------------------------------------------------------------------------
+
+    def changed(self, change: Change) -> None:
+        """Somebody's life may be over."""
+        found = change.after or change.before or {}
+        if found["kind"] == "Pod" and (change.after is None or _has_ended(found)):
+            self.over[uid_of(found)] = None
+
+    def asked(self, uid: str, step: str) -> None:
+        """A write of Sluice has come to the API server."""
+        if uid not in self.folder.lives:
+            self.judge.fail("cluster", f"{uid} asks for nothing, and is written to: {step}")
+        self.writes[uid] += 1
+        if self.writes[uid] > WRITES_PER_POD_MAX:
+            self.judge.fail("cluster", f"over {WRITES_PER_POD_MAX} writes to {uid}")
+        if step == "evict" and uid not in self.ordered and uid not in self.lost:
+            self.judge.fail("cluster", f"{uid} is evicted, and nobody has ordered that, and its slice was not lost")
+
+    def written(self, uid: str, step: str, before: Json, after: Json) -> None:
+        """A write of Sluice was taken."""
+        if step == "condition":
+            return
+        given = self._given(uid, after)
+        if given is None:
+            self.judge.fail("cluster", f"{uid} was told {granted_of(after)}, which nobody has bound it to")
+            return
+        if is_gated(before) and not is_gated(after):
+            if given.allocation not in self.ready:
+                self.judge.fail("cluster", f"{uid} is let go before {given.allocation} was ready")
+            if pinned_to(after) != given.node:
+                self.judge.fail("cluster", f"{uid} is pinned to {pinned_to(after)!r}, its slice is on {given.node}")
+        elif given.node not in {after["spec"].get("nodeName", given.node), pinned_to(after)}:
+            self.judge.fail("cluster", f"{uid} is told a slice on {given.node}, and is not there")
+        self.kubelets.given(given)
+
+    # -- when all is calm -----------------------------------------------------------------------------------------
+
+    def unsettled(self) -> list[str]:
+        """Whoever asks and lives was let go with what it is bound to, or is told why it waits."""
+        missing: list[str] = []
+        for pod in self.api.pods():
+            uid, condition = uid_of(pod), condition_of(pod)
+            if uid not in self.folder.lives or is_dying(pod) or uid in self.over:
+                continue
+            waits = condition is not None and condition["status"] == "False"
+            why = str(condition["message"]) if condition is not None else ""
+            if is_gated(pod):
+                missing += [] if waits and why else [f"{uid} waits, and is not told why"]
+                continue
+            bound = self.judge.bound.get(uid)
+            if bound is not None and not _matches(uid, granted_of(pod), bound):
+                missing.append(f"{uid} was told {granted_of(pod)}, and is bound to {bound}")
+            elif bound is not None and waits and condition is not None and condition["reason"] != "SliceDegraded":
+                missing.append(f"{uid} is bound, and told that it waits: {condition}")
+        return missing
+
+    def left(self) -> list[str]:
+        """Pods that are still there when all were removed."""
+        return [f"{uid_of(pod)} is still there" for pod in self.api.pods() if uid_of(pod) in self.folder.lives]
+
+    # -- inside ---------------------------------------------------------------------------------------------------
+
+    def _given(self, uid: str, pod: Json) -> Bound | None:
+        """The latest binding of this very pod that says what its annotations say."""
+        told = granted_of(pod)
+        return next((each for each in reversed(self.said.get(uid, [])) if _matches(uid, told, each)), None)
+
+
+def _matches(uid: str, told: dict[str, str], bound: Bound) -> bool:
+    trace = hashlib.sha256(f"sluice/request/{uid}".encode()).hexdigest()[:32]  # as docs/traces.md says
+    wanted = {"granted.sluice.dev/allocation": str(bound.allocation), "granted.sluice.dev/trace-id": trace}
+    for each in bound.containers:
+        wanted |= {f"{each.container}.granted.sluice.dev/{key}": text for key, text in _values(each, bound.ticket)}
+    return told == wanted
+
+
+def _values(given: ContainerDevices, ticket: str) -> list[tuple[str, str]]:
+    """What a container is told, by the words of the protocol; the directory is where it sees it itself."""
+    shares = bool(given.mps_pipe_directory)
+    return [
+        ("visible-devices", given.visible_devices),
+        ("ticket", f"mps-{ticket}-{given.container}" if shares else ticket),
+        ("driver-capabilities", given.driver_capabilities),
+        ("mps-pipe-directory", PIPE_INSIDE if shares else ""),
+        ("active-thread-percentage", str(given.active_thread_percentage or 100)),
+        ("pinned-memory-limit", given.pinned_memory_limit),
+        ("quota-socket", f"/run/sluice/slice/quota/{given.quota_socket.split('/')[-1]}" if given.quota_socket else ""),
+        ("quota-preload", "/run/sluice/slice/quota/libsluice-quota.so" if given.quota_socket else ""),
+    ]
+
+
+def _has_ended(pod: Json) -> bool:
+    """Whether its kubelet has reported that all of it has ended, for good."""
+    statuses = pod["status"].get("containerStatuses", [])
+    over = bool(statuses) and all("terminated" in each["state"] for each in statuses)
+    return over and (is_dying(pod) or pod["status"]["phase"] in DONE)

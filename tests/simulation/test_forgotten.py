@@ -1,0 +1,62 @@
+"""Journal and ledger lost at once: a pod's slice is known again by its ticket, and nobody else is put there."""
+
+from collections.abc import Callable
+
+import pytest
+from simulation.forgotten import (
+    LEFT_BEHIND,
+    NOT_KNOWN_TO_HAVE_LIVED,
+    TICKETS_UNREAD,
+    a_new_disk_and_a_gpu_that_refuses,
+    a_ticket_says_nothing_that_can_be_believed,
+    journal_and_ledger_are_lost,
+    what_was_under_way_is_lost,
+)
+from simulation.judge import ViolationError
+from simulation.planting import Planted, planted
+from simulation.weather import Weather
+
+UNLUCKY = Weather(until=60.0, ack_lost=0.1, request_lost=0.05, late=0.05, twice=0.2, redelivered=0.3)
+
+
+@pytest.mark.parametrize("crash", ["", "agent-node-0", "agent-node-1", "allocator-a", "inventory"])
+def test_pods_keep_their_slices_although_journals_and_ledger_are_lost_at_once(crash: str) -> None:
+    """Each would be given a second slice, and its first be nobody's for ever."""
+    journal_and_ledger_are_lost(crash)
+
+
+def test_a_network_that_loses_and_repeats_words_changes_nothing_of_that() -> None:
+    """Words of before the wipe arrive after it."""
+    journal_and_ledger_are_lost(weather=UNLUCKY)
+
+
+@pytest.mark.parametrize("after_s", [0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.8, 1.0])
+def test_what_was_being_made_or_unmade_in_that_moment_is_cleared_away(after_s: float) -> None:
+    """Its place would be nobody's until a person removes what is there by hand."""
+    what_was_under_way_is_lost(after_s)
+
+
+def test_a_pod_whose_ticket_cannot_be_believed_runs_on_and_gets_no_second_slice() -> None:
+    """Nothing tells any more whose its instance is: it is left alone, and so is the pod."""
+    a_ticket_says_nothing_that_can_be_believed()
+
+
+def test_a_slice_that_lived_comes_back_to_its_place_after_a_new_disk_although_its_gpu_refuses_once() -> None:
+    """It would be revoked as one that could never be made, under its pod."""
+    a_new_disk_and_a_gpu_that_refuses()
+
+
+@pytest.mark.parametrize(
+    ("bug", "story"),
+    [
+        (TICKETS_UNREAD, journal_and_ledger_are_lost),
+        (NOT_KNOWN_TO_HAVE_LIVED, a_new_disk_and_a_gpu_that_refuses),
+        (LEFT_BEHIND, what_was_under_way_is_lost),
+    ],
+    ids=["tickets unread", "not known to have lived", "left behind"],
+)
+def test_the_judge_catches_an_agent_that_forgets(bug: Planted, story: Callable[[], None]) -> None:
+    """Each rule broken: the story ends in a violation."""
+    with planted(bug), pytest.raises(ViolationError) as found:
+        story()
+    assert found.value.rule in bug.caught_by

@@ -1,0 +1,103 @@
+"""
+What a system is rebuilt from (PROTOCOL §6): the broker, an agent's journal, and the source of requests are lost for
+minutes, each alone and in pairs, while pods run, come and go; with a crash and bad weather. The judge sees the rest.
+"""
+
+import pytest
+from simulation.scene import MIG_NODE, Scene, sliced
+from simulation.weather import Weather
+
+from sluice.contracts.messages import Bound
+
+WIPED, FORGOTTEN, UNREACHABLE = "broker wiped", "journal lost", "source unreachable"
+CASES = [(WIPED,), (FORGOTTEN,), (UNREACHABLE,), (FORGOTTEN, WIPED), (WIPED, UNREACHABLE), (FORGOTTEN, UNREACHABLE)]
+MINUTES_S = 150.0
+"""How long the source is away: all who wait for it have given up waiting several times."""
+KEPT = ("kept-0", "kept-1", "kept-2")
+UNLUCKY = Weather(until=40.0, ack_lost=0.1, request_lost=0.05, late=0.05, twice=0.2, redelivered=0.3)
+
+
+def standing(scene: Scene) -> dict[str, Bound | None]:
+    """What the pods that stay are bound to."""
+    return {name: scene.bound(name) for name in KEPT}
+
+
+def lose(scene: Scene, what: str) -> None:
+    """A disk, or the way to whoever knows what is asked for."""
+    if what == WIPED:
+        scene.strike("broker wipe")
+    elif what == FORGOTTEN:
+        scene.strike("journal lost", "node-0", lasts_s=1.0, number=1)
+        scene.wait(6.0)  # ledger and journal are each other's copy: the agent has read the ledger
+    else:
+        scene.host("pod-watcher").kill()
+
+
+def begin(weather: Weather | None = None) -> Scene:
+    """Two nodes; three pods that stay, and one that will go meanwhile."""
+    scene = Scene(MIG_NODE, MIG_NODE, weather=weather)
+    for name in (*KEPT, "leaving"):
+        scene.pod(name, sliced("2g.10gb"))
+    scene.until(lambda: all(scene.runs(name) for name in (*KEPT, "leaving")), longest_s=60.0)
+    return scene
+
+
+def play(scene: Scene, lost: tuple[str, ...], crash: str = "") -> None:
+    """Requests pour in before, while and after; what is lost is mended as a supervisor would; all ends well."""
+    before = standing(scene)
+    scene.pod("before", sliced("1g.5gb"))
+    for what in lost:
+        lose(scene, what)
+    scene.remove("leaving")
+    scene.pod("while", sliced("1g.5gb"))
+    if crash:
+        scene.wait(1.0)
+        scene.strike("crash", crash, lasts_s=0.5)
+    scene.wait(MINUTES_S if UNREACHABLE in lost else 5.0)
+    for name in KEPT:
+        assert scene.world.kubelets.runs(scene.request(name)), f"{name} was disturbed"
+    if UNREACHABLE in lost:
+        scene.host("pod-watcher").start()
+    scene.pod("after", sliced("1g.5gb"))
+    scene.until(lambda: all(scene.runs(name) for name in (*KEPT, "before", "while", "after")), longest_s=90.0)
+    for name, bound in standing(scene).items():
+        was = before[name]
+        assert was is not None
+        assert bound is not None
+        assert (bound.allocation, bound.ticket, bound.containers) == (was.allocation, was.ticket, was.containers)
+    scene.finish()
+
+
+@pytest.mark.parametrize("lost", CASES, ids=" and ".join)
+def test_a_system_returns_by_itself_to_what_runs(lost: tuple[str, ...]) -> None:
+    """Running pods keep the very slices that they have, and those that went meanwhile leave nothing."""
+    play(begin(), lost)
+
+
+@pytest.mark.parametrize("crash", ["allocator-a", "agent-node-1", "inventory"])
+@pytest.mark.parametrize("lost", [(WIPED,), (FORGOTTEN, WIPED), (WIPED, UNREACHABLE)], ids=" and ".join)
+def test_a_crash_meanwhile_changes_nothing_of_that(lost: tuple[str, ...], crash: str) -> None:
+    """What was lost is found again by processes that die in the middle of finding it."""
+    play(begin(), lost, crash)
+
+
+@pytest.mark.parametrize("lost", CASES, ids=" and ".join)
+def test_a_network_that_repeats_and_loses_words_changes_nothing_of_that(lost: tuple[str, ...]) -> None:
+    """Old words arrive again, behind the wipe too."""
+    play(begin(UNLUCKY), lost)
+
+
+def test_pods_that_all_go_while_nobody_looks_leave_nothing() -> None:
+    """InstaSlice #150: after a mass delete allocations dangled. Here the source is away, and the broker wiped, too."""
+    scene = begin()
+    scene.host("pod-watcher").kill()
+    for name in (*KEPT, "leaving"):
+        scene.remove(name)
+    scene.strike("broker wipe")
+    scene.wait(MINUTES_S)
+    scene.host("pod-watcher").start()
+    machines = scene.world.machines
+    scene.until(
+        lambda: not any(gpu.instances for machine in machines.values() for gpu in machine.gpus.values()), longest_s=90.0
+    )
+    scene.finish()

@@ -1,0 +1,125 @@
+"""Disks, cuts, lagging servers and wrong clocks, one at a time: what each does, and that all ends well."""
+
+import pytest
+from simulation.plan import FaultKind, draw_plan
+from simulation.scene import MIG_NODE, Scene, sliced
+from simulation.troubles import TROUBLE_KINDS, damage
+
+from sluice.contracts.exchange import Stream
+from sluice.contracts.ids import NodeName
+from sluice_node_agent.core.records import NodeRecord
+
+PLANS = 200
+LEDGER_ANEW_S = 25.0
+"""So long after a wipe nodes are being opened anew."""
+
+
+def with_a_running_pod() -> Scene:
+    """Two nodes, one pod on one of them."""
+    scene = Scene(MIG_NODE, MIG_NODE)
+    scene.pod("first", sliced("7g.40gb"))
+    scene.until(lambda: scene.runs("first"))
+    return scene
+
+
+def node_of(scene: Scene) -> str:
+    """Where the pod runs."""
+    bound = scene.bound("first")
+    assert bound is not None
+    return bound.node
+
+
+@pytest.mark.parametrize("kind", TROUBLE_KINDS)
+def test_pods_come_and_go_in_the_middle_of_it(kind: FaultKind) -> None:
+    """Whatever it is, it costs time: who comes is served, who goes gives back, and who stays is not disturbed."""
+    scene = with_a_running_pod()
+    node = node_of(scene)
+    host = {"mute": "allocator-a", "deaf": f"agent-{node}", "clock": "allocator-a"}.get(kind, node)
+    scene.strike(kind, host, lasts_s=3.0, number=4)
+    scene.pod("second", sliced("3g.20gb"))
+    scene.pod("third", sliced("1g.5gb"))
+    scene.wait(1.0)
+    scene.remove("third")
+    scene.until(lambda: scene.runs("second"), longest_s=60.0)
+    scene.until(lambda: scene.runs("first"), longest_s=60.0)
+    assert node_of(scene) == node
+    scene.finish()
+
+
+def test_an_agent_whose_disk_is_full_does_nothing_that_it_could_not_remember() -> None:
+    """A slice that is made and not written down leaks with the next crash."""
+    scene = with_a_running_pod()
+    other = next(node for node in ("node-0", "node-1") if node != node_of(scene))
+    scene.strike("disk full", other, lasts_s=6.0)
+    scene.pod("second", sliced("3g.20gb"))
+    agent = scene.host(f"agent-{other}")
+    scene.until(lambda: not agent.alive)
+    scene.wait(2.0)
+    machine = scene.world.machines[other]
+    assert not agent.alive
+    assert [gpu.instances for gpu in machine.gpus.values()] == [{}]
+    assert machine.tickets == {}
+    scene.until(lambda: scene.runs("second"))
+    scene.finish()
+
+
+def test_who_is_not_heard_and_who_hears_nothing_is_not_taken_for_heard() -> None:
+    """The fault would be none if words came through: only what a process says that hears nothing arrives."""
+    scene = with_a_running_pod()
+    landed = scene.landed()
+    scene.strike("mute", "pod-watcher", lasts_s=4.0)
+    scene.pod("mute", sliced("1g.5gb"))
+    scene.wait(3.0)
+    assert [write.subject for write in landed if write.subject.startswith("sluice.request")] == []
+    scene.until(lambda: scene.runs("mute"))
+    scene.strike("deaf", "pod-watcher", lasts_s=4.0)
+    scene.pod("deaf", sliced("1g.5gb"))
+    scene.wait(3.0)
+    assert [write.attempt for write in landed if getattr(write.message, "name", "") == "deaf"] == [1]
+    scene.finish()
+
+
+def test_a_lagging_server_answers_with_what_was() -> None:
+    """The fault would be none if everybody were told the latest."""
+    scene = with_a_running_pod()
+    subject = f"sluice.request.{scene.request('first')}"
+    scene.strike("replica lags", lasts_s=3.0)
+    lagging = scene.world.broker.lagging
+    assert lagging is not None
+    before = lagging.last(subject)
+    cursor = lagging.cursor(scene.world.broker.values, Stream.STATE, (subject,))
+    scene.remove("first")
+    scene.wait(2.0)
+    latest = scene.world.broker.values.last(subject, scene.world.clockwork.now)
+    assert before is not None
+    assert latest is not None
+    assert lagging.last(subject) == before != latest
+    assert [value.entry for value in cursor.read(scene.world.clockwork.now)] == [before]
+    scene.wait(1.5)
+    assert [value.entry for value in cursor.read(scene.world.clockwork.now)][-1].sequence >= latest.sequence
+    scene.finish()
+
+
+@pytest.mark.parametrize("number", range(0, 4096, 37))
+def test_no_damage_to_a_journal_passes_for_a_journal(number: int) -> None:
+    """A place would be given twice by an agent that trusts a damaged disk."""
+    records = [NodeRecord(node=NodeName("node-0"), boot_id=f"boot-{each}", generation_upto=each) for each in range(6)]
+    assert damage(records, number)
+
+
+def test_seeds_draw_every_trouble_and_never_what_nobody_could_tell_apart() -> None:
+    """A kind that is never drawn is never simulated, and one that cannot be told from others accuses wrongly."""
+    drawn: set[str] = set()
+    wiped_together = 0
+    for seed in range(PLANS):
+        faults = draw_plan(seed).faults
+        kinds = {fault.kind for fault in faults}
+        drawn |= kinds
+        assert not {"broker wipe", "identities lost"} <= kinds
+        assert not {"broker wipe", "replica lags"} <= kinds
+        assert "journal damaged" not in kinds or not kinds & {"broker wipe", "foreign", "node removed"}
+        wipes = [fault.at for fault in faults if fault.kind == "broker wipe"]
+        disks = [fault.at for fault in faults if fault.kind == "disk wiped"]
+        wiped_together += any(0 <= disk - wipe < LEDGER_ANEW_S for disk in disks for wipe in wipes)
+    assert set(TROUBLE_KINDS) <= drawn
+    assert wiped_together > 0, "no seed has a new disk behind a wiped bus"

@@ -1,0 +1,142 @@
+"""The judge of devices must be able to judge: each fault is shown to it once, and a faultless run is not blamed."""
+
+from judges.devices import Calm, Limits, Pod, violations
+
+GPU, MIG = "GPU-1", "MIG-1"
+END_S = 1000.0
+
+
+def instance(uuid: str = MIG, *, start: int = 0, size: int = 1, profile: str = "1g.5gb") -> dict:
+    """One that is there."""
+    return {"gi_id": 7 + start, "profile": profile, "start": start, "size": size, "uuid": uuid}
+
+
+def machine(*states: tuple[float, list[dict]]) -> list[tuple[float, dict]]:
+    """What was on the one GPU of node `n1`, from each of these times on."""
+    return [(at, {"node": "n1", "gpus": [{"uuid": GPU, "instances": there}]}) for at, there in states]
+
+
+def asks(name: str) -> tuple[float, str, dict]:
+    """A pod asks."""
+    return 1.0, f"sluice.request.r-{name}", {"type": "AllocationRequested", "name": name}
+
+
+def grant(name: str, *, memory_mib: int = 0) -> tuple[float, str, dict]:
+    """Its place, or its share of it."""
+    device = {"gpu": GPU, "share": {"memory_mib": memory_mib}} if memory_mib else {"gpu": GPU}
+    booking = {"allocation": f"a-{name}", "request": f"r-{name}", "name": name, "devices": [device]}
+    return 2.0, f"sluice.ledger.n1.a-{name}", {"type": "Grant", "booking": booking}
+
+
+def ready(name: str, uuid: str = MIG) -> tuple[float, str, dict]:
+    """The agent tells of its device."""
+    word = {"type": "SliceReady", "allocation": f"a-{name}", "request": f"r-{name}", "devices": [{"uuid": uuid}]}
+    return 4.0, f"sluice.slice.n1.a-{name}", word
+
+
+def bound(name: str) -> tuple[float, str, dict]:
+    """The pod's answer."""
+    return 5.0, f"sluice.binding.r-{name}", {"type": "Bound", "request": f"r-{name}", "allocation": f"a-{name}"}
+
+
+def life(name: str, uuid: str = MIG) -> list[tuple[float, str, dict]]:
+    """Everything that is said of a pod until it has its slice."""
+    return [asks(name), grant(name), ready(name, uuid), bound(name)]
+
+
+def judged(states, words, *pods: Pod, disturbed=()) -> list[str]:
+    """What the judge says."""
+    return violations([states], words, pods, Calm(disturbed), ended_at=END_S, limits=Limits(30, 30, 180))
+
+
+def test_a_pod_that_came_and_went_is_not_blamed():
+    """Made before it was told, there while it was wanted, gone soon after."""
+    states = machine((3, [instance()]), (110, []))
+    assert judged(states, life("p"), Pod("p", 0, 100)) == []
+
+
+def test_two_instances_on_one_place_are_seen():
+    """Two pods would write into one another's memory."""
+    states = machine((3, [instance(start=0, size=4), instance("MIG-2", start=3)]), (9, []))
+    assert judged(states, []) == [f"{GPU} of n1 has instances at (0, 4) and (3, 4) at once (at 3.000)"]
+
+
+def test_a_device_that_is_given_to_two_is_seen():
+    """Unless both have a share of it."""
+    states = machine((3, [instance()]), (110, []))
+    pods = Pod("p", 0, 100), Pod("q", 0, 100)
+    assert judged(states, [*life("p"), *life("q")], *pods) == [f"{MIG} was given to a-p, a-q"]
+
+
+def test_shares_that_are_more_than_their_instance_are_seen():
+    """Each pod would find less memory than it was promised."""
+    states = machine((3, [instance()]), (110, []))
+    pods = Pod("p", 0, 100), Pod("q", 0, 100)
+
+    def both(memory_mib: int) -> list[str]:
+        shared = [[asks(n), grant(n, memory_mib=memory_mib), ready(n), bound(n)] for n in ("p", "q")]
+        return judged(states, [word for words in shared for word in words], *pods)
+
+    assert both(2560) == []
+    assert both(2561) == [f"{MIG} has 5120 MiB, and 5122 MiB of ['a-p', 'a-q']"] * 2
+
+
+def test_a_slice_that_goes_under_a_living_pod_is_seen():
+    """Its processes would die."""
+    states = machine((3, [instance()]), (60, []))
+    (blamed,) = judged(states, life("p"), Pod("p", 0, 100))
+    assert blamed.startswith("p lost Instance(node='n1'")
+    assert blamed.endswith("55.000 s after it was bound, and still wanted it")
+
+
+def test_a_pod_that_is_bound_to_nothing_is_seen():
+    """Its containers would start without a GPU."""
+    states = machine((6, [instance()]), (110, []))
+    assert judged(states, life("p"), Pod("p", 0, 100)) == [f"p was bound to {MIG} before it was there"]
+
+
+def test_a_binding_of_nobody_is_seen():
+    """A slice that no pod asked for is paid for and used by nobody."""
+    assert judged(machine(), [bound("p")]) == ["r-p was bound and no pod asked"]
+
+
+def test_what_is_left_is_seen():
+    """A slice after its pod, and one that nobody was ever told of."""
+    states = machine((3, [instance()]), (131, [instance("MIG-2")]), (170, []))
+    blamed = judged(states, life("p"), Pod("p", 0, 100))
+    assert [line.split(" of ")[1] for line in blamed] == ["a-p was left for 31.000 s", "nobody was left for 39.000 s"]
+
+
+def test_what_is_never_taken_away_is_seen():
+    """The end of the last pod is the last chance; while another lives, so is the end of the run."""
+    states = machine((3, [instance()]))
+    (blamed,) = judged(states, life("p"), Pod("p", 0, 100))
+    assert blamed.endswith("was never unmade")
+    (blamed, waits) = judged(states, life("p"), Pod("p", 0, 100), Pod("q", 900))
+    assert blamed.endswith("of a-p was left for 900.000 s")
+    assert waits == "q waited 100.000 s for a slice"
+
+
+def test_time_in_which_something_was_broken_does_not_count_but_has_an_end():
+    """A pod that ends while its agent is frozen is cleaned up after the thaw; and not ten freezes later."""
+    states = machine((3, [instance()]), (150, []))
+    assert judged(states, life("p"), Pod("p", 0, 100), disturbed=[(105, 130)]) == []
+    assert len(judged(states, life("p"), Pod("p", 0, 100), disturbed=[(105, 110)])) == 1
+    states = machine((3, [instance()]), (290, []))
+    assert len(judged(states, life("p"), Pod("p", 0, 100), disturbed=[(0, 500)])) == 1
+
+
+def test_a_pod_that_waits_too_long_is_seen():
+    """Nobody would know that it was forgotten."""
+    assert judged(machine(), [], Pod("p", 0, 31)) == ["p waited 31.000 s for a slice"]
+    assert judged(machine(), [], Pod("p", 0, 29)) == []
+    assert judged(machine(), [], Pod("p", 0, 60), disturbed=[(10, 50)]) == []
+
+
+def test_calm_time_is_what_is_left_between_disturbances():
+    """They may overlap, touch, and begin before or end after what is asked for."""
+    calm = Calm([(10, 20), (15, 30), (50, 60)])
+    assert calm.between(0, 100) == 70
+    assert calm.between(12, 25) == 0
+    assert calm.between(25, 55) == 20
+    assert Calm([]).between(3, 4) == 1
