@@ -12,6 +12,7 @@ from pathlib import Path
 import msgspec
 import psutil
 import pytest
+from factories.processes import kill_with_children
 
 from sluice_console.core.documents import PodDocument
 from sluice_console.core.gpus import gpus_document
@@ -40,14 +41,20 @@ class Up:
         for folder in (self.pods_dir, self.temporary, self.runtime):
             folder.mkdir(parents=True)
         plain = {name: value for name, value in os.environ.items() if not name.startswith("SLUICE_")}
-        self.environment = plain | {"XDG_RUNTIME_DIR": str(self.runtime), "TMPDIR": str(self.temporary)}
+        self.environment = plain | {
+            "XDG_RUNTIME_DIR": str(self.runtime),
+            "TMPDIR": str(self.temporary),
+            # Else what a GPU has room for depends on whether there is a C compiler here.
+            "SLUICE_NODE_AGENT_QUOTA_LIBRARY": "off",
+        }
         self.process: psutil.Popen | None = None
         self.running: Running | None = None
 
     def start(self, *options: str, data: bool = True) -> None:
         """Start it without waiting."""
         where = ("--data", str(self.data_dir)) if data else ()
-        command = (*SLUICE, "up", "--fleet", str(self.fleet), "--pods", str(self.pods_dir), *where, *options)
+        page = () if "--web" in options else ("--web", "off")
+        command = (*SLUICE, "up", "--fleet", str(self.fleet), "--pods", str(self.pods_dir), *where, *page, *options)
         with self.log.open("ab") as log:
             self.process = psutil.Popen(command, env=self.environment, stdout=log, stderr=log)
 
@@ -83,12 +90,7 @@ class Up:
         """The end of a test, whatever happened in it."""
         if self.process is None or self.process.poll() is not None:
             return
-        children = self.children()
-        self.process.kill()
-        self.process.wait(10)
-        _, alive = psutil.wait_procs(children, timeout=15)  # they end with it, and clean up what only they can
-        for child in alive:
-            child.kill()
+        kill_with_children(self.process)
 
     def add(self, *names: str) -> None:
         """Put examples into the folder."""

@@ -113,6 +113,7 @@ def test_wrong_usage_is_exit_2(up):
         ("gpsu",),
         ("pods", "--yaml"),
         ("up", "--fleet", "f", "--pods", "p", "--processes", "0"),
+        ("up", "--pods", "p"),
     ):
         result = up.sluice(*arguments)
         assert result.returncode == 2, (arguments, result.stderr)

@@ -1,14 +1,13 @@
 """`sluice demo`: the first thing anyone runs."""
 
-import contextlib
 import os
 import signal
 import sys
-from collections.abc import Iterator
 from typing import BinaryIO
 
 import psutil
 import pytest
+from factories.processes import heeding_ctrl_c
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -25,6 +24,8 @@ async def test_the_demo_succeeds_and_leaves_nothing(up):
         "has-to-wait waits: ",
         "mistake refused: ",
         "2 node agents report 0 instances on their 4 GPUs: nothing is left",
+        "sluice up --fleet examples/fleet.toml --pods pods",
+        "The page is then at http://127.0.0.1:8617/",
     ):
         assert words in result.stdout
     assert not [process for process in psutil.process_iter(["environ"]) if belongs(process, up)]
@@ -52,16 +53,6 @@ async def test_an_interrupted_demo_leaves_nothing(up, tmp_path):
     _, alive = psutil.wait_procs(children, timeout=5)
     assert not alive
     assert not list(up.temporary.iterdir())
-
-
-@contextlib.contextmanager
-def heeding_ctrl_c() -> Iterator[None]:
-    """Children are started as from a terminal: a shell that puts the tests into the background has them ignore it."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, before)
 
 
 def said_in(file: BinaryIO) -> bytes:

@@ -3,8 +3,12 @@
 import asyncio
 import json
 import signal
+import urllib.request
 
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from sluice.runtime.broker import free_ports
 
 pytestmark = [pytest.mark.timeout(90), pytest.mark.slow]
 
@@ -20,9 +24,54 @@ async def doctor(up, *words: str) -> tuple[int, dict[str, list[dict[str, str]]]]
     return done.returncode, levels
 
 
+SHOWN = {
+    "allocator": (
+        "sluice_lease_held",
+        "sluice_allocator_works",
+        "sluice_nodes",
+        "sluice_requests",
+        "sluice_leaked_slices",
+        "sluice_bus_lag_messages",
+    ),
+    "inventory": (
+        "sluice_gpus",
+        "sluice_gpu_memory_slices",
+        "sluice_inventory_nodes",
+        "sluice_inventory_oldest_answer_seconds",
+    ),
+    "node-agent": (
+        "sluice_agent_open",
+        "sluice_agent_gpus",
+        "sluice_agent_gpu_memory_slices",
+        "sluice_agent_gpu_creatable",
+    ),
+    "pod-watcher": ("sluice_bus_writes_total", "sluice_core_event_seconds"),
+}
+"""Of each service, what an alert or a picture needs; all show the metrics of EVERY."""
+EVERY = ("sluice_started_time_seconds", "sluice_bus_connected", "sluice_core_caught_up", "sluice_bus_silent_seconds")
+
+
+def scraped(port: int) -> dict[str, list[float]]:
+    """What a process shows, by name; nothing while it does not answer."""
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=5) as answer:
+            page = answer.read().decode()
+    except OSError:
+        return {}
+    found: dict[str, list[float]] = {}
+    for family in text_string_to_metric_families(page):
+        for sample in family.samples:
+            found.setdefault(sample.name.removesuffix("_count"), []).append(sample.value)
+    return found
+
+
 async def test_a_system_that_works_is_well_and_one_that_lost_its_allocator_is_not(up):
     """The allocator is frozen, so that nobody starts it again: its lease ends, and nothing else would say so."""
-    up.start()
+    ports = dict(zip(SHOWN, free_ports(len(SHOWN)), strict=True))
+    for service, port in ports.items():
+        variable = f"SLUICE_{service.replace('-', '_').upper()}_METRICS_ADDRESS"
+        up.environment[variable] = f"127.0.0.1:{port}"
+    up.start("--processes", "1")
     running = await up.ready()
 
     code, levels = await doctor(up)
@@ -35,6 +84,12 @@ async def test_a_system_that_works_is_well_and_one_that_lost_its_allocator_is_no
     assert "writers within 2 s of the broker" in said["clocks"]
     text = await asyncio.to_thread(up.sluice, "doctor", "--no-cluster")
     assert (text.returncode, text.stdout.splitlines()[-1]) == (0, "nothing must be fixed")
+    for service, names in SHOWN.items():
+        shown = await asyncio.to_thread(scraped, ports[service])
+        assert set(names) | set(EVERY) <= set(shown), (service, sorted(shown))
+        assert shown["sluice_bus_connected"][0] >= 1, service
+    shown = await asyncio.to_thread(scraped, ports["allocator"])
+    assert (shown["sluice_lease_held"], shown["sluice_leaked_slices"]) == ([1], [0])
 
     allocator = up.child("sluice_allocator")
     allocator.send_signal(signal.SIGSTOP)

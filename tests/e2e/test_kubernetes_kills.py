@@ -19,8 +19,9 @@ from typing import Literal
 
 import pytest
 from factories.cluster_scenes import Scene, distinct, scene_on, user_pod
-from factories.cluster_system import SLICES_PER_GPU, ClusterSystem, Process, whole_on
+from factories.cluster_system import SLICES_PER_GPU, ClusterSystem, whole_on
 from factories.kubernetes import Cluster
+from factories.processes import Process
 from fake_kube.server import FakeKube
 from fake_kube.store import Change
 

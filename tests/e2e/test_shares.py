@@ -4,6 +4,8 @@ import json
 import os
 import select
 import signal
+import socket
+import struct
 import subprocess
 import tempfile
 from contextlib import contextmanager
@@ -154,6 +156,16 @@ def tenant(up, pod, *, uid: int = ME, memory_mib: int | None = None):
         process.stdout.close()
 
 
+@contextmanager
+def quota_of(path: Path):
+    """A process that says hello to its token scheduler; yields what it hears next: kind, request and limit."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as peer:
+        peer.settimeout(20)
+        peer.connect(str(path))
+        peer.send(struct.pack("<IHHQIII", 0x54514C53, 1, 1, 1, os.getpid(), 0, 1 << 16).ljust(64, b"\0"))
+        yield lambda: struct.unpack_from("<6xH24xII", peer.recv(65))
+
+
 async def test_pods_of_one_namespace_share_a_daemon_that_goes_with_the_last_of_them(shares, up):
     """Strangers would share an MPS server, or daemons and instances would pile up on the node."""
     shares.ask("one")
@@ -236,7 +248,8 @@ async def test_a_killed_agent_disturbs_no_tenant_and_a_killed_daemon_is_told_to_
         assert identity(same) == identity(home)
         assert "error" not in answer(16)
         os.kill(home.daemon.pid, signal.SIGKILL)
-        warned, again = await shares.bound("one", lambda pod, home: bool(pod.warnings))
+        dead = home.daemon.pid  # the pod's word and what is pulled of its node come apart
+        warned, again = await shares.bound("one", lambda pod, home: pod.warnings and home.daemon.pid != dead)
     assert "died" in warned.warnings[0]
     assert warned.allocation == before.allocation
     assert again.daemon.pid != home.daemon.pid
@@ -300,6 +313,43 @@ async def test_a_gpu_without_mig_is_shared_whole_and_strangers_wait(up, tmp_path
         assert (other.uuid, other.daemon.namespace) == (home.uuid, "team-b")
     assert up.interrupt() == 0, up.said()
     assert has_ended(other.daemon.pid)
+
+
+async def test_time_is_shared_where_it_is_enforced_and_an_adjusted_part_is_told_at_once(up, tmp_path):
+    """Two pods on the same SMs compute as they like; or `sluice adjust` is felt only after a restart of the pod."""
+    library = tmp_path / "libsluice-quota.so"
+    library.write_bytes(b"whatever a container preloads")
+    up.environment["SLUICE_NODE_AGENT_QUOTA_LIBRARY"] = str(library)
+    up.fleet = tmp_path / "fleet.toml"
+    up.fleet.write_text(WHOLE_GPU)
+    up.start()
+    await up.ready()
+    async with up.watching() as watching:
+        shares = Shares(up, watching)
+        for name, request in (("one", "0.3"), ("two", "0.6")):
+            wanted = {"quota-request": request, "sm-partition": "100", "memory": "4Gi"}
+            sizes = "\n    ".join(f'sluice.dev/{key}: "{value}"' for key, value in wanted.items())
+            shares.ask(name, mode="fractional", sizes=sizes)
+        first, home = await shares.bound("one")
+        second, same = await shares.bound("two")
+        assert identity(home) == identity(same)
+        sockets = [Path(pod.containers[0].quota_socket) for pod in (first, second)]
+        assert [(path.parent / "libsluice-quota.so").read_bytes() for path in sockets] == [library.read_bytes()] * 2
+        shown = up.sluice("explain", "one").stdout
+        assert f"LD_PRELOAD={sockets[0].parent}/libsluice-quota.so" in shown
+        with quota_of(sockets[0]) as mine, quota_of(sockets[1]) as other:
+            assert (mine(), other()) == ((17, 300_000, 1_000_000), (17, 600_000, 1_000_000))
+            done = up.sluice("adjust", "one", "--quota-request", "0.2", "--quota-limit", "0.5")
+            assert done.returncode == 0, done.stderr
+            assert mine() == (19, 200_000, 500_000)
+        too_much = up.sluice("adjust", "one", "--quota-request", "0.5")
+        assert (too_much.returncode, "CapacityExceeded" in too_much.stdout) == (6, True)
+        up.remove("one")
+        await shares.gone("one")
+        assert [path.exists() for path in sockets] == [False, True]
+        up.remove("two")
+        await shares.gone("two")
+        assert not sockets[1].exists()
 
 
 async def test_killing_up_leaves_no_daemon(shares, up):

@@ -163,7 +163,7 @@ class Here:
         try:
             async with asyncio.timeout(TOLD_WITHIN_S):
                 while not story or untold(story, sentences):
-                    code, story, err = await typed(explain(self.up.running.nats_url, name, as_json=False))
+                    code, story, err = await typed(explain(self.up.running.nats_url, name, form="text"))
                     assert code == 0, err
                     await asyncio.sleep(0.05)
         except TimeoutError:
@@ -176,7 +176,7 @@ class Here:
             file.unlink()
         url = self.up.running.nats_url
         for (node,), _ in (await world_at(url)).of("cordon", Cordoned):  # what is followed may be a moment behind
-            await typed(uncordon(url, Target(node), as_json=False, run=RUN))
+            await typed(uncordon(url, Target(node), form="text", run=RUN))
         await self.watching.until(
             lambda pods, gpus: not pods and all(not gpu.instances for gpu in gpus), "everything to be given back"
         )
@@ -266,12 +266,12 @@ async def test_a_drain_asks_first_and_a_wrong_name_changes_nothing(here):
     assert (asked.returncode, "say --yes" in asked.stderr) == (2, True)
     wrong = here.up.sluice("drain", "gpu-9", "--yes")
     known = "there is no node gpu-9; known: gpu-1.example.internal, gpu-2, gpu-3"
-    assert (wrong.returncode, known in wrong.stderr) == (2, True)
+    assert (wrong.returncode, known in wrong.stderr) == (4, True)
     url = here.up.running.nats_url
-    code, _, said = await typed(cordon(url, Target(bound.node, ("7",)), as_json=False, run=RUN))
-    assert (code, "has no GPU '7'" in said) == (2, True)
+    code, _, said = await typed(cordon(url, Target(bound.node, ("7",)), form="text", run=RUN))
+    assert (code, "has no GPU '7'" in said) == (4, True)
     for node in A100:
-        code, said, _ = await typed(cordon(url, Target(node), as_json=False, run=RUN))
+        code, said, _ = await typed(cordon(url, Target(node), form="text", run=RUN))
         assert (code, f"{node} is cordoned\n" in said) == (0, True)
     here.put("late", profile="1g.5gb")
     await here.waiting("late", "4 x NVIDIA A100-SXM4-40GB: cordoned")
@@ -362,8 +362,8 @@ async def test_a_share_grows_as_far_as_it_was_told_and_shrinks_again(here):
     most = int(said[1])
     assert most > 4096
     url, sizes = here.up.running.nats_url, Sizes(memory=str(most))
-    would = await typed(adjust(url, "serve", "", sizes, dry_run=True, as_json=False))
-    done = await typed(adjust(url, "serve", "", sizes, dry_run=False, as_json=False))
+    would = await typed(adjust(url, "serve", "", sizes, dry_run=True, form="text"))
+    done = await typed(adjust(url, "serve", "", sizes, dry_run=False, form="text"))
     felt = (
         f"  memory 4096 MiB -> {most} MiB, from the next start of its containers; what runs keeps what it began with\n"
     )

@@ -1,93 +1,108 @@
-"""One pod, one trace: whoever looks into a trace viewer sees its whole way through the services as one tree."""
-
-import gzip
-import threading
-from collections import defaultdict
-from collections.abc import Iterator
-from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+"""A pod's traces over real processes: whoever looks into a trace viewer sees its whole way as one tree."""
 
 import pytest
-from factories.system import fleet_text, up, wait_for
-from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+from factories.collector import Collector, Span, collecting
+from factories.system import Running, fleet_text, standing, up, wait_for
+
+from sluice.contracts.tracing import trace_id
+from sluice.runtime.span_attributes import KEYS
 
 EXPORT_S = 25.0
 """Exporters send in batches, every few seconds."""
-
-
-@dataclass(frozen=True)
-class Span:
-    """One exported span."""
-
-    service: str
-    name: str
-    own: bytes
-    parent: bytes
-
-
-@dataclass
-class Receiver:
-    """An OTLP/HTTP receiver on loopback."""
-
-    port: int = 0
-    traces: dict[bytes, list[Span]] = field(default_factory=lambda: defaultdict(list))
-
-    def take(self, body: bytes) -> None:
-        """One export."""
-        for resource in ExportTraceServiceRequest.FromString(body).resource_spans:
-            attributes = {each.key: each.value.string_value for each in resource.resource.attributes}
-            for scope in resource.scope_spans:
-                for span in scope.spans:
-                    found = Span(attributes["service.name"], span.name, span.span_id, span.parent_span_id)
-                    self.traces[span.trace_id].append(found)
-
-    def story(self) -> list[Span]:
-        """The longest trace so far."""
-        return max(list(self.traces.values()), key=len, default=[])
-
-
-@pytest.fixture
-def receiver() -> Iterator[Receiver]:
-    """Listens while the test runs."""
-    receiver = Receiver()
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            body = self.rfile.read(int(self.headers["Content-Length"]))
-            receiver.take(gzip.decompress(body) if self.headers.get("Content-Encoding") == "gzip" else body)
-            self.send_response(200)
-            self.end_headers()
-
-        def log_message(self, *_) -> None:
-            """Say nothing."""
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    receiver.port = server.server_port
-    thread = threading.Thread(target=server.serve_forever)
-    thread.start()
-    yield receiver
-    server.shutdown()
-    thread.join()
-    server.server_close()
+SERVICES = {"sluice-pod-watcher", "sluice-allocator", "sluice-node-agent", "sluice-inventory"}
+PULL = "sluice.v1.AgentService/GetInventory"
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(120)
-def test_a_pods_way_is_one_connected_tree_over_all_services(tmp_path, receiver):
-    """From the manifest that was seen to the slice that is ready and the binding: one root, no loose end."""
-    environment = {"SLUICE_OTLP_ENDPOINT": f"http://127.0.0.1:{receiver.port}"}
-    wanted = {"publish AllocationRequested", "publish Grant", "publish SliceReady", "publish Bound"}
-    with up(tmp_path, fleet_text(1, 1), environment=environment) as running:
-        running.write("pod")
-        wait_for(lambda: wanted <= {span.name for span in receiver.story()}, EXPORT_S, running)
-        wait_for(lambda: len(roots(receiver.story())) == 1, EXPORT_S, running)  # a parent may be exported later
+@pytest.mark.timeout(150)
+def test_a_pods_way_is_one_connected_tree_and_its_release_another(tmp_path):
+    """
+    From the manifest that was seen to the binding, over four processes and a gRPC call; and then back.
 
-    story = receiver.story()
-    assert [span.service for span in roots(story)] == ["sluice-pod-watcher"]
-    assert {span.service for span in story} == {"sluice-pod-watcher", "sluice-allocator", "sluice-node-agent"}
+    And a collector that hangs afterwards costs nobody a slice, and no service its orderly end.
+    """
+    there = {
+        "request seen",
+        "publish AllocationRequested",
+        "queue wait",
+        "decide",
+        "publish Grant",
+        "make slice",
+        "CreateGpuInstance",
+        "CreateComputeInstance",
+        "VerifyInstance",
+        "MakeTicket",
+        "publish SliceReady",
+        "publish Bound",
+        "request seen to bound",
+        "publish NodeChanged",
+        PULL,
+        "publish NodeInventory",
+    }
+    back = {
+        "request given back",
+        "publish RequestWithdrawn",
+        "publish Revoke",
+        "deliver Revoke",
+        "unmake slice",
+        "DestroyGpuInstance",
+        "publish SliceGone",
+        "publish Released",
+    }
+    with collecting() as collector:
+        environment = {"SLUICE_OTLP_ENDPOINT": collector.endpoint}
+        with up(tmp_path, fleet_text(1, 1), environment=environment) as running:
+            running.write("pod")
+            wait_for(lambda: standing(running).bound, EXPORT_S, running)
+            (request,) = standing(running).bound
+            first = when_whole(running, collector, trace_id(request), there)
+            running.remove("pod")
+            second = when_whole(running, collector, trace_id(request, "release"), back)
+            shown = running.sluice("trace", "pod")
+            collector.hang()
+            running.write("another")
+            wait_for(lambda: standing(running).bound, EXPORT_S, running)
+            assert collector.asked.wait(EXPORT_S)
+            running.remove("another")
+            wait_for(lambda: not standing(running).booked, EXPORT_S, running)
+        logs = "".join(log.read_text() for log in (running.data / "logs").glob("*"))
+
+    assert "ended without finishing" not in logs
+    assert trace_id(request) in logs  # lines of a log are found from a trace, and the other way round
+    assert shown.returncode == 0, shown.stderr
+    for what in (trace_id(request), trace_id(request, "release"), "make GPU instance", "unmake GPU instance", "Bound"):
+        assert what in shown.stdout
+    (root,) = roots(first)
+    assert (root.service, root.name, root.parent) == ("sluice-pod-watcher", "request seen", b"")
+    assert {span.service for span in first} == SERVICES
+    (root,) = roots(second)
+    assert (root.service, root.name, root.links) == ("sluice-pod-watcher", "request given back", (trace_id(request),))
+    assert {"sluice-pod-watcher", "sluice-allocator", "sluice-node-agent"} <= {span.service for span in second}
+    for trace in collector.traces.values():
+        assert {key for span in trace for key in span.attributes} <= KEYS
+        assert all(span.ended_ns >= span.began_ns for span in trace)
+    assert set(collector.traces) == {trace_id(request), trace_id(request, "release")}
 
 
-def roots(story: list[Span]) -> list[Span]:
+def when_whole(running: Running, collector: Collector, trace: str, wanted: set[str]) -> list[Span]:
+    """
+    A trace as it is when all that is wanted is there, both sides of calls too, and every span's parent.
+
+    A parent may be exported after its children: it may be torn again a moment later.
+    """
+    found: list[Span] = []
+
+    def look() -> bool:
+        found[:] = collector.traces[trace]
+        callers = {span.service for span in found if span.name == PULL}
+        called = PULL not in wanted or callers == {"sluice-inventory", "sluice-node-agent"}
+        return wanted <= {span.name for span in found} and called and len(roots(found)) == 1
+
+    wait_for(look, EXPORT_S, running)
+    return found
+
+
+def roots(trace: list[Span]) -> list[Span]:
     """The spans whose parent is not in the trace."""
-    known = {span.own for span in story}
-    return [span for span in story if span.parent not in known]
+    known = {span.own for span in trace}
+    return [span for span in trace if span.parent not in known]

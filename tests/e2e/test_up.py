@@ -39,6 +39,9 @@ async def test_a_pod_in_the_folder_gets_a_slice_and_gives_it_back(up):
         assert "by-profile 4g.20gb" in shown.stdout
         assert "default/two-containers  3g.20gb" in shown.stdout
         assert "by-profile" in up.sluice("pods").stdout
+        used = up.sluice("usage")
+        assert used.returncode == 0, used.stderr
+        assert "default/by-profile" in used.stdout
         story = up.sluice("explain", "by-profile")
         assert story.returncode == 0, story.stderr
         for words in ("asks for 4g.20gb", "is granted", "slice is ready", "is bound to", "now: has 4g.20gb"):

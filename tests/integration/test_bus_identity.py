@@ -16,10 +16,12 @@ from sluice.contracts.exchange import Stream
 from sluice.contracts.ids import NodeName
 from sluice.contracts.rights import rights_of
 from sluice.contracts.streams import Role
-from sluice.runtime.broker import Broker, User
+from sluice.runtime.broker import Broker
+from sluice.runtime.broker_users import User
 from sluice.runtime.bus_identity import IdentityError, credentials_of
 from sluice.runtime.nats_bus import NatsBus
-from sluice.runtime.nats_connection import Credentials
+from sluice.runtime.nats_identity import Credentials
+from sluice.runtime.service import EXIT_DENIED
 from sluice.runtime.settings import CommonSettings
 
 NODE = NodeName("gpu-1.example.internal")
@@ -136,6 +138,20 @@ async def test_a_service_works_with_its_password_and_not_without(guarded: Guarde
     assert "does not accept these credentials" in text
 
 
+async def test_a_service_with_anothers_user_ends_and_says_which_subject_it_was(
+    guarded: Guarded, tmp_path: Path
+) -> None:
+    """It would wait for ever otherwise; and of all reasons to end, this one must be seen apart."""
+    async with guarded.bus(Role.ADMINISTRATOR) as bus:
+        await bus.ensure_streams()
+    environment = guarded.environment(Role.INVENTORY, SLUICE_DATA_DIR=str(tmp_path), SLUICE_LOG_FORMAT="json")
+    process = await run("sluice_allocator", environment=environment)
+    text = await said(process)
+    assert await process.wait() == EXIT_DENIED, text
+    assert "permissions violation: the broker does not let 'inventory' publish to '$js.api." in text
+    assert "Traceback" not in text
+
+
 async def test_people_look_with_the_password_of_the_console(guarded: Guarded) -> None:
     """Also at the history: a command that works on a desk and not in a cluster is of no use there."""
     async with guarded.bus(Role.ADMINISTRATOR) as bus:
@@ -161,6 +177,6 @@ def test_what_cannot_be_read_is_named(tmp_path: Path) -> None:
         credentials_of(CommonSettings(nats_password_file=empty))
     with pytest.raises(IdentityError, match=r"nats_password_file: .* cannot be read"):
         credentials_of(CommonSettings(nats_password_file=tmp_path / "none"))
-    with pytest.raises(IdentityError, match=r"nats_ca_file: .* holds no certificates"):
+    with pytest.raises(IdentityError, match=r"nats_ca_file: .* has 0 bytes; PEM is expected"):
         credentials_of(CommonSettings(nats_ca_file=empty))
     assert credentials_of(CommonSettings()) is None

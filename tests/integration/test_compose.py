@@ -8,6 +8,7 @@ import json
 import os
 import subprocess
 import time
+import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -41,7 +42,7 @@ class Composed:
     def __init__(self, pods: Path, images: dict[str, str]) -> None:
         """Nothing is started yet."""
         self.pods = pods
-        nats, inventory = free_ports(2)
+        nats, inventory, self.page = free_ports(3)
         names = {f"SLUICE_{name.upper().replace('-', '_')}_IMAGE": image for name, image in images.items()}
         self._environment = {
             **{key: value for key, value in os.environ.items() if not key.startswith(("SLUICE_", "COMPOSE_"))},
@@ -50,6 +51,7 @@ class Composed:
             "SLUICE_PODS": str(pods),
             "SLUICE_NATS_PORT": str(nats),
             "SLUICE_INVENTORY_PORT": str(inventory),
+            "SLUICE_WEB_PORT": str(self.page),
         }
         self._project = f"sluice-test-{os.getpid()}"
 
@@ -70,6 +72,15 @@ class Composed:
         """What a person is told of each pod."""
         done = self.compose("run", "--rm", "--no-deps", "console", "pods", "--json")
         return {pod["name"]: pod["state"] for pod in json.loads(done.stdout)["pods"]} if done.returncode == 0 else {}
+
+    def owners_on_the_page(self) -> set[str]:
+        """Whom the page shows on some GPU; nobody while it does not answer."""
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{self.page}/api/map", timeout=UP_S) as answer:
+                gpus = json.load(answer)["gpus"].values()
+        except OSError:
+            return set()
+        return {slot["owner"] for gpu in gpus for slot in gpu["slots"]}
 
     def until(self, there: Callable[[dict[str, str]], bool]) -> None:
         """Wait for what a person is told."""
@@ -106,7 +117,9 @@ def test_a_manifest_in_the_folder_gets_its_slice_also_when_the_broker_dies(compo
     """Bound; still bound by what is on the broker's volume when it was killed; and gone when the file is gone."""
     manifest = composed.pods / "pod.yaml"
     manifest.write_bytes((ROOT / "examples" / "02-by-profile.yaml").read_bytes())
-    composed.until(lambda states: states == {"by-profile": "bound"})
+    composed.until(
+        lambda states: states == {"by-profile": "bound"} and "default/by-profile" in composed.owners_on_the_page()
+    )
 
     assert composed.compose("kill", "--signal", "KILL", "nats").returncode == 0
     composed.up()
@@ -117,4 +130,4 @@ def test_a_manifest_in_the_folder_gets_its_slice_also_when_the_broker_dies(compo
         each.unlink()
     composed.until(lambda states: states == {})
     running = composed.compose("ps", "--format", "{{.Service}}").stdout.split()
-    assert set(running) == {"nats", "allocator", "inventory", "node-agent", "pod-watcher"}
+    assert set(running) == {"nats", "allocator", "inventory", "node-agent", "pod-watcher", "web"}

@@ -1,8 +1,10 @@
 """The driver of pods' volumes as a real process, called as a kubelet calls it, mounting for real."""
 
 import asyncio
+import shutil
 import signal
 import stat
+from pathlib import Path
 
 import grpc
 import msgspec
@@ -12,7 +14,7 @@ from factories.kubelet_node import NODE, KubeletNode, can_connect, daemon_home, 
 from sluice.contracts.kubernetes import CSI_DRIVER
 from sluice.contracts.messages import ContainerDevices
 from sluice.contracts.pb import csi_pb2
-from sluice.contracts.tickets import ticket_of
+from sluice.contracts.tickets import QUOTA, QUOTA_LIBRARY, ticket_of
 
 UID = "0d2f3a44-9c1e-4b7a-8f10-2b6c5d4e3f21"
 OTHER = "b1b1b1b1-9c1e-4b7a-8f10-2b6c5d4e3f21"
@@ -116,6 +118,29 @@ async def test_a_volume_shows_only_its_own_pod(node):
     assert [path.name for path in node.seen(node.target(OTHER)).iterdir()] == [LATER]
 
 
+async def test_a_container_loads_the_library_of_the_time_quota_from_its_home(node):
+    """A loader goes on without what it may not map, so nobody would be held to its time on any cluster."""
+    with daemon_home(node.folder) as home:
+        (home / QUOTA).mkdir(mode=0o711)
+        shutil.copyfile(_any_library(), home / QUOTA / QUOTA_LIBRARY)
+        node.run("mount", "--bind", str(home), str(home))
+        node.run("mount", "-o", "remount,bind,noexec", str(home))  # as /run is on many nodes
+        container = _sharing(home)
+        await node.publish(UID)
+        node.agent("make", TICKET, UID, msgspec.json.encode([container]))
+        node.start_container(UID, "main", ticket_of(TICKET, container))
+
+        library = node.root / "pods" / UID / "c" / "main" / QUOTA / QUOTA_LIBRARY
+        assert node.run("env", f"LD_PRELOAD={library}", "true") == ""
+        assert "LD_PRELOAD" in node.run("env", f"LD_PRELOAD={home / QUOTA / QUOTA_LIBRARY}", "true")
+
+
+def _any_library():
+    """A file that a program may preload: one that this very process has loaded."""
+    lines = Path("/proc/self/maps").read_text().splitlines()
+    return next(line.split()[-1] for line in lines if "/libm.so" in line or "/libm-" in line)
+
+
 @pytest.mark.parametrize("first", ["ticket", "volume"])
 async def test_a_container_with_a_share_reaches_its_daemon_through_the_volume(node, first):
     """A share is of no use to a container that cannot reach its MPS daemon; the others must not be able to."""
@@ -132,7 +157,7 @@ async def test_a_container_with_a_share_reaches_its_daemon_through_the_volume(no
         assert sorted(path.name for path in inside.iterdir()) == ["log", "pipe"]
         assert can_connect(inside / "pipe" / "control")
         (options,) = node.mounts(node.root / "pods" / UID / "c" / "main")
-        assert set(options) >= SEALED
+        assert set(options) >= SEALED - {"noexec"}
         other = node.start_container(UID, "plain", ticket_of(TICKET, plain))
         assert [path.name for path in other.iterdir()] == ["slice.json"]
 

@@ -34,7 +34,17 @@ NEEDED = {
     "pod-watcher": (*WATCHER_ONLY, "yaml", "nats"),
 }
 """Modules that a service imports only once it has something to do: a missing one would be found too late."""
-SOURCE = ("pyproject.toml", "README.md", "LICENSE", "requirements", "libs", "services", "examples", "deploy/docker")
+SOURCE = (
+    "pyproject.toml",
+    "README.md",
+    "LICENSE",
+    "requirements",
+    "libs",
+    "services",
+    "examples",
+    "native",
+    "deploy/docker",
+)
 TOOLS = ("pip", "gcc", "cc", "ld", "make")
 
 

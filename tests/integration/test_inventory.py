@@ -405,6 +405,15 @@ async def test_an_answer_of_a_later_version_is_a_failed_pull(puller):
     assert found.message.endswith("slice a_1 is in state 99, which is not known here")
 
 
+async def test_an_answer_that_nobody_on_the_bus_would_read_is_a_failed_pull(puller):
+    """Every reader would set it aside; said as a failed pull, it makes one node stale and names what is wrong."""
+    agent = FakeAgent(snapshot())
+    agent.answer.gpus[0].instances.add(gi_id=1, profile="1g.5gb", start=-1, size=1)
+    found = await pulled(puller, agent)
+    assert isinstance(found, PullFailed)
+    assert found.message.endswith("Expected `int` >= 0 - at `$.gpus[0].instances[0].start`")
+
+
 async def test_an_agent_without_the_method_is_a_failed_pull(puller):
     """Something else listens at the agent's address."""
     async with rpc.serve(lambda _server: None) as endpoint:

@@ -12,11 +12,13 @@ from factories.kubernetes import Cluster, pod
 from fake_kube.server import ADMIN, FakeKube
 from structlog.testing import capture_logs
 
+from sluice.runtime import metrics
 from sluice.runtime.clock import SystemClock
 from sluice_pod_watcher.core.cluster.events import Event, ListingEnded, ListingStarted, PodGone, PodSeen
 from sluice_pod_watcher.shell.kube import reflector as module
 from sluice_pod_watcher.shell.kube.client import KubeApi
 from sluice_pod_watcher.shell.kube.reflector import Reflector
+from sluice_pod_watcher.shell.metrics import KUBE_REQUESTS, KUBE_TROUBLES
 
 PATH = "/api/v1/namespaces/default/pods"
 WAIT_S = 30.0
@@ -310,3 +312,24 @@ async def test_a_connection_that_is_dead_without_a_word_is_found_out(
     await make(cluster, "d")
     await seen.until_known()
     assert seen.listings == 1
+
+
+async def test_an_api_server_that_stays_away_is_told_once_with_what_follows(
+    seen: Watching, kube: FakeKube, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whose pods are not seen is told so in log and metrics, and when it is over; not at each of 25 tries."""
+    monkeypatch.setattr(module, "OUTAGE_S", 0.05)
+    failed = lambda: metrics.value(KUBE_REQUESTS, "GET", "503")  # noqa: E731
+    before, troubles = failed(), metrics.value(KUBE_TROUBLES, "pods")
+    kube.faults.fail(25, code=503)
+    with capture_logs() as lines:
+        seen.start()
+        await seen.until_known()
+    told = [line for line in lines if "API server" in line["event"]]
+    assert [(line["log_level"], line["event"].partition(":")[0]) for line in told] == [
+        ("error", "nothing comes from the API server"),
+        ("warning", "it comes from the API server again"),
+    ]
+    assert "goes on by itself" in told[0]["remedy"]
+    assert failed() - before == 25
+    assert metrics.value(KUBE_TROUBLES, "pods") - troubles == 25

@@ -35,6 +35,7 @@ from sluice.contracts.messages import (
     SourceSynced,
 )
 from sluice.contracts.refusals import ReasonCount, WaitReason
+from sluice.contracts.tracing import trace_id
 from sluice.runtime.clock import SystemClock
 from sluice.runtime.errors import ServiceError
 from sluice.runtime.lease import Lease
@@ -237,6 +238,7 @@ async def test_pods_get_their_slices_in_one_write_each_and_give_them_back(scene:
         found = scene.running()[name]
         assert found["spec"]["nodeName"] == "gpu-1.example.internal"
         assert found["metadata"]["annotations"]["main.granted.sluice.dev/visible-devices"] == f"MIG-{uid}-1"
+        assert found["metadata"]["annotations"]["granted.sluice.dev/trace-id"] == trace_id(uid)
     await scene.until(lambda: "sluice.source.cluster" in scene.words, "synced")
     assert isinstance(scene.words["sluice.source.cluster"], SourceSynced)
     for name in names:
@@ -353,6 +355,8 @@ async def test_a_waiting_pod_shows_why_and_an_ordered_eviction_is_done(scene: Sc
     assert (condition()["status"], condition()["reason"]) == ("False", "GpuLayoutFull")
     events = lambda: {each["reason"]: each["note"] for each in scene.kube.all("events.events.k8s.io")}  # noqa: E731
     await scene.until(lambda: any(each.startswith("3 A100 are full") for each in events().values()), "the event")
+    about = [each["metadata"]["annotations"] for each in scene.kube.all("events.events.k8s.io")]
+    assert {each["sluice.dev/trace-id"] for each in about} == {trace_id(uid)}
     order = EvictionOrdered(request=RequestId(uid), cause="preempted by something urgent")
     await scene.say(subjects.eviction(RequestId(uid)), order)
     await scene.until(lambda: isinstance(scene.words.get(f"sluice.evicted.{uid}"), EvictionDone), "evicted")

@@ -3,10 +3,14 @@
 import asyncio
 import os
 import signal
+import socket
+import struct
+from pathlib import Path
 
 import psutil
 import pytest
 from factories.desk import Desk, daemons_below, kill, pull, runs, short_folder, start_agent
+from factories.mps import Client
 
 from sluice.contracts import subjects
 from sluice.contracts.ids import AllocationId, NodeName
@@ -264,3 +268,51 @@ async def test_mps_that_was_switched_off_still_ends_the_daemons_that_run(machine
     await machine.desk.revoke(booking)
     await machine.desk.gone(NODE, "a1")
     await machine.until_empty()
+
+
+async def test_the_time_of_a_share_is_served_and_served_again_after_the_agent_was_killed(machine):
+    """A fractional pod has no tokens; or none after a restart; or one beside the quota is not told."""
+    library = machine.folder / "libsluice-quota.so"
+    library.write_bytes(b"any")
+    settings = {"SLUICE_NODE_AGENT_QUOTA_LIBRARY": library}
+    await machine.start(**settings)
+    desk = machine.desk
+    booking = await desk.grant(NODE, "a1", MIG_HOME, share=_share(4096, sm_partition=50))
+    (told,) = (await desk.ready(NODE, "a1")).containers
+    assert (await machine.snapshot()).time_quota
+    place = Path(told.quota_socket)
+    assert (place.parent / "libsluice-quota.so").read_bytes() == b"any"
+    control = next((machine.folder / "hardware" / "bin").glob("nvidia-cuda-mps-control"))
+    pipe = Path(told.mps_pipe_directory)
+    holds = Client(control, pipe, "--owner", "pod-a1", quota_socket=told.quota_socket)
+    silent = Client(control, pipe, "--owner", "pod-a1")
+    try:
+        warned = await desk.until(
+            subjects.slice_(NODE, AllocationId("a1")), lambda word: isinstance(word, SliceReady) and word.warnings
+        )
+        assert [f"QuotaNotEnforced: process {silent.pid} on" in text for text in warned.warnings] == [True]
+        await kill(machine.process)
+        await machine.start(**settings)
+        async with asyncio.timeout(15):
+            while True:
+                if _is_welcome(place):
+                    break
+                await asyncio.sleep(0.05)
+    finally:
+        holds.end()
+        silent.end()
+    await desk.revoke(booking)
+    await desk.gone(NODE, "a1")
+    await machine.until_empty()
+
+
+def _is_welcome(path):
+    """Whether a token scheduler answers there."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as found:
+        found.settimeout(5)
+        try:
+            found.connect(str(path))
+        except OSError:
+            return False
+        found.send(struct.pack("<IHHQIII", 0x54514C53, 1, 1, 1, 1, 0, 1).ljust(64, b"\0"))
+        return struct.unpack_from("<H", found.recv(64), 6) == (17,)

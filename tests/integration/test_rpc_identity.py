@@ -24,13 +24,15 @@ from sluice.contracts import subjects
 from sluice.contracts.callers import Caller, name_of, name_of_node
 from sluice.contracts.exchange import Stream, Write, WriteAccepted
 from sluice.contracts.ids import NodeName, OperationId
-from sluice.contracts.messages import NodeInventory
-from sluice.contracts.pb import agent_pb2_grpc, health_pb2, health_pb2_grpc, inventory_pb2, node_pb2
+from sluice.contracts.messages import NodeChanged, NodeInventory
+from sluice.contracts.pb import agent_pb2, agent_pb2_grpc, health_pb2, health_pb2_grpc, inventory_pb2, node_pb2
 from sluice.contracts.pb.inventory_pb2_grpc import InventoryServiceStub
+from sluice.contracts.slice_usage import NodeUsage
 from sluice.runtime import rpc
 from sluice.runtime.broker import Broker, free_ports
 from sluice.runtime.nats_bus import NatsBus
 from sluice.runtime.rpc_identity import Identity, Trust
+from sluice_console.shell.usages import ask_agents
 
 NODE, OTHER = NodeName("gpu-1.example.internal"), NodeName("gpu-2")
 FLEET = """
@@ -223,6 +225,7 @@ async def test_everybody_speaks_with_whom_he_should_and_with_nobody_else(rig: Ri
                 await rig.ready(service)
             # People: one with a right, one without, one without a certificate.
             await _asks(rig, serving)
+            await _page_asks(rig, pod)
             code, text = await rig.ended("console", rig.files("console"), "simulate", "-f", str(pod))
             assert code == 0, text
             code, text = await rig.ended("console", rig.files("inventory"), "simulate", "-f", str(pod))
@@ -243,6 +246,21 @@ async def _asks(rig: Rig, serving: str) -> None:
         with pytest.raises(grpc.aio.AioRpcError) as caught:
             await InventoryServiceStub(channel).ListGpus(inventory_pb2.ListGpusRequest())
     assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
+
+
+async def _page_asks(rig: Rig, pod: Path) -> None:
+    """The page: it is told what slices are used for, and whoever has its certificate is told nothing else."""
+    news = await rig.bus.last(Stream.STATE, subjects.node(NODE).subject)
+    assert news is not None
+    assert isinstance(news.message, NodeChanged)
+    answers = await ask_agents({NODE: news.message.endpoint}, rig.trust("web"))
+    assert isinstance(answers[NODE], NodeUsage), answers
+    async with rpc.channel(news.message.endpoint, trust=rig.trust("web"), server_name=name_of_node(NODE)) as channel:
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await agent_pb2_grpc.AgentServiceStub(channel).GetInventory(agent_pb2.GetInventoryRequest(node=NODE))
+    assert caught.value.code() is grpc.StatusCode.PERMISSION_DENIED
+    code, text = await rig.ended("console", rig.files("web"), "simulate", "-f", str(pod))
+    assert (code, "the certificate of this caller says web.sluice.internal" in text) == (1, True), text
 
 
 async def _impostors(rig: Rig, logged: Callable[[], str], serving: str) -> None:

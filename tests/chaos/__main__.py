@@ -1,0 +1,12 @@
+"""`python tests/chaos --kills N --servers 1|3 --seed n`: break a real system again and again, and judge what it did."""
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+sys.path = [entry for entry in sys.path if Path(entry or ".").resolve() != Path(__file__).resolve().parent]
+
+from chaos.command import main  # noqa: E402  # found by the line above
+
+if __name__ == "__main__":
+    raise SystemExit(main(sys.argv[1:]))

@@ -1,0 +1,75 @@
+"""
+Judges a finished run by its files: the history of the bus, the devices' own log, and what pods lived.
+
+The judges are `judges.history` and `judges.devices`; here is only what feeds them. Run it again on a kept folder with
+`python tests/chaos --judge FOLDER`.
+"""
+
+import json
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from chaos.recorder import Word, read_words
+from chaos.run import FAULTS, SUMMARY, TRUTH, WORDS
+from judges import devices
+from judges.history import History
+
+STATE = b' {"node":'
+TIME_DIGITS = 19
+"""Of unix nanoseconds, from 2001 to 2286."""
+
+
+def judge(folder: Path) -> list[str]:
+    """Everything that must never happen, and did."""
+    words = read_words(folder / WORDS)
+    faults = [json.loads(line) for line in (folder / FAULTS).read_text().splitlines()]
+    summary = json.loads((folder / SUMMARY).read_text())
+    wiped = [fault["ended_at"] for fault in faults if fault["wiped"]]
+    return [
+        *(wrong for life in _lives(words, wiped) for wrong in _history(life)),
+        *devices.violations(
+            [list(_states(log)) for log in sorted(folder.glob("data/hardware/*.json.log"))],
+            [(word.at, word.subject, word.message) for word in words],
+            _pods(folder / TRUTH),
+            devices.Calm([(0.0, summary["ready_at"]), *((fault["begun_at"], fault["over_at"]) for fault in faults)]),
+            ended_at=summary["ended_at"],
+        ),
+    ]
+
+
+def _lives(words: Iterable[Word], wiped: Iterable[float]) -> list[list[Word]]:
+    """The words between two losses of everything: a judge of the book must not know what the book has forgotten."""
+    lives: list[list[Word]] = [[]]
+    ends = list(wiped)
+    for word in words:
+        while ends and word.at >= ends[0]:
+            ends.pop(0)
+            lives.append([])
+        lives[-1].append(word)
+    return lives
+
+
+def _history(words: Iterable[Word]) -> list[str]:
+    history = History(sources_killed=True)
+    for word in words:
+        history.put(word.subject, word.sequence, word.message)
+    return history.violations()
+
+
+def _states(log: Path) -> Iterator[tuple[float, dict]]:
+    """Each state of a machine. In a line that its writer was killed in, the next writer's whole one follows."""
+    with log.open("rb") as lines:
+        for line in lines:
+            begin = line.rfind(STATE)
+            yield int(line[begin - TIME_DIGITS : begin]) / 1e9, json.loads(line[begin:])
+
+
+def _pods(truth: Path) -> list[devices.Pod]:
+    pods: dict[str, devices.Pod] = {}
+    for line in truth.read_text().splitlines():
+        said = json.loads(line)
+        if "since" in said:
+            pods[said["pod"]] = devices.Pod(said["pod"], said["since"])
+        else:
+            pods[said["pod"]].until = said["until"]
+    return list(pods.values())

@@ -1,0 +1,56 @@
+"""
+Defects for the proof that chaos can fail: `python tests/chaos/planted.py DEFECT` is a service that has one.
+
+Each is the bug of some system that came before; the judges must find it in a short run.
+"""
+
+import runpy
+import sys
+from collections.abc import Callable
+
+from sluice_console.core.plan import SERVICES
+from sluice_node_agent.device.hardware_file import HardwareFile
+from sluice_node_agent.device.simulated import SimulatedGpus
+
+
+def _cleans_up_at_start() -> None:
+    """A new life of the agent destroys the instances that it finds, under living pods."""
+    was = SimulatedGpus.__init__
+
+    def clean(self: SimulatedGpus, file: HardwareFile, **more: int) -> None:
+        with file.changing() as hardware:
+            for gpu in hardware.gpus:
+                gpu.instances = []
+        was(self, file, **more)  # type: ignore[arg-type]
+
+    SimulatedGpus.__init__ = clean  # type: ignore[method-assign,assignment]
+
+
+def _instance_left() -> None:
+    """The driver says that it has destroyed instances, and has not."""
+
+    def nothing(_self: SimulatedGpus, *_: object) -> None:
+        return
+
+    SimulatedGpus.destroy_compute_instance = nothing  # type: ignore[method-assign,assignment]
+    SimulatedGpus.destroy_gpu_instance = nothing  # type: ignore[method-assign,assignment]
+
+
+PLANTED: dict[str, tuple[str, Callable[[], None]]] = {
+    "cleans up at start": ("node-agent", _cleans_up_at_start),
+    "instance left": ("node-agent", _instance_left),
+}
+"""By name: the service that has it, and what makes it have it."""
+
+
+def command(service: str, defect: str) -> tuple[str, ...]:
+    """What to run for a service, with the defect if it is one of that service's."""
+    if defect and PLANTED[defect][0] == service:
+        return (sys.executable, __file__, defect)
+    return (sys.executable, "-m", SERVICES[service])
+
+
+if __name__ == "__main__":
+    owner, plant = PLANTED[sys.argv.pop()]
+    plant()
+    runpy.run_module(SERVICES[owner], run_name="__main__", alter_sys=True)

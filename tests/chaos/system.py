@@ -1,0 +1,314 @@
+"""
+A whole small system of real processes for chaos: brokers, two allocators, pod-watcher, inventory, an agent per node.
+
+It starts, supervises and stops them, as an orchestrator does; what is broken when is not its business. Each service
+reaches each broker by a wire of its own. Nothing of it outlives the process that made it.
+"""
+
+import asyncio
+import contextlib
+import os
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import AsyncExitStack, ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
+
+from chaos.isolation import Islands, entered, small_disks
+from chaos.planted import command
+from chaos.wires import HOST, Wire
+from factories.processes import Process, own_environment, switch_off
+
+from sluice.runtime.broker import Broker, Launch, Server, ServerPlan, free_ports, server_binary
+from sluice.runtime.broker import Process as BrokerProcess
+from sluice.runtime.nats_bus import NatsBus
+from sluice_console.core.plan import Wanted, launches
+from sluice_console.shell import tether
+from sluice_console.shell.data_directory import lock_data_directory, power_switch, short_mps_dir
+from sluice_node_agent.shell import places
+
+NODES = ("n1", "n2", "n3")
+ALLOCATORS = 2
+FLEET = "".join(
+    f"""[[node]]
+name = "{node}"
+gpus = [{{ model = "a100-40gb", count = 2, mig = true }}]
+timing = {{ create_ms = 10, destroy_ms = 10 }}
+"""
+    for node in NODES
+)
+SETTINGS = {"SLUICE_ALLOCATOR_ORPHAN_GRACE_S": "5", "SLUICE_LOG_FORMAT": "json"}
+STREAMS_WITHIN_S = 30.0
+LOOK_S = 0.05
+"""How often the supervisor looks whether somebody has died by itself."""
+AGAIN_FIRST_S, AGAIN_MAX_S = 0.2, 2.0
+"""Its pause before it starts one again that keeps dying, as it grows."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan(ServerPlan):
+    """
+    A server that tells clients of no other way to any server, and says at `http_port` how it is.
+
+    `addresses` of all servers where each is in a network of its own; it is the one of that `number`.
+    """
+
+    http_port: int = 0
+    number: int = 0
+    addresses: tuple[str, ...] = ()
+
+    @property
+    def address(self) -> str:
+        """Where it is."""
+        return self.addresses[self.number] if self.addresses else HOST
+
+    def config(self) -> str:
+        """The text of its configuration file."""
+        text = ServerPlan.config(self).replace("cluster { ", "cluster { no_advertise: true, ")
+        text = text.replace(f'"{HOST}:', f'"{self.address}:')
+        for address, route in zip(self.addresses, self.routes, strict=bool(self.addresses)):
+            text = text.replace(f"//{HOST}:{route}", f"//{address}:{route}")
+        return f'{text}http: "{self.address}:{self.http_port}"\n'
+
+
+class System:
+    """The running system, as an async context."""
+
+    def __init__(self, folder: Path, servers: int, planted: str = "") -> None:
+        """Nothing runs yet. `planted`: a defect that one of its services has."""
+        self.planted = planted
+        self.folder, self.size = folder, servers
+        self.islands = Islands(servers) if servers > 1 and entered() else None
+        """The brokers' own networks, where they have some."""
+        self.small_disks = entered()
+        """Whether each agent's journal has a small disk of its own."""
+        self.data, self.pods, self.logs = folder / "data", folder / "pods", folder / "logs"
+        self.broker = Broker(folder / "nats", size=servers)
+        self.services: dict[str, Process] = {}
+        self.wires: dict[str, list[Wire]] = {}
+        """The ways of one service, one to each broker."""
+        self.down: set[str] = set()
+        """Services that are dead on purpose: nobody starts them again."""
+        self.deaths: list[tuple[float, str, int]] = []
+        """Who died by itself, when, and with which exit code."""
+        self._stack = ExitStack()
+        self._ending = AsyncExitStack()
+
+    # -- its life -----------------------------------------------------------------------------------------------------
+
+    async def __aenter__(self) -> Self:
+        """Start everything; that it works is for the first pod to show."""
+        try:
+            await self._start()
+        except BaseException:
+            await self._stop()
+            raise
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        """Stop everything."""
+        await self._stop()
+
+    async def _start(self) -> None:
+        for folder in (self.data, self.pods, self.logs):
+            folder.mkdir(parents=True)
+        lock = self._stack.enter_context(lock_data_directory(self.data / "up.lock"))
+        mps_dir = short_mps_dir(self.data, NODES)
+        self._stack.callback(switch_off, power_switch(self.data, mps_dir, lock))
+        fleet = self.folder / "fleet.toml"
+        fleet.write_text(FLEET)
+        self._record_devices()
+        if self.small_disks:
+            self._stack.enter_context(small_disks([self.journal(node) for node in NODES]))
+        await self._start_brokers()
+        (inventory_port,) = free_ports(1)
+        wanted = Wanted(
+            nodes=NODES,
+            fleet_file=str(fleet),
+            pods_dir=str(self.pods),
+            data_dir=str(self.data),
+            nats_url="",
+            inventory_address=f"{HOST}:{inventory_port}",
+            processes=len(NODES),
+            allocators=ALLOCATORS,
+            mps_dir=mps_dir,
+        )
+        for launch in launches(wanted):
+            name = launch.name.replace(" ", "-")
+            url = await self._wire(name)
+            environment = own_environment() | SETTINGS | launch.variables | {"SLUICE_NATS_URL": url}
+            process = Process(name, command(launch.service, self.planted), environment, self.logs / f"{name}.log")
+            self.services[name] = process
+            self.services[name].start()
+        supervisor = asyncio.create_task(self._supervise(), name="supervisor")
+        self._ending.push_async_callback(_ended, supervisor)
+
+    async def _start_brokers(self) -> None:
+        ports = free_ports(3 * self.size)
+        routes = tuple(ports[2 * self.size :]) if self.size > 1 else ()
+        islands = self._stack.enter_context(self.islands) if self.islands is not None else None
+        addresses = tuple(islands.address(number) for number in range(self.size)) if islands is not None else ()
+        self._ending.push_async_callback(self._stop_brokers)
+        for number in range(self.size):
+            name = f"broker-{number + 1}"
+            route = routes[number] if routes else 0
+            folder, http_port = self.folder / "nats" / name, ports[self.size + number]
+            plan = Plan(
+                name,
+                folder,
+                ports[number],
+                route,
+                routes,
+                http_port=http_port,
+                number=number,
+                addresses=addresses,
+            )
+            before = islands.inside(number) if islands is not None else ()
+            self.broker.servers.append(Server(plan, _launch(before)))
+            if addresses:  # for all who look for it on the loopback
+                wire = Wire((addresses[number], plan.port), plan.port)
+                await wire.start()
+                self._ending.push_async_callback(wire.stop)
+        for server in self.broker.servers:
+            await server.start()
+        await self.broker.ready()
+        async with asyncio.timeout(STREAMS_WITHIN_S):
+            bus = await NatsBus.connect(self.broker.url, name="administrator")
+            try:
+                while True:
+                    try:
+                        await bus.ensure_streams()
+                    except TimeoutError:
+                        await asyncio.sleep(LOOK_S)
+                    else:
+                        break
+            finally:
+                await bus.close()
+
+    async def _stop_brokers(self) -> None:
+        await asyncio.gather(*(server.stop() for server in self.broker.servers))
+
+    async def _wire(self, service: str) -> str:
+        """The URL by which this service reaches the brokers."""
+        self.wires[service] = [Wire((plan.address, plan.port)) for plan in self.plans]
+        for wire in self.wires[service]:
+            await wire.start()
+            self._ending.push_async_callback(wire.stop)
+        return ",".join(f"nats://{HOST}:{wire.port}" for wire in self.wires[service])
+
+    def _record_devices(self) -> None:
+        """Have the simulated machines log everything that is ever on their devices."""
+        for node in NODES:
+            log = self.device_log(node)
+            log.parent.mkdir(parents=True, exist_ok=True)
+            log.touch()
+
+    def device_log(self, node: str) -> Path:
+        """Where a machine's states are logged."""
+        file = places.hardware_path(self.data, node)
+        return file.with_name(f"{file.name}.log")
+
+    def tickets(self, node: str) -> Path:
+        """Where a node's tickets are."""
+        return places.tickets_directory(self.data, node)
+
+    async def _stop(self) -> None:
+        for process in self.services.values():
+            self.down.add(process.name)
+        for wire in self.every_wire():
+            wire.mend()
+        await asyncio.gather(*(asyncio.to_thread(process.stop) for process in self.services.values()))
+        await self._ending.aclose()
+        self._stack.close()
+
+    # -- the supervisor -----------------------------------------------------------------------------------------------
+
+    async def _supervise(self) -> None:
+        """Start again who has died by itself, as an orchestrator does, and remember it."""
+        again: dict[str, float] = {}
+        pause_s = dict.fromkeys(self.services, AGAIN_FIRST_S)
+        while True:
+            await asyncio.sleep(LOOK_S)
+            now = time.monotonic()
+            for name, process in self.services.items():
+                if name in self.down or process.runs:
+                    again.pop(name, None)
+                elif name not in again:
+                    self.deaths.append((time.time(), name, process.code or 0))
+                    again[name] = now + pause_s[name]
+                    pause_s[name] = min(AGAIN_MAX_S, pause_s[name] * 2)
+                elif again[name] <= now:
+                    process.start()
+                    del again[name]
+
+    # -- what faults need ---------------------------------------------------------------------------------------------
+
+    @property
+    def plans(self) -> list[Plan]:
+        """Of the brokers."""
+        return [server.plan for server in self.broker.servers if isinstance(server.plan, Plan)]
+
+    def journal(self, node: str) -> Path:
+        """The folder of an agent's journal."""
+        return places.agent_directory(self.data, node)
+
+    def server(self, name: str) -> Server:
+        """A broker by its name."""
+        return next(server for server in self.broker.servers if server.plan.name == name)
+
+    def every_wire(self) -> Iterator[Wire]:
+        """All of them."""
+        for wires in self.wires.values():
+            yield from wires
+
+    @staticmethod
+    def node_of(agent: str) -> str:
+        """The node that an agent's process serves; empty for another service."""
+        return agent.removeprefix("node-agent-") if agent.startswith("node-agent-") else ""
+
+    @property
+    def agents(self) -> Sequence[str]:
+        """The agents' processes."""
+        return [name for name in self.services if self.node_of(name)]
+
+    @contextlib.contextmanager
+    def on_purpose(self, service: str) -> Iterator[Process]:
+        """A service that may be dead meanwhile; runs in the end."""
+        process = self.services[service]
+        self.down.add(service)
+        try:
+            yield process
+            if not process.runs:
+                process.start()
+        finally:
+            self.down.discard(service)
+
+
+async def _ended(task: asyncio.Task[None]) -> None:
+    task.cancel()
+    await asyncio.wait({task})
+    if not task.cancelled():
+        task.result()
+
+
+def _launch(before: Sequence[str]) -> Launch:
+    """Starts a server as the library does, behind these words; and it does not outlive us."""
+
+    async def launch(config: Path, log: Path) -> BrokerProcess:
+        tied = (sys.executable, "-S", tether.__file__, str(os.getpid()))
+        with log.open("ab") as out:
+            return await asyncio.create_subprocess_exec(
+                *tied,
+                *before,
+                str(server_binary()),
+                "-c",
+                str(config),
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=out,
+                stderr=out,
+                start_new_session=True,
+            )
+
+    return launch

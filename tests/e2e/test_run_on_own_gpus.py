@@ -1,0 +1,76 @@
+"""`sluice run` on this machine's own GPUs, which are those of our NVML library: nothing stays on them."""
+
+import asyncio
+import os
+import subprocess
+import sys
+
+import psutil
+import pytest
+from factories.desk import short_folder
+from factories.nvml import NvmlMachine
+from nvml.build import NoCompilerError, build
+
+pytestmark = pytest.mark.timeout(90)
+
+RUN = (sys.executable, "-m", "sluice_console", "run", "--real", "--profile", "1g.5gb", "--")
+
+
+@pytest.fixture
+def machine(tmp_path_factory):
+    """One A100 with MIG, and nothing of Sluice."""
+    try:
+        library = build(tmp_path_factory.mktemp("nvml"))
+    except NoCompilerError as error:
+        pytest.skip(f"the NVML library cannot be made: {error}")
+    with short_folder() as folder:
+        made = NvmlMachine(library, folder / "machine", state=folder / "nvml.state")
+        made.add_gpu("a100-40gb")
+        for name in ("runtime", "tmp"):
+            (folder / name).mkdir()
+        made.folder = folder
+        yield made
+
+
+def environment(machine):
+    """Of a person on that machine."""
+    plain = {name: value for name, value in os.environ.items() if not name.startswith("SLUICE_")}
+    return plain | machine.environment() | {
+        "XDG_RUNTIME_DIR": str(machine.folder / "runtime"),
+        "XDG_STATE_HOME": str(machine.folder / "s"),
+        "TMPDIR": str(machine.folder / "tmp"),
+        "SLUICE_NODE_AGENT_MPS_CONTROL": "off",
+    }  # fmt: skip
+
+
+def instances(machine):
+    """What is on its GPU."""
+    return [line for line in machine.show() if line[0] in {"gi", "ci"}]
+
+
+async def test_a_killed_run_leaves_no_instance_on_a_real_gpu(machine):
+    """A reboot would be needed to get it back; the system of the run outlives the runner until it is gone."""
+    run = psutil.Popen(
+        (*RUN, "sh", "-c", "echo $NVIDIA_VISIBLE_DEVICES; exec sleep 999"), env=environment(machine),
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, process_group=0,
+    )  # fmt: skip
+    family = []
+    try:
+        told = await asyncio.to_thread(run.stdout.readline)
+        assert told.startswith("MIG-"), run.stderr.read()
+        assert instances(machine)
+        family = run.children(recursive=True)
+        run.kill()
+        gone, alive = await asyncio.to_thread(psutil.wait_procs, family, 40)
+        assert not alive
+        assert gone
+        assert "starting one for this run, on the GPUs of this machine" in run.stderr.read()
+    finally:
+        for each in (run, *family):
+            if each.is_running():
+                each.kill()
+        run.wait(10)
+        run.stdout.close()
+        run.stderr.close()
+    assert not instances(machine)
+    assert not list((machine.folder / "runtime").iterdir())

@@ -1,0 +1,78 @@
+"""The page beside `sluice up`, in a real browser, while pods come and go, and it loses its broker and its server."""
+
+import asyncio
+import re
+
+import pytest
+from factories.web_page import CHROMIUM, CHROMIUM_OPTIONS, WHY_NO_CHROMIUM
+from playwright.async_api import async_playwright
+
+WITHIN_MS = 20_000
+POD = """apiVersion: v1
+kind: Pod
+metadata: {{ name: {name}, namespace: research, annotations: {{ sluice.dev/profile: {profile} }} }}
+spec: {{ containers: [{{ name: main, image: train }}] }}
+"""
+
+
+def page_of(said: str) -> tuple[str, int]:
+    """Where `sluice up` says that its page is."""
+    found = re.search(r"page +http://([0-9.]+):(\d+)/", said)
+    assert found is not None, said
+    return found[1], int(found[2])
+
+
+async def answers(host: str, port: int) -> None:
+    """Return when somebody listens there: the page's process starts beside the others."""
+    async with asyncio.timeout(20):
+        while True:
+            try:
+                _, writer = await asyncio.open_connection(host, port)
+            except OSError:
+                await asyncio.sleep(0.1)
+            else:
+                writer.close()
+                return
+
+
+@pytest.mark.skipif(not CHROMIUM.exists(), reason=WHY_NO_CHROMIUM)
+async def test_a_person_without_kubernetes_or_gpus_sees_pods_come_and_go(up):
+    """The first thing people look at; and what it says when it loses the broker, or its own server."""
+    up.start("--web", "127.0.0.1:0")
+    await up.ready()
+    host, port = page_of(up.said())
+    await answers(host, port)
+    async with async_playwright() as playwright:
+        browser = await playwright.chromium.launch(executable_path=CHROMIUM, args=list(CHROMIUM_OPTIONS))
+        tab = await (await browser.new_context()).new_page()
+        tab.set_default_timeout(WITHIN_MS)
+        await tab.goto(f"http://{host}:{port}/")
+        await tab.wait_for_function("() => document.querySelectorAll('.gpu').length === 4")
+
+        (up.pods_dir / "train.yaml").write_text(POD.format(name="train", profile="7g.40gb"))
+        await tab.locator("#canvas .seg.ready", has_text="train").click()
+        detail = tab.locator("#detail")
+        await detail.locator(".steps li", has_text="is bound to").wait_for()
+        await detail.locator(".waterfall li", has_text="make GPU instance").wait_for()
+        assert "asks for 7g.40gb" in await detail.inner_text()
+        assert "has 7g.40gb on" in await detail.inner_text()
+
+        (broker,) = [child for child in up.children() if "nats-server" in child.name()]
+        broker.suspend()  # killed, it would be back before anybody looked
+        await tab.locator("#status.lost").wait_for()
+        assert "The broker does not answer since" in await tab.locator("#banner").inner_text()
+        assert await tab.locator(".gpu").count() == 4
+        broker.resume()
+        await tab.locator("#status.live").wait_for()
+
+        page = up.child("--listen")
+        page.kill()  # whatever becomes of it, the system does not mind
+        await tab.locator("#status", has_text="page lost its server").wait_for()
+        (up.pods_dir / "train.yaml").unlink()
+        await tab.locator("#status.live").wait_for()
+        await tab.wait_for_function("() => document.querySelector('#canvas .seg:not(.free)') === null")
+        assert "web page was ended by SIGKILL" in up.said()
+        page = up.child("--listen")
+        await browser.close()
+    assert up.interrupt() == 0
+    assert not page.is_running()

@@ -1,0 +1,193 @@
+"""What a cluster says: reviews, stored asks, objects and events of its API server, kubectl's answers, kubeconfigs."""
+
+import asyncio
+import base64
+import json
+from contextlib import suppress
+
+import msgspec
+from factories.admission import container, gpu, pod, review_of
+from fuzz.checking import Target
+from fuzz.memory_files import in_memory
+
+from sluice.contracts.codec import NOT_READABLE
+from sluice.contracts.exchange import Ticked
+from sluice.contracts.ids import RunId
+from sluice.contracts.refusals import Refusal
+from sluice.runtime.errors import ServiceError
+from sluice_pod_watcher.admission import AdmissionRules, NotAReview
+from sluice_pod_watcher.admission.asks import decode_stored
+from sluice_pod_watcher.core.cluster.cluster import Cluster
+from sluice_pod_watcher.core.cluster.events import ListingEnded, ListingStarted, NodeSeen, OtherPodSeen, PodSeen
+from sluice_pod_watcher.core.cluster.rules import ClusterRules
+from sluice_pod_watcher.shell.identity_file import IdentityFile
+from sluice_pod_watcher.shell.kube import client as kube_client
+from sluice_pod_watcher.shell.kube import credentials, reflector
+from sluice_pod_watcher.shell.kube.client import KubeError
+from sluice_pod_watcher.shell.kube.watching import offer_only, room_only
+from sluice_pod_watcher.shell.webhook import sources
+from sluice_pod_watcher.shell.webhook.handlers import answer_to
+
+_RULES = AdmissionRules()
+_STORED = (
+    b'{"version":1,"first":"main","annotations":{"sluice.dev/profile":"1g.5gb"},'
+    b'"resources":{"main":{"nvidia.com/gpu":"1"}}}'
+)
+
+
+def _review(data: bytes) -> str:
+    found = answer_to(data, _RULES)
+    if isinstance(found, NotAReview):
+        return found.why
+    sent = json.loads(msgspec.json.encode(found.as_review()))["response"]
+    if "patch" in sent:
+        assert isinstance(json.loads(base64.b64decode(sent["patch"])), list), "a patch that is no list"
+    return found.message
+
+
+def _stored(data: bytes) -> str:
+    found = decode_stored(data.decode("utf-8", "replace"))
+    if isinstance(found, Refusal):
+        assert len(found.value) <= 400, f"a value of {len(found.value)} characters goes on the bus"
+        return found.sentence()
+    assert decode_stored(found.as_text()) == found, "a stored ask is another one when it is stored again"
+    return ""
+
+
+# -- the API server -----------------------------------------------------------------------------------------------
+
+
+def _line(data: bytes) -> None:
+    """One line of a watch, as far as the core that hears of it; what its reflector lists again for is no matter."""
+    with suppress(KubeError, *NOT_READABLE):
+        _heard(data)
+
+
+def _heard(data: bytes) -> None:
+    line = msgspec.json.decode(data, type=reflector._Line)
+    if line.type == "ERROR":
+        msgspec.json.decode(line.object, type=reflector._Failure)
+        return
+    core = Cluster(RunId("w0"), ClusterRules())
+    told = [ListingStarted(what) for what in ("nodes", "others", "pods")]
+    for read, event in ((offer_only, NodeSeen), (room_only, OtherPodSeen), (reflector.as_it_is, PodSeen)):
+        with suppress(msgspec.ValidationError):  # each kind is read by its own reader only
+            found = read(line.object)
+            reflector._version_in(found)
+            told.append(event(found))
+    told += [ListingEnded(what, "9") for what in ("nodes", "others", "pods")]
+    for now, event in enumerate(told):
+        core.handle(event, float(now))
+    core.handle(Ticked(), 10.0)
+
+
+def _page(data: bytes) -> None:
+    with suppress(KubeError, *NOT_READABLE):
+        page = msgspec.json.decode(data, type=reflector._Page)
+        for item in page.items or ():
+            reflector._version_in(reflector.as_it_is(item))
+
+
+def _refusal(data: bytes) -> str:
+    return kube_client._message(data)
+
+
+def _kubeconfig(data: bytes) -> None:
+    with in_memory(data) as path:
+        asyncio.run(credentials.load(path))
+
+
+# -- what is kept -------------------------------------------------------------------------------------------------
+
+
+def _identities(data: bytes) -> None:
+    with in_memory(data) as path:
+        _AtAPath(path.parent, _path=path).load()
+
+
+class _AtAPath(IdentityFile):
+    """Reads where a test says."""
+
+    def __init__(self, folder, *, _path):
+        super().__init__(folder)
+        self._at = _path
+
+    @property
+    def path(self):
+        return self._at
+
+
+def _certificates(data: bytes) -> None:
+    sources._decoded(data.decode("utf-8", "replace"))
+
+
+_POD = pod(
+    container(resources=gpu(gpu="1", gpumem="8000"), env=[{"name": "A", "value": "b"}]),
+    container("side", securityContext={"privileged": False, "runAsUser": 1000}),
+    annotations={"sluice.dev/mode": "mps", "sluice.dev/memory": "8Gi"},
+    labels={"app": "a"},
+    init=[container("first")],
+)
+_ASKS = pod(
+    container(),
+    annotations={"sluice.dev/request": _STORED.decode()},
+    labels={"sluice.dev/managed": "true"},
+    schedulingGates=[{"name": "sluice.dev/slice"}],
+    nodeName="gpu-1",
+)
+_ASKS["metadata"] |= {
+    "name": "a",
+    "uid": "705ab4f5-6393-11e8-b7cc-42010a800002",
+    "resourceVersion": "7",
+    "generation": 1,
+    "ownerReferences": [{"kind": "Job", "controller": True}],
+}
+_ASKS["status"] = {
+    "phase": "Running",
+    "conditions": [{"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "no"}],
+    "containerStatuses": [{"name": "main", "state": {"terminated": {"exitCode": 0}}}],
+}
+_NODE = {
+    "metadata": {"name": "gpu-1", "uid": "n", "resourceVersion": "5", "labels": {"zone": "a"}},
+    "spec": {"taints": [{"key": "k", "value": "v", "effect": "NoSchedule"}], "unschedulable": False},
+    "status": {"allocatable": {"cpu": "64", "memory": "512Gi", "pods": "110", "example.com/nic": "4"}},
+}
+_LINES = [
+    json.dumps({"type": "ADDED", "object": _ASKS}).encode(),
+    json.dumps({"type": "MODIFIED", "object": _NODE}).encode(),
+    b'{"type":"BOOKMARK","object":{"metadata":{"resourceVersion":"9"}}}',
+    b'{"type":"ERROR","object":{"code":410,"message":"too old"}}',
+]
+_KUBECONFIG = b"""
+apiVersion: v1
+kind: Config
+current-context: c
+clusters: [{name: k, cluster: {server: "https://127.0.0.1:6443"}}]
+contexts: [{name: c, context: {cluster: k, user: u}}]
+users: [{name: u, user: {token: abc}}]
+"""
+
+TARGETS: tuple[Target, ...] = (
+    Target("AdmissionReview", _review, [json.dumps(review_of(each)).encode() for each in (_POD, _ASKS)]),
+    Target("stored ask", _stored, [_STORED]),
+    Target("watch line", _line, _LINES),
+    Target(
+        "listed page",
+        _page,
+        [json.dumps({"metadata": {"resourceVersion": "7", "continue": "t"}, "items": [_ASKS, _NODE]}).encode()],
+    ),
+    Target("API server's refusal", _refusal, [b'{"kind":"Status","message":"no","code":403}']),
+    Target("kubeconfig", _kubeconfig, [_KUBECONFIG], (ServiceError,), weight=0.1),
+    Target(
+        "identities",
+        _identities,
+        [b'{"format":1,"identities":[{"pod":"research/a","uid":"x","asks":["1"]}]}'],
+        (ServiceError,),
+    ),
+    Target(
+        "kept certificates",
+        _certificates,
+        [b'{"generations":[]}'],
+        (sources.CertificateUnavailableError,),
+    ),
+)

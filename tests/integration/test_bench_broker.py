@@ -1,0 +1,48 @@
+"""The bare broker of `sluice bench` is a real process, and goes with the one that measures it."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+
+PATIENCE_S = 20.0
+MEASURES = """
+import asyncio, sys
+from pathlib import Path
+from sluice.runtime.broker import Broker
+from sluice_console.shell.bench.ceiling import launch_tied
+
+async def measure():
+    async with Broker(Path(sys.argv[1]), launch=launch_tied) as broker:
+        print(broker.servers[0].process.pid, flush=True)
+        await asyncio.Event().wait()
+
+asyncio.run(measure())
+"""
+
+
+def _runs(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def test_kill_9_of_a_benchmark_leaves_no_broker_behind(tmp_path):
+    """Each would hold its memory and port until somebody looks for it."""
+    with subprocess.Popen([sys.executable, "-c", MEASURES, str(tmp_path)], stdout=subprocess.PIPE) as measures:
+        broker = int(measures.stdout.readline())
+        try:
+            assert _runs(broker)
+            measures.send_signal(signal.SIGKILL)
+            measures.wait(PATIENCE_S)
+            until = time.monotonic() + PATIENCE_S
+            while _runs(broker):
+                assert time.monotonic() < until, "the broker is still there"
+                time.sleep(0.02)
+        finally:
+            measures.kill()
+            if _runs(broker):
+                os.kill(broker, signal.SIGKILL)

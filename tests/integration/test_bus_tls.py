@@ -1,0 +1,367 @@
+"""The bus over TLS: who is let in, which broker is believed, what is never said in plain text, new files at work."""
+
+import asyncio
+import datetime as dt
+import re
+import signal
+import socket
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import msgspec
+import pytest
+import pytest_asyncio
+import structlog
+from factories.bus_tls import HOST, TlsBroker, tls_broker
+from factories.credentials import SERVER, Authority
+
+from sluice.contracts.exchange import Stream
+from sluice.contracts.ids import NodeName
+from sluice.contracts.rights import certificate_name, rights_of
+from sluice.contracts.streams import Role
+from sluice.runtime import metrics
+from sluice.runtime.broker import Broker, free_ports
+from sluice.runtime.broker_users import User
+from sluice.runtime.bus import BusError, DeniedError
+from sluice.runtime.bus_identity import IdentityError, credentials_of
+from sluice.runtime.nats_bus import NatsBus
+from sluice.runtime.nats_connection import Connection
+from sluice.runtime.nats_history import open_history
+from sluice.runtime.nats_identity import Credentials
+from sluice.runtime.runtime_metrics import DENIED
+from sluice.runtime.settings import CommonSettings
+
+NODE = NodeName("gpu-1.example")
+PATIENCE_S = 3.0
+"""For a broker that will not let us in: it has answered many times by then."""
+PASSWORD = "marked-bus-password-0123456789"
+
+
+@pytest_asyncio.fixture
+async def broker(tmp_path: Path) -> AsyncIterator[TlsBroker]:
+    """A broker that is not started yet."""
+    async with tls_broker(tmp_path) as made:
+        yield made
+
+
+async def opened(settings: CommonSettings, user: str = "") -> Connection:
+    """A connection as a service makes it, for a bounded time."""
+    who = credentials_of(settings, user, look_s=0)
+    return await Connection.open(settings.nats_url, name="test", credentials=who, within_s=PATIENCE_S)
+
+
+async def why_not(settings: CommonSettings) -> str:
+    """What is said when it fails."""
+    with pytest.raises(BusError) as caught:
+        await opened(settings)
+    return str(caught.value)
+
+
+async def until(wanted: Callable[[], bool]) -> None:
+    """Wait until it is so; bounded."""
+    async with asyncio.timeout(15):
+        while not wanted():  # noqa: ASYNC110 - a thread's or a server's doing
+            await asyncio.sleep(0.02)
+
+
+# -- who is let in ------------------------------------------------------------------------------------------------
+
+
+async def test_a_certificate_is_its_owner_and_has_the_rights_of_nobody_else(broker: TlsBroker) -> None:
+    """Services and an agent come in by certificates alone; one that writes for another node is stopped, by name."""
+    await broker.start()
+    bus = await NatsBus.connect(
+        broker.url, name="a", credentials=credentials_of(broker.settings_of(Role.ADMINISTRATOR))
+    )
+    await bus.ensure_streams()
+    assert [await bus.incarnation(stream) for stream in Stream]
+    await bus.close()
+    async with open_history(broker.url, name="console", credentials=credentials_of(broker.settings_of(Role.CONSOLE))):
+        pass
+    agent = await opened(broker.settings_of(Role.NODE_AGENT, NODE), rights_of(Role.NODE_AGENT, NODE).user)
+    try:
+        await agent.request("sluice.node.gpu-1_example", b"{}")
+        before = metrics.value(DENIED, "publish")
+        with pytest.raises(
+            DeniedError, match=r"does not let 'node-agent.gpu-1_example' publish to 'sluice.node.gpu-2'"
+        ):
+            await agent.request("sluice.node.gpu-2", b"{}")
+        assert metrics.value(DENIED, "publish") == before + 1
+    finally:
+        await agent.close()
+
+
+@pytest.mark.parametrize(
+    ("stranger", "why"),
+    [
+        (
+            "authority",
+            "the broker does not accept our certificate (nats_certificate_file): it does not know its author",
+        ),
+        ("none", "the broker wants a certificate of us: set nats_certificate_file and nats_key_file"),
+        ("server's", "the broker does not accept our certificate (nats_certificate_file): it is not"),
+        ("name", "the server does not accept these credentials"),
+    ],
+)
+async def test_a_stranger_is_not_let_in_and_is_told_why(broker: TlsBroker, stranger: str, why: str) -> None:
+    """A stolen name without its key, a key without the name, and nothing at all."""
+    await broker.start()
+    settings = broker.settings_of(Role.ALLOCATOR)
+    name = certificate_name(Role.ALLOCATOR)
+    shown = {
+        "authority": lambda: Authority(broker.folder / "foreign", "Sluice users").files("allocator", name),
+        "none": lambda: None,
+        "server's": lambda: broker.users.files("wrong-use", name, usages=(SERVER,)),
+        "name": lambda: broker.users.files("nobody", "nobody.bus.sluice.internal"),
+    }[stranger]()
+    certificate, key = (None, None) if shown is None else (shown.certificate, shown.key)
+    settings = msgspec.structs.replace(settings, nats_certificate_file=certificate, nats_key_file=key)
+    assert why in await why_not(settings)
+
+
+async def test_a_certificate_that_has_ended_is_not_shown_at_all(broker: TlsBroker) -> None:
+    """One sentence at the start, instead of a broker that says nothing useful."""
+    files = broker.users.files("ended", certificate_name(Role.ALLOCATOR), age_days=900)
+    settings = broker.settings_of(Role.ALLOCATOR)
+    settings = msgspec.structs.replace(settings, nats_certificate_file=files.certificate, nats_key_file=files.key)
+    with pytest.raises(IdentityError, match=r"nats_certificate_file: the certificate in .* has ended"):
+        credentials_of(settings)
+
+
+# -- who is believed ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("wrong", "why"),
+    [
+        ("authority", "the broker is not trusted: its certificate is of an authority that nats_ca_file does not hold"),
+        ("name", "the broker is not trusted: its certificate does not say the name in nats_url"),
+        ("ended", "the broker is not trusted: its certificate has ended"),
+        ("plain text", "the broker speaks plain text, and we were told to speak TLS (nats_ca_file)"),
+    ],
+)
+async def test_a_broker_that_is_not_ours_is_not_believed(broker: TlsBroker, wrong: str, why: str) -> None:
+    """Whoever answers in its place would decide who has which slice."""
+    if wrong == "authority":
+        broker.shows(Authority(broker.folder / "foreign", "Sluice bus"), HOST)
+    elif wrong == "name":
+        broker.shows(broker.bus, "broker.example")
+    elif wrong == "ended":
+        broker.shows(broker.bus, HOST, age_days=900)
+    else:
+        broker.tls = False
+    await broker.start()
+    settings = broker.settings_of(Role.ALLOCATOR)
+    with structlog.testing.capture_logs() as logged:
+        said = await why_not(settings)
+    assert said == f"no NATS server answers at {broker.url}: {why}"
+    # A service waits for ever; then this is all that a person sees, and it is said once.
+    told = [line["why"] for line in logged if line["event"].startswith("the bus cannot be reached")]
+    assert told.count(why) == 1
+    with pytest.raises(BusError) as caught:
+        async with open_history(broker.url, name="console", credentials=credentials_of(settings), timeout_s=2):
+            pass
+    assert why in str(caught.value)
+
+
+async def test_a_broker_is_believed_as_soon_as_its_certificate_is_good_again(broker: TlsBroker) -> None:
+    """A service that was started while it was not would otherwise have to be started again, on every node."""
+    broker.shows(broker.bus, HOST, age_days=900)
+    await broker.start()
+    who = credentials_of(broker.settings_of(Role.ALLOCATOR))
+    with structlog.testing.capture_logs() as logged:
+        opening = asyncio.ensure_future(Connection.open(broker.url, name="t", credentials=who, within_s=15))
+        await until(lambda: _count(logged, "the bus cannot be reached; it is tried again and again") == 1)
+        broker.shows(broker.bus, HOST)
+        await _reload(broker)
+        connection = await opening
+    assert connection.up
+    await connection.close()
+
+
+@asynccontextmanager
+async def listening() -> AsyncIterator[tuple[int, list[bytes]]]:
+    """Somebody on the way who says that he speaks plain text: his port, and what he was told."""
+    heard: list[bytes] = []
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(
+            b'INFO {"server_id":"x","version":"2.15.1","max_payload":1048576,"headers":true,"jetstream":true}\r\n'
+        )
+        while data := await reader.read(1000):
+            heard.append(data)
+            if b"PING" in data:
+                writer.write(b"PONG\r\n")
+        writer.close()
+
+    server = await asyncio.start_server(answer, "127.0.0.1", 0)
+    try:
+        yield server.sockets[0].getsockname()[1], heard
+    finally:
+        server.close()
+        await server.wait_closed()
+
+
+@pytest.mark.parametrize("how", ["told to speak TLS", "beyond this machine"])
+async def test_a_password_is_never_said_in_plain_text_to_the_network(how, tmp_path, monkeypatch, broker) -> None:
+    """The client library sends it to whoever answers, if it is not stopped."""
+    file = tmp_path / "password"
+    file.write_text(PASSWORD)
+    settings = CommonSettings(nats_user="allocator", nats_password_file=file)
+    host = HOST
+    if how == "told to speak TLS":
+        settings = msgspec.structs.replace(settings, nats_ca_file=broker.user(Role.ALLOCATOR).authority)
+    else:
+        host = "broker.example"
+        resolve = socket.getaddrinfo
+        monkeypatch.setattr(
+            socket, "getaddrinfo", lambda name, *a, **k: resolve("127.0.0.1" if name == host else name, *a, **k)
+        )
+    async with listening() as (port, heard):
+        said = await why_not(msgspec.structs.replace(settings, nats_url=f"nats://{host}:{port}"))
+    assert "plain text" in said
+    assert PASSWORD not in said
+    assert PASSWORD.encode() not in b"".join(heard)
+
+
+async def test_a_password_in_an_address_is_refused_and_not_repeated() -> None:
+    """Addresses are shown in logs, in `sluice doctor` and in the process list."""
+    url = f"nats://allocator:{PASSWORD}@127.0.0.1:4222"
+    with pytest.raises(BusError, match="must hold no user and no password") as caught:
+        await Connection.open(url, name="test")
+    assert PASSWORD not in str(caught.value)
+    with pytest.raises(BusError, match="must hold no user and no password"):
+        async with open_history(url, name="test"):
+            pass
+
+
+# -- new files ----------------------------------------------------------------------------------------------------
+
+
+async def test_every_certificate_and_authority_is_changed_under_a_service_that_works(broker: TlsBroker) -> None:
+    """Short-lived ones, in the order of docs/security.md, until nothing of the old authorities is believed any more."""
+    await broker.start()
+    assert broker.server is not None
+    settings = broker.settings_of(Role.ADMINISTRATOR)
+    assert settings.nats_ca_file is not None
+    bus = await NatsBus.connect(broker.url, name="t", credentials=credentials_of(settings, look_s=0))
+    try:
+        await bus.ensure_streams()
+        new_bus = Authority(broker.folder / "new-bus", "Sluice bus")
+        new_users = Authority(broker.folder / "new-users", "Sluice users")
+        both = broker.bus.pair.certificate + new_bus.pair.certificate
+        with structlog.testing.capture_logs() as logged:
+            # 1. Both are believed everywhere. The service connects anew because of it.
+            broker.believes(broker.users, new_users)
+            await _reload(broker)
+            settings.nats_ca_file.write_bytes(both)
+            await until(lambda: _count(logged, "connected again") == 1)
+            # 2. Everybody shows certificates of the new ones.
+            broker.shows(new_bus, HOST, lasts=dt.timedelta(minutes=5))
+            await _reload(broker)
+            name = certificate_name(Role.ADMINISTRATOR)
+            assert settings.nats_certificate_file is not None
+            made = new_users.files(name, name, lasts=dt.timedelta(minutes=5))
+            made.certificate.rename(settings.nats_certificate_file)
+            await until(lambda: _count(logged, "read again") == 2)
+            assert _count(logged, "connected again") == 1  # its own certificate is no reason
+            # 3. The old ones are withdrawn.
+            broker.believes(new_users)
+            await _reload(broker)
+            settings.nats_ca_file.write_bytes(new_bus.pair.certificate)
+            await until(lambda: _count(logged, "connected again") == 2 and bus.connected)
+        assert await bus.incarnation(Stream.BOOK)
+        # And what is of the old ones is refused on both sides.
+        old = broker.settings_of(Role.ADMINISTRATOR)
+        assert "not trusted" in await why_not(old)
+        old = msgspec.structs.replace(old, nats_ca_file=_written(broker, new_bus))
+        assert "it does not know its authority" in await why_not(old)
+    finally:
+        await bus.close()
+
+
+def _written(broker: TlsBroker, authority: Authority) -> Path:
+    path = broker.folder / "only-new.crt"
+    path.write_bytes(authority.pair.certificate)
+    return path
+
+
+def _count(logged: list[structlog.typing.EventDict], event: str) -> int:
+    return sum(line["event"] == event for line in logged)
+
+
+async def _reload(broker: TlsBroker) -> None:
+    """Have the server read its files, and wait until it says so."""
+    assert broker.server is not None
+    assert broker.server.process is not None
+    said = broker.server.log.read_text().count("Reloaded server configuration")
+    broker.server.process.send_signal(signal.SIGHUP)
+    log = broker.server.log
+    await until(lambda: log.read_text().count("Reloaded server configuration") > said)
+
+
+async def test_files_that_turn_bad_cut_nobody_off(broker: TlsBroker) -> None:
+    """Half of a rotation, or a slip of the hand."""
+    await broker.start()
+    settings = broker.settings_of(Role.ADMINISTRATOR)
+    assert settings.nats_certificate_file is not None
+    assert settings.nats_ca_file is not None
+    who = credentials_of(settings, look_s=0)
+    assert who is not None
+    first = who.current()
+    good = settings.nats_ca_file.read_bytes()
+    for spoil, why in (
+        (lambda: settings.nats_ca_file.write_bytes(b"nonsense"), "nats_ca_file: .* holds no certificates"),
+        (settings.nats_ca_file.unlink, "nats_ca_file: .* cannot be read"),
+        (
+            lambda: (settings.nats_ca_file.write_bytes(good), settings.nats_certificate_file.write_text("x")),
+            "must hold a certificate and its key",
+        ),
+    ):
+        spoil()
+        with structlog.testing.capture_logs() as logged:
+            assert who.current() is first
+            assert who.current() is first
+        (line,) = [each for each in logged if each["log_level"] == "error"]
+        assert line["event"] == "the new files are no good; the old ones stay in use"
+        assert re.search(why, line["why"]), line
+    connection = await Connection.open(broker.url, name="t", credentials=who, within_s=PATIENCE_S)
+    await connection.close()
+
+
+async def test_a_new_password_is_used_when_the_broker_asks_for_it(tmp_path: Path) -> None:
+    """It is changed at the broker and in the file; the service is not started again."""
+    file = tmp_path / "password"
+    administrator = rights_of(Role.ADMINISTRATOR)
+    port = free_ports(1)[0]
+    settings = CommonSettings(
+        nats_url=f"nats://127.0.0.1:{port}", nats_user=administrator.user, nats_password_file=file
+    )
+    connection = None
+    try:
+        for password in ("first-password", "second-password"):
+            probe = Credentials(administrator.user, password)
+            file.write_text(password)
+            async with Broker(tmp_path / "nats", port=port, users=(User(administrator, password),), probe=probe):
+                connection = connection or await opened(settings)
+                await connection.up_within(10)
+                assert connection.up
+                connection.check()
+            await _is_down(connection)
+    finally:
+        if connection is not None:
+            await connection.close()
+
+
+async def _is_down(connection: Connection) -> None:
+    await until(lambda: not connection.up)
+
+
+# -- settings -----------------------------------------------------------------------------------------------------
+
+
+def test_half_of_a_certificate_is_refused(tmp_path: Path) -> None:
+    """A service that silently comes without its certificate is refused by a broker that says nothing useful."""
+    with pytest.raises(IdentityError, match="nats_key_file, nats_ca_file must be set too"):
+        credentials_of(CommonSettings(nats_certificate_file=tmp_path / "a.pem"))

@@ -1,0 +1,155 @@
+"""Credentials for the API server are changed under a pod-watcher that works: certificates, authorities, tokens."""
+
+import asyncio
+import ssl
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import pytest_asyncio
+import structlog
+from aiohttp import web
+from factories.credentials import CLIENT, SERVER, Authority
+
+from sluice.runtime.errors import ServiceError
+from sluice_pod_watcher.shell.kube import credentials
+from sluice_pod_watcher.shell.kube.client import KubeApi, KubeError
+
+SECRET = "marked-token-0123456789"
+
+
+class ApiServer:
+    """Wants a client certificate, and says whose it was, and the token. A test changes what it shows and believes."""
+
+    def __init__(self, folder: Path) -> None:
+        """It is started by `listen`."""
+        self.folder = folder
+        self.servers, self.users = Authority(folder / "servers", "servers"), Authority(folder / "users", "users")
+        self.port = 0
+        self.goes_on = asyncio.Event()
+        self.waiting = asyncio.Event()
+        self._runner: web.AppRunner | None = None
+
+    async def listen(self) -> None:
+        """With the certificates of its authorities as they are; anew, where it listens already."""
+        app = web.Application()
+        app.router.add_get("/who", self._who)
+        app.router.add_get("/slow", self._slow)
+        await self.stop()
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        shown = self.servers.files("api", "localhost", usages=(SERVER,))
+        context.load_cert_chain(shown.certificate)
+        context.load_verify_locations(cadata=self.users.pair.certificate.decode())
+        context.verify_mode = ssl.CERT_REQUIRED
+        self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=1.0)
+        await self._runner.setup()
+        await web.TCPSite(self._runner, "127.0.0.1", self.port, ssl_context=context).start()
+        self.port = self._runner.addresses[0][1]
+
+    async def stop(self) -> None:
+        """Close all connections."""
+        if self._runner is not None:
+            await self._runner.cleanup()
+
+    def kubeconfig(self, user: str, *, token: str = "first") -> Path:
+        """With a certificate, an authority and a token, all in files of their own but the token."""
+        made = self.users.files("user", user, usages=(CLIENT,))
+        authority = self.folder / "api-ca.crt"
+        authority.write_bytes(self.servers.pair.certificate)
+        path = self.folder / "kubeconfig"
+        path.write_text(
+            f"""
+apiVersion: v1
+kind: Config
+current-context: c
+contexts: [{{name: c, context: {{cluster: k, user: u}}}}]
+clusters: [{{name: k, cluster: {{server: "https://localhost:{self.port}", certificate-authority: {authority}}}}}]
+users: [{{name: u, user: {{client-certificate: {made.certificate}, client-key: {made.key}, token: {token}}}}}]
+"""
+        )
+        return path
+
+    async def _who(self, request: web.Request) -> web.Response:
+        assert request.transport is not None
+        shown = request.transport.get_extra_info("peercert")
+        return web.json_response([shown["subjectAltName"][0][1], request.headers.get("Authorization", "")])
+
+    async def _slow(self, _request: web.Request) -> web.Response:
+        self.waiting.set()
+        await self.goes_on.wait()
+        return web.Response(text="done")
+
+
+@pytest_asyncio.fixture
+async def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[ApiServer]:
+    """A server that listens; credentials are looked at before each call."""
+    monkeypatch.setattr(credentials, "RELOAD_S", 0.0)
+    made = ApiServer(tmp_path)
+    await made.listen()
+    yield made
+    await made.stop()
+
+
+@pytest_asyncio.fixture
+async def api(server: ApiServer) -> AsyncIterator[KubeApi]:
+    """The pod-watcher's client."""
+    found = await KubeApi.connect(server.kubeconfig("first.example"))
+    yield found
+    await found.close()
+
+
+async def test_a_new_certificate_and_a_new_token_are_used_by_the_next_call(server: ApiServer, api: KubeApi) -> None:
+    """Nobody restarts the pod-watcher when its certificate is renewed; a watch that is open goes on."""
+    assert await api.call("GET", "/who") == b'["first.example", "Bearer first"]'
+    slow = asyncio.ensure_future(api.call("GET", "/slow"))
+    async with asyncio.timeout(10):
+        await server.waiting.wait()
+    server.kubeconfig("second.example", token="second")
+    assert await api.call("GET", "/who") == b'["second.example", "Bearer second"]'
+    server.goes_on.set()
+    assert await slow == b"done"
+
+
+async def test_an_authority_that_is_withdrawn_is_believed_no_more(server: ApiServer, api: KubeApi) -> None:
+    """Both sides change to new authorities; what is of the old ones is refused."""
+    await api.call("GET", "/who")
+    old = server.servers, server.users
+    server.servers = Authority(server.folder / "new-servers", "servers")
+    server.users = Authority(server.folder / "new-users", "users")
+    await server.listen()
+    with pytest.raises(KubeError, match="no answer to GET /who: "):
+        await api.call("GET", "/who")
+    server.kubeconfig("third.example")
+    assert await api.call("GET", "/who") == b'["third.example", "Bearer first"]'
+    server.servers, server.users = old
+    await server.listen()
+    with pytest.raises(KubeError, match="no answer to GET /who: "):
+        await api.call("GET", "/who")
+
+
+SPOILERS: dict[str, Callable[[ApiServer], Any]] = {
+    "no YAML": lambda s: (s.folder / "kubeconfig").write_text(f"users: [{{user: {{token: {SECRET}}}\n  x: ]"),
+    "other YAML": lambda s: (s.folder / "kubeconfig").write_text(f"- {SECRET}\n"),
+    "no certificate": lambda s: (s.folder / "users" / "user.pem").write_text(SECRET),
+    "no authority": lambda s: (s.folder / "api-ca.crt").write_text(SECRET),
+    "gone": lambda s: (s.folder / "kubeconfig").unlink(),
+}
+
+
+@pytest.mark.parametrize("how", SPOILERS)
+async def test_credentials_that_turn_bad_cut_nobody_off_and_are_not_told(
+    server: ApiServer, api: KubeApi, how: str
+) -> None:
+    """Half of a rotation must not end the watch; and the log is read by more people than the file."""
+    await api.call("GET", "/who")
+    SPOILERS[how](server)
+    with structlog.testing.capture_logs() as logged:
+        for _ in range(2):
+            assert await api.call("GET", "/who") == b'["first.example", "Bearer first"]'
+    (line,) = [each for each in logged if each["log_level"] == "error"]
+    assert line["event"] == "the new credentials are no good; the old ones stay in use"
+    assert SECRET not in str(logged)
+    with pytest.raises(ServiceError) as caught:
+        await KubeApi.connect(server.folder / "kubeconfig")
+    assert SECRET not in str(caught.value)

@@ -1,0 +1,237 @@
+"""
+Every service with marked secrets in all that holds one, made to fail in each way: none is in what it says or writes.
+
+Passwords, keys and tokens are looked for whole and in the pieces in which a key is written.
+"""
+
+import asyncio
+import os
+import sys
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+import pytest_asyncio
+from factories.bus_tls import TlsBroker, tls_broker
+from factories.credentials import Authority
+
+from sluice.contracts.callers import Caller, name_of, name_of_node
+from sluice.contracts.ids import NodeName
+from sluice.contracts.rights import certificate_name, rights_of
+from sluice.contracts.streams import Role
+from sluice.runtime.broker import Broker, free_ports
+from sluice.runtime.broker_users import User
+from sluice.runtime.nats_identity import Credentials
+
+NODE = NodeName("gpu-1.example.internal")
+PASSWORD, WRONG, IN_URL, TOKEN, HEADER = (
+    f"marked-{what}-0123456789abcdef" for what in ("password", "wrong", "url", "token", "header")
+)
+WAIT_S = 55.0
+FLEET = """
+[[node]]
+name = "gpu-1.example.internal"
+gpus = [{ model = "NVIDIA A100-SXM4-40GB", count = 1, mig = true }]
+"""
+KUBECONFIG = f"""
+apiVersion: v1
+kind: Config
+current-context: c
+contexts: [{{name: c, context: {{cluster: k, user: u}}}}]
+clusters: [{{name: k, cluster: {{server: "https://127.0.0.1:1"}}}}]
+users: [{{name: u, user: {{token: {TOKEN}}}}}]
+"""
+SERVICES = {
+    "sluice_allocator": Role.ALLOCATOR,
+    "sluice_inventory": Role.INVENTORY,
+    "sluice_node_agent": Role.NODE_AGENT,
+    "sluice_pod_watcher": Role.POD_WATCHER,
+}
+_TRIED_AGAIN = ("it is tried again and again",)
+
+
+@dataclass
+class Rig:
+    """A folder with everybody's secrets."""
+
+    folder: Path
+    keys: dict[str, Path]
+
+    def secrets(self) -> set[str]:
+        """Everything that nobody may see."""
+        found = {PASSWORD, WRONG, IN_URL, TOKEN, HEADER}
+        for path in self.keys.values():
+            key = path.read_text().partition("PRIVATE KEY-----")[2]
+            found |= {line for line in key.splitlines() if len(line) > 30 and "-----" not in line}
+        assert len(found) >= 5 + 2 * len(self.keys)
+        return found
+
+    def environment(self, service: str, **more: str) -> dict[str, str]:
+        """With a password, keys and a token."""
+        role = SERVICES.get(service, Role.CONSOLE)
+        data = self.folder / "data" / service
+        data.mkdir(parents=True, exist_ok=True)
+        key = self.keys[service]
+        own = {
+            "SLUICE_NATS_PASSWORD_FILE": str(self.folder / "password"),
+            "SLUICE_GRPC_CERTIFICATE_FILE": str(key),
+            "SLUICE_GRPC_KEY_FILE": str(key),
+            "SLUICE_GRPC_CA_FILE": str(self.folder / "rpc" / "ca.crt"),
+            "SLUICE_DATA_DIR": str(data),
+            "SLUICE_LOG_LEVEL": "debug",
+            "SLUICE_OTLP_ENDPOINT": "http://127.0.0.1:1",
+            "OTEL_EXPORTER_OTLP_HEADERS": f"authorization={HEADER}",
+            "PYTHONFAULTHANDLER": "1",
+        }
+        if role is not Role.NODE_AGENT:
+            own["SLUICE_NATS_USER"] = rights_of(role).user
+        if role is Role.NODE_AGENT:
+            own["SLUICE_NODE_AGENT_FLEET_FILE"] = str(self.folder / "fleet.toml")
+        if role is Role.POD_WATCHER:
+            own |= {
+                "SLUICE_POD_WATCHER_ROLE": "watch",
+                "SLUICE_POD_WATCHER_KUBECONFIG": str(self.folder / "kubeconfig"),
+                "SLUICE_POD_WATCHER_WATCH_HEALTH_ADDRESS": "",
+            }
+        others = {name: value for name, value in os.environ.items() if not name.startswith("SLUICE_")}
+        return others | own | more
+
+
+@pytest_asyncio.fixture
+async def rig(tmp_path: Path) -> AsyncIterator[Rig]:
+    """Files of every kind; in the end nothing that was written beside them holds a secret."""
+    authority = Authority(tmp_path / "rpc")
+    names = {
+        "sluice_allocator": name_of(Caller.ALLOCATOR),
+        "sluice_inventory": name_of(Caller.INVENTORY),
+        "sluice_node_agent": name_of_node(NODE),
+        "sluice_pod_watcher": "nobody.example",
+        "sluice_console": name_of(Caller.CONSOLE),
+    }
+    keys = {service: authority.files(service, name).certificate for service, name in names.items()}
+    (tmp_path / "password").write_text(f"{PASSWORD}\n")
+    (tmp_path / "kubeconfig").write_text(KUBECONFIG)
+    (tmp_path / "fleet.toml").write_text(FLEET)
+    made = Rig(tmp_path, keys)
+    yield made
+    written = [path for path in (tmp_path / "data").rglob("*") if path.is_file()]
+    for path in written:
+        text = path.read_bytes().decode(errors="replace")
+        assert not {secret for secret in made.secrets() if secret in text}, path
+
+
+async def told(service: str, *words: str, environment: dict[str, str], until: tuple[str, ...] = ()) -> str:
+    """
+    Run a process to its end, or until it has said one of `until`; then it is told to crash. Everything that it said.
+
+    Bounded. SIGABRT with a fault handler prints where every thread is.
+    """
+    process = await asyncio.create_subprocess_exec(
+        sys.executable,
+        "-m",
+        service,
+        *words,
+        env=environment,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.STDOUT,
+    )
+    text = ""
+    assert process.stdout is not None
+    try:
+        async with asyncio.timeout(WAIT_S):
+            while line := (await process.stdout.readline()).decode():
+                text += line
+                if process.returncode is None and any(each in line for each in until):
+                    process.send_signal(6)
+                    until = ()
+            await process.wait()
+    except TimeoutError as error:
+        raise AssertionError(f"{service} goes on: {text}") from error
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+    assert text, "it said nothing: the test would see no secret"
+    return text
+
+
+def check(texts: list[str], rig: Rig, sentence: str) -> None:
+    """It failed as it should, and told no secret."""
+    for text in texts:
+        assert sentence in " ".join(text.split()), text
+        assert not {secret for secret in rig.secrets() if secret in text}, text
+
+
+@pytest.mark.slow
+async def test_with_a_wrong_password(rig: Rig) -> None:
+    """The broker refuses, the service says why and ends."""
+    users = tuple(
+        User(rights_of(role, NODE if role is Role.NODE_AGENT else None), WRONG)
+        for role in (Role.ADMINISTRATOR, *SERVICES.values(), Role.CONSOLE)
+    )
+    probe = Credentials(users[0].rights.user, WRONG)
+    async with Broker(rig.folder / "broker", users=users, probe=probe) as broker:
+        forms = dict(zip((*SERVICES, "sluice_console"), ("json", "text", "json", "text", "text"), strict=True))
+        environments = {
+            service: rig.environment(service, SLUICE_NATS_URL=broker.url, SLUICE_LOG_FORMAT=form)
+            for service, form in forms.items()
+        }
+        texts = [told(service, environment=environments[service]) for service in SERVICES]
+        texts.append(told("sluice_console", "doctor", "--no-cluster", environment=environments["sluice_console"]))
+        check(await asyncio.gather(*texts), rig, "does not accept these credentials")
+
+
+@pytest.mark.slow
+async def test_with_a_broker_that_is_not_trusted_and_with_a_crash(rig: Rig) -> None:
+    """It is tried again and again, until the process is killed in the middle of it."""
+    async with tls_broker(rig.folder / "tls") as broker:
+        broker.shows(Authority(rig.folder / "foreign", "Sluice bus"), "localhost")
+        await broker.start()
+        texts = [told(each, environment=_over_tls(rig, broker, each), until=_TRIED_AGAIN) for each in SERVICES]
+        environment = _over_tls(rig, broker, "sluice_console")
+        texts.append(told("sluice_console", "doctor", "--no-cluster", environment=environment))
+        check(await asyncio.gather(*texts), rig, "the broker is not trusted: its certificate is of an authority")
+
+
+def _over_tls(rig: Rig, broker: TlsBroker, service: str) -> dict[str, str]:
+    """With a certificate for the bus too."""
+    role = SERVICES.get(service, Role.CONSOLE)
+    node = NODE if role is Role.NODE_AGENT else None
+    name = certificate_name(role, node)
+    files = broker.users.files(name, name)
+    rig.keys[f"bus of {service}"] = files.key
+    return rig.environment(
+        service,
+        SLUICE_NATS_URL=broker.url,
+        SLUICE_NATS_CERTIFICATE_FILE=str(files.certificate),
+        SLUICE_NATS_KEY_FILE=str(files.key),
+        SLUICE_NATS_CA_FILE=str(broker.user(Role.CONSOLE).authority),
+        SLUICE_LOG_FORMAT="json",
+    )
+
+
+@pytest.mark.slow
+async def test_with_a_secret_where_none_belongs(rig: Rig) -> None:
+    """In an address: refused, and not repeated."""
+    url = f"nats://somebody:{IN_URL}@127.0.0.1:{free_ports(1)[0]}"
+    texts = [told(each, environment=rig.environment(each, SLUICE_NATS_URL=url)) for each in SERVICES]
+    environment = rig.environment("sluice_console", SLUICE_NATS_URL=url)
+    texts.append(told("sluice_console", "doctor", "--no-cluster", environment=environment))
+    check(await asyncio.gather(*texts), rig, "must hold no user and no password")
+
+
+@pytest.mark.slow
+async def test_with_a_secret_on_the_command_line_and_in_help(rig: Rig) -> None:
+    """Typed by a person, or set and then shown as a default; and where traces go."""
+    url = f"nats://somebody:{IN_URL}@127.0.0.1:{free_ports(1)[0]}"
+    environment = rig.environment("sluice_console", SLUICE_NATS_URL=url)
+    traces = rig.environment("sluice_allocator", SLUICE_OTLP_ENDPOINT=url.replace("nats", "http"))
+    typed, helped, traced = await asyncio.gather(
+        told("sluice_console", "gpus", "--server", url, environment=rig.environment("sluice_console")),
+        told("sluice_console", "doctor", "--help", environment=environment),
+        told("sluice_allocator", environment=traces),
+    )
+    check([typed], rig, "must hold no user and no password")
+    check([helped], rig, "--server")
+    check([traced], rig, "SLUICE_OTLP_ENDPOINT must hold no user and no password")

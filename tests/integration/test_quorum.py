@@ -1,0 +1,91 @@
+"""A cluster of brokers that has lost most of its servers: connected, and nothing is written. It is said what it is."""
+
+import asyncio
+import json
+from pathlib import Path
+
+import pytest
+from factories.buses import ensured
+from structlog.testing import capture_logs
+
+from sluice.contracts import subjects
+from sluice.contracts.exchange import Stream, Write, WriteAccepted, WriteUnknown
+from sluice.contracts.ids import OperationId, RunId
+from sluice.contracts.messages import LeaseHeld
+from sluice.runtime import metrics, silence
+from sluice.runtime.broker import Broker
+from sluice.runtime.nats_bus import NatsBus
+from sluice.runtime.runtime_metrics import SILENT
+from sluice_console.shell.doctor import Look, doctor
+
+pytestmark = [pytest.mark.timeout(180), pytest.mark.slow]
+WITHIN_S = 60.0
+
+
+def write(number: int, expected: int) -> Write:
+    """A word that a service would say."""
+    address = subjects.lease("allocator")
+    return Write(
+        operation=OperationId(f"r-{number}"),
+        attempt=1,
+        stream=Stream.STATE,
+        subject=address.subject,
+        guard=address.guard,
+        expected=expected,
+        message=LeaseHeld(role="allocator", owner=RunId("r")),
+        request="",
+    )
+
+
+def silent_s() -> float:
+    """What a scraper would see."""
+    return sum(metrics.PROCESS.samples().get(SILENT, {}).values())
+
+
+async def findings(url: str, capsys) -> list[dict[str, str]]:
+    """What the doctor says."""
+    capsys.readouterr()
+    await doctor(
+        Look(server=url, bus=True, inventory="", kubeconfig=None, in_cluster=False, cluster=False), form="json"
+    )
+    return json.loads(capsys.readouterr().out)["findings"]
+
+
+async def test_a_broker_without_quorum_is_named_in_log_metrics_and_doctor(tmp_path: Path, monkeypatch, capsys):
+    """Two of three servers are killed: whoever is called at night is told to bring them back, not to look elsewhere."""
+    monkeypatch.setattr(silence, "TELL_AFTER_S", 0.5)
+    with capture_logs() as lines:
+        async with Broker(tmp_path, size=3) as broker:
+            bus = await NatsBus.connect(broker.url, name="service")
+            try:
+                await ensured(bus)
+                accepted = await bus.write(write(1, 0), {})
+                assert isinstance(accepted, WriteAccepted), accepted
+                assert silent_s() == 0
+                for server in broker.servers[1:]:
+                    await server.kill()
+                number = 2
+                async with asyncio.timeout(WITHIN_S):
+                    while not [line for line in lines if "answers no write" in line["event"]]:
+                        answer = await bus.write(write(number, accepted.sequence), {})
+                        assert isinstance(answer, WriteUnknown), answer
+                        number += 1
+                (told,) = [line for line in lines if "answers no write" in line["event"]]
+                assert told["log_level"] == "error"
+                assert "two of three" in told["remedy"]
+                assert silent_s() > 0
+                (found,) = await findings(broker.servers[0].url, capsys)
+                assert (found["check"], found["level"]) == ("broker", "problem"), found
+                assert "too few servers" in found["what"]
+                assert "two of three" in found["remedy"]
+
+                await broker.servers[1].start()
+                async with asyncio.timeout(WITHIN_S):
+                    while isinstance(await bus.write(write(number, accepted.sequence), {}), WriteUnknown):
+                        number += 1
+                assert silent_s() == 0
+                assert [line for line in lines if line["event"] == "the broker answers writes again"]
+            finally:
+                await bus.close()
+                for server in broker.servers:
+                    await server.kill()  # told to stop, those that are left would wait for the others

@@ -1,0 +1,253 @@
+"""`sluice security`: what it makes lets a real broker and gRPC work, lets nobody else in, and changes under them."""
+
+import asyncio
+import datetime as dt
+import os
+import shutil
+import signal
+import stat
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+import pytest_asyncio
+from factories.credentials import Authority
+
+from sluice.contracts.callers import name_of_node
+from sluice.contracts.ids import NodeName
+from sluice.contracts.pb import agent_pb2, agent_pb2_grpc, node_pb2
+from sluice.contracts.rights import rights_of
+from sluice.contracts.streams import Role
+from sluice.runtime import rpc
+from sluice.runtime.broker import Server, ServerPlan, free_ports
+from sluice.runtime.bus import BusError
+from sluice.runtime.bus_identity import credentials_of
+from sluice.runtime.nats_connection import Connection
+from sluice.runtime.rpc_identity import Identity, Trust
+from sluice.runtime.settings import CommonSettings, load
+from sluice_console.shell import security_commands as typed
+from sluice_console.shell.security import authorities
+from sluice_console.shell.security.authorities import CredentialsError
+from sluice_console.shell.security.folder import KeyFolder
+from sluice_console.shell.security.installation import Installation, Where
+
+NODE, LATER = NodeName("gpu-1.example"), NodeName("gpu-2")
+
+
+def settings_of(folder: Path, service: str) -> CommonSettings:
+    """As a service reads its environment."""
+    lines = (folder / "sluice.env").read_text().splitlines()
+    return load(CommonSettings, service=service, environ=dict(line.split("=", 1) for line in lines))
+
+
+class Rig:
+    """An installation in a folder, and its broker, started from the configuration that was made."""
+
+    def __init__(self, root: Path) -> None:
+        """Nothing is made yet."""
+        self.root = root
+        self.port = free_ports(1)[0]
+        self.where = Where(f"127.0.0.1:{self.port}")
+        text = ""
+
+        class Plan(ServerPlan):
+            def config(self) -> str:
+                return text
+
+        self.installation = Installation(KeyFolder(root), dt.datetime.now(dt.UTC))
+        self.installation.create(["localhost", "127.0.0.1"], [NODE], self.where, given=None, force=False)
+        text = (root / "broker" / "nats-server.conf").read_text().replace('"nats-data"', f'"{root}/nats-data"')
+        self.server = Server(Plan("sluice", root / "broker", self.port))
+
+    async def connection(self, member: str, service: str) -> Connection:
+        """As a service makes it."""
+        settings = settings_of(self.root / member, service)
+        user = rights_of(Role.NODE_AGENT, NodeName(member.partition("/")[2])).user if "/" in member else ""
+        who = credentials_of(settings, user, look_s=0)
+        return await Connection.open(settings.nats_url, name=service, credentials=who, within_s=5)
+
+    async def reload(self) -> None:
+        """Have the broker read its files, and wait until it says so; bounded."""
+        assert self.server.process is not None
+        said = self._reloads()
+        self.server.process.send_signal(signal.SIGHUP)
+        async with asyncio.timeout(15):
+            while self._reloads() == said:  # noqa: ASYNC110 - another process
+                await asyncio.sleep(0.02)
+
+    def _reloads(self) -> int:
+        return self.server.log.read_text().count("Reloaded server configuration")
+
+
+@pytest_asyncio.fixture
+async def rig(tmp_path: Path) -> AsyncIterator[Rig]:
+    """A broker that runs."""
+    made = Rig(tmp_path / "made")
+    await made.server.start()
+    yield made
+    await made.server.stop()
+
+
+async def test_everybody_comes_in_with_what_was_made_and_with_nothing_more(rig: Rig) -> None:
+    """All services, people and the agent; an agent that writes for another is stopped."""
+    for role in Role:
+        member = f"nodes/{NODE}" if role is Role.NODE_AGENT else role.value
+        service = role.value if role.value in {"allocator", "inventory", "pod-watcher", "node-agent"} else "console"
+        connection = await rig.connection(member, service)
+        assert connection.up
+        await connection.close()
+    page = await rig.connection("web", "console")
+    assert page.up
+    await page.close()
+    assert settings_of(rig.root / "web", "console").nats_user == "console"
+    agent = await rig.connection(f"nodes/{NODE}", "node-agent")
+    with pytest.raises(BusError, match="permissions violation"):
+        await agent.request(f"sluice.node.{LATER}", b"{}")
+    await agent.close()
+
+
+async def test_nodes_are_added_and_forgotten_while_others_work(rig: Rig) -> None:
+    """Whoever is connected stays so; who is forgotten is cut off at once, and let in no more."""
+    old = await rig.connection(f"nodes/{NODE}", "node-agent")
+    allocator = await rig.connection("allocator", "allocator")
+    before = (rig.root / "allocator" / "bus.pem").read_bytes()
+    rig.installation.add([LATER], rig.where)
+    await rig.reload()
+    new = await rig.connection(f"nodes/{LATER}", "node-agent")
+    shutil.copytree(rig.root / "nodes" / NODE, rig.root / "copied")
+    rig.installation.forget([NODE])
+    await rig.reload()
+    try:
+        with pytest.raises(BusError, match="does not accept these credentials"):
+            await _ended(old)
+        assert allocator.up
+        assert new.up
+        assert (rig.root / "allocator" / "bus.pem").read_bytes() == before
+    finally:
+        for connection in (old, allocator, new):
+            await connection.close()
+
+
+async def _ended(connection: Connection) -> None:
+    """Wait until it has failed for good; bounded."""
+    async with asyncio.timeout(15):
+        while True:
+            connection.check()
+            await asyncio.sleep(0.02)
+
+
+class _Agent(agent_pb2_grpc.AgentServiceServicer):
+    """An agent that has nothing to say."""
+
+    async def GetInventory(self, request, context):  # noqa: N802 - the method's name in the contract
+        """Say whose it is."""
+        return node_pb2.NodeSnapshot(node=request.node)
+
+    def register(self, server) -> None:
+        """Serve."""
+        agent_pb2_grpc.add_AgentServiceServicer_to_server(self, server)
+
+
+def trust(folder: Path) -> Trust:
+    """As a service trusts, looking at its files each time."""
+    return Trust(Identity(folder / "rpc.pem", folder / "rpc.pem", folder / "rpc-ca.crt", look_s=0))
+
+
+async def test_all_authorities_are_changed_in_three_steps_under_services_that_work(rig: Rig) -> None:
+    """Nobody is cut off meanwhile, over the bus or gRPC; afterwards what is of the old ones is good for nothing."""
+    shutil.copytree(rig.root / "allocator", rig.root / "stolen")
+    inventory = rig.root / "inventory"
+    allocator = await rig.connection("allocator", "allocator")
+    try:
+        async with rpc.serve(_Agent().register, trust=trust(rig.root / "nodes" / NODE)) as address:
+            for step in (1, 2, 3):
+                assert rig.installation.rotate() == step
+                await rig.reload()
+                other = await rig.connection("console", "console")
+                await other.close()
+                await allocator.up_within(10)
+                allocator.check()
+                named = {"trust": trust(inventory), "server_name": name_of_node(NODE)}
+                async with rpc.channel(address, **named) as channel:
+                    stub = agent_pb2_grpc.AgentServiceStub(channel)
+                    assert (await stub.GetInventory(agent_pb2.GetInventoryRequest(node="a"))).node == "a"
+    finally:
+        await allocator.close()
+    names = {path.name for path in (rig.root / "authorities").iterdir()}
+    assert names == {f"{kind}.{end}" for kind in ("bus", "users", "rpc") for end in ("crt", "key")}
+    stolen = settings_of(rig.root / "allocator", "allocator")
+    for file in ("bus.pem", "bus-ca.crt"):
+        (rig.root / "allocator" / file).write_bytes((rig.root / "stolen" / file).read_bytes())
+        with pytest.raises(BusError, match=r"not trusted|does not know its authority"):
+            await Connection.open(stolen.nats_url, name="t", credentials=credentials_of(stolen), within_s=3)
+
+
+def test_nothing_is_readable_by_others_and_nothing_is_overwritten(tmp_path: Path, capsys) -> None:
+    """A key that others may read is not secret; an authority that is overwritten cuts everybody off."""
+    root = tmp_path / "made"
+    before = os.umask(0)  # the most careless one
+    try:
+        assert typed.init_command(root, host=("localhost",), node=(NODE,)) == 0
+    finally:
+        os.umask(before)
+    printed = capsys.readouterr().out
+    for path in (root, *root.rglob("*")):
+        mode = stat.S_IMODE(path.stat().st_mode)
+        assert (path, mode) == (path, 0o700 if path.is_dir() else 0o600)
+    old = (root / "authorities" / "bus.key").read_bytes()
+    assert old.decode().splitlines()[1] not in printed
+    with pytest.raises(CredentialsError, match=r"is not empty .* say --force"):
+        typed.init_command(root, host=("localhost",))
+    assert (root / "authorities" / "bus.key").read_bytes() == old
+    assert typed.init_command(root, host=("localhost",), force=True) == 0
+    assert (root / "authorities" / "bus.key").read_bytes() != old
+    assert not (root / "nodes").exists()
+    (root / "authorities" / "bus.key").chmod(0o640)
+    with pytest.raises(CredentialsError, match=r"bus\.key may be read by others than its owner: chmod 600"):
+        typed.renew_command(root)
+
+
+def test_certificates_are_renewed_when_they_are_due(tmp_path: Path) -> None:
+    """Neither too late, nor all of them at each call: each renewal is a file to bring somewhere."""
+    now = dt.datetime.now(dt.UTC)
+    folder = KeyFolder(tmp_path / "made")
+    Installation(folder, now).create(["localhost"], [NODE], Where(), given=None, force=False)
+    pem = folder.root / "allocator" / "bus.pem"
+    first = pem.read_bytes()
+    Installation(folder, now).renew(everything=False)
+    assert pem.read_bytes() == first
+    late = now + dt.timedelta(days=authorities.SERVER_DAYS - authorities.RENEW_DAYS + 1)
+    Installation(folder, late).renew(everything=False)
+    second = pem.read_bytes()
+    assert second != first
+    Installation(folder, late).renew(everything=True)
+    assert pem.read_bytes() != second
+
+
+def test_ones_own_authority_signs_everything(tmp_path: Path) -> None:
+    """And one that cannot is refused before anything is made."""
+    own, other = Authority(tmp_path / "own", "ours").pair, Authority(tmp_path / "other", "other").pair
+    now = dt.datetime.now(dt.UTC)
+    installation = Installation(KeyFolder(tmp_path / "made"), now)
+    leaf = authorities.issue(own, ("a.example",), (authorities.AS_CLIENT,), now)
+    for given, why in (
+        (authorities.Pair(own.certificate, other.key), "--authority-key: this is not the key"),
+        (leaf, "CA is false"),
+        (authorities.Pair(b"nonsense", own.key), "no certificate"),
+        (authorities.Pair(own.certificate, b"nonsense"), "no PEM key"),
+    ):
+        with pytest.raises(CredentialsError, match=why):
+            installation.create(["localhost"], [], Where(), given=given, force=False)
+    assert not (tmp_path / "made").exists()
+    installation.create(["localhost"], [NODE], Where(), given=own, force=False)
+    for name, names in (("broker/tls.pem", ("localhost",)), (f"nodes/{NODE}/rpc.pem", (name_of_node(NODE),))):
+        pem = (tmp_path / "made" / name).read_bytes()
+        assert authorities.is_good(authorities.Pair(pem, pem), own, names, now)
+
+
+@pytest.mark.parametrize("node", ["gpu_1", "a b", 'x", permissions: "', "..", "a..b", "x" * 64])
+def test_a_name_that_no_node_has_is_refused(tmp_path: Path, node: str) -> None:
+    """It would be a folder's name, and end up in the broker's configuration."""
+    with pytest.raises(CredentialsError, match="--node: "):
+        typed.init_command(tmp_path / "made", host=("localhost",), node=(node,))
+    assert not (tmp_path / "made").exists()

@@ -1,0 +1,89 @@
+"""What slices are used for, from the device to the one who asks: a real agent process's parts, real gRPC."""
+
+import asyncio
+import json
+
+import pytest
+from factories.desk import Desk, running
+from factories.web_page import asked, page
+
+from sluice.contracts import subjects
+from sluice.contracts.ids import Incarnation, NodeName, RunId
+from sluice.contracts.messages import Grant
+from sluice.contracts.slice_usage import NodeUsage
+from sluice.runtime.clock import SystemClock
+from sluice.runtime.memory_bus import MemoryBroker
+from sluice.runtime.rpc_identity import LOOPBACK
+from sluice.runtime.service import Service
+from sluice.runtime.telemetry import TraceBook
+from sluice_console.core.usages import usages_document
+from sluice_console.shell.usages import ask_agents
+from sluice_node_agent.settings import NodeAgentSettings
+from sluice_node_agent.shell.hardware_command import change_hardware
+
+N1 = NodeName("n1.example")
+FLEET = '[[node]]\nname = "n1.example"\ngpus = [{ model = "NVIDIA H100 80GB HBM3", count = 1 }]\n'
+WITHIN_S = 15.0
+
+
+@pytest.fixture
+def settings(tmp_path):
+    """One node that is looked at all the time."""
+    (tmp_path / "fleet.toml").write_text(FLEET)
+    return NodeAgentSettings(data_dir=tmp_path, fleet_file=tmp_path / "fleet.toml", tick_s=0.05, usage_every_s=0.2)
+
+
+async def _usage(endpoint, holds):
+    """The node's answer, once it says what is waited for."""
+    async with asyncio.timeout(WITHIN_S):
+        while True:
+            (answer,) = (await ask_agents({N1: endpoint}, LOOPBACK)).values()
+            if isinstance(answer, NodeUsage) and holds(answer):
+                return answer
+            await asyncio.sleep(0.05)
+
+
+async def test_who_asks_is_told_what_a_slice_is_used_for(settings, capsys):
+    """Its owner would be believed whatever he says, and a slice that stands idle would be found by nobody."""
+    broker = MemoryBroker()
+    desk = Desk(broker.bus("desk"), settings.data_dir)
+    async with running(Service("node-agent", RunId("run1"), settings, SystemClock(), TraceBook()), broker):
+        news = await desk.open(N1)
+        await desk.grant(N1, "a1", (0, "3g.40gb", 4, 4))
+        booking = await desk.grant(N1, "a2", (0, "1g.10gb", 0, 1))
+        one, two = [(await desk.ready(N1, name)).devices[0].uuid for name in ("a1", "a2")]
+        command = ["hardware", "--data", str(settings.data_dir), N1, "start-process", one]
+        assert change_hardware([*command, "--memory-mib", "700", "--busy-percent", "60"]) == 0
+        answer = await _usage(
+            news.endpoint,
+            lambda said: {each.busy_percent for each in said.slices} == {60.0, 0.0} and said.slices[1].idle_s,
+        )
+        capsys.readouterr()
+        await _shown_on_the_page(news, booking, two)
+    found = {each.device: each for each in answer.slices}
+    assert (found[one].memory_used_mib, found[one].idle_s, found[one].processes) == (700, None, 1)
+    assert (found[two].memory_used_mib, found[two].processes) == (0, 0)
+    assert answer.every_s == 0.2
+    idle = usages_document({N1: answer}, {}, idle_s=0.0)
+    assert [each.device for each in idle.slices] == [two]
+    (silent,) = (await ask_agents({N1: news.endpoint}, LOOPBACK)).values()
+    assert isinstance(silent, str)
+    assert "UNAVAILABLE" in silent
+
+
+async def _shown_on_the_page(news, booking, device) -> None:
+    """Who chooses a pod on the page is told what it does, by the agent that its node's news name."""
+    request = booking.request
+    async with page() as here:
+        here.hear(
+            {
+                subjects.node(N1).subject: news,
+                subjects.request(request).subject: asked("default", "pod"),
+                subjects.ledger(N1, booking.allocation).subject: Grant(
+                    revision=1, incarnation=Incarnation("1"), booking=booking
+                ),
+            }
+        )
+        status, _, body = await here.ask(f"/api/usage/{request}")
+    assert status == 200, body
+    assert device in {each["device"] for each in json.loads(body)["slices"]}

@@ -1,0 +1,279 @@
+"""The page in a real browser, on a fleet that the test makes up: what a person sees, hears, clicks and types."""
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+
+import msgspec
+import pytest
+import pytest_asyncio
+from factories.web_page import (
+    CHROMIUM,
+    CHROMIUM_OPTIONS,
+    WHY_NO_CHROMIUM,
+    name_of,
+    node_values,
+    page,
+    turned,
+    uuid_of,
+    waiting_values,
+)
+from playwright.async_api import Browser, async_playwright
+from playwright.async_api import Page as Tab
+
+from sluice.contracts.ids import AllocationId, NodeName, RequestId
+from sluice.contracts.slice_usage import NodeUsage, SliceUsage
+from sluice.contracts.subjects import guarded
+
+pytestmark = [
+    pytest.mark.skipif(not CHROMIUM.exists(), reason=WHY_NO_CHROMIUM),
+    pytest.mark.asyncio(loop_scope="module"),  # one browser for all: it takes a second to start
+]
+WITHIN_MS = 15_000
+PICTURES = Path(__file__).parents[2] / "out" / "page"
+"""Where pictures of the page stay, for people to look at; git leaves them out."""
+DRAWN = "() => document.querySelectorAll('.gpu').length"
+
+
+@pytest_asyncio.fixture(loop_scope="module", scope="module")
+async def browser() -> AsyncIterator[Browser]:
+    """A Chromium with a profile of its own, and nothing from before."""
+    async with async_playwright() as playwright:
+        chromium = await playwright.chromium.launch(executable_path=CHROMIUM, args=list(CHROMIUM_OPTIONS))
+        yield chromium
+        await chromium.close()
+
+
+@pytest_asyncio.fixture(loop_scope="module")
+async def opened(browser: Browser) -> AsyncIterator[Callable[..., Awaitable[Tab]]]:
+    """Opens tabs; in the end none of them may have complained of anything."""
+    complaints: list[str] = []
+
+    async def open_tab(url: str, **options: object) -> Tab:
+        context = await browser.new_context(viewport={"width": 1280, "height": 800}, **options)  # type: ignore[arg-type]
+        tab = await context.new_page()
+        tab.set_default_timeout(WITHIN_MS)
+        tab.on("pageerror", lambda error: complaints.append(str(error)))
+        tab.on("console", lambda said: complaints.append(said.text) if said.type == "error" else None)
+        await tab.goto(url)
+        return tab
+
+    yield open_tab
+    for context in browser.contexts:
+        await context.close()
+    # A server that has ended before its tabs were closed is no complaint of the page.
+    assert not [text for text in complaints if "net::ERR_" not in text]
+
+
+async def text(tab: Tab, selector: str) -> str:
+    """What one element says."""
+    return await tab.locator(selector).inner_text()
+
+
+async def picture(tab: Tab, name: str) -> None:
+    """Keep what is seen."""
+    await tab.screenshot(path=PICTURES / f"{name}.png", animations="disabled")
+
+
+async def until(tab: Tab, condition: str) -> None:
+    """Wait until a condition in the page holds."""
+    await tab.wait_for_function(condition, timeout=WITHIN_MS)
+
+
+async def test_a_person_sees_the_fleet_follows_it_and_asks_about_it(opened):
+    """The map is live: what is given shows, whose it is, why others wait, and how it came so."""
+    async with page(ask=_half_busy) as here:
+        tab = await opened(here.url)
+        await until(tab, "() => document.querySelector('#nothing').innerText.startsWith('No GPU is known yet')")
+        await picture(tab, "nothing-yet")
+        here.hear(node_values(0, 2) | node_values(1, 1, stale=True) | waiting_values(1))
+        await until(tab, "() => document.querySelectorAll('.gpu').length === 3")
+        assert await tab.locator("#canvas .seg.ready").count() == 4
+        assert "stale" in await text(tab, ".node[data-node=gpu-1] .label")
+        assert (await text(tab, ".node[data-node=gpu-1] .more")).startswith("as of "), (
+            "since when; the reason may be cut"
+        )
+        assert await tab.locator(".gpu.stale").count() == 1
+        assert await text(tab, "#status") == "live"
+        waits = await text(tab, "#requests")
+        assert "research/queued-1" in waits
+        assert "no free place of that size" in waits
+        assert "GpuLayoutFull" in await text(tab, "#reasons")
+        label = await tab.locator(".gpu").first.get_attribute("aria-label")
+        assert label is not None
+        assert "research/train-0-0-0 · 3g.20gb at 0 · in use" in label
+
+        await tab.locator('[data-request="r0-0-0"]').click()
+        await until(tab, "() => document.querySelector('#detail').innerText.includes('asks for 3g.20gb')")
+        assert "bound" in await text(tab, "#detail")
+        await until(tab, "() => document.querySelectorAll('#detail .waterfall li').length === 2")
+        assert "31 ms" not in await text(tab, "#detail .waterfall")
+        assert "30 ms" in await text(tab, "#detail .waterfall")
+        await until(tab, "() => document.querySelector('#detail').innerText.includes('busy 57 %, 300 of 19968 MiB')")
+        assert await tab.locator(".seg.chosen").count() == 1
+        await picture(tab, "chosen")
+        assert tab.url.endswith("#request/r0-0-0")
+        await tab.keyboard.press("Escape")
+        assert await tab.locator("#detail").is_hidden()
+
+        gone: dict[str, None] = dict.fromkeys(waiting_values(1))
+        here.hear(gone)  # type: ignore[arg-type]
+        await until(tab, "() => document.querySelector('#nobody').innerText.startsWith('Nobody waits')")
+        here.board.bus("lost", "2026-01-01T10:00:00Z", "the broker does not answer")
+        here.hear({})
+        await until(tab, "() => !document.querySelector('#banner').hidden")
+        assert "The broker does not answer since" in await text(tab, "#banner")
+        assert await tab.locator(".gpu").count() == 3, "what was known stays"
+        await picture(tab, "broker-lost")
+
+
+async def test_on_a_phone_what_is_chosen_is_in_sight(opened):
+    """Below a map of a thousand nodes nobody finds it, and who is called at night has a phone."""
+    async with page() as here:
+        here.hear({subject: word for number in range(9) for subject, word in node_values(number, 4).items()})
+        tab = await opened(here.url, color_scheme="dark")
+        await tab.set_viewport_size({"width": 390, "height": 800})
+        await tab.locator('[data-request="r0-0-0"]').click()
+        await until(tab, "() => document.querySelector('#detail').innerText.includes('asks for 3g.20gb')")
+        await picture(tab, "phone")
+        box = await tab.locator("#detail h2").bounding_box()
+        assert box is not None
+        assert 0 <= box["y"] <= 800 - box["height"], box
+        wider = "() => document.documentElement.scrollWidth - document.documentElement.clientWidth"
+        assert await tab.evaluate(wider) == 0, "nothing sticks out to the right"
+        await tab.locator("#detail .close").click()
+        assert await tab.locator("#detail").is_hidden()
+
+
+async def _half_busy(node: str, _endpoint: str) -> NodeUsage:
+    """What the agent of a node says of the first slice on it."""
+    first = SliceUsage(
+        allocation=AllocationId("a"),
+        request=RequestId("r0-0-0"),
+        namespace="research",
+        name="train-0-0-0",
+        containers=("main",),
+        gpu=uuid_of(0, 0),
+        device="MIG-1",
+        profile="3g.20gb",
+        mode="exclusive",
+        memory_mib=19968,
+        memory_used_mib=300,
+        busy_percent=57.0,
+        processes=1,
+        age_s=2.0,
+    )
+    return NodeUsage(node=NodeName(node), every_s=30.0, slices=(first,))
+
+
+async def test_a_name_that_is_a_script_stays_a_name(opened):
+    """Whoever may make pods must not run anything in the browser of whoever runs the fleet."""
+    evil = "<img src=x onerror=document.title='taken'><script>document.title='taken'</script>"
+    values = node_values(0, 1)
+    for subject, message in list(values.items()):
+        if "ledger" in subject and hasattr(message, "booking"):
+            values[subject] = _renamed(message, evil)
+    inventory = values[guarded("inventory", name_of(0)).subject]
+    slices = tuple(_renamed(each, evil) for each in inventory.snapshot.slices)
+    snapshot = msgspec.structs.replace(inventory.snapshot, slices=slices, warnings=(evil,))
+    values[guarded("inventory", name_of(0)).subject] = msgspec.structs.replace(inventory, snapshot=snapshot)
+    async with page() as here:
+        here.hear(values)
+        tab = await opened(here.url)
+        await until(tab, "() => document.querySelector('.seg')?.innerText.includes('<img')")
+        await tab.locator(".gpu").first.focus()
+        await tab.keyboard.press("Enter")
+        await until(tab, "() => document.querySelector('#detail').innerText.includes('<script>')")
+        assert await tab.title() == "Sluice"
+        assert await tab.locator("#map img, #side img").count() == 0
+
+
+def _renamed(message, name):
+    return msgspec.structs.replace(message, booking=msgspec.structs.replace(message.booking, name=name))
+
+
+async def test_the_map_can_be_used_by_keys_alone(opened):
+    """Not everybody has a mouse, and those who have are slower with it."""
+    async with page() as here:
+        here.hear({subject: word for number in range(3) for subject, word in node_values(number, 4).items()})
+        tab = await opened(here.url)
+        await until(tab, "() => document.querySelectorAll('.gpu').length === 12")
+        await tab.keyboard.press("/")
+        await tab.keyboard.type("gpu-2")
+        await until(tab, "() => document.querySelectorAll('.node').length === 1")
+        assert await text(tab, "#found") == "1 of 3 nodes"
+        await tab.keyboard.press("Escape")
+        await until(tab, "() => document.querySelectorAll('.node').length === 3")
+
+        focused = "() => document.activeElement?.dataset.key"
+        for _ in range(5):
+            await tab.keyboard.press("Tab")
+            if await tab.evaluate(focused):
+                break
+        assert await tab.evaluate(focused) == f"gpu/gpu-0/{uuid_of(0, 0)}"
+        await tab.keyboard.press("ArrowRight")
+        assert await tab.evaluate(focused) == f"gpu/gpu-0/{uuid_of(0, 1)}"
+        await tab.keyboard.press("End")
+        assert await tab.evaluate(focused) == f"gpu/gpu-2/{uuid_of(2, 3)}"
+        here.hear(turned(2, 4, turn=1))
+        await until(tab, "() => document.querySelector('.node[data-node=gpu-2]').innerText.includes('53 % free')")
+        assert await tab.evaluate(focused) == f"gpu/gpu-2/{uuid_of(2, 3)}", "a change takes nobody's place away"
+        await tab.keyboard.press("Enter")
+        await until(tab, "() => document.querySelector('#detail h2')?.innerText === 'GPU 3 on gpu-2'")
+        await tab.keyboard.press("Escape")
+        assert await tab.evaluate(focused) == f"gpu/gpu-2/{uuid_of(2, 3)}"
+
+
+async def test_a_gap_or_a_lost_server_leads_to_a_whole_picture(opened):
+    """A page that missed something must not show a fleet that never was, nor stay behind for ever."""
+    async with page() as here:
+        here.hear(node_values(0, 1))
+        tab = await opened(here.url)
+        await until(tab, "() => document.querySelectorAll('.gpu').length === 1")
+        here.board.heard(*next(iter(waiting_values(1).items())))
+        here.board.step(10)  # and nobody is told: the next change comes after a gap
+        here.hear(node_values(1, 1))
+        await until(tab, "() => document.querySelectorAll('.gpu').length === 2")
+        await until(tab, "() => document.querySelectorAll('#requests button').length === 1")
+
+        for client in list(here.hub._clients):
+            client.end()  # as when the server was restarted
+        await until(tab, "() => document.querySelector('#status').innerText === 'live'")
+        here.hear(node_values(2, 1))
+        await until(tab, "() => document.querySelectorAll('.gpu').length === 3")
+
+
+async def test_a_thousand_nodes_cost_the_document_what_is_in_sight(opened):
+    """8,000 GPUs as elements would make every browser stand still."""
+    async with page() as here:
+        values = node_values(0, 8)
+        here.hear(values)
+        rows = here.board.picture()[1]
+        template = {key: bytes(row) for key, row in rows if key.startswith(("node/", "gpu/"))}
+        many = {
+            key.replace("gpu-0", f"gpu-{number}"): msgspec.Raw(row.replace(b'"gpu-0"', b'"gpu-%d"' % number))
+            for number in range(1, 1000)
+            for key, row in template.items()
+        }
+        here.board._rows |= many
+        for number in range(1, 1000):
+            here.board._keys[f"gpu-{number}"] = frozenset(key.replace("gpu-0", f"gpu-{number}") for key in template)
+        tab = await opened(here.url)
+        await until(tab, "() => document.querySelector('#canvas').offsetHeight > 20000")
+        assert await tab.evaluate(DRAWN) < 600
+        await tab.locator("#map").evaluate("box => { box.scrollTop = box.scrollHeight; }")
+        await until(tab, "() => document.querySelector('.node[data-node=gpu-999]') !== null")
+        assert await tab.evaluate(DRAWN) < 600
+        assert await tab.locator(".node[data-node=gpu-0]").count() == 0
+
+
+async def test_light_and_dark_follow_the_system_until_somebody_chooses(opened):
+    """And the choice stays."""
+    async with page() as here:
+        tab = await opened(here.url, color_scheme="dark")
+        background = "() => getComputedStyle(document.body).backgroundColor"
+        dark = await tab.evaluate(background)
+        await tab.locator("#theme").click()
+        light = await tab.evaluate(background)
+        assert (await text(tab, "#theme"), light != dark) == ("Theme: light", True)
+        await tab.reload()
+        assert await tab.evaluate(background) == light
