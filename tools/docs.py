@@ -1,7 +1,10 @@
 """
-Generates docs/events.md and docs/json.md from the declarations in the code; `--check` fails when one is out of date.
+Generates docs/{events,json,metrics,invariants,alerts}.md and the dashboard from the declarations in the code.
 
-What the bus carries and what commands print is declared once, in code; a catalogue kept by hand would drift.
+`--check` fails when one is out of date.
+
+What the bus carries, what commands print, what services count and what the simulator judges is declared once, in code;
+a catalogue kept by hand would drift.
 """
 
 import argparse
@@ -12,7 +15,11 @@ from inspect import getdoc
 from pathlib import Path
 
 import msgspec
+from alerts_page import alerts_page
+from dashboard import dashboard
+from invariants_page import page as invariants
 from message_examples import EXAMPLES, example_of
+from metrics_page import page as metrics
 
 from sluice.contracts import codec
 from sluice.contracts.messages import AnyMessage, Envelope
@@ -20,6 +27,7 @@ from sluice.contracts.streams import NOUNS, STREAMS, Noun
 from sluice_console.core.schema import page as schemas
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
+DASHBOARD = DOCS.parent / "deploy/kubernetes/components/dashboard/sluice.json"
 
 HEAD = """# The words on the bus
 
@@ -97,7 +105,14 @@ def main() -> int:
     parser.add_argument("--check", action="store_true", help="change nothing; exit 1 when a page is out of date")
     check = parser.parse_args().check
     stale = []
-    for page, wanted in ((DOCS / "events.md", catalogue()), (DOCS / "json.md", schemas())):
+    for page, wanted in (
+        (DOCS / "events.md", catalogue()),
+        (DOCS / "json.md", schemas()),
+        (DOCS / "metrics.md", metrics()),
+        (DOCS / "invariants.md", invariants()),
+        (DOCS / "alerts.md", alerts_page()),
+        (DASHBOARD, dashboard()),
+    ):
         found = page.read_text() if page.exists() else ""
         if found == wanted:
             continue
