@@ -9,24 +9,46 @@ STEPS ?= 100000
 CYCLES ?= 10000
 PODS ?= 500
 KILLS ?= 10
+SERVERS ?= 1
+SECONDS ?= 60
+SEED ?= 1
+INPUTS ?= 20000
+AUDIT ?=
 TRACE_DIR ?= ../shared/traces
 
+# Some images set it. Then every process that a test starts would compile all of Sluice anew, which doubles its start-up.
+unexport PYTHONDONTWRITEBYTECODE
+
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-k8s kube-kills check sim schedules soak perf packing trace decisions images proto fmt docs lock clean
+.PHONY: help setup demo quota quota-sanitized quota-proof test test-k8s kube-kills check sim schedules soak chaos failover rolling overload perf packing trace decisions screenshots images proto golden fuzz sbom audit fmt docs lock clean
 
 help: ## Say what each target does
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-setup: .venv/ready ## Make .venv with everything pinned
+setup: .venv/ready quota-if-possible ## Make .venv with everything pinned, and the quota's library where there is a C compiler
 
 .venv/ready: requirements/dev.txt pyproject.toml tools/make_venv.sh
 	sh tools/make_venv.sh $(PYTHON)
+
+include native/quota/build.mk
+
+.PHONY: quota-if-possible
+quota-if-possible:
+	@if command -v $(CC) >/dev/null; then $(MAKE) -s quota; else echo "no C compiler ($(CC)): no time quota's library" >&2; fi
+
+quota: $(QUOTA_OUT)/libsluice-quota.so ## Build the time quota's client library, out/quota/libsluice-quota.so
+
+quota-sanitized: setup ## Test the quota's library with the compiler's sanitizers (a minute)
+	$(BIN)/pytest -m exhaustive tests/quota
+
+quota-proof: setup ## Measure whether tenants of a simulated GPU get the time that they were promised (some four minutes)
+	$(BIN)/python tests/quota
 
 demo: setup ## Watch pods get MIG slices and give them back, on simulated GPUs
 	$(BIN)/sluice demo
 
 test: setup ## Run the tests
-	$(BIN)/pytest -n 2 --dist worksteal -m "not perf and not exhaustive"
+	$(BIN)/pytest -n 3 --dist worksteal -m "not perf and not exhaustive"
 
 test-k8s: setup ## Run the Kubernetes tests on a real cluster, KUBECONFIG=file, in namespaces of their own
 ifneq ($(origin KUBECONFIG),command line)
@@ -49,12 +71,13 @@ check: setup ## Lint, types, import contracts, generated files, manifests; chang
 	$(BIN)/lint-imports --no-cache
 	$(BIN)/python tools/proto.py --check
 	$(BIN)/python tools/docs.py --check
+	$(BIN)/python tools/golden.py --check
 	$(BIN)/python tools/deploy_check.py
 	sh tools/check_pins.sh
 
-sim: setup ## Simulate SEEDS=N seeds from FROM=n on JOBS=j processes, and STEPS=N steps of the machines in tests/properties
-	$(BIN)/python tests/simulation --seeds $(SEEDS) --from $(FROM) --jobs $(JOBS)
+sim: setup ## Simulate SEEDS=N seeds from FROM=n on JOBS=j processes (REPORT=1: say what was reached; CLUSTER=1: a cluster's pods, no folder's; TIMED=1: time is enforced), after STEPS=N steps of the machines in tests/properties
 	$(BIN)/python tests/properties --steps $(STEPS)
+	$(BIN)/python tests/simulation --seeds $(SEEDS) --from $(FROM) --jobs $(JOBS) $(if $(REPORT),--report -) $(if $(CLUSTER),--cluster) $(if $(TIMED),--timed)
 
 schedules: setup ## Play the simulator's schedules with a crash at every step; `make test` plays some of them
 	$(BIN)/pytest -n $(JOBS) -m exhaustive tests/simulation
@@ -62,12 +85,25 @@ schedules: setup ## Play the simulator's schedules with a crash at every step; `
 soak: setup ## Make and unmake CYCLES=N slices with the agent killed at every step of its journal (some 15 minutes)
 	$(BIN)/python tests/soak --cycles $(CYCLES)
 
+chaos: setup ## Break a running system KILLS=N times on SERVERS=1|3 brokers (SEED=n), and judge what it did
+	$(BIN)/python tests/chaos --kills $(KILLS) --servers $(SERVERS) --seed $(SEED)
+
+failover: setup ## Strike who works KILLS=N times on SERVERS=1|3 brokers: how long until the next request is granted
+	$(BIN)/python tests/ha failover --kills $(KILLS) --servers $(SERVERS)
+
+rolling: setup ## Replace every service by its next version and back, while pods come and go
+	$(BIN)/python tests/ha rolling --servers $(SERVERS)
+
+overload: setup ## Ask for ten times as much as can be served for SECONDS=60: memory, what is said, and when it is over
+	$(BIN)/python tests/ha overload --seconds $(SECONDS) --servers $(SERVERS)
+
 perf: setup packing trace decisions ## Measure everything: those three, a running system, and start-up after much history
 	$(BIN)/python tests/perf
 	$(BIN)/python tests/perf/closing.py
 	$(BIN)/python tests/perf/node_agent
 	$(BIN)/python tests/perf/admission
 	$(BIN)/python tests/perf/kubernetes
+	$(BIN)/python tests/perf/web
 
 packing: setup ## Measure how well MIG instances are packed, against others and the ideal
 	$(BIN)/python tests/perf/packing --jobs $(JOBS)
@@ -79,6 +115,9 @@ trace: setup ## Measure allocation on the openb trace in TRACE_DIR (skipped wher
 decisions: setup ## Measure what a decision costs by size of the fleet (some minutes)
 	$(BIN)/python tests/perf/decisions
 
+screenshots: setup ## Take docs/images/map-light.png and map-dark.png anew (needs Debian's chromium)
+	$(BIN)/python tools/screenshots.py
+
 images: setup ## Build the images of all services and of the broker (BASE_IMAGE=, TAG=; docs/install.md)
 	sh deploy/docker/build.sh
 
@@ -87,6 +126,24 @@ proto: setup ## Generate the gRPC code from proto/
 
 docs: setup ## Generate docs/events.md and docs/json.md from the code
 	$(BIN)/python tools/docs.py
+
+golden: setup ## Record what this version writes on the bus (docs/evolution.md)
+	$(BIN)/python tools/golden.py
+
+fuzz: setup ## Give every reader of outside bytes INPUTS=N inputs (SEED=n)
+	$(BIN)/python tests/fuzz --inputs $(INPUTS) --seed $(SEED)
+
+out/audit/ready: requirements/audit.txt
+	$(PYTHON) -m venv out/audit
+	out/audit/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements/audit.txt
+	touch $@
+
+sbom: setup out/audit/ready ## Write out/sbom.cdx.json: what is installed, as CycloneDX
+	out/audit/bin/cyclonedx-py environment --pyproject pyproject.toml --output-reproducible --of JSON -o out/sbom.cdx.json .venv/bin/python
+	$(BIN)/python tools/sbom_check.py out/sbom.cdx.json
+
+audit: setup out/audit/ready ## Ask for known faults of what is pinned (needs a network; AUDIT="--vulnerability-service osv")
+	out/audit/bin/pip-audit --strict --requirement requirements/dev.txt --disable-pip --require-hashes --progress-spinner off $(AUDIT)
 
 fmt: setup ## Format the code
 	$(BIN)/ruff check --fix-only
