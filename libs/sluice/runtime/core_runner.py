@@ -125,7 +125,8 @@ class CoreRunner(Generic[E]):
 
     Reads the streams in `readings` (each with its filters; none means all of the stream) or the `ledger` of a node.
     `execute` says how the core's own instructions are carried out: an `Executor`, or just its function.
-    `shows` says what the core knows, for who looks at this process's metrics. `phases` are told in its traces.
+    `shows` says what the core knows, for who looks at this process's metrics. `phases` are told in its traces. `begins`
+    is awaited when a reading begins, before anything else of it is passed on; whoever gives it has to bound it.
     """
 
     def __init__(
@@ -144,6 +145,7 @@ class CoreRunner(Generic[E]):
         drain_s: float = DRAIN_S,
         shows: Reader = tuple,
         phases: Sequence[Phase] = (),
+        begins: Callable[[ReadingStarted], Awaitable[None]] | None = None,
     ) -> None:
         """Nothing happens before `run`."""
         self._name = name
@@ -159,6 +161,7 @@ class CoreRunner(Generic[E]):
         self._tick_s = tick_s
         self._drain_s = drain_s
         self._shows = shows
+        self._begins = begins
         self._execute: dict[type, Executor[E]] = {
             kind: how if isinstance(how, Executor) else Executor(how) for kind, how in (execute or {}).items()
         }
@@ -229,6 +232,8 @@ class CoreRunner(Generic[E]):
                 if isinstance(batch[0], ReadingStarted):  # which comes alone
                     metrics.count(READINGS, batch[0].stream)
                 await self._inbox.offer(batch)
+                if self._begins is not None and isinstance(batch[0], ReadingStarted):
+                    await self._begins(batch[0])
                 if not caught_up and any(isinstance(event, ReadingCaughtUp) for event in batch):
                     caught_up = True
                     self._unread -= 1

@@ -105,6 +105,11 @@ class Bus:
         return {subject: entry.message for subject, entry in self.values.items() if entry.message is not None}
 
 
+def said_in(bus: Bus) -> LimitsSaid:
+    """All is on the bus, in its present life."""
+    return LimitsSaid(Incarnation(str(bus.incarnation)))
+
+
 @dataclass
 class Watcher:
     """One process that says a file's limits; the test is its file, and carries out what it says."""
@@ -138,7 +143,8 @@ class Watcher:
                     waiting += self.step(answer)
                     if isinstance(answer, WriteAccepted):
                         waiting += self.step(Observed(Stream.BOOK, self.bus.values[wanted.subject]))
-                case LimitsSaid():
+                case LimitsSaid() as limits:
+                    assert limits == said_in(self.bus)
                     self.said += 1
                 case other:
                     raise AssertionError(other)
@@ -195,7 +201,7 @@ def test_nothing_is_said_before_the_file_was_read_well_once():
     assert watcher.reading() == []
     assert watcher.step(LimitsUnreadable("there is no limits file x", missing=True)) == [
         Tell("info", "there is no limits file x; what is on the bus stays in force"),
-        LimitsSaid(),
+        said_in(bus),
     ]
     assert watcher.step(LimitsUnreadable("the limits file x cannot be read: no UTF-8")) == [
         Tell("warning", "the limits file x cannot be read: no UTF-8; what is on the bus stays in force")
@@ -220,7 +226,7 @@ def test_what_is_said_already_is_not_said_again():
     bus.put(LAB, lab(4), "before-1")
     watcher = Watcher(bus)
     watcher.do(LimitsRead(FOUR))
-    assert watcher.reading() == [LimitsSaid()]
+    assert watcher.reading() == [said_in(bus)]
 
 
 def test_that_all_is_said_is_told_once_and_not_before_it_is_on_the_bus():
@@ -233,10 +239,34 @@ def test_that_all_is_said_is_told_once_and_not_before_it_is_on_the_bus():
     assert isinstance(second, Write)
     assert watcher.step(bus.take(second)) == []
     assert watcher.step(WriteUnknown(first.operation))[1:] == []
-    assert watcher.step(bus.take(first)) == [LimitsSaid()]
+    assert watcher.step(bus.take(first)) == [said_in(bus)]
     watcher.do(LimitsRead(FIVE))
     watcher.read()
     assert watcher.said == 0
+
+
+def test_after_a_wipe_it_is_told_again_that_all_is_said_and_not_before_it_is_on_the_bus():
+    """Pods that are asked for again before that are granted beyond the limit, on nodes that are cordoned."""
+    bus = Bus()
+    watcher = started(bus, FOUR)
+    watcher.said = 0
+    bus.wipe()
+    (again,) = watcher.reading()
+    assert isinstance(again, Write)
+    assert watcher.step(bus.take(again)) == [said_in(bus)]
+    watcher.read()
+    assert watcher.said == 0
+
+
+def test_a_reading_of_another_life_is_awaited_where_there_is_no_file():
+    """The pods of a fleet without limits would wait for them after each wipe."""
+    bus = Bus()
+    watcher = Watcher(bus)
+    watcher.do(LimitsUnreadable("there is no limits file x", missing=True))
+    assert watcher.said == 0
+    assert watcher.reading() == [said_in(bus)]
+    bus.wipe()
+    assert watcher.reading() == [said_in(bus)]
 
 
 def test_an_edit_is_said_and_what_it_leaves_out_is_taken_back_once():
@@ -405,7 +435,7 @@ def test_of_two_sources_that_name_the_same_the_first_keeps_it():
     watcher.do(LimitsRead(FOUR))
     assert watcher.reading() == [
         Tell("warning", "namespace lab stays as the limits file of 'west' says: it was there first"),
-        LimitsSaid(),
+        said_in(bus),
     ]
     bus.put(LAB, QuotaUnset(namespace="lab", source=SourceName("west")), "other-2")
     assert watcher.step(Observed(Stream.BOOK, bus.values[LAB.subject])) == [write("w", 1, LAB, lab(4), expected=1002)]
@@ -418,7 +448,8 @@ def test_the_first_of_two_sources_is_respected_in_a_reading_after_a_wipe_too():
     bus.wipe()
     bus.put(LAB, lab(3, "west"), "other-1")
     assert watcher.reading() == [
-        Tell("warning", "namespace lab stays as the limits file of 'west' says: it was there first")
+        Tell("warning", "namespace lab stays as the limits file of 'west' says: it was there first"),
+        said_in(bus),
     ]
     assert watcher.step(LimitsRead(""))[1:] == []
 

@@ -8,7 +8,6 @@ from datetime import UTC, datetime, timedelta
 from sluice.contracts.limits_file import BYTES_MAX
 from sluice.runtime.clock import Clock
 from sluice_pod_watcher.core.limits import LimitsRead, LimitsUnreadable
-from sluice_pod_watcher.shell import limits_app
 from sluice_pod_watcher.shell.limits_file import SETTLED_S, LimitsFile
 
 
@@ -104,17 +103,6 @@ async def test_a_file_that_cannot_be_read_says_why_and_is_read_when_it_is_back(t
     found = await seen(path, nothing, lambda: path.write_text("a"), nothing, path.unlink, nothing)
     away = LimitsUnreadable(f"there is no limits file {path}", missing=True)
     assert found == [away, LimitsRead("a"), away]
-
-
-async def test_pods_are_served_although_limits_cannot_be_said(monkeypatch):
-    """A file is no reason to serve nobody."""
-    monkeypatch.setattr(limits_app, "FIRST_S", 0.01)
-    said = asyncio.Event()
-    await limits_app.wait_for_limits(said)
-    assert not said.is_set()
-    said.set()
-    monkeypatch.setattr(limits_app, "FIRST_S", 3600.0)
-    await limits_app.wait_for_limits(said)
 
 
 async def test_what_is_no_text_file_of_bounded_size_is_refused(tmp_path):

@@ -26,7 +26,7 @@ from sluice.contracts.exchange import (
     Stream,
     Ticked,
 )
-from sluice.contracts.ids import NodeName, RunId, SourceName
+from sluice.contracts.ids import Incarnation, NodeName, RunId, SourceName
 from sluice.contracts.limits_file import read_limits
 from sluice.contracts.messages import BY_HAND, AnyMessage, Cordoned, QuotaSet, QuotaUnset, Uncordoned
 from sluice.contracts.outbox import Outbox
@@ -64,10 +64,13 @@ class LimitsUnreadable:
 @dataclass(frozen=True, slots=True)
 class LimitsSaid:
     """
-    What the file says is on the bus, or there is nothing to be said: pods may be asked for. Said once.
+    What the file says is on the bus, or there is nothing to be said: pods may be asked for.
 
-    A limit takes nothing away that was granted before it.
+    Said once in each life of the broker: a limit takes nothing away that was granted before it, after a wipe neither.
     """
+
+    incarnation: Incarnation
+    """The life of BOOK that this is so in."""
 
 
 Event = ExchangeEvent | Ticked | LimitsRead | LimitsUnreadable
@@ -106,8 +109,12 @@ class Limits:
         self._others: dict[Address, SourceName] = {}
         """Where another source's file was first: told once."""
         self._told: list[Tell] = []
+        self._looked = False
+        """Whether the file was looked at, be it that there is none."""
+        self._incarnation: Incarnation | None = None
+        """Of BOOK, as the last reading said."""
         self._unsaid: dict[Address, None] | None = {}
-        """What may not be on the bus yet of what the file said first; None once it was all there."""
+        """What may not be on the bus yet of what the file said first in this life; None once it was all there."""
 
     def handle(self, event: Event, now: float) -> list[Instruction]:
         """Take in one event; the only way in which anything changes."""
@@ -116,19 +123,21 @@ class Limits:
                 self._outbox.tick(now)
                 self._end_pauses(now)
             case LimitsRead():
+                self._looked = True
                 self._take(event.text, now)
             case LimitsUnreadable():
+                self._looked = True
                 # One that was never there is a fleet without such limits.
                 usual = event.missing and self._wanted is None
                 self._tell_stays(event.why, "info" if usual else "warning")
             case _:
                 self._exchange_event(event, now)
         told, self._told = self._told, []
-        return [*told, *self._first_said(bad=isinstance(event, LimitsRead | LimitsUnreadable)), *self._outbox.drain()]
+        return [*told, *self._first_said(), *self._outbox.drain()]
 
-    def _first_said(self, *, bad: bool) -> list[LimitsSaid]:
-        """Whether that is so for the first time. `bad`: with nothing wanted, the file has nothing to say for now."""
-        if self._unsaid is None or (self._wanted is None and not bad) or (self._wanted is not None and self._reading):
+    def _first_said(self) -> list[LimitsSaid]:
+        """Whether that is so for the first time in this life. With nothing wanted, there is nothing to say for now."""
+        if self._unsaid is None or self._reading or not self._looked or self._incarnation is None:
             return []
         while self._unsaid:
             address = next(iter(self._unsaid))
@@ -137,7 +146,7 @@ class Limits:
                 return []
             del self._unsaid[address]
         self._unsaid = None
-        return [LimitsSaid()]
+        return [LimitsSaid(self._incarnation)]
 
     # -- the file -----------------------------------------------------------------------------------------------------
 
@@ -168,6 +177,9 @@ class Limits:
             case ReadingStarted():
                 self._reading = self._outbox.paused = True
                 self._heard = {}
+                if event.incarnation != self._incarnation:
+                    self._incarnation = event.incarnation
+                    self._unsaid = dict.fromkeys(self._wanted or ())
             case Observed():
                 address = subjects.parse(event.entry.subject)
                 if address.kind not in WRITES:

@@ -24,7 +24,7 @@ from sluice_pod_watcher.shell.kube.app import watch_by_lease, watch_cluster
 from sluice_pod_watcher.shell.kube.certificates import ConfiguredBundle, SecretStore
 from sluice_pod_watcher.shell.kube.client import KubeApi
 from sluice_pod_watcher.shell.kube.watch_status import WatchStatus
-from sluice_pod_watcher.shell.limits_app import say_limits, wait_for_limits
+from sluice_pod_watcher.shell.limits_app import LimitsFirst, say_limits
 from sluice_pod_watcher.shell.webhook.generations import CertificateRules
 from sluice_pod_watcher.shell.webhook.keeper import BundlePublisher, CertificateKeeper, NobodyToTell
 from sluice_pod_watcher.shell.webhook.server import serve_webhook
@@ -105,9 +105,9 @@ class _Watching:
         """One turn with the lease. Operations are counted anew by each core, so each has a run id of its own."""
         service, settings = self._service, self._service.settings
         run, rules = RunId(f"{service.run}-{next(self._turns)}"), settings.cluster_rules()
+        first = LimitsFirst(bus, service.clock)
         async with asyncio.TaskGroup() as tasks:
             if settings.limits_file is not None:
-                said = asyncio.Event()
                 limits = say_limits(
                     bus,
                     settings.limits_file,
@@ -117,10 +117,9 @@ class _Watching:
                     clock=service.clock,
                     traces=service.traces,
                     tick_s=settings.tick_s,
-                    said=said,
+                    first=first,
                 )
                 tasks.create_task(limits, name="limits")
-                await wait_for_limits(said)
             pods = watch_cluster(
                 bus,
                 self._api,
@@ -131,6 +130,7 @@ class _Watching:
                 resync_s=settings.resync_s,
                 tick_s=settings.tick_s,
                 status=self._status,
+                begins=first.begins if settings.limits_file is not None else None,
             )
             tasks.create_task(pods, name="pods")
 

@@ -34,7 +34,7 @@ from sluice_pod_watcher.core.watcher import READS, Watcher
 from sluice_pod_watcher.settings import PodWatcherSettings
 from sluice_pod_watcher.shell.folder import ManifestFolder
 from sluice_pod_watcher.shell.identity_file import IdentityFile
-from sluice_pod_watcher.shell.limits_app import say_limits, wait_for_limits
+from sluice_pod_watcher.shell.limits_app import LimitsFirst, say_limits
 from sluice_pod_watcher.shell.metrics import pods_of
 from sluice_pod_watcher.shell.telling import teller
 
@@ -66,6 +66,8 @@ async def serve_on(
 ) -> None:
     """Run on a bus that is there, with the identities locked, until cancelled. The bus is not closed."""
     core = Watcher(service.run, service.settings.rules())
+    limits_file = service.settings.limits_file
+    first = LimitsFirst(bus, service.clock)
     runner: CoreRunner[Event] = CoreRunner(
         name=service.name,
         core=core,
@@ -81,25 +83,24 @@ async def serve_on(
         tick_s=service.settings.tick_s,
         shows=lambda: pods_of(core),
         phases=(Phase("request seen to bound", "decided AllocationRequested", "saw Bound"),),
+        begins=first.begins if limits_file is not None else None,
     )
     await runner.offer(hosts)
     await runner.offer(IdentitiesLoaded(await asyncio.to_thread(identities.load)))
     async with asyncio.TaskGroup() as tasks:
-        if service.settings.limits_file is not None:
-            said = asyncio.Event()
+        if limits_file is not None:
             limits = say_limits(
                 bus,
-                service.settings.limits_file,
+                limits_file,
                 run=service.run,
                 source=service.settings.rules().source,
                 closing_ttl_s=service.settings.closing_ttl_s,
                 clock=service.clock,
                 traces=service.traces,
                 tick_s=service.settings.tick_s,
-                said=said,
+                first=first,
             )
             tasks.create_task(limits, name="limits")
-            await wait_for_limits(said)
         tasks.create_task(_pass_on_changes(folder, runner), name="folder")
         tasks.create_task(runner.run(), name="core")
 

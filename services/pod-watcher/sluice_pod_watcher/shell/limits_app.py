@@ -1,14 +1,20 @@
-"""Runs the limits of a file: their core on the bus, and the file that it follows; beside the pods, apart from them."""
+"""
+Runs the limits of a file: their core on the bus, and the file that it follows; beside the pods, apart from them.
+
+Pods are asked for after the limits were said, in each life of the broker: a limit takes nothing away that was granted
+before it. That wait is bounded, for limits are no reason to serve nobody.
+"""
 
 import asyncio
-import contextlib
 from pathlib import Path
 
-from sluice.contracts.ids import RunId, SourceName
+from sluice.contracts.exchange import ReadingStarted, Stream
+from sluice.contracts.ids import Incarnation, RunId, SourceName
 from sluice.runtime import logs
-from sluice.runtime.bus import Bus
+from sluice.runtime.bus import Bus, BusError
 from sluice.runtime.clock import Clock
 from sluice.runtime.core_runner import CoreRunner, Executor
+from sluice.runtime.retry import Backoff
 from sluice.runtime.telemetry import TraceBook
 from sluice_pod_watcher.core.events import Tell
 from sluice_pod_watcher.core.limits import READS, Event, Limits, LimitsSaid
@@ -16,7 +22,46 @@ from sluice_pod_watcher.shell.limits_file import LimitsFile
 from sluice_pod_watcher.shell.telling import teller
 
 FIRST_S = 5.0
-"""So long at most pods wait for the limits at the start: they are no reason to serve nobody."""
+"""So long at most pods wait for the limits, at the start and after each loss of the broker's disk."""
+
+
+class LimitsFirst:
+    """Holds up who asks for pods, in each life of the broker, until the limits were said there."""
+
+    def __init__(self, bus: Bus, clock: Clock) -> None:
+        """Nothing was said."""
+        self._bus = bus
+        self._clock = clock
+        self._said: Incarnation | None = None
+        self._life: Incarnation | None = None
+        self._log = logs.get("limits")
+
+    async def said(self, limits: LimitsSaid) -> None:
+        """All of it was said in this life."""
+        self._said = limits.incarnation
+
+    async def begins(self, reading: ReadingStarted) -> None:
+        """What is read of the requests of a new life waits until then, `FIRST_S` at most: they are said after that."""
+        if reading.stream is not Stream.STATE or reading.incarnation == self._life:
+            return
+        self._life = reading.incarnation
+        try:
+            async with asyncio.timeout(FIRST_S):
+                await self._said_by_now()
+        except TimeoutError:
+            self._log.warning("pods are asked for before the limits are said", waited_s=FIRST_S)
+
+    async def _said_by_now(self) -> None:
+        backoff = Backoff(initial_s=0.01, max_s=0.2)
+        while not await self._is_said():
+            await self._clock.sleep(backoff.next_s())
+
+    async def _is_said(self) -> bool:
+        try:
+            return await self._bus.incarnation(Stream.BOOK) == self._said
+        except (TimeoutError, BusError) as error:  # a stream that is not there yet; what lasts is the readers' to tell
+            self._log.debug("cannot tell the life of BOOK", why=str(error))
+            return False
 
 
 async def say_limits(
@@ -29,17 +74,13 @@ async def say_limits(
     clock: Clock,
     traces: TraceBook,
     tick_s: float,
-    said: asyncio.Event,
+    first: LimitsFirst,
 ) -> None:
     """
     Say what the file at `path` says, until cancelled. The bus is not closed. `run` is that of the pods' core.
 
-    `said` is set when all of it was said for the first time, or there is nothing to say.
+    `first` hears when all of it was said, or there is nothing to say.
     """
-
-    async def tell_said(_wanted: LimitsSaid) -> None:
-        said.set()
-
     runner: CoreRunner[Event] = CoreRunner(
         name="limits",
         core=Limits(RunId(f"{run}-limits"), source, origin=str(path), closing_ttl_s=closing_ttl_s),
@@ -47,21 +88,12 @@ async def say_limits(
         clock=clock,
         traces=traces,
         readings=READS,
-        execute={Tell: teller(), LimitsSaid: Executor(tell_said, quiet=True)},
+        execute={Tell: teller(), LimitsSaid: Executor(first.said, quiet=True)},
         tick_s=tick_s,
     )
     async with asyncio.TaskGroup() as tasks:
         tasks.create_task(_pass_on(LimitsFile(path, clock), runner), name="limits file")
         tasks.create_task(runner.run(), name="limits")
-
-
-async def wait_for_limits(said: asyncio.Event) -> None:
-    """Before pods are asked for: a limit takes nothing away that was granted before it. Bounded."""
-    with contextlib.suppress(TimeoutError):
-        async with asyncio.timeout(FIRST_S):
-            await said.wait()
-    if not said.is_set():
-        logs.get("limits").warning("pods are asked for before the limits are said", waited_s=FIRST_S)
 
 
 async def _pass_on(file: LimitsFile, runner: CoreRunner[Event]) -> None:

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from sluice.contracts.exchange import Entry, Stream, Ticked
+from sluice.contracts.exchange import Entry, ReadingStarted, Stream, Ticked
 from sluice.contracts.ids import NodeName, RequestId, RunId
 from sluice.contracts.messages import NodeOpened, WaitOver
 from sluice.contracts.outbox import Outbox
@@ -133,3 +133,24 @@ async def test_an_agent_writes_without_reading_any_stream(monkeypatch):
     await _until_all_there(broker.bus("test"))
     task.cancel()
     await asyncio.wait((task,))
+
+
+async def test_nothing_of_a_reading_is_passed_on_before_who_asked_for_it_is_ready():
+    """Pods would be asked for before the limits of their namespaces are said."""
+    broker = MemoryBroker()
+    core, bus = _Keeper("run1"), broker.bus("keeper")
+    begun, may_go_on = asyncio.Event(), asyncio.Event()
+
+    async def begins(_reading: ReadingStarted) -> None:
+        begun.set()
+        await may_go_on.wait()
+
+    task = asyncio.create_task(_runner(core, bus, begins=begins).run())
+    await asyncio.wait_for(begun.wait(), 10)
+    for _ in range(20):
+        await asyncio.sleep(0)
+    assert await _values(bus) == [None] * len(REQUESTS)
+    may_go_on.set()
+    await _until_all_there(broker.bus("test"))
+    task.cancel()
+    await asyncio.wait([task])

@@ -2,9 +2,10 @@
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
 
+from sluice.contracts.exchange import ReadingStarted
 from sluice.contracts.ids import RunId
 from sluice.runtime import logs
 from sluice.runtime.bus import Bus
@@ -45,8 +46,13 @@ async def watch_cluster(
     resync_s: float = 300.0,
     tick_s: float = 0.5,
     status: WatchStatus | None = None,
+    begins: Callable[[ReadingStarted], Awaitable[None]] | None = None,
 ) -> None:
-    """Run on a bus and an API server that are there, until cancelled. Neither is closed. `status` is kept true."""
+    """
+    Run on a bus and an API server that are there, until cancelled. Neither is closed. `status` is kept true.
+
+    `begins` is awaited when a stream begins to be read.
+    """
     status = status if status is not None else WatchStatus(clock, resync_s)
     gpus = GpuObjects(api)
     core = Cluster(run, rules)
@@ -67,6 +73,7 @@ async def watch_cluster(
         events_max=EVENTS_MAX,
         shows=lambda: pods_of(core),
         phases=(Phase("pod seen to gate open", "decided AllocationRequested", "did BindPod"),),
+        begins=begins,
     )
 
     async def offer(event: Event) -> None:
