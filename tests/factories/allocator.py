@@ -32,6 +32,7 @@ from sluice.contracts.messages import (
     ProfileReport,
     SliceGone,
     SliceReady,
+    SourceSynced,
 )
 from sluice.contracts.subjects import Address
 from sluice.mig.catalog import find
@@ -233,11 +234,16 @@ def ready_of(grant: Grant, ticket: str = "ticket-1") -> SliceReady:
 
 
 def working_allocator() -> Bench:
-    """An allocator that works and has read an empty bus."""
+    """An allocator that works and has read a bus on which nobody asks for anything."""
     bench = Bench(Allocator(RunId("r1"), Rules(orphan_grace_s=30.0, closing_ttl_s=3600)))
-    bench.read_all()
+    bench.read_all(all_said())
     bench.handle(LeaseChanged(held=True))
     return bench
+
+
+def all_said(source: SourceName = FOLDER) -> tuple[Address, AnyMessage]:
+    """A source has said all of its requests in this life of the broker."""
+    return subjects.source(source), SourceSynced(source=source, run=RunId("w1"), epoch=1, count=0)
 
 
 def begun_anew(bench: Bench, rules: Rules, run: str = "r2") -> Bench:
@@ -249,6 +255,7 @@ def begun_anew(bench: Bench, rules: Rules, run: str = "r2") -> Bench:
         entries += [(subjects.node(node), before.news[node]), (subjects.inventory(node), inventory)]
         entries.append((subjects.head(node), before.heads[node]))
     entries += [(subjects.request(each), message) for each, message in before.requests.items()]
+    entries += [(subjects.source(each), message) for each, message in before.sources.items()]
     entries += [(subjects.binding(each), message) for each, message in before.bindings.items()]
     entries += [(subjects.eviction(each), message) for each, message in before.evictions.items()]
     entries += [(subjects.evicted(each), message) for each, message in before.evicted.items()]

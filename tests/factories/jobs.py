@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import msgspec
-from factories.allocator import Bench, asked, claim, gpu_report, snapshot
+from factories.allocator import Bench, all_said, asked, claim, gpu_report, snapshot
 
 from sluice.contracts import subjects
 from sluice.contracts.exchange import Ticked, Write
@@ -36,7 +36,7 @@ def member(request: str, *claims, size: int = 2, group: str = "train", priority:
 def fleet(gpus: int, **rules) -> Bench:
     """An allocator with so many nodes of one empty A100-40GB each."""
     bench = Bench(Allocator(RunId("r1"), replace(Rules(), **rules)))
-    bench.read_all()
+    bench.read_all(all_said())
     bench.handle(LeaseChanged(held=True))
     for number in range(gpus):
         bench.add_node(snapshot(f"node-{number}", (gpu_report(f"node-{number}", 0),)))

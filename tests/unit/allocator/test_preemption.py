@@ -2,7 +2,7 @@
 
 import msgspec
 import pytest
-from factories.allocator import Bench, asked, claim, gpu_report, snapshot, working_allocator
+from factories.allocator import Bench, all_said, asked, claim, gpu_report, snapshot, working_allocator
 from factories.jobs import everything, grant_of
 
 from sluice.contracts import subjects
@@ -172,7 +172,7 @@ def test_an_operator_who_turns_it_off_sees_no_eviction():
 
 def start(bench: Bench, nodes: int = 1, gpus: int = 1) -> Bench:
     """The same fleet of A100-40GB for every bench that is made by hand."""
-    bench.read_all()
+    bench.read_all(all_said())
     bench.handle(LeaseChanged(held=True))
     for number in range(nodes):
         name = f"node-{chr(ord('a') + number)}"

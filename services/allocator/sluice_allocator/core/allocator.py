@@ -16,7 +16,7 @@ from sluice.contracts.exchange import (
     Stream,
     Ticked,
 )
-from sluice.contracts.ids import AllocationId, NodeName, RequestId, RunId, request_named
+from sluice.contracts.ids import AllocationId, NodeName, RequestId, RunId, SourceName, request_named
 from sluice.contracts.messages import Bound, Closed, Grant, SliceGone, SourceSynced
 from sluice.contracts.outbox import Contested, Outbox, Report, Settled
 from sluice.contracts.subjects import Address
@@ -45,6 +45,7 @@ from sluice_allocator.core.groups.settling import settle_group, time_passed_for_
 from sluice_allocator.core.held import look_again
 from sluice_allocator.core.limits.excess import look_at_binding, look_at_booked, look_at_excess, was_read
 from sluice_allocator.core.limits.quotas import limits_changed
+from sluice_allocator.core.limits.unbooked import look_at_held, source_has_spoken
 from sluice_allocator.core.moves.defragmenting import defragment
 from sluice_allocator.core.moves.moving import count_move, move_pods_back
 from sluice_allocator.core.nodes import settle_node
@@ -178,6 +179,8 @@ class Allocator:
                     look_at_drained(desk, node)
                 if address.kind == "node":
                     self._heard_of(node)
+            case "source":
+                source_has_spoken(desk, SourceName(address.key[0]))
             case "quota":
                 limits_changed(desk, address.key[0])
                 look_at_guarantee(desk, address.key[0])
@@ -194,6 +197,7 @@ class Allocator:
 
     def _request_changed(self, request: RequestId) -> None:
         self.desk.changed_requests[request] = None
+        look_at_held(self.desk, request)
         if self.desk.gangs.member_of:
             self.desk.gangs.touch(request)
         look_at_victims_of(self.desk, request)
@@ -206,6 +210,8 @@ class Allocator:
             desk.gangs.touch(request_named(allocation))
         if is_head or node in desk.unopened or node in desk.world.removed or desk.world.unreadable:
             desk.changed_nodes[node] = None
+        if not is_head and (desk.over_quota.unbooked.claims_of or allocation not in desk.world.ledger):
+            look_at_held(desk, request_named(allocation))
         if not is_head and self._rebook(allocation) and desk.queue:
             desk.wakes.freed(node)
 

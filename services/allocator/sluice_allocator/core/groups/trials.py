@@ -14,12 +14,13 @@ from sluice.contracts import subjects
 from sluice.contracts.ids import NodeName, RequestId
 from sluice.contracts.messages import AllocationRequested, Booking
 from sluice.contracts.refusals import ReasonCount, WaitReason
-from sluice.contracts.usage import Usage, total
+from sluice.contracts.usage import total
 from sluice_allocator.core.booking import booking_of
 from sluice_allocator.core.desk import Desk
 from sluice_allocator.core.groups.gangs import Gang, Party, Trial, Why
 from sluice_allocator.core.groups.settling import say_why_group_waits
 from sluice_allocator.core.limits.quotas import forbids_asking, forbids_place, never_allows, no_place
+from sluice_allocator.core.limits.unbooked import least_of
 from sluice_allocator.core.placement import (
     Asking,
     NoPlace,
@@ -27,7 +28,6 @@ from sluice_allocator.core.placement import (
     asking_of,
     find_place,
     find_place_on,
-    least_usage,
     too_few_gpus,
 )
 from sluice_allocator.core.waiting.queue import shape_of
@@ -168,19 +168,10 @@ def _in_order(desk: Desk, asked: dict[RequestId, AllocationRequested]) -> list[R
 
     def key(request: RequestId) -> tuple[bool, int, int]:
         each = asked[request]
-        least = _least(desk, each)
+        least = least_of(desk, each.claims)
         return not _is_pinned(each), -least.compute_permille, -least.memory_mib
 
     return sorted(asked, key=key)
-
-
-def _least(desk: Desk, asked: AllocationRequested) -> Usage:
-    """What a pod counts at least, wherever it is."""
-    models = len(desk.fleet.models())
-    least = desk.over_quota.known_least(asked.claims, models)
-    if least is None:
-        least = desk.over_quota.remember_least(asked.claims, models, least_usage(desk.fleet, asked.claims))
-    return least
 
 
 def _is_pinned(asked: AllocationRequested) -> bool:
@@ -209,7 +200,7 @@ def _nth(number: int) -> str:
 
 def _never(desk: Desk, asked: list[AllocationRequested]) -> str:
     """Why these pods could not start together even if nothing else were there; empty where that is not sure."""
-    over = never_allows(desk, asked[0].namespace, total(_least(desk, each) for each in asked))
+    over = never_allows(desk, asked[0].namespace, total(least_of(desk, each.claims) for each in asked))
     if over is not None:
         return f"they can only be together when the quota is raised: {over.sentence_of_all()}"
     alike: dict[bytes, tuple[Asking, int]] = {}

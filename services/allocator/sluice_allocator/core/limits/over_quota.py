@@ -8,13 +8,50 @@ import heapq
 from collections import OrderedDict
 from dataclasses import dataclass, field
 
-from sluice.contracts.ids import RequestId
+from sluice.contracts.ids import RequestId, SourceName
 from sluice.contracts.messages import Claim
 from sluice.contracts.usage import Usage
 from sluice_allocator.core.waiting.turns import Turn
 
 LEAST_REMEMBERED = 4096
 """Of so many different asks it is remembered what they count at least; then anew."""
+
+
+@dataclass(slots=True)
+class Unbooked:
+    """Requests of which a source remembers a slice that the ledger does not tell of."""
+
+    claims_of: dict[str, dict[RequestId, tuple[Claim, ...]]] = field(default_factory=dict)
+    """By namespace; none is empty."""
+    _namespace_of: dict[RequestId, str] = field(default_factory=dict)
+    _totals: dict[str, tuple[int, Usage]] = field(default_factory=dict)
+    """What all of a namespace count at least, worked out for so many models of GPUs."""
+
+    def put(self, request: RequestId, namespace: str, claims: tuple[Claim, ...]) -> None:
+        """The ledger does not tell of its slice (yet)."""
+        self.drop(request)
+        self._namespace_of[request] = namespace
+        self.claims_of.setdefault(namespace, {})[request] = claims
+        self._totals.pop(namespace, None)
+
+    def drop(self, request: RequestId) -> str | None:
+        """It does, or there is none. Returns the namespace, if that is new."""
+        namespace = self._namespace_of.pop(request, None)
+        if namespace is not None:
+            del self.claims_of[namespace][request]
+            if not self.claims_of[namespace]:
+                del self.claims_of[namespace]
+            self._totals.pop(namespace, None)
+        return namespace
+
+    def known_total(self, namespace: str, models: int) -> Usage | None:
+        """What they count at least, if it was worked out."""
+        of_models, used = self._totals.get(namespace, (-1, None))
+        return used if of_models == models else None
+
+    def remember_total(self, namespace: str, models: int, used: Usage) -> None:
+        """It was worked out."""
+        self._totals[namespace] = (models, used)
 
 
 @dataclass(slots=True)
@@ -27,6 +64,10 @@ class OverQuota:
     """Those of them that gave back more meanwhile: tried once more from the first turn on."""
     unread: list[tuple[int, RequestId]] = field(default_factory=list)
     """A heap of grants of limited namespaces that were not read back yet, by their sequence."""
+    unbooked: Unbooked = field(default_factory=Unbooked)
+    """What counts although no ledger tells of it."""
+    silent: dict[SourceName, None] = field(default_factory=dict)
+    """Sources that somebody of a limited namespace waits for: they have not said all of their requests."""
     _awaiting: dict[tuple[int, RequestId], None] = field(default_factory=dict)
     """The same, each once."""
     _least: dict[tuple[tuple[Claim, ...], int], Usage] = field(default_factory=dict)

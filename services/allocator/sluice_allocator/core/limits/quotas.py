@@ -11,7 +11,7 @@ It must not choose places, nor victims.
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from sluice.contracts.ids import AllocationId, RequestId
+from sluice.contracts.ids import AllocationId, RequestId, SourceName
 from sluice.contracts.messages import (
     AllocationRequested,
     Amounts,
@@ -24,7 +24,8 @@ from sluice.contracts.messages.operators import NO_AMOUNTS
 from sluice.contracts.refusals import KNOWN_AS, ReasonCount, WaitReason
 from sluice.contracts.usage import PERMILLE, Usage, total
 from sluice_allocator.core.desk import Desk
-from sluice_allocator.core.placement import Asking, NoPlace, Place, find_place, least_usage
+from sluice_allocator.core.limits.unbooked import least_of, silent_source, usage_unbooked
+from sluice_allocator.core.placement import Asking, NoPlace, Place, find_place
 from sluice_allocator.core.waiting.promised import is_promise
 
 DEVICES, MEMORY, COMPUTE = "gpus", "memory_mib", "compute_slices"
@@ -155,7 +156,8 @@ def forbids_place(
         return ()
     promised = desk.world.allocations_of.get(request, ()) if request is not None else ()
     instead = {*after, *(each for each in promised if _is_promise(desk, each))}
-    others = usage(desk, namespace) - total(_booked(desk, namespace, instead))
+    used = usage(desk, namespace) + usage_unbooked(desk, namespace, request)
+    others = used - total(_booked(desk, namespace, instead))
     return _exceeded(quota, others, desk.fleet.usage_of(devices))
 
 
@@ -173,13 +175,13 @@ def forbids_asking(desk: Desk, request: RequestId | None, namespace: str, claims
     quota = desk.world.quotas.get(namespace)
     if quota is None:
         return None
-    models = len(desk.fleet.models())
-    least = desk.over_quota.known_least(claims, models)
-    if least is None:
-        least = desk.over_quota.remember_least(claims, models, least_usage(desk.fleet, claims))
+    silent = silent_source(desk, request) if quota.total != NO_AMOUNTS else None
+    if silent is not None:
+        return _nobody_knows(namespace, silent)
     promised = desk.world.allocations_of.get(request, ()) if request is not None else ()
     own = total(_booked(desk, namespace, {each for each in promised if _is_promise(desk, each)}))
-    return no_place(_exceeded(quota, usage(desk, namespace) - own, least))
+    others = usage(desk, namespace) - own + usage_unbooked(desk, namespace, request)
+    return no_place(_exceeded(quota, others, least_of(desk, claims)))
 
 
 def never_allows(desk: Desk, namespace: str, least: Usage) -> Exceeded | None:
@@ -242,6 +244,13 @@ def _booked(desk: Desk, namespace: str, allocations: Iterable[AllocationId]) -> 
 def _is_promise(desk: Desk, allocation: AllocationId) -> bool:
     entry = desk.world.ledger.get(allocation)
     return isinstance(entry, Grant) and is_promise(desk, entry)
+
+
+def _nobody_knows(namespace: str, source: SourceName) -> NoPlace:
+    message = f"namespace {namespace} has limits, and its source {source!r} has not said all that its pods have yet"
+    known_as = KNOWN_AS[WaitReason.QUOTA_EXCEEDED]
+    of = "sources that have not spoken yet"
+    return NoPlace(message, (ReasonCount(reason=WaitReason.QUOTA_EXCEEDED, count=1, of=of, known_as=known_as),))
 
 
 # -- what was changed ---------------------------------------------------------------------------------------------

@@ -1,0 +1,130 @@
+"""What namespaces may have while the nodes of a wiped broker are opened one after another."""
+
+import msgspec
+import pytest
+from factories.allocator import FOLDER, Bench, all_said, asked, claim, gpu_report, snapshot
+
+from sluice.contracts import subjects
+from sluice.contracts.ids import Incarnation, RequestId
+from sluice.contracts.messages import (
+    AllocationRequested,
+    Amounts,
+    Bound,
+    Grant,
+    Held,
+    Pending,
+    QuotaSet,
+    Released,
+    RequestWithdrawn,
+    SliceReport,
+)
+from sluice_allocator.core.events import GoOn
+
+WHOLE = claim(profile="7g.40gb")
+LIMIT = QuotaSet(namespace="default", total=Amounts(gpus=1))
+ALL_TAKEN = "namespace default may have 1 device and has 1; this one asks for 1, and nothing more would fit now"
+
+
+def all_of(bench: Bench, said: list) -> list:
+    """Everything lands, until nothing is left to be done; returns the messages."""
+    landed = bench.land_all(said)
+    while bench.allocator.unfinished:
+        landed += bench.land_all(bench.handle(GoOn()))
+    return [write.message for write in landed]
+
+
+def remembered(grant: Grant) -> AllocationRequested:
+    """The request of a pod whose source remembers what it has."""
+    held = Held(node=grant.booking.node, allocation=grant.booking.allocation)
+    return msgspec.structs.replace(asked(grant.booking.name, WHOLE), held=held)
+
+
+def say(bench: Bench, request: AllocationRequested) -> list:
+    """A source asks; returns all that follows."""
+    return all_of(bench, bench.request(request))
+
+
+def opens(bench: Bench, node: str, *slices: SliceReport) -> list:
+    """A node is heard of in the new life, with what it has; returns all that follows."""
+    seen = snapshot(node, (gpu_report(node, 0),), slices=slices, generation=2)
+    return [write.message for write in bench.add_node(seen)] + all_of(bench, [])
+
+
+def grants(said: list) -> list[str]:
+    """Whose new grants these are."""
+    return [each.booking.name for each in said if isinstance(each, Grant) and not each.adopted]
+
+
+def whys(said: list) -> list[str]:
+    """Why somebody waits."""
+    return [each.message for each in said if isinstance(each, Pending)]
+
+
+@pytest.fixture
+def grant(empty: Bench) -> Grant:
+    """A pod on node-b has all that its namespace may have; then the broker loses everything, and the limit is said."""
+    empty.add_node(snapshot("node-b", (gpu_report("node-b", 0),)))
+    given = empty.bound("mine", WHOLE)
+    empty.read_all(incarnation=Incarnation("900000"))
+    empty.observe(subjects.quota("default"), LIMIT)
+    return given
+
+
+def test_what_runs_on_nodes_that_are_not_open_counts(empty, grant):
+    """The first nodes that are opened would be filled beyond every limit, and a limit takes nothing away."""
+    say(empty, remembered(grant))
+    empty.observe(*all_said())
+    opens(empty, "node-a")
+    assert whys(say(empty, asked("more", WHOLE))) == [ALL_TAKEN]
+    said = opens(empty, "node-b", SliceReport(booking=grant.booking, revision=1, state="ready", revoked=False))
+    said += all_of(empty, empty.ready(grant))
+    assert grants(said) == []
+    assert [each.allocation for each in said if isinstance(each, Bound)] == [grant.booking.allocation]
+    withdrawn = RequestWithdrawn(revision=2, source=FOLDER, cause="pod gone")
+    all_of(empty, empty.observe(subjects.request(RequestId("mine")), withdrawn))
+    assert grants(all_of(empty, empty.gone(grant))) == ["more"]
+
+
+def test_nobody_of_a_limited_namespace_is_served_before_its_source_has_said_all(empty, grant):
+    """Who has all of a namespace's devices may be said last."""
+    opens(empty, "node-a")
+    (why,) = whys(say(empty, asked("more", WHOLE)))
+    assert why == "namespace default has limits, and its source 'folder' has not said all that its pods have yet"
+    say(empty, remembered(grant))
+    assert ALL_TAKEN in whys(all_of(empty, empty.observe(*all_said())))
+
+
+def test_who_waited_for_a_source_is_served_when_it_has_said_all(empty, grant):
+    """A namespace with limits would be served nothing after the broker was lost."""
+    opens(empty, "node-a")
+    say(empty, asked("more", WHOLE))
+    assert grants(all_of(empty, empty.observe(*all_said()))) == ["more"]
+
+
+def test_namespaces_without_limits_wait_for_no_source(empty, grant):
+    """Nobody would be served while one pod-watcher is down."""
+    opens(empty, "node-a")
+    free = msgspec.structs.replace(asked("free", WHOLE), namespace="lab")
+    assert grants(say(empty, free)) == ["free"]
+
+
+def test_who_waited_for_what_is_lost_is_served(empty, grant):
+    """What a source remembers and no node has would count for ever."""
+    say(empty, remembered(grant))
+    empty.observe(*all_said())
+    opens(empty, "node-a")
+    say(empty, asked("more", WHOLE))
+    said = opens(empty, "node-b")
+    assert [type(each) for each in said if isinstance(each, Released)] == [Released]
+    withdrawn = RequestWithdrawn(revision=2, source=FOLDER, cause="slice lost")
+    assert grants(said + all_of(empty, empty.observe(subjects.request(RequestId("mine")), withdrawn))) == ["more"]
+
+
+def test_what_counts_twice_for_itself_holds_up_nobody(empty, grant):
+    """A pod that is given its own slice again would be in its own way."""
+    say(empty, remembered(grant))
+    empty.observe(*all_said())
+    said = opens(empty, "node-b", SliceReport(booking=grant.booking, revision=1, state="ready", revoked=False))
+    said += all_of(empty, empty.ready(grant))
+    assert [each.allocation for each in said if isinstance(each, Bound)] == [grant.booking.allocation]
+    assert whys(said) == []
