@@ -139,7 +139,7 @@ async def test_a_stopping_server_does_not_wait_for_ever(echo):
         task = asyncio.ensure_future(_outcome(call))
         await channel.unary_unary("/Echo/Say")(b"")
     assert await task in {grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED}
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < 30  # the call itself has no end
 
 
 async def _outcome(call) -> grpc.StatusCode:
