@@ -18,7 +18,8 @@ import psutil
 import pytest
 
 from sluice.contracts.ids import GpuUuid, HomeId
-from sluice_node_agent.core.events import MpsSeen, StartMps, StopMps, WatchMps
+from sluice_node_agent.core.events import MpsSeen
+from sluice_node_agent.core.instructions import StartMps, StopMps, WatchMps
 from sluice_node_agent.core.records import MpsLimits
 from sluice_node_agent.device.mps import MpsDaemons, MpsError
 from sluice_node_agent.device.mps_stand_in import SWITCHES_VARIABLE, install

@@ -2,7 +2,7 @@
 
 from sluice.contracts.ids import AllocationId, NodeName, RequestId, SourceName
 from sluice.contracts.messages import Booking, ContainerDevices
-from sluice_node_agent.core.events import MakeTicket
+from sluice_node_agent.core.instructions import MakeTicket
 from sluice_node_agent.core.records import TicketRecord
 
 

@@ -12,9 +12,10 @@ from message_examples import EXAMPLES
 
 from sluice.contracts.ids import HomeId, NodeName
 from sluice.contracts.messages import Grant
-from sluice_node_agent.core.events import FoundTicket, MakeTicket
+from sluice_node_agent.core.events import FoundTicket
 from sluice_node_agent.core.floor import Floor
 from sluice_node_agent.core.found import Found
+from sluice_node_agent.core.instructions import MakeTicket
 from sluice_node_agent.core.quota import wire
 from sluice_node_agent.core.records import (
     DeviceRecord,

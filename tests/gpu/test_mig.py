@@ -13,7 +13,7 @@ from gpu.hardware_report import HardwareReport
 
 from sluice.contracts.ids import HomeId
 from sluice.contracts.messages import GpuReport, PlacementReport, ProfileReport
-from sluice_node_agent.core.events import StartMps, StopMps
+from sluice_node_agent.core.instructions import StartMps, StopMps
 from sluice_node_agent.core.records import MpsLimits
 from sluice_node_agent.device.port import DifferentError, InUseError, NotFoundError
 from sluice_node_agent.device.processes import Processes

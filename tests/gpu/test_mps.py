@@ -19,7 +19,8 @@ from gpu.hardware_report import HardwareReport
 
 from sluice.contracts.ids import HomeId
 from sluice.contracts.messages import GpuReport
-from sluice_node_agent.core.events import MpsSeen, SetMpsLimits, StartMps, StopMps, TerminateMpsClients, WatchMps
+from sluice_node_agent.core.events import MpsSeen
+from sluice_node_agent.core.instructions import SetMpsLimits, StartMps, StopMps, TerminateMpsClients, WatchMps
 from sluice_node_agent.core.records import MpsLimits
 from sluice_node_agent.device.port import DeviceError
 from sluice_node_agent.device.processes import Processes

@@ -26,10 +26,8 @@ from factories.mps import (
 )
 
 from sluice.contracts.ids import HomeId
-from sluice_node_agent.core.events import (
-    FoundHome,
-    WatchMps,
-)
+from sluice_node_agent.core.events import FoundHome
+from sluice_node_agent.core.instructions import WatchMps
 from sluice_node_agent.core.records import MpsLimits
 from sluice_node_agent.device.mps import MpsDaemons
 from sluice_node_agent.device.mps_stand_in import SWITCHES_VARIABLE
@@ -167,7 +165,7 @@ def _killed_agent(place: Place, runs: int = 1000) -> str:
     script = f"""
 import os, signal, sys
 from pathlib import Path
-from sluice_node_agent.core.events import StartMps
+from sluice_node_agent.core.instructions import StartMps
 from sluice_node_agent.core.records import MpsLimits
 from sluice_node_agent.device.mps import MpsDaemons
 from sluice_node_agent.device.processes import Processes

@@ -7,11 +7,8 @@ from collections.abc import Iterator
 import pytest
 from factories.mps import H1, STRANGER, Place, mps_place, refusal_of, start_order, until
 
-from sluice_node_agent.core.events import (
-    MpsSeen,
-    SetMpsLimits,
-    TerminateMpsClients,
-)
+from sluice_node_agent.core.events import MpsSeen
+from sluice_node_agent.core.instructions import SetMpsLimits, TerminateMpsClients
 from sluice_node_agent.core.records import MpsLimits
 from sluice_node_agent.device import mps_log
 from sluice_node_agent.device.mps import MpsError

@@ -12,7 +12,7 @@ from simulation.sizes import overused
 from simulation.tables import Span, overlap
 
 from sluice.contracts.messages import Booking, DeviceGrant, SliceGone, SliceReady
-from sluice_node_agent.core.events import CreateGpuInstance, DestroyGpuInstance
+from sluice_node_agent.core.instructions import CreateGpuInstance, DestroyGpuInstance
 from sluice_node_agent.core.records import SliceRecord, Tombstone
 
 

@@ -11,9 +11,9 @@ from simulation.pods import shared
 
 from sluice_allocator.core.placement.wants import Wants
 from sluice_node_agent.core import agent, homes, instances, shares, unmaking
-from sluice_node_agent.core.events import DestroyGpuInstance, SetComputeMode, StopMps
 from sluice_node_agent.core.floor import Floor
 from sluice_node_agent.core.found import Found
+from sluice_node_agent.core.instructions import DestroyGpuInstance, SetComputeMode, StopMps
 
 # -- homes --------------------------------------------------------------------------------------------------------
 

@@ -7,7 +7,7 @@ from simulation.planting import Planted
 from simulation.timekeeping import with_time
 
 from sluice_node_agent.core import homes, quotas, words
-from sluice_node_agent.core.events import SetQuotas
+from sluice_node_agent.core.instructions import SetQuotas
 
 
 def _told_once(original: Any) -> Any:

@@ -10,7 +10,7 @@ from simulation.weather import Weather
 
 from sluice.contracts.messages import Grant, Revoke, SliceReady
 from sluice_allocator.core.sizes.adjustments import Adjusted, AdjustReason, AdjustRefused
-from sluice_node_agent.core.events import MakeTicket, RemoveTicket, SetMpsLimits
+from sluice_node_agent.core.instructions import MakeTicket, RemoveTicket, SetMpsLimits
 
 GPU_MIB = 40960
 UNLUCKY = Weather(until=30.0, ack_lost=0.15, request_lost=0.1, late=0.05, twice=0.2, redelivered=0.3)

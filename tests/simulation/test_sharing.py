@@ -10,7 +10,7 @@ from simulation.pods import fractional, mps
 from simulation.scene import MIG_NODE, WHOLE, WHOLE_NODE, Scene, sliced
 
 from sluice.contracts.messages import SliceGone, SliceReady
-from sluice_node_agent.core.events import StartMps
+from sluice_node_agent.core.instructions import StartMps
 
 
 def machine_of(scene: Scene) -> Machine:

@@ -8,7 +8,8 @@ from collections.abc import Callable, Sequence
 
 from soak.life import name_of
 
-from sluice_node_agent.core.events import FoundHome, StopMps
+from sluice_node_agent.core.events import FoundHome
+from sluice_node_agent.core.instructions import StopMps
 from sluice_node_agent.core.records import Record
 from sluice_node_agent.device.mps import MpsDaemons
 from sluice_node_agent.device.simulated import SimulatedGpus

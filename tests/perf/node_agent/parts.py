@@ -11,7 +11,7 @@ from factories.desk import short_folder
 
 from sluice.contracts.ids import AllocationId, GpuUuid, HomeId, NodeName, RequestId, SourceName
 from sluice.contracts.messages import Booking, DeviceGrant
-from sluice_node_agent.core.events import StartMps, StopMps
+from sluice_node_agent.core.instructions import StartMps, StopMps
 from sluice_node_agent.core.records import DeviceRecord, MpsLimits, SliceRecord
 from sluice_node_agent.device.mps import MpsDaemons
 from sluice_node_agent.device.mps_stand_in import install

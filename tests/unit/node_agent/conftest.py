@@ -28,13 +28,11 @@ from sluice.contracts.ids import AllocationId, GpuUuid, Incarnation, NodeName, O
 from sluice.contracts.messages import AnyMessage, Booking, Closed, DeviceGrant, Grant, NodeOpened, Revoke, Share
 from sluice_node_agent.core.agent import Agent
 from sluice_node_agent.core.events import (
-    GPU_INSTRUCTIONS,
     AgentStarted,
     DeviceErrorKind,
     DeviceRefused,
     FoundHome,
     JournalSaved,
-    MakeTicket,
     MpsClient,
     MpsClientsTerminated,
     MpsLimitsSet,
@@ -44,6 +42,13 @@ from sluice_node_agent.core.events import (
     MpsStopped,
     QuotaSeen,
     QuotasSet,
+    TicketMade,
+    TicketRefused,
+    TicketRemoved,
+)
+from sluice_node_agent.core.instructions import (
+    GPU_INSTRUCTIONS,
+    MakeTicket,
     RemoveTicket,
     SaveJournal,
     SetMpsLimits,
@@ -51,9 +56,6 @@ from sluice_node_agent.core.events import (
     StartMps,
     StopMps,
     TerminateMpsClients,
-    TicketMade,
-    TicketRefused,
-    TicketRemoved,
     WatchMps,
 )
 from sluice_node_agent.core.rules import Rules

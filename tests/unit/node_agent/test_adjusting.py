@@ -7,7 +7,8 @@ from msgspec.structs import replace
 
 from sluice.contracts.adjusting import larger
 from sluice.contracts.messages import SliceDegraded, SliceGone, SliceReady
-from sluice_node_agent.core.events import MakeTicket, SetMpsLimits, StopMps, TicketRefused
+from sluice_node_agent.core.events import TicketRefused
+from sluice_node_agent.core.instructions import MakeTicket, SetMpsLimits, StopMps
 
 ON_MIG = (0, "3g.20gb", 4, 4)
 WHOLE = (2, None, 0, 8)

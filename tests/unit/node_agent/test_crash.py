@@ -3,7 +3,7 @@
 import pytest
 
 from sluice.contracts.messages import SliceGone, SliceReady
-from sluice_node_agent.core.events import CreateGpuInstance, DestroyGpuInstance
+from sluice_node_agent.core.instructions import CreateGpuInstance, DestroyGpuInstance
 
 BOTH = ((0, "3g.20gb", 4, 4), (1, "1g.5gb", 6, 1))
 

@@ -4,7 +4,7 @@ from factories.homes import ON_MIG, PLACES, WHOLE, is_clean, live_with
 
 from sluice.contracts.exchange import Ticked
 from sluice.contracts.messages import SliceDegraded, SliceFailed, SliceGone, SliceReady
-from sluice_node_agent.core.events import SetComputeMode, SetMpsLimits, StartMps, WatchMps
+from sluice_node_agent.core.instructions import SetComputeMode, SetMpsLimits, StartMps, WatchMps
 
 
 @PLACES

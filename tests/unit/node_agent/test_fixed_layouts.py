@@ -3,7 +3,7 @@
 import pytest
 
 from sluice.contracts.messages import SliceDegraded, SliceFailed, SliceGone, SliceQuarantined, SliceReady
-from sluice_node_agent.core.events import (
+from sluice_node_agent.core.instructions import (
     CreateComputeInstance,
     CreateGpuInstance,
     DestroyComputeInstance,

@@ -11,7 +11,6 @@ from sluice.contracts.ids import AllocationId, GpuUuid, HomeId, RequestId
 from sluice.contracts.messages import GpuReport, InstanceReport, PlacementReport, ProfileReport
 from sluice_node_agent.core.events import (
     ComputeModeSet,
-    CreateGpuInstance,
     DeviceErrorKind,
     DeviceRefused,
     GpuInstanceCreated,
@@ -23,6 +22,12 @@ from sluice_node_agent.core.events import (
     MpsSeen,
     MpsStarted,
     MpsStopped,
+    TicketMade,
+    TicketRefused,
+    TicketRemoved,
+)
+from sluice_node_agent.core.instructions import (
+    CreateGpuInstance,
     RemoveTicket,
     SaveJournal,
     SetComputeMode,
@@ -30,9 +35,6 @@ from sluice_node_agent.core.events import (
     StartMps,
     StopMps,
     TerminateMpsClients,
-    TicketMade,
-    TicketRefused,
-    TicketRemoved,
     VerifyInstance,
     WatchMps,
 )

@@ -13,12 +13,9 @@ from sluice_node_agent.core.events import (
     JournalSaved,
     MpsStarted,
     QuarantineReleased,
-    SetMpsLimits,
-    StartMps,
-    StopMps,
-    TerminateMpsClients,
     TicketMade,
 )
+from sluice_node_agent.core.instructions import SetMpsLimits, StartMps, StopMps, TerminateMpsClients
 from sluice_node_agent.device.hardware_file import Instance
 
 # -- making and unmaking ------------------------------------------------------------------------------------------

@@ -5,7 +5,8 @@ import itertools
 import pytest
 from msgspec.structs import replace
 
-from sluice_node_agent.core.events import (
+from sluice_node_agent.core.found import Found
+from sluice_node_agent.core.instructions import (
     CreateGpuInstance,
     DestroyComputeInstance,
     DestroyGpuInstance,
@@ -13,7 +14,6 @@ from sluice_node_agent.core.events import (
     SetComputeMode,
     StopMps,
 )
-from sluice_node_agent.core.found import Found
 from sluice_node_agent.core.records import HomeRecord
 
 SMALL = (0, "2g.10gb", 4, 2)

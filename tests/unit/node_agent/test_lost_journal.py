@@ -3,7 +3,7 @@
 import pytest
 
 from sluice.contracts.messages import SliceDegraded, SliceGone, SliceReady
-from sluice_node_agent.core.events import MakeTicket, SaveJournal, StartMps
+from sluice_node_agent.core.instructions import MakeTicket, SaveJournal, StartMps
 from sluice_node_agent.core.records import NodeRecord
 
 SMALL = (0, "2g.10gb", 4, 2)

@@ -3,14 +3,8 @@
 import pytest
 
 from sluice.contracts.ids import GpuUuid
-from sluice_node_agent.core.events import (
-    CreateGpuInstance,
-    DestroyGpuInstance,
-    DeviceErrorKind,
-    Mark,
-    ReadGpu,
-    SetComputeMode,
-)
+from sluice_node_agent.core.events import DeviceErrorKind, Mark
+from sluice_node_agent.core.instructions import CreateGpuInstance, DestroyGpuInstance, ReadGpu, SetComputeMode
 from sluice_node_agent.device.port import DeviceError
 from sluice_node_agent.shell.marks import MarkError, Marks
 

@@ -11,21 +11,23 @@ from sluice.contracts.ticket_names import ticket_name
 from sluice_node_agent.core.events import (
     ComputeInstanceCreated,
     ComputeInstanceDestroyed,
-    CreateComputeInstance,
-    CreateGpuInstance,
-    DestroyComputeInstance,
-    DestroyGpuInstance,
     GpuInstanceCreated,
     GpuInstanceDestroyed,
     HoldersListed,
     InstanceVerified,
     JournalSaved,
+    TicketMade,
+    TicketRemoved,
+)
+from sluice_node_agent.core.instructions import (
+    CreateComputeInstance,
+    CreateGpuInstance,
+    DestroyComputeInstance,
+    DestroyGpuInstance,
     ListHolders,
     MakeTicket,
     RemoveTicket,
     SaveJournal,
-    TicketMade,
-    TicketRemoved,
     VerifyInstance,
 )
 from sluice_node_agent.core.records import DeviceRecord, SliceRecord, TicketRecord, Tombstone

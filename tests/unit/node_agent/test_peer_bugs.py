@@ -5,11 +5,7 @@ from pathlib import Path
 import pytest
 
 from sluice.contracts.messages import SliceFailed, SliceGone, SliceReady
-from sluice_node_agent.core.events import (
-    CreateGpuInstance,
-    DestroyComputeInstance,
-    DestroyGpuInstance,
-)
+from sluice_node_agent.core.instructions import CreateGpuInstance, DestroyComputeInstance, DestroyGpuInstance
 from sluice_node_agent.device.hardware_file import Instance, Process
 
 HALF = (0, "3g.20gb", 4, 4)

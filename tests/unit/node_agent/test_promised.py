@@ -7,18 +7,20 @@ from sluice.contracts.ids import AllocationId
 from sluice.contracts.messages import SliceGone, SliceReady
 from sluice_node_agent.core.events import (
     ComputeInstanceDestroyed,
-    CreateComputeInstance,
-    DestroyComputeInstance,
-    DestroyGpuInstance,
     GpuInstanceDestroyed,
     Holder,
     HoldersListed,
     JournalSaved,
+    TicketRemoved,
+)
+from sluice_node_agent.core.instructions import (
+    CreateComputeInstance,
+    DestroyComputeInstance,
+    DestroyGpuInstance,
     ListHolders,
     MakeTicket,
     RemoveTicket,
     SaveJournal,
-    TicketRemoved,
 )
 from sluice_node_agent.core.records import DeviceRecord, SliceRecord, Tombstone
 from sluice_node_agent.device.hardware_file import Process

@@ -7,7 +7,8 @@ from factories.homes import PLACES, WHOLE, live_with
 from msgspec.structs import replace
 
 from sluice.contracts.messages import SliceReady
-from sluice_node_agent.core.events import QuotaTenant, SetQuotas
+from sluice_node_agent.core.events import QuotaTenant
+from sluice_node_agent.core.instructions import SetQuotas
 from sluice_node_agent.shell.quota_metrics import QuotaMetrics
 from sluice_node_agent.shell.quota_server import TenantUsage
 

@@ -11,7 +11,8 @@ import time
 import pytest
 
 from sluice.contracts.ids import HomeId
-from sluice_node_agent.core.events import QuotaTenant, SetQuotas
+from sluice_node_agent.core.events import QuotaTenant
+from sluice_node_agent.core.instructions import SetQuotas
 from sluice_node_agent.core.quota.rules import QuotaRules
 from sluice_node_agent.shell import quota_loop
 from sluice_node_agent.shell.quota_homes import QuotaHomes, QuotaHomesError

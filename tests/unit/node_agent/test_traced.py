@@ -2,7 +2,7 @@
 
 import pytest
 
-from sluice_node_agent.core.events import (
+from sluice_node_agent.core.instructions import (
     CreateComputeInstance,
     CreateGpuInstance,
     DestroyGpuInstance,

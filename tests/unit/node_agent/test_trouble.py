@@ -12,17 +12,15 @@ from sluice.contracts.messages import (
     SliceQuarantined,
     SliceReady,
 )
-from sluice_node_agent.core.events import (
+from sluice_node_agent.core.events import DeviceErrorKind, DeviceRefused, TicketRefused
+from sluice_node_agent.core.instructions import (
     GPU_INSTRUCTIONS,
     CreateComputeInstance,
     CreateGpuInstance,
     DestroyComputeInstance,
     DestroyGpuInstance,
-    DeviceErrorKind,
-    DeviceRefused,
     MakeTicket,
     SaveJournal,
-    TicketRefused,
     VerifyInstance,
 )
 from sluice_node_agent.core.records import DeviceRecord, SliceRecord

@@ -11,7 +11,8 @@ from sluice.contracts.convert_usage import usage_from_proto, usage_to_proto
 from sluice.runtime import metrics
 from sluice.runtime.clock import SystemClock
 from sluice.runtime.metrics import Counts
-from sluice_node_agent.core.events import DeviceErrorKind, ListHolders
+from sluice_node_agent.core.events import DeviceErrorKind
+from sluice_node_agent.core.instructions import ListHolders
 from sluice_node_agent.core.usage import UsageBook
 from sluice_node_agent.core.uses import DeviceUse, ProcessUse
 from sluice_node_agent.device.port import GpuLostError

@@ -3,7 +3,7 @@
 import pytest
 
 from sluice.contracts.messages import SliceFailed, SliceGone, SliceReady
-from sluice_node_agent.core.events import CreateGpuInstance, DestroyGpuInstance
+from sluice_node_agent.core.instructions import CreateGpuInstance, DestroyGpuInstance
 
 PLACE = (0, "2g.10gb", 4, 2)
 

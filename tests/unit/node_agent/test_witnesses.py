@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from sluice.contracts.ids import NodeName
 from sluice.contracts.messages import SliceGone
-from sluice_node_agent.core.events import RemoveTicket, SaveJournal
+from sluice_node_agent.core.instructions import RemoveTicket, SaveJournal
 from sluice_node_agent.core.records import (
     Adjusting,
     DeviceRecord,

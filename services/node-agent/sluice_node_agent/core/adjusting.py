@@ -19,15 +19,9 @@ from msgspec.structs import replace
 
 from sluice.contracts.adjusting import larger, uses_more
 from sluice.contracts.messages import DeviceGrant
-from sluice_node_agent.core.events import (
-    MpsSeen,
-    RemoveTicket,
-    Result,
-    TicketMade,
-    TicketRefused,
-    TicketRemoved,
-)
+from sluice_node_agent.core.events import MpsSeen, Result, TicketMade, TicketRefused, TicketRemoved
 from sluice_node_agent.core.floor import Floor
+from sluice_node_agent.core.instructions import RemoveTicket
 from sluice_node_agent.core.making import is_served, make_ticket
 from sluice_node_agent.core.records import Adjusting, SliceRecord
 from sluice_node_agent.core.work import HomeKey, HomeWork, Next, Work, key_of

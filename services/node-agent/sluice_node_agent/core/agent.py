@@ -17,28 +17,30 @@ from sluice_node_agent.core import homes
 from sluice_node_agent.core.bench import Bench
 from sluice_node_agent.core.devices import Devices
 from sluice_node_agent.core.events import (
-    GPU_INSTRUCTIONS,
     RESULTS,
     AgentStarted,
-    CreateGpuInstance,
     DeviceRefused,
     Event,
     FoundHome,
     GpuInstanceCreated,
     GpuTroubled,
-    Instruction,
-    ListHolders,
-    OwnInstruction,
     QuarantineReleased,
-    ReadGpu,
     Result,
-    SaveJournal,
-    StopMps,
 )
 from sluice_node_agent.core.floor import Floor
 from sluice_node_agent.core.found import what_was_found
 from sluice_node_agent.core.graves import Graves
 from sluice_node_agent.core.housing import Housing
+from sluice_node_agent.core.instructions import (
+    GPU_INSTRUCTIONS,
+    CreateGpuInstance,
+    Instruction,
+    ListHolders,
+    OwnInstruction,
+    ReadGpu,
+    SaveJournal,
+    StopMps,
+)
 from sluice_node_agent.core.learning import learn
 from sluice_node_agent.core.leftovers import Leftover, Leftovers
 from sluice_node_agent.core.news import News

@@ -9,9 +9,10 @@ from sluice.contracts.messages import DeviceGrant
 from sluice.contracts.ticket_names import ticket_name
 from sluice_node_agent.core import adjusting, making, unmaking
 from sluice_node_agent.core.backing_off import back_off
-from sluice_node_agent.core.events import CreateGpuInstance, DestroyGpuInstance, OwnInstruction, RemoveTicket, Result
+from sluice_node_agent.core.events import Result
 from sluice_node_agent.core.floor import Floor
 from sluice_node_agent.core.instances import NOTHING
+from sluice_node_agent.core.instructions import CreateGpuInstance, DestroyGpuInstance, OwnInstruction, RemoveTicket
 from sluice_node_agent.core.records import DeviceRecord, SliceRecord, Tombstone
 from sluice_node_agent.core.resuming import claims_of, resume
 from sluice_node_agent.core.rules import Rules

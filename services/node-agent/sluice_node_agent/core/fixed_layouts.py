@@ -10,7 +10,8 @@ from collections.abc import Iterable, Mapping
 from sluice.contracts.ids import AllocationId
 from sluice.contracts.messages import InstanceReport
 from sluice_node_agent.core.devices import Devices, InstanceKey, Place, is_offered
-from sluice_node_agent.core.events import DeviceErrorKind, Holder, ListHolders
+from sluice_node_agent.core.events import DeviceErrorKind, Holder
+from sluice_node_agent.core.instructions import ListHolders
 from sluice_node_agent.core.records import DeviceRecord
 
 Claims = Mapping[InstanceKey, AllocationId | None]

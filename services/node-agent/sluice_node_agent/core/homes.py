@@ -20,16 +20,19 @@ from sluice_node_agent.core.events import (
     FoundHome,
     Holder,
     HoldersListed,
-    ListHolders,
     MpsLimitsSet,
     MpsRefused,
     MpsSeen,
     MpsStarted,
     MpsStopped,
-    OwnInstruction,
     QuotasSet,
     QuotaTenant,
     Result,
+)
+from sluice_node_agent.core.floor import Floor
+from sluice_node_agent.core.instructions import (
+    ListHolders,
+    OwnInstruction,
     SetComputeMode,
     SetMpsLimits,
     SetQuotas,
@@ -37,7 +40,6 @@ from sluice_node_agent.core.events import (
     StopMps,
     WatchMps,
 )
-from sluice_node_agent.core.floor import Floor
 from sluice_node_agent.core.records import DeviceRecord, HomeGone, HomeRecord, MpsLimits
 from sluice_node_agent.core.work import HomeNext, HomeWork
 

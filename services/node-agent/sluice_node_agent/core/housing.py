@@ -10,18 +10,17 @@ from sluice.contracts.ids import GpuUuid, HomeId, RunId
 from sluice.contracts.messages import MpsDaemonReport, PlacementReport
 from sluice_node_agent.core import homes, shares
 from sluice_node_agent.core.backing_off import back_off
-from sluice_node_agent.core.events import (
-    CreateGpuInstance,
-    DestroyGpuInstance,
-    MpsSeen,
-    OwnInstruction,
-    Result,
-    SetMpsLimits,
-    WatchMps,
-)
+from sluice_node_agent.core.events import MpsSeen, Result
 from sluice_node_agent.core.floor import Floor
 from sluice_node_agent.core.homes import Wish
 from sluice_node_agent.core.instances import NOTHING
+from sluice_node_agent.core.instructions import (
+    CreateGpuInstance,
+    DestroyGpuInstance,
+    OwnInstruction,
+    SetMpsLimits,
+    WatchMps,
+)
 from sluice_node_agent.core.quotas import tenants_of
 from sluice_node_agent.core.records import DeviceRecord, HomeGone, HomeRecord
 from sluice_node_agent.core.resuming import claims_of

@@ -12,18 +12,20 @@ from sluice_node_agent.core.devices import Devices, InstanceKey, Place
 from sluice_node_agent.core.events import (
     ComputeInstanceCreated,
     ComputeInstanceDestroyed,
-    CreateComputeInstance,
-    CreateGpuInstance,
-    DestroyComputeInstance,
-    DestroyGpuInstance,
     DeviceErrorKind,
     DeviceRefused,
     GpuInstanceCreated,
     GpuInstanceDestroyed,
-    GpuInstruction,
     InstanceVerified,
-    OwnInstruction,
     Result,
+)
+from sluice_node_agent.core.instructions import (
+    CreateComputeInstance,
+    CreateGpuInstance,
+    DestroyComputeInstance,
+    DestroyGpuInstance,
+    GpuInstruction,
+    OwnInstruction,
     VerifyInstance,
 )
 from sluice_node_agent.core.records import DeviceRecord

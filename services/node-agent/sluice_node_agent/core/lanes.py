@@ -2,7 +2,7 @@
 
 from collections import deque
 
-from sluice_node_agent.core.events import GpuInstruction, MpsInstruction
+from sluice_node_agent.core.instructions import GpuInstruction, MpsInstruction
 
 LaneInstruction = GpuInstruction | MpsInstruction
 

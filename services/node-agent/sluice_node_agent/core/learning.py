@@ -2,13 +2,8 @@
 
 from sluice_node_agent.core.devices import Place
 from sluice_node_agent.core.events import (
-    GPU_INSTRUCTIONS,
     ComputeInstanceCreated,
     ComputeInstanceDestroyed,
-    CreateComputeInstance,
-    CreateGpuInstance,
-    DestroyComputeInstance,
-    DestroyGpuInstance,
     DeviceErrorKind,
     DeviceRefused,
     GpuInstanceCreated,
@@ -16,13 +11,20 @@ from sluice_node_agent.core.events import (
     GpuRead,
     Holder,
     HoldersListed,
-    ListHolders,
-    OwnInstruction,
-    ReadGpu,
     Result,
 )
 from sluice_node_agent.core.fixed_layouts import strangers_of
 from sluice_node_agent.core.floor import Floor
+from sluice_node_agent.core.instructions import (
+    GPU_INSTRUCTIONS,
+    CreateComputeInstance,
+    CreateGpuInstance,
+    DestroyComputeInstance,
+    DestroyGpuInstance,
+    ListHolders,
+    OwnInstruction,
+    ReadGpu,
+)
 from sluice_node_agent.core.work import HomeWork, Job, Work
 
 

@@ -16,10 +16,11 @@ from msgspec.structs import replace
 
 from sluice.contracts.ids import GpuUuid, HomeId
 from sluice_node_agent.core.backing_off import back_off
-from sluice_node_agent.core.events import DeviceRefused, FoundHome, HoldersListed, ListHolders, Mark, Result
+from sluice_node_agent.core.events import DeviceRefused, FoundHome, HoldersListed, Mark, Result
 from sluice_node_agent.core.floor import Floor
 from sluice_node_agent.core.found import Found
 from sluice_node_agent.core.housing import Housing
+from sluice_node_agent.core.instructions import ListHolders
 from sluice_node_agent.core.records import DeviceRecord, HomeRecord
 from sluice_node_agent.core.rules import Rules
 from sluice_node_agent.core.sending import Sender

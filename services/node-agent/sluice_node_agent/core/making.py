@@ -16,10 +16,6 @@ from sluice_node_agent.core.events import (
     DeviceRefused,
     Holder,
     HoldersListed,
-    ListHolders,
-    MakeTicket,
-    OwnInstruction,
-    RemoveTicket,
     Result,
     TicketMade,
     TicketRefused,
@@ -29,6 +25,7 @@ from sluice_node_agent.core.fixed_layouts import strangers_of
 from sluice_node_agent.core.floor import Floor
 from sluice_node_agent.core.homes import had_tenants
 from sluice_node_agent.core.instances import NOTHING
+from sluice_node_agent.core.instructions import ListHolders, MakeTicket, OwnInstruction, RemoveTicket
 from sluice_node_agent.core.records import DeviceRecord, HomeRecord, SliceRecord, TicketRecord
 from sluice_node_agent.core.rules import Rules
 from sluice_node_agent.core.work import HomeWork, Next, failing, key_of, pairs, with_device, without_device

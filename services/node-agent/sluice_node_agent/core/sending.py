@@ -5,7 +5,8 @@ It numbers, queues and remembers; it must not decide what is sent.
 """
 
 from sluice.contracts.ids import GpuUuid
-from sluice_node_agent.core.events import OwnInstruction, ReadGpu, Result, SaveJournal
+from sluice_node_agent.core.events import Result
+from sluice_node_agent.core.instructions import OwnInstruction, ReadGpu, SaveJournal
 from sluice_node_agent.core.lanes import LaneInstruction, Lanes
 from sluice_node_agent.core.records import Record
 from sluice_node_agent.core.work import Job

@@ -17,18 +17,15 @@ from sluice_node_agent.core.events import (
     DeviceRefused,
     Holder,
     HoldersListed,
-    ListHolders,
     MpsClientsTerminated,
     MpsRefused,
-    OwnInstruction,
-    RemoveTicket,
     Result,
-    TerminateMpsClients,
     TicketRefused,
     TicketRemoved,
 )
 from sluice_node_agent.core.floor import Floor
 from sluice_node_agent.core.instances import NOTHING
+from sluice_node_agent.core.instructions import ListHolders, OwnInstruction, RemoveTicket, TerminateMpsClients
 from sluice_node_agent.core.records import SliceRecord, Tombstone
 from sluice_node_agent.core.work import HomeKey, Next, Work, homes_of, key_of, pairs, with_device, without_device
 

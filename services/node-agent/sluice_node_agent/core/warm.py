@@ -10,14 +10,8 @@ from dataclasses import dataclass
 from sluice.contracts.ids import GpuUuid
 from sluice_node_agent.core.backing_off import back_off
 from sluice_node_agent.core.devices import Devices, InstanceKey, Place
-from sluice_node_agent.core.events import (
-    CreateGpuInstance,
-    DestroyGpuInstance,
-    DeviceErrorKind,
-    DeviceRefused,
-    OwnInstruction,
-    Result,
-)
+from sluice_node_agent.core.events import DeviceErrorKind, DeviceRefused, Result
+from sluice_node_agent.core.instructions import CreateGpuInstance, DestroyGpuInstance, OwnInstruction
 from sluice_node_agent.core.records import Warm, WarmGone
 from sluice_node_agent.core.rules import Rules
 from sluice_node_agent.core.sending import Sender

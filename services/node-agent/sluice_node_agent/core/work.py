@@ -11,8 +11,9 @@ from msgspec.structs import replace
 from sluice.contracts.ids import AllocationId, GpuUuid
 from sluice.contracts.messages import DeviceGrant
 from sluice_node_agent.core.devices import Place
-from sluice_node_agent.core.events import MpsSeen, OwnInstruction, QuotaTenant
+from sluice_node_agent.core.events import MpsSeen, QuotaTenant
 from sluice_node_agent.core.instances import NOTHING
+from sluice_node_agent.core.instructions import OwnInstruction
 from sluice_node_agent.core.records import DeviceRecord, HomeGone, HomeRecord, SliceRecord, Tombstone
 
 Next = SliceRecord | Tombstone | OwnInstruction | None

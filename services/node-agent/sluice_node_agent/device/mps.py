@@ -13,16 +13,8 @@ from pathlib import Path
 
 from sluice.contracts.ids import HomeId
 from sluice.runtime import logs
-from sluice_node_agent.core.events import (
-    FoundHome,
-    MpsClient,
-    MpsSeen,
-    SetMpsLimits,
-    StartMps,
-    StopMps,
-    TerminateMpsClients,
-    WatchMps,
-)
+from sluice_node_agent.core.events import FoundHome, MpsClient, MpsSeen
+from sluice_node_agent.core.instructions import SetMpsLimits, StartMps, StopMps, TerminateMpsClients, WatchMps
 from sluice_node_agent.device.mps_control import (
     MpsControl,
     MpsProcess,

@@ -20,21 +20,26 @@ from sluice.contracts.ids import GpuUuid
 from sluice.runtime import logs, metrics
 from sluice.runtime.core_runner import Executor
 from sluice_node_agent.core.events import (
+    DeviceRefused,
+    Event,
+    JournalSaved,
+    MpsRefused,
+    Result,
+    TicketMade,
+    TicketRefused,
+    TicketRemoved,
+)
+from sluice_node_agent.core.instructions import (
     CreateComputeInstance,
     CreateGpuInstance,
     DestroyComputeInstance,
     DestroyGpuInstance,
-    DeviceRefused,
-    Event,
     GpuInstruction,
-    JournalSaved,
     ListHolders,
     MakeTicket,
     MpsInstruction,
-    MpsRefused,
     ReadGpu,
     RemoveTicket,
-    Result,
     SaveJournal,
     SetComputeMode,
     SetMpsLimits,
@@ -42,9 +47,6 @@ from sluice_node_agent.core.events import (
     StartMps,
     StopMps,
     TerminateMpsClients,
-    TicketMade,
-    TicketRefused,
-    TicketRemoved,
     VerifyInstance,
     WatchMps,
 )

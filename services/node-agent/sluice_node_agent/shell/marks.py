@@ -11,16 +11,8 @@ from pathlib import Path
 
 from sluice.contracts.ids import GpuUuid
 from sluice.contracts.messages import GpuReport
-from sluice_node_agent.core.events import (
-    CreateGpuInstance,
-    DestroyGpuInstance,
-    DeviceErrorKind,
-    GpuInstruction,
-    GpuRead,
-    Mark,
-    Result,
-    SetComputeMode,
-)
+from sluice_node_agent.core.events import DeviceErrorKind, GpuRead, Mark, Result
+from sluice_node_agent.core.instructions import CreateGpuInstance, DestroyGpuInstance, GpuInstruction, SetComputeMode
 from sluice_node_agent.device.port import DeviceError, GpuBackend
 from sluice_node_agent.shell.steps import on_device
 

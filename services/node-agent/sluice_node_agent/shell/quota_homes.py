@@ -16,7 +16,8 @@ from pathlib import Path
 from sluice.contracts.ids import HomeId
 from sluice.contracts.tickets import QUOTA, QUOTA_LIBRARY
 from sluice.runtime import logs
-from sluice_node_agent.core.events import QuotaSeen, QuotaTenant, SetQuotas
+from sluice_node_agent.core.events import QuotaSeen, QuotaTenant
+from sluice_node_agent.core.instructions import SetQuotas
 from sluice_node_agent.shell.quota_server import QuotaServer, QuotaServerError, TenantUsage
 
 _DIRECTORY_MODE = 0o711

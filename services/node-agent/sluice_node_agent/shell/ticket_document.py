@@ -10,7 +10,7 @@ import msgspec
 
 from sluice.contracts.codec import NOT_READABLE
 from sluice.contracts.refusals import shorten
-from sluice_node_agent.core.events import MakeTicket
+from sluice_node_agent.core.instructions import MakeTicket
 from sluice_node_agent.core.records import TicketRecord
 
 DOCUMENT_MAX = 256 * 1024

@@ -22,7 +22,8 @@ from pathlib import Path
 from sluice.contracts.kubernetes import is_ticket_name
 from sluice.contracts.messages import ContainerDevices
 from sluice.contracts.tickets import LOG, PIPE, SHARE_PREFIX, ticket_of
-from sluice_node_agent.core.events import FoundTicket, MakeTicket
+from sluice_node_agent.core.events import FoundTicket
+from sluice_node_agent.core.instructions import MakeTicket
 from sluice_node_agent.csi.mounting import mounted_below
 from sluice_node_agent.csi.places import is_pod_uid
 from sluice_node_agent.csi.sources import Sources

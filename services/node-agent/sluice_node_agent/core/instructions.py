@@ -1,0 +1,247 @@
+"""
+What a node agent's core has its shell do, one type per step, besides the exchange that all cores share.
+
+Every instruction carries a `token`; its result comes back as exactly one event with the same token. At most one
+instruction that names a `gpu` is out per GPU at any moment, so an executor needs no lock; different GPUs run in
+parallel. Instructions about an MPS daemon name its `home`; at most one is out per home.
+"""
+
+from dataclasses import dataclass
+
+from sluice.contracts.exchange import ExchangeInstruction
+from sluice.contracts.ids import AllocationId, GpuUuid, HomeId
+from sluice.contracts.messages import ContainerDevices
+from sluice_node_agent.core.events import QuotaTenant
+from sluice_node_agent.core.records import MpsLimits, Record, TicketRecord
+
+
+@dataclass(frozen=True, slots=True)
+class SaveJournal:
+    """Put a record on disk, in the order of these instructions -> JournalSaved."""
+
+    token: int
+    record: Record
+
+
+@dataclass(frozen=True, slots=True)
+class CreateGpuInstance:
+    """Create at exactly this placement -> GpuInstanceCreated. `start` and `size` are memory slices."""
+
+    token: int
+    gpu: GpuUuid
+    profile_id: int
+    start: int
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class CreateComputeInstance:
+    """Create the compute instance that fills the GPU instance -> ComputeInstanceCreated."""
+
+    token: int
+    gpu: GpuUuid
+    gi_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class VerifyInstance:
+    """Read back: this GPU instance has this profile, placement and MIG device -> InstanceVerified."""
+
+    token: int
+    gpu: GpuUuid
+    gi_id: int
+    profile_id: int
+    start: int
+    size: int
+    uuid: str
+
+
+@dataclass(frozen=True, slots=True)
+class DestroyComputeInstance:
+    """
+    Destroy the compute instance if its MIG device is `uuid` -> ComputeInstanceDestroyed.
+
+    Refused with NOT_FOUND when there is none, with DIFFERENT when there is another.
+    """
+
+    token: int
+    gpu: GpuUuid
+    gi_id: int
+    uuid: str
+
+
+@dataclass(frozen=True, slots=True)
+class DestroyGpuInstance:
+    """
+    Destroy the GPU instance if it sits at this placement -> GpuInstanceDestroyed.
+
+    Refused with NOT_FOUND when there is none, with DIFFERENT when it sits elsewhere.
+    """
+
+    token: int
+    gpu: GpuUuid
+    gi_id: int
+    start: int
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class ReadGpu:
+    """Read one GPU -> GpuRead."""
+
+    token: int
+    gpu: GpuUuid
+
+
+@dataclass(frozen=True, slots=True)
+class ListHolders:
+    """
+    List all processes on a device -> HoldersListed.
+
+    `uuid` is a MIG device's, or the GPU's own for all processes on it. A device that is not there has none.
+    """
+
+    token: int
+    gpu: GpuUuid
+    uuid: str
+
+
+@dataclass(frozen=True, slots=True)
+class SetComputeMode:
+    """
+    Put a whole GPU in compute mode EXCLUSIVE_PROCESS, or back in DEFAULT -> ComputeModeSet.
+
+    In the first, only one process may have a context: the MPS server. Else a client that does not find its daemon runs
+    beside it, unbounded.
+    """
+
+    token: int
+    gpu: GpuUuid
+    exclusive_process: bool
+
+
+@dataclass(frozen=True, slots=True)
+class StartMps:
+    """
+    Start the daemon of a home, or find it running -> MpsStarted.
+
+    `device` is the UUID of the GPU or MIG device. The limits are set and read back, and the server for `uid` is
+    started, before any client can be served.
+    """
+
+    token: int
+    home: HomeId
+    gpu: GpuUuid
+    device: str
+    namespace: str
+    uid: int
+    limits: MpsLimits
+
+
+@dataclass(frozen=True, slots=True)
+class SetMpsLimits:
+    """Change the limits for clients that connect from now on -> MpsLimitsSet."""
+
+    token: int
+    home: HomeId
+    limits: MpsLimits
+
+
+@dataclass(frozen=True, slots=True)
+class SetQuotas:
+    """Serve exactly these tenants' time in a home, each in its own size -> QuotasSet. MpsRefused where it cannot be."""
+
+    token: int
+    home: HomeId
+    tenants: tuple[QuotaTenant, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class WatchMps:
+    """Look how a daemon is -> MpsSeen. `pid` and `started_at` as in MpsStarted."""
+
+    token: int
+    home: HomeId
+    pid: int
+    started_at: int
+    uid: int
+
+
+@dataclass(frozen=True, slots=True)
+class TerminateMpsClients:
+    """Have the server let go of these clients -> MpsClientsTerminated. Those that are not its clients are fine."""
+
+    token: int
+    home: HomeId
+    pids: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class StopMps:
+    """
+    Have the daemon quit, make sure, and remove its directories -> MpsStopped. Fine when there is none.
+
+    `pid` is 0 when it is not known.
+    """
+
+    token: int
+    home: HomeId
+    pid: int
+    started_at: int
+
+
+@dataclass(frozen=True, slots=True)
+class MakeTicket:
+    """
+    Make the directory that lets the pod's containers start -> TicketMade. Making it twice is once.
+
+    `record` is kept in it, for the case that the journal is lost.
+    """
+
+    token: int
+    ticket: str
+    record: TicketRecord
+    containers: tuple[ContainerDevices, ...]
+
+    @property
+    def allocation(self) -> AllocationId:
+        """Whose ticket it is."""
+        return self.record.booking.allocation
+
+    @property
+    def owner(self) -> str:
+        """UID of the pod that it is for."""
+        return self.record.booking.owner
+
+
+@dataclass(frozen=True, slots=True)
+class RemoveTicket:
+    """Remove the directory -> TicketRemoved. Removing what is not there is fine."""
+
+    token: int
+    ticket: str
+
+
+GpuInstruction = (
+    CreateGpuInstance
+    | CreateComputeInstance
+    | VerifyInstance
+    | DestroyComputeInstance
+    | DestroyGpuInstance
+    | ReadGpu
+    | ListHolders
+    | SetComputeMode
+)
+GPU_INSTRUCTIONS = (
+    CreateGpuInstance,
+    CreateComputeInstance,
+    VerifyInstance,
+    DestroyComputeInstance,
+    DestroyGpuInstance,
+    ReadGpu,
+    ListHolders,
+    SetComputeMode,
+)
+MpsInstruction = StartMps | SetMpsLimits | SetQuotas | WatchMps | TerminateMpsClients | StopMps
+OwnInstruction = SaveJournal | GpuInstruction | MpsInstruction | MakeTicket | RemoveTicket
+Instruction = ExchangeInstruction | OwnInstruction
