@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import msgspec
-from factories.allocator import Bench, asked, claim, gpu_report, snapshot
+from factories.allocator import Bench, all_said, asked, claim, gpu_report, snapshot
 
 from sluice.contracts import subjects
 from sluice.contracts.exchange import Ticked, Write
@@ -70,7 +70,7 @@ def outside_of_a_full_queue() -> Pending:
 
 def _of_one_gpu(**rules: int) -> Bench:
     bench = Bench(Allocator(RunId("r1"), replace(Rules(), **rules)))
-    bench.read_all()
+    bench.read_all(all_said())
     bench.handle(LeaseChanged(held=True))
     bench.add_node(snapshot("gpu-1", (gpu_report("gpu-1", 0),)))
     return bench
