@@ -8,11 +8,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from random import Random
 
-from perf.decisions.system import GPUS_PER_NODE, System, nodes
+from perf.decisions.system import FOLDER, GPUS_PER_NODE, System, nodes
 
 from sluice.contracts import subjects
 from sluice.contracts.ids import RunId
-from sluice.contracts.messages import NO_NEEDS, Amounts, Claim, HostNeeds, HostRoom, Mode, QuotaSet
+from sluice.contracts.messages import NO_NEEDS, Amounts, Claim, HostNeeds, HostRoom, Mode, QuotaSet, SourceSynced
 from sluice.runtime.garbage import collect_rarely, set_old_aside
 from sluice_allocator.core.allocator import Allocator
 from sluice_allocator.core.rules import Rules
@@ -136,6 +136,8 @@ def _limit(system: System, devices: int) -> None:
     amounts = Amounts(gpus=devices, memory_mib=10**12, compute_slices=10**9)
     quota = QuotaSet(namespace="default", total=amounts, request=amounts, guaranteed=Amounts(gpus=1))
     system.cluster.say(subjects.quota("default"), quota)
+    synced = SourceSynced(source=FOLDER, run=RunId("w1"), epoch=1, count=0)
+    system.cluster.say(subjects.source(FOLDER), synced)  # before it nobody of a limited namespace is served
     system.cluster.settle()
 
 
