@@ -34,6 +34,7 @@ SET_ASIDE = {
     ("1", "2"): {"NodeRemoved", "NodeClosed", "Pending", "Refused", "RequestRejected"},
     ("2", "3"): {"EvictionOver", "QuotaUnset", "Waived", "Pending"},
     ("3", "4"): set(),
+    ("4", "5"): set(),
 }
 """
 Per pair of versions, the words that readers of the older set aside (docs/evolution.md says what that costs).

@@ -163,6 +163,10 @@ CASES = (
         test="tests/unit/allocator/test_opening.py::test_what_a_head_says_was_adopted_is_waited_for",
     ),
     Case("agents report before sources have listed", ("orphans at once",)),
+    Case(
+        "STATE forgets a request, and its pod goes",
+        test="tests/unit/allocator/test_orphaned_answers.py::test_an_answer_that_nobody_asks_for_is_ended",
+    ),
     Case("it is seen before the node that has its slice", ("what is not booked is not there",)),
     Case("both come back with their nodes after a wipe", ("any that is ready",)),
     Case("somebody removes a node that lives", ("nobody answers",)),

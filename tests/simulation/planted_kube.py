@@ -8,9 +8,11 @@ from simulation.kube_reflector import Reflector
 from simulation.plan import Fault, FaultKind, Plan, PodLife, with_cluster
 from simulation.planted_troubles import disks_wiped_behind_the_bus
 from simulation.planting import Planted
+from simulation.pods import Ask
 
 from sluice.contracts.messages import Bound
 from sluice_allocator.core import requests, standing
+from sluice_allocator.core.orphans import Orphans
 from sluice_pod_watcher.core.cluster import api_side, patches
 from sluice_pod_watcher.core.cluster.api_side import ApiSide
 from sluice_pod_watcher.core.cluster.events import BindPod, ListingEnded
@@ -130,6 +132,13 @@ def _given_another(_original: Any) -> Any:
     return why_lost
 
 
+def _an_answer_to_nobody_stays(_original: Any) -> Any:
+    def look_at_answer(_self: Any, _desk: Any, _request: Any) -> None:
+        """Section 6 broken: of what nobody asks for, only grants are ended."""
+
+    return look_at_answer
+
+
 def _only(plan: Plan, *more: Fault, life: Callable[[PodLife], PodLife] = lambda life: life) -> Plan:
     """A cluster's plan without what forgets something, with these faults and pods that live like this."""
     plan = with_cluster(plan)
@@ -183,6 +192,15 @@ def _gaps(plan: Plan) -> Plan:
 def _reboots(plan: Plan) -> Plan:
     """Nodes are rebooted: slices are made anew under other UUIDs."""
     return _only(plan, *(Fault(20.0 + at, "reboot", node, 2.0, 0) for at, (node, _) in enumerate(plan.nodes)))
+
+
+def _forgotten_as_they_go(plan: Plan) -> Plan:
+    """A pod is refused, and goes while its request is forgotten and nobody is there who could withdraw it."""
+    ask = Ask((("sluice.dev/profile", "9g.90gb"),), ("main",), (), end="refused")
+    crash, restart = Fault(12.0, "crash", "pod-watcher", 4.0), Fault(12.1, "broker restart", "", 2.0, 20)
+    plan = _only(plan, crash, restart)
+    refused = PodLife(replace(plan.pods[0].pod, ask=ask), 11.5, removed_at=13.0)
+    return replace(plan, pods=(refused, *plan.pods[1:]))
 
 
 KUBE_BUGS = (
@@ -255,5 +273,12 @@ KUBE_BUGS = (
         ("bound once", "I4"),
         ((requests, "why_lost", _given_another), (standing, "why_lost", _given_another)),
         lambda plan: with_cluster(disks_wiped_behind_the_bus(plan)),
+    ),
+    Planted(
+        "an answer to nobody stays",
+        "room on the bus: a word for ever, of every pod that went while the broker forgot what it asked for",
+        ("I3",),
+        ((Orphans, "look_at_answer", _an_answer_to_nobody_stays),),
+        _forgotten_as_they_go,
     ),
 )

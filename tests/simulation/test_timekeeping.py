@@ -7,6 +7,8 @@ from simulation.world import World, run_plan
 
 SEEDS = (0, 3, 5, 9)
 """In which many take turns."""
+DOSE = (*range(10, 25), 60)
+"""What `make test` plays of the rest: few, for `make sim TIMED=1` plays as many as one likes. 60 once failed."""
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -16,6 +18,12 @@ def test_everybody_is_held_to_his_own_time_whatever_dies(seed: int) -> None:
     outcome = run_plan(with_time(draw_plan(seed)), attach=worlds.append)
     assert outcome.violation == ""
     assert worlds[0].time.turns > 0, "nobody took turns: the seed shows nothing"
+
+
+@pytest.mark.parametrize("seed", DOSE)
+def test_no_slice_is_given_twice_or_lost_where_time_is_enforced(seed: int) -> None:
+    """What holds of every seed holds with more tenants for every GPU, and with what keeps their time beside them."""
+    assert run_plan(with_time(draw_plan(seed))).violation == ""
 
 
 def test_all_else_of_a_seed_stays_as_it_was() -> None:

@@ -28,6 +28,7 @@ def waiver(grant):
         allocations=(booking.allocation,),
         incarnation=INCARNATION,
         cause=CAUSE,
+        source=booking.source,
     )
 
 

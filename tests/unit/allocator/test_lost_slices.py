@@ -166,6 +166,7 @@ def test_a_slice_that_such_a_pod_was_given_elsewhere_is_waived_and_taken_back(em
         allocations=(AllocationId("p1_new_1"),),
         cause=why,
         incarnation=INCARNATION,
+        source=FOLDER,
     )
     (revoke,) = empty.land_all([write])[1:]
     assert revoke.message == Revoke(revision=2, incarnation=INCARNATION, booking=grant.booking, cause=why)

@@ -2,7 +2,7 @@
 
 import msgspec
 
-from sluice.contracts.ids import AllocationId, Incarnation, NodeName, RequestId
+from sluice.contracts.ids import AllocationId, Incarnation, NodeName, RequestId, SourceName
 from sluice.contracts.messages.base import Message
 from sluice.contracts.refusals import ReasonCount, Refusal
 
@@ -49,6 +49,8 @@ class Refused(Message, frozen=True, kw_only=True):
     request: RequestId
     request_revision: int
     refusal: Refusal
+    source: SourceName = SourceName("")
+    """Who asked, and can say that nobody does any more; empty when an older allocator said it."""
 
 
 class Released(Message, frozen=True, kw_only=True):
@@ -73,6 +75,8 @@ class Waived(Message, frozen=True, kw_only=True):
     cause: str
     incarnation: Incarnation = Incarnation("")
     """The life of the bus in which it was decided, or empty (an older allocator's). In another one it says nothing."""
+    source: SourceName = SourceName("")
+    """As in `Refused`."""
 
 
 class Pending(Message, frozen=True, kw_only=True):

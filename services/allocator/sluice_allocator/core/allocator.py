@@ -200,6 +200,7 @@ class Allocator:
         look_at_held(self.desk, request)
         if self.desk.gangs.member_of:
             self.desk.gangs.touch(request)
+        self.orphans.look_at_answer(self.desk, request)
         look_at_victims_of(self.desk, request)
 
     def _entry_changed(self, node: NodeName, allocation: AllocationId) -> None:

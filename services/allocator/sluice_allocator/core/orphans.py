@@ -1,20 +1,28 @@
 """
-Grants that nobody asks for (PROTOCOL §6): unmade only when their source has told all it has, and some time after.
+Grants and answers that nobody asks for (PROTOCOL §6): ended when their source has told all it has, and some time after.
 
 Agents report before sources have listed; without this rule a wiped broker would end living training.
 """
 
 from collections import OrderedDict
+from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 from sluice.contracts import subjects
-from sluice.contracts.ids import AllocationId, SourceName
-from sluice.contracts.messages import Grant, Revoke, SourceSynced
+from sluice.contracts.ids import AllocationId, RequestId, SourceName
+from sluice.contracts.messages import Closed, Grant, Refused, Revoke, SourceSynced, Waived
+from sluice_allocator.core.binding import release
 from sluice_allocator.core.desk import Desk
+from sluice_allocator.core.held import waits_for_node
+
+_K = TypeVar("_K")
 
 
 @dataclass(slots=True)
 class _Orphan:
+    source: SourceName
+    """Who would ask for it."""
     syncs_seen: int
     """How often its source had synced when it was found."""
     synced_at: float | None = None
@@ -23,12 +31,14 @@ class _Orphan:
 
 @dataclass(slots=True)
 class Orphans:
-    """Which grants have no request, and since when that is sure."""
+    """Which grants and answers have no request, and since when that is sure."""
 
     syncs: dict[SourceName, int] = field(default_factory=dict)
     """How often each source was heard to be complete, by this process, outside snapshots."""
     found: OrderedDict[AllocationId, _Orphan] = field(default_factory=OrderedDict)
-    """Those that were looked at longest ago first."""
+    """Grants; those that were looked at longest ago first."""
+    answers: OrderedDict[RequestId, _Orphan] = field(default_factory=OrderedDict)
+    """Answers, in the same order. A request may be withdrawn while STATE forgets it, and the withdrawal never lands."""
 
     def heard(self, desk: Desk, synced: SourceSynced) -> None:
         """A source has told all it has, if as many live requests are known here as it counts."""
@@ -40,33 +50,79 @@ class Orphans:
         """Remember a grant that has no request; forget it when it has one again. One that cannot be read is one."""
         entry = desk.world.ledger.get(allocation)
         if isinstance(entry, Grant) and not desk.world.speaks_of(entry.booking.request):
-            if allocation not in self.found:
-                self.found[allocation] = _Orphan(self.syncs.get(entry.booking.source, 0))
+            self._find(self.found, allocation, entry.booking.source)
         else:
             self.found.pop(allocation, None)
 
+    def look_at_answer(self, desk: Desk, request: RequestId) -> None:
+        """
+        The same of what a request was answered, as long as no slice comes of it: `Bound` ends with its slice.
+
+        Not where it does not say who asked, for then nobody can tell.
+        """
+        binding = desk.world.bindings.get(request)
+        if isinstance(binding, Refused | Waived) and binding.source and not desk.world.speaks_of(request):
+            self._find(self.answers, request, binding.source)
+        else:
+            self.answers.pop(request, None)
+
     def tick(self, desk: Desk, now: float) -> None:
-        """Revoke what is an orphan for sure, among a bounded number, in turn."""
-        for _ in range(min(desk.rules.orphans_batch, len(self.found))):
-            if not self.found:
-                return
-            allocation = next(iter(self.found))
-            self.found.move_to_end(allocation)
+        """End what is an orphan for sure, among a bounded number, in turn."""
+        for allocation in _in_turn(self.found, desk.rules.orphans_batch):
             self.look(desk, allocation)
-            orphan, entry = self.found.get(allocation), desk.world.ledger.get(allocation)
-            if orphan is None or not isinstance(entry, Grant):
-                continue
-            if orphan.synced_at is None:
-                if self.syncs.get(entry.booking.source, 0) > orphan.syncs_seen:
-                    orphan.synced_at = now
-                continue
-            address = subjects.ledger(entry.booking.node, allocation)
-            if now - orphan.synced_at >= desk.rules.orphan_grace_s and not desk.outbox.busy(address):
-                revoke = Revoke(
-                    revision=entry.revision + 1,
-                    incarnation=desk.world.incarnation,
-                    booking=entry.booking,
-                    cause="orphan: its source does not ask for it any more",
-                    after=entry.after,
-                )
-                desk.commit(address, revoke, entry.booking.request)
+            if self._is_sure(desk, self.found.get(allocation), now):
+                _revoke(desk, allocation)
+        for request in _in_turn(self.answers, desk.rules.orphans_batch):
+            self.look_at_answer(desk, request)
+            if self._is_sure(desk, self.answers.get(request), now):
+                _take_back_answer(desk, request)
+
+    def _find(self, found: OrderedDict[_K, _Orphan], key: _K, source: SourceName) -> None:
+        """The first time counts."""
+        if key not in found:
+            found[key] = _Orphan(source, self.syncs.get(source, 0))
+
+    def _is_sure(self, desk: Desk, orphan: _Orphan | None, now: float) -> bool:
+        """Whether its source has told all it has since it was found, and its time has passed since."""
+        if orphan is None:
+            return False
+        if orphan.synced_at is None:
+            if self.syncs.get(orphan.source, 0) > orphan.syncs_seen:
+                orphan.synced_at = now
+            return False
+        return now - orphan.synced_at >= desk.rules.orphan_grace_s
+
+
+def _in_turn(found: OrderedDict[_K, _Orphan], batch: int) -> Iterator[_K]:
+    """Those that were looked at longest ago, at most so many. Whoever looks may take them out."""
+    for _ in range(min(batch, len(found))):
+        if not found:
+            return
+        key = next(iter(found))
+        found.move_to_end(key)
+        yield key
+
+
+def _revoke(desk: Desk, allocation: AllocationId) -> None:
+    entry = desk.world.ledger[allocation]
+    assert isinstance(entry, Grant)
+    address = subjects.ledger(entry.booking.node, allocation)
+    if desk.outbox.busy(address):
+        return
+    revoke = Revoke(
+        revision=entry.revision + 1,
+        incarnation=desk.world.incarnation,
+        booking=entry.booking,
+        cause="orphan: its source does not ask for it any more",
+        after=entry.after,
+    )
+    desk.commit(address, revoke, entry.booking.request)
+
+
+def _take_back_answer(desk: Desk, request: RequestId) -> None:
+    """Say `Released` where the last word is a refusal or a waiver; after what was granted is gone, never before."""
+    if request in desk.committing or desk.outbox.busy(subjects.binding(request)):
+        return
+    entries = (desk.world.ledger[allocation] for allocation in desk.world.allocations_of.get(request, ()))
+    if all(isinstance(entry, Closed) for entry in entries) and waits_for_node(desk, request, None) is None:
+        release(desk, request, "nobody asks for it any more")

@@ -189,7 +189,7 @@ def _refuse_or_queue(desk: Desk, request: RequestId, asked: AllocationRequested)
         refusal = refuse(desk.fleet, asking_of(asked), max_gpus_per_node=desk.rules.max_gpus_per_node)
     if refusal is not None:
         desk.queue.remove(request)
-        refused = Refused(request=request, request_revision=asked.revision, refusal=refusal)
+        refused = Refused(request=request, request_revision=asked.revision, refusal=refusal, source=asked.source)
         desk.commit(subjects.binding(request), refused, request)
         return
     desk.possible.add(shape)

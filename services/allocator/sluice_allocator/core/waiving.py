@@ -25,6 +25,7 @@ def waived(
         allocations=(*still, *sorted(allocations)),
         cause=cause,
         incarnation=desk.world.incarnation,
+        source=asked.source,
     )
 
 

@@ -1,0 +1,149 @@
+"""Answers that nobody asks for end like grants: when their source has told all it has, and its time has passed."""
+
+import msgspec
+import pytest
+from factories.allocator import FOLDER, INCARNATION, asked, claim
+
+from sluice.contracts import subjects
+from sluice.contracts.exchange import Stream, Ticked, Write
+from sluice.contracts.ids import AllocationId, RequestId, RunId, SourceName
+from sluice.contracts.messages import Closed, Grant, Refused, Released, Revoke, SourceSynced, Waived
+from sluice.contracts.refusals import Refusal, RefusalReason
+
+GONE = RequestId("gone")
+REFUSED = Refused(
+    request=GONE,
+    request_revision=1,
+    refusal=Refusal(reason=RefusalReason.UNKNOWN_PROFILE, message="no known GPU model has this profile"),
+    source=FOLDER,
+)
+WAIVED = Waived(
+    request=GONE,
+    request_revision=1,
+    allocations=(AllocationId("gone_r9_1"),),
+    cause="its node does not answer",
+    incarnation=INCARNATION,
+    source=FOLDER,
+)
+
+
+def synced(bench, epoch: int = 1, count: int = 0) -> None:
+    """The folder has told all it has."""
+    message = SourceSynced(source=FOLDER, run=RunId("w1"), epoch=epoch, count=count)
+    bench.observe(subjects.source(FOLDER), message)
+
+
+def tick(bench, now: float) -> list:
+    """What comes of time, whole."""
+    bench.now = now
+    return bench.handle(Ticked())
+
+
+def quiet(bench) -> None:
+    """Its agent's durable is asked for with the first tick of each life: not what is looked at here."""
+    tick(bench, 1.0)
+    bench.allocator.ensuring.done("node-a")
+
+
+@pytest.mark.parametrize("answer", [REFUSED, WAIVED], ids=["refused", "waived"])
+def test_an_answer_that_nobody_asks_for_is_ended(bench, answer):
+    """STATE forgot the request, and its pod has gone: its word would stay on the bus for ever."""
+    quiet(bench)
+    assert bench.observe(subjects.binding(GONE), answer) == []
+    synced(bench)
+
+    assert tick(bench, 100.0) == []
+    assert tick(bench, 129.0) == []
+    (write,) = tick(bench, 131.0)
+    address = subjects.binding(GONE)
+    assert write == Write(
+        operation=write.operation,
+        attempt=1,
+        stream=Stream.BOOK,
+        subject=address.subject,
+        message=Released(request=GONE, cause="nobody asks for it any more"),
+        guard=address.guard,
+        expected=bench.allocator.desk.world.sequences[address.subject],
+        request=GONE,
+        ttl_s=3600,
+    )
+
+    bench.land(write)
+    synced(bench, epoch=2)
+    assert tick(bench, 200.0) == []
+    assert tick(bench, 300.0) == []
+
+
+def test_a_request_that_the_bus_forgot_keeps_its_answer(bench):
+    """Its source says it again, late: a pod that was told why it is refused would be told that it is over."""
+    quiet(bench)
+    bench.request(asked("gone", claim(profile="9g.90gb")))
+    bench.observe(subjects.binding(GONE), REFUSED)
+    bench.read_all((subjects.binding(GONE), REFUSED))
+    bench.land_all(tick(bench, 1000.0))
+    assert tick(bench, 2000.0) == []
+
+    bench.request(asked("gone", claim(profile="9g.90gb")))
+    synced(bench, count=1)
+    assert tick(bench, 3000.0) == []
+    assert tick(bench, 4000.0) == []
+
+
+def test_a_source_that_has_listed_before_has_to_list_again(bench):
+    """What it said before the answer was found tells nothing of it."""
+    quiet(bench)
+    synced(bench)
+    bench.observe(subjects.binding(GONE), REFUSED)
+
+    assert tick(bench, 100.0) == []
+    assert tick(bench, 1000.0) == []
+
+
+def test_other_sources_say_nothing_of_it(bench):
+    """A folder that has listed would end what a cluster's pod was told."""
+    quiet(bench)
+    bench.observe(subjects.binding(GONE), msgspec.structs.replace(REFUSED, source=SourceName("cluster")))
+    synced(bench)
+
+    assert tick(bench, 100.0) == []
+    assert tick(bench, 1000.0) == []
+
+
+def test_an_answer_of_an_older_allocator_is_left_alone(bench):
+    """It does not say who asked, and who did may be silent."""
+    quiet(bench)
+    bench.observe(subjects.binding(GONE), msgspec.structs.replace(REFUSED, source=SourceName("")))
+    synced(bench)
+
+    assert tick(bench, 100.0) == []
+    assert tick(bench, 1000.0) == []
+
+
+def test_an_answer_ends_after_what_was_granted(bench):
+    """`Released` would be said of a slice that is still there."""
+    grant = bench.granted("gone")
+    quiet(bench)
+    bench.observe(subjects.binding(GONE), WAIVED)
+    book = [(subjects.head("node-a"), bench.allocator.desk.world.heads["node-a"])]
+    book += [(subjects.ledger("node-a", grant.booking.allocation), grant), (subjects.binding(GONE), WAIVED)]
+    news = [(subjects.node("node-a"), bench.allocator.desk.world.news["node-a"])]
+    news += [(subjects.inventory("node-a"), bench.allocator.desk.world.inventories["node-a"])]
+    bench.land_all(bench.read_all(*book, *news))
+    synced(bench)
+
+    tick(bench, 100.0)
+    (revoke,) = [i for i in tick(bench, 131.0) if isinstance(i, Write)]
+    assert revoke.message == Revoke(
+        revision=2,
+        incarnation=INCARNATION,
+        booking=grant.booking,
+        cause="orphan: its source does not ask for it any more",
+    )
+    bench.land(revoke)
+    assert [i for i in tick(bench, 140.0) if isinstance(i, Write)] == []
+
+    assert isinstance(grant, Grant)
+    closed = bench.land_all(bench.gone(grant))
+    assert [type(write.message) for write in closed] == [Closed]
+    (released,) = [i for i in tick(bench, 141.0) if isinstance(i, Write)]
+    assert released.message == Released(request=GONE, cause="nobody asks for it any more")
