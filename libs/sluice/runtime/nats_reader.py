@@ -32,6 +32,7 @@ from sluice.runtime.nats_wire import (
 )
 from sluice.runtime.retry import Backoff
 from sluice.runtime.runtime_metrics import LAG, REDELIVERIES
+from sluice.runtime.silence import Patience
 
 HEARTBEAT_S = 1.0
 SILENCE_MAX_S = 4.0
@@ -211,14 +212,17 @@ class Reader:
         await self._connection.publish(subject, json.dumps(body).encode(), reply=inbox)
 
     async def _next(self, inbox: "_Inbox") -> list[Msg]:
-        """What has arrived; waits for it. Raises BrokenReadingError after SILENCE_MAX_S."""
+        """What has arrived; waits for it. Raises BrokenReadingError after SILENCE_MAX_S in which this process ran."""
         if not inbox.messages and not self._stop:
             self._news.clear()
-            try:
-                async with asyncio.timeout(SILENCE_MAX_S):
-                    await self._news.wait()
-            except TimeoutError:
-                raise BrokenReadingError(f"no heartbeat for {SILENCE_MAX_S:g} s") from None
+            loop = asyncio.get_running_loop()
+            patience = Patience(SILENCE_MAX_S, loop.time())
+            while not self._news.is_set():
+                with suppress(TimeoutError):
+                    async with asyncio.timeout_at(patience.due):
+                        await self._news.wait()
+                if not self._news.is_set() and patience.is_over(loop.time()):
+                    raise BrokenReadingError(f"no heartbeat for {SILENCE_MAX_S:g} s")
         arrived, inbox.messages = inbox.messages, []
         return arrived
 

@@ -1,9 +1,9 @@
-"""A broker that is there and answers nothing: a person is told once, with what to do."""
+"""A broker that is there and answers nothing: a person is told once, with what to do; not because we did not run."""
 
 from structlog.testing import capture_logs
 
 from sluice.runtime import logs
-from sluice.runtime.silence import TELL_AFTER_S, Silence
+from sluice.runtime.silence import LATE_MAX_S, LOOKS_S, TELL_AFTER_S, Patience, Silence
 
 
 class _Time:
@@ -14,14 +14,22 @@ class _Time:
         return self.now
 
 
-def test_a_cluster_without_quorum_is_told_once_with_what_to_do():
+def _runs(time: _Time, silence: Silence, for_s: float) -> None:
+    """The process runs, and looks whenever it meant to."""
+    ends = time.now + for_s
+    while time.now < ends:
+        time.now = min(ends, time.now + LOOKS_S)
+        silence.look()
+
+
+async def test_a_cluster_without_quorum_is_told_once_with_what_to_do():
     """Services that wait for ever and say nothing look like services with nothing to do."""
     time = _Time()
     with capture_logs() as lines:
         silence = Silence(logs.get("bus"), time)
         silence.unanswered(connected=True, clustered=True)
         assert (silence.lasts_s, lines) == (0.0, [])
-        time.now += TELL_AFTER_S
+        _runs(time, silence, TELL_AFTER_S)
         for _ in range(3):
             silence.unanswered(connected=True, clustered=True)
         assert silence.lasts_s == TELL_AFTER_S
@@ -36,17 +44,60 @@ def test_a_cluster_without_quorum_is_told_once_with_what_to_do():
     assert (mended["log_level"], mended["after_s"]) == ("warning", TELL_AFTER_S + 10)
 
 
-def test_a_connection_that_is_lost_is_not_called_a_silent_broker():
+async def test_a_connection_that_is_lost_is_not_called_a_silent_broker():
     """That is said by the connection itself; and the time begins anew when it is back."""
     time = _Time()
     with capture_logs() as lines:
         silence = Silence(logs.get("bus"), time)
         silence.unanswered(connected=True, clustered=False)
-        time.now += TELL_AFTER_S
+        _runs(time, silence, TELL_AFTER_S)
         silence.unanswered(connected=False, clustered=False)
         assert silence.lasts_s == 0.0
         silence.unanswered(connected=True, clustered=False)
         assert lines == []
-        time.now += TELL_AFTER_S
+        _runs(time, silence, TELL_AFTER_S)
         silence.unanswered(connected=True, clustered=False)
     assert ["disk" in line["remedy"] for line in lines] == [True]
+
+
+async def test_a_process_that_was_stopped_does_not_blame_the_broker():
+    """Somebody would look into a broker that lacks nothing; a whole bound begins when the process runs again."""
+    time = _Time()
+    with capture_logs() as lines:
+        silence = Silence(logs.get("bus"), time)
+        silence.unanswered(connected=True, clustered=False)
+        time.now += 60.0
+        silence.unanswered(connected=True, clustered=False)
+        assert (silence.lasts_s, lines) == (0.0, [])
+        _runs(time, silence, TELL_AFTER_S - 0.1)
+        silence.unanswered(connected=True, clustered=False)
+        assert lines == []
+        _runs(time, silence, 0.1)
+        silence.unanswered(connected=True, clustered=False)
+    assert [line["for_s"] for line in lines] == [TELL_AFTER_S]
+
+
+def test_time_in_which_nobody_listened_is_nobodys_silence():
+    """What a look is late by makes the bound longer; one that is far too late begins it anew."""
+    patience = Patience(4.0, 100.0)
+    assert patience.due == 100.0 + LOOKS_S
+    assert not patience.is_over(101.5)
+    assert patience.due == 102.5
+    assert [patience.is_over(now) for now in (102.5, 103.5)] == [False, False]
+    assert patience.due == 104.5
+    assert not patience.is_over(104.4)
+    assert patience.due == 104.5
+    assert patience.is_over(104.5)
+
+    patience = Patience(4.0, 100.0)
+    late = patience.due + LATE_MAX_S + 0.01
+    assert not patience.is_over(late)
+    assert (patience.began_at, patience.due) == (late, late + LOOKS_S)
+    assert [patience.is_over(late + seconds) for seconds in (1.0, 2.0, 3.0, 4.0)] == [False, False, False, True]
+
+
+def test_a_bound_that_is_shorter_than_a_look_is_kept():
+    """It would be as long as a look takes."""
+    patience = Patience(0.25, 100.0)
+    assert patience.due == 100.25
+    assert patience.is_over(100.25)

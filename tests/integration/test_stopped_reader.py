@@ -1,0 +1,62 @@
+"""A service that was stopped, or got no time, goes on reading where it was: the broker was not silent, it was."""
+
+import asyncio
+import sys
+from pathlib import Path
+
+import pytest
+from factories import reading_process
+from factories.buses import ensured, place, say, word
+from factories.processes import Process, own_environment
+
+from sluice.runtime.broker import Broker
+from sluice.runtime.nats_bus import NatsBus
+from sluice.runtime.nats_reader import SILENCE_MAX_S
+
+pytestmark = [pytest.mark.timeout(120), pytest.mark.slow]
+WITHIN_S = 30.0
+STOPPED_S = SILENCE_MAX_S + 2.0
+"""Long enough for the reader's deadline to have passed, and far shorter than the broker keeps consumers and pulls."""
+
+
+def _lines(log: Path) -> list[str]:
+    return log.read_text(encoding="utf-8").splitlines() if log.exists() else []
+
+
+async def told(log: Path, line: str) -> list[str]:
+    """What the reader has printed, once this line is there."""
+    async with asyncio.timeout(WITHIN_S):
+        while True:
+            lines = _lines(log)
+            if line in lines:
+                return lines
+            await asyncio.sleep(0.05)
+
+
+async def test_a_reader_that_was_stopped_goes_on_where_it_was(tmp_path: Path) -> None:
+    """Every service of a node that swaps would read everything anew, again and again, just when it has no time."""
+    async with Broker(tmp_path / "nats") as broker:
+        bus = await NatsBus.connect(broker.url, name="writer")
+        await ensured(bus)
+        first = await say(bus, place("a"), 0, word(place("a"), "a"))
+        log = tmp_path / "reader.log"
+        path = str(Path(reading_process.__file__).parent.parent)
+        command = (sys.executable, "-m", reading_process.__name__, broker.url)
+        reader = Process("reader", command, own_environment() | {"PYTHONPATH": path}, log)
+        reader.start()
+        try:
+            await told(log, "ReadingCaughtUp")
+            reader.freeze()
+            second = await say(bus, place("b"), first, word(place("b"), "b"))
+            await asyncio.sleep(STOPPED_S)  # that is what is tested: nothing can be waited for in it
+            reader.thaw()
+            await told(log, f"Observed {second}")
+            third = await say(bus, place("c"), second, word(place("c"), "c"))
+            lines = await told(log, f"Observed {third}")
+        finally:
+            reader.kill()
+            await bus.close()
+    readings = [line for line in lines if line.startswith(("Reading", "Observed"))]
+    seen = [f"Observed {sequence}" for sequence in (first, second, third)]
+    assert readings == ["ReadingStarted", seen[0], "ReadingCaughtUp", *seen[1:]]
+    assert not any("reads anew" in line for line in lines)
