@@ -82,6 +82,16 @@ def _guarantee_ignored(_original: Any) -> Any:
     return keeps_guarantees
 
 
+def _counted_on_twice(original: Any) -> Any:
+    def grant(self: Any, booking: Any, after: tuple[Any, ...] = (), *, evict: bool = False) -> None:
+        """Who goes for the first of two still fills a guarantee for the second, when one word serves both."""
+        original(self, booking, after, evict=evict)
+        for each in after if evict else ():
+            self.sparing.is_gone(each)
+
+    return grant
+
+
 def _one_allocator(plan: Plan) -> Plan:
     """One that decides alone: of two, each may take the last that is above a guarantee."""
     faults = tuple(fault for fault in plan.faults if fault.target != "allocator-b" and fault.kind != "lease")
@@ -136,3 +146,10 @@ PREEMPTION_BUGS = (
         _one_allocator,
     ),
 )
+COUNTED_ON_TWICE = Planted(
+    "counted on twice",
+    "what a namespace is guaranteed, when one word serves two at once",
+    ("guaranteed",),
+    ((Desk, "grant", _counted_on_twice),),
+)
+"""Too rare by chance for the dose: it has a schedule of its own in `test_preempting`."""

@@ -2,7 +2,7 @@
 
 import pytest
 from simulation.judge import ViolationError
-from simulation.planted_preemptions import PREEMPTION_BUGS
+from simulation.planted_preemptions import COUNTED_ON_TWICE, PREEMPTION_BUGS
 from simulation.planting import planted
 from simulation.pods import Ask
 from simulation.preemptions import PREEMPTIBLE, PRIORITY
@@ -16,6 +16,7 @@ from sluice.contracts.messages import Grant, Pending, Revoke
 UNLUCKY = Weather(until=40.0, ack_lost=0.1, request_lost=0.05, late=0.05, twice=0.3, redelivered=0.3)
 VICTIMS = ("left", "right")
 GUARANTEE_IGNORED = next(bug for bug in PREEMPTION_BUGS if bug.name == "guarantee ignored")
+RAISED_AT = 20.0
 
 
 def ranked(profile: str, priority: int, *, preemptible: bool = False) -> Ask:
@@ -128,4 +129,34 @@ def test_the_judge_sees_a_guarantee_that_is_broken(lost: int) -> None:
     """Without chance: with the rule broken the judge speaks up, also when the grant lands late."""
     with planted(GUARANTEE_IGNORED), pytest.raises(ViolationError) as found:
         ends_before_it_is_decided(lost=lost)
+    assert found.value.rule == "guaranteed"
+
+
+def one_word_serves_two() -> Scene:
+    """Two important pods wait for their limit, and one word raises it; a namespace that is guaranteed one has two."""
+    limits = (QuotaSaid(at, "top", total=(most, None, None)) for at, most in ((0.0, 0), (RAISED_AT, 2)))
+    quotas = (QuotaSaid(0.0, "den", guaranteed=(1, None, None)), *limits)
+    scene = Scene(MIG_NODE, MIG_NODE, quotas=quotas, folder_evicts=True)
+    for name in VICTIMS:
+        scene.pod(name, ranked("7g.40gb", 0, preemptible=True), namespace="den")
+    scene.until(lambda: all(scene.runs(name) for name in VICTIMS))
+    scene.pod("first", ranked("7g.40gb", 5), namespace="top")
+    scene.pod("second", ranked("4g.20gb", 5), namespace="top")
+    scene.until(lambda: sum(scene.runs(name) for name in ("first", "second")) == 1, longest_s=RAISED_AT + 20.0)
+    scene.wait(5)
+    return scene
+
+
+def test_two_who_are_served_by_one_word_leave_a_namespace_what_it_is_guaranteed() -> None:
+    """The second must not count on the pod that goes for the first: nothing of the namespace would be left."""
+    scene = one_word_serves_two()
+    assert scene.world.clockwork.now > RAISED_AT
+    assert sum(scene.runs(name) for name in VICTIMS) == 1
+    scene.finish()
+
+
+def test_the_judge_sees_that_somebody_is_counted_on_twice() -> None:
+    """Without chance: where the second counts on him, the judge speaks up."""
+    with planted(COUNTED_ON_TWICE), pytest.raises(ViolationError) as found:
+        one_word_serves_two()
     assert found.value.rule == "guaranteed"
