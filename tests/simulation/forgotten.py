@@ -158,11 +158,36 @@ def _nothing_is_cleared_away(_original: Any) -> Any:
     return look
 
 
+class _Everywhere:
+    """A mark at every place."""
+
+    def __contains__(self, _place: object) -> bool:
+        return True
+
+
+def _what_nobody_has_is_ours(original: Any) -> Any:
+    def instances(self: Any, found: Any, homes: Any) -> Any:
+        """Nobody looks for marks: after a lost journal all that nobody has goes."""
+        marks, found.marks = found.marks, _Everywhere()
+        try:
+            return list(original(self, found, homes))
+        finally:
+            found.marks = marks
+
+    return instances
+
+
 LEFT_BEHIND = Planted(
     "what was under way is foreign",
     "capacity, until a person looks",
     ("I3", "I4"),
     ((Leftovers, "look", _nothing_is_cleared_away),),
+)
+NOBODYS_IS_OURS = Planted(
+    "what nobody has is ours",
+    "the instance that he made by hand, when a journal is lost",
+    ("I13",),
+    ((Leftovers, "_instances", _what_nobody_has_is_ours),),
 )
 TICKETS_UNREAD = Planted(
     "the ledger alone knows",

@@ -6,7 +6,7 @@ Declared here for docs/invariants.md; nothing is decided by it. `test_invariants
 
 from dataclasses import dataclass
 
-from simulation.forgotten import LEFT_BEHIND, NOT_KNOWN_TO_HAVE_LIVED, TICKETS_UNREAD
+from simulation.forgotten import LEFT_BEHIND, NOBODYS_IS_OURS, NOT_KNOWN_TO_HAVE_LIVED, TICKETS_UNREAD
 from simulation.planted import BUGS
 from simulation.planted_cordons import PROMISED_FOR_EVER, SENT_AS_DECIDED
 from simulation.planted_jobs import HALF_KEPT
@@ -22,7 +22,7 @@ from simulation.unread import NOT_SEEN, REVOKED_UNREAD
 PLAYED: tuple[Planted, ...] = (
     SENT_AS_DECIDED, PROMISED_FOR_EVER, HALF_KEPT, BOUND_ON_WHAT_IS_KNOWN, OPEN_WHILE_CLOSING, TAKES_WHAT_IS_THERE,
     NEVER_BEGUN_ANEW, BOTH_KEPT, GRANTED_AGAIN, REVOKED_UNREAD, NOT_SEEN, TICKETS_UNREAD, NOT_KNOWN_TO_HAVE_LIVED,
-    LEFT_BEHIND, COUNTED_ON_TWICE, *SIZE_BUGS, *STARVING_BUGS,
+    LEFT_BEHIND, NOBODYS_IS_OURS, COUNTED_ON_TWICE, *SIZE_BUGS, *STARVING_BUGS,
 )  # fmt: skip
 """Too rare for chance: schedules of their own play these."""
 PLANTED: tuple[Planted, ...] = (*BUGS, *(bug for bug in PLAYED if bug not in BUGS))

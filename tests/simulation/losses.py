@@ -1,5 +1,6 @@
 """
-Ledger and journals that are lost in one moment, in some seeds: then only tickets, devices and pods say what was there.
+Journals that are lost where little else says what was there: together with the ledger, so that only tickets, marks,
+devices and pods do; or beside wiped brokers, idle instances, and what somebody made by hand.
 
 Drawn apart, so that all else of a seed stays what it is without them.
 """
@@ -18,15 +19,34 @@ LOSING_SEEDS = 0.3
 LOST_TWICE = 0.3
 APART_S = 1.5
 """So far apart at most: a journal is lost before the wipe is over, or a moment before it."""
-NOT_BESIDE = frozenset({"foreign", "node removed", "reboot", "disk wiped", "relaid", "identities lost", "replica lags"})
+NOT_BESIDE = frozenset({"node removed", "reboot", "disk wiped", "relaid", "identities lost", "replica lags"})
 """
-Kinds beside which nobody could tell what was whose: what somebody made by hand; nodes that were said to be gone; what
-takes the devices that tickets name as well, for then the third copy is lost, too. And kinds that presume a bus that
-forgets nothing (`troubles.impossible`).
+Kinds beside which nobody could tell what was whose: nodes that were said to be gone; what takes the devices that
+tickets name as well, for then the third copy is lost, too. And kinds that presume a bus that forgets nothing
+(`troubles.impossible`). What somebody made by hand has no mark (ADR 0050).
 """
+BESIDE_SEEDS = 0.5
+"""In so many of the seeds with a wiped broker, idle instances or something made by hand, and no journal lost yet."""
+BESIDE = frozenset({"broker wipe", "foreign"})
+BESIDE_MAX = 3
 
 Row = tuple[float, str, str, float, int]
 """When, what, where, for how long, and a number that the kind makes something of."""
+
+
+def draw_lost_beside(
+    seed: int, nodes: Sequence[str], struck: AbstractSet[str], until: float, *, warm: bool
+) -> list[Row]:
+    """Journals that are lost at some time or other; empty where that is drawn with all else, and for many seeds."""
+    dice = Random(f"lost beside {seed}")
+    never = NOT_BESIDE if "broker wipe" in struck else frozenset({"node removed"})
+    is_new = (warm or not BESIDE.isdisjoint(struck)) and "journal lost" not in struck
+    if dice.random() >= BESIDE_SEEDS or not is_new or not never.isdisjoint(struck):
+        return []
+    return [
+        (dice.uniform(3.0, until - 4.0), "journal lost", dice.choice(nodes), dice.uniform(0.2, 4.0), dice.randrange(2))
+        for _ in range(dice.randint(1, BESIDE_MAX))
+    ]
 
 
 def draw_losses(seed: int, nodes: Sequence[str], struck: AbstractSet[str], until: float) -> list[Row]:

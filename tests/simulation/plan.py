@@ -16,7 +16,7 @@ from simulation.hardware import Layout
 from simulation.jobs import with_jobs
 from simulation.kube_plan import draw_handovers, draw_kube_faults
 from simulation.limits import FAULTS_MAX, FILE_SEEDS
-from simulation.losses import draw_losses
+from simulation.losses import draw_losses, draw_lost_beside
 from simulation.moves import with_moves
 from simulation.pods import Ask, Pod, draw_ask, draw_pod, draw_share, shared
 from simulation.preemptions import with_preemptions
@@ -151,7 +151,8 @@ def draw_plan(seed: int, without: Sequence[str] = ()) -> Plan:
     """
     The plan of a seed; `without` leaves kinds of faults out, to look for a violation's reason.
 
-    It also knows "cluster" (all pods are a folder's then) and "lost together" (ledger and journals are not).
+    It also knows "cluster" (all pods are a folder's then) and "lost together" (no journal is lost together with the
+    ledger, nor beside a wiped broker, an idle instance, or one that was made by hand).
     """
     dice = Random(f"plan {seed}")
     nodes = _draw_nodes(dice)
@@ -161,7 +162,7 @@ def draw_plan(seed: int, without: Sequence[str] = ()) -> Plan:
     if short and "pause" in kinds:
         kinds = [kind for kind in kinds if kind != "pause"]  # closing words live longer than any pause
     if "broker wipe" in kinds or "foreign" in kinds:
-        kinds = [kind for kind in kinds if kind != "journal lost"]  # what nobody knows any more cannot be told apart
+        kinds = [kind for kind in kinds if kind != "journal lost"]  # drawn apart, in `losses`
     kinds = [kind for kind in kinds if kind not in without]
     plan = Plan(
         seed=seed,
@@ -201,11 +202,13 @@ def _with_troubles(plan: Plan, hosts: Sequence[str], without: Sequence[str]) -> 
 
 
 def _with_losses(plan: Plan, without: Sequence[str]) -> Plan:
-    """In some seeds ledger and journals are lost together."""
-    struck = {fault.kind for fault in plan.faults}
-    rows = draw_losses(plan.seed, [node for node, _ in plan.nodes], struck, plan.faults_until)
+    """In some seeds journals are lost, too: together with the ledger, or beside what makes it hard to tell."""
     if "lost together" in without:
         return plan
+    struck, nodes = {fault.kind for fault in plan.faults}, [node for node, _ in plan.nodes]
+    rows = draw_losses(plan.seed, nodes, struck, plan.faults_until)
+    if not rows:
+        rows = draw_lost_beside(plan.seed, nodes, struck, plan.faults_until, warm=bool(plan.keep_warm_s))
     more = [Fault(*row) for row in rows]
     return replace(plan, faults=tuple(sorted((*plan.faults, *more), key=lambda fault: fault.at)))
 
@@ -260,7 +263,7 @@ def _with_sharing(plan: Plan, without: Sequence[str]) -> Plan:
     dice = Random(f"sharing {plan.seed}")
     keep_warm_s = KEEP_WARM_S if dice.random() < KEEPING_WARM else 0.0
     if any(fault.kind == "journal lost" for fault in plan.faults):
-        keep_warm_s = 0.0  # whose an instance without tenant was, nobody knows any more: it is left alone as foreign
+        keep_warm_s = 0.0  # both are drawn apart, in `losses`
     if dice.random() >= SHARING_SEEDS:
         return replace(plan, keep_warm_s=keep_warm_s)
     kinds = [kind for kind in SHARING_KINDS if dice.random() < 0.5]

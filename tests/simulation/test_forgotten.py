@@ -5,6 +5,7 @@ from collections.abc import Callable
 import pytest
 from simulation.forgotten import (
     LEFT_BEHIND,
+    NOBODYS_IS_OURS,
     NOT_KNOWN_TO_HAVE_LIVED,
     TICKETS_UNREAD,
     a_new_disk_and_a_gpu_that_refuses,
@@ -13,10 +14,15 @@ from simulation.forgotten import (
     what_was_under_way_is_lost,
 )
 from simulation.judge import ViolationError
+from simulation.plan import Plan, draw_plan
 from simulation.planting import Planted, planted
 from simulation.weather import Weather
+from simulation.world import run_plan
 
 UNLUCKY = Weather(until=60.0, ack_lost=0.1, request_lost=0.05, late=0.05, twice=0.2, redelivered=0.3)
+DOSE = 60
+FOUND_AT = 18
+"""Where in the dose it was found last: looked at first, then all others."""
 
 
 @pytest.mark.parametrize("crash", ["", "agent-node-0", "agent-node-1", "allocator-a", "inventory"])
@@ -60,3 +66,29 @@ def test_the_judge_catches_an_agent_that_forgets(bug: Planted, story: Callable[[
     with planted(bug), pytest.raises(ViolationError) as found:
         story()
     assert found.value.rule in bug.caught_by
+
+
+def kinds(plan: Plan) -> set[str]:
+    """What goes wrong in it."""
+    return {fault.kind for fault in plan.faults}
+
+
+def test_ordinary_seeds_lose_journals_beside_what_is_hard_to_tell_apart() -> None:
+    """What is not drawn is never found: neither in CI nor by who plays many seeds."""
+    lost = [plan for plan in map(draw_plan, range(DOSE)) if "journal lost" in kinds(plan)]
+    assert sum("foreign" in kinds(plan) for plan in lost) >= 5
+    assert sum("broker wipe" in kinds(plan) for plan in lost) >= 5
+    assert sum(plan.keep_warm_s > 0 for plan in lost) >= 5
+
+
+def test_seeds_catch_an_agent_that_takes_what_somebody_made_by_hand_for_its_own() -> None:
+    """An administrator would lose his instance with a node's journal."""
+    for seed in (FOUND_AT, *(seed for seed in range(DOSE) if seed != FOUND_AT)):
+        plan = draw_plan(seed)
+        if not {"journal lost", "foreign"} <= kinds(plan):
+            continue
+        with planted(NOBODYS_IS_OURS):
+            found = run_plan(plan).violation
+        if found.partition(":")[0] in NOBODYS_IS_OURS.caught_by and not run_plan(plan).violation:
+            return
+    pytest.fail(f"not found in {DOSE} seeds")
