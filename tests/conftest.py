@@ -1,9 +1,15 @@
-"""What every test leaves as it found it."""
+"""What every test leaves as it found it, and the same examples for everybody who runs the properties."""
 
 import logging
 
 import pytest
 import structlog
+from hypothesis import HealthCheck, settings
+
+# A run that fails can be repeated, and a machine that is busy fails nothing: new examples are for `make fuzz` and for
+# the machines of `make sim`, which take as long as somebody wants to wait.
+settings.register_profile("tests", derandomize=True, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("tests")
 
 
 @pytest.fixture(autouse=True)
