@@ -61,12 +61,10 @@ from sluice_node_agent.core.taking import Taking
 from sluice_node_agent.core.telling import Telling
 from sluice_node_agent.core.warm import WarmOne, WarmOnes
 from sluice_node_agent.core.words import stuck_on
-from sluice_node_agent.core.work import HomeKey, HomeWork, Job, Work, homes_of
+from sluice_node_agent.core.work import HomeKey, HomeWork, Job, Work
 
 WRITES = frozenset({"slice", "node"})
 """The nouns whose writer an agent is."""
-CHANGING = (AgentStarted, *RESULTS)
-"""After these the node may look different although no slice and no home has to be looked at."""
 
 
 class Agent:
@@ -100,6 +98,7 @@ class Agent:
         """The bus had lost the news of this node, and its ledger was not read since: it may be open no more."""
         self._look_at = 0.0
         """When to look whether the bus still has the news of this node."""
+        self._is_open = False
 
     @property
     def started(self) -> bool:
@@ -109,7 +108,7 @@ class Agent:
     @property
     def is_open(self) -> bool:
         """Whether the node was opened for this run, so that orders are carried out."""
-        return bool(self._floor.boot_id) and self._orders.is_open_for(self._run)
+        return self._is_open
 
     def request_of(self, token: int) -> str:
         """
@@ -135,32 +134,41 @@ class Agent:
 
     def handle(self, event: Event, now: float) -> list[Instruction]:
         """Take in one event; returns what to do."""
-        if isinstance(event, AgentStarted):
-            self._start(event, now)
+        changed = False
+        if isinstance(event, Ticked):
+            self._tick(now)
         elif isinstance(event, RESULTS):
             self._take_result(event, now)
-        elif isinstance(event, Ticked):
-            self._tick(now)
+            changed = True
+        elif isinstance(event, AgentStarted):
+            self._start(event, now)
+            changed = True
         elif isinstance(event, GpuTroubled):
             self._read(event.gpu)
         elif isinstance(event, QuarantineReleased):
             self._release(event)
         else:
             self._read_ledger(event, now)
-        self._go_through_all(now, changed=isinstance(event, CHANGING))
-        self._telling.say_news(now, may_wait=self.is_open and not self._was_forgotten, quiet=not self._sender.busy)
-        if self.is_open:
+        self._go_through_all(now, changed=changed)
+        is_open = self._is_open
+        self._telling.say_news(now, may_wait=is_open and not self._was_forgotten, quiet=not self._sender.busy)
+        if is_open and self._taking.found.homes:
             self._stop(self._taking.found.deserted())
+        if is_open:
             self._taking.clear_away()
         looks, self._looks = self._looks, []
         return [*self._sender.drain(), *looks, *self._outbox.drain()]
 
     def _go_through_all(self, now: float, *, changed: bool) -> None:
-        """Everything that has to be looked at after an event, and what is to be told of it."""
+        """
+        Everything that has to be looked at after an event, and what is to be told of it.
+
+        `changed`: the node may look different although no slice and no home has to be looked at.
+        """
         changed = bool(self._floor.boot_id) and (changed or bool(self._due or self._homes_due))
         if changed:
             self._settle(now)
-        if self.is_open:
+        if self._is_open:
             self._leftovers.look(self._taking.found, now)
         if changed:
             self._telling.tell(self._taking.found, self._sender, self._housing, self._warm)
@@ -200,6 +208,7 @@ class Agent:
         self._homes_due.update(dict.fromkeys(floor.homes))
         for gpu in floor.devices.reports:
             self._look_for_users(gpu)
+        self._see_whether_open()
 
     def _stop(self, homes: list[FoundHome]) -> None:
         """Clear away homes that have no record."""
@@ -209,8 +218,9 @@ class Agent:
     def _read_ledger(self, event: ExchangeEvent, now: float) -> None:
         forgotten = self._is_forgotten(event)
         self._outbox.handle(event, now)
-        was_open = self.is_open
+        was_open = self._is_open
         changed = self._orders.handle(event)
+        self._see_whether_open()
         if isinstance(event, ReadingStarted) or forgotten:
             self._outbox.recheck()
             self._graves.recheck(now)
@@ -218,10 +228,14 @@ class Agent:
         if changed:
             self._look_again_at_planned()
         self._due.update(dict.fromkeys(changed))
-        if self.is_open and not was_open:
+        if self._is_open and not was_open:
             everything = (*self._floor.works, *self._graves.open_ones(), *self._standing_first())
             self._due.update(dict.fromkeys(everything))
             self._homes_due.update(dict.fromkeys(self._floor.homes))
+
+    def _see_whether_open(self) -> None:
+        """Only the start and the ledger decide that, and every step asks."""
+        self._is_open = bool(self._floor.boot_id) and self._orders.is_open_for(self._run)
 
     def _standing_first(self) -> list[AllocationId]:
         """Every order. Of two who were booked one place, one after the other, one stands: he has what is there."""
@@ -329,7 +343,7 @@ class Agent:
         if event.ignore_holders and work.waits_for is None:
             self._bench.save(replace(work.record, ignores_holders=True))
         self._due[work.allocation] = None
-        self._homes_due.update(dict.fromkeys(homes_of(work.record)))
+        self._homes_due.update(dict.fromkeys(work.homes))
 
     def _is_forgotten(self, event: ExchangeEvent) -> bool:
         """
@@ -354,7 +368,7 @@ class Agent:
                 work.retry_at = None
                 self._due[allocation] = None
         self._homes_due.update(dict.fromkeys(self._housing.tick(now)))
-        if self.is_open:
+        if self._is_open:
             self._warm.tick(now)
         for gpu in [gpu for gpu, at in self._read_at.items() if at <= now]:
             self._read(gpu)
@@ -382,19 +396,20 @@ class Agent:
             if self._homes_due:
                 key = next(iter(self._homes_due))
                 del self._homes_due[key]
-                if self.is_open and self._housing.advance(key, now):
+                if self._is_open and self._housing.advance(key, now):
                     self._look_at_home(key)
                 self._telling.say_home(key)
 
     def _settle_slice(self, allocation: AllocationId, now: float) -> None:
-        if self.is_open:
+        if self._is_open:
             self._taking.take(allocation, now)
         work = self._floor.works.get(allocation)
         if work is None:
             return
-        if self.is_open:
+        if self._is_open:
             self._bench.advance(work, now, is_next=self._taking.is_next(work.record))
-        self._homes_due.update(dict.fromkeys(homes_of(work.record)))
+        if work.homes:
+            self._homes_due.update(dict.fromkeys(work.homes))
         self._telling.say(work)
 
 

@@ -57,6 +57,10 @@ class Devices:
 
     # -- asking ---------------------------------------------------------------------------------------------------
 
+    def known(self) -> tuple[object, ...]:
+        """All that is known; equal while nothing has changed."""
+        return tuple(self.reports.values()), tuple(self._users.items())
+
     def knows(self, gpu: GpuUuid) -> bool:
         """Whether the node has this GPU."""
         return gpu in self.reports

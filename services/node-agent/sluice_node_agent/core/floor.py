@@ -11,7 +11,7 @@ from sluice.contracts.ids import AllocationId
 from sluice.contracts.messages import DeviceGrant
 from sluice_node_agent.core.devices import Devices, InstanceKey
 from sluice_node_agent.core.records import DeviceRecord, HomeRecord, SliceRecord
-from sluice_node_agent.core.work import HomeKey, HomeWork, Work, homes_of, key_of, pairs
+from sluice_node_agent.core.work import HomeKey, HomeWork, Work, key_of, pairs
 
 
 @dataclass(slots=True)
@@ -35,7 +35,7 @@ class Floor:
         work = self.works.get(allocation)
         if work is None:
             work = self.works[allocation] = Work(record)
-            for key in homes_of(record):
+            for key in work.homes:
                 self._tenants.setdefault(key, {})[allocation] = None
         work.record = record
         return work
@@ -43,7 +43,7 @@ class Floor:
     def leave(self, allocation: AllocationId) -> None:
         """A slice is gone."""
         work = self.works.pop(allocation, None)
-        for key in homes_of(work.record) if work is not None else ():
+        for key in work.homes if work is not None else ():
             tenants = self._tenants.get(key, {})
             tenants.pop(allocation, None)
             if not tenants:

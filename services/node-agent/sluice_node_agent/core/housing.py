@@ -63,6 +63,8 @@ class Housing:
 
     def daemons(self) -> dict[GpuUuid, tuple[MpsDaemonReport, ...]]:
         """All daemons by GPU, in the order of their places."""
+        if not self._floor.homes:
+            return {}
         found: dict[GpuUuid, tuple[MpsDaemonReport, ...]] = {}
         for home in sorted(self._floor.homes.values(), key=lambda home: home.key):
             found[home.record.gpu] = (*found.get(home.record.gpu, ()), report_of_daemon(home))

@@ -68,12 +68,18 @@ class News:
         """The journal holds it."""
         self._reserved_upto = max(self._reserved_upto, upto)
 
+    def tells(
+        self, gpus: tuple[GpuReport, ...], slices: tuple[SliceReport, ...], doubtful_tickets: tuple[str, ...]
+    ) -> bool:
+        """Whether the snapshot says just this."""
+        told = self.snapshot
+        return told is not None and (told.gpus, told.slices, told.doubtful_tickets) == (gpus, slices, doubtful_tickets)
+
     def update(
         self, gpus: tuple[GpuReport, ...], slices: tuple[SliceReport, ...], doubtful_tickets: tuple[str, ...] = ()
     ) -> NodeChanged | None:
         """Take in how everything is now. Returns the news when a puller would see a change."""
-        told = self.snapshot
-        if told is not None and (told.gpus, told.slices, told.doubtful_tickets) == (gpus, slices, doubtful_tickets):
+        if self.tells(gpus, slices, doubtful_tickets):
             return None
         if self._generation >= self._reserved_upto:
             return None  # told when the journal holds the next block

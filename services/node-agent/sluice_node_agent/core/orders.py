@@ -44,7 +44,8 @@ class Orders:
 
     def is_closed(self, allocation: AllocationId) -> bool:
         """Whether nobody waits for a word about an allocation: closed, or not in the ledger."""
-        return isinstance(self.entries.get(allocation, None), Closed | None)
+        entry = self.entries.get(allocation)
+        return entry is None or isinstance(entry, Closed)
 
     def handle(self, event: ExchangeEvent) -> list[AllocationId]:
         """Take in one event of the ledger's reading. Returns the allocations of which something changed."""

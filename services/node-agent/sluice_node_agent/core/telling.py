@@ -40,6 +40,10 @@ class Telling:
         """When the next news of an open node may be said."""
         self._reported: dict[AllocationId, tuple[SliceRecord, SliceReport]] = {}
         """What was told of each slice last, and the record that it was made of."""
+        self._reports_last: tuple[SliceReport, ...] = ()
+        """The same in their order."""
+        self._told_last: tuple[object, ...] | None = None
+        """What the snapshot that is served was made of; None where it lacks something."""
 
     def say(self, work: Work) -> None:
         """Keep the word of a slice on the bus. What is not in the journal yet is not said."""
@@ -93,14 +97,26 @@ class Telling:
         """Serve what is true now, and say so when it changed."""
         floor = self._floor
         self.reserve(found, sender)
+        made_of = self._all_that_is_told(found, warm)
+        if made_of == self._told_last:  # mostly the very same objects
+            return
         quarantined: dict[GpuUuid, tuple[PlacementReport, ...]] = {}
         for gpu, span in [*self._stuck(), *housing.out_of_use()]:
             if span not in quarantined.get(gpu, ()):
                 quarantined[gpu] = (*quarantined.get(gpu, ()), span)
         seen = Seen(floor.claims(), quarantined, housing.daemons(), warm.keys())
-        changed = self._news.update(floor.devices.shown(seen), self._reports(), found.doubtful)
+        gpus, slices = floor.devices.shown(seen), self._reports()
+        changed = self._news.update(gpus, slices, found.doubtful)
         if changed is not None:
             self._unsaid = changed
+        self._told_last = made_of if self._news.tells(gpus, slices, found.doubtful) else None
+
+    def _all_that_is_told(self, found: Found, warm: WarmOnes) -> tuple[object, ...]:
+        """All that `tell` tells of; equal where there is nothing else to tell. Whose tenants homes have, slices say."""
+        floor = self._floor
+        slices = [(work.record, work.failures) for work in floor.works.values()]
+        homes = [(home.record, home.seen, home.trouble, home.failures) for home in floor.homes.values()]
+        return slices, homes, floor.devices.known(), warm.keys(), found.doubtful
 
     def say_news(self, now: float, *, may_wait: bool, quiet: bool) -> None:
         """
@@ -120,20 +136,24 @@ class Telling:
 
     def _reports(self) -> tuple[SliceReport, ...]:
         """Every slice as whoever pulls sees it; what was made of the same record for that is told again."""
-        reported, self._reported = self._reported, {}
-        for allocation, work in self._floor.works.items():
-            state = state_of(work, self._floor, self._rules)
+        works, reported = self._floor.works, self._reported
+        changed = len(works) != len(reported)
+        for allocation, work in works.items():
+            record, state = work.record, state_of(work, self._floor, self._rules)
             known = reported.get(allocation)
-            if known is None or known[0] is not work.record or known[1].state != state:
-                known = work.record, report_of(work.record, state)
-            self._reported[allocation] = known
-        return tuple(report for _, report in self._reported.values())
+            if known is None or known[0] is not record or known[1].state != state:
+                reported[allocation] = record, report_of(record, state)
+                changed = True
+        if changed:
+            self._reported = {allocation: reported[allocation] for allocation in works}
+            self._reports_last = tuple(report for _, report in self._reported.values())
+        return self._reports_last
 
     def _stuck(self) -> list[tuple[GpuUuid, PlacementReport]]:
         """The places of slices that cannot be taken down."""
         return [
             (grant.gpu, PlacementReport(start=grant.start, size=grant.size))
             for work in self._floor.works.values()
-            if stuck_on(work, self._floor, self._rules) is work
+            if work.failures and stuck_on(work, self._floor, self._rules) is work
             for _, grant, _ in pairs(work.record)
         ]

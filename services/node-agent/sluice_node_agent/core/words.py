@@ -102,7 +102,7 @@ def stuck_on(work: Work, floor: Floor, rules: Rules) -> Job | None:
         return None
     if is_stuck(work, rules):
         return work
-    homes = [floor.homes[key] for key in homes_of(work.record) if key in floor.homes]
+    homes = (floor.homes[key] for key in work.homes if key in floor.homes)
     return next((home for home in homes if is_going(home) and is_stuck(home, rules)), None)
 
 
@@ -143,12 +143,23 @@ def _word_of_ready(record: SliceRecord, floor: Floor) -> SliceReady | SliceDegra
 
 def _word_of_wrong(record: SliceRecord, floor: Floor) -> SliceDegraded | None:
     """What its pod has to know of a slice that it has, or had; None when nothing is wrong."""
-    booking, wrong = record.booking, _what_is_wrong(record, floor)
-    if not wrong:
+    if not _is_wrong(record, floor):
         return None
+    booking, wrong = record.booking, "; ".join(_what_is_wrong(record, floor))
     return SliceDegraded(
-        allocation=booking.allocation, request=booking.request, revision=record.revision, message="; ".join(wrong)
+        allocation=booking.allocation, request=booking.request, revision=record.revision, message=wrong
     )
+
+
+def _is_wrong(record: SliceRecord, floor: Floor) -> bool:
+    """Whether anything is wrong. Asked of every slice again and again, and mostly nothing is."""
+    for grant in record.booking.devices:
+        if floor.devices.why_unhealthy(grant.gpu):
+            return True
+        home = floor.homes.get(key_of(grant)) if grant.share is not None else None
+        if home is not None and _why_out_of_order(home):
+            return True
+    return False
 
 
 def _what_is_wrong(record: SliceRecord, floor: Floor) -> list[str]:
@@ -206,13 +217,11 @@ def _unheld(record: SliceRecord, floor: Floor) -> list[str]:
 def state_of(work: Work, floor: Floor, rules: Rules) -> SliceState:
     """How far a slice is, as whoever pulls sees it."""
     phase = work.record.phase
+    if phase == "ready":
+        return "degraded" if _is_wrong(work.record, floor) else phase
     if stuck_on(work, floor, rules) is not None:
         return "quarantined"
-    if phase == "undoing":
-        return "making"
-    if phase == "ready" and _what_is_wrong(work.record, floor):
-        return "degraded"
-    return phase
+    return "making" if phase == "undoing" else phase
 
 
 def _daemon_state(home: HomeWork) -> DaemonState:

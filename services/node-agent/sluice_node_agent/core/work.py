@@ -61,6 +61,12 @@ class Work(Job):
     """Processes of the tenant that the MPS server of a shared device must let go of."""
     looks: dict[HomeKey, int] = field(default_factory=dict)
     """Its shares were made smaller: more looks at a home than so many tell who may still use what they had."""
+    homes: tuple[HomeKey, ...] = field(init=False)
+    """The homes of its shares: a place never moves."""
+
+    def __post_init__(self) -> None:
+        """Look where its shares live, once."""
+        self.homes = tuple(homes_of(self.record))
 
     @property
     def allocation(self) -> AllocationId:
