@@ -35,9 +35,8 @@ class Folder:
         parsed: dict[str, tuple[ManifestFile, ParsedFile]] = {}
         for file in sorted(files, key=lambda each: each.name):
             known = self._parsed.get(file.name)
-            parsed[file.name] = (
-                known if known is not None and known[0] == file else (file, parse_file(file, self.rules))
-            )
+            same = known is not None and (known[0] is file or known[0] == file)
+            parsed[file.name] = known if known is not None and same else (file, parse_file(file, self.rules))
         self._parsed = parsed
 
     def view(self, holders: Iterable[Place]) -> View:

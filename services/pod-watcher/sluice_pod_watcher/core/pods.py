@@ -53,6 +53,8 @@ class Pods:
     """What the last listing found: how a pod that is evicted is asked for anew."""
     _evicted: dict[RequestId, None] = field(default_factory=dict)
     """Of whom is yet to be said that they were evicted."""
+    _words: dict[RequestId, tuple[IdentityRecord, bool, RequestMessage]] = field(default_factory=dict)
+    """The word of each request, and what it was made of: every listing asks for all of them again."""
 
     def message_of(self, record: IdentityRecord) -> RequestMessage:
         """What the bus shall say of a record."""
@@ -103,7 +105,13 @@ class Pods:
     def word(self, uid: RequestId) -> RequestMessage | None:
         """What the bus shall say of a request."""
         record = self.identities.get(uid)
-        return self.message_of(record) if record is not None else None
+        if record is None:
+            return None
+        released = isinstance(self.answers.get(uid), Released)
+        known = self._words.get(uid)
+        if known is None or known[0] is not record or known[1] != released:
+            known = self._words[uid] = record, released, self.message_of(record)
+        return known[2]
 
     def counts_at(self) -> float | None:
         """When a listing could decide what does not count yet; None when there is nothing of that kind."""
@@ -113,6 +121,7 @@ class Pods:
         """The last word about a request was said."""
         self.identities.drop(uid)
         self.answers.pop(uid, None)
+        self._words.pop(uid, None)
 
     # -- the folder -----------------------------------------------------------------------------------------------
 
@@ -246,6 +255,8 @@ class Pods:
 
     def take_evicted(self) -> list[RequestId]:
         """Who was evicted, as far as that is on disk: a crash before would keep the pod under its old id."""
+        if not self._evicted:
+            return []
         saved = [uid for uid in self._evicted if self.identities.is_saved(uid)]
         for uid in saved:
             del self._evicted[uid]

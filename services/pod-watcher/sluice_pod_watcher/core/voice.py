@@ -200,6 +200,15 @@ class Voice:
 
     def say_what_is_due(self) -> None:
         """Say what is due and may be said, and some of what is to be said again; say that all is said when it is."""
+        if self._speaker.due or self._again:
+            self._say_some()
+        if self._sync_due and self._state_is_read and self._all_confirmed():
+            self._sync_due = False
+            synced = SourceSynced(source=self._name, run=self._run, epoch=self._epoch, count=self._speaker.asking())
+            self._outbox.keep(self._source, synced)
+
+    def _say_some(self) -> None:
+        """All that is due, and of what is to be said again as much as one turn allows."""
         due, self._speaker.due = self._speaker.due, {}
         if len(due) > AGAIN_MAX:
             self._again = due | self._again
@@ -219,10 +228,6 @@ class Voice:
                 self._closing[uid] = None
             ttl_s = self._closing_ttl_s if closing else None
             self._outbox.keep(subjects.request(uid), message, request=uid, ttl_s=ttl_s)
-        if self._sync_due and self._state_is_read and self._all_confirmed():
-            self._sync_due = False
-            synced = SourceSynced(source=self._name, run=self._run, epoch=self._epoch, count=self._speaker.asking())
-            self._outbox.keep(self._source, synced)
 
     def _recount(self) -> None:
         self._unconfirmed = dict.fromkeys(self._speaker.all_requests())
