@@ -9,7 +9,9 @@ Pods are only ever moved for one who gains more than they are worth together, at
 came, and never one that was moved lately. It must not move a pod whose owner has not said that it may be.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+
+from msgspec.structs import replace
 
 from sluice.contracts.ids import AllocationId, NodeName, RequestId
 from sluice.contracts.messages import AllocationRequested, Grant, Revoke

@@ -14,7 +14,9 @@ Here is also why pods are moved back from larger profiles (`substitute: return`)
 (`defragmenting` does), and must not evict (`promised` says who goes).
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+
+from msgspec.structs import replace
 
 from sluice.contracts.ids import AllocationId, RequestId, request_named
 from sluice.contracts.messages import (

@@ -1,6 +1,6 @@
 """What a place is looked for: the part of a request that decides where it can go, without whose life it is."""
 
-from dataclasses import dataclass
+import msgspec
 
 from sluice.contracts.ids import GpuUuid
 from sluice.contracts.messages import NO_NEEDS, AllocationRequested, Claim, HostNeeds
@@ -9,8 +9,7 @@ Avoid = frozenset[GpuUuid]
 """GPUs on which this very request failed a short while ago."""
 
 
-@dataclass(frozen=True, slots=True)
-class Asking:
+class Asking(msgspec.Struct, frozen=True):
     """
     Claims of one pod, and what its node must have besides GPUs.
 

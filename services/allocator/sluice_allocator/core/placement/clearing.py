@@ -8,6 +8,8 @@ and how much each would lose. GPUs with equal tenants have equal answers, so the
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
+import msgspec
+
 from sluice.mig.layout import Instance
 from sluice.mig.model import Placement, Profile
 from sluice.mig.table import State, TransitionTable
@@ -25,8 +27,7 @@ Who = tuple[int, int]
 """One who may go: priority, and the memory that the whole pod loses, in MiB."""
 
 
-@dataclass(frozen=True, slots=True)
-class Occupant:
+class Occupant(msgspec.Struct, frozen=True):
     """
     One span of a GPU. It is free when all of `who` (numbers) have gone; nobody named means that it stays.
 
@@ -37,8 +38,7 @@ class Occupant:
     who: tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Way:
+class Way(msgspec.Struct, frozen=True):
     """One way to make room: where, and the numbers of those who have to go. Nobody, where there is room."""
 
     loss: Loss
@@ -47,8 +47,7 @@ class Way:
     goes: tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Tenancy:
+class Tenancy(msgspec.Struct, frozen=True):
     """What decides on the cost of room on a GPU: equal for GPUs with equal tenants."""
 
     kind: str

@@ -1,7 +1,5 @@
 """One look for a place: what is asked, worked out once, and which classes of nodes may serve it at all."""
 
-from dataclasses import dataclass
-
 import msgspec
 
 from sluice.contracts.ids import NodeName
@@ -16,8 +14,7 @@ from sluice_allocator.core.placement.policies import Policy, policy_for
 from sluice_allocator.core.placement.wants import Want
 
 
-@dataclass(frozen=True, slots=True)
-class Place:
+class Place(msgspec.Struct, frozen=True):
     """The node and the devices found for all claims of a request."""
 
     node: NodeName
@@ -26,8 +23,7 @@ class Place:
     """The profiles that were asked for, where larger ones serve."""
 
 
-@dataclass(frozen=True, slots=True)
-class NoPlace:
+class NoPlace(msgspec.Struct, frozen=True):
     """Why nothing fits now: one sentence, and every reason counted per class of nodes and of GPUs."""
 
     message: str

@@ -6,9 +6,8 @@ them. Neither looks at the fleet. Nothing is booked here.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 
-import msgspec
+from msgspec.structs import replace
 
 from sluice.contracts.ids import NodeName
 from sluice.contracts.messages import Claim, DeviceGrant
@@ -192,7 +191,7 @@ class _Fill:
 def _find_several(look: Look) -> Place | None:
     """With the first mode of every claim if there is such a node, else with any."""
     if any(len(claim.modes) > 1 for claim in look.asking.claims):
-        claims = tuple(msgspec.structs.replace(claim, modes=claim.modes[:1]) for claim in look.asking.claims)
+        claims = tuple(replace(claim, modes=claim.modes[:1]) for claim in look.asking.claims)
         first = look_for(look.fleet, replace(look.asking, claims=claims), look.avoid)
         place = _find_anywhere(first)
         if place is not None:
