@@ -20,16 +20,23 @@ def model_from_report(report: GpuReport) -> GpuModel:
     so that two drivers that size profiles differently are never taken for one model. A GPU without MIG gives a model
     without profiles. Placements that lie outside any GPU (no size, a negative start) are left out.
     """
-    profiles = tuple(_profile(profile) for profile in report.profiles)
+    sizes = (report.memory_mib, report.multiprocessors, report.memory_slices, report.compute_slices)
+    return _model_of(report.model, sizes, report.profiles)
+
+
+@lru_cache(maxsize=256)  # each GPU of a node is shown again and again; of more models than that there are none
+def _model_of(name: str, sizes: tuple[int, int, int, int], reported: tuple[ProfileReport, ...]) -> GpuModel:
+    memory_mib, multiprocessors, memory_slices, compute_slices = sizes
+    profiles = tuple(_profile(profile) for profile in reported)
     ends = [placement.start + placement.size for profile in profiles for placement in profile.placements]
-    known = find(report.model)
+    known = find(name)
     model = GpuModel(
-        key=known.key if known is not None else report.model,
-        product_names=(report.model,),
-        memory_mib=report.memory_mib,
-        multiprocessors=report.multiprocessors,
-        memory_slices=max(report.memory_slices, *ends, 0),
-        compute_slices=report.compute_slices,
+        key=known.key if known is not None else name,
+        product_names=(name,),
+        memory_mib=memory_mib,
+        multiprocessors=multiprocessors,
+        memory_slices=max(memory_slices, *ends, 0),
+        compute_slices=compute_slices,
         profiles=profiles,
     )
     if known is not None and _facts(known) == _facts(model):

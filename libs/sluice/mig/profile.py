@@ -7,12 +7,15 @@ much memory or how many SMs there are: that is the model's business (`1g.10gb` i
 
 import re
 from dataclasses import dataclass
+from functools import lru_cache
 
 _NAME = re.compile(
     r"(?:(?P<c>[1-9][0-9]?)c\.)?(?P<g>[1-9][0-9]?)g\.(?P<gb>0|[1-9][0-9]{0,3})gb"
     r"(?P<attributes>(?:[+-][a-z]{1,8}(?:\.[a-z]{1,8})?(?:,[a-z]{1,8}(?:\.[a-z]{1,8})?)*){0,4})"
 )
 _ATTRIBUTES = re.compile(r"([+-])([^+-]+)")
+_NAMES_REMEMBERED = 1024
+"""Far more than all models together have; anything else that people write is read anew."""
 
 
 class ProfileNameError(ValueError):
@@ -40,6 +43,7 @@ class ProfileName:
     attributes: tuple[str, ...] = ()
 
     @classmethod
+    @lru_cache(maxsize=_NAMES_REMEMBERED)
     def parse(cls, text: str) -> "ProfileName":
         """Take a name apart. Raises ProfileNameError."""
         match = _NAME.fullmatch(text)

@@ -5,8 +5,9 @@ The guard is always the highest sequence that was observed in order, or the sequ
 can lie between that and its expected value, which was observed). It is never fetched and never taken from a refusal.
 """
 
-from dataclasses import dataclass
 from typing import Literal
+
+import msgspec
 
 from sluice.contracts.exchange import (
     Entry,
@@ -35,8 +36,7 @@ EXPLAIN_TIMEOUT_S = 2.0
 """How long a refusal may stay unexplained by what is read before the reader is started anew."""
 
 
-@dataclass(frozen=True, slots=True)
-class Settled:
+class Settled(msgspec.Struct, frozen=True):
     """A commit ended: the message is the last value of its subject (`landed`), or something else was first."""
 
     operation: OperationId
@@ -45,8 +45,7 @@ class Settled:
     landed: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Contested:
+class Contested(msgspec.Struct, frozen=True):
     """Somebody else wrote a subject that is kept. Unless the core forgets it, it will be written again."""
 
     address: Address
@@ -106,10 +105,13 @@ class Outbox(Wishes):
 
     def drain(self) -> list[ExchangeInstruction]:
         """What to do now. Call at the end of every `handle` of the core."""
-        while self._pump.guards and not self.paused and len(self._in_flight) < IN_FLIGHT_MAX:
-            lane = self._lanes.get(self._pump.take())
-            if lane is not None:
-                self._advance(lane)
+        if self._pump.guards and not self.paused:
+            while self._pump.guards and len(self._in_flight) < IN_FLIGHT_MAX:
+                lane = self._lanes.get(self._pump.take())
+                if lane is not None:
+                    self._advance(lane)
+        if not self._out:
+            return []
         out, self._out = self._out, []
         return out
 
@@ -193,8 +195,10 @@ class Outbox(Wishes):
     # -- inside: reading ------------------------------------------------------------------------------------------
 
     def _observe(self, entry: Entry) -> list[Report]:
+        if self._reading == "last":
+            return []
         kind = entry.subject.split(".", 2)[1]
-        if kind not in self._kinds or self._reading == "last":
+        if kind not in self._kinds:
             return []
         stream = stream_of(kind)
         self._known.observed(stream, entry)

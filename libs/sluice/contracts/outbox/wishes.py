@@ -55,10 +55,10 @@ class Wishes:
 
     def keep(self, address: Address, message: AnyMessage, *, request: str = "", ttl_s: int | None = None) -> None:
         """See to it that `message` is the last value. With a TTL it is written once and then forgotten."""
-        kept = Kept(address, message, request, ttl_s)
-        if self._kept.get(address.subject) == kept:
+        known = self._kept.get(address.subject)
+        if known is not None and known.message == message and (known.request, known.ttl_s) == (request, ttl_s):
             return
-        self._kept[address.subject] = kept
+        kept = self._kept[address.subject] = Kept(address, message, request, ttl_s)
         self._mark(kept)
 
     def forget(self, address: Address) -> None:
