@@ -122,13 +122,13 @@ class Books:
         return {
             allocation: entry
             for allocation, entry in self.ledger.get(node, {}).items()
-            if isinstance(entry, Grant | Revoke) and allocation not in self.gone and self._waits(node, allocation)
+            if isinstance(entry, (Grant, Revoke)) and allocation not in self.gone and self._waits(node, allocation)
         }
 
     def _waits(self, node: str, allocation: str) -> bool:
         book = self.ledger.get(node, {})
         after = self.after.get(allocation, ())
-        return any(each not in self.gone and isinstance(book.get(each), Grant | Revoke) for each in after)
+        return any(each not in self.gone and isinstance(book.get(each), (Grant, Revoke)) for each in after)
 
     def disk_lost(self, node: str) -> None:
         """A node was switched off, and comes back with an empty disk: its hardware holds nothing, and it knows that."""

@@ -35,16 +35,16 @@ class Clockwork:
 
     def after(self, delay_s: float, step: Step) -> None:
         """Do `step` in `delay_s`."""
-        self._number += 1
-        heappush(self._due, (self.now + delay_s if delay_s > 0.0 else self.now, self._roll(), self._number, step))
+        self._number = number = self._number + 1
+        heappush(self._due, (self.now + delay_s if delay_s > 0.0 else self.now, self._roll(), number, step))
 
     def run_until(self, end: float) -> None:
         """Do everything due up to `end`. Raises EndlessError."""
         due = self._due
         while due and due[0][0] <= end:
-            self.now, _, _, step = heappop(due)
-            self.steps += 1
-            if self.steps > STEPS_MAX:
+            if self.steps == STEPS_MAX:
                 raise EndlessError(f"over {STEPS_MAX} steps at {self.now:.1f} s")
+            self.steps += 1
+            self.now, _, _, step = heappop(due)
             step()
         self.now = max(self.now, end)

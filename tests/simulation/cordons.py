@@ -174,7 +174,7 @@ class CordonJudge:
                     self._told[host.run] = {}  # of another life of the broker: it knows nothing of this one
                     self._newest = {key: at for key, at in self._newest.items() if key[0] != host.run}
                 self._incarnations[host.run] = event.incarnation
-            elif isinstance(event, Observed) and isinstance(event.entry.message, Cordoned | Uncordoned):
+            elif isinstance(event, Observed) and isinstance(event.entry.message, (Cordoned, Uncordoned)):
                 word, key = event.entry.message, (host.run, event.entry.message.node)
                 if event.entry.sequence >= self._newest.get(key, 0):
                     self._newest[key] = event.entry.sequence

@@ -306,9 +306,9 @@ class Goals:
 
     # -- nothing left ---------------------------------------------------------------------------------------------
 
-    def empty(self) -> list[str]:
-        """What is left after all pods were removed."""
-        left: list[str] = []
+    def empty(self) -> list[tuple[str, object]]:
+        """What is left after all pods were removed, and where. Asked every second, so it is put in words when read."""
+        left: list[tuple[str, object]] = []
         for subject, message in self._values().items():
             kind = subject.split(".")[1]
             over = (
@@ -317,21 +317,21 @@ class Goals:
                 or (isinstance(message, (RequestWithdrawn, SliceGone)) and message.closing)
             )
             if not over:
-                left.append(f"{subject}: {type(message).__name__}")
+                left.append((subject, type(message).__name__))
         for node, host in self.agents.items():
             machine = host.machine
-            left += [f"{node}: {found}" for found in machine.tickets.values()]
-            left += [f"{node}: {process}" for _, process in machine.processes() if process.owner != OPERATOR]
+            left += [(node, found) for found in machine.tickets.values()]
+            left += [(node, process) for _, process in machine.processes() if process.owner != OPERATOR]
             left += [
-                f"{node}: {instance}"
+                (node, instance)
                 for gpu in machine.gpus.values()
                 for instance in gpu.instances.values()
                 if instance.maker != OPERATOR
             ]
-            left += [f"{node}: {found}" for found in machine.mps.listed.values()]
-            left += [f"{node}: {found}" for found in machine.mps.directories.values()]
-            left += [f"{node}: {gpu.uuid} is EXCLUSIVE_PROCESS" for gpu in machine.gpus.values() if gpu.exclusive]
-            left += [f"{node}: journal has {record}" for record in _alive(machine.journal)]
+            left += [(node, found) for found in machine.mps.listed.values()]
+            left += [(node, found) for found in machine.mps.directories.values()]
+            left += [(f"{node} has EXCLUSIVE_PROCESS", gpu.uuid) for gpu in machine.gpus.values() if gpu.exclusive]
+            left += [(f"{node}'s journal", record) for record in _alive(machine.journal)]
         return left
 
     def forgotten(self) -> list[str]:

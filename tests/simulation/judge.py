@@ -336,7 +336,7 @@ class Judge(NodeJudge):
         if isinstance(message, SliceGone) and isinstance(host, AgentHost) and message.allocation not in self.said_gone:
             self.check_gone(host.machine, message.allocation)
             self.said_gone[message.allocation] = None
-        if isinstance(message, SliceReady | SliceGone) and isinstance(host, AgentHost):
+        if isinstance(message, (SliceReady, SliceGone)) and isinstance(host, AgentHost):
             self.check_on_disk(host.machine, message)
         is_new = instruction.attempt == 1  # what is sent again was true when it was said
         if isinstance(message, SliceReady) and isinstance(host, AgentHost) and is_new:

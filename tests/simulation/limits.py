@@ -89,7 +89,7 @@ class LimitsFile:
     def landed(self, write: Write, _sequence: int) -> None:
         """A value is the last one of its subject now."""
         word = write.message
-        if isinstance(word, QuotaSet | Cordoned) and word.source == SOURCE and word not in self._ever:
+        if isinstance(word, (QuotaSet, Cordoned)) and word.source == SOURCE and word not in self._ever:
             self._books.fail("limits", f"{word} is said, and no file has said so")
 
     def missing(self) -> list[str]:
@@ -98,7 +98,7 @@ class LimitsFile:
         for subject, said in self._meant.items():
             entry = broker.values.last(subject, broker.clockwork.now)
             last = entry.message if entry is not None else None
-            standing = last if isinstance(last, QuotaSet | Cordoned) else None
+            standing = last if isinstance(last, (QuotaSet, Cordoned)) else None
             if standing != _word(said):
                 found.append(f"{subject} is {standing}, and the file says {_word(said)}")
         return found
@@ -107,7 +107,7 @@ class LimitsFile:
 def _word(said: Said) -> QuotaSet | Cordoned | None:
     """What a file with this in it says; None when it is not in it."""
     message = said.message
-    return structs.replace(message, source=SOURCE) if isinstance(message, QuotaSet | Cordoned) else None
+    return structs.replace(message, source=SOURCE) if isinstance(message, (QuotaSet, Cordoned)) else None
 
 
 def _lines(said: Said) -> str:

@@ -41,7 +41,7 @@ class NodeJudge(Books):
 
     def check_on_disk(self, machine: Machine, said: SliceReady | SliceGone) -> None:
         """What is said of a slice is on its node's disk: a power cut a moment later must not make it untrue."""
-        there = machine.journal[: machine.on_disk]
+        there = machine.journal[machine.on_disk - 1 :: -1] if machine.on_disk else []  # the latest first: it is there
         if isinstance(said, SliceReady):
             known = any(isinstance(r, SliceRecord) and r.phase == "ready" and r.ticket == said.ticket for r in there)
         else:  # the closing word of what nobody remembers needs no memory

@@ -92,7 +92,7 @@ class Evictor:
 
     def landed(self, write: Write, _sequence: int) -> None:
         """An order was written, or a pod is asked for (again) that is ordered to go: it is taken up soon."""
-        if self._world.watcher.evicts or not isinstance(write.message, EvictionOrdered | AllocationRequested):
+        if self._world.watcher.evicts or not isinstance(write.message, (EvictionOrdered, AllocationRequested)):
             return
         request = write.subject.rpartition(".")[2]
         ordered = self._word(subjects.eviction(RequestId(request)).subject)

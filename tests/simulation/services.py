@@ -163,6 +163,8 @@ class WatcherHost(Host):
         self.rules = rules
         self.identities: tuple[IdentityRecord, ...] = ()
         self._saving: Callable[[], None] | None = None
+        self._read: dict[str, ManifestFile] = {}
+        """Files as they were read last: the shell, too, reads only those again that have changed."""
         folder.on_change.append(self._changed)
 
     def make_core(self, run: RunId) -> Core:
@@ -209,7 +211,11 @@ class WatcherHost(Host):
         self.later(DISK_S * self.dice.random(), happen)
 
     def _list(self) -> None:
-        files = tuple(ManifestFile(name, text) for name, text in sorted(self.folder.files.items()))
+        for name, text in self.folder.files.items():
+            known = self._read.get(name)
+            if known is None or known.text != text:
+                self._read[name] = ManifestFile(name, text)
+        files = tuple(self._read[name] for name in sorted(self.folder.files))
         self.later(DISK_S * self.dice.random(), lambda: self.offer(FolderListed(files)))
 
     def _changed(self) -> None:

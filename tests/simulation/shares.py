@@ -6,10 +6,10 @@ code of the allocator or the agent is used, for it judges both.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from fractions import Fraction
 from math import ceil
 
+import msgspec
 from judges.placements import fits_side_by_side
 from simulation.tables import MPS_CLIENTS_MAX, GpuRow, Span
 
@@ -19,8 +19,7 @@ Domain = tuple[str, int]
 """A namespace and a user: whose processes may share one MPS server."""
 
 
-@dataclass(frozen=True, slots=True)
-class Held:
+class Held(msgspec.Struct, frozen=True):
     """One booked place. `profile` is empty for a whole GPU."""
 
     gpu: str

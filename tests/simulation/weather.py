@@ -43,6 +43,8 @@ class Sky:
         """Nothing is drawn yet."""
         self.weather = weather
         self._dice = dice
+        self._roll = dice.random
+        self._until = weather.until
 
     def fate(self, now: float) -> Fate:
         """What becomes of one write."""
@@ -63,7 +65,7 @@ class Sky:
 
     def latency(self) -> float:
         """One way over the network, in s."""
-        return 0.0005 + 0.004 * self._dice.random()
+        return 0.0005 + 0.004 * self._roll()
 
     def long(self) -> float:
         """A delay that matters, in s."""
@@ -71,7 +73,7 @@ class Sky:
 
     def chance(self, kind: str, now: float) -> bool:
         """Whether a thing of this kind happens now."""
-        if now >= self.weather.until:
+        if now >= self._until:
             return False
         probability: float = getattr(self.weather, kind)
-        return probability > 0 and self._dice.random() < probability
+        return probability > 0 and self._roll() < probability

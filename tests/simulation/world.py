@@ -172,7 +172,7 @@ class World:
         if self.plan.closing_ttl_s < CALM_S:
             self.until("closing", self.goals.forgotten, self.plan.closing_ttl_s * 4.0)
 
-    def until(self, rule: str, missing: Callable[[], list[str]], longest_s: float) -> None:
+    def until(self, rule: str, missing: Callable[[], Sequence[object]], longest_s: float) -> None:
         """Go on until nothing is missing, and stays so for some seconds. Raises ViolationError after `longest_s`."""
         end, steady = self.clockwork.now + longest_s, 0
         while steady < STEADY:
@@ -180,7 +180,7 @@ class World:
             found = missing()
             steady = 0 if found else steady + 1
             if found and self.clockwork.now >= end:
-                raise ViolationError(rule, f"{longest_s:.0f} s after: " + "; ".join(found[:6]))
+                raise ViolationError(rule, f"{longest_s:.0f} s after: " + "; ".join(map(_in_words, found[:6])))
 
     def remove(self, name: str) -> None:
         """A person removes a pod."""
@@ -299,6 +299,10 @@ class World:
     def _spoil(self, name: str) -> None:
         if name in self.folder.pods:
             self.folder.spoil(self.folder.pods[name])
+
+
+def _in_words(missing: object) -> str:
+    return ": ".join(map(str, missing)) if isinstance(missing, tuple) else str(missing)
 
 
 def run_seed(seed: int, keeping: Keeping = "nothing", without: Sequence[str] = ()) -> Outcome:
