@@ -106,7 +106,7 @@ async def differences(scene: Scene, names: list[str]) -> list[str]:
         ledger = await words_at(scene.system.url, "BOOK", "sluice.ledger.>")
     except nats.errors.Error as error:
         return [f"the ledger cannot be read: {error}"]
-    machines = [json.loads((data / "hardware" / f"{node}.json").read_text()) for node in NODES]
+    machines = [json.loads((data / "hardware" / f"{node}.json").read_text().split("\n")[-2]) for node in NODES]
     pods = await scene.pods()
     nodes = {each["metadata"]["uid"]: each["spec"].get("nodeName", "") for each in pods.values()}
     started = {uid: each["main"] for uid, each in list(fake.nodes.running.items()) if "main" in each}

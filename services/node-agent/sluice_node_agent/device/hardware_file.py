@@ -2,17 +2,15 @@
 The simulated hardware of one node as a file, so that it outlives every process as hardware does.
 
 Each change is one locked read-modify-write: the agent and a person with the `hardware` command may both be at it. It
-keeps what is there and knows no rules; those are in `device.simulated`.
+keeps what is there and knows no rules; those are in `device.simulated`. How it lies in the file is `hardware_lines`'.
 
 Who wants to know everything that ever was on the devices makes an empty `<file>.log` beside it: each change then adds a
 line, the time (unix ns) and all the hardware after it.
 """
 
-import fcntl
-import os
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -24,6 +22,7 @@ from sluice.contracts.ids import GpuUuid, NodeName
 from sluice.contracts.refusals import shorten
 from sluice.runtime.errors import ServiceError
 from sluice_node_agent.core.events import HolderKind
+from sluice_node_agent.device import hardware_lines
 
 _NAMESPACE = uuid.UUID("5b0a3a0e-8a0e-5d57-9d0c-4f2f1f6c7a10")
 """Makes GPU UUIDs: a GPU keeps its UUID for life, whatever happens to this file."""
@@ -116,13 +115,17 @@ class Hardware(msgspec.Struct, kw_only=True):
     """The faults of the fleet file that were taken over last."""
 
 
+_encode = msgspec.json.Encoder().encode
+_decode = msgspec.json.Decoder(Hardware).decode
+
+
 class HardwareFile:
     """The file of one node."""
 
     def __init__(self, path: Path) -> None:
         """Name the file; nothing is read yet."""
         self._path = path
-        self._lock = path.with_name(f"{path.name}.lock")
+        self._name = str(path)
         self._log = path.with_name(f"{path.name}.log")
 
     @property
@@ -139,12 +142,13 @@ class HardwareFile:
         wanted = _gpus_of(node)
         faults = faults_from(dict(node.faults), f"node {node.name}: faults")
         self._path.parent.mkdir(parents=True, exist_ok=True)
-        with self._locked():
+        with hardware_lines.locked(self._name):
             if not self._path.exists():
                 made = Hardware(node=node.name, boot_id=_new_id(), gpus=wanted, faults=faults)
                 made.declared_faults = dict(node.faults)
-                self._write(made)
+                self._write(made, how=hardware_lines.begin)
                 return
+            self._take_over_document()
             hardware = self._read()
             found = [(gpu.uuid, gpu.model, gpu.mig is not gpu.switched) for gpu in hardware.gpus]
             if hardware.node != node.name or found != [(gpu.uuid, gpu.model, gpu.mig) for gpu in wanted]:
@@ -160,16 +164,16 @@ class HardwareFile:
 
     def read(self) -> Hardware:
         """What is there now. Raises HardwareFileError."""
-        return self._read()  # replaced as a whole, so it needs no lock
+        return self._read()
 
     @contextmanager
     def changing(self) -> Iterator[Hardware]:
         """What is there, to be changed: written when the block ends without an exception, and changed anything."""
-        with self._locked():
+        with hardware_lines.locked(self._name):
             hardware = self._read()
-            before = msgspec.json.encode(hardware)
+            before = _encode(hardware)
             yield hardware
-            if msgspec.json.encode(hardware) != before:
+            if _encode(hardware) != before:
                 self._write(hardware)
 
     def reboot(self) -> str:
@@ -188,32 +192,31 @@ class HardwareFile:
             hardware.faults.xid = 0
             return hardware.boot_id
 
-    @contextmanager
-    def _locked(self) -> Iterator[None]:
-        descriptor = os.open(self._lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
-            yield
-        finally:
-            os.close(descriptor)
-
     def _read(self) -> Hardware:
         try:
-            return msgspec.json.decode(self._path.read_bytes(), type=Hardware)
+            return self._decoded(hardware_lines.last_line(self._name))
         except OSError as error:
             raise HardwareFileError(f"{self._path} cannot be read: {error.strerror}") from error
+
+    def _decoded(self, data: bytes) -> Hardware:
+        try:
+            return _decode(data)
         except NOT_READABLE as error:
             raise HardwareFileError(f"{self._path} is no simulated hardware: {shorten(str(error), 300)}") from error
 
-    def _write(self, hardware: Hardware) -> None:
-        # Replaced as a whole and not forced to disk: it outlives every process, and need not outlive this machine.
-        data = msgspec.json.encode(hardware)
-        draft = self._path.with_name(f"{self._path.name}.new")
-        draft.write_bytes(msgspec.json.format(data, indent=1))
-        draft.replace(self._path)
+    def _write(self, hardware: Hardware, how: Callable[[str, bytes], None] = hardware_lines.add_line) -> None:
+        # Not forced to disk: it outlives every process, and need not outlive this machine.
+        data = _encode(hardware)
+        how(self._name, data)
         if self._log.exists():  # after the change: a writer killed in between leaves it out, and told nobody of it
             with self._log.open("ab") as log:
                 log.write(b"%d %b\n" % (time.time_ns(), data))
+
+    def _take_over_document(self) -> None:
+        """Make a line of what an earlier version has left: one document on many lines."""
+        data = self._path.read_bytes()
+        if data.startswith(b"{\n"):
+            hardware_lines.begin(self._name, _encode(self._decoded(data)))
 
 
 def faults_from(values: dict[str, FaultValue], where: str) -> Faults:

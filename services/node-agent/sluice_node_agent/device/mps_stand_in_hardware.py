@@ -1,17 +1,19 @@
-# ruff: noqa: PTH105, PTH110, PTH123
+# ruff: noqa: PTH110, PTH123 - as in `mps_stand_in`
 """
 How the MPS stand-in's processes appear in the simulated hardware: entered when they serve, removed when they end.
 
-It writes the same file as `device.hardware_file`, under the same lock, with nothing but the standard library: the
-stand-in is started too often to import more. It must know no more of the file than where processes and devices are.
+It writes the same file as `device.hardware_file`, by the same `hardware_lines`, with nothing but the standard library:
+the stand-in is started too often to import more. It must know no more of what is there than where processes and devices
+are.
 """
 
-import fcntl
 import json
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
+
+from sluice_node_agent.device import hardware_lines
 
 
 class SimulatedHardware:
@@ -27,8 +29,7 @@ class SimulatedHardware:
         if not self._path:
             return True
         try:
-            with open(self._path, "rb") as file:
-                return _gpu_of(json.load(file), self._device) is not None
+            return _gpu_of(json.loads(hardware_lines.last_line(self._path)), self._device) is not None
         except (OSError, ValueError):
             return False
 
@@ -59,20 +60,10 @@ class SimulatedHardware:
         if not self._path or not os.path.exists(self._path):
             yield {"gpus": []}
             return
-        lock = os.open(f"{self._path}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX)
-            with open(self._path, "rb") as file:
-                hardware = json.load(file)
+        with hardware_lines.locked(self._path):
+            hardware = json.loads(hardware_lines.last_line(self._path))
             yield hardware
-            draft = f"{self._path}.new"
-            with open(draft, "w", encoding="utf-8") as file_out:
-                json.dump(hardware, file_out, indent=1)
-                file_out.flush()
-                os.fsync(file_out.fileno())
-            os.replace(draft, self._path)
-        finally:
-            os.close(lock)
+            hardware_lines.add_line(self._path, json.dumps(hardware).encode())
 
 
 def _gpu_of(hardware: dict[str, Any], device: str) -> dict[str, Any] | None:
