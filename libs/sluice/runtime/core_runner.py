@@ -29,6 +29,7 @@ from sluice.contracts.exchange import (
 )
 from sluice.contracts.ids import NodeName
 from sluice.runtime import logs, metrics, telemetry
+from sluice.runtime.ahead import Ahead, Foresees
 from sluice.runtime.bus import Bus, Reading
 from sluice.runtime.clock import Clock
 from sluice.runtime.inbox import EVENTS_MAX, Inbox
@@ -127,6 +128,7 @@ class CoreRunner(Generic[E]):
     `execute` says how the core's own instructions are carried out: an `Executor`, or just its function.
     `shows` says what the core knows, for who looks at this process's metrics. `phases` are told in its traces. `begins`
     is awaited when a reading begins, before anything else of it is passed on; whoever gives it has to bound it.
+    `foresees` says what the core will want to have read, by what it hears.
     """
 
     def __init__(
@@ -146,6 +148,7 @@ class CoreRunner(Generic[E]):
         shows: Reader = tuple,
         phases: Sequence[Phase] = (),
         begins: Callable[[ReadingStarted], Awaitable[None]] | None = None,
+        foresees: Foresees | None = None,
     ) -> None:
         """Nothing happens before `run`."""
         self._name = name
@@ -166,6 +169,7 @@ class CoreRunner(Generic[E]):
             kind: how if isinstance(how, Executor) else Executor(how) for kind, how in (execute or {}).items()
         }
         self._inbox: Inbox[Any] = Inbox(Ticked(), events_max=events_max)
+        self._ahead = Ahead(bus, foresees)
         self._read_slots = asyncio.Semaphore(READ_LAST_MAX)
         self._lanes: dict[Hashable, deque[_Doing[E]]] = {}
         self._under_way: set[asyncio.Task[None]] = set()
@@ -183,7 +187,10 @@ class CoreRunner(Generic[E]):
         Cancelled, it stops reading and deciding at once and gives writes and executors that are under way `drain_s`.
         """
         with metrics.asked_for(self._now), metrics.asked_for(self._shows):
-            await self._run()
+            try:
+                await self._run()
+            finally:
+                self._ahead.forget()
 
     def _now(self) -> tuple[Sample, ...]:
         return (
@@ -231,6 +238,7 @@ class CoreRunner(Generic[E]):
             async for batch in batches:
                 if isinstance(batch[0], ReadingStarted):  # which comes alone
                     metrics.count(READINGS, batch[0].stream)
+                self._ahead.hear(batch)
                 await self._inbox.offer(batch)
                 if self._begins is not None and isinstance(batch[0], ReadingStarted):
                     await self._begins(batch[0])
@@ -350,7 +358,7 @@ class CoreRunner(Generic[E]):
         async with self._read_slots:
             while True:
                 try:
-                    entry = await self._bus.last(wanted.stream, wanted.subject)
+                    entry = await self._ahead.last(wanted)
                 except TimeoutError:  # the broker is away; the core cannot write there before it knows
                     self._log.debug("no answer to a read", subject=wanted.subject)
                     await self._clock.sleep(backoff.next_s())

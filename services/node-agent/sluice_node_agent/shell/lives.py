@@ -13,7 +13,10 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 from typing import TypeVar
 
-from sluice.contracts.ids import NodeName, RunId
+from sluice.contracts import subjects
+from sluice.contracts.exchange import Entry, ReadLast, Stream
+from sluice.contracts.ids import AllocationId, NodeName, RunId
+from sluice.contracts.messages import Grant
 from sluice.runtime import logs, metrics
 from sluice.runtime.bus import Bus
 from sluice.runtime.core_runner import CoreRunner
@@ -145,6 +148,7 @@ class Lives:
                 tick_s=settings.tick_s,
                 shows=AgentMetrics(core).now,
                 phases=PHASES,
+                foresees=first_word_of,
             )
             await runner.offer(started)
             usage = UsageWatch(
@@ -183,6 +187,15 @@ async def _shown_and_closed(in_thread: InThread, core: Agent, quotas: QuotaHomes
             yield
     finally:
         await in_thread(quotas.close)
+
+
+def first_word_of(entry: Entry) -> ReadLast | None:
+    """Where a slice that is ordered now will be spoken of: looked at while it is made."""
+    grant = entry.message
+    if not isinstance(grant, Grant) or grant.revision > 1 or grant.adopted:  # it was spoken of
+        return None
+    node, allocation = subjects.parse(entry.subject).key
+    return ReadLast(Stream.STATE, subjects.slice_(NodeName(node), AllocationId(allocation)).subject)
 
 
 def what_is_there(site: OpenSite, journal: Journal, tickets: Tickets, marks: Marks, endpoint: str) -> AgentStarted:
