@@ -5,6 +5,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 HERE = Path(__file__).resolve().parent
 
 
@@ -15,12 +17,13 @@ def hashes(hash_seed: str) -> str:
         env={**os.environ, "PYTHONHASHSEED": hash_seed},
         capture_output=True,
         text=True,
-        timeout=50,
+        timeout=150,
         check=False,
     )
     return "\n".join(line for line in done.stdout.splitlines() if line.startswith("seed "))
 
 
+@pytest.mark.timeout(400)
 def test_a_seed_is_the_same_run_in_every_process() -> None:
     """Two processes with different hash seeds write the same lines for the same seeds."""
     first = hashes("1")

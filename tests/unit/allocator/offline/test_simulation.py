@@ -291,8 +291,8 @@ def test_memory_does_not_grow_with_those_who_have_left(monkeypatch):
         return held
 
     held_bytes(100)  # whatever is made at the first use
-    few = held_bytes(1200)
-    assert held_bytes(2400) < 1.3 * few
+    few = held_bytes(800)
+    assert held_bytes(1600) < 1.3 * few
 
 
 def test_reading_anew_changes_no_answer(monkeypatch):
