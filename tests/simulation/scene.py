@@ -180,6 +180,14 @@ class Scene:
         (reader,) = (reader for reader in self.host(host).readers if reader.stream is stream)
         return reader.stand_still()
 
+    def let_hear(self, host: str, subject: str) -> None:
+        """A process that hears nothing of STATE hears of this one subject what is its last value."""
+        broker = self.world.broker
+        last = broker.values.last(subject, broker.clockwork.now)
+        assert last is not None, subject
+        entry = Entry(subject, last.sequence, last.operation, last.message)
+        self.host(host).offer(Observed(Stream.STATE, entry))
+
     def tell(self, host: str, subject: str, message: AnyMessage, sequence: int) -> None:
         """A process hears an entry of BOOK (again)."""
         self.host(host).offer(Observed(Stream.BOOK, Entry(subject, sequence, OperationId("late-1"), message)))

@@ -10,6 +10,7 @@ from simulation.quotas import HEARD_AFTER_S, NO_LIMITS, QuotaSaid
 from simulation.scene import A30_NODE, MIG_NODE, Scene, sliced
 from simulation.weather import Weather
 
+from sluice.contracts import subjects
 from sluice.contracts.exchange import Stream
 from sluice.contracts.messages import Grant, Pending, QuotaSet, Revoke, SliceReady
 from sluice.contracts.refusals import WaitReason
@@ -178,8 +179,9 @@ def test_nobody_is_bound_before_what_was_written_before_its_grant_is_known() -> 
     granted = scene.landed()
     scene.pod("b", sliced("1g.6gb"))
     scene.wait(0.5)
-    asked()
+    scene.let_hear("allocator-b", subjects.request(scene.request("b")).subject)
     scene.until(lambda: any(isinstance(write.message, SliceReady) for write in granted))
+    asked()  # what is said of the first pod counts, so it is heard after the second was granted
     scene.wait(0.5)
     (grant,) = (write.message for write in granted if isinstance(write.message, Grant))
     assert grant.booking.name == "b"
