@@ -5,7 +5,7 @@ import os
 import pytest
 from simulation.world import run_seed
 
-SEEDS = int(os.environ.get("SEEDS_IN_TESTS", "150"))
+SEEDS = int(os.environ.get("SEEDS_IN_TESTS", "75"))
 """A dose for whoever waits for it; before a change lands it is 2,000, and `make sim` plays as many as one likes."""
 CHUNK = 5
 LINES_SHOWN = 60
