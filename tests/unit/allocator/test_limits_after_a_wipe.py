@@ -13,6 +13,7 @@ from sluice.contracts.messages import (
     Grant,
     Held,
     Pending,
+    PodGroup,
     QuotaSet,
     Released,
     RequestWithdrawn,
@@ -99,6 +100,16 @@ def test_who_waited_for_a_source_is_served_when_it_has_said_all(empty, grant):
     opens(empty, "node-a")
     say(empty, asked("more", WHOLE))
     assert grants(all_of(empty, empty.observe(*all_said()))) == ["more"]
+
+
+def test_a_group_that_waited_for_a_source_is_served_when_it_has_said_all(empty, grant):
+    """The pods of a job would stand until the next time that somebody looks, while others take their places."""
+    empty.observe(subjects.quota("default"), msgspec.structs.replace(LIMIT, total=Amounts(gpus=2)))
+    opens(empty, "node-a")
+    opens(empty, "node-c")
+    for name in ("rank-0", "rank-1"):
+        say(empty, msgspec.structs.replace(asked(name, WHOLE), group=PodGroup(name="job", size=2)))
+    assert grants(all_of(empty, empty.observe(*all_said()))) == ["rank-0", "rank-1"]
 
 
 def test_namespaces_without_limits_wait_for_no_source(empty, grant):

@@ -44,8 +44,8 @@ from sluice_allocator.core.evictions.preempting import (
 from sluice_allocator.core.groups.settling import settle_group, time_passed_for_groups
 from sluice_allocator.core.held import look_again
 from sluice_allocator.core.limits.excess import look_at_binding, look_at_booked, look_at_excess, was_read
-from sluice_allocator.core.limits.quotas import limits_changed
-from sluice_allocator.core.limits.unbooked import look_at_held, source_has_spoken
+from sluice_allocator.core.limits.quotas import limits_changed, source_has_spoken
+from sluice_allocator.core.limits.unbooked import look_at_held
 from sluice_allocator.core.moves.defragmenting import defragment
 from sluice_allocator.core.moves.moving import count_move, move_pods_back
 from sluice_allocator.core.nodes import settle_node

@@ -8,7 +8,7 @@ late counts what runs, and a revoke frees nothing yet. That is exact where one a
 It must not choose places, nor victims.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 from sluice.contracts.ids import AllocationId, RequestId, SourceName
@@ -258,15 +258,29 @@ def _nobody_knows(namespace: str, source: SourceName) -> NoPlace:
 
 def limits_changed(desk: Desk, namespace: str) -> None:
     """A namespace has other limits, or none any more: whoever of it waits is looked at again."""
-
-    def is_of(request: RequestId) -> bool:
-        asked = desk.world.requests.get(request)
-        return isinstance(asked, AllocationRequested) and asked.namespace == namespace
-
-    waiting = dict.fromkeys(desk.queue.those(is_of))
-    desk.changed_requests |= waiting
-    desk.to_try |= waiting  # not only who is set aside: of others a place was found that takes too much
+    _try_again(desk, lambda asked: asked.namespace == namespace)
     desk.over_quota.wake(namespace)
+
+
+def source_has_spoken(desk: Desk, source: SourceName) -> None:
+    """A source has said all of its requests: who waited for that in namespaces with limits is looked at again."""
+    if source not in desk.world.sources or desk.over_quota.silent.pop(source, False) is False:
+        return
+    _try_again(desk, lambda asked: asked.source == source and asked.namespace in desk.world.quotas)
+    for namespace in desk.world.quotas:
+        desk.over_quota.wake(namespace)
+
+
+def _try_again(desk: Desk, concerns: Callable[[AllocationRequested], bool]) -> None:
+    """Not only who is set aside: of others a place was found that takes too much, and groups are tried as one."""
+
+    def is_concerned(request: RequestId) -> bool:
+        asked = desk.world.requests.get(request)
+        return isinstance(asked, AllocationRequested) and concerns(asked)
+
+    waiting = dict.fromkeys(desk.queue.those(is_concerned))
+    desk.changed_requests |= waiting
+    desk.to_try |= waiting
 
 
 def look_at_given_back(desk: Desk) -> None:

@@ -50,15 +50,6 @@ def silent_source(desk: Desk, request: RequestId | None) -> SourceName | None:
     return asked.source
 
 
-def source_has_spoken(desk: Desk, source: SourceName) -> None:
-    """A source has said all of its requests: who waited for that in limited namespaces is tried again."""
-    if source not in desk.world.sources or desk.over_quota.silent.pop(source, False) is False:
-        return
-    for namespace in desk.world.quotas:
-        if desk.queue.aside_after(namespace, None) is not None:
-            desk.over_quota.wake(namespace)
-
-
 def least_of(desk: Desk, claims: tuple[Claim, ...]) -> Usage:
     """What such claims count at least, on whichever GPU of the fleet."""
     models = len(desk.fleet.models())
