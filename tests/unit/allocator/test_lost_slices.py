@@ -6,7 +6,7 @@ from factories.allocator import FOLDER, INCARNATION, asked, claim, gpu_report, r
 from msgspec.structs import replace
 
 from sluice.contracts import subjects
-from sluice.contracts.exchange import Ticked, Write
+from sluice.contracts.exchange import ReadAgain, ReadingCaughtUp, ReadingStarted, Stream, Ticked, Write
 from sluice.contracts.ids import AllocationId, GpuUuid, NodeName, RequestId, RunId
 from sluice.contracts.messages import (
     Booking,
@@ -139,6 +139,54 @@ def test_a_word_of_a_slice_that_somebody_may_have_is_left_alone(empty, known):
     known(empty)
     for _ in range(5):
         assert not any(isinstance(each, Revoke) for each in messages(tick(empty, 20.0)))
+
+
+# -- bindings of which the ledger does not tell ------------------------------------------------------------------------
+
+
+def late_bound():
+    """A binding that was sent before the broker was wiped, and landed after that."""
+    word = old_word()
+    return Bound(
+        request=RequestId("p1"),
+        request_revision=1,
+        allocation=OLD,
+        node=NODE,
+        revision=1,
+        ticket=word.ticket,
+        containers=word.containers,
+        slice_sequence=7,
+    )
+
+
+@pytest.mark.parametrize("end", ["withdrawn", "still wanted"])
+def test_a_binding_that_landed_after_a_wipe_does_not_stand_for_ever(empty, end):
+    """Its slice is gone, and its node's journal too: nobody would ever speak of it, and its pod never be released."""
+    opened(empty)
+    if end == "withdrawn":
+        word = RequestWithdrawn(revision=1, source=FOLDER, cause="pod gone", held=HELD)
+        cause = "pod gone"
+    else:
+        word, cause = replace(asked("p1"), held=HELD), "slice lost: it is not in the ledger any more"
+    binding = subjects.binding(RequestId("p1"))
+    empty.observe(binding, late_bound())
+    request = subjects.request(RequestId("p1"))
+    assert said(empty.observe(request, word)) == []
+    passed = [[each for each in tick(empty, after) if each == ReadAgain(Stream.BOOK)] for after in (29.0, 2.0, 60.0)]
+    assert passed == [[], [ReadAgain(Stream.BOOK)], []], "once is enough"
+    head = empty.allocator.desk.world.heads[NODE]
+    empty.handle(ReadingStarted(Stream.BOOK, INCARNATION))
+    empty.observe(subjects.head(NODE), head)
+    empty.observe(binding, late_bound())
+    assert said(empty.handle(ReadingCaughtUp(Stream.BOOK))) == [Released(request=RequestId("p1"), cause=cause)]
+
+
+def test_an_entry_that_is_overwritten_on_its_way_costs_no_reading(empty):
+    """The whole book would be read whenever a slice ends as it is bound."""
+    opened(empty)
+    empty.observe(subjects.binding(RequestId("p1")), late_bound())
+    empty.observe(subjects.ledger(NODE, OLD), Revoke(revision=2, incarnation=INCARNATION, booking=booking(), cause="x"))
+    assert not any(isinstance(each, ReadAgain) for each in tick(empty, 60.0))
 
 
 # -- what a source remembers ------------------------------------------------------------------------------------------

@@ -53,6 +53,7 @@ from sluice_allocator.core.orphans import Orphans
 from sluice_allocator.core.requests import settle_request
 from sluice_allocator.core.rules import Rules
 from sluice_allocator.core.sizes.adjusting import ask, ask_again, landed
+from sluice_allocator.core.unbacked import Unbacked
 from sluice_allocator.core.unowned import Unowned
 from sluice_allocator.core.waiting.attempts import Attempts
 from sluice_allocator.core.waiting.promise_making import promise_places
@@ -78,6 +79,7 @@ class Allocator:
         self.desk.outbox.paused = True
         self.orphans = Orphans()
         self.unowned = Unowned()
+        self.unbacked = Unbacked()
         self.ensuring = Ensuring()
 
     @property
@@ -170,6 +172,7 @@ class Allocator:
             case "binding":
                 self._request_changed(RequestId(address.key[0]))
                 look_at_binding(desk, RequestId(address.key[0]))
+                self.unbacked.look(desk, RequestId(address.key[0]))
             case "ledger" | "slice":
                 self._entry_changed(NodeName(address.key[0]), AllocationId(address.key[1]))
             case "node" | "inventory" | "host" | "cordon":
@@ -328,7 +331,9 @@ class Allocator:
         desk.changed_nodes |= dict.fromkeys(desk.removals.due(now, desk.rules.removed_grace_s))
         desk.changed_requests |= dict.fromkeys(desk.differing)
         self.ensuring.begin_anew(desk.world.incarnation, desk.world.news)
-        return [EnsureAgent(node) for node in self.ensuring.to_ask(now, desk.rules.ensure_retry_s)]
+        read_again = [ReadAgain(Stream.BOOK)] if self.unbacked.must_read_again(desk, now) else []
+        to_ask = self.ensuring.to_ask(now, desk.rules.ensure_retry_s)
+        return [*(EnsureAgent(node) for node in to_ask), *read_again]
 
     def _look_at_victims(self) -> None:
         """Whether pods may be evicted, as far as that may have changed: known while standing by, too."""
