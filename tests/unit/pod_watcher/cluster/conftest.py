@@ -165,9 +165,9 @@ class Bench:
         self.read()
         self.list()
 
-    def read(self) -> None:
-        """Both streams are read anew."""
-        for stream in (Stream.BOOK, Stream.STATE):
+    def read(self, *streams: Stream) -> None:
+        """Both streams are read anew, one after the other."""
+        for stream in streams or (Stream.BOOK, Stream.STATE):
             self.handle(*self._stream(stream))
 
     def list(self) -> None:

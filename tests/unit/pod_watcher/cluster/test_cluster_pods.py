@@ -6,6 +6,7 @@ import pytest
 from api_model import new_pod
 
 from sluice.contracts import subjects
+from sluice.contracts.exchange import Stream
 from sluice.contracts.ids import AllocationId, NodeName, RequestId
 from sluice.contracts.messages import (
     AllocationRequested,
@@ -296,20 +297,32 @@ def test_a_request_ends_when_its_containers_have(bench):
     assert len(bench.words) == words + 1, "only that the source has synced"
 
 
-def test_a_last_word_that_the_bus_forgot_is_said_again(bench):
+@pytest.mark.parametrize("forgotten", ["the last word", "the last two"])
+@pytest.mark.parametrize("read", ["state last", "book last"])
+@pytest.mark.parametrize("pod", ["gone", "still there"])
+def test_a_last_word_that_the_bus_forgot_is_said_again(bench, pod, read, forgotten):
     """A broker that died has lost it: the request would stand unclosed for as long as this process lives."""
     bench.create("train", "u1")
     bench.bind("u1")
-    bench.delete("u1")
+    asked = bench.word("u1")
+    if pod == "gone":
+        bench.delete("u1", **ENDED)
+    else:
+        bench.change("u1", meta={"deletionTimestamp": "now"}, status=ENDED)
     withdrawn = bench.word("u1")
     bench.release("u1")
     closing = bench.word("u1")
     assert (withdrawn.closing, closing.closing) == (False, True)
-    bench.bus["sluice.request.u1"] = withdrawn
-    words = len(bench.words)
-    bench.read()
     bench.pass_time(1)
-    assert [word for word in bench.words[words:] if word[0] == "sluice.request.u1"] == [("sluice.request.u1", closing)]
+    bench.bus["sluice.request.u1"] = withdrawn if forgotten == "the last word" else asked
+    words = len(bench.words)
+    bench.read() if read == "state last" else bench.read(Stream.STATE, Stream.BOOK)
+    bench.pass_time(1)
+    assert bench.word("u1").closing
+    if pod == "still there":
+        bench.delete("u1", **ENDED)
+        bench.pass_time(1)
+    assert [word for subject, word in bench.words[words:] if subject == "sluice.request.u1"][-1].closing
 
 
 @pytest.mark.parametrize(

@@ -166,7 +166,8 @@ class BusSide:
             word = self._desk.voice.word_of(uid)
             if word is None:
                 continue
-            known = uid in self._desk.requests.records
+            before = self._desk.requests.records.get(uid)
+            known = before is not None and not before.closed
             record = self._desk.requests.heard(uid, word, now)
             adopted = adopted or (record is not None and not known)
             if record is not None:

@@ -137,13 +137,13 @@ class Requests:
     def heard(self, uid: RequestId, word: RequestMessage, now: float) -> Record | None:
         """The bus says this of a request of our source. Returns the record if something follows."""
         record = self.records.get(uid)
+        if record is not None and not (isinstance(word, RequestWithdrawn) and word.closing):
+            record.closed = False  # the bus has forgotten the last word that it had acknowledged: it is said again
         if isinstance(word, RequestWithdrawn):
             return self._heard_end(record, uid, word, now)
         if record is None:
             record = self.records[uid] = Record(uid, word.namespace, word.name, now)
         record.on_bus = True
-        if record.closed:
-            return None
         if record.ended is not None and record.terms is None:
             record.terms = terms_of(word)  # it ended before anybody of us had asked for it
         elif record.terms is None or (record.living and record.view is not None and not record.view.is_gated):
