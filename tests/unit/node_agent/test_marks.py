@@ -1,15 +1,20 @@
 """Marks: a place is marked before something is made there, and for as long as it may be there."""
 
+import shutil
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 
 from sluice.contracts.ids import GpuUuid
 from sluice_node_agent.core.events import DeviceErrorKind, Mark
 from sluice_node_agent.core.instructions import CreateGpuInstance, DestroyGpuInstance, ReadGpu, SetComputeMode
 from sluice_node_agent.device.port import DeviceError
+from sluice_node_agent.shell.mark_file import LINES_MAX
 from sluice_node_agent.shell.marks import MarkError, Marks
 
 GPU = GpuUuid("GPU-1")
 PLACE = Mark(GPU, 4, 2)
+MODE = Mark(GPU, 0, 0)
 CREATE = CreateGpuInstance(1, GPU, 14, 4, 2)
 DESTROY = DestroyGpuInstance(1, GPU, 3, 4, 2)
 
@@ -30,9 +35,11 @@ class Refusing:
     create_gpu_instance = destroy_gpu_instance = set_exclusive_process = _refuse
 
 
-def files(tmp_path):
-    """The names in the directory."""
-    return sorted(path.name for path in (tmp_path / "marks").iterdir())
+def there(tmp_path, boot="boot-1"):
+    """What the next agent would find."""
+    found = tmp_path / "found"
+    shutil.copytree(tmp_path / "marks", found, dirs_exist_ok=True)
+    return list(Marks(found, boot).found(()))
 
 
 @pytest.fixture
@@ -44,11 +51,11 @@ def marks(tmp_path):
 @pytest.mark.parametrize("kind", [kind for kind in DeviceErrorKind if kind not in {"GpuLost", "Unknown"}])
 def test_a_refused_creation_leaves_no_mark(marks, tmp_path, kind):
     """What an administrator has made there would pass for ours."""
-    backend = Refusing(kind, lambda: files(tmp_path))
+    backend = Refusing(kind, lambda: there(tmp_path))
     with pytest.raises(DeviceError, match="refused by the test"):
         marks.carry_out(backend, CREATE)
-    assert backend.marked == [["GPU-1_4_2_boot-1"]]
-    assert files(tmp_path) == []
+    assert backend.marked == [[PLACE]]
+    assert there(tmp_path) == []
 
 
 @pytest.mark.parametrize("kind", [DeviceErrorKind.GPU_LOST, DeviceErrorKind.UNKNOWN])
@@ -58,7 +65,7 @@ def test_a_step_of_which_nobody_knows_whether_it_was_taken_leaves_its_mark(marks
     marks.carry_out(Made(), CREATE)
     with pytest.raises(DeviceError):
         marks.carry_out(Refusing(kind, lambda: None), order)
-    assert files(tmp_path) == ["GPU-1_4_2_boot-1"]
+    assert there(tmp_path) == [PLACE]
 
 
 class Made:
@@ -74,14 +81,12 @@ def test_a_mark_ends_with_its_instance_and_with_the_boot(marks, tmp_path):
     """Whoever makes something there afterwards would lose it."""
     marks.carry_out(Made(), CREATE)
     marks.carry_out(Made(), SetComputeMode(1, GPU, exclusive_process=True))
-    assert files(tmp_path) == ["GPU-1_0_0_boot-1", "GPU-1_4_2_boot-1"]
-    assert Marks(tmp_path / "marks", "boot-1").found(()) == (Mark(GPU, 0, 0), PLACE)
+    assert there(tmp_path) == [MODE, PLACE]
     marks.carry_out(Made(), SetComputeMode(1, GPU, exclusive_process=False))
     marks.carry_out(Made(), DESTROY)
-    assert files(tmp_path) == []
+    assert there(tmp_path) == []
     marks.carry_out(Made(), CREATE)
-    assert Marks(tmp_path / "marks", "boot-2").found(()) == ()
-    assert files(tmp_path) == []
+    assert there(tmp_path, "boot-2") == []
 
 
 @pytest.mark.parametrize("kind", [DeviceErrorKind.NOT_FOUND, DeviceErrorKind.DIFFERENT])
@@ -90,7 +95,7 @@ def test_what_is_not_there_to_be_destroyed_has_no_mark(marks, tmp_path, kind):
     marks.carry_out(Made(), CREATE)
     with pytest.raises(DeviceError):
         marks.carry_out(Refusing(kind, lambda: None), DESTROY)
-    assert files(tmp_path) == []
+    assert there(tmp_path) == []
 
 
 def test_a_reading_ends_the_marks_of_what_vanished(node):
@@ -105,17 +110,63 @@ def test_a_reading_ends_the_marks_of_what_vanished(node):
     assert node.marks.found(()) == (Mark(other, 4, 2),)
 
 
-def test_strange_files_are_no_marks(tmp_path):
-    """A name that says nothing must not stop an agent."""
+def test_strange_lines_are_no_marks(tmp_path):
+    """A line that says nothing, or that a killed agent wrote half, must not stop an agent nor pass for a place."""
     (tmp_path / "marks").mkdir()
-    for name in ("GPU-1", "GPU-1_x_2_boot-1", "GPU-1_1_²_boot-1", "a_b", "GPU-1_4_2_boot-1"):
-        (tmp_path / "marks" / name).touch()
-    assert Marks(tmp_path / "marks", "boot-1").found(()) == (PLACE,)
+    strange = (
+        "+ GPU-1",
+        "+ GPU-1 x 2",
+        "+ GPU-1 1 \u00b2",
+        "* GPU-1 1 1",
+        "",
+        "+ GPU-1 4 2",
+        "+ GPU-1 0 4 5",
+        "- GPU-2 4 2",
+    )
+    (tmp_path / "marks" / "places").write_text("\n".join(("boot-1", *strange, "+ GPU-1 6 1")))
+    marks = Marks(tmp_path / "marks", "boot-1")
+    assert marks.found(()) == (PLACE,)
+    marks.carry_out(Made(), SetComputeMode(1, GPU, exclusive_process=True))
+    assert there(tmp_path) == [MODE, PLACE]
+
+
+def test_the_file_of_marks_does_not_grow_with_every_slice(marks, tmp_path):
+    """A node that makes slices for months would fill its memory disk."""
+    marks.carry_out(Made(), SetComputeMode(1, GPU, exclusive_process=True))
+    for _ in range(LINES_MAX):
+        marks.carry_out(Made(), CREATE)
+        marks.carry_out(Made(), DESTROY)
+    assert len((tmp_path / "marks" / "places").read_bytes().splitlines()) <= LINES_MAX + 1
+    assert there(tmp_path) == [MODE]
+
+
+def test_a_file_of_marks_that_somebody_removed_is_made_again(marks, tmp_path):
+    """Who tidies up would stop a node from making slices until its agent is started anew, or have it forget some."""
+    marks.carry_out(Made(), CREATE)
+    (tmp_path / "marks" / "places").unlink()
+    marks.carry_out(Made(), SetComputeMode(1, GPU, exclusive_process=True))
+    assert there(tmp_path) == [MODE, PLACE]
+
+
+def test_threads_of_several_gpus_keep_each_others_marks(tmp_path):
+    """GPUs are worked on at once: a mark that is lost leaves an instance that is nobody's."""
+    marks = Marks(tmp_path / "marks", "boot-1")
+    gpus = [GpuUuid(f"GPU-{number}") for number in range(8)]
+
+    def work(gpu):
+        for start in range(100):
+            marks.carry_out(Made(), CreateGpuInstance(1, gpu, 14, start, 1))
+            if start % 2:
+                marks.carry_out(Made(), DestroyGpuInstance(1, gpu, 3, start, 1))
+
+    with ThreadPoolExecutor(len(gpus)) as threads:
+        list(threads.map(work, gpus))
+    assert there(tmp_path) == [Mark(gpu, start, 1) for gpu in gpus for start in range(0, 100, 2)]
 
 
 def test_nothing_is_made_without_a_mark(marks, tmp_path):
     """A full disk must not leave an instance that nobody can tell from a foreign one; the reason is said."""
-    (tmp_path / "marks").rmdir()
+    shutil.rmtree(tmp_path / "marks")
     (tmp_path / "marks").touch()
     backend = Refusing(DeviceErrorKind.UNKNOWN, lambda: None)
     with pytest.raises(MarkError, match=r"the mark of a place on GPU-1 cannot be kept: .*Not a directory"):

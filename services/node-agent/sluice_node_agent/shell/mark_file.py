@@ -1,0 +1,108 @@
+"""
+The file that marks lie in: a line for each that is put there or taken away, below the boot that all of them are of.
+
+A line costs one write; a file for each mark would wait for the journals that are synced on the same disk. Nothing is
+synced here. It knows nothing of devices.
+"""
+
+import errno
+import os
+from collections.abc import Iterable
+from pathlib import Path
+from threading import Lock
+
+from sluice.contracts.ids import GpuUuid
+from sluice_node_agent.core.events import Mark
+
+LINES_MAX = 4096
+"""In the file before it is begun anew with the marks that are there: some 200 KiB."""
+_PUT, _TAKEN = b"+", b"-"
+_PARTS = 4
+
+
+class MarkFile:
+    """The marks of one node and boot, and their file, which no other process writes. Any thread may call."""
+
+    def __init__(self, path: Path, boot_id: str) -> None:
+        """Read what is there, and go on with what is of this boot. Raises OSError."""
+        self._path = path
+        self._boot_id = boot_id
+        self._lock = Lock()
+        self._lines = 0
+        self._there = _read(path, boot_id)
+        self._begin_anew()
+
+    def marks(self) -> list[Mark]:
+        """All that are there, by GPU and place."""
+        with self._lock:
+            return _in_order(self._there)
+
+    def put(self, mark: Mark) -> None:
+        """Put a mark there. Raises OSError; then it is not there."""
+        with self._lock:
+            if mark not in self._there:
+                self._add(_PUT, mark)
+                self._there.add(mark)
+
+    def take_away(self, mark: Mark) -> None:
+        """Take a mark away. Raises OSError; then it is there still."""
+        with self._lock:
+            if mark in self._there:
+                self._add(_TAKEN, mark)
+                self._there.discard(mark)
+
+    def _add(self, sign: bytes, mark: Mark) -> None:
+        if self._lines >= LINES_MAX or not self._path.exists():
+            self._begin_anew()
+        line = _line(sign, mark)
+        descriptor = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
+        try:
+            size = os.fstat(descriptor).st_size
+            if os.write(descriptor, line) < len(line):  # the disk is full
+                os.ftruncate(descriptor, size)
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self._path))
+        finally:
+            os.close(descriptor)
+        self._lines += 1
+
+    def _begin_anew(self) -> None:
+        """Replace the file by a short one; what a killed writer has left half written is not in it."""
+        draft = self._path.with_name(f"{self._path.name}.new")
+        lines = [_line(_PUT, mark) for mark in _in_order(self._there)]
+        draft.touch(mode=0o600)
+        draft.write_bytes(b"".join([f"{self._boot_id}\n".encode(), *lines]))
+        draft.replace(self._path)
+        self._lines = len(lines)
+
+
+def _in_order(marks: Iterable[Mark]) -> list[Mark]:
+    return sorted(marks, key=lambda mark: (mark.gpu, mark.start, mark.size))
+
+
+def _read(path: Path, boot_id: str) -> set[Mark]:
+    """The marks that a file leaves there; none where it is of another boot. A line that says nothing is no mark."""
+    try:
+        first, *lines = path.read_bytes().split(b"\n")
+    except FileNotFoundError:
+        return set()
+    there: set[Mark] = set()
+    if first != boot_id.encode():
+        return there
+    for line in lines[:-1]:  # behind the last end of a line is what a killed writer has left
+        sign, mark = _parsed(line)
+        if mark is not None and sign == _PUT:
+            there.add(mark)
+        elif mark is not None and sign == _TAKEN:
+            there.discard(mark)
+    return there
+
+
+def _line(sign: bytes, mark: Mark) -> bytes:
+    return b"%b %b %d %d\n" % (sign, mark.gpu.encode(), mark.start, mark.size)
+
+
+def _parsed(line: bytes) -> tuple[bytes, Mark | None]:
+    parts = line.split(b" ")
+    if len(parts) != _PARTS or not (parts[2].isdigit() and parts[3].isdigit()):
+        return b"", None
+    return parts[0], Mark(GpuUuid(parts[1].decode(errors="replace")), int(parts[2]), int(parts[3]))
