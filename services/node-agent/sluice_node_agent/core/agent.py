@@ -130,6 +130,7 @@ class Agent:
         """Everything known of this node. Raises RuntimeError before `started`."""
         if self._news.snapshot is None:
             raise RuntimeError(f"{self._node}: journal and devices have not been read yet")
+        self._tell()
         return self._news.snapshot
 
     def handle(self, event: Event, now: float) -> list[Instruction]:
@@ -151,7 +152,10 @@ class Agent:
             self._read_ledger(event, now)
         self._go_through_all(now, changed=changed)
         is_open = self._is_open
-        self._telling.say_news(now, may_wait=is_open and not self._was_forgotten, quiet=not self._sender.busy)
+        may_wait = is_open and not self._was_forgotten
+        if self._telling.must_say(now, may_wait=may_wait, quiet=not self._sender.busy):
+            self._tell()
+            self._telling.say_news(now, may_wait=may_wait)
         if is_open and self._taking.found.homes:
             self._stop(self._taking.found.deserted())
         if is_open:
@@ -171,7 +175,10 @@ class Agent:
         if self._is_open:
             self._leftovers.look(self._taking.found, now)
         if changed:
-            self._telling.tell(self._taking.found, self._sender, self._housing, self._warm)
+            self._telling.changed()
+
+    def _tell(self) -> None:
+        self._telling.tell(self._taking.found, self._sender, self._housing, self._warm)
 
     # -- events ---------------------------------------------------------------------------------------------------
 

@@ -32,10 +32,12 @@ class Telling:
         self._news = news
         self._graves = graves
         self._floor = floor
+        self._untold = False
+        """Whether the node may look different from how the snapshot shows it."""
         self._unsaid: NodeChanged | None = None
-        """News that wait for their turn."""
+        """What the snapshot shows, and was not said."""
         self._unsaid_since = 0.0
-        """When there were none last."""
+        """When all was said last."""
         self._say_at = 0.0
         """When the next news of an open node may be said."""
         self._reported: dict[AllocationId, tuple[SliceRecord, SliceReport]] = {}
@@ -93,12 +95,19 @@ class Telling:
             )
             sender.save(record, None)
 
+    def changed(self) -> None:
+        """The node may look different now."""
+        self._untold = True
+
     def tell(self, found: Found, sender: Sender, housing: Housing, warm: WarmOnes) -> None:
-        """Serve what is true now, and say so when it changed."""
+        """Serve what is true now. It costs as much as the node is full, so it is done when somebody is to hear of it."""
+        if not self._untold:
+            return
         floor = self._floor
         self.reserve(found, sender)
         made_of = self._all_that_is_told(found, warm)
         if made_of == self._told_last:  # mostly the very same objects
+            self._untold = False
             return
         quarantined: dict[GpuUuid, tuple[PlacementReport, ...]] = {}
         for gpu, span in [*self._stuck(), *housing.out_of_use()]:
@@ -109,7 +118,8 @@ class Telling:
         changed = self._news.update(gpus, slices, found.doubtful)
         if changed is not None:
             self._unsaid = changed
-        self._told_last = made_of if self._news.tells(gpus, slices, found.doubtful) else None
+        self._untold = not self._news.tells(gpus, slices, found.doubtful)  # no generation was left: told later
+        self._told_last = made_of if not self._untold else None
 
     def _all_that_is_told(self, found: Found, warm: WarmOnes) -> tuple[object, ...]:
         """All that `tell` tells of; equal where there is nothing else to tell. Whose tenants homes have, slices say."""
@@ -118,21 +128,30 @@ class Telling:
         homes = [(home.record, home.seen, home.trouble, home.failures) for home in floor.homes.values()]
         return slices, homes, floor.devices.known(), warm.keys(), found.doubtful
 
-    def say_news(self, now: float, *, may_wait: bool, quiet: bool) -> None:
+    def must_say(self, now: float, *, may_wait: bool, quiet: bool) -> bool:
         """
-        Say that the node has changed, when it is time to.
+        Whether it is time to say that the node has changed, if it has.
 
         At once where it is not open: whoever opens it must know of all there is (PROTOCOL §6). Of one that is open
         (`may_wait`) the ledger and the slices' own words tell what is decided from: there it is said when nothing is
         under way any more (`quiet`), and every so often; a burst of slices is one news.
         """
-        if self._unsaid is None:
+        if not self._untold and self._unsaid is None:
             self._unsaid_since = now
-        elif not may_wait or (self._say_at <= now and (quiet or now - self._unsaid_since >= self._rules.news_every_s)):
+            return False
+        if not may_wait:
+            return True
+        return self._say_at <= now and (quiet or now - self._unsaid_since >= self._rules.news_every_s)
+
+    def say_news(self, now: float, *, may_wait: bool) -> None:
+        """Say how the node is, if that is not what was said last."""
+        if self._unsaid is not None:
             self._outbox.keep(subjects.node(self._node), self._unsaid)
-            self._unsaid, self._unsaid_since = None, now
+            self._unsaid = None
             if may_wait:  # the first after it was opened does not wait for those before
                 self._say_at = now + self._rules.news_every_s
+        if not self._untold:
+            self._unsaid_since = now
 
     def _reports(self) -> tuple[SliceReport, ...]:
         """Every slice as whoever pulls sees it; what was made of the same record for that is told again."""

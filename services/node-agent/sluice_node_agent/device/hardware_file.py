@@ -146,7 +146,7 @@ class HardwareFile:
             if not self._path.exists():
                 made = Hardware(node=node.name, boot_id=_new_id(), gpus=wanted, faults=faults)
                 made.declared_faults = dict(node.faults)
-                self._write(made, how=hardware_lines.begin)
+                self._write(_encode(made), how=hardware_lines.begin)
                 return
             self._take_over_document()
             hardware = self._read()
@@ -160,7 +160,7 @@ class HardwareFile:
             if moved or hardware.declared_faults != node.faults:
                 if hardware.declared_faults != node.faults:
                     hardware.faults, hardware.declared_faults = faults, dict(node.faults)
-                self._write(hardware)
+                self._write(_encode(hardware))
 
     def read(self) -> Hardware:
         """What is there now. Raises HardwareFileError."""
@@ -170,11 +170,12 @@ class HardwareFile:
     def changing(self) -> Iterator[Hardware]:
         """What is there, to be changed: written when the block ends without an exception, and changed anything."""
         with hardware_lines.locked(self._name):
-            hardware = self._read()
-            before = _encode(hardware)
+            before = self._line()
+            hardware = self._decoded(before)
             yield hardware
-            if _encode(hardware) != before:
-                self._write(hardware)
+            after = _encode(hardware)
+            if after != before:  # a line that somebody else wrote may be put otherwise: then it is one more
+                self._write(after)
 
     def reboot(self) -> str:
         """
@@ -193,8 +194,11 @@ class HardwareFile:
             return hardware.boot_id
 
     def _read(self) -> Hardware:
+        return self._decoded(self._line())
+
+    def _line(self) -> bytes:
         try:
-            return self._decoded(hardware_lines.last_line(self._name))
+            return hardware_lines.last_line(self._name)
         except OSError as error:
             raise HardwareFileError(f"{self._path} cannot be read: {error.strerror}") from error
 
@@ -204,9 +208,8 @@ class HardwareFile:
         except NOT_READABLE as error:
             raise HardwareFileError(f"{self._path} is no simulated hardware: {shorten(str(error), 300)}") from error
 
-    def _write(self, hardware: Hardware, how: Callable[[str, bytes], None] = hardware_lines.add_line) -> None:
+    def _write(self, data: bytes, how: Callable[[str, bytes], None] = hardware_lines.add_line) -> None:
         # Not forced to disk: it outlives every process, and need not outlive this machine.
-        data = _encode(hardware)
         how(self._name, data)
         if self._log.exists():  # after the change: a writer killed in between leaves it out, and told nobody of it
             with self._log.open("ab") as log:
