@@ -13,6 +13,7 @@ from simulation.planted_jobs import HALF_KEPT
 from simulation.planted_preemptions import COUNTED_ON_TWICE
 from simulation.planted_quarrels import GRANTED_AGAIN
 from simulation.planted_quotas import BOUND_ON_WHAT_IS_KNOWN
+from simulation.planted_rare import RARE_BUGS
 from simulation.planted_removals import NEVER_BEGUN_ANEW, OPEN_WHILE_CLOSING
 from simulation.planted_sizes import SIZE_BUGS
 from simulation.planted_turns import BOTH_KEPT, STARVING_BUGS, TAKES_WHAT_IS_THERE
@@ -22,9 +23,9 @@ from simulation.unread import NOT_SEEN, REVOKED_UNREAD
 PLAYED: tuple[Planted, ...] = (
     SENT_AS_DECIDED, PROMISED_FOR_EVER, HALF_KEPT, BOUND_ON_WHAT_IS_KNOWN, OPEN_WHILE_CLOSING, TAKES_WHAT_IS_THERE,
     NEVER_BEGUN_ANEW, BOTH_KEPT, GRANTED_AGAIN, REVOKED_UNREAD, NOT_SEEN, TICKETS_UNREAD, NOT_KNOWN_TO_HAVE_LIVED,
-    LEFT_BEHIND, NOBODYS_IS_OURS, COUNTED_ON_TWICE, *SIZE_BUGS, *STARVING_BUGS,
+    LEFT_BEHIND, NOBODYS_IS_OURS, COUNTED_ON_TWICE, *SIZE_BUGS, *STARVING_BUGS, *RARE_BUGS,
 )  # fmt: skip
-"""Too rare for chance: schedules of their own play these."""
+"""Too rare for chance: schedules of their own play these, or a plan that is kept."""
 PLANTED: tuple[Planted, ...] = (*BUGS, *(bug for bug in PLAYED if bug not in BUGS))
 
 
@@ -158,6 +159,12 @@ CASES = (
         "test_a_slice_that_such_a_pod_was_given_elsewhere_is_waived_and_taken_back",
     ),
     Case("an agent tells of its slice again after a wipe", ("nobody's words stay",)),
+    Case(
+        "a binding that was sent before a wipe lands after it",
+        test="tests/unit/allocator/test_lost_slices.py::"
+        "test_a_binding_that_landed_after_a_wipe_does_not_stand_for_ever",
+    ),
+    Case("that of a pod whose containers have ended", ("closed once and for all",)),
     Case("an empty ledger looks like an empty node", ("used before open", "nothing adopted")),
     Case(
         "an adopting entry is overwritten by a Revoke before it is read",
