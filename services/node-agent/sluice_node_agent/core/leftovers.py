@@ -111,11 +111,12 @@ class Leftovers:
     def _whole_gpus(self, found: Found, homes: Homes) -> Iterator[HomeRecord]:
         works = self._floor.works.values()
         taken = {grant.gpu for work in works if work.record.phase != "planned" for grant in work.record.booking.devices}
-        taken |= {gpu for gpu, _, _ in self._floor.homes}
+        homed = {gpu for gpu, _, _ in self._floor.homes}
         for gpu in dict.fromkeys((*found.aside, *(gpu for gpu, device in homes if gpu == device))):
             report = self._floor.devices.reports.get(gpu)
-            if report is None or gpu in taken:
+            if report is None or gpu in homed:
                 found.aside.pop(gpu, None)  # who has it sets it as he needs it
+            if report is None or gpu in homed or gpu in taken:
                 continue
             device = DeviceRecord(step="made", uuid=str(gpu))
             yield self._to_unmake(Mark(gpu, 0, max(1, report.memory_slices)), None, device, homes.get((gpu, str(gpu))))

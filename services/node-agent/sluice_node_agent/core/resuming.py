@@ -131,7 +131,7 @@ def take_over_home(
     The record of a home that the journal does not know; None when nothing of it is there.
 
     After the journal was lost: the instance at exactly its place, and the daemon whose directories say that it serves
-    this device for this trust domain. `name` is for one without a daemon.
+    this device for this trust domain; or a whole GPU that is still set to serve one. `name` is for one without daemon.
     """
     assert grant.share is not None
     is_fixed = grant.profile is not None and floor.devices.is_fixed(grant.gpu)
@@ -143,7 +143,8 @@ def take_over_home(
     domain = (booking.namespace, grant.share.uid)
     served = (h for h in found.homes.values() if (h.gpu, h.device) == (grant.gpu, uuid))
     daemon = next((h for h in served if (h.namespace, h.uid) == domain), None)
-    if daemon is None and (at.gi_id is None or is_fixed):
+    is_set = grant.profile is None and grant.gpu in found.aside
+    if daemon is None and not is_set and (at.gi_id is None or is_fixed):
         return None
     return HomeRecord(
         home=daemon.home if daemon is not None else name,
@@ -156,7 +157,7 @@ def take_over_home(
         phase="ready" if daemon is not None and daemon.pid else "making",
         boot_id=floor.boot_id,
         device=replace(at, step="made", uuid=uuid) if daemon is not None else at,
-        daemon=daemon is not None,
+        daemon=daemon is not None or is_set,
         pid=daemon.pid if daemon is not None else 0,
         started_at=daemon.started_at if daemon is not None else 0,
         restarts=1 if daemon is not None and not daemon.pid else 0,

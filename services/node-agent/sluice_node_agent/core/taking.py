@@ -103,7 +103,7 @@ class Taking:
         booking, found = order.booking, self.found
         if found.hides(booking):
             return
-        is_next = self._are_gone(order.after)
+        is_next = self._are_gone(order.after) and not (isinstance(order, Grant) and found.serves_a_daemon(booking))
         was_begun = not is_next and self._was_begun(order)
         if not is_next and not was_begun:
             self._bench.save(come_later(order))
@@ -166,8 +166,8 @@ class Taking:
         return can_only_be_of(order.booking, before, self._floor, self.found)
 
     def is_next(self, record: SliceRecord) -> bool:
-        """Whether everything that a planned slice has to come after is gone."""
-        return self._are_gone(record.after)
+        """Whether everything that a planned slice has to come after is gone, and what somebody has left behind."""
+        return self._are_gone(record.after) and not self.found.serves_a_daemon(record.booking)
 
     def _are_gone(self, others: Iterable[AllocationId]) -> bool:
         return all(

@@ -100,7 +100,7 @@ class Telling:
         self._untold = True
 
     def tell(self, found: Found, sender: Sender, housing: Housing, warm: WarmOnes) -> None:
-        """Serve what is true now. It costs as much as the node is full, so it is done when somebody is to hear of it."""
+        """Serve what is true now. It costs as much as the node is full: done when somebody is to hear of it."""
         if not self._untold:
             return
         floor = self._floor
