@@ -12,10 +12,7 @@ from typing import TYPE_CHECKING
 
 from simulation.hardware import Gpu, Layout
 from simulation.shares import Domain, Held, overfull
-from simulation.tables import A30, A100, GpuRow, Span, overlap
-
-from sluice.contracts.ids import GpuUuid
-from sluice.contracts.messages import DeviceGrant
+from simulation.tables import A30, A100, GpuRow, overlap
 
 if TYPE_CHECKING:
     from simulation.clockwork import Clockwork
@@ -126,7 +123,7 @@ def fits_on(gpu: Gpu, held: list[Held], device: Device, domain: Domain) -> bool:
     assert gpu.layout is not None
     free = [(name, span) for name, span in gpu.layout if not any(overlap(one.span, span) for one in held)]
     due = profiles_there(device, gpu)[:1]
-    if any(name in due or (device.larger and _serves(device, gpu, name, span)) for name, span in free):
+    if any(name in due for name, _ in free):
         return True
     largest = gpu.row.profiles[-1].name
     for mode in device.modes:
@@ -141,10 +138,3 @@ def fits_on(gpu: Gpu, held: list[Held], device: Device, domain: Domain) -> bool:
             if whole and plain and not strange and not overfull(gpu.row, profile, [share, *theirs]):
                 return True
     return False
-
-
-def _serves(device: Device, gpu: Gpu, profile: str, span: Span) -> bool:
-    """Whether a device that may be a larger one than is asked for is served by this one."""
-    start, size = span
-    grant = DeviceGrant(container="", gpu=GpuUuid(gpu.uuid), profile=profile, start=start, size=size)
-    return device.serves(grant, gpu.row, mig=True)

@@ -16,6 +16,7 @@ from simulation.hardware import OPERATOR, Gpu, Machine
 from simulation.homes import instances_of
 from simulation.jobs import JobJudge, whole_job
 from simulation.judge import Judge
+from simulation.moves import sizes_that_serve
 from simulation.pods import Device, Pod
 from simulation.quotas import QuotaJudge
 from simulation.shares import Domain, Held, held_by, overfull
@@ -145,7 +146,7 @@ class Goals:
         if waits is not None:
             lets = self.limits is None or self.limits.lets(pod.namespace, lambda row, mig: whole_job(pod, row, mig=mig))
             return [] if waits or not lets else [f"{pod.name}: waits, and its whole job would fit"]
-        node = self._could_fit(pod) if self._is_let(pod) else ""
+        node = self._could_fit(pod)
         return [f"{pod.name}: waits, and would fit on {node}"] if node else []
 
     def _is_let(self, pod: Pod) -> bool:
@@ -262,38 +263,22 @@ class Goals:
 
     def _could_fit(self, pod: Pod) -> str:
         """A node on which the pod would fit, each of its devices on a GPU of its own; empty when there is none."""
+        rows = dict.fromkeys(gpu.row for host in self.agents.values() for gpu in host.machine.gpus.values())
+        let = [sized.ask.devices for sized in sizes_that_serve(pod, rows) if self._is_let(sized)]
         for node in self.agents:
             if self.crowds is not None and not self.crowds.takes_more(node):
                 continue
-            held = self.judge.held(node)
-            for gpus, devices in self._ways(self._usable(node), list(pod.ask.devices)):
-                if self._fit(gpus, devices, held, (pod.namespace, pod.uid)):
-                    return node
+            gpus, held = self._usable(node), self.judge.held(node)
+            if any(self._fit(gpus, devices, held, (pod.namespace, pod.uid)) for devices in let):
+                return node
         return ""
-
-    def _ways(self, gpus: list[Gpu], devices: list[Device]) -> list[tuple[list[Gpu], list[Device]]]:
-        """
-        The GPUs and sizes among which a place must be found.
-
-        All devices of one container are of one size (docs/moving.md): nobody is promised the asked size on one kind of
-        GPU beside a larger one on another kind.
-        """
-        if len(devices) == 1 or not any(device.larger for device in devices):
-            return [(gpus, devices)]
-        kinds: dict[tuple[str, bool], list[Gpu]] = {}
-        for gpu in gpus:
-            kinds.setdefault((gpu.row.product_name, gpu.layout is None), []).append(gpu)
-        return [
-            (gpus, [replace(device, larger=False) for device in devices]),
-            *((one, devices) for one in kinds.values()),
-        ]
 
     def _usable(self, node: str) -> list[Gpu]:
         """The GPUs of a node that no operator has taken out of use."""
         gpus = self.agents[node].machine.gpus.values()
         return [gpu for gpu in gpus if self.cordons is None or self.cordons.may_be_used(node, gpu.uuid)]
 
-    def _fit(self, gpus: list[Gpu], devices: list[Device], held: list[Held], domain: Domain) -> bool:
+    def _fit(self, gpus: list[Gpu], devices: tuple[Device, ...], held: list[Held], domain: Domain) -> bool:
         if not devices:
             return True
         for number, gpu in enumerate(gpus):

@@ -82,6 +82,7 @@ RULES = (
     Rule("place first", "A place is booked before anybody is evicted for it, and goes to that one.", "preemptions.py"),
     Rule("booked first", "Of a move, too.", "moves.py"),
     Rule("never less", "A pod has no less than it asked for.", "moves.py"),
+    Rule("one size", "All devices of one container are of one size.", "moves.py"),
     Rule("moved too soon", "A pod is left alone for a time after it was moved.", "moves.py"),
     Rule("turn", "A promised place goes to whom it was promised.", "turns.py"),
     Rule("aging", "Who waits is promised a place in bounded time.", "starving.py"),

@@ -4,17 +4,19 @@ Pods that larger profiles may serve, and pods that may be moved. Which of a seed
 The judge knows the ledger, the bindings and the orders to evict, and its own tables of what profiles have.
 """
 
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
+from itertools import product
 from random import Random
 from typing import TYPE_CHECKING
 
 from simulation.books import Books
-from simulation.pods import Pod
-from simulation.tables import at_least
+from simulation.pods import Device, Pod
+from simulation.tables import GpuRow, at_least
 from simulation.troubles import RATE_OFF
 
 from sluice.contracts.exchange import Write
-from sluice.contracts.messages import Bound, EvictionOrdered, Grant
+from sluice.contracts.messages import Booking, Bound, EvictionOrdered, Grant
 
 if TYPE_CHECKING:
     from simulation.plan import Plan
@@ -46,6 +48,29 @@ def _with_leeway(pod: Pod, dice: Random) -> Pod:
     return replace(pod, ask=replace(ask, annotations=(*ask.annotations, *keys), devices=devices))
 
 
+def sizes_that_serve(pod: Pod, rows: Iterable[GpuRow]) -> Iterator[Pod]:
+    """
+    A pod with every size that may serve it written out: first what it asks for, then larger ones where it lets them.
+
+    All devices of one container are of one size, and each container has its own (docs/moving.md): two GPUs whose fixed
+    layouts have different instances do not serve a pod together that wants two of one size.
+    """
+    alike = len(pod.ask.containers) == 1
+    each = [_sizes_of(device, rows) for device in (pod.ask.devices[:1] if alike else pod.ask.devices)]
+    for sizes in product(*each):
+        devices = sizes * len(pod.ask.devices) if alike else sizes
+        yield replace(pod, ask=replace(pod.ask, devices=devices))
+
+
+def _sizes_of(device: Device, rows: Iterable[GpuRow]) -> list[Device]:
+    exact = replace(device, larger=False)
+    if not device.larger:
+        return [exact]
+    enough = ((row, profile) for row in rows for profile in row.profiles if at_least(row, profile, exact.profile))
+    names = dict.fromkeys(profile.name for _, profile in enough)
+    return [exact, *(replace(exact, profile=name) for name in names if name != exact.profile)]
+
+
 class MoveJudge:
     """Hears what lands on the bus, after the judge did."""
 
@@ -73,6 +98,7 @@ class MoveJudge:
 
     def _granted(self, grant: Grant) -> None:
         self._check_size(grant)
+        self._check_one_size(grant.booking)
         if not grant.evict:
             return
         self.made_for |= dict.fromkeys(grant.after)
@@ -95,5 +121,17 @@ class MoveJudge:
         (device,) = grant.booking.devices
         row = self.judge.machines[grant.booking.node].gpus[device.gpu].row
         profile = row.profile(device.profile or "")
-        if profile is None or not at_least(profile, asked):
+        if profile is None or not at_least(row, profile, asked):
             self.judge.fail("never less", f"{grant.booking.request} asked for {asked} and is granted {device}")
+
+    def _check_one_size(self, booking: Booking) -> None:
+        """What works together in one container is alike; on two models the same name does not exist."""
+        if not booking.instead_of:
+            return
+        gpus = self.judge.machines[booking.node].gpus
+        sizes: dict[tuple[str, str], str | None] = {}
+        for device in booking.devices:
+            size = sizes.setdefault((device.container, gpus[device.gpu].row.product_name), device.profile)
+            if size != device.profile:
+                text = f"{booking.request} is granted {size} and {device.profile} for {device.container}"
+                self.judge.fail("one size", text)

@@ -5,11 +5,15 @@ from random import Random
 from typing import Any
 
 from simulation.fixed_layouts import draw_layouts
+from simulation.moves import with_moves
 from simulation.plan import Fault, Plan
 from simulation.planting import Planted
+from simulation.pods import Ask, Device
 
+from sluice.contracts.refusals import WaitReason
 from sluice.mig.fixed import FixedTable
 from sluice_allocator.core.placement import fleet
+from sluice_allocator.core.placement.wants import Want
 from sluice_node_agent.core import fixed_layouts
 
 
@@ -22,6 +26,17 @@ def _fixed(plan: Plan) -> Plan:
     )
     calm = tuple(life for life in plan.pods if not any("group" in key for key, _ in life.pod.ask.annotations))
     return replace(plan, layouts=draw_layouts(dice, plan.nodes), faults=reboots, pods=calm, quotas=())
+
+
+def _in_pairs(plan: Plan) -> Plan:
+    """The same, and many pods want two devices, which larger profiles may serve."""
+    keys = (("sluice.dev/profile", "2g.10gb"), ("sluice.dev/gpus", "2"))
+    pair = Ask(keys, ("main",), (Device("profile", profile="2g.10gb"),) * 2)
+    pods = tuple(
+        replace(life, pod=life.pod.asking(pair), edited_at=None, edit=None) if number % 2 else life
+        for number, life in enumerate(_fixed(plan).pods)
+    )
+    return with_moves(replace(_fixed(plan), pods=pods), 1.0)
 
 
 def _nothing_is_kept(_original: Any) -> Any:
@@ -56,6 +71,19 @@ def _fixed_or_not(_original: Any) -> Any:
     return layout_of
 
 
+def _rounded_up_on_each(original: Any) -> Any:
+    def in_layout(self: Any, gpu: Any, shape: Any) -> Any:
+        """What may be larger is rounded up on each GPU by itself, as a size is."""
+        if gpu.layout is None or self.step == 0:
+            return original(self, gpu, shape)
+        there = {each.profile for each in gpu.layout}
+        sizes = [gpu.model.profile(self.claim.profile), *self.larger_on(gpu)]
+        enough = (each for each in sizes if each is not None and each.name in there)
+        return next(enough, WaitReason.GPU_NOT_IN_LAYOUT)
+
+    return in_layout
+
+
 FIXED_BUGS = (
     Planted(
         "destroys an instance of a fixed layout",
@@ -84,5 +112,12 @@ FIXED_BUGS = (
         ("I2",),
         ((fleet, "layout_of", _fixed_or_not),),
         _fixed,
+    ),
+    Planted(
+        "rounds up on each GPU by itself",
+        "a job whose devices are to be alike: one of them is slower, or fuller, than the other",
+        ("one size",),
+        ((Want, "_in_layout", _rounded_up_on_each),),
+        _in_pairs,
     ),
 )

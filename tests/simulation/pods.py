@@ -39,7 +39,7 @@ class Device:
             if "exclusive" in self.modes and self.profile_on(row, mig=mig) == (grant.profile or ""):
                 return True
             given = row.profile(grant.profile or "")
-            return self.larger and given is not None and at_least(given, self.profile)
+            return self.larger and given is not None and at_least(row, given, self.profile)
         wanted = self.share_on(row, share.mode, share.uid, mig=mig) if share.mode in self.modes else None
         whole = grant.profile in {None, row.profiles[-1].name}
         return share == wanted and (whole or self.want != "part")

@@ -234,7 +234,11 @@ class QuotaJudge:
     # -- for the goals --------------------------------------------------------------------------------------------
 
     def lets(self, namespace: str, pod: Callable[[GpuRow, bool], Counts | None]) -> bool:
-        """Whether a namespace may have a pod too, wherever it is placed: `pod` says what it counts on a kind of GPU."""
+        """
+        Whether a namespace may have a pod too, wherever it is placed: `pod` says what it counts on a kind of GPU.
+
+        Of a pod that is limited, and counts on no one kind alone (its devices are of two models), nothing is promised.
+        """
         last = self._words.get(namespace, [])[-1:]
         if not last or not isinstance(last[0].message, QuotaSet):
             return True
@@ -248,7 +252,7 @@ class QuotaJudge:
         )
         kinds = {(gpu.row, gpu.mig) for machine in self._machines.values() for gpu in machine.gpus.values()}
         asked = [counts for row, mig in kinds if (counts := pod(row, mig)) is not None]
-        return not any(
+        return bool(asked) and not any(
             _too_much(quota.total, _sum([used, counts]), "") or _too_much(quota.request, counts, "") for counts in asked
         )
 

@@ -84,6 +84,8 @@ A30 = GpuRow(
         ProfileRow("4g.24gb", 0, 4, 24000, 56, (4, 4, 0, 1, 1), 1, _spans(4, 0)),
     ),
 )
+H100_1G_10GB = ProfileRow("1g.10gb", 19, 1, 9984, 16, (1, 1, 0, 1, 0), 7, _spans(1, 0, 1, 2, 3, 4, 5, 6))
+"""Of an H100 with 80 GB, which is in no world: the one name above that means more elsewhere."""
 MPS_CLIENTS_MAX = 48
 """Clients that one MPS server serves (NVIDIA MPS guide, Volta and later); on an instance its part of them."""
 A100_WITHOUT_MIG = GpuRow("NVIDIA A100-PCIE-40GB", 40960, 108, 8, 7, A100.profiles)
@@ -108,10 +110,16 @@ def fits_in(row: GpuRow, held: list[tuple[str, Span]], profile: ProfileRow, span
     return sum(found.compute_slices for found in rows) <= row.compute_slices
 
 
-def at_least(profile: ProfileRow, name: str) -> bool:
-    """Whether a profile has as much of everything as one of that name has on some model."""
-    meant = [found for row in (A100, A30) if (found := row.profile(name)) is not None]
-    return any(
+def at_least(row: GpuRow, profile: ProfileRow, name: str) -> bool:
+    """
+    Whether a profile of a model has as much of everything as one of that name has there.
+
+    Where the model has none of that name, as one has on any model that does (docs/moving.md).
+    """
+    here = row.profile(name)
+    anywhere = [*A100.profiles, *A30.profiles, H100_1G_10GB]
+    meant = [here] if here is not None else [each for each in anywhere if each.name == name]
+    return bool(meant) and all(
         profile.memory_mib >= each.memory_mib
         and profile.multiprocessors >= each.multiprocessors
         and all(has >= needs for has, needs in zip(profile.engines, each.engines, strict=True))

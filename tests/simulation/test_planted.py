@@ -16,6 +16,7 @@ PLAIN = ("cluster", "lost together")
 """Left out where bugs are looked for: those about clusters have `test_kube`, those about losses `test_forgotten`."""
 FOUND_AT = {
     "two binds": 6,
+    "rounds up on each GPU by itself": 32,
     "a dead scheduler passes for one": 6,
     "silent processes are told to nobody": 5,
     "a home ends with its scheduler": 3,

@@ -86,6 +86,18 @@ def test_containers_are_served_by_what_is_there_however_much_larger_each(asks):
     assert place.instead_of == ", ".join(asks)
 
 
+def test_devices_of_one_container_are_of_one_size():
+    """A job that is spread over two GPUs would be as slow, or as full, as the smaller of two unequal devices."""
+    shop = Shop(fixed("n", (("7g.40gb", 0, 8),), LAYOUT))
+    shop.take_on("GPU-n-1", claim(profile="3g.20gb"))
+    assert isinstance(shop.ask(claim(profile="2g.10gb", gpus=2), substitute=True), NoPlace)
+
+    shop = Shop(fixed("n", (("7g.40gb", 0, 8),), (("7g.40gb", 0, 8),)))
+    place = shop.ask(claim(profile="2g.10gb", gpus=2), substitute=True)
+    assert not isinstance(place, NoPlace)
+    assert given(place.devices) == [("7g.40gb", 0, 8)] * 2
+
+
 def test_what_agent_says_of_an_owner_does_not_hold_a_free_instance():
     """A place would stay taken until the next pull, because the report is older than the ledger."""
     report = gpu_report("n", 0, fixed_layout=True, instances=instances(LAYOUT[2], allocation=AllocationId("gone")))
