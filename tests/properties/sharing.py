@@ -190,6 +190,7 @@ class SharingMachine(Crowds, RuleBasedStateMachine):
     @rule(data=st.data())
     def crash(self, data: st.DataObject) -> None:
         """An allocator is killed; another is started."""
+        self.judge.begins_anew()
         self.world.crash(data.draw(st.integers(0, len(self.world.processes) - 1)))
         self._done()
 

@@ -75,12 +75,12 @@ class Choices:
         """Of those who ask for the same, the one whose turn is first has the place."""
         living = self.facts.living()
         asked = living.get(booking.request)
-        if asked is None or asked.group is not None or booking.request in self.judge.edited:
+        if asked is None or asked.group is not None:
             return
         mine = most_important(asked, self.judge.asked_at[booking.request])
         served = {each.booking.request for each in grants}
         for other, theirs in living.items():
-            not_judged = other in served or other in self.judge.failed or other in self.judge.edited
+            not_judged = other in served or other in self.judge.failed
             if not_judged or not _alike(asked, theirs) or self._has_answer(other):
                 continue
             if self._is_told(other) is WaitReason.QUEUE_FULL:
@@ -164,7 +164,7 @@ class Choices:
         """As many wait as may, and those who are kept outside come after them."""
         assert inside <= most, f"{inside} wait, {most} may"
         living = self.facts.living().items()
-        waits = {each: asked for each, asked in living if self._is_told(each) and each not in self.judge.edited}
+        waits = {each: asked for each, asked in living if self._is_told(each)}
         outside = [each for each in waits if self._is_told(each) is WaitReason.QUEUE_FULL]
         if not outside:
             return

@@ -70,8 +70,9 @@ class SharingJudge:
         self.uses: dict[str, Devices] = {}
         """The most that the tenant of an allocation may be using, as far as its agent has told."""
         self.asked_at: dict[str, int] = {}
-        self.edited: dict[str, None] = {}
-        """Requests whose first word is not on the bus any more: whoever begins now counts from the last one."""
+        """By which word each request has its turn: its first, or the last that there was when its allocator began."""
+        self.not_the_same: dict[str, None] = {}
+        """Requests that were edited while two allocators work: each counts from the first word that it knows."""
         self.failed: dict[str, None] = {}
         """Requests of which a slice could not be made: they may avoid a GPU for a while."""
         self.begun: dict[tuple[str, str], None] = {}
@@ -87,6 +88,11 @@ class SharingJudge:
         """Since it was last looked at what stands."""
         self.orders: dict[str, EvictionOrdered | None] = {}
         """The last word about each pod's eviction."""
+
+    def begins_anew(self) -> None:
+        """The allocator was killed: of what was edited its successor finds the last word on the bus, not the first."""
+        if self.alone:
+            self.asked_at |= self.facts.at["request"]
 
     # -- what lands ------------------------------------------------------------------------------------------------
 
@@ -115,8 +121,8 @@ class SharingJudge:
             self.orders[key] = order
 
     def _asked(self, request: str, asked: AllocationRequested, sequence: int) -> None:
-        if self.asked_at.setdefault(request, sequence) != sequence:
-            self.edited[request] = None
+        if self.asked_at.setdefault(request, sequence) != sequence and not self.alone:
+            self.not_the_same[request] = None
         if asked.group is not None:
             self.ever_of.setdefault((asked.namespace, asked.group.name), {})[request] = None
 
@@ -174,7 +180,7 @@ class SharingJudge:
     def _turn(self, request: str) -> tuple[int, int] | None:
         """None where nobody asks any more, or where it is not known to all since when somebody does."""
         asked = self.facts.living().get(request)
-        known = asked is not None and request not in self.edited
+        known = asked is not None and request not in self.not_the_same
         return most_important(asked, self.asked_at[request]) if known and asked is not None else None
 
     def _is_together(self, bound: Bound) -> None:

@@ -330,6 +330,26 @@ def test_an_edited_request_is_promised_anew(full: Bench):
     assert [w.message.booking for w in writes if isinstance(w.message, Revoke)] == [promised]
 
 
+def test_an_edited_request_keeps_its_turn_when_its_promise_is_given_back(full: Bench):
+    """Somebody mends a pod that is promised a place: a pod that came later would have its place."""
+    pass_time(full, AFTER_S)
+    promised = entry(full, "big")
+    full.land_all(full.request(asked("other", WHOLE)))
+    unlike = claim(profile="7g.40gb", only=DeviceFilter(not_models=("H200",)))
+    full.land_all(full.request(asked("big", unlike, revision=2)))
+    full.land_all(full.gone(promised))
+
+    full.said.clear()
+    for name in ("p1", "p2"):
+        withdrawn = RequestWithdrawn(revision=2, source=FOLDER, cause="pod gone")
+        full.land_all(full.observe(subjects.request(RequestId(name)), withdrawn))
+        world = full.allocator.desk.world
+        (revoked,) = (world.ledger[each] for each in world.allocations_of[RequestId(name)])
+        full.land_all(full.gone(Grant(revision=1, incarnation=world.incarnation, booking=revoked.booking)))
+    grants = [w.message for w in full.said if isinstance(w, Write) and isinstance(w.message, Grant)]
+    assert [grant.booking.name for grant in grants] == ["big"]
+
+
 def test_of_two_promises_for_one_request_the_first_stands(full: Bench):
     """Two allocators promise at once: what both book is kept from everybody, so one goes, the same for every reader."""
     pass_time(full, AFTER_S)

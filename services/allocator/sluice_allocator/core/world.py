@@ -105,6 +105,8 @@ class World:
     requested_by: dict[SourceName, dict[RequestId, None]] = field(default_factory=dict)
     """The live requests of each source."""
     sequences: dict[str, int] = field(default_factory=dict)
+    first_words: dict[RequestId, int] = field(default_factory=dict)
+    """Of requests that were edited while this process read along: the sequence of the first word that it knows."""
     book_read: int = 0
     """Everything that was written to BOOK up to here was read, or overwritten by what is read later."""
     reading: dict[Stream, dict[str, None]] = field(default_factory=dict)
@@ -124,6 +126,11 @@ class World:
     def speaks_of(self, request: RequestId) -> bool:
         """Whether a source has a word about a request on the bus, be it one that this process cannot read."""
         return request in self.requests or subjects.request(request).subject in self.sequences
+
+    def came_at(self, request: RequestId) -> int:
+        """The sequence by which a request has its turn: of its first word, as far as this process can know it."""
+        at = self.first_words.get(request)
+        return at if at is not None else self.sequences.get(subjects.request(request).subject, 0)
 
     def start_reading(self, event: ReadingStarted) -> bool:
         """
@@ -173,6 +180,8 @@ class World:
 
     def learn(self, entry: Entry, address: Address) -> None:
         """Know one value: read, or written by this process."""
+        if address.kind == "request":
+            self._remember_first_word(RequestId(address.key[-1]), entry)
         self.sequences[entry.subject] = entry.sequence
         self._put(address, entry.message)
 
@@ -197,9 +206,20 @@ class World:
     def drop(self, address: Address) -> None:
         """Forget one value."""
         self.sequences.pop(address.subject, None)
+        if address.kind == "request":
+            self.first_words.pop(RequestId(address.key[-1]), None)
         self._put(address, None)
 
     # -- inside ---------------------------------------------------------------------------------------------------
+
+    def _remember_first_word(self, request: RequestId, entry: Entry) -> None:
+        """The first word of a request that is edited is not on the bus any more, and its turn is that word's."""
+        before, at = self.requests.get(request), self.sequences.get(entry.subject, -1)
+        if isinstance(before, AllocationRequested) and isinstance(entry.message, AllocationRequested):
+            if entry.message.revision > before.revision and at >= 0:
+                self.first_words.setdefault(request, at)
+        elif self.first_words:
+            self.first_words.pop(request, None)
 
     def _number_anew(self, stream: Stream) -> None:
         """

@@ -46,7 +46,7 @@ def member_of_group(desk: Desk, request: RequestId) -> Member | None:
         name=asked.name,
         size=asked.group.size,
         priority=asked.priority,
-        sequence=sequences.get(subjects.request(request).subject, 0),
+        sequence=desk.world.came_at(request),
         started=isinstance(binding, Bound) or asked.held is not None,
         placed=placed,
         ready=ready,
