@@ -169,6 +169,8 @@ class Choices:
         if not outside:
             return
         assert inside == most, f"{outside} are kept outside, and only {inside} of {most} wait"
+        told = [each for each, _ in living if isinstance(self.facts.of["waiting"].get(each), Pending)]
+        assert inside + len(outside) <= len(told), f"{outside} are told that they are outside, and not all of them are"
         turns = {each: most_important(asked, self.judge.asked_at[each]) for each, asked in waits.items()}
         single = [each for each in waits if waits[each].group is None]  # who leads a group has the turn of all of it
         first = min((turns[each] for each in single if each in outside), default=None)

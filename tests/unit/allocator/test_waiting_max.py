@@ -7,7 +7,7 @@ from factories.allocator import FOLDER, Bench, asked, claim, gpu_report, snapsho
 
 from sluice.contracts import subjects
 from sluice.contracts.exchange import Ticked, Write
-from sluice.contracts.ids import RequestId, RunId
+from sluice.contracts.ids import NodeName, RequestId, RunId
 from sluice.contracts.messages import Cordoned, DeviceFilter, Grant, Pending, RequestWithdrawn, Revoke, WaitOver, Waived
 from sluice.contracts.refusals import WaitReason
 from sluice_allocator.core.allocator import Allocator
@@ -154,3 +154,29 @@ def test_who_stands_outside_and_loses_its_promise_is_told_so(narrow: Bench):
     assert [type(each.message) for each in said if each.request == "w0"] == [Waived, Revoke, Pending]
     assert told(said)["w0"] is WaitReason.QUEUE_FULL
     assert RequestId("w0") in narrow.allocator.desk.queue.outside
+
+
+def test_who_came_while_nobody_worked_is_told_at_once_why_it_waits(narrow: Bench):
+    """Behind many of its shape a pod would say nothing for minutes after a failover, or that it stands outside."""
+    (full,) = narrow.land_all(narrow.request(asked("outside", WHOLE)))
+    assert told([full]) == {"outside": WaitReason.QUEUE_FULL}
+    world = narrow.allocator.desk.world
+    node = NodeName("node-a")
+    values = [
+        (subjects.head(node), world.heads[node]),
+        (subjects.node(node), world.news[node]),
+        (subjects.inventory(node), world.inventories[node]),
+        *((subjects.request(each), fact) for each, fact in world.requests.items() if each != "w1"),
+        *((subjects.binding(each), fact) for each, fact in world.bindings.items()),
+        *((subjects.ledger(e.booking.node, e.booking.allocation), e) for e in world.ledger.values()),
+        *((subjects.slice_(world.slice_nodes[a], a), fact) for a, fact in world.slices.items()),
+        (subjects.request(RequestId("new")), asked("new", WHOLE)),
+        (subjects.waiting(RequestId("outside")), full.message),
+    ]
+    new = Bench(Allocator(RunId("r2"), replace(Rules(), waiting_max=MOST + 1)))
+    new.read_all(*values, incarnation=world.incarnation)
+    writes = new.land_all(new.handle(LeaseChanged(held=True)))
+    while new.allocator.unfinished:
+        writes += new.land_all(new.handle(GoOn()))
+
+    assert told(writes) == dict.fromkeys(("w0", "outside", "new"), WaitReason.GPU_LAYOUT_FULL)

@@ -69,6 +69,8 @@ class Desk:
     possible: Shapes = field(default_factory=Shapes)
     to_try: OrderedDict[RequestId, None] = field(default_factory=OrderedDict)
     """Requests that have come to wait and were not tried yet."""
+    to_tell: OrderedDict[RequestId, None] = field(default_factory=OrderedDict)
+    """Requests that a pass over the whole fleet tries, each by the first of its shape: to be told when it is done."""
     unopened: dict[NodeName, None] = field(default_factory=dict)
     """Nodes that have an inventory and are not open as it stands: whatever enters their ledger is looked at."""
     removals: Removals = field(default_factory=Removals)
@@ -104,7 +106,7 @@ class Desk:
     @property
     def nothing_else_to_do(self) -> bool:
         """Whether nothing is left to be looked at, to be offered or to be tried."""
-        left = self.changed_requests or self.changed_nodes or self.strays or self.to_try or self.wakes
+        left = self.changed_requests or self.changed_nodes or self.strays or self.to_try or self.to_tell or self.wakes
         together = self.gangs.dirty or self.gangs.trial
         left = left or self.sparing.look
         return not (left or together or self.over_quota.woken or self.queue.has_news)

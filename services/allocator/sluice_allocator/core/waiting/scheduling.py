@@ -47,6 +47,8 @@ def serve(desk: Desk) -> None:
         _offer_to_namespaces(desk)
     if desk.to_try:
         _try_those_who_are_new(desk)
+    if desk.to_tell and not desk.wakes.offers_everything:
+        _tell_those_behind(desk)
 
 
 def _try_those_who_are_new(desk: Desk) -> None:
@@ -54,6 +56,15 @@ def _try_those_who_are_new(desk: Desk) -> None:
         request, _ = desk.to_try.popitem(last=False)
         if request in desk.queue:
             _try_new(desk, request)
+
+
+def _tell_those_behind(desk: Desk) -> None:
+    """Whoever came before a pass over the whole fleet and is not first of its shape is told what its first was told."""
+    for _ in range(min(desk.rules.settle_batch, len(desk.to_tell))):
+        request, _ = desk.to_tell.popitem(last=False)
+        why = desk.queue.group_of(request).why if request in desk.queue else None
+        if why is not None and _is_news(desk, request, why):
+            _say_pending(desk, request, _asked(desk, request), why)
 
 
 def _look_outside(desk: Desk) -> None:
@@ -169,6 +180,7 @@ def end_pauses(desk: Desk) -> None:
 def _offer(desk: Desk) -> None:
     """Go on with the passes. A place that is found costs more than one that is not."""
     if desk.wakes.offers_everything_anew:
+        desk.to_tell |= desk.to_try
         desk.to_try.clear()
     left = desk.rules.wake_tries
     while left > 0 and desk.wakes:
@@ -338,11 +350,15 @@ def _say_pending(desk: Desk, request: RequestId, asked: AllocationRequested, why
     promise = standing_promise(desk, request)
     if promise is not None and say_for_whom_it_waits(desk, request, asked, promise):
         return
-    address = subjects.waiting(request)
-    said = desk.outbox.kept(address) or desk.world.waiting.get(request)
-    anew = not isinstance(said, Pending) or said.reasons[:1] != why.reasons[:1]
+    anew = _is_news(desk, request, why)
     first = why.reasons[0].reason if why.reasons else None
     if not desk.attempts.may_say_pending(request, desk.now, reason=first, anew=anew):
         return
     pending = Pending(request=request, request_revision=asked.revision, message=why.message, reasons=why.reasons)
-    desk.outbox.keep(address, pending, request=request)
+    desk.outbox.keep(subjects.waiting(request), pending, request=request)
+
+
+def _is_news(desk: Desk, request: RequestId, why: NoPlace) -> bool:
+    """Whether it was told nothing yet, or another first reason."""
+    said = desk.outbox.kept(subjects.waiting(request)) or desk.world.waiting.get(request)
+    return not isinstance(said, Pending) or said.reasons[:1] != why.reasons[:1]

@@ -76,6 +76,11 @@ class Wakes:
         self._passes[None] = Pass(None)
 
     @property
+    def offers_everything(self) -> bool:
+        """Whether a pass over the whole fleet is not at its end."""
+        return None in self._passes
+
+    @property
     def offers_everything_anew(self) -> bool:
         """Whether a pass over the whole fleet is about to begin: whoever waits is tried by it."""
         return None in self._passes and self._passes[None].offered_to is None
