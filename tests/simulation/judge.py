@@ -208,10 +208,16 @@ class Judge(NodeJudge):
         self.went_with_node[allocation] = None
 
     def _releasing(self, released: Released, operation: OperationId) -> None:
-        """Of a slice of which nobody tells, for the broker was wiped, and whose node was removed: decided now."""
+        """
+        Of a slice of which nobody tells, for the broker was wiped, and whose node was removed: decided now.
+
+        What its agent has given back goes with nothing, though the word that says so may still be said after the wipe.
+        """
         bound = self.bound.get(released.request)
-        is_told = bound is None or bound.allocation in self.ledger.get(bound.node, {})
-        if bound is not None and bound.node in self.removed and not is_told:
+        if bound is None or bound.allocation in self.said_gone:
+            return
+        is_told = bound.allocation in self.ledger.get(bound.node, {})
+        if bound.node in self.removed and not is_told:
             if self.able_for(bound.node) >= LIVING_S:
                 self.fail("undisturbed", f"{bound.allocation} goes with {bound.node}, whose agent lives")
             self.released_with_node[operation] = None

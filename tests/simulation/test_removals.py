@@ -152,6 +152,25 @@ def test_a_pod_whose_node_was_removed_after_a_wipe_is_released_and_not_served_el
     scene.finish()
 
 
+def test_what_its_agent_gave_back_does_not_go_with_a_node_that_was_removed_once() -> None:
+    """Who looks after a run would be told of a tenant who lost his slice, and hunt for an error that is not there."""
+    scene = Scene()
+    landed = scene.landed()
+    scene.pod("a", sliced("3g.20gb"))
+    scene.until(lambda: scene.runs("a"))
+    scene.strike("node removed", "node-0", number=BY_MISTAKE)
+    scene.until(lambda: any(isinstance(w.message, NodeOpened) for w in landed))
+    scene.wait(20.0)  # its agent lives, and nobody would close anything of its node
+    lost = scene.lose(lambda _host, write: isinstance(write.message, Released), times=1)
+    scene.remove("a")
+    scene.until(lambda: bool(lost))
+    scene.world.broker.wipe()
+    scene.wait(2.0)  # it is said again while the bus knows nothing, not even of the removal
+    assert not closed_with_node(landed)
+    scene.world.broker.ensure()
+    scene.finish()
+
+
 def test_a_grant_does_not_land_behind_the_end_of_a_head() -> None:
     """The write is not answered, and the agent speaks meanwhile: the node looks open, and is just being closed."""
     its_agent_speaks_while_the_end_of_its_head_is_unanswered()
