@@ -87,6 +87,10 @@ class Books:
         self.told_tickets: dict[str, str] = {}
         self.bound: dict[str, Bound] = {}
         self.asked_at: dict[str, float] = {}
+        self.unheard: dict[str, None] = {}
+        """Requests that the bus did not have when their source lost its book: nobody knew any more whose they are."""
+        self.said: dict[str, AllocationRequested] = {}
+        """What sources said last of each pod, on the bus or on its way there."""
         self.requests: dict[str, AllocationRequested] = {}
         self.asked: dict[tuple[str, int], AllocationRequested] = {}
         """What each request said in each of its revisions."""
@@ -168,6 +172,12 @@ class Books:
             or (isinstance(record, Tombstone) and record.allocation == allocation)
             for record in machine.journal
         )
+
+    def is_asked_for_as_another(self, request: str, asked: AllocationRequested) -> bool:
+        """Whether a pod has another request that stands, be it on its way."""
+        pod = (asked.origin, asked.namespace, asked.name)
+        others = [other for other in self.said if other != request and other not in self.ended]
+        return any((each.origin, each.namespace, each.name) == pod for each in (self.said[other] for other in others))
 
     def known_as(self, booking: Booking) -> Booking:
         """What was booked, where an order for what nobody has any more names no devices."""

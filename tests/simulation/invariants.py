@@ -16,6 +16,7 @@ from simulation.planted_quotas import BOUND_ON_WHAT_IS_KNOWN
 from simulation.planted_rare import RARE_BUGS
 from simulation.planted_removals import NEVER_BEGUN_ANEW, OPEN_WHILE_CLOSING
 from simulation.planted_sizes import SIZE_BUGS
+from simulation.planted_troubles import LATEST_IS_RIGHT
 from simulation.planted_turns import BOTH_KEPT, STARVING_BUGS, TAKES_WHAT_IS_THERE
 from simulation.planting import Planted
 from simulation.unread import NOT_SEEN, REVOKED_UNREAD
@@ -23,7 +24,7 @@ from simulation.unread import NOT_SEEN, REVOKED_UNREAD
 PLAYED: tuple[Planted, ...] = (
     SENT_AS_DECIDED, PROMISED_FOR_EVER, HALF_KEPT, BOUND_ON_WHAT_IS_KNOWN, OPEN_WHILE_CLOSING, TAKES_WHAT_IS_THERE,
     NEVER_BEGUN_ANEW, BOTH_KEPT, GRANTED_AGAIN, REVOKED_UNREAD, NOT_SEEN, TICKETS_UNREAD, NOT_KNOWN_TO_HAVE_LIVED,
-    LEFT_BEHIND, NOBODYS_IS_OURS, COUNTED_ON_TWICE, *SIZE_BUGS, *STARVING_BUGS, *RARE_BUGS,
+    LEFT_BEHIND, NOBODYS_IS_OURS, COUNTED_ON_TWICE, LATEST_IS_RIGHT, *SIZE_BUGS, *STARVING_BUGS, *RARE_BUGS,
 )  # fmt: skip
 """Too rare for chance: schedules of their own play these, or a plan that is kept."""
 PLANTED: tuple[Planted, ...] = (*BUGS, *(bug for bug in PLAYED if bug not in BUGS))
@@ -123,6 +124,7 @@ CASES = (
         test="tests/unit/pod_watcher/cluster/test_cluster_pods.py::"
         "test_a_pod_that_ended_while_nobody_showed_it_is_not_asked_for_again",
     ),
+    Case("the latest of two ids is taken for the pod's own", ("the latest id is the right one",)),
     Case("two allocators promise one request two places", ("both promises kept",)),
     Case("an agent that has not read the Grant", ("takes what is there", "a revoke comes after nobody")),
     Case("two allocators grant the last of a quota", ("nothing taken back", "bound on what is known")),

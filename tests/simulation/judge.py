@@ -100,12 +100,13 @@ class Judge(NodeJudge):
         self.ended_here.clear()
         self.given_up.wiped()
 
-    def remembered_by_the_bus_alone(self, withdrawn: set[str]) -> None:
+    def remembered_by_the_bus_alone(self, withdrawn: set[str], unheard: set[str]) -> None:
         """
-        The source's book is lost, and these are what the bus says is withdrawn. Of what a broker forgot before, nobody
-        can tell: it is asked for again, until the source has listed its pods.
+        The source's book is lost; the bus says of these that they are withdrawn, and of those in the book nothing. Of
+        what a broker forgot before, nobody can tell: it is asked for again, until the source has listed its pods.
         """
         self.ended_here = {request: None for request in self.ended_here if request in withdrawn}
+        self.unheard.update(dict.fromkeys(unheard))
 
     def _granted(self, grant: Grant) -> None:
         booking = grant.booking
@@ -315,12 +316,14 @@ class Judge(NodeJudge):
         """
         A living pod's request is never withdrawn, but by who evicts it, and when it was released because its node was
         removed, or has lost its disk while the bus was wiped: what was there is gone for good (PROTOCOL §6), and its
-        pod is asked for under another id.
+        pod is asked for under another id. That is so, too, of who is heard of only after the source has lost its book.
         """
         asked = self.requests.get(request)
         if asked is None or request in self.ended or not self.folder.wants(request, asked.name):
             return
         if request in self.sent_away or request in self.lost:
+            return
+        if request in self.unheard and self.is_asked_for_as_another(request, asked):
             return
         if self.asked_at[request] > self.folder.since[asked.name] + SETTLED_PAST_S:
             self.fail("undisturbed", f"{request} of {asked.name} is withdrawn, and the pod is still in the folder")
@@ -337,6 +340,8 @@ class Judge(NodeJudge):
             if self.writes[instruction.request] > WRITES_PER_REQUEST_MAX:
                 self.fail("I11", f"over {WRITES_PER_REQUEST_MAX} writes for {instruction.request}")
         message = instruction.message
+        if isinstance(message, AllocationRequested):
+            self.said[instruction.request] = message
         if isinstance(message, Released):
             self._releasing(message, instruction.operation)
         if isinstance(message, SliceGone) and isinstance(host, AgentHost) and message.allocation not in self.said_gone:

@@ -1,12 +1,16 @@
 """Disks, cuts, lagging servers and wrong clocks, one at a time: what each does, and that all ends well."""
 
 import pytest
+from simulation.judge import SETTLED_PAST_S, ViolationError
 from simulation.plan import FaultKind, draw_plan
+from simulation.planted_troubles import LATEST_IS_RIGHT
+from simulation.planting import planted
 from simulation.scene import MIG_NODE, Scene, sliced
 from simulation.troubles import TROUBLE_KINDS, damage
 
-from sluice.contracts.exchange import Stream
+from sluice.contracts.exchange import Stream, Write
 from sluice.contracts.ids import NodeName
+from sluice.contracts.messages import AllocationRequested, RequestWithdrawn
 from sluice_node_agent.core.records import NodeRecord
 
 PLANS = 200
@@ -20,6 +24,11 @@ def with_a_running_pod() -> Scene:
     scene.pod("first", sliced("7g.40gb"))
     scene.until(lambda: scene.runs("first"))
     return scene
+
+
+def is_ask(write: Write) -> bool:
+    """Whether it asks for a pod."""
+    return isinstance(write.message, AllocationRequested)
 
 
 def node_of(scene: Scene) -> str:
@@ -98,6 +107,40 @@ def test_a_lagging_server_answers_with_what_was() -> None:
     scene.wait(1.5)
     assert [value.entry for value in cursor.read(scene.world.clockwork.now)][-1].sequence >= latest.sequence
     scene.finish()
+
+
+def an_ask_lands_when_its_pod_has_another_id() -> None:
+    """A source asks, and that is on its way when its book is lost: all that its next life finds is the document."""
+    scene = Scene()
+    source = scene.host("pod-watcher")
+    run = source.run
+    scene.wait(SETTLED_PAST_S)
+    late = scene.lose(lambda _host, write: write.operation.startswith(f"{run}-") and is_ask(write))
+    scene.pod("a", sliced("3g.20gb"))
+    scene.until(lambda: bool(late))
+    scene.strike("identities lost", lasts_s=SETTLED_PAST_S + 1.0)
+    scene.until(lambda: scene.runs("a"))
+    before = scene.bound("a")
+    assert before is not None
+    assert before.request != late[0].request
+    scene.wait(SETTLED_PAST_S + 1.0)
+    scene.land(late[0])
+    scene.wait(SETTLED_PAST_S)
+    assert isinstance(scene.value(late[0].subject), RequestWithdrawn)
+    assert scene.value(f"sluice.binding.{before.request}") == before
+    scene.finish()
+
+
+def test_an_ask_that_lands_when_its_pod_has_another_id_is_withdrawn() -> None:
+    """A pod would have two requests, and its second slice be nobody's for as long as it runs."""
+    an_ask_lands_when_its_pod_has_another_id()
+
+
+def test_the_judge_sees_a_pod_that_loses_its_id_to_a_late_ask() -> None:
+    """Without chance: with the rule broken the judge speaks up."""
+    with planted(LATEST_IS_RIGHT), pytest.raises(ViolationError) as found:
+        an_ask_lands_when_its_pod_has_another_id()
+    assert found.value.rule in LATEST_IS_RIGHT.caught_by
 
 
 @pytest.mark.parametrize("number", range(0, 4096, 37))

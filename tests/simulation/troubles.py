@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from simulation.plan import Fault, PodLife
     from simulation.world import World
 
+    from sluice_pod_watcher.core.events import IdentityRecord
+
 TroubleKind = Literal[
     "disk wiped", "disk full", "journal damaged", "identities lost", "mute", "deaf", "gpu slow", "replica lags", "clock"
 ]
@@ -190,15 +192,16 @@ class Troubles:
         """The pod-watcher's book of who is who is gone: what the bus says of it has to do."""
         watcher = self.world.watcher
         watcher.kill()
-        watcher.identities = ()
-        self.world.clockwork.after(fault.lasts_s, self._only_the_bus_remembers)
+        lost, watcher.identities = watcher.identities, ()
+        self.world.clockwork.after(fault.lasts_s, lambda: self._only_the_bus_remembers(lost))
         self._start_later(replace(fault, target=watcher.name))
 
-    def _only_the_bus_remembers(self) -> None:
+    def _only_the_bus_remembers(self, book: tuple[IdentityRecord, ...]) -> None:
         broker, now = self.world.broker, self.world.clockwork.now
-        said = broker.values.snapshot(Stream.STATE, (), now)
-        withdrawn = {entry.subject.rpartition(".")[2] for entry in said if isinstance(entry.message, RequestWithdrawn)}
-        self.world.judge.remembered_by_the_bus_alone(withdrawn)
+        said = broker.values.snapshot(Stream.STATE, ("sluice.request.>",), now)
+        words = {entry.subject.rpartition(".")[2]: entry.message for entry in said}
+        withdrawn = {request for request, word in words.items() if isinstance(word, RequestWithdrawn)}
+        self.world.judge.remembered_by_the_bus_alone(withdrawn, {record.uid for record in book} - words.keys())
 
     def _start_later(self, fault: Fault) -> None:
         host = self.world.hosts.get(fault.target) or self.world.agents[fault.target]

@@ -137,6 +137,20 @@ def test_lost_identities_are_taken_from_the_bus(new, manifest):
     }
 
 
+def test_a_late_ask_of_a_life_that_nobody_remembers_takes_no_pods_place(new, manifest):
+    """A pod that has its slice under another id meanwhile must not be given a second one, or lose the first."""
+    bench = new("w2")
+    bench.files["a.yaml"] = manifest("a")
+    bench.start()
+    bench.bound("w2-1")
+    entry = Entry("sluice.request.w1-1", 1050, OperationId("w1-5"), asked("w1-1"))
+    instructions = bench.step(Observed(Stream.STATE, entry))
+    bench.carry_out([each for each in instructions if not isinstance(each, ReadAgain)])
+    assert bench.requests().get("w1-1") == RequestWithdrawn(revision=1, source=FOLDER, cause="pod gone")
+    assert isinstance(bench.requests()["w2-1"], AllocationRequested)
+    assert [each.uid for each in bench.disk if each.ended is None] == ["w2-1"]
+
+
 def test_the_bus_knows_a_newer_revision_than_a_restored_disk(new, manifest):
     """An old copy of the identities must not make the next edit look old."""
     bench = new("w2")
