@@ -10,6 +10,7 @@ from simulation.forgotten import LEFT_BEHIND, NOBODYS_IS_OURS, NOT_KNOWN_TO_HAVE
 from simulation.planted import BUGS
 from simulation.planted_cordons import PROMISED_FOR_EVER, SENT_AS_DECIDED
 from simulation.planted_jobs import HALF_KEPT
+from simulation.planted_kube import RELEASE_FORGOTTEN
 from simulation.planted_preemptions import COUNTED_ON_TWICE
 from simulation.planted_quarrels import GRANTED_AGAIN
 from simulation.planted_quotas import BOUND_ON_WHAT_IS_KNOWN
@@ -24,7 +25,8 @@ from simulation.unread import NOT_SEEN, REVOKED_UNREAD
 PLAYED: tuple[Planted, ...] = (
     SENT_AS_DECIDED, PROMISED_FOR_EVER, HALF_KEPT, BOUND_ON_WHAT_IS_KNOWN, OPEN_WHILE_CLOSING, TAKES_WHAT_IS_THERE,
     NEVER_BEGUN_ANEW, BOTH_KEPT, GRANTED_AGAIN, REVOKED_UNREAD, NOT_SEEN, TICKETS_UNREAD, NOT_KNOWN_TO_HAVE_LIVED,
-    LEFT_BEHIND, NOBODYS_IS_OURS, COUNTED_ON_TWICE, LATEST_IS_RIGHT, *SIZE_BUGS, *STARVING_BUGS, *RARE_BUGS,
+    LEFT_BEHIND, NOBODYS_IS_OURS, COUNTED_ON_TWICE, LATEST_IS_RIGHT, RELEASE_FORGOTTEN, *SIZE_BUGS, *STARVING_BUGS,
+    *RARE_BUGS,
 )  # fmt: skip
 """Too rare for chance: schedules of their own play these, or a plan that is kept."""
 PLANTED: tuple[Planted, ...] = (*BUGS, *(bug for bug in PLAYED if bug not in BUGS))
@@ -161,6 +163,7 @@ CASES = (
         test="tests/unit/allocator/test_lost_slices.py::"
         "test_a_slice_that_such_a_pod_was_given_elsewhere_is_waived_and_taken_back",
     ),
+    Case("a budget is in the way of a pod's eviction", ("a lost slice is forgotten with the bus",)),
     Case("an agent tells of its slice again after a wipe", ("nobody's words stay",)),
     Case(
         "a binding that was sent before a wipe lands after it",

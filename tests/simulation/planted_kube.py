@@ -18,6 +18,7 @@ from sluice_pod_watcher.core.cluster.api_side import ApiSide
 from sluice_pod_watcher.core.cluster.events import BindPod, ListingEnded
 from sluice_pod_watcher.core.cluster.following import Following
 from sluice_pod_watcher.core.cluster.pod_views import read_pod
+from sluice_pod_watcher.core.cluster.records import Record
 from sluice_pod_watcher.core.cluster.telling import Telling
 
 _FORGETS: tuple[FaultKind, ...] = (
@@ -46,6 +47,10 @@ def _known_by_its_name(original: Any) -> Any:
                 record.doubt, record.reading = False, type(record.reading)()
 
     return read
+
+
+def _lost_is_what_the_bus_says(_original: Any) -> property:
+    return property(lambda _self: False, doc="Whoever has no answer waits for one, whatever he was told before.")
 
 
 def _deleted_believed(_original: Any) -> Any:
@@ -203,6 +208,13 @@ def _forgotten_as_they_go(plan: Plan) -> Plan:
     return replace(plan, pods=(refused, *plan.pods[1:]))
 
 
+RELEASE_FORGOTTEN = Planted(
+    "a lost slice is forgotten with the bus",
+    "its pod's end, and its place, to a pod whose eviction was refused when the broker was wiped",
+    ("I4",),
+    ((Record, "is_lost", _lost_is_what_the_bus_says),),
+)
+"""Too rare by chance for the dose: it has a schedule of its own in `test_kube`."""
 KUBE_BUGS = (
     Planted(
         "uid not tested",

@@ -2,15 +2,18 @@
 
 import pytest
 from simulation.host import Host
+from simulation.judge import ViolationError
 from simulation.kube_api import RefusedError
 from simulation.kube_host import ClusterHost
 from simulation.kube_plan import WATCHERS
 from simulation.plan import draw_plan, with_cluster
-from simulation.planted_kube import KUBE_BUGS
+from simulation.planted_kube import KUBE_BUGS, RELEASE_FORGOTTEN
 from simulation.planting import Planted, planted
-from simulation.scene import Scene, sliced
+from simulation.removals import CUT_OFF
+from simulation.scene import MIG_NODE, Scene, sliced
 from simulation.world import run_plan
 
+from sluice.contracts.messages import SliceQuarantined
 from sluice_pod_watcher.core.cluster.events import BindPod
 
 DOSE = 8
@@ -179,6 +182,43 @@ def test_another_pod_watcher_takes_over_while_the_first_stands_still() -> None:
     scene.remove("b")
     scene.until(lambda: _is_let_go(scene, "c"))
     scene.finish()
+
+
+def a_budget_is_in_the_way_when_the_bus_is_wiped(*, hands_over: bool) -> None:
+    """A pod's slice goes with its node, whose agent is back and takes it back; the pod cannot be evicted meanwhile."""
+    scene = Scene(MIG_NODE, MIG_NODE, cluster=True)
+    in_the_way = ["budget"]
+
+    def refuse(_uid: str, step: str) -> None:
+        if step == "evict" and in_the_way:
+            raise RefusedError(429, "Cannot evict pod as it would violate the pod's disruption budget.")
+
+    scene.world.cluster.api.on_asked.append(refuse)
+    scene.pod("a", sliced("7g.40gb"))
+    scene.until(lambda: _is_let_go(scene, "a"))
+    before, landed = scene.bound("a"), scene.landed()
+    assert before is not None
+    scene.strike("node removed", before.node, lasts_s=25.0, number=CUT_OFF)
+    scene.until(lambda: any(isinstance(write.message, SliceQuarantined) for write in landed), longest_s=60.0)
+    if hands_over:
+        scene.host("pod-watcher").kill()
+    scene.world.broker.wipe()
+    scene.world.broker.ensure()
+    scene.wait(5.0)
+    if hands_over:
+        scene.host("pod-watcher").start()
+        scene.wait(5.0)
+    in_the_way.clear()
+    scene.finish()
+
+
+@pytest.mark.parametrize("hands_over", [False, True], ids=["goes on", "hands over"])
+def test_a_pod_whose_slice_was_lost_is_evicted_though_the_bus_forgets_it(*, hands_over: bool) -> None:
+    """It would run on what is being taken from it for ever, and be told that its slice is ready."""
+    a_budget_is_in_the_way_when_the_bus_is_wiped(hands_over=hands_over)
+    with planted(RELEASE_FORGOTTEN), pytest.raises(ViolationError) as found:
+        a_budget_is_in_the_way_when_the_bus_is_wiped(hands_over=hands_over)
+    assert found.value.rule in RELEASE_FORGOTTEN.caught_by
 
 
 def test_ordinary_seeds_play_clusters_and_what_is_lost_together() -> None:

@@ -516,6 +516,49 @@ def test_a_pod_whose_slice_was_lost_is_told(bench):
     assert bench.api.evictions == []
 
 
+def lose_it_while_evictions_are_blocked(bench) -> None:
+    """A pod of a Job runs, its slice is lost, and a budget is in the way of its eviction; then the broker is wiped."""
+    bench.create("train", "u1", owner="Job")
+    bench.bind("u1")
+    bench.change("u1", spec={"nodeName": "node-a"}, status=RUNNING)
+    bench.blocked = "a budget"
+    bench.release("u1", "slice lost: node-a was removed: its Node object was deleted")
+    bench.pass_time(3)
+    assert bench.api.conditions == [("u1", "False", "SliceLost")]
+    bench.bus.clear()
+
+
+def test_a_lost_slice_stays_lost_when_the_broker_is_wiped_before_its_pod_is_evicted(bench):
+    """Its agent takes the slice back when the pod has ended, and nobody would end the pod: both stay for ever."""
+    lose_it_while_evictions_are_blocked(bench)
+    bench.read()
+    bench.blocked = ""
+    bench.pass_time(60)
+    assert bench.api.evictions == ["u1"]
+    assert bench.api.conditions == [("u1", "False", "SliceLost")]
+
+
+def test_a_lost_slice_stays_lost_when_nobody_but_the_pods_condition_tells(bench, new):
+    """The same, with a pod-watcher that takes over after the wipe, and has read nothing of it."""
+    lose_it_while_evictions_are_blocked(bench)
+    successor = new(bench.api, run="w2")
+    successor.start()
+    successor.pass_time(3)
+    assert bench.api.evictions == ["u1"]
+    assert bench.api.conditions == [("u1", "False", "SliceLost")]
+
+
+def test_a_pod_that_is_bound_again_after_a_wipe_is_not_evicted_for_what_it_lost_before(bench):
+    """Its node came back with the slice, which was never taken back: the pod can go on."""
+    lose_it_while_evictions_are_blocked(bench)
+    bench.read()
+    bench.bind("u1")
+    bench.blocked = ""
+    bench.pass_time(60)
+    assert bench.api.evictions == []
+    assert bench.api.conditions[-1] == ("u1", "True", "SliceReady")
+
+
 def test_an_ordered_eviction_is_carried_out_and_answered(bench):
     """mig-adapter 3, 6: it deletes pods whatever their budgets say, and goes on as if an error had been none."""
     bench.create("train", "u1")

@@ -137,10 +137,15 @@ class BusSide:
                 record.eviction = ""  # it stays, unless it was evicted already
 
     def _take_answers(self) -> None:
-        """The answers were read whole: what is not among them is not there."""
+        """
+        The answers were read whole: what is not among them is not there, but that a slice was lost.
+
+        A wiped broker says that no more, and nobody else would end the pod: the agent that is taking its slice back
+        waits for it, and the allocator waits for the agent.
+        """
         read, self._read_answers = self._read_answers, {}
         for uid, record in self._desk.requests.records.items():
-            if record.answer is not None and uid not in read:
+            if record.answer is not None and uid not in read and not record.is_lost:
                 record.answer = None
                 self._desk.look_at[uid] = None
         for uid, answer in read.items():

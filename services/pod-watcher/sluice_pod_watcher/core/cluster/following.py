@@ -162,9 +162,11 @@ class Following:
             return ""  # nobody would make it anew: it keeps what it has, and is told why it waits
         if stuck:
             return stuck
-        if self.rules.evict_lost and isinstance(record.answer, Released):
+        if not self.rules.evict_lost:
+            return ""
+        if isinstance(record.answer, Released):
             return f"its slice was lost: {lost_words(record.answer)}"
-        return ""
+        return "its slice was lost, as its condition tells" if record.is_lost else ""
 
     def _evict(self, record: Record, cause: str, now: float) -> None:
         if not record.evicted and self._may(record, record.evicting, now):

@@ -55,12 +55,14 @@ def plight_of(record: Record, stuck: str, ails: str) -> Plight | None:
         case Refused():
             return _refused("Refused", answer.refusal, view)
         case Released():
-            return _lost(answer, view)
+            return _lost(_words_of(answer, view))
         case Bound():
             return _of_bound(answer, view, record.complaint, stuck, ails)
         case _ if view.is_gated and record.terms is None and record.asked is not None and view.others_gates:
             words = f"it asks for its slice when others have opened their gate: {', '.join(view.others_gates)}"
             return _said("OtherGates", "OtherGates", words, level="Normal", patience="a moment")
+        case None if record.is_lost and view.condition is not None:
+            return _lost(view.condition.message)
         case _ if not view.is_gated or record.terms is None:
             return None
         case _:
@@ -93,9 +95,12 @@ def _refused(reason: str, refusal: Refusal, view: PodView) -> Plight:
     return _said(reason, str(refusal.reason), words)
 
 
-def _lost(released: Released, view: PodView) -> Plight:
+def _words_of(released: Released, view: PodView) -> str:
     anew = f"its {view.controller} makes it anew" if view.controller else "create it anew"
-    words = f"its slice was lost ({lost_words(released)}), and it gets no other: delete the pod, and {anew}."
+    return f"its slice was lost ({lost_words(released)}), and it gets no other: delete the pod, and {anew}."
+
+
+def _lost(words: str) -> Plight:
     return _said("SliceLost", "SliceLost", words)
 
 

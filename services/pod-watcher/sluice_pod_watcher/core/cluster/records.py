@@ -22,6 +22,9 @@ from sluice_pod_watcher.admission.asks import Asked
 from sluice_pod_watcher.core.cluster.pod_views import PodView
 from sluice_pod_watcher.core.cluster.terms import Terms
 
+LOST = "SliceLost"
+"""The reason of the condition of a pod whose slice was lost for good (`plight` gives it)."""
+
 
 @dataclass(slots=True)
 class Writing:
@@ -77,6 +80,18 @@ class Record:
     def living(self) -> bool:
         """Whether somebody wants it."""
         return self.ended is None
+
+    @property
+    def is_lost(self) -> bool:
+        """
+        Whether the slice that its pod is pinned to was lost for good: it gets no other.
+
+        The bus may have forgotten that with its disk, and then the pod's own condition still tells.
+        """
+        if not self.living or self.held is None:
+            return False
+        told = self.view.condition if self.view is not None else None
+        return isinstance(self.answer, Released) or (self.answer is None and told is not None and told.reason == LOST)
 
     @property
     def is_passed_over(self) -> bool:
