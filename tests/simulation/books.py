@@ -106,7 +106,7 @@ class Books:
         self.stuck: dict[tuple[str, int], None] = {}
         """Instances that could not be destroyed when that was wanted."""
         self.in_the_way: dict[tuple[str, Span], str] = {}
-        """Where an instance could not be made because of a warm one, and has not been made since."""
+        """Where an instance could not be made because of a warm one, when that was tried last."""
         self.keeps_warm = False
         self.given_up = GivenUp()
         self.sizes = Sizes()

@@ -176,8 +176,11 @@ class NodeJudge(Books):
     def refused(self, machine: Machine, gpu: Gpu, instruction: object, refusal: DeviceRefusedError) -> None:
         """The hardware said no."""
         match instruction:
-            case CreateGpuInstance() if refusal.kind == "InsufficientResources" and not refusal.planned:
+            case CreateGpuInstance():
                 span = (instruction.start, instruction.size)
+                self.in_the_way.pop((gpu.uuid, span), None)  # the latest refusal is why it fails, if it does
+                if refusal.kind != "InsufficientResources" or refusal.planned:
+                    return
                 wrong = homes.in_the_way(gpu, instruction.profile_id, span, self.held(machine.node))
                 if wrong and not any(uuid == gpu.uuid for uuid, _ in self.stuck):
                     self.in_the_way[gpu.uuid, span] = wrong

@@ -10,7 +10,7 @@ from simulation.troubles import TROUBLE_KINDS, damage
 
 from sluice.contracts.exchange import Stream, Write
 from sluice.contracts.ids import NodeName
-from sluice.contracts.messages import AllocationRequested, RequestWithdrawn
+from sluice.contracts.messages import AllocationRequested, Released, RequestWithdrawn, SliceFailed
 from sluice_node_agent.core.records import NodeRecord
 
 PLANS = 200
@@ -106,6 +106,27 @@ def test_a_lagging_server_answers_with_what_was() -> None:
     assert [value.entry for value in cursor.read(scene.world.clockwork.now)] == [before]
     scene.wait(1.5)
     assert [value.entry for value in cursor.read(scene.world.clockwork.now)][-1].sequence >= latest.sequence
+    scene.finish()
+
+
+def test_a_gpu_that_refuses_is_not_taken_for_an_idle_instance_in_the_way() -> None:
+    """Who looks after a run would hunt for an instance that had made room long before the slice failed."""
+    scene = Scene(keep_warm_s=60.0)
+    (gpu,) = scene.world.machines["node-0"].gpus.values()
+    scene.pod("small", sliced("1g.5gb"))
+    scene.until(lambda: scene.runs("small"))
+    scene.remove("small")
+    scene.until(lambda: isinstance(scene.value(f"sluice.binding.{scene.request('small')}"), Released))
+    (idle,) = gpu.instances.values()
+    landed = scene.landed()
+    scene.strike("journal lost", "node-0", lasts_s=3.0)
+    scene.pod("large", sliced("7g.40gb"))
+    scene.until(lambda: bool(scene.world.judge.in_the_way))
+    assert idle in gpu.instances.values()
+    gpu.refusals.append(("create_gi", "Unknown"))
+    scene.until(lambda: any(isinstance(write.message, SliceFailed) for write in landed))
+    assert not gpu.instances
+    scene.until(lambda: scene.runs("large"), longest_s=60.0)
     scene.finish()
 
 
