@@ -97,6 +97,8 @@ class Books:
         self.ended: dict[str, None] = {}
         self.ended_here: dict[str, None] = {}
         """The same in this life of the broker: where nothing is stored, no guard keeps an old duplicate out."""
+        self.ended_earlier: dict[str, None] = {}
+        """The same in the lives before that were wiped."""
         self.sent_away: dict[str, None] = {}
         """Requests whose pods were ordered to be evicted."""
         self.rejected: dict[str, None] = {}

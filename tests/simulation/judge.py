@@ -97,6 +97,7 @@ class Judge(NodeJudge):
         self.ledger.clear()
         self.heads.clear()
         self.over |= self.lives
+        self.ended_earlier |= self.ended_here
         self.ended_here.clear()
         self.given_up.wiped()
 
@@ -240,6 +241,7 @@ class Judge(NodeJudge):
         source withdraws it once more. That its first one is gone is then all that can be demanded.
         """
         ended_before = bound.request in self.ended and bound.request not in self.ended_here
+        ended_before = ended_before or bound.request in self.ended_earlier  # and here again, meanwhile
         went = bound.allocation in self.failed or bound.allocation in self.went_with_node
         went = went or self.went_with_disk(bound.allocation) or self.nobody_can_tell(bound.allocation)
         return went or (ended_before and bound.allocation in self.gone)

@@ -10,7 +10,7 @@ from simulation.troubles import TROUBLE_KINDS, damage
 
 from sluice.contracts.exchange import Stream, Write
 from sluice.contracts.ids import NodeName
-from sluice.contracts.messages import AllocationRequested, Released, RequestWithdrawn, SliceFailed
+from sluice.contracts.messages import AllocationRequested, Bound, NodeOpened, Released, RequestWithdrawn, SliceFailed
 from sluice_node_agent.core.records import NodeRecord
 
 PLANS = 200
@@ -162,6 +162,32 @@ def test_the_judge_sees_a_pod_that_loses_its_id_to_a_late_ask() -> None:
     with planted(LATEST_IS_RIGHT), pytest.raises(ViolationError) as found:
         an_ask_lands_when_its_pod_has_another_id()
     assert found.value.rule in LATEST_IS_RIGHT.caught_by
+
+
+def test_a_late_ask_of_an_ended_pod_is_no_second_pod() -> None:
+    """It lands behind a wipe, and is served until its source has withdrawn it once more: nothing may stay of that."""
+    scene = Scene()
+    landed = scene.landed()
+    scene.pod("a", sliced("3g.20gb"))
+    scene.until(lambda: scene.runs("a"))
+    ask = next(write for write in landed if is_ask(write))
+    before = scene.bound("a")
+    assert before is not None
+    scene.remove("a")
+    scene.until(lambda: isinstance(scene.value(f"sluice.binding.{before.request}"), Released))
+    scene.wait(SETTLED_PAST_S)
+    scene.world.broker.wipe()
+    scene.world.broker.ensure()
+    scene.until(lambda: isinstance(scene.value("sluice.ledger.node-0.head"), NodeOpened))
+    scene.land(ask)
+    unheard = scene.lose(lambda _host, write: isinstance(write.message, Bound))
+    scene.until(lambda: bool(unheard))
+    scene.until(lambda: isinstance(scene.value(ask.subject), RequestWithdrawn))
+    scene.land(unheard[0])  # its writer did not know that yet
+    assert unheard[0].message.allocation != before.allocation
+    scene.wait(SETTLED_PAST_S)
+    assert not isinstance(scene.value(f"sluice.binding.{before.request}"), Bound)
+    scene.finish()
 
 
 @pytest.mark.parametrize("number", range(0, 4096, 37))
