@@ -170,6 +170,7 @@ CASES = (
         test="tests/unit/allocator/test_lost_slices.py::"
         "test_a_binding_that_landed_after_a_wipe_does_not_stand_for_ever",
     ),
+    Case("lands while its slice is there, of which its source never heard", ("its source knows what it is bound to",)),
     Case("that of a pod whose containers have ended", ("closed once and for all",)),
     Case("an empty ledger looks like an empty node", ("used before open", "nothing adopted")),
     Case(

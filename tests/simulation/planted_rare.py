@@ -4,6 +4,7 @@ from typing import Any
 
 from simulation.planting import Planted
 
+from sluice_allocator.core import requests
 from sluice_pod_watcher.core.cluster.requests import Requests
 
 
@@ -16,11 +17,25 @@ def _closed_once_and_for_all(original: Any) -> Any:
     return heard
 
 
+def _source_knows_all(original: Any) -> Any:
+    def waits_for_node(desk: Any, request: Any, _held: Any) -> Any:
+        """A pod has what its source remembers, and never what a binding says that landed after a wipe."""
+        return original(desk, request, getattr(desk.world.requests.get(request), "held", None))
+
+    return waits_for_node
+
+
 RARE_BUGS = (
     Planted(
         "closed once and for all",
         "a request's end: it stays on the bus for ever",
         ("I3",),
         ((Requests, "heard", _closed_once_and_for_all),),
+    ),
+    Planted(
+        "its source knows what it is bound to",
+        "the slice of a pod that is gone: it is said to be over while it is there",
+        ("LAW 3",),
+        ((requests, "waits_for_node", _source_knows_all),),
     ),
 )

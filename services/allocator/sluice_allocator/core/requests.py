@@ -226,8 +226,10 @@ def _settle_ended(
         return  # `Released` is said after SliceGone, never before
     if isinstance(binding, Bound) and binding.allocation not in entries and _may_come_yet(desk, binding.allocation):
         return
+    # A late Bound may be older than this life of the broker: neither the ledger nor the source knows its slice.
+    bound = Held(node=binding.node, allocation=binding.allocation) if isinstance(binding, Bound) else None
     if isinstance(asked, RequestWithdrawn) and not isinstance(binding, Released) and not asked.closing:
-        if waits_for_node(desk, request, asked.held) is not None:
+        if any(waits_for_node(desk, request, held) is not None for held in (asked.held, bound)):
             return
         if not entries and waits_for_nodes(desk, request):
             return
@@ -236,10 +238,9 @@ def _settle_ended(
     if isinstance(asked, RequestWithdrawn) and asked.closing:
         desk.attempts.forget(request)
         desk.sparing.forget(request)
-    if isinstance(binding, Bound) and (asked is None or isinstance(asked, RequestWithdrawn)):
-        held = Held(node=binding.node, allocation=binding.allocation)
-        if waits_for_node(desk, request, held) is None:  # a late Bound may be older than this life of the broker
-            release(desk, request, "nobody asks for it any more")
+    is_over = asked is None or isinstance(asked, RequestWithdrawn)
+    if bound is not None and is_over and waits_for_node(desk, request, bound) is None:
+        release(desk, request, "nobody asks for it any more")
 
 
 def _may_come_yet(desk: Desk, allocation: AllocationId) -> bool:
