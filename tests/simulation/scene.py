@@ -46,16 +46,19 @@ class Scene:
         folder_evicts: bool = False,
         cluster: bool = False,
         watchers: int = 1,
+        timed: bool = False,
     ) -> None:
         """
         Nodes are named node-0, node-1, ... in the order given; everything has started and nothing is asked for.
 
         With `folder_evicts` the pod-watcher carries out evictions itself; without, the evictor does. With `cluster` the
-        pods are those of a cluster; it has so many `watchers`, of which one works.
+        pods are those of a cluster; it has so many `watchers`, of which one works. Where it is `timed`, all nodes
+        enforce time.
         """
+        named = tuple((f"node-{number}", gpus) for number, gpus in enumerate(nodes or (MIG_NODE,)))
         plan = Plan(
             seed=1,
-            nodes=tuple((f"node-{number}", gpus) for number, gpus in enumerate(nodes or (MIG_NODE,))),
+            nodes=named,
             allocators=allocators,
             both_active=allocators > 1,
             closing_ttl_s=closing_ttl_s,
@@ -65,6 +68,7 @@ class Scene:
             quotas=quotas,
             cluster=cluster,
             watchers=watchers,
+            timed=tuple(node for node, _ in named) if timed else (),
         )
         self.world = World(plan, "lines")
         self.world.watcher.evicts = folder_evicts or cluster

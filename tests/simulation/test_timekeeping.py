@@ -2,8 +2,12 @@
 
 import pytest
 from simulation.plan import draw_plan
-from simulation.timekeeping import with_time
+from simulation.pods import fractional, timed
+from simulation.scene import WHOLE_NODE, Scene
+from simulation.timekeeping import says_hello, with_time
 from simulation.world import World, run_plan
+
+from sluice.contracts.messages import SliceReady
 
 SEEDS = (0, 3, 5, 9)
 """In which many take turns."""
@@ -33,3 +37,28 @@ def test_all_else_of_a_seed_stays_as_it_was() -> None:
     assert (timed.faults, timed.nodes, timed.weather) == (plan.faults, plan.nodes, plan.weather)
     assert [life.made_at for life in timed.pods] == [life.made_at for life in plan.pods]
     assert plan.timed == ()
+
+
+def test_a_warning_that_the_bus_forgot_is_not_held_against_the_agent() -> None:
+    """Who looks after a run would hunt for an agent that says what is so, for the bus says it already."""
+    scene = Scene(WHOLE_NODE, timed=True)
+    landed = scene.landed()
+
+    def warned() -> list[bool]:
+        """Of each word of the slice, whether it warns."""
+        return [bool(write.message.warnings) for write in landed if isinstance(write.message, SliceReady)]
+
+    scene.pod("p", timed(fractional(50, 2400), 500, 1000))
+    scene.until(lambda: scene.runs("p"))
+    assert says_hello(scene.world.judge.requests[scene.request("p")].owner)
+    scene.wait(10.0)
+    machine = scene.world.machines["node-0"]
+    assert machine.time is not None
+    (scheduler,) = machine.time.serving.values()
+    scheduler.since = scene.world.clockwork.now + 60.0  # nobody gets through to it meanwhile
+    scene.until(lambda: warned()[-1])
+    scheduler.since = 0.0
+    scene.strike("broker restart", lasts_s=20.0, number=1)
+    scene.wait(25.0)
+    assert warned() == [False, True], "the agent finds said what it has to say"
+    scene.finish()

@@ -17,10 +17,13 @@ from simulation.daemons import MPS_ROOT, DaemonRefusedError
 from simulation.pods import Ask, fractional, timed
 from simulation.shares import width_of
 
+from sluice.contracts import subjects
+from sluice.contracts.ids import AllocationId
 from sluice.contracts.messages import Booking, Share, SliceReady
 from sluice_node_agent.core.events import QuotaSeen, QuotaTenant
 
 if TYPE_CHECKING:
+    from simulation.broker import Broker
     from simulation.hardware import Machine, Process
     from simulation.judge import Judge
     from simulation.plan import Plan, PodLife
@@ -132,9 +135,10 @@ class Timekeepers:
 class TimeJudge:
     """Knows what was granted, and compares it with whom the schedulers know."""
 
-    def __init__(self, judge: Judge) -> None:
-        """`judge` keeps the books."""
+    def __init__(self, judge: Judge, broker: Broker) -> None:
+        """`judge` keeps the books; `broker` has what is said now, which may be older than what landed last."""
         self.judge = judge
+        self.broker = broker
         self.turns = 0
         """How often somebody was served beside others with whom he takes turns: whether a seed is about that at all."""
 
@@ -180,7 +184,7 @@ class TimeJudge:
 
     def _ticket(self, machine: Machine, allocation: str, wanted: dict[str, dict[str, tuple[object, ...]]]) -> list[str]:
         """What is wrong with one slice; `wanted` gets who must be known where."""
-        booking, word = self.judge.bookings.get(allocation), self.judge.ready.get(allocation)
+        booking, word = self.judge.bookings.get(allocation), self._said(machine, allocation)
         if booking is None or word is None:
             return [f"{allocation} has a ticket and no word"]
         wrong = []
@@ -209,6 +213,18 @@ class TimeJudge:
             )
             wrong += self._told_of(machine, home, booking, word)
         return wrong
+
+    def _said(self, machine: Machine, allocation: str) -> SliceReady | None:
+        """
+        What is said of a slice that is ready: the bus's value, for a restart may have undone what landed last.
+
+        Where it is another word by now, what was told when it was ready is still what its containers have.
+        """
+        subject = subjects.slice_(machine.node, AllocationId(allocation)).subject
+        entry = self.broker.values.last(subject, self.broker.clockwork.now)
+        if entry is not None and isinstance(entry.message, SliceReady):
+            return entry.message
+        return self.judge.ready.get(allocation)
 
     def _told_of(self, machine: Machine, home: str, booking: Booking, word: SliceReady) -> list[str]:
         """Who computes beside the quota is told to its pod, and nobody else."""

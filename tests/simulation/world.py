@@ -138,7 +138,7 @@ class World:
         self.turns = TurnJudge(self.judge)
         self.crowds = PodsPerNode(self.judge, plan.pods_per_node_max)
         self.goals.crowds = self.crowds
-        self.time = TimeJudge(self.judge)
+        self.time = TimeJudge(self.judge, self.broker)
         self.resizer = Resizer(self.allocators, self.kubelets, self._dice("resizer"))
         self.administrator = Administrator(self.clockwork, self.trace, plan.seed)
         self.faults = Faults(self)
