@@ -50,6 +50,8 @@ class Broker:
         self.readers: dict[Reader, None] = {}
         self.on_landed: list[Callable[[Write, int], None]] = []
         self.on_wiped: list[Callable[[], None]] = []
+        self.on_started: list[Callable[[], None]] = []
+        """Told once, when it is up again and before anybody can read."""
         self.fate_of: Callable[[str, Write], Fate | None] = lambda _host, _write: None
         """What a schedule decides of single writes; of the others the sky decides."""
         self.cut: dict[str, Cut] = {}
@@ -153,6 +155,9 @@ class Broker:
         self.up, self.up_since = True, self.clockwork.now
         lost = self.values.lose_latest(Stream.STATE, forgets_state) if self.values.has(Stream.STATE) else 0
         self.trace.tell("broker", "STARTED", "", f"{lost} values of STATE lost")
+        for started in self.on_started:
+            started()
+        self.on_started.clear()
         for reader in self.readers:
             reader.start()
 

@@ -164,6 +164,21 @@ def test_the_judge_sees_a_pod_that_loses_its_id_to_a_late_ask() -> None:
     assert found.value.rule in LATEST_IS_RIGHT.caught_by
 
 
+def test_a_withdrawal_that_only_the_book_and_a_dead_broker_knew_is_said_again() -> None:
+    """Both are lost while the broker is down: the request is asked for, until its source has listed its pods."""
+    scene = with_a_running_pod()
+    request = scene.request("first")
+    scene.remove("first")
+    scene.until(lambda: isinstance(scene.value(f"sluice.request.{request}"), RequestWithdrawn))
+    scene.world.broker.stop()
+    scene.strike("identities lost", lasts_s=1.0)
+    scene.wait(SETTLED_PAST_S)
+    scene.world.broker.start(forgets_state=4)
+    assert isinstance(scene.value(f"sluice.request.{request}"), AllocationRequested)
+    scene.until(lambda: isinstance(scene.value(f"sluice.request.{request}"), RequestWithdrawn))
+    scene.finish()
+
+
 def test_a_late_ask_of_an_ended_pod_is_no_second_pod() -> None:
     """It lands behind a wipe, and is served until its source has withdrawn it once more: nothing may stay of that."""
     scene = Scene()

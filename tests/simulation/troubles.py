@@ -198,6 +198,9 @@ class Troubles:
 
     def _only_the_bus_remembers(self, book: tuple[IdentityRecord, ...]) -> None:
         broker, now = self.world.broker, self.world.clockwork.now
+        if not broker.up:  # what it forgets as well is known when it is back, and nobody can read it before
+            broker.on_started.append(lambda: self._only_the_bus_remembers(book))
+            return
         said = broker.values.snapshot(Stream.STATE, ("sluice.request.>",), now)
         words = {entry.subject.rpartition(".")[2]: entry.message for entry in said}
         withdrawn = {request for request, word in words.items() if isinstance(word, RequestWithdrawn)}
