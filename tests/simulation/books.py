@@ -27,6 +27,7 @@ from sluice.contracts.messages import (
     Revoke,
     SliceReady,
 )
+from sluice.contracts.messages import Held as HeldByPod
 from sluice_node_agent.core.records import SliceRecord, Tombstone
 
 
@@ -88,7 +89,10 @@ class Books:
         self.bound: dict[str, Bound] = {}
         self.asked_at: dict[str, float] = {}
         self.unheard: dict[str, None] = {}
-        """Requests that the bus did not have when their source lost its book: nobody knew any more whose they are."""
+        """
+        Requests that the bus did not have when their source lost its book, or several for one pod: nobody knew any more
+        which of them is the pod's.
+        """
         self.said: dict[str, AllocationRequested] = {}
         """What sources said last of each pod, on the bus or on its way there."""
         self.requests: dict[str, AllocationRequested] = {}
@@ -97,6 +101,10 @@ class Books:
         self.ended: dict[str, None] = {}
         self.ended_here: dict[str, None] = {}
         """The same in this life of the broker: where nothing is stored, no guard keeps an old duplicate out."""
+        self.held_at_end: dict[str, HeldByPod | None] = {}
+        """What their sources remembered when they withdrew them."""
+        self.spoke: dict[str, None] = {}
+        """Nodes whose agents have spoken in this life of the broker."""
         self.ended_earlier: dict[str, None] = {}
         """The same in the lives before that were wiped."""
         self.sent_away: dict[str, None] = {}

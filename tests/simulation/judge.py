@@ -25,6 +25,7 @@ from sluice.contracts.messages import (
     Bound,
     Closed,
     Grant,
+    NodeChanged,
     NodeClosed,
     NodeOpened,
     NodeRemoved,
@@ -63,7 +64,7 @@ class Judge(NodeJudge):
                 self._request(write.subject.rpartition(".")[2], message)
             case SliceReady() | SliceGone() | SliceFailed() | SliceDegraded():
                 self._slice(message)
-            case NodeOpened() | NodeClosed() | NodeRemoved():
+            case NodeOpened() | NodeClosed() | NodeRemoved() | NodeChanged():
                 self._of_node(message)
             case Grant():
                 self._granted(message)
@@ -78,7 +79,7 @@ class Judge(NodeJudge):
             case _:
                 pass
 
-    def _of_node(self, said: NodeOpened | NodeClosed | NodeRemoved) -> None:
+    def _of_node(self, said: NodeOpened | NodeClosed | NodeRemoved | NodeChanged) -> None:
         match said:
             case NodeOpened():
                 self.heads[said.node] = said
@@ -87,6 +88,8 @@ class Judge(NodeJudge):
                 self.heads.pop(said.node, None)
             case NodeRemoved():
                 self.removed[said.node] = None
+            case NodeChanged():
+                self.spoke[said.node] = None
 
     def wiped(self) -> None:
         """
@@ -99,6 +102,7 @@ class Judge(NodeJudge):
         self.over |= self.lives
         self.ended_earlier |= self.ended_here
         self.ended_here.clear()
+        self.spoke.clear()
         self.given_up.wiped()
 
     def remembered_by_the_bus_alone(self, withdrawn: set[str], unheard: set[str]) -> None:
@@ -246,6 +250,15 @@ class Judge(NodeJudge):
         went = went or self.went_with_disk(bound.allocation) or self.nobody_can_tell(bound.allocation)
         return went or (ended_before and bound.allocation in self.gone)
 
+    def _is_known_to_nobody(self, bound: Bound) -> bool:
+        """
+        Whether the bus was wiped, the agent has been dead ever since, and the source died before it had heard of the
+        binding: then nobody can know of the slice, which is an orphan when its node comes back.
+        """
+        in_ledger = bound.allocation in self.ledger.get(bound.node, {})
+        remembered = self.held_at_end.get(bound.request) is not None or bound.request not in self.held_at_end
+        return not in_ledger and not remembered and bound.node not in self.spoke
+
     def _released(self, released: Released, operation: OperationId) -> None:
         bound = self.bound.get(released.request)
         if bound is not None and operation in self.released_with_node:
@@ -257,6 +270,8 @@ class Judge(NodeJudge):
             self.lost[released.request] = None
         if bound is not None and self.nobody_can_tell(bound.allocation):
             self.lost[released.request] = None
+            return
+        if bound is not None and self._is_known_to_nobody(bound):
             return
         if bound is not None and not self.is_gone(bound.allocation):
             self.fail("LAW 3", f"{released.request} is released before {bound.allocation} is gone")
@@ -310,6 +325,7 @@ class Judge(NodeJudge):
             self.rejected.pop(request, None)
         elif isinstance(message, RequestWithdrawn):
             self._check_withdrawn(request)
+            self.held_at_end[request] = message.held
             self.ended[request] = self.ended_here[request] = None
         else:
             self.rejected[request] = None

@@ -168,10 +168,26 @@ class NodeJudge(Books):
         if what == "gi made":
             self.in_the_way.pop((gpu.uuid, instance.span), None)
         if what in {"ci destroyed", "gi destroyed"} and instance.maker == OPERATOR:
+            if self._stands_for_what_is_revoked(gpu, instance):
+                instance.maker = "agent"  # from here on: it may be kept warm
+                return
             self.fail("I13", f"foreign instance {instance} of {gpu.uuid} destroyed")
         for allocation in self.told_devices.get(instance.uuid, ()) if what == "ci destroyed" else ():
             if allocation not in self.revoked and allocation not in self.failed:
                 self.fail("only a Revoke destroys", f"{instance.uuid} of {allocation} destroyed")
+
+    def _stands_for_what_is_revoked(self, gpu: Gpu, instance: Instance) -> bool:
+        """
+        Whether somebody made it by hand at exactly the place of a slice that is being taken back, on a node that has
+        lost its journal: the ledger says that what is there is the slice's, and nothing else tells (ADR 0050).
+        """
+        place = (gpu.uuid, instance.profile.name, instance.span)
+        return any(
+            (device.gpu, device.profile, (device.start, device.size)) == place
+            for allocation, booking in self.bookings.items()
+            if booking.node in self.journals_lost and allocation in self.revoked and allocation not in self.said_gone
+            for device in booking.devices
+        )
 
     def refused(self, machine: Machine, gpu: Gpu, instruction: object, refusal: DeviceRefusedError) -> None:
         """The hardware said no."""

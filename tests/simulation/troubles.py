@@ -15,7 +15,7 @@ from simulation.books import ViolationError
 from simulation.lagging import Lagging
 
 from sluice.contracts.exchange import Stream
-from sluice.contracts.messages import RequestWithdrawn
+from sluice.contracts.messages import AllocationRequested, RequestWithdrawn
 from sluice_node_agent.core.records import Record
 from sluice_node_agent.shell.journal_lines import DamagedError, Lines, pack, read_lines
 
@@ -204,7 +204,14 @@ class Troubles:
         said = broker.values.snapshot(Stream.STATE, ("sluice.request.>",), now)
         words = {entry.subject.rpartition(".")[2]: entry.message for entry in said}
         withdrawn = {request for request, word in words.items() if isinstance(word, RequestWithdrawn)}
-        self.world.judge.remembered_by_the_bus_alone(withdrawn, {record.uid for record in book} - words.keys())
+        asks = {
+            request: (word.origin, word.namespace, word.name)
+            for request, word in words.items()
+            if isinstance(word, AllocationRequested)
+        }
+        several = {request for request, pod in asks.items() if list(asks.values()).count(pod) > 1}
+        unclear = {record.uid for record in book} - words.keys() | several
+        self.world.judge.remembered_by_the_bus_alone(withdrawn, unclear)
 
     def _start_later(self, fault: Fault) -> None:
         host = self.world.hosts.get(fault.target) or self.world.agents[fault.target]
