@@ -101,12 +101,12 @@ class Books:
         self.ended: dict[str, None] = {}
         self.ended_here: dict[str, None] = {}
         """The same in this life of the broker: where nothing is stored, no guard keeps an old duplicate out."""
+        self.ended_earlier: dict[str, None] = {}
+        """The same in the lives before that were wiped."""
         self.held_at_end: dict[str, HeldByPod | None] = {}
         """What their sources remembered when they withdrew them."""
         self.spoke: dict[str, None] = {}
         """Nodes whose agents have spoken in this life of the broker."""
-        self.ended_earlier: dict[str, None] = {}
-        """The same in the lives before that were wiped."""
         self.sent_away: dict[str, None] = {}
         """Requests whose pods were ordered to be evicted."""
         self.rejected: dict[str, None] = {}

@@ -257,7 +257,8 @@ class Judge(NodeJudge):
         """
         in_ledger = bound.allocation in self.ledger.get(bound.node, {})
         remembered = self.held_at_end.get(bound.request) is not None or bound.request not in self.held_at_end
-        return not in_ledger and not remembered and bound.node not in self.spoke
+        is_dead = bound.node not in self.spoke and self.able_for(bound.node) < LIVING_S
+        return is_dead and not in_ledger and not remembered
 
     def _released(self, released: Released, operation: OperationId) -> None:
         bound = self.bound.get(released.request)

@@ -11,7 +11,7 @@ from simulation.hardware import OPERATOR, DeviceRefusedError, Gpu, Instance, Mac
 from simulation.sizes import overused
 from simulation.tables import Span, overlap
 
-from sluice.contracts.messages import Booking, DeviceGrant, SliceGone, SliceReady
+from sluice.contracts.messages import Booking, DeviceGrant, Revoke, SliceGone, SliceReady
 from sluice_node_agent.core.instructions import CreateGpuInstance, DestroyGpuInstance
 from sluice_node_agent.core.records import SliceRecord, Tombstone
 
@@ -184,9 +184,10 @@ class NodeJudge(Books):
         place = (gpu.uuid, instance.profile.name, instance.span)
         return any(
             (device.gpu, device.profile, (device.start, device.size)) == place
-            for allocation, booking in self.bookings.items()
-            if booking.node in self.journals_lost and allocation in self.revoked and allocation not in self.said_gone
-            for device in booking.devices
+            for node in self.journals_lost
+            for allocation, entry in self.ledger.get(node, {}).items()
+            if isinstance(entry, Revoke) and allocation not in self.said_gone
+            for device in entry.booking.devices
         )
 
     def refused(self, machine: Machine, gpu: Gpu, instruction: object, refusal: DeviceRefusedError) -> None:

@@ -87,9 +87,8 @@ def test_nothing_that_was_being_made_stays_on_a_gpu_for_ever(make_node, kind):
     assert steps > 4
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_nothing_that_was_being_unmade_stays_on_a_gpu_for_ever(make_node, kind):
-    """A pod that ended in the wrong second would cost its place."""
+def half_unmade(make_node, kind):
+    """Nodes on which such a slice was being taken back when the agent stopped, each a step further."""
     for steps in range(STEPS_MAX):
         node = make_node()
         node.live()
@@ -98,13 +97,19 @@ def test_nothing_that_was_being_unmade_stays_on_a_gpu_for_ever(make_node, kind):
         node.work()
         node.order(node.revoke(booking))
         if node.work(own_max=steps):
-            break
+            assert steps > 3
+            return
+        yield steps, node
+    pytest.fail(f"more than {STEPS_MAX} steps")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_nothing_that_was_being_unmade_stays_on_a_gpu_for_ever(make_node, kind):
+    """A pod that ended in the wrong second would cost its place."""
+    for steps, node in half_unmade(make_node, kind):
         lose_both(node)
         calm(node)
         assert is_ready(node) or what_is_left(node) == [], f"after {steps} steps"
-    else:
-        pytest.fail(f"more than {STEPS_MAX} steps")
-    assert steps > 3
 
 
 def lose_the_journal(node):
@@ -129,36 +134,18 @@ def what_is_left_when_it_is_said_to_be_gone(node):
 @pytest.mark.parametrize("kind", KINDS)
 def test_what_was_being_unmade_is_gone_when_that_is_said_although_the_journal_was_lost(make_node, kind):
     """Its place would be given to somebody who finds a GPU that takes no process but a daemon's."""
-    for steps in range(STEPS_MAX):
-        node = make_node()
-        node.live()
-        booking = booking_of(node, kind)
-        node.order(node.grant(booking))
-        node.work()
-        node.order(node.revoke(booking))
-        if node.work(own_max=steps):
-            break
+    for steps, node in half_unmade(make_node, kind):
         lose_the_journal(node)
         left = what_is_left_when_it_is_said_to_be_gone(node)
         calm(node)
         assert isinstance(node.word("a1"), SliceGone), f"after {steps} steps"
         assert left == [] == what_is_left(node), f"after {steps} steps"
-    else:
-        pytest.fail(f"more than {STEPS_MAX} steps")
-    assert steps > 3
 
 
 @pytest.mark.parametrize("lose", ["journal and ledger", "journal"])
 def test_a_whole_gpu_is_handed_out_only_when_it_serves_no_daemon_any_more(make_node, lose):
     """A pod that starts a second process would be refused it by its own GPU."""
-    for steps in range(STEPS_MAX):
-        node = make_node()
-        node.live()
-        node.order(node.grant(booking_of(node, "share of a whole GPU")))
-        node.work()
-        node.order(node.revoke(booking_of(node, "share of a whole GPU")))
-        if node.work(own_max=steps):
-            break
+    for steps, node in half_unmade(make_node, "share of a whole GPU"):
         (lose_both if lose == "journal and ledger" else lose_the_journal)(node)
         node.order(node.grant(node.booking("a2", WHOLE), after=("a1",) if node.ledger else ()))
         calm(node)
@@ -166,9 +153,6 @@ def test_a_whole_gpu_is_handed_out_only_when_it_serves_no_daemon_any_more(make_n
             continue  # its ticket was there still: it has the place
         assert isinstance(node.word("a2"), SliceReady), f"after {steps} steps"
         assert not node.hardware.read().gpus[2].exclusive_process, f"after {steps} steps"
-    else:
-        pytest.fail(f"more than {STEPS_MAX} steps")
-    assert steps > 3
 
 
 def test_a_crash_while_it_is_cleared_away_loses_nothing(make_node):

@@ -22,7 +22,7 @@ class Unbacked:
     since: OrderedDict[RequestId, float] = field(default_factory=OrderedDict)
 
     def look(self, desk: Desk, request: RequestId) -> None:
-        """Remember a binding without an entry; forget it when there is one, or when the book has shown that not."""
+        """Remember a binding without an entry; forget it when there is one, or when the book has shown that none is."""
         binding = desk.world.bindings.get(request)
         if isinstance(binding, Bound) and not _is_known(desk, binding):
             self.since.setdefault(request, desk.now)
