@@ -4,7 +4,9 @@ from typing import Any
 
 from simulation.planting import Planted
 
+from sluice.contracts.messages import Waived
 from sluice_allocator.core import requests
+from sluice_allocator.core.world import World
 from sluice_pod_watcher.core.cluster.requests import Requests
 
 
@@ -25,6 +27,15 @@ def _source_knows_all(original: Any) -> Any:
     return waits_for_node
 
 
+def _of_another_life_is_nothing(original: Any) -> Any:
+    def answer(self: Any, message: Any) -> Any:
+        """What was waived in another life of the bus says nothing, so it need not be known."""
+        is_older = isinstance(message, Waived) and message.incarnation not in {"", self.incarnation}
+        return None if is_older else original(self, message)
+
+    return answer
+
+
 RARE_BUGS = (
     Planted(
         "closed once and for all",
@@ -37,5 +48,11 @@ RARE_BUGS = (
         "the slice of a pod that is gone: it is said to be over while it is there",
         ("LAW 3",),
         ((requests, "waits_for_node", _source_knows_all),),
+    ),
+    Planted(
+        "a waiver of another life is not there",
+        "a request's end: it stays on the bus for ever",
+        ("I3",),
+        ((World, "_answer", _of_another_life_is_nothing),),
     ),
 )

@@ -6,7 +6,7 @@ from factories.allocator import FOLDER, INCARNATION, asked, claim
 
 from sluice.contracts import subjects
 from sluice.contracts.exchange import Stream, Ticked, Write
-from sluice.contracts.ids import AllocationId, RequestId, RunId, SourceName
+from sluice.contracts.ids import AllocationId, Incarnation, RequestId, RunId, SourceName
 from sluice.contracts.messages import Closed, Grant, Refused, Released, Revoke, SourceSynced, Waived
 from sluice.contracts.refusals import Refusal, RefusalReason
 
@@ -25,6 +25,7 @@ WAIVED = Waived(
     incarnation=INCARNATION,
     source=FOLDER,
 )
+LATE = msgspec.structs.replace(WAIVED, incarnation=Incarnation("of another life"))
 
 
 def synced(bench, epoch: int = 1, count: int = 0) -> None:
@@ -45,9 +46,9 @@ def quiet(bench) -> None:
     bench.allocator.ensuring.done("node-a")
 
 
-@pytest.mark.parametrize("answer", [REFUSED, WAIVED], ids=["refused", "waived"])
+@pytest.mark.parametrize("answer", [REFUSED, WAIVED, LATE], ids=["refused", "waived", "waived in another life"])
 def test_an_answer_that_nobody_asks_for_is_ended(bench, answer):
-    """STATE forgot the request, and its pod has gone: its word would stay on the bus for ever."""
+    """STATE forgot the request, or the word landed after a wipe, and its pod has gone: it would stay for ever."""
     quiet(bench)
     assert bench.observe(subjects.binding(GONE), answer) == []
     synced(bench)

@@ -2,13 +2,13 @@
 
 import msgspec
 import pytest
-from factories.allocator import Bench, all_said, asked, claim, gpu_report, snapshot, working_allocator
+from factories.allocator import INCARNATION, Bench, all_said, asked, claim, gpu_report, snapshot, working_allocator
 from factories.jobs import everything, grant_of
 
 from sluice.contracts import subjects
 from sluice.contracts.asking import ContainerAsk
 from sluice.contracts.exchange import Ticked, Write, WriteRefused
-from sluice.contracts.ids import RequestId, RunId
+from sluice.contracts.ids import AllocationId, RequestId, RunId
 from sluice.contracts.messages import (
     Amounts,
     Bound,
@@ -32,6 +32,7 @@ from sluice.contracts.messages import (
     Revoke,
     Uncordoned,
     WaitOver,
+    Waived,
 )
 from sluice.contracts.refusals import WaitReason
 from sluice_allocator.core.allocator import Allocator
@@ -634,6 +635,18 @@ def test_a_simulated_pod_that_nobody_has_to_go_for_names_nobody(bench):
     found = ask(bench, profile="3g.20gb", priority="10")
     assert isinstance(found, WouldBind)
     assert found.evicts == ()
+
+
+@pytest.mark.parametrize("life", [INCARNATION, "of another life"])
+def test_a_pod_is_told_of_its_promise_where_another_place_was_waived(bench, life):
+    """Its first place was taken back: it would go on reading why that one was not to be had."""
+    run(bench, low("batch", WHOLE))
+    first = (AllocationId("service_r9_1"),)
+    word = Waived(request=RequestId("service"), request_revision=1, allocations=first, cause="old", incarnation=life)
+    bench.observe(subjects.binding(RequestId("service")), word)
+    _, pending, _ = said(bench.land_all(bench.request(high("service", WHOLE))))
+    assert isinstance(pending, Pending)
+    assert pending.message == "its place on node-a is booked and waits for default/batch to be evicted for it"
 
 
 def test_people_are_told_for_whom_a_promised_place_waits(bench):

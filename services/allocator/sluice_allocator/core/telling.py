@@ -6,7 +6,16 @@ decide what becomes of them (`requests` does).
 """
 
 from sluice.contracts.ids import AllocationId, RequestId
-from sluice.contracts.messages import AllocationRequested, Bound, Grant, LedgerEntry, Refused, Released, SliceDegraded
+from sluice.contracts.messages import (
+    AllocationRequested,
+    Bound,
+    Grant,
+    LedgerEntry,
+    Refused,
+    Released,
+    SliceDegraded,
+    Waived,
+)
 from sluice.contracts.refusals import ReasonCount, WaitReason
 from sluice_allocator.core.desk import Desk
 from sluice_allocator.core.groups.settling import is_told_by_group
@@ -50,10 +59,13 @@ def _is_told_of_its_promise(
     desk: Desk, request: RequestId, asked: AllocationRequested, entries: dict[AllocationId, LedgerEntry]
 ) -> bool:
     """Whether a request has a place that is still being freed: it is told for whom it waits."""
-    if desk.world.bindings.get(request) is not None:
+    binding = desk.world.bindings.get(request)
+    if not isinstance(binding, Waived | None):
         return False
+    waived = binding.allocations if binding is not None else ()
     grants = [entry for entry in entries.values() if isinstance(entry, Grant) and entry.after]
-    return any(say_for_whom_it_waits(desk, request, asked, grant) for grant in grants)
+    left = [grant for grant in grants if grant.booking.allocation not in waived]
+    return any(say_for_whom_it_waits(desk, request, asked, grant) for grant in left)
 
 
 def _lost_slice(desk: Desk, entries: dict[AllocationId, LedgerEntry]) -> SliceDegraded | None:

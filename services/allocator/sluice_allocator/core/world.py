@@ -8,6 +8,8 @@ there any more. It must not decide anything.
 from dataclasses import dataclass, field
 from typing import TypeVar
 
+from msgspec.structs import replace
+
 from sluice.contracts import subjects
 from sluice.contracts.exchange import Entry, Observed, ReadingStarted, Stream, stream_of
 from sluice.contracts.ids import AllocationId, Incarnation, NodeName, RequestId, SourceName
@@ -256,9 +258,12 @@ class World:
                 self._put_rare(address.kind, key, message)
 
     def _answer(self, message: AnyMessage | None) -> BindingFact | None:
-        """What a request was answered. What was waived in another life of the bus may have been bound there since."""
+        """
+        What a request was answered. What was waived in another life of the bus may have been bound there since: such a
+        word speaks of no place, and is there to be ended like any other.
+        """
         if isinstance(message, Waived) and message.incarnation not in {"", self.incarnation}:
-            return None
+            return replace(message, allocations=())
         return message if isinstance(message, BINDING) else None
 
     def _put_rare(self, kind: str, key: str, message: AnyMessage | None) -> None:

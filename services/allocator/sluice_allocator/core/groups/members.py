@@ -31,7 +31,7 @@ def member_of_group(desk: Desk, request: RequestId) -> Member | None:
         return None
     sequences = desk.world.sequences
     waived = binding.allocations if isinstance(binding, Waived) else ()
-    waived_at = sequences.get(subjects.binding(request).subject, -1) if isinstance(binding, Waived) else -1
+    waived_at = sequences.get(subjects.binding(request).subject, -1) if waived else -1
     placed, ready, granted_at = request in desk.committing or request in desk.opening.holds, False, NOT_GRANTED
     for allocation in desk.world.allocations_of.get(request, ()):
         entry, slice_ = desk.world.ledger[allocation], desk.world.slices.get(allocation)
