@@ -120,6 +120,7 @@ CASES = (
         test="tests/unit/sluice/contracts/test_outbox.py::"
         "test_an_own_write_beyond_what_a_lagging_server_shows_does_not_move_the_guard",
     ),
+    Case("a server that lags is read anew, and a pod comes to a node", ("every reading is the newest",)),
     Case("a server that lags shows a source an ask", ("asked over a withdrawal",)),
     Case(
         "an API server that lags shows a pod",

@@ -36,6 +36,14 @@ def _of_another_life_is_nothing(original: Any) -> Any:
     return answer
 
 
+def _every_reading_is_the_newest(_original: Any) -> Any:
+    def is_beyond(_self: Any, _address: Any, _ends_at: int) -> bool:
+        """What a reading does not show is not there."""
+        return False
+
+    return is_beyond
+
+
 RARE_BUGS = (
     Planted(
         "closed once and for all",
@@ -54,5 +62,11 @@ RARE_BUGS = (
         "a request's end: it stays on the bus for ever",
         ("I3",),
         ((World, "_answer", _of_another_life_is_nothing),),
+    ),
+    Planted(
+        "every reading is the newest",
+        "the pods that come to a node which its operator has just taken out of use",
+        ("cordoned",),
+        ((World, "_is_beyond", _every_reading_is_the_newest),),
     ),
 )

@@ -2,12 +2,13 @@
 
 import msgspec
 import pytest
-from factories.allocator import Bench, asked, claim, gpu_report, snapshot, working_allocator
+from factories.allocator import INCARNATION, Bench, asked, claim, gpu_report, snapshot, working_allocator
 
 from sluice.contracts import subjects
-from sluice.contracts.exchange import Ticked, Write
-from sluice.contracts.ids import AllocationId, NodeName, RequestId
+from sluice.contracts.exchange import Entry, Observed, ReadingCaughtUp, ReadingStarted, Stream, Ticked, Write
+from sluice.contracts.ids import AllocationId, NodeName, OperationId, RequestId
 from sluice.contracts.messages import (
+    Amounts,
     Bound,
     Closed,
     Cordoned,
@@ -18,6 +19,7 @@ from sluice.contracts.messages import (
     Leeway,
     Pending,
     PodGroup,
+    QuotaSet,
     Released,
     RequestWithdrawn,
     Revoke,
@@ -184,6 +186,38 @@ def _is_kept(write) -> bool:
 
 
 # -- nothing new lands there --------------------------------------------------------------------------------------
+
+
+def read_book_again(bench: Bench, *, lags: bool) -> list:
+    """BOOK is read anew, and all that is served is the node's head: as it was first, or written again since."""
+    head, world = subjects.head(NODE), bench.allocator.desk.world
+    before = Entry(head.subject, world.sequences[head.subject], OperationId("head"), world.heads[NODE])
+    bench.handle(ReadingStarted(Stream.BOOK, INCARNATION))
+    if lags:
+        bench.handle(Observed(Stream.BOOK, before))
+    else:
+        bench.observe(head, before.message)
+    return [each.message for each in bench.land_all(bench.handle(ReadingCaughtUp(Stream.BOOK)))]
+
+
+OUT_OF_USE = Cordoned(node=NODE, why="new fans")
+NOTHING = QuotaSet(namespace="default", total=Amounts(gpus=0))
+
+
+@pytest.mark.parametrize(
+    ("address", "word"),
+    [(subjects.cordon(NODE), OUT_OF_USE), (subjects.quota("default"), NOTHING)],
+    ids=["cordon", "quota"],
+)
+def test_a_server_that_lags_takes_no_operators_word_back(pair, address, word):
+    """No guard covers it: a pod would come to a node that was just cordoned, or beyond what its namespace may have."""
+    pair.observe(address, word)
+    assert read_book_again(pair, lags=True) == []
+    (pending,) = [write.message for write in pair.land_all(pair.request(asked("one", WHOLE)))]
+    assert isinstance(pending, Pending)
+
+    (granted, *_) = read_book_again(pair, lags=False)
+    assert isinstance(granted, Grant)
 
 
 def test_whoever_waits_is_told_who_said_so_and_why(pair):

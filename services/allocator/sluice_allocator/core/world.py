@@ -111,8 +111,8 @@ class World:
     """Of requests that were edited while this process read along: the sequence of the first word that it knows."""
     book_read: int = 0
     """Everything that was written to BOOK up to here was read, or overwritten by what is read later."""
-    reading: dict[Stream, dict[str, None]] = field(default_factory=dict)
-    """Streams being read anew, with what was observed since."""
+    reading: dict[Stream, dict[str, int]] = field(default_factory=dict)
+    """Streams being read anew, with the sequences of what was observed since."""
     complete: dict[Stream, None] = field(default_factory=dict)
     """Streams of which everything was read at least once, in this life of the broker."""
     sharing: Sharing = field(default_factory=Sharing)
@@ -163,7 +163,7 @@ class World:
         """Take in one value. Returns its address, or None when it is older than what is known."""
         entry = event.entry
         if event.stream in self.reading:
-            self.reading[event.stream][entry.subject] = None
+            self.reading[event.stream][entry.subject] = entry.sequence
         if event.stream is Stream.BOOK:
             self.book_read = max(self.book_read, entry.sequence)
         # What this process wrote itself is known before it is read: then older values of BOOK still come by. STATE may
@@ -193,12 +193,14 @@ class World:
             return []  # a reading that began before the broker was wiped; it is read anew
         seen = self.reading.pop(stream)
         self.complete[stream] = None
+        ends_at = max(seen.values(), default=-1)
         gone = []
         for subject in list(self.sequences):
             address = parse(subject) if subject not in seen and subject not in still_there else None
-            if address is not None and stream_of(address.kind) is stream:
-                self.drop(address)
-                gone.append(address)
+            if address is None or stream_of(address.kind) is not stream or self._is_beyond(address, ends_at):
+                continue
+            self.drop(address)
+            gone.append(address)
         if stream is Stream.BOOK:
             self.on_their_way = {}
             bound = [binding for binding in self.bindings.values() if isinstance(binding, Bound)]
@@ -213,6 +215,15 @@ class World:
         self._put(address, None)
 
     # -- inside ---------------------------------------------------------------------------------------------------
+
+    def _is_beyond(self, address: Address, ends_at: int) -> bool:
+        """
+        Whether an operator's word is newer than all that a reading has shown, for a server that lags has served it.
+
+        No guard covers such a word, so nothing would refuse what is decided without it. It has no time to live, and
+        BOOK forgets nothing that it acknowledged.
+        """
+        return address.kind in {"cordon", "quota"} and self.sequences[address.subject] > ends_at
 
     def _remember_first_word(self, request: RequestId, entry: Entry) -> None:
         """The first word of a request that is edited is not on the bus any more, and its turn is that word's."""
