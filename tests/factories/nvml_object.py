@@ -330,6 +330,7 @@ class Library:
 
     def nvmlGpuInstanceGetInfo(self, handle, out):
         gi, error = self._of(handle, {"gi"})
+        error = error or gi.gpu.errors.get("info", 0)
         if not error:
             out._obj.id, out._obj.profileId = gi.id, gi.profile.profile_id
             out._obj.placement.start, out._obj.placement.size = gi.start, gi.size

@@ -89,8 +89,8 @@ def on_marked_gpu(gpu: Gpu, machine: Machine, instruction: GpuInstruction) -> Ev
     try:
         done = on_gpu(gpu, machine, instruction)
     except DeviceRefusedError as refused:
-        known_not_to_be = refused.kind not in {"GpuLost", "Unknown"} if begins else refused.kind in _NOT_OURS
-        if place is not None and known_not_to_be:
+        nothing_left = refused.kind not in {"GpuLost", "Unknown"} if begins else refused.kind in _NOT_OURS
+        if place is not None and (nothing_left or isinstance(instruction, CreateGpuInstance)):
             machine.marks.pop(place, None)
         raise
     if place is not None and not begins:

@@ -5,7 +5,7 @@ import threading
 
 import pynvml
 import pytest
-from factories.nvml_object import FORBIDDEN, FULL, IN_USE, LOST, UNSUPPORTED, Library
+from factories.nvml_object import FORBIDDEN, FULL, IN_USE, INVALID, LOST, UNSUPPORTED, Library
 
 from sluice_node_agent.core.events import Holder
 from sluice_node_agent.device import nvml_events
@@ -394,6 +394,16 @@ def test_a_compute_instance_whose_device_cannot_be_named_is_not_destroyed_blindl
     gpus = begin()
     with pytest.raises(DifferentError, match="does not tell its UUID"):
         gpus.destroy_compute_instance(gpu.uuid, 1, made.cis[0].uuid)
+
+
+def test_an_instance_that_does_not_tell_its_id_is_undone(library, begin):
+    """Its creation counts as refused: it would be nobody's, and in everybody's way, for ever."""
+    gpu = library.gpu()
+    gpus = begin()
+    gpu.errors["info"] = INVALID
+    with pytest.raises(DeviceError, match=gpu.uuid):
+        gpus.create_gpu_instance(gpu.uuid, 9, 4, 4)
+    assert gpu.instances == []
 
 
 def test_a_compute_instance_that_gets_no_device_is_undone(library, begin):

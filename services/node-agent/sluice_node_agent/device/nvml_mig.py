@@ -171,7 +171,8 @@ def create_gpu_instance(
     device: Handle, known: tuple[ProfileReport, ...], profile_id: int, start: int, size: int
 ) -> int:
     """
-    Create at exactly this placement; returns the id that the driver chose.
+    Create at exactly this placement; returns the id that the driver chose. What does not tell its id is destroyed
+    again: a refused creation leaves nothing.
 
     Raises InvalidArgumentError for a profile or placement that the GPU does not list. NVML itself may say of such a
     placement that resources are lacking (nvml.h allows both codes), which would be tried again for ever.
@@ -183,8 +184,11 @@ def create_gpu_instance(
         raise InvalidArgumentError(f"{profile.name} cannot be placed at {start}:{size} on this GPU")
     placement = pynvml.c_nvmlGpuInstancePlacement_t(start, size)
     handle = pynvml.nvmlDeviceCreateGpuInstanceWithPlacement(device, profile_id, byref(placement))
-    info = pynvml.nvmlGpuInstanceGetInfo(handle)
-    return int(info.id)
+    try:
+        return int(pynvml.nvmlGpuInstanceGetInfo(handle).id)
+    except pynvml.NVMLError:
+        pynvml.nvmlGpuInstanceDestroy(handle)
+        raise
 
 
 def create_compute_instance(device: Handle, gi_id: int, known: tuple[ProfileReport, ...]) -> str:

@@ -3,7 +3,7 @@ Marks: where instances on a node's GPUs are ours, for an agent that has lost its
 
 A mark is a place. It is there from before an instance is made until it is gone, and says nothing of who it was made
 for. Nothing is synced: an instance does not survive what a mark would not survive. A mark must not stay where nothing
-is, because what is made there later is somebody else's.
+of ours is, because what is there, or is made there later, is somebody else's.
 """
 
 from collections.abc import Iterable
@@ -18,7 +18,7 @@ from sluice_node_agent.shell.steps import on_device
 
 _MODE = 0o700
 _UNCLEAR = {DeviceErrorKind.GPU_LOST, DeviceErrorKind.UNKNOWN}
-"""After these nobody knows whether the step was taken."""
+"""After these nobody knows whether a GPU was put in a mode."""
 _NOT_OURS = {DeviceErrorKind.NOT_FOUND, DeviceErrorKind.DIFFERENT}
 
 
@@ -55,7 +55,7 @@ class Marks:
         except OSError as error:
             raise MarkError(f"the mark of a place on {order.gpu} cannot be kept: {error}") from error
         except DeviceError as error:
-            if mark is not None and error.kind in (_NOT_OURS if not begins else set(DeviceErrorKind) - _UNCLEAR):
+            if mark is not None and _leaves_nothing(order, error.kind, begins=begins):
                 self._remove_if_possible(mark)
             raise
         return result
@@ -77,6 +77,18 @@ class Marks:
             self._file.take_away(mark)
         except OSError:
             return
+
+
+def _leaves_nothing(order: GpuInstruction, refusal: DeviceErrorKind, *, begins: bool) -> bool:
+    """
+    Whether nothing of ours is there after a refused step.
+
+    After a refused creation nothing is, for whatever reason it was refused: the place may be taken by somebody's that
+    no reading has shown yet, and with a mark it would pass for ours.
+    """
+    if isinstance(order, CreateGpuInstance):
+        return True
+    return refusal not in _UNCLEAR if begins else refusal in _NOT_OURS
 
 
 def _of(order: GpuInstruction) -> Mark | None:
