@@ -178,6 +178,7 @@ CASES = (
         "an adopting entry is overwritten by a Revoke before it is read",
         test="tests/unit/allocator/test_opening.py::test_what_a_head_says_was_adopted_is_waited_for",
     ),
+    Case("somebody has made an instance where a revoked slice was", ("opened before what is gone is closed",)),
     Case("agents report before sources have listed", ("orphans at once",)),
     Case(
         "STATE forgets a request, and its pod goes",

@@ -5,7 +5,7 @@ from typing import Any
 from simulation.planting import Planted
 
 from sluice.contracts.messages import Waived
-from sluice_allocator.core import requests
+from sluice_allocator.core import nodes, requests
 from sluice_allocator.core.world import World
 from sluice_pod_watcher.core.cluster.requests import Requests
 
@@ -44,6 +44,14 @@ def _every_reading_is_the_newest(_original: Any) -> Any:
     return is_beyond
 
 
+def _opened_before_it_is_closed(_original: Any) -> Any:
+    def is_to_be_closed(_desk: Any, _node: Any) -> bool:
+        """What is gone can be closed at any time."""
+        return False
+
+    return is_to_be_closed
+
+
 RARE_BUGS = (
     Planted(
         "closed once and for all",
@@ -68,5 +76,11 @@ RARE_BUGS = (
         "the pods that come to a node which its operator has just taken out of use",
         ("cordoned",),
         ((World, "_is_beyond", _every_reading_is_the_newest),),
+    ),
+    Planted(
+        "opened before what is gone is closed",
+        "an instance that an administrator has made by hand",
+        ("I13",),
+        ((nodes, "_is_to_be_closed", _opened_before_it_is_closed),),
     ),
 )

@@ -97,6 +97,22 @@ def test_a_revoked_promise_is_adopted_with_those_that_it_was_to_come_after(empty
     )
 
 
+def test_what_was_said_to_be_gone_is_closed_before_its_node_is_opened(empty):
+    """An agent that has lost its journal would destroy what somebody has made there since, by the old Revoke."""
+    booking = living().booking
+    revoke = Revoke(revision=2, incarnation=INCARNATION, booking=booking, cause="pod gone")
+    gone = SliceGone(allocation=booking.allocation, request=booking.request, revision=2, cause="pod gone")
+    seen = snapshot("node-a", (gpu_report("node-a", 0),), agent_run=RunId("agent-2"))
+    news = NodeChanged(node=NODE, endpoint="e", boot_id="boot-1", agent_run=RunId("agent-2"), generation=1, gpus=())
+    said = empty.read_all(
+        (subjects.ledger(NODE, booking.allocation), revoke),
+        (subjects.slice_(NODE, booking.allocation), gone),
+        (subjects.node(NODE), news),
+        (subjects.inventory(NODE), NodeInventory(snapshot=seen, stale=False)),
+    )
+    assert [type(message) for message in messages(empty.land_all(said))] == [Closed, NodeOpened]
+
+
 def test_an_inventory_of_an_older_agent_run_opens_nothing(empty):
     """The agent that speaks for the node now may have slices that this snapshot lacks."""
     seen = snapshot("node-a", (gpu_report("node-a", 0),))

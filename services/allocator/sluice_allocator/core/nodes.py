@@ -133,7 +133,7 @@ def _may_open(desk: Desk, node: NodeName, inventory: NodeInventory) -> bool:
 
 
 def _open(desk: Desk, node: NodeName, inventory: NodeInventory) -> None:
-    if desk.undecided_under.get(subjects.ledger_filter(node)):
+    if desk.undecided_under.get(subjects.ledger_filter(node)) or _is_to_be_closed(desk, node):
         return  # looked at again when that is settled
     snapshot = inventory.snapshot
     missing = [report for report in snapshot.slices if _is_missing(desk, report)]
@@ -151,6 +151,17 @@ def _open(desk: Desk, node: NodeName, inventory: NodeInventory) -> None:
             lived=_lived(desk, node, snapshot),
         )
         desk.commit(subjects.head(node), head, "")
+
+
+def _is_to_be_closed(desk: Desk, node: NodeName) -> bool:
+    """
+    Whether something that was said to be gone is not closed yet (`entries` does that).
+
+    An agent that has lost its journal would find an order for it, and take what somebody has made there since for it.
+    """
+    there = desk.world.allocations_on.get(node, ())
+    gone = (each for each in there if isinstance(desk.world.slices.get(each), SliceGone))
+    return any(not isinstance(desk.world.ledger.get(allocation), Closed) for allocation in gone)
 
 
 def _lived(desk: Desk, node: NodeName, snapshot: NodeSnapshot) -> tuple[AllocationId, ...]:
