@@ -13,6 +13,7 @@ from sluice_node_agent.core.instructions import (
     DestroyComputeInstance,
     DestroyGpuInstance,
     ListHolders,
+    SaveJournal,
     SetComputeMode,
     StopMps,
 )
@@ -153,6 +154,25 @@ def test_a_whole_gpu_is_handed_out_only_when_it_serves_no_daemon_any_more(make_n
             continue  # its ticket was there still: it has the place
         assert isinstance(node.word("a2"), SliceReady), f"after {steps} steps"
         assert not node.hardware.read().gpus[2].exclusive_process, f"after {steps} steps"
+
+
+def test_orders_that_come_meanwhile_do_not_hand_out_a_gpu_that_is_being_set_back(node):
+    """Each order has all that waits looked at again: a pod would get a GPU that takes no process but a daemon's."""
+    a_daemon_serves_nobody_yet(node)
+    lose_both(node)
+    node.order(node.grant(node.booking("a2", WHOLE)))
+    node.start()
+    node.work()
+    node.open()
+    for number in itertools.count():
+        if not node.hardware.read().gpus[2].exclusive_process:
+            break
+        said = node.order(node.grant(node.share(f"b{number}", WHOLE), after=("a2",)))
+        assert [each.record.booking.allocation for each in said if isinstance(each, SaveJournal)] == [f"b{number}"]
+        assert not node.work(own_max=1)
+    assert number > 3
+    calm(node)
+    assert isinstance(node.word("a2"), SliceReady)
 
 
 def test_a_crash_while_it_is_cleared_away_loses_nothing(make_node):
@@ -306,14 +326,19 @@ def test_it_is_unmade_as_a_home_is(node):
 
 def test_a_daemon_that_served_nobody_yet_is_ended_with_its_compute_mode(node):
     """The GPU would take no process but the daemon's for ever."""
+    a_daemon_serves_nobody_yet(node)
+    lose_both(node)
+    calm(node)
+    assert what_is_left(node) == []
+
+
+def a_daemon_serves_nobody_yet(node):
+    """A share of a whole GPU is being made: its home is there, and nothing else."""
     node.live()
     node.order(node.grant(node.share("a1", WHOLE)))
     while not any(isinstance(each, SetComputeMode) for each in node.own_done):
         node.work(own_max=1)
     assert node.hardware.read().gpus[2].exclusive_process
-    lose_both(node)
-    calm(node)
-    assert what_is_left(node) == []
 
 
 def half_made(node, gpu=0, allocation="a1"):

@@ -42,10 +42,6 @@ class Found:
         """Whether an instance of these devices may be there and was not seen. A whole GPU needs none."""
         return any(grant.gpu in self.unseen for grant in booking.devices if grant.profile is not None)
 
-    def serves_a_daemon(self, booking: Booking) -> bool:
-        """Whether a GPU that is booked whole, and for one alone, is still set to serve a daemon: nobody may have it."""
-        return any(d.gpu in self.aside and d.profile is None and d.share is None for d in booking.devices)
-
     def see(self, report: GpuReport, claimed: Collection[InstanceKey]) -> bool:
         """A GPU was read; what records do not name there (`claimed`) is found now. Whether it had not been seen."""
         if report.lost or report.uuid not in self.unseen:

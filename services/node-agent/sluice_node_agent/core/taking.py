@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from sluice.contracts.adjusting import same_places
 from sluice.contracts.ids import AllocationId, NodeName
-from sluice.contracts.messages import Closed, Grant, Revoke
+from sluice.contracts.messages import Booking, Closed, Grant, Revoke
 from sluice.contracts.refusals import shorten
 from sluice.contracts.ticket_names import is_ticket_of
 from sluice_node_agent.core import making
@@ -103,7 +103,7 @@ class Taking:
         booking, found = order.booking, self.found
         if found.hides(booking):
             return
-        is_next = self._are_gone(order.after) and not (isinstance(order, Grant) and found.serves_a_daemon(booking))
+        is_next = self._are_gone(order.after) and not (isinstance(order, Grant) and self._serves_a_daemon(booking))
         was_begun = not is_next and self._was_begun(order)
         if not is_next and not was_begun:
             self._bench.save(come_later(order))
@@ -167,7 +167,16 @@ class Taking:
 
     def is_next(self, record: SliceRecord) -> bool:
         """Whether everything that a planned slice has to come after is gone, and what somebody has left behind."""
-        return self._are_gone(record.after) and not self.found.serves_a_daemon(record.booking)
+        return self._are_gone(record.after) and not self._serves_a_daemon(record.booking)
+
+    def _serves_a_daemon(self, booking: Booking) -> bool:
+        """
+        Whether a GPU that is booked whole, and for one alone, is still set to serve a daemon: nobody may have it.
+
+        It is from when it is found so until its home is gone, however many orders are read while that is unmade.
+        """
+        whole = [grant.gpu for grant in booking.devices if grant.profile is None and grant.share is None]
+        return any(gpu in self.found.aside or any(home[0] == gpu for home in self._floor.homes) for gpu in whole)
 
     def _are_gone(self, others: Iterable[AllocationId]) -> bool:
         return all(
