@@ -230,6 +230,7 @@ def quick_allocator(closing_ttl_s: int) -> allocator_rules.Rules:
         settle_batch=3,
         wake_tries=3,
         new_tries=2,
+        pending_refresh_batch=3,
         orphan_grace_s=4.0,
         removed_grace_s=15.0,
         closing_ttl_s=closing_ttl_s,
