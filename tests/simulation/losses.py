@@ -19,7 +19,9 @@ LOSING_SEEDS = 0.3
 LOST_TWICE = 0.3
 APART_S = 1.5
 """So far apart at most: a journal is lost before the wipe is over, or a moment before it."""
-NOT_BESIDE = frozenset({"node removed", "reboot", "disk wiped", "relaid", "identities lost", "replica lags"})
+NOT_BESIDE = frozenset(
+    {"node removed", "reboot", "disk wiped", "relaid", "journal damaged", "identities lost", "replica lags"}
+)
 """
 Kinds beside which nobody could tell what was whose: nodes that were said to be gone; what takes the devices that
 tickets name as well, for then the third copy is lost, too. And kinds that presume a bus that forgets nothing

@@ -23,7 +23,7 @@ from simulation.preemptions import with_preemptions
 from simulation.quotas import NO_LIMITS, QuotaSaid, draw_quotas
 from simulation.sizes import Resizing, with_resizings
 from simulation.tables import A30, A100, A100_WITHOUT_MIG, GpuRow
-from simulation.troubles import BURST_SEEDS, TROUBLE_SEEDS, draw_troubles, impossible, with_burst
+from simulation.troubles import BURST_SEEDS, TROUBLE_SEEDS, draw_troubles, impossible, is_known_to_nobody, with_burst
 from simulation.weather import Weather
 
 FAULTS_UNTIL_S = 40.0
@@ -193,9 +193,10 @@ def _with_troubles(plan: Plan, hosts: Sequence[str], without: Sequence[str]) -> 
         return plan
     rows = draw_troubles(dice, hosts, [node for node, _ in plan.nodes], plan.faults_until, but=without)
     struck = {fault.kind for fault in plan.faults}
-    never = impossible(struck, forgetful=any(fault.kind == "broker restart" and fault.number for fault in plan.faults))
+    restarts = [fault for fault in plan.faults if fault.kind == "broker restart" and fault.number]
+    never = impossible(struck, forgetful=bool(restarts))
     never |= {"journal damaged"} if plan.keep_warm_s else set()  # whose an instance without tenant was, nobody knows
-    rows = [row for row in rows if row.kind not in never]
+    rows = [row for row in rows if row.kind not in never and not is_known_to_nobody(row, restarts)]
     more = [Fault(row.at, row.kind, row.target, row.lasts_s, row.number) for row in rows]
     faults = tuple(sorted((*plan.faults, *more), key=lambda fault: fault.at))
     return replace(plan, faults=faults, clocks_off=dice.random() < 0.5)

@@ -222,6 +222,13 @@ def test_seeds_draw_every_trouble_and_never_what_nobody_could_tell_apart() -> No
         drawn |= kinds
         assert not {"broker wipe", "identities lost"} <= kinds
         assert not {"broker wipe", "replica lags"} <= kinds
+        forgets = [fault for fault in faults if fault.kind == "broker restart" and fault.number]
+        assert not any(
+            lost.at <= f.at <= lost.at + lost.lasts_s
+            for f in forgets
+            for lost in faults
+            if lost.kind == "identities lost"
+        )
         assert "journal damaged" not in kinds or not kinds & {"broker wipe", "foreign", "node removed"}
         wipes = [fault.at for fault in faults if fault.kind == "broker wipe"]
         disks = [fault.at for fault in faults if fault.kind == "disk wiped"]

@@ -39,6 +39,8 @@ TROUBLES_MEAN = 4
 BURST_SEEDS = 0.12
 """In so many seeds most pods come in one instant, and many go in one."""
 BURST_OF = 0.6
+SAID_AGAIN_S = 5.0
+"""So long after a start everybody has read what the bus has, and has said what it lacks."""
 CLOCK_OFF_S = 3600
 RATE_OFF = 0.02
 """A process's clock may be so much too fast or too slow: far more than a real one."""
@@ -98,6 +100,18 @@ def impossible(struck: AbstractSet[str], *, forgetful: bool) -> set[str]:
     if "broker wipe" in struck or forgetful:
         never |= {"replica lags"}
     return never
+
+
+def is_known_to_nobody(row: Row, restarts: Sequence[Fault]) -> bool:
+    """
+    Whether the identities are lost while the bus comes back without its latest words, or before those are said again.
+
+    Who is who was said in them perhaps, and then nobody knows it any more. Of a bus with little to tell they are old.
+    """
+    return row.kind == "identities lost" and any(
+        row.at <= restart.at + restart.lasts_s + SAID_AGAIN_S and restart.at <= row.at + row.lasts_s + SAID_AGAIN_S
+        for restart in restarts
+    )
 
 
 def with_burst(pods: tuple[PodLife, ...], dice: Random, until: float) -> tuple[PodLife, ...]:
