@@ -133,7 +133,7 @@ CASES = (
     Case("two allocators grant the last of a quota", ("nothing taken back", "bound on what is known")),
     Case(
         "an order before the grant was overwritten by a later one",
-        test="tests/unit/allocator/test_quotas.py::test_nobody_is_bound_to_what_may_still_be_taken_back",
+        test="tests/unit/allocator/test_quotas_of_two.py::test_nobody_is_bound_to_what_may_still_be_taken_back",
     ),
     Case("the surplus slice of a pod that runs elsewhere", ("drained by the ledger alone",)),
     Case(

@@ -3,16 +3,33 @@
 import msgspec
 import pytest
 from factories.allocator import FOLDER, Bench, asked, claim, gpu_report, snapshot, working_allocator
+from factories.quotas import (
+    HALF,
+    HALF_MIB,
+    SMALL,
+    SMALL_MIB,
+    WHOLE,
+    WHOLE_MIB,
+    all_of,
+    asks,
+    bound,
+    end,
+    granted,
+    grants,
+    limit,
+    read_back,
+    used,
+    why,
+    with_a_gpu_to_share,
+)
 
 from sluice.contracts import subjects
 from sluice.contracts.asking import ContainerAsk
-from sluice.contracts.exchange import Entry, Observed, Stream, Write
-from sluice.contracts.ids import AllocationId, NodeName, OperationId, RequestId, RunId
+from sluice.contracts.exchange import Write
+from sluice.contracts.ids import NodeName, RequestId, RunId
 from sluice.contracts.messages import (
-    AllocationRequested,
     Amounts,
     Bound,
-    Claim,
     Grant,
     Leeway,
     Pending,
@@ -20,91 +37,19 @@ from sluice.contracts.messages import (
     QuotaUnset,
     RequestWithdrawn,
     Revoke,
-    Waived,
 )
 from sluice.contracts.refusals import ReasonCount, WaitReason
 from sluice.contracts.usage import Usage
 from sluice_allocator.core.asking_why import PodAsked, State, WouldBind, WouldWait, how_it_stands, simulate
-from sluice_allocator.core.events import GoOn, LeaseChanged
-from sluice_allocator.core.limits.quotas import Exceeded, forbids, forbids_place, keeps_guarantee, usage, usage_of
+from sluice_allocator.core.events import LeaseChanged
+from sluice_allocator.core.limits.quotas import Exceeded, forbids, forbids_place, keeps_guarantee, usage_of
 from sluice_allocator.core.waiting import scheduling
-
-SMALL, HALF, WHOLE = claim(profile="1g.5gb"), claim(profile="3g.20gb"), claim(profile="7g.40gb")
-SMALL_MIB, HALF_MIB, WHOLE_MIB = 4864, 20096, 40320
 
 
 @pytest.fixture
 def bench(empty: Bench) -> Bench:
     """An allocator with node-a open: one empty A100-40GB, which may be shared."""
-    modes = ("exclusive", "mps", "fractional")
-    empty.add_node(snapshot("node-a", (gpu_report("node-a", 0),), modes=modes))
-    empty.said.clear()
-    return empty
-
-
-def asks(name: str, *claims: Claim, namespace: str = "lab", priority: int = 0) -> AllocationRequested:
-    """A pod's request in a namespace."""
-    return msgspec.structs.replace(asked(name, *claims, priority=priority), namespace=namespace)
-
-
-def limit(bench: Bench, namespace: str = "lab", *, pod: Amounts | None = None, **total: int) -> list[Write]:
-    """An operator says what a namespace may have; returns all that follows."""
-    quota = QuotaSet(namespace=namespace, total=Amounts(**total), request=pod or Amounts())
-    return all_of(bench, bench.observe(subjects.quota(namespace), quota))
-
-
-def all_of(bench: Bench, said: list) -> list[Write]:
-    """Everything lands, until nothing is left to be done."""
-    landed = bench.land_all(said)
-    while bench.allocator.unfinished:
-        landed += bench.land_all(bench.handle(GoOn()))
-    return landed
-
-
-def grants(writes: list[Write]) -> list[str]:
-    """Whose grants these are."""
-    return [write.message.booking.name for write in writes if isinstance(write.message, Grant)]
-
-
-def granted(bench: Bench, name: str, *claims: Claim, namespace: str = "lab") -> Grant:
-    """A request that is granted at once, and read back."""
-    (write,) = all_of(bench, bench.request(asks(name, *claims, namespace=namespace)))
-    assert isinstance(write.message, Grant)
-    return write.message
-
-
-def bound(bench: Bench, name: str, *claims: Claim, namespace: str = "lab") -> Grant:
-    """A request that is granted, made and bound."""
-    grant = granted(bench, name, *claims, namespace=namespace)
-    read_back(bench, grant)
-    all_of(bench, bench.ready(grant))
-    return grant
-
-
-def read_back(bench: Bench, grant: Grant) -> list:
-    """The allocator reads its own grant in the stream."""
-    address = subjects.ledger(grant.booking.node, grant.booking.allocation)
-    sequence = bench.allocator.desk.world.sequences[address.subject]
-    return bench.handle(Observed(Stream.BOOK, Entry(address.subject, sequence, OperationId("own"), grant)))
-
-
-def end(bench: Bench, grant: Grant) -> list[Write]:
-    """Its pod ends, and its agent says that the slice is gone."""
-    request = grant.booking.request
-    withdrawn = RequestWithdrawn(revision=2, source=FOLDER, cause="pod gone")
-    all_of(bench, bench.observe(subjects.request(request), withdrawn))
-    return all_of(bench, bench.gone(grant))
-
-
-def why(writes: list[Write]) -> Pending:
-    """The one word that somebody waits."""
-    (pending,) = [write.message for write in writes if isinstance(write.message, Pending)]
-    return pending
-
-
-def used(bench: Bench, namespace: str = "lab") -> Usage:
-    """What is counted for a namespace."""
-    return usage(bench.allocator.desk, namespace)
+    return with_a_gpu_to_share(empty)
 
 
 # -- limits -------------------------------------------------------------------------------------------------------
@@ -390,174 +335,6 @@ def test_many_sizes_that_wait_for_one_quota_cost_one_event_a_bounded_number_of_t
     searches.clear()
     assert grants(all_of(bench, said)) == ["w0"]
     assert len(searches) < bench.allocator.desk.rules.new_tries
-
-
-# -- two allocators -----------------------------------------------------------------------------------------------
-
-
-def of_another(bench: Bench, name: str, node: str, start: int) -> Grant:
-    """What another allocator grants at the same time: read from the ledger."""
-    mine = next(iter(bench.allocator.desk.world.ledger.values()))
-    assert isinstance(mine, Grant)
-    (device,) = mine.booking.devices
-    booking = msgspec.structs.replace(
-        mine.booking,
-        allocation=AllocationId(f"{name}_r9_1"),
-        request=RequestId(name),
-        name=name,
-        node=NodeName(node),
-        devices=(msgspec.structs.replace(device, gpu=f"GPU-{node}-0", start=start),),
-    )
-    return msgspec.structs.replace(mine, booking=booking)
-
-
-def read_grant(bench: Bench, grant: Grant, sequence: int) -> list:
-    """Another's grant is read at a sequence."""
-    address = subjects.ledger(grant.booking.node, grant.booking.allocation)
-    return bench.handle(Observed(Stream.BOOK, Entry(address.subject, sequence, OperationId("other"), grant)))
-
-
-@pytest.fixture
-def pair(bench: Bench) -> Bench:
-    """Two nodes, and a quota of one device."""
-    bench.add_node(snapshot("node-b", (gpu_report("node-b", 0),)))
-    limit(bench, gpus=1)
-    return bench
-
-
-def written_at(bench: Bench, grant: Grant) -> int:
-    """The sequence of a grant."""
-    return bench.allocator.desk.world.sequences[subjects.ledger(grant.booking.node, grant.booking.allocation).subject]
-
-
-def test_of_two_grants_at_once_the_later_is_taken_back(pair):
-    """Whichever allocator wrote it; the earlier one is left alone by both."""
-    mine = granted(pair, "p1", SMALL)
-    pair.observe(subjects.request(RequestId("p2")), asks("p2", SMALL))
-    next(pair.sequence)
-    later = of_another(pair, "p2", "node-b", 5)
-    writes = all_of(pair, read_grant(pair, later, written_at(pair, mine) + 1))
-    (revoke,) = [write.message for write in writes if isinstance(write.message, Revoke)]
-    assert (revoke.booking, revoke.cause) == (
-        later.booking,
-        "an earlier grant took what the quota of namespace lab had left of devices",
-    )
-
-
-def test_an_own_grant_is_taken_back_when_an_earlier_one_is_read_after_it(pair):
-    """A process knows its own writes first: order is the ledger's, and not that of hearing."""
-    next(pair.sequence)
-    mine = granted(pair, "p1", SMALL)
-    earlier = of_another(pair, "p2", "node-b", 5)
-    writes = all_of(pair, read_grant(pair, earlier, written_at(pair, mine) - 1))
-    assert [write.message.booking for write in writes if isinstance(write.message, Revoke)] == [mine.booking]
-
-
-def test_nothing_is_bound_before_all_is_read_that_was_written_before_it(pair):
-    """A slice that is ready early would be bound, and pinned, by one who has not read the grant that has its quota."""
-    next(pair.sequence)
-    mine = granted(pair, "p1", SMALL)
-    assert all_of(pair, pair.ready(mine)) == []
-    assert [type(write.message) for write in all_of(pair, read_back(pair, mine))] == [Bound]
-
-
-def test_nobody_is_bound_while_a_limit_that_came_before_its_grant_may_be_unread(bench):
-    """Another allocator that has read the limit takes the grant back, under a pod that runs by then."""
-    limited_at = next(bench.sequence)
-    mine = granted(bench, "p1", SMALL)
-    assert all_of(bench, bench.ready(mine)) == []
-    quota = QuotaSet(namespace="lab", total=Amounts(gpus=0))
-    entry = Entry(subjects.quota("lab").subject, limited_at, OperationId("operator"), quota)
-    assert all_of(bench, bench.handle(Observed(Stream.BOOK, entry))) == []
-    said = [write.message for write in all_of(bench, read_back(bench, mine)) if not isinstance(write.message, Pending)]
-    assert [type(each) for each in said] == [Waived, Revoke]
-    assert said[0].allocations == (mine.booking.allocation,)
-    assert said[1].booking == mine.booking
-
-
-def test_nobody_is_bound_to_what_may_still_be_taken_back(pair):
-    """The word that it is waived is on its way; a Revoke that follows would end a pod that runs."""
-    next(pair.sequence)
-    mine = granted(pair, "p1", SMALL)
-    earlier = of_another(pair, "p2", "node-b", 5)
-    pair.observe(subjects.request(RequestId("p2")), asks("p2", SMALL))
-    said = [each for each in read_grant(pair, earlier, written_at(pair, mine) - 1) if isinstance(each, Write)]
-    assert [type(each.message) for each in said] == [Waived]  # and it has no answer
-    read_back(pair, mine)
-    gone = pair.gone(earlier)  # now there is room again
-    assert [each for each in [*gone, *pair.ready(mine)] if isinstance(getattr(each, "message", None), Bound)] == []
-    landed = pair.land_all(said)
-    assert [type(write.message) for write in landed if isinstance(write.message, Bound)] == []
-
-
-def test_what_was_adopted_later_takes_nothing_from_an_earlier_grant(pair):
-    """After a wipe one who has read on would take back what another binds, who has not."""
-    mine = granted(pair, "p1", SMALL)
-    pair.observe(subjects.request(RequestId("p2")), asks("p2", SMALL))
-    adopted = msgspec.structs.replace(of_another(pair, "p2", "node-b", 5), adopted=True)
-    all_of(pair, read_grant(pair, adopted, written_at(pair, mine) + 1))
-    all_of(pair, pair.ready(adopted))
-    assert [type(write.message) for write in all_of(pair, pair.ready(mine))] == [Bound]
-
-
-def test_a_promise_and_the_place_that_came_first_count_once(pair):
-    """A request that is promised a place could take no other one that is free earlier, where its limit is tight."""
-    mine = granted(pair, "p1", SMALL)
-    pair.observe(subjects.request(RequestId("p2")), asks("p2", SMALL))
-    other = of_another(pair, "theirs", "node-b", 5)
-    other = msgspec.structs.replace(other, booking=msgspec.structs.replace(other.booking, namespace="shop"))
-    read_grant(pair, other, written_at(pair, mine) + 1)
-    promise = of_another(pair, "p1", "node-b", 5)
-    promise = msgspec.structs.replace(promise, after=(other.booking.allocation,))
-    writes = all_of(pair, read_grant(pair, promise, written_at(pair, mine) + 2))
-    assert mine.booking not in [write.message.booking for write in writes if isinstance(write.message, Revoke)]
-    assert forbids_place(pair.allocator.desk, RequestId("p1"), "lab", ()) == ()
-
-
-def test_what_is_bound_is_never_taken_back(pair):
-    """However much too much it is: limits end nothing that runs."""
-    mine = bound(pair, "p1", SMALL)
-    pair.observe(subjects.request(RequestId("p2")), asks("p2", SMALL))
-    next(pair.sequence)
-    other = of_another(pair, "p2", "node-b", 5)
-    all_of(pair, read_grant(pair, other, written_at(pair, mine) - 1))
-    assert isinstance(pair.allocator.desk.world.ledger[mine.booking.allocation], Grant)
-
-
-def test_what_counts_as_bound_follows_each_word(bench):
-    """A grant counts among those that may be taken back until it is bound, and again from its Revoke on."""
-    opened = bench.allocator.desk.fleet.accounts.opened
-    grant = granted(bench, "p1", SMALL)
-    allocation = grant.booking.allocation
-    assert list(opened("lab")) == [allocation]
-    all_of(bench, bench.ready(grant))
-    assert list(opened("lab")) == []
-    withdrawn = RequestWithdrawn(revision=2, source=FOLDER, cause="pod gone")
-    all_of(bench, bench.observe(subjects.request(RequestId("p1")), withdrawn))
-    assert list(opened("lab")) == [allocation]
-    all_of(bench, bench.gone(grant))
-    assert list(opened("lab")) == []
-
-
-def test_a_bound_share_stays_bound_when_it_is_booked_with_another_size(bench):
-    """Else an adjustment that comes to nothing lets it stand behind grants it was before, and both are had."""
-    share = claim(profile=None, modes=("mps",), memory_mib=1000, uid=7)
-    running, waiting = bound(bench, "p1", share), granted(bench, "p2", share)
-    fleet = bench.allocator.desk.fleet
-    for grant in (running, waiting):
-        (device,) = grant.booking.devices
-        larger = msgspec.structs.replace(device, share=msgspec.structs.replace(device.share, memory_mib=2000))
-        assert fleet.book(msgspec.structs.replace(grant.booking, devices=(larger,)))
-    assert list(fleet.accounts.opened("lab")) == [waiting.booking.allocation]
-
-
-def test_a_slice_that_was_adopted_is_not_taken_back(pair):
-    """After the broker was wiped the pods run on, and are bound again, whatever the limits say now."""
-    mine = granted(pair, "p1", SMALL)
-    pair.observe(subjects.request(RequestId("p2")), asks("p2", SMALL))
-    adopted = msgspec.structs.replace(of_another(pair, "p2", "node-b", 5), adopted=True)
-    writes = all_of(pair, read_grant(pair, adopted, written_at(pair, mine) + 1))
-    assert [write for write in writes if isinstance(write.message, Revoke)] == []
 
 
 # -- for others ---------------------------------------------------------------------------------------------------
