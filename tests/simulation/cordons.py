@@ -74,7 +74,7 @@ def with_cordons(plan: "Plan", seeds: float = CORDONING_SEEDS) -> "Plan":
     dice = Random(f"cordons {plan.seed}")
     if dice.random() >= seeds:
         return plan
-    chosen = dice.sample(plan.nodes, dice.choice((1, 1, 2, 3)))
+    chosen = dice.sample(plan.nodes, min(dice.choice((1, 1, 2, 3)), len(plan.nodes)))
     said = [each for node, gpus in chosen for each in _episode(node, len(gpus), dice)]
     return replace(plan, cordons=tuple(sorted(said, key=lambda each: each.at)))
 

@@ -48,6 +48,8 @@ def with_jobs(plan: "Plan", seeds: float = JOB_SEEDS) -> "Plan":
     free = list(range(len(lives)))
     for number in range(dice.randint(1, JOBS)):
         size = dice.choice(SIZES)
+        if size > len(free):
+            break
         chosen, free = free[:size], free[size:]
         ask, begins = of_job(f"job-{number}", size, dice.choice(PROFILES)), lives[chosen[0]].made_at
         ends = lives[chosen[0]].removed_at

@@ -28,7 +28,11 @@ from simulation.weather import Weather
 
 FAULTS_UNTIL_S = 40.0
 PODS_UNTIL_S = 30.0
-PODS = 40
+SIZES: tuple[tuple[int, int], ...] = ((8, 2), (12, 2), (18, 3), (24, 3), (40, 5))
+"""
+How many pods a seed has, and on how many nodes at most. Most of what goes wrong goes wrong in a small world as well, of
+which there are several for the price of a large one; in a large one many wait for each other, and for longer.
+"""
 FAULTS_MEAN = 8
 CLOSING_TTL_S = 4 * 3600
 SHORT_CLOSING_TTL_S = 20
@@ -62,6 +66,9 @@ CLUSTER_SEEDS = 0.1
 """In so many seeds the pods are those of a cluster, and not a folder's."""
 KEEPING_WARM = 0.3
 KEEP_WARM_S = 4.0
+
+
+_Nodes = tuple[tuple[str, tuple[tuple[GpuRow, bool], ...]], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,7 +162,9 @@ def draw_plan(seed: int, without: Sequence[str] = ()) -> Plan:
     ledger, nor beside a wiped broker, an idle instance, or one that was made by hand).
     """
     dice = Random(f"plan {seed}")
-    nodes = _draw_nodes(dice)
+    sizes = Random(f"size {seed}")
+    count_of_pods, nodes_max = sizes.choice(SIZES)
+    nodes = _some_of(_draw_nodes(dice), nodes_max, sizes)
     short = dice.random() < 0.25
     allocators = 2 if dice.random() < 0.6 else 1
     kinds = [kind for kind in KINDS if dice.random() < 0.5]
@@ -171,7 +180,7 @@ def draw_plan(seed: int, without: Sequence[str] = ()) -> Plan:
         both_active=allocators == 2 and dice.random() < 0.85,
         closing_ttl_s=SHORT_CLOSING_TTL_S if short else CLOSING_TTL_S,
         weather=_draw_weather(dice, short=short),
-        pods=tuple(_draw_life(number, dice) for number in range(PODS)),
+        pods=tuple(_draw_life(number, dice) for number in range(count_of_pods)),
     )
     hosts = ["pod-watcher", "inventory", "allocator-a", *(f"agent-{node}" for node, _ in nodes)]
     hosts += ["allocator-b"] if allocators == 2 else []
@@ -325,7 +334,14 @@ def _sharing(life: PodLife, dice: Random) -> PodLife:
     return replace(life, pod=shared(life.pod, dice), edit=edit)
 
 
-def _draw_nodes(dice: Random) -> tuple[tuple[str, tuple[tuple[GpuRow, bool], ...]], ...]:
+def _some_of(nodes: _Nodes, most: int, dice: Random) -> _Nodes:
+    """So many of them, in their order; the first, which has MIG, stays."""
+    others = nodes[1:]
+    kept = sorted(dice.sample(range(len(others)), min(most - 1, len(others))))
+    return (nodes[0], *(others[number] for number in kept))
+
+
+def _draw_nodes(dice: Random) -> _Nodes:
     names = ["gpu-1.example.internal", "node-b", "node-c", "node-d", "node-e"][: dice.choice((4, 4, 4, 5))]
     nodes = []
     for number, name in enumerate(names):

@@ -3,8 +3,11 @@
 from dataclasses import replace
 from typing import Any
 
-from simulation.plan import Fault, Plan
+from simulation.plan import Fault, Plan, PodLife
 from simulation.planting import Planted
+from simulation.pods import Ask, Device, fractional
+from simulation.starving import PROMISE_AFTER_S
+from simulation.tables import A100_WITHOUT_MIG
 
 from sluice.contracts.messages import Grant
 from sluice_allocator.core import allocator, nodes, requests, standing
@@ -13,6 +16,8 @@ from sluice_allocator.core.desk import Desk
 from sluice_allocator.core.waiting import promised
 from sluice_node_agent.core import taking, unmaking
 from sluice_node_agent.core.taking import Taking
+
+_ALL_OF_ONE = Ask((("sluice.dev/gpus", "1"),), ("main",), (Device("whole"),))
 
 
 def _nobody_ages(_original: Any) -> Any:
@@ -121,6 +126,21 @@ def _two_on_a_full_fleet(plan: Plan) -> Plan:
     return replace(plan, allocators=2, both_active=True, pods=pods, weather=weather)
 
 
+def _shared_for_good(plan: Plan) -> Plan:
+    """Whole GPUs alone: some pods share one and stay; others want all of one, wait for those in vain, and give up."""
+    nodes = tuple((node, tuple((A100_WITHOUT_MIG, False) for _ in gpus)) for node, gpus in plan.nodes)
+    pods = tuple(_shares_or_gives_up(number, life) for number, life in enumerate(plan.pods))
+    return replace(plan, nodes=nodes, layouts={}, resizings=(), pods=pods)
+
+
+def _shares_or_gives_up(number: int, life: PodLife) -> PodLife:
+    pod = replace(life.pod, namespace="lab", user=None)
+    if number % 2:
+        gives_up_at = life.made_at + 2 * PROMISE_AFTER_S
+        return PodLife(pod.asking(_ALL_OF_ONE), life.made_at, removed_at=gives_up_at)
+    return PodLife(pod.asking(fractional(25)), 1.0) if number % 4 == 0 else life
+
+
 STARVING_BUGS = (
     Planted("nobody ages", "a large pod's turn, for ever", ("aging",), ((allocator, "promise_places", _nobody_ages),)),
     Planted(
@@ -174,6 +194,7 @@ TURN_BUGS = (
         "capacity, as long as somebody else runs there",
         ("I4",),
         ((taking, "_was_never_begun", _holders_of_others), (unmaking, "_was_to_come_later", _holders_of_others)),
+        _shared_for_good,
     ),
 )
 """Found in random worlds."""
