@@ -1,5 +1,6 @@
 """A short dose of the soak in every test run, and the proof that it can fail: each planted defect is found."""
 
+import os
 import re
 import shutil
 import subprocess
@@ -10,6 +11,8 @@ import pytest
 from soak.planted import PLANTED
 
 SOAK = Path(__file__).parent
+DOSE = float(os.environ.get("SOAK_IN_TESTS", "0.5"))
+"""So much of the doses below is played. All of it in `.ci/run`."""
 TIMEOUT_S = 150.0
 """Ten times what a dose takes on two cores that do nothing else."""
 WITHOUT_KILLS = {"damage", "restarts"}
@@ -63,8 +66,11 @@ def test_nothing_of_a_slice_is_lost_or_left_however_the_agent_dies(dose):
     """Users get what they were granted, and a node never fills up with what nobody owns."""
     if dose == "NVML" and shutil.which("cc") is None:
         pytest.skip("there is no C compiler (cc) on PATH to build our NVML library with")
-    asked = int(DOSES[dose][DOSES[dose].index("--cycles") + 1])
-    done, counts = _soak(*DOSES[dose])
+    options = list(DOSES[dose])
+    at = options.index("--cycles") + 1
+    asked = max(1, round(DOSE * int(options[at])))
+    options[at] = str(asked)
+    done, counts = _soak(*options)
     assert done.returncode == 0, done.stderr[-8000:]
     assert (counts["cycles"] >= asked, counts["leaks"]) == (True, 0)
     assert (counts["kills"] > 0) is (dose not in WITHOUT_KILLS)
