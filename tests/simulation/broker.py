@@ -58,6 +58,10 @@ class Broker:
         """Hosts of which one way to here is cut."""
         self.lagging: Lagging | None = None
         """A server that answers those who ask, and does not have the latest."""
+        self._state_upto = 0
+        """The latest number of STATE."""
+        self._given_twice: set[int] = set()
+        """Numbers of STATE that a restarted server had forgotten, and gave once more."""
         self.clock_off_s = 0.0
         """How wrong the wall clock is of whoever makes the streams next."""
 
@@ -93,7 +97,7 @@ class Broker:
         self.clockwork.after(back, lambda: answer(result))
 
     def _land(self, host: str, write: Write, how: str) -> Answer:
-        if not self.up:
+        if not self.up or self._is_of_an_ended_connection(write, how):
             return WriteUnknown(write.operation)
         outcome = self.values.publish(
             subject=write.subject,
@@ -109,6 +113,8 @@ class Broker:
             case Accepted():
                 if self.trace.keeps:
                     self.trace.tell("broker", f"landed {how}", write.subject, f"#{outcome.sequence % 10**7} by {host}")
+                if write.stream is Stream.STATE:
+                    self._state_upto = outcome.sequence
                 for landed in self.on_landed:
                     landed(write, outcome.sequence)
                 self.poke(write.stream)
@@ -120,6 +126,15 @@ class Broker:
                 return WriteRefused(write.operation, outcome.last)
             case _:
                 return WriteUnknown(write.operation)
+
+    def _is_of_an_ended_connection(self, write: Write, how: str) -> bool:
+        """
+        Whether a late write, or a copy, is over a number that a restarted server has forgotten and gives once more.
+
+        Its end was that of every connection. What a client had kept for the next one comes before all that it says
+        there, so it finds no such number; only what came behind that could take one for the other.
+        """
+        return how in ("late", "again") and write.stream is Stream.STATE and write.expected in self._given_twice
 
     def last(self, subject: str, answer: Callable[[Entry | None], None], host: str = "") -> None:
         """Read one last value for a host; asked again until there is an answer, as the shell does."""
@@ -154,6 +169,7 @@ class Broker:
         """The server is back; the latest writes of STATE may be lost (it syncs later), those of BOOK never."""
         self.up, self.up_since = True, self.clockwork.now
         lost = self.values.lose_latest(Stream.STATE, forgets_state) if self.values.has(Stream.STATE) else 0
+        self._given_twice.update(range(self._state_upto - lost + 1, self._state_upto + 1))
         self.trace.tell("broker", "STARTED", "", f"{lost} values of STATE lost")
         for started in self.on_started:
             started()
