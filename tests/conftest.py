@@ -1,5 +1,6 @@
 """What every test leaves as it found it, and the same examples for everybody who runs the properties."""
 
+import gc
 import logging
 
 import pytest
@@ -10,6 +11,12 @@ from hypothesis import HealthCheck, settings
 # the machines of `make sim`, which take as long as somebody wants to wait.
 settings.register_profile("tests", derandomize=True, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("tests")
+
+
+def pytest_collection_finish():
+    """Thousands of tests, and all they import, stay until the end: nobody need look for cycles in them meanwhile."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(autouse=True)
