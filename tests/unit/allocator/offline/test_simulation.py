@@ -268,6 +268,7 @@ def coming_and_going(pods):
 
 def empty_caches():
     """Caches are bounded and the process's own; how they lie in memory depends on all tests before this one."""
+    gc.unfreeze()  # what was there before the first test is not listed otherwise
     gc.collect()
     for each in gc.get_objects():
         if isinstance(each, functools._lru_cache_wrapper):
