@@ -13,7 +13,7 @@ HERE = Path(__file__).resolve().parent
 def hashes(hash_seed: str) -> str:
     """The hashes of some seeds, in a process of its own."""
     done = subprocess.run(
-        [sys.executable, str(HERE), "--seeds", "8", "--from", "40", "--jobs", "1", "--hashes", "--quiet"],
+        [sys.executable, str(HERE), "--seeds", "12", "--from", "40", "--jobs", "1", "--hashes", "--quiet"],
         env={**os.environ, "PYTHONHASHSEED": hash_seed},
         capture_output=True,
         text=True,
@@ -27,5 +27,5 @@ def hashes(hash_seed: str) -> str:
 def test_a_seed_is_the_same_run_in_every_process() -> None:
     """Two processes with different hash seeds write the same lines for the same seeds."""
     first = hashes("1")
-    assert first.count("\n") == 7
+    assert first.count("\n") >= 11
     assert first == hashes("2")

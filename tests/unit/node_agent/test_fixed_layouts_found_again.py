@@ -30,16 +30,22 @@ def node(make_node):
 # -- crashes ----------------------------------------------------------------------------------------------------------
 
 
+def ordered(make_node, kind):
+    """A node that has just been ordered a slice, or a share, in instances of its administrator; and what was booked."""
+    node = make_node(fleet=FLEET)
+    node.live()
+    booking = node.booking("a1", SMALL, LARGE) if kind == "slice" else node.share("a1", SMALL)
+    node.order(node.grant(booking))
+    return node, booking
+
+
 @pytest.mark.parametrize("executed", [False, True], ids=["before", "after"])
 @pytest.mark.parametrize("kind", ["slice", "share"])
 def test_handing_out_survives_a_crash_at_every_step(make_node, kind, executed):
     """A pod gets the very instance that is there, once, wherever the agent dies."""
     steps = 0
     while True:
-        node = make_node(fleet=FLEET)
-        node.live()
-        booking = node.booking("a1", SMALL, LARGE) if kind == "slice" else node.share("a1", SMALL)
-        node.order(node.grant(booking))
+        node, _ = ordered(make_node, kind)
         ended = node.work(own_max=steps)
         if not ended and executed:
             node.carry_out(node.waiting.popleft())
@@ -62,10 +68,7 @@ def test_taking_back_survives_a_crash_at_every_step(make_node, kind, executed):
     """The administrator's instance is there at every moment, and is called gone only without its tenant."""
     steps = 0
     while True:
-        node = make_node(fleet=FLEET)
-        node.live()
-        booking = node.booking("a1", SMALL, LARGE) if kind == "slice" else node.share("a1", SMALL)
-        node.order(node.grant(booking))
+        node, booking = ordered(make_node, kind)
         node.work()
         device = node.word("a1").devices[0].uuid
         if kind == "slice":
