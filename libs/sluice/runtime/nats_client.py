@@ -1,14 +1,14 @@
 """
-What the parts of the NATS bus use of the NATS client, imported without the client's WebSocket transport.
+What the parts of the NATS bus use of the NATS client, which leaves no socket behind here when a handshake fails.
 
-That transport is loaded with the client wherever aiohttp is installed, and takes as long as all the rest of it; we
-connect by TCP and TLS alone.
+It is imported without its WebSocket transport, which is loaded with the client wherever aiohttp is installed, and takes
+as long as all the rest of it; we connect by TCP and TLS alone.
 """
 
 from sluice.runtime.optional_imports import without
 
 with without("aiohttp"):
-    from nats.aio.client import Client
+    from nats.aio.client import Client as _Client
     from nats.aio.msg import Msg
     from nats.aio.subscription import Subscription
     from nats.errors import (
@@ -43,3 +43,25 @@ __all__ = [
     "OutboundBufferLimitError",
     "Subscription",
 ]
+
+
+class Client(_Client):
+    """
+    The client, closing what it gives up.
+
+    nats-py 2.16 makes a new transport for its next try and forgets the last one, whose socket stays open until somebody
+    looks for such. Its own `close` waits for ever after a failed TLS handshake.
+    """
+
+    async def _process_connect_init(self) -> None:
+        try:
+            await super()._process_connect_init()
+        except BaseException:
+            self._abandon()
+            raise
+
+    def _abandon(self) -> None:
+        for name in ("_io_writer", "_bare_io_writer"):
+            writer = getattr(self._transport, name, None)
+            if writer is not None:
+                writer.transport.abort()

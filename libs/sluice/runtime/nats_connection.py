@@ -19,7 +19,6 @@ from sluice.runtime.nats_client import AuthorizationError, Client, ConnectionClo
 from sluice.runtime.nats_identity import (
     Credentials,
     Who,
-    abandon,
     identifying,
     is_about_identity,
     servers_of,
@@ -101,7 +100,6 @@ class Connection:
         if not isinstance(who, Credentials):
             self._looking = asyncio.ensure_future(self._look())
         while not await self._has_connected(servers, who):
-            abandon(self._client)
             await asyncio.sleep(RECONNECT_WAIT_S)
             self._client = Client()
         self._connecting = False

@@ -25,7 +25,7 @@ from sluice.runtime.nats_client import (
     NotFoundError,
 )
 from sluice.runtime.nats_client import Error as NatsError
-from sluice.runtime.nats_identity import Credentials, Who, abandon, identifying, servers_of, why_unreachable
+from sluice.runtime.nats_identity import Credentials, Who, identifying, servers_of, why_unreachable
 
 STREAM = "HISTORY"
 EVERYTHING = (f"{HISTORY_PREFIX}sluice.>",)
@@ -124,7 +124,6 @@ async def open_history(
             **identifying(connection, credentials or Credentials(), name),
         )
     except (OSError, TimeoutError, NatsError) as error:
-        abandon(connection)
         raise BusError(f"no NATS server answers at {url}: {why_unreachable(error)}") from error
     try:
         yield NatsHistory(connection.jetstream(timeout=timeout_s))

@@ -127,12 +127,3 @@ def _why_not_believed(error: ssl.SSLCertVerificationError) -> str:
         _OTHER_ADDRESS: "its certificate does not say the address in nats_url",
     }.get(error.verify_code, "its certificate is of an authority that nats_ca_file does not hold")
     return f"the broker is not trusted: {words}"
-
-
-def abandon(client: Client) -> None:
-    """Close the socket of a client that could not connect: its own `close` waits for ever after a failed handshake."""
-    transport = client._transport  # noqa: SLF001 - there is no other way to it
-    for name in ("_io_writer", "_bare_io_writer"):
-        writer = getattr(transport, name, None)
-        if writer is not None:
-            writer.transport.abort()
