@@ -16,13 +16,11 @@ from simulation.forgotten import (
 from simulation.judge import ViolationError
 from simulation.plan import Plan, draw_plan
 from simulation.planting import Planted, planted
+from simulation.searching import assert_found, dose
 from simulation.weather import Weather
-from simulation.world import run_plan
 
 UNLUCKY = Weather(until=60.0, ack_lost=0.1, request_lost=0.05, late=0.05, twice=0.2, redelivered=0.3)
 DOSE = 60
-FOUND_AT = 18
-"""Where in the dose it was found last: looked at first, then all others."""
 
 
 @pytest.mark.parametrize("crash", ["", "agent-node-0", "agent-node-1", "allocator-a", "inventory"])
@@ -83,12 +81,5 @@ def test_ordinary_seeds_lose_journals_beside_what_is_hard_to_tell_apart() -> Non
 
 def test_seeds_catch_an_agent_that_takes_what_somebody_made_by_hand_for_its_own() -> None:
     """An administrator would lose his instance with a node's journal."""
-    for seed in (FOUND_AT, *(seed for seed in range(DOSE) if seed != FOUND_AT)):
-        plan = draw_plan(seed)
-        if not {"journal lost", "foreign"} <= kinds(plan):
-            continue
-        with planted(NOBODYS_IS_OURS):
-            found = run_plan(plan).violation
-        if found.partition(":")[0] in NOBODYS_IS_OURS.caught_by and not run_plan(plan).violation:
-            return
-    pytest.fail(f"not found in {DOSE} seeds")
+    drawn = map(draw_plan, dose(DOSE, found_at=18))
+    assert_found(NOBODYS_IS_OURS, (plan for plan in drawn if {"journal lost", "foreign"} <= kinds(plan)))

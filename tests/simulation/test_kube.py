@@ -11,6 +11,7 @@ from simulation.planted_kube import KUBE_BUGS, RELEASE_FORGOTTEN
 from simulation.planting import Planted, planted
 from simulation.removals import CUT_OFF
 from simulation.scene import MIG_NODE, Scene, sliced
+from simulation.searching import assert_found, dose
 from simulation.world import run_plan
 
 from sluice.contracts.messages import SliceQuarantined
@@ -33,14 +34,7 @@ def test_pods_of_a_cluster_are_served_once_and_nothing_leaks(seed: int) -> None:
 @pytest.mark.parametrize("bug", KUBE_BUGS, ids=lambda bug: bug.name.replace(" ", "-"))
 def test_the_judge_catches_a_bug_about_clusters(bug: Planted) -> None:
     """A rule is broken on purpose; some invariant fails, and the same plan passes with the rule in place."""
-    for seed in range(DOSE):
-        plan = bug.focus(draw_plan(seed))
-        with planted(bug):
-            found = run_plan(plan).violation
-        assert not found.startswith("raised"), f"the planted bug crashes instead: {found}"
-        if found.partition(":")[0] in bug.caught_by and not run_plan(plan).violation:
-            return
-    pytest.fail(f"{bug.name} (users lose {bug.loses}) was not found in {DOSE} seeds")
+    assert_found(bug, (bug.focus(draw_plan(seed)) for seed in dose(DOSE)))
 
 
 # -- named interleavings ----------------------------------------------------------------------------------------------

@@ -7,8 +7,8 @@ from simulation.judge import ViolationError
 from simulation.plan import draw_plan
 from simulation.planted import BUGS
 from simulation.planting import Planted, planted
+from simulation.searching import assert_found, dose
 from simulation.unanswered import another_grants_the_place_meanwhile, its_pod_is_removed_meanwhile
-from simulation.world import run_plan
 
 DOSE = 100
 """Seeds within which every bug must be found: a twentieth of what CI plays."""
@@ -50,27 +50,15 @@ FOUND_AT = {
     "nobody's words stay": 3,
     "first revision for ever": 14,
 }
-"""Where in the dose rare ones were found last: looked at first, then all others. An old number costs time, no more."""
-
-
-def seeds_for(bug: Planted) -> list[int]:
-    """The dose, in the order in which it is looked at."""
-    first = FOUND_AT.get(bug.name, 0)
-    return [first, *(seed for seed in range(DOSE) if seed != first)]
+"""Where in the dose rare ones were found last."""
 
 
 @pytest.mark.timeout(180)
 @pytest.mark.parametrize("bug", BUGS, ids=lambda bug: bug.name.replace(" ", "-"))
 def test_the_judge_catches_a_planted_bug(bug: Planted) -> None:
     """A rule is broken on purpose; some invariant fails, and the same plan passes with the rule in place."""
-    for seed in seeds_for(bug):
-        plan = bug.focus(draw_plan(seed, PLAIN))
-        with planted(bug):
-            found = run_plan(plan).violation
-        assert not found.startswith("raised"), f"the planted bug crashes instead: {found}"
-        if found.partition(":")[0] in bug.caught_by and not run_plan(plan).violation:
-            return
-    pytest.fail(f"{bug.name} (users lose {bug.loses}) was not found in {DOSE} seeds")
+    seeds = dose(DOSE, FOUND_AT.get(bug.name, 0))
+    assert_found(bug, (bug.focus(draw_plan(seed, PLAIN)) for seed in seeds))
 
 
 @pytest.mark.parametrize(
@@ -91,7 +79,7 @@ def test_a_named_interleaving_catches_what_it_is_about(name: str, schedule: Call
 def test_every_bug_is_looked_for_in_the_whole_dose() -> None:
     """Beginning where a bug was found last leaves no seed out, and names no bug that is not there any more."""
     assert FOUND_AT.keys() <= {bug.name for bug in BUGS}
-    assert all(sorted(seeds_for(bug)) == list(range(DOSE)) for bug in BUGS)
+    assert all(sorted(dose(DOSE, first)) == list(range(DOSE)) for first in FOUND_AT.values())
 
 
 def test_planting_leaves_nothing_behind() -> None:

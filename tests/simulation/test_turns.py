@@ -6,9 +6,9 @@ from simulation.plan import draw_plan
 from simulation.planted_turns import BOTH_KEPT, STARVING_BUGS, TAKES_WHAT_IS_THERE
 from simulation.planting import Planted, planted
 from simulation.scene import MIG_NODE, Scene, sliced
+from simulation.searching import assert_found, dose
 from simulation.starving import starve
 from simulation.weather import Weather
-from simulation.world import run_plan
 
 from sluice.contracts.messages import Bound, Grant, Pending, Revoke
 
@@ -140,10 +140,4 @@ def test_the_judge_catches_who_lets_the_large_one_starve(bug: Planted) -> None:
 @pytest.mark.timeout(600)
 def test_the_judge_catches_two_promises_for_one_request() -> None:
     """Rare, so many worlds are tried: what two allocators promise one request is kept from everybody, twice."""
-    for seed in range(200):
-        plan = BOTH_KEPT.focus(draw_plan(seed))
-        with planted(BOTH_KEPT):
-            found = run_plan(plan).violation
-        if found.partition(":")[0] in BOTH_KEPT.caught_by and not run_plan(plan).violation:
-            return
-    pytest.fail("not found in 200 seeds")
+    assert_found(BOTH_KEPT, (BOTH_KEPT.focus(draw_plan(seed)) for seed in dose(200, found_at=79)))

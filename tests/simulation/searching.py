@@ -1,0 +1,26 @@
+"""How a planted bug is looked for in seeds: a plan shows it when it breaks with the bug, and passes without."""
+
+from collections.abc import Iterable, Iterator
+
+from simulation.plan import Plan
+from simulation.planting import Planted, planted
+from simulation.world import run_plan
+
+
+def dose(size: int, found_at: int = 0) -> Iterator[int]:
+    """The seeds below `size`; first the one that found it last. An old number costs time, no more."""
+    yield found_at
+    yield from (seed for seed in range(size) if seed != found_at)
+
+
+def shows(plan: Plan, bug: Planted) -> bool:
+    """Whether one of its own rules fails with the bug, and none without. Raises AssertionError when the bug crashes."""
+    with planted(bug):
+        found = run_plan(plan).violation
+    assert not found.startswith("raised"), f"the planted bug crashes instead: {found}"
+    return found.partition(":")[0] in bug.caught_by and not run_plan(plan).violation
+
+
+def assert_found(bug: Planted, plans: Iterable[Plan]) -> None:
+    """Some plan shows the bug. Raises AssertionError."""
+    assert any(shows(plan, bug) for plan in plans), f"{bug.name} (users lose {bug.loses}) was not found"
