@@ -2,6 +2,7 @@
 
 import gc
 import logging
+import zlib
 
 import pytest
 import structlog
@@ -11,6 +12,16 @@ from hypothesis import HealthCheck, settings
 # the machines of `make sim`, which take as long as somebody wants to wait.
 settings.register_profile("tests", derandomize=True, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("tests")
+
+
+def pytest_collection_modifyitems(config, items):
+    """
+    Among several workers, files come in no order but the same for each.
+
+    By folders, all that wait for real processes would be played at once and at the end, while a core is idle.
+    """
+    if hasattr(config, "workerinput"):
+        items.sort(key=lambda item: zlib.crc32(item.nodeid.split("::")[0].encode()))
 
 
 def pytest_collection_finish():

@@ -11,7 +11,7 @@ import pytest
 from soak.planted import PLANTED
 
 SOAK = Path(__file__).parent
-DOSE = float(os.environ.get("SOAK_IN_TESTS", "0.5"))
+DOSE = float(os.environ.get("SOAK_IN_TESTS", "0.25"))
 """So much of the doses below is played. All of it in `.ci/run`."""
 TIMEOUT_S = 150.0
 """Ten times what a dose takes on two cores that do nothing else."""
