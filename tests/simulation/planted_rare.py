@@ -52,6 +52,14 @@ def _opened_before_it_is_closed(_original: Any) -> Any:
     return is_to_be_closed
 
 
+def _whatever_is_booked_is_told(original: Any) -> Any:
+    def is_missing(desk: Any, report: Any) -> bool:
+        """What the ledger has is ordered, in whatever life of the bus that was."""
+        return report.booking.allocation not in desk.world.ledger and original(desk, report)
+
+    return is_missing
+
+
 RARE_BUGS = (
     Planted(
         "closed once and for all",
@@ -82,5 +90,11 @@ RARE_BUGS = (
         "an instance that an administrator has made by hand",
         ("I13",),
         ((nodes, "_is_to_be_closed", _opened_before_it_is_closed),),
+    ),
+    Planted(
+        "an order of another life stands",
+        "the slice that it runs on, after the broker was wiped while a write was without its answer",
+        ("undisturbed",),
+        ((nodes, "_is_missing", _whatever_is_booked_is_told),),
     ),
 )

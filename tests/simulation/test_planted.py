@@ -46,7 +46,7 @@ FOUND_AT = {
     "a home ends with its scheduler": 3,
     "drained by the ledger alone": 10,
     "nobody answers": 2,
-    "old numbers kept": 8,
+    "old numbers kept": 7,
     "nobody's words stay": 3,
     "first revision for ever": 14,
 }

@@ -3,6 +3,7 @@
 from itertools import count
 
 import msgspec
+import pytest
 from factories.allocator import FOLDER, INCARNATION, asked, claim, gpu_report, ready_of, snapshot
 
 from sluice.contracts import subjects
@@ -111,6 +112,48 @@ def test_what_was_said_to_be_gone_is_closed_before_its_node_is_opened(empty):
         (subjects.inventory(NODE), NodeInventory(snapshot=seen, stale=False)),
     )
     assert [type(message) for message in messages(empty.land_all(said))] == [Closed, NodeOpened]
+
+
+BEFORE = Incarnation("of another life")
+
+
+def opened(**changes) -> NodeOpened:
+    """The head of node-a for its first agent."""
+    head = NodeOpened(node=NODE, incarnation=INCARNATION, boot_id="boot-1", agent_run=RunId("agent-1"), adopted=())
+    return msgspec.structs.replace(head, **changes)
+
+
+@pytest.mark.parametrize("adopted", [True, False])
+def test_a_living_slice_is_ordered_anew_although_its_order_of_before_a_wipe_landed(empty, adopted):
+    """No agent acts on an order of another life: one that lost its journal then would leave its pod without a slice."""
+    booking = living().booking
+    late = Grant(revision=1, incarnation=BEFORE, booking=booking, adopted=adopted)
+    seen = snapshot("node-a", (gpu_report("node-a", 0),), slices=(living(),))
+    news = NodeChanged(node=NODE, endpoint="e", boot_id="boot-1", agent_run=RunId("agent-1"), generation=1, gpus=())
+    said = empty.read_all(
+        (subjects.ledger(NODE, booking.allocation), late),
+        (subjects.request(booking.request), asked("p1", claim(profile="7g.40gb"))),
+        (subjects.node(NODE), news),
+        (subjects.inventory(NODE), NodeInventory(snapshot=seen, stale=False)),
+    )
+    anew = Grant(revision=1, incarnation=INCARNATION, booking=booking, adopted=True)
+    assert messages(empty.land_all(said)) == [anew, opened(adopted=(booking.allocation,))]
+
+
+@pytest.mark.parametrize("adopted", [True, False])
+@pytest.mark.parametrize("when", ["before its node is opened", "after"])
+def test_an_order_of_before_a_wipe_is_taken_back_where_its_slice_is_not(empty, adopted, when):
+    """It would be waited for without end: its agent does not act on it, and says nothing."""
+    booking = living().booking
+    late = Grant(revision=1, incarnation=BEFORE, booking=booking, adopted=adopted)
+    seen = snapshot("node-a", (gpu_report("node-a", 0),))
+    there = (subjects.ledger(NODE, booking.allocation), late)
+    empty.read_all((subjects.request(booking.request), asked("p1", claim(profile="7g.40gb"))))
+    said = messages(empty.land_all(empty.observe(*there))) if when != "after" else []
+    said += messages(empty.add_node(seen))
+    said += messages(empty.land_all(empty.observe(*there))) if when == "after" else []
+    (revoke,) = (message for message in said if isinstance(message, Revoke))
+    assert (revoke.revision, revoke.incarnation, revoke.booking) == (2, INCARNATION, booking)
 
 
 def test_an_inventory_of_an_older_agent_run_opens_nothing(empty):

@@ -9,7 +9,7 @@ where it was, so it gets no other (ADR 0034).
 
 from sluice.contracts import subjects
 from sluice.contracts.ids import AllocationId, NodeName, RequestId
-from sluice.contracts.messages import AllocationRequested, Closed, Held, Pending, SliceGone
+from sluice.contracts.messages import AllocationRequested, Closed, Grant, Held, Pending, SliceGone
 from sluice.contracts.refusals import ReasonCount, WaitReason
 from sluice.contracts.ticket_names import is_ticket_of
 from sluice_allocator.core.desk import Desk
@@ -146,6 +146,15 @@ def was_opened(desk: Desk, node: NodeName) -> bool:
     """Whether a node was opened in this life of the broker."""
     head = desk.world.heads.get(node)
     return head is not None and head.incarnation == desk.world.incarnation
+
+
+def is_too_late(desk: Desk, grant: Grant) -> bool:
+    """
+    Whether a grant of another life of the broker landed in this one, and no agent will act on it.
+
+    What is there of such grants is known when their node is opened, and is ordered anew then (`nodes`).
+    """
+    return grant.incarnation != desk.world.incarnation and was_opened(desk, grant.booking.node)
 
 
 def is_held(asked: RequestFact | None, allocation: AllocationId) -> bool:

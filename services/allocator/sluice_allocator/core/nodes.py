@@ -2,7 +2,8 @@
 Opening nodes: a node is used only when everything its agent reported is in the ledger (PROTOCOL §6).
 
 An empty ledger looks like an empty node; after a wiped broker that would give living slices away a second time. So
-first every reported slice gets its (adopting) entry, then the head is written, and only then do grants follow.
+first every reported slice gets its (adopting) entry of this life, then the head is written, and only then do grants
+follow.
 """
 
 from msgspec.structs import replace
@@ -50,8 +51,9 @@ def settle_node(desk: Desk, node: NodeName) -> None:
     why_not = _why_not_use(desk, node, inventory)
     if why_not is WaitReason.NODE_NOT_OPEN:
         desk.unopened[node] = None
-    else:
-        desk.unopened.pop(node, None)
+    elif node in desk.unopened:
+        del desk.unopened[node]
+        _look_at_grants_on(desk, node)  # some may have come too late
     if why_not is WaitReason.NODE_NOT_OPEN and _may_open(desk, node, inventory):
         _open(desk, node, inventory)
     cordon = desk.world.cordons.get(node)
@@ -183,12 +185,21 @@ def _was_ready(desk: Desk, allocation: AllocationId) -> bool:
 def _is_missing(desk: Desk, report: SliceReport) -> bool:
     """
     Whether the ledger lacks a reported slice. What is closed there, or said to be gone, was pulled too early; but what
-    was closed with its node, no agent has said to be gone, and here is one that has it.
+    was closed with its node, no agent has said to be gone, and here is one that has it. A grant that landed late, of
+    another life of the broker, tells no agent anything: one that loses its journal would not make the slice again.
     """
     allocation = report.booking.allocation
-    entry = desk.world.ledger.get(allocation)
-    is_told = entry is not None and not (isinstance(entry, Closed) and entry.removed)
-    return not is_told and not isinstance(desk.world.slices.get(allocation), SliceGone)
+    if isinstance(desk.world.slices.get(allocation), SliceGone):
+        return False
+    match desk.world.ledger.get(allocation):
+        case None:
+            return True
+        case Closed(removed=removed):
+            return removed
+        case Grant(incarnation=incarnation):
+            return incarnation != desk.world.incarnation
+        case _:
+            return False
 
 
 def _adopt(desk: Desk, report: SliceReport) -> Grant | Revoke:

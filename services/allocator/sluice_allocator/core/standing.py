@@ -24,7 +24,7 @@ from sluice.contracts.messages import (
     Waived,
 )
 from sluice_allocator.core.desk import Desk
-from sluice_allocator.core.held import is_held, why_lost
+from sluice_allocator.core.held import is_held, is_too_late, why_lost
 from sluice_allocator.core.limits.excess import excess
 from sluice_allocator.core.moves.kept_places import is_move
 from sluice_allocator.core.moves.moving import why_end_move
@@ -47,7 +47,7 @@ def _why_revoke(desk: Desk, grant: Grant, asked: RequestFact | None) -> str | No
     unwanted = _by_its_source(booking, asked) or _by_its_binding(desk, booking, binding, asked)
     if unwanted is not None:
         return unwanted
-    if grant.incarnation != desk.world.incarnation and not grant.adopted:
+    if is_too_late(desk, grant):
         return "written in another life of the broker: no agent will act on it"
     slice_ = desk.world.slices.get(booking.allocation)
     if isinstance(slice_, FAILED) and slice_.revision >= grant.revision:

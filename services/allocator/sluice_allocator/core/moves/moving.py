@@ -37,6 +37,7 @@ from sluice.contracts.messages import (
 from sluice.contracts.refusals import WaitReason
 from sluice_allocator.core.booking import booking_of
 from sluice_allocator.core.desk import Desk
+from sluice_allocator.core.held import is_too_late
 from sluice_allocator.core.limits.quotas import forbids_place
 from sluice_allocator.core.moves.kept_places import is_move, kin_of
 from sluice_allocator.core.placement import Place, asking_of, find_place, find_place_on
@@ -181,7 +182,7 @@ def why_end_move(desk: Desk, grant: Grant, asked: RequestFact | None) -> str | N
     heir = _heir(desk, grant)
     if heir is not None:
         return f"its place was handed over to {heir.namespace}/{heir.name}"
-    if grant.incarnation != desk.world.incarnation and not grant.adopted:
+    if is_too_late(desk, grant):
         return "written in another life of the broker: no agent will act on it"
     slice_ = desk.world.slices.get(booking.allocation)
     if isinstance(slice_, UNUSABLE):
