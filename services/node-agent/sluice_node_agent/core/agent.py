@@ -54,7 +54,7 @@ from sluice_node_agent.core.records import (
     Tombstone,
     Warm,
 )
-from sluice_node_agent.core.resuming import claims_of, resume
+from sluice_node_agent.core.resuming import claims_of, has_found, resume
 from sluice_node_agent.core.rules import Rules
 from sluice_node_agent.core.sending import Sender
 from sluice_node_agent.core.taking import Taking
@@ -194,10 +194,12 @@ class Agent:
         for record in slices:
             resumed = resume(record, floor.devices, event.boot_id, claimed)
             claimed.update(claims_of([resumed], [], floor.devices))
-            floor.enter(resumed)
+            work = floor.enter(resumed)
+            if has_found(record, resumed):
+                self._sender.save(resumed, work)
         for home in lived_in:
             resumed_home = homes.resume(home, floor.devices, event.boot_id, claimed)
-            housed = self._housing.enter(homes.held_against(resumed_home, event.homes))
+            housed = self._housing.enter_resumed(home, homes.held_against(resumed_home, event.homes))
             claimed.update(claims_of([], [housed.record], floor.devices))
         warm = [record for record in event.records if isinstance(record, Warm)]
         self._warm.resume(warm, floor.devices, event.boot_id, claimed, now)

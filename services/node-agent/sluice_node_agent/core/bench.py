@@ -14,7 +14,7 @@ from sluice_node_agent.core.floor import Floor
 from sluice_node_agent.core.instances import NOTHING
 from sluice_node_agent.core.instructions import CreateGpuInstance, DestroyGpuInstance, OwnInstruction, RemoveTicket
 from sluice_node_agent.core.records import DeviceRecord, SliceRecord, Tombstone
-from sluice_node_agent.core.resuming import claims_of, resume
+from sluice_node_agent.core.resuming import claims_of, has_found, resume
 from sluice_node_agent.core.rules import Rules
 from sluice_node_agent.core.sending import Sender
 from sluice_node_agent.core.warm import WarmOnes
@@ -151,7 +151,9 @@ class Bench:
         claimed = claims_of((work.record for work in self.floor.works.values()), homes, self.floor.devices)
         for work in works:
             if work.waits_for is None:
-                work.record = resume(work.record, self.floor.devices, self.floor.boot_id, claimed)
+                before, work.record = work.record, resume(work.record, self.floor.devices, self.floor.boot_id, claimed)
+                if has_found(before, work.record):
+                    self._sender.save(work.record, work)
 
 
 def _created(record: SliceRecord, step: CreateGpuInstance) -> tuple[int, DeviceGrant]:

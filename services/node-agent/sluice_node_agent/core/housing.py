@@ -13,7 +13,7 @@ from sluice_node_agent.core.backing_off import back_off
 from sluice_node_agent.core.events import MpsSeen, Result
 from sluice_node_agent.core.floor import Floor
 from sluice_node_agent.core.homes import Wish
-from sluice_node_agent.core.instances import NOTHING
+from sluice_node_agent.core.instances import NOTHING, is_newly_found
 from sluice_node_agent.core.instructions import (
     CreateGpuInstance,
     DestroyGpuInstance,
@@ -53,6 +53,13 @@ class Housing:
     def enter(self, record: HomeRecord) -> HomeWork:
         """A home of an earlier life, as the journal has it."""
         home = self._floor.homes[key_of(record)] = HomeWork(record)
+        return home
+
+    def enter_resumed(self, before: HomeRecord, record: HomeRecord) -> HomeWork:
+        """A home of an earlier life, and as it is: an instance that was found is saved before it is given anything."""
+        home = self.enter(record)
+        if is_newly_found(before.device, record.device):
+            self._sender.save(record, home)
         return home
 
     def begin(self, record: HomeRecord) -> None:
@@ -152,7 +159,9 @@ class Housing:
         claimed = claims_of(slices, lived_in, floor.devices)
         for home in floor.homes.values():
             if home.record.gpu == gpu and home.waits_for is None:
-                home.record = homes.resume(home.record, floor.devices, floor.boot_id, claimed)
+                before, home.record = home.record, homes.resume(home.record, floor.devices, floor.boot_id, claimed)
+                if is_newly_found(before.device, home.record.device):
+                    self._sender.save(home.record, home)
 
     def tick(self, now: float) -> list[HomeKey]:
         """Look at every daemon now and then. Returns the homes that can go on."""

@@ -132,7 +132,7 @@ def resumed(
     A record of an earlier life, in line with a GPU that answers. `claimed` are instances that belong to other records.
 
     An intent was saved and its result was not: what is at exactly this place is ours, if it has no compute instance.
-    One that has is somebody else's: ours is never given one before its id is in the journal.
+    One that has is somebody else's: ours is never given one before its id is in the journal (`is_newly_found`).
     """
     if fixed_layouts.is_kept(place, device, devices):
         return fixed_layouts.resumed(place, device, devices, making=making)
@@ -149,3 +149,8 @@ def resumed(
     if device.uuid != found.uuid:
         return NOTHING  # another compute instance: somebody else's by now
     return device
+
+
+def is_newly_found(before: DeviceRecord, now: DeviceRecord) -> bool:
+    """Whether a record names an instance that the journal does not: it must be saved before the next step."""
+    return now.gi_id is not None and before.gi_id is None
