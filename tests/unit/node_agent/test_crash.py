@@ -1,6 +1,7 @@
 """A crash between any two steps: nothing is lost, nothing is made twice, nothing is forgotten on a GPU."""
 
 import pytest
+from factories.crashes import killed_twice
 
 from sluice.contracts.messages import SliceGone, SliceReady
 from sluice_node_agent.core.instructions import CreateGpuInstance, DestroyGpuInstance
@@ -38,32 +39,14 @@ def test_making_survives_a_crash_at_every_step(make_node, executed):
     assert steps >= 15
 
 
-@pytest.mark.parametrize("executed", [False, True], ids=["before", "after"])
-def test_making_survives_a_second_crash_at_every_step(make_node, executed):
+def test_making_survives_a_second_crash_at_every_step(make_node):
     """What the second life found on the GPU, the third one knows for its own: else an instance is nobody's for ever."""
-    first, steps, tried = 0, 0, 0
-    while True:
-        node = make_node()
-        node.live()
-        grant = node.grant(node.booking("a1", *BOTH))
-        node.order(grant)
-        is_whole = node.work(own_max=first)
-        if not is_whole:
-            node.carry_out(node.waiting.popleft())
-        node.start()
-        node.work()
-        node.open()
-        ended = node.work(own_max=steps)
-        if not ended and executed:
-            node.carry_out(node.waiting.popleft())
-        word = _finish(node, grant)
-        assert isinstance(word, SliceReady), (first, steps)
-        assert (node.instances(0), node.instances(1)) == ([("3g.20gb", 4, 4)], [("1g.5gb", 6, 1)]), (first, steps)
+    tried = 0
+    for node, when in killed_twice(make_node, lambda node: node.order(node.grant(node.booking("a1", *BOTH)))):
+        assert isinstance(node.word("a1"), SliceReady), when
+        assert (node.instances(0), node.instances(1)) == ([("3g.20gb", 4, 4)], [("1g.5gb", 6, 1)]), when
         tried += 1
-        if ended and is_whole:
-            break
-        first, steps = (first + 1, 0) if ended else (first, steps + 1)
-    assert tried >= 100
+    assert tried >= 60
 
 
 @pytest.mark.parametrize("executed", [False, True], ids=["before", "after"])

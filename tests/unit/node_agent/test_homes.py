@@ -1,6 +1,7 @@
 """Homes of shares: made with the first tenant, kept for all, gone with the last, whatever happens in between."""
 
 import pytest
+from factories.crashes import killed_twice
 from factories.homes import ON_MIG, PLACES, WHOLE, compute_modes, is_clean, live_with
 from msgspec.structs import replace
 
@@ -119,6 +120,20 @@ def test_making_two_shares_survives_a_crash_at_every_step(make_node, executed, p
             break
         steps += 1
     assert steps >= 12
+
+
+@PLACES
+def test_making_a_share_survives_a_second_crash_at_every_step(make_node, place):
+    """What the second life found for a home, the third one knows for its own."""
+    tried = 0
+    for node, when in killed_twice(make_node, lambda node: node.order(node.grant(node.share("a1", place)))):
+        assert isinstance(node.word("a1"), SliceReady), when
+        assert len(node.mps.living()) == 1, when
+        node.order(node.revoke(node.share("a1", place)))
+        assert node.work()
+        is_clean(node)
+        tried += 1
+    assert tried >= 40
 
 
 @PLACES
