@@ -58,10 +58,8 @@ class Broker:
         """Hosts of which one way to here is cut."""
         self.lagging: Lagging | None = None
         """A server that answers those who ask, and does not have the latest."""
-        self._state_upto = 0
-        """The latest number of STATE."""
-        self._given_twice: set[int] = set()
-        """Numbers of STATE that a restarted server had forgotten, and gave once more."""
+        self._forgot = 0
+        """How often a server ended that had not synced all it had acknowledged."""
         self.clock_off_s = 0.0
         """How wrong the wall clock is of whoever makes the streams next."""
 
@@ -70,7 +68,7 @@ class Broker:
     def write(self, host: str, write: Write, answer: Callable[[Answer], None]) -> None:
         """Carry a write there and an answer back, as the weather allows. `answer` is called exactly once."""
         fate = self.fate_of(host, write) or _FATES.get(self.cut.get(host)) or self.sky.fate(self.clockwork.now)
-        there, back = self.sky.latency(), self.sky.latency()
+        there, back, forgot = self.sky.latency(), self.sky.latency(), self._forgot
         unknown = WriteUnknown(write.operation)
         match fate:
             case "request lost":
@@ -80,11 +78,13 @@ class Broker:
                 self.clockwork.after(ANSWER_TIMEOUT_S + back, lambda: answer(unknown))
             case "late":
                 self.clockwork.after(ANSWER_TIMEOUT_S + back, lambda: answer(unknown))
-                self.clockwork.after(ANSWER_TIMEOUT_S + self.sky.long(), lambda: self._land(host, write, "late"))
+                late_s = ANSWER_TIMEOUT_S + self.sky.long()
+                self.clockwork.after(late_s, lambda: self._land_belated(host, write, "late", forgot))
             case _:
                 self.clockwork.after(there, lambda: self._land_and_answer(host, write, answer, back))
         if fate == "twice":
-            self.clockwork.after(there + self.sky.long(), lambda: self._land(host, write, "again"))
+            again_s = there + self.sky.long()
+            self.clockwork.after(again_s, lambda: self._land_belated(host, write, "again", forgot))
 
     def put(self, host: str, write: Write) -> Answer:
         """A write lands at once: it was there before anything began."""
@@ -96,8 +96,18 @@ class Broker:
             back += ANSWER_TIMEOUT_S
         self.clockwork.after(back, lambda: answer(result))
 
+    def _land_belated(self, host: str, write: Write, how: str, forgot: int) -> None:
+        """
+        A write comes long after it was sent, or once more.
+
+        Not to a server that forgets: it is alone, so with its end all is lost that was on its way to it, as no client
+        of ours keeps anything for the next connection. In a cluster, which forgets nothing, another server may have it.
+        """
+        if forgot == self._forgot:
+            self._land(host, write, how)
+
     def _land(self, host: str, write: Write, how: str) -> Answer:
-        if not self.up or self._is_of_an_ended_connection(write, how):
+        if not self.up:
             return WriteUnknown(write.operation)
         outcome = self.values.publish(
             subject=write.subject,
@@ -113,8 +123,6 @@ class Broker:
             case Accepted():
                 if self.trace.keeps:
                     self.trace.tell("broker", f"landed {how}", write.subject, f"#{outcome.sequence % 10**7} by {host}")
-                if write.stream is Stream.STATE:
-                    self._state_upto = outcome.sequence
                 for landed in self.on_landed:
                     landed(write, outcome.sequence)
                 self.poke(write.stream)
@@ -126,15 +134,6 @@ class Broker:
                 return WriteRefused(write.operation, outcome.last)
             case _:
                 return WriteUnknown(write.operation)
-
-    def _is_of_an_ended_connection(self, write: Write, how: str) -> bool:
-        """
-        Whether a late write, or a copy, is over a number that a restarted server has forgotten and gives once more.
-
-        Its end was that of every connection. What a client had kept for the next one comes before all that it says
-        there, so it finds no such number; only what came behind that could take one for the other.
-        """
-        return how in ("late", "again") and write.stream is Stream.STATE and write.expected in self._given_twice
 
     def last(self, subject: str, answer: Callable[[Entry | None], None], host: str = "") -> None:
         """Read one last value for a host; asked again until there is an answer, as the shell does."""
@@ -169,7 +168,7 @@ class Broker:
         """The server is back; the latest writes of STATE may be lost (it syncs later), those of BOOK never."""
         self.up, self.up_since = True, self.clockwork.now
         lost = self.values.lose_latest(Stream.STATE, forgets_state) if self.values.has(Stream.STATE) else 0
-        self._given_twice.update(range(self._state_upto - lost + 1, self._state_upto + 1))
+        self._forgot += lost > 0
         self.trace.tell("broker", "STARTED", "", f"{lost} values of STATE lost")
         for started in self.on_started:
             started()
