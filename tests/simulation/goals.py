@@ -92,7 +92,7 @@ class Goals:
                 missing.append(f"{subject} asks for a pod that is gone")
         lost = [one.held.allocation for _, one in asked if one.held is not None and self._is_lost_there(one)]
         missing += self._nothing_else_held([*wanted, *lost, *self._promised(values)])
-        missing += self._hardware_is(wanted)
+        missing += self._hardware_is(wanted, lost)
         return [*missing, *(self.cordons.unfinished(values) if self.cordons is not None else ())]
 
     def _answered(
@@ -194,25 +194,27 @@ class Goals:
             if allocation not in wanted
         ]
 
-    def _hardware_is(self, wanted: dict[str, Bound]) -> list[str]:
-        """Instances, tickets and devices are exactly those of the bound allocations."""
+    def _hardware_is(self, wanted: dict[str, Bound], lost: list[str]) -> list[str]:
+        """
+        Instances, tickets and devices are exactly those of the bound allocations.
+
+        Of one that is kept out, what could be made again may be there: nobody has revoked it, so nothing unmakes it.
+        """
         missing: list[str] = []
         for node, host in self.agents.items():
             machine = host.machine
             bound = {a: b for a, b in wanted.items() if b.node == node and not self._is_kept_out(machine, a)}
-            granted = [
-                held_by(booking, device)
-                for booking in (self.judge.bookings[allocation] for allocation in bound)
-                for device in booking.devices
-                if machine.gpus[device.gpu].layout is None
-            ]
-            places = sorted((gpu, *place) for gpu in machine.gpus for place in instances_of(granted, gpu) if place[0])
-            there = sorted(
-                (gpu.uuid, instance.profile.name, instance.span)
+            on_node = [a for a in (*wanted, *lost) if self.judge.bookings[a].node == node]
+            halves = self._places_of(machine, [a for a in on_node if self._is_kept_out(machine, a)])
+            places = self._places_of(machine, list(bound))
+            seen = {
+                (gpu.uuid, instance.profile.name, instance.span): instance.uuid
                 for gpu in machine.gpus.values()
                 for instance in gpu.instances.values()
                 if instance.maker != OPERATOR
-            )
+            }
+            kept = {seen.pop(place) for place in halves if place in seen and place not in places}
+            there = sorted(seen)
             if places != there:
                 missing.append(f"{node}: instances {there}, granted {places}")
             tickets = sorted((ticket.allocation, ticket.name) for ticket in machine.tickets.values())
@@ -225,11 +227,21 @@ class Goals:
                 for uuid in container.visible_devices.split(",")
                 if uuid and machine.gpu_with(uuid) is None
             ]
-            missing += self._daemons_are(machine, list(bound))
+            missing += self._daemons_are(machine, list(bound), kept)
         return missing
 
-    def _daemons_are(self, machine: Machine, bound: list[str]) -> list[str]:
-        """Every home with a share has its daemon, and nothing else has one; the same for compute modes."""
+    def _places_of(self, machine: Machine, allocations: list[str]) -> list[tuple[str, str, Span]]:
+        """The instances of allocations, but those of fixed layouts, each once."""
+        granted = [
+            held_by(booking, device)
+            for booking in (self.judge.bookings[allocation] for allocation in allocations)
+            for device in booking.devices
+            if machine.gpus[device.gpu].layout is None
+        ]
+        return sorted((gpu, *place) for gpu in machine.gpus for place in instances_of(granted, gpu) if place[0])
+
+    def _daemons_are(self, machine: Machine, bound: list[str], kept: set[str]) -> list[str]:
+        """Every home with a share has its daemon, and nothing else but `kept` has one; the same for compute modes."""
         homes = {
             state.uuid: device
             for allocation in bound
@@ -238,7 +250,7 @@ class Goals:
             )
             if device.share is not None
         }
-        daemons = sorted(daemon.device for daemon in machine.mps.listed.values() if daemon.alive)
+        daemons = sorted(d.device for d in machine.mps.listed.values() if d.alive and d.device not in kept)
         missing = [] if daemons == sorted(homes) else [f"{machine.node}: daemons {daemons}, homes {sorted(homes)}"]
         if sorted(machine.mps.directories) != sorted(machine.mps.listed):
             missing.append(f"{machine.node}: directories {sorted(machine.mps.directories)}, {machine.mps.listed}")
