@@ -165,9 +165,10 @@ class Scene:
     async def is_on_its_slice(self, pod: Json) -> PodDocument:
         """Hold a pod against the bus: its node, what each container is told, its instances, its ticket."""
         owner = f"{self.namespace}/{pod['metadata']['name']}"
-        told = self.told(pod)
-        assert told is not None, f"{owner} is not on the bus"
-        assert (told.state, told.node) == ("bound", pod["spec"]["nodeName"]), told
+        node = pod["spec"]["nodeName"]
+        told: PodDocument = await self.until(
+            lambda: self._told_bound(pod, node), f"the bus to show {owner} bound on {node}"
+        )
         assert told.ticket in self.system.tickets()[told.node]
         for given in told.containers:
             found = self.environment(pod, given.container)
@@ -182,6 +183,11 @@ class Scene:
         return self.fake("a count of its requests").count(verb="patch", path=path)
 
     # -- inside -------------------------------------------------------------------------------------------------------
+
+    def _told_bound(self, pod: Json, node: str) -> PodDocument | None:
+        """What the bus tells of a pod once it is bound there: that may come to us later than the pod starts."""
+        told = self.told(pod)
+        return told if told is not None and (told.state, told.node) == ("bound", node) else None
 
     def _owned(self, node: str, owner: str) -> set[str]:
         gpus = [gpu for gpu in gpus_document(self.live.world).gpus if gpu.node == node]
