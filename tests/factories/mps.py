@@ -95,20 +95,29 @@ def until(right: Callable[[], Any], what: str) -> Any:
 
 
 def mps_processes(root: Path) -> list[psutil.Process]:
-    """All live MPS processes of homes below `root`, found by their environment."""
+    """All live MPS processes of homes below `root`."""
+    found = []
+    for process in _of_homes_below(root):
+        with contextlib.suppress(psutil.Error):
+            if process.name().startswith("nvidia-cuda-mps"):
+                found.append(process)
+    return found
+
+
+def _of_homes_below(root: Path) -> list[psutil.Process]:
+    """All live processes of such homes by their environment, also one that has not taken its name yet."""
     found = []
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error):
-            if process.name().startswith("nvidia-cuda-mps") and process.status() != psutil.STATUS_ZOMBIE:
-                pipe = process.environ().get("CUDA_MPS_PIPE_DIRECTORY", "")
-                if pipe.startswith(f"{root}/"):
-                    found.append(process)
+            pipe = process.environ().get("CUDA_MPS_PIPE_DIRECTORY", "")
+            if pipe.startswith(f"{root}/") and process.status() != psutil.STATUS_ZOMBIE:
+                found.append(process)
     return found
 
 
 def _none_left(root: Path) -> bool:
     """Kill what there is, each time anew: a daemon may have forked between a look and its end."""
-    running = mps_processes(root)
+    running = _of_homes_below(root)
     for process in running:
         with contextlib.suppress(psutil.Error):
             process.send_signal(signal.SIGKILL)
