@@ -409,6 +409,20 @@ def test_replayed_old_versions_change_nothing(bench):
     assert bench.words == words
 
 
+def test_a_pod_whose_last_word_was_lost_with_a_server_is_not_asked_for_again(bench, new):
+    """Capacity, and a word on the bus for ever: the allocator has said its last one, and says it once."""
+    bench.create("train", "u1")
+    (_, before), *_ = bench.api.history
+    bench.delete("u1")
+    bench.release("u1")
+    bench.pass_time(1)
+    assert bench.bus.pop("sluice.request.u1").closing
+    after = new(bench.api, bench.bus, run="w2")
+    after.start()
+    after.show(copy.deepcopy(before))
+    assert after.word("u1") is None
+
+
 @pytest.mark.parametrize("closed_by", ["another one", "this one"])
 def test_a_pod_that_ended_while_nobody_showed_it_is_not_asked_for_again(bench, new, closed_by):
     """Capacity, to a pod that is gone: an API server that lags shows it to a process that only read of its end."""

@@ -153,6 +153,8 @@ class BusSide:
 
     def _answer(self, uid: RequestId, answer: BindingMessage) -> None:
         record = self._desk.requests.records.get(uid)
+        if record is None and isinstance(answer, Released) and answer.cause == "pod gone":
+            self._desk.requests.is_over(uid)
         if record is None or record.closed:
             return
         self._desk.look_at[uid] = None

@@ -134,6 +134,15 @@ class Requests:
             del self._by_name[record.namespace, record.name]
         return record if ended else None
 
+    def is_over(self, uid: RequestId) -> None:
+        """
+        The allocator has said its last word about a pod that is gone, and nobody else remembers it.
+
+        Our own last word was lost, perhaps, with a server that had not synced it. An API server that shows the pod
+        again shows what was.
+        """
+        self._bury(uid)
+
     def heard(self, uid: RequestId, word: RequestMessage, now: float) -> Record | None:
         """The bus says this of a request of our source. Returns the record if something follows."""
         record = self.records.get(uid)
