@@ -143,6 +143,46 @@ def test_what_was_being_unmade_is_gone_when_that_is_said_although_the_journal_wa
         assert left == [] == what_is_left(node), f"after {steps} steps"
 
 
+def test_what_is_kept_warm_does_not_pass_for_a_slice_that_waits_when_the_journal_is_lost(make_node):
+    """It would be given the home of the one that it waits for, while that one's daemon and tenant are there."""
+    for steps in range(STEPS_MAX):
+        node = make_node(keep_warm_s=600.0)
+        node.live()
+        first, closed = node.share("a1", SMALL), node.booking("a3", (0, "1g.5gb", 6, 1))
+        for booking in (first, closed):
+            node.order(node.grant(booking))
+        node.work()
+        node.order(node.revoke(closed))
+        node.work()
+        node.order(node.closed(closed))
+        node.order(node.grant(node.booking("a2", SMALL, (0, "1g.5gb", 6, 1)), after=("a1", "a3")))
+        node.order(node.revoke(first))
+        if node.work(own_max=steps):
+            break
+        lose_the_journal(node)
+        left = daemons_when_one_is_said_to_be_gone(node)
+        calm(node)
+        assert left == [0], f"after {steps} steps"
+        assert isinstance(node.word("a2"), SliceReady), f"after {steps} steps"
+    else:
+        pytest.fail(f"more than {STEPS_MAX} steps")
+    assert steps > 3
+
+
+def daemons_when_one_is_said_to_be_gone(node):
+    """How many MPS daemons run in the moments in which a slice is said to be gone."""
+    counts, answer = [], node.answer
+
+    def listening(instruction):
+        said = instruction.message if isinstance(instruction, Write) else None
+        if isinstance(said, SliceGone) and not said.closing:
+            counts.append(len(node.mps.homes))
+        answer(instruction)
+
+    node.answer = listening
+    return counts
+
+
 @pytest.mark.parametrize("lose", ["journal and ledger", "journal"])
 def test_a_whole_gpu_is_handed_out_only_when_it_serves_no_daemon_any_more(make_node, lose):
     """A pod that starts a second process would be refused it by its own GPU."""

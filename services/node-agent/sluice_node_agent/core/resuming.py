@@ -15,7 +15,6 @@ from sluice_node_agent.core import fixed_layouts, instances
 from sluice_node_agent.core.devices import Devices, InstanceKey, Place
 from sluice_node_agent.core.floor import Floor
 from sluice_node_agent.core.found import Found
-from sluice_node_agent.core.instances import NOTHING
 from sluice_node_agent.core.making import to_make_again
 from sluice_node_agent.core.records import Adjusting, DeviceRecord, HomeRecord, SliceRecord
 from sluice_node_agent.core.work import pairs, with_device
@@ -77,14 +76,15 @@ def can_only_be_of(booking: Booking, before: list[Booking], floor: Floor, found:
     Whether something stands that was made for this booking: it cannot be of those that it comes after (`before`).
 
     An instance at exactly its place is not of somebody who was booked at another place; nor is a daemon of its trust
-    domain on a whole GPU of somebody of another one.
+    domain on a whole GPU of somebody of another one. An instance without a compute instance says nothing: it may be
+    kept warm, of somebody who is gone and is not among those any more.
     """
     theirs = {_place_of(grant) for other in before for grant in other.devices}
     served = {_served_of(other, grant) for other in before for grant in other.devices}
     for grant in booking.devices:
         if grant.profile is not None:
-            is_there = instances_at(grant, floor.devices, found.unclaimed) != NOTHING
-            if is_there and _place_of(grant) not in theirs:
+            at = instances_at(grant, floor.devices, found.unclaimed)
+            if at.uuid and _place_of(grant) not in theirs:
                 return True
         elif grant.share is not None and _served_of(booking, grant) not in served:
             daemons = found.homes.values()
