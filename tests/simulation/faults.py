@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from simulation.daemons import Daemon
 from simulation.hardware import OPERATOR, DeviceRefusedError, Gpu, Process
-from simulation.tables import overlap
+from simulation.tables import fits_in
 
 if TYPE_CHECKING:
     from simulation.plan import Fault
@@ -208,15 +208,19 @@ class Faults:
         self.world.clockwork.after(lasts_s, leave)
 
     def _foreign(self, node: str, gpu: Gpu, lasts_s: float) -> None:
-        """Somebody makes an instance by hand, where nothing is booked; in half of the cases it stays."""
+        """
+        Somebody makes an instance by hand, beside all that is booked; in half of the cases it stays.
+
+        Beside it in engines and in number, too: what it took of those is missing to a pod whose devices a reboot took.
+        """
         if gpu.layout is not None:
             return  # there he makes what he always makes
-        held = [place.span for place in self.world.judge.held(node) if place.gpu == gpu.uuid]
+        held = sorted({(place.profile, place.span) for place in self.world.judge.held(node) if place.gpu == gpu.uuid})
         free = [
             (profile.profile_id, span)
             for profile in gpu.row.profiles
             for span in profile.placements
-            if not any(overlap(span, at) for at in held) and span[1] <= 2
+            if span[1] <= 2 and fits_in(gpu.row, held, profile, span)
         ]
         if not gpu.mig or not free:
             return
