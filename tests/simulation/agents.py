@@ -8,7 +8,7 @@ from math import inf
 from random import Random
 
 from simulation.broker import Broker
-from simulation.carrying_out import found_homes, found_marks, home_of, on_marked_gpu, on_mps
+from simulation.carrying_out import found_homes, found_marks, home_of, marks_of, on_marked_gpu, on_mps
 from simulation.clockwork import Clockwork
 from simulation.daemons import MPS_ROOT
 from simulation.hardware import DeviceRefusedError, Gpu, Machine, Ticket
@@ -162,6 +162,7 @@ class AgentHost(Host):
             mps_root=MPS_ROOT,
             homes=found_homes(machine),
             marks=found_marks(machine),
+            unmarked=marks_of(machine.doubts),
             time_quota=machine.time is not None,
         )
         self.offer(started)

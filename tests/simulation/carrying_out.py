@@ -1,5 +1,6 @@
 """What an agent's instructions do to its machine, and how the machine answers. It takes no time and decides nothing."""
 
+from collections.abc import Iterable
 from random import Random
 
 from simulation.daemons import MPS_ROOT, Daemon, DaemonRefusedError, Directory, clients_of, let_go
@@ -89,10 +90,15 @@ def on_marked_gpu(gpu: Gpu, machine: Machine, instruction: GpuInstruction) -> Ev
     try:
         done = on_gpu(gpu, machine, instruction)
     except DeviceRefusedError as refused:
-        nothing_left = refused.kind not in {"GpuLost", "Unknown"} if begins else refused.kind in _NOT_OURS
+        unclear = refused.kind in {"GpuLost", "Unknown"}
+        nothing_left = not unclear if begins else refused.kind in _NOT_OURS
         if place is not None and (nothing_left or isinstance(instruction, CreateGpuInstance)):
             machine.marks.pop(place, None)
+        if place is not None and unclear and isinstance(instruction, CreateGpuInstance):
+            machine.doubts[place] = None
         raise
+    if place is not None:
+        machine.doubts.pop(place, None)
     if place is not None and not begins:
         machine.marks.pop(place, None)
     if isinstance(instruction, ReadGpu):
@@ -104,14 +110,20 @@ def found_marks(machine: Machine) -> tuple[Mark, ...]:
     """The marks behind which something is, or may be, as an agent finds them when it starts."""
     for gpu in machine.gpus.values():
         _forget_what_vanished(gpu, machine)
-    return tuple(Mark(GpuUuid(gpu), start, size) for gpu, start, size in sorted(machine.marks))
+    return marks_of(machine.marks)
+
+
+def marks_of(places: Iterable[tuple[str, int, int]]) -> tuple[Mark, ...]:
+    """As an agent is told of them."""
+    return tuple(Mark(GpuUuid(gpu), start, size) for gpu, start, size in sorted(places))
 
 
 def _forget_what_vanished(gpu: Gpu, machine: Machine) -> None:
     spans = {instance.span for instance in gpu.instances.values()}
-    for of, start, size in tuple(machine.marks):
-        if of == gpu.uuid and size and not gpu.lost and (start, size) not in spans:
-            del machine.marks[of, start, size]
+    for known in (machine.marks, machine.doubts):
+        for of, start, size in tuple(known):
+            if of == gpu.uuid and size and not gpu.lost and (start, size) not in spans:
+                del known[of, start, size]
 
 
 def _marked(instruction: GpuInstruction) -> tuple[str, int, int] | None:

@@ -268,6 +268,8 @@ class Machine:
     tickets: dict[str, Ticket] = field(default_factory=dict)
     marks: dict[tuple[str, int, int], None] = field(default_factory=dict)
     """Beside the tickets: the places of this boot where the agent has begun to make something (size 0: a whole GPU)."""
+    doubts: dict[tuple[str, int, int], None] = field(default_factory=dict)
+    """Beside the marks: where the agent may have made something, although its driver refused. None else has no mark."""
     journal: list[object] = field(default_factory=list)
     """What the journal says to who reads it now. The last of it may not be on disk."""
     on_disk: int = 0
@@ -328,6 +330,7 @@ class Machine:
         self.on_disk = len(self.journal)
         self.mps.reboot(homes_survive=homes_survive)
         self.marks.clear()
+        self.doubts.clear()
         for gpu in self.gpus.values():
             gpu.instances.clear()
             gpu.processes.clear()

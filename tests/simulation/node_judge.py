@@ -11,7 +11,7 @@ from simulation.hardware import OPERATOR, DeviceRefusedError, Gpu, Instance, Mac
 from simulation.sizes import overused
 from simulation.tables import Span, overlap
 
-from sluice.contracts.messages import Booking, DeviceGrant, Revoke, SliceGone, SliceReady
+from sluice.contracts.messages import Booking, DeviceGrant, SliceGone, SliceReady
 from sluice_node_agent.core.instructions import CreateGpuInstance, DestroyGpuInstance
 from sluice_node_agent.core.records import SliceRecord, Tombstone
 
@@ -168,27 +168,10 @@ class NodeJudge(Books):
         if what == "gi made":
             self.in_the_way.pop((gpu.uuid, instance.span), None)
         if what in {"ci destroyed", "gi destroyed"} and instance.maker == OPERATOR:
-            if self._stands_for_what_is_revoked(gpu, instance):
-                instance.maker = "agent"  # from here on: it may be kept warm
-                return
             self.fail("I13", f"foreign instance {instance} of {gpu.uuid} destroyed")
         for allocation in self.told_devices.get(instance.uuid, ()) if what == "ci destroyed" else ():
             if allocation not in self.revoked and allocation not in self.failed:
                 self.fail("only a Revoke destroys", f"{instance.uuid} of {allocation} destroyed")
-
-    def _stands_for_what_is_revoked(self, gpu: Gpu, instance: Instance) -> bool:
-        """
-        Whether somebody made it by hand at exactly the place of a slice that is being taken back, on a node that has
-        lost its journal: the ledger says that what is there is the slice's, and nothing else tells (ADR 0050).
-        """
-        place = (gpu.uuid, instance.profile.name, instance.span)
-        return any(
-            (device.gpu, device.profile, (device.start, device.size)) == place
-            for node in self.journals_lost
-            for allocation, entry in self.ledger.get(node, {}).items()
-            if isinstance(entry, Revoke) and allocation not in self.said_gone
-            for device in entry.booking.devices
-        )
 
     def refused(self, machine: Machine, gpu: Gpu, instruction: object, refusal: DeviceRefusedError) -> None:
         """The hardware said no."""

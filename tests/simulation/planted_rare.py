@@ -1,5 +1,6 @@
 """Bugs that took thousands of seeds to be found: only the plans that are kept in `kept/` show them."""
 
+from dataclasses import replace
 from typing import Any
 
 from simulation.planting import Planted
@@ -7,6 +8,7 @@ from simulation.planting import Planted
 from sluice.contracts.messages import Waived
 from sluice_allocator.core import nodes, requests
 from sluice_allocator.core.world import World
+from sluice_node_agent.core import agent
 from sluice_pod_watcher.core.cluster.requests import Requests
 
 
@@ -60,6 +62,14 @@ def _whatever_is_booked_is_told(original: Any) -> Any:
     return is_missing
 
 
+def _marks_say_nothing(original: Any) -> Any:
+    def what_was_found(event: Any, *known: Any) -> Any:
+        """As where marks are not whole: what stands at a granted place is the grant's."""
+        return original(replace(event, unmarked=None), *known)
+
+    return what_was_found
+
+
 RARE_BUGS = (
     Planted(
         "closed once and for all",
@@ -87,9 +97,15 @@ RARE_BUGS = (
     ),
     Planted(
         "opened before what is gone is closed",
-        "an instance that an administrator has made by hand",
+        "an instance that an administrator has made by hand, on a node whose marks are not whole",
         ("I13",),
-        ((nodes, "_is_to_be_closed", _opened_before_it_is_closed),),
+        ((nodes, "_is_to_be_closed", _opened_before_it_is_closed), (agent, "what_was_found", _marks_say_nothing)),
+    ),
+    Planted(
+        "what stands at a granted place is the grant's",
+        "its devices: an administrator takes away what he made by hand",
+        ("I4",),
+        ((agent, "what_was_found", _marks_say_nothing),),
     ),
     Planted(
         "an order of another life stands",

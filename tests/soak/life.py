@@ -297,6 +297,7 @@ def _what_is_there(
         mps_root=str(mps.root),
         homes=mps.found(),
         marks=marks.found(gpus),
+        unmarked=marks.unmarked(),
     )
 
 

@@ -253,6 +253,7 @@ class Node:
             mps_root="/mps",
             homes=self.mps.found(),
             marks=self.marks.found(gpus),
+            unmarked=self.marks.unmarked(),
         )
         return self.handle(started)
 

@@ -2,9 +2,11 @@
 
 import pytest
 
-from sluice.contracts.messages import SliceDegraded, SliceGone, SliceReady
+from sluice.contracts.messages import SliceDegraded, SliceFailed, SliceGone, SliceReady
+from sluice_node_agent.core.events import Mark
 from sluice_node_agent.core.instructions import MakeTicket, SaveJournal, StartMps
 from sluice_node_agent.core.records import NodeRecord
+from sluice_node_agent.device.hardware_file import Instance
 
 SMALL = (0, "2g.10gb", 4, 2)
 WHOLE = (2, None, 0, 8)
@@ -153,3 +155,55 @@ def test_a_home_whose_daemon_died_is_not_cleared_away_while_its_gpu_is_silent(no
     assert isinstance(after, SliceReady)
     assert (after.ticket, after.containers) == (before.ticket, before.containers)
     assert "died once" in after.warnings[0]
+
+
+# -- what somebody else has made ----------------------------------------------------------------------------------
+
+
+def _by_hand(node, at):
+    number, profile, start, size = at
+    with node.hardware.changing() as hardware:
+        there = Instance(gi_id=9, profile=profile, start=start, size=size, uuid="MIG-by-hand")
+        hardware.gpus[number].instances.append(there)
+
+
+@pytest.mark.parametrize("shared", [False, True], ids=["exclusive", "share"])
+def test_what_somebody_has_made_at_a_granted_place_is_given_to_no_pod(node, shared):
+    """A pod would run on an administrator's instance, and be without devices when he takes it away."""
+    node.live()
+    node.lose_journal()
+    _by_hand(node, SMALL)
+    node.order(node.grant(node.share("a1", SMALL) if shared else node.booking("a1", SMALL)))
+    node.live()
+    assert isinstance(node.word("a1"), SliceFailed)
+    assert [each.uuid for each in node.hardware.read().gpus[0].instances] == ["MIG-by-hand"]
+
+
+@pytest.mark.parametrize("shared", [False, True], ids=["exclusive", "share"])
+def test_what_somebody_has_made_where_a_slice_is_taken_back_stays(node, shared):
+    """An administrator's instance would be destroyed for a slice that is gone."""
+    node.live()
+    node.lose_journal()
+    _by_hand(node, SMALL)
+    node.order(node.revoke(node.share("a1", SMALL) if shared else node.booking("a1", SMALL)))
+    node.live()
+    assert isinstance(node.word("a1"), SliceGone)
+    assert [each.uuid for each in node.hardware.read().gpus[0].instances] == ["MIG-by-hand"]
+
+
+@pytest.mark.parametrize("what", ["no marks", "a doubt"])
+def test_an_instance_of_a_slice_is_found_again_where_marks_do_not_tell(node, what):
+    """Its place would be nobody's, and its pod get another slice."""
+    node.live()
+    node.order(node.grant(node.booking("a1", SMALL)))
+    node.work()
+    before = node.word("a1")
+    node.lose_journal()
+    if what == "no marks":
+        (node.tmp_path / "marks" / "places").unlink()
+    else:
+        place = Mark(node.gpus[0], 4, 2)
+        lines = [node.backend.boot_id(), "whole", f"? {place.gpu} {place.start} {place.size}", ""]
+        (node.tmp_path / "marks" / "places").write_text("\n".join(lines))
+    node.live()
+    assert node.word("a1") == before

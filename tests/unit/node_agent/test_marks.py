@@ -4,8 +4,10 @@ import shutil
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+from msgspec.structs import replace
 
 from sluice.contracts.ids import GpuUuid
+from sluice.contracts.messages import GpuReport, InstanceReport
 from sluice_node_agent.core.events import DeviceErrorKind, Mark
 from sluice_node_agent.core.instructions import CreateGpuInstance, DestroyGpuInstance, ReadGpu, SetComputeMode
 from sluice_node_agent.device.port import DeviceError
@@ -17,6 +19,22 @@ PLACE = Mark(GPU, 4, 2)
 MODE = Mark(GPU, 0, 0)
 CREATE = CreateGpuInstance(1, GPU, 14, 4, 2)
 DESTROY = DestroyGpuInstance(1, GPU, 3, 4, 2)
+INSTANCE = InstanceReport(gi_id=3, profile="2g.10gb", start=4, size=2, uuid="")
+EMPTY = (
+    GpuReport(
+        uuid=GPU,
+        index=0,
+        model="NVIDIA A100-SXM4-40GB",
+        memory_mib=40960,
+        multiprocessors=108,
+        mig_enabled=True,
+        memory_slices=8,
+        compute_slices=7,
+        profiles=(),
+        instances=(),
+        creatable={},
+    ),
+)
 
 
 class Refusing:
@@ -88,6 +106,50 @@ def test_a_mark_ends_with_its_instance_and_with_the_boot(marks, tmp_path):
     assert there(tmp_path) == []
     marks.carry_out(Made(), CREATE)
     assert there(tmp_path, "boot-2") == []
+
+
+def test_a_place_without_a_mark_is_known_to_be_nobodys_of_ours(marks, tmp_path):
+    """An agent that lost its journal would take for a slice's what an administrator has made."""
+    assert marks.unmarked() is None
+    marks.found(EMPTY)
+    assert marks.unmarked() == ()
+    marks.carry_out(Made(), CREATE)
+    assert Marks(tmp_path / "marks", "boot-1").unmarked() == ()
+    (tmp_path / "marks" / "places").unlink()
+    marks.carry_out(Made(), DESTROY)
+    assert Marks(tmp_path / "marks", "boot-1").unmarked() == ()
+
+
+@pytest.mark.parametrize("there", [replace(EMPTY[0], instances=(INSTANCE,)), replace(EMPTY[0], lost=True)])
+def test_marks_that_somebody_removed_say_nothing_before_the_next_boot(tmp_path, there):
+    """What was made before would be taken for somebody else's, and stay on its GPU although its pod waits for it."""
+    Marks(tmp_path / "marks", "boot-1").found(EMPTY)
+    shutil.rmtree(tmp_path / "marks")
+    for _ in range(2):
+        marks = Marks(tmp_path / "marks", "boot-1")
+        marks.found((there,))
+        assert marks.unmarked() is None
+    assert Marks(tmp_path / "marks", "boot-2").unmarked() == ()
+
+
+@pytest.mark.parametrize("kind", [DeviceErrorKind.GPU_LOST, DeviceErrorKind.UNKNOWN])
+def test_what_a_refusal_may_have_made_is_doubted_until_it_is_known(marks, tmp_path, kind):
+    """An instance that is there after all would be taken for somebody else's when the journal is lost."""
+    marks.found(EMPTY)
+    with pytest.raises(DeviceError):
+        marks.carry_out(Refusing(kind, lambda: None), CREATE)
+    with pytest.raises(DeviceError):  # the next attempt finds the place taken
+        marks.carry_out(Refusing(DeviceErrorKind.INSUFFICIENT_RESOURCES, lambda: None), CREATE)
+    again = Marks(tmp_path / "marks", "boot-1")
+    assert (again.found(()), again.unmarked()) == ((), (PLACE,))
+    again.found((replace(EMPTY[0], instances=(INSTANCE,)),))
+    assert again.unmarked() == (PLACE,)
+    again.found(EMPTY)
+    assert again.unmarked() == Marks(tmp_path / "marks", "boot-1").unmarked() == ()
+    with pytest.raises(DeviceError):
+        again.carry_out(Refusing(kind, lambda: None), CREATE)
+    again.carry_out(Made(), CREATE)
+    assert (again.found(()), again.unmarked()) == ((PLACE,), ())
 
 
 @pytest.mark.parametrize("kind", [DeviceErrorKind.NOT_FOUND, DeviceErrorKind.DIFFERENT])

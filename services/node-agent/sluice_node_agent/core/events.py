@@ -132,7 +132,8 @@ class AgentStarted:
     empty. `gpus` carry all instances found, with `allocation` None and `creatable` empty: both are the core's to say.
     `tickets` are the ticket directories found, `witnesses` what they say, where the journal was lost. `homes` are the
     homes whose directories were found, and below `mps_root` each home has its own: `<mps_root>/<home>/pipe` and
-    `.../log`. `marks` are the places where instances are ours. `modes` is how this node can hand out devices.
+    `.../log`. `marks` are the places where instances are ours; `unmarked` those where one may be ours without a mark,
+    None where that is any. `modes` is how this node can hand out devices.
     """
 
     boot_id: str
@@ -148,6 +149,7 @@ class AgentStarted:
     mps_root: str = ""
     homes: tuple[FoundHome, ...] = ()
     marks: tuple[Mark, ...] = ()
+    unmarked: tuple[Mark, ...] | None = None
     time_quota: bool = False
     """Whether the client library of the time quota is here, so that fractional shares are held to their time."""
     version: str = ""

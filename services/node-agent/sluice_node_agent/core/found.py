@@ -1,21 +1,22 @@
 """
 What was found at the start and no record names: perhaps ours, when the journal was lost.
 
-An instance is a slice's only if the ledger says so or a ticket proves it, in exactly its place. What nobody has is ours
-still if a mark says that it was made by us (see `leftovers`); else it is foreign, and is never touched. A home's
-directory is always ours, and its daemon too, but whom it serves the ledger or a ticket must say. What is on a GPU that
-did not answer then is not known before it does, so nothing may be concluded from not seeing it.
+An instance is a slice's only if the ledger says so or a ticket proves it, in exactly its place, and a mark says that it
+was made by us, where marks are known to be whole. What nobody has is ours still if it has a mark (see `leftovers`);
+else it is foreign, and is never touched. A home's directory is always ours, and its daemon too, but whom it serves the
+ledger or a ticket must say. What is on a GPU that did not answer then is not known before it does, so nothing may be
+concluded from not seeing it.
 """
 
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 
 from sluice.contracts.ids import AllocationId, GpuUuid, HomeId
-from sluice.contracts.messages import Booking, GpuReport
+from sluice.contracts.messages import Booking, DeviceGrant, GpuReport
 from sluice.contracts.ticket_names import is_ticket_of
 from sluice_node_agent.core.devices import Devices, InstanceKey
 from sluice_node_agent.core.events import AgentStarted, FoundHome, Mark
-from sluice_node_agent.core.records import HomeRecord, NodeRecord, SliceRecord, Unclaimed
+from sluice_node_agent.core.records import DeviceRecord, HomeRecord, NodeRecord, SliceRecord, Unclaimed
 
 
 @dataclass(slots=True)
@@ -35,12 +36,28 @@ class Found:
     """Those of which it is known that nobody can be using what they were made for."""
     marks: frozenset[Mark] = frozenset()
     """Where instances are ours, whoever they were made for."""
+    unmarked: frozenset[Mark] | None = None
+    """Where one may be ours without a mark; None: anywhere."""
     aside: dict[GpuUuid, None] = field(default_factory=dict)
     """Whole GPUs that were set to serve a daemon, and no record says for whom."""
 
     def hides(self, booking: Booking) -> bool:
         """Whether an instance of these devices may be there and was not seen. A whole GPU needs none."""
         return any(grant.gpu in self.unseen for grant in booking.devices if grant.profile is not None)
+
+    def instance_at(self, grant: DeviceGrant, devices: Devices) -> DeviceRecord:
+        """
+        The instance at exactly a granted place, if nobody's record names it and it may be ours.
+
+        One that somebody else has made there, who could not know of the grant, is his: it has no mark.
+        """
+        there = devices.instance_at(grant) if grant.profile is not None else None
+        if there is None or self.unclaimed.get((grant.gpu, there.gi_id)) != there.uuid:
+            return DeviceRecord()
+        place = Mark(grant.gpu, grant.start, grant.size)
+        if self.unmarked is not None and place not in self.marks and place not in self.unmarked:
+            return DeviceRecord()
+        return DeviceRecord(step="intended", gi_id=there.gi_id, uuid=there.uuid)
 
     def see(self, report: GpuReport, claimed: Collection[InstanceKey]) -> bool:
         """A GPU was read; what records do not name there (`claimed`) is found now. Whether it had not been seen."""
@@ -140,6 +157,7 @@ def what_was_found(
         unseen={gpu.uuid: None for gpu in event.gpus if gpu.uuid in hidden},
         speaking=tuple(ticket for ticket in event.tickets if ticket in speaking and ticket not in tickets),
         marks=frozenset(mark for mark in event.marks if mark.size),
+        unmarked=frozenset(event.unmarked) if event.unmarked is not None else None,
         aside={mark.gpu: None for mark in event.marks if not mark.size and mark.gpu not in {h.gpu for h in homes}},
     )
     for gpu in event.gpus:

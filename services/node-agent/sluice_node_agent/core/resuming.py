@@ -83,7 +83,7 @@ def can_only_be_of(booking: Booking, before: list[Booking], floor: Floor, found:
     served = {_served_of(other, grant) for other in before for grant in other.devices}
     for grant in booking.devices:
         if grant.profile is not None:
-            at = instances_at(grant, floor.devices, found.unclaimed)
+            at = found.instance_at(grant, floor.devices)
             if at.uuid and _place_of(grant) not in theirs:
                 return True
         elif grant.share is not None and _served_of(booking, grant) not in served:
@@ -97,10 +97,10 @@ def take_over(entry: Grant | Revoke, floor: Floor, found: Found) -> SliceRecord:
     """
     The record for an order that the journal does not know. The homes of its shares were taken over before.
 
-    After the journal was lost, an instance at exactly a granted place is the grant's, and so is the one ticket that was
-    made for the allocation. With that ticket it was handed out, and may be lived in: its devices were read back then or
-    found free, and whatever goes wrong from now on does not make it one that could never be made. Otherwise there is
-    nothing yet.
+    After the journal was lost, an instance of ours at exactly a granted place is the grant's, and so is the one ticket
+    that was made for the allocation. With that ticket it was handed out, and may be lived in: its devices were read
+    back then or found free, and whatever goes wrong from now on does not make it one that could never be made.
+    Otherwise there is nothing yet.
     """
     booking = entry.booking
     theirs = tuple(ticket for ticket in found.tickets if is_ticket_of(ticket, booking.allocation))
@@ -143,7 +143,7 @@ def take_over_home(
     if is_fixed:
         at = fixed_layouts.found_again(grant, floor.devices, floor.claims())
     else:
-        at = instances_at(grant, floor.devices, found.unclaimed)
+        at = found.instance_at(grant, floor.devices)
     uuid = at.uuid if grant.profile is not None else str(grant.gpu)
     domain = (booking.namespace, grant.share.uid)
     served = (h for h in found.homes.values() if (h.gpu, h.device) == (grant.gpu, uuid))
@@ -167,14 +167,6 @@ def take_over_home(
         started_at=daemon.started_at if daemon is not None else 0,
         restarts=1 if daemon is not None and not daemon.pid else 0,
     )
-
-
-def instances_at(grant: DeviceGrant, devices: Devices, unclaimed: dict[InstanceKey, str]) -> DeviceRecord:
-    """The instance at exactly a granted place, if nobody's record names it."""
-    found = devices.instance_at(grant) if grant.profile is not None else None
-    if found is None or unclaimed.get((grant.gpu, found.gi_id)) != found.uuid:
-        return DeviceRecord()
-    return DeviceRecord(step="intended", gi_id=found.gi_id, uuid=found.uuid)
 
 
 # -- inside -------------------------------------------------------------------------------------------------------
@@ -202,7 +194,7 @@ def _found_for(booking: Booking, grant: DeviceGrant, floor: Floor, found: Found,
     if grant.share is None and grant.profile is not None and floor.devices.is_fixed(grant.gpu):
         return fixed_layouts.found_again(grant, floor.devices, floor.claims()) if may_live else DeviceRecord()
     if grant.share is None:
-        return instances_at(grant, floor.devices, found.unclaimed)
+        return found.instance_at(grant, floor.devices)
     home = floor.home_of(grant)
     domain = (booking.namespace, grant.share.uid)
     if home is None or home.phase not in {"making", "ready"} or (home.namespace, home.uid) != domain:

@@ -210,7 +210,7 @@ def what_is_there(site: OpenSite, journal: Journal, tickets: Tickets, marks: Mar
     except MpsError as error:
         raise SiteError(str(error)) from error
     try:
-        marked = marks.found(gpus)
+        marked, unmarked = marks.found(gpus), marks.unmarked()
     except OSError as error:
         raise SiteError(f"the marks of what is made on the GPUs cannot be read: {error}") from error
     names = tickets.names()
@@ -239,6 +239,7 @@ def what_is_there(site: OpenSite, journal: Journal, tickets: Tickets, marks: Mar
         mps_root=str(mps.root),
         homes=homes,
         marks=marked,
+        unmarked=unmarked,
         time_quota=site.quota_library is not None,
         version=release(),
     )

@@ -35,10 +35,21 @@ class Marks:
         self._file = MarkFile(directory / "places", boot_id)
 
     def found(self, gpus: Iterable[GpuReport]) -> tuple[Mark, ...]:
-        """Those behind which something is, or may be; the others are removed. Raises OSError."""
+        """
+        Those behind which something is, or may be; the others are removed. Raises OSError.
+
+        `gpus` are all of the node: where there was no file, and nothing is on any of them, whatever comes has a mark.
+        """
+        gpus = tuple(gpus)
+        if self._file.was_missing and not any(gpu.lost or _has_instances(gpu) for gpu in gpus):
+            self._file.begin_whole()
         for gpu in gpus:
             self._compare(gpu)
         return tuple(self._file.marks())
+
+    def unmarked(self) -> tuple[Mark, ...] | None:
+        """Where an instance of ours may be without a mark; None: anywhere."""
+        return tuple(self._file.doubts()) if self._file.is_whole else None
 
     def carry_out(self, backend: GpuBackend, order: GpuInstruction) -> Result:
         """Take one step on a GPU, with its mark before it or gone after it. Raises DeviceError."""
@@ -50,13 +61,15 @@ class Marks:
             result = on_device(backend, order)
             if mark is not None and not begins:
                 self._file.take_away(mark)
+            if mark is not None:
+                self._file.settle(mark)
             if isinstance(result, GpuRead):
                 self._compare(result.report)
         except OSError as error:
             raise MarkError(f"the mark of a place on {order.gpu} cannot be kept: {error}") from error
         except DeviceError as error:
             if mark is not None and _leaves_nothing(order, error.kind, begins=begins):
-                self._remove_if_possible(mark)
+                self._remove_if_possible(mark, doubted=error.kind in _UNCLEAR)
             raise
         return result
 
@@ -67,13 +80,16 @@ class Marks:
         if gpu.lost:
             return
         there = {(instance.start, instance.size) for instance in gpu.instances}
-        for mark in self._file.marks():
+        for mark in (*self._file.marks(), *self._file.doubts()):
             if mark.gpu == gpu.uuid and mark.size and (mark.start, mark.size) not in there:
                 self._file.take_away(mark)
+                self._file.settle(mark)
 
-    def _remove_if_possible(self, mark: Mark) -> None:
+    def _remove_if_possible(self, mark: Mark, *, doubted: bool) -> None:
         """The refusal is what the caller must hear; the next reading of the GPU removes the mark otherwise."""
         try:
+            if doubted:
+                self._file.doubt(mark)
             self._file.take_away(mark)
         except OSError:
             return
@@ -84,11 +100,15 @@ def _leaves_nothing(order: GpuInstruction, refusal: DeviceErrorKind, *, begins: 
     Whether nothing of ours is there after a refused step.
 
     After a refused creation nothing is, for whatever reason it was refused: the place may be taken by somebody's that
-    no reading has shown yet, and with a mark it would pass for ours.
+    no reading has shown yet, and with a mark it would pass for ours. Where the reason leaves it open, it is doubted.
     """
     if isinstance(order, CreateGpuInstance):
         return True
     return refusal not in _UNCLEAR if begins else refusal in _NOT_OURS
+
+
+def _has_instances(gpu: GpuReport) -> bool:
+    return bool(gpu.instances) and not gpu.fixed_layout
 
 
 def _of(order: GpuInstruction) -> Mark | None:
