@@ -280,7 +280,8 @@ def test_an_agent_that_dies_anywhere_in_between_finishes_the_change(node, place,
     assert node.mps.living()[0].limits.memory_mib == 1000
 
 
-def test_a_reboot_ends_every_process_and_keeps_the_new_size(node):
+@pytest.mark.parametrize("journal", ["kept", "lost"])
+def test_a_reboot_ends_every_process_and_keeps_the_new_size(node, journal):
     """After it the pod would get what it had before it was changed."""
     booking = node.share("a1", WHOLE, memory_mib=3000)
     _live_with(node, booking)
@@ -290,10 +291,15 @@ def test_a_reboot_ends_every_process_and_keeps_the_new_size(node):
     node.stop()
     node.hardware.reboot()
     node.mps.reboot()
+    for file in (node.tmp_path / "agent").iterdir() if journal == "lost" else ():
+        file.unlink()
     node.live()
+    assert _told(node) == (2, 1000, False)
+    assert _counts(node) == [1000]
+    _client(node)  # it starts as soon as it can: before its home is looked at
     for _ in range(3):
         node.tick(6.0)
-    assert _told(node) == (2, 1000, False)
+    assert (_told(node), _counts(node)) == ((2, 1000, False), [1000])
 
 
 def test_a_lost_journal_keeps_counting_what_may_be_used(node):

@@ -123,7 +123,7 @@ def take_over(entry: Grant | Revoke, floor: Floor, found: Found) -> SliceRecord:
         lost=bool(kept),
     )
     if isinstance(entry, Grant):
-        smaller = Adjusting(counts=entry.counts) if entry.counts else None
+        smaller = Adjusting(counts=entry.counts) if entry.counts and _may_be_used(record, floor) else None
         return replace(record, after=entry.after, evict=entry.evict, adjusting=smaller)
     never = not record.boot_id
     return replace(record, phase="unmaking", cause="never made" if never else entry.cause)
@@ -182,11 +182,21 @@ def _served_of(booking: Booking, grant: DeviceGrant) -> tuple[str, str, int | No
 
 
 def _after_reboot(record: SliceRecord) -> SliceRecord:
-    """No instance survives a reboot, and no process. A standing grant is made again, under a new ticket."""
-    record = replace(record, devices=tuple(DeviceRecord() for _ in record.devices))
+    """
+    No instance survives a reboot, and no process. A standing grant is made again, under a new ticket.
+
+    It is made in the size that was ordered last, and nobody uses another: no change of its shares is left to be done.
+    """
+    record = replace(record, devices=tuple(DeviceRecord() for _ in record.devices), adjusting=None)
     if record.phase in {"making", "ready", "degraded"}:
         return to_make_again(record)
     return record
+
+
+def _may_be_used(record: SliceRecord, floor: Floor) -> bool:
+    """Whether a process of this boot may use more than what was ordered last: something is there that it could use."""
+    homes = map(floor.home_of, record.booking.devices)
+    return bool(record.boot_id) or any(home is not None and home.pid for home in homes)
 
 
 def _found_for(booking: Booking, grant: DeviceGrant, floor: Floor, found: Found, *, may_live: bool) -> DeviceRecord:
