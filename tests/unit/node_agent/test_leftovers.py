@@ -113,6 +113,25 @@ def test_nothing_that_was_being_unmade_stays_on_a_gpu_for_ever(make_node, kind):
         assert is_ready(node) or what_is_left(node) == [], f"after {steps} steps"
 
 
+def test_a_slice_that_is_taken_back_unmade_does_not_keep_what_is_in_its_way(make_node):
+    """A whole GPU would be quarantined for ever, by a daemon that serves nobody and a slice that never was."""
+    for steps in range(STEPS_MAX):
+        node = make_node()
+        node.live()
+        node.order(node.grant(booking_of(node, "share of a whole GPU")))
+        assert not node.work(own_max=steps)
+        if node.tickets.names():
+            break  # it is known again, and has its GPU
+        lose_both(node)
+        node.order(node.revoke(node.booking("a2", WHOLE, owner="pod-2")))
+        calm(node)
+        assert isinstance(node.word("a2"), SliceGone), f"after {steps} steps: {node.word('a2')}"
+        assert what_is_left(node) == [], f"after {steps} steps"
+    else:
+        pytest.fail(f"more than {STEPS_MAX} steps")
+    assert steps > 4
+
+
 def lose_the_journal(node):
     """Its orders are there still."""
     node.stop()

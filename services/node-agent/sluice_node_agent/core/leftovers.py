@@ -109,8 +109,7 @@ class Leftovers:
                 yield self._to_unmake(place, instance.profile, device, home)
 
     def _whole_gpus(self, found: Found, homes: Homes) -> Iterator[HomeRecord]:
-        works = self._floor.works.values()
-        taken = {grant.gpu for work in works if work.record.phase != "planned" for grant in work.record.booking.devices}
+        taken = set(self._gpus_in_use())
         homed = {gpu for gpu, _, _ in self._floor.homes}
         for gpu in dict.fromkeys((*found.aside, *(gpu for gpu, device in homes if gpu == device))):
             report = self._floor.devices.reports.get(gpu)
@@ -120,6 +119,16 @@ class Leftovers:
                 continue
             device = DeviceRecord(step="made", uuid=str(gpu))
             yield self._to_unmake(Mark(gpu, 0, max(1, report.memory_slices)), None, device, homes.get((gpu, str(gpu))))
+
+    def _gpus_in_use(self) -> Iterator[GpuUuid]:
+        """
+        Those that are being made ready for a slice, or handed out.
+
+        One that is being taken back waits for whatever is on its GPU, and so for a leftover.
+        """
+        for work in self._floor.works.values():
+            if work.record.phase not in {"planned", "unmaking"}:
+                yield from (grant.gpu for grant in work.record.booking.devices)
 
     def _to_unmake(self, place: Mark, profile: str | None, device: DeviceRecord, home: FoundHome | None) -> HomeRecord:
         record = HomeRecord(
