@@ -77,8 +77,8 @@ class Folder:
 
 class Kubelets:
     """
-    Starts a container when its pod is bound, its ticket is there and its devices exist; starts it again after a reboot,
-    and when it ended with the MPS daemon that it was a client of.
+    Starts a container when its pod is bound and its source remembers that, its ticket is there and its devices exist;
+    starts it again after a reboot, and when it ended with the MPS daemon that it was a client of.
 
     Its processes end some time after the pod's file is removed or its request is withdrawn, never at once.
     """
@@ -95,6 +95,11 @@ class Kubelets:
         """The pod of each request, as it was when it was asked for."""
         self.owners: dict[str, str] = {}
         self.bound: dict[str, Bound] = {}
+        """What each pod may use, as whoever starts it knows."""
+        self.read: dict[str, Bound] = {}
+        """What the pod-watcher has read of each, ..."""
+        self.held: dict[str, str] = {}
+        """... and what the bus says that it remembers."""
         self.ended: dict[str, None] = {}
 
     def hear(self, write: Write, _sequence: int) -> None:
@@ -107,19 +112,20 @@ class Kubelets:
                 if request not in self.pods and pod is not None:
                     self.pods[request] = pod
                 self.owners[request] = message.owner
+                if message.held is not None:
+                    self.held[request] = message.held.allocation
+                    self._give(request)
             case RequestWithdrawn():
                 self.end(request)
             case _:
                 pass
 
     def told(self, event: object) -> None:
-        """The pod-watcher has read that a pod is bound: its pod is pinned, and a kubelet knows of it from now on."""
+        """The pod-watcher has read that a pod is bound."""
         if isinstance(event, Observed) and isinstance(event.entry.message, Bound):
             bound = event.entry.message
-            before = self.bound.get(bound.request)
-            self.bound[bound.request] = bound
-            if before != bound:
-                self.clockwork.after(0.05 + self.dice.random(), lambda: self._try(bound.request))
+            self.read[bound.request] = bound
+            self._give(bound.request)
 
     def removed(self, name: str) -> None:
         """A pod's object is gone: no container of it starts any more."""
@@ -169,6 +175,17 @@ class Kubelets:
         """Whether processes of this request's pod are on the devices that it is bound to."""
         bound = self.bound.get(request)
         return bound is not None and not self._missing(request, bound)
+
+    def _give(self, request: str) -> None:
+        """
+        A pod may run on what it is bound to, and a kubelet knows of it from now on.
+
+        That is when its request says that its source remembers it (docs/protocol.md, section 7).
+        """
+        bound, before = self.read.get(request), self.bound.get(request)
+        if bound is not None and bound.allocation == self.held.get(request) and bound != before:
+            self.bound[request] = bound
+            self.clockwork.after(0.05 + self.dice.random(), lambda: self._try(request))
 
     def _missing(self, request: str, bound: Bound) -> list[ContainerDevices]:
         """The containers that do not run. One that shares devices uses the first: it can talk to one daemon only."""

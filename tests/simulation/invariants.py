@@ -189,6 +189,10 @@ CASES = (
     Case("it lands in the new life when its request has ended", ("a waiver of another life is not there",)),
     Case("it is seen before the node that has its slice", ("what is not booked is not there",)),
     Case("both come back with their nodes after a wipe", ("any that is ready",)),
+    Case(
+        "its source dies before, and the broker is wiped",
+        test="tests/unit/console/test_run_ask.py::test_a_command_starts_only_on_what_the_source_of_its_pod_remembers",
+    ),
     Case("somebody removes a node that lives", ("nobody answers",)),
     Case("grants are closed while the node looks open", ("closed while open",)),
     Case("an agent that lives has not looked yet", ("removed at once",)),

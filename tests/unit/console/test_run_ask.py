@@ -6,14 +6,16 @@ import json
 import os
 import stat
 
-import msgspec
 import pytest
+from msgspec.structs import replace
 
 from sluice.contracts.asking import AskLimits
 from sluice.contracts.manifests import ManifestLimits, read_manifests
 from sluice.contracts.messages import Bound, ContainerDevices, EvictionOrdered, RequestWithdrawn
+from sluice.contracts.messages import Held as Remembered
 from sluice_console.core.documents import PodDocument
-from sluice_console.core.run_ask import RunAsk, environment_on, manifest_of, standing_text, why_refused
+from sluice_console.core.pods import pods_document
+from sluice_console.core.run_ask import RunAsk, environment_on, manifest_of, may_start, standing_text, why_refused
 from sluice_console.shell.run import systems
 from sluice_console.shell.run.asking import Held
 from sluice_console.shell.run.failing import RunError
@@ -53,6 +55,23 @@ def test_a_node_is_where_the_pod_must_be():
     assert json.loads(text)["spec"]["nodeName"] == "here"
 
 
+def test_a_command_starts_only_on_what_the_source_of_its_pod_remembers(make):
+    """It would run on a slice that nobody knows to be in use after the pod-watcher and the broker have both died."""
+    asked, bound, granted = make.asked(), make.bound(), make.grant()
+
+    def starts(held):
+        world = make.world(request=replace(asked, held=held), binding=bound, ledger=granted)
+        (pod,) = pods_document(world).pods
+        assert pod.state == "bound"
+        return may_start(world, pod)
+
+    assert starts(Remembered(node=bound.node, allocation=bound.allocation))
+    assert not starts(None)
+    assert not starts(Remembered(node=bound.node, allocation="another"))
+    (pod,) = pods_document(make.world(request=asked, ledger=granted)).pods
+    assert not may_start(make.world(request=replace(asked, held=None)), pod)
+
+
 @pytest.mark.parametrize(
     ("sizes", "words"),
     [
@@ -85,7 +104,7 @@ def test_the_callers_own_devices_are_not_the_commands():
         "CUDA_VISIBLE_DEVICES": "MIG-1",
         "SLUICE_REQUEST": "r",
     }
-    share = msgspec.structs.replace(
+    share = replace(
         GIVEN, mps_pipe_directory="/p", mps_log_directory="/l", active_thread_percentage=20, pinned_memory_limit="0=1M"
     )
     told = environment_on(share, before, request="r")
@@ -174,7 +193,7 @@ async def test_a_slice_that_is_taken_away_is_heard_of_once_with_why():
     held = Held(pod("bound", "has it", containers=(GIVEN,), warnings=("old",)), warned.append)
     bound = Bound(
         request="r", request_revision=1, allocation="a", node="n", revision=2, ticket="t",
-        containers=(msgspec.structs.replace(GIVEN, visible_devices="MIG-2"),), warnings=("old", "the daemon died"),
+        containers=(replace(GIVEN, visible_devices="MIG-2"),), warnings=("old", "the daemon died"),
     )  # fmt: skip
     for message in (bound, bound):
         held.hear(message)

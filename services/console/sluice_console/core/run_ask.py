@@ -12,10 +12,11 @@ import msgspec
 
 from sluice.contracts.asking import AskLimits
 from sluice.contracts.manifests import ManifestLimits, read_manifests
-from sluice.contracts.messages import ContainerDevices
+from sluice.contracts.messages import AllocationRequested, ContainerDevices
 from sluice.contracts.refusals import Refusal
 from sluice.contracts.tickets import quota_library_beside
 from sluice_console.core.documents import PodDocument
+from sluice_console.core.world import World
 
 CONTAINER = "command"
 OURS = ("NVIDIA_VISIBLE_DEVICES", "NVIDIA_DRIVER_CAPABILITIES", "CUDA_VISIBLE_DEVICES")
@@ -103,6 +104,17 @@ def environment_on(devices: ContainerDevices, environ: Mapping[str, str], *, req
         "SLUICE_REQUEST": request,
     }
     return kept | {name: value for name, value in told.items() if value}
+
+
+def may_start(world: World, pod: PodDocument) -> bool:
+    """
+    Whether a pod may run on what it has: its source remembers that, as a gate of Kubernetes is opened by its source.
+
+    Before, nobody might know after the broker was wiped, and the pod would be given another slice (ADR 0005).
+    """
+    asked = world.at("request", AllocationRequested, pod.request)
+    held = asked.held if asked is not None else None
+    return pod.state == "bound" and held is not None and held.allocation == pod.allocation
 
 
 def standing_text(pod: PodDocument | None) -> str:

@@ -10,7 +10,7 @@ from sluice.contracts.subjects import binding, eviction, request
 from sluice.runtime.bus import Bus
 from sluice_console.core.documents import PodDocument
 from sluice_console.core.pods import pods_document
-from sluice_console.core.run_ask import standing_text
+from sluice_console.core.run_ask import may_start, standing_text
 from sluice_console.core.world import World
 from sluice_console.shell.live import NotAnsweringError, following
 from sluice_console.shell.run.failing import RunError
@@ -27,7 +27,7 @@ async def slice_of(bus: Bus, file: str, *, within_s: float, progress: Callable[[
     def look(world: World) -> PodDocument | None:
         nonlocal last
         last = next((pod for pod in pods_document(world).pods if pod.origin == file), None)
-        if last is not None and last.state in {"bound", "refused"}:
+        if last is not None and (last.state == "refused" or may_start(world, last)):
             return last
         progress(standing_text(last))
         return None
