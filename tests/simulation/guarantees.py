@@ -41,8 +41,12 @@ class GuaranteeJudge:
         self._guaranteed = guaranteed
         self._revoking: dict[RunId, dict[AllocationId, None]] = {}
         """What each process wanted to revoke: another's words under way it cannot know."""
+        self._evicting: dict[RunId, dict[AllocationId, None]] = {}
+        """Whom each process wanted to evict, in the same way."""
         self._stood: dict[AllocationId, Standing] = {}
-        """Per grant that evicts, what stood in the ledger and was to stay when it was decided."""
+        """Per grant that evicts, what stood in the ledger and was to stay when it was decided, ..."""
+        self._going: dict[AllocationId, dict[AllocationId, None]] = {}
+        """... and who was being evicted, for this one or for those that were decided before."""
         self._was_wiped = False
         self._told: dict[RunId, dict[str, None]] = {}
         """
@@ -60,6 +64,9 @@ class GuaranteeJudge:
         if isinstance(message, Revoke):
             self._revoking.setdefault(host.run, {})[message.booking.allocation] = None
         elif isinstance(message, Grant) and message.evict and message.booking.allocation not in self._stood:
+            evicting = self._evicting.setdefault(host.run, {})
+            evicting |= dict.fromkeys(message.after)
+            self._going[message.booking.allocation] = {**evicting, **self._evicted()}
             leaving = {**self._revoking.get(host.run, {}), **self._evicted()}
             stood = {each: booking for each, booking in self._standing().items() if each not in leaving}
             self._stood[message.booking.allocation] = stood
@@ -84,7 +91,9 @@ class GuaranteeJudge:
     def wiped(self) -> None:
         """The broker forgot its ledger: nothing that was decided on it can land any more."""
         self._revoking.clear()
+        self._evicting.clear()
         self._stood.clear()
+        self._going.clear()
         self._unaware_of.clear()
         self._told.clear()
         self._was_wiped = True
@@ -93,11 +102,14 @@ class GuaranteeJudge:
         """
         Other namespaces keep what they are guaranteed, when everybody has gone who is known to.
 
-        Who ended only after this was decided counts as if it stayed. A write without an answer has to be sent again as
-        it is (PROTOCOL §2, W3), and might have landed before; the guard does not cover what ends on other nodes.
+        Who ended only after this was decided counts as if it stayed, and so does whom his own namespace gives up for
+        one of its own after it. A write without an answer has to be sent again as it is (PROTOCOL §2, W3), and might
+        have landed before; the guard does not cover what ends on other nodes.
         """
         bookings = self._books.bookings
-        evicted = self._evicted() | dict.fromkeys(grant.after)
+        going = self._going.get(grant.booking.allocation)
+        evicted = {each: None for each in self._evicted() if going is None or each in going}
+        evicted |= dict.fromkeys(grant.after)
         stay = {**self._stood.get(grant.booking.allocation, {}), **self._standing()}
         for namespace in {bookings[each].namespace for each in grant.after if each in bookings}:
             least = self._guaranteed.get(namespace)
