@@ -225,3 +225,31 @@ def test_a_place_that_is_promised_on_a_node_with_too_many_pods_is_kept():
 
     assert len(promise.after) == 1
     assert [type(each) for each in later if isinstance(each, (Grant, Revoke))] == []
+
+
+def test_nobody_is_evicted_for_a_pod_whose_given_up_promise_still_counts_on_the_node():
+    """A promise would be made and taken back without end, and with each of them a pod be told to go."""
+    bench = Bench(Allocator(RunId("r1"), Rules(placing=PlacingRules(pods_per_node_max=3))))
+    bench.read_all()
+    bench.handle(LeaseChanged(held=True))
+    bench.add_node(snapshot("node-a", (gpu_report("node-a", 0, mig=False),), modes=("exclusive", "mps")))
+    share = claim(modes=("mps",), memory_mib=1000)
+    batch = {}
+    for name in ("batch-1", "batch-2", "batch-3"):
+        request = msgspec.structs.replace(asked(name, share), leeway=Leeway(preemptible=True))
+        (grant,) = words(bench, bench.request(request))
+        words(bench, bench.ready(grant))
+        batch[grant.booking.allocation] = grant
+    asks = bench.request(asked("service", share, priority=100))
+    (promise,) = [word for word in words(bench, asks) if isinstance(word, Grant)]
+    ends, _stays = [grant for allocation, grant in batch.items() if allocation not in promise.after]
+
+    withdrawn(bench, ends)
+    words(bench, bench.gone(ends))
+    given_up = words(bench, bench.request(asked("service", share, priority=100)))  # somebody looks at it
+    assert [(type(word), word.booking.request) for word in given_up if isinstance(word, (Grant, Revoke))] == [
+        (Revoke, "service")
+    ]
+    assert not [word for word in given_up if isinstance(word, EvictionOrdered)]
+    granted = [word for word in words(bench, bench.gone(promise)) if isinstance(word, Grant)]
+    assert [(grant.booking.request, grant.after, grant.evict) for grant in granted] == [("service", (), False)]

@@ -11,7 +11,6 @@ It must not evict by itself: whether a pod goes follows from the grants that sta
 
 from collections.abc import Iterable, Sequence
 
-from sluice.contracts import subjects
 from sluice.contracts.ids import AllocationId, RequestId
 from sluice.contracts.messages import (
     AllocationRequested,
@@ -28,7 +27,7 @@ from sluice.contracts.usage import Usage, total
 from sluice_allocator.core.desk import Desk
 from sluice_allocator.core.limits.quotas import forbids_place, guaranteed, keeps_guarantee
 from sluice_allocator.core.placement import Asking, Avoid, Displacing, Victim, find_displacing, find_displacing_own
-from sluice_allocator.core.waiting.promised import is_gone, is_promise
+from sluice_allocator.core.waiting.promised import is_being_revoked, is_gone, is_promise
 from sluice_allocator.core.world import request_of
 
 
@@ -117,7 +116,7 @@ def look_at_victim(desk: Desk, allocation: AllocationId) -> None:
     if booking is None:
         desk.sparing.is_gone(allocation)
         return
-    revoked = isinstance(entry, Revoke) or (isinstance(entry, Grant) and _is_being_revoked(desk, entry))
+    revoked = isinstance(entry, Revoke) or (isinstance(entry, Grant) and is_being_revoked(desk, entry))
     unsure = entry is None and allocation in desk.assumed
     if revoked or unsure or allocation in desk.sparing.taken or _is_evicted(desk, allocation):
         desk.sparing.leaves(booking.namespace, allocation)
@@ -135,7 +134,7 @@ def _may_go_at(desk: Desk, allocation: AllocationId, entry: LedgerEntry | None) 
     """The priority of an allocation whose pod may be evicted; None when it may not."""
     if not desk.rules.preemption or not isinstance(entry, Grant) or is_gone(desk, allocation):
         return None
-    if _is_being_revoked(desk, entry):
+    if is_being_revoked(desk, entry):
         return None
     request = entry.booking.request
     asked = desk.world.requests.get(request)
@@ -169,14 +168,6 @@ def _evicting_from(desk: Desk, namespace: str) -> dict[AllocationId, None]:
     """The grants on their way that evict somebody of a namespace: it had enough when they were decided."""
     taken = ((desk.fleet.booking(each), promise) for each, promise in desk.sparing.taken.items())
     return {promise: None for booking, promise in taken if booking is not None and booking.namespace == namespace}
-
-
-def _is_being_revoked(desk: Desk, grant: Grant) -> bool:
-    """Whether a Revoke of a standing grant is on its way: what else is written over one is a change of its shares."""
-    allocation = grant.booking.allocation
-    if allocation in desk.adjustments.on_their_way:
-        return False
-    return desk.outbox.busy(subjects.ledger(grant.booking.node, allocation))
 
 
 def look_at_victims_of(desk: Desk, request: RequestId) -> None:

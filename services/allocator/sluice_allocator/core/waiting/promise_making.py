@@ -16,7 +16,7 @@ from sluice_allocator.core.booking import booking_of
 from sluice_allocator.core.desk import Desk
 from sluice_allocator.core.limits.quotas import forbids_place
 from sluice_allocator.core.placement import Place, asking_of, find_promise
-from sluice_allocator.core.waiting.promised import is_gone, is_promise, standing_promise
+from sluice_allocator.core.waiting.promised import is_gone, is_promise, not_from_others, standing_promise
 from sluice_allocator.core.waiting.queue import Group
 from sluice_allocator.core.waiting.turns import Turn
 
@@ -109,7 +109,7 @@ def _try_to_promise(desk: Desk, group: Group) -> bool:
     promise = find_promise(
         desk.fleet,
         asking_of(asked),
-        desk.attempts.avoided(request, desk.now),
+        not_from_others(desk, request),
         shown=desk.shown,
         wait_for=limits.wait_for,
         open_to=limits.open_to,

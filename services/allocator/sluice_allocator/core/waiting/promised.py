@@ -28,7 +28,7 @@ from sluice_allocator.core.desk import Desk
 from sluice_allocator.core.evictions.draining import why_drained
 from sluice_allocator.core.held import say_why
 from sluice_allocator.core.moves.kept_places import is_move, why_moved
-from sluice_allocator.core.placement import NoPlace
+from sluice_allocator.core.placement import Avoid, NoPlace
 from sluice_allocator.core.world import request_of
 
 NAMED_MAX = 3
@@ -46,6 +46,14 @@ def is_gone(desk: Desk, allocation: AllocationId) -> bool:
     return entry is None or isinstance(entry, Closed) or isinstance(desk.world.slices.get(allocation), SliceGone)
 
 
+def is_being_revoked(desk: Desk, grant: Grant) -> bool:
+    """Whether a Revoke of a standing grant is on its way: what else is written over one is a change of its shares."""
+    allocation = grant.booking.allocation
+    if allocation in desk.adjustments.on_their_way:
+        return False
+    return desk.outbox.busy(subjects.ledger(grant.booking.node, allocation))
+
+
 def is_promise(desk: Desk, grant: Grant) -> bool:
     """Whether the place of a grant still has others who must be gone first."""
     return bool(grant.after) and bool(unfinished(desk, grant))
@@ -58,6 +66,24 @@ def standing_promise(desk: Desk, request: RequestId) -> Grant | None:
         if isinstance(entry, Grant) and not entry.evict and is_promise(desk, entry):
             return entry
     return None
+
+
+def not_from_others(desk: Desk, request: RequestId) -> Avoid:
+    """
+    GPUs on which nobody has to leave for a request: it failed there a short while ago, or has left something there.
+
+    What is being taken back of it counts on its node until it is gone. Then there may be room beside those who live
+    there: they would have been evicted for nothing, and the promise be given up, and made again, without end.
+    """
+    avoid = desk.attempts.avoided(request, desk.now)
+    for allocation in desk.world.allocations_of.get(request, ()):
+        entry = desk.world.ledger[allocation]
+        if isinstance(entry, Closed) or (isinstance(entry, Grant) and not is_being_revoked(desk, entry)):
+            continue
+        if not is_gone(desk, allocation):
+            node = desk.fleet.nodes.get(entry.booking.node)
+            avoid |= frozenset(gpu.report.uuid for gpu in node.all_gpus) if node is not None else frozenset()
+    return avoid
 
 
 def has_place_now(desk: Desk, promised: Grant) -> bool:

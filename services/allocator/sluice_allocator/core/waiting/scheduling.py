@@ -26,7 +26,12 @@ from sluice_allocator.core.groups.settling import joins_group, refresh_groups, s
 from sluice_allocator.core.groups.trials import begin_trial, go_on_with_trials, offer_to_group
 from sluice_allocator.core.limits.quotas import forbids_asking, forbids_place, look_at_given_back, no_place
 from sluice_allocator.core.placement import NoPlace, Place, asking_of, explain, find_free, find_place_on
-from sluice_allocator.core.waiting.promised import say_for_whom_it_waits, standing_promise, with_promises
+from sluice_allocator.core.waiting.promised import (
+    not_from_others,
+    say_for_whom_it_waits,
+    standing_promise,
+    with_promises,
+)
 from sluice_allocator.core.waiting.queue import alone, shape_of
 
 
@@ -306,7 +311,7 @@ def _evict_for(desk: Desk, request: RequestId, asked: AllocationRequested, *, at
     """Book the place of others who are less important, and have them evicted. False when that does not help."""
     if asked.group is not None or standing_promise(desk, request) is not None:
         return False  # members of a group are granted together or not at all; a promise is waited for
-    avoid = desk.attempts.avoided(request, desk.now)
+    avoid = not_from_others(desk, request)
     found = find_victims(desk, request, asking_of(asked), asked.priority, avoid, at_limit=at_limit)
     if found is None:
         return False
