@@ -286,6 +286,28 @@ def test_a_closed_slice_is_said_gone_with_an_end_and_its_tombstone_forgotten(mak
     assert not [record for record in node.journal.records() if isinstance(record, Tombstone)]
 
 
+def test_what_is_closed_once_more_is_said_gone_once_more_with_an_end(make_node):
+    """A broker that lost its latest words shows that of before, for ever: the end of it was said long ago."""
+    node = make_node(closing_ttl_s=20, tombstone_ttl_s=100.0)
+    _opened(node)
+    booking = node.booking("a1", (0, "2g.10gb", 4, 2))
+    node.order(node.grant(booking))
+    node.order(node.revoke(booking))
+    node.work()
+    before = node.words[subjects.slice_(node.name, A1).subject]
+    node.order(node.closed(booking))
+    node.work()
+    assert node.word("a1").closing
+    node.tick(30.0)
+    node.words[subjects.slice_(node.name, A1).subject] = before
+    node.open()
+    assert not node.word("a1").closing
+
+    node.order(node.closed(booking))
+    node.work()
+    assert node.word("a1").closing
+
+
 def test_a_closed_entry_that_the_journal_does_not_know_ends_the_word_too(node):
     """A word about a slice of which all is forgotten does not stay on the bus for ever."""
     _opened(node)

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from sluice.contracts import subjects
 from sluice.contracts.exchange import ExchangeEvent, LastRead, ReadingCaughtUp, ReadingStarted, ReadLast, Stream, Ticked
 from sluice.contracts.ids import AllocationId, GpuUuid, NodeName, RunId
-from sluice.contracts.messages import NodeRemoved, NodeSnapshot, Revoke
+from sluice.contracts.messages import Closed, NodeRemoved, NodeSnapshot, Revoke
 from sluice.contracts.outbox import Outbox
 from sluice_node_agent.core import homes
 from sluice_node_agent.core.bench import Bench
@@ -234,6 +234,9 @@ class Agent:
             self._outbox.recheck()
             self._graves.recheck(now)
         self._was_forgotten = forgotten or (self._was_forgotten and not isinstance(event, ReadingCaughtUp))
+        for allocation in changed:
+            if isinstance(self._orders.entries.get(allocation), Closed):
+                self._graves.closed_anew(allocation)
         if changed:
             self._look_again_at_planned()
         self._due.update(dict.fromkeys(changed))

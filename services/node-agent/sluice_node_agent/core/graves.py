@@ -45,6 +45,14 @@ class Graves:
             if now - since < self._rules.closing_ttl_s:
                 self._said.pop(allocation, None)
 
+    def closed_anew(self, allocation: AllocationId) -> None:
+        """
+        The ledger says once more that somebody gone is closed: his closing word is said again.
+
+        Whoever says so has read a word of before: the bus has lost what followed, however long ago that was.
+        """
+        self._said.pop(allocation, None)
+
     def put(self, stone: Tombstone) -> None:
         """A slice is gone."""
         self._stones[stone.allocation] = stone
