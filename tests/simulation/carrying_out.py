@@ -85,17 +85,19 @@ def on_marked_gpu(gpu: Gpu, machine: Machine, instruction: GpuInstruction) -> Ev
     begins = isinstance(instruction, CreateGpuInstance)
     begins = begins or (isinstance(instruction, SetComputeMode) and instruction.exclusive_process)
     place = _marked(instruction)
+    is_new = begins and place is not None and place not in machine.marks
     if begins and place is not None:
         machine.marks[place] = None
     try:
         done = on_gpu(gpu, machine, instruction)
     except DeviceRefusedError as refused:
         unclear = refused.kind in {"GpuLost", "Unknown"}
-        nothing_left = not unclear if begins else refused.kind in _NOT_OURS
-        if place is not None and (nothing_left or isinstance(instruction, CreateGpuInstance)):
+        creates = isinstance(instruction, CreateGpuInstance)
+        nothing_left = is_new and (creates or not unclear) if begins else refused.kind in _NOT_OURS
+        if place is not None and nothing_left:
             machine.marks.pop(place, None)
-        if place is not None and unclear and isinstance(instruction, CreateGpuInstance):
-            machine.doubts[place] = None
+            if creates and unclear:
+                machine.doubts[place] = None
         raise
     if place is not None:
         machine.doubts.pop(place, None)

@@ -76,6 +76,16 @@ def test_a_refused_creation_leaves_no_mark(marks, tmp_path, kind):
     assert there(tmp_path) == []
 
 
+@pytest.mark.parametrize("kind", DeviceErrorKind)
+@pytest.mark.parametrize(("order", "mark"), [(CREATE, PLACE), (SetComputeMode(1, GPU, exclusive_process=True), MODE)])
+def test_what_is_ours_keeps_its_mark_when_another_is_refused_there(marks, tmp_path, kind, order, mark):
+    """A slice is made where an idle instance could not be destroyed: that would be nobody's after a lost journal."""
+    marks.carry_out(Made(), order)
+    with pytest.raises(DeviceError):
+        marks.carry_out(Refusing(kind, lambda: None), order)
+    assert there(tmp_path) == [mark]
+
+
 @pytest.mark.parametrize("kind", [DeviceErrorKind.GPU_LOST, DeviceErrorKind.UNKNOWN])
 @pytest.mark.parametrize(("order", "mark"), [(DESTROY, PLACE), (SetComputeMode(1, GPU, exclusive_process=True), MODE)])
 def test_a_step_of_which_nobody_knows_whether_it_was_taken_leaves_its_mark(marks, tmp_path, kind, order, mark):

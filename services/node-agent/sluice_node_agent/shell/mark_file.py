@@ -65,12 +65,14 @@ class MarkFile:
             self._is.whole = True
             self._begin_anew()
 
-    def put(self, mark: Mark) -> None:
-        """Put a mark there. Raises OSError; then it is not there."""
+    def put(self, mark: Mark) -> bool:
+        """Put a mark there. False where it is there already. Raises OSError; then it is not there."""
         with self._lock:
-            if mark not in self._is.there:
-                self._add(_PUT, mark)
-                self._is.there.add(mark)
+            if mark in self._is.there:
+                return False
+            self._add(_PUT, mark)
+            self._is.there.add(mark)
+            return True
 
     def take_away(self, mark: Mark) -> None:
         """Take a mark away. Raises OSError; then it is there still."""

@@ -55,9 +55,10 @@ class Marks:
         """Take one step on a GPU, with its mark before it or gone after it. Raises DeviceError."""
         mark = _of(order)
         begins = isinstance(order, CreateGpuInstance) or (isinstance(order, SetComputeMode) and order.exclusive_process)
+        is_new = False
         try:
             if mark is not None and begins:
-                self._file.put(mark)
+                is_new = self._file.put(mark)
             result = on_device(backend, order)
             if mark is not None and not begins:
                 self._file.take_away(mark)
@@ -68,7 +69,7 @@ class Marks:
         except OSError as error:
             raise MarkError(f"the mark of a place on {order.gpu} cannot be kept: {error}") from error
         except DeviceError as error:
-            if mark is not None and _leaves_nothing(order, error.kind, begins=begins):
+            if mark is not None and _ends_mark(order, error.kind, begins=begins, is_new=is_new):
                 self._remove_if_possible(mark, doubted=error.kind in _UNCLEAR)
             raise
         return result
@@ -95,16 +96,17 @@ class Marks:
             return
 
 
-def _leaves_nothing(order: GpuInstruction, refusal: DeviceErrorKind, *, begins: bool) -> bool:
+def _ends_mark(order: GpuInstruction, refusal: DeviceErrorKind, *, begins: bool, is_new: bool) -> bool:
     """
     Whether nothing of ours is there after a refused step.
 
     After a refused creation nothing is, for whatever reason it was refused: the place may be taken by somebody's that
     no reading has shown yet, and with a mark it would pass for ours. Where the reason leaves it open, it is doubted.
+    What had a mark before (not `is_new`) is ours, and may be why it was refused.
     """
-    if isinstance(order, CreateGpuInstance):
-        return True
-    return refusal not in _UNCLEAR if begins else refusal in _NOT_OURS
+    if not begins:
+        return refusal in _NOT_OURS
+    return is_new and (isinstance(order, CreateGpuInstance) or refusal not in _UNCLEAR)
 
 
 def _has_instances(gpu: GpuReport) -> bool:
