@@ -6,8 +6,8 @@ import pytest
 from api_model import new_pod
 
 from sluice.contracts import subjects
-from sluice.contracts.exchange import Stream
-from sluice.contracts.ids import AllocationId, NodeName, RequestId
+from sluice.contracts.exchange import Entry, Observed, Stream, Write
+from sluice.contracts.ids import AllocationId, NodeName, OperationId, RequestId
 from sluice.contracts.messages import (
     AllocationRequested,
     EvictionBlocked,
@@ -421,6 +421,18 @@ def test_a_pod_whose_last_word_was_lost_with_a_server_is_not_asked_for_again(ben
     after.start()
     after.show(copy.deepcopy(before))
     assert after.word("u1") is None
+
+
+def test_a_pod_that_is_over_is_withdrawn_when_somebody_asks_for_it_late(bench):
+    """Capacity, to a pod that is gone: who slept while it went and the bus was wiped asks as he wanted to before."""
+    bench.create("train", "u1")
+    asked = bench.word("u1")
+    bench.delete("u1")
+    bench.release("u1")
+    bench.pass_time(1)
+    entry = Entry(subjects.request(RequestId("u1")).subject, 1000, OperationId("late"), asked)
+    out = bench.core.handle(Observed(Stream.STATE, entry), bench.now)
+    assert [type(call.message) for call in out if isinstance(call, Write)] == [RequestWithdrawn]
 
 
 @pytest.mark.parametrize("closed_by", ["another one", "this one"])

@@ -151,7 +151,8 @@ class Requests:
         if isinstance(word, RequestWithdrawn):
             return self._heard_end(record, uid, word, now)
         if record is None:
-            record = self.records[uid] = Record(uid, word.namespace, word.name, now)
+            over: WithdrawCause | None = "pod gone" if uid in self._gone else None  # who asks had not heard that it is
+            record = self.records[uid] = Record(uid, word.namespace, word.name, now, ended=over)
         record.on_bus = True
         if record.ended is not None and record.terms is None:
             record.terms = terms_of(word)  # it ended before anybody of us had asked for it
