@@ -335,12 +335,16 @@ class Judge(NodeJudge):
         """
         A living pod's request is never withdrawn, but by who evicts it, and when it was released because its node was
         removed, or has lost its disk while the bus was wiped: what was there is gone for good (PROTOCOL §6), and its
-        pod is asked for under another id. That is so, too, of who is heard of only after the source has lost its book.
+        pod is asked for under another id. That is so, too, of who is heard of only after the source has lost its book,
+        and of who was bound as he asked before he was edited.
         """
         asked = self.requests.get(request)
         if asked is None or request in self.ended or not self.folder.wants(request, asked.name):
             return
         if request in self.sent_away or request in self.lost:
+            return
+        bound = self.bound.get(request)
+        if bound is not None and bound.request_revision < asked.revision:
             return
         if request in self.unheard and self.is_asked_for_as_another(request, asked):
             return
