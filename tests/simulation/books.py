@@ -131,6 +131,12 @@ class Books:
             for device in self.sizes.most(entry.booking)
         ]
 
+    def loses_what_it_holds(self, request: str) -> bool:
+        """Whether the slice that a request says it has is being taken back: its pod has to go (ADR 0034)."""
+        asked = self.requests.get(request)
+        held = asked.held if asked is not None else None
+        return held is not None and isinstance(self.ledger.get(held.node, {}).get(held.allocation), Revoke)
+
     def promises(self, node: str) -> dict[str, Grant | Revoke]:
         """The entries of a node for what waits for others to be gone, or was revoked while it did: nothing is made."""
         return {

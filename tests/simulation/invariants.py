@@ -165,6 +165,7 @@ CASES = (
         "test_a_slice_that_such_a_pod_was_given_elsewhere_is_waived_and_taken_back",
     ),
     Case("a budget is in the way of a pod's eviction", ("a lost slice is forgotten with the bus",)),
+    Case("it was away when the slice was lost", ("everybody knows what he has lost",)),
     Case("an agent tells of its slice again after a wipe", ("nobody's words stay",)),
     Case(
         "a binding that was sent before a wipe lands after it",

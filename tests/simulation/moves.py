@@ -91,7 +91,8 @@ class MoveJudge:
                 self.bound_at.setdefault(bound.allocation, self.judge.clockwork.now)
             case EvictionOrdered() as ordered:
                 mine = (each for each, book in self.judge.bookings.items() if book.request == ordered.request)
-                if not any(each in self.made_for for each in mine) and not self.judge.is_drained(ordered.request):
+                others = self.judge.is_drained(ordered.request) or self.judge.loses_what_it_holds(ordered.request)
+                if not any(each in self.made_for for each in mine) and not others:
                     self.judge.fail("booked first", f"{ordered.request} is evicted, and nothing was booked for that")
             case _:
                 pass

@@ -7,6 +7,7 @@ from simulation.planting import Planted
 
 from sluice.contracts.messages import Waived
 from sluice_allocator.core import nodes, requests
+from sluice_allocator.core.waiting import promised
 from sluice_allocator.core.world import World
 from sluice_node_agent.core import agent
 from sluice_pod_watcher.core.cluster.requests import Requests
@@ -70,6 +71,11 @@ def _marks_say_nothing(original: Any) -> Any:
     return what_was_found
 
 
+def left_with_what_is_taken_back(_original: Any) -> Any:
+    """Whoever loses his slice has been told so by his source."""
+    return lambda _desk, _request, _asked: None
+
+
 RARE_BUGS = (
     Planted(
         "closed once and for all",
@@ -106,6 +112,12 @@ RARE_BUGS = (
         "its devices: an administrator takes away what he made by hand",
         ("I4",),
         ((agent, "what_was_found", _marks_say_nothing),),
+    ),
+    Planted(
+        "everybody knows what he has lost",
+        "any answer, for ever: it runs on what is being taken back from it",
+        ("I4",),
+        ((promised, "why_taken_back", left_with_what_is_taken_back),),
     ),
     Planted(
         "an order of another life stands",

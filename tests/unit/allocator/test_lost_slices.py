@@ -13,6 +13,8 @@ from sluice.contracts.messages import (
     Bound,
     Closed,
     DeviceGrant,
+    EvictionOrdered,
+    EvictionOver,
     Grant,
     Held,
     NodeChanged,
@@ -239,6 +241,21 @@ def test_a_slice_that_such_a_pod_was_given_elsewhere_is_waived_and_taken_back(em
     landed = [each.message for each in empty.land_all(empty.gone(grant))]
     assert not any(isinstance(each, Bound) for each in landed)
     assert landed[-1] == Released(request=RequestId("p1"), cause="slice lost: node-a does not have it any more")
+
+
+def test_a_pod_goes_whose_slice_is_being_taken_back_when_its_source_does_not_know(empty):
+    """It was lost, and the broker was wiped before its source heard so: its pod would keep it from being taken back."""
+    empty.request(replace(asked("p1"), held=HELD))
+    report = SliceReport(booking=booking(), revision=3, state="quarantined", revoked=True)
+    landed = empty.add_node(snapshot("node-a", (gpu_report("node-a", 0),), slices=(report,)))
+    (revoke,) = [each.message for each in landed if isinstance(each.message, Revoke)]
+    (order,) = [each.message for each in landed if isinstance(each.message, EvictionOrdered)]
+    assert revoke.booking.allocation == OLD
+    assert order.cause == "its slice on node-a is being taken back"
+
+    ended = RequestWithdrawn(revision=2, source=FOLDER, cause="pod gone", held=HELD)
+    later = [each.message for each in empty.land_all(empty.observe(subjects.request(RequestId("p1")), ended))]
+    assert later == [EvictionOver(request=RequestId("p1"))]
 
 
 def test_a_pod_waits_while_its_node_is_not_open(empty):

@@ -9,12 +9,24 @@ where it was, so it gets no other (ADR 0034).
 
 from sluice.contracts import subjects
 from sluice.contracts.ids import AllocationId, NodeName, RequestId
-from sluice.contracts.messages import AllocationRequested, Closed, Grant, Held, Pending, SliceGone
+from sluice.contracts.messages import (
+    AllocationRequested,
+    Bound,
+    Closed,
+    Grant,
+    Held,
+    Pending,
+    Released,
+    Revoke,
+    SliceGone,
+)
 from sluice.contracts.refusals import ReasonCount, WaitReason
 from sluice.contracts.ticket_names import is_ticket_of
 from sluice_allocator.core.desk import Desk
 from sluice_allocator.core.world import RequestFact
 
+BEING_UNMADE = "being unmade"
+"""Why a slice is revoked that was revoked in an earlier life of the broker; nobody knows why any more."""
 _NOT_OPEN = ReasonCount(reason=WaitReason.NODE_NOT_OPEN, count=1, of="nodes")
 
 
@@ -56,6 +68,24 @@ def why_lost(desk: Desk, request: RequestId, held: Held) -> str | None:
     if removed is not None:
         return f"{held.node} was removed: {removed.cause}"
     return f"{held.node} does not have it any more" if was_opened(desk, held.node) else None
+
+
+def why_taken_back(desk: Desk, request: RequestId, asked: AllocationRequested) -> str | None:
+    """
+    Why a pod has to go whose source says that it has a slice which is being taken back; None when it need not.
+
+    Its slice was lost, and the broker was wiped before its source heard of that (ADR 0034): the pod would stay on what
+    is taken from it, and the slice's agent wait for it to end. What was revoked in this life of the broker, its source
+    was told of, or has withdrawn.
+    """
+    held = asked.held
+    if held is None or isinstance(desk.world.bindings.get(request), (Bound, Released)):
+        return None
+    entry = desk.world.ledger.get(held.allocation)
+    is_old = isinstance(entry, Revoke) and entry.cause == BEING_UNMADE
+    if not is_old or isinstance(desk.world.slices.get(held.allocation), SliceGone):
+        return None
+    return f"its slice on {held.node} is being taken back"
 
 
 def doubtful_ticket(desk: Desk, held: Held) -> str:

@@ -25,7 +25,7 @@ from sluice.contracts.messages import (
 )
 from sluice.contracts.refusals import WaitReason
 from sluice_allocator.core.desk import Desk
-from sluice_allocator.core.held import look_at_opening
+from sluice_allocator.core.held import BEING_UNMADE, look_at_opening
 from sluice_allocator.core.removing import settle_removed
 from sluice_allocator.core.waiting.promised import look_at_promises_on
 
@@ -211,7 +211,7 @@ def _adopt(desk: Desk, report: SliceReport) -> Grant | Revoke:
             revision=report.revision,
             incarnation=incarnation,
             booking=booking,
-            cause="being unmade",
+            cause=BEING_UNMADE,
             after=report.after,
         )
     return Grant(

@@ -26,7 +26,7 @@ from sluice.contracts.messages import (
 from sluice.contracts.refusals import ReasonCount, WaitReason
 from sluice_allocator.core.desk import Desk
 from sluice_allocator.core.evictions.draining import why_drained
-from sluice_allocator.core.held import say_why
+from sluice_allocator.core.held import say_why, why_taken_back
 from sluice_allocator.core.moves.kept_places import is_move, why_moved
 from sluice_allocator.core.placement import Avoid, NoPlace
 from sluice_allocator.core.world import request_of
@@ -274,7 +274,8 @@ def _name_of(desk: Desk, allocation: AllocationId) -> str:
 
 def settle_eviction(desk: Desk, request: RequestId, entries: dict[AllocationId, LedgerEntry]) -> None:
     """Order the eviction of a pod that must go, and take the order back when it need not go any more."""
-    if not (desk.world.promises or desk.world.cordons or desk.world.evictions or desk.sparing.has_orders):
+    concerns_some = desk.world.promises or desk.world.cordons or desk.world.evictions or desk.sparing.has_orders
+    if not concerns_some and request in desk.world.bindings:
         return
     address = subjects.eviction(request)
     cause = why_evict(desk, request, entries)
@@ -289,7 +290,8 @@ def settle_eviction(desk: Desk, request: RequestId, entries: dict[AllocationId, 
 
 def why_evict(desk: Desk, request: RequestId, entries: dict[AllocationId, LedgerEntry]) -> str | None:
     """Why the pod of a request must go; None when it need not."""
-    if not isinstance(desk.world.requests.get(request), AllocationRequested):
+    asked = desk.world.requests.get(request)
+    if not isinstance(asked, AllocationRequested):
         return None
     for allocation, entry in entries.items():
         if not isinstance(entry, Grant) or is_gone(desk, allocation):
@@ -304,4 +306,4 @@ def why_evict(desk: Desk, request: RequestId, entries: dict[AllocationId, Ledger
         drained = why_drained(desk, entry)
         if drained is not None:
             return drained
-    return None
+    return why_taken_back(desk, request, asked)
