@@ -115,6 +115,7 @@ class QuotaJudge:
         self._written: dict[str, int] = {}
         self._bound: dict[str, None] = {}
         self._landed_at: dict[str, float] = {}
+        self._adopted_at: dict[str, float] = {}
         self.checks = 0
 
     def landed(self, write: Write, sequence: int) -> None:
@@ -127,6 +128,8 @@ class QuotaJudge:
             case Grant():
                 self._written[message.booking.allocation] = sequence
                 self._landed_at.setdefault(message.booking.allocation, self._now)
+                if message.adopted:
+                    self._adopted_at[message.booking.allocation] = self._now
                 if not message.adopted and message.revision == 1 and self._alone:
                     self._granted(message)
             case Bound():
@@ -166,7 +169,13 @@ class QuotaJudge:
         self._check(booking, [other for other in others if other.allocation not in awaited], "is granted")
 
     def _could_know(self, booking: Booking, other: Booking) -> bool:
-        """Whether who granted this must have known of the other: it is its own, or landed long ago."""
+        """
+        Whether who granted this must have known of the other: it is its own, or landed long ago.
+
+        One that comes back with its node is beyond what anybody decided: it counts once its entry is known.
+        """
+        if self._now - self._adopted_at.get(other.allocation, -1e9) <= HEARD_AFTER_S:
+            return False
         same = _run_of(booking) == _run_of(other)
         return same or self._now - self._landed_at.get(other.allocation, 0.0) > HEARD_AFTER_S
 
