@@ -4,6 +4,7 @@ What the shell of a cluster's pod-watcher does at the API server to see what is 
 A listing is whole and as of one version, but comes in pages; what is watched comes late, and breaks off.
 """
 
+from bisect import bisect_left
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -100,10 +101,11 @@ class Reflector:
         turn, self.deaf_until = self._turn, self.api.clockwork.now + lasts_s
         self.host.later(lasts_s, self._again(turn, self.too_old))
 
-    def replay(self, count: int) -> None:
-        """What was told is told again, from some time ago."""
+    def replay(self, count: int, since: float) -> None:
+        """What was told is told again, from some time ago, and not from before `since`."""
         if self.at >= 0:
-            self.at = max(0, self.at - count)
+            oldest = bisect_left(self.api.history, since, hi=self.at, key=lambda change: change.at)
+            self.at = max(oldest, self.at - count)
             self.look()
 
     def _pump(self) -> None:

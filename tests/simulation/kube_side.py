@@ -126,9 +126,11 @@ class KubeSide:
                     each.skip(fault.lasts_s)
 
     def _replay(self, fault: "Fault") -> None:
+        """A watch tells what it has told. Last words are longer on the bus than a watch goes back."""
+        since = self.api.clockwork.now - self.world.plan.closing_ttl_s / 2
         for host in self._watchers():
             for each in host.reflectors:
-                each.replay(3 + fault.number % 40)
+                each.replay(3 + fault.number % 40, since)
 
     def _node_gone(self, fault: "Fault") -> None:
         """A Node object is deleted by mistake; its kubelet registers it again."""
