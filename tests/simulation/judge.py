@@ -119,7 +119,7 @@ class Judge(NodeJudge):
         known = book.get(booking.allocation)
         if known is not None and not isinstance(known, Closed) and grant.revision < known.revision:
             self.fail("I6", f"{booking.allocation}: Grant {grant.revision} lands over revision {known.revision}")
-        self.sizes.granted(grant)
+        self.sizes.granted(grant, self.machines[grant.booking.node].boots)
         if not grant.adopted:
             self.after[booking.allocation] = grant.after
             if booking.node not in self.heads and grant.incarnation not in self.over:

@@ -112,6 +112,8 @@ class Sizes:
 
     standing: dict[str, dict[int, Booking]] = field(default_factory=dict)
     as_granted: dict[tuple[str, int], Booking] = field(default_factory=dict)
+    _since: dict[tuple[str, int], int] = field(default_factory=dict)
+    """In which life of its node each size was granted first."""
     changed: dict[str, None] = field(default_factory=dict)
     """What was granted more than once, ever."""
     told_at: dict[tuple[str, int], float] = field(default_factory=dict)
@@ -119,12 +121,21 @@ class Sizes:
     began: dict[tuple[str, int], float] = field(default_factory=dict)
     """When each process began, by its node and its id there."""
 
-    def granted(self, grant: Grant) -> None:
-        """A size is in the ledger. Of an agent's slice that is adopted, sizes that it never heard of do not count."""
+    def granted(self, grant: Grant, boots: int) -> None:
+        """
+        A size is in the ledger of a node in its `boots`-th life.
+
+        Of an agent's slice that is adopted, sizes do not count that it never heard of; nor those of a life before, when
+        it says that it counts nothing else: no process and no ticket of then is left.
+        """
         allocation, revision = grant.booking.allocation, grant.revision
         known = self.standing.setdefault(allocation, {})
         if grant.adopted:
             known = self.standing[allocation] = {each: known[each] for each in known if each <= revision}
+        if grant.adopted and not grant.counts:
+            for each in [each for each in known if self._since.get((allocation, each)) != boots]:
+                del known[each]
+        self._since.setdefault((allocation, revision), boots)
         known[revision] = self.as_granted[allocation, revision] = grant.booking
         if len(known) > 1:
             self.changed[allocation] = None
