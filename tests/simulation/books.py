@@ -160,14 +160,17 @@ class Books:
         Whether nobody is left who could say that a slice is gone, and it is: neither its node knows of it, which was
         switched off and came back empty, nor the ledger, because its broker was wiped too.
 
-        While the ledger has it, its agent has to answer for it (PROTOCOL §5), or makes it again.
+        While the ledger has it, its agent has to answer for it (PROTOCOL §5), or makes it again. A grant of an earlier
+        life of the bus, which landed late, orders nothing.
         """
         booking = self.bookings.get(allocation)
         if booking is None or allocation not in self.were_on_lost_disk:
             return False
         journal = self.machines[booking.node].journal
         known = any(isinstance(record, SliceRecord) and record.booking.allocation == allocation for record in journal)
-        return not known and allocation not in self.ledger.get(booking.node, {})
+        entry = self.ledger.get(booking.node, {}).get(allocation)
+        is_ordered = entry is not None and not (isinstance(entry, Grant) and entry.incarnation in self.over)
+        return not known and not is_ordered
 
     def nobody_can_tell(self, allocation: str) -> bool:
         """
