@@ -34,7 +34,7 @@ security advisory known when this was written (the latest two of them in 2.14).
 """
 REQUEST_TIMEOUT_S = 5.0
 ASK_TIMEOUT_S = 2.0
-"""For JetStream's API, which answers at once or has no leader at the moment."""
+"""For JetStream's API, which answers at once or has no leader. What it makes waits for a disk, as a write does."""
 PING_S = 1
 PINGS_MAX = 2
 """A frozen server is noticed after about 3 s; the client's default would take minutes."""
@@ -175,14 +175,16 @@ class Connection:
             self.check()
             raise TimeoutError(f"no answer to {subject}") from error
 
-    async def ask(self, verb: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
+    async def ask(
+        self, verb: str, body: dict[str, Any] | None = None, *, timeout_s: float = ASK_TIMEOUT_S
+    ) -> dict[str, Any]:
         """
         One request to JetStream's API, `$JS.API.<verb>`.
 
         Raises ApiError (the server said no), TimeoutError and BusError as `request` does.
         """
         data = json.dumps(body).encode() if body is not None else b""
-        answer = await self.request(f"$JS.API.{verb}", data, timeout_s=ASK_TIMEOUT_S)
+        answer = await self.request(f"$JS.API.{verb}", data, timeout_s=timeout_s)
         if not answer.data:
             raise TimeoutError(f"no answer to {verb}")
         return said_in(verb, answer.data)

@@ -13,7 +13,7 @@ from sluice.contracts.ids import Incarnation, NodeName
 from sluice.contracts.streams import INCARNATION_KEY, STREAMS, StreamDeclaration, consumer_config, consumer_of
 from sluice.runtime import logs
 from sluice.runtime.bus import BusError
-from sluice.runtime.nats_connection import Connection
+from sluice.runtime.nats_connection import REQUEST_TIMEOUT_S, Connection
 from sluice.runtime.nats_wire import (
     CONSUMER_EXISTS,
     CONSUMER_NOT_FOUND,
@@ -45,7 +45,7 @@ async def _ensure_stream(connection: Connection, declaration: StreamDeclaration,
     found = await _find(connection, f"STREAM.INFO.{declaration.stream}", STREAM_NOT_FOUND)
     if found is None:
         try:
-            await connection.ask(f"STREAM.CREATE.{declaration.stream}", wanted)
+            await connection.ask(f"STREAM.CREATE.{declaration.stream}", wanted, timeout_s=REQUEST_TIMEOUT_S)
         except ApiError as error:
             if error.err_code != STREAM_IN_USE:
                 raise _not_made(error) from error
@@ -90,7 +90,8 @@ async def ensure_agent(connection: Connection, node: NodeName) -> None:
     wanted = consumer_config(node, await incarnation(connection, Stream.BOOK))
     verb = f"CONSUMER.CREATE.{Stream.BOOK}.{consumer_of(node)}.{wanted['filter_subject']}"
     try:
-        await connection.ask(verb, {"stream_name": Stream.BOOK.value, "action": "create", "config": wanted})
+        body = {"stream_name": Stream.BOOK.value, "action": "create", "config": wanted}
+        await connection.ask(verb, body, timeout_s=REQUEST_TIMEOUT_S)
     except ApiError as error:
         if error.err_code == STREAM_NOT_FOUND:
             raise TimeoutError("there is no BOOK yet") from error
