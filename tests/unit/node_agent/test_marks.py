@@ -4,10 +4,11 @@ import shutil
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+from factories.allocator import gpu_report
 from msgspec.structs import replace
 
 from sluice.contracts.ids import GpuUuid
-from sluice.contracts.messages import GpuReport, InstanceReport
+from sluice.contracts.messages import InstanceReport
 from sluice_node_agent.core.events import DeviceErrorKind, Mark
 from sluice_node_agent.core.instructions import CreateGpuInstance, DestroyGpuInstance, ReadGpu, SetComputeMode
 from sluice_node_agent.device.port import DeviceError
@@ -20,21 +21,7 @@ MODE = Mark(GPU, 0, 0)
 CREATE = CreateGpuInstance(1, GPU, 14, 4, 2)
 DESTROY = DestroyGpuInstance(1, GPU, 3, 4, 2)
 INSTANCE = InstanceReport(gi_id=3, profile="2g.10gb", start=4, size=2, uuid="")
-EMPTY = (
-    GpuReport(
-        uuid=GPU,
-        index=0,
-        model="NVIDIA A100-SXM4-40GB",
-        memory_mib=40960,
-        multiprocessors=108,
-        mig_enabled=True,
-        memory_slices=8,
-        compute_slices=7,
-        profiles=(),
-        instances=(),
-        creatable={},
-    ),
-)
+EMPTY = (gpu_report("node", 0, uuid=GPU),)
 
 
 class Refusing:
@@ -120,7 +107,8 @@ def test_a_mark_ends_with_its_instance_and_with_the_boot(marks, tmp_path):
 
 def test_a_place_without_a_mark_is_known_to_be_nobodys_of_ours(marks, tmp_path):
     """An agent that lost its journal would take for a slice's what an administrator has made."""
-    assert marks.unmarked() is None
+    marks.found(())
+    assert marks.unmarked() is None, "no GPU was shown"
     marks.found(EMPTY)
     assert marks.unmarked() == ()
     marks.carry_out(Made(), CREATE)

@@ -39,9 +39,10 @@ class Marks:
         Those behind which something is, or may be; the others are removed. Raises OSError.
 
         `gpus` are all of the node: where there was no file, and nothing is on any of them, whatever comes has a mark.
+        Where none is shown, nothing is known of them.
         """
         gpus = tuple(gpus)
-        if self._file.was_missing and not any(gpu.lost or _has_instances(gpu) for gpu in gpus):
+        if self._file.was_missing and gpus and not any(gpu.lost or _has_instances(gpu) for gpu in gpus):
             self._file.begin_whole()
         for gpu in gpus:
             self._compare(gpu)
