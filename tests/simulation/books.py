@@ -55,6 +55,8 @@ class Books:
         self.heads: dict[str, NodeOpened] = {}
         self.lives: set[str] = set()
         """The lives of the bus that nodes were opened in."""
+        self.adopted_revoked: dict[str, None] = {}
+        """What was entered in this life of the bus as being taken back already."""
         self.over: set[str] = set()
         """Those that were ended by a wipe: no agent acts on an order of theirs."""
         self.after: dict[str, tuple[str, ...]] = {}
@@ -132,10 +134,15 @@ class Books:
         ]
 
     def loses_what_it_holds(self, request: str) -> bool:
-        """Whether the slice that a request says it has is being taken back: its pod has to go (ADR 0034)."""
+        """
+        Whether the slice that a request says it has was being taken back before this life of the bus, and is still: its
+        pod has to go (ADR 0034).
+        """
         asked = self.requests.get(request)
         held = asked.held if asked is not None else None
-        return held is not None and isinstance(self.ledger.get(held.node, {}).get(held.allocation), Revoke)
+        if held is None or held.allocation not in self.adopted_revoked:
+            return False
+        return isinstance(self.ledger.get(held.node, {}).get(held.allocation), Revoke)
 
     def promises(self, node: str) -> dict[str, Grant | Revoke]:
         """The entries of a node for what waits for others to be gone, or was revoked while it did: nothing is made."""

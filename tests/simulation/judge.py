@@ -98,6 +98,7 @@ class Judge(NodeJudge):
         """
         self.bound = {request: bound for request, bound in self.bound.items() if request in self.kubelets.bound}
         self.ledger.clear()
+        self.adopted_revoked.clear()
         self.heads.clear()
         self.over |= self.lives
         self.ended_earlier |= self.ended_here
@@ -194,6 +195,8 @@ class Judge(NodeJudge):
         unwanted = unwanted or booking.allocation in self.ended_with_disk
         if is_bound and not unwanted and booking.allocation not in self.failed:
             self.fail("undisturbed", f"{booking.allocation} is bound and wanted, and revoked: {revoke.cause}")
+        if booking.devices and booking.allocation not in self.ledger.get(booking.node, {}):
+            self.adopted_revoked[booking.allocation] = None
         self.revoked[booking.allocation] = None
         self.bookings[booking.allocation] = booking
         self.ledger.setdefault(booking.node, {})[booking.allocation] = revoke

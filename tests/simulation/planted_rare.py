@@ -73,7 +73,7 @@ def _marks_say_nothing(original: Any) -> Any:
 
 def left_with_what_is_taken_back(_original: Any) -> Any:
     """Whoever loses his slice has been told so by his source."""
-    return lambda _desk, _request, _asked: None
+    return lambda _desk, _request: None
 
 
 RARE_BUGS = (

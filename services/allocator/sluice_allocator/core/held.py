@@ -70,7 +70,7 @@ def why_lost(desk: Desk, request: RequestId, held: Held) -> str | None:
     return f"{held.node} does not have it any more" if was_opened(desk, held.node) else None
 
 
-def why_taken_back(desk: Desk, request: RequestId, asked: AllocationRequested) -> str | None:
+def why_taken_back(desk: Desk, request: RequestId) -> str | None:
     """
     Why a pod has to go whose source says that it has a slice which is being taken back; None when it need not.
 
@@ -78,7 +78,8 @@ def why_taken_back(desk: Desk, request: RequestId, asked: AllocationRequested) -
     is taken from it, and the slice's agent wait for it to end. What was revoked in this life of the broker, its source
     was told of, or has withdrawn.
     """
-    held = asked.held
+    asked = desk.world.requests.get(request)
+    held = asked.held if isinstance(asked, AllocationRequested) else None
     if held is None or isinstance(desk.world.bindings.get(request), (Bound, Released)):
         return None
     entry = desk.world.ledger.get(held.allocation)

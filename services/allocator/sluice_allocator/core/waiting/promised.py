@@ -275,7 +275,7 @@ def _name_of(desk: Desk, allocation: AllocationId) -> str:
 def settle_eviction(desk: Desk, request: RequestId, entries: dict[AllocationId, LedgerEntry]) -> None:
     """Order the eviction of a pod that must go, and take the order back when it need not go any more."""
     concerns_some = desk.world.promises or desk.world.cordons or desk.world.evictions or desk.sparing.has_orders
-    if not concerns_some and request in desk.world.bindings:
+    if not concerns_some and why_taken_back(desk, request) is None:
         return
     address = subjects.eviction(request)
     cause = why_evict(desk, request, entries)
@@ -290,8 +290,7 @@ def settle_eviction(desk: Desk, request: RequestId, entries: dict[AllocationId, 
 
 def why_evict(desk: Desk, request: RequestId, entries: dict[AllocationId, LedgerEntry]) -> str | None:
     """Why the pod of a request must go; None when it need not."""
-    asked = desk.world.requests.get(request)
-    if not isinstance(asked, AllocationRequested):
+    if not isinstance(desk.world.requests.get(request), AllocationRequested):
         return None
     for allocation, entry in entries.items():
         if not isinstance(entry, Grant) or is_gone(desk, allocation):
@@ -306,4 +305,4 @@ def why_evict(desk: Desk, request: RequestId, entries: dict[AllocationId, Ledger
         drained = why_drained(desk, entry)
         if drained is not None:
             return drained
-    return why_taken_back(desk, request, asked)
+    return why_taken_back(desk, request)
