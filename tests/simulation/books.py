@@ -89,6 +89,9 @@ class Books:
         """MIG device -> whose it was, from every SliceReady that landed: of one, or of several shares of a home."""
         self.told_tickets: dict[str, str] = {}
         self.bound: dict[str, Bound] = {}
+        self.bound_in: dict[OperationId, int] = {}
+        """After how many wipes of the bus each binding was decided."""
+        self.wipes = 0
         self.asked_at: dict[str, float] = {}
         self.unheard: dict[str, None] = {}
         """

@@ -73,7 +73,7 @@ class Judge(NodeJudge):
             case Closed():
                 self._closed(message)
             case Bound():
-                self._bound(message)
+                self._bound(message, write.operation)
             case Released():
                 self._released(message, write.operation)
             case _:
@@ -98,6 +98,7 @@ class Judge(NodeJudge):
         """
         self.bound = {request: bound for request, bound in self.bound.items() if request in self.kubelets.bound}
         self.ledger.clear()
+        self.wipes += 1
         self.adopted_revoked.clear()
         self.heads.clear()
         self.over |= self.lives
@@ -216,13 +217,17 @@ class Judge(NodeJudge):
             self.fail("undisturbed", f"{allocation} goes with {node}, whose agent lives")
         self.went_with_node[allocation] = None
 
-    def _releasing(self, released: Released, operation: OperationId) -> None:
+    def _answering(self, answer: Bound | Released, operation: OperationId) -> None:
         """
-        Of a slice of which nobody tells, for the broker was wiped, and whose node was removed: decided now.
+        Which life of the bus a binding was decided in; and whether what is released is a slice of which nobody tells,
+        for the broker was wiped, and whose node was removed: decided now.
 
         What its agent has given back goes with nothing, though the word that says so may still be said after the wipe.
         """
-        bound = self.bound.get(released.request)
+        if isinstance(answer, Bound):
+            self.bound_in.setdefault(operation, self.wipes)
+            return
+        bound = self.bound.get(answer.request)
         if bound is None or bound.allocation in self.said_gone:
             return
         is_told = bound.allocation in self.ledger.get(bound.node, {})
@@ -231,9 +236,11 @@ class Judge(NodeJudge):
                 self.fail("undisturbed", f"{bound.allocation} goes with {bound.node}, whose agent lives")
             self.released_with_node[operation] = None
 
-    def _bound(self, bound: Bound) -> None:
+    def _bound(self, bound: Bound, operation: OperationId) -> None:
         before = self.bound.get(bound.request)
         if before is not None and before.allocation != bound.allocation and not self._is_over(before):
+            if self.bound_in[operation] != self.wipes:
+                return  # decided before another binding landed that went with the broker: its pod stays where it is
             self.fail("bound once", f"{bound.request}: {bound.allocation} after {before.allocation}")
         if bound.allocation not in self.ready:
             self.fail("bound when ready", f"{bound.request}: {bound.allocation} was never said to be ready")
@@ -368,8 +375,8 @@ class Judge(NodeJudge):
         message = instruction.message
         if isinstance(message, AllocationRequested):
             self.said[instruction.request] = message
-        if isinstance(message, Released):
-            self._releasing(message, instruction.operation)
+        if isinstance(message, (Bound, Released)):
+            self._answering(message, instruction.operation)
         if isinstance(message, SliceGone) and isinstance(host, AgentHost) and message.allocation not in self.said_gone:
             self.check_gone(host.machine, message.allocation)
             self.said_gone[message.allocation] = None

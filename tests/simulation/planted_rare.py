@@ -5,7 +5,7 @@ from typing import Any
 
 from simulation.planting import Planted
 
-from sluice.contracts.messages import Waived
+from sluice.contracts.messages import Bound, Waived
 from sluice_allocator.core import nodes, requests
 from sluice_allocator.core.waiting import promised
 from sluice_allocator.core.world import World
@@ -28,6 +28,20 @@ def _source_knows_all(original: Any) -> Any:
         return original(desk, request, getattr(desk.world.requests.get(request), "held", None))
 
     return waits_for_node
+
+
+def _a_silent_source_has_nothing(original: Any) -> Any:
+    def answer_without_slice(desk: Any, request: Any) -> Any:
+        """Who has not spoken in this life of the bus has no other slice than the one that a late binding names."""
+        answer = original(desk, request)
+        return None if isinstance(answer, Bound) else answer
+
+    return answer_without_slice
+
+
+def _bound_once_for_all(_original: Any) -> Any:
+    """What is bound last is what a pod has, for it is bound once."""
+    return lambda _bound, _held: True
 
 
 def _of_another_life_is_nothing(original: Any) -> Any:
@@ -87,7 +101,16 @@ RARE_BUGS = (
         "its source knows what it is bound to",
         "the slice of a pod that is gone: it is said to be over while it is there",
         ("LAW 3",),
-        ((requests, "waits_for_node", _source_knows_all),),
+        (
+            (requests, "waits_for_node", _source_knows_all),
+            (requests, "answer_without_slice", _a_silent_source_has_nothing),
+        ),
+    ),
+    Planted(
+        "a late binding counts",
+        "the slice that it runs on: what was bound before the broker was wiped, and landed after that, takes its place",
+        ("LAW 3", "undisturbed"),
+        ((Bound, "is_for", _bound_once_for_all),),
     ),
     Planted(
         "a waiver of another life is not there",

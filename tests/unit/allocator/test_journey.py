@@ -85,6 +85,7 @@ def test_a_pod_is_bound_only_when_its_slice_is_ready(bench):
             ticket="ticket-1",
             containers=(ContainerDevices(container="main", visible_devices="MIG-ticket-1-0"),),
             slice_sequence=5,
+            source=FOLDER,
         )
     ]
 

@@ -121,6 +121,21 @@ def test_a_wiped_broker_is_told_the_same_ids_again_and_then_that_it_is_all(bench
     assert bench.bus["sluice.source.folder"].count == 2
 
 
+def test_a_pod_that_has_its_slice_is_not_moved_to_another_by_a_late_word(bench, manifest):
+    """A binding of before the broker was wiped has landed late: what the pod runs on would be taken from it."""
+    bench.files["a.yaml"] = manifest("a")
+    bench.list()
+    bench.bound("w1-1")
+    before = bench.requests()
+
+    bound = bench.bus["sluice.binding.w1-1"]
+    late = msgspec.structs.replace(bound, allocation=AllocationId("w1-1_r_2"), node=NodeName("node-b"))
+    bench.observe(subjects.binding(RequestId("w1-1")), late)
+
+    assert bench.requests() == before
+    assert bench.told[-1] == "default/a (a.yaml) keeps slice w1-1_r_1 on node-a: slice w1-1_r_2 is not for it any more"
+
+
 def test_lost_identities_are_taken_from_the_bus(new, manifest):
     """A damaged disk alone must not disturb a running pod."""
     bench = new("w2")

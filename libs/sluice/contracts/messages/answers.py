@@ -4,6 +4,7 @@ import msgspec
 
 from sluice.contracts.ids import AllocationId, Incarnation, NodeName, RequestId, SourceName
 from sluice.contracts.messages.base import Message
+from sluice.contracts.messages.requests import Held
 from sluice.contracts.refusals import ReasonCount, Refusal
 
 
@@ -41,6 +42,17 @@ class Bound(Message, frozen=True, kw_only=True):
     slice_sequence: int = 0
     """Where in STATE the agent said so. An allocator that reads late must not put older strings over newer ones."""
     warnings: tuple[str, ...] = ()
+    source: SourceName = SourceName("")
+    """As in `Refused`."""
+
+    def is_for(self, held: Held | None) -> bool:
+        """
+        Whether it says the same as its source, who remembers what the pod has, if it has anything.
+
+        A pod is bound once. So a Bound of which this is false was sent before the broker was wiped, and landed after
+        that; what the pod has, it was bound to by another that went with the broker.
+        """
+        return held is None or held.allocation == self.allocation
 
 
 class Refused(Message, frozen=True, kw_only=True):

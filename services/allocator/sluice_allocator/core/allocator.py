@@ -233,6 +233,7 @@ class Allocator:
                 desk.strays[allocation] = None
             if allocation in desk.world.slices:
                 desk.changed_requests[desk.world.slices[allocation].request] = None
+            self.orphans.look_at_answer(desk, request_named(allocation))
         elif isinstance(entry, Closed) or gone:
             freed = desk.fleet.unbook(allocation)
         else:

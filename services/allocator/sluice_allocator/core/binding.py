@@ -6,7 +6,18 @@ It must not choose among places, nor say that nobody will have one (`requests` a
 
 from sluice.contracts import subjects
 from sluice.contracts.ids import AllocationId, RequestId
-from sluice.contracts.messages import Bound, Closed, Grant, Held, LedgerEntry, Released, SliceReady
+from sluice.contracts.messages import (
+    Bound,
+    Closed,
+    Grant,
+    Held,
+    LedgerEntry,
+    Refused,
+    Released,
+    SliceGone,
+    SliceReady,
+    Waived,
+)
 from sluice_allocator.core.advice import advice
 from sluice_allocator.core.desk import Desk
 from sluice_allocator.core.held import waits_for_node
@@ -43,6 +54,7 @@ def bound_of(desk: Desk, allocation: AllocationId, grant: Grant, revision: int) 
         containers=slice_.containers,
         slice_sequence=desk.world.sequences.get(subjects.slice_(grant.booking.node, allocation).subject, 0),
         warnings=(*slice_.warnings, *advice(slice_, grant.booking, time_quota=_keeps_time(desk, grant))),
+        source=grant.booking.source,
     )
 
 
@@ -63,6 +75,13 @@ def follow_bound(desk: Desk, request: RequestId, binding: Bound, entries: dict[A
             release(desk, request, "slice lost: it is not in the ledger any more")
 
 
+def bind_again(desk: Desk, late: Bound, grant: Grant) -> None:
+    """Bind a pod to what it has, as soon as that is ready, where a Bound of another life of the broker is late."""
+    again = bound_of(desk, grant.booking.allocation, grant, late.revision + 1)
+    if again is not None:
+        desk.commit(subjects.binding(late.request), again, late.request)
+
+
 def _told(bound: Bound) -> tuple[object, ...]:
     """What a binding tells its pod: when this differs, it is said anew."""
     return bound.ticket, bound.containers, bound.warnings
@@ -70,6 +89,30 @@ def _told(bound: Bound) -> tuple[object, ...]:
 
 def _differs_for_long(desk: Desk, request: RequestId) -> bool:
     return desk.now - desk.differing.setdefault(request, desk.now) >= desk.rules.rebind_anyway_s
+
+
+def may_come_yet(desk: Desk, allocation: AllocationId) -> bool:
+    """
+    Whether the entry of what was bound is still on its way to us.
+
+    Not that of a slice that is gone: a Bound that was sent over an empty subject can land after the broker was wiped.
+    """
+    return allocation not in desk.world.lost and not isinstance(desk.world.slices.get(allocation), SliceGone)
+
+
+def answer_without_slice(desk: Desk, request: RequestId) -> Bound | Refused | Waived | None:
+    """
+    The last word to a request of which no slice comes (any more), as far as the ledger tells.
+
+    None, too, where it does not say who asked: then nobody can tell whether anybody still does.
+    """
+    match desk.world.bindings.get(request):
+        case Refused() | Waived() as answer if answer.source:
+            return answer
+        case Bound() as bound if bound.source and bound.allocation not in desk.world.ledger:
+            return bound
+        case _:
+            return None
 
 
 def release(desk: Desk, request: RequestId, cause: str) -> None:

@@ -188,6 +188,12 @@ def is_too_late(desk: Desk, grant: Grant) -> bool:
     return grant.incarnation != desk.world.incarnation and was_opened(desk, grant.booking.node)
 
 
+def held_instead(asked: RequestFact | None, binding: Bound) -> Held | None:
+    """What a source remembers that its pod has, where that is not what `binding` says; None where they agree."""
+    held = asked.held if isinstance(asked, AllocationRequested) else None
+    return held if not binding.is_for(held) else None
+
+
 def is_held(asked: RequestFact | None, allocation: AllocationId) -> bool:
     """Whether a source remembers that its pod has this slice, or may (it is silent)."""
     if not isinstance(asked, AllocationRequested):

@@ -11,8 +11,8 @@ from typing import TypeVar
 
 from sluice.contracts import subjects
 from sluice.contracts.ids import AllocationId, RequestId, SourceName
-from sluice.contracts.messages import Closed, Grant, Refused, Revoke, SourceSynced, Waived
-from sluice_allocator.core.binding import release
+from sluice.contracts.messages import Bound, Closed, Grant, Held, Revoke, SourceSynced
+from sluice_allocator.core.binding import answer_without_slice, may_come_yet, release
 from sluice_allocator.core.desk import Desk
 from sluice_allocator.core.held import waits_for_node
 
@@ -55,14 +55,10 @@ class Orphans:
             self.found.pop(allocation, None)
 
     def look_at_answer(self, desk: Desk, request: RequestId) -> None:
-        """
-        The same of what a request was answered, as long as no slice comes of it: `Bound` ends with its slice.
-
-        Not where it does not say who asked, for then nobody can tell.
-        """
-        binding = desk.world.bindings.get(request)
-        if isinstance(binding, Refused | Waived) and binding.source and not desk.world.speaks_of(request):
-            self._find(self.answers, request, binding.source)
+        """The same of what a request was answered, as long as no slice comes of it: `Bound` ends with its slice."""
+        answer = answer_without_slice(desk, request)
+        if answer is not None and not desk.world.speaks_of(request):
+            self._find(self.answers, request, answer.source)
         else:
             self.answers.pop(request, None)
 
@@ -120,9 +116,14 @@ def _revoke(desk: Desk, allocation: AllocationId) -> None:
 
 
 def _take_back_answer(desk: Desk, request: RequestId) -> None:
-    """Say `Released` where the last word is a refusal or a waiver; after what was granted is gone, never before."""
+    """Say `Released` where no slice comes of the last word; after what was granted is gone, never before."""
     if request in desk.committing or desk.outbox.busy(subjects.binding(request)):
         return
+    answer, held = desk.world.bindings.get(request), None
+    if isinstance(answer, Bound):
+        if may_come_yet(desk, answer.allocation):
+            return
+        held = Held(node=answer.node, allocation=answer.allocation)
     entries = (desk.world.ledger[allocation] for allocation in desk.world.allocations_of.get(request, ()))
-    if all(isinstance(entry, Closed) for entry in entries) and waits_for_node(desk, request, None) is None:
+    if all(isinstance(entry, Closed) for entry in entries) and waits_for_node(desk, request, held) is None:
         release(desk, request, "nobody asks for it any more")

@@ -26,16 +26,24 @@ from sluice.contracts.messages import (
     Released,
     RequestWithdrawn,
     Revoke,
-    SliceGone,
     WaitOver,
     Waived,
 )
-from sluice_allocator.core.binding import bindable, bound_of, follow_bound, release
+from sluice_allocator.core.binding import (
+    answer_without_slice,
+    bind_again,
+    bindable,
+    bound_of,
+    follow_bound,
+    may_come_yet,
+    release,
+)
 from sluice_allocator.core.desk import Desk
 from sluice_allocator.core.entries import Judged, settle_entries
 from sluice_allocator.core.groups.settling import is_held_back, know_group, waits_with_group, waiver
 from sluice_allocator.core.held import (
     doubtful_ticket,
+    held_instead,
     say_that_it_is_in_doubt,
     say_that_it_waits,
     waits_for_node,
@@ -94,7 +102,7 @@ def _settle_asked(
         return
     if isinstance(binding, Bound):
         desk.queue.remove(request)
-        follow_bound(desk, request, binding, entries)
+        _settle_bound(desk, asked, binding, entries, judged)
         return
     grants = {a: e for a, e in judged.standing.items() if not is_kept(desk, e)}
     held = asked.held
@@ -122,6 +130,23 @@ def _settle_asked(
         say_that_it_waits(desk, request, asked, node)
     elif not rests(desk, request, asked):
         _refuse_or_queue(desk, request, asked)
+
+
+def _settle_bound(
+    desk: Desk,
+    asked: AllocationRequested,
+    binding: Bound,
+    entries: dict[AllocationId, LedgerEntry],
+    judged: Judged,
+) -> None:
+    """Follow what a pod is bound to; where that is a word of another life of the broker, what the pod has."""
+    request, instead = binding.request, held_instead(asked, binding)
+    if instead is None:
+        follow_bound(desk, request, binding, entries)
+    elif instead.allocation in judged.standing:
+        bind_again(desk, binding, judged.standing[instead.allocation])
+    else:
+        _is_pinned_elsewhere(desk, request, asked, entries, judged)
 
 
 def _answer(
@@ -224,7 +249,7 @@ def _settle_ended(
         return
     if entries and not all(isinstance(entry, Closed) for entry in entries.values()):
         return  # `Released` is said after SliceGone, never before
-    if isinstance(binding, Bound) and binding.allocation not in entries and _may_come_yet(desk, binding.allocation):
+    if isinstance(binding, Bound) and binding.allocation not in entries and may_come_yet(desk, binding.allocation):
         return
     # A late Bound may be older than this life of the broker: neither the ledger nor the source knows its slice.
     bound = Held(node=binding.node, allocation=binding.allocation) if isinstance(binding, Bound) else None
@@ -239,17 +264,11 @@ def _settle_ended(
         desk.attempts.forget(request)
         desk.sparing.forget(request)
     is_over = asked is None or isinstance(asked, RequestWithdrawn)
-    if bound is not None and is_over and waits_for_node(desk, request, bound) is None:
-        release(desk, request, "nobody asks for it any more")
-
-
-def _may_come_yet(desk: Desk, allocation: AllocationId) -> bool:
-    """
-    Whether the entry of what was bound is still on its way to us.
-
-    Not that of a slice that is gone: a Bound that was sent over an empty subject can land after the broker was wiped.
-    """
-    return allocation not in desk.world.lost and not isinstance(desk.world.slices.get(allocation), SliceGone)
+    if bound is None or not is_over or waits_for_node(desk, request, bound) is not None:
+        return
+    if asked is None and answer_without_slice(desk, request) is not None:
+        return  # its source may not have spoken yet in this life of the broker, and its pod have another: see `orphans`
+    release(desk, request, "nobody asks for it any more")
 
 
 def _end_waiting(desk: Desk, request: RequestId) -> None:

@@ -24,7 +24,7 @@ from sluice.contracts.messages import (
     Waived,
 )
 from sluice_allocator.core.desk import Desk
-from sluice_allocator.core.held import is_held, is_too_late, why_lost
+from sluice_allocator.core.held import held_instead, is_held, is_too_late, why_lost
 from sluice_allocator.core.limits.excess import excess
 from sluice_allocator.core.moves.kept_places import is_move
 from sluice_allocator.core.moves.moving import why_end_move
@@ -85,7 +85,7 @@ def _by_its_source(booking: Booking, asked: RequestFact | None) -> str | None:
 def _by_its_binding(desk: Desk, booking: Booking, binding: BindingFact | None, asked: RequestFact | None) -> str | None:
     match binding:
         case Bound():
-            return "surplus: the request is bound elsewhere" if binding.allocation != booking.allocation else None
+            return _by_its_bound(desk, booking, binding, asked)
         case _ if _has_another(desk, asked, booking.allocation):
             return "surplus: its pod was given another slice, which stands"
         case Released():
@@ -96,6 +96,17 @@ def _by_its_binding(desk: Desk, booking: Booking, binding: BindingFact | None, a
             return binding.cause
         case _:
             return None
+
+
+def _by_its_bound(desk: Desk, booking: Booking, bound: Bound, asked: RequestFact | None) -> str | None:
+    """What is bound stands, and no other; but a pod that has another one, or may (it is silent), stays where it is."""
+    held = held_instead(asked, bound)
+    if asked is None or (held is not None and held.allocation == booking.allocation):
+        return None
+    if bound.allocation != booking.allocation:
+        return "surplus: the request is bound elsewhere"
+    lost = why_lost(desk, booking.request, held) if held is not None else None
+    return f"surplus: its pod is where its slice was, which is lost: {lost}" if lost is not None else None
 
 
 def _has_another(desk: Desk, asked: RequestFact | None, allocation: AllocationId) -> bool:

@@ -220,13 +220,15 @@ class Pods:
             return
         if self.answers.get(uid) != answer:
             self.answers[uid] = answer
-            self.told.append(words.answered(words.pod(record), uid, answer))
+            self.told.append(words.answered(words.pod(record), uid, answer, record.held))
         self.judge(record)
 
     def judge(self, record: IdentityRecord) -> None:
         """What follows for a record from its answer."""
         answer = self.answers.get(record.uid)
         if isinstance(answer, Bound):
+            if not answer.is_for(record.held):
+                return  # sent before the broker was wiped: the pod runs where it is, and is bound to that again
             record = self._remember_held(record, Held(node=answer.node, allocation=answer.allocation))
         if isinstance(answer, Released):
             if record.ended is None:

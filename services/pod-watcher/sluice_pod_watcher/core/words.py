@@ -1,7 +1,7 @@
 """The sentences of the log: one per change, for people. Nothing is decided here."""
 
 from sluice.contracts.asking import claim_modes, claim_sizes
-from sluice.contracts.messages import BindingMessage, Bound, Claim, Refused, Released
+from sluice.contracts.messages import BindingMessage, Bound, Claim, Held, Refused, Released
 from sluice.contracts.refusals import shorten
 from sluice_pod_watcher.core.events import IdentityRecord, Tell
 
@@ -49,9 +49,12 @@ def asks_nothing(file: str, namespace: str, name: str) -> Tell:
     return Tell("info", f"{namespace}/{name or '(no name)'} ({file}) asks for no slice: left alone")
 
 
-def answered(who: str, uid: str, answer: BindingMessage) -> Tell:
-    """The allocator has answered the request `uid` of a pod."""
+def answered(who: str, uid: str, answer: BindingMessage, held: Held | None) -> Tell:
+    """The allocator has answered the request `uid` of a pod, which has `held`."""
     match answer:
+        case Bound() if held is not None and not answer.is_for(held):
+            other = f"slice {shorten(answer.allocation)} is not for it"
+            return Tell("info", f"{who} keeps slice {held.allocation} on {held.node}: {other} any more", uid)
         case Bound():
             devices = "; ".join(f"{each.container}: {each.visible_devices}" for each in answer.containers)
             again = " again" if answer.revision > 1 else ""

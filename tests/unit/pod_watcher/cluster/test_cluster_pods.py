@@ -2,6 +2,7 @@
 
 import copy
 
+import msgspec
 import pytest
 from api_model import new_pod
 
@@ -273,6 +274,21 @@ def test_a_pod_on_another_node_is_not_told_of_devices_there(bench):
     assert bench.word("u1") is None
     bench.bind("u1")
     assert bench.annotations("u1") == {}
+
+
+def test_a_pod_that_runs_is_not_told_of_another_slice_on_its_node(bench):
+    """A binding of before the broker was wiped has landed late: the next restart would use devices of somebody else."""
+    bench.create("train", "u1")
+    bench.bind("u1")
+    bench.change("u1", spec={"nodeName": "node-a"}, status=RUNNING)
+    before = bench.annotations("u1")
+
+    late = msgspec.structs.replace(bench.bus["sluice.binding.u1"], ticket="t-9", allocation=AllocationId("u1_r_2"))
+    bench.observe(subjects.binding(RequestId("u1")), late)
+
+    assert bench.annotations("u1") == before
+    assert bench.word("u1").held == Held(node=NodeName("node-a"), allocation=AllocationId("u1_r_1"))
+    assert bench.told[-1] == "ns/train keeps slice u1_r_1 on node-a: slice u1_r_2 is not for it any more"
 
 
 # -- the end ------------------------------------------------------------------------------------------------------

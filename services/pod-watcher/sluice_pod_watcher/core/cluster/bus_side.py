@@ -162,7 +162,7 @@ class BusSide:
             return
         record.answer, record.pending = answer, None
         self._desk.requests.due[uid] = None
-        self._desk.told.append(words.answered(f"{record.namespace}/{record.name}", uid, answer))
+        self._desk.told.append(words.answered(f"{record.namespace}/{record.name}", uid, answer, record.held))
         if isinstance(answer, Bound) and answer.warnings:
             self._desk.following.telling.event(record, "Warning", "SliceWarning", "; ".join(answer.warnings))
 

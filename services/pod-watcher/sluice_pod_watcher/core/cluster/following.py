@@ -75,6 +75,8 @@ class Following:
     def _bind_or_annotate(self, record: Record, view: PodView, bound: Bound, now: float) -> None:
         if record.asked is None or record.writing.under_way or view.others_gates:
             return
+        if not bound.is_for(record.held):
+            return  # it is bound to what it has again
         annotations = annotations_of(bound, record.asked)
         if isinstance(annotations, str):
             self._complain(record, f"cannot be given its slice: {annotations}")

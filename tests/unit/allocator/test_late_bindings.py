@@ -1,0 +1,161 @@
+"""A Bound that was sent before the broker was wiped and landed after that, while its pod may have another slice."""
+
+import msgspec
+import pytest
+from factories.allocator import FOLDER, INCARNATION, asked, gpu_report, ready_of, snapshot
+
+from sluice.contracts import subjects
+from sluice.contracts.exchange import ReadAgain, ReadingCaughtUp, ReadingStarted, Stream, Ticked, Write
+from sluice.contracts.ids import AllocationId, GpuUuid, Incarnation, NodeName, RequestId, RunId
+from sluice.contracts.messages import (
+    Booking,
+    Bound,
+    Closed,
+    DeviceGrant,
+    Grant,
+    Held,
+    Pending,
+    Released,
+    Revoke,
+    SliceReport,
+    SourceSynced,
+)
+
+P1 = RequestId("p1")
+ITS_NODE, OTHER = NodeName("node-a"), NodeName("node-b")
+ITS, LATE = AllocationId("p1_old_1"), AllocationId("p1_old_2")
+WANTS = msgspec.structs.replace(asked("p1"), held=Held(node=ITS_NODE, allocation=ITS))
+LIFE = Incarnation("900000")
+
+
+def grant(allocation: AllocationId, node: NodeName) -> Grant:
+    """A whole GPU of a node, granted in the life before."""
+    booking = Booking(
+        allocation=allocation,
+        request=P1,
+        request_revision=1,
+        source=FOLDER,
+        owner="p1",
+        namespace="default",
+        name="p1",
+        node=node,
+        devices=(
+            DeviceGrant(container="main", gpu=GpuUuid(f"GPU-{node}-0"), profile="7g.40gb", start=0, size=8),
+        ),
+    )  # fmt: skip
+    return Grant(revision=1, incarnation=INCARNATION, booking=booking)
+
+
+def bound(allocation: AllocationId, node: NodeName) -> Bound:
+    """The binding to it."""
+    word = ready_of(grant(allocation, node))
+    return Bound(
+        request=P1,
+        request_revision=1,
+        allocation=allocation,
+        node=node,
+        revision=1,
+        ticket=word.ticket,
+        containers=word.containers,
+        source=FOLDER,
+    )
+
+
+def opened(empty, node: NodeName, *there: AllocationId) -> list:
+    """A node comes back after the wipe, with what its agent reports, and is opened. Returns the words written."""
+    reports = tuple(
+        SliceReport(booking=grant(each, node).booking, revision=1, state="ready", revoked=False) for each in there
+    )
+    written = empty.add_node(snapshot(node, (gpu_report(node, 0),), slices=reports, generation=2))
+    return [write.message for write in written] + [
+        write.message
+        for each in there
+        for write in empty.land_all(empty.observe(subjects.slice_(node, each), ready_of(grant(each, node))))
+    ]
+
+
+def words(instructions) -> list:
+    """What is written, without who waits."""
+    return [each.message for each in instructions if isinstance(each, Write) and not isinstance(each.message, Pending)]
+
+
+def late(empty, allocation: AllocationId = LATE, node: NodeName = OTHER) -> list:
+    """It lands. Returns what is written for that, and for what follows."""
+    heard = empty.observe(subjects.binding(P1), bound(allocation, node))
+    return [write.message for write in empty.land_all(heard) if not isinstance(write.message, Pending)]
+
+
+def test_a_pod_keeps_the_slice_it_runs_on_and_the_other_one_is_taken_back(empty):
+    """Its own would be surplus: a running pod would lose its slice for a word that is over."""
+    empty.read_all((subjects.request(P1), WANTS), incarnation=LIFE)
+    opened(empty, OTHER, LATE)
+    first = late(empty)
+    assert first == [], "its node is not open yet, and may have its slice"
+
+    written = opened(empty, ITS_NODE, ITS)
+
+    again = [each for each in written if isinstance(each, Bound)]
+    assert [(each.allocation, each.revision) for each in again] == [(ITS, 2)]
+    assert [each.booking.allocation for each in written if isinstance(each, Revoke)] == [LATE]
+
+
+def test_a_pod_whose_own_slice_is_lost_gets_no_other_by_a_late_word(empty):
+    """It cannot leave its node: it would hold a slice that it can never use."""
+    empty.read_all((subjects.request(P1), WANTS), incarnation=LIFE)
+    opened(empty, OTHER, LATE)
+    assert late(empty) == []
+
+    written = opened(empty, ITS_NODE)
+
+    (revoke,) = [each for each in written if isinstance(each, Revoke)]
+    assert revoke.booking.allocation == LATE
+    assert not [each for each in written if isinstance(each, (Bound, Released))]
+    closed = [write.message for write in empty.land_all(empty.gone(grant(LATE, OTHER)))]
+    assert [type(each) for each in closed] == [Closed, Released]
+
+
+@pytest.mark.parametrize("says", ["source", "nothing"])
+def test_a_pod_of_a_silent_source_is_not_released_by_a_late_word(empty, says):
+    """Its source speaks after its restart, and would hear that its pod, which runs, has nothing."""
+    empty.read_all(incarnation=LIFE)
+    opened(empty, OTHER)
+    word = bound(LATE, OTHER)
+    if says == "nothing":  # an older allocator's: nobody can tell whose it is
+        word = msgspec.structs.replace(word, source="")
+    heard = words(empty.observe(subjects.binding(P1), word))
+    assert heard == []
+    empty.now += 31
+    asks = empty.handle(Ticked())
+    assert ReadAgain(Stream.BOOK) in asks
+
+    head = empty.allocator.desk.world.heads[OTHER]
+    empty.handle(ReadingStarted(Stream.BOOK, LIFE))
+    empty.observe(subjects.head(OTHER), head)
+    empty.observe(subjects.binding(P1), word)
+    read = words(empty.handle(ReadingCaughtUp(Stream.BOOK)))
+
+    if says == "nothing":
+        assert read == [Released(request=P1, cause="nobody asks for it any more")]
+        return
+    assert read == []
+    opened(empty, ITS_NODE, ITS)
+    (again,) = [write.message for write in empty.land_all(empty.request(WANTS)) if isinstance(write.message, Bound)]
+    assert (again.allocation, again.revision) == (ITS, 2)
+
+
+def test_a_late_word_that_nobody_asks_for_is_released_when_its_source_has_told_all(empty):
+    """It would stand for ever, and count as a pod that is bound."""
+    empty.read_all(incarnation=LIFE)
+    opened(empty, OTHER)
+    empty.handle(Ticked())
+    gone = [write.message for write in empty.land_all(empty.gone(grant(LATE, OTHER)))]
+    assert [type(each) for each in gone] == [Closed]
+    empty.observe(subjects.ledger(OTHER, LATE), None)
+    assert late(empty) == []
+    synced = SourceSynced(source=FOLDER, run=RunId("w1"), epoch=1, count=0)
+    empty.observe(subjects.source(FOLDER), synced)
+    empty.now += 1
+    empty.handle(Ticked())
+    empty.now += 31
+
+    assert words(empty.handle(Ticked())) == [Released(request=P1, cause="nobody asks for it any more")]
