@@ -13,6 +13,7 @@ from simulation.clockwork import Clockwork
 from simulation.daemons import MPS_ROOT
 from simulation.hardware import DeviceRefusedError, Gpu, Machine, Ticket
 from simulation.host import Host
+from simulation.shares import Held, held_by
 from simulation.trace import Trace
 
 from sluice.contracts.exchange import Stream
@@ -219,6 +220,11 @@ class AgentHost(Host):
         """The driver tells of an error of a GPU."""
         if self.alive:
             self.later(DISK_S, lambda: self.offer(GpuTroubled(GpuUuid(gpu))))
+
+    def booked(self) -> list[Held]:
+        """What its journal remembers of slices."""
+        records = [record for record in _replayed(self.machine.journal) if isinstance(record, SliceRecord)]
+        return [held_by(record.booking, device) for record in records for device in record.booking.devices]
 
     def release(self, allocation: str, *, ignore_holders: bool) -> None:
         """An operator has a quarantined slice tried again."""

@@ -212,10 +212,12 @@ class Faults:
         Somebody makes an instance by hand, beside all that is booked; in half of the cases it stays.
 
         Beside it in engines and in number, too: what it took of those is missing to a pod whose devices a reboot took.
+        Booked is what the node's agent has in its journal as well, though the bus was wiped and does not know it yet.
         """
         if gpu.layout is not None:
             return  # there he makes what he always makes
-        held = sorted({(place.profile, place.span) for place in self.world.judge.held(node) if place.gpu == gpu.uuid})
+        booked = [*self.world.judge.held(node), *self.world.agents[node].booked()]
+        held = sorted({(place.profile, place.span) for place in booked if place.gpu == gpu.uuid})
         free = [
             (profile.profile_id, span)
             for profile in gpu.row.profiles
