@@ -53,6 +53,8 @@ class Books:
         self.bookings: dict[str, Booking] = {}
         self.ledger: dict[str, dict[str, Grant | Revoke | Closed]] = {}
         self.heads: dict[str, NodeOpened] = {}
+        self.opened: Counter[str] = Counter()
+        """How often each node was opened."""
         self.lives: set[str] = set()
         """The lives of the bus that nodes were opened in."""
         self.adopted_revoked: dict[str, None] = {}

@@ -12,7 +12,7 @@ from simulation.planted_cordons import PROMISED_FOR_EVER, SENT_AS_DECIDED
 from simulation.planted_jobs import HALF_KEPT
 from simulation.planted_kube import RELEASE_FORGOTTEN
 from simulation.planted_preemptions import COUNTED_ON_TWICE
-from simulation.planted_quarrels import GRANTED_AGAIN
+from simulation.planted_quarrels import GRANTED_AGAIN, OPENED_AGAIN
 from simulation.planted_quotas import BOUND_ON_WHAT_IS_KNOWN
 from simulation.planted_rare import RARE_BUGS
 from simulation.planted_removals import NEVER_BEGUN_ANEW, OPEN_WHILE_CLOSING
@@ -24,9 +24,9 @@ from simulation.unread import NOT_SEEN, REVOKED_UNREAD
 
 PLAYED: tuple[Planted, ...] = (
     SENT_AS_DECIDED, PROMISED_FOR_EVER, HALF_KEPT, BOUND_ON_WHAT_IS_KNOWN, OPEN_WHILE_CLOSING, TAKES_WHAT_IS_THERE,
-    NEVER_BEGUN_ANEW, BOTH_KEPT, GRANTED_AGAIN, REVOKED_UNREAD, NOT_SEEN, TICKETS_UNREAD, NOT_KNOWN_TO_HAVE_LIVED,
-    LEFT_BEHIND, NOBODYS_IS_OURS, COUNTED_ON_TWICE, LATEST_IS_RIGHT, RELEASE_FORGOTTEN, *SIZE_BUGS, *STARVING_BUGS,
-    *RARE_BUGS,
+    NEVER_BEGUN_ANEW, BOTH_KEPT, GRANTED_AGAIN, OPENED_AGAIN, REVOKED_UNREAD, NOT_SEEN, TICKETS_UNREAD,
+    NOT_KNOWN_TO_HAVE_LIVED, LEFT_BEHIND, NOBODYS_IS_OURS, COUNTED_ON_TWICE, LATEST_IS_RIGHT, RELEASE_FORGOTTEN,
+    *SIZE_BUGS, *STARVING_BUGS, *RARE_BUGS,
 )  # fmt: skip
 """Too rare for chance: schedules of their own play these, or a plan that is kept."""
 PLANTED: tuple[Planted, ...] = (*BUGS, *(bug for bug in PLAYED if bug not in BUGS))
@@ -57,7 +57,7 @@ RULES = (
     Rule("I4", "When all is calm everyone has an answer, and nobody waits for what would fit.", "goals.py"),
     Rule("I5", "A request that was withdrawn stays withdrawn.", "judge.py"),
     Rule("I6", "What is gone is not handed out, and no older order is carried out.", "judge.py"),
-    Rule("I11", "Writes per request are bounded.", "judge.py"),
+    Rule("I11", "Writes per request are bounded, and heads per node.", "judge.py"),
     Rule("I13", "Instances of somebody else are not destroyed.", "node_judge.py"),
     Rule("on disk", "What an agent says of a slice outlives a power cut of its node.", "node_judge.py"),
     Rule("LAW 3", "What is said to be gone is gone; nothing is released or closed before.", "node_judge.py"),
@@ -115,6 +115,7 @@ CASES = (
     Case("entry 11 arrives after 12", ("fresh guard", "guard too small")),
     Case("two allocators grant one request on two nodes", ("two binds", "surplus kept")),
     Case("one of two allocators has not heard that a pod is gone", ("granted again at once",)),
+    Case("two open a node in turn at the speed of the bus", ("opened again at once",)),
     Case(
         "it lands beyond a grant unseen",
         test="tests/unit/sluice/contracts/test_outbox.py::"
@@ -172,6 +173,7 @@ CASES = (
         test="tests/unit/allocator/test_lost_slices.py::"
         "test_a_binding_that_landed_after_a_wipe_does_not_stand_for_ever",
     ),
+    Case("sent before a wipe lands after it; another had landed before", ("a late binding counts",)),
     Case("lands while its slice is there, of which its source never heard", ("its source knows what it is bound to",)),
     Case("that of a pod whose containers have ended", ("closed once and for all",)),
     Case("an empty ledger looks like an empty node", ("used before open", "nothing adopted")),

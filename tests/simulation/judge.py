@@ -42,6 +42,7 @@ from sluice.contracts.messages import (
 __all__ = ["Judge", "ViolationError"]
 
 WRITES_PER_REQUEST_MAX = 400
+HEADS_PER_NODE_MAX = 100
 LIVING_S = 15.0
 """An agent that has been able to speak for so long is alive for everybody: nothing of its node is lost."""
 SETTLED_PAST_S = 8.0
@@ -82,6 +83,9 @@ class Judge(NodeJudge):
     def _of_node(self, said: NodeOpened | NodeClosed | NodeRemoved | NodeChanged) -> None:
         match said:
             case NodeOpened():
+                self.opened[said.node] += 1
+                if self.opened[said.node] > HEADS_PER_NODE_MAX:
+                    self.fail("I11", f"{said.node} is opened more than {HEADS_PER_NODE_MAX} times")
                 self.heads[said.node] = said
                 self.lives.add(said.incarnation)
             case NodeClosed():

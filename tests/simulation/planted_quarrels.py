@@ -5,6 +5,7 @@ from typing import Any
 from simulation.planting import Planted
 
 from sluice_allocator.core import allocator
+from sluice_allocator.core.reopening import Reopening
 
 
 def _granted_again_at_once(_original: Any) -> Any:
@@ -14,6 +15,18 @@ def _granted_again_at_once(_original: Any) -> Any:
     return note_taken_back
 
 
+def _opened_again_at_once(_original: Any) -> Any:
+    """A node that is open for somebody else than its agent is opened."""
+    return lambda _reopening, _snapshot, _instead, _now: False
+
+
+OPENED_AGAIN = Planted(
+    "opened again at once",
+    "the node, most of the time, and the bus: two allocators that disagree open it in turn",
+    ("I11",),
+    ((Reopening, "rests", _opened_again_at_once),),
+)
+"""Too rare by chance for the dose: it has a schedule of its own in `test_quarrels`."""
 GRANTED_AGAIN = Planted(
     "granted again at once",
     "the bus, and every GPU of the fleet, to a pod that is gone",

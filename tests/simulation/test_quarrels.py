@@ -1,16 +1,19 @@
 """Two allocators that work at once and disagree for a while, because one of them reads late."""
 
+from collections.abc import Callable
+
 import pytest
 from simulation.judge import ViolationError
-from simulation.planted_quarrels import GRANTED_AGAIN
-from simulation.planting import planted
+from simulation.planted_quarrels import GRANTED_AGAIN, OPENED_AGAIN
+from simulation.planting import Planted, planted
 from simulation.scene import MIG_NODE, Scene, sliced
 
 from sluice.contracts.exchange import Stream
-from sluice.contracts.messages import Grant, RequestWithdrawn
+from sluice.contracts.messages import Grant, NodeOpened, RequestWithdrawn
 
 NODES = 8
 LATE_S = 20.0
+HEADS_MAX = 10
 GRANTS_MAX = 6
 """One, and one after each pause of 1, 2, 4 and 8 s; the next would come after 31 s."""
 
@@ -38,8 +41,33 @@ def test_what_another_takes_back_is_not_granted_elsewhere_at_the_speed_of_the_bu
     assert 1 < sum(isinstance(write.message, Grant) for write in landed) <= GRANTS_MAX
 
 
-def test_the_judge_sees_two_allocators_quarrel() -> None:
+def test_a_node_is_not_opened_for_two_runs_of_its_agent_in_turn_at_the_speed_of_the_bus() -> None:
+    """One allocator has not heard that the agent was restarted: the node would be open for nobody most of the time."""
+    scene = Scene(MIG_NODE, allocators=2)
+    heard = scene.stall("allocator-a", Stream.STATE)
+    landed = scene.landed()
+    scene.host("agent-node-0").crash()
+    scene.wait(1.0)
+    scene.host("agent-node-0").start()
+    scene.wait(LATE_S)
+    heads = [write.message for write in landed if isinstance(write.message, NodeOpened)]
+    assert 1 < len(heads) <= HEADS_MAX, "one of them is late, and says so"
+    scene.pod("late", sliced("1g.5gb"))
+    scene.until(lambda: scene.bound("late") is not None)
+    heard()
+    scene.finish()
+
+
+@pytest.mark.parametrize(
+    ("bug", "schedule"),
+    [
+        (GRANTED_AGAIN, test_what_another_takes_back_is_not_granted_elsewhere_at_the_speed_of_the_bus),
+        (OPENED_AGAIN, test_a_node_is_not_opened_for_two_runs_of_its_agent_in_turn_at_the_speed_of_the_bus),
+    ],
+    ids=lambda it: getattr(it, "name", ""),
+)
+def test_the_judge_sees_two_allocators_quarrel(bug: Planted, schedule: Callable[[], None]) -> None:
     """Without chance: with the rule broken the judge speaks up."""
-    with planted(GRANTED_AGAIN), pytest.raises(ViolationError) as found:
-        test_what_another_takes_back_is_not_granted_elsewhere_at_the_speed_of_the_bus()
+    with planted(bug), pytest.raises(ViolationError) as found:
+        schedule()
     assert found.value.rule == "I11"

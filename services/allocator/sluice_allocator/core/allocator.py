@@ -17,7 +17,7 @@ from sluice.contracts.exchange import (
     Ticked,
 )
 from sluice.contracts.ids import AllocationId, NodeName, RequestId, RunId, SourceName, request_named
-from sluice.contracts.messages import Bound, Closed, Grant, SliceGone, SourceSynced
+from sluice.contracts.messages import Bound, Closed, Grant, NodeOpened, SliceGone, SourceSynced
 from sluice.contracts.outbox import Contested, Outbox, Report, Settled
 from sluice.contracts.subjects import Address
 from sluice_allocator.core.desk import Desk
@@ -293,6 +293,8 @@ class Allocator:
                 desk.roll_back(message)
             elif desk.adjustments.on_their_way:
                 landed(desk, message)
+        if isinstance(message, NodeOpened) and settled.landed:
+            desk.reopening.landed(message, desk.now)
         self._changed(settled.address)
         if isinstance(message, Bound) and not settled.landed:
             desk.changed_requests[message.request] = None
@@ -330,6 +332,7 @@ class Allocator:
         look_at_evictions(desk)
         time_passed_for_groups(desk)
         desk.changed_nodes |= dict.fromkeys(desk.removals.due(now, desk.rules.removed_grace_s))
+        desk.changed_nodes |= dict.fromkeys(desk.reopening.waiting())
         desk.changed_requests |= dict.fromkeys(desk.differing)
         self.ensuring.begin_anew(desk.world.incarnation, desk.world.news)
         read_again = [ReadAgain(Stream.BOOK)] if self.unbacked.must_read_again(desk, now) else []

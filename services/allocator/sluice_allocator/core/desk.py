@@ -22,6 +22,7 @@ from sluice_allocator.core.moves.memory import Moves
 from sluice_allocator.core.opening import Opening
 from sluice_allocator.core.placement import Fleet
 from sluice_allocator.core.removals import Removals
+from sluice_allocator.core.reopening import Reopening
 from sluice_allocator.core.rules import Rules
 from sluice_allocator.core.sizes.adjustments import Adjustments
 from sluice_allocator.core.waiting.aging import Aging, Promised
@@ -64,6 +65,8 @@ class Desk:
     """Since when a binding's strings differ from its slice's although the binding seems newer."""
     opening: Opening = field(default_factory=Opening)
     """Nodes that are not open, and the requests that wait for them, for they may have their slices."""
+    reopening: Reopening = field(default_factory=Reopening)
+    """Nodes that another allocator has opened for somebody else than this one had."""
     strays: OrderedDict[AllocationId, None] = field(default_factory=OrderedDict)
     """Slices that are spoken of and not in the ledger: to be looked at."""
     possible: Shapes = field(default_factory=Shapes)

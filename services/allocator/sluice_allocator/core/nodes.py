@@ -40,6 +40,7 @@ def settle_node(desk: Desk, node: NodeName) -> None:
         desk.fleet.forget_node(node)
         desk.shown.pop(node, None)
         desk.unopened.pop(node, None)
+        desk.reopening.forget(node)
         return
     shown = desk.shown.get(node)
     if _is_newer(inventory.snapshot, shown):
@@ -138,6 +139,8 @@ def _open(desk: Desk, node: NodeName, inventory: NodeInventory) -> None:
     if desk.undecided_under.get(subjects.ledger_filter(node)) or _is_to_be_closed(desk, node):
         return  # looked at again when that is settled
     snapshot = inventory.snapshot
+    if desk.reopening.rests(snapshot, desk.world.heads.get(node), desk.now):
+        return  # looked at again with time
     missing = [report for report in snapshot.slices if _is_missing(desk, report)]
     for report in missing:
         booking = report.booking
