@@ -1,5 +1,7 @@
 """A GPU whose layout is an administrator's, after a crash, a lost journal, and when it is given to him or back."""
 
+import itertools
+
 import pytest
 from factories.fixed_layouts import (
     FLEET,
@@ -231,3 +233,26 @@ def test_a_look_that_fails_is_not_repeated_without_end(node):
 def _refuse(_gpu, _uuid):
 
     raise NoPermissionError("not allowed")
+
+
+def test_a_daemon_of_which_nobody_knows_does_not_keep_an_instance_from_everybody(make_node):
+    """Its share was being taken back when journal and ledger were lost: the instance would look used for ever."""
+    for steps in itertools.count():
+        node, booking = ordered(make_node, "share")
+        node.work()
+        node.order(node.revoke(booking))
+        ended = node.work(own_max=steps)
+        node.stop()
+        (node.tmp_path / "agent" / "journal").unlink()
+        node.ledger.clear()
+        node.words.clear()
+        node.live()
+        for _ in range(5):
+            node.tick(30.0)
+        is_known = [each.state for each in node.agent.snapshot().slices] == ["ready"]
+        assert is_known or not node.mps.homes, steps
+        assert node.instances() == LAYOUT
+        assert changes(node) == []
+        if ended:
+            break
+    assert steps > 4

@@ -3,7 +3,7 @@ What slices have left behind of which nobody knows any more: being made or unmad
 
 A slice that is ready has a ticket, and is known by it again (`witnesses`). What was under way has none. Its instance is
 at a place with a mark, so it is ours; its daemon has a home, so it is ours, too. When all orders were read, all tickets
-were heard, and no process uses it, it goes, the way that homes go.
+were heard, and no process uses it, it goes, the way that homes go. The instance of a fixed layout stays.
 
 Nothing is taken from anybody here: while one ticket is doubted, or one process is on it, it stays as it is and is shown
 as foreign. What has no mark is never touched: somebody else made it.
@@ -93,7 +93,7 @@ class Leftovers:
         if found.doubtful:
             return {}
         homes = {(home.gpu, home.device): home for home in found.homes.values() if home.pid}
-        there = [*self._instances(found, homes), *self._whole_gpus(found, homes)]
+        there = [*self._instances(found, homes), *self._whole_gpus(found, homes), *self._on_fixed_layouts(homes)]
         return {key_of(record): record for record in there}
 
     def _instances(self, found: Found, homes: Homes) -> Iterator[HomeRecord]:
@@ -119,6 +119,17 @@ class Leftovers:
                 continue
             device = DeviceRecord(step="made", uuid=str(gpu))
             yield self._to_unmake(Mark(gpu, 0, max(1, report.memory_slices)), None, device, homes.get((gpu, str(gpu))))
+
+    def _on_fixed_layouts(self, homes: Homes) -> Iterator[HomeRecord]:
+        """Their daemons are ours, and their instances are not: those stay (see `fixed_layouts`)."""
+        devices = self._floor.devices
+        for (gpu, uuid), home in homes.items():
+            instances = devices.reports[gpu].instances if devices.is_fixed(gpu) else ()
+            instance = next((each for each in instances if each.uuid == uuid), None)
+            if instance is None or (gpu, instance.gi_id) in self._floor.claims():
+                continue
+            device = DeviceRecord(step="intended", gi_id=instance.gi_id, uuid=uuid, found=True)
+            yield self._to_unmake(Mark(gpu, instance.start, instance.size), instance.profile, device, home)
 
     def _gpus_in_use(self) -> Iterator[GpuUuid]:
         """
