@@ -188,6 +188,10 @@ CASES = (
         "STATE forgets a request, and its pod goes",
         test="tests/unit/allocator/test_orphaned_answers.py::test_an_answer_that_nobody_asks_for_is_ended",
     ),
+    Case(
+        "shows its pod, long gone, to a pod-watcher that never knew it",
+        test="tests/unit/allocator/test_orphaned_answers.py::test_who_has_not_heard_that_all_is_over_is_told_again",
+    ),
     Case("an adopting write without an answer lands after", ("an order of another life stands",)),
     Case("it lands in the new life when its request has ended", ("a waiver of another life is not there",)),
     Case("it is seen before the node that has its slice", ("what is not booked is not there",)),

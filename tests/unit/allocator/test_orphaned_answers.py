@@ -7,7 +7,7 @@ from factories.allocator import FOLDER, INCARNATION, asked, claim
 from sluice.contracts import subjects
 from sluice.contracts.exchange import Stream, Ticked, Write
 from sluice.contracts.ids import AllocationId, Incarnation, RequestId, RunId, SourceName
-from sluice.contracts.messages import Closed, Grant, Refused, Released, Revoke, SourceSynced, Waived
+from sluice.contracts.messages import Closed, Grant, Refused, Released, RequestWithdrawn, Revoke, SourceSynced, Waived
 from sluice.contracts.refusals import Refusal, RefusalReason
 
 GONE = RequestId("gone")
@@ -73,6 +73,42 @@ def test_an_answer_that_nobody_asks_for_is_ended(bench, answer):
     synced(bench, epoch=2)
     assert tick(bench, 200.0) == []
     assert tick(bench, 300.0) == []
+
+
+def test_who_has_not_heard_that_all_is_over_is_told_again(bench):
+    """A pod-watcher that never knew of the pod was shown it late: its last word would stay on the bus for ever."""
+    quiet(bench)
+    released = Released(request=GONE, cause="containers ended")
+    bench.observe(subjects.binding(GONE), released)
+    ended = RequestWithdrawn(revision=1, source=FOLDER, cause="containers ended")
+    assert bench.observe(subjects.request(GONE), ended) == []
+    synced(bench)
+
+    assert tick(bench, 100.0) == []
+    assert tick(bench, 129.0) == []
+    (write,) = tick(bench, 131.0)
+    assert write.message == released
+
+    bench.land(write)
+    bench.observe(subjects.request(GONE), msgspec.structs.replace(ended, closing=True))
+    synced(bench, epoch=2)
+    assert tick(bench, 200.0) == []
+    assert tick(bench, 300.0) == []
+
+
+def test_who_never_hears_that_all_is_over_is_not_told_at_the_speed_of_ticks(bench):
+    """A source that lists and does not close would have a word of its own in every second."""
+    quiet(bench)
+    bench.observe(subjects.binding(GONE), Released(request=GONE, cause="containers ended"))
+    bench.observe(subjects.request(GONE), RequestWithdrawn(revision=1, source=FOLDER, cause="containers ended"))
+    said = []
+    for second in range(200):
+        synced(bench, epoch=second)
+        for write in tick(bench, 100.0 + second):
+            said.append(second)
+            bench.land(write)
+
+    assert 5 <= len(said) <= 7
 
 
 def test_a_request_that_the_bus_forgot_keeps_its_answer(bench):

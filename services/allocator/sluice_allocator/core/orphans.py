@@ -11,7 +11,7 @@ from typing import TypeVar
 
 from sluice.contracts import subjects
 from sluice.contracts.ids import AllocationId, RequestId, SourceName
-from sluice.contracts.messages import Bound, Closed, Grant, Held, Revoke, SourceSynced
+from sluice.contracts.messages import Bound, Closed, Grant, Held, Released, RequestWithdrawn, Revoke, SourceSynced
 from sluice_allocator.core.binding import answer_without_slice, may_come_yet, release
 from sluice_allocator.core.desk import Desk
 from sluice_allocator.core.held import waits_for_node
@@ -55,10 +55,16 @@ class Orphans:
             self.found.pop(allocation, None)
 
     def look_at_answer(self, desk: Desk, request: RequestId) -> None:
-        """The same of what a request was answered, as long as no slice comes of it: `Bound` ends with its slice."""
-        answer = answer_without_slice(desk, request)
+        """
+        The same of what a request was answered, as long as no slice comes of it: `Bound` ends with its slice.
+
+        And of a `Released` that its source has not heard, or it would have said its last word.
+        """
+        answer, asked = answer_without_slice(desk, request), desk.world.requests.get(request)
         if answer is not None and not desk.world.speaks_of(request):
             self._find(self.answers, request, answer.source)
+        elif isinstance(asked, RequestWithdrawn) and not asked.closing and _is_released(desk, request):
+            self._find(self.answers, request, asked.source)
         else:
             self.answers.pop(request, None)
 
@@ -70,8 +76,8 @@ class Orphans:
                 _revoke(desk, allocation)
         for request in _in_turn(self.answers, desk.rules.orphans_batch):
             self.look_at_answer(desk, request)
-            if self._is_sure(desk, self.answers.get(request), now):
-                _take_back_answer(desk, request)
+            if self._is_sure(desk, self.answers.get(request), now) and _take_back_answer(desk, request):
+                self.answers.pop(request)  # who does not hear it is told again when as much time has passed
 
     def _find(self, found: OrderedDict[_K, _Orphan], key: _K, source: SourceName) -> None:
         """The first time counts."""
@@ -115,15 +121,27 @@ def _revoke(desk: Desk, allocation: AllocationId) -> None:
     desk.commit(address, revoke, entry.booking.request)
 
 
-def _take_back_answer(desk: Desk, request: RequestId) -> None:
-    """Say `Released` where no slice comes of the last word; after what was granted is gone, never before."""
+def _is_released(desk: Desk, request: RequestId) -> bool:
+    return isinstance(desk.world.bindings.get(request), Released)
+
+
+def _take_back_answer(desk: Desk, request: RequestId) -> bool:
+    """
+    Say `Released` (again) where no slice comes of the last word; after what was granted is gone, never before.
+
+    Returns whether it is said.
+    """
     if request in desk.committing or desk.outbox.busy(subjects.binding(request)):
-        return
-    answer, held = desk.world.bindings.get(request), None
+        return False
+    answer, held, cause = desk.world.bindings.get(request), None, "nobody asks for it any more"
     if isinstance(answer, Bound):
         if may_come_yet(desk, answer.allocation):
-            return
+            return False
         held = Held(node=answer.node, allocation=answer.allocation)
+    elif isinstance(answer, Released):
+        cause = answer.cause
     entries = (desk.world.ledger[allocation] for allocation in desk.world.allocations_of.get(request, ()))
-    if all(isinstance(entry, Closed) for entry in entries) and waits_for_node(desk, request, held) is None:
-        release(desk, request, "nobody asks for it any more")
+    if any(not isinstance(entry, Closed) for entry in entries) or waits_for_node(desk, request, held) is not None:
+        return False
+    release(desk, request, cause)
+    return True
