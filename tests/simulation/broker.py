@@ -24,6 +24,7 @@ from sluice.contracts.exchange import (
     WriteUnknown,
 )
 from sluice.contracts.ids import Incarnation, NodeName
+from sluice.contracts.messages import AnyMessage
 from sluice.runtime.last_values import Accepted, Cursor, LastValues, Refused
 
 Answer = WriteAccepted | WriteRefused | WriteUnknown
@@ -175,6 +176,11 @@ class Broker:
         self.on_started.clear()
         for reader in self.readers:
             reader.start()
+
+    def request_words(self) -> dict[str, AnyMessage]:
+        """What it says of requests."""
+        said = self.values.snapshot(Stream.STATE, ("sluice.request.>",), self.clockwork.now)
+        return {entry.subject.rpartition(".")[2]: entry.message for entry in said}
 
     def wipe(self) -> None:
         """Everything it stored is lost, streams and durables included."""

@@ -158,6 +158,7 @@ class Faults:
                 broker.start(forgets_state=fault.number)
                 if fault.number:
                     self.world.evictor.started()
+                    self.world.judge.forgot(broker.request_words())
 
         self.world.clockwork.after(fault.lasts_s, again)
 

@@ -5,7 +5,7 @@ It hears what landed on the bus, what was done on the hardware (`node_judge`), a
 keeps its own books and uses no code of the system but its message types. The first violation ends the run.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from simulation import homes
 from simulation.agents import AgentHost
@@ -111,12 +111,20 @@ class Judge(NodeJudge):
         self.spoke.clear()
         self.given_up.wiped()
 
-    def remembered_by_the_bus_alone(self, withdrawn: set[str], unheard: set[str]) -> None:
+    def forgot(self, words: Mapping[str, AnyMessage]) -> None:
         """
-        The source's book is lost; the bus says of these that they are withdrawn, and of those in the book nothing. Of
+        A broker has lost its latest words, and has these of requests. One whose withdrawal is not among them can be
+        asked for once more by who was started since, and is shown what was; whoever lived has to say the end again.
+        """
+        ended = {request for request, word in words.items() if isinstance(word, RequestWithdrawn)}
+        self.ended_here = {request: None for request in self.ended_here if request in ended}
+
+    def remembered_by_the_bus_alone(self, words: Mapping[str, AnyMessage], unheard: set[str]) -> None:
+        """
+        The source's book is lost; the bus says this of requests, and of those in the book that are unheard nothing. Of
         what a broker forgot before, nobody can tell: it is asked for again, until the source has listed its pods.
         """
-        self.ended_here = {request: None for request in self.ended_here if request in withdrawn}
+        self.forgot(words)
         self.unheard.update(dict.fromkeys(unheard))
 
     def _granted(self, grant: Grant) -> None:

@@ -15,7 +15,7 @@ from simulation.books import ViolationError
 from simulation.lagging import Lagging
 
 from sluice.contracts.exchange import Stream
-from sluice.contracts.messages import AllocationRequested, RequestWithdrawn
+from sluice.contracts.messages import AllocationRequested
 from sluice_node_agent.core.records import Record
 from sluice_node_agent.shell.journal_lines import DamagedError, Lines, pack, read_lines
 
@@ -211,13 +211,11 @@ class Troubles:
         self._start_later(replace(fault, target=watcher.name))
 
     def _only_the_bus_remembers(self, book: tuple[IdentityRecord, ...]) -> None:
-        broker, now = self.world.broker, self.world.clockwork.now
+        broker = self.world.broker
         if not broker.up:  # what it forgets as well is known when it is back, and nobody can read it before
             broker.on_started.append(lambda: self._only_the_bus_remembers(book))
             return
-        said = broker.values.snapshot(Stream.STATE, ("sluice.request.>",), now)
-        words = {entry.subject.rpartition(".")[2]: entry.message for entry in said}
-        withdrawn = {request for request, word in words.items() if isinstance(word, RequestWithdrawn)}
+        words = broker.request_words()
         asks = {
             request: (word.origin, word.namespace, word.name)
             for request, word in words.items()
@@ -225,7 +223,7 @@ class Troubles:
         }
         several = {request for request, pod in asks.items() if list(asks.values()).count(pod) > 1}
         unclear = {record.uid for record in book} - words.keys() | several
-        self.world.judge.remembered_by_the_bus_alone(withdrawn, unclear)
+        self.world.judge.remembered_by_the_bus_alone(words, unclear)
 
     def _start_later(self, fault: Fault) -> None:
         host = self.world.hosts.get(fault.target) or self.world.agents[fault.target]
