@@ -138,6 +138,10 @@ class Books:
             for device in self.sizes.most(entry.booking)
         ]
 
+    def bound_to(self, request: str) -> Bound | None:
+        """What a pod is bound to, also by a word of before a wipe on which its source acted later (see its kubelet)."""
+        return self.bound.get(request) or self.kubelets.bound.get(request)
+
     def loses_what_it_holds(self, request: str) -> bool:
         """
         Whether the slice that a request says it has was being taken back before this life of the bus, and is still: its

@@ -12,7 +12,7 @@ from simulation.planted_cordons import PROMISED_FOR_EVER, SENT_AS_DECIDED
 from simulation.planted_jobs import HALF_KEPT
 from simulation.planted_kube import RELEASE_FORGOTTEN
 from simulation.planted_preemptions import COUNTED_ON_TWICE
-from simulation.planted_quarrels import GRANTED_AGAIN, OPENED_AGAIN
+from simulation.planted_quarrels import GRANTED_AGAIN, OPENED_AGAIN, TWO_BINDS
 from simulation.planted_quotas import BOUND_ON_WHAT_IS_KNOWN
 from simulation.planted_rare import RARE_BUGS
 from simulation.planted_removals import NEVER_BEGUN_ANEW, OPEN_WHILE_CLOSING
@@ -24,7 +24,7 @@ from simulation.unread import NOT_SEEN, REVOKED_UNREAD
 
 PLAYED: tuple[Planted, ...] = (
     SENT_AS_DECIDED, PROMISED_FOR_EVER, HALF_KEPT, BOUND_ON_WHAT_IS_KNOWN, OPEN_WHILE_CLOSING, TAKES_WHAT_IS_THERE,
-    NEVER_BEGUN_ANEW, BOTH_KEPT, GRANTED_AGAIN, OPENED_AGAIN, REVOKED_UNREAD, NOT_SEEN, TICKETS_UNREAD,
+    NEVER_BEGUN_ANEW, BOTH_KEPT, GRANTED_AGAIN, OPENED_AGAIN, TWO_BINDS, REVOKED_UNREAD, NOT_SEEN, TICKETS_UNREAD,
     NOT_KNOWN_TO_HAVE_LIVED, LEFT_BEHIND, NOBODYS_IS_OURS, COUNTED_ON_TWICE, LATEST_IS_RIGHT, RELEASE_FORGOTTEN,
     *SIZE_BUGS, *STARVING_BUGS, *RARE_BUGS,
 )  # fmt: skip

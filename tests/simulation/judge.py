@@ -198,7 +198,7 @@ class Judge(NodeJudge):
 
     def _revoked(self, revoke: Revoke) -> None:
         booking = self.known_as(revoke.booking)
-        bound = self.bound.get(booking.request)
+        bound = self.bound_to(booking.request)
         is_bound = bound is not None and bound.allocation == booking.allocation
         unwanted = booking.request in self.ended or booking.request in self.rejected
         unwanted = unwanted or not self.folder.wants(booking.request, booking.name)
@@ -239,7 +239,7 @@ class Judge(NodeJudge):
         if isinstance(answer, Bound):
             self.bound_in.setdefault(operation, self.wipes)
             return
-        bound = self.bound.get(answer.request)
+        bound = self.bound_to(answer.request)
         if bound is None or bound.allocation in self.said_gone:
             return
         is_told = bound.allocation in self.ledger.get(bound.node, {})
@@ -249,7 +249,7 @@ class Judge(NodeJudge):
             self.released_with_node[operation] = None
 
     def _bound(self, bound: Bound, operation: OperationId) -> None:
-        before = self.bound.get(bound.request)
+        before = self.bound_to(bound.request)
         if before is not None and before.allocation != bound.allocation and not self._is_over(before):
             if self.bound_in[operation] != self.wipes:
                 return  # decided before another binding landed that went with the broker: its pod stays where it is
@@ -283,7 +283,7 @@ class Judge(NodeJudge):
         return is_dead and not in_ledger and not remembered
 
     def _released(self, released: Released, operation: OperationId) -> None:
-        bound = self.bound.get(released.request)
+        bound = self.bound_to(released.request)
         if bound is not None and operation in self.released_with_node:
             self.went_with_node[bound.allocation] = None
         if bound is not None and bound.allocation in self.went_with_node:
@@ -365,7 +365,7 @@ class Judge(NodeJudge):
             return
         if request in self.sent_away or request in self.lost:
             return
-        bound = self.bound.get(request)
+        bound = self.bound_to(request)
         if bound is not None and bound.request_revision < asked.revision:
             return
         if request in self.unheard and self.is_asked_for_as_another(request, asked):

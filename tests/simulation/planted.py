@@ -92,7 +92,9 @@ def _written_on_newer_knowledge(original: Any) -> Any:
     return handle
 
 
-def _unguarded(kind: str) -> Callable[[Any], Any]:
+def unguarded(kind: str) -> Callable[[Any], Any]:
+    """Writes of this kind are not guarded."""
+
     def change(original: Any) -> Any:
         def send(self: Any, lane: Any, flight: Any) -> None:
             """W1 broken: a guard that does not cover the subject is accepted and guards nothing."""
@@ -312,15 +314,8 @@ BUGS = (
         "request unguarded",
         "a withdrawn pod's slice",
         ("I5",),
-        ((Outbox, "_send", _unguarded("request")),),
+        ((Outbox, "_send", unguarded("request")),),
         _bad_network,
-    ),
-    Planted(
-        "two binds",
-        "a pod pinned to two nodes",
-        ("bound once", "I3", "I4", "undisturbed"),
-        ((Outbox, "_send", _unguarded("binding")),),
-        _two_allocators,
     ),
     Planted(
         "guard too small",

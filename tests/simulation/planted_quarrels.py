@@ -2,8 +2,10 @@
 
 from typing import Any
 
+from simulation.planted import unguarded
 from simulation.planting import Planted
 
+from sluice.contracts.outbox import Outbox
 from sluice_allocator.core import allocator
 from sluice_allocator.core.reopening import Reopening
 
@@ -27,6 +29,13 @@ OPENED_AGAIN = Planted(
     ((Reopening, "rests", _opened_again_at_once),),
 )
 """Too rare by chance for the dose: it has a schedule of its own in `test_quarrels`."""
+TWO_BINDS = Planted(
+    "two binds",
+    "its slice, or a pod pinned to two nodes",
+    ("bound once",),
+    ((Outbox, "_send", unguarded("binding")),),
+)
+"""The same: two grants of one request are rare, and its source keeps what it was bound to first."""
 GRANTED_AGAIN = Planted(
     "granted again at once",
     "the bus, and every GPU of the fleet, to a pod that is gone",

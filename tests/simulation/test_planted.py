@@ -15,7 +15,6 @@ DOSE = 100
 PLAIN = ("cluster", "lost together")
 """Left out where bugs are looked for: those about clusters have `test_kube`, those about losses `test_forgotten`."""
 FOUND_AT = {
-    "two binds": 61,
     "free at revoke": 3,
     "nothing adopted": 7,
     "holders not asked": 5,
