@@ -38,7 +38,10 @@ def up_command(
     ] = None,
     pods: Annotated[Path, Parameter(help="The folder of Pod manifests to watch.")],
     data: Annotated[Path | None, Parameter(help="Where to keep everything; temporary when not given.")] = None,
-    processes: Annotated[int, Parameter(help="At most so many processes for all node agents.")] = 8,
+    processes: Annotated[
+        int | None,
+        Parameter(help="At most so many processes for all node agents; otherwise one per core, and 8 at most."),
+    ] = None,
     allocators: Annotated[int, Parameter(help="How many allocators; one works, the others stand by.")] = 1,
     closing_ttl_s: Annotated[int | None, Parameter(help="How long closing words stay on the bus.")] = None,
     limits: Annotated[

@@ -23,7 +23,7 @@ class Wanted:
     data_dir: str
     nats_url: str
     inventory_address: str
-    processes: int = 8
+    processes: int
     allocators: int = 1
     closing_ttl_s: int | None = None
     mps_dir: str = ""

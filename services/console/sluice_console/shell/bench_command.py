@@ -27,7 +27,10 @@ def bench_command(
     nodes: Annotated[int, Parameter(help="Simulated nodes.")] = 200,
     gpus: Annotated[int, Parameter(help="GPUs of each.")] = 8,
     model: Annotated[str, Parameter(help="Their model.")] = "A100-SXM4-40GB",
-    processes: Annotated[int, Parameter(help="At most so many processes for all node agents.")] = 4,
+    processes: Annotated[
+        int | None,
+        Parameter(help="At most so many processes for all node agents; otherwise one per core, and 8 at most."),
+    ] = None,
     running: Annotated[
         bool, Parameter(negative="", help="On the running `sluice up`, instead of a system of its own.")
     ] = False,
@@ -44,7 +47,9 @@ def bench_command(
     """
     from sluice_console.shell.bench.bench import Asked
     from sluice_console.shell.bench.show import bench_and_show
+    from sluice_console.shell.system import agent_processes
 
+    processes = agent_processes() if processes is None else processes
     if processes < 1 or within_s <= 0:
         sys.stderr.write(f"sluice bench: --processes {processes} --within-s {within_s:g}: must be more than 0\n")
         return EXIT_USAGE

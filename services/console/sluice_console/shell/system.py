@@ -46,6 +46,12 @@ STARTS_MAX = 4
 BROKER_UP_S = 20.0
 BROKER_BACK_S = 60.0
 """How long a restarted broker may take until its streams are checked."""
+AGENT_PROCESSES_MAX = 8
+
+
+def agent_processes() -> int:
+    """How many processes serve node agents where nobody says it: more than there are cores only take turns."""
+    return min(len(os.sched_getaffinity(0)), AGENT_PROCESSES_MAX)
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +62,8 @@ class Options:
     """The simulated nodes; None is this machine, with its own GPUs."""
     pods_dir: Path
     data_dir: Path | None = None
-    processes: int = 8
+    processes: int | None = None
+    """At most so many for all node agents; None is `agent_processes`."""
     allocators: int = 1
     closing_ttl_s: int | None = None
     announced: bool = True
@@ -128,7 +135,7 @@ class System:
             data_dir=str(self.data_dir),
             nats_url=self.nats_url,
             inventory_address=self.inventory_address,
-            processes=self._options.processes,
+            processes=self._options.processes or agent_processes(),
             allocators=self._options.allocators,
             closing_ttl_s=self._options.closing_ttl_s,
             mps_dir=mps_dir,
