@@ -90,6 +90,14 @@ def left_with_what_is_taken_back(_original: Any) -> Any:
     return lambda _desk, _request: None
 
 
+OPENED_BEFORE_IT_IS_CLOSED = Planted(
+    "opened before what is gone is closed",
+    "an instance that an administrator has made by hand, on a node whose marks are not whole",
+    ("I13",),
+    ((nodes, "_is_to_be_closed", _opened_before_it_is_closed), (agent, "what_was_found", _marks_say_nothing)),
+)
+"""`test_unread` has a schedule of it."""
+
 RARE_BUGS = (
     Planted(
         "closed once and for all",
@@ -124,12 +132,7 @@ RARE_BUGS = (
         ("cordoned",),
         ((World, "_is_beyond", _every_reading_is_the_newest),),
     ),
-    Planted(
-        "opened before what is gone is closed",
-        "an instance that an administrator has made by hand, on a node whose marks are not whole",
-        ("I13",),
-        ((nodes, "_is_to_be_closed", _opened_before_it_is_closed), (agent, "what_was_found", _marks_say_nothing)),
-    ),
+    OPENED_BEFORE_IT_IS_CLOSED,
     Planted(
         "what stands at a granted place is the grant's",
         "its devices: an administrator takes away what he made by hand",

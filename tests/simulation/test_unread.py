@@ -5,11 +5,13 @@ from functools import partial
 
 import pytest
 from simulation.judge import ViolationError
+from simulation.planted_rare import OPENED_BEFORE_IT_IS_CLOSED
 from simulation.planting import Planted, planted
 from simulation.unread import (
     NOT_SEEN,
     REVOKED_UNREAD,
     a_promise_is_revoked_unread,
+    somebody_uses_a_place_that_was_given_back,
     the_journal_is_lost_while_a_gpu_is_silent,
 )
 
@@ -25,14 +27,20 @@ def test_what_a_silent_gpu_has_is_not_taken_for_nothing_when_the_journal_is_lost
     the_journal_is_lost_while_a_gpu_is_silent(revoked=revoked)
 
 
+def test_what_somebody_makes_where_a_slice_was_given_back_stays_although_the_journal_is_lost() -> None:
+    """His instance would be destroyed by an order that was carried out long ago."""
+    somebody_uses_a_place_that_was_given_back()
+
+
 @pytest.mark.parametrize(
     ("bug", "story"),
     [
         (REVOKED_UNREAD, a_promise_is_revoked_unread),
         (NOT_SEEN, the_journal_is_lost_while_a_gpu_is_silent),
         (NOT_SEEN, partial(the_journal_is_lost_while_a_gpu_is_silent, revoked=True)),
+        (OPENED_BEFORE_IT_IS_CLOSED, somebody_uses_a_place_that_was_given_back),
     ],
-    ids=["revoked unread", "not seen, standing", "not seen, revoked"],
+    ids=["revoked unread", "not seen, standing", "not seen, revoked", "opened before what is gone is closed"],
 )
 def test_the_judge_catches_an_agent_that_concludes_from_what_it_does_not_know(
     bug: Planted, story: Callable[[], None]

@@ -6,11 +6,12 @@ Each story ends when nothing was violated, and raises ViolationError where the r
 
 from typing import Any
 
+from simulation.hardware import OPERATOR
 from simulation.planting import Planted
 from simulation.pods import mps
 from simulation.scene import WHOLE, WHOLE_NODE, Scene, sliced
 
-from sluice.contracts.messages import Grant
+from sluice.contracts.messages import Grant, Revoke, SliceGone
 from sluice_node_agent.core.found import Found
 from sluice_node_agent.core.taking import Taking
 
@@ -49,6 +50,33 @@ def the_journal_is_lost_while_a_gpu_is_silent(*, revoked: bool = False) -> None:
     scene.wait(20.0)
     assert revoked or scene.bound("a") == before
     assert scene.runs("a") is not revoked
+    scene.finish()
+
+
+def somebody_uses_a_place_that_was_given_back() -> None:
+    """
+    A slice is gone, and not closed yet, for there is no allocator. Its agent loses its journal, and somebody makes an
+    instance at its place by hand.
+    """
+    scene = Scene()
+    scene.pod("a", sliced("3g.20gb"))
+    scene.until(lambda: scene.runs("a"))
+    landed = scene.landed()
+    scene.remove("a")
+    scene.until(lambda: any(isinstance(write.message, Revoke) for write in landed))
+    allocator = scene.host("allocator-a")
+    allocator.kill()
+    scene.until(lambda: any(isinstance(write.message, SliceGone) for write in landed))
+    scene.strike("journal lost", "node-0", lasts_s=0.5)
+    (booking,) = scene.world.judge.bookings.values()
+    (place,) = booking.devices
+    gpu = scene.world.machines["node-0"].gpus[place.gpu]
+    profile_id = next(each.profile_id for each in gpu.row.profiles if each.name == place.profile)
+    by_hand = gpu.create_gi(profile_id, (place.start, place.size), OPERATOR)
+    scene.wait(2.0)
+    allocator.start()
+    scene.wait(10.0)
+    assert by_hand in gpu.instances
     scene.finish()
 
 
