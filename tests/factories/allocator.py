@@ -19,9 +19,11 @@ from sluice.contracts.ids import AllocationId, GpuUuid, Incarnation, NodeName, O
 from sluice.contracts.messages import (
     AllocationRequested,
     AnyMessage,
+    Booking,
     Claim,
     Closed,
     ContainerDevices,
+    DeviceGrant,
     DeviceState,
     GpuReport,
     Grant,
@@ -42,6 +44,23 @@ from sluice_allocator.core.rules import Rules
 
 INCARNATION = Incarnation("1000")
 FOLDER = SourceName("folder")
+
+
+def whole_gpu(allocation: str, *, node: str = "node-a", request: str = "p1") -> Booking:
+    """A booking of all of the first GPU of a node."""
+    return Booking(
+        allocation=AllocationId(allocation),
+        request=RequestId(request),
+        request_revision=1,
+        source=FOLDER,
+        owner=request,
+        namespace="default",
+        name=request,
+        node=NodeName(node),
+        devices=(
+            DeviceGrant(container="main", gpu=GpuUuid(f"GPU-{node}-0"), profile="7g.40gb", start=0, size=8),
+        ),
+    )  # fmt: skip
 
 
 def gpu_report(node: str, index: int, *, model: str = "a100-40gb", mig: bool = True, **changes) -> GpuReport:

@@ -19,7 +19,7 @@ def _granted_again_at_once(_original: Any) -> Any:
 
 def _opened_again_at_once(_original: Any) -> Any:
     """A node that is open for somebody else than its agent is opened."""
-    return lambda _reopening, _snapshot, _instead, _now: False
+    return lambda _reopening, _node, _life, _instead, _now: False
 
 
 OPENED_AGAIN = Planted(

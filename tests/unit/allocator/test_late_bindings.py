@@ -2,16 +2,14 @@
 
 import msgspec
 import pytest
-from factories.allocator import FOLDER, INCARNATION, asked, gpu_report, ready_of, snapshot
+from factories.allocator import FOLDER, INCARNATION, asked, gpu_report, ready_of, snapshot, whole_gpu
 
 from sluice.contracts import subjects
 from sluice.contracts.exchange import ReadAgain, ReadingCaughtUp, ReadingStarted, Stream, Ticked, Write
-from sluice.contracts.ids import AllocationId, GpuUuid, Incarnation, NodeName, RequestId, RunId
+from sluice.contracts.ids import AllocationId, Incarnation, NodeName, RequestId, RunId
 from sluice.contracts.messages import (
-    Booking,
     Bound,
     Closed,
-    DeviceGrant,
     Grant,
     Held,
     Pending,
@@ -29,21 +27,8 @@ LIFE = Incarnation("900000")
 
 
 def grant(allocation: AllocationId, node: NodeName) -> Grant:
-    """A whole GPU of a node, granted in the life before."""
-    booking = Booking(
-        allocation=allocation,
-        request=P1,
-        request_revision=1,
-        source=FOLDER,
-        owner="p1",
-        namespace="default",
-        name="p1",
-        node=node,
-        devices=(
-            DeviceGrant(container="main", gpu=GpuUuid(f"GPU-{node}-0"), profile="7g.40gb", start=0, size=8),
-        ),
-    )  # fmt: skip
-    return Grant(revision=1, incarnation=INCARNATION, booking=booking)
+    """Granted in the life before."""
+    return Grant(revision=1, incarnation=INCARNATION, booking=whole_gpu(allocation, node=node))
 
 
 def bound(allocation: AllocationId, node: NodeName) -> Bound:

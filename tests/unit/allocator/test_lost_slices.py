@@ -2,17 +2,16 @@
 
 import msgspec
 import pytest
-from factories.allocator import FOLDER, INCARNATION, asked, claim, gpu_report, ready_of, snapshot
+from factories.allocator import FOLDER, INCARNATION, asked, claim, gpu_report, ready_of, snapshot, whole_gpu
 from msgspec.structs import replace
 
 from sluice.contracts import subjects
 from sluice.contracts.exchange import ReadAgain, ReadingCaughtUp, ReadingStarted, Stream, Ticked, Write
-from sluice.contracts.ids import AllocationId, GpuUuid, Incarnation, NodeName, RequestId, RunId
+from sluice.contracts.ids import AllocationId, Incarnation, NodeName, RequestId, RunId
 from sluice.contracts.messages import (
     Booking,
     Bound,
     Closed,
-    DeviceGrant,
     EvictionOrdered,
     EvictionOver,
     Grant,
@@ -39,20 +38,8 @@ NOBODYS = "neither the ledger nor its node's agent has it"
 
 
 def booking(allocation: str = OLD, *, node: NodeName = NODE) -> Booking:
-    """A booking of the first GPU of a node, of the life before."""
-    return Booking(
-        allocation=AllocationId(allocation),
-        request=RequestId("p1"),
-        request_revision=1,
-        source=FOLDER,
-        owner="p1",
-        namespace="default",
-        name="p1",
-        node=node,
-        devices=(
-            DeviceGrant(container="main", gpu=GpuUuid(f"GPU-{node}-0"), profile="7g.40gb", start=0, size=8),
-        ),
-    )  # fmt: skip
+    """A booking of the life before."""
+    return whole_gpu(allocation, node=node)
 
 
 def old_word():

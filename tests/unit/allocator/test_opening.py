@@ -4,16 +4,14 @@ from itertools import count
 
 import msgspec
 import pytest
-from factories.allocator import FOLDER, INCARNATION, asked, claim, gpu_report, ready_of, snapshot
+from factories.allocator import FOLDER, INCARNATION, asked, claim, gpu_report, ready_of, snapshot, whole_gpu
 
 from sluice.contracts import subjects
 from sluice.contracts.exchange import ReadingCaughtUp, ReadingStarted, Stream, Ticked, Write
 from sluice.contracts.ids import AllocationId, GpuUuid, Incarnation, NodeName, RequestId, RunId
 from sluice.contracts.messages import (
-    Booking,
     Bound,
     Closed,
-    DeviceGrant,
     Grant,
     Held,
     NodeChanged,
@@ -36,17 +34,7 @@ NODE = NodeName("node-a")
 
 def living(request: str = "p1", *, revoked: bool = False) -> SliceReport:
     """A slice that an agent reports, filling GPU 0 of node-a."""
-    booking = Booking(
-        allocation=AllocationId(f"{request}_old_1"),
-        request=RequestId(request),
-        request_revision=1,
-        source=FOLDER,
-        owner=request,
-        namespace="default",
-        name=request,
-        node=NODE,
-        devices=(DeviceGrant(container="main", gpu=GpuUuid("GPU-node-a-0"), profile="7g.40gb", start=0, size=8),),
-    )
+    booking = whole_gpu(f"{request}_old_1", request=request)
     return SliceReport(booking=booking, revision=1, state="ready", revoked=revoked)
 
 

@@ -54,6 +54,7 @@ def settle_node(desk: Desk, node: NodeName) -> None:
         desk.unopened[node] = None
     elif node in desk.unopened:
         del desk.unopened[node]
+        desk.reopening.settled(node)
         _look_at_grants_on(desk, node)  # some may have come too late
     if why_not is WaitReason.NODE_NOT_OPEN and _may_open(desk, node, inventory):
         _open(desk, node, inventory)
@@ -139,7 +140,8 @@ def _open(desk: Desk, node: NodeName, inventory: NodeInventory) -> None:
     if desk.undecided_under.get(subjects.ledger_filter(node)) or _is_to_be_closed(desk, node):
         return  # looked at again when that is settled
     snapshot = inventory.snapshot
-    if desk.reopening.rests(snapshot, desk.world.heads.get(node), desk.now):
+    life = (desk.world.incarnation, snapshot.boot_id, snapshot.agent_run)
+    if desk.reopening.rests(node, life, desk.world.heads.get(node), desk.now):
         return  # looked at again with time
     missing = [report for report in snapshot.slices if _is_missing(desk, report)]
     for report in missing:

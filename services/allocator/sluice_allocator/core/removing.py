@@ -24,6 +24,7 @@ def settle_removed(desk: Desk, node: NodeName) -> bool:
     desk.fleet.forget_node(node)
     desk.shown.pop(node, None)
     desk.unopened.pop(node, None)
+    desk.reopening.forget(node)
     if desk.undecided_under.get(subjects.ledger_filter(node)):
         return True  # looked at again when that is settled
     if node in desk.world.heads:

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from sluice.contracts.ids import Incarnation, NodeName, RunId
-from sluice.contracts.messages import NodeOpened, NodeSnapshot
+from sluice.contracts.messages import NodeOpened
 
 Life = tuple[Incarnation, str, RunId]
 """For whom a node is open: the life of the bus, the boot, and the run of its agent."""
@@ -37,23 +37,28 @@ class Reopening:
 
     said: dict[NodeName, _Said] = field(default_factory=dict)
     since: dict[NodeName, float] = field(default_factory=dict)
+    """Those that somebody else has opened otherwise, until they are open as they should be."""
 
     def landed(self, head: NodeOpened, now: float) -> None:
         """A head of this process is the last word of a node's ledger."""
         life, last = _life_of(head), self.said.get(head.node)
         is_again = last is not None and last.life == life and now - last.at < OVER_S
         self.said[head.node] = _Said(life, now, last.before + 1 if last is not None and is_again else 0)
-        self.since.pop(head.node, None)
+        self.settled(head.node)
 
-    def rests(self, snapshot: NodeSnapshot, instead: NodeOpened | None, now: float) -> bool:
-        """Whether this process has opened a node for this very agent, and somebody else for another just now."""
-        node, said = snapshot.node, self.said.get(snapshot.node)
-        its = (instead.incarnation, snapshot.boot_id, snapshot.agent_run) if instead is not None else None
-        if said is None or instead is None or said.life != its or said.life == _life_of(instead):
-            self.since.pop(node, None)
+    def rests(self, node: NodeName, life: Life, instead: NodeOpened | None, now: float) -> bool:
+        """Whether this process has opened a node for just this, and somebody else for another run just now."""
+        said = self.said.get(node)
+        is_contested = instead is not None and instead.incarnation == life[0] and _life_of(instead) != life
+        if said is None or said.life != life or not is_contested:
+            self.settled(node)
             return False
         since = self.since.setdefault(node, now)
         return now - since < min(PAUSE_FIRST_S * 2.0**said.before, PAUSE_MAX_S)
+
+    def settled(self, node: NodeName) -> None:
+        """Nobody contests how a node is open: the next who does is waited for from then on."""
+        self.since.pop(node, None)
 
     def waiting(self) -> Iterable[NodeName]:
         """Nodes to be opened again with time."""
@@ -62,8 +67,9 @@ class Reopening:
     def forget(self, node: NodeName) -> None:
         """There is no such node any more."""
         self.said.pop(node, None)
-        self.since.pop(node, None)
+        self.settled(node)
 
 
 def _life_of(head: NodeOpened) -> Life:
+    """For whom it opens its node."""
     return head.incarnation, head.boot_id, head.agent_run

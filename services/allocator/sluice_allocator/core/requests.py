@@ -8,6 +8,8 @@ path of their own.
     asked, nothing granted                -> wait for a place
     granted and slice ready, not bound    -> Bound (the binding's guard makes the request unique)
     granted, but not the bound one        -> Revoke (surplus)
+    bound in another life of the bus,
+      and its source has another slice    -> Bound, to what it has
     withdrawn, refused or failed          -> Revoke
     slice gone                            -> Closed
     withdrawn, nothing booked any more    -> Released

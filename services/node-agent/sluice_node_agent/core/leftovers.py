@@ -122,11 +122,11 @@ class Leftovers:
 
     def _on_fixed_layouts(self, homes: Homes) -> Iterator[HomeRecord]:
         """Their daemons are ours, and their instances are not: those stay (see `fixed_layouts`)."""
-        devices = self._floor.devices
+        devices, claimed = self._floor.devices, self._floor.claims() if homes else {}
         for (gpu, uuid), home in homes.items():
             instances = devices.reports[gpu].instances if devices.is_fixed(gpu) else ()
             instance = next((each for each in instances if each.uuid == uuid), None)
-            if instance is None or (gpu, instance.gi_id) in self._floor.claims():
+            if instance is None or (gpu, instance.gi_id) in claimed:
                 continue
             device = DeviceRecord(step="intended", gi_id=instance.gi_id, uuid=uuid, found=True)
             yield self._to_unmake(Mark(gpu, instance.start, instance.size), instance.profile, device, home)

@@ -283,10 +283,13 @@ def test_a_pod_that_runs_is_not_told_of_another_slice_on_its_node(bench):
     bench.change("u1", spec={"nodeName": "node-a"}, status=RUNNING)
     before = bench.annotations("u1")
 
-    late = msgspec.structs.replace(bench.bus["sluice.binding.u1"], ticket="t-9", allocation=AllocationId("u1_r_2"))
+    late = msgspec.structs.replace(
+        bench.bus["sluice.binding.u1"], ticket="t-9", allocation=AllocationId("u1_r_2"), warnings=("its daemon died",)
+    )
     bench.observe(subjects.binding(RequestId("u1")), late)
 
     assert bench.annotations("u1") == before
+    assert [event.reason for event in bench.api.events] == ["SliceBound"]
     assert bench.word("u1").held == Held(node=NodeName("node-a"), allocation=AllocationId("u1_r_1"))
     assert bench.told[-1] == "ns/train keeps slice u1_r_1 on node-a: slice u1_r_2 is not for it any more"
 

@@ -163,7 +163,7 @@ class BusSide:
         record.answer, record.pending = answer, None
         self._desk.requests.due[uid] = None
         self._desk.told.append(words.answered(f"{record.namespace}/{record.name}", uid, answer, record.held))
-        if isinstance(answer, Bound) and answer.warnings:
+        if isinstance(answer, Bound) and answer.warnings and answer.is_for(record.held):
             self._desk.following.telling.event(record, "Warning", "SliceWarning", "; ".join(answer.warnings))
 
     def _take_words(self, uids: Iterable[RequestId], now: float) -> None:
