@@ -21,6 +21,7 @@ from time import monotonic, perf_counter
 from simulation.coverage import Coverage
 from simulation.plan import Plan, draw_plan, with_cluster
 from simulation.plan_file import Kept, PlanFileError, read_plan, write_plan
+from simulation.record import Asked, Record, RecordError, open_record, taking_down
 from simulation.shrinking import Shrunk, shrink
 from simulation.timekeeping import with_time
 from simulation.trace import Keeping
@@ -41,48 +42,55 @@ def main(arguments: Sequence[str]) -> int:
     options = _options(arguments)
     try:
         plan = read_plan(options.plan).plan if options.plan is not None else None
-    except PlanFileError as error:
+        record = _opened(options)
+        before, began = record.seeds, perf_counter()
+        reached = Coverage() if options.report else None
+        _run(plan, record, reached, options)
+    except (PlanFileError, RecordError) as error:
         sys.stderr.write(f"{error}\n")
         return 2
-    seeds = range(options.first, options.first + options.seeds)
-    began = perf_counter()
-    done: list[Outcome] = []
-    reached = Coverage() if options.report else None
-    asked = 1 if plan is not None else len(seeds)
+    if reached is not None:
+        _report(reached, options.report)
+    asked = 1 if plan is not None else options.seeds
+    return _last_lines(record, asked, (record.seeds - before) / (perf_counter() - began))
+
+
+def _opened(options: argparse.Namespace) -> Record:
+    asked = Asked(options.first, tuple(options.without), options.cluster, options.timed)
+    return open_record(options.record, asked) if options.record is not None else Record("", asked)
+
+
+def _run(plan: Plan | None, record: Record, reached: Coverage | None, options: argparse.Namespace) -> None:
+    """Play what the record does not have, and show what of it all fails. Raises RecordError."""
+    seeds = range(options.first + record.seeds, options.first + options.seeds)
     try:
-        for outcome, pairs in _outcomes(seeds, plan, options):
-            done.append(outcome)
-            if reached is not None and pairs is not None:
-                reached.add(pairs)
-            if options.hashes:
-                _say(f"seed {outcome.seed} {outcome.hash}")
-            if outcome.violation:
-                _say(f"seed {outcome.seed}: {outcome.violation}")
-        failing = [outcome for outcome in done if outcome.violation]
-        for outcome in failing[: 0 if options.quiet else SHOWN_MAX]:
-            _show(plan if plan is not None else _drawn(outcome.seed, options), outcome.violation, options)
+        with taking_down(record, options.record) as take:
+            for outcome, pairs in _outcomes(seeds, plan, options):
+                take(outcome)
+                if reached is not None and pairs is not None:
+                    reached.add(pairs)
+                if options.hashes:
+                    _say(f"seed {outcome.seed} {outcome.hash}")
+                if outcome.violation:
+                    _say(f"seed {outcome.seed}: {outcome.violation}")
+        for seed, violation in list(record.violations.items())[: 0 if options.quiet else SHOWN_MAX]:
+            _show(plan if plan is not None else _drawn(seed, options), violation, options)
     except KeyboardInterrupt:
         _say("interrupted")
     except BrokenProcessPool as error:
         _say(f"a process that ran seeds has died: {error}")
-    if reached is not None:
-        _report(reached, options.report)
-    return _last_lines(done, asked, perf_counter() - began)
 
 
-def _last_lines(done: Sequence[Outcome], asked: int, took_s: float) -> int:
+def _last_lines(record: Record, asked: int, seeds_per_s: float) -> int:
     """What was really done, in words and in the line that is exactly so. Returns the exit code."""
-    violations = sum(bool(outcome.violation) for outcome in done)
-    events, virtual_s = sum(outcome.handled for outcome in done), sum(outcome.virtual_s for outcome in done)
-    most = max((outcome.writes_most for outcome in done), default=0)
     _say(
-        f"{events} events in {virtual_s:.0f} virtual s; {len(done) / took_s:.1f} seeds/s;"
-        f" at most {most} writes for one request",
+        f"{record.events} events in {record.virtual_s:.0f} virtual s; {seeds_per_s:.1f} seeds/s;"
+        f" at most {record.writes_most} writes for one request",
     )
-    if len(done) < asked:
-        _say(f"only {len(done)} of {asked} seeds were run")
-    _say(f"seeds={len(done)} violations={violations}")
-    return 1 if violations or len(done) < asked else 0
+    if record.seeds < asked:
+        _say(f"only {record.seeds} of {asked} seeds were run")
+    _say(f"seeds={record.seeds} violations={len(record.violations)}")
+    return 1 if record.violations or record.seeds < asked else 0
 
 
 def _outcomes(seeds: range, plan: Plan | None, options: argparse.Namespace) -> Iterator[Done]:
@@ -212,4 +220,13 @@ def _options(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument(
         "--report", default="", metavar="FILE", help="write which pairs of state and event were reached (-: print)"
     )
-    return parser.parse_args(arguments)
+    parser.add_argument(
+        "--record",
+        type=Path,
+        metavar="FILE",
+        help="keep in there what was played, and go on where that ends",
+    )
+    options = parser.parse_args(arguments)
+    if options.record is not None and (options.plan is not None or options.hashes or options.report):
+        parser.error("--record is of outcomes alone, and of seeds: it goes with none of --plan, --hashes and --report")
+    return options

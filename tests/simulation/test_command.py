@@ -9,7 +9,7 @@ from time import monotonic
 
 import pytest
 from factories.processes import heeding_ctrl_c
-from simulation import command
+from simulation import command, record
 from simulation.command import main
 from simulation.world import Outcome
 
@@ -124,3 +124,75 @@ def test_ctrl_c_ends_real_processes_and_says_what_was_done() -> None:
     assert line == f"seeds={count} violations=0"
     assert 1 <= count < 100_000
     assert run.returncode == 1
+
+
+def recorded(path: Path, *more: str, seeds: int = 5) -> list[str]:
+    """A run that keeps what it does."""
+    return ["--seeds", str(seeds), "--jobs", "1", "--quiet", "--record", str(path), *more]
+
+
+def test_a_run_of_hours_goes_on_where_it_was_interrupted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What is played twice is hours that somebody waits again."""
+    path, played = tmp_path / "run.json", list[int]()
+
+    def counted(seed: int, *_args: object, **_options: object) -> command.Done:
+        played.append(seed)
+        return wrong_at_two(seed)
+
+    monkeypatch.setattr(command, "run_bounded", interrupted_at_three)
+    assert main(recorded(path)) == 1
+    assert last_line(capsys) == "seeds=3 violations=0"
+    monkeypatch.setattr(command, "run_bounded", counted)
+    assert main(recorded(path)) == 0
+    assert last_line(capsys) == "seeds=5 violations=0"
+    assert played == [3, 4]
+
+
+def test_what_a_run_found_is_not_forgotten_when_it_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The second half would make the whole look clean."""
+    monkeypatch.setattr(command, "run_bounded", wrong_at_two)
+    assert main(recorded(tmp_path / "run.json")) == 1
+    assert main(recorded(tmp_path / "run.json", seeds=9)) == 1
+    assert last_line(capsys) == "seeds=9 violations=1"
+
+
+def test_seeds_of_other_source_or_drawn_otherwise_do_not_count(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A run would claim what another source has done."""
+    path = tmp_path / "run.json"
+    monkeypatch.setattr(command, "run_bounded", fine)
+    assert main(recorded(path)) == 0
+    assert main(recorded(path, "--timed")) == 2
+    assert "timed=True" in capsys.readouterr().err
+    monkeypatch.setattr(record, "source_hash", lambda: "changed")
+    assert main(recorded(path)) == 2
+    assert "was written by other source than this" in capsys.readouterr().err
+
+
+def test_a_run_of_hours_says_at_once_that_its_record_cannot_be_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Somebody would find out after the hours."""
+    monkeypatch.setattr(command, "run_bounded", interrupted_at_three)
+    assert main(recorded(tmp_path / "no-such-folder" / "run.json")) == 2
+    assert "cannot be written: No such file or directory" in capsys.readouterr().err
+    garbled = tmp_path / "run.json"
+    garbled.write_text("{", encoding="utf-8")
+    assert main(recorded(garbled)) == 2
+    assert "is no record of a run" in capsys.readouterr().err
+
+
+def test_another_module_or_another_table_of_profiles_is_another_source(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Half of a record would be about what is not there any more."""
+    now = record.source_hash()
+    assert now == record.source_hash()
+    reads = Path.read_bytes
+    monkeypatch.setattr(Path, "read_bytes", lambda path: reads(path) + (b"#" if path.name == "catalog.toml" else b""))
+    other_table = record.source_hash()
+    monkeypatch.setattr(Path, "read_bytes", lambda path: reads(path) + (b"#" if path.name == "reopening.py" else b""))
+    assert len({now, other_table, record.source_hash()}) == 3
