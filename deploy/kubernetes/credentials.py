@@ -3,7 +3,7 @@ Makes the Secrets that Sluice needs in a cluster: the broker's certificate and u
 certificates with which services and agents speak gRPC.
 
     kubectl get secrets -A -l app.kubernetes.io/component=credentials -o json |
-    python deploy/kubernetes/credentials.py --keep /dev/stdin --node gpu-1 --node gpu-2 |
+    .venv/bin/python deploy/kubernetes/credentials.py --keep /dev/stdin --node gpu-1 --node gpu-2 |
     kubectl apply --server-side -f -
 
 Rights come from `sluice.contracts.rights`, so that the broker allows what the code needs and nothing else; one user for

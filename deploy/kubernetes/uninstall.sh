@@ -6,13 +6,16 @@
 #
 # A pod that waited can never get a slice then. One that a controller owns is deleted, for its controller makes it anew,
 # without Sluice; of a bare pod only the gate is removed, and it is named, for its owner must make it anew himself.
-# `all` ends with an error before it removes an agent while pods with slices are left: they could not end without it.
+# `all` ends with an error before it removes an agent while pods with slices are left, for they could not end without it,
+# or slices, for nobody else would take them off the GPUs. WAIT_S says how long it waits for both (120 s each);
+# LEAVE_SLICES=true leaves slices where they are, as on nodes that are gone.
 # Needs the rights of a cluster administrator.
 set -eu
 
 KUBECTL=${KUBECTL:-kubectl}
 GATE=sluice.dev/slice
 WAIT_S=${WAIT_S:-120}
+LEAVE_SLICES=${LEAVE_SLICES:-false}
 
 gated='{{range .items}}{{$pod := .}}{{range .spec.schedulingGates}}{{if eq .name "sluice.dev/slice"}}'
 gated=$gated'{{$pod.metadata.namespace}} {{$pod.metadata.name}} {{$pod.metadata.uid}} '
@@ -35,6 +38,32 @@ open_gates() {
     done
 }
 
+pods_left() {
+    $KUBECTL get pods --all-namespaces --selector sluice.dev/managed --no-headers \
+        --output custom-columns=:metadata.namespace,:metadata.name
+}
+
+# What is ours on each GPU, as the mirror says it; what was there before us, or is quarantined, nobody will take away.
+sliced='{{range .items}}{{$gpu := .metadata.name}}{{range .status.slices}}'
+sliced=$sliced'{{if and (ne .state "Foreign") (ne .state "Quarantined")}}{{$gpu}} {{.place}}{{"\n"}}{{end}}{{end}}{{end}}'
+
+slices_left() {
+    [ -z "$($KUBECTL get customresourcedefinition gpus.sluice.dev --ignore-not-found --output name)" ] ||
+        $KUBECTL get gpus.sluice.dev --output "go-template=$sliced"
+}
+
+# WHAT-IT-WAITS-FOR COMMAND: until the command prints nothing; else what is left is in `left`.
+wait_for_none() {
+    until=$(($(date +%s) + WAIT_S))
+    said=
+    while left=$($2) && [ -n "$left" ]; do
+        [ "$(date +%s)" -lt "$until" ] || return 1
+        [ -n "$said" ] || echo "waits up to $WAIT_S s for $1: $(echo "$left" | wc -l) left"
+        said=yes
+        sleep 2
+    done
+}
+
 all() {
     # First nobody gets a new gate, then those that have one lose it.
     $KUBECTL delete mutatingwebhookconfiguration sluice --ignore-not-found
@@ -42,19 +71,22 @@ all() {
         $KUBECTL delete validatingadmissionpolicybinding "$policy" --ignore-not-found
         $KUBECTL delete validatingadmissionpolicy "$policy" --ignore-not-found
     done
-    $KUBECTL delete deployment --namespace sluice-system --ignore-not-found sluice-webhook sluice-pod-watcher
+    $KUBECTL delete deployment --namespace sluice-system --ignore-not-found sluice-webhook
     open_gates
     # The kubelet lets a pod with our volume end only while the driver answers.
-    until=$(($(date +%s) + WAIT_S))
-    while left=$($KUBECTL get pods --all-namespaces --selector sluice.dev/managed --no-headers \
-        --output custom-columns=:metadata.namespace,:metadata.name) && [ -n "$left" ]; do
-        if [ "$(date +%s)" -ge "$until" ]; then
-            echo "these pods still have slices; delete them, then run this again:" >&2
+    wait_for_none "pods with slices to end" pods_left || {
+        echo "these pods still have slices, or a volume for one; delete them, then run this again:" >&2
+        echo "$left" >&2
+        return 1
+    }
+    # Whoever watches pods, decides, and unmakes is still there: what those pods had is taken off the GPUs now.
+    if [ "$LEAVE_SLICES" != true ]; then
+        wait_for_none "slices to be taken off GPUs" slices_left || {
+            echo "these GPUs still have slices of ours; run this again, or with LEAVE_SLICES=true to leave them there:" >&2
             echo "$left" >&2
             return 1
-        fi
-        sleep 2
-    done
+        }
+    fi
     $KUBECTL delete namespace --ignore-not-found sluice-nodes sluice-system
     $KUBECTL delete csidriver --ignore-not-found slice.sluice.dev
     $KUBECTL delete customresourcedefinition --ignore-not-found gpus.sluice.dev

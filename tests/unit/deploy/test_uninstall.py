@@ -64,10 +64,22 @@ class Cluster:
             if "deletionTimestamp" not in pod["metadata"]
         }
 
-    def uninstall(self, *words: str) -> subprocess.CompletedProcess[str]:
+    def gpu(self, name: str, *slices: Json) -> None:
+        """What the mirror shows of a GPU."""
+        about = {"apiVersion": "sluice.dev/v1alpha1", "kind": "Gpu", "metadata": {"name": name}}
+        self.kubectl("create", "--validate=false", "-f", "-", given=about)
+        status = {"status": {"slices": list(slices)}} if slices else {"status": {}}
+        self.kubectl("patch", "gpu", name, "--subresource=status", "--type=merge", "--patch", json.dumps(status))
+
+    def uninstall(self, *words: str, **settings: str) -> subprocess.CompletedProcess[str]:
         """Run the program."""
         return subprocess.run(
-            ["sh", PROGRAM, *words], env=self.environment, capture_output=True, text=True, timeout=50, check=False
+            ["sh", PROGRAM, *words],
+            env={**self.environment, **settings},
+            capture_output=True,
+            text=True,
+            timeout=50,
+            check=False,
         )
 
 
@@ -129,6 +141,33 @@ def test_agents_stay_as_long_as_pods_with_slices_do(cluster: Cluster) -> None:
     assert "these pods still have slices" in done.stderr
     assert "default   runs" in done.stderr
     assert cluster.kubectl("get", "csidriver", "slice.sluice.dev", "-o", "json")["metadata"]["name"]
+
+
+def test_slices_are_taken_off_the_gpus_before_the_agents_go(cluster: Cluster) -> None:
+    """GPUs would stay cut for pods that have ended; what was there before Sluice is none of its business."""
+    cluster.kubectl("apply", "--validate=false", "-f", str(KUBERNETES / "base" / "crd-gpus.yaml"))
+    cluster.gpu("node1-0", {"place": "1g.5gb@0", "state": "Foreign"}, {"place": "2g.10gb@2", "state": "Ready"})
+    cluster.create("runs")
+
+    stopped = cluster.uninstall("all")
+    left = cluster.uninstall("all", LEAVE_SLICES="true")
+
+    assert stopped.returncode == 1
+    assert "waits up to 3 s for slices to be taken off GPUs: 1 left" in stopped.stdout
+    assert stopped.stderr.splitlines()[-1] == "node1-0 2g.10gb@2"
+    assert left.returncode == 0, left.stderr
+    assert not cluster.kubectl("get", "crd", "-o", "json")["items"]
+
+
+def test_only_what_was_there_before_holds_nothing_up(cluster: Cluster) -> None:
+    """Nobody would ever take it away."""
+    cluster.kubectl("apply", "--validate=false", "-f", str(KUBERNETES / "base" / "crd-gpus.yaml"))
+    cluster.gpu("node1-0", {"place": "1g.5gb@0", "state": "Foreign"}, {"place": "1g.5gb@1", "state": "Quarantined"})
+    cluster.gpu("node1-1")
+
+    done = cluster.uninstall("all")
+
+    assert done.returncode == 0, done.stderr
 
 
 def test_nothing_happens_without_being_told_what(cluster: Cluster) -> None:
