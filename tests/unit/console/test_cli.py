@@ -10,13 +10,14 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from sluice.runtime.bus import DeniedError
 from sluice_console import __main__ as command
 from sluice_console.core.documents import PodDocument, PodsDocument
 from sluice_console.core.world import World
 from sluice_console.shell.failing import CommandError
 from sluice_console.shell.present import console, show_pods
 from sluice_console.shell.quarantine import NobodyToAskError, NotThereError, Release, check, quarantined_on
-from sluice_console.shell.typed import UsageError, agreed
+from sluice_console.shell.typed import EXIT_FAILED, UsageError, agreed, run
 
 DOCS = Path(__file__).parents[3] / "docs"
 
@@ -92,6 +93,28 @@ def test_only_a_yes_is_a_yes(monkeypatch, capsys):
     with pytest.raises(UsageError, match="nobody is there"):
         agreed("cut it off?", yes=False)
     assert agreed("cut it off?", yes=True)
+
+
+@pytest.mark.parametrize(
+    ("user", "verb", "said"),
+    [
+        (
+            "console",
+            "Publish",
+            "may not say sluice.cordon.node1: what changes something is said by the user 'operator'",
+        ),
+        ("console", "Subscription", "does not let 'console' listen to 'sluice.cordon.node1'"),
+        ("operator", "Publish", "does not let 'operator' publish to 'sluice.cordon.node1'"),
+    ],
+)
+def test_who_may_only_read_is_told_who_may_do_more(capsys, user, verb, said):
+    """Somebody would look for a fault in the broker's users."""
+
+    async def drain() -> int:
+        raise DeniedError(user=user, verb=verb, subject="sluice.cordon.node1")
+
+    assert run(drain()) == EXIT_FAILED
+    assert said in capsys.readouterr().err
 
 
 def test_a_slice_in_quarantine_is_found_by_its_name(make):

@@ -9,10 +9,15 @@ from cyclopts import Parameter
 from sluice_console.shell.failing import CommandError
 
 if TYPE_CHECKING:
+    from sluice.runtime.bus import BusError
     from sluice_console.shell.forms import Form
 
 EXIT_FAILED = 1
 EXIT_USAGE = 2
+OPERATORS_ALONE = (
+    "the user 'console' only reads, and may not say {0}: what changes something is said by the user 'operator' "
+    "(SLUICE_NATS_USER and its password; in a cluster that of the Secret sluice-bus-operator)"
+)
 
 Server = Annotated[
     str | None, Parameter(help="NATS URL; otherwise SLUICE_NATS_URL, otherwise the running `sluice up`.")
@@ -68,8 +73,18 @@ def run(work: Coroutine[object, object, int]) -> int:
     try:
         return asyncio.run(work)
     except BusError as error:
-        sys.stderr.write(f"sluice: {error}\n")
+        sys.stderr.write(f"sluice: {_in_words(error)}\n")
         return EXIT_FAILED
     except CommandError as error:
         sys.stderr.write(f"sluice: {error}\n")
         return error.exit_code
+
+
+def _in_words(error: "BusError") -> str:
+    from sluice.contracts.rights import user_of
+    from sluice.contracts.streams import Role
+    from sluice.runtime.bus import DeniedError
+
+    if isinstance(error, DeniedError) and error.verb.lower() == "publish" and error.user == user_of(Role.CONSOLE):
+        return OPERATORS_ALONE.format(error.subject)
+    return str(error)
