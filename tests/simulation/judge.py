@@ -397,6 +397,7 @@ class Judge(NodeJudge):
             self.check_on_disk(host.machine, message)
         is_new = instruction.attempt == 1  # what is sent again was true when it was said
         if isinstance(message, SliceReady) and isinstance(host, AgentHost) and is_new:
+            self.sizes.wanted(message)
             wrong = self.sizes.wrong_limits(host.machine, message)
             if wrong and message.allocation not in self.revoked:
                 self.fail("MPS", wrong)

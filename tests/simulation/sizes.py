@@ -120,25 +120,34 @@ class Sizes:
     """When an agent first said of a slice that it is as this revision ordered."""
     began: dict[tuple[str, int], float] = field(default_factory=dict)
     """When each process began, by its node and its id there."""
+    _is_alone: dict[str, int] = field(default_factory=dict)
+    """The revision beside which nothing older counts any more, as its agent wanted to say: it may be told otherwise."""
 
     def granted(self, grant: Grant, boots: int) -> None:
         """
         A size is in the ledger of a node in its `boots`-th life.
 
-        Of an agent's slice that is adopted, sizes do not count that it never heard of; nor those of a life before, when
-        it says that it counts nothing else: no process and no ticket of then is left.
+        Of an agent's slice that is adopted, sizes do not count that it never heard of; nor, when it says that it counts
+        nothing else, those of a life before, for no process and no ticket of then is left, and those beside which it
+        wanted to say so in its own words, which a wiped broker may not have taken.
         """
         allocation, revision = grant.booking.allocation, grant.revision
         known = self.standing.setdefault(allocation, {})
         if grant.adopted:
             known = self.standing[allocation] = {each: known[each] for each in known if each <= revision}
         if grant.adopted and not grant.counts:
-            for each in [each for each in known if self._since.get((allocation, each)) != boots]:
+            alone = self._is_alone.get(allocation, 0)
+            for each in [each for each in known if each < alone or self._since.get((allocation, each)) != boots]:
                 del known[each]
         self._since.setdefault((allocation, revision), boots)
         known[revision] = self.as_granted[allocation, revision] = grant.booking
         if len(known) > 1:
             self.changed[allocation] = None
+
+    def wanted(self, ready: SliceReady) -> None:
+        """What an agent is about to say of a slice."""
+        if not ready.shrinking:
+            self._is_alone[ready.allocation] = ready.revision
 
     def ready(self, ready: SliceReady, now: float) -> None:
         """An agent has said what a slice is now."""

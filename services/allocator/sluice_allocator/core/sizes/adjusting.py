@@ -245,7 +245,7 @@ def _why_not(
 ) -> AdjustRefused | None:
     """Why shares that count `now` may not become others; None when they may. What does not grow always may."""
     after = larger(now, becomes)
-    short = _short_of(desk, booking, now, after)
+    short = _short_of(desk, booking, becomes, after)
     if short is not None:
         return short
     exceeded = forbids(desk, booking.namespace, usage_of(desk, now), usage_of(desk, after))
@@ -253,26 +253,32 @@ def _why_not(
 
 
 def _short_of(
-    desk: Desk, booking: Booking, now: tuple[DeviceGrant, ...], after: tuple[DeviceGrant, ...]
+    desk: Desk, booking: Booking, becomes: tuple[DeviceGrant, ...], after: tuple[DeviceGrant, ...]
 ) -> AdjustRefused | None:
-    """What the homes lack for shares that grow. Several of one home are tried together."""
+    """
+    What the homes lack for shares that grow, and then count as in `after`. Several of one home are tried together.
+
+    A share grows against what is booked, also where it counts more than that: somebody may have let others into what it
+    was, who has heard that it is smaller by now (two allocators at work).
+    """
     trials: dict[tuple[object, ...], Home] = {}
-    for number, (was, becomes) in enumerate(zip(now, after, strict=True)):
-        if was == becomes or becomes.share is None:
+    for number, (booked, wanted, counted) in enumerate(zip(booking.devices, becomes, after, strict=True)):
+        if booked.share is None or counted.share is None or larger((booked,), (wanted,)) == (booked,):
             continue
-        gpu = desk.fleet.gpus.get(was.gpu)
-        place = (was.profile, was.start, was.size)
+        gpu = desk.fleet.gpus.get(booked.gpu)
+        place = (booked.profile, booked.start, booked.size)
         at_home = gpu.homes.get(place) if gpu is not None else None
         if at_home is None:
-            message = f"{was.gpu} is not shown by its node, so nobody knows what is left of it; ask again"
+            message = f"{booked.gpu} is not shown by its node, so nobody knows what is left of it; ask again"
             return AdjustRefused(AdjustReason.NOT_NOW, message)
         key = (booking.allocation, number)
-        trial = trials.setdefault((was.gpu, *place), at_home.home.copy())
-        reason = trial.why_not_become(key, becomes.share)
+        trial = trials.setdefault((booked.gpu, *place), at_home.home.copy())
+        trial.add(key, booked.share)
+        reason = trial.why_not_become(key, counted.share)
         if reason is not None:
             why = _MEANS.get(reason, str(reason))
-            return AdjustRefused(AdjustReason.CAPACITY_EXCEEDED, f"{why} on {was.gpu} ({reason})")
-        trial.add(key, becomes.share)
+            return AdjustRefused(AdjustReason.CAPACITY_EXCEEDED, f"{why} on {booked.gpu} ({reason})")
+        trial.add(key, counted.share)
     return None
 
 
@@ -280,18 +286,19 @@ def _most(
     desk: Desk, booking: Booking, now: tuple[DeviceGrant, ...], becomes: tuple[DeviceGrant, ...], container: str
 ) -> Iterator[tuple[Field, int]]:
     """
-    Per field that grows, the most that it could be now, the others left as they are.
+    Per field that grows, the most that it could be now, the others left as they are booked.
 
     By halving what lies between: more of a field never fits where less does not. A few dozen looks at one home.
     """
     for name in FIELDS:
-        fits, too_much = min(_values_of(name, now, container)), max(_values_of(name, becomes, container))
+        fits = min(_values_of(name, booking.devices, container))
+        too_much = max(_values_of(name, becomes, container))
         if fits >= too_much or (name == "sm_partition" and fits == 0):
             continue  # a share without a bound of its SMs has them all
         too_much += 1
         while too_much - fits > 1:
             middle = (fits + too_much) // 2
-            tried = _with_values(now, container, {name: middle})
+            tried = _with_values(booking.devices, container, {name: middle})
             if isinstance(tried, AdjustRefused) or _why_not(desk, booking, now, tried) is not None:
                 too_much = middle
             else:
@@ -323,7 +330,14 @@ def _decide(desk: Desk, asked: Asked) -> None:
     before = desk.world.ledger[allocation]
     assert isinstance(before, Grant), "only a standing grant is adjusted"
     counts = outcome.counted.devices if outcome.counted.devices != outcome.booking.devices else ()
-    grant = Grant(revision=outcome.revision, incarnation=desk.world.incarnation, booking=outcome.booking, counts=counts)
+    grant = Grant(
+        revision=outcome.revision,
+        incarnation=desk.world.incarnation,
+        booking=outcome.booking,
+        after=before.after,  # who had the place may be gone, and not have been said to be
+        evict=before.evict,
+        counts=counts,
+    )
     desk.adjustments.on_their_way[allocation] = OnItsWay(asked, outcome)
     desk.fleet.book(outcome.counted)
     desk.sparing.look[allocation] = None
