@@ -4,7 +4,7 @@ import msgspec
 from factories.allocator import FOLDER, INCARNATION, asked, claim, gpu_report, ready_of, snapshot
 
 from sluice.contracts import subjects
-from sluice.contracts.exchange import Stream, Write, WriteRefused, WriteUnknown
+from sluice.contracts.exchange import Stream, Ticked, Write, WriteRefused, WriteUnknown
 from sluice.contracts.ids import AllocationId, GpuUuid, NodeName, OperationId, RequestId, SourceName
 from sluice.contracts.messages import (
     Booking,
@@ -22,6 +22,7 @@ from sluice.contracts.messages import (
     SliceFailed,
     SliceGone,
     WaitOver,
+    Waived,
 )
 from sluice.contracts.refusals import ReasonCount, RefusalReason, WaitReason
 
@@ -188,6 +189,23 @@ def test_a_slice_that_could_not_be_made_is_revoked_and_made_elsewhere(empty):
     assert said[0].cause == "making the slice failed: no room"
     retried = next(m for m in said if isinstance(m, Grant))
     assert retried.booking.devices[0].gpu != booking.devices[0].gpu
+
+
+def test_a_gpu_that_took_its_slices_along_is_not_tried_again_at_once(bench):
+    """Its node may show it as well for a while: it would be granted, and given back, as fast as the bus carries it."""
+    grant = bench.granted("p1")
+    booking = grant.booking
+    lost = SliceDegraded(allocation=booking.allocation, request=P1, revision=1, message="double bit ECC error")
+
+    given_back = messages(bench.land_all(bench.observe(subjects.slice_(NODE, booking.allocation), lost)))
+    after = messages(bench.land_all(bench.gone(grant)))
+
+    assert [type(message) for message in given_back] == [Waived, Revoke, Pending]
+    assert [count.reason for count in given_back[2].reasons] == [WaitReason.GPU_AVOIDED]
+    assert [type(message) for message in after] == [Closed]
+    bench.now += bench.allocator.desk.rules.retry_first_s
+    (again,) = [each for each in messages(bench.land_all(bench.handle(Ticked()))) if isinstance(each, Grant)]
+    assert again.booking.devices[0].gpu == booking.devices[0].gpu
 
 
 def test_a_slice_that_is_just_being_bound_is_not_revoked_because_its_gpu_fails(bench):

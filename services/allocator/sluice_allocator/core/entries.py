@@ -15,7 +15,7 @@ from sluice.contracts.ids import AllocationId
 from sluice.contracts.messages import AllocationRequested, Closed, Grant, LedgerEntry, Revoke, SliceGone
 from sluice_allocator.core.desk import Desk
 from sluice_allocator.core.evictions.preempting import note_revoked
-from sluice_allocator.core.standing import FAILED, why_not, why_waive
+from sluice_allocator.core.standing import AILING, why_not, why_waive
 from sluice_allocator.core.waiting.promised import give_up
 from sluice_allocator.core.world import RequestFact
 
@@ -72,7 +72,7 @@ def _settle_entry(desk: Desk, allocation: AllocationId, entry: LedgerEntry, caus
         desk.commit(address, closed, booking.request, ttl_s=desk.rules.closing_ttl_s)
         return
     if cause is not None:
-        if isinstance(slice_, FAILED):
+        if isinstance(slice_, AILING):
             desk.attempts.failed(booking.request, (device.gpu for device in booking.devices), desk.now)
         if isinstance(entry, Grant):
             give_up(desk, entry)

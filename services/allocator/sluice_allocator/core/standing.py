@@ -33,6 +33,9 @@ from sluice_allocator.core.world import BindingFact, RequestFact
 
 FAILED = (SliceFailed, SliceQuarantined)
 """Words of an agent that a slice is not there to be used."""
+AILING = (*FAILED, SliceDegraded)
+"""The same, or that its GPU cannot be used now. Where it was given back for that, its GPUs are avoided for a while:
+their node may show them as well until its inventory is pulled."""
 
 
 def why_not(desk: Desk, grant: Grant, asked: RequestFact | None) -> str | None:

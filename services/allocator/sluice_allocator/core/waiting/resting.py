@@ -23,7 +23,7 @@ from sluice.contracts.messages import (
 from sluice.contracts.refusals import ReasonCount, WaitReason
 from sluice_allocator.core.desk import Desk
 from sluice_allocator.core.held import say_why
-from sluice_allocator.core.standing import FAILED
+from sluice_allocator.core.standing import AILING
 
 
 def note_taken_back(desk: Desk, message: AnyMessage | None) -> None:
@@ -35,7 +35,7 @@ def note_taken_back(desk: Desk, message: AnyMessage | None) -> None:
         return
     if booking.request not in desk.world.requests or isinstance(desk.world.bindings.get(booking.request), Bound):
         return
-    if isinstance(desk.world.slices.get(booking.allocation), FAILED):
+    if isinstance(desk.world.slices.get(booking.allocation), AILING):
         return  # this process knows why, and avoids the GPU
     desk.attempts.taken_back(booking.request, desk.now)
 
