@@ -268,6 +268,26 @@ def test_after_a_reboot_the_pod_is_told_its_new_devices_in_one_write(bench):
     assert bench.api.opened == ["u1"]
 
 
+def test_a_watcher_that_stood_still_does_not_tell_a_pod_what_is_over(bench):
+    """Its container would start with the size of before, while another watcher has long told it the one of now."""
+    bench.create("train", "u1")
+    bench.bind("u1")
+    bench.change("u1", spec={"nodeName": "node-a"}, status=RUNNING)
+    pod = bench.api.find("u1")
+    pod["metadata"]["annotations"]["main.granted.sluice.dev/ticket"] = "t-3"
+    bench.api.store(pod)
+    bench.automatic = False
+
+    bench.bind("u1", revision=2, ticket="t-1", devices="MIG-2")  # read late: by now the pod has another ticket
+
+    (late,) = bench.calls
+    (refused,) = bench.carry_out(bench.calls.pop())
+    assert (type(late), refused.status) == (e.ReAnnotate, 422)
+    assert bench.annotations("u1")["main.granted.sluice.dev/visible-devices"] != "MIG-2"
+    bench.handle(refused)
+    assert [type(call) for call in bench.calls] == [e.ReadPod]
+
+
 def test_a_pod_on_another_node_is_not_told_of_devices_there(bench):
     """It would start with the UUID of a device that is somebody else's where it runs."""
     bench.create("train", "u1", gates=(), spec={"nodeName": "node-b"})

@@ -39,26 +39,33 @@ def bind(view: PodView, node: NodeName, annotations: Mapping[str, str]) -> Patch
 
 
 def annotate(view: PodView, annotations: Mapping[str, str]) -> Patch:
-    """What differs from what the pod has, in one patch: devices and ticket change together or not at all."""
+    """
+    What differs from what the pod has, in one patch: devices and ticket change together or not at all.
+
+    The tests of what it has are the guard: a watcher that stood still meanwhile, and does not know yet that another one
+    works, would tell the pod what it was told long ago.
+    """
     changed = {key: text for key, text in annotations.items() if view.granted.get(key) != text}
-    return (_uid(view.uid), *_annotate(changed))
+    has = {key: text for key, text in view.granted.items() if key in annotations}
+    return (_uid(view.uid), *(_test(key, text) for key, text in sorted(has.items())), *_annotate(changed))
 
 
 def _uid(uid: RequestId) -> Mapping[str, Any]:
     return {"op": "test", "path": "/metadata/uid", "value": str(uid)}
 
 
+def _test(key: str, text: str) -> Mapping[str, Any]:
+    return {"op": "test", "path": _path(key), "value": text}
+
+
 def _annotate(annotations: Mapping[str, str]) -> Patch:
     """The map is there: admission writes the ask into it."""
-    return tuple(
-        {"op": "add", "path": f"/metadata/annotations/{_escaped(key)}", "value": text}
-        for key, text in sorted(annotations.items())
-    )
+    return tuple({"op": "add", "path": _path(key), "value": text} for key, text in sorted(annotations.items()))
 
 
-def _escaped(key: str) -> str:
-    """A key as one token of a JSON pointer (RFC 6901)."""
-    return key.replace("~", "~0").replace("/", "~1")
+def _path(key: str) -> str:
+    """Of an annotation; a key is one token of a JSON pointer (RFC 6901)."""
+    return f"/metadata/annotations/{key.replace('~', '~0').replace('/', '~1')}"
 
 
 def _pin(pinning: Pinning, node: NodeName) -> Patch | str:
