@@ -88,9 +88,10 @@ class Cluster:
     kubeconfig: Path
     fake: FakeKube | None = None
     _session: aiohttp.ClientSession | None = None
+    _of_others: aiohttp.ClientSession | None = None
+    """Without the administrator's certificate: a server takes the user of that, whatever token comes with it."""
     _base: str = ""
     _header: str = ""
-    _tls: ssl.SSLContext | None = None
     _nodes: list[str] = field(default_factory=list)
 
     @contextlib.asynccontextmanager
@@ -99,10 +100,14 @@ class Cluster:
         settings = await self.configuration()
         self._base = settings.host.rstrip("/")
         self._header = await settings.get_api_key_with_prefix("BearerToken") or ""
-        self._tls = ssl.create_default_context(cafile=settings.ssl_ca_cert, cadata=settings.ca_cert_data)
+        authority = {"cafile": settings.ssl_ca_cert, "cadata": settings.ca_cert_data}
+        others, mine = ssl.create_default_context(**authority), ssl.create_default_context(**authority)
         if settings.cert_file:
-            self._tls.load_cert_chain(settings.cert_file, settings.key_file)
-        async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(ssl=self._tls)) as self._session:
+            mine.load_cert_chain(settings.cert_file, settings.key_file)
+        async with (
+            aiohttp.ClientSession(connector=aiohttp.TCPConnector(ssl=mine)) as self._session,
+            aiohttp.ClientSession(connector=aiohttp.TCPConnector(ssl=others)) as self._of_others,
+        ):
             yield self
 
     async def configuration(self) -> client.Configuration:
@@ -136,7 +141,6 @@ class Cluster:
         **query: Any,
     ) -> Reply:
         """One request; a patch's `kind` is its content type."""
-        assert self._session is not None
         data = body if isinstance(body, str | bytes) else None if body is None else json.dumps(body)
         async with self._open(method, path, data, kind, token, query) as response:
             text = await response.text()
@@ -176,13 +180,12 @@ class Cluster:
                 await _broken(connection.transport if connection is not None else None)
 
     def _open(self, method: str, path: str, data: Any, kind: str, token: str | None, query: Json) -> Any:
-        assert self._session is not None
+        session = self._session if token is None else self._of_others
+        assert session is not None
         header = f"Bearer {token}" if token is not None else self._header
         headers = {"Content-Type": kind, **({"Authorization": header} if header else {})}
         url = f"{self._base}{path}" + (f"?{urllib.parse.urlencode(query)}" if query else "")
-        return self._session.request(
-            method, url, data=data, headers=headers, timeout=aiohttp.ClientTimeout(total=WAIT_S * 4)
-        )
+        return session.request(method, url, data=data, headers=headers, timeout=aiohttp.ClientTimeout(total=WAIT_S * 4))
 
     # -- things to have ---------------------------------------------------------------------------------------------
 

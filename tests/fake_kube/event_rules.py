@@ -43,10 +43,17 @@ CORE_EVENTS = Resource(
 
 
 def place(event: Json) -> list[Fault]:
-    """An event lives in the namespace of what it regards; that of a Node only in `default`."""
+    """
+    An event that says when it happened lives anywhere, but that of a Node (which has no namespace) in `default` or
+    `kube-system`; an older kind of event in the namespace of what it regards, or, of a Node, in `default`.
+    """
     namespace = event["metadata"].get("namespace", "")
     about = (event.get("regarding") or {}).get("namespace") or ""
-    if about == namespace or (not about and namespace == "default"):
+    if event.get("eventTime"):
+        fits = bool(about) or namespace in {"default", "kube-system"}
+    else:
+        fits = about == namespace if about else namespace == "default"
+    if fits:
         return []
     return [Fault("involvedObject.namespace", "Invalid value", "does not match event.namespace", value=about)]
 

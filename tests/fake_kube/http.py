@@ -204,10 +204,12 @@ class Front:
                 if watch.ended or loop.time() >= ends or _gone(request):
                     break
                 if query.bookmarks and (stream.bookmark or loop.time() >= next_bookmark):
-                    stream.bookmark = False
                     last = loop.time() >= ends - BEFORE_END_S
-                    next_bookmark = ends + 1 if last else min(loop.time() + BOOKMARK_S, ends - BEFORE_END_S)
-                    await response.write(ENCODER.encode(watch.bookmark()) + b"\n")
+                    # Tried: where nothing happened, none comes before the end. Idle watches of minutes had theirs.
+                    if stream.bookmark or not last or watch.has_moved_on:
+                        await response.write(ENCODER.encode(watch.bookmark()) + b"\n")
+                        next_bookmark = ends + 1 if last else min(loop.time() + BOOKMARK_S, ends - BEFORE_END_S)
+                    stream.bookmark = False
                 try:
                     async with asyncio.timeout(max(0.0, min(LOOK_S, ends - loop.time()))):
                         await pulse.wait()

@@ -70,6 +70,14 @@ def _find(root: Any, tokens: list[str]) -> Any:
     return root
 
 
+def _is(root: Any, tokens: list[str], value: Any) -> bool:
+    """What is not there is null, where what it would be in is there (tried on v1.36.2)."""
+    parent = _find(root, tokens[:-1])
+    if tokens and isinstance(parent, dict) and tokens[-1] not in parent:
+        return value is None
+    return bool(_find(root, tokens) == value)
+
+
 def _add(root: Any, tokens: list[str], value: Any) -> Any:
     if not tokens:
         return value
@@ -111,7 +119,7 @@ def json_patch(document: Json, operations: Any) -> Json:
 def _operate(root: Any, operation: Json) -> Any:
     kind, path = operation.get("op"), _tokens(operation.get("path"))
     if kind == "test":
-        if _find(root, path) != operation.get("value"):
+        if not _is(root, path, operation.get("value")):
             raise rejected_patch()
     elif kind == "add":
         return _add(root, path, clone(operation.get("value")))

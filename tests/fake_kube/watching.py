@@ -166,11 +166,14 @@ class Watch:
     _after: int = 0
     ended: bool = False
     idle_since: float = 0.0
+    began: int = 0
+    """The version from which it tells what happens."""
 
     def __post_init__(self) -> None:
         """Stand where the query wants to begin."""
         shelf = self.store.shelf(self.query.resource.storage)
         version = int(self.query.version or 0)
+        self.began = version or self.store.version
         if self.query.initial or version == 0:
             if version <= self.store.version:
                 found = self.store.listed(self.query.resource.storage, self.query.namespace)
@@ -203,10 +206,15 @@ class Watch:
         if initial_end:
             metadata["annotations"] = {"k8s.io/initial-events-end": "true"}
         resource = self.query.resource
-        return {
-            "type": "BOOKMARK",
-            "object": {"kind": resource.kind, "apiVersion": resource.api_version, "metadata": metadata},
-        }
+        # An object of that kind with nothing in it, as a real server marshals it.
+        empty = {"spec": {"containers": None}, "status": {}} if resource.full_name == "pods" else {}
+        head = {"kind": resource.kind, "apiVersion": resource.api_version}
+        return {"type": "BOOKMARK", "object": {**head, "metadata": metadata, **empty}}
+
+    @property
+    def has_moved_on(self) -> bool:
+        """Whether a bookmark would say anything new."""
+        return self.store.version > self.began
 
     def _fail(self, version: int, oldest: int) -> None:
         self.ended = True

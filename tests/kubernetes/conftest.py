@@ -12,6 +12,8 @@ import pytest
 from factories.kubernetes import Cluster
 from fake_kube.server import FakeKube
 
+from sluice.contracts.kubernetes import LABEL_IGNORE
+
 REAL = os.environ.get("SLUICE_TEST_KUBECONFIG", "")
 
 
@@ -35,8 +37,8 @@ async def kube(server: Cluster) -> AsyncIterator[Cluster]:
 
 @pytest.fixture
 async def namespace(kube: Cluster) -> AsyncIterator[str]:
-    """A namespace of the test's own."""
-    name = await kube.namespace()
+    """A namespace of the test's own, which a Sluice that is installed in a real cluster leaves alone."""
+    name = await kube.namespace(**({LABEL_IGNORE: "true"} if kube.fake is None else {}))
     yield name
     await kube.delete(f"/api/v1/namespaces/{name}")
     for kind in ("clusterrolebindings", "clusterroles"):

@@ -1,10 +1,13 @@
 """LimitRange and ResourceQuota, and the custom resource of GPUs."""
 
+from collections.abc import AsyncIterator
+
 import pytest
 from factories.kubernetes import APPLY, MERGE, STRATEGIC, Cluster, Json, pod
 
 GPU = "nvidia.com/gpu"
 GPUS = "/apis/sluice.dev/v1alpha1/gpus"
+DEFINITIONS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 DEFINITION: Json = {
     "apiVersion": "apiextensions.k8s.io/v1",
     "kind": "CustomResourceDefinition",
@@ -105,15 +108,23 @@ async def test_a_maximum_is_the_default_too(kube: Cluster, namespace: str, pods:
 
 
 @pytest.fixture
-async def gpus(kube: Cluster) -> str:
-    """The definition, served; it stays, as others may use it."""
-    made = await kube.post("/apis/apiextensions.k8s.io/v1/customresourcedefinitions", DEFINITION)
+async def gpus(kube: Cluster) -> AsyncIterator[str]:
+    """The definition, served: where it was there before it stays, with what is not of these tests."""
+    made = await kube.post(DEFINITIONS, DEFINITION)
     assert made.code in {201, 409}
     await kube.until(lambda: kube.get(GPUS), 200)
+    await _remove_gpus(kube)
+    yield GPUS
+    await _remove_gpus(kube)
+    if made.code == 201:
+        await kube.delete(f"{DEFINITIONS}/{DEFINITION['metadata']['name']}")
+        await kube.until(lambda: kube.get(f"{DEFINITIONS}/{DEFINITION['metadata']['name']}"), 404)
+
+
+async def _remove_gpus(kube: Cluster) -> None:
     for each in (await kube.get(GPUS)).items:
         if each["metadata"]["name"].startswith("sluice-test-"):
             await kube.delete(f"{GPUS}/{each['metadata']['name']}")
-    return GPUS
 
 
 def gpu(name: str, **status: str) -> Json:

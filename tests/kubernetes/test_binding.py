@@ -62,8 +62,8 @@ async def test_an_annotation_alone_does_not_move_the_generation(kube: Cluster, p
         pytest.param([test("/spec/schedulingGates", [{"name": OTHER}])], id="another-list-of-gates"),
         pytest.param([add("/metadata/annotations/a/b", "x")], id="unescaped-slash"),
         pytest.param([test("/metadata/resourceVersion", "1")], id="old-version"),
-        pytest.param([test("/metadata/annotations/none", None)], id="absent-against-null"),
-        pytest.param([test("/metadata/deletionTimestamp", None)], id="absent-deletion"),
+        pytest.param([test("/metadata/none/none", None)], id="absent-parent-against-null"),
+        pytest.param([test("/metadata/annotations/none", "x")], id="absent-against-text"),
         pytest.param([remove("/spec/schedulingGates/7")], id="no-such-gate"),
     ],
 )
@@ -79,6 +79,16 @@ async def test_a_patch_that_does_not_fit_says_nothing_about_why(
     assert not reply.body.get("details")
     left = await kube.get(f"{pods}/p")
     assert left.body["spec"]["schedulingGates"] == [{"name": GATE}]
+
+
+@pytest.mark.parametrize("path", ["/metadata/annotations/none", "/metadata/deletionTimestamp"])
+async def test_what_is_not_there_is_null(kube: Cluster, pods: str, path: str) -> None:
+    """So a patch can be guarded against a pod that is being deleted."""
+    await made(kube, pods, pod(annotations=ASKED))
+
+    reply = await kube.patch(f"{pods}/p", [test(path, None), *ONLY_OURS])
+
+    assert reply.code == 200
 
 
 async def test_without_annotations_the_map_must_be_made_first(kube: Cluster, pods: str) -> None:

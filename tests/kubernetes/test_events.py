@@ -58,15 +58,26 @@ async def test_an_incomplete_event_is_refused(kube: Cluster, namespace: str, eve
     assert (reply.code, reply.reason) == (422, "Invalid")
 
 
-@pytest.mark.parametrize("about", [{"kind": "Node", "name": "n1"}, {"kind": "Pod", "name": "p", "namespace": "other"}])
-async def test_an_event_lives_where_what_it_is_about_lives(
-    kube: Cluster, namespace: str, events: str, about: Json
-) -> None:
-    """About a Node only in `default`."""
-    reply = await kube.post(events, event(namespace, regarding=about))
+async def test_an_event_about_a_node_is_refused_among_pods(kube: Cluster, namespace: str, events: str) -> None:
+    """What has no namespace has its events in `default` (or `kube-system`)."""
+    reply = await kube.post(events, event(namespace, regarding={"kind": "Node", "name": "n1"}))
 
     assert reply.code == 422
     assert "does not match event.namespace" in reply.message
+
+
+async def test_an_event_may_live_elsewhere_than_what_it_is_about(kube: Cluster, namespace: str, events: str) -> None:
+    """Only of events in the old words, without a moment, it is checked: a wrong namespace of ours is told by nobody."""
+    about = {"kind": "Pod", "name": "p", "namespace": "other"}
+    old = {
+        "metadata": {"name": "old"}, "involvedObject": about, "reason": "R", "message": "m", "type": "Normal",
+    }  # fmt: skip
+
+    new_words = await kube.post(events, event(namespace, regarding=about))
+    old_words = await kube.post(f"/api/v1/namespaces/{namespace}/events", old)
+
+    assert new_words.code == 201
+    assert (old_words.code, "does not match event.namespace" in old_words.message) == (422, True)
 
 
 async def test_an_event_about_a_node_belongs_to_default(kube: Cluster, namespace: str) -> None:
