@@ -115,6 +115,11 @@ class AgentHost(Host):
         self.trace.tell(self.name, "CANNOT START", "", "its disk is full")
         self._start_again()
 
+    def keeps_tickets(self) -> bool:
+        """Whether tickets may outlive a reboot that begins now: not on a memory disk that is full; it is empty then."""
+        kept, self.no_room_for_tickets = not self.no_room_for_tickets, False
+        return kept
+
     def _start_again(self) -> None:
         """Its supervisor does, a moment later."""
         life = self.life

@@ -123,7 +123,7 @@ class Faults:
     def _reboot(self, fault: Fault) -> None:
         host = self.world.agents[fault.target]
         host.kill()
-        survive = bool(fault.number)
+        survive = host.keeps_tickets() and bool(fault.number)
         unwritten = self.dice.choice((0, 1, 3, 1000))  # in order, or by a power cut that takes more or less of it
         homes_survive = survive or self.dice.random() < 0.5
         host.machine.reboot(tickets_survive=survive, homes_survive=homes_survive, unwritten=unwritten)

@@ -39,7 +39,7 @@ class Removals:
             return
         host.kill()
         if fault.number == OFF:
-            host.machine.reboot(tickets_survive=True)
+            host.machine.reboot(tickets_survive=host.keeps_tickets())
             world.kubelets.rebooted(host.machine)
         life = host.life
 
