@@ -140,7 +140,7 @@ class Cluster:
         token: str | None = None,
         **query: Any,
     ) -> Reply:
-        """One request; a patch's `kind` is its content type."""
+        """One request; a patch's `kind` is its content type. With a token it is its owner who asks."""
         data = body if isinstance(body, str | bytes) else None if body is None else json.dumps(body)
         async with self._open(method, path, data, kind, token, query) as response:
             text = await response.text()

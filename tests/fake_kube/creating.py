@@ -67,7 +67,7 @@ class Creation:
             pod_defaults.begin(obj, stamp())
             return pod_rules.new_pod(obj)
         if resource.storage == event_rules.CORE_EVENTS.storage:
-            return event_rules.new_event(obj) if resource.group else event_rules.place(obj)
+            return event_rules.new_event(obj) if resource.group else event_rules.core_event(obj)
         if resource.full_name == crds.DEFINITIONS:
             faults = crds.new_definition(obj)
             if not faults:

@@ -10,9 +10,8 @@ from fake_kube import rules
 from fake_kube.errors import Fault, Json
 from fake_kube.targets import CORE_EVENT_FIELDS, Resource
 
-MAX_NOTE = 1_024
-MAX_REPORTER = 128
-
+_LENGTHS = {"reportingInstance": 128, "action": 128, "reason": 128, "note": 1_024}
+_NEEDED = ("reportingInstance", "action", "reason")
 _WORDS = {
     "regarding": "involvedObject",
     "note": "message",
@@ -44,42 +43,62 @@ CORE_EVENTS = Resource(
 
 def place(event: Json) -> list[Fault]:
     """
-    An event that says when it happened lives anywhere, but that of a Node (which has no namespace) in `default` or
-    `kube-system`; an older kind of event in the namespace of what it regards, or, of a Node, in `default`.
+    Where an event may be. One that says its eventTime may be in any namespace, but about what has none (a Node) only
+    in `default` or `kube-system`; one that does not, where it is that what it regards is, and of a Node in `default`.
     """
     namespace = event["metadata"].get("namespace", "")
     about = (event.get("regarding") or {}).get("namespace") or ""
     if event.get("eventTime"):
         fits = bool(about) or namespace in {"default", "kube-system"}
     else:
-        fits = about == namespace if about else namespace == "default"
+        fits = about == namespace or (not about and namespace == "default")
     if fits:
         return []
     return [Fault("involvedObject.namespace", "Invalid value", "does not match event.namespace", value=about)]
 
 
+def core_event(event: Json) -> list[Fault]:
+    """
+    What is wrong with an event that was written as core/v1, in the words of events.k8s.io: with an eventTime it must
+    say as much as one in the new words.
+    """
+    return place(event) + (_said(event, "reportingComponent") if event.get("eventTime") else [])
+
+
 def new_event(event: Json) -> list[Fault]:
-    """What is wrong with a new event in the words of events.k8s.io; one written as core/v1 only needs its place."""
-    faults = place(event)
-    for key in ("eventTime", "reportingController", "reportingInstance", "action", "reason", "type"):
-        if not event.get(key):
+    """What is wrong with a new event in the words of events.k8s.io."""
+    faults = place(event) + _series(event)
+    if event.get("eventTime"):
+        faults += _said(event, "reportingController")
+    else:
+        faults.append(Fault("eventTime", "Required value", ""))
+    if event.get("type") not in {"Normal", "Warning"}:
+        faults.append(Fault("type", "Invalid value", f"has invalid value: {event.get('type') or ''}", value=""))
+    for key, old in _WORDS.items():
+        if key.startswith("deprecated") and event.get(key):
+            faults.append(Fault(old, "Invalid value", "needs to be unset", value=""))
+    return faults
+
+
+def _said(event: Json, reporter: str) -> list[Fault]:
+    """What an event with a time must say; `reporter`: what the version that was asked calls the controller."""
+    faults = []
+    controller = event.get("reportingController") or ""
+    for key, value in ((reporter, controller), *((each, event.get(each)) for each in _NEEDED)):
+        if not value:
             faults.append(Fault(key, "Required value", ""))
-    if event.get("reportingController") and (why := rules.qualified(event["reportingController"])):
-        faults.append(Fault("reportingController", "Invalid value", why, value=event["reportingController"]))
-    if len(event.get("reportingInstance") or "") > MAX_REPORTER:
-        faults.append(
-            Fault("reportingInstance", "Invalid value", f"can have at most {MAX_REPORTER} characters", value="")
-        )
-    if event.get("type") and event["type"] not in {"Normal", "Warning"}:
-        faults.append(Fault("type", "Invalid value", "has invalid value: ", value=event["type"]))
-    if len(event.get("note") or "") > MAX_NOTE:
-        faults.append(Fault("message", "Invalid value", f"can have at most {MAX_NOTE} characters", value=""))
-    return faults + _series(event)
+    if why := rules.qualified(controller):
+        faults.append(Fault(reporter, "Invalid value", why, value=controller))
+    for key, most in _LENGTHS.items():
+        if len(event.get(key) or "") > most:
+            told = _WORDS.get(key, key)
+            faults.append(Fault(told, "Invalid value", f"can have at most {most} characters", value=""))
+    return faults
 
 
 def changed(before: Json, after: Json) -> list[Fault]:
     """What is wrong with a change in the words of events.k8s.io: only the series may change."""
-    faults = []
+    faults = place(after)
     for key in sorted((before.keys() | after.keys()) - {"metadata", "series", "kind", "apiVersion"}):
         if _plain(before.get(key)) != _plain(after.get(key)):
             value = after.get(key)

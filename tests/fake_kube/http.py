@@ -24,9 +24,11 @@ from fake_kube.watching import Query, Watch
 MAX_BODY_BYTES = 3 * 1024 * 1024
 """As a real server's limit on a request."""
 BOOKMARK_S = 60.0
-"""Between bookmarks of an idle watch (seen: 60.3 and 120.5 s)."""
+"""Between bookmarks of a watch (seen: 60.3 and 120.5 s); none comes where nothing is known to have happened."""
+TOLD_S = 100.0
+"""After this the storage has told a real server that something happened somewhere (idle watches: first at 120 s)."""
 BEFORE_END_S = 2.0
-"""How long before its timeout a watch is told once more how far it is."""
+"""How long before its timeout a watch is told once more how far it is, likewise."""
 MAX_WATCH_S = 3_600.0
 LOOK_S = 1.0
 """How often an idle watch looks whether its client is still there."""
@@ -75,7 +77,7 @@ class Front:
         return len(self._streams)
 
     def bookmark(self) -> None:
-        """One to every watch that wants it."""
+        """One to every watch that wants it, moved on or not: as where the storage just told how far it is."""
         for stream in self._streams:
             stream.bookmark = True
         self._wake()
@@ -185,7 +187,8 @@ class Front:
     async def _watch(self, request: web.Request, target: Target) -> web.StreamResponse:
         query = Query.parse(target.resource, target.namespace, target.name, request.query)
         loop = asyncio.get_running_loop()
-        ends = loop.time() + min(float(request.query.get("timeoutSeconds") or MAX_WATCH_S), MAX_WATCH_S)
+        began = loop.time()
+        ends = began + min(float(request.query.get("timeoutSeconds") or MAX_WATCH_S), MAX_WATCH_S)
         watch, stream = Watch(self._store, query), _Stream(request)
         response = web.StreamResponse(headers={"Content-Type": "application/json"})
         response.enable_chunked_encoding()
@@ -204,12 +207,13 @@ class Front:
                 if watch.ended or loop.time() >= ends or _gone(request):
                     break
                 if query.bookmarks and (stream.bookmark or loop.time() >= next_bookmark):
-                    last = loop.time() >= ends - BEFORE_END_S
-                    # Tried: where nothing happened, none comes before the end. Idle watches of minutes had theirs.
-                    if stream.bookmark or not last or watch.has_moved_on:
-                        await response.write(ENCODER.encode(watch.bookmark()) + b"\n")
-                        next_bookmark = ends + 1 if last else min(loop.time() + BOOKMARK_S, ends - BEFORE_END_S)
+                    told = stream.bookmark or loop.time() >= began + TOLD_S
+                    mark = watch.bookmark() if told else watch.moved_on()
                     stream.bookmark = False
+                    last = loop.time() >= ends - BEFORE_END_S
+                    next_bookmark = ends + 1 if last else min(loop.time() + BOOKMARK_S, ends - BEFORE_END_S)
+                    if mark is not None:
+                        await response.write(ENCODER.encode(mark) + b"\n")
                 try:
                     async with asyncio.timeout(max(0.0, min(LOOK_S, ends - loop.time()))):
                         await pulse.wait()

@@ -51,9 +51,10 @@ def _tokens(pointer: Any) -> list[str]:
 
 
 def _index(token: str, size: int) -> int:
-    if not (token.isascii() and token.isdigit()) or int(token) >= size:
+    # A negative one counts from the end, as a real server was seen to do.
+    if not (token.isascii() and token.removeprefix("-").isdigit()) or not -size <= int(token) < size:
         raise rejected_patch()
-    return int(token)
+    return int(token) % size
 
 
 def _step(value: Any, token: str) -> Any:
@@ -68,14 +69,6 @@ def _find(root: Any, tokens: list[str]) -> Any:
     for token in tokens:
         root = _step(root, token)
     return root
-
-
-def _is(root: Any, tokens: list[str], value: Any) -> bool:
-    """What is not there is null, where what it would be in is there (tried on v1.36.2)."""
-    parent = _find(root, tokens[:-1])
-    if tokens and isinstance(parent, dict) and tokens[-1] not in parent:
-        return value is None
-    return bool(_find(root, tokens) == value)
 
 
 def _add(root: Any, tokens: list[str], value: Any) -> Any:
@@ -100,6 +93,18 @@ def _remove(root: Any, tokens: list[str]) -> Any:
     return value
 
 
+def _holds(root: Any, tokens: list[str], value: Any) -> bool:
+    """
+    Whether a `test` passes. A key that is absent from an object counts as null, and so does a value that is left out:
+    not what the RFC says, but what a real server answers. What the key would be in must be there.
+    """
+    if not tokens:
+        return value is not None and bool(root == value)
+    parent = _find(root, tokens[:-1])
+    found = parent.get(tokens[-1]) if isinstance(parent, dict) else _step(parent, tokens[-1])
+    return bool(found == value)
+
+
 def json_patch(document: Json, operations: Any) -> Json:
     """
     The document after all operations.
@@ -119,7 +124,7 @@ def json_patch(document: Json, operations: Any) -> Json:
 def _operate(root: Any, operation: Json) -> Any:
     kind, path = operation.get("op"), _tokens(operation.get("path"))
     if kind == "test":
-        if not _is(root, path, operation.get("value")):
+        if not _holds(root, path, operation.get("value")):
             raise rejected_patch()
     elif kind == "add":
         return _add(root, path, clone(operation.get("value")))

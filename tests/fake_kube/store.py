@@ -54,6 +54,8 @@ class Shelf:
         self.first = 0
         """The running number of history[0]; a reader keeps the number of the change it wants next."""
         self.oldest = oldest
+        self.newest = oldest
+        """The version of the last change; of a server that was restarted, where it began."""
 
     @property
     def end(self) -> int:
@@ -63,6 +65,8 @@ class Shelf:
     def append(self, change: Change) -> None:
         """Another change; the oldest ones go where there are too many."""
         self.history.append(change)
+        if not change.again:
+            self.newest = change.version
         if len(self.history) > MAX_HISTORY:
             self.forget(len(self.history) // 2)
 
@@ -154,7 +158,7 @@ class Store:
         """All history goes: only what is, is known."""
         for shelf in self._shelves.values():
             shelf.forget(len(shelf.history))
-            shelf.oldest = self.version
+            shelf.oldest = shelf.newest = self.version
 
     def backup(self) -> Backup:
         """What is there now; objects are never changed in place, so this costs little."""

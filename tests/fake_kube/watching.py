@@ -15,6 +15,18 @@ from fake_kube.errors import ApiError, Json, too_old
 from fake_kube.store import Change, Store
 from fake_kube.targets import Resource
 
+_NODE_INFO = (
+    "machineID", "systemUUID", "bootID", "kernelVersion", "osImage", "containerRuntimeVersion", "kubeletVersion",
+    "kubeProxyVersion", "operatingSystem", "architecture",
+)  # fmt: skip
+EMPTY: Mapping[str, Json] = {
+    "pods": {"spec": {"containers": None}, "status": {}},
+    "nodes": {
+        "spec": {},
+        "status": {"daemonEndpoints": {"kubeletEndpoint": {"Port": 0}}, "nodeInfo": dict.fromkeys(_NODE_INFO, "")},
+    },
+}
+"""What a bookmark's object carries beside its metadata: what an empty one of its kind is in JSON."""
 MAX_PAGINGS = 64
 """Lists that are being read in pages; the oldest is given up, and its token is then too old."""
 
@@ -164,16 +176,15 @@ class Watch:
     _ready: list[Json] = field(default_factory=list)
     _next: int = 0
     _after: int = 0
+    _marked: int = 0
+    """A bookmark of this version, or an older one, would say nothing."""
     ended: bool = False
     idle_since: float = 0.0
-    began: int = 0
-    """The version from which it tells what happens."""
 
     def __post_init__(self) -> None:
         """Stand where the query wants to begin."""
         shelf = self.store.shelf(self.query.resource.storage)
         version = int(self.query.version or 0)
-        self.began = version or self.store.version
         if self.query.initial or version == 0:
             if version <= self.store.version:
                 found = self.store.listed(self.query.resource.storage, self.query.namespace)
@@ -185,6 +196,7 @@ class Watch:
             self._fail(version, shelf.oldest)
         else:
             self._next, self._after = shelf.first, version
+        self._marked = max(self._after, shelf.newest)
 
     def due(self) -> list[Json]:
         """The events that are ready; `ended` says that no more will come."""
@@ -200,21 +212,19 @@ class Watch:
             self._next = shelf.end
         return events
 
-    def bookmark(self, *, initial_end: bool = False) -> Json:
-        """An event that only says how far this watch is."""
-        metadata: Json = {"resourceVersion": str(self.store.version), "creationTimestamp": None}
+    def moved_on(self) -> Json | None:
+        """A bookmark, where anything happened to objects of this kind since the watch began; no other is sent."""
+        newest = self.store.shelf(self.query.resource.storage).newest
+        return self.bookmark(newest) if newest > self._marked else None
+
+    def bookmark(self, version: int = 0, *, initial_end: bool = False) -> Json:
+        """An event that only says how far this watch is: at a version, or where the server is now."""
+        metadata: Json = {"resourceVersion": str(version or self.store.version)}
         if initial_end:
             metadata["annotations"] = {"k8s.io/initial-events-end": "true"}
         resource = self.query.resource
-        # An object of that kind with nothing in it, as a real server marshals it.
-        empty = {"spec": {"containers": None}, "status": {}} if resource.full_name == "pods" else {}
         head = {"kind": resource.kind, "apiVersion": resource.api_version}
-        return {"type": "BOOKMARK", "object": {**head, "metadata": metadata, **empty}}
-
-    @property
-    def has_moved_on(self) -> bool:
-        """Whether a bookmark would say anything new."""
-        return self.store.version > self.began
+        return {"type": "BOOKMARK", "object": {**head, "metadata": metadata, **EMPTY.get(resource.full_name, {})}}
 
     def _fail(self, version: int, oldest: int) -> None:
         self.ended = True

@@ -1,32 +1,14 @@
 """LimitRange and ResourceQuota, and the custom resource of GPUs."""
 
+import secrets
 from collections.abc import AsyncIterator
+from dataclasses import dataclass
 
 import pytest
 from factories.kubernetes import APPLY, MERGE, STRATEGIC, Cluster, Json, pod
 
 GPU = "nvidia.com/gpu"
-GPUS = "/apis/sluice.dev/v1alpha1/gpus"
 DEFINITIONS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
-DEFINITION: Json = {
-    "apiVersion": "apiextensions.k8s.io/v1",
-    "kind": "CustomResourceDefinition",
-    "metadata": {"name": "gpus.sluice.dev"},
-    "spec": {
-        "group": "sluice.dev",
-        "scope": "Cluster",
-        "names": {"plural": "gpus", "singular": "gpu", "kind": "Gpu"},
-        "versions": [
-            {
-                "name": "v1alpha1",
-                "served": True,
-                "storage": True,
-                "subresources": {"status": {}},
-                "schema": {"openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": True}},
-            }
-        ],
-    },
-}
 
 
 def asking(name: str = "p", **limits: str) -> Json:
@@ -107,41 +89,61 @@ async def test_a_maximum_is_the_default_too(kube: Cluster, namespace: str, pods:
 # -- the custom resource ----------------------------------------------------------------------------------------------
 
 
+@dataclass(frozen=True, slots=True)
+class Custom:
+    """A resource of a test's own, made as that of GPUs is."""
+
+    group: str
+
+    @property
+    def path(self) -> str:
+        """Of its objects."""
+        return f"/apis/{self.group}/v1alpha1/gpus"
+
+    @property
+    def definition(self) -> Json:
+        """Without a schema: any field is kept."""
+        version = {
+            "name": "v1alpha1",
+            "served": True,
+            "storage": True,
+            "subresources": {"status": {}},
+            "schema": {"openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": True}},
+        }
+        names = {"plural": "gpus", "singular": "gpu", "kind": "Gpu"}
+        return {
+            "apiVersion": "apiextensions.k8s.io/v1",
+            "kind": "CustomResourceDefinition",
+            "metadata": {"name": f"gpus.{self.group}"},
+            "spec": {"group": self.group, "scope": "Cluster", "names": names, "versions": [version]},
+        }
+
+    def object(self, name: str, **status: str) -> Json:
+        """One GPU."""
+        head = {"apiVersion": f"{self.group}/v1alpha1", "kind": "Gpu", "metadata": {"name": name}}
+        return {**head, **({"status": status} if status else {})}
+
+
 @pytest.fixture
-async def gpus(kube: Cluster) -> AsyncIterator[str]:
-    """The definition, served: where it was there before it stays, with what is not of these tests."""
-    made = await kube.post(DEFINITIONS, DEFINITION)
-    assert made.code in {201, 409}
-    await kube.until(lambda: kube.get(GPUS), 200)
-    await _remove_gpus(kube)
-    yield GPUS
-    await _remove_gpus(kube)
-    if made.code == 201:
-        await kube.delete(f"{DEFINITIONS}/{DEFINITION['metadata']['name']}")
-        await kube.until(lambda: kube.get(f"{DEFINITIONS}/{DEFINITION['metadata']['name']}"), 404)
+async def gpus(kube: Cluster) -> AsyncIterator[Custom]:
+    """
+    Served, and gone with all its objects after the test. In a group of its own: that of an installed Sluice is left
+    alone, which would remove GPUs that it does not know.
+    """
+    custom = Custom(f"sluice-test-{secrets.token_hex(4)}.dev")
+    assert (await kube.post(DEFINITIONS, custom.definition)).code == 201
+    try:
+        await kube.until(lambda: kube.get(custom.path), 200)
+        yield custom
+    finally:
+        await kube.delete(f"{DEFINITIONS}/gpus.{custom.group}")
 
 
-async def _remove_gpus(kube: Cluster) -> None:
-    for each in (await kube.get(GPUS)).items:
-        if each["metadata"]["name"].startswith("sluice-test-"):
-            await kube.delete(f"{GPUS}/{each['metadata']['name']}")
-
-
-def gpu(name: str, **status: str) -> Json:
-    """One GPU."""
-    return {
-        "apiVersion": "sluice.dev/v1alpha1",
-        "kind": "Gpu",
-        "metadata": {"name": name},
-        **({"status": status} if status else {}),
-    }
-
-
-async def test_a_status_is_written_by_its_own_door(kube: Cluster, gpus: str) -> None:
+async def test_a_status_is_written_by_its_own_door(kube: Cluster, gpus: Custom) -> None:
     """In a creation it is dropped, and repeating it is no new version."""
-    made = await kube.post(gpus, gpu("sluice-test-0", health="Healthy"))
-    first = await kube.patch(f"{gpus}/sluice-test-0/status", {"status": {"health": "Healthy"}}, MERGE)
-    again = await kube.patch(f"{gpus}/sluice-test-0/status", {"status": {"health": "Healthy"}}, MERGE)
+    made = await kube.post(gpus.path, gpus.object("sluice-test-0", health="Healthy"))
+    first = await kube.patch(f"{gpus.path}/sluice-test-0/status", {"status": {"health": "Healthy"}}, MERGE)
+    again = await kube.patch(f"{gpus.path}/sluice-test-0/status", {"status": {"health": "Healthy"}}, MERGE)
 
     assert (made.code, "status" in made.body) == (201, False)
     assert (first.code, first.body["status"]) == (200, {"health": "Healthy"})
@@ -149,29 +151,35 @@ async def test_a_status_is_written_by_its_own_door(kube: Cluster, gpus: str) -> 
     assert again.body["metadata"]["generation"] == made.body["metadata"]["generation"]
 
 
-async def test_an_apply_writes_a_status_of_what_is_there(kube: Cluster, gpus: str) -> None:
+async def test_an_apply_writes_a_status_of_what_is_there(kube: Cluster, gpus: Custom) -> None:
     """Of an absent object it is 404, and on the main resource the status is dropped."""
-    absent = await kube.patch(f"{gpus}/sluice-test-1/status", gpu("sluice-test-1", health="x"), APPLY, fieldManager="t")
-    made = await kube.patch(f"{gpus}/sluice-test-1", gpu("sluice-test-1", health="x"), APPLY, fieldManager="t")
-    told = await kube.patch(f"{gpus}/sluice-test-1/status", gpu("sluice-test-1", health="y"), APPLY, fieldManager="t")
+    absent = await kube.patch(
+        f"{gpus.path}/sluice-test-1/status", gpus.object("sluice-test-1", health="x"), APPLY, fieldManager="t"
+    )
+    made = await kube.patch(
+        f"{gpus.path}/sluice-test-1", gpus.object("sluice-test-1", health="x"), APPLY, fieldManager="t"
+    )
+    told = await kube.patch(
+        f"{gpus.path}/sluice-test-1/status", gpus.object("sluice-test-1", health="y"), APPLY, fieldManager="t"
+    )
 
-    assert (absent.code, absent.message) == (404, 'gpus.sluice.dev "sluice-test-1" not found')
+    assert (absent.code, absent.message) == (404, f'gpus.{gpus.group} "sluice-test-1" not found')
     assert (made.code, "status" in made.body) == (201, False)
     assert (told.code, told.body["status"]) == (200, {"health": "y"})
 
 
-async def test_a_custom_resource_takes_no_strategic_merge(kube: Cluster, gpus: str) -> None:
+async def test_a_custom_resource_takes_no_strategic_merge(kube: Cluster, gpus: Custom) -> None:
     """415: the client's default for an object body is refused."""
-    await kube.post(gpus, gpu("sluice-test-2"))
+    await kube.post(gpus.path, gpus.object("sluice-test-2"))
 
-    reply = await kube.patch(f"{gpus}/sluice-test-2/status", {"status": {}}, STRATEGIC)
+    reply = await kube.patch(f"{gpus.path}/sluice-test-2/status", {"status": {}}, STRATEGIC)
 
     assert (reply.code, reply.reason) == (415, "UnsupportedMediaType")
 
 
-async def test_a_uuid_as_nvidia_writes_it_is_no_name(kube: Cluster, gpus: str) -> None:
+async def test_a_uuid_as_nvidia_writes_it_is_no_name(kube: Cluster, gpus: Custom) -> None:
     """Names are lowercase."""
-    assert (await kube.post(gpus, gpu("GPU-8f2c"))).code == 422
+    assert (await kube.post(gpus.path, gpus.object("GPU-8f2c"))).code == 422
 
 
 async def test_an_unknown_resource_is_no_page(kube: Cluster) -> None:

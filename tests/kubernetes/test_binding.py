@@ -62,8 +62,10 @@ async def test_an_annotation_alone_does_not_move_the_generation(kube: Cluster, p
         pytest.param([test("/spec/schedulingGates", [{"name": OTHER}])], id="another-list-of-gates"),
         pytest.param([add("/metadata/annotations/a/b", "x")], id="unescaped-slash"),
         pytest.param([test("/metadata/resourceVersion", "1")], id="old-version"),
+        pytest.param([test("/metadata/annotations/none", "")], id="absent-against-text"),
         pytest.param([test("/metadata/none/none", None)], id="absent-parent-against-null"),
-        pytest.param([test("/metadata/annotations/none", "x")], id="absent-against-text"),
+        pytest.param([test("/metadata/uid", None)], id="present-against-null"),
+        pytest.param([{"op": "test", "path": "/metadata/uid"}], id="present-against-nothing"),
         pytest.param([remove("/spec/schedulingGates/7")], id="no-such-gate"),
     ],
 )
@@ -81,14 +83,33 @@ async def test_a_patch_that_does_not_fit_says_nothing_about_why(
     assert left.body["spec"]["schedulingGates"] == [{"name": GATE}]
 
 
-@pytest.mark.parametrize("path", ["/metadata/annotations/none", "/metadata/deletionTimestamp"])
-async def test_what_is_not_there_is_null(kube: Cluster, pods: str, path: str) -> None:
-    """So a patch can be guarded against a pod that is being deleted."""
-    await made(kube, pods, pod(annotations=ASKED))
+@pytest.mark.parametrize(
+    "guard",
+    [
+        pytest.param(test("/metadata/deletionTimestamp", None), id="null"),
+        pytest.param({"op": "test", "path": "/metadata/deletionTimestamp"}, id="no-value"),
+    ],
+)
+async def test_a_patch_can_be_guarded_against_a_pod_that_is_being_deleted(
+    kube: Cluster, pods: str, guard: Json
+) -> None:
+    """
+    An absent field is null to a `test`, which the RFC does not say: without this, a slice could only be kept from a
+    dying pod by looking at it first.
+    """
+    body = pod(annotations=ASKED)
+    body["metadata"]["finalizers"] = ["sluice.dev/test"]
+    await made(kube, pods, body)
 
-    reply = await kube.patch(f"{pods}/p", [test(path, None), *ONLY_OURS])
+    living = await kube.patch(f"{pods}/p", [guard, add(POINTER, "MIG-1")])
+    await kube.delete(f"{pods}/p")
+    dying = await kube.patch(f"{pods}/p", [guard, *ONLY_OURS])
+    left = await kube.get(f"{pods}/p")
+    await kube.patch(f"{pods}/p", [remove("/metadata/finalizers")])
 
-    assert reply.code == 200
+    assert (living.code, living.body["metadata"]["annotations"]) == (200, {**ASKED, KEY: "MIG-1"})
+    assert (dying.code, dying.message) == (422, OPAQUE)
+    assert left.body["spec"]["schedulingGates"] == [{"name": GATE}]
 
 
 async def test_without_annotations_the_map_must_be_made_first(kube: Cluster, pods: str) -> None:
@@ -219,7 +240,7 @@ async def test_what_a_pod_is_cannot_change_and_the_whole_patch_is_refused(
 
 
 async def test_the_gate_of_a_dying_pod_opens(kube: Cluster, pods: str) -> None:
-    """So deletionTimestamp must be looked at before: the server does not."""
+    """So deletionTimestamp must be looked at before, or be tested in the patch: the server does not."""
     body = pod(annotations=ASKED)
     body["metadata"]["finalizers"] = ["sluice.dev/test"]
     await made(kube, pods, body)

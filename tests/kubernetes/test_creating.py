@@ -224,19 +224,37 @@ async def test_a_name_is_taken_once(kube: Cluster, pods: str) -> None:
     assert (reply.code, reply.reason, reply.message) == (409, "AlreadyExists", 'pods "p" already exists')
 
 
+def binding(node: str, key: str) -> Json:
+    """Places the pod p, and brings an annotation along."""
+    return {"metadata": {"name": "p", "annotations": {key: "all"}}, "target": {"kind": "Node", "name": node}}
+
+
 async def test_a_binding_carries_annotations_onto_the_pod(kube: Cluster, pods: str) -> None:
     """The side door that the policy on bindings closes."""
     node = await kube.node()
     await kube.post(pods, pod(gates=(), schedulerName="nobody"))
-    key = "example.com/any"  # ours are kept out where Sluice is installed
-    binding = {"metadata": {"name": "p", "annotations": {key: "all"}}, "target": {"kind": "Node", "name": node}}
+    key = "example.org/of-somebody"
 
-    reply = await kube.post(f"{pods}/p/binding", binding)
+    reply = await kube.post(f"{pods}/p/binding", binding(node, key))
 
     bound = await kube.get(f"{pods}/p")
     assert reply.code == 201
     assert (bound.body["spec"]["nodeName"], bound.body["metadata"]["annotations"][key]) == (node, "all")
-    assert (await kube.post(f"{pods}/p/binding", binding)).code == 409
+    assert (await kube.post(f"{pods}/p/binding", binding(node, key))).code == 409
+
+
+async def test_where_sluice_is_installed_a_binding_brings_no_grant(kube: Cluster, pods: str) -> None:
+    """Whoever may bind pods could give himself any GPU: what the fake does not evaluate, a real server must."""
+    policy = "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicybindings/sluice-bindings"
+    if kube.fake is not None or (await kube.get(policy)).code == 404:
+        pytest.skip("needs a real cluster in which Sluice's policies are installed")
+    await kube.post(pods, pod(gates=(), schedulerName="nobody"))
+
+    reply = await kube.post(f"{pods}/p/binding", binding(await kube.node(), granted("main", "visible-devices")))
+
+    assert reply.code == 403
+    assert "a Binding may not bring annotations of sluice.dev onto its pod" in reply.message
+    assert "nodeName" not in (await kube.get(f"{pods}/p")).body["spec"]
 
 
 async def test_an_ephemeral_container_joins_by_its_own_door(kube: Cluster, pods: str) -> None:

@@ -58,35 +58,64 @@ async def test_an_incomplete_event_is_refused(kube: Cluster, namespace: str, eve
     assert (reply.code, reply.reason) == (422, "Invalid")
 
 
+NODE = {"kind": "Node", "name": "n1"}
+
+
+def old_event(name: str, about: Json, **changes: object) -> Json:
+    """One in the words of core/v1, without an eventTime."""
+    return {"metadata": {"name": name}, "involvedObject": about, "message": "m", **changes}
+
+
 async def test_an_event_about_a_node_is_refused_among_pods(kube: Cluster, namespace: str, events: str) -> None:
-    """What has no namespace has its events in `default` (or `kube-system`)."""
-    reply = await kube.post(events, event(namespace, regarding={"kind": "Node", "name": "n1"}))
+    """What has no namespace has its events in `default`: told elsewhere, nobody would hear them."""
+    new = await kube.post(events, event(namespace, regarding=NODE))
+    old = await kube.post(f"/api/v1/namespaces/{namespace}/events", old_event("old", NODE))
+
+    for reply in (new, old):
+        assert reply.code == 422
+        assert "does not match event.namespace" in reply.message
+
+
+@pytest.mark.parametrize("place", ["default", "kube-system"])
+async def test_an_event_about_a_node_belongs_to_default(kube: Cluster, namespace: str, place: str) -> None:
+    """Or to kube-system, if it says when it happened."""
+    new = f"/apis/events.k8s.io/v1/namespaces/{place}/events"
+    old = f"/api/v1/namespaces/{place}/events"
+    written = await kube.post(new, event(place, namespace, regarding=NODE))
+    in_old_words = await kube.post(old, old_event(f"{namespace}-old", NODE))
+    await kube.delete(f"{new}/{namespace}")
+    await kube.delete(f"{old}/{namespace}-old")
+
+    assert (written.code, in_old_words.code) == (201, 201 if place == "default" else 422)
+
+
+async def test_only_an_event_without_a_time_must_be_where_its_pod_is(
+    kube: Cluster, namespace: str, events: str
+) -> None:
+    """A wrong namespace of ours nobody would tell us: the Event would be kept where no `kubectl describe` looks."""
+    about = {"kind": "Pod", "name": "p", "namespace": "other"}
+    timed = old_event(
+        "timed", about, eventTime=MOMENT, reportingComponent="c", reportingInstance="c-0", action="a", reason="r"
+    )
+
+    new = await kube.post(events, event(namespace, regarding=about))
+    old = await kube.post(f"/api/v1/namespaces/{namespace}/events", timed)
+    untimed = await kube.post(f"/api/v1/namespaces/{namespace}/events", old_event("untimed", about))
+
+    assert (new.code, old.code, untimed.code) == (201, 201, 422)
+    assert "does not match event.namespace" in untimed.message
+
+
+@pytest.mark.parametrize("field", ["reportingComponent", "reportingInstance", "action", "reason"])
+async def test_an_event_in_old_words_with_a_time_must_say_as_much(kube: Cluster, namespace: str, field: str) -> None:
+    """The version of the API is no way around what an event with a time needs."""
+    about = {"kind": "Pod", "name": "p", "namespace": namespace}
+    said = {"reportingComponent": "c", "reportingInstance": "c-0", "action": "a", "reason": "r", field: ""}
+
+    reply = await kube.post(f"/api/v1/namespaces/{namespace}/events", old_event("o", about, eventTime=MOMENT, **said))
 
     assert reply.code == 422
-    assert "does not match event.namespace" in reply.message
-
-
-async def test_an_event_may_live_elsewhere_than_what_it_is_about(kube: Cluster, namespace: str, events: str) -> None:
-    """Only of events in the old words, without a moment, it is checked: a wrong namespace of ours is told by nobody."""
-    about = {"kind": "Pod", "name": "p", "namespace": "other"}
-    old = {
-        "metadata": {"name": "old"}, "involvedObject": about, "reason": "R", "message": "m", "type": "Normal",
-    }  # fmt: skip
-
-    new_words = await kube.post(events, event(namespace, regarding=about))
-    old_words = await kube.post(f"/api/v1/namespaces/{namespace}/events", old)
-
-    assert new_words.code == 201
-    assert (old_words.code, "does not match event.namespace" in old_words.message) == (422, True)
-
-
-async def test_an_event_about_a_node_belongs_to_default(kube: Cluster, namespace: str) -> None:
-    """The one exception."""
-    path = "/apis/events.k8s.io/v1/namespaces/default/events"
-    reply = await kube.post(path, event("default", namespace, regarding={"kind": "Node", "name": "n1"}))
-    await kube.delete(f"{path}/{namespace}")
-
-    assert reply.code == 201
+    assert f"{field}: Required value" in reply.message
 
 
 @pytest.mark.parametrize(("length", "code"), [(1024, 201), (1025, 422)])
@@ -112,11 +141,7 @@ async def test_only_the_series_of_an_event_may_change(kube: Cluster, namespace: 
 async def test_the_old_words_let_text_and_count_change(kube: Cluster, namespace: str) -> None:
     """core/v1 is laxer."""
     path = f"/api/v1/namespaces/{namespace}/events"
-    old = {
-        "metadata": {"name": "o"},
-        "involvedObject": {"kind": "Pod", "namespace": namespace, "name": "p"},
-        "message": "m",
-    }
+    old = old_event("o", {"kind": "Pod", "namespace": namespace, "name": "p"})
     assert (await kube.post(path, old)).code == 201
 
     reply = await kube.patch(f"{path}/o", {"message": "another", "count": 2}, MERGE)
