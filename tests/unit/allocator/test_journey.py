@@ -2,6 +2,7 @@
 
 import msgspec
 from factories.allocator import FOLDER, INCARNATION, asked, claim, gpu_report, ready_of, snapshot
+from msgspec.structs import replace
 
 from sluice.contracts import subjects
 from sluice.contracts.exchange import Stream, Ticked, Write, WriteRefused, WriteUnknown
@@ -230,6 +231,26 @@ def test_a_withdrawal_during_commit_revokes_only_after_the_result_is_known(bench
     assert bench.observe(subjects.request(P1), withdrawn()) == []
     (revoke,) = messages(bench.land(write))
     assert isinstance(revoke, Revoke)
+
+
+def test_what_is_on_its_way_is_decided_before_its_request_is_released(bench):
+    """Another allocator bound the pod, and its slice was lost: a place would be granted to a request that is over."""
+    (write,) = bench.request(asked("p1"))
+    mine = write.message
+    other = replace(mine.booking, allocation=AllocationId("p1_other_1"))
+    binding = Bound(
+        request=P1, request_revision=1, allocation=other.allocation, node=NODE, revision=1, ticket="t", containers=()
+    )
+    closed = Closed(revision=2, allocation=other.allocation, request=P1, node=NODE, cause="its GPU was lost")
+    bench.sequence = iter(range(5000, 6000))
+    bench.observe(subjects.ledger(NODE, other.allocation), replace(mine, booking=other))
+    bench.observe(subjects.binding(P1), binding)
+
+    said = bench.observe(subjects.ledger(NODE, other.allocation), closed)
+    decided = bench.handle(WriteRefused(write.operation, 5002))
+
+    assert messages(said) == []
+    assert messages(decided) == [Released(request=P1, cause="slice lost: its GPU was lost")]
 
 
 def test_a_grant_that_lost_its_race_is_decided_anew_on_fresh_facts(bench):

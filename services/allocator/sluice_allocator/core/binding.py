@@ -67,6 +67,8 @@ def follow_bound(desk: Desk, request: RequestId, binding: Bound, entries: dict[A
             desk.differing.pop(request, None)
         elif again.slice_sequence > binding.slice_sequence or _differs_for_long(desk, request):
             desk.commit(subjects.binding(request), again, request)
+    elif request in desk.committing:
+        return  # decided before that word was read, and not answered yet: nothing may land for what is released
     elif isinstance(entry, Closed):
         release(desk, request, f"slice lost: {entry.cause}")
     elif binding.allocation in desk.world.lost:
