@@ -38,8 +38,8 @@ WATCH_S = 240.0
 """How long one watch may last; the API server is told, and closes it. A dead connection is found by then."""
 CLOSING_S = 15.0
 """How much longer its end is waited for."""
-SILENT_S = 130.0
-"""A watch without a word for so long is dead: bookmarks come every 60 s (seen: 60.3 and 120.5 s)."""
+SILENT_S = 190.0
+"""A watch without a word for so long is dead: the first bookmark of an idle one came after 120 s, others after 60 s."""
 SHORT_S = 0.5
 """A watch that ends in order after less than this is a trouble like any other: the next one waits."""
 STEADY_S = 10.0
