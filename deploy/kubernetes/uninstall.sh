@@ -44,19 +44,22 @@ pods_left() {
 }
 
 # What is ours on each GPU, as the mirror says it; what was there before us, or is quarantined, nobody will take away.
-sliced='{{range .items}}{{$gpu := .metadata.name}}{{range .status.slices}}'
-sliced=$sliced'{{if and (ne .state "Foreign") (ne .state "Quarantined")}}{{$gpu}} {{.place}}{{"\n"}}{{end}}{{end}}{{end}}'
+sliced='{{range .items}}{{$gpu := .metadata.name}}{{with .status}}{{range .slices}}'
+sliced=$sliced'{{if and (ne .state "Foreign") (ne .state "Quarantined")}}{{$gpu}} {{.place}}{{"\n"}}{{end}}{{end}}{{end}}{{end}}'
 
 slices_left() {
-    [ -z "$($KUBECTL get customresourcedefinition gpus.sluice.dev --ignore-not-found --output name)" ] ||
-        $KUBECTL get gpus.sluice.dev --output "go-template=$sliced"
+    mirror=$($KUBECTL get customresourcedefinition gpus.sluice.dev --ignore-not-found --output name) || return 1
+    [ -z "$mirror" ] || $KUBECTL get gpus.sluice.dev --output "go-template=$sliced"
 }
 
-# WHAT-IT-WAITS-FOR COMMAND: until the command prints nothing; else what is left is in `left`.
+# WHAT-IT-WAITS-FOR COMMAND: until the command prints nothing; else what is left is in `left`. A command that fails says
+# nothing about what is left: the program ends, and has removed no agent.
 wait_for_none() {
     until=$(($(date +%s) + WAIT_S))
     said=
-    while left=$($2) && [ -n "$left" ]; do
+    while :; do
+        left=$($2) || { echo "cannot see whether there are $1: run this again" >&2; exit 1; }
+        [ -n "$left" ] || return 0
         [ "$(date +%s)" -lt "$until" ] || return 1
         [ -n "$said" ] || echo "waits up to $WAIT_S s for $1: $(echo "$left" | wc -l) left"
         said=yes

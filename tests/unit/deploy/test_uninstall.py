@@ -68,8 +68,9 @@ class Cluster:
         """What the mirror shows of a GPU."""
         about = {"apiVersion": "sluice.dev/v1alpha1", "kind": "Gpu", "metadata": {"name": name}}
         self.kubectl("create", "--validate=false", "-f", "-", given=about)
-        status = {"status": {"slices": list(slices)}} if slices else {"status": {}}
-        self.kubectl("patch", "gpu", name, "--subresource=status", "--type=merge", "--patch", json.dumps(status))
+        if slices:
+            status = json.dumps({"status": {"slices": list(slices)}})
+            self.kubectl("patch", "gpu", name, "--subresource=status", "--type=merge", "--patch", status)
 
     def uninstall(self, *words: str, **settings: str) -> subprocess.CompletedProcess[str]:
         """Run the program."""
@@ -168,6 +169,24 @@ def test_only_what_was_there_before_holds_nothing_up(cluster: Cluster) -> None:
     done = cluster.uninstall("all")
 
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize(
+    "unseen", ["get pods --all-namespaces --selector", "get customresourcedefinition", "get gpus.sluice.dev"]
+)
+def test_what_cannot_be_seen_is_not_taken_for_gone(cluster: Cluster, tmp_path: Path, unseen: str) -> None:
+    """Agents would be removed from under pods and slices, because an API server did not answer for a moment."""
+    cluster.kubectl("apply", "--validate=false", "-f", str(KUBERNETES / "base" / "crd-gpus.yaml"))
+    program = tmp_path / "kubectl-that-fails"
+    script = f'#!/bin/sh\ncase "$*" in "{unseen} "*) exit 1 ;; esac\nexec kubectl "$@"\n'
+    program.write_text(script, encoding="utf-8")
+    program.chmod(0o755)
+
+    done = cluster.uninstall("all", KUBECTL=str(program))
+
+    assert done.returncode == 1
+    assert "cannot see whether there are" in done.stderr
+    assert cluster.kubectl("get", "crd", "gpus.sluice.dev", "-o", "json")["metadata"]["name"] == "gpus.sluice.dev"
 
 
 def test_nothing_happens_without_being_told_what(cluster: Cluster) -> None:
