@@ -302,7 +302,7 @@ SCENES: dict[WaitReason, tuple[Callable[[], Place | NoPlace | Pending], str]] = 
     WaitReason.GPU_AVOIDED: (
         avoided,
         (
-            f"1 x {A100}: making this pod's slice failed there a moment ago. "
+            f"1 x {A100}: this pod's slice failed there a moment ago. "
             "It is tried there again by itself, after longer each time. [GpuAvoided]"
         ),
     ),

@@ -263,7 +263,7 @@ IN_WORDS = {
     WaitReason.GPU_UUID_MISMATCH: "not among the GPUs named",
     WaitReason.GPU_NOT_IDLE: "in use, and an idle one is needed",
     WaitReason.GPU_UNHEALTHY: "unhealthy",
-    WaitReason.GPU_AVOIDED: "making this pod's slice failed there a moment ago",
+    WaitReason.GPU_AVOIDED: "this pod's slice failed there a moment ago",
     WaitReason.GPU_INSUFFICIENT_MEMORY: "not enough GPU memory left",
     WaitReason.GPU_INSUFFICIENT_SMS: "not enough SMs left",
     WaitReason.GPU_TIME_USED_UP: "not enough of their time left",
