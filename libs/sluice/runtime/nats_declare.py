@@ -31,17 +31,18 @@ _log = logs.get("streams")
 
 async def ensure_streams(connection: Connection) -> None:
     """
-    Make each stream that is missing.
+    Make each stream that is missing: those that are made together are of one incarnation.
 
     Raises BusError where one exists with other settings, TimeoutError while the cluster is not ready for it.
     """
     replicas = CLUSTER_REPLICAS if connection.clustered else 1
+    first_sequence = time.time_ns() // 1_000_000
     for declaration in STREAMS:
-        await _ensure_stream(connection, declaration, replicas)
+        wanted = declaration.config(first_sequence=first_sequence, replicas=replicas)
+        await _ensure_stream(connection, declaration, wanted)
 
 
-async def _ensure_stream(connection: Connection, declaration: StreamDeclaration, replicas: int) -> None:
-    wanted = declaration.config(first_sequence=time.time_ns() // 1_000_000, replicas=replicas)
+async def _ensure_stream(connection: Connection, declaration: StreamDeclaration, wanted: dict[str, Any]) -> None:
     found = await _find(connection, f"STREAM.INFO.{declaration.stream}", STREAM_NOT_FOUND)
     if found is None:
         try:

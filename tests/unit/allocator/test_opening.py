@@ -7,7 +7,7 @@ import pytest
 from factories.allocator import FOLDER, INCARNATION, asked, claim, gpu_report, ready_of, snapshot, whole_gpu
 
 from sluice.contracts import subjects
-from sluice.contracts.exchange import ReadingCaughtUp, ReadingStarted, Stream, Ticked, Write
+from sluice.contracts.exchange import ReadAgain, ReadingCaughtUp, ReadingStarted, Stream, Ticked, Write
 from sluice.contracts.ids import AllocationId, GpuUuid, Incarnation, NodeName, RequestId, RunId
 from sluice.contracts.messages import (
     Bound,
@@ -214,6 +214,37 @@ def test_a_bus_made_anew_by_a_slow_clock_ends_no_living_training(bench):
     (bound,) = messages(bench.said[here:])
     assert isinstance(bound, Bound)
     assert (bound.request, bound.allocation) == ("p1", grant.booking.allocation)
+
+
+def test_a_broker_that_is_wiped_again_before_the_first_time_is_read_gives_no_living_slice_away(bench):
+    """STATE of the second life showed an empty node, which was opened in the third: nobody adopted what it then had."""
+    seen = snapshot("node-a", (gpu_report("node-a", 0),), generation=2)
+    news = NodeChanged(node=NODE, endpoint="e", boot_id=seen.boot_id, agent_run=seen.agent_run, generation=2, gpus=())
+    second, third = Incarnation("900000"), Incarnation("910000")
+    bench.handle(ReadingStarted(Stream.STATE, second))
+    bench.observe(subjects.node(NODE), news)
+    bench.observe(subjects.inventory(NODE), NodeInventory(snapshot=seen, stale=False))
+    bench.handle(ReadingCaughtUp(Stream.STATE))
+
+    said = bench.handle(ReadingStarted(Stream.BOOK, third)) + bench.handle(ReadingCaughtUp(Stream.BOOK))
+    assert said == [ReadAgain(Stream.STATE)]
+
+    said = bench.handle(ReadingStarted(Stream.STATE, third)) + bench.handle(ReadingCaughtUp(Stream.STATE))
+    assert said == []
+
+
+def test_streams_that_were_not_made_together_are_read_until_they_are_of_one_life(bench):
+    """Two processes made one each: the first is read once more, and then no more."""
+    asked_for = bench.handle(ReadingStarted(Stream.BOOK, Incarnation("900000"))) + bench.handle(
+        ReadingCaughtUp(Stream.BOOK)
+    )
+    asked_for += bench.handle(ReadingStarted(Stream.STATE, Incarnation("900003")))
+    asked_for += bench.handle(ReadingCaughtUp(Stream.STATE))
+    asked_for += bench.handle(ReadingStarted(Stream.BOOK, Incarnation("900000")))
+    asked_for += bench.handle(ReadingCaughtUp(Stream.BOOK))
+
+    assert asked_for == [ReadAgain(Stream.STATE), ReadAgain(Stream.BOOK)]
+    assert bench.allocator.desk.world.settled
 
 
 def test_living_training_is_not_ended_before_its_source_has_listed(bench):

@@ -140,7 +140,8 @@ class World:
 
         True when the broker was wiped since: what the other stream said may be of the life before, and it must be read
         again. STATE of another life shows slices that are not there; BOOK of another life shows nodes that nobody has
-        opened, and an order for one with nothing under its guard would be accepted.
+        opened, and an order for one with nothing under its guard would be accepted. Streams that were not made together
+        are of one life when one of them was found as it was before and after the other began to be read.
         """
         self.reading[event.stream] = {}
         before = self.incarnations.get(event.stream, event.incarnation)
@@ -148,11 +149,12 @@ class World:
         if event.stream is Stream.BOOK:
             self.incarnation = event.incarnation
         awaited = self.awaited.pop(event.stream, False) is not False
-        if before != event.incarnation:
-            self._number_anew(event.stream)
-        if before == event.incarnation or awaited:
+        if before == event.incarnation:
             return False
+        self._number_anew(event.stream)
         other = Stream.STATE if event.stream is Stream.BOOK else Stream.BOOK
+        if awaited and self.incarnations.get(other) == event.incarnation:
+            return False  # made together; otherwise what was read of the other may be of a life between the two
         was_complete = self.complete.pop(other, False) is not False
         was_reading = self.reading.pop(other, None) is not None
         if was_complete or was_reading:
