@@ -152,7 +152,7 @@ def _nobody_knows_what_lived(_original: Any) -> Any:
 
 
 def _nothing_is_cleared_away(_original: Any) -> Any:
-    def look(_self: Any, _found: Any, _now: Any) -> None:
+    def look(_self: Any, _found: Any, _awaited: Any, _now: Any) -> None:
         """What has no record, no order and no ticket is foreign."""
 
     return look

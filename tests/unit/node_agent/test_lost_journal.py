@@ -207,3 +207,25 @@ def test_an_instance_of_a_slice_is_found_again_where_marks_do_not_tell(node, wha
         (node.tmp_path / "marks" / "places").write_text("\n".join(lines))
     node.live()
     assert node.word("a1") == before
+
+
+def test_what_is_left_of_a_slice_is_nobodys_leftover_while_its_other_gpu_is_silent(node):
+    """Unmade as one, it was still being destroyed when its slice, never made as it seemed, was said to be gone."""
+    node.live()
+    booking = node.booking("a1", SMALL, (1, *SMALL[1:]))
+    node.order(node.grant(booking))
+    while not _devices(node)[0]:
+        node.work(own_max=1)
+    there = _devices(node)
+    node.lose_journal()
+    _silent(node, 1)
+    node.put("sluice.ledger.n1_example.a1", node.revoke(booking))
+    node.live()
+    for _ in range(3):
+        node.tick(60.0)
+    assert _devices(node) == there
+    _silent(node, -1)
+    for _ in range(3):
+        node.tick(60.0)
+    assert isinstance(node.word("a1"), SliceGone)
+    assert _devices(node) == ([], (), [])

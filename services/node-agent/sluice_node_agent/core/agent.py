@@ -157,7 +157,7 @@ class Agent:
             self._tell()
             self._telling.say_news(now, may_wait=may_wait)
         if is_open and self._taking.found.homes:
-            self._stop(self._taking.found.deserted())
+            self._stop(self._taking.found.deserted(self._taking.awaited()))
         if is_open:
             self._taking.clear_away()
         looks, self._looks = self._looks, []
@@ -173,7 +173,7 @@ class Agent:
         if changed:
             self._settle(now)
         if self._is_open:
-            self._leftovers.look(self._taking.found, now)
+            self._leftovers.look(self._taking.found, self._taking.awaited(), now)
         if changed:
             self._telling.changed()
 
@@ -284,7 +284,7 @@ class Agent:
             case HomeWork():
                 self._housing.take_result(job, sent, result, now)
             case Leftover():
-                self._leftovers.take_result(job, result, self._taking.found, now)
+                self._leftovers.take_result(job, result, self._taking.found, self._taking.awaited(), now)
             case WarmOne():
                 self._warm.take_result(job, result, now)
                 self._look_at_gpu(job.record.gpu)

@@ -17,6 +17,7 @@ from sluice.contracts.ticket_names import is_ticket_of
 from sluice_node_agent.core.devices import Devices, InstanceKey
 from sluice_node_agent.core.events import AgentStarted, FoundHome, Mark
 from sluice_node_agent.core.records import DeviceRecord, HomeRecord, NodeRecord, SliceRecord, Unclaimed
+from sluice_node_agent.core.work import HomeKey
 
 
 @dataclass(slots=True)
@@ -114,14 +115,16 @@ class Found:
         """Homes that serve nobody, whoever asks: their device is not there. They are forgotten here."""
         return self._forget([home for home in self.homes.values() if _is_gone(home.gpu, home.device, devices)])
 
-    def deserted(self) -> list[FoundHome]:
+    def deserted(self, awaited: Collection[HomeKey]) -> list[FoundHome]:
         """
         Homes without a daemon that no order has claimed, when all orders were read. They are forgotten here.
 
         Before that their tenants may still have tickets, and a container must find the directory. One with a daemon may
-        be used still (see `leftovers`); one on a GPU that was not seen may be claimed, because its orders wait.
+        be used still (see `leftovers`); one on a GPU that was not seen, or that orders that wait are about (`awaited`),
+        may be claimed.
         """
-        return self._forget([home for home in self.homes.values() if not home.pid and home.gpu not in self.unseen])
+        kept = {*self.unseen, *(gpu for gpu, _, _ in awaited)}
+        return self._forget([home for home in self.homes.values() if not home.pid and home.gpu not in kept])
 
     def _forget(self, homes: list[FoundHome]) -> list[FoundHome]:
         for home in homes:

@@ -9,7 +9,7 @@ Nothing is taken from anybody here: while one ticket is doubted, or one process 
 as foreign. What has no mark is never touched: somebody else made it.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 
 from msgspec.structs import replace
@@ -48,11 +48,11 @@ class Leftovers:
         self._housing = housing
         self._ones: dict[HomeKey, Leftover] = {}
 
-    def look(self, found: Found, now: float) -> None:
-        """All orders were read, and taken: look who uses what nobody has."""
+    def look(self, found: Found, awaited: Collection[HomeKey], now: float) -> None:
+        """All orders were read, and taken but for those that wait for their GPUs: look who uses what nobody has."""
         if not (self._ones or found.unclaimed or found.homes or found.aside):
             return
-        there = self._there(found)
+        there = self._there(found, awaited)
         self._ones = {key: self._ones.get(key) or Leftover(record) for key, record in there.items()}
         for key, one in self._ones.items():
             one.record = there[key]
@@ -65,9 +65,11 @@ class Leftovers:
             else:
                 self._unmake(one, found)  # without a compute instance there is nothing to run on
 
-    def take_result(self, one: Leftover, result: Result, found: Found, now: float) -> None:
+    def take_result(
+        self, one: Leftover, result: Result, found: Found, awaited: Collection[HomeKey], now: float
+    ) -> None:
         """Who uses it. An order may have come for it meanwhile: then it is nobody's leftover any more."""
-        if key_of(one.record) not in self._there(found):
+        if key_of(one.record) not in self._there(found, awaited):
             return
         match result:
             case HoldersListed(holders=holders):
@@ -88,13 +90,17 @@ class Leftovers:
         found.claim(record)
         self._housing.begin(record)
 
-    def _there(self, found: Found) -> dict[HomeKey, HomeRecord]:
-        """What nobody has and is ours, by its place; nothing while a ticket is doubted that somebody may be using."""
+    def _there(self, found: Found, awaited: Collection[HomeKey]) -> dict[HomeKey, HomeRecord]:
+        """
+        What nobody has and is ours, by its place; nothing while a ticket is doubted that somebody may be using.
+
+        What an order is about that waits (`awaited`) is no leftover: it is taken over with that order.
+        """
         if found.doubtful:
             return {}
         homes = {(home.gpu, home.device): home for home in found.homes.values() if home.pid}
         there = [*self._instances(found, homes), *self._whole_gpus(found, homes), *self._on_fixed_layouts(homes)]
-        return {key_of(record): record for record in there}
+        return {key_of(record): record for record in there if key_of(record) not in awaited}
 
     def _instances(self, found: Found, homes: Homes) -> Iterator[HomeRecord]:
         claimed = self._floor.claims() if found.unclaimed else {}

@@ -25,7 +25,7 @@ from sluice_node_agent.core.records import SliceRecord
 from sluice_node_agent.core.resuming import can_only_be_of, claims_of, come_later, take_over, take_over_home
 from sluice_node_agent.core.telling import Telling
 from sluice_node_agent.core.witnesses import Unbelieved, judge, newest_first
-from sluice_node_agent.core.work import Work, key_of
+from sluice_node_agent.core.work import HomeKey, Work, key_of
 
 _WHY_MAX = 300
 """Characters of why a ticket is not believed: what it says may be of any length."""
@@ -68,6 +68,15 @@ class Taking:
         found.doubtful = tuple(ticket for ticket, why in left.items() if not why.over)
         found.over = tuple(ticket for ticket, why in left.items() if why.over)
         return tuple(f"ticket {ticket} is not believed: {shorten(why.why, _WHY_MAX)}" for ticket, why in left.items())
+
+    def awaited(self) -> frozenset[HomeKey]:
+        """Places of orders that wait for a GPU of which nothing is known yet: what is there may be theirs."""
+        if not self.found.unseen:
+            return frozenset()
+        untaken = (each for each in self._orders.entries if each not in self._floor.works and each not in self._graves)
+        orders = (order for each in untaken if (order := self._orders.order(each)) is not None)
+        waiting = (order.booking for order in orders if self.found.hides(order.booking))
+        return frozenset(key_of(grant) for booking in waiting for grant in booking.devices)
 
     def clear_away(self) -> None:
         """All orders were read: remove the tickets of what is not there any more, and for which there is none."""
