@@ -58,6 +58,7 @@ class PodsPerNode:
         return self._most is None or len(self.there(node)) < self._most
 
     def there(self, node: str) -> list[str]:
-        """The allocations that the ledger of a node books, and that are not gone."""
+        """The allocations that the ledger of a node books, and that are not gone. Without devices it is no pod's."""
         entries = self._books.ledger.get(node, {}).items()
-        return [name for name, entry in entries if not isinstance(entry, Closed) and name not in self._books.gone]
+        booked = [name for name, entry in entries if not isinstance(entry, Closed) and entry.booking.devices]
+        return [name for name in booked if name not in self._books.gone]
