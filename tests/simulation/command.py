@@ -19,12 +19,12 @@ from pathlib import Path
 from time import monotonic, perf_counter
 
 from simulation.coverage import Coverage
-from simulation.plan import Plan, draw_plan, with_cluster
+from simulation.plan import Plan
 from simulation.plan_file import Kept, PlanFileError, read_plan, write_plan
 from simulation.record import Asked, Record, RecordError, open_record, taking_down
 from simulation.shrinking import Shrunk, shrink
-from simulation.timekeeping import with_time
 from simulation.trace import Keeping
+from simulation.variants import PLAIN, Variant
 from simulation.world import Outcome, run_plan
 
 SHOWN_MAX = 3
@@ -56,7 +56,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _opened(options: argparse.Namespace) -> Record:
-    asked = Asked(options.first, tuple(options.without), options.cluster, options.timed)
+    asked = Asked(options.first, _variant(options))
     return open_record(options.record, asked) if options.record is not None else Record("", asked)
 
 
@@ -74,7 +74,7 @@ def _run(plan: Plan | None, record: Record, reached: Coverage | None, options: a
                 if outcome.violation:
                     _say(f"seed {outcome.seed}: {outcome.violation}")
         for seed, violation in list(record.violations.items())[: 0 if options.quiet else SHOWN_MAX]:
-            _show(plan if plan is not None else _drawn(seed, options), violation, options)
+            _show(plan if plan is not None else _variant(options).plan(seed), violation, options)
     except KeyboardInterrupt:
         _say("interrupted")
     except BrokenProcessPool as error:
@@ -98,8 +98,8 @@ def _outcomes(seeds: range, plan: Plan | None, options: argparse.Namespace) -> I
     if plan is not None:
         yield _play_bounded(plan, keeping, covers=bool(options.report))
         return
-    run = partial(run_bounded, without=tuple(options.without), keeping=keeping, covers=bool(options.report))
-    yield from run_seeds(seeds, options.jobs, partial(run, cluster=options.cluster, timed=options.timed))
+    run = partial(run_bounded, variant=_variant(options), keeping=keeping, covers=bool(options.report))
+    yield from run_seeds(seeds, options.jobs, run)
 
 
 def run_seeds(seeds: range, jobs: int, run: "partial[Done]") -> Iterator[Done]:
@@ -124,27 +124,13 @@ def _leave_interrupts_to_the_parent() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
-def run_bounded(
-    seed: int,
-    without: Sequence[str] = (),
-    *,
-    keeping: Keeping = "nothing",
-    covers: bool = False,
-    cluster: bool = False,
-    timed: bool = False,
-) -> Done:
+def run_bounded(seed: int, variant: Variant = PLAIN, *, keeping: Keeping = "nothing", covers: bool = False) -> Done:
     """One seed; a core that runs in a circle is a violation too, and must not stop the others."""
-    return _play_bounded(_plan(seed, without, cluster=cluster, timed=timed), keeping, covers=covers)
+    return _play_bounded(variant.plan(seed), keeping, covers=covers)
 
 
-def _drawn(seed: int, options: argparse.Namespace) -> Plan:
-    return _plan(seed, options.without, cluster=options.cluster, timed=options.timed)
-
-
-def _plan(seed: int, without: Sequence[str], *, cluster: bool, timed: bool) -> Plan:
-    plan = draw_plan(seed, without)
-    plan = with_time(plan) if timed else plan
-    return with_cluster(plan, without) if cluster else plan
+def _variant(options: argparse.Namespace) -> Variant:
+    return Variant(tuple(options.without), options.cluster, options.timed, options.stormy)
 
 
 def _play_bounded(plan: Plan, keeping: Keeping, *, covers: bool = False) -> Done:
@@ -209,6 +195,7 @@ def _options(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--jobs", type=int, default=2, help="processes")
     parser.add_argument("--without", action="append", default=[], help="a kind of fault to leave out")
     parser.add_argument("--timed", action="store_true", help="more pods want a part of the time, and nodes enforce it")
+    parser.add_argument("--stormy", action="store_true", help="most faults come at once, in a few storms")
     parser.add_argument("--cluster", action="store_true", help="their pods are those of a cluster, not of a folder")
     parser.add_argument("--plan", type=Path, help="play the plan in this file, and no seeds")
     parser.add_argument("--hashes", action="store_true", help="print the hash of each seed's lines")

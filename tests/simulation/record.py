@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import msgspec
+from simulation.variants import Variant
 from simulation.world import Outcome
 
 PART = 200
@@ -30,9 +31,7 @@ class Asked:
     """Which seeds, and how they are drawn."""
 
     first: int
-    without: tuple[str, ...] = ()
-    cluster: bool = False
-    timed: bool = False
+    variant: Variant = field(default_factory=Variant)
 
 
 @dataclass(slots=True)

@@ -1,0 +1,43 @@
+"""Storms move what goes wrong, and add nothing that a plan may not hold."""
+
+from collections import Counter
+
+from simulation.plan import draw_plan
+from simulation.storms import WIDTH_S, with_storms
+from simulation.variants import Variant
+
+SEEDS = range(60)
+
+
+def test_a_storm_is_of_the_same_faults_and_pods():
+    """What nobody could tell apart would be called a violation."""
+    for seed in SEEDS:
+        plan, stormy = draw_plan(seed), with_storms(draw_plan(seed))
+        assert Counter((f.kind, f.target, f.lasts_s, f.number) for f in plan.faults) == Counter(
+            (f.kind, f.target, f.lasts_s, f.number) for f in stormy.faults
+        )
+        assert [life.pod for life in plan.pods] == [life.pod for life in stormy.pods]
+        assert [f for f in plan.faults if f.kind == "node removed"] == [
+            f for f in stormy.faults if f.kind == "node removed"
+        ]
+
+
+def test_faults_meet_in_storms():
+    """What shows only when two things go wrong within a second would not be found sooner."""
+
+    def meeting(plans):
+        pairs = [(a, b) for plan in plans for a, b in zip(plan.faults, plan.faults[1:], strict=False)]
+        return sum(b.at - a.at < WIDTH_S / 4 for a, b in pairs) / len(pairs)
+
+    calm, stormy = (meeting(Variant(stormy=is_stormy).plan(seed) for seed in SEEDS) for is_stormy in (False, True))
+    assert stormy > 1.5 * calm
+
+
+def test_no_pod_of_a_storm_ends_before_it_comes():
+    """Such a pod would never be there, and nothing be tested with it."""
+    for seed in SEEDS:
+        plan = draw_plan(seed)
+        for calm, life in zip(plan.pods, with_storms(plan).pods, strict=True):
+            if calm.removed_at is not None and calm.removed_at > calm.made_at:
+                assert life.removed_at is not None
+                assert life.removed_at > life.made_at

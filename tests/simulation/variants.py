@@ -1,0 +1,31 @@
+"""
+The ways in which the plan of a seed may be varied from the command line, so that each is said and recorded alike.
+
+It draws nothing itself.
+"""
+
+from dataclasses import dataclass
+
+from simulation.plan import Plan, draw_plan, with_cluster
+from simulation.storms import with_storms
+from simulation.timekeeping import with_time
+
+
+@dataclass(frozen=True, slots=True)
+class Variant:
+    """`without` leaves kinds of faults out; the others are what they say (`command._options`)."""
+
+    without: tuple[str, ...] = ()
+    cluster: bool = False
+    timed: bool = False
+    stormy: bool = False
+
+    def plan(self, seed: int) -> Plan:
+        """The plan of a seed."""
+        plan = draw_plan(seed, self.without)
+        plan = with_time(plan) if self.timed else plan
+        plan = with_cluster(plan, self.without) if self.cluster else plan
+        return with_storms(plan) if self.stormy else plan
+
+
+PLAIN = Variant()
