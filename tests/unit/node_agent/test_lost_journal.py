@@ -229,3 +229,24 @@ def test_what_is_left_of_a_slice_is_nobodys_leftover_while_its_other_gpu_is_sile
         node.tick(60.0)
     assert isinstance(node.word("a1"), SliceGone)
     assert _devices(node) == ([], (), [])
+
+
+@pytest.mark.parametrize("shared", [False, True], ids=["exclusive", "shared"])
+def test_a_compute_instance_whose_making_nobody_heard_of_is_unmade_although_its_gpu_was_silent_then(node, shared):
+    """The place would be in quarantine for ever: the GPU instance cannot go while its compute instance is there."""
+    node.live()
+    node.order(node.grant(node.share("a1", SMALL) if shared else node.booking("a1", SMALL)))
+    while not any(instance.uuid for instance in node.hardware.read().gpus[0].instances):
+        node.work(own_max=1)
+    node.stop()
+    _silent(node, 0)
+    node.start()
+    node.work()
+    _silent(node, -1)
+    node.open()
+    node.work()
+    for _ in range(3):
+        node.tick(60.0)
+    if not isinstance(node.word("a1"), SliceReady):
+        assert isinstance(node.word("a1"), SliceFailed)
+        assert _devices(node) == ([], (), [])

@@ -314,10 +314,9 @@ class Agent:
     def _was_read(self, gpu: GpuUuid, now: float, *, was_lost: bool) -> None:
         """A GPU was read: all that is on it may have to go on, or to be made again."""
         self._read_at[gpu] = now + self._rules.read_devices_s
-        if was_lost:
-            there = [w for w in self._floor.works.values() if any(d.gpu == gpu for d in w.record.booking.devices)]
-            self._bench.answers_again(there)
-            self._housing.answers_again(gpu)
+        there = (w for w in self._floor.works.values() if any(d.gpu == gpu for d in w.record.booking.devices))
+        self._bench.was_read([work for work in there if was_lost or work.trouble])
+        self._housing.was_read(gpu, was_lost=was_lost)
         self._warm.check(gpu, self._floor.devices)
         self._taking.found.was_read(self._floor.devices.reports[gpu])
         if gpu in self._taking.found.unseen:

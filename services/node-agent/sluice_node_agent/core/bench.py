@@ -145,8 +145,10 @@ class Bench:
             work.recovered()
             self.save(adjusted)
 
-    def answers_again(self, works: list[Work]) -> None:
-        """A GPU answers (again): what was begun on it may be there."""
+    def was_read(self, works: list[Work]) -> None:
+        """A GPU answers (again), or has refused them a step: what was begun on it may be there, or further."""
+        if not works:
+            return
         homes = (home.record for home in self.floor.homes.values())
         claimed = claims_of((work.record for work in self.floor.works.values()), homes, self.floor.devices)
         for work in works:

@@ -152,13 +152,16 @@ class Housing:
             del self._floor.homes[key]
         return key
 
-    def answers_again(self, gpu: GpuUuid) -> None:
-        """A GPU answers (again): what was begun on it for a home may be there."""
+    def was_read(self, gpu: GpuUuid, *, was_lost: bool) -> None:
+        """A GPU answers (again), or has refused a home something: what was begun on it may be there, or further."""
         floor = self._floor
+        there = [home for home in floor.homes.values() if home.record.gpu == gpu and (was_lost or home.trouble)]
+        if not there:
+            return
         slices, lived_in = (w.record for w in floor.works.values()), (h.record for h in floor.homes.values())
         claimed = claims_of(slices, lived_in, floor.devices)
-        for home in floor.homes.values():
-            if home.record.gpu == gpu and home.waits_for is None:
+        for home in there:
+            if home.waits_for is None:
                 before, home.record = home.record, homes.resume(home.record, floor.devices, floor.boot_id, claimed)
                 if is_newly_found(before.device, home.record.device):
                     self._sender.save(home.record, home)
