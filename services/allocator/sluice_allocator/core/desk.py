@@ -27,6 +27,7 @@ from sluice_allocator.core.rules import Rules
 from sluice_allocator.core.sizes.adjustments import Adjustments
 from sluice_allocator.core.waiting.aging import Aging, Promised
 from sluice_allocator.core.waiting.attempts import Attempts
+from sluice_allocator.core.waiting.overs import Overs
 from sluice_allocator.core.waiting.queue import Shapes, WaitingQueue
 from sluice_allocator.core.waiting.wakes import Wakes
 from sluice_allocator.core.world import World, request_of
@@ -84,6 +85,8 @@ class Desk:
     """Where something was freed or became usable: offered to those who wait."""
     over_quota: OverQuota = field(default_factory=OverQuota)
     """Whom to try again because of what their namespaces have given back."""
+    overs: Overs = field(default_factory=Overs)
+    """Requests of which it was said that they wait no more, although others say that they do."""
     aging: Aging = field(default_factory=Aging)
     """When those who wait are old enough to be promised a place."""
     promised: Promised = field(default_factory=Promised)

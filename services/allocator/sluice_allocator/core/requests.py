@@ -279,8 +279,15 @@ def _end_waiting(desk: Desk, request: RequestId) -> None:
         return
     if request in desk.queue or request in desk.queue.outside or request in desk.opening.holds:
         return
+    if request in desk.committing:
+        return  # that may come to nothing: it is said when the grant is there
     address = subjects.waiting(request)
-    said = desk.outbox.kept(address) or desk.world.waiting.get(request)
-    if said is not None and not isinstance(said, WaitOver):
+    mine = desk.outbox.kept(address)
+    said = mine or desk.world.waiting.get(request)
+    if (
+        said is not None
+        and not isinstance(said, WaitOver)
+        and (mine is not None or desk.overs.may_say(request, desk.now))
+    ):
         over = WaitOver(request=request)
         desk.outbox.keep(address, over, request=request, ttl_s=desk.rules.closing_ttl_s)
