@@ -168,11 +168,12 @@ class _Everywhere:
 def _what_nobody_has_is_ours(original: Any) -> Any:
     def instances(self: Any, found: Any, homes: Any) -> Any:
         """Nobody looks for marks: after a lost journal all that nobody has goes."""
-        marks, found.marks = found.marks, _Everywhere()
+        devices = self._floor.devices
+        marks, devices.marks = devices.marks, _Everywhere()
         try:
             return list(original(self, found, homes))
         finally:
-            found.marks = marks
+            devices.marks = marks
 
     return instances
 

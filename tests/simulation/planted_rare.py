@@ -1,6 +1,5 @@
 """Bugs that took thousands of seeds to be found: only the plans that are kept in `kept/` show them."""
 
-from dataclasses import replace
 from typing import Any
 
 from simulation.planting import Planted
@@ -9,7 +8,7 @@ from sluice.contracts.messages import Bound, Waived
 from sluice_allocator.core import nodes, requests
 from sluice_allocator.core.waiting import promised
 from sluice_allocator.core.world import World
-from sluice_node_agent.core import agent
+from sluice_node_agent.core.devices import Devices
 from sluice_pod_watcher.core.cluster.requests import Requests
 
 
@@ -77,12 +76,12 @@ def _whatever_is_booked_is_told(original: Any) -> Any:
     return is_missing
 
 
-def _marks_say_nothing(original: Any) -> Any:
-    def what_was_found(event: Any, *known: Any) -> Any:
+def _marks_say_nothing(_original: Any) -> Any:
+    def may_be_ours(_self: Any, _place: Any) -> bool:
         """As where marks are not whole: what stands at a granted place is the grant's."""
-        return original(replace(event, unmarked=None), *known)
+        return True
 
-    return what_was_found
+    return may_be_ours
 
 
 def left_with_what_is_taken_back(_original: Any) -> Any:
@@ -94,7 +93,7 @@ OPENED_BEFORE_IT_IS_CLOSED = Planted(
     "opened before what is gone is closed",
     "an instance that an administrator has made by hand, on a node whose marks are not whole",
     ("I13",),
-    ((nodes, "_is_to_be_closed", _opened_before_it_is_closed), (agent, "what_was_found", _marks_say_nothing)),
+    ((nodes, "_is_to_be_closed", _opened_before_it_is_closed), (Devices, "may_be_ours", _marks_say_nothing)),
 )
 """`test_unread` has a schedule of it."""
 
@@ -137,7 +136,7 @@ RARE_BUGS = (
         "what stands at a granted place is the grant's",
         "its devices: an administrator takes away what he made by hand",
         ("I4",),
-        ((agent, "what_was_found", _marks_say_nothing),),
+        ((Devices, "may_be_ours", _marks_say_nothing),),
     ),
     Planted(
         "everybody knows what he has lost",

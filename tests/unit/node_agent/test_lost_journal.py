@@ -4,7 +4,7 @@ import pytest
 
 from sluice.contracts.messages import SliceDegraded, SliceFailed, SliceGone, SliceReady
 from sluice_node_agent.core.events import Mark
-from sluice_node_agent.core.instructions import MakeTicket, SaveJournal, StartMps
+from sluice_node_agent.core.instructions import CreateGpuInstance, MakeTicket, SaveJournal, StartMps
 from sluice_node_agent.core.records import NodeRecord
 from sluice_node_agent.device.hardware_file import Instance
 
@@ -160,10 +160,10 @@ def test_a_home_whose_daemon_died_is_not_cleared_away_while_its_gpu_is_silent(no
 # -- what somebody else has made ----------------------------------------------------------------------------------
 
 
-def _by_hand(node, at):
+def _by_hand(node, at, uuid="MIG-by-hand"):
     number, profile, start, size = at
     with node.hardware.changing() as hardware:
-        there = Instance(gi_id=9, profile=profile, start=start, size=size, uuid="MIG-by-hand")
+        there = Instance(gi_id=9, profile=profile, start=start, size=size, uuid=uuid)
         hardware.gpus[number].instances.append(there)
 
 
@@ -250,3 +250,19 @@ def test_a_compute_instance_whose_making_nobody_heard_of_is_unmade_although_its_
     if not isinstance(node.word("a1"), SliceReady):
         assert isinstance(node.word("a1"), SliceFailed)
         assert _devices(node) == ([], (), [])
+
+
+@pytest.mark.parametrize("shared", [False, True], ids=["exclusive", "share"])
+def test_what_somebody_has_made_at_a_place_that_was_about_to_be_used_is_given_to_no_pod(node, shared):
+    """An agent that was killed before it made its own would take his for it, and destroy it when the pod ends."""
+    node.live()
+    node.order(node.grant(node.share("a1", SMALL) if shared else node.booking("a1", SMALL)))
+    while not any(isinstance(step, CreateGpuInstance) for step in node.waiting):
+        node.work(own_max=1)
+    node.stop()
+    _by_hand(node, SMALL, uuid="")
+    node.live()
+    for _ in range(3):
+        node.tick(60.0)
+    assert isinstance(node.word("a1"), SliceFailed)
+    assert [(each.gi_id, each.uuid) for each in node.hardware.read().gpus[0].instances] == [(9, "")]

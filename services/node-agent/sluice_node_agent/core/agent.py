@@ -185,7 +185,8 @@ class Agent:
     def _start(self, event: AgentStarted, now: float) -> None:
         """Hold what the journal says against what is there. Nothing is done yet but to tell it."""
         floor = self._floor
-        floor.boot_id, floor.mps_root, floor.devices = event.boot_id, event.mps_root, Devices(event.gpus)
+        floor.boot_id, floor.mps_root = event.boot_id, event.mps_root
+        floor.devices = Devices(event.gpus, event.marks, event.unmarked)
         floor.time_quota = event.time_quota
         self._read_at = dict.fromkeys(floor.devices.reports, now + self._rules.read_devices_s)
         slices = [record for record in event.records if isinstance(record, SliceRecord)]

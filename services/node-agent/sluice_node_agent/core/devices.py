@@ -16,6 +16,7 @@ from sluice.contracts.messages import GpuReport, InstanceReport, MpsDaemonReport
 from sluice.mig.layout import Instance
 from sluice.mig.model import Placement
 from sluice.mig.table import table_of
+from sluice_node_agent.core.events import Mark
 
 InstanceKey = tuple[GpuUuid, int]
 """A GPU instance by its GPU and its id there."""
@@ -44,9 +45,13 @@ class Place(Protocol):
 class Devices:
     """The GPUs of one node, in index order."""
 
-    def __init__(self, reports: Iterable[GpuReport] = ()) -> None:
-        """Begin with what was read at the start."""
+    def __init__(
+        self, reports: Iterable[GpuReport] = (), marks: Iterable[Mark] = (), unmarked: Iterable[Mark] | None = None
+    ) -> None:
+        """Begin with what was read at the start, and where instances were ours then (see `AgentStarted`)."""
         self.reports: dict[GpuUuid, GpuReport] = {report.uuid: report for report in reports}
+        self.marks: Collection[Mark] = frozenset(mark for mark in marks if mark.size)
+        self._unmarked = frozenset(unmarked) if unmarked is not None else None
         self._users: dict[str, tuple[str, ...]] = {}
         """Of fixed layouts: who was found on a MIG device that nobody was given."""
         self._creatable: dict[tuple[object, ...], dict[str, int]] = {}
@@ -64,6 +69,15 @@ class Devices:
     def knows(self, gpu: GpuUuid) -> bool:
         """Whether the node has this GPU."""
         return gpu in self.reports
+
+    def may_be_ours(self, place: Place) -> bool:
+        """
+        Whether an instance that was found at the start, at exactly this place, may have been made by an earlier life.
+
+        Without a mark it is of somebody who could not know that the place was granted.
+        """
+        at = Mark(place.gpu, place.start, place.size)
+        return self._unmarked is None or at in self.marks or at in self._unmarked
 
     def answers(self, gpu: GpuUuid) -> bool:
         """Whether the GPU is there and answered when it was last asked."""

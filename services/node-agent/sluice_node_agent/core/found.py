@@ -15,7 +15,7 @@ from sluice.contracts.ids import AllocationId, GpuUuid, HomeId
 from sluice.contracts.messages import Booking, DeviceGrant, GpuReport
 from sluice.contracts.ticket_names import is_ticket_of
 from sluice_node_agent.core.devices import Devices, InstanceKey
-from sluice_node_agent.core.events import AgentStarted, FoundHome, Mark
+from sluice_node_agent.core.events import AgentStarted, FoundHome
 from sluice_node_agent.core.records import DeviceRecord, HomeRecord, NodeRecord, SliceRecord, Unclaimed
 from sluice_node_agent.core.work import HomeKey
 
@@ -35,10 +35,6 @@ class Found:
     """Those that are not believed, although somebody may be using what they were made for."""
     over: tuple[str, ...] = ()
     """Those of which it is known that nobody can be using what they were made for."""
-    marks: frozenset[Mark] = frozenset()
-    """Where instances are ours, whoever they were made for."""
-    unmarked: frozenset[Mark] | None = None
-    """Where one may be ours without a mark; None: anywhere."""
     aside: dict[GpuUuid, None] = field(default_factory=dict)
     """Whole GPUs that were set to serve a daemon, and no record says for whom."""
 
@@ -55,8 +51,7 @@ class Found:
         there = devices.instance_at(grant) if grant.profile is not None else None
         if there is None or self.unclaimed.get((grant.gpu, there.gi_id)) != there.uuid:
             return DeviceRecord()
-        place = Mark(grant.gpu, grant.start, grant.size)
-        if self.unmarked is not None and place not in self.marks and place not in self.unmarked:
+        if not devices.may_be_ours(grant):
             return DeviceRecord()
         return DeviceRecord(step="intended", gi_id=there.gi_id, uuid=there.uuid)
 
@@ -159,8 +154,6 @@ def what_was_found(
         homes={home.home: home for home in event.homes if home.home not in names},
         unseen={gpu.uuid: None for gpu in event.gpus if gpu.uuid in hidden},
         speaking=tuple(ticket for ticket in event.tickets if ticket in speaking and ticket not in tickets),
-        marks=frozenset(mark for mark in event.marks if mark.size),
-        unmarked=frozenset(event.unmarked) if event.unmarked is not None else None,
         aside={mark.gpu: None for mark in event.marks if not mark.size and mark.gpu not in {h.gpu for h in homes}},
     )
     for gpu in event.gpus:

@@ -131,14 +131,16 @@ def resumed(
     """
     A record of an earlier life, in line with a GPU that answers. `claimed` are instances that belong to other records.
 
-    An intent was saved and its result was not: what is at exactly this place is ours, if it has no compute instance.
-    One that has is somebody else's: ours is never given one before its id is in the journal (`is_newly_found`).
+    An intent was saved and its result was not: what is at exactly this place is ours, if it has no compute instance
+    and may be ours. One that has is somebody else's: ours is never given one before its id is in the journal
+    (`is_newly_found`).
     """
     if fixed_layouts.is_kept(place, device, devices):
         return fixed_layouts.resumed(place, device, devices, making=making)
     if device.gi_id is None:
         found = devices.instance_at(place) if device.step == "intended" else None
-        if found is not None and not found.uuid and (place.gpu, found.gi_id) not in claimed:
+        is_free = found is not None and not found.uuid and (place.gpu, found.gi_id) not in claimed
+        if found is not None and is_free and devices.may_be_ours(place):
             return replace(device, gi_id=found.gi_id)
         return device
     found = devices.instance(place.gpu, device.gi_id)

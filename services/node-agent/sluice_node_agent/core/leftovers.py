@@ -110,7 +110,7 @@ class Leftovers:
                 continue
             home = homes.get((gpu, uuid)) if uuid else None
             place = Mark(gpu, instance.start, instance.size)
-            if home is not None or place in found.marks:
+            if home is not None or place in self._floor.devices.marks:
                 device = DeviceRecord(step="intended", gi_id=gi_id, uuid=uuid)
                 yield self._to_unmake(place, instance.profile, device, home)
 
