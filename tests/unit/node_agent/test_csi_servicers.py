@@ -2,6 +2,7 @@
 
 import asyncio
 import shutil
+import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 
@@ -93,14 +94,22 @@ async def test_a_pod_that_does_not_end_is_named_with_its_processes(tmp_path, pro
 
 async def test_everybody_who_waits_is_answered_when_the_last_process_ends(tmp_path, proc, monkeypatch):
     """Fifty pods that end at once share the looks at the node's processes, and none is forgotten."""
-    looks, enough, loop = [], asyncio.Event(), asyncio.get_running_loop()
+    looks, waiting, enough, loop = [], threading.Semaphore(0), asyncio.Event(), asyncio.get_running_loop()
+    left_of = Tenants.left_of
+
+    async def wait(self, *args, **settings):
+        waiting.release()
+        return await left_of(self, *args, **settings)
 
     def look(processes):
         looks.append(1)
+        if len(looks) == 1:  # it lasts until everybody waits
+            assert all(waiting.acquire(timeout=20) for _ in range(50))
         if len(looks) == 4:
             loop.call_soon_threadsafe(enough.set)
         return all_of(processes)
 
+    monkeypatch.setattr(Tenants, "left_of", wait)
     monkeypatch.setattr(tenants, "all_of", look)
     proc.add(100, UID)
     async with _called(tmp_path, proc, within_s=20) as node:
