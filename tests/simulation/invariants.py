@@ -182,6 +182,7 @@ CASES = (
         test="tests/unit/allocator/test_opening.py::test_what_a_head_says_was_adopted_is_waited_for",
     ),
     Case("somebody has made an instance where a revoked slice was", ("opened before what is gone is closed",)),
+    Case("one was leaving it just then", ("tickets name all who are in a home",)),
     Case("an administrator has made one there by hand", ("what stands at a granted place is the grant's",)),
     Case("agents report before sources have listed", ("orphans at once",)),
     Case(

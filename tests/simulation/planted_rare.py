@@ -2,13 +2,16 @@
 
 from typing import Any
 
+from msgspec.structs import replace
 from simulation.planting import Planted
 
 from sluice.contracts.messages import Bound, Waived
 from sluice_allocator.core import nodes, requests
 from sluice_allocator.core.waiting import promised
 from sluice_allocator.core.world import World
+from sluice_node_agent.core import witnesses
 from sluice_node_agent.core.devices import Devices
+from sluice_node_agent.core.records import HomeRecord
 from sluice_pod_watcher.core.cluster.requests import Requests
 
 
@@ -84,6 +87,15 @@ def _marks_say_nothing(_original: Any) -> Any:
     return may_be_ours
 
 
+def _everybody_in_it_is_known(original: Any) -> Any:
+    def home_of(*args: Any) -> Any:
+        """The tickets tell of all who are in a home that is taken over."""
+        home = original(*args)
+        return replace(home, inherited=False) if isinstance(home, HomeRecord) else home
+
+    return home_of
+
+
 def left_with_what_is_taken_back(_original: Any) -> Any:
     """Whoever loses his slice has been told so by his source."""
     return lambda _desk, _request: None
@@ -137,6 +149,12 @@ RARE_BUGS = (
         "its devices: an administrator takes away what he made by hand",
         ("I4",),
         ((Devices, "may_be_ours", _marks_say_nothing),),
+    ),
+    Planted(
+        "tickets name all who are in a home",
+        "a part of its GPU: a process that nobody knows of still computes there, after journal and ledger were lost",
+        ("I1",),
+        ((witnesses, "_home_of", _everybody_in_it_is_known),),
     ),
     Planted(
         "everybody knows what he has lost",

@@ -353,6 +353,8 @@ class Agent:
         if work is None or stuck is None or stuck.waits_for is not None:
             return
         stuck.retry_at = None
+        if event.ignore_holders and isinstance(stuck, HomeWork):
+            self._housing.vouch(stuck)
         if event.ignore_holders and work.waits_for is None:
             self._bench.save(replace(work.record, ignores_holders=True))
         self._due[work.allocation] = None

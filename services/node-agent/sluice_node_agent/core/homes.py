@@ -64,7 +64,8 @@ def next_step(home: HomeWork, wish: Wish, floor: Floor, token: int) -> HomeNext:
         case "making":
             return _to_make(home, wish, floor, token) if wish.wanted else replace(record, phase="unmaking")
         case "ready":
-            return _to_keep(home, wish, floor.devices, token) if wish.wanted else replace(record, phase="unmaking")
+            is_kept = wish.wanted or record.inherited  # of that nobody knows yet whether it is empty
+            return _to_keep(home, wish, floor.devices, token) if is_kept else replace(record, phase="unmaking")
         case "undoing" | "unmaking":
             return _to_unmake(home, floor.devices, token)
         case "failed":
@@ -85,7 +86,7 @@ def take_result(home: HomeWork, sent: OwnInstruction, result: Result, floor: Flo
         case MpsStarted(pid=pid, started_at=started_at):
             assert isinstance(sent, StartMps)
             home.watch = False  # it was just seen to answer
-            home.seen = None
+            home.seen, home.strangers = None, ()
             return replace(home.record, phase="ready", pid=pid, started_at=started_at, limits=sent.limits)
         case MpsLimitsSet():
             assert isinstance(sent, SetMpsLimits)

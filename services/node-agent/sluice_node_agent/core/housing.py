@@ -81,12 +81,14 @@ class Housing:
         """
         The places where nobody may be put now: a home that cannot be taken down, or whose daemon is out of order.
 
-        Also a whole GPU that is set to serve a daemon and has no tenant: no instance on it says that it is not free.
+        So is one that was inherited, until it is known who is in it; and a whole GPU that is set to serve a daemon and
+        has no tenant: no instance on it says that it is not free.
         """
         return [
             (home.record.gpu, PlacementReport(start=home.record.start, size=home.record.size))
             for home in self._floor.homes.values()
             if is_out_of_order(home)
+            or home.record.inherited
             or (is_going(home) and is_stuck(home, self._rules))
             or (home.record.profile is None and not self._floor.has_tenants(home.key))
         ]
@@ -99,7 +101,7 @@ class Housing:
         wish = self._wish(key)
         if home is None:
             return wish.wanted and self._begin_for(key)
-        if not wish.wanted and not is_going(home):
+        if not wish.wanted and not is_going(home) and not home.record.inherited:
             home.recovered()  # what could not be done for its tenants is not needed any more
         if not home.idle or self._is_in_the_dark(home.record):
             return False
@@ -134,6 +136,28 @@ class Housing:
             self._save(home, outcome)
         elif not isinstance(result, MpsSeen):
             home.recovered()
+        elif home.record.inherited:
+            self._look_for_strangers(home, result)
+
+    def _look_for_strangers(self, home: HomeWork, seen: MpsSeen) -> None:
+        """An inherited home is like any other once nobody is on it but its tenants. All orders are read by now."""
+        owners = {work.record.booking.owner for work, _, _ in self._floor.tenants(home.key)}
+        home.strangers = tuple(client.pid for client in seen.clients if client.owner not in owners)
+        if not home.strangers:
+            home.recovered()
+            self._save(home, replace(home.record, inherited=False))
+            return
+        home.holders = tuple(f"process {pid}" for pid in home.strangers)
+        home.trouble = f"used by {', '.join(home.holders)} of no slice that is known here"
+        if not self._floor.wants_home(home.key):
+            home.failures += 1  # its last tenant is gone with it only
+
+    def vouch(self, home: HomeWork) -> None:
+        """An operator says that whoever is found there is nobody who was given a part of it."""
+        if home.record.inherited:
+            home.recovered()
+            home.strangers = ()
+            self._save(home, replace(home.record, inherited=False))
 
     def _did_not_answer(self, home: HomeWork, trouble: str) -> None:
         """A daemon may only be slow: it is asked again at the next look, and given up after some."""

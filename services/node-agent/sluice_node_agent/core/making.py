@@ -204,7 +204,9 @@ def _join(record: SliceRecord, number: int, floor: Floor, rules: Rules, ticket: 
     mismatch = _why_not_in(grant, record.booking.namespace, home, floor, rules)
     if mismatch:
         return failing(record, str(DeviceErrorKind.NOT_SUPPORTED), mismatch)
-    if not is_served(grant, floor):
+    if home.strangers:
+        return failing(record, str(DeviceErrorKind.IN_USE), f"{grant.gpu} is {home.trouble}")
+    if there.inherited or not is_served(grant, floor):
         return None
     joined = DeviceRecord(step="made", uuid=there.device.uuid, daemon_restarts=there.restarts)
     return _announce_next(with_device(record, number, joined), floor, ticket)

@@ -157,6 +157,11 @@ class HomeRecord(msgspec.Struct, frozen=True, kw_only=True, tag="home"):
     """What was last set and read back; None while it is being changed."""
     restarts: int = 0
     """How often its daemon died and was started again."""
+    inherited: bool = False
+    """
+    Its daemon was taken over without a journal. Somebody who was being taken back then has no ticket, so the ledger
+    alone can name him: until a look finds clients of tenants only, nobody is put into it and it is not stopped.
+    """
     error: str = ""
     message: str = ""
 

@@ -166,6 +166,7 @@ def take_over_home(
         pid=daemon.pid if daemon is not None else 0,
         started_at=daemon.started_at if daemon is not None else 0,
         restarts=1 if daemon is not None and not daemon.pid else 0,
+        inherited=daemon is not None,
     )
 
 

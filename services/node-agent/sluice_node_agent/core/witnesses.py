@@ -168,6 +168,7 @@ def _home_of(
         pid=daemon.pid,
         started_at=daemon.started_at,
         restarts=0 if daemon.pid else 1,
+        inherited=True,
     )
 
 

@@ -103,7 +103,8 @@ def stuck_on(work: Work, floor: Floor, rules: Rules) -> Job | None:
     if is_stuck(work, rules):
         return work
     homes = (floor.homes[key] for key in work.homes if key in floor.homes)
-    return next((home for home in homes if is_going(home) and is_stuck(home, rules)), None)
+    going = (home for home in homes if is_going(home) or home.record.inherited)
+    return next((home for home in going if is_stuck(home, rules)), None)
 
 
 def is_going(home: HomeWork) -> bool:

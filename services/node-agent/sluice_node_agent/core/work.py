@@ -91,6 +91,8 @@ class HomeWork(Job):
     """What the last look found."""
     looks: int = 0
     """How many looks of this process have found something."""
+    strangers: tuple[int, ...] = ()
+    """Of one that is inherited: clients that the last look found, of no tenant that is known."""
     quotas: tuple[QuotaTenant, ...] = ()
     """The tenants that its token scheduler has, as this process told it."""
     silent: frozenset[int] = frozenset()
