@@ -9,9 +9,9 @@ from sluice.contracts.messages import Bound, Waived
 from sluice_allocator.core import nodes, requests
 from sluice_allocator.core.waiting import promised
 from sluice_allocator.core.world import World
-from sluice_node_agent.core import witnesses
+from sluice_node_agent.core import agent, witnesses
 from sluice_node_agent.core.devices import Devices
-from sluice_node_agent.core.records import HomeRecord
+from sluice_node_agent.core.records import HomeRecord, NodeRecord
 from sluice_pod_watcher.core.cluster.requests import Requests
 
 
@@ -96,6 +96,18 @@ def _everybody_in_it_is_known(original: Any) -> Any:
     return home_of
 
 
+def _known_once_for_all(original: Any) -> Any:
+    def what_was_found(event: Any, *args: Any) -> Any:
+        """A GPU that was seen once after the journal was lost is known, whether it answers or not."""
+        found = original(event, *args)
+        before = next((record for record in event.records if isinstance(record, NodeRecord)), None)
+        if before is not None and not event.journal_problem:
+            found.unseen = {gpu: None for gpu in found.unseen if gpu in before.unseen}
+        return found
+
+    return what_was_found
+
+
 def left_with_what_is_taken_back(_original: Any) -> Any:
     """Whoever loses his slice has been told so by his source."""
     return lambda _desk, _request: None
@@ -155,6 +167,12 @@ RARE_BUGS = (
         "a part of its GPU: a process that nobody knows of still computes there, after journal and ledger were lost",
         ("I1",),
         ((witnesses, "_home_of", _everybody_in_it_is_known),),
+    ),
+    Planted(
+        "a GPU that was seen once is known",
+        "its slice, said to be gone while it is there: its GPU is silent when the next life of its agent begins",
+        ("LAW 3",),
+        ((agent, "what_was_found", _known_once_for_all),),
     ),
     Planted(
         "everybody knows what he has lost",

@@ -116,13 +116,17 @@ def test_an_instance_on_a_gpu_that_is_silent_when_the_journal_is_lost_stays_with
     assert _devices(node) == ([], (), [])
 
 
-def test_a_slice_that_is_revoked_on_a_silent_gpu_is_not_gone_because_the_journal_was_lost(node):
+@pytest.mark.parametrize("seen_before", [False, True], ids=["silent at once", "silent at the next start"])
+def test_a_slice_that_is_revoked_on_a_silent_gpu_is_not_gone_because_the_journal_was_lost(node, seen_before):
     """Its place would be given away while its instance, and whoever is on it, is there."""
     node.live()
     booking = node.booking("a1", SMALL)
     node.order(node.grant(booking))
     node.work()
     node.lose_journal()
+    if seen_before:
+        node.start()
+        node.work()
     _silent(node, 0)
     node.put("sluice.ledger.n1_example.a1", node.revoke(booking))
     node.live()

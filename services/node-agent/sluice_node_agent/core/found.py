@@ -144,7 +144,8 @@ def what_was_found(
         speaking = event.tickets
     elif before is not None and before.boot_id == event.boot_id:
         there = [((instance.gpu, instance.gi_id), instance.uuid) for instance in before.unclaimed]
-        hidden = dict.fromkeys(before.unseen)
+        silent = {gpu.uuid for gpu in event.gpus if gpu.lost}  # what was found there cannot be seen any more
+        hidden = dict.fromkeys((*before.unseen, *(gpu for (gpu, _), _ in there if gpu in silent)))
         speaking = before.tickets
     tickets = {ticket for record in slices for ticket in (record.ticket, *record.stale_tickets)}
     names = {record.home for record in homes}
