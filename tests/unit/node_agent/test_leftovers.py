@@ -6,7 +6,7 @@ import pytest
 from msgspec.structs import replace
 
 from sluice.contracts.exchange import Write
-from sluice.contracts.messages import SliceGone, SliceReady
+from sluice.contracts.messages import SliceGone, SliceQuarantined, SliceReady
 from sluice_node_agent.core.found import Found
 from sluice_node_agent.core.instructions import (
     CreateGpuInstance,
@@ -315,6 +315,30 @@ def test_what_a_process_uses_stays_until_the_process_is_gone(node):
     node.mps.leave(4711)
     calm(node)
     assert node.instances() == []
+
+
+def test_a_slice_is_gone_only_with_what_it_left_behind(node):
+    """Its place would be called free while its instance is there: the Revoke came when that was nobody's already."""
+    node.live()
+    booking = node.booking("a1", SMALL)
+    node.order(node.grant(booking))
+    node.work()
+    node.order(node.revoke(booking))
+    node.work(own_max=4)
+    lose_both(node)
+    node.refused = [DestroyGpuInstance] * 20
+    node.live()
+    node.order(node.revoke(booking, 3))
+    for _ in range(6):
+        node.tick(30.0)
+        assert node.instances() == [("2g.10gb", 4, 2)]
+        assert not isinstance(node.word("a1"), SliceGone)
+    assert isinstance(node.word("a1"), SliceQuarantined)
+    node.refused = []
+    node.tick(30.0)
+    node.tick(1.0)
+    assert node.instances() == []
+    assert isinstance(node.word("a1"), SliceGone)
 
 
 def test_while_a_ticket_is_doubted_nothing_is_cleared_away(node):

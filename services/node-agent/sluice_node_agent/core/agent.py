@@ -308,6 +308,7 @@ class Agent:
                 key = self._housing.gone(gone)
                 if key is not None:
                     self._look_at_home(key)
+                    self._look_at_gpu(key[0])
                 self._look_again_at_planned()
             case _:
                 pass

@@ -27,7 +27,7 @@ from sluice_node_agent.core.floor import Floor
 from sluice_node_agent.core.instances import NOTHING
 from sluice_node_agent.core.instructions import ListHolders, OwnInstruction, RemoveTicket, TerminateMpsClients
 from sluice_node_agent.core.records import SliceRecord, Tombstone
-from sluice_node_agent.core.work import HomeKey, Next, Work, homes_of, key_of, pairs, with_device, without_device
+from sluice_node_agent.core.work import HomeKey, Next, Work, key_of, pairs, with_device, without_device
 
 
 def next_step(work: Work, floor: Floor, token: int) -> Next:
@@ -49,8 +49,8 @@ def next_step(work: Work, floor: Floor, token: int) -> Next:
         step = instances.step_to_unmake(grant, device, token) if not kept else None
         if step is not None:
             return step
-    if record.revoked and any(_is_being_unmade(floor, key) for key in homes_of(record)):
-        return None
+    if record.revoked and any(_is_being_unmade(floor, key_of(grant)) for grant in record.booking.devices):
+        return None  # its home; or what it had, which was nobody's when this order came (`leftovers`)
     return _ended(record)
 
 

@@ -97,12 +97,13 @@ def is_stuck(job: Job, rules: Rules) -> bool:
 
 
 def stuck_on(work: Work, floor: Floor, rules: Rules) -> Job | None:
-    """What keeps a slice from being taken down: itself, or the home that it was the last to leave."""
+    """What keeps a slice from being taken down: itself, or the home that it leaves last, or that has its place."""
     if work.record.phase not in {"undoing", "unmaking"}:
         return None
     if is_stuck(work, rules):
         return work
-    homes = (floor.homes[key] for key in work.homes if key in floor.homes)
+    places = map(key_of, work.record.booking.devices)
+    homes = (floor.homes[place] for place in places if place in floor.homes)
     going = (home for home in homes if is_going(home) or home.record.inherited)
     return next((home for home in going if is_stuck(home, rules)), None)
 
