@@ -11,7 +11,7 @@ from simulation.hardware import OPERATOR, DeviceRefusedError, Gpu, Instance, Mac
 from simulation.sizes import overused
 from simulation.tables import Span, overlap
 
-from sluice.contracts.messages import Booking, DeviceGrant, SliceGone, SliceReady
+from sluice.contracts.messages import Booking, DeviceGrant, Revoke, SliceGone, SliceReady
 from sluice_node_agent.core.instructions import CreateGpuInstance, DestroyGpuInstance
 from sluice_node_agent.core.records import SliceRecord, Tombstone
 
@@ -56,6 +56,8 @@ class NodeJudge(Books):
             return
         if any(ticket.allocation == allocation for ticket in machine.tickets.values()):
             self.fail("LAW 3", f"{allocation} is said to be gone and its ticket is there")
+        if self._names_no_devices(machine, allocation):
+            return
         for device in booking.devices:
             gpu, span = machine.gpus[device.gpu], (device.start, device.size)
             for process in gpu.processes:
@@ -65,6 +67,19 @@ class NodeJudge(Books):
                 if not self._has_another(booking, device):
                     self.fail("LAW 3", f"{allocation} is said to be gone and {process} runs")
             self._check_place_is_empty(machine, booking, device)
+
+    def _names_no_devices(self, machine: Machine, allocation: str) -> bool:
+        """
+        Whether nobody could tell the agent what was booked: neither its journal, which was lost, nor the order, for
+        nobody remembers that life of the bus. It answers for a name; what is left it clears away (ADR 0050).
+        """
+        entry = self.ledger.get(machine.node, {}).get(allocation)
+        known = any(
+            isinstance(record, SliceRecord) and record.booking.allocation == allocation and record.booking.devices
+            for record in machine.journal
+        )
+        is_bare = isinstance(entry, Revoke) and not entry.booking.devices
+        return is_bare and not known and machine.node in self.journals_lost
 
     def _has_another(self, booking: Booking, device: DeviceGrant) -> bool:
         """Whether the same pod has another share of the same home, whose process it may be."""
