@@ -97,6 +97,14 @@ class PodLife:
     spoiled_at: float | None = None
     removed_at: float | None = None
 
+    def coming_at(self, made_at: float, removed_at: float | None) -> "PodLife":
+        """The same pod at another time, edited as long after it came as it was. It is not removed before it comes."""
+        edited, spoiled = (
+            at + made_at - self.made_at if at is not None else None for at in (self.edited_at, self.spoiled_at)
+        )
+        removed = max(made_at + 0.1, removed_at) if removed_at is not None else None
+        return replace(self, made_at=made_at, edited_at=edited, spoiled_at=spoiled, removed_at=removed)
+
 
 @dataclass(frozen=True, slots=True)
 class Plan:

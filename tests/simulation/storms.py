@@ -38,13 +38,10 @@ class _Storms:
         """The same pod; it comes as it did beside the others of its job, and is edited as long after that as it was."""
         is_of_a_job = any("group" in key for key, _ in life.pod.ask.annotations)
         comes = life.made_at if is_of_a_job or self.dice.random() >= PODS_IN_STORMS else self.time()
-        later = comes - life.made_at
-        edited, spoiled, removed = (
-            at + later if at is not None else None for at in (life.edited_at, life.spoiled_at, life.removed_at)
-        )
+        removed = life.removed_at + comes - life.made_at if life.removed_at is not None else None
         if removed is not None and self.dice.random() < PODS_IN_STORMS:
-            removed = max(comes + 0.1, self.time())
-        return replace(life, made_at=comes, edited_at=edited, spoiled_at=spoiled, removed_at=removed)
+            removed = self.time()
+        return life.coming_at(comes, removed)
 
 
 def with_storms(plan: Plan) -> Plan:

@@ -1,0 +1,53 @@
+"""Neighbours of kept plans: near enough to show the same, and not the same."""
+
+from collections import Counter
+
+import pytest
+from simulation.command import main
+from simulation.neighbours import APART_S, KEPT, LASTS, neighbour
+from simulation.plan_file import read_plan
+from simulation.storms import APART
+
+SEEDS = range(300)
+
+
+def _what(fault):
+    return fault.kind, fault.target, fault.number
+
+
+def test_a_neighbour_holds_nothing_that_its_plan_does_not_hold():
+    """What no plan may hold would be called a violation."""
+    kept = [read_plan(path).plan for path in KEPT.glob("*.json")]
+    near: Counter[int] = Counter()
+    for seed in SEEDS:
+        plan = neighbour(seed)
+        number = next(n for n, one in enumerate(kept) if [p.pod for p in one.pods] == [p.pod for p in plan.pods])
+        near[number] += 1
+        assert Counter(map(_what, plan.faults)) <= Counter(map(_what, kept[number].faults))
+        for fault in plan.faults:
+            assert any(
+                abs(each.at - fault.at) <= max(APART_S) * (each.kind not in APART)
+                and LASTS[0] * each.lasts_s <= fault.lasts_s <= LASTS[1] * each.lasts_s
+                for each in kept[number].faults
+                if _what(each) == _what(fault)
+            )
+        for before, life in zip(kept[number].pods, plan.pods, strict=True):
+            assert abs(before.made_at - life.made_at) <= max(APART_S)
+            assert (before.removed_at is None) == (life.removed_at is None)
+            assert life.removed_at is None or life.removed_at > life.made_at
+    assert set(near) == set(range(len(kept)))
+
+
+def test_a_seed_has_one_neighbour_and_another_seed_another():
+    """A finding could not be played again, or one plan be played for hours."""
+    assert neighbour(7) == neighbour(7)
+    assert len({str(neighbour(seed).lines()) for seed in SEEDS}) == len(SEEDS)
+
+
+def test_neighbours_are_played_from_the_command_line(capsys):
+    """A failing one would be shown as another plan."""
+    assert main(["--near", "--seeds", "2", "--jobs", "1"]) == 0
+    assert capsys.readouterr().out.endswith("seeds=2 violations=0\n")
+    with pytest.raises(SystemExit):
+        main(["--near", "--stormy"])
+    assert "--near goes with none of" in capsys.readouterr().err
