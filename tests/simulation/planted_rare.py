@@ -9,9 +9,9 @@ from sluice.contracts.messages import Bound, Waived
 from sluice_allocator.core import nodes, requests
 from sluice_allocator.core.waiting import promised
 from sluice_allocator.core.world import World
-from sluice_node_agent.core import agent, witnesses
+from sluice_node_agent.core import adjusting, agent, witnesses
 from sluice_node_agent.core.devices import Devices
-from sluice_node_agent.core.records import HomeRecord, NodeRecord
+from sluice_node_agent.core.records import HomeRecord, NodeRecord, SliceRecord
 from sluice_pod_watcher.core.cluster.requests import Requests
 
 
@@ -108,6 +108,16 @@ def _known_once_for_all(original: Any) -> Any:
     return what_was_found
 
 
+def _in_its_ticket_for_ever(original: Any) -> Any:
+    def next_step(work: Any, *args: Any) -> Any:
+        """What a smaller share counted stays in its ticket when it counts no more."""
+        before, step = work.record.adjusting, original(work, *args)
+        is_over = isinstance(step, SliceRecord) and before is not None and before.counts
+        return replace(step, adjusting=None) if is_over and step.adjusting and not step.adjusting.counts else step
+
+    return next_step
+
+
 def left_with_what_is_taken_back(_original: Any) -> Any:
     """Whoever loses his slice has been told so by his source."""
     return lambda _desk, _request: None
@@ -173,6 +183,12 @@ RARE_BUGS = (
         "its slice, said to be gone while it is there: its GPU is silent when the next life of its agent begins",
         ("LAW 3",),
         ((agent, "what_was_found", _known_once_for_all),),
+    ),
+    Planted(
+        "a ticket tells for ever what counted once",
+        "the memory that a share was made smaller by: after a lost journal it counts again, as long as its pod runs",
+        ("I4",),
+        ((adjusting, "next_step", _in_its_ticket_for_ever),),
     ),
     Planted(
         "everybody knows what he has lost",

@@ -322,6 +322,32 @@ def test_a_lost_journal_keeps_counting_what_may_be_used(node):
     assert _told(node) == (2, 1000, False)
 
 
+@PLACES
+@pytest.mark.parametrize("ledger", [True, False], ids=["journal lost", "journal and ledger lost"])
+def test_what_was_used_once_does_not_count_again_when_the_journal_is_lost(node, place, ledger):
+    """Nobody could be given that memory for as long as the pod runs, although it has not used it for a long time."""
+    booking = node.share("a1", place, memory_mib=4000)
+    _live_with(node, booking)
+    _client(node)
+    order = _adjusted(node, booking, memory_mib=1000)
+    node.order(order)
+    node.work()
+    _ends(node)
+    _client(node, pid=501)
+    node.tick(6.0)
+    before = node.word("a1")
+    assert _told(node) == (2, 1000, False)
+    node.stop()
+    (node.tmp_path / "agent" / "journal").unlink()
+    if not ledger:
+        node.ledger.clear()
+    node.live()
+    for _ in range(3):
+        node.tick(6.0)
+    assert _counts(node) == [1000]
+    assert node.word("a1") == before
+
+
 def test_a_ticket_that_cannot_be_written_is_tried_again(node, monkeypatch):
     """A full disk for a moment would end a running share, or leave its change undone for ever."""
     booking = node.share("a1", WHOLE, memory_mib=1000)

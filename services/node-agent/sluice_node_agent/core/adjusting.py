@@ -10,7 +10,7 @@ told.
 Limits hold for clients that connect afterwards (NVIDIA MPS documentation, "nvidia-cuda-mps-control"), and below a
 larger tenant's a container is held by its own strings alone. So a share that is made smaller gets a new ticket, for no
 container may start again with the old strings; and it counts as before until every process that was a client when the
-old ticket was gone has ended.
+old ticket was gone has ended. Then the new ticket's record says so too.
 """
 
 from collections.abc import Iterable
@@ -53,13 +53,13 @@ def next_step(work: Work, floor: Floor, token: int, ticket: str) -> Next:
         return RemoveTicket(token, record.stale_tickets[0])
     if not adjusting.told:
         return make_ticket(record, floor, token)
-    if not homes:
-        return replace(record, adjusting=None)
-    if adjusting.clients is None:
+    if homes and adjusting.clients is None:
         clients = _clients_by_now(work, homes)
         return replace(record, adjusting=replace(adjusting, clients=clients)) if clients is not None else None
-    left = _left_of(adjusting.clients, homes)
-    return replace(record, adjusting=None) if left == () else None
+    if homes and _left_of(adjusting.clients or (), homes) != ():
+        return None
+    # Its ticket says what counted until now: with a lost journal that would count again, as long as its pod runs.
+    return replace(record, adjusting=Adjusting(renewed=adjusting.renewed) if adjusting.counts else None)
 
 
 def take_result(record: SliceRecord, result: Result) -> SliceRecord | str:
