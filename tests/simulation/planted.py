@@ -332,7 +332,7 @@ BUGS = (
     Planted("orphans at once", "living training", ("undisturbed",), ((Orphans, "look", _orphans_at_once),)),
     Planted("surplus kept", "capacity", ("I4",), ((standing, "_why_revoke", _surplus_kept),), _two_allocators),
     Planted(
-        "released at once", "the meaning of Released", ("LAW 3",), ((requests, "_settle_ended", _released_at_once),)
+        "released at once", "the meaning of Released", ("LAW 3",), ((requests, "settle_ended", _released_at_once),)
     ),
     Planted("late grant", "capacity, for ever", ("I6",), ((Taking, "take", _any_revision), _OBSERVE), _told_twice),
     Planted(

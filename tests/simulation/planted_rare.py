@@ -6,7 +6,7 @@ from msgspec.structs import replace
 from simulation.planting import Planted
 
 from sluice.contracts.messages import Bound, Waived
-from sluice_allocator.core import nodes, requests
+from sluice_allocator.core import ended, nodes
 from sluice_allocator.core.waiting import promised
 from sluice_allocator.core.world import World
 from sluice_node_agent.core import adjusting, agent, witnesses
@@ -118,6 +118,14 @@ def _in_its_ticket_for_ever(original: Any) -> Any:
     return next_step
 
 
+def _only_what_is_bound_lands_late(original: Any) -> Any:
+    def landed_late(desk: Any, request: Any, asked: Any, binding: Any) -> bool:
+        """A request that was closed has no answer, for it was released before."""
+        return isinstance(binding, Bound) and bool(original(desk, request, asked, binding))
+
+    return landed_late
+
+
 def left_with_what_is_taken_back(_original: Any) -> Any:
     """Whoever loses his slice has been told so by his source."""
     return lambda _desk, _request: None
@@ -143,8 +151,8 @@ RARE_BUGS = (
         "the slice of a pod that is gone: it is said to be over while it is there",
         ("LAW 3",),
         (
-            (requests, "waits_for_node", _source_knows_all),
-            (requests, "answer_without_slice", _a_silent_source_has_nothing),
+            (ended, "waits_for_node", _source_knows_all),
+            (ended, "answer_without_slice", _a_silent_source_has_nothing),
         ),
     ),
     Planted(
@@ -189,6 +197,12 @@ RARE_BUGS = (
         "the memory that a share was made smaller by: after a lost journal it counts again, as long as its pod runs",
         ("I4",),
         ((adjusting, "next_step", _in_its_ticket_for_ever),),
+    ),
+    Planted(
+        "an answer is older than the end of its request",
+        "a request's end: a waiver that landed when all was over stays on the bus for ever",
+        ("I3",),
+        ((ended, "_landed_late", _only_what_is_bound_lands_late),),
     ),
     Planted(
         "everybody knows what he has lost",

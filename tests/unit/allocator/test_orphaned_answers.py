@@ -75,6 +75,21 @@ def test_an_answer_that_nobody_asks_for_is_ended(bench, answer):
     assert tick(bench, 300.0) == []
 
 
+@pytest.mark.parametrize("answer", [REFUSED, WAIVED, LATE], ids=["refused", "waived", "waived in another life"])
+def test_an_answer_that_lands_when_all_is_over_is_ended(bench, answer):
+    """Its request is closed and the last word of its pod is said: the answer would stay for ever."""
+    quiet(bench)
+    ended = RequestWithdrawn(revision=1, source=FOLDER, cause="containers ended", closing=True)
+    assert bench.observe(subjects.request(GONE), ended) == []
+
+    (write,) = bench.observe(subjects.binding(GONE), answer)
+    assert write.message == Released(request=GONE, cause="nobody asks for it any more")
+    assert write.ttl_s == 3600
+
+    bench.land(write)
+    assert tick(bench, 200.0) == []
+
+
 def test_who_has_not_heard_that_all_is_over_is_told_again(bench):
     """A pod-watcher that never knew of the pod was shown it late: its last word would stay on the bus for ever."""
     quiet(bench)

@@ -22,25 +22,22 @@ from sluice.contracts.messages import (
     Bound,
     Closed,
     Grant,
-    Held,
     LedgerEntry,
     Refused,
     Released,
-    RequestWithdrawn,
     Revoke,
     WaitOver,
     Waived,
 )
 from sluice_allocator.core.binding import (
-    answer_without_slice,
     bind_again,
     bindable,
     bound_of,
     follow_bound,
-    may_come_yet,
     release,
 )
 from sluice_allocator.core.desk import Desk
+from sluice_allocator.core.ended import settle_ended
 from sluice_allocator.core.entries import Judged, settle_entries
 from sluice_allocator.core.groups.settling import is_held_back, know_group, waits_with_group, waiver
 from sluice_allocator.core.held import (
@@ -49,7 +46,6 @@ from sluice_allocator.core.held import (
     say_that_it_is_in_doubt,
     say_that_it_waits,
     waits_for_node,
-    waits_for_nodes,
     why_lost,
 )
 from sluice_allocator.core.moves.moving import is_kept, look_at_movable, take_over
@@ -63,7 +59,6 @@ from sluice_allocator.core.waiting.queue import alone, shape_of
 from sluice_allocator.core.waiting.resting import rests
 from sluice_allocator.core.waiting.scheduling import stands_alone, try_at_once, wait
 from sluice_allocator.core.waiving import waived_for
-from sluice_allocator.core.world import RequestFact
 
 
 def settle_request(desk: Desk, request: RequestId) -> None:
@@ -82,7 +77,7 @@ def settle_request(desk: Desk, request: RequestId) -> None:
             return
     else:
         desk.queue.remove(request)
-        _settle_ended(desk, request, asked, entries)
+        settle_ended(desk, request, asked, entries)
     _end_waiting(desk, request)
 
 
@@ -237,40 +232,7 @@ def _refuse_or_queue(desk: Desk, request: RequestId, asked: AllocationRequested)
         desk.to_try[request] = None
 
 
-# -- a request that nobody wants any more -------------------------------------------------------------------------
-
-
-def _settle_ended(
-    desk: Desk, request: RequestId, asked: RequestFact | None, entries: dict[AllocationId, LedgerEntry]
-) -> None:
-    """Withdrawn, rejected, or not there (its source is silent, or has said its last word)."""
-    desk.differing.pop(request, None)
-    address = subjects.binding(request)
-    binding = desk.world.bindings.get(request)
-    if request in desk.committing or desk.outbox.busy(address):
-        return
-    if entries and not all(isinstance(entry, Closed) for entry in entries.values()):
-        return  # `Released` is said after SliceGone, never before
-    if isinstance(binding, Bound) and binding.allocation not in entries and may_come_yet(desk, binding.allocation):
-        return
-    # A late Bound may be older than this life of the broker: neither the ledger nor the source knows its slice.
-    bound = Held(node=binding.node, allocation=binding.allocation) if isinstance(binding, Bound) else None
-    if isinstance(asked, RequestWithdrawn) and not isinstance(binding, Released) and not asked.closing:
-        if any(waits_for_node(desk, request, held) is not None for held in (asked.held, bound)):
-            return
-        if not entries and waits_for_nodes(desk, request):
-            return
-        release(desk, request, asked.cause)
-        return
-    if isinstance(asked, RequestWithdrawn) and asked.closing:
-        desk.attempts.forget(request)
-        desk.sparing.forget(request)
-    is_over = asked is None or isinstance(asked, RequestWithdrawn)
-    if bound is None or not is_over or waits_for_node(desk, request, bound) is not None:
-        return
-    if asked is None and answer_without_slice(desk, request) is not None:
-        return  # its source may not have spoken yet in this life of the broker, and its pod have another: see `orphans`
-    release(desk, request, "nobody asks for it any more")
+# -- telling that it waits no more -------------------------------------------------------------------------------
 
 
 def _end_waiting(desk: Desk, request: RequestId) -> None:

@@ -1,0 +1,75 @@
+"""
+A request that nobody wants any more: what is said of it, when nothing of it is left.
+
+`Released` is said once all that it had is gone, and again over an answer that is older and landed late. It must not
+take anything back: what is booked is judged before (`entries`).
+"""
+
+from sluice.contracts import subjects
+from sluice.contracts.ids import AllocationId, RequestId
+from sluice.contracts.messages import Bound, Closed, Held, LedgerEntry, Refused, Released, RequestWithdrawn, Waived
+from sluice_allocator.core.binding import answer_without_slice, may_come_yet, release
+from sluice_allocator.core.desk import Desk
+from sluice_allocator.core.held import waits_for_node, waits_for_nodes
+from sluice_allocator.core.world import BindingFact, RequestFact
+
+_NOBODY_ASKS = "nobody asks for it any more"
+
+
+def settle_ended(
+    desk: Desk, request: RequestId, asked: RequestFact | None, entries: dict[AllocationId, LedgerEntry]
+) -> None:
+    """Withdrawn, rejected, or not there (its source is silent, or has said its last word)."""
+    desk.differing.pop(request, None)
+    address = subjects.binding(request)
+    binding = desk.world.bindings.get(request)
+    if request in desk.committing or desk.outbox.busy(address):
+        return
+    if entries and not all(isinstance(entry, Closed) for entry in entries.values()):
+        return  # `Released` is said after SliceGone, never before
+    if isinstance(binding, Bound) and binding.allocation not in entries and may_come_yet(desk, binding.allocation):
+        return
+    if isinstance(asked, RequestWithdrawn) and not asked.closing:
+        _settle_withdrawn(desk, request, asked, binding, entries)
+        return
+    if isinstance(asked, RequestWithdrawn):
+        desk.attempts.forget(request)
+        desk.sparing.forget(request)
+    if (asked is None or isinstance(asked, RequestWithdrawn)) and _landed_late(desk, request, asked, binding):
+        release(desk, request, _NOBODY_ASKS)
+
+
+def _settle_withdrawn(
+    desk: Desk,
+    request: RequestId,
+    asked: RequestWithdrawn,
+    binding: BindingFact | None,
+    entries: dict[AllocationId, LedgerEntry],
+) -> None:
+    """Its source waits for the word that nothing is left of it."""
+    if isinstance(binding, Released):
+        return
+    if any(waits_for_node(desk, request, held) is not None for held in (asked.held, _held_by(binding))):
+        return
+    if entries or not waits_for_nodes(desk, request):
+        release(desk, request, asked.cause)
+
+
+def _landed_late(desk: Desk, request: RequestId, asked: RequestWithdrawn | None, binding: BindingFact | None) -> bool:
+    """
+    Whether an answer is older than the end of its request: then neither ledger nor source knows of it.
+
+    A request is closed after `Released`. One that is not there may be of a source that has not spoken yet in this life
+    of the broker, and its pod have another slice: see `orphans`.
+    """
+    match binding:
+        case Bound() if asked is not None or answer_without_slice(desk, request) is None:
+            return waits_for_node(desk, request, _held_by(binding)) is None
+        case Refused() | Waived():
+            return asked is not None
+        case _:
+            return False
+
+
+def _held_by(binding: BindingFact | None) -> Held | None:
+    return Held(node=binding.node, allocation=binding.allocation) if isinstance(binding, Bound) else None
