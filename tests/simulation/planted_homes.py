@@ -36,21 +36,21 @@ def _gone_before_its_home(_original: Any) -> Any:
 
 
 def _daemon_left_running(original: Any) -> Any:
-    def to_unmake(home: Any, devices: Any, token: int) -> Any:
+    def to_unmake(home: Any, wish: Any, devices: Any, token: int) -> Any:
         """The daemon is not stopped with the last share."""
-        step = original(home, devices, token)
+        step = original(home, wish, devices, token)
         if isinstance(step, StopMps):
             home.stopped = True
-            step = original(home, devices, token)
+            step = original(home, wish, devices, token)
         return step
 
     return to_unmake
 
 
 def _mode_left_behind(original: Any) -> Any:
-    def to_unmake(home: Any, devices: Any, token: int) -> Any:
+    def to_unmake(home: Any, wish: Any, devices: Any, token: int) -> Any:
         """The GPU stays in compute mode EXCLUSIVE_PROCESS."""
-        step = original(home, devices, token)
+        step = original(home, wish, devices, token)
         if isinstance(step, SetComputeMode):
             return msgspec.structs.replace(home.record, daemon=False, pid=0, started_at=0)
         return step

@@ -1,5 +1,6 @@
 """Bugs that took thousands of seeds to be found: only the plans that are kept in `kept/` show them."""
 
+import dataclasses
 from typing import Any
 
 from msgspec.structs import replace
@@ -9,7 +10,7 @@ from sluice.contracts.messages import Bound, Waived
 from sluice_allocator.core import ended, nodes
 from sluice_allocator.core.waiting import promised
 from sluice_allocator.core.world import World
-from sluice_node_agent.core import adjusting, agent, witnesses
+from sluice_node_agent.core import adjusting, agent, homes, witnesses
 from sluice_node_agent.core.devices import Devices
 from sluice_node_agent.core.records import HomeRecord, NodeRecord, SliceRecord
 from sluice_pod_watcher.core.cluster.requests import Requests
@@ -126,6 +127,14 @@ def _only_what_is_bound_lands_late(original: Any) -> Any:
     return landed_late
 
 
+def _no_container_comes_back(original: Any) -> Any:
+    def to_unmake(home: Any, wish: Any, devices: Any, token: int) -> Any:
+        """Of an earlier boot no ticket is left that anybody could be let in with."""
+        return original(home, dataclasses.replace(wish, lets_in=False), devices, token)
+
+    return to_unmake
+
+
 def left_with_what_is_taken_back(_original: Any) -> Any:
     """Whoever loses his slice has been told so by his source."""
     return lambda _desk, _request: None
@@ -203,6 +212,12 @@ RARE_BUGS = (
         "a request's end: a waiver that landed when all was over stays on the bus for ever",
         ("I3",),
         ((ended, "_landed_late", _only_what_is_bound_lands_late),),
+    ),
+    Planted(
+        "no container comes back after a reboot",
+        "half of its GPU's time and memory: the home goes while a ticket that cannot be removed lets containers in",
+        ("MPS",),
+        ((homes, "_to_unmake", _no_container_comes_back),),
     ),
     Planted(
         "everybody knows what he has lost",

@@ -15,8 +15,9 @@ from sluice_node_agent.core.events import (
     MpsStarted,
     QuarantineReleased,
     TicketMade,
+    TicketRefused,
 )
-from sluice_node_agent.core.instructions import SetMpsLimits, StartMps, StopMps, TerminateMpsClients
+from sluice_node_agent.core.instructions import RemoveTicket, SetMpsLimits, StartMps, StopMps, TerminateMpsClients
 from sluice_node_agent.device.hardware_file import Instance
 
 # -- making and unmaking ------------------------------------------------------------------------------------------
@@ -394,6 +395,35 @@ def test_after_a_reboot_shares_get_a_new_home_under_new_tickets(node, place):
     assert node.word("a1").containers[0].mps_pipe_directory != before.containers[0].mps_pipe_directory
     assert len(node.mps.homes) == 1
     assert not old & set(node.mps.homes)
+
+
+@PLACES
+def test_after_a_reboot_a_home_stays_as_long_as_a_ticket_lets_containers_in(node, place, monkeypatch):
+    """A container that is started with it again would find no daemon, and compute beside whoever has the GPU next."""
+    booking = node.share("a1", place)
+    live_with(node, booking)
+    (home,) = node.mps.homes
+    node.stop()
+    node.hardware.reboot()
+    node.mps.reboot()
+    carry_out, is_full = node.carry_out, [True]
+
+    def refuse(instruction):
+        if isinstance(instruction, RemoveTicket) and is_full[0]:
+            return TicketRefused(instruction.token, "no space left on device")
+        return carry_out(instruction)
+
+    monkeypatch.setattr(node, "carry_out", refuse)
+    node.live()
+    for _ in range(3):
+        node.tick(30.0)
+    assert list(node.mps.homes) == [home]
+    assert node.tickets.names() != ()
+    is_full[0] = False
+    for _ in range(3):
+        node.tick(30.0)
+    assert home not in node.mps.homes
+    assert isinstance(node.word("a1"), SliceReady)
 
 
 @PLACES

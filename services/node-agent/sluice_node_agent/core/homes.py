@@ -55,6 +55,8 @@ class Wish:
     """What the largest of them needs; None when all are leaving."""
     quotas: tuple[QuotaTenant, ...] = ()
     """Whose time is enforced."""
+    lets_in: bool = False
+    """A ticket of one of them is there still: of before a reboot, say, and it could not be removed yet."""
 
 
 def next_step(home: HomeWork, wish: Wish, floor: Floor, token: int) -> HomeNext:
@@ -67,7 +69,7 @@ def next_step(home: HomeWork, wish: Wish, floor: Floor, token: int) -> HomeNext:
             is_kept = wish.wanted or record.inherited  # of that nobody knows yet whether it is empty
             return _to_keep(home, wish, floor.devices, token) if is_kept else replace(record, phase="unmaking")
         case "undoing" | "unmaking":
-            return _to_unmake(home, floor.devices, token)
+            return _to_unmake(home, wish, floor.devices, token)
         case "failed":
             return None if wish.wanted else HomeGone(home=record.home)
 
@@ -265,8 +267,10 @@ def _down(record: HomeRecord) -> HomeRecord:
 # -- unmaking -----------------------------------------------------------------------------------------------------
 
 
-def _to_unmake(home: HomeWork, devices: Devices, token: int) -> HomeNext:
+def _to_unmake(home: HomeWork, wish: Wish, devices: Devices, token: int) -> HomeNext:
     record = home.record
+    if record.daemon and wish.lets_in:
+        return None  # a container that does not find the daemon's directory any more computes beside whoever comes next
     if record.daemon and not home.stopped:
         return StopMps(token, record.home, record.pid, record.started_at)
     if record.daemon and record.profile is None and devices.knows(record.gpu):

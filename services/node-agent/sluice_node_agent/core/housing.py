@@ -210,7 +210,8 @@ class Housing:
     def _wish(self, key: HomeKey) -> Wish:
         staying = [grant for work, grant, _ in self._floor.tenants(key) if work.record.phase in {"making", "ready"}]
         limits = shares.largest(shares.limits_of(grant, self._floor.devices) for grant in staying)
-        return Wish(self._floor.wants_home(key), limits, tenants_of(self._floor, key))
+        tickets = (work.record.ticket or work.record.stale_tickets for work, _, _ in self._floor.tenants(key))
+        return Wish(self._floor.wants_home(key), limits, tenants_of(self._floor, key), any(tickets))
 
     def _begin_for(self, key: HomeKey) -> bool:
         """The first tenant says what the home is."""
