@@ -33,6 +33,7 @@ SIZES: tuple[tuple[int, int], ...] = ((8, 2), (12, 2), (18, 3), (24, 3), (40, 5)
 How many pods a seed has, and on how many nodes at most. Most of what goes wrong goes wrong in a small world as well, of
 which there are several for the price of a large one; in a large one many wait for each other, and for longer.
 """
+SMALL_SIZES = SIZES[:2]
 FAULTS_MEAN = 8
 CLOSING_TTL_S = 4 * 3600
 SHORT_CLOSING_TTL_S = 20
@@ -162,17 +163,17 @@ class Plan:
         return [head, *(str(fault) for fault in self.faults), *quotas, *pods, *sizes]
 
 
-def draw_plan(seed: int, without: Sequence[str] = ()) -> Plan:
+def draw_plan(seed: int, without: Sequence[str] = (), sizes: Sequence[tuple[int, int]] = SIZES) -> Plan:
     """
-    The plan of a seed; `without` leaves kinds of faults out, to look for a violation's reason.
+    The plan of a seed; `without` leaves kinds of faults out, to look for a violation's reason. `sizes` as in SIZES.
 
     It also knows "cluster" (all pods are a folder's then) and "lost together" (no journal is lost together with the
     ledger, nor beside a wiped broker, an idle instance, or one that was made by hand).
     """
     dice = Random(f"plan {seed}")
-    sizes = Random(f"size {seed}")
-    count_of_pods, nodes_max = sizes.choice(SIZES)
-    nodes = _some_of(_draw_nodes(dice), nodes_max, sizes)
+    size = Random(f"size {seed}")
+    count_of_pods, nodes_max = size.choice(sizes)
+    nodes = _some_of(_draw_nodes(dice), nodes_max, size)
     short = dice.random() < 0.25
     allocators = 2 if dice.random() < 0.6 else 1
     kinds = [kind for kind in KINDS if dice.random() < 0.5]

@@ -59,4 +59,4 @@ def test_neighbours_are_played_from_the_command_line(capsys):
     assert capsys.readouterr().out.endswith("seeds=2 violations=0\n")
     with pytest.raises(SystemExit):
         main(["--near", "--stormy"])
-    assert "--near goes with none of" in capsys.readouterr().err
+    assert "--near goes with no other way" in capsys.readouterr().err

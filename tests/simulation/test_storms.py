@@ -41,3 +41,11 @@ def test_no_pod_of_a_storm_ends_before_it_comes():
             if calm.removed_at is not None and calm.removed_at > calm.made_at:
                 assert life.removed_at is not None
                 assert life.removed_at > life.made_at
+
+
+def test_small_worlds_are_small():
+    """They would be played for nothing, twice as slowly as said."""
+    for seed in SEEDS:
+        assert len(Variant(small=True).plan(seed).nodes) <= 2
+    small, drawn = (sum(len(Variant(small=each).plan(seed).pods) for seed in SEEDS) for each in (True, False))
+    assert small < 0.6 * drawn

@@ -7,7 +7,7 @@ It draws nothing itself.
 from dataclasses import dataclass
 
 from simulation.neighbours import neighbour
-from simulation.plan import Plan, draw_plan, with_cluster
+from simulation.plan import SIZES, SMALL_SIZES, Plan, draw_plan, with_cluster
 from simulation.storms import with_storms
 from simulation.timekeeping import with_time
 
@@ -21,12 +21,13 @@ class Variant:
     timed: bool = False
     stormy: bool = False
     near: bool = False
+    small: bool = False
 
     def plan(self, seed: int) -> Plan:
         """The plan of a seed. Raises PlanFileError when it is near one that is kept, and that cannot be read."""
         if self.near:
             return neighbour(seed)
-        plan = draw_plan(seed, self.without)
+        plan = draw_plan(seed, self.without, SMALL_SIZES if self.small else SIZES)
         plan = with_time(plan) if self.timed else plan
         plan = with_cluster(plan, self.without) if self.cluster else plan
         return with_storms(plan) if self.stormy else plan
