@@ -8,6 +8,7 @@ from simulation.planting import Planted
 
 from sluice.contracts.messages import Bound, Waived
 from sluice_allocator.core import ended, nodes
+from sluice_allocator.core.desk import Desk
 from sluice_allocator.core.waiting import promised
 from sluice_allocator.core.world import World
 from sluice_node_agent.core import adjusting, agent, homes, witnesses
@@ -135,6 +136,15 @@ def _no_container_comes_back(original: Any) -> Any:
     return to_unmake
 
 
+def _only_the_own_change_counts(original: Any) -> Any:
+    def counted(self: Any, entry: Any) -> Any:
+        """What is on its way from here is larger than what anybody else may have made of it."""
+        on_its_way = self.adjustments.on_their_way.get(entry.booking.allocation)
+        return original(self, entry) if on_its_way is None else on_its_way.adjusted.counted
+
+    return counted
+
+
 def left_with_what_is_taken_back(_original: Any) -> Any:
     """Whoever loses his slice has been told so by his source."""
     return lambda _desk, _request: None
@@ -218,6 +228,12 @@ RARE_BUGS = (
         "half of its GPU's time and memory: the home goes while a ticket that cannot be removed lets containers in",
         ("MPS",),
         ((homes, "_to_unmake", _no_container_comes_back),),
+    ),
+    Planted(
+        "only the own change of a share counts",
+        "memory that it was granted: another allocator has made its neighbour larger meanwhile",
+        ("I2",),
+        ((Desk, "counted", _only_the_own_change_counts),),
     ),
     Planted(
         "everybody knows what he has lost",

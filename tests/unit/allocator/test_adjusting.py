@@ -248,6 +248,22 @@ def test_who_comes_second_to_the_ledger_decides_anew(bench):
     assert answer.revision == 3
 
 
+def test_what_another_allocator_has_made_larger_counts_before_the_own_change_is_answered(bench):
+    """Whoever asks meanwhile would be booked beside it on what it was: both together are more than the device has."""
+    first = bench.bound("p1", mps(10000))
+    (write,) = bench.handle(AdjustAsked(1, change(memory_mib=5000)))
+    devices = tuple(replace(d, share=replace(d.share, memory_mib=35000)) for d in first.booking.devices)
+    other = replace(first, revision=2, booking=replace(first.booking, devices=devices))
+    address = subjects.ledger(NODE, first.booking.allocation)
+    bench.observe(address, other)
+    assert free_mib(bench) == GPU_MIB - 35000
+    waits = bench.request(asked("p2", mps(GPU_MIB - 10000)))
+    assert [type(each.message) for each in waits] == [Pending]
+    refused_ = bench.handle(WriteRefused(write.operation, bench.allocator.desk.world.sequences[address.subject]))
+    assert names(refused_) == ["p1"]
+    assert free_mib(bench) == GPU_MIB - 35000
+
+
 def test_one_change_of_a_share_at_a_time(bench):
     """The second would be decided on a size that is not in the ledger yet."""
     bench.bound("p1", mps(10000))

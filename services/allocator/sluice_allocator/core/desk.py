@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 import msgspec
 
 from sluice.contracts import subjects
-from sluice.contracts.adjusting import counted
+from sluice.contracts.adjusting import counted, larger, same_places
 from sluice.contracts.ids import AllocationId, NodeName, OperationId, RequestId, RunId, allocation_id
 from sluice.contracts.messages import AnyMessage, Booking, Grant, NodeSnapshot, Revoke
 from sluice.contracts.outbox import Outbox
@@ -166,12 +166,13 @@ class Desk:
         self.commit(subjects.ledger(booking.node, booking.allocation), grant, booking.request)
 
     def counted(self, entry: Grant | Revoke) -> Booking:
-        """What an entry counts: its booking, or the larger of two sizes while its shares are being changed."""
-        if self.adjustments.on_their_way:
-            on_its_way = self.adjustments.on_their_way.get(entry.booking.allocation)
-            if on_its_way is not None:
-                return on_its_way.adjusted.counted
-        return counted(entry, self.world.slices.get(entry.booking.allocation))
+        """What an entry counts: its booking, or the largest of the sizes while its shares are being changed."""
+        booked = counted(entry, self.world.slices.get(entry.booking.allocation))
+        on_its_way = self.adjustments.on_their_way.get(booked.allocation) if self.adjustments.on_their_way else None
+        if on_its_way is None or not same_places(booked.devices, on_its_way.adjusted.counted.devices):
+            return booked
+        # Another allocator may have made it larger than that meanwhile: its write is read, and ours not answered yet.
+        return msgspec.structs.replace(booked, devices=larger(booked.devices, on_its_way.adjusted.counted.devices))
 
     def roll_back(self, message: Grant) -> None:
         """A grant did not get into the ledger: its place is free, unless the ledger says otherwise."""
