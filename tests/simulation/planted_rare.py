@@ -7,6 +7,7 @@ from msgspec.structs import replace
 from simulation.planting import Planted
 
 from sluice.contracts.messages import Bound, Waived
+from sluice.contracts.outbox import Outbox
 from sluice_allocator.core import ended, nodes
 from sluice_allocator.core.desk import Desk
 from sluice_allocator.core.waiting import promised
@@ -145,6 +146,19 @@ def _only_the_own_change_counts(original: Any) -> Any:
     return counted
 
 
+def _an_answer_is_the_last_word(original: Any) -> Any:
+    def last_read(self: Any, event: Any) -> Any:
+        """What a reading shows is there now, also where an own write was accepted since it was asked for."""
+        lane = self._lanes.get(event.subject)
+        wanted = dict(lane.dirty) if lane is not None else {}
+        reports = original(self, event)
+        if lane is not None:
+            lane.dirty = wanted
+        return reports
+
+    return last_read
+
+
 def left_with_what_is_taken_back(_original: Any) -> Any:
     """Whoever loses his slice has been told so by his source."""
     return lambda _desk, _request: None
@@ -234,6 +248,12 @@ RARE_BUGS = (
         "memory that it was granted: another allocator has made its neighbour larger meanwhile",
         ("I2",),
         ((Desk, "counted", _only_the_own_change_counts),),
+    ),
+    Planted(
+        "an answer is the last word",
+        "a warning: its agent takes an older word of its own for the last one, and thinks that it is told",
+        ("time",),
+        ((Outbox, "_last_read", _an_answer_is_the_last_word),),
     ),
     Planted(
         "everybody knows what he has lost",

@@ -271,12 +271,16 @@ class Outbox(Wishes):
         if lane is None:
             return []
         lane.reading = False
+        is_older = event.entry is not None and event.entry.sequence < (lane.applied or 0)
         lane.applied = event.entry.sequence if event.entry is not None else 0
         if event.entry is not None:
             self._known.current[event.subject] = event.entry
         else:
             self._known.current.pop(event.subject, None)
         self._pump.add(lane.guard)
+        kept = self._kept.get(event.subject)
+        if kept is not None and is_older:
+            self._mark(kept)  # asked for before an own write landed, or of a new life: a write finds out which
         if lane.flight is not None and lane.flight.refused_at is not None:
             return self._settle_by_current(lane, lane.flight)
         return []

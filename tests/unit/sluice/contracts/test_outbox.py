@@ -414,3 +414,27 @@ def test_an_agent_compares_everything_again_after_a_reconnect() -> None:
     desk.outbox.recheck()
     assert desk.outbox.drain() == [ReadLast(Stream.STATE, SLICE.subject)]
     assert desk.tell(LastRead(SLICE.subject, None)) == [write(SECOND, SLICE, 0, word("ready"))]
+
+
+def test_an_answer_that_was_on_its_way_when_an_own_write_landed_is_not_taken_for_the_last_word() -> None:
+    """The next word would be thought to be there already, if it is what was there before: nobody would ever hear it."""
+    desk = agent()
+    desk.outbox.keep(SLICE, word("warned"))
+    desk.outbox.drain()
+    desk.tell(LastRead(SLICE.subject, None))
+    desk.tell(WriteAccepted(FIRST, 1))
+    before = entry(SLICE, 1, FIRST, word("warned"))
+    desk.outbox.recheck()
+    assert desk.outbox.drain() == [ReadLast(Stream.STATE, SLICE.subject)]
+    desk.outbox.keep(SLICE, word("well"))
+    desk.outbox.recheck()
+    assert desk.outbox.drain() == [ReadLast(Stream.STATE, SLICE.subject)]
+    assert desk.tell(LastRead(SLICE.subject, before)) == [write(SECOND, SLICE, 1, word("well"))]
+    assert desk.tell(WriteAccepted(SECOND, 2)) == []
+
+    third = OperationId("run-3")
+    assert desk.tell(LastRead(SLICE.subject, before)) == [write(third, SLICE, 1, word("well"))]
+    assert desk.tell(WriteRefused(third, 2)) == [ReadLast(Stream.STATE, SLICE.subject)]
+    assert desk.tell(LastRead(SLICE.subject, entry(SLICE, 2, SECOND, word("well")))) == []
+    desk.outbox.keep(SLICE, word("warned"))
+    assert desk.outbox.drain() == [write(OperationId("run-4"), SLICE, 2, word("warned"))]
