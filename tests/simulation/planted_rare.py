@@ -10,6 +10,7 @@ from sluice.contracts.messages import Bound, Waived
 from sluice.contracts.outbox import Outbox
 from sluice_allocator.core import ended, nodes
 from sluice_allocator.core.desk import Desk
+from sluice_allocator.core.groups import settling
 from sluice_allocator.core.waiting import promised
 from sluice_allocator.core.world import World
 from sluice_node_agent.core import adjusting, agent, homes, witnesses
@@ -159,6 +160,15 @@ def _an_answer_is_the_last_word(original: Any) -> Any:
     return last_read
 
 
+def _whoever_asks_says_all(original: Any) -> Any:
+    def member_of_group(desk: Any, request: Any) -> Any:
+        """A pod that asks without what it has, has nothing, in whatever life of the bus that was said."""
+        member = original(desk, request)
+        return dataclasses.replace(member, adopted_for=None) if member is not None else None
+
+    return member_of_group
+
+
 def left_with_what_is_taken_back(_original: Any) -> Any:
     """Whoever loses his slice has been told so by his source."""
     return lambda _desk, _request: None
@@ -254,6 +264,12 @@ RARE_BUGS = (
         "a warning: its agent takes an older word of its own for the last one, and thinks that it is told",
         ("time",),
         ((Outbox, "_last_read", _an_answer_is_the_last_word),),
+    ),
+    Planted(
+        "whoever asks says all that it has",
+        "the slice of a job that runs: its pods' words were lost after a wipe, but for an old one",
+        ("undisturbed",),
+        ((settling, "member_of_group", _whoever_asks_says_all),),
     ),
     Planted(
         "everybody knows what he has lost",

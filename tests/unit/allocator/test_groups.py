@@ -20,7 +20,7 @@ from factories.jobs import (
 )
 
 from sluice.contracts import subjects
-from sluice.contracts.ids import RequestId
+from sluice.contracts.ids import RequestId, RunId, SourceName
 from sluice.contracts.messages import (
     Amounts,
     AnyMessage,
@@ -31,6 +31,7 @@ from sluice.contracts.messages import (
     QuotaSet,
     Revoke,
     SliceFailed,
+    SourceSynced,
     Waived,
 )
 from sluice.contracts.refusals import ReasonCount, WaitReason
@@ -377,3 +378,18 @@ def test_pods_of_a_running_job_are_bound_again_after_a_wipe():
     everything(bench, bench.ready(half))
     held = msgspec.structs.replace(a, held=Held(node=half.booking.node, allocation=half.booking.allocation))
     assert bound(ask(bench, held)) == ["a"]
+
+
+def test_a_running_job_gives_nothing_back_before_its_source_has_said_what_it_has():
+    """An old word of one pod landed after a wipe, and nothing of the others: a job that runs would lose that slice."""
+    bench = fleet(2)
+    a = msgspec.structs.replace(member("a", WHOLE), source=SourceName("cluster"))  # it has not spoken in this life
+    half = msgspec.structs.replace(grant_of("a", "node-0", a), adopted=True)
+    everything(bench, bench.observe(subjects.ledger(half.booking.node, half.booking.allocation), half))
+    everything(bench, bench.ready(half))
+    ask(bench, a)
+    for now in (100.0, 1_000.0, 10_000.0):
+        assert not any(isinstance(each, (Waived, Revoke)) for each in tick(bench, now))
+    synced = SourceSynced(source=a.source, run=RunId("w1"), epoch=1, count=1)
+    said = everything(bench, bench.observe(subjects.source(a.source), synced)) + tick(bench, 20_000.0)
+    assert [type(each) for each in said if isinstance(each, (Waived, Revoke))] == [Waived, Revoke]

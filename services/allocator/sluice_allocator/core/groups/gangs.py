@@ -9,7 +9,7 @@ from collections import OrderedDict, deque
 from dataclasses import dataclass, field
 from enum import Enum
 
-from sluice.contracts.ids import RequestId
+from sluice.contracts.ids import RequestId, SourceName
 from sluice.contracts.messages import Booking
 from sluice.contracts.refusals import ReasonCount
 
@@ -59,6 +59,8 @@ class Member:
     placed: bool
     """It has a place, or may have one on a node that is not open yet."""
     ready: bool
+    adopted_for: SourceName | None
+    """Its source, where a grant of it was found to be carried out already: it may run there, as its source knows."""
     granted_at: int
     """Where in BOOK the earliest of its grants stands; NOT_GRANTED while none does."""
     waived_at: int

@@ -33,11 +33,13 @@ def member_of_group(desk: Desk, request: RequestId) -> Member | None:
     waived = binding.allocations if isinstance(binding, Waived) else ()
     waived_at = sequences.get(subjects.binding(request).subject, -1) if waived else -1
     placed, ready, granted_at = request in desk.committing or request in desk.opening.holds, False, NOT_GRANTED
+    adopted = False
     for allocation in desk.world.allocations_of.get(request, ()):
         entry, slice_ = desk.world.ledger[allocation], desk.world.slices.get(allocation)
         if not isinstance(entry, Grant) or allocation in waived or isinstance(slice_, NOT_USABLE):
             continue
         placed = True
+        adopted |= entry.adopted
         ready |= isinstance(slice_, SliceReady) and slice_.revision == entry.revision
         address = subjects.ledger(entry.booking.node, allocation)
         granted_at = min(granted_at, sequences.get(address.subject, granted_at))
@@ -50,6 +52,7 @@ def member_of_group(desk: Desk, request: RequestId) -> Member | None:
         started=isinstance(binding, Bound) or asked.held is not None,
         placed=placed,
         ready=ready,
+        adopted_for=asked.source if adopted else None,
         granted_at=granted_at,
         waived_at=waived_at,
     )

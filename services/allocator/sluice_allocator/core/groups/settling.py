@@ -308,6 +308,9 @@ def _is_given_up(desk: Desk, gang: Gang, party: Party, clock: Clock, members: li
     Of several that are in each other's way the one whose turn is first has twice the time: what the others give back is
     offered to it first.
     """
+    adopted_for = {member.adopted_for for member in members} - {None}
+    if any(source not in desk.world.sources for source in adopted_for):
+        return False  # it may run: what was said of it last went with the broker, and its source says it again
     waived_at = max(member.waived_at for member in members)
     if any(member.placed and member.granted_at < waived_at for member in members):
         return True
