@@ -301,9 +301,10 @@ class _Book:
 
     def expire(self, now: float) -> None:
         while self._expiring and self._expiring[0][0] <= now:
-            _, sequence, subject = heapq.heappop(self._expiring)
+            at, sequence, subject = heapq.heappop(self._expiring)
             value = self.values.get(subject)
-            if value is not None and value.entry.sequence == sequence:
+            # Both: what was taken back has left its time here, and its sequence is another's now.
+            if value is not None and (value.entry.sequence, value.expires_at) == (sequence, at):
                 self._remove(subject)
 
     def highest(self, guard: str) -> int:

@@ -151,6 +151,17 @@ def test_a_killed_server_may_forget_and_give_sequences_again() -> None:
     assert values.last("sluice.node.n1", 10.0) is None
 
 
+def test_what_is_written_for_good_outlives_the_time_of_what_had_its_sequence_before() -> None:
+    """A sequence that a killed server gives again does not bring the end of the lost value with it."""
+    values = LastValues()
+    lost = landed(put(values, "sluice.waiting.r", "sluice.waiting.r", 0, ttl_s=10))
+    assert values.lose_latest(Stream.STATE, 1) == 1
+    assert put(values, "sluice.waiting.r", "sluice.waiting.r", 0, now=1.0) == Accepted(lost)
+    stays = values.last("sluice.waiting.r", 11.0)
+    assert stays is not None
+    assert stays.sequence == lost
+
+
 def test_a_cursor_skips_what_was_overwritten_and_misses_nothing_else() -> None:
     """Snapshot and tail are one thing."""
     values = LastValues()
