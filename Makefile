@@ -48,7 +48,7 @@ demo: setup ## Watch pods get MIG slices and give them back, on simulated GPUs
 	$(BIN)/sluice demo
 
 test: setup ## Run the tests
-	$(BIN)/pytest -n 4 --dist worksteal -m "not perf and not exhaustive"
+	$(BIN)/pytest -n 6 --dist worksteal -m "not perf and not exhaustive"
 
 test-k8s: setup ## Run the Kubernetes tests on a real cluster, KUBECONFIG=file, in namespaces of their own
 ifneq ($(origin KUBECONFIG),command line)
