@@ -55,12 +55,10 @@ class Books:
         self.heads: dict[str, NodeOpened] = {}
         self.opened: Counter[str] = Counter()
         """How often each node was opened."""
-        self.lives: set[str] = set()
-        """The lives of the bus that nodes were opened in."""
         self.adopted_revoked: dict[str, None] = {}
         """What was entered in this life of the bus as being taken back already."""
         self.over: set[str] = set()
-        """Those that were ended by a wipe: no agent acts on an order of theirs."""
+        """The lives of the bus that were ended by a wipe: no agent acts on an order of theirs."""
         self.after: dict[str, tuple[str, ...]] = {}
         """For whom each allocation was granted to wait."""
         self.gone: dict[str, None] = {}

@@ -51,6 +51,8 @@ class Broker:
         self.readers: dict[Reader, None] = {}
         self.on_landed: list[Callable[[Write, int], None]] = []
         self.on_wiped: list[Callable[[], None]] = []
+        self.wiped_life = ""
+        """The life of BOOK that ended with the latest wipe."""
         self.on_started: list[Callable[[], None]] = []
         """Told once, when it is up again and before anybody can read."""
         self.fate_of: Callable[[str, Write], Fate | None] = lambda _host, _write: None
@@ -184,6 +186,7 @@ class Broker:
 
     def wipe(self) -> None:
         """Everything it stored is lost, streams and durables included."""
+        self.wiped_life = self.values.incarnation(Stream.BOOK) or self.wiped_life
         self.values.wipe()
         self.trace.tell("broker", "WIPED")
         for wiped in self.on_wiped:

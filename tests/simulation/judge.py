@@ -88,7 +88,6 @@ class Judge(NodeJudge):
                 if self.opened[said.node] > HEADS_PER_NODE_MAX:
                     self.fail("I11", f"{said.node} is opened more than {HEADS_PER_NODE_MAX} times")
                 self.heads[said.node] = said
-                self.lives.add(said.incarnation)
             case NodeClosed():
                 self.heads.pop(said.node, None)
             case NodeRemoved():
@@ -96,17 +95,17 @@ class Judge(NodeJudge):
             case NodeChanged():
                 self.spoke[said.node] = None
 
-    def wiped(self) -> None:
+    def wiped(self, life: str) -> None:
         """
-        Nothing is on the bus any more. What happened has happened, but a binding that its source never read was never
-        acted on, and counts as unsaid.
+        Nothing is on the bus any more: that life of it is over. What happened has happened, but a binding that its
+        source never read was never acted on, and counts as unsaid.
         """
         self.bound = {request: bound for request, bound in self.bound.items() if request in self.kubelets.bound}
         self.ledger.clear()
         self.wipes += 1
         self.adopted_revoked.clear()
         self.heads.clear()
-        self.over |= self.lives
+        self.over.add(life)
         self.ended_earlier |= self.ended_here
         self.ended_here.clear()
         self.spoke.clear()

@@ -221,7 +221,8 @@ class World:
         heard.insert(2, self.cordons.landed)
         self.broker.on_landed += heard
         self.judge.able_for = lambda node: self.agents[node].able_for
-        self.broker.on_wiped += [self.judge.wiped, self.limits.wiped, self.preemptions.wiped, self.cordons.wiped]
+        self.broker.on_wiped.append(lambda: self.judge.wiped(self.broker.wiped_life))
+        self.broker.on_wiped += [self.limits.wiped, self.preemptions.wiped, self.cordons.wiped]
         self.broker.on_wiped.append(self.guarantees.wiped)
         self.kubelets.dice = self._dice("kubelets")
         self.kubelets.on_started.append(self.judge.started)
