@@ -63,13 +63,20 @@ def news(generation: int = 1, **changes) -> NodeChanged:
     return NodeChanged(**(values | changes))
 
 
-def known(generation: int = 1, *, observed_at: str = AT, stale_message: str = "", **changes) -> NodeInventory:
+LIFE = Incarnation("1000")
+"""Of the broker's data, as the bench begins."""
+
+
+def known(
+    generation: int = 1, *, observed_at: str = AT, stale_message: str = "", life: Incarnation = LIFE, **changes
+) -> NodeInventory:
     """What the inventory says on the bus; stale when a message says why."""
     return NodeInventory(
         snapshot=snapshot(generation, **changes),
         stale=bool(stale_message),
         stale_message=stale_message,
         observed_at=observed_at,
+        incarnation=life,
     )
 
 
@@ -90,7 +97,7 @@ class Bench:
         self.now = now
         return self.feed(Ticked())
 
-    def start_reading(self, incarnation: str = "1000") -> list[Instruction]:
+    def start_reading(self, incarnation: str = LIFE) -> list[Instruction]:
         """A reading of STATE begins."""
         return self.feed(ReadingStarted(Stream.STATE, Incarnation(incarnation)))
 

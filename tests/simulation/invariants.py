@@ -193,6 +193,7 @@ CASES = (
         "shows its pod, long gone, to a pod-watcher that never knew it",
         test="tests/unit/allocator/test_orphaned_answers.py::test_who_has_not_heard_that_all_is_over_is_told_again",
     ),
+    Case("an agent and an inventory are without answers to their first words", ("whatever was pulled opens its node",)),
     Case("an adopting write without an answer lands after", ("an order of another life stands",)),
     Case("it lands in the new life when its request has ended", ("a waiver of another life is not there",)),
     Case("it is seen before the node that has its slice", ("what is not booked is not there",)),

@@ -19,6 +19,14 @@ from sluice_node_agent.core.records import HomeRecord, NodeRecord, SliceRecord
 from sluice_pod_watcher.core.cluster.requests import Requests
 
 
+def _whatever_was_pulled_counts(original: Any) -> Any:
+    def may_open(desk: Any, node: Any, inventory: Any) -> bool:
+        """Nobody asks in which life of the broker's data a node was pulled."""
+        return bool(original(desk, node, replace(inventory, incarnation="")))
+
+    return may_open
+
+
 def _closed_once_and_for_all(original: Any) -> Any:
     def heard(self: Any, uid: Any, word: Any, now: float) -> Any:
         """Of a request that was closed nothing more has to be said, whatever the bus says."""
@@ -282,5 +290,11 @@ RARE_BUGS = (
         "the slice that it runs on, after the broker was wiped while a write was without its answer",
         ("undisturbed",),
         ((nodes, "_is_missing", _whatever_is_booked_is_told),),
+    ),
+    Planted(
+        "whatever was pulled opens its node",
+        "the slice that it runs on: an empty picture of its node, of before a wipe, landed after it",
+        ("I1",),
+        ((nodes, "_may_open", _whatever_was_pulled_counts),),
     ),
 )

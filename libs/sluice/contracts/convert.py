@@ -17,7 +17,7 @@ from sluice.contracts.convert_bookings import (
     devices_from_proto,
     devices_to_proto,
 )
-from sluice.contracts.ids import AllocationId, GpuUuid, NodeName, RunId
+from sluice.contracts.ids import AllocationId, GpuUuid, Incarnation, NodeName, RunId
 from sluice.contracts.messages import (
     DaemonState,
     GpuReport,
@@ -74,6 +74,7 @@ def inventory_to_proto(inventory: NodeInventory) -> inventory_pb2.NodeInventory:
         stale_message=inventory.stale_message,
         removed=inventory.removed,
         observed_at=inventory.observed_at,
+        incarnation=inventory.incarnation,
     )
 
 
@@ -204,6 +205,7 @@ def inventory_from_proto(message: inventory_pb2.NodeInventory) -> NodeInventory 
         stale_message=message.stale_message,
         removed=message.removed,
         observed_at=message.observed_at,
+        incarnation=Incarnation(message.incarnation),
     )
 
 

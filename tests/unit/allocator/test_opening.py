@@ -144,6 +144,18 @@ def test_an_order_of_before_a_wipe_is_taken_back_where_its_slice_is_not(empty, a
     assert (revoke.revision, revoke.incarnation, revoke.booking) == (2, INCARNATION, booking)
 
 
+def test_an_inventory_of_before_a_wipe_that_lands_after_it_opens_nothing(empty):
+    """Its agent's news of then may land too, and neither tells of the slices that were made since."""
+    old = snapshot("node-a", (gpu_report("node-a", 0),))
+    news = NodeChanged(node=NODE, endpoint="e", boot_id="boot-1", agent_run=RunId("agent-1"), generation=1, gpus=())
+    late = NodeInventory(snapshot=old, stale=False, incarnation=BEFORE)
+    assert messages(empty.observe(subjects.node(NODE), news) + empty.observe(subjects.inventory(NODE), late)) == []
+
+    seen = snapshot("node-a", old.gpus, slices=(living(),), generation=2)
+    said = empty.observe(subjects.inventory(NODE), NodeInventory(snapshot=seen, stale=False, incarnation=INCARNATION))
+    assert [type(message) for message in messages(empty.land_all(said))] == [Grant, NodeOpened]
+
+
 def test_an_inventory_of_an_older_agent_run_opens_nothing(empty):
     """The agent that speaks for the node now may have slices that this snapshot lacks."""
     seen = snapshot("node-a", (gpu_report("node-a", 0),))

@@ -4,12 +4,14 @@ from factories.inventory import AT, ENDPOINT, NODE, RULES, RUN, Bench, known, ne
 
 from sluice.contracts import subjects
 from sluice.contracts.exchange import WriteAccepted, WriteRefused, WriteUnknown
-from sluice.contracts.ids import NodeName, OperationId, RunId
+from sluice.contracts.ids import Incarnation, NodeName, OperationId, RunId
 from sluice_inventory.core.events import Pull, PullFailed, PullSucceeded
 from sluice_inventory.core.inventory import Inventory
 
 ASK = Pull(NODE, ENDPOINT)
 LATER = "2026-01-01T00:00:10+00:00"
+NEXT = Incarnation("2000")
+"""The life of the broker's data after a wipe."""
 ANEW = "the bus began anew, and the node was not pulled since"
 
 
@@ -81,11 +83,13 @@ def test_a_lost_word_is_said_again(bench):
 def test_after_a_wiped_broker_nothing_old_is_said_and_everybody_is_asked(bench):
     """What was pulled in another life of the broker may lack slices made since: it is pulled anew, then said."""
     pulled(bench)
-    assert bench.start_reading("2000") == [ASK]
+    assert bench.start_reading(NEXT) == [ASK]
     assert bench.caught_up() == []
     shown = bench.core.view(NODE).inventory
     assert (shown.stale, shown.stale_message) == (True, ANEW)
-    assert bench.feed(PullSucceeded(NODE, snapshot(), LATER)) == [bench.write(2, known(observed_at=LATER), expected=0)]
+    assert bench.feed(PullSucceeded(NODE, snapshot(), LATER)) == [
+        bench.write(2, known(observed_at=LATER, life=NEXT), expected=0)
+    ]
     assert not bench.core.view(NODE).inventory.stale
 
 
@@ -93,23 +97,38 @@ def test_an_answer_from_before_the_wipe_is_not_said_after_it(bench):
     """A pull that was under way when the broker was wiped is thrown away and made again."""
     pulled(bench)
     assert bench.at(10.0) == [ASK]
-    assert bench.start_reading("2000") == []
+    assert bench.start_reading(NEXT) == []
     assert bench.feed(PullSucceeded(NODE, snapshot(), AT)) == [ASK]
     assert bench.caught_up() == []
     assert bench.feed(PullSucceeded(NODE, snapshot(2), LATER)) == [
-        bench.write(2, known(2, observed_at=LATER), expected=0)
+        bench.write(2, known(2, observed_at=LATER, life=NEXT), expected=0)
     ]
+
+
+def test_a_word_of_before_the_wipe_that_lands_after_it_is_put_right(bench):
+    """It may lack slices made since: the node is asked although the word tells of all that its news do."""
+    bench.start_reading(NEXT)
+    bench.caught_up()
+    assert bench.hear_inventory(known()) == []
+    assert bench.core.view(NODE).inventory.stale
+    assert bench.hear(news()) == [ASK]
+    assert bench.feed(PullSucceeded(NODE, snapshot(), AT)) == [bench.write(1, known(life=NEXT), expected=101)]
+    assert bench.feed(WriteAccepted(OperationId(f"{RUN}-1"), 103)) == []
+    assert bench.hear_inventory(known(life=NEXT), f"{RUN}-1") == []
+    assert bench.hear_inventory(known(observed_at=LATER)) == [bench.write(2, known(life=NEXT), expected=104)]
 
 
 def test_a_wiped_broker_gives_every_node_its_time_to_come_back(bench):
     """The age of what was pulled before does not count: nobody is stale or forgotten at once."""
     pulled(bench)
     bench.now = 29.0
-    assert bench.start_reading("2000") == [ASK]
+    assert bench.start_reading(NEXT) == [ASK]
     assert bench.caught_up() == []
     assert bench.feed(PullFailed(NODE, "away")) == []
     assert bench.at(31.0) == [ASK]
-    assert bench.feed(PullSucceeded(NODE, snapshot(), LATER)) == [bench.write(2, known(observed_at=LATER), expected=0)]
+    assert bench.feed(PullSucceeded(NODE, snapshot(), LATER)) == [
+        bench.write(2, known(observed_at=LATER, life=NEXT), expected=0)
+    ]
 
 
 def test_a_node_that_died_with_the_broker_is_forgotten(bench):

@@ -4,7 +4,7 @@ from typing import Literal
 
 import msgspec
 
-from sluice.contracts.ids import AllocationId, GpuUuid, NodeName, RunId
+from sluice.contracts.ids import AllocationId, GpuUuid, Incarnation, NodeName, RunId
 from sluice.contracts.messages.base import Message, SpanSize, SpanStart
 from sluice.contracts.messages.ledger import Booking, DeviceGrant
 from sluice.contracts.messages.requests import Mode
@@ -192,3 +192,5 @@ class NodeInventory(Message, frozen=True, kw_only=True):
     """UTC, for people."""
     removed: bool = False
     """Said once after `NodeRemoved`, with a TTL: the last word about this node."""
+    incarnation: Incarnation = Incarnation("")
+    """Of STATE, when the pull began: what was pulled in another life opens no node. Empty: its writer did not say."""

@@ -205,18 +205,20 @@ class GetNodeRequest(_message.Message):
     def __init__(self, node: _Optional[str] = ...) -> None: ...
 
 class NodeInventory(_message.Message):
-    __slots__ = ("snapshot", "stale", "stale_message", "removed", "observed_at")
+    __slots__ = ("snapshot", "stale", "stale_message", "removed", "observed_at", "incarnation")
     SNAPSHOT_FIELD_NUMBER: _ClassVar[int]
     STALE_FIELD_NUMBER: _ClassVar[int]
     STALE_MESSAGE_FIELD_NUMBER: _ClassVar[int]
     REMOVED_FIELD_NUMBER: _ClassVar[int]
     OBSERVED_AT_FIELD_NUMBER: _ClassVar[int]
+    INCARNATION_FIELD_NUMBER: _ClassVar[int]
     snapshot: _node_pb2.NodeSnapshot
     stale: bool
     stale_message: str
     removed: bool
     observed_at: str
-    def __init__(self, snapshot: _Optional[_Union[_node_pb2.NodeSnapshot, _Mapping]] = ..., stale: _Optional[bool] = ..., stale_message: _Optional[str] = ..., removed: _Optional[bool] = ..., observed_at: _Optional[str] = ...) -> None: ...
+    incarnation: str
+    def __init__(self, snapshot: _Optional[_Union[_node_pb2.NodeSnapshot, _Mapping]] = ..., stale: _Optional[bool] = ..., stale_message: _Optional[str] = ..., removed: _Optional[bool] = ..., observed_at: _Optional[str] = ..., incarnation: _Optional[str] = ...) -> None: ...
 
 class WatchRequest(_message.Message):
     __slots__ = ("nodes",)

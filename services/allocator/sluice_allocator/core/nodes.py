@@ -9,6 +9,7 @@ follow.
 from msgspec.structs import replace
 
 from sluice.contracts import subjects
+from sluice.contracts.exchange import Stream
 from sluice.contracts.ids import AllocationId, NodeName
 from sluice.contracts.messages import (
     Bound,
@@ -129,11 +130,13 @@ def _is_its_agent(desk: Desk, node: NodeName, inventory: NodeInventory) -> bool:
 
 
 def _may_open(desk: Desk, node: NodeName, inventory: NodeInventory) -> bool:
-    """Only on the whole truth: the agent that speaks for the node, and nothing newer than what was pulled."""
+    """Only on the whole truth: of this life, by the agent that speaks for the node, and nothing newer than that."""
     news = desk.world.news.get(node)
     if news is None or inventory.stale or desk.world.unreadable.get(node):
         return False
-    return _is_its_agent(desk, node, inventory) and inventory.snapshot.generation >= news.generation
+    if not (_is_its_agent(desk, node, inventory) and inventory.snapshot.generation >= news.generation):
+        return False
+    return inventory.incarnation in {"", desk.world.incarnations.get(Stream.STATE)}
 
 
 def _open(desk: Desk, node: NodeName, inventory: NodeInventory) -> None:

@@ -43,7 +43,7 @@ class Inventory:
         self._rules = rules
         self._outbox = Outbox(run, WRITES)
         self._nodes: dict[NodeName, Node] = {}
-        self._incarnation: Incarnation | None = None
+        self._incarnation = Incarnation("")
         self._listed: dict[NodeName, None] = {}
         """Nodes that the reading under way has told of."""
         self._removed: dict[NodeName, str] = {}
@@ -106,9 +106,10 @@ class Inventory:
         self._listed = {}
         self._removed = {}
         before, self._incarnation = self._incarnation, event.incarnation
-        if before is None or before == event.incarnation:
+        if before in {"", event.incarnation}:
             return
         for node in self._nodes.values():
+            node.incarnation = event.incarnation
             node.restart(now)
             node.current = False
             node.heard_at = now  # everybody has to come back first
@@ -141,6 +142,8 @@ class Inventory:
         node = self._node(name, now)
         if node.adopt(theirs, now):
             self._say(node)
+            if not node.current:
+                self._want(node)
 
     def _remove(self, name: NodeName, cause: str) -> None:
         self._listed.pop(name, None)
@@ -180,7 +183,7 @@ class Inventory:
     def _node(self, name: NodeName, now: float) -> Node:
         node = self._nodes.get(name)
         if node is None:
-            node = self._nodes[name] = Node(name, heard_at=now, next_pull_at=now)
+            node = self._nodes[name] = Node(name, heard_at=now, next_pull_at=now, incarnation=self._incarnation)
             self._changed[name] = None
         return node
 

@@ -7,7 +7,9 @@ the very agent that gave it is not used: better stale than wrong.
 
 from dataclasses import dataclass
 
-from sluice.contracts.ids import NodeName
+from msgspec.structs import replace
+
+from sluice.contracts.ids import Incarnation, NodeName
 from sluice.contracts.messages import NodeChanged, NodeInventory, NodeSnapshot
 from sluice_inventory.core.events import Pull
 from sluice_inventory.core.rules import Rules
@@ -33,6 +35,8 @@ class Node:
     heard_at: float
     """When the last usable answer came, or when the node was first heard of."""
     next_pull_at: float
+    incarnation: Incarnation
+    """The life of the broker's data."""
     news: NodeChanged | None = None
     """The last that was heard, also when the bus has lost it since."""
     listed: bool = False
@@ -70,11 +74,14 @@ class Node:
 
     def adopt(self, theirs: NodeInventory, now: float) -> bool:
         """Take over what another inventory said, or an earlier run of this one, if it is as good. Says whether."""
-        if self.inventory is not None and not self._is_as_good(theirs, self.inventory):
+        current = theirs.incarnation in {"", self.incarnation}
+        if self.inventory is not None and not (current and self._is_as_good(theirs, self.inventory)):
             return False
-        self.inventory, self.current, self.observed_at = theirs, True, theirs.observed_at
+        self.inventory, self.current, self.observed_at = theirs, current, theirs.observed_at
         if not theirs.stale:
             self.heard_at = now
+        if not current:
+            self.restart(now)
         return True
 
     def _is_as_good(self, theirs: NodeInventory, ours: NodeInventory) -> bool:
@@ -122,7 +129,9 @@ class Node:
         same = self.inventory is not None and self.inventory.snapshot == snapshot
         changed = not same or not self.current or (self.inventory is not None and self.inventory.stale)
         if changed:
-            self.inventory = NodeInventory(snapshot=snapshot, stale=False, observed_at=observed_at)
+            self.inventory = NodeInventory(
+                snapshot=snapshot, stale=False, observed_at=observed_at, incarnation=self.incarnation
+            )
             self.current = True
         self.next_pull_at = now if self.is_behind() else now + rules.pull_interval_s
         return changed
@@ -167,12 +176,8 @@ class Node:
         if self.inventory is None or self.inventory.stale or not self.is_silent(now, rules):
             return False
         why = self.error or ("no answer yet" if self.news is not None else "no news of its agent")
-        self.inventory = NodeInventory(
-            snapshot=self.inventory.snapshot,
-            stale=True,
-            stale_message=f"no usable answer for {rules.stale_after_s:g} s: {why}",
-            observed_at=self.observed_at,
-        )
+        why = f"no usable answer for {rules.stale_after_s:g} s: {why}"
+        self.inventory = replace(self.inventory, stale=True, stale_message=why, observed_at=self.observed_at)
         return True
 
     def view(self) -> NodeView:
@@ -186,6 +191,7 @@ class Node:
             stale=known.stale or not self.current,
             stale_message=message,
             observed_at=self.observed_at,
+            incarnation=known.incarnation,
         )
         return NodeView(self.name, shown, self.error)
 
