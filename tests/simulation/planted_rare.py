@@ -67,6 +67,14 @@ def _of_another_life_is_nothing(original: Any) -> Any:
     return answer
 
 
+def _operators_words_alone(original: Any) -> Any:
+    def is_beyond(self: Any, address: Any, ends_at: int) -> bool:
+        """What a request was answered is gone when a reading does not show it."""
+        return address.kind != "binding" and bool(original(self, address, ends_at))
+
+    return is_beyond
+
+
 def _every_reading_is_the_newest(_original: Any) -> Any:
     def is_beyond(_self: Any, _address: Any, _ends_at: int) -> bool:
         """What a reading does not show is not there."""
@@ -223,6 +231,12 @@ RARE_BUGS = (
         "the pods that come to a node which its operator has just taken out of use",
         ("cordoned",),
         ((World, "_is_beyond", _every_reading_is_the_newest),),
+    ),
+    Planted(
+        "answers are as old as the reading",
+        "a slice, made for nobody: its request was released, and a server that lags shows it as it was before",
+        ("taken until settled",),
+        ((World, "_is_beyond", _operators_words_alone),),
     ),
     OPENED_BEFORE_IT_IS_CLOSED,
     Planted(

@@ -220,6 +220,13 @@ def test_a_server_that_lags_takes_no_operators_word_back(pair, address, word):
     assert isinstance(granted, Grant)
 
 
+def test_a_server_that_lags_gives_no_place_to_a_request_that_was_released(pair):
+    """It shows the request as it was first, and no answer: the node's guard is as it was, and would refuse nothing."""
+    pair.observe(subjects.binding(RequestId("one")), Released(request=RequestId("one"), cause="pod gone"))
+    assert read_book_again(pair, lags=True) == []
+    assert not [each for each in pair.land_all(pair.request(asked("one", WHOLE))) if isinstance(each.message, Grant)]
+
+
 def test_whoever_waits_is_told_who_said_so_and_why(pair):
     """`CardCordoned` without a word of the operator sends people to ask around."""
     cordon(pair)

@@ -220,12 +220,13 @@ class World:
 
     def _is_beyond(self, address: Address, ends_at: int) -> bool:
         """
-        Whether an operator's word is newer than all that a reading has shown, for a server that lags has served it.
+        Whether a word is newer than all that a reading has shown, for a server that lags has served it.
 
-        No guard covers such a word, so nothing would refuse what is decided without it. It has no time to live, and
-        BOOK forgets nothing that it acknowledged.
+        No guard of a place covers what an operator says, or what a request was answered: nothing would refuse what is
+        granted without it. BOOK forgets nothing that it acknowledged; a closing word that has expired goes with the
+        next reading that shows anything newer.
         """
-        return address.kind in {"cordon", "quota"} and self.sequences[address.subject] > ends_at
+        return address.kind in {"cordon", "quota", "binding"} and self.sequences[address.subject] > ends_at
 
     def _remember_first_word(self, request: RequestId, entry: Entry) -> None:
         """The first word of a request that is edited is not on the bus any more, and its turn is that word's."""
