@@ -125,12 +125,14 @@ class NodeJudge(Books):
         others = self.held(node, besides=(allocation,))
         if any(one.gpu == gpu.uuid and overlap(one.span, instance.span) for one in others):
             return True
-        # whoever was promised this place has it as soon as it is empty, before the word goes out; of a wiped ledger too
-        heirs = [each for each, after in self.after.items() if allocation in after and each not in self.said_gone]
+        # whoever was promised this place has it as soon as it is empty, before the word goes out; and of a promise that
+        # is given up, those whom it was to come after are there still. Of a wiped ledger too
+        near = [each for each, after in self.after.items() if allocation in after]
+        near += self.after.get(allocation, ())
         return any(
             device.gpu == gpu.uuid and overlap((device.start, device.size), instance.span)
-            for each in heirs
-            if each in self.bookings
+            for each in near
+            if each in self.bookings and each not in self.said_gone
             for device in self.bookings[each].devices
         )
 
