@@ -91,6 +91,10 @@ class Books:
         self.bound: dict[str, Bound] = {}
         self.bound_in: dict[OperationId, int] = {}
         """After how many wipes of the bus each binding was decided."""
+        self.asked_in: dict[OperationId, int] = {}
+        """The same for what sources ask."""
+        self.asked_late: dict[str, None] = {}
+        """Requests of which a word of an earlier life has landed in this one."""
         self.wipes = 0
         self.asked_at: dict[str, float] = {}
         self.unheard: dict[str, None] = {}

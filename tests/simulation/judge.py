@@ -63,7 +63,7 @@ class Judge(NodeJudge):
             self.fail("taken until settled", wrong)
         match message:
             case AllocationRequested() | RequestRejected() | RequestWithdrawn():
-                self._request(write.subject.rpartition(".")[2], message)
+                self._request(write.subject.rpartition(".")[2], message, write.operation)
             case SliceReady() | SliceGone() | SliceFailed() | SliceDegraded():
                 self._slice(message)
             case NodeOpened() | NodeClosed() | NodeRemoved() | NodeChanged():
@@ -104,6 +104,7 @@ class Judge(NodeJudge):
         self.ledger.clear()
         self.wipes += 1
         self.adopted_revoked.clear()
+        self.asked_late.clear()
         self.heads.clear()
         self.over.add(life)
         self.ended_earlier |= self.ended_here
@@ -256,6 +257,8 @@ class Judge(NodeJudge):
             self.released_with_node[operation] = None
 
     def _bound(self, bound: Bound, operation: OperationId) -> None:
+        if self._is_for_an_older_word(bound):
+            return
         before = self.bound_to(bound.request)
         if before is not None and before.allocation != bound.allocation and not self._is_over(before):
             if self.bound_in[operation] != self.wipes:
@@ -264,6 +267,15 @@ class Judge(NodeJudge):
         if bound.allocation not in self.ready:
             self.fail("bound when ready", f"{bound.request}: {bound.allocation} was never said to be ready")
         self.bound[bound.request] = bound
+
+    def _is_for_an_older_word(self, bound: Bound) -> bool:
+        """
+        Whether a word of before a wipe has landed after it, which does not tell what its pod has; its source says by
+        now that it has another slice, and keeps that.
+        """
+        said = self.said.get(bound.request)
+        held = said.held if said is not None else None
+        return bound.request in self.asked_late and held is not None and held.allocation != bound.allocation
 
     def _is_over(self, bound: Bound) -> bool:
         """
@@ -346,7 +358,11 @@ class Judge(NodeJudge):
                     self.fail("one tenant per device", f"{device.uuid} of {other} is given to {ready.allocation}")
             told[ready.allocation] = None
 
-    def _request(self, request: str, message: AllocationRequested | RequestRejected | RequestWithdrawn) -> None:
+    def _request(
+        self, request: str, message: AllocationRequested | RequestRejected | RequestWithdrawn, operation: OperationId
+    ) -> None:
+        if self.asked_in.get(operation, self.wipes) != self.wipes:
+            self.asked_late[request] = None
         self.asked_at.setdefault(request, self.clockwork.now)
         if isinstance(message, AllocationRequested):
             if request in self.ended_here:
@@ -394,6 +410,7 @@ class Judge(NodeJudge):
         message = instruction.message
         if isinstance(message, AllocationRequested):
             self.said[instruction.request] = message
+            self.asked_in.setdefault(instruction.operation, self.wipes)
         if isinstance(message, (Bound, Released)):
             self._answering(message, instruction.operation)
         if isinstance(message, SliceGone) and isinstance(host, AgentHost) and message.allocation not in self.said_gone:
