@@ -89,13 +89,12 @@ class Books:
         """MIG device -> whose it was, from every SliceReady that landed: of one, or of several shares of a home."""
         self.told_tickets: dict[str, str] = {}
         self.bound: dict[str, Bound] = {}
-        self.bound_in: dict[OperationId, int] = {}
-        """After how many wipes of the bus each binding was decided."""
-        self.asked_in: dict[OperationId, int] = {}
+        self.bound_in: dict[OperationId, str] = {}
+        """The life of the bus that each binding was decided in, as far as its allocator knew."""
+        self.asked_in: dict[OperationId, str] = {}
         """The same for what sources ask."""
         self.asked_late: dict[str, None] = {}
         """Requests of which a word of an earlier life has landed in this one."""
-        self.wipes = 0
         self.asked_at: dict[str, float] = {}
         self.unheard: dict[str, None] = {}
         """

@@ -14,7 +14,7 @@ from simulation.broker import Answer, Broker, Reader
 from simulation.clockwork import Clockwork
 from simulation.trace import Trace
 
-from sluice.contracts.exchange import LastRead, ReadAgain, ReadLast, Stream, Ticked, Write
+from sluice.contracts.exchange import LastRead, ReadAgain, ReadingStarted, ReadLast, Stream, Ticked, Write
 from sluice.contracts.ids import NodeName, RunId
 
 TICK_S = 0.5
@@ -44,6 +44,8 @@ class Host:
         self.life = 0
         self.run = self._run_id()
         """The id of this life."""
+        self.reads = ""
+        """The life of BOOK that it reads, as far as it knows."""
         self.alive = False
         self.paused = False
         self.core: Core | None = None
@@ -93,6 +95,7 @@ class Host:
         """Begin a new life."""
         self.life += 1
         self.run = self._run_id()
+        self.reads = ""
         self._able_since = self.clockwork.now
         self.alive, self.paused = True, False
         self._backlog.clear()
@@ -209,6 +212,8 @@ class Host:
         trace = self.trace
         if trace.keeps and not isinstance(event, Ticked):
             trace.tell(self.name, f"> {type(event).__name__}", _subject(event), event)
+        if isinstance(event, ReadingStarted) and event.stream is Stream.BOOK:
+            self.reads = event.incarnation
         for heard in self.on_event:
             heard(event)
         instructions = self.core.handle(event, self.clockwork.now * self.clock_rate + self._offset)

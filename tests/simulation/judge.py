@@ -102,7 +102,6 @@ class Judge(NodeJudge):
         """
         self.bound = {request: bound for request, bound in self.bound.items() if request in self.kubelets.bound}
         self.ledger.clear()
-        self.wipes += 1
         self.adopted_revoked.clear()
         self.asked_late.clear()
         self.heads.clear()
@@ -237,7 +236,7 @@ class Judge(NodeJudge):
             self.fail("undisturbed", f"{allocation} goes with {node}, whose agent lives")
         self.went_with_node[allocation] = None
 
-    def _answering(self, answer: Bound | Released, operation: OperationId) -> None:
+    def _answering(self, answer: Bound | Released, operation: OperationId, life: str) -> None:
         """
         Which life of the bus a binding was decided in; and whether what is released is a slice of which nobody tells,
         for the broker was wiped, and whose node was removed: decided now.
@@ -245,7 +244,7 @@ class Judge(NodeJudge):
         What its agent has given back goes with nothing, though the word that says so may still be said after the wipe.
         """
         if isinstance(answer, Bound):
-            self.bound_in.setdefault(operation, self.wipes)
+            self.bound_in.setdefault(operation, life)
             return
         bound = self.bound_to(answer.request)
         if bound is None or bound.allocation in self.said_gone:
@@ -261,7 +260,7 @@ class Judge(NodeJudge):
             return
         before = self.bound_to(bound.request)
         if before is not None and before.allocation != bound.allocation and not self._is_over(before):
-            if self.bound_in[operation] != self.wipes:
+            if self.bound_in[operation] in self.over:
                 return  # decided before another binding landed that went with the broker: its pod stays where it is
             self.fail("bound once", f"{bound.request}: {bound.allocation} after {before.allocation}")
         if bound.allocation not in self.ready:
@@ -361,7 +360,7 @@ class Judge(NodeJudge):
     def _request(
         self, request: str, message: AllocationRequested | RequestRejected | RequestWithdrawn, operation: OperationId
     ) -> None:
-        if self.asked_in.get(operation, self.wipes) != self.wipes:
+        if self.asked_in.get(operation) in self.over:
             self.asked_late[request] = None
         self.asked_at.setdefault(request, self.clockwork.now)
         if isinstance(message, AllocationRequested):
@@ -410,9 +409,9 @@ class Judge(NodeJudge):
         message = instruction.message
         if isinstance(message, AllocationRequested):
             self.said[instruction.request] = message
-            self.asked_in.setdefault(instruction.operation, self.wipes)
+            self.asked_in.setdefault(instruction.operation, host.reads)
         if isinstance(message, (Bound, Released)):
-            self._answering(message, instruction.operation)
+            self._answering(message, instruction.operation, host.reads)
         if isinstance(message, SliceGone) and isinstance(host, AgentHost) and message.allocation not in self.said_gone:
             self.check_gone(host.machine, message.allocation)
             self.said_gone[message.allocation] = None
