@@ -16,7 +16,15 @@ from sluice_allocator.core.world import World
 from sluice_node_agent.core import adjusting, agent, homes, witnesses
 from sluice_node_agent.core.devices import Devices
 from sluice_node_agent.core.records import HomeRecord, NodeRecord, SliceRecord
+from sluice_pod_watcher.core.cluster.api_side import ApiSide
 from sluice_pod_watcher.core.cluster.requests import Requests
+
+
+def _none_of_ours(_original: Any) -> Any:
+    def other_seen(_self: Any, _raw: Any, _now: float) -> None:
+        """Only who has our label is looked at."""
+
+    return other_seen
 
 
 def _whatever_was_pulled_counts(original: Any) -> Any:
@@ -304,6 +312,12 @@ RARE_BUGS = (
         "the slice that it runs on, after the broker was wiped while a write was without its answer",
         ("undisturbed",),
         ((nodes, "_is_missing", _whatever_is_booked_is_told),),
+    ),
+    Planted(
+        "without our label it is none of ours",
+        "its slice: somebody took its label away, and the bus forgot its request",
+        ("undisturbed",),
+        ((ApiSide, "other_seen", _none_of_ours),),
     ),
     Planted(
         "whatever was pulled opens its node",

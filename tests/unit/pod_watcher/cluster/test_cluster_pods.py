@@ -21,6 +21,7 @@ from sluice.contracts.messages import (
     SourceSynced,
 )
 from sluice_pod_watcher.core.cluster import events as e
+from sluice_pod_watcher.shell.kube.watching import room_only
 
 REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 ENDED = {
@@ -518,6 +519,34 @@ def test_after_the_broker_was_wiped_a_running_pod_is_said_with_what_it_holds(ben
     word = after.word("u1")
     assert word.held == Held(node=NodeName("node-a"), allocation=AllocationId("u1_r_1"))
     assert word.host.node_name == "node-a"
+
+
+@pytest.mark.parametrize("runs", [True, False], ids=["runs", "gated"])
+def test_a_pod_without_its_label_is_asked_for_again_after_the_bus_forgot_it(bench, new, runs):
+    """Only the others' listing shows it, cut down to its room; its slice would be taken for nobody's, and revoked."""
+    bench.create("train", "u1")
+    if runs:
+        bench.bind("u1")
+        bench.change("u1", spec={"nodeName": "node-a"}, status=RUNNING)
+    pod = bench.api.find("u1")
+    pod["metadata"]["labels"] = {}
+    bench.api.store(pod)
+    after = new(bench.api, run="w2")
+    after.start()
+    after.handle(e.OtherPodSeen(room_only(msgspec.json.encode(pod))))
+    word = after.word("u1")
+    assert isinstance(word, AllocationRequested)
+    assert word.held == (Held(node=NodeName("node-a"), allocation=AllocationId("u1_r_1")) if runs else None)
+
+
+def test_nobody_reads_the_pods_of_others(bench):
+    """A cluster has ten times as many of them as of ours."""
+    bench.automatic = False
+    other = new_pod("web", "u9")
+    other["metadata"] |= {"labels": {}, "annotations": {}}
+    other["spec"]["schedulingGates"] = [{"name": "example.com/quota"}]
+    bench.handle(e.OtherPodSeen(room_only(msgspec.json.encode(other))))
+    assert bench.calls == []
 
 
 def test_a_pod_that_went_while_nobody_looked_is_withdrawn(bench, new):

@@ -20,7 +20,7 @@ from sluice_pod_watcher.core.cluster.events import (
     PodUnreadable,
     Raw,
 )
-from sluice_pod_watcher.core.cluster.pod_views import read_pod, version_of
+from sluice_pod_watcher.core.cluster.pod_views import is_marked, read_pod, version_of
 from sluice_pod_watcher.core.cluster.records import Writing
 from sluice_pod_watcher.core.events import Tell
 
@@ -79,6 +79,15 @@ class ApiSide:
         elif self._went_back and self._listed is not None:
             who = f"{view.namespace}/{view.name}"
             self._desk.told.append(Tell("warning", f"{who} is back: {RESTORED}", view.uid))
+
+    def other_seen(self, raw: Raw, now: float) -> None:
+        """A pod outside our selection is none of ours, unless our gate or our words are on it."""
+        if not is_marked(raw):
+            return
+        view = read_pod(raw)
+        record = self._desk.requests.marked(view.uid, view.namespace, view.name, now) if view is not None else None
+        if record is not None:
+            self._desk.look_at[record.uid] = None
 
     def _left(self, raw: Raw, now: float) -> None:
         """It was deleted; or has only left our selection, dying or not, which is no end of it."""

@@ -90,13 +90,7 @@ class Cluster:
                 desk.look_at |= dict.fromkeys(desk.following.wakes.due(now))
                 desk.look_at |= dict.fromkeys(desk.following.telling.turns(now))
             case NodeSeen() | NodeGone() | OtherPodSeen() | OtherPodGone():
-                desk.hosts.handle(event)
-                if isinstance(event, NodeSeen):
-                    desk.removals.here(node_name_of(event.node))
-                elif isinstance(event, NodeGone):
-                    node = node_name_of(event.node)
-                    desk.mirror.node_gone(node)
-                    desk.look_at |= dict.fromkeys(desk.following.ailing.node_gone(node))
+                self._host_event(event, now)
             case ListingStarted(what="nodes" | "others") | ListingEnded(what="nodes" | "others"):
                 desk.hosts.handle(event)
             case ListingStarted() | ListingEnded() | PodSeen() | PodGone() | PodRead() | PodUnreadable():
@@ -116,6 +110,19 @@ class Cluster:
     def stages(self) -> Mapping[str, int]:
         """How many pods are how far, for people who look."""
         return self._desk.requests.stages()
+
+    def _host_event(self, event: NodeSeen | NodeGone | OtherPodSeen | OtherPodGone, now: float) -> None:
+        desk = self._desk
+        desk.hosts.handle(event)
+        match event:
+            case OtherPodSeen():
+                self._api.other_seen(event.pod, now)
+            case NodeSeen():
+                desk.removals.here(node_name_of(event.node))
+            case NodeGone():
+                node = node_name_of(event.node)
+                desk.mirror.node_gone(node)
+                desk.look_at |= dict.fromkeys(desk.following.ailing.node_gone(node))
 
     def _mirror_event(self, event: GpusListed | GpuMirrored | GpuNotMirrored, now: float) -> None:
         mirror = self._desk.mirror

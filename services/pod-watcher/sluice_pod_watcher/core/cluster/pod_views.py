@@ -10,7 +10,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from sluice.contracts.ids import NodeName, RequestId, is_token
-from sluice.contracts.kubernetes import ANNOTATION_REQUEST, CONDITION_READY, GATE, LABEL_IGNORE, is_granted
+from sluice.contracts.kubernetes import (
+    ANNOTATION_REQUEST,
+    CONDITION_READY,
+    GATE,
+    GRANTED_ALLOCATION,
+    LABEL_IGNORE,
+    is_granted,
+)
 from sluice_pod_watcher.core.cluster.events import Raw
 
 DONE = frozenset({"Succeeded", "Failed"})
@@ -124,6 +131,14 @@ def read_pod(raw: Raw) -> PodView | None:
         unschedulable=_unschedulable(scheduled),
         condition=_condition(ours) if ours is not None else None,
     )
+
+
+def is_marked(raw: Raw) -> bool:
+    """Whether a pod has our gate, or what it was given is written on it. Quick, for all pods of a cluster are asked."""
+    if _map(_map(raw, "metadata"), "annotations").get(GRANTED_ALLOCATION):
+        return True
+    gates = _map(raw, "spec").get("schedulingGates")
+    return bool(gates) and any(each.get("name") == GATE for each in _list(_map(raw, "spec"), "schedulingGates"))
 
 
 def version_of(text: object) -> int:

@@ -175,6 +175,18 @@ class Requests:
             if record.view is not None:
                 record.view = replace(record.view, version=0)
 
+    def marked(self, uid: RequestId, namespace: str, name: str, now: float) -> Record | None:
+        """
+        A pod outside our selection is one of ours: somebody took its label away, and where the bus has forgotten its
+        request nobody asks for its slice any more. Returns the record if it has to be read by its name.
+        """
+        if uid in self._gone or uid in self.records:
+            return None
+        record = self.records[uid] = Record(uid, namespace, name, now)
+        record.doubt = True
+        self._count(record)
+        return record
+
     def doubted(self, uid: RequestId) -> Record | None:
         """It should have been seen and was not: it has to be read by its name."""
         record = self.records.get(uid)
@@ -229,7 +241,7 @@ class Requests:
             return ""
         if record.asked is None or (not view.is_gated and record.held is None and record.terms is None):
             return ""  # it asks for nothing, or runs without us
-        if isinstance(record.answer, Bound) or (not view.is_gated and record.terms is not None):
+        if record.terms is not None and (isinstance(record.answer, Bound) or not view.is_gated):
             return ""
         if record.terms is None and view.others_gates:
             return ""  # whoever else holds it lets it in first: a slice beside a closed gate would serve nobody

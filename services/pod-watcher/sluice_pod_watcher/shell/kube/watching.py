@@ -2,13 +2,14 @@
 What is listed and watched for a cluster's core: our pods, what nodes offer, and what others' pods take of it.
 
 Our pods are read whole, and chosen by their label: a tenth of the bytes of watching all pods (measured). The others
-are watched for the room that they take on nodes, by the opposite of the label. An API server sends objects whole; of
-others' pods and of nodes (10 KiB each, most of it images and heartbeats) all but a few fields is thrown away unread.
+are watched for the room that they take on nodes, by the opposite of the label; one with our gate, or with a slice
+written on it, has lost its label. An API server sends objects whole; of others' pods and of nodes (10 KiB each, most of
+it images and heartbeats) all but a few fields is thrown away unread.
 """
 
 import msgspec
 
-from sluice.contracts.kubernetes import LABEL_MANAGED, MANAGED
+from sluice.contracts.kubernetes import GRANTED_ALLOCATION, LABEL_MANAGED, MANAGED
 from sluice.runtime.clock import Clock
 from sluice_pod_watcher.core.cluster.events import NodeGone, NodeSeen, OtherPodGone, OtherPodSeen, PodGone, PodSeen, Raw
 from sluice_pod_watcher.shell.kube.client import KubeApi
@@ -21,9 +22,16 @@ GATHER_S = 0.1
 _Amounts = dict[str, str | int | float]
 
 
+class _Granted(msgspec.Struct, omit_defaults=True):
+    allocation: str = msgspec.field(default="", name=GRANTED_ALLOCATION)
+
+
 class _Meta(msgspec.Struct, omit_defaults=True, rename="camel"):
     uid: str = ""
+    namespace: str = ""
+    name: str = ""
     resource_version: str = ""
+    annotations: _Granted | None = None
 
 
 class _Resources(msgspec.Struct, omit_defaults=True):
@@ -36,8 +44,13 @@ class _Container(msgspec.Struct, omit_defaults=True, rename="camel"):
     restart_policy: str | None = None
 
 
+class _Gate(msgspec.Struct):
+    name: str = ""
+
+
 class _Spec(msgspec.Struct, omit_defaults=True, rename="camel"):
     node_name: str | None = None
+    scheduling_gates: list[_Gate] | None = None
     containers: list[_Container] | None = None
     init_containers: list[_Container] | None = None
     overhead: _Amounts | None = None
@@ -86,7 +99,7 @@ _PODS, _NODES = msgspec.json.Decoder(_Pod), msgspec.json.Decoder(_Node)
 
 
 def room_only(raw: bytes | msgspec.Raw) -> Raw:
-    """Of a pod, what says how much room it takes and where."""
+    """Of a pod, what says who it is, how much room it takes and where, and whether it is ours."""
     found: dict[str, object] = msgspec.to_builtins(_PODS.decode(raw))
     return found
 
