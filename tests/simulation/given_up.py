@@ -20,10 +20,14 @@ class GivenUp:
         self._run_of: dict[OperationId, RunId] = {}
         self._ordered: dict[Decider, AllocationId] = {}
         self._released: dict[Decider, None] = {}
+        self._life_of: dict[OperationId, str] = {}
+        self._over: set[str] = set()
 
-    def sent(self, run: RunId, write: Write) -> None:
-        """A process writes something, for the first time or again."""
+    def sent(self, run: RunId, write: Write, life: str) -> None:
+        """A process writes something, for the first time or again, in what it takes for this life of the bus."""
         message = write.message
+        if isinstance(message, Released):
+            self._life_of.setdefault(write.operation, life)
         if isinstance(message, (Grant, Released)):
             self._run_of[write.operation] = run
         if isinstance(message, Grant) and not message.adopted:
@@ -34,8 +38,8 @@ class GivenUp:
         message, run = write.message, self._run_of.get(write.operation)
         if run is None:
             return ""
-        if isinstance(message, Released):
-            self._released[run, message.request] = None
+        if isinstance(message, Released) and self._life_of[write.operation] not in self._over:
+            self._released[run, message.request] = None  # one of before a wipe says nothing of what was ordered since
         if not isinstance(message, Grant) or message.adopted:
             return ""
         request, allocation = message.booking.request, message.booking.allocation
@@ -44,6 +48,7 @@ class GivenUp:
         later = self._ordered[run, request]
         return f"{allocation} lands after {run} ordered {later} instead" if later != allocation else ""
 
-    def wiped(self) -> None:
-        """Nothing is on the bus any more: whoever was released may ask again."""
+    def wiped(self, life: str) -> None:
+        """Nothing is on the bus any more, and that life of it is over: whoever was released may ask again."""
+        self._over.add(life)
         self._released.clear()

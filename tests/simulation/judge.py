@@ -109,7 +109,7 @@ class Judge(NodeJudge):
         self.ended_earlier |= self.ended_here
         self.ended_here.clear()
         self.spoke.clear()
-        self.given_up.wiped()
+        self.given_up.wiped(life)
 
     def forgot(self, words: Mapping[str, AnyMessage]) -> None:
         """
@@ -401,7 +401,7 @@ class Judge(NodeJudge):
         """A core wants something."""
         if not isinstance(instruction, Write):
             return
-        self.given_up.sent(host.run, instruction)
+        self.given_up.sent(host.run, instruction, host.reads)
         if instruction.request:
             self.writes[instruction.request] += 1
             if self.writes[instruction.request] > WRITES_PER_REQUEST_MAX:
