@@ -189,6 +189,29 @@ class Books:
         is_ordered = entry is not None and not (isinstance(entry, Grant) and entry.incarnation in self.over)
         return not known and not is_ordered
 
+    def is_for_an_older_word(self, bound: Bound) -> bool:
+        """
+        Whether a word of before a wipe has landed after it, which does not tell what its pod has; its source says by
+        now that it has another slice, and keeps that.
+        """
+        said = self.said.get(bound.request)
+        held = said.held if said is not None else None
+        return bound.request in self.asked_late and held is not None and held.allocation != bound.allocation
+
+    def is_over(self, bound: Bound) -> bool:
+        """
+        Whether a binding was for a slice that failed or went with its node or its disk, or for a pod whose request had
+        ended in an earlier life.
+
+        A wiped broker keeps no guard: an old duplicate of such a request can land there, and have a slice until its
+        source withdraws it once more. That its first one is gone is then all that can be demanded.
+        """
+        ended_before = bound.request in self.ended and bound.request not in self.ended_here
+        ended_before = ended_before or bound.request in self.ended_earlier  # and here again, meanwhile
+        went = bound.allocation in self.failed or bound.allocation in self.went_with_node
+        went = went or self.went_with_disk(bound.allocation) or self.nobody_can_tell(bound.allocation)
+        return went or (ended_before and bound.allocation in self.gone)
+
     def nobody_can_tell(self, allocation: str) -> bool:
         """
         Whether nothing speaks of a slice any more: journal and ledger were lost, and it has no ticket.

@@ -256,39 +256,16 @@ class Judge(NodeJudge):
             self.released_with_node[operation] = None
 
     def _bound(self, bound: Bound, operation: OperationId) -> None:
-        if self._is_for_an_older_word(bound):
+        if self.is_for_an_older_word(bound):
             return
         before = self.bound_to(bound.request)
-        if before is not None and before.allocation != bound.allocation and not self._is_over(before):
+        if before is not None and before.allocation != bound.allocation and not self.is_over(before):
             if self.bound_in[operation] in self.over:
                 return  # decided before another binding landed that went with the broker: its pod stays where it is
             self.fail("bound once", f"{bound.request}: {bound.allocation} after {before.allocation}")
         if bound.allocation not in self.ready:
             self.fail("bound when ready", f"{bound.request}: {bound.allocation} was never said to be ready")
         self.bound[bound.request] = bound
-
-    def _is_for_an_older_word(self, bound: Bound) -> bool:
-        """
-        Whether a word of before a wipe has landed after it, which does not tell what its pod has; its source says by
-        now that it has another slice, and keeps that.
-        """
-        said = self.said.get(bound.request)
-        held = said.held if said is not None else None
-        return bound.request in self.asked_late and held is not None and held.allocation != bound.allocation
-
-    def _is_over(self, bound: Bound) -> bool:
-        """
-        Whether a binding was for a slice that failed or went with its node or its disk, or for a pod whose request had
-        ended in an earlier life.
-
-        A wiped broker keeps no guard: an old duplicate of such a request can land there, and have a slice until its
-        source withdraws it once more. That its first one is gone is then all that can be demanded.
-        """
-        ended_before = bound.request in self.ended and bound.request not in self.ended_here
-        ended_before = ended_before or bound.request in self.ended_earlier  # and here again, meanwhile
-        went = bound.allocation in self.failed or bound.allocation in self.went_with_node
-        went = went or self.went_with_disk(bound.allocation) or self.nobody_can_tell(bound.allocation)
-        return went or (ended_before and bound.allocation in self.gone)
 
     def _is_known_to_nobody(self, bound: Bound) -> bool:
         """
