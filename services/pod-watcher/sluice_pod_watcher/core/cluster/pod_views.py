@@ -137,8 +137,7 @@ def is_marked(raw: Raw) -> bool:
     """Whether a pod has our gate, or what it was given is written on it. Quick, for all pods of a cluster are asked."""
     if _map(_map(raw, "metadata"), "annotations").get(GRANTED_ALLOCATION):
         return True
-    gates = _map(raw, "spec").get("schedulingGates")
-    return bool(gates) and any(each.get("name") == GATE for each in _list(_map(raw, "spec"), "schedulingGates"))
+    return any(each.get("name") == GATE for each in _list(_map(raw, "spec"), "schedulingGates"))
 
 
 def version_of(text: object) -> int:
