@@ -256,6 +256,8 @@ class Judge(NodeJudge):
             self.released_with_node[operation] = None
 
     def _bound(self, bound: Bound, operation: OperationId) -> None:
+        if bound.allocation not in self.ready:
+            self.fail("bound when ready", f"{bound.request}: {bound.allocation} was never said to be ready")
         if self.is_for_an_older_word(bound):
             return
         before = self.bound_to(bound.request)
@@ -263,8 +265,6 @@ class Judge(NodeJudge):
             if self.bound_in[operation] in self.over:
                 return  # decided before another binding landed that went with the broker: its pod stays where it is
             self.fail("bound once", f"{bound.request}: {bound.allocation} after {before.allocation}")
-        if bound.allocation not in self.ready:
-            self.fail("bound when ready", f"{bound.request}: {bound.allocation} was never said to be ready")
         self.bound[bound.request] = bound
 
     def _is_known_to_nobody(self, bound: Bound) -> bool:
