@@ -113,6 +113,28 @@ def test_what_another_hand_made_is_reported_and_is_in_the_way(rig):
     assert rig.spans() == [("2g.10gb", 2, 2), ("1g.5gb", 6, 1)]
 
 
+def test_what_is_at_a_place_is_found_there_whoever_has_made_it(rig):
+    """An administrator's instance, made since the last reading, would get a mark of ours and be destroyed as ours."""
+    backend, (a100, whole), ids = rig.backend, rig.uuids(), rig.ids()
+    made, _ = rig.make("1g.5gb", 0, compute=False)
+    foreign = rig.foreign("3g.20gb", 4)
+    looked = [
+        backend.instance_at(gpu, ids[name], start, size)
+        for gpu, name, start, size in (
+            (a100, "1g.5gb", 0, 1),
+            (a100, "3g.20gb", 4, 4),
+            (a100, "1g.5gb", 1, 1),
+            (a100, "3g.20gb", 0, 4),
+            (a100, "4g.20gb", 4, 4),
+            (whole, "1g.5gb", 0, 1),
+        )
+    ]
+    assert looked == [made, foreign, None, None, None, None]
+    rig.lose(0)
+    with pytest.raises(GpuLostError):
+        backend.instance_at(a100, ids["1g.5gb"], 0, 1)
+
+
 def test_faults_of_the_driver_are_told_apart(rig):
     """What can be tried again would be given up, or the other way round."""
     backend, a100 = rig.backend, rig.uuids()[0]

@@ -85,6 +85,8 @@ def on_marked_gpu(gpu: Gpu, machine: Machine, instruction: GpuInstruction) -> Ev
     begins = isinstance(instruction, CreateGpuInstance)
     begins = begins or (isinstance(instruction, SetComputeMode) and instruction.exclusive_process)
     place = _marked(instruction)
+    if isinstance(instruction, CreateGpuInstance) and not gpu.lost:
+        _refuse_taken(gpu, instruction)
     is_new = begins and place is not None and place not in machine.marks
     if begins and place is not None:
         machine.marks[place] = None
@@ -106,6 +108,14 @@ def on_marked_gpu(gpu: Gpu, machine: Machine, instruction: GpuInstruction) -> Ev
     if isinstance(instruction, ReadGpu):
         _forget_what_vanished(gpu, machine)
     return done
+
+
+def _refuse_taken(gpu: Gpu, instruction: CreateGpuInstance) -> None:
+    """An agent looks before it marks a place and creates there: what is there is nobody's of its own."""
+    span = (instruction.start, instruction.size)
+    for instance in gpu.instances.values():
+        if instance.span == span and instance.profile.profile_id == instruction.profile_id:
+            raise DeviceRefusedError("InsufficientResources", f"{instance.gi_id} is at {span} already")
 
 
 def found_marks(machine: Machine) -> tuple[Mark, ...]:

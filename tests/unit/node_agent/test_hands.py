@@ -60,6 +60,9 @@ class Backend:
         self.modes = []
         self.report = None
 
+    def instance_at(self, gpu, profile_id, start, size):
+        """Nothing is there yet."""
+
     def create_gpu_instance(self, gpu, profile_id, start, size):
         """Comes back only with as many others."""
         self.gate.wait(PATIENCE_S)

@@ -11,7 +11,7 @@ from sluice.contracts.ids import GpuUuid
 from sluice.contracts.messages import InstanceReport
 from sluice_node_agent.core.events import DeviceErrorKind, Mark
 from sluice_node_agent.core.instructions import CreateGpuInstance, DestroyGpuInstance, ReadGpu, SetComputeMode
-from sluice_node_agent.device.port import DeviceError
+from sluice_node_agent.device.port import DeviceError, InsufficientResourcesError
 from sluice_node_agent.shell.mark_file import LINES_MAX
 from sluice_node_agent.shell.marks import MarkError, Marks
 
@@ -38,6 +38,9 @@ class Refusing:
         raise error
 
     create_gpu_instance = destroy_gpu_instance = set_exclusive_process = _refuse
+
+    def instance_at(self, *_args):
+        """Nothing is there yet."""
 
 
 def there(tmp_path, boot="boot-1"):
@@ -84,6 +87,28 @@ def test_a_step_of_which_nobody_knows_whether_it_was_taken_leaves_its_mark(marks
     assert there(tmp_path) == [mark]
 
 
+class Taken(Refusing):
+    """An administrator was here since the last reading, and whoever creates there is refused for an unclear reason."""
+
+    def __init__(self):
+        super().__init__(DeviceErrorKind.UNKNOWN, lambda: None)
+
+    def instance_at(self, gpu, profile_id, start, size):
+        """His, at the place that was granted."""
+        return 5 if (gpu, profile_id, start, size) == (GPU, CREATE.profile_id, 4, 2) else None
+
+
+def test_where_an_instance_is_no_mark_is_put_and_nothing_is_doubted(marks, tmp_path):
+    """An agent that died in that moment would take what an administrator has made for its own, and destroy it."""
+    marks.found(EMPTY)
+    backend = Taken()
+    with pytest.raises(InsufficientResourcesError, match="GPU instance 5 is at 4:2 already"):
+        marks.carry_out(backend, CREATE)
+    assert backend.marked == [], "the driver was asked, and might have died over it"
+    assert Marks(tmp_path / "marks", "boot-1").unmarked() == ()
+    assert there(tmp_path) == []
+
+
 class Made:
     """Every step goes well."""
 
@@ -91,6 +116,9 @@ class Made:
         return 3
 
     create_gpu_instance = destroy_gpu_instance = set_exclusive_process = _do
+
+    def instance_at(self, *_args):
+        """Nothing is there yet."""
 
 
 def test_a_mark_ends_with_its_instance_and_with_the_boot(marks, tmp_path):

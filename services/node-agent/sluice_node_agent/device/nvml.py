@@ -98,6 +98,11 @@ class NvmlGpus:
             gpu, doing, lambda device: nvml_mig.instance(device, gi_id, self._inventory.profiles_of(gpu, device))
         )
 
+    def instance_at(self, gpu: GpuUuid, profile_id: int, start: int, size: int) -> int | None:
+        """The id of the GPU instance of this profile at a placement, if there is one."""
+        doing = f"looking for a GPU instance of profile {profile_id} at {start}:{size}"
+        return self._on(gpu, doing, lambda device: nvml_mig.instance_at(device, profile_id, start, size))
+
     def processes(self, gpu: GpuUuid, uuid: str) -> tuple[Holder, ...]:
         """Processes with a context on a device, or with its files open; on a whole GPU those on its MIG devices too."""
         return self._on(gpu, f"listing the processes of {uuid}", lambda device: self._holders(gpu, device, uuid))

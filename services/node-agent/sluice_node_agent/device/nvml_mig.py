@@ -152,6 +152,17 @@ def instance(device: Handle, gi_id: int, known: tuple[ProfileReport, ...]) -> In
     return _report(info, {profile.profile_id: profile.name for profile in known}, _lowest(uuids))
 
 
+def instance_at(device: Handle, profile_id: int, start: int, size: int) -> int | None:
+    """The id of the GPU instance of this profile at exactly this placement, if there is one. Asks about no other."""
+    if not mode(device).now:
+        return None
+    for handle in _listed(pynvml.nvmlDeviceGetGpuInstances, device, profile_id, pynvml.c_nvmlGpuInstance_t):
+        info = pynvml.nvmlGpuInstanceGetInfo(handle)
+        if (info.placement.start, info.placement.size) == (start, size):
+            return int(info.id)
+    return None
+
+
 def mig_device(device: Handle, uuid: str) -> MigDevice | None:
     """The MIG device of this UUID on this GPU, or None."""
     try:

@@ -114,6 +114,9 @@ class GpuBackend(Protocol):
     def instance(self, gpu: GpuUuid, gi_id: int) -> InstanceReport:
         """One GPU instance. Raises NotFoundError."""
 
+    def instance_at(self, gpu: GpuUuid, profile_id: int, start: int, size: int) -> int | None:
+        """The id of the GPU instance of this profile that is at exactly this placement; None where none is."""
+
     def create_gpu_instance(self, gpu: GpuUuid, profile_id: int, start: int, size: int) -> int:
         """Create at exactly this placement (memory slices). Returns the id that the driver chose."""
 

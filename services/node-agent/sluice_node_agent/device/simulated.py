@@ -92,6 +92,15 @@ class SimulatedGpus:
         """One GPU instance."""
         return instance_report(instance_of(answering(self._now(), gpu), gi_id))
 
+    def instance_at(self, gpu: GpuUuid, profile_id: int, start: int, size: int) -> int | None:
+        """The id of the GPU instance of this profile at a placement, if there is one."""
+        found = answering(self._now(), gpu)
+        if not found.mig:
+            return None
+        wanted = (profile_of(model_of(found), profile_id).name, start, size)
+        at = (each for each in found.instances if (each.profile, each.start, each.size) == wanted)
+        return next((each.gi_id for each in at), None)
+
     def processes(self, gpu: GpuUuid, uuid: str) -> tuple[Holder, ...]:
         """Processes on a device; those on any MIG device of a GPU are on the GPU too."""
         return holders(answering(self._now(), gpu), uuid)

@@ -3,7 +3,7 @@ Marks: where instances on a node's GPUs are ours, for an agent that has lost its
 
 A mark is a place. It is there from before an instance is made until it is gone, and says nothing of who it was made
 for. Nothing is synced: an instance does not survive what a mark would not survive. A mark must not stay where nothing
-of ours is, because what is there, or is made there later, is somebody else's.
+of ours is, because what is there, or is made there later, is somebody else's; so none is put where something is.
 """
 
 from collections.abc import Iterable
@@ -12,7 +12,7 @@ from pathlib import Path
 from sluice.contracts.messages import GpuReport
 from sluice_node_agent.core.events import DeviceErrorKind, GpuRead, Mark, Result
 from sluice_node_agent.core.instructions import CreateGpuInstance, DestroyGpuInstance, GpuInstruction, SetComputeMode
-from sluice_node_agent.device.port import DeviceError, GpuBackend
+from sluice_node_agent.device.port import DeviceError, GpuBackend, InsufficientResourcesError
 from sluice_node_agent.shell.mark_file import MarkFile
 from sluice_node_agent.shell.steps import on_device
 
@@ -58,6 +58,8 @@ class Marks:
         begins = isinstance(order, CreateGpuInstance) or (isinstance(order, SetComputeMode) and order.exclusive_process)
         is_new = False
         try:
+            if isinstance(order, CreateGpuInstance):
+                _refuse_taken(backend, order)
             if mark is not None and begins:
                 is_new = self._file.put(mark)
             result = on_device(backend, order)
@@ -95,6 +97,18 @@ class Marks:
             self._file.take_away(mark)
         except OSError:
             return
+
+
+def _refuse_taken(backend: GpuBackend, order: CreateGpuInstance) -> None:
+    """
+    Raises InsufficientResourcesError where such an instance is there, as the driver would.
+
+    But that may say it unclearly, or the agent may die before it is heard: an administrator's, that no reading has
+    shown yet, would have our mark or be doubted, and be taken for ours.
+    """
+    there = backend.instance_at(order.gpu, order.profile_id, order.start, order.size)
+    if there is not None:
+        raise InsufficientResourcesError(f"{order.gpu}: GPU instance {there} is at {order.start}:{order.size} already")
 
 
 def _ends_mark(order: GpuInstruction, refusal: DeviceErrorKind, *, begins: bool, is_new: bool) -> bool:
