@@ -18,7 +18,7 @@ from simulation.tables import GpuRow
 
 from sluice.contracts import subjects
 from sluice.contracts.exchange import Write
-from sluice.contracts.messages import Amounts, Booking, Bound, DeviceGrant, Grant, QuotaSet, QuotaUnset, Revoke
+from sluice.contracts.messages import Amounts, Booking, Bound, Closed, DeviceGrant, Grant, QuotaSet, QuotaUnset, Revoke
 from sluice.contracts.subjects import Address
 
 Counts = tuple[int, int, int]
@@ -132,6 +132,10 @@ class QuotaJudge:
                     self._adopted_at[message.booking.allocation] = self._now
                 if not message.adopted and message.revision == 1 and self._alone:
                     self._granted(message)
+            case Revoke() if message.booking.allocation not in self._written:
+                self._adopted_at[message.booking.allocation] = self._now  # nobody wants what its node came back with
+            case Closed():
+                self._written.pop(message.allocation, None)
             case Bound():
                 if message.allocation not in self._bound:
                     self._bound[message.allocation] = None
@@ -140,8 +144,9 @@ class QuotaJudge:
                 pass
 
     def wiped(self) -> None:
-        """No limit is said any more."""
+        """No limit is said any more, and nothing is booked."""
         self._words.clear()
+        self._written.clear()
 
     @property
     def _now(self) -> float:
