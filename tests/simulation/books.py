@@ -143,17 +143,6 @@ class Books:
         """What a pod is bound to, also by a word of before a wipe on which its source acted later (see its kubelet)."""
         return self.bound.get(request) or self.kubelets.bound.get(request)
 
-    def has_another(self, booking: Booking) -> bool:
-        """
-        Whether its pod carries another slice, and its source says so: nobody knew, while the answer of the API server
-        was awaited and the bus was wiped, and what was given instead serves nobody.
-        """
-        carried, said = self.kubelets.bound.get(booking.request), self.said.get(booking.request)
-        held = said.held if said is not None else None
-        if carried is None or held is None:
-            return False
-        return carried.allocation == held.allocation != booking.allocation
-
     def loses_what_it_holds(self, request: str) -> bool:
         """
         Whether the slice that a request says it has was being taken back before this life of the bus, and is still: its

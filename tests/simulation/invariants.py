@@ -111,6 +111,10 @@ ELSEWHERE = (
 
 CASES = (
     Case("the clock of whoever makes the streams anew is an hour behind", ("old numbers kept",)),
+    Case(
+        "the bus is wiped while a patch that binds a pod is without its answer", ("an unanswered patch binds nobody",)
+    ),
+    Case("a pod-watcher that never saw it run unsays what another one said", ("who has ended had nothing",)),
     Case("a paused old pod-watcher says a request after the new one withdrew it", ("request unguarded",)),
     Case("entry 11 arrives after 12", ("fresh guard", "guard too small")),
     Case("two allocators grant one request on two nodes", ("two binds", "surplus kept")),

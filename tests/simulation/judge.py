@@ -209,7 +209,7 @@ class Judge(NodeJudge):
         is_bound = bound is not None and bound.allocation == booking.allocation
         unwanted = booking.request in self.ended or booking.request in self.rejected
         unwanted = unwanted or not self.folder.wants(booking.request, booking.name)
-        unwanted = unwanted or booking.allocation in self.went_with_node or self.has_another(booking)
+        unwanted = unwanted or booking.allocation in self.went_with_node
         if self.went_with_disk(booking.allocation):
             self.ended_with_disk[booking.allocation] = None
         unwanted = unwanted or booking.allocation in self.ended_with_disk

@@ -16,8 +16,30 @@ from sluice_allocator.core.world import World
 from sluice_node_agent.core import adjusting, agent, homes, witnesses
 from sluice_node_agent.core.devices import Devices
 from sluice_node_agent.core.records import HomeRecord, NodeRecord, SliceRecord
+from sluice_pod_watcher.core.cluster import requests
 from sluice_pod_watcher.core.cluster.api_side import ApiSide
+from sluice_pod_watcher.core.cluster.records import Record
 from sluice_pod_watcher.core.cluster.requests import Requests
+
+
+def _an_unanswered_patch_is_none(_original: Any) -> Any:
+    return property(lambda _record: False)
+
+
+def _who_has_ended_had_nothing(original: Any) -> Any:
+    def held_by(view: Any) -> Any:
+        """Only who runs tells what he has."""
+        return None if view.has_ended else original(view)
+
+    return held_by
+
+
+def _an_end_tells_of_nothing(original: Any) -> Any:
+    def heard_end(self: Any, record: Any, uid: Any, word: Any, now: float) -> Any:
+        """What another pod-watcher says that a pod had is not taken over."""
+        return original(self, record, uid, word if record is None else replace(word, held=None), now)
+
+    return heard_end
 
 
 def _none_of_ours(_original: Any) -> Any:
@@ -318,6 +340,21 @@ RARE_BUGS = (
         "its slice: somebody took its label away, and the bus forgot its request",
         ("undisturbed",),
         ((ApiSide, "other_seen", _none_of_ours),),
+    ),
+    Planted(
+        "an unanswered patch binds nobody",
+        "the slice that it runs on, for another one: the bus was wiped before the answer of the API server came",
+        ("bound once", "undisturbed", "cluster"),
+        ((Record, "is_in_the_balance", _an_unanswered_patch_is_none),),
+    ),
+    Planted(
+        "who has ended had nothing",
+        "the order of things: its request is released before its slice, on a node that does not answer, is gone",
+        ("LAW 3",),
+        (
+            (requests, "held_by", _who_has_ended_had_nothing),
+            (Requests, "_heard_end", _an_end_tells_of_nothing),
+        ),
     ),
     Planted(
         "whatever was pulled opens its node",

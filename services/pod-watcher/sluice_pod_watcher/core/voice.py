@@ -1,10 +1,10 @@
 """
 What the pod-watcher says on the bus, and when it may.
 
-A word about a request is said once its source may say it (a folder: once its identity is on disk). `SourceSynced` is
-said once everything it counts is on the bus. A rival's word (another pod-watcher of the same source, or a
-predecessor's late one) stands until the next listing, so that two never duel at the speed of the bus. What there is to
-say is decided elsewhere (`Speaker`).
+A word about a request is said once its source may say it (a folder: once its identity is on disk; a cluster: once it is
+known whether the pod was bound). `SourceSynced` is said once everything it counts is on the bus. A rival's word
+(another pod-watcher of the same source, or a predecessor's late one) stands until the next listing, so that two never
+duel at the speed of the bus. What there is to say is decided elsewhere (`Speaker`).
 """
 
 from collections.abc import Iterable, Mapping
@@ -75,7 +75,8 @@ class Voice:
         self._speaker = speaker
         self._outbox = Outbox(run, WRITES)
         self._source = subjects.source(source)
-        self._unsaved: dict[RequestId, None] = {}
+        self._unsaid: dict[RequestId, None] = {}
+        """Whose word may not be said yet."""
         self._unconfirmed: dict[RequestId, None] = {}
         """Whose present word may not be on the bus yet."""
         self._again: dict[RequestId, None] = {}
@@ -152,10 +153,15 @@ class Voice:
 
     def saved(self) -> None:
         """More may be said than before."""
-        self._speaker.due |= self._unsaved
-        self._unsaved = {}
+        self._speaker.due |= self._unsaid
+        self._unsaid = {}
 
     # -- saying ---------------------------------------------------------------------------------------------------
+
+    def hold_back(self, uid: RequestId) -> None:
+        """What was said of a request may not hold any more: nothing is, not even again, until its word is due."""
+        self._unsaid[uid] = None
+        self._outbox.forget(subjects.request(uid))
 
     def listed(self, hosts: Mapping[NodeName, HostFacts]) -> None:
         """All was listed and compared: say everything (again), and then that it is everything."""
@@ -217,11 +223,12 @@ class Voice:
             del self._again[uid]
             due[uid] = None
         for uid in due:
+            self._unsaid.pop(uid, None)
             message = self._speaker.word(uid)
             if message is None:
                 continue
             if not self._speaker.may_say(uid):
-                self._unsaved[uid] = None
+                self._unsaid[uid] = None
                 continue
             closing = isinstance(message, RequestWithdrawn) and message.closing
             if closing:
@@ -242,7 +249,7 @@ class Voice:
 
     def _is_confirmed(self, uid: RequestId) -> bool:
         """Whether the bus has our present word about a request, or a rival's that we leave for now."""
-        if uid in self._unsaved or uid in self._again:
+        if uid in self._unsaid or uid in self._again:
             return False
         address = subjects.request(uid)
         kept, current = self._outbox.kept(address), self._outbox.current(address)

@@ -110,7 +110,8 @@ class ApiSide:
         if found is not None and found.uid == event.uid:
             assert event.pod is not None
             self._seen(event.pod, now)
-            record.doubt = False
+            record.doubt = record.unsure = False
+            self._desk.requests.due[event.uid] = None
             self._desk.look_at[event.uid] = None
         else:
             self._gone(event.uid)
@@ -166,4 +167,6 @@ class ApiSide:
                 following.eviction_refused(record, event, now)
         if isinstance(event, PatchDone):
             self._seen(event.pod, now)
+        if event.uid in self._desk.requests.records:
+            self._desk.requests.due[event.uid] = None  # where its word waited for that, it waits no more
         self._desk.look_at[event.uid] = None

@@ -79,8 +79,11 @@ class Desk:
         following = self.following
         for uid in looked_at:
             record = self.requests.records.get(uid)
-            if record is not None:
-                following.settle(record, now)
+            if record is None:
+                continue
+            following.settle(record, now)
+            if record.is_in_the_balance:
+                self.voice.hold_back(uid)
         for uid, outcome in following.outcomes:
             self.voice.evicted(uid, outcome)
         self.out += following.out

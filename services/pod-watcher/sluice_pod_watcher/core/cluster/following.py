@@ -34,6 +34,8 @@ NOT_THAT_POD = frozenset({404, 409})
 """The eviction's precondition did not hold: the pod of that UID is gone."""
 WORTH_READING = frozenset({0, 404, 409, 422})
 """Refusals after which the pod may be another one than we know; a failed test of a JSON patch is a plain 422."""
+SERVER_ERRORS = 500
+"""From here on a refusal does not tell whether the write was taken (504: nobody waited for that any more)."""
 NOT_FOR_PEOPLE = frozenset({0, *NOT_THAT_POD})
 """Of a write: the API server is away, or it is another pod."""
 TOLD_AFTER = 5
@@ -113,7 +115,8 @@ class Following:
 
     def patch_refused(self, record: Record, event: PatchRefused, now: float) -> None:
         """A write of ours was refused, or has no answer."""
-        record.doubt = record.doubt or event.status in WORTH_READING
+        record.doubt = record.doubt or event.status in WORTH_READING or event.status >= SERVER_ERRORS
+        record.unsure = record.unsure or record.doubt
         self._failed(record, record.writing, now, max(self.rules.retry_initial_s, event.retry_after_s))
         if event.status not in NOT_FOR_PEOPLE and record.writing.failures >= TOLD_AFTER:
             why = f"is not told its slice, for the API server refuses it ({event.status}: {event.message})"

@@ -68,6 +68,8 @@ class Record:
     evicting: Writing = field(default_factory=Writing)
     telling: Writing = field(default_factory=Writing)
     """Of the condition."""
+    unsure: bool = False
+    """The patch that binds it was refused, or not answered, in a way that leaves open whether it is bound."""
     doubt: bool = False
     """What we know of it may be wrong: read it by name."""
     events: dict[str, int] = field(default_factory=dict)
@@ -80,6 +82,16 @@ class Record:
     def living(self) -> bool:
         """Whether somebody wants it."""
         return self.ended is None
+
+    @property
+    def is_in_the_balance(self) -> bool:
+        """
+        Whether its pod may be bound to what it was granted, and is not seen to be.
+
+        Until it is, nothing is said of it anew: a request that does not tell what its pod has is given another slice.
+        """
+        is_gated = self.view is not None and self.view.is_gated
+        return self.living and is_gated and (self.writing.under_way or self.unsure)
 
     @property
     def is_lost(self) -> bool:

@@ -70,8 +70,9 @@ class Requests:
         )
 
     def may_say(self, uid: RequestId) -> bool:
-        """Always: the API server keeps the pods' identities."""
-        return uid in self.records
+        """Whether it is known what its pod has: a bus that was wiped would give it another slice beside that."""
+        record = self.records.get(uid)
+        return record is not None and not record.is_in_the_balance
 
     def word(self, uid: RequestId) -> RequestMessage | None:
         """What the bus shall say of a request; None when there is nothing to say (any more)."""
@@ -106,15 +107,16 @@ class Requests:
         change: Change = "" if record is not None and record.view is not None else "new"
         if record is None:
             record = self.records[view.uid] = Record(view.uid, view.namespace, view.name, now)
-        before, record.view, record.doubt = record.view, view, False
+        record.unsure = record.unsure and view.is_gated
+        before, record.view, record.doubt = record.view, view, record.unsure
         record.namespace, record.name = view.namespace, view.name
         self._by_name[view.namespace, view.name] = view.uid
-        if view.has_ended:
-            return record, "ended" if self._ended(record, "containers ended") else change
         held = held_by(view)
         if held is not None and held != record.held:
             record.held = held
             self._say(record)
+        if view.has_ended:
+            return record, "ended" if self._ended(record, "containers ended") else change
         if before is None or _readable(before) != _readable(view):
             change = self._read_terms(record, raw) or change
         self._count(record)
@@ -208,6 +210,7 @@ class Requests:
             record = self.records[uid] = Record(uid, "", "", now, ended=word.cause, held=word.held)
         record.on_bus = True
         record.revision = max(record.revision, word.revision)
+        record.held = record.held or word.held
         if record.ended is None:
             record.ended = word.cause
             self._count(record)
