@@ -227,6 +227,14 @@ def test_a_server_that_lags_gives_no_place_to_a_request_that_was_released(pair):
     assert not [each for each in pair.land_all(pair.request(asked("one", WHOLE))) if isinstance(each.message, Grant)]
 
 
+def test_a_server_that_lags_takes_no_slice_from_a_pod_that_was_bound(pair):
+    """It shows neither binding nor grant; the binding is known still, and nothing follows from the grant's absence."""
+    grant = pair.bound("one")
+    read = read_book_again(pair, lags=True)
+    assert [message for message in read if isinstance(message, Released)] == []
+    assert grant.booking.allocation not in pair.allocator.desk.world.lost
+
+
 def test_whoever_waits_is_told_who_said_so_and_why(pair):
     """`CardCordoned` without a word of the operator sends people to ask around."""
     cordon(pair)

@@ -205,8 +205,13 @@ class World:
             gone.append(address)
         if stream is Stream.BOOK:
             self.on_their_way = {}
-            bound = [binding for binding in self.bindings.values() if isinstance(binding, Bound)]
-            self.lost = {binding.allocation: None for binding in bound if binding.allocation not in self.ledger}
+            self.lost = {
+                binding.allocation: None
+                for request, binding in self.bindings.items()
+                if isinstance(binding, Bound) and binding.allocation not in self.ledger
+                # what is beyond the reading may have its entry there, too
+                if self.sequences[subjects.binding(request).subject] <= ends_at
+            }
         return gone
 
     def drop(self, address: Address) -> None:
