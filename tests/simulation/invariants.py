@@ -114,6 +114,15 @@ CASES = (
     Case(
         "the bus is wiped while a patch that binds a pod is without its answer", ("an unanswered patch binds nobody",)
     ),
+    Case(
+        "the node is back, and one of two allocators has not heard it",
+        ("a removed node that no ledger knows has nothing",),
+    ),
+    Case("a server that lags serves the reading", ("what no reading shows is lost",)),
+    Case(
+        "what its source asked at first lands too, and the slice that it names was surplus",
+        ("nothing is found where a binding names what is gone",),
+    ),
     Case("a pod-watcher that never saw it run unsays what another one said", ("who has ended had nothing",)),
     Case("a paused old pod-watcher says a request after the new one withdrew it", ("request unguarded",)),
     Case("entry 11 arrives after 12", ("fresh guard", "guard too small")),

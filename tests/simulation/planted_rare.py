@@ -6,9 +6,11 @@ from typing import Any
 from msgspec.structs import replace
 from simulation.planting import Planted
 
+from sluice.contracts.exchange import Stream
 from sluice.contracts.messages import Bound, Waived
 from sluice.contracts.outbox import Outbox
-from sluice_allocator.core import ended, nodes
+from sluice_allocator.core import ended, held, nodes, standing
+from sluice_allocator.core import requests as settling_one
 from sluice_allocator.core.desk import Desk
 from sluice_allocator.core.groups import settling
 from sluice_allocator.core.waiting import promised
@@ -20,6 +22,34 @@ from sluice_pod_watcher.core.cluster import requests
 from sluice_pod_watcher.core.cluster.api_side import ApiSide
 from sluice_pod_watcher.core.cluster.records import Record
 from sluice_pod_watcher.core.cluster.requests import Requests
+
+
+def _nothing_is_found(_original: Any) -> Any:
+    def is_found_instead(_desk: Any, _allocation: Any, _binding: Any) -> bool:
+        """What a binding names that is gone, its pod had, whatever else is there."""
+        return False
+
+    return is_found_instead
+
+
+def _a_removed_node_has_nothing(original: Any) -> Any:
+    def is_unbooked(desk: Any, request: Any, allocation: Any, node: Any) -> bool:
+        """Once a removed agent has had its time, by this process's clock, nothing of it is asked for."""
+        return not desk.removals.is_over(node) and bool(original(desk, request, allocation, node))
+
+    return is_unbooked
+
+
+def _what_no_reading_shows_is_lost(original: Any) -> Any:
+    def catch_up(self: Any, stream: Any, still_there: Any) -> Any:
+        """Also of a binding that is newer than all that was read."""
+        gone = original(self, stream, still_there)
+        if stream is Stream.BOOK:
+            bound = [each for each in self.bindings.values() if isinstance(each, Bound)]
+            self.lost = {each.allocation: None for each in bound if each.allocation not in self.ledger}
+        return gone
+
+    return catch_up
 
 
 def _an_unanswered_patch_is_none(_original: Any) -> Any:
@@ -340,6 +370,24 @@ RARE_BUGS = (
         "its slice: somebody took its label away, and the bus forgot its request",
         ("undisturbed",),
         ((ApiSide, "other_seen", _none_of_ours),),
+    ),
+    Planted(
+        "nothing is found where a binding names what is gone",
+        "the slice that it runs on: binding and ask of before a wipe landed after it, and name one that was surplus",
+        ("LAW 3", "undisturbed"),
+        ((standing, "is_found_instead", _nothing_is_found), (settling_one, "is_found_instead", _nothing_is_found)),
+    ),
+    Planted(
+        "a removed node that no ledger knows has nothing",
+        "its slice: its node is back, and who reads late has it released, with nothing on the bus that would refuse it",
+        ("LAW 3",),
+        ((held, "_is_unbooked", _a_removed_node_has_nothing),),
+    ),
+    Planted(
+        "what no reading shows is lost",
+        "its slice: a server that lagged shows neither grant nor binding, of which only the binding is known still",
+        ("LAW 3", "undisturbed"),
+        ((World, "catch_up", _what_no_reading_shows_is_lost),),
     ),
     Planted(
         "an unanswered patch binds nobody",

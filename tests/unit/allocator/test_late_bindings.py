@@ -15,6 +15,7 @@ from sluice.contracts.messages import (
     Pending,
     Released,
     Revoke,
+    SliceDegraded,
     SliceReport,
     SourceSynced,
 )
@@ -144,3 +145,40 @@ def test_a_late_word_that_nobody_asks_for_is_released_when_its_source_has_told_a
     empty.now += 31
 
     assert words(empty.handle(Ticked())) == [Released(request=P1, cause="nobody asks for it any more")]
+
+
+def two_late(empty, *there) -> list:
+    """Binding and ask of before the wipe, when the slice that was bound is gone, and what agents say is `there`."""
+    empty.read_all(incarnation=LIFE)
+    opened(empty, OTHER)
+    for word in there:
+        empty.observe(subjects.slice_(ITS_NODE, ITS), word)
+    assert [type(write.message) for write in empty.land_all(empty.gone(grant(LATE, OTHER)))] == [Closed]
+    heard = late(empty)
+    asks = [write.message for write in empty.land_all(empty.request(asked("p1")))]
+    return [*heard, *(each for each in asks if not isinstance(each, Pending))]
+
+
+def test_a_pod_of_which_two_words_are_late_keeps_the_slice_that_it_runs_on(empty):
+    """It would hear that it has nothing, for the sake of a slice that was surplus, and be ended."""
+    assert two_late(empty, ready_of(grant(ITS, ITS_NODE))) == [], "its slice is still to be booked"
+
+    written = opened(empty, ITS_NODE, ITS)
+
+    assert not [each for each in written if isinstance(each, (Revoke, Released))]
+    assert [(each.allocation, each.revision) for each in written if isinstance(each, Bound)] == [(ITS, 2)]
+
+
+def test_a_pod_that_is_bound_to_what_is_gone_is_released_when_nothing_else_is_there(empty):
+    """It would wait for ever."""
+    assert [type(each) for each in two_late(empty)] == [Released]
+
+
+def test_a_pod_of_which_two_words_are_late_gets_no_slice_that_is_broken(empty):
+    """It would wait for ever for a slice that cannot be used, and nobody would be told."""
+    two_late(empty, SliceDegraded(allocation=ITS, request=P1, revision=1, message="gone"))
+    report = SliceReport(booking=grant(ITS, ITS_NODE).booking, revision=1, state="degraded", revoked=False)
+
+    written = empty.add_node(snapshot(ITS_NODE, (gpu_report(ITS_NODE, 0),), slices=(report,), generation=2))
+
+    assert [write.message.booking.allocation for write in written if isinstance(write.message, Revoke)] == [ITS]

@@ -1,6 +1,7 @@
 """A node that is removed: what is closed, when, and what comes first when its agent is there again (PROTOCOL §6)."""
 
 import msgspec
+import pytest
 from factories.allocator import INCARNATION, asked, claim, gpu_report, snapshot
 
 from sluice.contracts import subjects
@@ -16,6 +17,7 @@ from sluice.contracts.messages import (
     NodeRemoved,
     Pending,
     Released,
+    RequestWithdrawn,
     Revoke,
     SliceReport,
     WaitOver,
@@ -176,7 +178,29 @@ def test_a_pod_that_was_there_is_released_when_the_broker_was_wiped(bench):
     bench.land_all(bench.request(msgspec.structs.replace(asked("p1"), held=held)))
     remove(bench)
     assert [kind for kind in kinds(wait(bench, GRACE_S - 1)) if kind is not Pending] == []
-    assert Released in kinds(wait(bench, 2))
+    closed, released = (w for w in wait(bench, 2) if not isinstance(w.message, WaitOver))
+    assert (closed.message.allocation, closed.message.removed) == (held.allocation, True)
+    assert isinstance(released.message, Released)
+
+
+@pytest.mark.parametrize("withdrawn", [False, True])
+def test_a_pod_is_not_released_by_who_has_not_heard_that_its_node_is_back(bench, withdrawn):
+    """The broker was wiped, so nothing on the bus but the node's ledger tells him: the pod would be ended."""
+    grant = bench.bound("p1")
+    bench.read_all(incarnation=Incarnation("900000"))
+    bench.add_node(snapshot("node-b", (gpu_report("node-b", 0),)))
+    held = Held(node=NODE, allocation=grant.booking.allocation)
+    word = msgspec.structs.replace(asked("p1"), held=held)
+    if withdrawn:
+        word = RequestWithdrawn(revision=1, source=word.source, cause="pod gone", held=held)
+    bench.land_all(bench.observe(subjects.request(RequestId("p1")), word))
+    remove(bench)
+    bench.now += GRACE_S + 1
+    written = [w for w in bench.handle(Ticked()) if isinstance(w, Write) and not isinstance(w.message, Pending)]
+    (closing,) = written
+    assert closing.message.allocation == held.allocation
+    after = bench.handle(WriteRefused(closing.operation, 1_000_000))  # another allocator has entered it there
+    assert [w for w in after if isinstance(w, Write) and not isinstance(w.message, Pending)] == []
 
 
 def test_a_slice_that_its_pod_does_not_remember_is_surplus(bench):

@@ -70,7 +70,8 @@ def follow_bound(desk: Desk, request: RequestId, binding: Bound, entries: dict[A
     elif request in desk.committing:
         return  # decided before that word was read, and not answered yet: nothing may land for what is released
     elif isinstance(entry, Closed):
-        release(desk, request, f"slice lost: {entry.cause}")
+        if waits_for_node(desk, request, None) is None:
+            release(desk, request, f"slice lost: {entry.cause}")
     elif binding.allocation in desk.world.lost:
         held = Held(node=binding.node, allocation=binding.allocation)
         if waits_for_node(desk, request, held) is None:

@@ -18,11 +18,13 @@ from sluice.contracts.messages import (
     Pending,
     Released,
     Revoke,
+    SliceDegraded,
     SliceGone,
 )
 from sluice.contracts.refusals import ReasonCount, WaitReason
 from sluice.contracts.ticket_names import is_ticket_of
 from sluice_allocator.core.desk import Desk
+from sluice_allocator.core.removing import close_unbooked
 from sluice_allocator.core.world import RequestFact
 
 BEING_UNMADE = "being unmade"
@@ -101,12 +103,12 @@ def _is_unbooked(desk: Desk, request: RequestId, allocation: AllocationId, node:
     """
     Whether a slice may be there and is not in the ledger; then the request waits for its node.
 
-    Not for one that was removed, once its agent has had its time to say that it lives.
+    Of one that was removed it is booked as gone, once its agent has had its time to say that it lives.
     """
     if allocation in desk.world.ledger or isinstance(desk.world.slices.get(allocation), SliceGone):
         return False
     if desk.removals.is_over(node):
-        return False
+        close_unbooked(desk, request, allocation, node)
     desk.opening.hold(request, node)
     return True
 
@@ -192,6 +194,20 @@ def held_instead(asked: RequestFact | None, binding: Bound) -> Held | None:
     """What a source remembers that its pod has, where that is not what `binding` says; None where they agree."""
     held = asked.held if isinstance(asked, AllocationRequested) else None
     return held if not binding.is_for(held) else None
+
+
+def is_found_instead(desk: Desk, allocation: AllocationId, binding: Bound) -> bool:
+    """
+    Whether a slice was found on its node, and what `binding` names is gone: then its pod has this one, or will.
+
+    That binding is of another life of the broker, and so may be what its source says; or it was never carried out.
+    """
+    entry = desk.world.ledger.get(allocation)
+    if not (
+        isinstance(entry, Grant) and entry.adopted and isinstance(desk.world.ledger.get(binding.allocation), Closed)
+    ):
+        return False
+    return not isinstance(desk.world.slices.get(allocation), SliceDegraded)
 
 
 def is_held(asked: RequestFact | None, allocation: AllocationId) -> bool:

@@ -9,8 +9,8 @@ is used.
 """
 
 from sluice.contracts import subjects
-from sluice.contracts.ids import NodeName
-from sluice.contracts.messages import Closed, NodeClosed, NodeRemoved
+from sluice.contracts.ids import AllocationId, NodeName, RequestId
+from sluice.contracts.messages import Closed, NodeClosed
 from sluice_allocator.core.desk import Desk
 from sluice_allocator.core.world import request_of
 
@@ -34,22 +34,37 @@ def settle_removed(desk: Desk, node: NodeName) -> bool:
         return True
     desk.removals.shut(node, desk.now)
     if desk.removals.is_over(node):
-        _close_grants(desk, node, removed)
+        _close_grants(desk, node)
     return True
 
 
-def _close_grants(desk: Desk, node: NodeName, removed: NodeRemoved) -> None:
+def close_unbooked(desk: Desk, request: RequestId, allocation: AllocationId, node: NodeName) -> None:
+    """
+    Close what the ledger of a removed node does not tell of, though somebody remembers it: the broker was wiped.
+
+    So whoever opens the node at this very moment, and has heard its agent, is not overlooked by who reads late.
+    """
+    removed = desk.world.removed.get(node)
+    if removed is None or node in desk.world.heads or desk.outbox.busy(subjects.ledger(node, allocation)):
+        return
+    word = desk.world.slices.get(allocation)
+    _close(desk, node, allocation, request, word.revision if word is not None else 1)
+
+
+def _close_grants(desk: Desk, node: NodeName) -> None:
     for allocation in desk.world.allocations_on.get(node, ()):
         entry = desk.world.ledger[allocation]
-        if isinstance(entry, Closed):
-            continue
-        closed = Closed(
-            revision=entry.revision,
-            allocation=allocation,
-            request=request_of(entry),
-            node=node,
-            cause=f"{node} was removed: {removed.cause}",
-            removed=True,
-        )
-        address = subjects.ledger(node, allocation)
-        desk.commit(address, closed, closed.request, ttl_s=desk.rules.closing_ttl_s)
+        if not isinstance(entry, Closed):
+            _close(desk, node, allocation, request_of(entry), entry.revision)
+
+
+def _close(desk: Desk, node: NodeName, allocation: AllocationId, request: RequestId, revision: int) -> None:
+    closed = Closed(
+        revision=revision,
+        allocation=allocation,
+        request=request,
+        node=node,
+        cause=f"{node} was removed: {desk.world.removed[node].cause}",
+        removed=True,
+    )
+    desk.commit(subjects.ledger(node, allocation), closed, request, ttl_s=desk.rules.closing_ttl_s)

@@ -43,6 +43,7 @@ from sluice_allocator.core.groups.settling import is_held_back, know_group, wait
 from sluice_allocator.core.held import (
     doubtful_ticket,
     held_instead,
+    is_found_instead,
     say_that_it_is_in_doubt,
     say_that_it_waits,
     waits_for_node,
@@ -138,7 +139,10 @@ def _settle_bound(
 ) -> None:
     """Follow what a pod is bound to; where that is a word of another life of the broker, what the pod has."""
     request, instead = binding.request, held_instead(asked, binding)
-    if instead is None:
+    found = next((each for each in judged.standing if is_found_instead(desk, each, binding)), None)
+    if instead is None and found is not None:
+        bind_again(desk, binding, judged.standing[found])
+    elif instead is None:
         follow_bound(desk, request, binding, entries)
     elif instead.allocation in judged.standing:
         bind_again(desk, binding, judged.standing[instead.allocation])
