@@ -118,6 +118,10 @@ CASES = (
         "the node is back, and one of two allocators has not heard it",
         ("a removed node that no ledger knows has nothing",),
     ),
+    Case(
+        "who stood by takes over, and counts what a source told before",
+        ("what was told to who stood by counts for ever",),
+    ),
     Case("a server that lags serves the reading", ("what no reading shows is lost",)),
     Case(
         "what its source asked at first lands too, and the slice that it names was surplus",

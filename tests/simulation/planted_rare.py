@@ -13,6 +13,7 @@ from sluice_allocator.core import ended, held, nodes, standing
 from sluice_allocator.core import requests as settling_one
 from sluice_allocator.core.desk import Desk
 from sluice_allocator.core.groups import settling
+from sluice_allocator.core.orphans import Orphans
 from sluice_allocator.core.waiting import promised
 from sluice_allocator.core.world import World
 from sluice_node_agent.core import adjusting, agent, homes, witnesses
@@ -22,6 +23,23 @@ from sluice_pod_watcher.core.cluster import requests
 from sluice_pod_watcher.core.cluster.api_side import ApiSide
 from sluice_pod_watcher.core.cluster.records import Record
 from sluice_pod_watcher.core.cluster.requests import Requests
+
+
+def _only_what_is_there_is_looked_at(original: Any) -> Any:
+    def look(self: Any, desk: Any, allocation: Any) -> None:
+        """What was found without a request stays so while nobody works."""
+        if allocation in desk.world.ledger:
+            original(self, desk, allocation)
+
+    return look
+
+
+def _only_answers_are_asked_for(_original: Any) -> Any:
+    def asked(self: Any, desk: Any, request: Any) -> None:
+        """Of a request that is heard, only what it was answered is looked at."""
+        self.look_at_answer(desk, request)
+
+    return asked
 
 
 def _nothing_is_found(_original: Any) -> Any:
@@ -370,6 +388,15 @@ RARE_BUGS = (
         "its slice: somebody took its label away, and the bus forgot its request",
         ("undisturbed",),
         ((ApiSide, "other_seen", _none_of_ours),),
+    ),
+    Planted(
+        "what was told to who stood by counts for ever",
+        "its slice: the broker was wiped twice, and who takes over counts what its source told in between",
+        ("undisturbed",),
+        (
+            (Orphans, "look", _only_what_is_there_is_looked_at),
+            (Orphans, "asked", _only_answers_are_asked_for),
+        ),
     ),
     Planted(
         "nothing is found where a binding names what is gone",

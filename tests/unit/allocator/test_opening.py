@@ -27,7 +27,7 @@ from sluice.contracts.messages import (
     SourceSynced,
     Waived,
 )
-from sluice_allocator.core.events import AgentEnsured, EnsureAgent
+from sluice_allocator.core.events import AgentEnsured, EnsureAgent, LeaseChanged
 
 NODE = NodeName("node-a")
 
@@ -282,6 +282,22 @@ def test_an_orphan_is_revoked_after_its_source_listed_and_the_grace_passed(bench
     (revoke,) = messages(bench.handle(Ticked()))
     assert isinstance(revoke, Revoke)
     assert revoke.cause.startswith("orphan")
+
+
+def test_what_a_source_told_before_a_wipe_ends_nothing_after_it(bench):
+    """Who stood by counts it when he takes over: living training would be ended before its source has spoken again."""
+    bench.handle(LeaseChanged(held=False))
+    booked = Grant(revision=1, incarnation=INCARNATION, booking=living().booking)
+    address = subjects.ledger(NODE, booked.booking.allocation)
+    bench.observe(address, booked)
+    bench.request(asked("p1"))
+    bench.observe(subjects.source(FOLDER), synced(1))
+
+    bench.read_all(incarnation=Incarnation("900000"))
+    bench.observe(address, booked)
+    bench.handle(LeaseChanged(held=True))
+    for bench.now in (100.0, 10_000.0):
+        assert not [each for each in messages(bench.handle(Ticked())) if isinstance(each, Revoke)]
 
 
 def test_an_orphan_that_was_promised_a_place_is_revoked_with_those_before_it(bench):

@@ -203,7 +203,7 @@ class Allocator:
         look_at_held(self.desk, request)
         if self.desk.gangs.member_of:
             self.desk.gangs.touch(request)
-        self.orphans.look_at_answer(self.desk, request)
+        self.orphans.asked(self.desk, request)
         look_at_victims_of(self.desk, request)
 
     def _entry_changed(self, node: NodeName, allocation: AllocationId) -> None:
@@ -244,8 +244,8 @@ class Allocator:
             look_at_booked(desk, allocation, entry)
             if desk.world.quotas:
                 look_at_excess(desk, allocation)
+        self.orphans.look(desk, allocation)
         if entry is not None:
-            self.orphans.look(desk, allocation)
             desk.changed_requests[request_of(entry)] = None
         note_victim(desk, allocation, entry)
         if is_about_promises(desk, allocation, entry):

@@ -46,6 +46,16 @@ class Orphans:
         if known >= synced.count:
             self.syncs[synced.source] = self.syncs.get(synced.source, 0) + 1
 
+    def asked(self, desk: Desk, request: RequestId) -> None:
+        """
+        A request was heard, or is not there any more: what it has was found without it before, or is from now on.
+
+        Who stands by looks no further; later he would count what its source has told since as told of it.
+        """
+        for allocation in desk.world.allocations_of.get(request, ()):
+            self.look(desk, allocation)
+        self.look_at_answer(desk, request)
+
     def look(self, desk: Desk, allocation: AllocationId) -> None:
         """Remember a grant that has no request; forget it when it has one again. One that cannot be read is one."""
         entry = desk.world.ledger.get(allocation)
