@@ -153,6 +153,8 @@ class AgentHost(Host):
         for daemon in machine.mps.listed.values():
             daemon.noticed_at = inf if daemon.alive else self.clockwork.now
         problem, machine.journal_problem = machine.journal_problem, ""
+        if problem:
+            machine.forgot_at = self.clockwork.now
         records = tuple(_replayed(machine.journal))
         machine.journal = list(records)
         machine.on_disk = len(records)

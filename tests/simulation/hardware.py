@@ -275,6 +275,8 @@ class Machine:
     on_disk: int = 0
     """So many of its records are: a power cut leaves these, in any case."""
     journal_problem: str = ""
+    forgot_at: float = 0.0
+    """When an agent began without what its journal had said."""
     mps: Daemons = field(default_factory=Daemons)
     time: "Timekeepers | None" = None
     """Where the client library of the time quota is here: the token schedulers of its agent."""

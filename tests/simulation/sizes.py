@@ -193,8 +193,12 @@ class Sizes:
                     return f"{ready.allocation} says {device.share}, and its server allows {daemon.memory_mib} MiB"
         return ""
 
-    def undone(self, bound: Bound, booking: Booking, processes: list[Process]) -> str:
-        """What is missing until a changed share is told to its pod, and counts no more than is used."""
+    def undone(self, bound: Bound, booking: Booking, processes: list[Process], forgot_at: float) -> str:
+        """
+        What is missing until a changed share is told to its pod, and counts no more than is used.
+
+        An agent that lost its journal looks once more who is there: he may have begun before.
+        """
         wants = _told(booking)
         told = {one.container: one.memory_mib for one in bound.containers if one.container in wants}
         if told != wants:
@@ -206,7 +210,7 @@ class Sizes:
         is_wider = [share.sm_partition for share in most] != [share.sm_partition for share in shares]
         least = 0 if is_wider else min(share.memory_mib for share in shares)
         last = max(self.standing[booking.allocation])
-        looked_at = self.told_at.get((booking.allocation, last), 0.0) + LOOKED_AT_S
+        looked_at = max(self.told_at.get((booking.allocation, last), 0.0), forgot_at) + LOOKED_AT_S
         is_used = any(one.memory_mib > least or self.began[booking.node, one.pid] < looked_at for one in processes)
         return "" if is_used else f"{booking.name} counts {self.most(booking)}, and nobody uses that"
 
