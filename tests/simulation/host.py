@@ -47,6 +47,8 @@ class Host:
         self.reads = ""
         """The life of BOOK that it reads, as far as it knows."""
         self.alive = False
+        self.on_started: list[Callable[[], None]] = []
+        """Called once, when it begins its next life."""
         self.paused = False
         self.core: Core | None = None
         self.readers: list[Reader] = []
@@ -102,6 +104,9 @@ class Host:
         self._offset = self.dice.uniform(0, 1e6)
         self.trace.tell(self.name, "STARTED", "", self.run)
         self.core = self.make_core(self.run)
+        waited, self.on_started = self.on_started, []
+        for tell in waited:
+            tell()
         self.begin()
         self.readers = [
             Reader(self.broker, stream, filters, self._deliverer(), agent=agent)

@@ -207,7 +207,7 @@ class Troubles:
         watcher = self.world.watcher
         watcher.kill()
         lost, watcher.identities = watcher.identities, ()
-        self.world.clockwork.after(fault.lasts_s, lambda: self._only_the_bus_remembers(lost))
+        watcher.on_started.append(lambda: self._only_the_bus_remembers(lost))
         self._start_later(replace(fault, target=watcher.name))
 
     def _only_the_bus_remembers(self, book: tuple[IdentityRecord, ...]) -> None:
