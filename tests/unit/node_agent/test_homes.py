@@ -17,7 +17,14 @@ from sluice_node_agent.core.events import (
     TicketMade,
     TicketRefused,
 )
-from sluice_node_agent.core.instructions import RemoveTicket, SetMpsLimits, StartMps, StopMps, TerminateMpsClients
+from sluice_node_agent.core.instructions import (
+    ListHolders,
+    RemoveTicket,
+    SetMpsLimits,
+    StartMps,
+    StopMps,
+    TerminateMpsClients,
+)
 from sluice_node_agent.device.hardware_file import Instance
 
 # -- making and unmaking ------------------------------------------------------------------------------------------
@@ -332,6 +339,23 @@ def test_holders_that_an_operator_vouches_for_do_not_keep_a_whole_gpu(node):
     for _ in range(20):
         node.tick(1.0)
     assert isinstance(node.word("a1"), SliceQuarantined)
+    node.handle(QuarantineReleased("a1", ignore_holders=True))
+    node.work()
+    assert isinstance(node.word("a1"), SliceGone)
+
+
+def test_what_an_operator_says_during_an_attempt_is_not_lost(node):
+    """He hears that it is being tried again; but the attempt that is under way knows nothing of what he vouched for."""
+    booking = node.booking("a1", WHOLE)
+    live_with(node, booking)
+    node.mps.enter(900, node.gpus[2], "")
+    node.order(node.revoke(booking))
+    node.work()
+    for _ in range(20):
+        node.tick(1.0)
+    assert isinstance(node.word("a1"), SliceQuarantined)
+    node.handle(QuarantineReleased("a1"))
+    assert any(isinstance(each, ListHolders) for each in node.waiting), "it is being tried"
     node.handle(QuarantineReleased("a1", ignore_holders=True))
     node.work()
     assert isinstance(node.word("a1"), SliceGone)

@@ -268,6 +268,10 @@ class Agent:
             self._saved(sent, now)
         else:
             self._go_on(job, sent, result, now)
+        if job is not None and job.released and job.waits_for is None:
+            released, job.released = job.released, {}
+            for said in released:
+                self._release(said)
         if isinstance(job, Work):
             self._due[job.allocation] = None
         elif isinstance(job, HomeWork):
@@ -351,12 +355,16 @@ class Agent:
         """An operator has looked after what kept a slice: it is tried again at once."""
         work = self._floor.works.get(event.allocation)
         stuck = stuck_on(work, self._floor, self._rules) if work is not None else None
-        if work is None or stuck is None or stuck.waits_for is not None:
+        if work is None or stuck is None:
+            return
+        busy = next((job for job in (stuck, work) if job.waits_for is not None), None)
+        if busy is not None:
+            busy.released[event] = None
             return
         stuck.retry_at = None
         if event.ignore_holders and isinstance(stuck, HomeWork):
             self._housing.vouch(stuck)
-        if event.ignore_holders and work.waits_for is None:
+        if event.ignore_holders:
             self._bench.save(replace(work.record, ignores_holders=True))
         self._due[work.allocation] = None
         self._homes_due.update(dict.fromkeys(work.homes))

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from sluice.contracts.ids import AllocationId, GpuUuid
 from sluice.contracts.messages import DeviceGrant
 from sluice_node_agent.core.devices import Place
-from sluice_node_agent.core.events import MpsSeen, QuotaTenant
+from sluice_node_agent.core.events import MpsSeen, QuarantineReleased, QuotaTenant
 from sluice_node_agent.core.instances import NOTHING
 from sluice_node_agent.core.instructions import OwnInstruction
 from sluice_node_agent.core.records import DeviceRecord, HomeGone, HomeRecord, SliceRecord, Tombstone
@@ -36,6 +36,8 @@ class Job:
     retry_at: float | None = None
     trouble: str = ""
     holders: tuple[str, ...] = ()
+    released: dict[QuarantineReleased, None] = field(default_factory=dict)
+    """What operators said during an attempt: it counts when that has failed."""
 
     @property
     def idle(self) -> bool:
