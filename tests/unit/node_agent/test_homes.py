@@ -329,8 +329,8 @@ def test_an_operator_has_a_quarantined_slice_tried_again_at_once(node):
     assert isinstance(node.word("a1"), SliceGone)
 
 
-def test_holders_that_an_operator_vouches_for_do_not_keep_a_whole_gpu(node):
-    """A monitoring tool that opens a context would keep a GPU out of use for ever."""
+def a_held_gpu(node):
+    """A whole GPU that its tenant gave back, and that somebody else's process keeps in quarantine."""
     booking = node.booking("a1", WHOLE)
     live_with(node, booking)
     node.mps.enter(900, node.gpus[2], "")
@@ -339,6 +339,11 @@ def test_holders_that_an_operator_vouches_for_do_not_keep_a_whole_gpu(node):
     for _ in range(20):
         node.tick(1.0)
     assert isinstance(node.word("a1"), SliceQuarantined)
+
+
+def test_holders_that_an_operator_vouches_for_do_not_keep_a_whole_gpu(node):
+    """A monitoring tool that opens a context would keep a GPU out of use for ever."""
+    a_held_gpu(node)
     node.handle(QuarantineReleased("a1", ignore_holders=True))
     node.work()
     assert isinstance(node.word("a1"), SliceGone)
@@ -346,14 +351,7 @@ def test_holders_that_an_operator_vouches_for_do_not_keep_a_whole_gpu(node):
 
 def test_what_an_operator_says_during_an_attempt_is_not_lost(node):
     """He hears that it is being tried again; but the attempt that is under way knows nothing of what he vouched for."""
-    booking = node.booking("a1", WHOLE)
-    live_with(node, booking)
-    node.mps.enter(900, node.gpus[2], "")
-    node.order(node.revoke(booking))
-    node.work()
-    for _ in range(20):
-        node.tick(1.0)
-    assert isinstance(node.word("a1"), SliceQuarantined)
+    a_held_gpu(node)
     node.handle(QuarantineReleased("a1"))
     assert any(isinstance(each, ListHolders) for each in node.waiting), "it is being tried"
     node.handle(QuarantineReleased("a1", ignore_holders=True))

@@ -44,8 +44,9 @@ def close_unbooked(desk: Desk, request: RequestId, allocation: AllocationId, nod
 
     So whoever opens the node at this very moment, and has heard its agent, is not overlooked by who reads late.
     """
-    removed = desk.world.removed.get(node)
-    if removed is None or node in desk.world.heads or desk.outbox.busy(subjects.ledger(node, allocation)):
+    if node not in desk.world.removed or node in desk.world.heads:
+        return
+    if desk.outbox.busy(subjects.ledger(node, allocation)):
         return
     word = desk.world.slices.get(allocation)
     _close(desk, node, allocation, request, word.revision if word is not None else 1)

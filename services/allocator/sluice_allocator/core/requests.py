@@ -139,11 +139,12 @@ def _settle_bound(
 ) -> None:
     """Follow what a pod is bound to; where that is a word of another life of the broker, what the pod has."""
     request, instead = binding.request, held_instead(asked, binding)
-    found = next((each for each in judged.standing if is_found_instead(desk, each, binding)), None)
-    if instead is None and found is not None:
-        bind_again(desk, binding, judged.standing[found])
-    elif instead is None:
-        follow_bound(desk, request, binding, entries)
+    if instead is None:
+        found = next((each for each in judged.standing if is_found_instead(desk, each, binding)), None)
+        if found is not None:
+            bind_again(desk, binding, judged.standing[found])
+        else:
+            follow_bound(desk, request, binding, entries)
     elif instead.allocation in judged.standing:
         bind_again(desk, binding, judged.standing[instead.allocation])
     else:
