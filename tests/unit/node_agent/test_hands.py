@@ -28,6 +28,7 @@ from sluice_node_agent.core.events import (
 )
 from sluice_node_agent.core.instructions import (
     CreateGpuInstance,
+    MakeTicket,
     RemoveTicket,
     SaveJournal,
     SetComputeMode,
@@ -39,14 +40,16 @@ from sluice_node_agent.core.instructions import (
     WatchMps,
 )
 from sluice_node_agent.core.records import HomeGone, MpsLimits, Tombstone
+from sluice_node_agent.csi.sources import Sources
 from sluice_node_agent.device.mps import MpsError
 from sluice_node_agent.device.port import NotSupportedError
-from sluice_node_agent.shell.hands import Hands
+from sluice_node_agent.shell.hands import Hands, Helpers
 from sluice_node_agent.shell.journal import Journal, JournalError
 from sluice_node_agent.shell.marks import Marks
 from sluice_node_agent.shell.tickets import Tickets
 
 GPU, HOME = GpuUuid("GPU-1"), HomeId("h1")
+UID = "7d0b1f4e-3c2a-4b1d-9e8f-0a1b2c3d4e5f"
 LIMITS = MpsLimits(active_thread_percentage=50, memory_mib=1024)
 PATIENCE_S = 10.0
 
@@ -376,3 +379,33 @@ async def test_a_ticket_that_cannot_be_made_is_refused_with_the_reason(journal, 
         refused = await _do(hands, make_ticket("t1"))
     assert isinstance(refused, TicketRefused)
     assert "Not a directory" in refused.message
+
+
+async def test_slices_that_become_ready_at_once_wait_for_no_thread_to_get_their_tickets(
+    journal, threads, tmp_path, marks
+):
+    """In a burst every pod would wait for the threads of all others, for names that are written in no time."""
+    helpers = Helpers()
+    helpers.shut_down()  # they take no call any more
+    tickets = Tickets(tmp_path / "t")
+    async with Hands(Backend(), journal, tickets, marks, threads, helpers=helpers) as hands:
+        make = hands.executors()[MakeTicket].at_once(make_ticket("t1"))
+        assert (make(), tickets.names()) == (TicketMade(1), ("t1",))
+        remove = hands.executors()[RemoveTicket].at_once(RemoveTicket(2, "t1"))
+        assert (remove(), tickets.names()) == (TicketRemoved(2), ())
+
+
+async def test_an_agent_goes_on_while_the_driver_of_volumes_is_at_the_tickets(journal, threads, tmp_path, marks):
+    """A node does not fall silent, and its other slices do not wait, because a volume is being mounted."""
+    sources = Sources(tmp_path / "pods")
+    sources.open()
+    tickets = Tickets(tmp_path / "t", sources)
+    async with Hands(Backend(), journal, tickets, marks, threads) as hands:
+        order = make_ticket("t1", token=2, owner=UID)
+        assert hands.executors()[MakeTicket].at_once(order) is None
+        assert hands.executors()[RemoveTicket].at_once(RemoveTicket(3, "t1")) is None
+        with sources.locked():
+            waits = asyncio.create_task(_do(hands, order))
+            assert await _do(hands, SaveJournal(1, HomeGone(home=HOME))) == JournalSaved(1)
+            assert not waits.done()
+        assert await waits == TicketMade(2)

@@ -180,8 +180,7 @@ class Hands:
             SaveJournal: Executor(
                 self._save, request=_request_of, limit=_OUT_MAX, quiet=True, at_once=self._save_at_once
             ),
-            MakeTicket: Executor(self._make_ticket, request=whose, limit=_OUT_MAX, quiet=True),
-            RemoveTicket: Executor(self._remove_ticket, request=whose, limit=_OUT_MAX, quiet=True),
+            **_each((MakeTicket, RemoveTicket), self._on_ticket, whose, quiet=True, at_once=self._at_ticket),
         }
 
     # -- devices and daemons --------------------------------------------------------------------------------------
@@ -307,19 +306,27 @@ class Hands:
 
     # -- tickets --------------------------------------------------------------------------------------------------
 
-    async def _make_ticket(self, order: MakeTicket) -> Result:
-        try:
-            await self._in_thread(self._helpers.tickets, lambda: self._tickets.make(order))
-        except OSError as error:
-            return TicketRefused(order.token, f"the ticket cannot be made: {error}")
-        return TicketMade(order.token)
+    async def _on_ticket(self, order: MakeTicket | RemoveTicket) -> Result:
+        return await self._in_thread(self._helpers.tickets, lambda: self._ticket(order))
 
-    async def _remove_ticket(self, order: RemoveTicket) -> Result:
+    def _at_ticket(self, order: MakeTicket | RemoveTicket) -> Callable[[], Result] | None:
+        """Some names in a directory's page: a thread would cost more. Not where the driver of volumes may be in it."""
+        return None if self._tickets.shared else lambda: self._ticket(order)
+
+    def _ticket(self, order: MakeTicket | RemoveTicket) -> Result:
         try:
-            await self._in_thread(self._helpers.tickets, lambda: self._tickets.remove(order.ticket))
+            match order:
+                case MakeTicket():
+                    self._tickets.make(order)
+                    return TicketMade(order.token)
+                case RemoveTicket():
+                    self._tickets.remove(order.ticket)
+                    return TicketRemoved(order.token)
         except OSError as error:
-            return TicketRefused(order.token, f"the ticket cannot be removed: {error}")
-        return TicketRemoved(order.token)
+            verb = "made" if isinstance(order, MakeTicket) else "removed"
+            return TicketRefused(order.token, f"the ticket cannot be {verb}: {error}")
+
+    # -- inside ---------------------------------------------------------------------------------------------------
 
     async def _about_gpus(self, call: Callable[[], T]) -> T:
         return call() if self._threads is None else await self._in_thread(self._threads, call)

@@ -51,6 +51,11 @@ class Tickets:
         self._sources = sources
         self._mounts = mounts
 
+    @property
+    def shared(self) -> bool:
+        """Whether others work in the directories too, so that `make` and `remove` may wait for them."""
+        return self._sources is not None
+
     def names(self) -> tuple[str, ...]:
         """All tickets that are there, sorted, those included that were being made or removed when an agent ended."""
         folders = [self._directory, *(self._sources.all() if self._sources is not None else ())]
