@@ -133,10 +133,14 @@ def main(arguments: Sequence[str]) -> int:
     """Measure, print, check."""
     parser = argparse.ArgumentParser(prog="tests/perf/decisions", description=__doc__)
     parser.add_argument("--most", type=int, default=SIZES[-1], help="leave out larger fleets")
-    parser.add_argument("--waiting", type=int, default=WAITING)
+    parser.add_argument("--waiting", type=int, default=WAITING, help="pods that wait")
     parser.add_argument("--scenes", nargs="*", default=list(SCENES), choices=list(SCENES))
     parser.add_argument("--write", action="store_true", help="put the figures into docs/performance.md")
     options = parser.parse_args(arguments)
+    if options.most < SIZES[0]:
+        parser.error(f"--most {options.most}: the smallest fleet has {SIZES[0]} GPUs")
+    if options.waiting < 1:
+        parser.error(f"--waiting {options.waiting}: at least one pod has to wait")
     sizes = [size for size in SIZES if size <= options.most]
     costs = {name: alone(compared, SCENES[name], sizes) for name in options.scenes}
     waits = (freed_for_equals, freed_for_all_different, given_back_to_a_quota)
