@@ -97,8 +97,8 @@ class AgentHost(Host):
         self.agent: Agent | None = None
         self._in_kernel: deque[Callable[[], object]] = deque()
         self._saves: dict[Callable[[], object], None] = {}
-        self._busy: dict[str, None] = {}
-        """GPUs and homes about which an instruction is out: an executor holds no lock for a second one."""
+        self._busy: dict[str, float] = {}
+        """GPUs and homes that an instruction is out about, and since when: no executor holds a lock for a second one."""
         self._disk_free_at = 0.0
         self.disk_full = False
         """Nothing can be appended to its journal: a life that needs it ends, and none begins."""
@@ -252,7 +252,7 @@ class AgentHost(Host):
         """
         if about:
             assert about not in self._busy, f"{self.name}: two instructions at once about {about}"
-            self._busy[about] = None
+            self._busy[about] = self.clockwork.now
             delay_s = max(delay_s, self.slow_until - self.clockwork.now)
         self._in_kernel.append(step)
         life = self.life
@@ -269,8 +269,9 @@ class AgentHost(Host):
                 then()
 
         def answer(result: Event) -> None:
-            self._busy.pop(about, None)
+            asked_at = self._busy.pop(about, 0.0)
             if isinstance(result, MpsSeen):
+                self.machine.looks.setdefault(about, []).append((asked_at, self.clockwork.now))
                 self._told_of(about, result)
             self.offer(result)
 

@@ -158,7 +158,7 @@ class Goals:
         booking = self.judge.bookings[bound.allocation]
         if bound.allocation in self.judge.sizes.changed:  # it is as somebody wanted it to be since
             processes, machine = self.judge.processes_of(booking.owner), self.judge.machines[booking.node]
-            undone = self.judge.sizes.undone(bound, booking, processes, machine.forgot_at)
+            undone = self.judge.sizes.undone(bound, booking, processes, machine)
             return [undone] if undone and bound.allocation not in self.judge.failed else []
         left = [replace(device, larger=device.larger or self._let_larger(pod, booking)) for device in pod.ask.devices]
         for device in booking.devices:

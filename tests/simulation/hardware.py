@@ -277,6 +277,8 @@ class Machine:
     journal_problem: str = ""
     forgot_at: float = 0.0
     """When an agent began without what its journal had said."""
+    looks: dict[str, list[tuple[float, float]]] = field(default_factory=dict)
+    """When an agent asked who is there, by home, and when it was answered."""
     mps: Daemons = field(default_factory=Daemons)
     time: "Timekeepers | None" = None
     """Where the client library of the time quota is here: the token schedulers of its agent."""

@@ -193,7 +193,7 @@ class Sizes:
                     return f"{ready.allocation} says {device.share}, and its server allows {daemon.memory_mib} MiB"
         return ""
 
-    def undone(self, bound: Bound, booking: Booking, processes: list[Process], forgot_at: float) -> str:
+    def undone(self, bound: Bound, booking: Booking, processes: list[Process], machine: Machine) -> str:
         """
         What is missing until a changed share is told to its pod, and counts no more than is used.
 
@@ -210,8 +210,11 @@ class Sizes:
         is_wider = [share.sm_partition for share in most] != [share.sm_partition for share in shares]
         least = 0 if is_wider else min(share.memory_mib for share in shares)
         last = max(self.standing[booking.allocation])
-        looked_at = max(self.told_at.get((booking.allocation, last), 0.0), forgot_at) + LOOKED_AT_S
-        is_used = any(one.memory_mib > least or self.began[booking.node, one.pid] < looked_at for one in processes)
+        since = max(self.told_at.get((booking.allocation, last), 0.0), machine.forgot_at)
+        is_used = any(
+            one.memory_mib > least or self.began[booking.node, one.pid] < _looked_at(machine, one.home, since)
+            for one in processes
+        )
         return "" if is_used else f"{booking.name} counts {self.most(booking)}, and nobody uses that"
 
 
@@ -221,6 +224,12 @@ def overused(gpu: Gpu, home: str, profile: str) -> str:
     clients = clients_of(gpu, home)
     used = sum(process.memory_mib for process in clients)
     return f"{clients} may use {used} of {memory_mib} MiB" if used > memory_mib else ""
+
+
+def _looked_at(machine: Machine, home: str, since: float) -> float:
+    """When an agent has looked who is in a home: a daemon on a slow GPU answers late."""
+    first = next((answered for asked, answered in machine.looks.get(home, ()) if asked >= since), 0.0)
+    return max(first, since + LOOKED_AT_S)
 
 
 def limit_mib(pinned_memory_limit: str) -> int:
