@@ -4,7 +4,8 @@ What a Pod needs of its node besides GPUs: room, labels, tolerated taints, a cer
 Only what must hold is read. Preferences (`preferredDuringScheduling...`), affinity to other pods and spreading are
 wishes about a node among several that would do, and are left to whoever schedules by them.
 Sources: https://kubernetes.io/docs/concepts/scheduling-eviction/assign-pod-node/,
-https://kubernetes.io/docs/concepts/workloads/pods/init-containers/#resource-sharing-within-containers.
+https://kubernetes.io/docs/concepts/workloads/pods/init-containers/#resource-sharing-within-containers,
+https://kubernetes.io/docs/concepts/configuration/manage-resources-containers/#pod-level-resource-specification.
 """
 
 from collections.abc import Mapping
@@ -21,6 +22,8 @@ from sluice.contracts.quantities import WHOLE_MAX, NotANumber, parse_quantity, p
 from sluice.contracts.refusals import Refusal, RefusalReason
 
 _MIB = 1024**2
+_OF_PODS = frozenset({"cpu", "memory"})
+"""What a pod may request as a whole; huge pages, too, which are the kubelet's to judge."""
 _OPERATORS = ("In", "NotIn", "Exists", "DoesNotExist", "Gt", "Lt")
 _EFFECTS = ("", "NoSchedule", "PreferNoSchedule", "NoExecute")
 _TERMS = "spec.affinity.nodeAffinity.requiredDuringSchedulingIgnoredDuringExecution.nodeSelectorTerms"
@@ -74,7 +77,11 @@ def _needs(spec: Mapping[str, Any]) -> HostNeeds:
 
 
 def _room(spec: Mapping[str, Any]) -> HostRoom:
-    """All app containers and sidecars together; or, where that is more, the largest moment of the init containers."""
+    """
+    All app containers and sidecars together; or, where that is more, the largest moment of the init containers.
+
+    What the whole pod requests of CPU and memory counts instead, and is the scheduler's measure, too.
+    """
     running: _Amounts = {}
     for at, each in enumerate(shapes.sequence(spec.get("containers"), "spec.containers")):
         _add(running, _requested(each, f"spec.containers[{at}]"))
@@ -89,6 +96,7 @@ def _room(spec: Mapping[str, Any]) -> HostRoom:
         peak = _most(peak, moment)
     _add(running, sidecars)
     total = _most(running, peak)
+    total |= _of_the_whole_pod(spec, total)
     _add(total, _amounts(shapes.mapping(spec.get("overhead"), "spec.overhead"), "spec.overhead"))
     return HostRoom(
         cpu_milli=_up(total.pop("cpu", Fraction(0)) * 1000),
@@ -112,12 +120,24 @@ def _up(size: Fraction) -> int:
 
 def _requested(container: object, path: str) -> _Amounts:
     """What a container requests; its limit where it requests nothing of a kind, as the API server fills it in."""
-    resources = shapes.mapping(shapes.mapping(container, path).get("resources"), f"{path}.resources")
-    limits, requests = (
-        _amounts(shapes.mapping(resources.get(part), f"{path}.resources.{part}"), f"{path}.resources.{part}")
-        for part in ("limits", "requests")
-    )
+    limits, requests = _limits_and_requests(shapes.mapping(container, path), path)
     return limits | requests
+
+
+def _of_the_whole_pod(spec: Mapping[str, Any], containers: _Amounts) -> _Amounts:
+    """Its requests; its limits where no container requests that kind either, as the API server fills them in."""
+    limits, requests = _limits_and_requests(spec, "spec")
+    limits = {name: size for name, size in limits.items() if name not in containers}
+    return {name: size for name, size in (limits | requests).items() if name in _OF_PODS}
+
+
+def _limits_and_requests(whose: Mapping[str, Any], path: str) -> tuple[_Amounts, _Amounts]:
+    at = f"{path}.resources"
+    resources = shapes.mapping(whose.get("resources"), at)
+    limits, requests = (
+        _amounts(shapes.mapping(resources.get(part), f"{at}.{part}"), f"{at}.{part}") for part in ("limits", "requests")
+    )
+    return limits, requests
 
 
 def _amounts(written: Mapping[str, Any], path: str) -> _Amounts:

@@ -1,9 +1,11 @@
 """What a pod may count on when it is pinned to a node."""
 
+import msgspec
 import pytest
 
 from sluice.contracts.messages import HostFacts, Taint
 from sluice_pod_watcher.core.cluster import events as e
+from sluice_pod_watcher.shell.kube.watching import room_only
 
 GIB = 1024
 NO_ROOM = HostFacts(cpu_cores=0.0, memory_mib=0, pods_free=0, cordoned=True, source="cluster")
@@ -56,6 +58,15 @@ def test_a_node_is_said_with_what_others_leave(hosts):
         labels={"zone": "a"},
         source="cluster",
     )
+
+
+def test_what_a_pod_requests_as_a_whole_is_taken(hosts):
+    """A node that is full would look empty, and a pod be pinned where the scheduler cannot place it."""
+    whole = other("p1")
+    whole["spec"]["resources"] = {"requests": {"cpu": "6", "memory": "10Gi"}}
+    hosts.handle(e.OtherPodSeen(room_only(msgspec.json.encode(whole))))
+    said = facts(hosts)
+    assert (said.cpu_cores, said.memory_mib) == (2.0, 6 * GIB)
 
 
 def test_what_is_over_moved_or_gone_takes_nothing(hosts):

@@ -226,7 +226,7 @@ class Hosts:
 
         Only absurd amounts are refused here, and they fit on no node: such a pod takes its place and nothing else.
         """
-        asks = {key: spec.get(key) for key in ("containers", "initContainers", "overhead")}
+        asks = {key: spec.get(key) for key in ("containers", "initContainers", "resources", "overhead")}
         known = self._rooms.get(text := str(asks))
         if known is not None:
             return known

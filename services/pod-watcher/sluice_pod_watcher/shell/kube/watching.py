@@ -53,6 +53,7 @@ class _Spec(msgspec.Struct, omit_defaults=True, rename="camel"):
     scheduling_gates: list[_Gate] | None = None
     containers: list[_Container] | None = None
     init_containers: list[_Container] | None = None
+    resources: _Resources | None = None
     overhead: _Amounts | None = None
 
 

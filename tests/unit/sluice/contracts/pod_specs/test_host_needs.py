@@ -81,10 +81,25 @@ GPU_ZONE = {"matchExpressions": [{"key": "zone", "operator": "In", "values": ["g
             },
             HostRoom(resources={"example.com/nic": 2}),
         ),
+        (
+            {
+                "resources": requests(cpu="48", memory="200Gi"),
+                "containers": [{"resources": requests(cpu="1") | {"limits": {"example.com/nic": "2"}}}, {}],
+                "overhead": {"cpu": "250m"},
+            },
+            HostRoom(cpu_milli=48_250, memory_mib=204_800, resources={"example.com/nic": 2}),
+        ),
+        (
+            {
+                "resources": {"limits": {"cpu": "8", "memory": "2Gi", "hugepages-2Mi": "2Mi"}},
+                "containers": [{"resources": requests(cpu="1")}],
+            },
+            HostRoom(cpu_milli=1000, memory_mib=2048),
+        ),
     ],
 )
 def test_the_room_is_what_the_pod_takes_at_its_largest_moment(spec, room):
-    """As the scheduler counts it: requests, limits in their place, and init containers one after the other."""
+    """As the scheduler counts it: requests, limits in their place, init containers one by one, the pod as a whole."""
     needs = read_host_needs(spec)
     assert needs == HostNeeds(room=room)
 
