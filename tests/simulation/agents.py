@@ -98,7 +98,7 @@ class AgentHost(Host):
         self._in_kernel: deque[Callable[[], object]] = deque()
         self._saves: dict[Callable[[], object], None] = {}
         self._busy: dict[str, float] = {}
-        """GPUs and homes that an instruction is out about, and since when: no executor holds a lock for a second one."""
+        """GPUs and homes that an instruction is out about, and since when: no lock is held for a second one."""
         self._disk_free_at = 0.0
         self.disk_full = False
         """Nothing can be appended to its journal: a life that needs it ends, and none begins."""

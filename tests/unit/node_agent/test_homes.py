@@ -287,6 +287,22 @@ def test_processes_of_a_leaving_tenant_are_let_go_by_the_server_and_those_of_oth
     assert list(daemon.clients) == [502]
 
 
+def test_a_tenant_that_calls_itself_like_the_server_keeps_its_slice_until_it_is_let_go(node):
+    """A place is not given on with a process in it, whatever name that process takes."""
+    first, second = node.share("a1", ON_MIG, owner="pod-1"), node.share("a2", ON_MIG, owner="pod-2")
+    live_with(node, first, second)
+    (daemon,) = node.mps.living()
+    daemon.clients[501] = "pod-1"
+    node.mps.enter(501, daemon.order.device, "pod-1", "mps")
+    node.order(node.revoke(first))
+    node.work()
+    assert not isinstance(node.word("a1"), SliceGone)
+    for _ in range(3):
+        node.tick(1.0)
+    assert [step.pids for step in node.own_done if isinstance(step, TerminateMpsClients)] == [(501,)]
+    assert isinstance(node.word("a1"), SliceGone)
+
+
 def test_a_home_that_cannot_be_taken_down_quarantines_its_last_tenant_until_it_can(node):
     """A place that is still held would be granted, or be lost without a word."""
     booking = node.share("a1", ON_MIG)

@@ -172,8 +172,8 @@ def _take_holders(record: SliceRecord, result: HoldersListed, number: int) -> Ou
 
 def _is_in_the_way(holder: Holder, record: SliceRecord, grant: DeviceGrant) -> bool:
     """Whose processes keep a slice: its tenant's, and those of nobody known unless they only look at the device."""
-    if holder.kind == "mps" and grant.share is not None:
-        return False  # the home's own server
+    if holder.kind == "mps" and grant.share is not None and holder.owner != record.booking.owner:
+        return False  # the home's own server; a tenant may call itself like one
     if _was_to_come_later(record) and holder.owner != record.booking.owner:
         return False  # it is of those that are there before it
     return holder.owner == record.booking.owner or (not holder.owner and holder.kind != "file")
