@@ -4,7 +4,7 @@ import pytest
 from factories.buses import Clerk, LosingAnswers, MemoryRig, Rig, at_work, eventually, place, say, word
 
 from sluice.contracts import subjects
-from sluice.contracts.exchange import Stream, Write
+from sluice.contracts.exchange import Stream, Ticked, Write
 from sluice.contracts.ids import AllocationId, NodeName, RequestId
 from sluice.runtime.bus import Answer, Bus
 
@@ -33,11 +33,13 @@ async def test_of_two_allocators_whose_answers_are_lost_one_binds_and_both_know_
     """The loser's write is settled as not landed, the winner's as landed."""
     clerks = [Clerk("one", LEDGER), Clerk("two", LEDGER)]
     one, two = LosingAnswers(await rig.bus(), lose=2), LosingAnswers(await rig.bus(), lose=2)
-    async with at_work(clerks[0], one, Stream.BOOK), at_work(clerks[1], two, Stream.BOOK):
+    async with at_work(clerks[0], one, Stream.BOOK) as first, at_work(clerks[1], two, Stream.BOOK) as second:
         for clerk in clerks:  # who reads after the other has written knows of it, and may write over it
             await eventually(lambda clerk=clerk: _has_read(clerk))
         for number, clerk in enumerate(clerks):
             clerk.outbox.commit(BINDING, word(BINDING, f"bound by {number}"))
+        for runner in (first, second):  # no clerk waits for its own tick: by then it has read what the other wrote
+            await runner.offer(Ticked())
         await eventually(lambda: _is_settled(clerks[0], 1))
         await eventually(lambda: _is_settled(clerks[1], 1))
     assert sorted(landed for clerk in clerks for landed in clerk.settled.values()) == [False, True]

@@ -323,15 +323,15 @@ class Clerk:
 
 
 @asynccontextmanager
-async def at_work(clerk: Clerk, bus: Any, stream: Stream) -> AsyncIterator[None]:
-    """Run a clerk over a bus, as a service runs its core."""
+async def at_work(clerk: Clerk, bus: Any, stream: Stream) -> AsyncIterator[CoreRunner[Event]]:
+    """Run a clerk over a bus, as a service runs its core. Who offers its runner a tick has it look at once."""
     readings = () if clerk.reads_single_values else ((stream, ()),)
     runner = CoreRunner[Event](
         name="clerk", core=clerk, bus=bus, clock=SystemClock(), traces=TraceBook(), readings=readings, tick_s=0.05
     )
     task = asyncio.create_task(runner.run())
     try:
-        yield
+        yield runner
     finally:
         task.cancel()
         await asyncio.wait((task,))
