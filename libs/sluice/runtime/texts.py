@@ -34,7 +34,7 @@ def text_of(path: Path, bytes_max: int) -> str:
         raise OSError(errno.EILSEQ, f"it is {error}", str(path)) from None
 
 
-def open_to_read(path: Path) -> int:
+def open_to_read(path: Path | str) -> int:
     """A descriptor of a file. It does not wait: a named pipe must not hold up everything else. Raises OSError."""
     return os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
 

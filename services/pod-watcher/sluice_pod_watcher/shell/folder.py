@@ -54,6 +54,18 @@ def is_locked(descriptor: int) -> bool:
     return False
 
 
+def _signature(found: os.stat_result) -> Signature:
+    return (found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns)
+
+
+def _signature_at(path: str) -> Signature | None:
+    """Of whatever is there now; None where that cannot be told, which opening it says in words."""
+    try:
+        return _signature(os.stat(path))  # noqa: PTH116  # see where it is called
+    except OSError:
+        return None
+
+
 @dataclass(slots=True)
 class ManifestFolder:
     """One folder. `bytes_max` is the limit of one file. Methods may be called from one task at a time."""
@@ -132,7 +144,7 @@ class ManifestFolder:
 
     def _list(self) -> FolderListed | FolderUnlistable:
         try:
-            names = sorted(each.name for each in self.path.iterdir() if is_manifest(each.name))
+            names = sorted(name for name in os.listdir(self.path) if is_manifest(name))  # noqa: PTH208  # names alone
         except OSError as error:
             return FolderUnlistable(f"the folder {self.path} cannot be listed: {error.strerror or error}")
         if len(names) > FILES_MAX:
@@ -153,9 +165,14 @@ class ManifestFolder:
 
     def _file(self, name: str, known: dict[str, tuple[Signature, ManifestFile]]) -> ManifestFile | None:
         """One file, or None when it has gone meanwhile. What will be the same next time is put into `known`."""
+        before = self._known.get(name)
+        path = f"{self.path}/{name}"  # a Path would cost as much as the look at the file
+        if before is not None and not is_leased(name) and _signature_at(path) == before[0]:
+            known[name] = before  # not opened: that costs four times as much, and a folder may hold thousands
+            return before[1]
         shown = os.fsencode(name).decode("utf-8", "backslashreplace")
         try:
-            descriptor = open_to_read(self.path / name)
+            descriptor = open_to_read(path)
         except FileNotFoundError:
             return None
         except OSError as error:
@@ -164,8 +181,7 @@ class ManifestFolder:
             if is_leased(name) and not is_locked(descriptor):
                 return None  # whoever asked by it has ended
             found = os.fstat(descriptor)
-            signature = (found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns)
-            before = self._known.get(name)
+            signature = _signature(found)
             if before is not None and before[0] == signature:
                 known[name] = before
                 return before[1]
