@@ -506,6 +506,22 @@ def test_holders_of_a_device_are_told_with_their_pod(library, begin, tmp_path):
     assert [h.pid for h in gpus.processes(gpu.uuid, other.cis[0].uuid)] == [104]
 
 
+def test_a_process_whose_name_is_no_text_is_listed_all_the_same(library, begin, tmp_path, monkeypatch):
+    """A tenant with a name in Latin-1 would end the agent again and again: no slice of the node is made or unmade."""
+
+    def in_latin_1(_self, _pid, buffer, _size):
+        buffer.value = "/home/me/büro/train".encode("latin-1")
+        return 0
+
+    monkeypatch.setattr(Library, "nvmlSystemGetProcessName", in_latin_1, raising=False)
+    gpu = library.gpu(mig=[0, 0], pids=[100, 101])
+    _process(tmp_path, 100, comm="train", pod=POD)
+    gpus = begin(proc=tmp_path)  # of 101, which is gone, not even the kernel has a name
+    assert gpus.processes(gpu.uuid, gpu.uuid) == (Holder(100, POD, "train"), Holder(101, "", ""))
+    (used,) = gpus.uses(gpu.uuid, [gpu.uuid])
+    assert [(process.pid, process.owner) for process in used.processes] == [(100, POD), (101, "")]
+
+
 def test_holders_are_not_none_when_processes_cannot_be_seen(library, begin, tmp_path):
     """Without /proc nobody would be found, and the device be taken for free."""
     gpu = library.gpu(mig=[0, 0])
@@ -629,6 +645,76 @@ def test_a_driver_that_does_not_come_up_says_why(library, begin, code, words):
     library.down = code
     with pytest.raises(BackendError, match=words):
         begin()
+
+
+def test_a_driver_whose_version_is_no_text_is_said_in_a_sentence(library, begin, monkeypatch):
+    """A person at a node with a damaged driver would see a traceback."""
+
+    def no_text(_self, buffer, _size):
+        buffer.value = b"580.\xfc"
+        return 0
+
+    monkeypatch.setattr(Library, "nvmlSystemGetDriverVersion", no_text)
+    with pytest.raises(BackendError, match="no text"):
+        begin()
+
+
+def test_an_answer_that_is_no_text_is_an_error_of_its_gpu_alone(library, begin, monkeypatch):
+    """It would end the agent, and with it what runs on the node's other GPUs."""
+    gpu, other = library.gpu(), library.gpu()
+    gpus = begin()
+
+    def no_text(self, handle, buffer, size, name=Library.nvmlDeviceGetName):
+        code = name(self, handle, buffer, size)
+        found, _ = self._of(handle, {"gpu"})
+        buffer.value = b"\xfc" if found is gpu else buffer.value
+        return code
+
+    monkeypatch.setattr(Library, "nvmlDeviceGetName", no_text)
+    monkeypatch.setattr(pynvml, "_nvmlGetFunctionPointer_cache", {})  # the function was asked for at the start
+    broken, fine = gpus.read()
+    assert (broken.uuid, broken.lost) == (gpu.uuid, True)
+    assert "no text" in broken.health_message
+    assert (fine.uuid, fine.lost) == (other.uuid, False)
+
+
+def test_a_uuid_that_is_no_text_is_an_error_of_its_gpu_alone(library, begin, monkeypatch):
+    """The agent would end, or stop listening to the driver."""
+    gpu, other = library.gpu(), library.gpu()
+    gpus = begin()
+    uuid = Library.nvmlDeviceGetUUID
+
+    def no_text(self, handle, buffer, size):
+        code = uuid(self, handle, buffer, size)
+        found, _ = self._of(handle, {"gpu", "mig", "ghost"})
+        buffer.value = b"\xfc" if found in {gpu, nobody} else buffer.value
+        return code
+
+    nobody = library.gpu()
+    monkeypatch.setattr(Library, "nvmlDeviceGetUUID", no_text)
+    monkeypatch.setattr(pynvml, "_nvmlGetFunctionPointer_cache", {})
+    library.events = [(nobody, 0x8, 79)]
+    assert set(gpus.troubled(0.01)) == {gpu.uuid, other.uuid}
+    broken, fine = gpus.read()
+    assert (broken.uuid, broken.lost) == (gpu.uuid, True)
+    assert "no text" in broken.health_message
+    assert (fine.uuid, fine.lost) == (other.uuid, False)
+    assert gpus.remaining(gpu.uuid) == gpus.remaining(other.uuid)  # by its UUID it is still found
+
+
+def test_a_profile_whose_name_is_no_text_has_the_name_that_its_size_gives(library, begin, monkeypatch):
+    """A GPU that works would be taken for lost."""
+    profile_info = Library._profile
+
+    def no_text(self, handle, enum, out):
+        code = profile_info(self, handle, enum, out)
+        if code == 0 and hasattr(out._obj, "name"):
+            out._obj.name = b"MIG \xfc"
+        return code
+
+    monkeypatch.setattr(Library, "_profile", no_text)
+    gpu = library.gpu()
+    assert {profile.name for profile in begin().read()[0].profiles} == {each.name for each in gpu.model.profiles}
 
 
 def test_an_agent_that_may_not_see_instances_does_not_start(library, begin):

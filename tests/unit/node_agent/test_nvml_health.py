@@ -153,6 +153,14 @@ def test_no_error_of_pynvml_gets_out():
         known_or(0, fail, 15)  # a GPU that is lost is no missing fact
     assert known_or(7, fail, 3) == 7
     assert older(lambda: fail(13), lambda: "old") == "old"
+
+    def no_text():
+        return b"\xfc".decode()
+
+    assert known_or("", no_text) == ""
+    with pytest.raises(DeviceError, match="it: the driver's answer is no text") as said, told("it"):
+        no_text()
+    assert said.value.__cause__ is None
     with pytest.raises(DeviceError), told("it"):
         older(lambda: fail(19), lambda: "old")
 

@@ -67,7 +67,7 @@ class NvmlGpus:
             self._inventory = Inventory(self._events, only=uuids, fixed=fixed)
             self._on = self._inventory.handles.on
             found = {report.uuid for report in self.read()}
-        except (pynvml.NVMLError, DeviceError, OSError) as error:
+        except (pynvml.NVMLError, UnicodeDecodeError, DeviceError, OSError) as error:
             self.close()
             raise _as_backend_error(error) from None
         if missing := sorted(set(uuids) - found):
@@ -244,6 +244,10 @@ class NvmlGpus:
 def _as_backend_error(error: Exception) -> BackendError:
     if isinstance(error, pynvml.NVMLError):
         return no_backend(error.value)
+    if isinstance(error, UnicodeDecodeError):
+        return BackendError(
+            "the NVIDIA driver's version is no text: see what nvidia-smi says on this node, and install the driver anew"
+        )
     if isinstance(error, OSError):
         return BackendError(f"the node's boot id cannot be read: {error}")
     return BackendError(str(error))

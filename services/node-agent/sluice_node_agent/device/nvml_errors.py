@@ -4,6 +4,9 @@ What NVML's errors mean, in one table: the border at which they become the error
 Nothing of pynvml's exceptions gets past it. They cannot be hashed, and comparing one with any other exception raises
 (nvidia-ml-py 13, class NVMLError), so they would break whoever logs, collects or compares errors.
 
+Nor does the UnicodeDecodeError that pynvml raises when what the driver says is no UTF-8, as a process's name in Latin-1
+or one that was cut within a letter. It is no NVMLError: it would get past all who mind only those, and end the agent.
+
 Codes and their meaning: NVML API reference, `nvmlReturn_t`, and what each call says it returns.
 """
 
@@ -95,16 +98,19 @@ def meaning(doing: str, code: int) -> DeviceError:
 
 @contextmanager
 def told(doing: str) -> Iterator[None]:
-    """Raise NVML's errors as those of `device.port`. `doing` begins their sentence."""
+    """Raise NVML's errors, and pynvml's at what is no text, as those of `device.port`. `doing` begins their words."""
     try:
         yield
     except pynvml.NVMLError as error:
         raise meaning(doing, error.value) from None
+    except UnicodeDecodeError:
+        raise DeviceError(f"{doing}: the driver's answer is no text") from None
 
 
 def known_or(default: T, call: Callable[..., T], *arguments: Any) -> T:
     """
-    A fact that not every GPU or driver can tell, or `default`. A GPU that is lost is no missing fact.
+    A fact that not every GPU or driver can tell, or `default`. A GPU that is lost is no missing fact; a name that is
+    no text is one, for nobody could read it.
 
     Raises pynvml.NVMLError for a lost GPU only.
     """
@@ -113,6 +119,8 @@ def known_or(default: T, call: Callable[..., T], *arguments: Any) -> T:
     except pynvml.NVMLError as error:
         if error.value in _LOST:
             raise
+        return default
+    except UnicodeDecodeError:
         return default
 
 

@@ -132,6 +132,6 @@ def _gpu_of(device: Handle) -> GpuUuid | None:
         uuid = str(pynvml.nvmlDeviceGetUUID(device))
         if uuid.startswith(MIG_PREFIX):
             uuid = str(pynvml.nvmlDeviceGetUUID(pynvml.nvmlDeviceGetDeviceHandleFromMigDeviceHandle(device)))
-    except pynvml.NVMLError:
+    except (pynvml.NVMLError, UnicodeDecodeError):  # a UUID that is no text is nobody's: all are read then
         return None
     return GpuUuid(uuid)

@@ -74,8 +74,8 @@ class Handles:
             try:
                 if str(pynvml.nvmlDeviceGetUUID(handle)) == gpu:
                     return handle
-            except pynvml.NVMLError:
-                pass  # stale, or lost: fetching it anew tells which
+            except (pynvml.NVMLError, UnicodeDecodeError):
+                pass  # stale, slow or lost, or says what is no UUID: fetching it anew tells which
         return self._fetch(gpu)
 
     def _fetch(self, gpu: GpuUuid) -> Handle:

@@ -79,7 +79,7 @@ def profiles(device: Handle, total_bytes: int) -> tuple[ProfileReport, ...]:
             continue
         found[info.id] = ProfileReport(
             name=profile_name(
-                _text(getattr(info, "name", b"")),
+                known_or("", getattr, info, "name", ""),  # pynvml decodes it when it is looked at
                 enum=enum,
                 compute_slices=info.sliceCount,
                 memory_mib=info.memorySizeMB,
@@ -366,7 +366,3 @@ def _unless_absent(call: Callable[[], Any]) -> Any:
         if error.value in _ABSENT:
             return None
         raise
-
-
-def _text(raw: bytes | str) -> str:
-    return raw.decode("utf-8", "replace") if isinstance(raw, bytes) else raw
