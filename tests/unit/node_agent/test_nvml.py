@@ -5,7 +5,7 @@ import threading
 
 import pynvml
 import pytest
-from factories.nvml_object import FORBIDDEN, FULL, IN_USE, INVALID, LOST, UNSUPPORTED, Library
+from factories.nvml_object import FORBIDDEN, FULL, IN_USE, INVALID, LOST, SHORT, TIMEOUT, UNSUPPORTED, Library
 
 from sluice_node_agent.core.events import Holder
 from sluice_node_agent.device import nvml_events
@@ -272,6 +272,90 @@ def test_only_the_gpus_that_were_named_count(library, begin):
     library.gpu()
     mine = library.gpu()
     assert [report.uuid for report in begin(uuids=(mine.uuid, "GPU-not-here")).read()] == [mine.uuid]
+
+
+@pytest.mark.parametrize("code", [TIMEOUT, 999, SHORT, INVALID])
+@pytest.mark.parametrize("asked", ["all", "one"])
+def test_a_gpu_that_was_only_slow_to_answer_keeps_its_xid(library, begin, asked, code):
+    """One late answer would make a broken GPU well again, and send new tenants to it."""
+    gpu = library.gpu()
+    gpus = begin()
+    library.events = [(gpu, 0x8, 119)]
+    gpus.troubled(0.01)
+
+    def read():
+        return gpus.read()[0] if asked == "all" else gpus.read_gpu(gpu.uuid)
+
+    gpu.errors["name"] = code
+    assert read().lost
+    del gpu.errors["name"]
+    again = read()
+    assert (again.healthy, again.lost) == (False, False)
+    assert "Xid 119" in again.health_message
+
+
+@pytest.mark.parametrize("asked", ["all", "one"])
+def test_a_gpu_that_was_slow_and_then_lost_is_well_after_its_reset(library, begin, asked):
+    """It would be out of the fleet until its agent is started again, and nobody would know that it is lost."""
+    gpu = library.gpu()
+    gpus = begin()
+    library.events = [(gpu, 0x8, 119)]
+    gpus.troubled(0.01)
+
+    def read():
+        return gpus.read()[0] if asked == "all" else gpus.read_gpu(gpu.uuid)
+
+    gpu.errors["name"] = TIMEOUT
+    assert "did not answer in time" in read().health_message
+    gpu.errors, gpu.error = {}, LOST
+    assert "the GPU does not answer" in read().health_message
+    gpu.errors, gpu.error = {"name": TIMEOUT}, 0
+    assert "the GPU does not answer" in read().health_message  # as it was first said
+    gpu.errors = {}
+    assert read().healthy
+
+
+@pytest.mark.parametrize("code", [TIMEOUT, LOST])
+def test_a_gpu_that_could_not_tell_its_uuid_keeps_its_xid_unless_it_was_lost(library, begin, code):
+    """The driver was slow at the first question: the GPU would come back as if it had been reset."""
+    gpu = library.gpu()
+    gpus = begin()
+    library.events = [(gpu, 0x8, 119)]
+    gpus.troubled(0.01)
+    gpu.errors["handle"] = code
+    assert gpus.read()[0].lost
+    gpu.errors = {}
+    assert gpus.read()[0].healthy is (code == LOST)
+
+
+def test_a_gpu_that_is_not_listed_is_not_taken_for_reset_while_one_does_not_tell_its_uuid(library, begin):
+    """The places in the driver's list moved up, and it is the one that is slow: its Xid would be forgotten."""
+    gone, slow = library.gpu(), library.gpu()
+    gpus = begin()
+    library.events = [(slow, 0x8, 119)]
+    gpus.troubled(0.01)
+    library.gpus.remove(gone)
+    gone.gone()
+    slow.errors["handle"] = TIMEOUT
+    assert [report.lost for report in gpus.read()] == [True, True]
+    slow.errors = {}
+    reports = {report.uuid: report for report in gpus.read()}
+    assert reports[gone.uuid].lost
+    assert "Xid 119" in reports[slow.uuid].health_message
+
+
+@pytest.mark.parametrize("code", [TIMEOUT, LOST])
+def test_a_gpu_that_was_only_slow_is_not_registered_twice(library, begin, code):
+    """What happens on it would be told twice."""
+    gpu = library.gpu()
+    gpus = begin()
+    gpus.troubled(0)
+    gpu.errors["name"] = code
+    assert gpus.read()[0].lost
+    gpu.errors = {}
+    assert gpus.read()[0].healthy
+    gpus.troubled(0)
+    assert len(library.registered[gpu.uuid]) == (2 if code == LOST else 1)
 
 
 @pytest.mark.parametrize("haunted", [False, True])

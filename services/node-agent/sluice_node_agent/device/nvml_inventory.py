@@ -1,12 +1,15 @@
 """
 What is known of a node's GPUs: each reading, and of a GPU that is lost, what was known before.
 
-A GPU that is lost never hides the others, and is reported as lost for as long as this process lives: only a reading
-that succeeds says that it is back. Nothing here changes a GPU.
+A GPU that cannot be read never hides the others, and is reported as lost for as long as this process lives: only a
+reading that succeeds says that it is back. If the driver had said that it is gone, it was reset meanwhile, and its
+errors are over; if it was only slow to answer (a timeout, an error without a reason), it has them still. Nothing here
+changes a GPU.
 """
 
 import threading
 from collections.abc import Collection
+from typing import NamedTuple
 
 import msgspec
 import pynvml  # type: ignore[import-untyped]
@@ -22,7 +25,14 @@ from sluice_node_agent.device.nvml_handles import Handles
 from sluice_node_agent.device.nvml_health import Xids, why_unhealthy
 from sluice_node_agent.device.nvml_mig import Handle
 from sluice_node_agent.device.nvml_reading import Wiring
-from sluice_node_agent.device.port import DeviceError, NoPermissionError
+from sluice_node_agent.device.port import DeviceError, GpuLostError, NoPermissionError
+
+
+class _Silence(NamedTuple):
+    """Why a GPU cannot be read, and whether the driver says that it is gone: then only a reset brings it back."""
+
+    why: str
+    gone: bool
 
 
 class Inventory:
@@ -39,7 +49,7 @@ class Inventory:
         self._profiles: dict[tuple[GpuUuid, bool], tuple[ProfileReport, ...]] = {}
         self._reports: dict[GpuUuid, GpuReport] = {}
         self._wirings: dict[GpuUuid, Wiring] = {}
-        self._lost: dict[GpuUuid, str] = {}
+        self._silent: dict[GpuUuid, _Silence] = {}
         self.xids = Xids()
         self.handles = Handles(self._renewed)
 
@@ -47,13 +57,13 @@ class Inventory:
         """All GPUs in index order. Raises DeviceError when not even their number can be read."""
         with told("counting the GPUs"):
             count = pynvml.nvmlDeviceGetCount()
-        silent: dict[int, str] = {}
+        silent: dict[int, _Silence] = {}
         there: dict[GpuUuid, int] = {}
         for index in range(count):
             try:
                 gpu, handle = self.handles.at(index)
             except DeviceError as error:
-                silent[index] = str(error)
+                silent[index] = _silence(error)
                 continue
             if not self._only or gpu in self._only:
                 self.handles.keep(gpu, handle)
@@ -61,12 +71,13 @@ class Inventory:
         reports = {
             gpu: report for gpu, index in there.items() if (report := self._read_or_lost(gpu, index)) is not None
         }
+        all_told = not silent  # else a GPU that is missing may be one that did not tell its UUID
         for gpu, known in self._known().items():
             if gpu not in reports:
-                why = silent.pop(known.index, f"{gpu}: the driver does not list the GPU any more; reboot the node")
-                reports[gpu] = self._lose(known, why)
-        for index, why in silent.items():
-            self._log.warning("a GPU that cannot tell its UUID is left out", index=index, error=why)
+                why = f"{gpu}: the driver does not list the GPU any more; reboot the node"
+                reports[gpu] = self._lose(known, silent.pop(known.index, _Silence(why, gone=all_told)))
+        for index, silence in silent.items():
+            self._log.warning("a GPU that cannot tell its UUID is left out", index=index, error=silence.why)
         return tuple(sorted(map(self._linked, reports.values()), key=lambda report: report.index))
 
     def read_gpu(self, gpu: GpuUuid) -> GpuReport:
@@ -78,7 +89,7 @@ class Inventory:
         except DeviceError as error:
             if known is None:
                 raise
-            return self._lose(known, str(error))
+            return self._lose(known, _silence(error))
 
     def profiles_of(self, gpu: GpuUuid, device: Handle) -> tuple[ProfileReport, ...]:
         """Kept by MIG mode too: nothing says that they are the same with MIG off."""
@@ -105,7 +116,7 @@ class Inventory:
             return self._read(gpu, index)
         except DeviceError as error:
             if known is not None:
-                return self._lose(known, str(error))
+                return self._lose(known, _silence(error))
             if isinstance(error, NoPermissionError):
                 raise  # it would be taken for a GPU without instances, or for none
             self._log.warning("a GPU that cannot be read is left out", gpu=gpu, error=str(error))
@@ -114,12 +125,14 @@ class Inventory:
     def _read(self, gpu: GpuUuid, index: int) -> GpuReport:
         report = self.handles.on(gpu, "reading it", lambda device: self._report(gpu, index, device))
         with self._lock:
-            back = self._lost.pop(gpu, None) is not None
+            silence = self._silent.pop(gpu, None)
             self._reports[gpu] = report
-        if not back:
+        if silence is None:
             return report
-        # Only a reset brings a lost GPU back: its errors are gone, and so is its place in the event set.
-        self._log.warning("a lost GPU answers again", gpu=gpu)
+        self._log.warning("a lost GPU answers again", gpu=gpu, was_reset=silence.gone)
+        if not silence.gone:
+            return report
+        # Only a reset brings it back: its errors are gone, and so is its place in the event set.
         self.xids.clear(gpu)
         self._renewed(gpu)
         return self._read(gpu, index)
@@ -154,15 +167,17 @@ class Inventory:
             fixed_layout=fixed,
         )
 
-    def _lose(self, known: GpuReport, why: str) -> GpuReport:
+    def _lose(self, known: GpuReport, now: _Silence) -> GpuReport:
         with self._lock:
-            # As it was first said: a sentence that changed with each reading would be news each time.
-            fresh = known.uuid not in self._lost
-            why = self._lost.setdefault(known.uuid, why)
+            # As it was first said: a sentence that changed with each reading would be news each time. That a slow GPU
+            # is gone now is news, and stays so: no later error says that it was not.
+            before = self._silent.get(known.uuid)
+            said = now if before is None or (now.gone and not before.gone) else before
+            self._silent[known.uuid] = said
             self._wirings.pop(known.uuid, None)
-        if fresh:
-            self._log.error("a GPU is lost", gpu=known.uuid, error=why)
-        return msgspec.structs.replace(known, instances=(), healthy=False, health_message=why, lost=True)
+        if said is not before:
+            self._log.error("a GPU is lost", gpu=known.uuid, error=said.why)
+        return msgspec.structs.replace(known, instances=(), healthy=False, health_message=said.why, lost=True)
 
     def _linked(self, report: GpuReport) -> GpuReport:
         with self._lock:
@@ -183,3 +198,7 @@ class Inventory:
         """The last report of each GPU that was ever read."""
         with self._lock:
             return dict(self._reports)
+
+
+def _silence(error: DeviceError) -> _Silence:
+    return _Silence(str(error), gone=isinstance(error, GpuLostError))
