@@ -328,6 +328,42 @@ def test_a_gpu_that_could_not_tell_its_uuid_keeps_its_xid_unless_it_was_lost(lib
     assert gpus.read()[0].healthy is (code == LOST)
 
 
+def test_a_gpu_that_could_not_tell_its_uuid_is_named_where_its_reset_is_advised(library, begin):
+    """By its place in the driver's list another GPU could be reset, under its tenants; without any, all are."""
+    gpu, other = library.gpu(), library.gpu()
+    gpus = begin()
+    other.errors["handle"] = LOST
+    fine, lost = gpus.read()
+    assert fine.healthy
+    assert lost.health_message.startswith("GPU 1: the GPU does not answer")
+    assert f"nvidia-smi --gpu-reset -i {other.uuid}," in lost.health_message
+    assert gpu.uuid not in lost.health_message
+
+
+@pytest.mark.parametrize("asked", ["all", "one"])
+@pytest.mark.parametrize("how", ["name", "all"])
+def test_a_lost_gpu_is_named_where_its_reset_is_advised(library, begin, asked, how):
+    """Whoever types a command without the GPU's name resets all of the node."""
+    gpu = library.gpu()
+    gpus = begin()
+    gpu.error, gpu.errors = (LOST, {}) if how == "all" else (0, {"name": LOST})
+    lost = gpus.read()[0] if asked == "all" else gpus.read_gpu(gpu.uuid)
+    assert f"nvidia-smi --gpu-reset -i {gpu.uuid}," in lost.health_message
+
+
+def test_a_gpu_that_moved_up_in_the_drivers_list_is_named_as_itself(library, begin):
+    """What is wrong with it would be said of the one that was there before, and of itself that it is not listed."""
+    gone, moved = library.gpu(), library.gpu()
+    gpus = begin()
+    library.gpus.remove(gone)
+    gone.gone()
+    gpus.read()
+    moved.errors["handle"] = LOST
+    told = {report.uuid: report.health_message for report in gpus.read()}
+    assert "does not list the GPU any more" in told[gone.uuid]
+    assert f"--gpu-reset -i {moved.uuid}," in told[moved.uuid]
+
+
 def test_a_gpu_that_is_not_listed_is_not_taken_for_reset_while_one_does_not_tell_its_uuid(library, begin):
     """The places in the driver's list moved up, and it is the one that is slow: its Xid would be forgotten."""
     gone, slow = library.gpu(), library.gpu()

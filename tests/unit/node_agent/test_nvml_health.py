@@ -44,7 +44,7 @@ def test_a_faulty_job_does_not_take_gpus_out_of_the_fleet(xid):
 def test_an_error_that_needs_a_reset_stops_new_slices(xid):
     """Also one that nobody knows: tenants would land on a broken GPU."""
     assert is_critical(xid)
-    assert f"Xid {xid}: " in why_unhealthy(Facts(mig_now=True, mig_next=True), (xid,))
+    assert f"Xid {xid}: " in why_unhealthy(Facts(mig_now=True, mig_next=True), (xid,), GPU)
 
 
 def test_no_xid_that_has_words_is_taken_for_harmless():
@@ -75,23 +75,59 @@ def test_no_xid_that_has_words_is_taken_for_harmless():
 
 def test_mig_mode_that_waits_for_a_reset_is_said_with_the_remedy():
     """Slices would be promised on a GPU that cannot make them."""
-    why = why_unhealthy(Facts(mig_now=False, mig_next=True), ())
+    why = why_unhealthy(Facts(mig_now=False, mig_next=True), (), GPU)
     assert why.startswith("MIG mode is off and will be on after the next reset:")
     assert "nvidia-smi --gpu-reset" in why
+
+
+@pytest.mark.parametrize(
+    "why",
+    [
+        lambda gpu: why_unhealthy(Facts(mig_now=True, mig_next=True), (79, 119), gpu),
+        lambda gpu: why_unhealthy(Facts(mig_now=False, mig_next=True), (), gpu),
+        lambda gpu: why_unhealthy(Facts(mig_now=True, mig_next=True, recovery=1), (), gpu),
+        lambda gpu: why_unhealthy(Facts(mig_now=True, mig_next=True, recovery=4), (), gpu),
+        lambda gpu: why_unhealthy(Facts(mig_now=True, mig_next=True, uncorrected=1), (), gpu),
+        lambda gpu: str(meaning(f"{gpu}: reading it", 15, gpu)),
+        lambda gpu: str(meaning(f"{gpu}: reading it", 16, gpu)),
+    ],
+    ids=["xids", "mig", "asked", "drain", "ecc", "lost", "reset-required"],
+)
+def test_every_reset_that_is_advised_names_its_gpu_and_the_agent(why):
+    """Without the GPU's name all GPUs are reset, under all tenants; beside the agent the reset is refused."""
+    said = why(GPU)
+    assert said.count("--gpu-reset") == 1
+    assert f"nvidia-smi --gpu-reset -i {GPU}," in said
+    assert said.index("stop the node's agent (take its label sluice.dev/agent away)") < said.index("--gpu-reset")
+    assert said.endswith(("or reboot the node", "or reboot the node (NVML error 15)", "(NVML error 16)"))
+    assert why(GPU) == said, "a sentence that changed would be news each time"
+
+
+def test_no_reset_is_advised_where_the_driver_asks_for_something_else():
+    """A person would reset a GPU in vain, and end what runs on it."""
+    for action in (2, 3, 5, 6, 7):
+        assert "--gpu-reset" not in why_unhealthy(Facts(mig_now=True, mig_next=True, recovery=action), (), GPU)
+        assert "--gpu-reset" not in why_unhealthy(Facts(mig_now=True, mig_next=False, recovery=action), (79,), GPU)
+
+
+def test_no_reset_is_advised_of_a_gpu_that_is_not_known_by_its_uuid():
+    """Its place in the driver's list may be another GPU's when the command is typed."""
+    for code in (15, 16):
+        assert str(meaning("GPU 3", code)).endswith(f"; reboot the node (NVML error {code})")
 
 
 def test_what_the_driver_asks_for_is_believed():
     """It survives the agent's restart; the Xids that it remembers do not."""
     fine = Facts(mig_now=False, mig_next=False, recovery=0, uncorrected=3)
-    assert why_unhealthy(fine, ()) == ""
+    assert why_unhealthy(fine, (), GPU) == ""
     for action in range(1, 9):
-        assert why_unhealthy(Facts(mig_now=False, mig_next=False, recovery=action), ()) != ""
+        assert why_unhealthy(Facts(mig_now=False, mig_next=False, recovery=action), (), GPU) != ""
 
 
 def test_uncorrectable_errors_count_where_the_driver_cannot_judge_them():
     """An agent that was restarted after a double-bit error on an older driver would forget it."""
-    assert "3 uncorrectable" in why_unhealthy(Facts(mig_now=False, mig_next=False, uncorrected=3), ())
-    assert "Xid 48" in why_unhealthy(Facts(mig_now=False, mig_next=False, uncorrected=3), (48,))
+    assert "3 uncorrectable" in why_unhealthy(Facts(mig_now=False, mig_next=False, uncorrected=3), (), GPU)
+    assert "Xid 48" in why_unhealthy(Facts(mig_now=False, mig_next=False, uncorrected=3), (48,), GPU)
 
 
 def test_xids_are_kept_until_the_gpu_was_recovered():
@@ -149,7 +185,7 @@ def test_no_error_of_pynvml_gets_out():
         fail(19)
     assert caught.value.__cause__ is None
     assert isinstance(hash(caught.value), int)
-    with pytest.raises(GpuLostError), told("it"):
+    with pytest.raises(GpuLostError, match=f"-i {GPU}"), told("it", GPU):
         known_or(0, fail, 15)  # a GPU that is lost is no missing fact
     assert known_or(7, fail, 3) == 7
     assert older(lambda: fail(13), lambda: "old") == "old"

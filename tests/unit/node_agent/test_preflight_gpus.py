@@ -133,7 +133,9 @@ def test_a_lost_gpu_is_told(well, hardware):
     """It needs a person; the others go on."""
     with hardware.changing() as now:
         now.faults.gpu_lost = 1
-    assert "GPU 1 (" in only(well, Check.GPUS, "problem").what
+    told = only(well, Check.GPUS, "problem")
+    assert "GPU 1 (" in told.what
+    assert f"nvidia-smi --gpu-reset -i {hardware.read().gpus[1].uuid}," in told.remedy
 
 
 def test_a_mig_mode_that_waits_for_a_reset_is_told(well, hardware):
@@ -142,6 +144,7 @@ def test_a_mig_mode_that_waits_for_a_reset_is_told(well, hardware):
         now.faults.mig_pending = 0
     told = only(well, Check.GPUS, "problem")
     assert "MIG" in told.what
+    assert f"nvidia-smi --gpu-reset -i {hardware.read().gpus[0].uuid}," in told.what
     assert "reset" in told.remedy
 
 

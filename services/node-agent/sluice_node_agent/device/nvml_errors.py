@@ -16,6 +16,8 @@ from typing import Any, TypeVar
 
 import pynvml  # type: ignore[import-untyped]
 
+from sluice.contracts.ids import GpuUuid
+from sluice_node_agent.device.nvml_health import reset_of
 from sluice_node_agent.device.port import (
     BackendError,
     DeviceError,
@@ -32,7 +34,6 @@ from sluice_node_agent.device.port import (
 
 T = TypeVar("T")
 
-_RESET = "reset it (nvidia-smi --gpu-reset) or reboot the node"
 _VERSIONS = "update the driver, or reboot the node if it was updated under a running kernel"
 
 _MEANINGS: dict[int, tuple[type[DeviceError], str]] = {
@@ -49,8 +50,8 @@ _MEANINGS: dict[int, tuple[type[DeviceError], str]] = {
     pynvml.NVML_ERROR_DRIVER_NOT_LOADED: (DeviceError, "the NVIDIA driver is not loaded"),
     pynvml.NVML_ERROR_TIMEOUT: (TimedOutError, "the driver did not answer in time"),
     pynvml.NVML_ERROR_FUNCTION_NOT_FOUND: (DriverMismatchError, f"this driver does not know the call; {_VERSIONS}"),
-    pynvml.NVML_ERROR_GPU_IS_LOST: (GpuLostError, f"the GPU does not answer; {_RESET}"),
-    pynvml.NVML_ERROR_RESET_REQUIRED: (GpuLostError, f"the GPU must be reset before it answers again; {_RESET}"),
+    pynvml.NVML_ERROR_GPU_IS_LOST: (GpuLostError, "the GPU does not answer"),
+    pynvml.NVML_ERROR_RESET_REQUIRED: (GpuLostError, "the GPU must be reset before it answers again"),
     pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH: (
         DriverMismatchError,
         f"the library and the kernel's driver are of different versions; {_VERSIONS}",
@@ -65,6 +66,7 @@ _MEANINGS: dict[int, tuple[type[DeviceError], str]] = {
     pynvml.NVML_ERROR_UNKNOWN: (DeviceError, "the driver failed without saying why"),
 }
 
+_RESET_HELPS = frozenset({pynvml.NVML_ERROR_GPU_IS_LOST, pynvml.NVML_ERROR_RESET_REQUIRED})
 _LOST = frozenset(code for code, (kind, _) in _MEANINGS.items() if kind is GpuLostError)
 _MISSING = frozenset({pynvml.NVML_ERROR_FUNCTION_NOT_FOUND, pynvml.NVML_ERROR_ARGUMENT_VERSION_MISMATCH})
 
@@ -90,19 +92,25 @@ _NO_BACKEND: dict[int, str] = {
 }
 
 
-def meaning(doing: str, code: int) -> DeviceError:
-    """NVML's return code as our error. `doing` says which GPU and what was asked of it."""
+def meaning(doing: str, code: int, gpu: GpuUuid | None = None) -> DeviceError:
+    """
+    NVML's return code as our error. `doing` says which GPU and what was asked of it.
+
+    A reset is advised only of a `gpu` that is known by its UUID: a place in the driver's list may be another's soon.
+    """
     kind, words = _MEANINGS.get(code, (DeviceError, "the driver failed"))
+    if code in _RESET_HELPS:
+        words = f"{words}; {reset_of(gpu) if gpu else 'reboot the node'}"
     return kind(f"{doing}: {words} (NVML error {code})")
 
 
 @contextmanager
-def told(doing: str) -> Iterator[None]:
-    """Raise NVML's errors, and pynvml's at what is no text, as those of `device.port`. `doing` begins their words."""
+def told(doing: str, gpu: GpuUuid | None = None) -> Iterator[None]:
+    """Raise NVML's errors, and pynvml's at what is no text, as those of `device.port`. Arguments as for `meaning`."""
     try:
         yield
     except pynvml.NVMLError as error:
-        raise meaning(doing, error.value) from None
+        raise meaning(doing, error.value, gpu) from None
     except UnicodeDecodeError:
         raise DeviceError(f"{doing}: the driver's answer is no text") from None
 

@@ -34,9 +34,13 @@ class Handles:
         with self._lock:
             return dict(self._handles)
 
-    def at(self, index: int) -> tuple[GpuUuid, Handle]:
-        """The GPU at NVML's index. Not kept. Raises DeviceError when it cannot tell its UUID."""
-        with told(f"GPU {index}"):
+    def at(self, index: int, known: GpuUuid | None) -> tuple[GpuUuid, Handle]:
+        """
+        The GPU at NVML's index. Not kept. Raises DeviceError when it cannot tell its UUID.
+
+        `known` was there the last time, and is the one that the error then speaks of.
+        """
+        with told(f"GPU {index}", known):
             handle = pynvml.nvmlDeviceGetHandleByIndex(index)
             return GpuUuid(str(pynvml.nvmlDeviceGetUUID(handle))), handle
 
@@ -58,13 +62,13 @@ class Handles:
         what = f"{gpu}: {doing}"
         handle = self._valid(gpu)
         try:
-            with told(what):
+            with told(what, gpu):
                 return action(handle)
         except (InvalidArgumentError, GpuLostError):
             fresh = self._fetch(gpu)
             if address(fresh) == address(handle):
                 raise
-        with told(what):
+        with told(what, gpu):
             return action(fresh)
 
     def _valid(self, gpu: GpuUuid) -> Handle:
@@ -84,7 +88,7 @@ class Handles:
         except pynvml.NVMLError as error:
             if error.value in {pynvml.NVML_ERROR_NOT_FOUND, pynvml.NVML_ERROR_INVALID_ARGUMENT}:
                 raise GpuLostError(f"{gpu}: the GPU is not on this node") from None
-            raise meaning(f"{gpu}: finding it", error.value) from None
+            raise meaning(f"{gpu}: finding it", error.value, gpu) from None
         self.keep(gpu, handle)
         return handle
 

@@ -59,16 +59,19 @@ _XID_WORDS: Mapping[int, str] = {
     172: "an uncorrectable memory error on the chip",
 }
 
+_DRAIN = 4
 # NVML_GPU_RECOVERY_ACTION_*: NVML API reference; the words follow NVIDIA's "Error Recovery and Response Flags".
 _RECOVERY_WORDS: Mapping[int, str] = {
-    1: "the driver asks for a reset of the GPU: end its processes and run nvidia-smi --gpu-reset",
+    1: "the driver asks for a reset of the GPU",
     2: "the driver asks for a reboot of the node",
     3: "the driver asks to end all peer-to-peer traffic of the GPU: end the processes that use it",
-    4: "the driver asks to drain the GPU and reset it: let its work end, then run nvidia-smi --gpu-reset",
+    _DRAIN: "the driver asks to drain the GPU and reset it",
     5: "the driver asks to recover the GPU's IMEX domain",
     6: "the driver asks for a reset of the GPU's bus",
     7: "the driver asks for a reboot of the system",
 }
+_RESET_HELPS = frozenset({None, 0, 1, _DRAIN})
+"""Recovery actions with which a reset is advised: the driver asks for one, for nothing, or cannot tell."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,29 +94,42 @@ def is_critical(xid: int) -> bool:
     return xid not in APPLICATION_XIDS
 
 
-def why_unhealthy(facts: Facts, xids: tuple[int, ...]) -> str:
-    """Why a GPU that answers must get no new slices, in sentences with the remedy; empty when it may."""
+def reset_of(gpu: GpuUuid, before: str = "end what runs on the GPU") -> str:
+    """
+    How a person resets one GPU. `before` is what has to be done while the agent is there.
+
+    The agent goes before the reset, because a driver refuses to reset what a process holds, and the agent holds every
+    GPU; what runs ends before the agent goes, because a pod with a slice can end only while it is there. The GPU is
+    named, because without -i nvidia-smi resets all of the node, under all tenants.
+    """
+    return (
+        f"{before}, stop the node's agent (take its label sluice.dev/agent away) and run"
+        f" nvidia-smi --gpu-reset -i {gpu}, or reboot the node"
+    )
+
+
+def why_unhealthy(facts: Facts, xids: tuple[int, ...], gpu: GpuUuid) -> str:
+    """
+    Why a GPU that answers must get no new slices, and then what to do; empty when it may.
+
+    The remedy is said once for all reasons. No reset is advised where the driver asks for something else: it would be
+    in vain, and end what runs there.
+    """
     reasons = []
     if facts.mig_now != facts.mig_next:
         now, after = _on_off(on=facts.mig_now), _on_off(on=facts.mig_next)
-        reasons.append(
-            f"MIG mode is {now} and will be {after} after the next reset:"
-            " end what runs on the GPU and run nvidia-smi --gpu-reset, or reboot the node"
-        )
+        reasons.append(f"MIG mode is {now} and will be {after} after the next reset")
     if facts.recovery is not None and facts.recovery != 0:
         reasons.append(_RECOVERY_WORDS.get(facts.recovery, f"the driver asks for recovery action {facts.recovery}"))
-    reasons += [
-        f"Xid {xid}: {_XID_WORDS.get(xid, 'an error that is not known to be harmless')};"
-        " reset the GPU (nvidia-smi --gpu-reset) or reboot the node"
-        for xid in xids
-    ]
+    reasons += [f"Xid {xid}: {_XID_WORDS.get(xid, 'an error that is not known to be harmless')}" for xid in xids]
     # A driver that tells the recovery action has judged its ECC errors in it; an older one leaves the judging to us.
     if facts.recovery is None and facts.uncorrected > 0 and not xids:
-        reasons.append(
-            f"{facts.uncorrected} uncorrectable ECC errors since the last reset:"
-            " reset the GPU (nvidia-smi --gpu-reset) or reboot the node"
-        )
-    return "; ".join(reasons)
+        reasons.append(f"{facts.uncorrected} uncorrectable ECC errors since the last reset")
+    why = "; ".join(reasons)
+    if not why or facts.recovery not in _RESET_HELPS:
+        return why
+    remedy = reset_of(gpu, "let its work end") if facts.recovery == _DRAIN else reset_of(gpu)
+    return f"{why}; {remedy}" if xids else f"{why}: {remedy}"  # an Xid's own words come after a colon already
 
 
 class Xids:

@@ -57,11 +57,12 @@ class Inventory:
         """All GPUs in index order. Raises DeviceError when not even their number can be read."""
         with told("counting the GPUs"):
             count = pynvml.nvmlDeviceGetCount()
+        known_at = {report.index: gpu for gpu, report in self._known().items()}
         silent: dict[int, _Silence] = {}
         there: dict[GpuUuid, int] = {}
         for index in range(count):
             try:
-                gpu, handle = self.handles.at(index)
+                gpu, handle = self.handles.at(index, known_at.get(index))
             except DeviceError as error:
                 silent[index] = _silence(error)
                 continue
@@ -74,8 +75,9 @@ class Inventory:
         all_told = not silent  # else a GPU that is missing may be one that did not tell its UUID
         for gpu, known in self._known().items():
             if gpu not in reports:
+                said = silent.pop(known.index, None) if known_at.get(known.index) == gpu else None
                 why = f"{gpu}: the driver does not list the GPU any more; reboot the node"
-                reports[gpu] = self._lose(known, silent.pop(known.index, _Silence(why, gone=all_told)))
+                reports[gpu] = self._lose(known, said or _Silence(why, gone=all_told))
         for index, silence in silent.items():
             self._log.warning("a GPU that cannot tell its UUID is left out", index=index, error=silence.why)
         return tuple(sorted(map(self._linked, reports.values()), key=lambda report: report.index))
@@ -144,7 +146,7 @@ class Inventory:
         wiring = nvml_reading.wiring(device, mig=mode.now)
         facts = nvml_reading.health(device, mode)
         self.xids.recovery(gpu, facts.recovery)
-        why = why_unhealthy(facts, self.xids.of(gpu))
+        why = why_unhealthy(facts, self.xids.of(gpu), gpu)
         fixed = (gpu, index) in self._fixed
         with self._lock:
             self._wirings[gpu] = wiring

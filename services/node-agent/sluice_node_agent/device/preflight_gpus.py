@@ -9,6 +9,7 @@ from pathlib import Path
 
 from sluice.contracts.messages import GpuReport
 from sluice_node_agent.core.records import HomeRecord, SliceRecord, Warm
+from sluice_node_agent.device.nvml_health import reset_of
 from sluice_node_agent.device.port import BackendError, DeviceError
 from sluice_node_agent.device.preflight import Check, Devices, Finding, Machine, version_of
 
@@ -117,8 +118,8 @@ def check_gpus(machine: Machine, devices: Devices) -> list[Finding]:
                     Check.GPUS,
                     "problem",
                     f"{name} is lost: {said}",
-                    "look for its Xid in the kernel's log (dmesg | grep Xid); reset it (nvidia-smi --gpu-reset) "
-                    "or reboot the node",
+                    "look for its Xid in the kernel's log (dmesg | grep Xid); if it does not come back, "
+                    + reset_of(gpu.uuid),
                 )
             )
         elif not gpu.healthy:
@@ -127,7 +128,7 @@ def check_gpus(machine: Machine, devices: Devices) -> list[Finding]:
                     Check.GPUS,
                     "problem",
                     f"{name} gets no new slices: {gpu.health_message or 'it is not healthy'}",
-                    "when nothing runs on it, reset it (nvidia-smi --gpu-reset -i its UUID) or reboot the node",
+                    "do what this says; how one GPU is reset is in docs/operations.md",
                 )
             )
         else:

@@ -179,5 +179,5 @@ def _xids(hardware: Hardware, gpu: Gpu) -> tuple[int, ...]:
 def _why_unhealthy(hardware: Hardware, gpu: Gpu) -> str:
     """In the words that a real GPU's health is told in."""
     facts = Facts(mig_now=gpu.mig, mig_next=gpu.mig is not (hardware.faults.mig_pending == gpu.index))
-    words = why_unhealthy(facts, _xids(hardware, gpu))
+    words = why_unhealthy(facts, _xids(hardware, gpu), gpu.uuid)
     return f"{words} (simulated)" if words else ""
