@@ -51,6 +51,23 @@ async def test_waiting_ends_with_the_change_that_was_waited_for(make):
     assert await waiting == {make.request: make.bound()}
 
 
+async def test_a_measurement_begins_when_nobody_says_anything_any_more(make):
+    """What a system says while it starts would be measured as part of the first pods' way."""
+    live = LiveWorld()
+    await both_read(live)
+    assert await live.calm(quiet_s=0.001, within_s=60)
+
+    async def talk():
+        while True:
+            await live.apply([seen(Stream.BOOK, f"sluice.binding.{make.request}", make.bound())])
+            await asyncio.sleep(0)
+
+    talking = asyncio.create_task(talk())
+    assert not await live.calm(quiet_s=60, within_s=0.01)
+    talking.cancel()
+    assert await live.calm(quiet_s=0.001, within_s=60)
+
+
 async def test_a_value_that_cannot_be_read_hides_nothing_else():
     """Undecodable bytes are set aside by the bus."""
     live = LiveWorld()

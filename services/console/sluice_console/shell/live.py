@@ -109,6 +109,17 @@ class LiveWorld:
         except TimeoutError:
             raise NotAnsweringError(f"waited {within_s:g} s for {what}") from None
 
+    async def calm(self, *, quiet_s: float, within_s: float) -> bool:
+        """Wait until no word has come for `quiet_s`. False where there was no such time within `within_s`."""
+        ends_at = asyncio.get_running_loop().time() + within_s
+        while asyncio.get_running_loop().time() < ends_at:
+            try:
+                async with asyncio.timeout(quiet_s), self._changed:
+                    await self._changed.wait()
+            except TimeoutError:
+                return True
+        return False
+
 
 @asynccontextmanager
 async def following(bus: Bus, heard: Heard | None = None) -> AsyncIterator[LiveWorld]:
