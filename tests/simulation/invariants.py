@@ -20,12 +20,14 @@ from simulation.planted_sizes import SIZE_BUGS
 from simulation.planted_troubles import LATEST_IS_RIGHT
 from simulation.planted_turns import BOTH_KEPT, STARVING_BUGS, TAKES_WHAT_IS_THERE
 from simulation.planting import Planted
+from simulation.unanswered import TOLD_IN_ANY_LIFE
 from simulation.unread import NOT_SEEN, REVOKED_UNREAD
 
 PLAYED: tuple[Planted, ...] = (
     SENT_AS_DECIDED, PROMISED_FOR_EVER, HALF_KEPT, BOUND_ON_WHAT_IS_KNOWN, OPEN_WHILE_CLOSING, TAKES_WHAT_IS_THERE,
     NEVER_BEGUN_ANEW, BOTH_KEPT, GRANTED_AGAIN, OPENED_AGAIN, TWO_BINDS, REVOKED_UNREAD, NOT_SEEN, TICKETS_UNREAD,
     NOT_KNOWN_TO_HAVE_LIVED, LEFT_BEHIND, NOBODYS_IS_OURS, COUNTED_ON_TWICE, LATEST_IS_RIGHT, RELEASE_FORGOTTEN,
+    TOLD_IN_ANY_LIFE,
     *SIZE_BUGS, *STARVING_BUGS, *RARE_BUGS,
 )  # fmt: skip
 """Too rare for chance: schedules of their own play these, or a plan that is kept."""
@@ -203,6 +205,7 @@ CASES = (
     Case("one was leaving it just then", ("tickets name all who are in a home",)),
     Case("an administrator has made one there by hand", ("what stands at a granted place is the grant's",)),
     Case("agents report before sources have listed", ("orphans at once",)),
+    Case("its first word is without an answer, and lands after a wipe", (TOLD_IN_ANY_LIFE.name,)),
     Case(
         "STATE forgets a request, and its pod goes",
         test="tests/unit/allocator/test_orphaned_answers.py::test_an_answer_that_nobody_asks_for_is_ended",

@@ -4,7 +4,10 @@ minutes, each alone and in pairs, while pods run, come and go; with a crash and 
 """
 
 import pytest
+from simulation.judge import ViolationError
+from simulation.planting import planted
 from simulation.scene import MIG_NODE, Scene, sliced
+from simulation.unanswered import TOLD_IN_ANY_LIFE, a_source_told_all_before_a_wipe
 from simulation.weather import Weather
 
 from sluice.contracts.messages import Bound
@@ -101,3 +104,11 @@ def test_pods_that_all_go_while_nobody_looks_leave_nothing() -> None:
         lambda: not any(gpu.instances for machine in machines.values() for gpu in machine.gpus.values()), longest_s=90.0
     )
     scene.finish()
+
+
+def test_what_a_source_told_before_a_wipe_ends_no_slice_when_it_lands_after_it() -> None:
+    """A running pod would lose its slice as an orphan, because its source has not asked for it again yet."""
+    a_source_told_all_before_a_wipe()
+    with planted(TOLD_IN_ANY_LIFE), pytest.raises(ViolationError) as found:
+        a_source_told_all_before_a_wipe()
+    assert found.value.rule in TOLD_IN_ANY_LIFE.caught_by

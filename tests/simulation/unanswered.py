@@ -4,9 +4,14 @@ Interleavings in which it matters that a write without an answer is settled by a
 Each ends when nothing was violated, and raises ViolationError where the rule is broken.
 """
 
+from typing import Any
+
+from msgspec.structs import replace
+from simulation.planting import Planted
 from simulation.scene import MIG_NODE, Scene, sliced
 
-from sluice.contracts.messages import Grant, NodeClosed, Released
+from sluice.contracts.messages import AllocationRequested, Grant, NodeClosed, Released, SourceSynced
+from sluice_allocator.core.world import World
 
 
 def another_grants_the_place_meanwhile() -> None:
@@ -62,3 +67,44 @@ def its_agent_speaks_while_the_end_of_its_head_is_unanswered() -> None:
     scene.until(lambda: scene.runs("a"))
     assert any(isinstance(write.message, NodeClosed) for write in landed)
     scene.finish()
+
+
+def a_source_told_all_before_a_wipe() -> None:
+    """
+    A source had no pods when it said that it has told all. That word is without an answer, and lands after a wipe.
+
+    What it asks for now has not been said again by then.
+    """
+    scene = Scene()
+    synced = scene.lose(lambda _host, write: isinstance(write.message, SourceSynced))
+    scene.strike("broker wipe", lasts_s=0.5)
+    scene.until(lambda: bool(synced))
+    scene.pod("a", sliced("3g.20gb"))
+    scene.until(lambda: scene.runs("a"))
+    scene.strike("broker wipe", lasts_s=0.5)
+    landed = scene.landed()
+    scene.lose(lambda _host, write: isinstance(write.message, AllocationRequested | SourceSynced))
+    scene.until(lambda: any(isinstance(write.message, Grant) for write in landed))
+    scene.land(synced[0])
+    scene.lose(lambda host, write: host != "the network" and isinstance(write.message, AllocationRequested))
+    scene.wait(12.0)
+    assert any(isinstance(write.message, SourceSynced) for write in landed)
+    scene.lose(lambda _host, _write: False)
+    scene.finish()
+
+
+def _whenever_it_was_said(_original: Any) -> Any:
+    def told_all(_self: Any, message: Any) -> Any:
+        """Section 6 broken: that a source has told all it has holds in any life of the bus."""
+        return replace(message, incarnation="") if isinstance(message, SourceSynced) else None
+
+    return told_all
+
+
+TOLD_IN_ANY_LIFE = Planted(
+    "told in any life of the bus",
+    "the slice that it runs on: its source had told all before a wipe, and the word landed after it",
+    ("undisturbed",),
+    ((World, "_told_all", _whenever_it_was_said),),
+)
+"""Caught by a schedule of its own: the word has to be the first one, and without an answer through a wipe."""

@@ -43,9 +43,9 @@ def messages(instructions) -> list:
     return [i.message for i in instructions if isinstance(i, Write)]
 
 
-def synced(count: int) -> SourceSynced:
+def synced(count: int, life: str = "") -> SourceSynced:
     """The folder has told all it has."""
-    return SourceSynced(source=FOLDER, run=RunId("w1"), epoch=1, count=count)
+    return SourceSynced(source=FOLDER, run=RunId("w1"), epoch=1, count=count, incarnation=Incarnation(life))
 
 
 def test_a_living_slice_is_adopted_before_its_node_is_used(empty):
@@ -298,6 +298,21 @@ def test_what_a_source_told_before_a_wipe_ends_nothing_after_it(bench):
     bench.handle(LeaseChanged(held=True))
     for bench.now in (100.0, 10_000.0):
         assert not [each for each in messages(bench.handle(Ticked())) if isinstance(each, Revoke)]
+
+
+def test_what_a_source_told_in_another_life_of_the_bus_ends_nothing_when_it_lands_late(bench):
+    """Its first word got no answer, and lands after a wipe: pods would lose their slices before it has listed them."""
+    new = Incarnation("900000")
+    bench.read_all(incarnation=new)
+    bench.add_node(snapshot("node-a", (gpu_report("node-a", 0),), slices=(living(),), generation=2))
+    bench.observe(subjects.source(FOLDER), synced(0, INCARNATION))
+    for bench.now in (100.0, 10_000.0):
+        assert messages(bench.handle(Ticked())) == []
+
+    bench.observe(subjects.source(FOLDER), synced(0, new))
+    bench.handle(Ticked())
+    bench.now = 10_031.0
+    assert [type(each) for each in messages(bench.handle(Ticked()))] == [Revoke]
 
 
 def test_an_orphan_that_was_promised_a_place_is_revoked_with_those_before_it(bench):

@@ -82,7 +82,7 @@ def test_a_pod_is_asked_for_only_after_its_identity_is_on_disk(bench, manifest):
         subject=source.subject,
         guard=source.guard,
         expected=1001,
-        message=SourceSynced(source=FOLDER, run=RunId("w1"), epoch=3, count=1),
+        message=SourceSynced(source=FOLDER, run=RunId("w1"), epoch=3, count=1, incarnation=Incarnation("1000")),
         request="",
     )
     assert bench.land(write) == [synced]
@@ -118,7 +118,8 @@ def test_a_wiped_broker_is_told_the_same_ids_again_and_then_that_it_is_all(bench
         ("sluice.request.w1-2", 0),
         ("sluice.source.folder", 0),
     ]
-    assert bench.bus["sluice.source.folder"].count == 2
+    synced = bench.bus["sluice.source.folder"]
+    assert (synced.count, synced.incarnation) == (2, "2000")
 
 
 def test_a_pod_that_has_its_slice_is_not_moved_to_another_by_a_late_word(bench, manifest):

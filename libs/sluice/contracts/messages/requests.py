@@ -4,7 +4,7 @@ from typing import Literal
 
 import msgspec
 
-from sluice.contracts.ids import AllocationId, GpuUuid, NodeName, RunId, SourceName
+from sluice.contracts.ids import AllocationId, GpuUuid, Incarnation, NodeName, RunId, SourceName
 from sluice.contracts.messages.base import Message
 from sluice.contracts.refusals import Refusal
 
@@ -198,6 +198,8 @@ class SourceSynced(Message, frozen=True, kw_only=True):
     run: RunId
     epoch: int
     count: int
+    incarnation: Incarnation = Incarnation("")
+    """Of STATE, on which all of it is. In another life nothing is concluded from it. Empty: its writer did not say."""
 
 
 class Taint(msgspec.Struct, frozen=True, kw_only=True):

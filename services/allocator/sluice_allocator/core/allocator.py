@@ -17,7 +17,7 @@ from sluice.contracts.exchange import (
     Ticked,
 )
 from sluice.contracts.ids import AllocationId, NodeName, RequestId, RunId, SourceName, request_named
-from sluice.contracts.messages import Bound, Closed, Grant, NodeOpened, SliceGone, SourceSynced
+from sluice.contracts.messages import Bound, Closed, Grant, NodeOpened, SliceGone
 from sluice.contracts.outbox import Contested, Outbox, Report, Settled
 from sluice.contracts.subjects import Address
 from sluice_allocator.core.desk import Desk
@@ -159,9 +159,8 @@ class Allocator:
             self.desk.take_back(address.guard)
             note_taken_back(self.desk, event.entry.message)
         self._changed(address)
-        message = event.entry.message
-        if isinstance(message, SourceSynced) and self.desk.world.settled:
-            self.orphans.heard(self.desk, message)
+        if address.kind == "source" and self.desk.world.settled:
+            self.orphans.heard(self.desk, SourceName(address.key[0]))
 
     def _changed(self, address: Address) -> None:
         """Something about this address is known anew, or not there any more: what has to be looked at again."""

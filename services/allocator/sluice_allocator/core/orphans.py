@@ -11,7 +11,7 @@ from typing import TypeVar
 
 from sluice.contracts import subjects
 from sluice.contracts.ids import AllocationId, RequestId, SourceName
-from sluice.contracts.messages import Bound, Closed, Grant, Held, Released, RequestWithdrawn, Revoke, SourceSynced
+from sluice.contracts.messages import Bound, Closed, Grant, Held, Released, RequestWithdrawn, Revoke
 from sluice_allocator.core.binding import answer_without_slice, may_come_yet, release
 from sluice_allocator.core.desk import Desk
 from sluice_allocator.core.held import waits_for_node
@@ -40,11 +40,11 @@ class Orphans:
     answers: OrderedDict[RequestId, _Orphan] = field(default_factory=OrderedDict)
     """Answers, in the same order. A request may be withdrawn while STATE forgets it, and the withdrawal never lands."""
 
-    def heard(self, desk: Desk, synced: SourceSynced) -> None:
-        """A source has told all it has, if as many live requests are known here as it counts."""
-        known = len(desk.world.requested_by.get(synced.source, ()))
-        if known >= synced.count:
-            self.syncs[synced.source] = self.syncs.get(synced.source, 0) + 1
+    def heard(self, desk: Desk, source: SourceName) -> None:
+        """A source was heard: it has told all it has, if as many live requests are known here as it counts."""
+        synced = desk.world.sources.get(source)
+        if synced is not None and len(desk.world.requested_by.get(source, ())) >= synced.count:
+            self.syncs[source] = self.syncs.get(source, 0) + 1
 
     def asked(self, desk: Desk, request: RequestId) -> None:
         """

@@ -285,6 +285,12 @@ class World:
             return replace(message, allocations=())
         return message if isinstance(message, BINDING) else None
 
+    def _told_all(self, message: AnyMessage | None) -> SourceSynced | None:
+        """That a source has told all it has: in this life of the bus, for what it told before a wipe is not there."""
+        if isinstance(message, SourceSynced) and message.incarnation in {"", self.incarnations.get(Stream.STATE)}:
+            return message
+        return None
+
     def _put_rare(self, kind: str, key: str, message: AnyMessage | None) -> None:
         match kind:
             case "host":
@@ -292,7 +298,7 @@ class World:
             case "cordon":
                 _set(self.cordons, NodeName(key), message if isinstance(message, Cordoned) else None)
             case "source":
-                _set(self.sources, SourceName(key), message if isinstance(message, SourceSynced) else None)
+                _set(self.sources, SourceName(key), self._told_all(message))
             case "waiting":
                 _set(self.waiting, RequestId(key), message if isinstance(message, Pending) else None)
             case "eviction":

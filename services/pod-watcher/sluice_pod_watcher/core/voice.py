@@ -20,7 +20,7 @@ from sluice.contracts.exchange import (
     ReadingStarted,
     Stream,
 )
-from sluice.contracts.ids import NodeName, RequestId, RunId, SourceName
+from sluice.contracts.ids import Incarnation, NodeName, RequestId, RunId, SourceName
 from sluice.contracts.messages import (
     AllocationRequested,
     AnyMessage,
@@ -84,6 +84,8 @@ class Voice:
         self._closing: dict[RequestId, None] = {}
         """About whom the last word is being said, or was said by somebody."""
         self._state_is_read = False
+        self._life = Incarnation("")
+        """Of STATE, as it is read."""
         self._epoch = 0
         self._sync_due = False
 
@@ -94,7 +96,7 @@ class Voice:
         reports = self._outbox.handle(event, now)
         match event:
             case ReadingStarted(stream=Stream.STATE):
-                self._state_is_read = False
+                self._state_is_read, self._life = False, event.incarnation
                 self._outbox.forget(self._source)  # if the broker was wiped, everything else is said before it again
             case ReadingCaughtUp(stream=Stream.STATE):
                 self._state_is_read = True
@@ -210,7 +212,13 @@ class Voice:
             self._say_some()
         if self._sync_due and self._state_is_read and self._all_confirmed():
             self._sync_due = False
-            synced = SourceSynced(source=self._name, run=self._run, epoch=self._epoch, count=self._speaker.asking())
+            synced = SourceSynced(
+                source=self._name,
+                run=self._run,
+                epoch=self._epoch,
+                count=self._speaker.asking(),
+                incarnation=self._life,
+            )
             self._outbox.keep(self._source, synced)
 
     def _say_some(self) -> None:
