@@ -91,6 +91,8 @@ class Books:
         self.bound: dict[str, Bound] = {}
         self.bound_in: dict[OperationId, str] = {}
         """The life of the bus that each binding was decided in, as far as its allocator knew."""
+        self.bound_late: dict[str, bool] = {}
+        """Whether the binding of a request had been decided in an earlier life than it landed in."""
         self.asked_in: dict[OperationId, str] = {}
         """The same for what sources ask."""
         self.asked_late: dict[str, None] = {}

@@ -264,8 +264,19 @@ class Judge(NodeJudge):
         if before is not None and before.allocation != bound.allocation and not self.is_over(before):
             if self.bound_in[operation] in self.over:
                 return  # decided before another binding landed that went with the broker: its pod stays where it is
-            self.fail("bound once", f"{bound.request}: {bound.allocation} after {before.allocation}")
+            if not self._stays_where_it_is(bound):
+                self.fail("bound once", f"{bound.request}: {bound.allocation} after {before.allocation}")
         self.bound[bound.request] = bound
+        self.bound_late[bound.request] = self.bound_in[operation] in self.over
+
+    def _stays_where_it_is(self, bound: Bound) -> bool:
+        """
+        Whether a pod's source remembers what it is bound to now, and what it was bound to before had landed late: it
+        was decided in an earlier life of the bus, in which another one landed that the source has followed.
+        """
+        asked = self.requests.get(bound.request)
+        remembers = asked is not None and asked.held is not None and asked.held.allocation == bound.allocation
+        return remembers and self.bound_late.get(bound.request, False)
 
     def _is_known_to_nobody(self, bound: Bound) -> bool:
         """
