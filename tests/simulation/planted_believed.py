@@ -8,6 +8,7 @@ from typing import Any
 
 from msgspec.structs import replace
 from simulation.planting import Planted
+from simulation.unanswered import ASKED_IN_ANY_LIFE
 
 from sluice.contracts.exchange import Stream
 from sluice.contracts.messages import Bound, Waived
@@ -20,6 +21,9 @@ from sluice_pod_watcher.core.cluster import requests
 from sluice_pod_watcher.core.cluster.api_side import ApiSide
 from sluice_pod_watcher.core.cluster.records import Record
 from sluice_pod_watcher.core.cluster.requests import Requests
+
+NAMES_NO_LIFE = ASKED_IN_ANY_LIFE.patches
+"""With a source of the version before, what it asked at first may land late and be read; with others it may not."""
 
 
 def _only_what_is_there_is_looked_at(original: Any) -> Any:
@@ -233,7 +237,7 @@ BELIEVED_BUGS = (
         "whoever asks says all that it has",
         "the slice of a job that runs: its pods' words were lost after a wipe, but for an old one",
         ("undisturbed",),
-        ((settling, "member_of_group", _whoever_asks_says_all),),
+        ((settling, "member_of_group", _whoever_asks_says_all), *NAMES_NO_LIFE),
     ),
     Planted(
         "an order of another life stands",
@@ -260,7 +264,11 @@ BELIEVED_BUGS = (
         "nothing is found where a binding names what is gone",
         "the slice that it runs on: binding and ask of before a wipe landed after it, and name one that was surplus",
         ("LAW 3", "undisturbed"),
-        ((standing, "is_found_instead", _nothing_is_found), (settling_one, "is_found_instead", _nothing_is_found)),
+        (
+            (standing, "is_found_instead", _nothing_is_found),
+            (settling_one, "is_found_instead", _nothing_is_found),
+            *NAMES_NO_LIFE,
+        ),
     ),
     Planted(
         "a removed node that no ledger knows has nothing",

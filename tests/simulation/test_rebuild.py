@@ -3,11 +3,18 @@ What a system is rebuilt from (PROTOCOL §6): the broker, an agent's journal, an
 minutes, each alone and in pairs, while pods run, come and go; with a crash and bad weather. The judge sees the rest.
 """
 
+from collections.abc import Callable
+
 import pytest
 from simulation.judge import ViolationError
-from simulation.planting import planted
+from simulation.planting import Planted, planted
 from simulation.scene import MIG_NODE, Scene, sliced
-from simulation.unanswered import TOLD_IN_ANY_LIFE, a_source_told_all_before_a_wipe
+from simulation.unanswered import (
+    ASKED_IN_ANY_LIFE,
+    TOLD_IN_ANY_LIFE,
+    a_source_asked_before_a_wipe,
+    a_source_told_all_before_a_wipe,
+)
 from simulation.weather import Weather
 
 from sluice.contracts.messages import Bound
@@ -106,9 +113,16 @@ def test_pods_that_all_go_while_nobody_looks_leave_nothing() -> None:
     scene.finish()
 
 
-def test_what_a_source_told_before_a_wipe_ends_no_slice_when_it_lands_after_it() -> None:
-    """A running pod would lose its slice as an orphan, because its source has not asked for it again yet."""
-    a_source_told_all_before_a_wipe()
-    with planted(TOLD_IN_ANY_LIFE), pytest.raises(ViolationError) as found:
-        a_source_told_all_before_a_wipe()
-    assert found.value.rule in TOLD_IN_ANY_LIFE.caught_by
+@pytest.mark.parametrize(
+    ("story", "bug"),
+    [(a_source_told_all_before_a_wipe, TOLD_IN_ANY_LIFE), (a_source_asked_before_a_wipe, ASKED_IN_ANY_LIFE)],
+    ids=["told all", "asked"],
+)
+def test_what_a_source_said_before_a_wipe_ends_no_slice_when_it_lands_after_it(
+    story: Callable[[], None], bug: Planted
+) -> None:
+    """A running pod would lose its slice, because its source has not said by then what it has."""
+    story()
+    with planted(bug), pytest.raises(ViolationError) as found:
+        story()
+    assert found.value.rule in bug.caught_by

@@ -10,8 +10,8 @@ from msgspec.structs import replace
 from simulation.planting import Planted
 from simulation.scene import MIG_NODE, Scene, sliced
 
-from sluice.contracts.messages import AllocationRequested, Grant, NodeClosed, Released, SourceSynced
-from sluice_allocator.core.world import World
+from sluice.contracts.messages import AllocationRequested, Grant, NodeClosed, NodeOpened, Released, SourceSynced
+from sluice_allocator.core.world import REQUEST, World
 
 
 def another_grants_the_place_meanwhile() -> None:
@@ -93,6 +93,39 @@ def a_source_told_all_before_a_wipe() -> None:
     scene.finish()
 
 
+def a_source_asked_before_a_wipe() -> None:
+    """
+    What a source asked at first comes once more, after a wipe: it does not say what its pod has had since.
+
+    The node of that slice is away, and what the source remembers has not been said again.
+    """
+    scene = Scene(MIG_NODE, MIG_NODE)
+    asked = scene.landed()
+    scene.pod("a", sliced("3g.20gb"))
+    scene.until(lambda: scene.runs("a"))
+    first = next(write for write in asked if isinstance(write.message, AllocationRequested))
+    before = scene.bound("a")
+    assert before is not None
+    agent = scene.host(f"agent-{before.node}")
+    agent.kill()
+    scene.strike("broker wipe", lasts_s=0.5)
+    landed = scene.landed()
+    scene.lose(lambda _host, write: isinstance(write.message, AllocationRequested))
+    scene.until(lambda: any(isinstance(write.message, NodeOpened) for write in landed))
+    scene.land(first)
+    scene.lose(lambda host, write: host != "the network" and isinstance(write.message, AllocationRequested))
+    scene.wait(12.0)
+    assert first in landed
+    agent.start()
+    scene.wait(5.0)
+    scene.lose(lambda _host, _write: False)
+    scene.until(lambda: scene.runs("a"))
+    after = scene.bound("a")
+    assert after is not None
+    assert after.allocation == before.allocation
+    scene.finish()
+
+
 def _whenever_it_was_said(_original: Any) -> Any:
     def told_all(_self: Any, message: Any) -> Any:
         """Section 6 broken: that a source has told all it has holds in any life of the bus."""
@@ -108,3 +141,20 @@ TOLD_IN_ANY_LIFE = Planted(
     ((World, "_told_all", _whenever_it_was_said),),
 )
 """Caught by a schedule of its own: the word has to be the first one, and without an answer through a wipe."""
+
+
+def _whenever_it_was_asked(_original: Any) -> Any:
+    def says_something_now(_self: Any, message: Any) -> bool:
+        """Section 6 broken: what a source has asked in any life of the bus is what it asks."""
+        return isinstance(message, REQUEST)
+
+    return says_something_now
+
+
+ASKED_IN_ANY_LIFE = Planted(
+    "asked in any life of the bus",
+    "the slice that it runs on: what its source had asked at first landed after a wipe, and another one was bound",
+    ("bound once", "undisturbed"),
+    ((World, "_says_something_now", _whenever_it_was_asked),),
+)
+"""Caught by a schedule of its own, as the one before."""

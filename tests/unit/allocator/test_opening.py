@@ -315,6 +315,24 @@ def test_what_a_source_told_in_another_life_of_the_bus_ends_nothing_when_it_land
     assert [type(each) for each in messages(bench.handle(Ticked()))] == [Revoke]
 
 
+def test_what_was_asked_in_another_life_of_the_bus_is_granted_nothing_and_keeps_what_is_there(bench):
+    """It does not say what its pod has had since: a second slice would be given, or the first one ended."""
+    new = Incarnation("900000")
+    bench.read_all(incarnation=new)
+    bench.add_node(
+        snapshot("node-a", (gpu_report("node-a", 0), gpu_report("node-a", 1)), slices=(living(),), generation=2)
+    )
+    old = msgspec.structs.replace(asked("p1"), incarnation=INCARNATION)
+    assert messages(bench.request(old)) == []
+    assert messages(bench.request(msgspec.structs.replace(old, name="p2", owner="p2"))) == []
+    bench.observe(subjects.source(FOLDER), synced(0, new))
+    for bench.now in (100.0, 10_000.0):
+        assert messages(bench.handle(Ticked())) == []
+
+    granted = messages(bench.request(msgspec.structs.replace(asked("p2"), incarnation=new)))
+    assert [(type(each), each.booking.request) for each in granted] == [(Grant, "p2")]
+
+
 def test_an_orphan_that_was_promised_a_place_is_revoked_with_those_before_it(bench):
     """Its agent may have lost its journal, and would take their device for the orphan's."""
     bench.read_all(incarnation=Incarnation("900000"))

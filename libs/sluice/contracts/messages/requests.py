@@ -164,6 +164,11 @@ class AllocationRequested(Message, frozen=True, kw_only=True):
     leeway: Leeway = NO_LEEWAY
     group: PodGroup | None = None
     held: Held | None = None
+    incarnation: Incarnation = Incarnation("")
+    """
+    Of STATE, as its source reads it. In another life it has landed late, and does not say what its source remembers by
+    then. Empty: its writer did not say.
+    """
 
 
 class RequestRejected(Message, frozen=True, kw_only=True):

@@ -6,7 +6,7 @@ there any more. It must not decide anything.
 """
 
 from dataclasses import dataclass, field
-from typing import TypeVar
+from typing import TypeGuard, TypeVar
 
 from msgspec.structs import replace
 
@@ -261,7 +261,7 @@ class World:
         key = address.key[-1]
         match address.kind:
             case "request":
-                self._put_request(RequestId(key), message if isinstance(message, REQUEST) else None)
+                self._put_request(RequestId(key), message if self._says_something_now(message) else None)
             case "ledger":
                 self._put_ledger(address, message)
             case "binding":
@@ -310,6 +310,17 @@ class World:
                 _set(self.quotas, key, message if isinstance(message, QuotaSet) else None)
             case _:
                 pass  # a noun the allocator does not read
+
+    def _says_something_now(self, message: AnyMessage | None) -> TypeGuard[RequestFact]:
+        """
+        Whether this is what a source says of a request in this life of the bus.
+
+        An ask of before a wipe that has landed after it does not say what its pod has had since. It is a word that is
+        not read (`speaks_of`): nothing follows from it, nor from there being none, before its source says it anew.
+        """
+        if isinstance(message, AllocationRequested):
+            return message.incarnation in {"", self.incarnations.get(Stream.STATE)}
+        return isinstance(message, REQUEST)
 
     def _put_request(self, request: RequestId, message: RequestFact | None) -> None:
         before = self.requests.get(request)

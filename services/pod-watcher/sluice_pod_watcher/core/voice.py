@@ -11,6 +11,8 @@ from collections.abc import Iterable, Mapping
 from itertools import islice
 from typing import Protocol
 
+from msgspec.structs import replace
+
 from sluice.contracts import subjects
 from sluice.contracts.exchange import (
     ExchangeEvent,
@@ -84,8 +86,8 @@ class Voice:
         self._closing: dict[RequestId, None] = {}
         """About whom the last word is being said, or was said by somebody."""
         self._state_is_read = False
-        self._life = Incarnation("")
-        """Of STATE, as it is read."""
+        self._life = self._read_life = Incarnation("")
+        """Of STATE, when it was read whole; and of the reading that is under way."""
         self._epoch = 0
         self._sync_due = False
 
@@ -96,10 +98,11 @@ class Voice:
         reports = self._outbox.handle(event, now)
         match event:
             case ReadingStarted(stream=Stream.STATE):
-                self._state_is_read, self._life = False, event.incarnation
+                self._state_is_read, self._read_life = False, event.incarnation
                 self._outbox.forget(self._source)  # if the broker was wiped, everything else is said before it again
             case ReadingCaughtUp(stream=Stream.STATE):
                 self._state_is_read = True
+                self._lives_in(self._read_life)
                 self._sync_due = self._epoch > 0
                 self._recount()
             case Observed() if isinstance(event.entry.message, RequestWithdrawn) and event.entry.message.closing:
@@ -107,6 +110,15 @@ class Voice:
             case _:
                 pass
         return reports
+
+    def _lives_in(self, life: Incarnation) -> None:
+        """STATE was read in this life: what asks names it, so it is all said anew in another one."""
+        if life == self._life:
+            return
+        self._life = life
+        for uid in self._speaker.all_requests():
+            self._outbox.forget(subjects.request(uid))
+            self._again[uid] = None
 
     def tick(self, now: float) -> None:
         """Time has passed."""
@@ -238,6 +250,8 @@ class Voice:
             if not self._speaker.may_say(uid):
                 self._unsaid[uid] = None
                 continue
+            if isinstance(message, AllocationRequested):
+                message = replace(message, incarnation=self._life)
             closing = isinstance(message, RequestWithdrawn) and message.closing
             if closing:
                 self._closing[uid] = None
