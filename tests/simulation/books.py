@@ -93,10 +93,6 @@ class Books:
         """The life of the bus that each binding was decided in, as far as its allocator knew."""
         self.bound_late: dict[str, bool] = {}
         """Whether the binding of a request had been decided in an earlier life than it landed in."""
-        self.asked_in: dict[OperationId, str] = {}
-        """The same for what sources ask."""
-        self.asked_late: dict[str, None] = {}
-        """Requests of which a word of an earlier life has landed in this one."""
         self.asked_at: dict[str, float] = {}
         self.unheard: dict[str, None] = {}
         """
@@ -190,15 +186,6 @@ class Books:
         entry = self.ledger.get(booking.node, {}).get(allocation)
         is_ordered = entry is not None and not (isinstance(entry, Grant) and entry.incarnation in self.over)
         return not known and not is_ordered
-
-    def is_for_an_older_word(self, bound: Bound) -> bool:
-        """
-        Whether a word of before a wipe has landed after it, which does not tell what its pod has; its source says by
-        now that it has another slice, and keeps that.
-        """
-        said = self.said.get(bound.request)
-        held = said.held if said is not None else None
-        return bound.request in self.asked_late and held is not None and held.allocation != bound.allocation
 
     def is_over(self, bound: Bound) -> bool:
         """

@@ -63,7 +63,7 @@ class Judge(NodeJudge):
             self.fail("taken until settled", wrong)
         match message:
             case AllocationRequested() | RequestRejected() | RequestWithdrawn():
-                self._request(write.subject.rpartition(".")[2], message, write.operation)
+                self._request(write.subject.rpartition(".")[2], message)
             case SliceReady() | SliceGone() | SliceFailed() | SliceDegraded():
                 self._slice(message)
             case NodeOpened() | NodeClosed() | NodeRemoved() | NodeChanged():
@@ -103,7 +103,6 @@ class Judge(NodeJudge):
         self.bound = {request: bound for request, bound in self.bound.items() if request in self.kubelets.bound}
         self.ledger.clear()
         self.adopted_revoked.clear()
-        self.asked_late.clear()
         self.heads.clear()
         self.over.add(life)
         self.ended_earlier |= self.ended_here
@@ -258,8 +257,6 @@ class Judge(NodeJudge):
     def _bound(self, bound: Bound, operation: OperationId) -> None:
         if bound.allocation not in self.ready:
             self.fail("bound when ready", f"{bound.request}: {bound.allocation} was never said to be ready")
-        if self.is_for_an_older_word(bound):
-            return
         before = self.bound_to(bound.request)
         if before is not None and before.allocation != bound.allocation and not self.is_over(before):
             if self.bound_in[operation] in self.over:
@@ -345,11 +342,7 @@ class Judge(NodeJudge):
                     self.fail("one tenant per device", f"{device.uuid} of {other} is given to {ready.allocation}")
             told[ready.allocation] = None
 
-    def _request(
-        self, request: str, message: AllocationRequested | RequestRejected | RequestWithdrawn, operation: OperationId
-    ) -> None:
-        if self.asked_in.get(operation) in self.over:
-            self.asked_late[request] = None
+    def _request(self, request: str, message: AllocationRequested | RequestRejected | RequestWithdrawn) -> None:
         self.asked_at.setdefault(request, self.clockwork.now)
         if isinstance(message, AllocationRequested):
             if request in self.ended_here:
@@ -397,7 +390,6 @@ class Judge(NodeJudge):
         message = instruction.message
         if isinstance(message, AllocationRequested):
             self.said[instruction.request] = message
-            self.asked_in.setdefault(instruction.operation, host.reads)
         if isinstance(message, (Bound, Released)):
             self._answering(message, instruction.operation, host.reads)
         if isinstance(message, SliceGone) and isinstance(host, AgentHost) and message.allocation not in self.said_gone:
