@@ -193,7 +193,8 @@ class Judge(NodeJudge):
         Whom a daemon has let go of computes no more. SliceGone waits for him too (LAW 3); but where his slice went with
         journal and ledger, nobody tells him from a tool that only has the device's files open.
         """
-        together = {self.bookings[one.allocation].owner for one in held if one.span == mine.span}
+        others = [one.allocation for one in held if one.span == mine.span and one.allocation != booking.allocation]
+        together = {self.bookings[other].owner for other in others}
         for process in gpu.processes:
             at = gpu.span_of(process.device)
             if at is None or not overlap(at, mine.span) or process.owner in {booking.owner, OPERATOR, *together}:

@@ -6,7 +6,7 @@ from simulation.hardware import Machine
 from simulation.judge import ViolationError
 from simulation.planted_homes import HOME_BUGS
 from simulation.planting import planted
-from simulation.pods import fractional, mps
+from simulation.pods import fractional, mps, two_containers
 from simulation.scene import MIG_NODE, WHOLE, WHOLE_NODE, Scene, sliced
 
 from sluice.contracts.messages import SliceGone, SliceReady
@@ -58,6 +58,18 @@ def test_the_last_of_a_home_takes_it_along_and_nobody_else_does(node: object) ->
     scene.remove("b")
     scene.until(lambda: not machine_of(scene).mps.listed)
     scene.until(lambda: not any(gpu.instances or gpu.exclusive for gpu in machine_of(scene).gpus.values()))
+    scene.finish()
+
+
+@pytest.mark.parametrize("node", [MIG_NODE, WHOLE_NODE], ids=["instance", "whole"])
+def test_two_containers_of_one_pod_share_a_home_and_leave_it_together(node: object) -> None:
+    """Each has a share of its own there: both go, and the home goes with the second."""
+    scene = Scene(node)  # type: ignore[arg-type]
+    scene.pod("a", two_containers(mps(1500)))
+    scene.until(lambda: scene.runs("a"))
+    assert len(daemons_of(scene)) == 1
+    scene.remove("a")
+    scene.until(lambda: not machine_of(scene).mps.listed)
     scene.finish()
 
 

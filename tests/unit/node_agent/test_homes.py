@@ -20,11 +20,13 @@ from sluice_node_agent.core.events import (
 from sluice_node_agent.core.instructions import (
     ListHolders,
     RemoveTicket,
+    SaveJournal,
     SetMpsLimits,
     StartMps,
     StopMps,
     TerminateMpsClients,
 )
+from sluice_node_agent.core.records import DeviceRecord, SliceRecord
 from sluice_node_agent.device.hardware_file import Instance
 
 # -- making and unmaking ------------------------------------------------------------------------------------------
@@ -285,6 +287,40 @@ def test_processes_of_a_leaving_tenant_are_let_go_by_the_server_and_those_of_oth
     assert terminated == [(501,)]
     assert isinstance(node.word("a1"), SliceGone)
     assert list(daemon.clients) == [502]
+
+
+def test_two_shares_of_one_pod_on_a_whole_gpu_are_both_given_back(node):
+    """What was found of the second would count for the first, which is asked about again and again, for ever."""
+    booking = node.share("a1", WHOLE)
+    (main,) = booking.devices
+    booking = replace(booking, devices=(main, replace(main, container="sidecar")))
+    live_with(node, booking)
+    (daemon,) = node.mps.living()
+    gpu, ticket, token = daemon.order.gpu, node.word("a1").ticket, node.agent._sender._token
+    made = DeviceRecord(step="made", uuid=str(gpu))
+    left = SliceRecord(
+        booking=booking,
+        revision=2,
+        phase="unmaking",
+        devices=(made, made),
+        boot_id=node.backend.boot_id(),
+        ticket=ticket,
+        cause="pod gone",
+    )
+    node.own_done.clear()
+    node.order(node.revoke(booking))
+    assert node.work(own_max=50)
+    assert node.own_done[:7] == [
+        SaveJournal(token + 1, left),
+        RemoveTicket(token + 2, ticket),
+        SaveJournal(token + 3, left := replace(left, ticket="")),
+        ListHolders(token + 4, gpu, str(gpu)),
+        SaveJournal(token + 5, left := replace(left, devices=(made, DeviceRecord()))),
+        ListHolders(token + 6, gpu, str(gpu)),
+        SaveJournal(token + 7, left := replace(left, devices=(DeviceRecord(), DeviceRecord()))),
+    ]
+    assert isinstance(node.word("a1"), SliceGone)
+    is_clean(node)
 
 
 def test_a_tenant_that_calls_itself_like_the_server_keeps_its_slice_until_it_is_let_go(node):

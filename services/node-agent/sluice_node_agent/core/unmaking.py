@@ -26,7 +26,7 @@ from sluice_node_agent.core.events import (
 from sluice_node_agent.core.floor import Floor
 from sluice_node_agent.core.instances import NOTHING
 from sluice_node_agent.core.instructions import ListHolders, OwnInstruction, RemoveTicket, TerminateMpsClients
-from sluice_node_agent.core.records import SliceRecord, Tombstone
+from sluice_node_agent.core.records import DeviceRecord, SliceRecord, Tombstone
 from sluice_node_agent.core.work import HomeKey, Next, Work, key_of, pairs, with_device, without_device
 
 
@@ -150,11 +150,16 @@ def _number_of(record: SliceRecord, sent: OwnInstruction) -> int:
         gpu = getattr(sent, "gpu", None)
         uuid = getattr(sent, "uuid", None)
         gi_id = getattr(sent, "gi_id", None)
-        if isinstance(sent, ListHolders) and (gpu, uuid) == (grant.gpu, device.uuid or str(grant.gpu)):
+        if isinstance(sent, ListHolders) and (gpu, uuid) == (grant.gpu, _looked_at(grant, device)):
             return number
         if gi_id is not None and (gpu, gi_id) == (grant.gpu, device.gi_id):
             return number
     raise AssertionError(f"{sent} is about no device of {record.booking.allocation}")
+
+
+def _looked_at(grant: DeviceGrant, device: DeviceRecord) -> str:
+    """Where its tenant's processes are looked for: of a share, and of an instance, only where it is on a device."""
+    return str(grant.gpu) if grant.profile is None and grant.share is None else device.uuid
 
 
 def _take_holders(record: SliceRecord, result: HoldersListed, number: int) -> Outcome:
