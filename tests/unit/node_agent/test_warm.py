@@ -2,7 +2,7 @@
 
 import pytest
 
-from sluice.contracts.messages import SliceFailed, SliceGone, SliceReady
+from sluice.contracts.messages import PlacementReport, SliceFailed, SliceGone, SliceReady
 from sluice_node_agent.core.instructions import CreateGpuInstance, DestroyGpuInstance
 
 PLACE = (0, "2g.10gb", 4, 2)
@@ -163,3 +163,22 @@ def test_nothing_is_kept_unless_told(node):
     node.live()
     _given_back(node)
     assert node.instances(0) == []
+
+
+def test_one_that_cannot_be_destroyed_is_told_and_its_place_given_to_nobody(warm):
+    """Its place would be granted again and again, to slices that cannot be made, and nobody would know why."""
+    _given_back(warm)
+    warm.refused = [DestroyGpuInstance] * 5
+    warm.tick(60.0)
+    while warm.refused:
+        assert warm.agent.snapshot().gpus[0].instances == ()
+        warm.tick(9.0)
+    assert warm.instances(0) == [("2g.10gb", 4, 2)]
+    gpu = warm.agent.snapshot().gpus[0]
+    assert [(i.profile, i.start, i.size, i.allocation) for i in gpu.instances] == [("2g.10gb", 4, 2, None)]
+    assert gpu.quarantined == (PlacementReport(start=4, size=2),)
+    assert gpu.creatable["7g.40gb"] == 0
+    for _ in range(4):
+        warm.tick(9.0)
+    gpu = warm.agent.snapshot().gpus[0]
+    assert (warm.instances(0), gpu.instances, gpu.quarantined) == ([], (), ())

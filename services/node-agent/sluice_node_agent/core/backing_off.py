@@ -10,3 +10,8 @@ def back_off(job: Job, trouble: str, rules: Rules, now: float, holders: tuple[st
     job.trouble, job.holders = trouble, holders
     doubled = rules.back_off_first_s * 2 ** min(job.failures - 1, 20)
     job.retry_at = now + min(doubled, rules.back_off_max_s)
+
+
+def is_stuck(job: Job, rules: Rules) -> bool:
+    """Whether something has failed so often that people must know."""
+    return job.failures >= rules.quarantine_after

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from sluice.contracts.ids import GpuUuid, HomeId, RunId
 from sluice.contracts.messages import MpsDaemonReport, PlacementReport
 from sluice_node_agent.core import homes, shares
-from sluice_node_agent.core.backing_off import back_off
+from sluice_node_agent.core.backing_off import back_off, is_stuck
 from sluice_node_agent.core.events import MpsSeen, Result
 from sluice_node_agent.core.floor import Floor
 from sluice_node_agent.core.homes import Wish
@@ -27,7 +27,7 @@ from sluice_node_agent.core.resuming import claims_of
 from sluice_node_agent.core.rules import Rules
 from sluice_node_agent.core.sending import Sender
 from sluice_node_agent.core.warm import WarmOnes
-from sluice_node_agent.core.words import is_going, is_out_of_order, is_stuck, report_of_daemon
+from sluice_node_agent.core.words import is_going, is_out_of_order, report_of_daemon
 from sluice_node_agent.core.work import HomeKey, HomeWork, key_of
 
 

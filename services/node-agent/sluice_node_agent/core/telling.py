@@ -110,10 +110,10 @@ class Telling:
             self._untold = False
             return
         quarantined: dict[GpuUuid, tuple[PlacementReport, ...]] = {}
-        for gpu, span in [*self._stuck(), *housing.out_of_use()]:
+        for gpu, span in [*self._stuck(), *housing.out_of_use(), *warm.stuck()]:
             if span not in quarantined.get(gpu, ()):
                 quarantined[gpu] = (*quarantined.get(gpu, ()), span)
-        seen = Seen(floor.claims(), quarantined, housing.daemons(), warm.keys())
+        seen = Seen(floor.claims(), quarantined, housing.daemons(), warm.in_nobodys_way())
         gpus, slices = floor.devices.shown(seen), self._reports()
         changed = self._news.update(gpus, slices, found.doubtful)
         if changed is not None:
@@ -126,7 +126,7 @@ class Telling:
         floor = self._floor
         slices = [(work.record, work.failures) for work in floor.works.values()]
         homes = [(home.record, home.seen, home.trouble, home.failures) for home in floor.homes.values()]
-        return slices, homes, floor.devices.known(), warm.keys(), found.doubtful
+        return slices, homes, floor.devices.known(), warm.in_nobodys_way(), found.doubtful
 
     def must_say(self, now: float, *, may_wait: bool, quiet: bool) -> bool:
         """

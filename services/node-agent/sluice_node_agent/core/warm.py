@@ -2,13 +2,15 @@
 Instances kept warm: idle GPU instances of ours, for the next grant of exactly the same profile and placement.
 
 Only the GPU instance is kept, never its compute instance, so a MIG UUID never passes from one tenant to the next. A
-warm instance is in nobody's way: it is destroyed when another one is to be made over it, and when its time is over.
+warm instance is in nobody's way: it is destroyed when another one is to be made over it, and when its time is over. One
+that cannot be destroyed is in everybody's way, and is told.
 """
 
 from dataclasses import dataclass
 
 from sluice.contracts.ids import GpuUuid
-from sluice_node_agent.core.backing_off import back_off
+from sluice.contracts.messages import PlacementReport
+from sluice_node_agent.core.backing_off import back_off, is_stuck
 from sluice_node_agent.core.devices import Devices, InstanceKey, Place
 from sluice_node_agent.core.events import DeviceErrorKind, DeviceRefused, Result
 from sluice_node_agent.core.instructions import CreateGpuInstance, DestroyGpuInstance, OwnInstruction
@@ -43,6 +45,15 @@ class WarmOnes:
     def keys(self) -> frozenset[InstanceKey]:
         """Which instances are warm."""
         return frozenset(self._ones)
+
+    def in_nobodys_way(self) -> frozenset[InstanceKey]:
+        """Those that are gone when their place is wanted: nobody has to see them."""
+        return frozenset(key for key, one in self._ones.items() if not is_stuck(one, self._rules))
+
+    def stuck(self) -> list[tuple[GpuUuid, PlacementReport]]:
+        """The places of those that cannot be destroyed."""
+        records = [one.record for one in self._ones.values() if is_stuck(one, self._rules)]
+        return [(record.gpu, PlacementReport(start=record.start, size=record.size)) for record in records]
 
     def resume(
         self, records: list[Warm], devices: Devices, boot_id: str, claimed: dict[InstanceKey, None], now: float
@@ -90,7 +101,7 @@ class WarmOnes:
     def make_room(self, place: Place, *, all_of_it: bool = False) -> bool:
         """Destroy what is in the way of an instance, or all on its GPU. Whether something is (still) in the way."""
         ones = [one for one in self._ones.values() if one.record.gpu == place.gpu]
-        patient = [one for one in ones if one.failures < self._rules.quarantine_after]
+        patient = [one for one in ones if not is_stuck(one, self._rules)]
         in_the_way = [one for one in patient if all_of_it or _overlap(one.record, place)]
         for one in in_the_way:
             self._destroy(one)

@@ -13,6 +13,7 @@ from sluice.contracts.messages import (
     SliceReport,
     SliceState,
 )
+from sluice_node_agent.core.backing_off import is_stuck
 from sluice_node_agent.core.floor import Floor
 from sluice_node_agent.core.making import containers_of
 from sluice_node_agent.core.quotas import unheld_clients
@@ -89,11 +90,6 @@ def report_of_daemon(home: HomeWork) -> MpsDaemonReport:
         clients=len(home.seen.clients) if home.seen is not None and record.phase == "ready" else 0,
         message=_why_out_of_order(home) or record.message or home.trouble,
     )
-
-
-def is_stuck(job: Job, rules: Rules) -> bool:
-    """Whether something has failed so often that people must know."""
-    return job.failures >= rules.quarantine_after
 
 
 def stuck_on(work: Work, floor: Floor, rules: Rules) -> Job | None:
