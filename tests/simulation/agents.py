@@ -161,7 +161,7 @@ class AgentHost(Host):
         started = AgentStarted(
             boot_id=machine.boot_id,
             endpoint=self.endpoint,
-            gpus=tuple(gpu.report() for gpu in machine.gpus.values()),
+            gpus=tuple(gpu.first_report() for gpu in machine.gpus.values()),
             records=records,
             journal_problem=problem,
             tickets=tuple(machine.tickets),

@@ -244,6 +244,29 @@ class Gpu:
             fixed_layout=self.layout is not None,
         )
 
+    def first_report(self) -> GpuReport:
+        """As a backend that has just begun reports it: of one that does not answer it knows that it is there."""
+        report = self.report()
+        if not self.lost:
+            return report
+        return GpuReport(
+            uuid=report.uuid,
+            index=report.index,
+            model="",
+            memory_mib=0,
+            multiprocessors=0,
+            mig_enabled=False,
+            memory_slices=0,
+            compute_slices=0,
+            profiles=(),
+            instances=(),
+            creatable={},
+            healthy=False,
+            health_message=report.health_message,
+            lost=True,
+            fixed_layout=report.fixed_layout,
+        )
+
     def _found(self, gi_id: int) -> Instance:
         instance = self.instances.get(gi_id)
         if instance is None:

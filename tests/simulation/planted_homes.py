@@ -11,6 +11,7 @@ from simulation.pods import shared
 
 from sluice_allocator.core.placement.wants import Wants
 from sluice_node_agent.core import agent, homes, instances, shares, unmaking
+from sluice_node_agent.core.devices import Devices
 from sluice_node_agent.core.floor import Floor
 from sluice_node_agent.core.found import Found
 from sluice_node_agent.core.instructions import DestroyGpuInstance, SetComputeMode, StopMps
@@ -119,6 +120,14 @@ def _limits_not_raised(_original: Any) -> Any:
     return covers
 
 
+def _sizes_guessed(_original: Any) -> Any:
+    def is_unknown(_self: Any, _gpu: Any) -> bool:
+        """A GPU that has told nobody how large it is has some size or other."""
+        return False
+
+    return is_unknown
+
+
 def _everybody_let_go(original: Any) -> Any:
     def take_holders(record: Any, result: Any, number: int) -> Any:
         """When one tenant's processes linger, the server lets go of all its clients."""
@@ -195,6 +204,18 @@ def _agents_die(plan: Plan) -> Plan:
     return replace(plan, faults=tuple(sorted((*plan.faults, *more), key=lambda fault: fault.at)))
 
 
+def _silent_when_agents_start(plan: Plan) -> Plan:
+    """GPUs do not answer when agents begin, and do a moment later."""
+    plan = _sharing(plan)
+    more = [
+        fault
+        for at in (10.0, 20.0)
+        for node, _ in plan.nodes
+        for fault in (Fault(at, "gpu lost", node, 3.0), Fault(at + 0.5, "crash", f"agent-{node}", 0.5))
+    ]
+    return replace(plan, faults=tuple(sorted((*plan.faults, *more), key=lambda fault: fault.at)))
+
+
 def _keeping_warm(plan: Plan) -> Plan:
     return replace(plan, keep_warm_s=KEEP_WARM_S)
 
@@ -262,6 +283,13 @@ HOME_BUGS = (
         ("MPS",),
         ((shares, "covers", _limits_not_raised),),
         _sharing,
+    ),
+    Planted(
+        "sizes guessed",
+        "SMs that were granted, for as long as his processes live",
+        ("MPS",),
+        ((Devices, "is_unknown", _sizes_guessed),),
+        _silent_when_agents_start,
     ),
     Planted(
         "everybody let go",

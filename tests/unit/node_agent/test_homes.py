@@ -28,6 +28,8 @@ from sluice_node_agent.core.instructions import (
 )
 from sluice_node_agent.core.records import DeviceRecord, SliceRecord
 from sluice_node_agent.device.hardware_file import Instance
+from sluice_node_agent.device.nvml_inventory import never_read
+from sluice_node_agent.device.simulated import SimulatedGpus
 
 # -- making and unmaking ------------------------------------------------------------------------------------------
 
@@ -242,6 +244,31 @@ def test_a_server_that_takes_no_larger_limits_fails_the_larger_share_only(node):
 
 
 # -- trouble ------------------------------------------------------------------------------------------------------
+
+
+def test_limits_stay_while_nobody_knows_how_large_the_gpu_is(node, monkeypatch):
+    """Its tenants would get the SMs of a whole GPU of no size, and others than they were granted."""
+    live_with(node, node.share("a1", ON_MIG, memory_mib=4000, sm_partition=20))
+    (daemon,) = node.mps.living()
+    limits = daemon.limits
+    with node.hardware.changing() as hardware:
+        hardware.faults.gpu_lost = 0
+    read = SimulatedGpus.read
+    with monkeypatch.context() as patched:
+        patched.setattr(
+            SimulatedGpus,
+            "read",
+            lambda gpus: tuple(never_read(g.uuid, g.index, "slow", fixed=False) if g.lost else g for g in read(gpus)),
+        )
+        node.own_done.clear()
+        node.live()
+        node.tick(60.0)
+    assert not any(isinstance(step, (SetMpsLimits, StartMps)) for step in node.own_done)
+    with node.hardware.changing() as hardware:
+        hardware.faults.gpu_lost = -1
+    node.tick(60.0)
+    assert (daemon.limits, node.mps.living()) == (limits, [daemon])
+    assert isinstance(node.word("a1"), SliceReady)
 
 
 @PLACES

@@ -7,6 +7,8 @@ from sluice_node_agent.core.events import Mark
 from sluice_node_agent.core.instructions import CreateGpuInstance, MakeTicket, SaveJournal, StartMps
 from sluice_node_agent.core.records import NodeRecord
 from sluice_node_agent.device.hardware_file import Instance
+from sluice_node_agent.device.nvml_inventory import never_read
+from sluice_node_agent.device.simulated import SimulatedGpus
 
 SMALL = (0, "2g.10gb", 4, 2)
 WHOLE = (2, None, 0, 8)
@@ -139,6 +141,31 @@ def test_a_slice_that_is_revoked_on_a_silent_gpu_is_not_gone_because_the_journal
     assert _devices(node) == ([], (), [])
 
 
+@pytest.mark.parametrize("at", [SMALL, WHOLE], ids=["instance", "whole"])
+def test_nothing_is_gone_on_a_gpu_that_cannot_be_read_when_the_journal_was_lost(node, monkeypatch, at):
+    """A driver that is asked for the first time tells no more of such a GPU than its UUID: no MIG, no profiles."""
+    node.live()
+    booking = node.booking("a1", at)
+    node.order(node.grant(booking))
+    node.work()
+    before, there = node.word("a1"), _devices(node)
+    node.lose_journal()
+    _silent(node, at[0])
+    with monkeypatch.context() as patched:
+        patched.setattr(SimulatedGpus, "read", lambda gpus: tuple(map(_barely_told, read(gpus))))
+        node.live()
+        assert node.tickets.names() == (before.ticket,)
+        node.order(node.revoke(booking))
+        node.work()
+    assert not isinstance(node.word("a1"), SliceGone)
+    assert _devices(node)[0] == there[0]
+    _silent(node, -1)
+    for _ in range(3):
+        node.tick(60.0)
+    assert isinstance(node.word("a1"), SliceGone)
+    assert _devices(node) == ([], (), [])
+
+
 def test_a_home_whose_daemon_died_is_not_cleared_away_while_its_gpu_is_silent(node):
     """A container of a running pod would find no directory to come back to."""
     node.live()
@@ -159,6 +186,14 @@ def test_a_home_whose_daemon_died_is_not_cleared_away_while_its_gpu_is_silent(no
     assert isinstance(after, SliceReady)
     assert (after.ticket, after.containers) == (before.ticket, before.containers)
     assert "died once" in after.warnings[0]
+
+
+read = SimulatedGpus.read
+
+
+def _barely_told(gpu):
+    """A GPU as a real driver tells of it, if it never could be read by this process."""
+    return never_read(gpu.uuid, gpu.index, gpu.health_message, fixed=False) if gpu.lost else gpu
 
 
 # -- what somebody else has made ----------------------------------------------------------------------------------

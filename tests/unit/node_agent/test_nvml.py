@@ -251,7 +251,25 @@ def test_a_gpu_that_the_driver_does_not_list_any_more_is_lost(library, begin):
     assert gpus.read_gpu(gone.uuid).lost
 
 
-def test_a_gpu_that_is_lost_from_the_start_is_left_out(library, begin):
+@pytest.mark.parametrize("code", [TIMEOUT, 999, LOST])
+def test_a_gpu_that_cannot_be_read_from_the_start_is_lost_until_it_can(library, begin, code):
+    """Left out it would pass for a GPU of another node, with nothing on it, until its agent is started again."""
+    slow, fine = library.gpu(), library.gpu()
+    library.instance(slow, "1g.5gb", 0, 7)
+    slow.errors["name"] = code
+    gpus = begin()
+    for first in (gpus.read()[0], gpus.read_gpu(slow.uuid)):
+        assert (first.uuid, first.index, first.lost, first.healthy) == (slow.uuid, 0, True, False)
+        assert (first.model, first.profiles, first.instances) == ("", (), ())
+        assert slow.uuid in first.health_message
+    assert gpus.read()[1].uuid == fine.uuid
+    del slow.errors["name"]
+    again = gpus.read_gpu(slow.uuid)
+    assert (again.lost, again.healthy, len(again.instances)) == (False, True, 1)
+    assert gpus.read()[0] == again
+
+
+def test_a_gpu_that_cannot_tell_its_uuid_from_the_start_is_left_out(library, begin):
     """Nobody knows what it is; the agent must start for the others."""
     library.gpu(error=LOST)
     fine = library.gpu()

@@ -87,6 +87,10 @@ class Devices:
         """Whether the GPU is of this node and did not answer when it was last asked: nobody knows what is on it."""
         return gpu in self.reports and self.reports[gpu].lost
 
+    def is_unknown(self, gpu: GpuUuid) -> bool:
+        """Whether the GPU never answered since the start, so that not even its sizes are known."""
+        return self.is_dark(gpu) and not self.reports[gpu].model
+
     def why_unhealthy(self, gpu: GpuUuid) -> str:
         """What is wrong with the GPU; empty when nothing is."""
         report = self.reports.get(gpu)

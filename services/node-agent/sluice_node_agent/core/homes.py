@@ -52,7 +52,7 @@ class Wish:
 
     wanted: bool
     limits: MpsLimits | None
-    """What the largest of them needs; None when all are leaving."""
+    """What the largest of them needs; None when all are leaving, or their GPU has told nobody how large it is."""
     quotas: tuple[QuotaTenant, ...] = ()
     """Whose time is enforced."""
     lets_in: bool = False

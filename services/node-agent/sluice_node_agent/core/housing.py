@@ -208,10 +208,13 @@ class Housing:
     # -- inside ---------------------------------------------------------------------------------------------------
 
     def _wish(self, key: HomeKey) -> Wish:
-        staying = [grant for work, grant, _ in self._floor.tenants(key) if work.record.phase in {"making", "ready"}]
-        limits = shares.largest(shares.limits_of(grant, self._floor.devices) for grant in staying)
-        tickets = (work.record.ticket or work.record.stale_tickets for work, _, _ in self._floor.tenants(key))
-        return Wish(self._floor.wants_home(key), limits, tenants_of(self._floor, key), any(tickets))
+        floor, home = self._floor, self._floor.homes.get(key)
+        tickets = any(work.record.ticket or work.record.stale_tickets for work, _, _ in floor.tenants(key))
+        if floor.devices.is_unknown(key[0]):  # how wide a share is there nobody knows: all stays as it was told before
+            return Wish(floor.wants_home(key), None, home.quotas if home is not None else (), tickets)
+        staying = [grant for work, grant, _ in floor.tenants(key) if work.record.phase in {"making", "ready"}]
+        limits = shares.largest(shares.limits_of(grant, floor.devices) for grant in staying)
+        return Wish(floor.wants_home(key), limits, tenants_of(floor, key), tickets)
 
     def _begin_for(self, key: HomeKey) -> bool:
         """The first tenant says what the home is."""

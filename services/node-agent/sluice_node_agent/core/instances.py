@@ -41,6 +41,8 @@ def why_impossible(place: Place, devices: Devices) -> tuple[str, str] | None:
     if place.profile is None:
         whole = "MIG is enabled, so it cannot be granted whole" if report.mig_enabled else None
         return (str(DeviceErrorKind.NOT_SUPPORTED), f"{place.gpu}: {whole}") if whole else None
+    if devices.is_unknown(place.gpu):
+        return str(DeviceErrorKind.GPU_LOST), report.health_message
     if not report.mig_enabled:
         return str(DeviceErrorKind.NOT_SUPPORTED), f"{place.gpu}: MIG is not enabled"
     if devices.profile(place) is None:

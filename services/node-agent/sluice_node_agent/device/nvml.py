@@ -88,7 +88,7 @@ class NvmlGpus:
         return self._inventory.read()
 
     def read_gpu(self, gpu: GpuUuid) -> GpuReport:
-        """One GPU; as `lost` when it does not answer and was read before. Raises DeviceError when it never was."""
+        """One GPU; as `lost` when it does not answer and was there before. Raises DeviceError when it never was."""
         return self._inventory.read_gpu(gpu)
 
     def instance(self, gpu: GpuUuid, gi_id: int) -> InstanceReport:

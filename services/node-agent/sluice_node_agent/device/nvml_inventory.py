@@ -1,10 +1,10 @@
 """
 What is known of a node's GPUs: each reading, and of a GPU that is lost, what was known before.
 
-A GPU that cannot be read never hides the others, and is reported as lost for as long as this process lives: only a
-reading that succeeds says that it is back. If the driver had said that it is gone, it was reset meanwhile, and its
-errors are over; if it was only slow to answer (a timeout, an error without a reason), it has them still. Nothing here
-changes a GPU.
+A GPU that cannot be read never hides the others, and is reported as lost for as long as this process lives, from its
+beginning on where it can tell its UUID: only a reading that succeeds says that it is back. If the driver had said that
+it is gone, it was reset meanwhile, and its errors are over; if it was only slow to answer (a timeout, an error without
+a reason), it has them still. Nothing here changes a GPU.
 """
 
 import threading
@@ -69,9 +69,7 @@ class Inventory:
             if not self._only or gpu in self._only:
                 self.handles.keep(gpu, handle)
                 there[gpu] = index
-        reports = {
-            gpu: report for gpu, index in there.items() if (report := self._read_or_lost(gpu, index)) is not None
-        }
+        reports = {gpu: self._read_or_lost(gpu, index) for gpu, index in there.items()}
         all_told = not silent  # else a GPU that is missing may be one that did not tell its UUID
         for gpu, known in self._known().items():
             if gpu not in reports:
@@ -83,7 +81,7 @@ class Inventory:
         return tuple(sorted(map(self._linked, reports.values()), key=lambda report: report.index))
 
     def read_gpu(self, gpu: GpuUuid) -> GpuReport:
-        """One GPU; as `lost` when it does not answer and was read before. Raises DeviceError when it never was."""
+        """One GPU; as `lost` when it does not answer and was there before. Raises DeviceError when it never was."""
         known = self._known().get(gpu)
         try:
             index = self.handles.on(gpu, "finding its index", pynvml.nvmlDeviceGetIndex)
@@ -111,18 +109,19 @@ class Inventory:
 
     # -- inside ---------------------------------------------------------------------------------------------------
 
-    def _read_or_lost(self, gpu: GpuUuid, index: int) -> GpuReport | None:
-        """One GPU as it is, or as lost; None when it never could be read. Raises NoPermissionError for such a one."""
+    def _read_or_lost(self, gpu: GpuUuid, index: int) -> GpuReport:
+        """One GPU as it is, or as lost. Raises NoPermissionError for one that never could be read."""
         known = self._known().get(gpu)
         try:
             return self._read(gpu, index)
         except DeviceError as error:
-            if known is not None:
-                return self._lose(known, _silence(error))
-            if isinstance(error, NoPermissionError):
-                raise  # it would be taken for a GPU without instances, or for none
-            self._log.warning("a GPU that cannot be read is left out", gpu=gpu, error=str(error))
-            return None
+            if known is None and isinstance(error, NoPermissionError):
+                raise  # none of its GPUs can be read by this process, however often it tries
+            if known is None:
+                known = never_read(gpu, index, str(error), fixed=(gpu, index) in self._fixed)
+                with self._lock:
+                    self._reports[gpu] = known
+            return self._lose(known, _silence(error))
 
     def _read(self, gpu: GpuUuid, index: int) -> GpuReport:
         report = self.handles.on(gpu, "reading it", lambda device: self._report(gpu, index, device))
@@ -200,6 +199,31 @@ class Inventory:
         """The last report of each GPU that was ever read."""
         with self._lock:
             return dict(self._reports)
+
+
+def never_read(gpu: GpuUuid, index: int, why: str, *, fixed: bool) -> GpuReport:
+    """
+    A GPU of which nothing is known but that it is there, for it could not be read since this process began.
+
+    It must be told all the same: who does not see it may think that there is nothing on it.
+    """
+    return GpuReport(
+        uuid=gpu,
+        index=index,
+        model="",
+        memory_mib=0,
+        multiprocessors=0,
+        mig_enabled=False,
+        memory_slices=0,
+        compute_slices=0,
+        profiles=(),
+        instances=(),
+        creatable={},
+        healthy=False,
+        health_message=why,
+        lost=True,
+        fixed_layout=fixed,
+    )
 
 
 def _silence(error: DeviceError) -> _Silence:
