@@ -93,6 +93,14 @@ def _an_answer_is_the_last_word(original: Any) -> Any:
     return last_read
 
 
+def _a_look_is_the_last_word(_original: Any) -> Any:
+    def is_last(_self: Any, _kept: Any, _current: Any) -> bool:
+        """Whoever is asked what was said last knows it."""
+        return True
+
+    return is_last
+
+
 def left_with_what_is_taken_back(_original: Any) -> Any:
     """Whoever loses his slice has been told so by his source."""
     return lambda _desk, _request: None
@@ -150,6 +158,12 @@ RARE_BUGS = (
         "a warning: its agent takes an older word of its own for the last one, and thinks that it is told",
         ("time",),
         ((Outbox, "_last_read", _an_answer_is_the_last_word),),
+    ),
+    Planted(
+        "whoever is asked knows the last word",
+        "its pod's health: what was said of its slice while its GPU was silent is said for ever",
+        ("I4",),
+        ((Outbox, "_is_last", _a_look_is_the_last_word),),
     ),
     Planted(
         "everybody knows what he has lost",

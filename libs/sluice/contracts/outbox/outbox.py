@@ -238,6 +238,8 @@ class Outbox(Wishes):
         assert flight is not None
         lane.flight = None
         del self._in_flight[flight.operation]
+        if landed and self._reading == "last":
+            self._landed[flight.address.subject] = flight.operation
         if self._reading == "stream" and lane.idle:
             del self._lanes[lane.guard]
         else:

@@ -32,6 +32,8 @@ class Wishes:
         """How many commits without a result there are to each subject."""
         self._pump = Pump()
         self._known = Known()
+        self._landed: dict[str, OperationId] = {}
+        """Of who reads directly: the own write that landed last at each subject."""
 
     def commit(
         self, address: Address, message: AnyMessage, *, request: str = "", ttl_s: int | None = None
@@ -133,10 +135,20 @@ class Wishes:
             current = self._known.current.get(subject)
             if kept is None:
                 continue
-            if current is None or current.message != kept.message:
+            if current is None or current.message != kept.message or not self._is_last(kept, current):
                 return self._new_flight(kept.address, kept.message, kept.request, kept.ttl_s, "keep")
             self._done_keeping(kept)
         return None
+
+    def _is_last(self, kept: Kept, current: Entry) -> bool:
+        """
+        Whether what was found at a subject is its last value.
+
+        A direct look is no proof: a server that lags shows what was there before, and a write of the life before may
+        still land. An own write is one. After a closing word nothing comes.
+        """
+        is_own = self._landed.get(kept.address.subject) == current.operation
+        return self._reading == "stream" or kept.ttl_s is not None or is_own
 
     def _done_keeping(self, kept: Kept) -> None:
         """A closing word has been said; nobody has to see to it any more."""
@@ -158,4 +170,5 @@ class Wishes:
             return
         if self._reading == "last":
             self._known.current.pop(lane.guard, None)
+            self._landed.pop(lane.guard, None)
         self._lanes.pop(lane.guard, None)

@@ -438,3 +438,28 @@ def test_an_answer_that_was_on_its_way_when_an_own_write_landed_is_not_taken_for
     assert desk.tell(LastRead(SLICE.subject, entry(SLICE, 2, SECOND, word("well")))) == []
     desk.outbox.keep(SLICE, word("warned"))
     assert desk.outbox.drain() == [write(OperationId("run-4"), SLICE, 2, word("warned"))]
+
+
+def test_what_a_life_before_has_said_is_said_again_for_a_look_does_not_prove_that_it_was_its_last_word() -> None:
+    """A server that lags shows the word of before: what was said after it would stay, and nobody would set it right."""
+    desk = agent()
+    desk.outbox.keep(SLICE, word("ready"))
+    desk.outbox.drain()
+    seen = entry(SLICE, 3, OperationId("before-1"), word("ready"))
+    assert desk.tell(LastRead(SLICE.subject, seen)) == [write(FIRST, SLICE, 3, word("ready"))]
+    assert desk.tell(WriteRefused(FIRST, 5)) == [ReadLast(Stream.STATE, SLICE.subject)]
+    last = entry(SLICE, 5, OperationId("before-2"), word("ill"))
+    assert desk.tell(LastRead(SLICE.subject, last)) == [write(SECOND, SLICE, 5, word("ready"))]
+    assert desk.tell(WriteAccepted(SECOND, 6)) == []
+    desk.outbox.recheck()
+    assert desk.outbox.drain() == [ReadLast(Stream.STATE, SLICE.subject)]
+    assert desk.tell(LastRead(SLICE.subject, entry(SLICE, 6, SECOND, word("ready")))) == []
+
+
+def test_a_closing_word_of_a_life_before_is_not_said_again() -> None:
+    """All that was ever there would be said again, with another time to live, whenever an agent starts."""
+    desk = agent()
+    desk.outbox.keep(SLICE, word("gone"), ttl_s=60)
+    desk.outbox.drain()
+    assert desk.tell(LastRead(SLICE.subject, entry(SLICE, 3, OperationId("before-1"), word("gone")))) == []
+    assert not desk.outbox.keeps_anything
