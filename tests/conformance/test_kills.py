@@ -29,6 +29,7 @@ from sluice.contracts.ids import NodeName
 from sluice.runtime.broker import Broker, Launch, Server
 from sluice.runtime.bus import Bus
 from sluice.runtime.nats_bus import NatsBus
+from sluice.runtime.nats_connection import Connection
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -141,7 +142,7 @@ async def test_a_frozen_broker_is_noticed(nats: NatsRig) -> None:
     last = await say(bus, place("a"), 0)
     async with watching(bus.read(Stream.BOOK)) as view:
         await view.until(lambda view: view.caught_up == 1)
-        await _frozen(nats)
+        await _frozen(nats.broker.servers[0])
         try:
             began = time.monotonic()
             write = order(place("b"), last)
@@ -155,9 +156,37 @@ async def test_a_frozen_broker_is_noticed(nats: NatsRig) -> None:
     gc.collect()  # nats-py abandons the sockets of attempts to a frozen server; their warnings shall be ours
 
 
-async def _frozen(nats: NatsRig) -> None:
-    """Freeze the server; the signal takes effect a moment later."""
-    server = nats.broker.servers[0]
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+async def test_a_frozen_broker_that_takes_no_more_is_left_for_another_one(nats: NatsRig, tmp_path: Path) -> None:
+    """What was sent and not taken would be waited for as long as the server is frozen, and all that time work stops."""
+    async with Broker(tmp_path / "other") as other:
+        frozen = nats.broker.servers[0]
+        async with raw(f"{frozen.url},{other.url}") as connection:
+            if connection._client.connected_url.port != frozen.plan.port:
+                frozen = other.servers[0]
+            await _frozen(frozen)
+            try:
+                await _stuffed(connection)
+
+                async def is_at_the_other() -> bool:
+                    at = connection._client.connected_url
+                    return connection.up and at is not None and at.port != frozen.plan.port
+
+                await eventually(is_at_the_other, 15)
+            finally:
+                frozen.thaw()
+    gc.collect()
+
+
+async def _stuffed(connection: Connection) -> None:
+    """Send more than a frozen server's socket takes."""
+    for _ in range(32):
+        await connection.publish("nobody.listens", bytes(1_000_000))
+    await asyncio.sleep(0.1)  # the client sends in a task of its own
+
+
+async def _frozen(server: Server) -> None:
+    """Freeze a server; the signal takes effect a moment later."""
     server.freeze()
     assert server.process is not None
     process = psutil.Process(server.process.pid)
@@ -174,6 +203,21 @@ async def test_a_write_without_a_broker_is_unknown_and_does_not_land_later_by_it
     await nats.broker.servers[0].kill()
     write = order(place("a"), 0)
     assert await bus.write(write, {}) == WriteUnknown(write.operation)
+    await nats.broker.servers[0].start()
+    await nats.broker.ready()
+    async with watching(bus.read(Stream.BOOK)) as view:
+        await view.until(lambda view: view.caught_up == 1, within_s=20)
+        assert view.known == {}
+
+
+async def test_what_a_frozen_broker_did_not_take_is_not_sent_to_its_next_life(nats: NatsRig) -> None:
+    """Nor is what waits in the client for a server to take what is before it."""
+    bus = await nats.bus()
+    await _frozen(nats.broker.servers[0])
+    await _stuffed(bus._connection)
+    write = order(place("a"), 0)
+    assert await bus.write(write, {}) == WriteUnknown(write.operation)
+    await nats.broker.servers[0].kill()
     await nats.broker.servers[0].start()
     await nats.broker.ready()
     async with watching(bus.read(Stream.BOOK)) as view:

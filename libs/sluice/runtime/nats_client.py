@@ -51,7 +51,15 @@ class Client(_Client):
 
     nats-py 2.16 makes a new transport for its next try and forgets the last one, whose socket stays open until somebody
     looks for such. Its own `close` waits for ever after a failed TLS handshake.
+
+    When it has lost a server it would wait, before it tries another one, until that server has taken all that was
+    sent; a frozen one never does. What it had not sent by then it would send to the next one.
     """
+
+    async def _attempt_reconnect(self) -> None:
+        self._abandon()
+        self._pending, self._pending_data_size = [], 0
+        await super()._attempt_reconnect()
 
     async def _process_connect_init(self) -> None:
         try:
