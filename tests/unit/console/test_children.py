@@ -79,6 +79,24 @@ async def test_a_child_that_keeps_failing_is_tried_more_and_more_slowly_and_its_
     ]
 
 
+async def test_a_child_that_dies_while_its_last_birth_is_seen_to_is_started_again(tmp_path):
+    """A broker that is killed twice is back in a moment, although its streams could not be looked at in between."""
+    born: asyncio.Queue[int] = asyncio.Queue()
+
+    async def reborn(child):
+        await born.put(child.pid)
+        await asyncio.Event().wait()
+
+    watched = Watched(tmp_path)
+    watched.children = Children(watched.said.append, reborn)
+    async with ending(watched, "one"):
+        pids = [(await watched.start("one", FOREVER)).pid]
+        for _ in range(2):
+            os.kill(pids[-1], signal.SIGKILL)
+            pids.append(await asyncio.wait_for(born.get(), 10))
+    assert len(set(pids)) == 3
+
+
 async def test_stopping_leaves_no_process_even_of_one_that_does_not_listen(watched, monkeypatch):
     """Ctrl-C ends within a bounded time."""
     monkeypatch.setattr(module, "TERM_GRACE_S", 0.3)

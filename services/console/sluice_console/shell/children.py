@@ -9,7 +9,8 @@ import asyncio
 import os
 import signal
 import sys
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -58,7 +59,8 @@ class Children:
     """
     All children of one `sluice up`, in the order of their start.
 
-    `say` gets one line per death; `reborn` is awaited after each restart.
+    `say` gets one line per death. `reborn` sees to what a restart means to others: beside the watch, and only until the
+    child's next death.
     """
 
     def __init__(self, say: Say, reborn: Reborn) -> None:
@@ -84,7 +86,8 @@ class Children:
         while not child.stopping:
             began = clock()
             assert child.process is not None
-            code = await child.process.wait()
+            async with self._seeing_to(child):
+                code = await child.process.wait()
             if child.stopping:
                 return
             child.deaths += 1
@@ -104,8 +107,26 @@ class Children:
                 child.failed_starts += 1
                 self._say(f"{child.spec.name} cannot be started: {error}; trying again in {_pause_s(child):g} s")
             else:
-                await self._reborn(child)
                 return
+
+    @asynccontextmanager
+    async def _seeing_to(self, child: Child) -> AsyncIterator[None]:
+        """Have its new life seen to while this one is watched."""
+        if not child.deaths:
+            yield
+            return
+        seeing = asyncio.create_task(self._see_to(child), name=f"see to {child.spec.name}")
+        try:
+            yield
+        finally:
+            seeing.cancel()
+            await asyncio.wait((seeing,))
+
+    async def _see_to(self, child: Child) -> None:
+        try:
+            await self._reborn(child)
+        except Exception as error:  # noqa: BLE001 - told, for nobody waits for this
+            self._say(f"{child.spec.name} was started again, but not seen to: {error!r}")
 
     async def stop(self, names: tuple[str, ...]) -> list[str]:
         """

@@ -89,6 +89,7 @@ class System:
         self._stack = AsyncExitStack()
         self._connections = AsyncExitStack()
         self._failed: asyncio.Future[str] | None = None
+        self._bus: NatsBus | None = None
         self.data_dir = Path()
         self.nats_url = ""
         self.inventory_address = ""
@@ -96,6 +97,7 @@ class System:
     @property
     def bus(self) -> NatsBus:
         """The console's own connection."""
+        assert self._bus is not None, "it is started first"
         return self._bus
 
     @property
@@ -127,7 +129,10 @@ class System:
         logs = self.data_dir / "logs"
         await self._children.start(broker_spec(BROKER, nats_port, self.data_dir, logs / "broker.log"))
         self._bus = await self._connect()
-        await self._bus.ensure_streams()
+        try:
+            await _ensure_streams(self._bus, within_s=BROKER_UP_S)
+        except TimeoutError:
+            raise NotStartedError(f"the broker does not work: {last_line(logs / 'broker.log')}") from None
         wanted = Wanted(
             nodes=self.nodes,
             fleet_file=str(self._options.fleet_file.resolve()) if self._options.fleet_file is not None else "",
@@ -145,7 +150,7 @@ class System:
         )
         for launch in launches(wanted):
             await self._children.start(_spec(launch, logs))
-        self._live = await self._connections.enter_async_context(following(self._bus))
+        self._live = await self._connections.enter_async_context(following(self.bus))
         running = self.running()
         announce(running, to_user=self._options.announced)
         self._stack.callback(retract, running)
@@ -225,22 +230,13 @@ class System:
         if self._failed is not None and not self._failed.done() and child.failed_starts >= STARTS_MAX:
             words = last_line(child.spec.log)
             self._failed.set_result(f"{child.spec.name} does not stay up: {words or 'it said nothing'}")
-        if child.spec.name == BROKER:
-            await self._ensure_streams_again()
+        if child.spec.name == BROKER and self._bus is not None:  # else whoever waits for it declares the streams
+            await self._ensure_streams_again(self._bus)
 
-    async def _ensure_streams_again(self) -> None:
-        """The restarted broker may have lost its store; the streams are declared where they are missing."""
-        pause_s = 0.1
+    async def _ensure_streams_again(self, bus: NatsBus) -> None:
+        """The restarted broker may have lost its store."""
         try:
-            async with asyncio.timeout(BROKER_BACK_S):
-                while True:
-                    try:
-                        await self._bus.ensure_streams()
-                    except (TimeoutError, OSError):
-                        await asyncio.sleep(pause_s)
-                        pause_s = min(2.0, pause_s * 2)
-                    else:
-                        return
+            await _ensure_streams(bus, within_s=BROKER_BACK_S)
         except TimeoutError:
             self._say(f"the broker was started again but does not answer for {BROKER_BACK_S:g} s")
 
@@ -269,6 +265,20 @@ class System:
     def kill_now(self) -> None:
         """Kill every process without waiting; for the second Ctrl-C."""
         self._children.kill_now()
+
+
+async def _ensure_streams(bus: NatsBus, *, within_s: float) -> None:
+    """Declare the streams where they are missing, as soon as the broker answers. Raises TimeoutError."""
+    pause_s = 0.1
+    async with asyncio.timeout(within_s):
+        while True:
+            try:
+                await bus.ensure_streams()
+            except (TimeoutError, OSError):
+                await asyncio.sleep(pause_s)
+                pause_s = min(2.0, pause_s * 2)
+            else:
+                return
 
 
 def _nodes(fleet_file: Path | None) -> tuple[str, ...]:
