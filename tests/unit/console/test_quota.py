@@ -9,14 +9,15 @@ from rich.console import Console
 from sluice.contracts import subjects
 from sluice.contracts.exchange import Stream, WriteAccepted, WriteRefused, WriteUnknown
 from sluice.contracts.hardware import profile_reports
-from sluice.contracts.ids import RunId, SourceName
+from sluice.contracts.ids import OperationId, RunId, SourceName
 from sluice.contracts.messages import Amounts, QuotaSet, QuotaUnset, Revoke, SliceGone
 from sluice.mig.catalog import find
 from sluice.runtime.bus import BusError
 from sluice.runtime.memory_bus import MemoryBroker
 from sluice_console.core.documents import AmountsDocument, QuotaDocument
 from sluice_console.core.quotas import QuotaError, Said, check_namespace, quota_word, quotas_document, unset_word
-from sluice_console.shell.operator_word import ATTEMPTS_MAX, say
+from sluice_console.shell import operator_word
+from sluice_console.shell.operator_word import ATTEMPTS_MAX, Last, say, say_over
 from sluice_console.shell.present import show_quotas
 
 RUN = RunId("typed")
@@ -245,3 +246,35 @@ async def test_a_bus_that_never_answers_ends_in_a_sentence(broker):
     with pytest.raises(BusError, match="nobody knows whether it was written"):
         await say(bus, WORD, lambda _: word(4), run=RUN)
     assert bus.writes == ATTEMPTS_MAX
+
+
+async def test_a_server_that_lags_does_not_make_an_own_word_somebody_elses(broker):
+    """The person would be told that nothing was written, or that a node that is being removed keeps what it has."""
+    bus = Faulty(broker.bus("a"), "answer lost")
+    before = Last(0, None)
+    shown = iter([TimeoutError(), None])
+
+    async def lagging(stream, subject):
+        match next(shown, "all of it"):
+            case TimeoutError() as away:
+                raise away
+            case None:
+                return None
+        return await bus.bus.last(stream, subject)
+
+    bus.last = lagging
+    assert await say_over(bus, WORD, before, word(4), operation=OperationId("typed-0"), ttl_s=None)
+    assert bus.writes == 2
+
+
+async def test_a_server_that_goes_on_lagging_ends_in_a_sentence(broker, monkeypatch):
+    """It is not known who refused the word."""
+    monkeypatch.setattr(operator_word, "LOOK_AGAIN_S", 0.0)
+    bus = Faulty(broker.bus("a"), "answer lost")
+
+    async def lagging(_stream, _subject):
+        return None
+
+    bus.last = lagging
+    with pytest.raises(BusError, match="nobody knows whether it was written"):
+        await say_over(bus, WORD, Last(0, None), word(4), operation=OperationId("typed-0"), ttl_s=None)

@@ -5,12 +5,14 @@ It must not decide what to say: that is made anew from the last word each time s
 looked at what is to be written over.
 """
 
+import asyncio
+import contextlib
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from msgspec.structs import replace
 
-from sluice.contracts.exchange import Write, WriteAccepted, WriteUnknown, stream_of
+from sluice.contracts.exchange import Write, WriteAccepted, WriteRefused, WriteUnknown, stream_of
 from sluice.contracts.ids import OperationId, RunId
 from sluice.contracts.messages import AnyMessage
 from sluice.contracts.subjects import Address
@@ -20,6 +22,9 @@ FASTER_MAX = 5
 """After so many operators that were faster the word is not said: two people are at work, and should talk."""
 ATTEMPTS_MAX = 6
 """A write without an answer is sent again so often (the bus pauses longer each time, some seconds in all)."""
+LOOKS_MAX = 20
+LOOK_AGAIN_S = 0.25
+"""A server that lags is asked so often what refused a write, with such a pause: electing leaders takes seconds."""
 
 
 async def say(
@@ -91,9 +96,23 @@ async def say_over(
                 return True
             case WriteUnknown():
                 pass
-            case _ if attempt == 1:
+            case WriteRefused() if attempt == 1:
                 return False
-            case _:
-                entry = await bus.last(write.stream, address.subject)
-                return entry is not None and entry.operation == operation
+            case WriteRefused(last_sequence=upto):
+                return await _has_landed(bus, write, upto or 0)
     raise BusError(f"{address.subject}: no answer to {ATTEMPTS_MAX} attempts; nobody knows whether it was written")
+
+
+async def _has_landed(bus: Bus, write: Write, upto: int) -> bool:
+    """
+    Whether it was an attempt of this very write, without an answer, that refused the next one by the sequence `upto`.
+
+    A server may lag, so it is read on until that is visible (PROTOCOL W3). Raises BusError when it does not become so.
+    """
+    for _ in range(LOOKS_MAX):
+        with contextlib.suppress(TimeoutError):
+            entry = await bus.last(write.stream, write.subject)
+            if upto <= (entry.sequence if entry is not None else 0):
+                return entry is not None and entry.operation == write.operation
+        await asyncio.sleep(LOOK_AGAIN_S)
+    raise BusError(f"{write.subject}: the server does not show what is there; nobody knows whether it was written")
