@@ -103,13 +103,14 @@ class InventoryServer(InventoryServiceServicer):
     async def _nodes(self, wanted: Any) -> AsyncIterator[NodeUse]:
         """The pulled nodes among `wanted` (none means all), by name."""
         chosen = frozenset(wanted)
-        for number, name in enumerate(self._core.names()):
+        names = self._core.names()
+        for gone in self._counted.keys() - names:
+            del self._counted[gone]
+        for number, name in enumerate(names):
             if number % NODES_AT_ONCE == NODES_AT_ONCE - 1:
                 await asyncio.sleep(0)
             view = self._core.view(name)
-            if view is None:
-                self._counted.pop(name, None)
-            elif view.inventory is not None and (not chosen or name in chosen):
+            if view is not None and view.inventory is not None and (not chosen or name in chosen):
                 yield NodeUse(name, view.inventory, self._count(name, view.inventory.snapshot))
 
     def _count(self, name: NodeName, snapshot: NodeSnapshot) -> tuple[GpuUse, ...]:
