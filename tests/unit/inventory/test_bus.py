@@ -5,6 +5,7 @@ from factories.inventory import AT, ENDPOINT, NODE, RULES, RUN, Bench, known, ne
 from sluice.contracts import subjects
 from sluice.contracts.exchange import WriteAccepted, WriteRefused, WriteUnknown
 from sluice.contracts.ids import Incarnation, NodeName, OperationId, RunId
+from sluice.contracts.messages import NodeRemoved
 from sluice_inventory.core.events import Pull, PullFailed, PullSucceeded
 from sluice_inventory.core.inventory import Inventory
 
@@ -103,6 +104,17 @@ def test_an_answer_from_before_the_wipe_is_not_said_after_it(bench):
     assert bench.feed(PullSucceeded(NODE, snapshot(2), LATER)) == [
         bench.write(2, known(2, observed_at=LATER, life=NEXT), expected=0)
     ]
+
+
+def test_an_answer_from_before_a_removal_and_a_wipe_is_not_taken_for_a_later_one(bench):
+    """It was asked when the node was known before; what its agent has done since is not in it."""
+    assert bench.hear(news()) == [ASK]
+    assert bench.hear(NodeRemoved(node=NODE, cause="gone")) == []
+    assert bench.start_reading(NEXT) == []
+    assert bench.caught_up() == []
+    assert bench.hear(news()) == []
+    assert bench.feed(PullSucceeded(NODE, snapshot(), AT)) == [ASK]
+    assert bench.feed(PullSucceeded(NODE, snapshot(), LATER)) == [bench.write(1, known(observed_at=LATER, life=NEXT))]
 
 
 def test_a_word_of_before_the_wipe_that_lands_after_it_is_put_right(bench):

@@ -212,7 +212,7 @@ class Inventory:
         name = next(iter(queue))
         del queue[name]
         node = self._nodes.get(name)
-        if node is None or not node.may_pull(now):
+        if node is None or name in self._pulling or not node.may_pull(now):
             return []
         self._pulling[name] = retry
         return [node.pull()]
@@ -220,6 +220,9 @@ class Inventory:
     def _end_pull(self, event: PullSucceeded | PullFailed, now: float) -> None:
         node = self._nodes.get(event.node)
         if self._pulling.pop(event.node, None) is None or node is None:
+            return
+        if not node.pulling:  # it was asked before the node was removed, and is known anew since
+            self._want(node)
             return
         error = node.error
         if isinstance(event, PullFailed):
