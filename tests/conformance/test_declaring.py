@@ -3,14 +3,16 @@
 from pathlib import Path
 
 import pytest
-from factories.buses import NODE, MemoryRig, NatsRig, order, place, raw
+from factories.buses import NODE, MemoryRig, NatsRig, order, place, raw, watching
 
 from sluice.contracts.exchange import Stream
+from sluice.contracts.ids import Incarnation
 from sluice.contracts.streams import STREAMS, consumer_of
-from sluice.runtime import nats_connection
+from sluice.runtime import nats_connection, nats_declare
 from sluice.runtime.broker import Broker, BrokerError, Launch, Server, ServerPlan, free_ports
 from sluice.runtime.bus import BusError
 from sluice.runtime.nats_bus import NatsBus
+from sluice.runtime.nats_connection import Connection
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -35,6 +37,27 @@ async def test_a_durable_with_other_settings_is_not_used(nats: NatsRig) -> None:
         )
     with pytest.raises(BusError, match="filter_subject"):
         await bus.ensure_agent(NODE)
+
+
+async def test_a_durable_that_lands_in_the_next_life_of_the_streams_is_told_of_it(
+    nats: NatsRig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its agent would take every order for one of another life, for ever, and no allocator could go on."""
+    bus = await nats.bus("administrator")
+    of_now, of_before = await bus.incarnation(Stream.BOOK), Incarnation("1")
+    asked = nats_declare.incarnation
+
+    async def late(connection: Connection, stream: Stream) -> Incarnation:
+        monkeypatch.setattr(nats_declare, "incarnation", asked)
+        return of_before
+
+    monkeypatch.setattr(nats_declare, "incarnation", late)
+    with pytest.raises(TimeoutError):
+        await bus.ensure_agent(NODE)
+    await bus.ensure_agent(NODE)
+    async with watching((await nats.bus("node-agent")).read_ledger(NODE)) as view:
+        await view.until(lambda view: view.caught_up == 1)
+    assert [start.incarnation for start in view.starts] == [of_now]
 
 
 async def test_streams_are_what_was_declared(nats: NatsRig) -> None:

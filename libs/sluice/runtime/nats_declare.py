@@ -2,7 +2,8 @@
 Declares the streams and the agents' durables where they are missing.
 
 It never changes and never deletes: what exists in another shape is an error that says what differs, for sequences and
-the promise of every guard hang on these settings.
+the promise of every guard hang on these settings. But a durable that names another life than its stream's is told the
+right one: it was sent before the streams were made anew, and landed after it.
 """
 
 import time
@@ -88,21 +89,44 @@ async def ensure_agent(connection: Connection, node: NodeName) -> None:
 
     Raises BusError where it exists with other settings, TimeoutError while there is no BOOK to make it on.
     """
-    wanted = consumer_config(node, await incarnation(connection, Stream.BOOK))
-    verb = f"CONSUMER.CREATE.{Stream.BOOK}.{consumer_of(node)}.{wanted['filter_subject']}"
+    life = await incarnation(connection, Stream.BOOK)
+    wanted = consumer_config(node, life)
     try:
-        body = {"stream_name": Stream.BOOK.value, "action": "create", "config": wanted}
-        await connection.ask(verb, body, timeout_s=REQUEST_TIMEOUT_S)
+        await _make_durable(connection, node, wanted, action="create")
+        await _check_life(connection, life)
     except ApiError as error:
         if error.err_code == STREAM_NOT_FOUND:
             raise TimeoutError("there is no BOOK yet") from error
         if error.err_code != CONSUMER_EXISTS:
             raise _not_made(error) from error
-    else:
+        await _compare_durable(connection, node, life)
+
+
+async def _compare_durable(connection: Connection, node: NodeName, life: Incarnation) -> None:
+    wanted, name = consumer_config(node, life), consumer_of(node)
+    found = await _find(connection, f"CONSUMER.INFO.{Stream.BOOK}.{name}", CONSUMER_NOT_FOUND)
+    await _check_life(connection, life)
+    if found is None:
         return
-    found = await _find(connection, f"CONSUMER.INFO.{Stream.BOOK}.{consumer_of(node)}", CONSUMER_NOT_FOUND)
-    if found is not None:
-        _compare(f"durable {consumer_of(node)}", wanted, found["config"])
+    of_another_life = incarnation_of_durable(found) not in {"", life}
+    _compare(f"durable {name}", wanted, found["config"], but=("metadata",) if of_another_life else ())
+    if of_another_life:
+        try:
+            await _make_durable(connection, node, wanted, action="update")
+        except ApiError as error:
+            raise _not_made(error) from error
+
+
+async def _make_durable(connection: Connection, node: NodeName, wanted: dict[str, Any], *, action: str) -> None:
+    verb = f"CONSUMER.CREATE.{Stream.BOOK}.{consumer_of(node)}.{wanted['filter_subject']}"
+    body = {"stream_name": Stream.BOOK.value, "action": action, "config": wanted}
+    await connection.ask(verb, body, timeout_s=REQUEST_TIMEOUT_S)
+
+
+async def _check_life(connection: Connection, life: Incarnation) -> None:
+    """Raises TimeoutError where BOOK was made anew meanwhile: what was said to it may be of the life before."""
+    if await incarnation(connection, Stream.BOOK) != life:
+        raise TimeoutError("BOOK was made anew meanwhile")
 
 
 async def incarnation(connection: Connection, stream: Stream) -> Incarnation:
