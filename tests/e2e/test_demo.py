@@ -32,8 +32,9 @@ async def test_the_demo_succeeds_and_leaves_nothing(up):
     assert not list(up.temporary.iterdir())
 
 
-async def test_an_interrupted_demo_leaves_nothing(up, tmp_path):
-    """Ctrl-C in the middle of it. It is held while its children are counted: else it may be over by then."""
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+async def test_an_interrupted_demo_leaves_nothing(up, tmp_path, number, code):
+    """In the middle of it. It is held while its children are counted: else it may be over by then."""
     with heeding_ctrl_c(), (tmp_path / "said").open("wb+") as said:
         process = psutil.Popen(
             (sys.executable, "-m", "sluice_console", "demo"), env=up.environment, stdout=said, stderr=said
@@ -47,9 +48,10 @@ async def test_an_interrupted_demo_leaves_nothing(up, tmp_path):
             process.resume()
             assert process.poll() is None, said_in(said)
             psutil.wait_procs([process], timeout=0.05)
-        process.send_signal(signal.SIGINT)
+        process.send_signal(number)
         process.resume()
-        assert process.wait(20) == 130, said_in(said)
+        assert process.wait(20) == code, said_in(said)
+        assert b"Traceback" not in said_in(said)
     _, alive = psutil.wait_procs(children, timeout=5)
     assert not alive
     assert not list(up.temporary.iterdir())

@@ -14,8 +14,10 @@ from sluice.contracts.ids import OperationId, RunId
 from sluice.contracts.messages import LeaseHeld
 from sluice.runtime import metrics, silence
 from sluice.runtime.broker import Broker
+from sluice.runtime.bus import BusError
 from sluice.runtime.nats_bus import NatsBus
 from sluice.runtime.runtime_metrics import SILENT
+from sluice_console.shell import streams
 from sluice_console.shell.doctor import Look, doctor
 
 pytestmark = [pytest.mark.timeout(180), pytest.mark.slow]
@@ -78,6 +80,9 @@ async def test_a_broker_without_quorum_is_named_in_log_metrics_and_doctor(tmp_pa
                 assert (found["check"], found["level"]) == ("broker", "problem"), found
                 assert "too few servers" in found["what"]
                 assert "two of three" in found["remedy"]
+                monkeypatch.setattr(streams, "WITHIN_S", 0.5)
+                with pytest.raises(BusError, match="two of three"):
+                    await streams.ensure(broker.servers[0].url)
 
                 await broker.servers[1].start()
                 async with asyncio.timeout(WITHIN_S):

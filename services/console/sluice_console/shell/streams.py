@@ -1,13 +1,39 @@
 """`sluice streams ensure`: needs the administrator's rights on the server, and nothing else of Sluice."""
 
+import asyncio
 import sys
 
+from sluice.runtime.bus import Bus, BusError
+from sluice.runtime.silence import remedy
 from sluice_console.shell.connect import connected
+
+WITHIN_S = 30.0
+"""A cluster that has just been started has a leader within some seconds."""
+_PAUSE_FIRST_S, _PAUSE_MAX_S = 0.1, 2.0
 
 
 async def ensure(url: str) -> int:
     """Declare the streams where they are missing. Raises BusError when one exists with other settings."""
     async with connected(url) as bus:
-        await bus.ensure_streams()
+        try:
+            await declared(bus, within_s=WITHIN_S)
+        except TimeoutError:
+            raise BusError(
+                f"the broker at {url} does not declare streams within {WITHIN_S:g} s: {remedy(clustered=bus.clustered)}"
+            ) from None
     sys.stdout.write("the streams BOOK, STATE and HISTORY are there\n")
     return 0
+
+
+async def declared(bus: Bus, *, within_s: float) -> None:
+    """Declare the streams where they are missing, as soon as the broker can. Raises BusError, and TimeoutError."""
+    pause_s = _PAUSE_FIRST_S
+    async with asyncio.timeout(within_s):
+        while True:
+            try:
+                await bus.ensure_streams()
+            except (TimeoutError, OSError):
+                await asyncio.sleep(pause_s)
+                pause_s = min(_PAUSE_MAX_S, pause_s * 2)
+            else:
+                return

@@ -37,6 +37,7 @@ from sluice_console.shell.live import LiveWorld, NotAnsweringError, following
 from sluice_console.shell.power_off import WITHIN_S as POWER_OFF_WITHIN_S
 from sluice_console.shell.power_off import power_off
 from sluice_console.shell.running import Running, announce, retract, this_node
+from sluice_console.shell.streams import declared
 
 BROKER = "broker"
 QUOTA_LIBRARY_VARIABLE = "SLUICE_NODE_AGENT_QUOTA_LIBRARY"
@@ -130,7 +131,7 @@ class System:
         await self._children.start(broker_spec(BROKER, nats_port, self.data_dir, logs / "broker.log"))
         self._bus = await self._connect()
         try:
-            await _ensure_streams(self._bus, within_s=BROKER_UP_S)
+            await declared(self._bus, within_s=BROKER_UP_S)
         except TimeoutError:
             raise NotStartedError(f"the broker does not work: {last_line(logs / 'broker.log')}") from None
         wanted = Wanted(
@@ -236,7 +237,7 @@ class System:
     async def _ensure_streams_again(self, bus: NatsBus) -> None:
         """The restarted broker may have lost its store."""
         try:
-            await _ensure_streams(bus, within_s=BROKER_BACK_S)
+            await declared(bus, within_s=BROKER_BACK_S)
         except TimeoutError:
             self._say(f"the broker was started again but does not answer for {BROKER_BACK_S:g} s")
 
@@ -265,20 +266,6 @@ class System:
     def kill_now(self) -> None:
         """Kill every process without waiting; for the second Ctrl-C."""
         self._children.kill_now()
-
-
-async def _ensure_streams(bus: NatsBus, *, within_s: float) -> None:
-    """Declare the streams where they are missing, as soon as the broker answers. Raises TimeoutError."""
-    pause_s = 0.1
-    async with asyncio.timeout(within_s):
-        while True:
-            try:
-                await bus.ensure_streams()
-            except (TimeoutError, OSError):
-                await asyncio.sleep(pause_s)
-                pause_s = min(2.0, pause_s * 2)
-            else:
-                return
 
 
 def _nodes(fleet_file: Path | None) -> tuple[str, ...]:
