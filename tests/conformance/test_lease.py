@@ -8,9 +8,10 @@ from contextlib import asynccontextmanager
 import pytest
 from factories.buses import NatsRig, Rig, eventually
 
+from sluice.contracts import subjects
 from sluice.contracts.ids import RunId
 from sluice.runtime.clock import SystemClock
-from sluice.runtime.lease import Lease
+from sluice.runtime.lease import STANDS_TTLS, Lease
 
 pytestmark = [pytest.mark.asyncio(loop_scope="session")]
 
@@ -75,6 +76,16 @@ async def test_a_clean_stop_hands_over_at_once(rig: Rig) -> None:
     await one.release()
     await two.step()
     assert (one.held, two.held) == (False, True)
+
+
+async def test_what_nobody_can_read_does_not_keep_everybody_from_working(rig: Rig) -> None:
+    """It was put there without a TTL, by hand for instance; a holder's own word changes with each renewal."""
+    leases = await _candidates(rig, 2)
+    await rig.put_undecodable(subjects.lease("allocator").subject)
+    async with _watched(leases) as counts, _kept(leases[0]), _kept(leases[1]):
+        await eventually(lambda: _any_held(leases))
+        await asyncio.sleep(STANDS_TTLS * TTL_S + 1)  # it is kept, and not taken by whoever looks for long
+    assert max(counts) == 1
 
 
 async def test_a_holder_that_cannot_renew_stops_by_its_own_clock(nats: NatsRig) -> None:

@@ -26,6 +26,8 @@ The part of the TTL for which a holder trusts its lease, by its own monotonic cl
 
 Under 1 - 1/RENEWALS: where a killed server forgets the last renewal, the one before it still covers this.
 """
+STANDS_TTLS = 2
+"""What stands unchanged for so many TTLs is nobody's lease: a holder renews it, and the server lets one end."""
 AGAIN_S = 0.1
 """The pause after a look that the broker did not answer: work goes on as soon as it is back, not a renewal later."""
 _NOBODY = RunId("")
@@ -54,6 +56,8 @@ class Lease:
         self._expected: int | None = None
         """The sequence of our lease; None when it must be read first."""
         self._until = float("-inf")
+        self._stands = (0, 0.0)
+        """The sequence that keeps us from the lease, and when it was seen first."""
         self._log = logs.get("lease", role=role)
         self.epoch = 0
 
@@ -106,7 +110,12 @@ class Lease:
             self._expected = None
 
     def _may_take(self, found: Entry) -> bool:
-        return isinstance(found.message, LeaseHeld) and found.message.owner in {self._run, _NOBODY}
+        if isinstance(found.message, LeaseHeld) and found.message.owner in {self._run, _NOBODY}:
+            return True
+        now = self._clock.monotonic()
+        if self._stands[0] != found.sequence:
+            self._stands = (found.sequence, now)
+        return now - self._stands[1] > STANDS_TTLS * self._ttl_s
 
     def _write(self, owner: RunId, expected: int, ttl_s: int) -> Write:
         self._number += 1
