@@ -95,6 +95,8 @@ class NatsHistory:
                     continue  # nothing was said for a while
                 finally:
                     _end_if_cancelled()
+                if not messages:  # the client says nothing more of it
+                    raise BusError("the server ended the reading: HISTORY was made anew, or its reader forgotten")
                 pending = messages[-1].metadata.num_pending
                 yield [
                     Recorded(
