@@ -19,7 +19,7 @@ from factories.jobs import (
 )
 
 from sluice.contracts import subjects
-from sluice.contracts.exchange import Write
+from sluice.contracts.exchange import Ticked, Write
 from sluice.contracts.ids import RequestId, RunId
 from sluice.contracts.messages import (
     AllocationRequested,
@@ -132,6 +132,37 @@ def test_more_pods_of_one_name_than_a_job_can_have_are_looked_at_once_a_tick(mon
     bench = fleet(4)
     assert sorted(grants(ask(bench, *(member(name, WHOLE) for name in "abcd")))) == ["a", "b"]
     assert sorted(grants(tick(bench, 1.0))) == ["c", "d"]
+
+
+def test_a_place_that_is_freed_while_a_large_group_is_put_off_waits_for_the_tick(monkeypatch):
+    """One of its pods has gone meanwhile: nobody knows yet of whom a trial would be, and the allocator must not die."""
+    monkeypatch.setattr(groups, "LARGEST", 3)
+    bench = fleet(2)
+    others = grants(everything(bench, bench.request(asked("x", WHOLE))))
+    others |= grants(everything(bench, bench.request(asked("y", WHOLE))))
+    ask(bench, *(member(name, WHOLE) for name in "abcdef"))
+    tick(bench, 1.0)
+    said = withdraw(bench, "b")
+    said += [message for name in "xy" for message in withdraw(bench, name) + gone(bench, others[name])]
+    assert not grants(said)
+    assert sorted(grants(tick(bench, 1.0))) in (["a", "c"], ["d", "e"])
+
+
+@pytest.mark.parametrize("leaves", ["a", "c", "f"])
+def test_a_trial_of_a_large_group_begins_anew_when_one_of_it_has_gone(monkeypatch, leaves: str):
+    """A place is looked for, or was found, for a pod that is not there: the allocator would die, or grant it."""
+    monkeypatch.setattr(groups, "LARGEST", 3)
+    bench = fleet(6, group_steps=1)
+    ask(bench, *(member(name, WHOLE, size=6) for name in "abcdef"))
+    bench.now += 1.0
+    bench.handle(Ticked())
+    trial = bench.allocator.desk.gangs.trial
+    assert trial is not None
+    assert list(trial.left) == list("cdef")
+    assert not grants(withdraw(bench, leaves))
+    assert bench.allocator.desk.fleet.booked() == {}
+    assert not grants(tick(bench, 1.0))
+    assert len(grants(ask(bench, member("g", WHOLE, size=6)) + tick(bench, 1.0))) == 6
 
 
 def test_a_group_that_comes_together_does_not_write_to_all_of_it_for_each_that_comes():

@@ -220,6 +220,12 @@ class Desk:
             if self.fleet.unbook(booking.allocation) and trial is not None and not trial.in_one_event:
                 self.wakes.freed(booking.node)  # others may have been tried beside it
 
+    def put_trial_off(self) -> None:
+        """End the trial that is under way, and begin it anew later."""
+        if self.gangs.trial is not None and self.gangs.trial.party.leader is not None:
+            self.gangs.owed[self.gangs.trial.party.leader] = None
+        self.drop_trial()
+
     def take_back(self, guard: str) -> None:
         """
         Somebody else wrote under `guard`: what was decided before and not yet sent is decided anew.
@@ -243,9 +249,7 @@ class Desk:
         """This process works no longer: decide nothing on what it knows now."""
         for unsent in list(self.undecided.values()):
             self._take_back(unsent)
-        if self.gangs.trial is not None and self.gangs.trial.party.leader is not None:
-            self.gangs.owed[self.gangs.trial.party.leader] = None
-        self.drop_trial()
+        self.put_trial_off()
 
     def _take_back(self, unsent: Unsent) -> None:
         if not self.outbox.cancel(unsent.address, unsent.operation):

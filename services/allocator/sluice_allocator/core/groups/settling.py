@@ -185,7 +185,7 @@ def settle_group(desk: Desk, key: GroupKey) -> None:
     if gang is None:
         return
     if len(gang.members) > LARGEST and not gang.is_due:
-        gangs.put_off[key] = None
+        _put_off(desk, key)
         return
     gang.is_due = False
     gangs.put_off.pop(key, None)
@@ -216,6 +216,13 @@ def settle_group(desk: Desk, key: GroupKey) -> None:
         gangs.timed.pop(key, None)
     if not gang.members:
         del gangs.of[key]
+
+
+def _put_off(desk: Desk, key: GroupKey) -> None:
+    """A group is looked at with the next tick; until then nobody knows of whom a trial for it would be."""
+    desk.gangs.put_off[key] = None
+    if desk.gangs.trial is not None and desk.gangs.trial.key == key:
+        desk.put_trial_off()
 
 
 def _parties(desk: Desk, gang: Gang) -> Iterator[Party]:

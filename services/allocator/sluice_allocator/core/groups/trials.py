@@ -49,7 +49,8 @@ def begin_trial(desk: Desk, leader: RequestId) -> None:
     """Look for places for a whole group, now or as soon as that can be."""
     gang, party = _of(desk, leader)
     tried_before = party.number in gang.stuck
-    if desk.gangs.trial is not None or (tried_before and _rests(desk)) or _is_busy(desk, party):
+    unsure = gang.key in desk.gangs.put_off or _is_busy(desk, party)
+    if desk.gangs.trial is not None or (tried_before and _rests(desk)) or unsure:
         desk.gangs.owed[leader] = None
         return
     desk.gangs.owed.pop(leader, None)
