@@ -38,6 +38,7 @@ from sluice.contracts.messages import (
     PodGroup,
     QuotaSet,
     Revoke,
+    SliceQuarantined,
     Uncordoned,
     WaitOver,
     Waived,
@@ -302,6 +303,28 @@ def test_an_eviction_that_was_carried_out_is_waited_for(bench):
     written = said(tick(bench, 1190))
     assert not [each for each in written if isinstance(each, Revoke)]
     assert [type(each) for each in said(tick(bench, 30)) if isinstance(each, Revoke)] == [Revoke]
+
+
+@pytest.mark.parametrize("evicted", [True, False])
+def test_a_slice_that_stays_when_its_pod_has_gone_is_not_waited_for_for_ever(empty, evicted: bool):
+    """A process hangs in the driver, say: the place cannot be freed, and others are free by now."""
+    start(empty, nodes=2)
+    other = run(empty, asked("other", WHOLE))
+    victim = run(empty, low("batch", WHOLE))
+    promise = promise_for(empty, high("service", WHOLE))
+    if evicted:
+        outcome(empty, "batch", EvictionDone(request=RequestId("batch")))
+    withdraw(empty, "batch")
+    booking = victim.booking
+    stays = SliceQuarantined(allocation=booking.allocation, request=booking.request, revision=2, message="in use")
+    empty.land_all(empty.observe(subjects.slice_(booking.node, booking.allocation), stays))
+    assert [each for each in said(ends(empty, other)) if isinstance(each, Grant)] == []
+    assert said(tick(empty, 1190)) == []
+
+    waived, revoke, grant = [each for each in said(tick(empty, 30)) if not isinstance(each, Pending | WaitOver)]
+    assert waived.allocations == (promise.booking.allocation,)
+    assert revoke.cause == waived.cause == "its place on node-b could not be freed: default/batch"
+    assert (grant.booking.request, grant.booking.node, grant.after) == ("service", "node-a", ())
 
 
 # -- asking beforehand ------------------------------------------------------------------------------------------------

@@ -1,5 +1,5 @@
 """
-What this process remembers of evictions: since when each is ordered, and whom to leave alone for a while.
+What this process remembers of evictions: since when each is waited for, and whom to leave alone for a while.
 
 Losing it costs time, never a slice: an eviction that cannot be carried out is then waited for anew.
 """
@@ -68,8 +68,8 @@ class Sparing:
 
     # -- evictions that take time ---------------------------------------------------------------------------------
 
-    def ordered(self, request: RequestId, now: float) -> None:
-        """A pod's eviction is ordered; said again and again."""
+    def awaited(self, request: RequestId, now: float) -> None:
+        """A pod's eviction is ordered, or what it had is waited for when it has gone; said again and again."""
         if request not in self._since:
             self._since[request] = now
             for patience_s in (self.rules.eviction_patience_s, self.rules.eviction_gone_s):
@@ -77,11 +77,11 @@ class Sparing:
 
     @property
     def has_orders(self) -> bool:
-        """Whether this process has ordered any eviction that is not over."""
+        """Whether this process waits for any eviction that is not over."""
         return bool(self._since)
 
     def over(self, request: RequestId) -> None:
-        """It need not be evicted any more, or is gone."""
+        """It need not be evicted any more, or nothing that anybody waits for is left of it."""
         self._since.pop(request, None)
 
     def is_overdue(self, request: RequestId, now: float, *, done: bool) -> bool:

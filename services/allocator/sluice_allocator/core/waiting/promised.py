@@ -266,7 +266,11 @@ def _name_of(desk: Desk, allocation: AllocationId) -> str:
         return allocation
     blocked = desk.world.evicted.get(entry.booking.request)
     but = f" (cannot be evicted: {blocked.why})" if isinstance(blocked, EvictionBlocked) else ""
-    return f"{entry.booking.namespace}/{entry.booking.name}{but}"
+    return f"{_named(entry)}{but}"
+
+
+def _named(entry: Grant | Revoke) -> str:
+    return f"{entry.booking.namespace}/{entry.booking.name}"
 
 
 # -- evictions ----------------------------------------------------------------------------------------------------
@@ -279,13 +283,30 @@ def settle_eviction(desk: Desk, request: RequestId, entries: dict[AllocationId, 
         return
     address = subjects.eviction(request)
     cause = why_evict(desk, request, entries)
+    if cause is not None or _is_in_the_way(desk, entries):
+        desk.sparing.awaited(request, desk.now)
+    else:
+        desk.sparing.over(request)
     if cause is not None:
-        desk.sparing.ordered(request, desk.now)
         desk.outbox.keep(address, EvictionOrdered(request=request, cause=cause), request=request)
     elif request in desk.world.evictions or isinstance(desk.outbox.kept(address), EvictionOrdered):
-        desk.sparing.over(request)
         over = EvictionOver(request=request)
         desk.outbox.keep(address, over, request=request, ttl_s=desk.rules.closing_ttl_s)
+
+
+def _is_in_the_way(desk: Desk, entries: dict[AllocationId, LedgerEntry]) -> bool:
+    """Whether somebody waits for a slice to go, whose pod may have gone already: that may take too long as well."""
+    left = (allocation for allocation in entries if not is_gone(desk, allocation))
+    return any(_evicts_for(desk, allocation) is not None for allocation in left)
+
+
+def _evicts_for(desk: Desk, allocation: AllocationId) -> Grant | None:
+    """The grant for whose place the pod of an allocation has to go; None where there is none."""
+    for promise in desk.world.promises.get(allocation, ()):
+        other = desk.world.ledger[promise]
+        if isinstance(other, Grant) and other.evict:
+            return other
+    return None
 
 
 def why_evict(desk: Desk, request: RequestId, entries: dict[AllocationId, LedgerEntry]) -> str | None:
@@ -295,13 +316,9 @@ def why_evict(desk: Desk, request: RequestId, entries: dict[AllocationId, Ledger
     for allocation, entry in entries.items():
         if not isinstance(entry, Grant) or is_gone(desk, allocation):
             continue
-        for promise in desk.world.promises.get(allocation, ()):
-            other = desk.world.ledger[promise]
-            if isinstance(other, Grant) and other.evict:
-                booking = other.booking
-                if is_move(other):
-                    return why_moved(other)
-                return f"its place is needed for {booking.namespace}/{booking.name}"
+        other = _evicts_for(desk, allocation)
+        if other is not None:
+            return why_moved(other) if is_move(other) else f"its place is needed for {_named(other)}"
         drained = why_drained(desk, entry)
         if drained is not None:
             return drained
