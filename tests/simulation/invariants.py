@@ -134,6 +134,10 @@ CASES = (
     Case("entry 11 arrives after 12", ("fresh guard", "guard too small")),
     Case("two allocators grant one request on two nodes", ("two binds", "surplus kept")),
     Case("one of two allocators has not heard that a pod is gone", ("granted again at once",)),
+    Case(
+        "nor that a job is, of which each pod rests",
+        test="tests/unit/allocator/test_taken_back.py::test_a_job_rests_like_one_pod_and_keeps_its_turn",
+    ),
     Case("two open a node in turn at the speed of the bus", ("opened again at once",)),
     Case(
         "it lands beyond a grant unseen",

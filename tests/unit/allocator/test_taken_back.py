@@ -2,6 +2,7 @@
 
 import pytest
 from factories.allocator import Bench, asked, gpu_report, snapshot
+from factories.jobs import WHOLE, ask, fleet, grants, member
 from msgspec.structs import replace
 
 from sluice.contracts import subjects
@@ -100,3 +101,47 @@ def test_what_an_earlier_run_granted_is_no_quarrel_with_this_one(pair: Bench):
     )
     taken_back(pair, foreign)
     assert not pair.allocator.desk.attempts.rests(other.booking.request, pair.now)
+
+
+@pytest.mark.parametrize("size", [1, 2])
+def test_a_job_rests_like_one_pod_and_keeps_its_turn(size: int):
+    """A job that is deleted while one of two allocators reads late: neither an endless quarrel, nor forgotten."""
+    bench = fleet(2 * size)
+    pods = [member(f"m{number}", WHOLE, size=size) for number in range(size)]
+    granted = grants(ask(bench, *pods))
+
+    def goes_on(seconds: float) -> list[AnyMessage | None]:
+        """Time passes; this process reads its own words."""
+        said: list[AnyMessage | None] = []
+        for _ in range(round(seconds * 2)):
+            bench.now += 0.5
+            landed = bench.land_all(bench.handle(Ticked()))
+            while landed:
+                said += [write.message for write in landed]
+                landed = [more for write in landed for more in read_back(bench, write)]
+        return said
+
+    for pause_s in (1, 2, 4):
+        told = [write for grant in granted.values() for write in revoked(bench, grant)]
+        assert {type(write.message) for write in told} == {Pending}
+        assert [more for write in told for more in read_back(bench, write) if isinstance(more.message, Grant)] == []
+        assert grants(goes_on(pause_s - 0.5)) == {}
+        for grant in granted.values():
+            bench.land_all(bench.gone(grant))
+        granted = grants(goes_on(1.0))
+        assert sorted(granted) == [pod.name for pod in pods]
+
+
+def revoked(bench: Bench, grant: Grant) -> list[Write]:
+    """Another allocator revokes a grant."""
+    address = subjects.ledger(grant.booking.node, grant.booking.allocation)
+    revoke = Revoke(revision=2, incarnation=grant.incarnation, booking=grant.booking, cause="pod gone")
+    return bench.land_all(bench.observe(address, revoke))
+
+
+def read_back(bench: Bench, write: Write) -> list[Write]:
+    """A word that this process has written is read by it; what it writes then."""
+    if not isinstance(write.message, Pending):
+        return []
+    address = subjects.waiting(write.message.request)
+    return bench.land_all(bench.observe(address, write.message, write.operation))

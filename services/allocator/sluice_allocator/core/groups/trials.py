@@ -50,7 +50,8 @@ def begin_trial(desk: Desk, leader: RequestId) -> None:
     gang, party = _of(desk, leader)
     tried_before = party.number in gang.stuck
     unsure = gang.key in desk.gangs.put_off or _is_busy(desk, party)
-    if desk.gangs.trial is not None or (tried_before and _rests(desk)) or unsure:
+    rests = any(desk.attempts.rests(request, desk.now) for request in party.members) or (tried_before and _rests(desk))
+    if desk.gangs.trial is not None or unsure or rests:
         desk.gangs.owed[leader] = None
         return
     desk.gangs.owed.pop(leader, None)

@@ -44,7 +44,8 @@ def rests(desk: Desk, request: RequestId, asked: AllocationRequested) -> bool:
     """Whether a request is to be granted nothing now; it is told so."""
     if not desk.attempts.rests(request, desk.now):
         return False
-    desk.queue.remove(request)
+    if not desk.gangs.leads(request):  # who does keeps the turn of its group, which is not tried meanwhile (`trials`)
+        desk.queue.remove(request)
     count = sum(claim.gpus for claim in asked.claims)
     reason = ReasonCount(reason=WaitReason.GPU_AVOIDED, count=count, of="GPUs")
     message = f"another allocator took its last place back; it is tried again within {desk.rules.taken_back_max_s:g} s"
