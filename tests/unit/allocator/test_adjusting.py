@@ -23,6 +23,7 @@ from factories.allocator import (
     FOLDER,
     INCARNATION,
     Bench,
+    all_said,
     asked,
     gpu_report,
     snapshot,
@@ -34,7 +35,7 @@ from msgspec.structs import replace
 
 from sluice.contracts import subjects
 from sluice.contracts.adjusting import larger
-from sluice.contracts.exchange import Write, WriteRefused
+from sluice.contracts.exchange import ReadingCaughtUp, ReadingStarted, Stream, Ticked, Write, WriteRefused
 from sluice.contracts.ids import AllocationId, RequestId, RunId
 from sluice.contracts.messages import (
     Bound,
@@ -188,6 +189,27 @@ def test_a_revoke_meanwhile_keeps_all_that_may_be_used_until_it_is_gone(bench):
     said(bench, grant)  # a late word of the change
     assert free_mib(bench) == GPU_MIB - 30000
     assert bench.allocator.desk.fleet.booking(grant.booking.allocation) is not None
+
+
+def test_an_orphan_that_is_being_made_smaller_keeps_all_that_may_be_used_until_it_is_gone(bench):
+    """The bus forgets its request and its pod goes meanwhile: its processes may linger, and nobody asks for it."""
+    bench.bound("p1", mps(30000))
+    grant = adjusted(bench, memory_mib=10000)
+    node, address = bench.allocator.desk.world.news[NODE], subjects.slice_(NODE, grant.booking.allocation)
+    inventory = bench.allocator.desk.world.inventories[NODE]
+    bench.handle(ReadingStarted(Stream.STATE, INCARNATION))
+    bench.observe(subjects.node(NODE), node)
+    bench.observe(subjects.inventory(NODE), inventory)
+    bench.observe(address, answer_of(grant, shrinking=True))
+    everything(bench, bench.handle(ReadingCaughtUp(Stream.STATE)))
+    written = everything(bench, bench.observe(*all_said()))
+    for _ in range(2):
+        bench.now += 30.0
+        written += everything(bench, bench.handle(Ticked()))
+    (revoke,) = [write.message for write in written]
+    assert isinstance(revoke, Revoke)
+    assert (revoke.revision, revoke.booking.devices) == (3, grant.counts)
+    assert free_mib(bench) == GPU_MIB - 30000
 
 
 def test_another_process_reads_the_same_from_the_bus(bench):

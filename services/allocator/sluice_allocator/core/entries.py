@@ -76,17 +76,21 @@ def _settle_entry(desk: Desk, allocation: AllocationId, entry: LedgerEntry, caus
             desk.attempts.failed(booking.request, (device.gpu for device in booking.devices), desk.now)
         if isinstance(entry, Grant):
             give_up(desk, entry)
-        counted = desk.counted(entry)  # of shares that are being made smaller, all that may still be used
-        revoke = Revoke(
-            revision=entry.revision + 1,
-            incarnation=desk.world.incarnation,
-            booking=counted,
-            cause=cause,
-            after=entry.after,
-        )
+        revoke = revoke_of(desk, entry, cause)
         desk.commit(address, revoke, booking.request)
         if isinstance(entry, Grant):
             note_revoked(desk, entry)
+
+
+def revoke_of(desk: Desk, entry: Grant | Revoke, cause: str) -> Revoke:
+    """The order to take a slice back. Of shares that are being made smaller it books all that may still be used."""
+    return Revoke(
+        revision=entry.revision + 1,
+        incarnation=desk.world.incarnation,
+        booking=desk.counted(entry),
+        cause=cause,
+        after=entry.after,
+    )
 
 
 def settle_stray(desk: Desk, allocation: AllocationId) -> None:

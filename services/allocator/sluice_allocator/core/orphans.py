@@ -11,9 +11,10 @@ from typing import TypeVar
 
 from sluice.contracts import subjects
 from sluice.contracts.ids import AllocationId, RequestId, SourceName
-from sluice.contracts.messages import Bound, Closed, Grant, Held, Released, RequestWithdrawn, Revoke
+from sluice.contracts.messages import Bound, Closed, Grant, Held, Released, RequestWithdrawn
 from sluice_allocator.core.binding import answer_without_slice, may_come_yet, release
 from sluice_allocator.core.desk import Desk
+from sluice_allocator.core.entries import revoke_of
 from sluice_allocator.core.held import waits_for_node
 
 _K = TypeVar("_K")
@@ -121,13 +122,7 @@ def _revoke(desk: Desk, allocation: AllocationId) -> None:
     address = subjects.ledger(entry.booking.node, allocation)
     if desk.outbox.busy(address):
         return
-    revoke = Revoke(
-        revision=entry.revision + 1,
-        incarnation=desk.world.incarnation,
-        booking=entry.booking,
-        cause="orphan: its source does not ask for it any more",
-        after=entry.after,
-    )
+    revoke = revoke_of(desk, entry, "orphan: its source does not ask for it any more")
     desk.commit(address, revoke, entry.booking.request)
 
 
