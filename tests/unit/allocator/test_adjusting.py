@@ -41,6 +41,7 @@ from sluice.contracts.messages import (
     Bound,
     Grant,
     Held,
+    Leeway,
     Pending,
     RequestWithdrawn,
     Revoke,
@@ -378,6 +379,30 @@ def test_a_process_that_works_no_longer_takes_back_what_it_has_not_sent(bench):
     (answer,) = answers(bench)
     assert answer.reason is AdjustReason.NOT_NOW
     assert free_mib(bench) == GPU_MIB - 10000 - 1000 - 1000
+
+
+def test_a_change_that_came_to_nothing_leaves_its_pod_to_be_evicted(bench):
+    """It was booked anew, and nobody of higher priority would get its place until something was said of it again."""
+    preemptible = replace(asked("p1", mps(10000)), leeway=Leeway(preemptible=True))
+    (granted,) = everything(bench, bench.request(preemptible))
+    everything(bench, bench.ready(granted.message))
+    sent = bench.request(asked("p2", mps(1000)))  # its order is on its way: the next one under this guard waits
+    bench.said.clear()
+    assert bench.handle(AdjustAsked(1, change(memory_mib=20000))) == []
+    device = granted.message.booking.devices[0]
+    larger_device = replace(device, share=replace(device.share, memory_mib=25000))
+    other = replace(granted.message.booking, allocation=AllocationId("p3_r9_1"), request=RequestId("p3"))
+    other = replace(other, name="p3", devices=(larger_device,))
+    grant = Grant(revision=1, incarnation=INCARNATION, booking=other)
+    bench.observe(subjects.request(RequestId("p3")), asked("p3", mps(25000)))
+    bench.observe(subjects.ledger(NODE, other.allocation), grant)
+    (answer,) = answers(bench)
+    assert answer.reason is AdjustReason.CAPACITY_EXCEEDED
+    everything(bench, sent)
+
+    (write,) = everything(bench, bench.request(asked("p4", mps(10000), priority=10)))[:1]
+    assert isinstance(write.message, Grant)
+    assert (write.message.after, write.message.evict) == ((granted.message.booking.allocation,), True)
 
 
 def test_so_many_at_once_and_no_more(empty):

@@ -181,6 +181,7 @@ class Desk:
         was_booked = self.fleet.booking(booking.allocation) is not None
         if self.adjustments.undo(booking.allocation) and isinstance(entry, Grant | Revoke) and was_booked:
             self.fleet.book(self.counted(entry))
+            self.sparing.look[booking.allocation] = None  # booked anew, it goes for nobody before that
             self.wakes.freed(booking.node)
         if booking.allocation not in self.world.ledger:
             self.promised.forget(booking.allocation)
