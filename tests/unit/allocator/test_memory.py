@@ -4,21 +4,37 @@ import gc
 import tracemalloc
 
 import msgspec
-from factories.allocator import FOLDER, Bench, asked, claim, gpu_report, snapshot, working_allocator
+from factories.allocator import (
+    FOLDER,
+    INCARNATION,
+    Bench,
+    all_said,
+    asked,
+    claim,
+    gpu_report,
+    snapshot,
+    whole_gpu,
+    working_allocator,
+)
+from factories.jobs import member
 
 from sluice.contracts import subjects
-from sluice.contracts.ids import GpuUuid, NodeName, RequestId
+from sluice.contracts.ids import AllocationId, GpuUuid, NodeName, RequestId
 from sluice.contracts.messages import (
+    Closed,
     GpuCounts,
+    Grant,
     HostFacts,
     InstanceReport,
     NodeChanged,
     NodeInventory,
     NodeSnapshot,
     RequestWithdrawn,
+    SliceGone,
     SliceReport,
     Taint,
 )
+from sluice_allocator.core.events import LeaseChanged
 
 GPUS_PER_NODE = 8
 BYTES_PER_GPU_MAX = 2048
@@ -144,3 +160,35 @@ def test_pods_that_have_ended_leave_only_their_last_words(bench):
     assert bench.allocator.orphans.found == {}
     assert all(desk.outbox.kept(subjects.waiting(RequestId(f"p{number}-waits"))) is None for number in range(30))
     assert not desk.outbox.busy(subjects.binding(RequestId("p29")))
+
+
+def test_who_stands_by_keeps_nobody_in_mind_who_has_gone(bench):
+    """For months others work: all that ever was would be kept, and looked at when it takes over."""
+    desk = bench.allocator.desk
+    desk_nodes = (
+        (subjects.node(NodeName("node-a")), desk.world.news["node-a"]),
+        (subjects.inventory(NodeName("node-a")), desk.world.inventories["node-a"]),
+        (subjects.head(NodeName("node-a")), desk.world.heads["node-a"]),
+    )
+    bench.land_all(bench.request(member("waits", claim(profile="7g.40gb"))))
+    bench.handle(LeaseChanged(held=False))
+    for number in range(30):
+        request = RequestId(f"p{number}")
+        address = subjects.ledger(NodeName("node-a"), AllocationId(f"p{number}_r9_1"))
+        bench.request(asked(request))
+        bench.observe(
+            address, Grant(revision=1, incarnation=INCARNATION, booking=whole_gpu(address.key[1], request=request))
+        )
+        gone = SliceGone(allocation=address.key[1], request=request, revision=2, cause="revoked")
+        bench.observe(subjects.slice_(NodeName("node-a"), address.key[1]), gone)
+        bench.observe(
+            address,
+            Closed(revision=2, allocation=address.key[1], request=request, node=NodeName("node-a"), cause="gone"),
+        )
+        closing = RequestWithdrawn(revision=3, source=FOLDER, cause="pod gone", closing=True)
+        bench.observe(subjects.request(request), closing)
+    bench.read_all(all_said(), *desk_nodes)
+
+    assert (len(desk.changed_requests), len(desk.strays), len(desk.queue), len(desk.gangs.member_of)) == (0, 0, 0, 0)
+    bench.handle(LeaseChanged(held=True))
+    assert [type(write.message) for write in bench.land_all(bench.request(asked("new")))] == [Grant]

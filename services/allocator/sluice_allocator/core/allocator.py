@@ -267,6 +267,17 @@ class Allocator:
             desk.changed_nodes |= dict.fromkeys((*desk.world.inventories, *desk.world.news, *desk.world.removed))
             desk.removals.begin_anew()
             desk.wakes.everything()
+            if desk.outbox.paused:
+                self._forget_who_has_gone()
+
+    def _forget_who_has_gone(self) -> None:
+        """Who stands by looks at nobody: those of whom nothing tells any more would be kept in mind for ever."""
+        desk = self.desk
+        for allocation in [each for each in desk.strays if each not in desk.world.slices]:
+            del desk.strays[allocation]
+        for request in [each for each in desk.changed_requests if not desk.world.tells_of(each)]:
+            del desk.changed_requests[request]
+            settle_request(desk, request)
 
     def _report(self, reports: list[Report]) -> None:
         for report in reports:

@@ -129,6 +129,11 @@ class World:
         """Whether a source has a word about a request on the bus, be it one that this process cannot read."""
         return request in self.requests or subjects.request(request).subject in self.sequences
 
+    def tells_of(self, request: RequestId) -> bool:
+        """Whether anybody's word about a request is known."""
+        words = (self.requests, self.bindings, self.allocations_of, self.waiting, self.evictions, self.evicted)
+        return any(request in each for each in (*words, self.slices_of, self.reported_of))
+
     def came_at(self, request: RequestId) -> int:
         """The sequence by which a request has its turn: of its first word, as far as this process can know it."""
         at = self.first_words.get(request)
