@@ -23,6 +23,7 @@ from sluice.contracts.messages import (
     RequestWithdrawn,
     Revoke,
     SliceFailed,
+    SliceQuarantined,
     WaitOver,
 )
 from sluice.contracts.messages.operators import Amounts
@@ -319,6 +320,31 @@ def test_a_promise_on_a_gpu_that_is_cordoned_is_given_up_and_another_is_made():
     again = pass_time(bench, 1000)
     assert list(promises(again)) == ["big"]
     assert entry(bench, "big").booking.devices[0].gpu != first.devices[0].gpu
+
+
+def test_a_slice_in_quarantine_is_waited_for_no_longer_and_another_place_is_promised():
+    """A process hangs in the driver: the place may never be free, and all others would be taken piece by piece."""
+    bench = yard(gpus=2)
+    for number in range(3):
+        bench.bound(f"p{number}", HALF)
+    bench.land_all(bench.request(asked("big", WHOLE)))
+    pass_time(bench, AFTER_S)
+    promise = entry(bench, "big")
+    (hangs,) = (entry(bench, f"p{number}") for number in range(3) if f"p{number}_" in promise.after[0])
+    withdrawn = RequestWithdrawn(revision=2, source=FOLDER, cause="pod gone")
+    bench.land_all(bench.observe(subjects.request(hangs.booking.request), withdrawn))
+    assert kinds(pass_time(bench, 1000)) == []
+    stays = SliceQuarantined(
+        allocation=hangs.booking.allocation, request=hangs.booking.request, revision=2, message="in use"
+    )
+    address = subjects.slice_(hangs.booking.node, hangs.booking.allocation)
+    waived, revoke, *_ = (write.message for write in bench.land_all(bench.observe(address, stays)))
+    name = hangs.booking.name
+    assert waived.cause == revoke.cause == f"its place on node-a could not be freed: default/{name}"
+    bench.land_all(bench.gone(promise))
+    again = pass_time(bench, 1000)
+    assert list(promises(again)) == ["big"]
+    assert name not in promises(again)["big"]
 
 
 def test_an_edited_request_is_promised_anew(full: Bench):

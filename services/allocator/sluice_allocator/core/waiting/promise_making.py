@@ -16,7 +16,13 @@ from sluice_allocator.core.booking import booking_of
 from sluice_allocator.core.desk import Desk
 from sluice_allocator.core.limits.quotas import forbids_place
 from sluice_allocator.core.placement import Place, asking_of, find_promise
-from sluice_allocator.core.waiting.promised import is_gone, is_promise, not_from_others, standing_promise
+from sluice_allocator.core.waiting.promised import (
+    is_gone,
+    is_in_quarantine,
+    is_promise,
+    not_from_others,
+    standing_promise,
+)
 from sluice_allocator.core.waiting.queue import Group
 from sluice_allocator.core.waiting.turns import Turn
 
@@ -145,10 +151,13 @@ class _Limits:
         How much it is to wait for an allocation.
 
         Nobody waits for one that is not in the ledger yet, nor for one that waits for others itself: promises would
-        come to stand upon promises, and nobody could say any more how long that lasts. Both will pass.
+        come to stand upon promises, and nobody could say any more how long that lasts. Both will pass. Nobody waits for
+        one that is in quarantine either, and that may not pass.
         """
         desk = self._desk
         entry = desk.world.ledger.get(allocation)
+        if is_in_quarantine(desk, allocation):
+            return None
         if isinstance(entry, Revoke):
             return 0
         if isinstance(entry, Grant) and not is_promise(desk, entry) and not is_gone(desk, allocation):

@@ -21,6 +21,7 @@ from sluice.contracts.messages import (
     Revoke,
     SliceDegraded,
     SliceGone,
+    SliceQuarantined,
     SliceReady,
 )
 from sluice.contracts.refusals import ReasonCount, WaitReason
@@ -122,7 +123,7 @@ def why_give_up(desk: Desk, promised: Grant, revision: int) -> str | None:
     lost = {desk.fleet.why_unusable(gpu) for gpu in gpus if gpu is not None}
     if lost & {WaitReason.NODE_CORDONED, WaitReason.GPU_UNHEALTHY}:
         return f"its place on {booking.node} was promised, and may not be used any more"
-    stuck = _stuck(desk, promised) if promised.evict else ()
+    stuck = _stuck(desk, promised)
     if stuck:
         return f"its place on {booking.node} could not be freed: {', '.join(_name_of(desk, each) for each in stuck)}"
     if any(is_earlier(desk, other, promised) for other in _promises_of(desk, booking.request)):
@@ -145,8 +146,16 @@ def _was_made(desk: Desk, promised: Grant) -> bool:
 
 
 def _stuck(desk: Desk, promised: Grant) -> tuple[AllocationId, ...]:
-    """Those that are still there although their pods should have been evicted by now."""
-    return tuple(each for each in unfinished(desk, promised) if _is_overdue(desk, desk.world.ledger[each]))
+    """Those that are still there although their pods should have been evicted by now; or that nobody may wait for."""
+    left = unfinished(desk, promised)
+    if not promised.evict:
+        return tuple(each for each in left if is_in_quarantine(desk, each))
+    return tuple(each for each in left if _is_overdue(desk, desk.world.ledger[each]))
+
+
+def is_in_quarantine(desk: Desk, allocation: AllocationId) -> bool:
+    """Whether a slice could not be given back in several attempts: it may never be gone, unless a person sees to it."""
+    return isinstance(desk.world.slices.get(allocation), SliceQuarantined)
 
 
 def _is_overdue(desk: Desk, entry: LedgerEntry) -> bool:
