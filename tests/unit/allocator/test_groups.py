@@ -257,6 +257,20 @@ def test_each_slice_that_comes_gives_a_job_more_time():
     assert sorted(bound(ready(bench, granted["c"]))) == ["a", "b", "c"]
 
 
+def test_a_job_has_all_of_its_time_when_another_of_its_name_has_gone():
+    """Two jobs have one name. The first is deleted when its time is nearly over: the other one has just begun."""
+    bench = fleet(4)
+    first = grants(ask(bench, member("a", WHOLE), member("b", WHOLE)))
+    ready(bench, first["a"])
+    tick(bench, 55.0)
+    second = grants(ask(bench, member("c", WHOLE), member("d", WHOLE)))
+    assert sorted(second) == ["c", "d"]
+    withdraw(bench, "a")
+    withdraw(bench, "b")
+    assert [each for each in tick(bench, 55.0) if isinstance(each, Waived)] == []
+    assert [each.request for each in tick(bench, 6.0) if isinstance(each, Waived)] == ["c", "d"]
+
+
 def test_a_pod_that_is_deleted_before_its_job_began_is_waited_for_only_so_long():
     """A controller makes it anew within seconds; if nobody does, the others' places are not kept for ever."""
     bench = fleet(3)

@@ -200,6 +200,17 @@ def test_everybody_of_a_waiting_group_can_be_asked_why():
     assert blocker
 
 
+def test_nobody_is_told_of_a_pod_that_was_of_another_job_of_the_name():
+    """The first of two jobs of one name is deleted: why it waited is nothing to the other one."""
+    bench = fleet(1)
+    ask(bench, *(member(name, WHOLE, size=1) for name in "xab"))
+    assert "the 1st (b)" in standing(bench, "b").message
+    withdraw(bench, "a")
+    assert "(a)" not in standing(bench, "b").message
+    tick(bench, 6.0)
+    assert "the 1st (b)" in standing(bench, "b").message
+
+
 def test_who_has_a_place_is_told_for_whom_it_waits():
     """A pod whose slice is ready and that does not start would look broken."""
     bench = fleet(2)

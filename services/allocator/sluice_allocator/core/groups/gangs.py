@@ -68,6 +68,14 @@ class Member:
 
 
 @dataclass(slots=True)
+class Clock:
+    """How far a party has come, and since when it came no further."""
+
+    progress: int
+    since: float
+
+
+@dataclass(slots=True)
 class Party:
     """So many members of a group as its size says, who are granted together; the last one may be incomplete."""
 
@@ -79,14 +87,8 @@ class Party:
     why: Why | None = None
     leader: RequestId | None = None
     """Who waits in the queue on behalf of all."""
-
-
-@dataclass(slots=True)
-class Clock:
-    """How far a party has come, and since when it came no further."""
-
-    progress: int
-    since: float
+    clock: Clock | None = None
+    """While it has places and nobody of it is bound."""
 
 
 @dataclass(slots=True)
@@ -106,8 +108,8 @@ class Gang:
     stands: dict[RequestId, Stand] = field(default_factory=dict)
     party_of: dict[RequestId, Party] = field(default_factory=dict)
     parties: tuple[Party, ...] = ()
-    clocks: dict[int, Clock] = field(default_factory=dict)
-    """Of the parties that have places and are not bound."""
+    clocks: dict[RequestId, Clock] = field(default_factory=dict)
+    """Those of the parties, by each of their members: parties that move up have other numbers."""
     stuck: dict[int, tuple[RequestId, Why]] = field(default_factory=dict)
     """Per party, the member that had no place when it was tried last, and what was said of that."""
     looked: dict[RequestId, None] = field(default_factory=dict)

@@ -200,7 +200,7 @@ def settle_group(desk: Desk, key: GroupKey) -> None:
     stands = gang.stands
     gang.stands, gang.party_of = {}, {}
     gang.parties = tuple(_parties(desk, gang))
-    gang.clocks = {number: clock for number, clock in gang.clocks.items() if number < len(gang.parties)}
+    gang.clocks = {each: party.clock for party in gang.parties if party.clock is not None for each in party.members}
     gang.stuck = {number: stuck for number, stuck in gang.stuck.items() if number < len(gang.parties)}
     for leader in before - {party.leader for party in gang.parties}:
         gangs.owed.pop(leader, None)
@@ -242,7 +242,7 @@ def _parties(desk: Desk, gang: Gang) -> Iterator[Party]:
     number = 0
     if not others or members[0].started:
         for at in range(0, len(members), size):
-            yield _party(desk, gang, number, size, members[at : at + size])
+            yield _party(desk, gang, number, members[at : at + size])
             number += 1
         members = []
     if others:
@@ -253,9 +253,9 @@ def _order(member: Member) -> tuple[bool, bool, int, RequestId]:
     return not member.started, not member.placed, member.sequence, member.request
 
 
-def _party(desk: Desk, gang: Gang, number: int, size: int, members: list[Member]) -> Party:
+def _party(desk: Desk, gang: Gang, number: int, members: list[Member]) -> Party:
+    size = members[0].size
     party = _new_party(gang, number, size, members)
-    clock = gang.clocks.pop(number, None)
     placed = [member for member in members if member.placed]
     if any(member.started for member in members):
         return _all(gang, party, Stand.ALONE)
@@ -266,19 +266,28 @@ def _party(desk: Desk, gang: Gang, number: int, size: int, members: list[Member]
         if len(members) < size:
             party.why = _incomplete(gang, party, len(members))
         else:
+            if number in gang.stuck and gang.stuck[number][0] not in party.members:
+                del gang.stuck[number]  # of another party that had this number
             party.why = gang.stuck[number][1] if number in gang.stuck else _not_tried(gang, party)
             _let_one_wait_for_all(desk, party)
         return party
     progress = sum(member.placed + member.ready for member in members)
+    clock = _clock_of(gang, party)
     if clock is None or progress > clock.progress:
         clock = Clock(progress, desk.now)
-    gang.clocks[number] = clock
+    party.clock = clock
     if _is_given_up(desk, gang, party, clock, members):
         _all(gang, party, Stand.LEAVES)
     else:
         _all(gang, party, Stand.JOINS if len(members) == size else Stand.WAITS)
     party.why = _not_ready(gang, party, len(placed), sum(member.ready for member in members))
     return party
+
+
+def _clock_of(gang: Gang, party: Party) -> Clock | None:
+    """How far a party had come when the group was looked at last, whatever its number was; of several the youngest."""
+    known = (gang.clocks[request] for request in party.members if request in gang.clocks)
+    return max(known, key=lambda clock: clock.since, default=None)
 
 
 def _new_party(gang: Gang, number: int, size: int, members: list[Member]) -> Party:
@@ -295,10 +304,9 @@ def _party_at_odds(desk: Desk, gang: Gang, number: int, sizes: tuple[int, int], 
     said = " and ".join(f"{name} says {size}" for name, size in zip(named, sizes, strict=True))
     message = f"the pods of group {gang.key[1]} disagree on its size: {said}; write the same group-size in all"
     party.why = Why(message, (_count(WaitReason.GROUP_INCOMPLETE, len(members), gang),))
-    clock = gang.clocks.pop(number, None)
     if any(member.placed for member in members):
-        gang.clocks[number] = clock = clock or Clock(0, desk.now)
-        if _is_given_up(desk, gang, party, clock, members):
+        party.clock = _clock_of(gang, party) or Clock(0, desk.now)
+        if _is_given_up(desk, gang, party, party.clock, members):
             return _all(gang, party, Stand.LEAVES)
     return _all(gang, party, Stand.WAITS)
 
@@ -326,7 +334,7 @@ def _is_given_up(desk: Desk, gang: Gang, party: Party, clock: Clock, members: li
         for key in desk.gangs.timed
         if key != gang.key and key in desk.gangs.of
         for other in desk.gangs.of[key].parties
-        if other.number in desk.gangs.of[key].clocks
+        if other.clock is not None
     )
     return desk.now - clock.since >= desk.rules.group_patience_s * (2 if later else 1)
 
