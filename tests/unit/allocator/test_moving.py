@@ -21,6 +21,7 @@ from sluice.contracts.messages import (
     Grant,
     Leeway,
     Pending,
+    PodGroup,
     QuotaSet,
     RequestWithdrawn,
     Revoke,
@@ -464,6 +465,19 @@ def test_each_move_is_paid_for_by_requests_that_came():
     assert not any(isinstance(each, EvictionOrdered) for each in messages(passes(bench, 600)))
     for number in range(2):
         all_of(bench, bench.request(asked(f"more-{number}", WHOLE)))
+    assert any(isinstance(each, EvictionOrdered) for each in messages(passes(bench, 120)))
+
+
+def test_each_request_pays_once_however_often_it_is_looked_at():
+    """A pod that waits for its group is in no queue: each word about it would pay for another restart of somebody."""
+    bench = tidied(Rules(closing_ttl_s=3600, promise_after_s=1e6, defragment=True, defragment_arrivals=6))
+    all_of(bench, bench.request(asked("large", WHOLE)))
+    member = msgspec.structs.replace(asked("member"), group=PodGroup(name="train", size=2))
+    (told,) = all_of(bench, bench.request(member))
+    for _ in range(12):
+        all_of(bench, bench.observe(subjects.waiting(RequestId("member")), told.message))
+    assert not any(isinstance(each, EvictionOrdered) for each in messages(passes(bench, COOLDOWN_S + 600)))
+    all_of(bench, bench.request(asked("more", WHOLE)))
     assert any(isinstance(each, EvictionOrdered) for each in messages(passes(bench, 120)))
 
 

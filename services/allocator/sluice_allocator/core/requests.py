@@ -220,7 +220,7 @@ def _refuse_or_queue(desk: Desk, request: RequestId, asked: AllocationRequested)
         desk.commit(subjects.binding(request), refused, request)
         return
     desk.possible.add(shape)
-    if desk.rules.defragment and request not in desk.queue and request not in desk.queue.outside:
+    if desk.rules.defragment and desk.attempts.is_new(request, desk.now):
         desk.moves.arrived(desk.rules.defragment_arrivals, desk.rules.defragment_moves_max)
     if take_over(desk, request, asked):
         return

@@ -78,6 +78,13 @@ class Attempts:
             attempt.waits_since = now
         return attempt.waits_since
 
+    def is_new(self, request: RequestId, now: float) -> bool:
+        """Whether a request wants a place for the first time, as far as this process knows: said once of each."""
+        attempt = self.of_request.get(request)
+        is_new = attempt is None or attempt.waits_since is None
+        self.waits_since(request, now)
+        return is_new
+
     def pauses_ended(self, now: float) -> list[RequestId]:
         """Requests that may try a GPU, or be granted a place, again since the last call."""
         ended = []
