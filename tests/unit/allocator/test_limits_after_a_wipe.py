@@ -2,14 +2,16 @@
 
 import msgspec
 import pytest
+from factories.adjusting import MODES, adjusted, mps, refused, shares_of
 from factories.allocator import FOLDER, Bench, all_said, asked, claim, gpu_report, snapshot
 
 from sluice.contracts import subjects
-from sluice.contracts.ids import Incarnation, RequestId
+from sluice.contracts.ids import Incarnation, NodeName, RequestId
 from sluice.contracts.messages import (
     AllocationRequested,
     Amounts,
     Bound,
+    Cordoned,
     Grant,
     Held,
     Pending,
@@ -20,6 +22,7 @@ from sluice.contracts.messages import (
     SliceReport,
 )
 from sluice_allocator.core.events import GoOn
+from sluice_allocator.core.sizes.adjustments import AdjustReason
 
 WHOLE = claim(profile="7g.40gb")
 LIMIT = QuotaSet(namespace="default", total=Amounts(gpus=1))
@@ -139,3 +142,30 @@ def test_what_counts_twice_for_itself_holds_up_nobody(empty, grant):
     said += all_of(empty, empty.ready(grant))
     assert [each.allocation for each in said if isinstance(each, Bound)] == [grant.booking.allocation]
     assert whys(said) == []
+
+
+def test_a_share_is_not_made_larger_into_what_others_have_on_nodes_that_are_not_open(empty):
+    """Nobody takes a share back that is bound: its namespace would have more than it may, until a pod ends."""
+    shown = {name: snapshot(name, (gpu_report(name, 0, mig=False),), modes=MODES) for name in ("node-a", "node-b")}
+    empty.add_node(shown["node-a"])
+    here = empty.bound("here", mps(10_000))
+    empty.add_node(shown["node-b"])
+    empty.observe(subjects.cordon(NodeName("node-a")), Cordoned(node=NodeName("node-a")))
+    there = empty.bound("there", mps(20_000))
+    empty.read_all(incarnation=Incarnation("900000"))
+    empty.observe(subjects.quota("default"), QuotaSet(namespace="default", total=Amounts(memory_mib=40_000)))
+    for grant, memory_mib in ((here, 10_000), (there, 20_000)):
+        request = msgspec.structs.replace(remembered(grant), claims=(mps(memory_mib),))
+        say(empty, request)
+    report = SliceReport(booking=here.booking, revision=1, state="ready", revoked=False)
+    empty.add_node(msgspec.structs.replace(shown["node-a"], slices=(report,), generation=2))
+    all_of(empty, empty.ready(here))
+
+    unsure = refused(empty, "here", memory_mib=30_000)
+    assert unsure.reason is AdjustReason.NOT_NOW
+    assert unsure.message.endswith("source 'folder' has not said all that its pods have yet; ask again")
+    assert shares_of(adjusted(empty, "here", memory_mib=9_000)) == [9_000]
+    all_of(empty, empty.observe(*all_said()))
+    wrong = refused(empty, "here", memory_mib=30_000)
+    assert (wrong.reason, dict(wrong.most)) == (AdjustReason.QUOTA_EXCEEDED, {"memory_mib": 20_000})
+    assert shares_of(adjusted(empty, "here", memory_mib=20_000)) == [20_000]

@@ -133,7 +133,7 @@ def forbids(desk: Desk, namespace: str, before: Usage, after: Usage) -> Exceeded
     quota = desk.world.quotas.get(namespace)
     if quota is None:
         return None
-    others = usage(desk, namespace) - before
+    others = usage(desk, namespace) - before + usage_unbooked(desk, namespace, None)
     grows = {name for (name, _, had), (_, _, has) in _pairs(before, after) if has > had}
     return next((each for each in _exceeded(quota, others, after) if each.dimension in grows), None)
 
@@ -175,13 +175,20 @@ def forbids_asking(desk: Desk, request: RequestId | None, namespace: str, claims
     quota = desk.world.quotas.get(namespace)
     if quota is None:
         return None
-    silent = silent_source(desk, request) if quota.total != NO_AMOUNTS else None
-    if silent is not None:
-        return _nobody_knows(namespace, silent)
+    unknown = why_unknown(desk, request, namespace)
+    if unknown is not None:
+        return unknown
     promised = desk.world.allocations_of.get(request, ()) if request is not None else ()
     own = total(_booked(desk, namespace, {each for each in promised if _is_promise(desk, each)}))
     others = usage(desk, namespace) - own + usage_unbooked(desk, namespace, request)
     return no_place(_exceeded(quota, others, least_of(desk, claims)))
+
+
+def why_unknown(desk: Desk, request: RequestId | None, namespace: str) -> NoPlace | None:
+    """Why nobody can tell yet what a namespace with limits in all has; None where that is known."""
+    quota = desk.world.quotas.get(namespace)
+    silent = silent_source(desk, request) if quota is not None and quota.total != NO_AMOUNTS else None
+    return _nobody_knows(namespace, silent) if silent is not None else None
 
 
 def never_allows(desk: Desk, namespace: str, least: Usage) -> Exceeded | None:

@@ -20,7 +20,7 @@ from sluice.contracts.messages import AllocationRequested, Booking, Bound, Devic
 from sluice.contracts.quantities import MEMORY_MIB_MAX
 from sluice.contracts.refusals import WaitReason, shorten
 from sluice_allocator.core.desk import Desk
-from sluice_allocator.core.limits.quotas import forbids, usage_of
+from sluice_allocator.core.limits.quotas import forbids, usage_of, why_unknown
 from sluice_allocator.core.nodes import is_open
 from sluice_allocator.core.placement.homes import Home
 from sluice_allocator.core.sizes.adjustments import (
@@ -248,7 +248,11 @@ def _why_not(
     short = _short_of(desk, booking, becomes, after)
     if short is not None:
         return short
-    exceeded = forbids(desk, booking.namespace, usage_of(desk, now), usage_of(desk, after))
+    counts, will_count = usage_of(desk, now), usage_of(desk, after)
+    unknown = why_unknown(desk, booking.request, booking.namespace) if will_count != counts else None
+    if unknown is not None:
+        return AdjustRefused(AdjustReason.NOT_NOW, f"{unknown.message}; ask again")
+    exceeded = forbids(desk, booking.namespace, counts, will_count)
     return AdjustRefused(AdjustReason.QUOTA_EXCEEDED, exceeded.sentence()) if exceeded is not None else None
 
 
