@@ -2,7 +2,7 @@
 
 import msgspec
 import pytest
-from factories.allocator import Bench, asked, claim, gpu_report, snapshot
+from factories.allocator import INCARNATION, Bench, all_said, asked, claim, gpu_report, ready_of, snapshot
 from factories.jobs import everything, grant_of
 from factories.preemption import (
     HALF,
@@ -19,7 +19,7 @@ from factories.preemption import (
 )
 
 from sluice.contracts import subjects
-from sluice.contracts.exchange import WriteRefused
+from sluice.contracts.exchange import ReadingCaughtUp, ReadingStarted, Stream, Ticked, Write, WriteRefused
 from sluice.contracts.ids import RequestId, RunId
 from sluice.contracts.messages import (
     Amounts,
@@ -87,6 +87,34 @@ def test_who_is_being_revoked_does_not_fill_a_guarantee(empty):
     assert said(empty.land_all([revoke, pending])) == [revoke.message, pending.message]
     again = said(empty.land_all(empty.gone(ending)))
     assert [type(each) for each in again] == [Closed, Grant, Released, WaitOver]
+    assert [each.after for each in again if isinstance(each, Grant)] == [()]
+
+
+def test_an_orphan_that_is_being_revoked_does_not_fill_a_guarantee(empty):
+    """The same of one that the bus has forgotten, and that nobody asks for any more."""
+    start(empty, nodes=2)
+    guarantee(empty, "research", 1)
+    one = run(empty, low("one", WHOLE, namespace="research"))
+    ending = run(empty, low("two", WHOLE, namespace="research"))
+    world = empty.allocator.desk.world
+    kept = [(subjects.request(RequestId("one")), world.requests[RequestId("one")]), all_said()]
+    for node in ("node-a", "node-b"):
+        kept += [(subjects.node(node), world.news[node]), (subjects.inventory(node), world.inventories[node])]
+    kept += [(subjects.slice_(g.booking.node, g.booking.allocation), ready_of(g)) for g in (one, ending)]
+    empty.handle(ReadingStarted(Stream.STATE, INCARNATION))
+    for address, message in kept:
+        empty.observe(address, message)
+    empty.land_all(empty.handle(ReadingCaughtUp(Stream.STATE)))
+    empty.land_all(empty.observe(*all_said()))
+    tick(empty, 1)
+    empty.now += 30.0
+    (revoke,) = [each for each in empty.handle(Ticked()) if isinstance(each, Write)]
+    assert isinstance(revoke.message, Revoke)
+
+    (pending,) = empty.request(high("service", WHOLE))
+    assert isinstance(pending.message, Pending)
+    empty.land_all([revoke, pending])
+    again = said(empty.land_all(empty.gone(ending)))
     assert [each.after for each in again if isinstance(each, Grant)] == [()]
 
 

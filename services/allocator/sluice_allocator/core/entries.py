@@ -74,23 +74,28 @@ def _settle_entry(desk: Desk, allocation: AllocationId, entry: LedgerEntry, caus
     if cause is not None:
         if isinstance(slice_, AILING):
             desk.attempts.failed(booking.request, (device.gpu for device in booking.devices), desk.now)
-        if isinstance(entry, Grant):
-            give_up(desk, entry)
-        revoke = revoke_of(desk, entry, cause)
-        desk.commit(address, revoke, booking.request)
-        if isinstance(entry, Grant):
-            note_revoked(desk, entry)
+        revoke(desk, entry, cause)
 
 
-def revoke_of(desk: Desk, entry: Grant | Revoke, cause: str) -> Revoke:
-    """The order to take a slice back. Of shares that are being made smaller it books all that may still be used."""
-    return Revoke(
+def revoke(desk: Desk, entry: Grant | Revoke, cause: str) -> None:
+    """
+    Take a slice back, or order that anew. What is decided from now on counts without it.
+
+    Of shares that are being made smaller all is booked that may still be used.
+    """
+    booking = entry.booking
+    if isinstance(entry, Grant):
+        give_up(desk, entry)
+    order = Revoke(
         revision=entry.revision + 1,
         incarnation=desk.world.incarnation,
         booking=desk.counted(entry),
         cause=cause,
         after=entry.after,
     )
+    desk.commit(subjects.ledger(booking.node, booking.allocation), order, booking.request)
+    if isinstance(entry, Grant):
+        note_revoked(desk, entry)
 
 
 def settle_stray(desk: Desk, allocation: AllocationId) -> None:

@@ -14,7 +14,7 @@ from sluice.contracts.ids import AllocationId, RequestId, SourceName
 from sluice.contracts.messages import Bound, Closed, Grant, Held, Released, RequestWithdrawn
 from sluice_allocator.core.binding import answer_without_slice, may_come_yet, release
 from sluice_allocator.core.desk import Desk
-from sluice_allocator.core.entries import revoke_of
+from sluice_allocator.core.entries import revoke
 from sluice_allocator.core.held import waits_for_node
 
 _K = TypeVar("_K")
@@ -119,11 +119,8 @@ def _in_turn(found: OrderedDict[_K, _Orphan], batch: int) -> Iterator[_K]:
 def _revoke(desk: Desk, allocation: AllocationId) -> None:
     entry = desk.world.ledger[allocation]
     assert isinstance(entry, Grant)
-    address = subjects.ledger(entry.booking.node, allocation)
-    if desk.outbox.busy(address):
-        return
-    revoke = revoke_of(desk, entry, "orphan: its source does not ask for it any more")
-    desk.commit(address, revoke, entry.booking.request)
+    if not desk.outbox.busy(subjects.ledger(entry.booking.node, allocation)):
+        revoke(desk, entry, "orphan: its source does not ask for it any more")
 
 
 def _is_released(desk: Desk, request: RequestId) -> bool:
