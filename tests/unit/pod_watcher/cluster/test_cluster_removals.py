@@ -75,6 +75,14 @@ def test_a_node_that_is_registered_again_is_not_removed(cluster):
     assert cluster.bus["sluice.host.n1"].cpu_cores == 8
 
 
+def test_a_node_that_is_registered_again_at_once_was_never_away(cluster):
+    """Between two ticks its object is deleted and made anew: its grants would be closed while it is there."""
+    cluster.handle(e.NodeGone(node(version=3)), e.NodeSeen(node(version=4)))
+    cluster.pass_time(GRACE_S * 2)
+    assert said(cluster) == news()
+    assert cluster.bus["sluice.host.n1"].cpu_cores == 8
+
+
 def test_a_node_whose_agent_answers_is_not_removed(cluster):
     """It gives its slices back itself, one by one, as their pods go."""
     cluster.handle(e.NodeGone(node(version=3)))

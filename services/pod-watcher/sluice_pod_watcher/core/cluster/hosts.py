@@ -153,6 +153,7 @@ class Hosts:
         if known is None or _facts(known, _Taken()) != _facts(node, _Taken()):
             self._dirty[name] = None
         self._nodes[name] = node
+        self._gone.pop(name, None)  # it was away for less than a turn
 
     def _other_seen(self, raw: Raw) -> None:
         """A pod that is none of ours is, or has become, this."""
