@@ -687,3 +687,21 @@ def test_an_eviction_that_is_taken_back_is_not_carried_out(bench):
     bench.observe(order, EvictionOrdered(request=RequestId("u1"), cause="preempted again"))
     bench.pass_time(60)
     assert bench.api.evictions == ["u1"]
+
+
+@pytest.mark.parametrize("order", ["stands", "is over"])
+def test_an_order_that_is_read_before_its_request_is_known_is_carried_out(bench, new, order):
+    """A drain would wait for ever: another one asked for the pod, and both words are found by reading the bus anew."""
+    other = new(bench.api, bench.bus, run="w2")
+    other.start()
+    other.create("train", "u1")
+    bench.bus = other.bus
+    bench.bus["sluice.eviction.u1"] = EvictionOrdered(request=RequestId("u1"), cause="node-a is drained")
+    events = bench._stream(Stream.STATE)
+    if order == "is over":
+        over = EvictionOver(request=RequestId("u1"))
+        entry = Entry("sluice.eviction.u1", next(bench.sequence), OperationId("over"), over)
+        events.insert(-1, Observed(Stream.STATE, entry))
+    bench.handle(*events)
+    bench.pass_time(1)
+    assert bench.api.evictions == (["u1"] if order == "stands" else [])

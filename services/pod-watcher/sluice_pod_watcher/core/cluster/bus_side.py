@@ -28,6 +28,8 @@ from sluice.contracts.outbox import Settled
 from sluice_pod_watcher.core import words
 from sluice_pod_watcher.core.cluster.desk import Desk
 
+_Note = Pending | WaitOver | EvictionOrdered | EvictionOver
+
 
 class BusSide:
     """Takes in what is read from the bus. Nothing of it counts before both streams were read once."""
@@ -38,8 +40,11 @@ class BusSide:
         self._reading: dict[Stream, bool] = dict.fromkeys((Stream.BOOK, Stream.STATE), True)
         self._read_answers: dict[RequestId, BindingMessage] = {}
         self._read_words: dict[RequestId, None] = {}
-        self._read_notes: dict[RequestId, list[Pending | EvictionOrdered]] = {}
-        """What is being read of answers, of our own words, and of the rest; taken when all of it is there."""
+        self._read_notes: dict[tuple[RequestId, bool], _Note] = {}
+        """
+        What is being read of answers, of our own words, and of the rest: of each request why it waits, and whether it
+        shall be evicted. Taken when all of it is there.
+        """
 
     @property
     def is_read(self) -> bool:
@@ -115,11 +120,11 @@ class BusSide:
             case _:
                 pass
 
-    def _note(self, uid: RequestId, message: Pending | WaitOver | EvictionOrdered | EvictionOver) -> None:
+    def _note(self, uid: RequestId, message: _Note) -> None:
         record = self._desk.requests.records.get(uid)
         if record is None:
-            if not self._desk.ready and not isinstance(message, (WaitOver, EvictionOver)):
-                self._read_notes.setdefault(uid, []).append(message)
+            if not self._desk.ready or self._reading[Stream.STATE]:  # its request may be among the words that are read
+                self._read_notes[uid, isinstance(message, (EvictionOrdered, EvictionOver))] = message
             return
         self._desk.look_at[uid] = None
         match message:
@@ -181,8 +186,7 @@ class BusSide:
                 self._desk.look_at[uid] = None
         self._read_words = {}
         notes, self._read_notes = self._read_notes, {}
-        for uid, listed in notes.items():
-            for note in listed:
-                self._note(uid, note)
+        for (uid, _), note in notes.items():
+            self._note(uid, note)
         if adopted and self._desk.ready and not self._reading[Stream.BOOK] and not self._read_answers:
             self._desk.out.append(ReadAgain(Stream.BOOK))  # their answers were passed over as somebody else's
