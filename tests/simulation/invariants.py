@@ -191,6 +191,11 @@ CASES = (
         "test_a_slice_that_such_a_pod_was_given_elsewhere_is_waived_and_taken_back",
     ),
     Case("a budget is in the way of a pod's eviction", ("a lost slice is forgotten with the bus",)),
+    Case(
+        "who gave it went, too, and then the budget lets the pod go",
+        test="tests/unit/pod_watcher/cluster/test_cluster_pods.py::"
+        "test_an_order_that_went_with_the_broker_is_not_carried_out",
+    ),
     Case("it was away when the slice was lost", ("everybody knows what he has lost",)),
     Case("an agent tells of its slice again after a wipe", ("nobody's words stay",)),
     Case(

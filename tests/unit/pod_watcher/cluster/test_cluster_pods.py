@@ -705,3 +705,34 @@ def test_an_order_that_is_read_before_its_request_is_known_is_carried_out(bench,
     bench.handle(*events)
     bench.pass_time(1)
     assert bench.api.evictions == (["u1"] if order == "stands" else [])
+
+
+@pytest.mark.parametrize("said_again", [True, False])
+def test_an_order_that_went_with_the_broker_is_not_carried_out(bench, said_again):
+    """A running pod would go for nobody: the budget lets it go at last, and who ordered it went with the broker."""
+    bench.create("train", "u1")
+    bench.bind("u1")
+    bench.change("u1", spec={"nodeName": "node-a"}, status=RUNNING)
+    bench.blocked = "the disruption budget pdb needs 1 healthy pods"
+    order = subjects.eviction(RequestId("u1"))
+    bench.observe(order, EvictionOrdered(request=RequestId("u1"), cause="preempted"))
+    bench.bus.clear()
+    bench.read()
+    if said_again:
+        bench.observe(order, EvictionOrdered(request=RequestId("u1"), cause="preempted"))
+    bench.blocked = ""
+    bench.pass_time(120)
+    assert bench.api.evictions == (["u1"] if said_again else [])
+
+
+def test_an_order_that_is_read_again_stands(bench):
+    """Every reconnect would leave a drained node as it is."""
+    bench.create("train", "u1")
+    bench.bind("u1")
+    bench.blocked = "the disruption budget pdb needs 1 healthy pods"
+    order = subjects.eviction(RequestId("u1"))
+    bench.observe(order, EvictionOrdered(request=RequestId("u1"), cause="preempted"))
+    bench.read()
+    bench.blocked = ""
+    bench.pass_time(60)
+    assert bench.api.evictions == ["u1"]

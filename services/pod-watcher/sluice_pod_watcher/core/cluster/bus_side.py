@@ -45,6 +45,8 @@ class BusSide:
         What is being read of answers, of our own words, and of the rest: of each request why it waits, and whether it
         shall be evicted. Taken when all of it is there.
         """
+        self._read_orders: dict[RequestId, None] = {}
+        """Whose eviction is ordered, as far as the present reading has shown."""
 
     @property
     def is_read(self) -> bool:
@@ -65,7 +67,7 @@ class BusSide:
                 self._read_answers = {}
             case ReadingStarted():
                 self._reading[Stream.STATE] = True
-                self._read_words, self._read_notes = {}, {}
+                self._read_words, self._read_notes, self._read_orders = {}, {}, {}
             case Observed():
                 uid = RequestId(subjects.parse(event.entry.subject).key[0])
                 self._observed(uid, event.entry.message, now)
@@ -74,6 +76,7 @@ class BusSide:
                 if self._desk.ready and event.stream is Stream.BOOK:
                     self._take_answers()
                 elif self._desk.ready:
+                    self._forget_orders()
                     self._take_words(self._read_words, now)
                     self._desk.say_hosts_again()
             case _:
@@ -121,6 +124,8 @@ class BusSide:
                 pass
 
     def _note(self, uid: RequestId, message: _Note) -> None:
+        if isinstance(message, EvictionOrdered) and self._reading[Stream.STATE]:
+            self._read_orders[uid] = None
         record = self._desk.requests.records.get(uid)
         if record is None:
             if not self._desk.ready or self._reading[Stream.STATE]:  # its request may be among the words that are read
@@ -140,6 +145,18 @@ class BusSide:
                 record.evicted = record.evicted or isinstance(self._desk.voice.evicted_of(uid), EvictionDone)
             case EvictionOver():
                 record.eviction = ""  # it stays, unless it was evicted already
+
+    def _forget_orders(self) -> None:
+        """
+        The orders to evict were read whole: what is not among them is not there.
+
+        It went with a broker that was wiped, and who gave it says it again where it still holds. Nobody else would
+        take it back.
+        """
+        for uid, record in self._desk.requests.records.items():
+            if record.eviction and uid not in self._read_orders:
+                record.eviction = ""
+                self._desk.look_at[uid] = None
 
     def _take_answers(self) -> None:
         """
