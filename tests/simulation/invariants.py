@@ -10,7 +10,7 @@ from simulation.forgotten import LEFT_BEHIND, NOBODYS_IS_OURS, NOT_KNOWN_TO_HAVE
 from simulation.planted import BUGS
 from simulation.planted_cordons import PROMISED_FOR_EVER, SENT_AS_DECIDED
 from simulation.planted_jobs import HALF_KEPT
-from simulation.planted_kube import RELEASE_FORGOTTEN
+from simulation.planted_kube import READ_IS_SETTLED, RELEASE_FORGOTTEN
 from simulation.planted_preemptions import COUNTED_ON_TWICE
 from simulation.planted_quarrels import GRANTED_AGAIN, OPENED_AGAIN, TWO_BINDS
 from simulation.planted_quotas import BOUND_ON_WHAT_IS_KNOWN
@@ -27,7 +27,7 @@ PLAYED: tuple[Planted, ...] = (
     SENT_AS_DECIDED, PROMISED_FOR_EVER, HALF_KEPT, BOUND_ON_WHAT_IS_KNOWN, OPEN_WHILE_CLOSING, TAKES_WHAT_IS_THERE,
     NEVER_BEGUN_ANEW, BOTH_KEPT, GRANTED_AGAIN, OPENED_AGAIN, TWO_BINDS, REVOKED_UNREAD, NOT_SEEN, TICKETS_UNREAD,
     NOT_KNOWN_TO_HAVE_LIVED, LEFT_BEHIND, NOBODYS_IS_OURS, COUNTED_ON_TWICE, LATEST_IS_RIGHT, RELEASE_FORGOTTEN,
-    TOLD_IN_ANY_LIFE, ASKED_IN_ANY_LIFE,
+    TOLD_IN_ANY_LIFE, ASKED_IN_ANY_LIFE, READ_IS_SETTLED,
     *SIZE_BUGS, *STARVING_BUGS, *RARE_BUGS,
 )  # fmt: skip
 """Too rare for chance: schedules of their own play these, or a plan that is kept."""
@@ -124,6 +124,7 @@ CASES = (
         "who stood by takes over, and counts what a source told before",
         ("what was told to who stood by counts for ever",),
     ),
+    Case("it is read, and lands after that", ("a read tells what became of a patch",)),
     Case("a server that lags serves the reading", ("what no reading shows is lost",)),
     Case(
         "what its source asked at first lands too, and the slice that it names was surplus",

@@ -174,12 +174,20 @@ class ClusterHost(Host):
     def _call(
         self, arrive: Callable[[], Any], done: Callable[[Any], object], refused: Callable[[int, str], object]
     ) -> None:
-        """A call is on its way, whatever becomes of who sent it; its answer is for this life, and may be lost."""
+        """
+        A call is on its way, whatever becomes of who sent it; its answer is for this life, and may be lost.
+
+        One that takes very long is given up before it arrives.
+        """
         life, rough = self.life, self._is_rough()
+        is_slow = rough and self.dice.random() < SLOW
+        takes_s = self.dice.uniform(0.3, 4.0) if is_slow else self.watch_s()
+        waits = [True]
 
         def answer(after_s: float, event: object) -> None:
             def step() -> None:
-                if self.alive and self.life == life:
+                if self.alive and self.life == life and waits:
+                    waits.clear()
                     self.offer(event)
 
             self.clockwork.after(after_s, step)
@@ -196,8 +204,9 @@ class ClusterHost(Host):
                 return
             answer(GIVEN_UP_S, refused(0, "no answer in time"))
 
-        is_slow = rough and self.dice.random() < SLOW
-        self.clockwork.after(self.dice.uniform(0.3, 4.0) if is_slow else self.watch_s(), come)
+        if takes_s > GIVEN_UP_S:
+            answer(GIVEN_UP_S, refused(0, "no answer in time"))
+        self.clockwork.after(takes_s, come)
 
     # -- inside ---------------------------------------------------------------------------------------------------
 

@@ -129,6 +129,15 @@ def _never_taken_back(original: Any) -> Any:
     return condition
 
 
+def _read_is_settled(original: Any) -> Any:
+    def was_read(self: Any, record: Any) -> None:
+        """What a pod looks like now is what became of every patch that was sent."""
+        original(self, record)
+        record.unsure = ""
+
+    return was_read
+
+
 # -- where it matters -------------------------------------------------------------------------------------------------
 
 
@@ -220,6 +229,13 @@ RELEASE_FORGOTTEN = Planted(
 Too rare by chance for the dose: it has a schedule of its own in `test_kube`. The allocator would have the pod evicted,
 if it did not forget that, too.
 """
+READ_IS_SETTLED = Planted(
+    "a read tells what became of a patch",
+    "the slice that it was let go with: its patch landed after it was read, and after the bus was wiped",
+    ("bound once",),
+    ((Following, "was_read", _read_is_settled),),
+)
+"""Likewise: a call must be late, its answer missing, the API server busy and the bus wiped, in this order."""
 KUBE_BUGS = (
     Planted(
         "uid not tested",

@@ -7,7 +7,7 @@ from simulation.kube_api import RefusedError
 from simulation.kube_host import ClusterHost
 from simulation.kube_plan import WATCHERS
 from simulation.plan import draw_plan, with_cluster
-from simulation.planted_kube import KUBE_BUGS, RELEASE_FORGOTTEN
+from simulation.planted_kube import KUBE_BUGS, READ_IS_SETTLED, RELEASE_FORGOTTEN
 from simulation.planting import Planted, planted
 from simulation.removals import CUT_OFF
 from simulation.scene import MIG_NODE, Scene, sliced
@@ -213,6 +213,53 @@ def test_a_pod_whose_slice_was_lost_is_evicted_though_the_bus_forgets_it(*, hand
     with planted(RELEASE_FORGOTTEN), pytest.raises(ViolationError) as found:
         a_budget_is_in_the_way_when_the_bus_is_wiped(hands_over=hands_over)
     assert found.value.rule in RELEASE_FORGOTTEN.caught_by
+
+
+def a_patch_lands_after_its_pod_was_read() -> None:
+    """It is given up while it is on its way, the bus is wiped, and the node of its slice is not there for a while."""
+    scene = Scene(MIG_NODE, MIG_NODE, cluster=True)
+    api, broker = scene.world.cluster.api, scene.world.broker
+    sent: list[BindPod] = []
+    is_busy = ["busy"]
+
+    def refuse(_uid: str, step: str) -> None:
+        if step == "bind" and is_busy:
+            first = len(sent) == 1
+            raise RefusedError(0, "no answer in time") if first else RefusedError(429, "too many requests")
+
+    def hear(_host: Host, instruction: object) -> None:
+        if isinstance(instruction, BindPod):
+            sent.append(instruction)
+
+    api.on_asked.append(refuse)
+    scene.host("pod-watcher").on_instruction.append(hear)
+    scene.pod("a", sliced("7g.40gb"))
+    scene.until(lambda: bool(sent))
+    bound = scene.bound("a")
+    assert bound is not None
+    scene.wait(0.1)
+    scene.host(f"agent-{bound.node}").kill()
+    broker.wipe()
+    broker.ensure()
+    scene.wait(6.0)
+    is_busy.clear()
+    api.patch(sent[0].uid, "bind", sent[0].namespace, sent[0].name, sent[0].patch)
+    scene.wait(3.0)
+    scene.host(f"agent-{bound.node}").start()
+    scene.wait(5.0)
+    scene.until(lambda: scene.runs("a"))
+    now = scene.bound("a")
+    assert now is not None
+    assert now.allocation == bound.allocation
+    scene.finish()
+
+
+def test_a_patch_that_lands_after_its_pod_was_read_is_not_answered_by_that() -> None:
+    """It would be given a second slice on another node, and could never use it."""
+    a_patch_lands_after_its_pod_was_read()
+    with planted(READ_IS_SETTLED), pytest.raises(ViolationError) as found:
+        a_patch_lands_after_its_pod_was_read()
+    assert found.value.rule in READ_IS_SETTLED.caught_by
 
 
 def test_ordinary_seeds_play_clusters_and_what_is_lost_together() -> None:

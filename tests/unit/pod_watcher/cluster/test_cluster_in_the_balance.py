@@ -30,11 +30,75 @@ def test_a_wiped_bus_is_not_asked_for_a_pod_of_which_nobody_knows_what_it_has(be
     bench.handle(e.PatchRefused(call.uid, "bind", status, "who knows"))
     bench.read()
     assert bench.bus == {}, "it may have been taken"
+    bench.calls.clear()
     bench.handle(e.PodRead(call.uid, bench.api.find("u1")))
+    if status != 422 and not taken:
+        assert bench.bus == {}, "it may be taken yet"
+        bench.pass_time(1)
+        assert bench.calls == [call], "the same once more: nobody knows of another slice"
+        bench.handle(*bench.carry_out(bench.calls.pop()))
     word = bench.word("u1")
     assert isinstance(word, AllocationRequested)
-    assert (word.held is not None) == taken
+    assert (word.held is not None) == (taken or status != 422)
     assert "sluice.source.cluster" in bench.bus
+
+
+@pytest.mark.parametrize("refusal", [403, 409, 429])
+def test_a_refusal_says_nothing_of_a_patch_before_that_had_no_answer(bench, refusal):
+    """It may land yet, and its pod would be given another slice."""
+    bench.create("train", "u1")
+    bench.automatic = False
+    bench.bind("u1")
+    (call,) = bench.calls
+    bench.bus.clear()
+    bench.read()
+    for status in (0, refusal):
+        bench.calls.clear()
+        bench.handle(e.PatchRefused(call.uid, "bind", status, "no"))
+        bench.calls.clear()
+        bench.handle(e.PodRead(call.uid, bench.api.find("u1")))
+        bench.pass_time(2)
+        assert (bench.bus, bench.calls) == ({}, [call])
+
+
+def test_a_dying_pod_of_which_nobody_knows_what_it_has_is_settled_by_a_write_too(bench):
+    """A finalizer may hold it for days, and nobody would hear that all is said."""
+    bench.create("train", "u1")
+    bench.automatic = False
+    bench.bind("u1")
+    (call,) = bench.calls
+    bench.calls.clear()
+    bench.handle(e.PatchRefused(call.uid, "bind", 0, "timeout"))
+    bench.change("u1", meta={"deletionTimestamp": "now", "finalizers": ["a/b"]})
+    bench.bus.clear()
+    bench.read()
+    bench.calls.clear()
+    bench.pass_time(2)
+    assert (bench.bus, bench.calls) == ({}, [call])
+    bench.handle(*bench.carry_out(bench.calls.pop()))
+    assert bench.word("u1").held == Held(node=NodeName("node-a"), allocation=AllocationId("u1_r_1"))
+
+
+def test_a_read_that_began_before_a_patch_was_refused_settles_nothing(bench):
+    """Another pod-watcher has bound it: it would be given a second slice, for what it was before is what is read."""
+    bench.create("train", "u1")
+    bench.automatic = False
+    bench.handle(e.ListingStarted("pods"), e.ListingEnded("pods", bench.api.version))
+    (read,) = bench.calls
+    bench.calls.clear()
+    before = bench.carry_out(read)
+    bench.change("u1", meta={"labels": {**bench.api.find("u1")["metadata"]["labels"], "a": "b"}})
+    bench.bind("u1")
+    (call,) = bench.calls
+    bench.calls.clear()
+    bench.api.patch("train", call.patch)
+    bench.bus.clear()
+    bench.read()
+    bench.handle(e.PatchRefused(call.uid, "bind", 422, "rejected"))
+    bench.handle(*before)
+    assert (bench.bus, bench.calls) == ({}, [read])
+    bench.handle(*bench.carry_out(bench.calls.pop()))
+    assert bench.word("u1").held == Held(node=NodeName("node-a"), allocation=AllocationId("u1_r_1"))
 
 
 @pytest.mark.parametrize("status", [403, 429])

@@ -110,7 +110,7 @@ class ApiSide:
         if found is not None and found.uid == event.uid:
             assert event.pod is not None
             self._seen(event.pod, now)
-            record.doubt = record.unsure = False
+            self._desk.following.was_read(record)
             self._desk.requests.due[event.uid] = None
             self._desk.look_at[event.uid] = None
         else:

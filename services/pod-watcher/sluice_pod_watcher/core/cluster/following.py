@@ -17,6 +17,7 @@ from sluice_pod_watcher.core.cluster.events import (
     EvictionRefused,
     EvictPod,
     Own,
+    Patch,
     PatchRefused,
     ReadPod,
     ReAnnotate,
@@ -34,6 +35,8 @@ NOT_THAT_POD = frozenset({404, 409})
 """The eviction's precondition did not hold: the pod of that UID is gone."""
 WORTH_READING = frozenset({0, 404, 409, 422})
 """Refusals after which the pod may be another one than we know; a failed test of a JSON patch is a plain 422."""
+REFUSED_BY_WHAT_IS_THERE = frozenset({404, 422})
+"""Of a write: one that was sent before, and had no answer, could not land on that any more."""
 SERVER_ERRORS = 500
 """From here on a refusal does not tell whether the write was taken (504: nobody waited for that any more)."""
 NOT_FOR_PEOPLE = frozenset({0, *NOT_THAT_POD})
@@ -60,6 +63,8 @@ class Following:
         view = record.view
         if record.ended is not None or view is None:
             return
+        if record.unsure == "write" and view.is_gated and (view.dying or record.answer is None) and not record.doubt:
+            self._send(record, record.sent, now)
         if view.dying:
             if record.eviction and not record.evicted:
                 self._evicted(record)
@@ -89,7 +94,13 @@ class Following:
         patch = patches.bind(view, bound.node, annotations)
         if isinstance(patch, str):
             self._complain(record, f"cannot be bound: {patch}")
-        elif self._may(record, record.writing, now):
+        else:
+            self._send(record, patch, now)
+
+    def _send(self, record: Record, patch: Patch, now: float) -> None:
+        """Bind it. This settles a patch that had no answer, be it the same one again: only one of them can land."""
+        if self._may(record, record.writing, now):
+            record.sent = patch
             self.out.append(BindPod(record.uid, record.namespace, record.name, patch))
 
     def _annotate(self, record: Record, view: PodView, bound: Bound, annotations: dict[str, str], now: float) -> None:
@@ -106,6 +117,8 @@ class Following:
     def patched(self, record: Record, *, was_bound: bool) -> None:
         """A write of ours was taken."""
         record.writing, record.complaint = Writing(), ""
+        if was_bound:
+            record.unsure, record.sent = "", ()
         bound = record.answer
         if was_bound and isinstance(bound, Bound):
             self.telling.event(record, "Normal", "SliceBound", f"has its slice on {bound.node}: {_devices(bound)}")
@@ -115,8 +128,13 @@ class Following:
 
     def patch_refused(self, record: Record, event: PatchRefused, now: float) -> None:
         """A write of ours was refused, or has no answer."""
-        record.doubt = record.doubt or event.status in WORTH_READING or event.status >= SERVER_ERRORS
-        record.unsure = record.unsure or record.doubt
+        has_no_answer = event.status == 0 or event.status >= SERVER_ERRORS
+        if has_no_answer or event.status in WORTH_READING:
+            record.doubted()
+        if event.step == "bind" and has_no_answer:
+            record.unsure = "write"
+        elif event.step == "bind" and event.status in REFUSED_BY_WHAT_IS_THERE:
+            record.unsure = "read"
         self._failed(record, record.writing, now, max(self.rules.retry_initial_s, event.retry_after_s))
         if event.status not in NOT_FOR_PEOPLE and record.writing.failures >= TOLD_AFTER:
             why = f"is not told its slice, for the API server refuses it ({event.status}: {event.message})"
@@ -127,14 +145,22 @@ class Following:
         if refused is None:
             record.telling = Writing(not_before=now + self.rules.condition_interval_s)
         else:
-            record.doubt = record.doubt or refused in WORTH_READING
+            if refused in WORTH_READING:
+                record.doubted()
             self._failed(record, record.telling, now, self.rules.condition_interval_s)
 
     # -- reading it by name ---------------------------------------------------------------------------------------
 
     def _read(self, record: Record, now: float) -> None:
         if record.name and self._may(record, record.reading, now):
+            record.read_too_early = False
             self.out.append(ReadPod(record.uid, record.namespace, record.name))
+
+    def was_read(self, record: Record) -> None:
+        """It was read by its name, and is there."""
+        record.doubt, record.read_too_early = record.read_too_early, False
+        if record.unsure == "read" and not record.doubt:
+            record.unsure = ""
 
     def unreadable(self, record: Record, now: float) -> None:
         """It could not be read by its name."""
@@ -191,7 +217,7 @@ class Following:
     def eviction_refused(self, record: Record, event: EvictionRefused, now: float) -> None:
         """The eviction was not taken."""
         if event.status in NOT_THAT_POD:
-            record.doubt = True
+            record.doubted()
         elif event.status:
             why = f"cannot evict the pod now, and tries again: {event.message}"
             self.telling.event(record, "Warning", "EvictionBlocked", why)

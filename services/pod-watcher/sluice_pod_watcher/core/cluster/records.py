@@ -5,6 +5,7 @@ It must not change what it knows by itself (`requests` does), nor write anything
 """
 
 from dataclasses import dataclass, field
+from typing import Literal
 
 from sluice.contracts.ids import RequestId, SourceName
 from sluice.contracts.messages import (
@@ -19,9 +20,15 @@ from sluice.contracts.messages import (
     WithdrawCause,
 )
 from sluice_pod_watcher.admission.asks import Asked
+from sluice_pod_watcher.core.cluster.events import Patch
 from sluice_pod_watcher.core.cluster.pod_views import PodView
 from sluice_pod_watcher.core.cluster.terms import Terms
 
+Unsure = Literal["", "read", "write"]
+"""
+Not at all; until it was read, for the patch was refused because of what is there; until another write was answered,
+for it had no answer, and may land after any read.
+"""
 LOST = "SliceLost"
 """The reason of the condition of a pod whose slice was lost for good (`plight` gives it)."""
 
@@ -68,10 +75,14 @@ class Record:
     evicting: Writing = field(default_factory=Writing)
     telling: Writing = field(default_factory=Writing)
     """Of the condition."""
-    unsure: bool = False
-    """The patch that binds it was refused, or not answered, in a way that leaves open whether it is bound."""
+    unsure: Unsure = ""
+    """Whether the last answer to the patch that binds it leaves open if it is bound, and what will tell."""
+    sent: Patch = ()
+    """That patch, as long as it may be sent again."""
     doubt: bool = False
     """What we know of it may be wrong: read it by name."""
+    read_too_early: bool = False
+    """That became so while it was being read: what this read finds there may be of before."""
     events: dict[str, int] = field(default_factory=dict)
     event_told: tuple[str, str, float] | None = None
     """What is the matter with it as its last Event told: reason, note, and when."""
@@ -91,7 +102,7 @@ class Record:
         Until it is, nothing is said of it anew: a request that does not tell what its pod has is given another slice.
         """
         is_gated = self.view is not None and self.view.is_gated
-        return self.living and is_gated and (self.writing.under_way or self.unsure)
+        return self.living and is_gated and (self.writing.under_way or bool(self.unsure))
 
     @property
     def is_lost(self) -> bool:
@@ -115,6 +126,10 @@ class Record:
         """
         view = self.view
         return view is not None and view.is_ignored and view.is_gated and self.terms is None
+
+    def doubted(self) -> None:
+        """What we know of it may be wrong."""
+        self.doubt, self.read_too_early = True, self.reading.under_way
 
     def as_message(self, source: SourceName) -> RequestMessage | None:
         """What the bus shall say of it; None when there is nothing to say (any more)."""

@@ -107,8 +107,9 @@ class Requests:
         change: Change = "" if record is not None and record.view is not None else "new"
         if record is None:
             record = self.records[view.uid] = Record(view.uid, view.namespace, view.name, now)
-        record.unsure = record.unsure and view.is_gated
-        before, record.view, record.doubt = record.view, view, record.unsure
+        if not view.is_gated:
+            record.unsure, record.sent = "", ()
+        before, record.view, record.doubt = record.view, view, record.unsure == "read"
         record.namespace, record.name = view.namespace, view.name
         self._by_name[view.namespace, view.name] = view.uid
         held = held_by(view)
@@ -197,7 +198,7 @@ class Requests:
         if record.ended is not None:
             self.gone(uid)  # nothing hangs on that any more
             return None
-        record.doubt = True
+        record.doubted()
         return record
 
     # -- inside ---------------------------------------------------------------------------------------------------
