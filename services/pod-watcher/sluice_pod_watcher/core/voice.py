@@ -36,6 +36,7 @@ from sluice.contracts.messages import (
     SourceSynced,
 )
 from sluice.contracts.outbox import Contested, Outbox, Report
+from sluice.contracts.subjects import Address
 from sluice_pod_watcher.core.events import Tell
 
 AGAIN_MAX = 250
@@ -287,5 +288,12 @@ class Voice:
             elif isinstance(word, RequestWithdrawn) and isinstance(current, RequestWithdrawn) and current.closing:
                 del self._closing[uid]
                 self._outbox.forget(subjects.request(uid))
-                self._outbox.forget(subjects.evicted(uid))
+                self._let_expire(subjects.evicted(uid))
                 self._speaker.drop(uid)
+
+    def _let_expire(self, address: Address) -> None:
+        """Nobody waits for an eviction that was blocked any more: that is said again, for some time only."""
+        self._outbox.forget(address)
+        entry = self._outbox.current(address)
+        if entry is not None and isinstance(entry.message, EvictionBlocked):
+            self._outbox.commit(address, entry.message, request=entry.message.request, ttl_s=self._closing_ttl_s)

@@ -7,7 +7,7 @@ import pytest
 from api_model import new_pod
 
 from sluice.contracts import subjects
-from sluice.contracts.exchange import Entry, Observed, Stream, Write
+from sluice.contracts.exchange import Entry, Observed, Stream, Ticked, Write
 from sluice.contracts.ids import AllocationId, NodeName, OperationId, RequestId
 from sluice.contracts.messages import (
     AllocationRequested,
@@ -736,3 +736,19 @@ def test_an_order_that_is_read_again_stands(bench):
     bench.blocked = ""
     bench.pass_time(60)
     assert bench.api.evictions == ["u1"]
+
+
+def test_an_eviction_that_never_came_about_leaves_nothing_on_the_bus(bench):
+    """Room on the bus, and time at every start: a word for ever, of each pod that a budget kept until it ended."""
+    bench.create("train", "u1")
+    bench.bind("u1")
+    bench.blocked = "the disruption budget pdb needs 1 healthy pods"
+    order = subjects.eviction(RequestId("u1"))
+    bench.observe(order, EvictionOrdered(request=RequestId("u1"), cause="preempted"))
+    bench.observe(order, EvictionOver(request=RequestId("u1")))
+    bench.delete("u1", **ENDED)
+    bench.release("u1")
+    out = bench.core.handle(Ticked(), bench.now)
+    said = [(call.subject, call.message, call.ttl_s) for call in out if isinstance(call, Write)]
+    blocked = EvictionBlocked(request=RequestId("u1"), why=bench.blocked)
+    assert said == [("sluice.evicted.u1", blocked, bench.core.rules.closing_ttl_s)]
