@@ -125,6 +125,11 @@ CASES = (
         ("what was told to who stood by counts for ever",),
     ),
     Case("it is read, and lands after that", ("a read tells what became of a patch",)),
+    Case(
+        "somebody adds a toleration of a new kind to a pod",
+        test="tests/simulation/test_kube.py::"
+        "test_a_pod_whose_spec_has_become_strange_keeps_its_slice_when_the_bus_is_wiped",
+    ),
     Case("a server that lags serves the reading", ("what no reading shows is lost",)),
     Case(
         "what its source asked at first lands too, and the slice that it names was surplus",

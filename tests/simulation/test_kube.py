@@ -262,6 +262,25 @@ def test_a_patch_that_lands_after_its_pod_was_read_is_not_answered_by_that() -> 
     assert found.value.rule in READ_IS_SETTLED.caught_by
 
 
+def test_a_pod_whose_spec_has_become_strange_keeps_its_slice_when_the_bus_is_wiped() -> None:
+    """Somebody adds a toleration of a kind that is not understood here: its slice would be nobody's, and be revoked."""
+    scene = Scene(cluster=True)
+    api = scene.world.cluster.api
+    scene.pod("a", sliced("7g.40gb"))
+    scene.until(lambda: _is_let_go(scene, "a"))
+    pod = api.pod("lab", "a")
+    assert pod is not None
+    api.write(pod, spec={"tolerations": [{"key": "sla", "operator": "Gt", "value": "950"}]})
+    scene.wait(1.0)
+    scene.host("pod-watcher").kill()
+    scene.world.broker.wipe()
+    scene.world.broker.ensure()
+    scene.host("pod-watcher").start()
+    scene.wait(30.0)
+    assert _is_let_go(scene, "a")
+    scene.finish()
+
+
 def test_ordinary_seeds_play_clusters_and_what_is_lost_together() -> None:
     """What is not drawn is never found: neither in CI nor by who plays many seeds."""
     plans = [draw_plan(seed) for seed in range(60)]

@@ -18,6 +18,8 @@ Where tickets, sockets, journals and the pipes of MPS daemons are, and where the
 Who registers a driver with the kubelet could pass for ours, so the registry is among them.
 """
 
+DEVICES_MAX = 64
+"""Of one pod: no rule may allow more."""
 _NEVER_ALLOWED = frozenset(variable for variable, _ in ENV_ALWAYS)
 """Admission sets these, so nobody else can."""
 
@@ -46,8 +48,8 @@ class AdmissionRules:
 
     def __post_init__(self) -> None:
         """Refuse what could not work."""
-        if not 1 <= self.max_gpus_per_node <= 64:
-            raise ValueError(f"max_gpus_per_node = {self.max_gpus_per_node}: from 1 to 64")
+        if not 1 <= self.max_gpus_per_node <= DEVICES_MAX:
+            raise ValueError(f"max_gpus_per_node = {self.max_gpus_per_node}: from 1 to {DEVICES_MAX}")
         if self.default_mode and self.default_mode not in DEFAULT_MODES:
             raise ValueError(f"default_mode = {self.default_mode!r}: one of {', '.join(DEFAULT_MODES)}, or empty")
         for name in sorted(self.env_allowed):

@@ -524,6 +524,26 @@ def test_after_the_broker_was_wiped_a_running_pod_is_said_with_what_it_holds(ben
     assert word.host.node_name == "node-a"
 
 
+@pytest.mark.parametrize("since", ["a lower limit", "a toleration of a newer kind"])
+def test_a_pod_that_runs_is_asked_for_though_it_could_not_be_asked_for_any_more(bench, new, since):
+    """The bus was wiped: as a refused one it would hold a slice that nobody asks for, and lose it while it runs."""
+    keys = '{"sluice.dev/profile":"1g.5gb","sluice.dev/gpus":"8"}'
+    bench.create("train", "u1", stored=f'{{"version":1,"first":"main","annotations":{keys}}}')
+    bench.bind("u1")
+    bench.change("u1", spec={"nodeName": "node-a"}, status=RUNNING)
+    limit = 4 if since == "a lower limit" else 8
+    if since != "a lower limit":
+        bench.change("u1", spec={"tolerations": [{"key": "sla", "operator": "Gt", "value": "950"}]})
+    after = new(bench.api, run="w2", max_gpus_per_node=limit)
+    after.start()
+    word = after.word("u1")
+    assert isinstance(word, AllocationRequested)
+    assert (word.claims[0].gpus, word.host.node_name) == (8, "node-a")
+    assert word.held == Held(node=NodeName("node-a"), allocation=AllocationId("u1_r_1"))
+    after.bind("u1", revision=2, ticket="t-2", devices="MIG-2")
+    assert after.annotations("u1")["main.granted.sluice.dev/ticket"] == "t-2"
+
+
 @pytest.mark.parametrize("runs", [True, False], ids=["runs", "gated"])
 def test_a_pod_without_its_label_is_asked_for_again_after_the_bus_forgot_it(bench, new, runs):
     """Only the others' listing shows it, cut down to its room; its slice would be taken for nobody's, and revoked."""

@@ -22,6 +22,7 @@ from sluice.contracts.messages import (
     WithdrawCause,
 )
 from sluice_pod_watcher.admission.asks import Asked, read_stored
+from sluice_pod_watcher.admission.rules import DEVICES_MAX
 from sluice_pod_watcher.core.cluster.events import Raw
 from sluice_pod_watcher.core.cluster.grants import held_by
 from sluice_pod_watcher.core.cluster.pod_views import PodView
@@ -31,6 +32,8 @@ from sluice_pod_watcher.core.cluster.terms import Terms, terms_of, terms_of_pod
 from sluice_pod_watcher.core.stages import stage_of
 
 Change = Literal["", "new", "changed", "ended"]
+_OF_WHO_HAS_IT = AskLimits(max_gpus_per_node=DEVICES_MAX)
+"""The limit of today is none for a pod that was given its slice under another one."""
 
 
 class Requests:
@@ -236,7 +239,7 @@ class Requests:
         found = raw.get("spec")
         spec = found if isinstance(found, dict) else {}
         if record.asked is None and view.request:
-            asked = read_stored(view.request, spec, self._limits)
+            asked = read_stored(view.request, spec, self._limits if record.held is None else _OF_WHO_HAS_IT)
             if isinstance(asked, Asked):
                 record.asked = asked
             elif not record.is_passed_over:
@@ -249,7 +252,7 @@ class Requests:
             return ""
         if record.terms is None and view.others_gates:
             return ""  # whoever else holds it lets it in first: a slice beside a closed gate would serve nobody
-        terms = terms_of_pod(record.asked, spec, has_controller=bool(view.controller))
+        terms = terms_of_pod(record.asked, spec, has_controller=bool(view.controller), held=record.held)
         return self._take_terms(record, terms)
 
     def _take_terms(self, record: Record, terms: Terms) -> Change:

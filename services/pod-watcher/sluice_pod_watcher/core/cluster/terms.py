@@ -12,6 +12,7 @@ from sluice.contracts.messages import (
     NO_NEEDS,
     AllocationRequested,
     Claim,
+    Held,
     HostNeeds,
     Leeway,
     PodGroup,
@@ -43,14 +44,21 @@ def terms_of(word: AllocationRequested | RequestRejected) -> Terms:
     return Terms(word.claims, word.host, word.priority, word.node_policy, word.gpu_policy, word.leeway, word.group)
 
 
-def terms_of_pod(asked: Asked, spec: dict[str, Any], *, has_controller: bool) -> Terms:
-    """What a pod asks for, with what its spec needs of a node."""
+def terms_of_pod(asked: Asked, spec: dict[str, Any], *, has_controller: bool, held: Held | None) -> Terms:
+    """
+    What a pod asks for, with what its spec needs of a node.
+
+    One that has its slice is where it is, also if its spec says by now what nobody could be placed by: refused, it
+    would have a slice that nobody asks for.
+    """
     pod = asked.pod
     needs = read_host_needs(spec)
     if not isinstance(needs, Refusal):
         needs = with_node(needs, pod.node_name, "sluice.dev/node-name")
     if isinstance(needs, Refusal):
-        return Terms(refusal=needs)
+        if held is None:
+            return Terms(refusal=needs)
+        needs = HostNeeds(node_name=held.node)
     leeway = pod.leeway if has_controller else _unmoved(pod.leeway)
     return Terms(pod.claims, needs, pod.priority, pod.node_policy, pod.gpu_policy, leeway, pod.group)
 
