@@ -223,6 +223,10 @@ CASES = (
     Case("agents report before sources have listed", ("orphans at once",)),
     Case("its first word is without an answer, and lands after a wipe", (TOLD_IN_ANY_LIFE.name,)),
     Case(
+        "the API server is too busy to list the pods of others",
+        test="tests/simulation/test_kube.py::test_a_pod_without_its_label_keeps_its_slice_when_the_bus_is_wiped",
+    ),
+    Case(
         "STATE forgets a request, and its pod goes",
         test="tests/unit/allocator/test_orphaned_answers.py::test_an_answer_that_nobody_asks_for_is_ended",
     ),

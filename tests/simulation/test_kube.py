@@ -281,6 +281,28 @@ def test_a_pod_whose_spec_has_become_strange_keeps_its_slice_when_the_bus_is_wip
     scene.finish()
 
 
+def test_a_pod_without_its_label_keeps_its_slice_when_the_bus_is_wiped() -> None:
+    """Whoever takes over cannot list the pods of others for a while, and the pod is among them: it would be revoked."""
+    scene = Scene(cluster=True)
+    api, watcher = scene.world.cluster.api, scene.host("pod-watcher")
+    assert isinstance(watcher, ClusterHost)
+    scene.pod("a", sliced("7g.40gb"))
+    scene.until(lambda: _is_let_go(scene, "a"))
+    pod = api.pod("lab", "a")
+    assert pod is not None
+    api.write(pod, metadata={"labels": {}})
+    scene.wait(1.0)
+    watcher.kill()
+    scene.world.broker.wipe()
+    scene.world.broker.ensure()
+    watcher.start()
+    for each in watcher.reflectors:
+        each.deaf_until = scene.world.clockwork.now + 50.0 if each.what == "others" else 0.0
+    scene.wait(60.0)
+    assert _is_let_go(scene, "a")
+    scene.finish()
+
+
 def test_ordinary_seeds_play_clusters_and_what_is_lost_together() -> None:
     """What is not drawn is never found: neither in CI nor by who plays many seeds."""
     plans = [draw_plan(seed) for seed in range(60)]

@@ -57,6 +57,9 @@ class Speaker(Protocol):
     def asking(self) -> int:
         """How many of them ask for a slice."""
 
+    def has_seen_all(self) -> bool:
+        """Whether there is nobody who may ask, and of whom it is not known yet."""
+
     def may_say(self, uid: RequestId) -> bool:
         """Whether its present word may be said already."""
 
@@ -223,7 +226,7 @@ class Voice:
         """Say what is due and may be said, and some of what is to be said again; say that all is said when it is."""
         if self._speaker.due or self._again:
             self._say_some()
-        if self._sync_due and self._state_is_read and self._all_confirmed():
+        if self._sync_due and self._state_is_read and self._speaker.has_seen_all() and self._all_confirmed():
             self._sync_due = False
             synced = SourceSynced(
                 source=self._name,

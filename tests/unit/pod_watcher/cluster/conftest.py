@@ -163,6 +163,7 @@ class Bench:
     def start(self) -> None:
         """The bus is read, and everything is listed."""
         self.read()
+        self.list_others()
         self.list()
 
     def read(self, *streams: Stream) -> None:
@@ -174,6 +175,10 @@ class Bench:
         """Our pods are listed."""
         pods = [copy.deepcopy(pod) for pod in self.api.pods.values() if pod["metadata"]["labels"]]
         self.handle(e.ListingStarted("pods"), *map(e.PodSeen, pods), e.ListingEnded("pods", self.api.version))
+
+    def list_others(self, *pods: dict[str, Any]) -> None:
+        """All other pods are listed."""
+        self.handle(e.ListingStarted("others"), *map(e.OtherPodSeen, pods), e.ListingEnded("others", self.api.version))
 
     def create(self, name: str, uid: str, **how: Any) -> str:
         """A pod is created, and seen."""

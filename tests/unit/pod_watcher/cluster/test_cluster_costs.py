@@ -79,6 +79,7 @@ def test_pods_that_were_there_before_do_not_make_a_new_one_wait(new):
     before.api.store(new_pod("fresh", "fresh"))
     bench = new(before.api, before.bus, run="w2")
     bench.read()
+    bench.list_others()
     listed = [e.ListingStarted("pods"), *map(e.PodSeen, before.api.pods.values()), e.ListingEnded("pods", "99999")]
     handle, left, asked = bench.core.handle, [], []
 

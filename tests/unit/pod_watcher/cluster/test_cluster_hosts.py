@@ -98,8 +98,11 @@ def test_a_deleted_node_has_no_room(hosts):
     assert facts(hosts) == NO_ROOM
 
 
-def test_nothing_is_promised_before_all_pods_were_listed(bench):
+def test_nothing_is_promised_before_all_pods_were_listed(new):
     """After a start every node would look empty for a moment."""
+    bench = new()
+    bench.read()
+    bench.list()
     bench.handle(e.ListingStarted("nodes"), e.NodeSeen(node()), e.ListingEnded("nodes", "1"))
     assert facts(bench) is None
 

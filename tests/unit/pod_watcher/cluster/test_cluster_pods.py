@@ -79,6 +79,7 @@ def test_a_source_has_synced_only_after_pods_were_listed(new):
     """Running pods would be taken for orphans."""
     bench = new()
     bench.read()
+    bench.list_others()
     assert "sluice.source.cluster" not in bench.bus
     bench.api.store(new_pod("train", "u1"))
     bench.list()
@@ -560,6 +561,27 @@ def test_a_pod_without_its_label_is_asked_for_again_after_the_bus_forgot_it(benc
     word = after.word("u1")
     assert isinstance(word, AllocationRequested)
     assert word.held == (Held(node=NodeName("node-a"), allocation=AllocationId("u1_r_1")) if runs else None)
+
+
+@pytest.mark.parametrize("found", [True, False], ids=["there", "gone"])
+def test_a_source_has_not_said_all_before_it_knows_of_pods_without_their_label(bench, new, found):
+    """The bus was wiped, and the API server is busy: a slice would be nobody's for so long, and be revoked."""
+    bench.create("train", "u1")
+    bench.bind("u1")
+    bench.change("u1", spec={"nodeName": "node-a"}, status=RUNNING)
+    pod = bench.api.find("u1")
+    pod["metadata"]["labels"] = {}
+    bench.api.store(pod)
+    after = new(bench.api, run="w2")
+    after.automatic = False
+    after.read()
+    after.list()
+    assert after.bus == {}, "it may have pods that are not listed yet"
+    after.list_others(room_only(msgspec.json.encode(pod)))
+    (read,) = after.calls
+    assert (type(read), after.bus) == (e.ReadPod, {})
+    after.handle(e.PodRead(read.uid, pod if found else None))
+    assert [subject for subject, _ in after.words] == [*["sluice.request.u1"][:found], "sluice.source.cluster"]
 
 
 def test_nobody_reads_the_pods_of_others(bench):

@@ -93,6 +93,8 @@ class Cluster:
                 self._host_event(event, now)
             case ListingStarted(what="nodes" | "others") | ListingEnded(what="nodes" | "others"):
                 desk.hosts.handle(event)
+                if isinstance(event, ListingEnded) and event.what == "others":
+                    desk.requests.others_were_listed = True
             case ListingStarted() | ListingEnded() | PodSeen() | PodGone() | PodRead() | PodUnreadable():
                 self._api.handle(event, now)
             case PatchDone() | PatchRefused() | PodEvicted() | EvictionRefused():

@@ -48,6 +48,10 @@ class Requests:
         self._gone: OrderedDict[RequestId, None] = OrderedDict()
         self._limits = AskLimits(rules.max_gpus_per_node)
         self._asking: dict[RequestId, None] = {}
+        self._marked: dict[RequestId, None] = {}
+        """Pods outside our selection that are ours, and were not read yet."""
+        self.others_were_listed = False
+        """Whether all of those are known."""
 
     # -- what the voice asks --------------------------------------------------------------------------------------
 
@@ -58,6 +62,10 @@ class Requests:
     def asking(self) -> int:
         """How many pods that were seen ask for a slice."""
         return len(self._asking)
+
+    def has_seen_all(self) -> bool:
+        """Whether those who lost their label are known, too: no listing of ours shows them."""
+        return self.others_were_listed and not self._marked
 
     def stages(self) -> Counter[str]:
         """How many pods are how far. Walks over all: for people who look, not for decisions."""
@@ -112,6 +120,7 @@ class Requests:
             record = self.records[view.uid] = Record(view.uid, view.namespace, view.name, now)
         if not view.is_gated:
             record.unsure, record.sent = "", ()
+        self._marked.pop(record.uid, None)
         before, record.view, record.doubt = record.view, view, record.unsure == "read"
         record.namespace, record.name = view.namespace, view.name
         self._by_name[view.namespace, view.name] = view.uid
@@ -129,6 +138,7 @@ class Requests:
     def gone(self, uid: RequestId) -> Record | None:
         """The object is not there any more, for sure. Returns the record if the request ended by that."""
         self._bury(uid)
+        self._marked.pop(uid, None)
         record = self.records.get(uid)
         if record is None:
             return None
@@ -190,6 +200,7 @@ class Requests:
             return None
         record = self.records[uid] = Record(uid, namespace, name, now)
         record.doubt = True
+        self._marked[uid] = None
         self._count(record)
         return record
 
@@ -283,6 +294,7 @@ class Requests:
     def _forget(self, record: Record) -> None:
         self.records.pop(record.uid, None)
         self._asking.pop(record.uid, None)
+        self._marked.pop(record.uid, None)
         if self._by_name.get((record.namespace, record.name)) == record.uid:
             del self._by_name[record.namespace, record.name]
 
