@@ -274,10 +274,16 @@ class Voice:
         return True
 
     def _is_confirmed(self, uid: RequestId) -> bool:
-        """Whether the bus has our present word about a request, or a rival's that we leave for now."""
-        if uid in self._unsaid or uid in self._again:
-            return False
+        """
+        Whether the bus has our present word about a request, or a rival's that we leave for now.
+
+        Of one that may not be spoken of now, whether it asks there already: nobody takes then what it has for nobody's.
+        """
         address = subjects.request(uid)
+        if uid in self._again:
+            return False
+        if uid in self._unsaid:
+            return isinstance(self.word_of(uid), AllocationRequested)
         kept, current = self._outbox.kept(address), self._outbox.current(address)
         return kept is None or (current is not None and current.message == kept)
 

@@ -140,3 +140,16 @@ def test_what_a_pod_had_is_not_unsaid_by_a_pod_watcher_that_never_saw_it_run(ben
     said = RequestWithdrawn(revision=1, source="cluster", cause="containers ended", held=held)
     other.observe(subjects.request(RequestId("u1")), said)
     assert other.word("u1") == said
+
+
+def test_a_pod_that_nobody_can_bind_does_not_keep_its_source_from_having_told_all(bench):
+    """Somebody's webhook is broken (500): nothing that is really nobody's would be taken back for as long."""
+    bench.create("train", "u1")
+    bench.automatic = False
+    bench.bind("u1")
+    (call,) = bench.calls
+    bench.calls.clear()
+    bench.handle(e.PatchRefused(call.uid, "bind", 500, "failed calling webhook"))
+    before = bench.bus["sluice.source.cluster"].epoch
+    bench.list()
+    assert bench.bus["sluice.source.cluster"].epoch == before + 1
