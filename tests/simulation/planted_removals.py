@@ -12,6 +12,7 @@ from simulation.removals import BY_MISTAKE
 from sluice.contracts.messages import NodeRemoved
 from sluice_allocator.core import nodes, requests, standing
 from sluice_allocator.core.removals import Removals
+from sluice_allocator.core.unheard import Unheard
 from sluice_node_agent.core.agent import Agent
 
 
@@ -103,6 +104,14 @@ def _at_once_again(_original: Any) -> Any:
     return may_be_shut
 
 
+def _opened_unheard(_original: Any) -> Any:
+    def holds_up(_self: Any, _node: Any) -> bool:
+        """What is known of a node opens it, whoever has closed its head meanwhile."""
+        return False
+
+    return holds_up
+
+
 def _often(plan: Plan) -> Plan:
     """Three nodes are removed, and nobody loses his journal."""
     faults = tuple(fault for fault in plan.faults if fault.kind not in {"journal lost", "node removed"})
@@ -169,3 +178,11 @@ NEVER_BEGUN_ANEW = Planted(
     ((Removals, "may_be_shut", _at_once_again),),
 )
 """Too rare for chance: one of two allocators must read late when a node is back. Played by a schedule alone."""
+
+OPENED_UNHEARD = Planted(
+    "opened on what was known before",
+    "its slice: its node was removed and is back, and who has not heard it grants the place to somebody else",
+    ("I1",),
+    ((Unheard, "holds_up", _opened_unheard),),
+)
+"""The same: he must hear the end of the head before he hears why."""

@@ -2,14 +2,24 @@
 
 import pytest
 from simulation.judge import ViolationError
-from simulation.planted_removals import NEVER_BEGUN_ANEW, OPEN_WHILE_CLOSING
+from simulation.planted_removals import NEVER_BEGUN_ANEW, OPEN_WHILE_CLOSING, OPENED_UNHEARD
 from simulation.planting import planted
 from simulation.removals import BY_MISTAKE, CUT_OFF, OFF
 from simulation.scene import MIG_NODE, WHOLE, WHOLE_NODE, Scene, sliced
 from simulation.unanswered import its_agent_speaks_while_the_end_of_its_head_is_unanswered
 
 from sluice.contracts.exchange import Stream
-from sluice.contracts.messages import Closed, Grant, NodeClosed, NodeOpened, Pending, Released, Revoke, SliceGone
+from sluice.contracts.messages import (
+    AllocationRequested,
+    Closed,
+    Grant,
+    NodeClosed,
+    NodeOpened,
+    Pending,
+    Released,
+    Revoke,
+    SliceGone,
+)
 
 
 def closed_with_node(writes) -> list[str]:
@@ -198,3 +208,32 @@ def test_what_is_granted_on_a_node_that_is_back_is_not_closed_by_who_reads_late(
     with planted(NEVER_BEGUN_ANEW), pytest.raises(ViolationError) as found:
         another_opens_it_and_one_has_not_heard()
     assert found.value.rule in NEVER_BEGUN_ANEW.caught_by
+
+
+def one_hears_the_end_of_a_head_and_not_why() -> None:
+    """
+    `allocator-b` knows a node as it was before a pod came there. It hears first that its head and the pod's grant are
+    closed, and of a pod that wants the place; the rest of STATE later.
+    """
+    scene = Scene(MIG_NODE, allocators=2)
+    landed = scene.landed()
+    heard = {stream: scene.stall("allocator-b", stream) for stream in (Stream.BOOK, Stream.STATE)}
+    scene.pod("first", sliced("7g.40gb"), lingers_s=30.0)
+    scene.until(lambda: scene.runs("first"))
+    scene.strike("node removed", "node-0", lasts_s=25.0, number=CUT_OFF)
+    scene.until(lambda: bool(closed_with_node(landed)), longest_s=40.0)
+    heard[Stream.BOOK]()
+    scene.pod("second", sliced("7g.40gb"))
+    scene.until(lambda: any(isinstance(w.message, AllocationRequested) and w.message.name == "second" for w in landed))
+    scene.let_hear("allocator-b", f"sluice.request.{scene.request('second')}")
+    scene.wait(1.0)
+    heard[Stream.STATE]()
+    scene.finish()
+
+
+def test_a_node_is_not_opened_on_what_was_known_before_it_was_removed() -> None:
+    """Processes still run in a place that no ledger books any more, and no picture of then shows."""
+    one_hears_the_end_of_a_head_and_not_why()
+    with planted(OPENED_UNHEARD), pytest.raises(ViolationError) as found:
+        one_hears_the_end_of_a_head_and_not_why()
+    assert found.value.rule in OPENED_UNHEARD.caught_by

@@ -5,7 +5,7 @@ import pytest
 from factories.allocator import INCARNATION, asked, claim, gpu_report, snapshot
 
 from sluice.contracts import subjects
-from sluice.contracts.exchange import Ticked, Write, WriteRefused
+from sluice.contracts.exchange import ReadAgain, ReadingCaughtUp, ReadingStarted, Stream, Ticked, Write, WriteRefused
 from sluice.contracts.ids import AllocationId, Incarnation, NodeName, RequestId, RunId
 from sluice.contracts.messages import (
     Closed,
@@ -13,6 +13,7 @@ from sluice.contracts.messages import (
     Held,
     NodeChanged,
     NodeClosed,
+    NodeInventory,
     NodeOpened,
     NodeRemoved,
     Pending,
@@ -22,6 +23,7 @@ from sluice.contracts.messages import (
     SliceReport,
     WaitOver,
 )
+from sluice_allocator.core.events import EnsureAgent
 
 NODE = NodeName("node-a")
 GRACE_S = 30.0
@@ -154,6 +156,23 @@ def test_a_grant_does_not_follow_a_head_that_is_being_closed(bench):
     followed = bench.land_all([closing])
     landed = kinds(followed)
     assert landed.index(NodeOpened) < landed.index(Grant)
+
+
+def test_a_head_that_another_closed_is_opened_only_on_what_was_read_since(bench):
+    """What is known of its node is of before the removal: what was made there since would be nobody's."""
+    head = NodeClosed(node=NODE, incarnation=INCARNATION, cause=REMOVED.cause)
+    assert bench.observe(subjects.head(NODE), head) == []
+    assert bench.handle(Ticked()) == [EnsureAgent(NODE), ReadAgain(Stream.STATE)]
+    assert bench.handle(Ticked()) == []
+    seen = snapshot("node-a", (gpu_report("node-a", 0),), agent_run=RunId("agent-2"))
+    news = NodeChanged(node=NODE, endpoint="e", boot_id="boot-1", agent_run=RunId("agent-2"), generation=1, gpus=())
+    bench.handle(ReadingStarted(Stream.STATE, INCARNATION))
+    bench.observe(subjects.node(NODE), news)
+    bench.observe(subjects.inventory(NODE), NodeInventory(snapshot=seen, stale=False))
+    (opened,) = bench.handle(ReadingCaughtUp(Stream.STATE))
+    assert opened.message == NodeOpened(
+        node=NODE, incarnation=INCARNATION, boot_id="boot-1", agent_run=RunId("agent-2"), adopted=()
+    )
 
 
 def test_what_was_entered_again_meanwhile_is_not_closed(bench):

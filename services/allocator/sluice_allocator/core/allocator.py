@@ -17,7 +17,7 @@ from sluice.contracts.exchange import (
     Ticked,
 )
 from sluice.contracts.ids import AllocationId, NodeName, RequestId, RunId, SourceName, request_named
-from sluice.contracts.messages import Bound, Closed, Grant, NodeOpened, SliceGone
+from sluice.contracts.messages import Bound, Closed, Grant, NodeClosed, NodeOpened, SliceGone
 from sluice.contracts.outbox import Contested, Outbox, Report, Settled
 from sluice.contracts.subjects import Address
 from sluice_allocator.core.desk import Desk
@@ -141,6 +141,8 @@ class Allocator:
         if isinstance(event, ReadingStarted):
             desk.take_back_all()  # guards may begin anew; what was not sent is decided on what the reading shows
             stale = desk.world.start_reading(event)
+            if event.stream is Stream.STATE:
+                desk.unheard.reading_started()
         self._report(desk.outbox.handle(event, now))
         if isinstance(event, ReadingCaughtUp):
             self._caught_up(event)
@@ -193,6 +195,7 @@ class Allocator:
         """An agent has spoken, or has been spoken of: it is there, or it is not."""
         desk = self.desk
         self.ensuring.heard_of(node, speaks=node in desk.world.news)
+        desk.unheard.heard_of(desk.world, node)
         if node not in desk.world.removed and desk.removals.forget(node):
             there = (request_of(desk.world.ledger[a]) for a in desk.world.allocations_on.get(node, ()))
             desk.changed_requests |= dict.fromkeys(there)
@@ -209,6 +212,8 @@ class Allocator:
         """An entry of a node's ledger, or what its agent says of it; the head of the ledger stands there like one."""
         desk = self.desk
         is_head = allocation == "head"
+        if is_head:
+            desk.unheard.head_changed(desk.world, node)
         if desk.gangs.member_of:
             desk.gangs.touch(request_named(allocation))
         if is_head or node in desk.unopened or node in desk.world.removed or desk.world.unreadable:
@@ -256,6 +261,8 @@ class Allocator:
     def _caught_up(self, event: ReadingCaughtUp) -> None:
         """A stream was read whole: look at everything once, for what is missing is a fact too."""
         desk = self.desk
+        if event.stream is Stream.STATE:
+            desk.unheard.was_read()
         kept = {subject: None for subject in desk.world.sequences if desk.outbox.knows(subject)}
         for address in desk.world.catch_up(event.stream, kept):
             self._changed(address)
@@ -306,6 +313,8 @@ class Allocator:
         if isinstance(message, NodeOpened) and settled.landed:
             desk.reopening.landed(message, desk.now)
         self._changed(settled.address)
+        if isinstance(message, NodeClosed) and settled.landed:
+            desk.unheard.closed_it(message.node)
         if isinstance(message, Bound) and not settled.landed:
             desk.changed_requests[message.request] = None
 
@@ -346,6 +355,7 @@ class Allocator:
         desk.changed_requests |= dict.fromkeys((*desk.differing, *desk.overs.due(now)))
         self.ensuring.begin_anew(desk.world.incarnation, desk.world.news)
         read_again = [ReadAgain(Stream.BOOK)] if self.unbacked.must_read_again(desk, now) else []
+        read_again += [ReadAgain(Stream.STATE)] if desk.unheard.must_read_again() else []
         to_ask = self.ensuring.to_ask(now, desk.rules.ensure_retry_s)
         return [*(EnsureAgent(node) for node in to_ask), *read_again]
 

@@ -142,6 +142,8 @@ def _may_open(desk: Desk, node: NodeName, inventory: NodeInventory) -> bool:
 def _open(desk: Desk, node: NodeName, inventory: NodeInventory) -> None:
     if desk.undecided_under.get(subjects.ledger_filter(node)) or _is_to_be_closed(desk, node):
         return  # looked at again when that is settled
+    if desk.unheard.holds_up(node):
+        return  # looked at again when STATE was read
     snapshot = inventory.snapshot
     life = (desk.world.incarnation, snapshot.boot_id, snapshot.agent_run)
     if desk.reopening.rests(node, life, desk.world.heads.get(node), desk.now):

@@ -26,6 +26,7 @@ from sluice.contracts.messages import (
     HostFacts,
     LedgerEntry,
     NodeChanged,
+    NodeClosed,
     NodeInventory,
     NodeOpened,
     NodeRemoved,
@@ -71,6 +72,8 @@ class World:
     ledger: dict[AllocationId, LedgerEntry] = field(default_factory=dict)
     allocations_of: dict[RequestId, dict[AllocationId, None]] = field(default_factory=dict)
     heads: dict[NodeName, NodeOpened] = field(default_factory=dict)
+    closed_heads: dict[NodeName, NodeClosed] = field(default_factory=dict)
+    """Of nodes that were removed, and that nobody has opened since."""
     on_their_way: dict[AllocationId, NodeName] = field(default_factory=dict)
     """
     What a head says was adopted and this reading has not shown yet: an entry that was overwritten before we read it is
@@ -361,6 +364,7 @@ class World:
             self.unreadable.setdefault(node, {})[address.subject] = None
         if token == "head":  # noqa: S105  # a subject's token, not a secret
             self._put_head(node, message if isinstance(message, NodeOpened) else None)
+            _set(self.closed_heads, node, message if isinstance(message, NodeClosed) else None)
             return
         allocation = AllocationId(token)
         before = self.ledger.get(allocation)
