@@ -15,7 +15,12 @@ from simulation.planted_preemptions import COUNTED_ON_TWICE
 from simulation.planted_quarrels import GRANTED_AGAIN, OPENED_AGAIN, TWO_BINDS
 from simulation.planted_quotas import BOUND_ON_WHAT_IS_KNOWN
 from simulation.planted_rare import RARE_BUGS
-from simulation.planted_removals import NEVER_BEGUN_ANEW, OPEN_WHILE_CLOSING, OPENED_UNHEARD
+from simulation.planted_removals import (
+    GONE_IN_ANOTHER_LIFE,
+    NEVER_BEGUN_ANEW,
+    OPEN_WHILE_CLOSING,
+    OPENED_UNHEARD,
+)
 from simulation.planted_sizes import SIZE_BUGS
 from simulation.planted_troubles import LATEST_IS_RIGHT
 from simulation.planted_turns import BOTH_KEPT, STARVING_BUGS, TAKES_WHAT_IS_THERE
@@ -27,7 +32,7 @@ PLAYED: tuple[Planted, ...] = (
     SENT_AS_DECIDED, PROMISED_FOR_EVER, HALF_KEPT, BOUND_ON_WHAT_IS_KNOWN, OPEN_WHILE_CLOSING, TAKES_WHAT_IS_THERE,
     NEVER_BEGUN_ANEW, BOTH_KEPT, GRANTED_AGAIN, OPENED_AGAIN, TWO_BINDS, REVOKED_UNREAD, NOT_SEEN, TICKETS_UNREAD,
     NOT_KNOWN_TO_HAVE_LIVED, LEFT_BEHIND, NOBODYS_IS_OURS, COUNTED_ON_TWICE, LATEST_IS_RIGHT, RELEASE_FORGOTTEN,
-    TOLD_IN_ANY_LIFE, ASKED_IN_ANY_LIFE, READ_IS_SETTLED, OPENED_UNHEARD,
+    TOLD_IN_ANY_LIFE, ASKED_IN_ANY_LIFE, READ_IS_SETTLED, OPENED_UNHEARD, GONE_IN_ANOTHER_LIFE,
     *SIZE_BUGS, *STARVING_BUGS, *RARE_BUGS,
 )  # fmt: skip
 """Too rare for chance: schedules of their own play these, or a plan that is kept."""
@@ -251,6 +256,7 @@ CASES = (
     Case("the agent speaks before that write is answered", ("open while closing",)),
     Case("one of two allocators reads late, and closes at once", ("time never begun anew",)),
     Case("one of two allocators hears of the end of a head", ("opened on what was known before",)),
+    Case("the broker is wiped once more while it is without an answer", ("what went with its node stays away",)),
 )
 LAWS = (
     Case("A place is free again only when its agent says", ("free at revoke", "released at once", "holders not asked")),

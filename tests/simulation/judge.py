@@ -222,6 +222,8 @@ class Judge(NodeJudge):
         self.ledger.setdefault(booking.node, {})[booking.allocation] = revoke
 
     def _closed(self, closed: Closed) -> None:
+        if closed.removed and closed.incarnation in self.over:
+            return  # it lands late: whoever goes by it will be blamed
         if closed.removed:
             self._goes_with_node(closed.node, closed.allocation)
         elif closed.allocation not in self.gone:

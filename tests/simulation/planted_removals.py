@@ -13,6 +13,7 @@ from sluice.contracts.messages import NodeRemoved
 from sluice_allocator.core import nodes, requests, standing
 from sluice_allocator.core.removals import Removals
 from sluice_allocator.core.unheard import Unheard
+from sluice_allocator.core.world import World
 from sluice_node_agent.core.agent import Agent
 
 
@@ -112,6 +113,14 @@ def _opened_unheard(_original: Any) -> Any:
     return holds_up
 
 
+def _gone_in_another_life(_original: Any) -> Any:
+    def went_in_another_life(_self: Any, _entry: Any) -> bool:
+        """What went with its node is gone, whenever that was decided."""
+        return False
+
+    return went_in_another_life
+
+
 def _often(plan: Plan) -> Plan:
     """Three nodes are removed, and nobody loses his journal."""
     faults = tuple(fault for fault in plan.faults if fault.kind not in {"journal lost", "node removed"})
@@ -186,3 +195,11 @@ OPENED_UNHEARD = Planted(
     ((Unheard, "holds_up", _opened_unheard),),
 )
 """The same: he must hear the end of the head before he hears why."""
+
+GONE_IN_ANOTHER_LIFE = Planted(
+    "what went with its node stays away",
+    "the slice that it runs on: a node was removed, the broker wiped before that was written, and its agent was back",
+    ("undisturbed",),
+    ((World, "_went_in_another_life", _gone_in_another_life),),
+)
+"""The same: the broker must be wiped twice, once before and once while a write is without its answer."""

@@ -2,7 +2,12 @@
 
 import pytest
 from simulation.judge import ViolationError
-from simulation.planted_removals import NEVER_BEGUN_ANEW, OPEN_WHILE_CLOSING, OPENED_UNHEARD
+from simulation.planted_removals import (
+    GONE_IN_ANOTHER_LIFE,
+    NEVER_BEGUN_ANEW,
+    OPEN_WHILE_CLOSING,
+    OPENED_UNHEARD,
+)
 from simulation.planting import planted
 from simulation.removals import BY_MISTAKE, CUT_OFF, OFF
 from simulation.scene import MIG_NODE, WHOLE, WHOLE_NODE, Scene, sliced
@@ -237,3 +242,40 @@ def test_a_node_is_not_opened_on_what_was_known_before_it_was_removed() -> None:
     with planted(OPENED_UNHEARD), pytest.raises(ViolationError) as found:
         one_hears_the_end_of_a_head_and_not_why()
     assert found.value.rule in OPENED_UNHEARD.caught_by
+
+
+def its_end_lands_in_another_life_of_the_bus() -> None:
+    """
+    After a wipe only its source remembers a slice, and its node is removed. What closes it is without an answer when
+    the broker is wiped once more. Its agent is back and speaks before that lands.
+    """
+    scene = Scene()
+    scene.pod("a", sliced("7g.40gb"))
+    scene.until(lambda: scene.runs("a"))
+    scene.wait(2.0)
+    scene.host("agent-node-0").kill()
+    scene.strike("broker wipe")
+    scene.wait(10.0)
+    scene.world.removals.say("node-0")
+    lost = scene.lose(lambda _host, write: isinstance(write.message, Closed))
+    scene.until(lambda: bool(lost), longest_s=40.0)
+    scene.host("allocator-a").pause()
+    scene.host("agent-node-0").start()
+    scene.strike("broker wipe")
+    scene.wait(20.0)
+    landed = scene.landed()
+    scene.land(lost[0])
+    scene.host("allocator-a").resume()
+    scene.wait(5.0)
+    assert closed_with_node(landed)
+    assert not [w for w in landed if isinstance(w.message, (Revoke, Released))]
+    assert scene.runs("a")
+    scene.finish()
+
+
+def test_a_pod_keeps_its_slice_although_its_end_lands_in_another_life_of_the_bus() -> None:
+    """There nobody has said that its node is gone, and its agent lives."""
+    its_end_lands_in_another_life_of_the_bus()
+    with planted(GONE_IN_ANOTHER_LIFE), pytest.raises(ViolationError) as found:
+        its_end_lands_in_another_life_of_the_bus()
+    assert found.value.rule in GONE_IN_ANOTHER_LIFE.caught_by

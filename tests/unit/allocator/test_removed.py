@@ -62,6 +62,7 @@ def test_its_head_is_closed_first_and_its_grants_some_time_later(bench):
         node=NODE,
         cause=cause,
         removed=True,
+        incarnation=INCARNATION,
     )
     assert closed.ttl_s == 3600
     assert released.message == Released(request=grant.booking.request, cause=f"slice lost: {cause}")
@@ -220,6 +221,23 @@ def test_a_pod_is_not_released_by_who_has_not_heard_that_its_node_is_back(bench,
     assert closing.message.allocation == held.allocation
     after = bench.handle(WriteRefused(closing.operation, 1_000_000))  # another allocator has entered it there
     assert [w for w in after if isinstance(w, Write) and not isinstance(w.message, Pending)] == []
+
+
+def test_what_went_with_its_node_in_another_life_of_the_bus_is_there_when_its_agent_says_so(bench):
+    """The word lands late, when nobody has heard that the node is gone: a pod that runs there would be ended."""
+    grant = bench.bound("p1")
+    allocation = grant.booking.allocation
+    late = Closed(revision=1, allocation=allocation, request="p1", node=NODE, cause="", removed=True, incarnation="old")
+    held = Held(node=NODE, allocation=allocation)
+    written = bench.read_all(
+        (subjects.ledger(NODE, allocation), late),
+        (subjects.request(RequestId("p1")), msgspec.structs.replace(asked("p1"), held=held)),
+        incarnation=Incarnation("900000"),
+    )
+    assert kinds(w for w in written if isinstance(w, Write)) == [Pending]
+    report = SliceReport(booking=grant.booking, revision=1, state="ready", revoked=False)
+    written = bench.add_node(snapshot("node-a", (gpu_report("node-a", 0),), slices=(report,)))
+    assert [kind for kind in kinds(written) if kind is not Pending] == [Grant, NodeOpened]
 
 
 def test_a_slice_that_its_pod_does_not_remember_is_surplus(bench):

@@ -124,3 +124,6 @@ class Closed(Message, frozen=True, kw_only=True):
     No agent said so: its node was removed. The place went with it, and an agent that comes back and still has the
     slice has it entered again before anything else is granted there.
     """
+    incarnation: Incarnation = Incarnation("")
+    """Of what went with its node: the life of the bus in which that was decided, or empty (an older allocator's). In
+    another one it says nothing."""

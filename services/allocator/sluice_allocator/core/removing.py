@@ -67,5 +67,6 @@ def _close(desk: Desk, node: NodeName, allocation: AllocationId, request: Reques
         node=node,
         cause=f"{node} was removed: {desk.world.removed[node].cause}",
         removed=True,
+        incarnation=desk.world.incarnation,
     )
     desk.commit(subjects.ledger(node, allocation), closed, request, ttl_s=desk.rules.closing_ttl_s)

@@ -370,7 +370,7 @@ class World:
         before = self.ledger.get(allocation)
         if before is not None:
             _remove(self.allocations_of, request_of(before), allocation)
-        entry = message if isinstance(message, LEDGER) else None
+        entry = message if isinstance(message, LEDGER) and not self._went_in_another_life(message) else None
         self._promise(allocation, before, entry)
         if entry is not None:
             self.allocations_of.setdefault(request_of(entry), {})[allocation] = None
@@ -380,6 +380,14 @@ class World:
         elif before is not None:
             self._leave(node, allocation)
         _set(self.ledger, allocation, entry)
+
+    def _went_in_another_life(self, entry: LedgerEntry) -> bool:
+        """
+        Whether a slice went with its node in another life of the bus: such a word says nothing.
+
+        It landed late. In this life the node may never have been said to be gone, and its agent speak.
+        """
+        return isinstance(entry, Closed) and entry.removed and entry.incarnation not in {"", self.incarnation}
 
     def _promise(self, allocation: AllocationId, before: LedgerEntry | None, entry: LedgerEntry | None) -> None:
         """Who waits for whom to leave is what the grants that stand say."""
