@@ -184,10 +184,10 @@ class Broker:
         said = self.values.snapshot(Stream.STATE, ("sluice.request.>",), self.clockwork.now)
         return {entry.subject.rpartition(".")[2]: entry.message for entry in said}
 
-    def wipe(self) -> None:
-        """Everything it stored is lost, streams and durables included."""
+    def wipe(self, *, but: Stream | None = None) -> None:
+        """Everything it stored is lost, streams and durables included; all `but` one stream, where its files remain."""
         self.wiped_life = self.values.incarnation(Stream.BOOK) or self.wiped_life
-        self.values.wipe()
+        self.values.wipe(but=but)
         self.trace.tell("broker", "WIPED")
         for wiped in self.on_wiped:
             wiped()

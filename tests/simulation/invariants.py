@@ -23,6 +23,7 @@ from simulation.planted_removals import (
 )
 from simulation.planted_sizes import SIZE_BUGS
 from simulation.planted_troubles import LATEST_IS_RIGHT
+from simulation.planted_truth import NEVER_ENTERED
 from simulation.planted_turns import BOTH_KEPT, STARVING_BUGS, TAKES_WHAT_IS_THERE
 from simulation.planting import Planted
 from simulation.unanswered import ASKED_IN_ANY_LIFE, TOLD_IN_ANY_LIFE
@@ -32,7 +33,7 @@ PLAYED: tuple[Planted, ...] = (
     SENT_AS_DECIDED, PROMISED_FOR_EVER, HALF_KEPT, BOUND_ON_WHAT_IS_KNOWN, OPEN_WHILE_CLOSING, TAKES_WHAT_IS_THERE,
     NEVER_BEGUN_ANEW, BOTH_KEPT, GRANTED_AGAIN, OPENED_AGAIN, TWO_BINDS, REVOKED_UNREAD, NOT_SEEN, TICKETS_UNREAD,
     NOT_KNOWN_TO_HAVE_LIVED, LEFT_BEHIND, NOBODYS_IS_OURS, COUNTED_ON_TWICE, LATEST_IS_RIGHT, RELEASE_FORGOTTEN,
-    TOLD_IN_ANY_LIFE, ASKED_IN_ANY_LIFE, READ_IS_SETTLED, OPENED_UNHEARD, GONE_IN_ANOTHER_LIFE,
+    TOLD_IN_ANY_LIFE, ASKED_IN_ANY_LIFE, READ_IS_SETTLED, OPENED_UNHEARD, GONE_IN_ANOTHER_LIFE, NEVER_ENTERED,
     *SIZE_BUGS, *STARVING_BUGS, *RARE_BUGS,
 )  # fmt: skip
 """Too rare for chance: schedules of their own play these, or a plan that is kept."""
@@ -256,6 +257,7 @@ CASES = (
     Case("the agent speaks before that write is answered", ("open while closing",)),
     Case("one of two allocators reads late, and closes at once", ("time never begun anew",)),
     Case("one of two allocators hears of the end of a head", ("opened on what was known before",)),
+    Case("BOOK is lost, and STATE is not", ("opened once and for all",)),
     Case("the broker is wiped once more while it is without an answer", ("what went with its node stays away",)),
 )
 LAWS = (

@@ -9,6 +9,7 @@ from simulation.plan import KEEP_WARM_S, Fault, Plan
 from simulation.planting import Planted
 
 from sluice_allocator.core import binding, requests
+from sluice_allocator.core.unentered import Unentered
 from sluice_node_agent.core.events import JournalSaved
 from sluice_node_agent.core.warm import WarmOnes
 
@@ -123,3 +124,20 @@ TRUTH_BUGS = (
         _keeping_warm,
     ),
 )
+
+
+def _never_entered(_original: Any) -> Any:
+    def is_over(_self: Any, _node: Any) -> bool:
+        """What a node was opened without stays unknown until its agent is restarted."""
+        return False
+
+    return is_over
+
+
+NEVER_ENTERED = Planted(
+    "opened once and for all",
+    "its slice, and the place: its node was opened on an older word than what its agent was just making",
+    ("I3", "I4"),
+    ((Unentered, "is_over", _never_entered),),
+)
+"""Too rare for chance: one stream of two must be lost. Played by a schedule alone."""

@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 import pytest
 from simulation.judge import ViolationError
+from simulation.planted_truth import NEVER_ENTERED
 from simulation.planting import Planted, planted
 from simulation.scene import MIG_NODE, Scene, sliced
 from simulation.unanswered import (
@@ -17,7 +18,8 @@ from simulation.unanswered import (
 )
 from simulation.weather import Weather
 
-from sluice.contracts.messages import Bound
+from sluice.contracts.exchange import Stream
+from sluice.contracts.messages import Bound, NodeChanged
 
 WIPED, FORGOTTEN, UNREACHABLE = "broker wiped", "journal lost", "source unreachable"
 CASES = [(WIPED,), (FORGOTTEN,), (UNREACHABLE,), (FORGOTTEN, WIPED), (WIPED, UNREACHABLE), (FORGOTTEN, UNREACHABLE)]
@@ -126,3 +128,46 @@ def test_what_a_source_said_before_a_wipe_ends_no_slice_when_it_lands_after_it(
     with planted(bug), pytest.raises(ViolationError) as found:
         story()
     assert found.value.rule in bug.caught_by
+
+
+def lose_all_but(scene: Scene, stream: Stream) -> None:
+    """The broker was killed, and finds the files of one stream only."""
+    broker = scene.world.broker
+    broker.stop()
+    broker.wipe(but=stream)
+    scene.wait(1.5)
+    broker.ensure()
+    broker.start()
+
+
+@pytest.mark.parametrize("stream", [Stream.BOOK, Stream.STATE])
+def test_a_broker_that_has_lost_one_stream_returns_to_what_runs(stream: Stream) -> None:
+    """What the other one says is of a life before, or of one in which nobody has opened anything."""
+    scene = begin()
+    before = standing(scene)
+    lose_all_but(scene, stream)
+    scene.pod("after", sliced("1g.5gb"))
+    scene.until(lambda: all(scene.runs(name) for name in (*KEPT, "leaving", "after")), longest_s=90.0)
+    assert standing(scene) == before
+    scene.finish()
+
+
+def book_is_lost_while_a_slice_is_made() -> None:
+    """The last that STATE tells of the node is older than that: it is opened again as if the slice were not there."""
+    scene = Scene()
+    unheard = scene.lose(lambda _host, write: isinstance(write.message, NodeChanged))
+    scene.pod("a", sliced("7g.40gb"))
+    scene.until(lambda: bool(unheard))
+    lose_all_but(scene, Stream.STATE)
+    scene.wait(3.0)
+    scene.world.broker.fate_of = lambda _host, _write: None
+    scene.wait(20.0)
+    scene.finish()
+
+
+def test_what_an_agent_has_is_entered_although_its_node_was_opened_without_it() -> None:
+    """Its place would be granted for ever, and never be had; and its pod wait for a node that is open."""
+    book_is_lost_while_a_slice_is_made()
+    with planted(NEVER_ENTERED), pytest.raises(ViolationError) as found:
+        book_is_lost_while_a_slice_is_made()
+    assert found.value.rule in NEVER_ENTERED.caught_by

@@ -171,10 +171,11 @@ class LastValues:
         """Whether a stream is there."""
         return stream is Stream.HISTORY or stream in self._books
 
-    def wipe(self) -> None:
-        """Lose everything: values, streams and durables, until `ensure` makes streams of another life."""
-        self._books.clear()
-        self._agents.clear()
+    def wipe(self, *, but: Stream | None = None) -> None:
+        """Lose everything, `but` for one stream: values, streams and durables, until `ensure` makes them anew."""
+        self._books = {stream: book for stream, book in self._books.items() if stream is but}
+        if but is not Stream.BOOK:
+            self._agents.clear()
         self._history = _History(self._history.life + 1)
 
     def lose_latest(self, stream: Stream, count: int) -> int:

@@ -480,3 +480,28 @@ def test_a_pod_whose_slice_was_lost_with_its_binding_is_told(empty):
 
     assert [message.message for message in said if isinstance(message, Pending)] == ["its slice on node-a: gone"]
     assert not any(isinstance(message, Revoke) for message in said)
+
+
+def test_what_an_open_node_turns_out_to_have_is_entered_when_that_lasts(bench):
+    """BOOK was lost while its agent was making it: its place would be granted for ever, and be had by nobody."""
+    other = bench.granted("p2", claim(profile="7g.40gb"))
+    seen = snapshot("node-a", (gpu_report("node-a", 0),), slices=(living(),), generation=2)
+    assert bench.add_node(seen) == []
+    bench.now += 29
+    assert messages(bench.handle(Ticked())) == []
+    bench.now += 2
+    (entered,) = bench.land_all(bench.handle(Ticked()))
+    assert entered.message == Grant(revision=1, incarnation=INCARNATION, booking=living().booking, adopted=True)
+    bench.land_all(bench.gone(other))
+    bench.request(asked("p3"))
+    assert Grant not in [type(message) for message in messages(bench.land_all(bench.handle(Ticked())))]
+
+
+def test_what_is_read_meanwhile_is_not_entered(bench):
+    """Its entry was on its way to us: another allocator has granted it."""
+    seen = snapshot("node-a", (gpu_report("node-a", 0),), slices=(living(),), generation=2)
+    bench.add_node(seen)
+    theirs = Grant(revision=1, incarnation=INCARNATION, booking=living().booking)
+    bench.observe(subjects.ledger(NODE, living().booking.allocation), theirs)
+    bench.now += 60
+    assert messages(bench.handle(Ticked())) == []

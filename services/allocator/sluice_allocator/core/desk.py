@@ -25,6 +25,7 @@ from sluice_allocator.core.removals import Removals
 from sluice_allocator.core.reopening import Reopening
 from sluice_allocator.core.rules import Rules
 from sluice_allocator.core.sizes.adjustments import Adjustments
+from sluice_allocator.core.unentered import Unentered
 from sluice_allocator.core.unheard import Unheard
 from sluice_allocator.core.waiting.aging import Aging, Promised
 from sluice_allocator.core.waiting.attempts import Attempts
@@ -80,6 +81,8 @@ class Desk:
     """Nodes that have an inventory and are not open as it stands: whatever enters their ledger is looked at."""
     removals: Removals = field(default_factory=Removals)
     """Nodes that are removed, and since when that is known."""
+    unentered: Unentered = field(default_factory=Unentered)
+    """Open nodes whose agents have what the ledger does not tell of."""
     unheard: Unheard = field(default_factory=Unheard)
     """Nodes whose heads were closed for a removal that is not heard yet."""
     shown: dict[NodeName, NodeSnapshot] = field(default_factory=dict)

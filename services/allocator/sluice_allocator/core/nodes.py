@@ -42,6 +42,7 @@ def settle_node(desk: Desk, node: NodeName) -> None:
         desk.shown.pop(node, None)
         desk.unopened.pop(node, None)
         desk.reopening.forget(node)
+        desk.unentered.forget(node)
         return
     shown = desk.shown.get(node)
     if _is_newer(inventory.snapshot, shown):
@@ -50,6 +51,7 @@ def settle_node(desk: Desk, node: NodeName) -> None:
             desk.fleet.show(inventory.snapshot)
             desk.wakes.freed(node)
             look_at_promises_on(desk, node)
+    _look_for_unentered(desk, node, inventory)
     why_not = _why_not_use(desk, node, inventory)
     if why_not is WaitReason.NODE_NOT_OPEN:
         desk.unopened[node] = None
@@ -119,6 +121,7 @@ def _is_open(desk: Desk, node: NodeName, inventory: NodeInventory) -> bool:
         and head.incarnation == desk.world.incarnation
         and (head.boot_id, head.agent_run) == (snapshot.boot_id, snapshot.agent_run)
         and _is_its_agent(desk, node, inventory)
+        and not desk.unentered.is_over(node)
     )
 
 
@@ -163,6 +166,16 @@ def _open(desk: Desk, node: NodeName, inventory: NodeInventory) -> None:
             lived=_lived(desk, node, snapshot),
         )
         desk.commit(subjects.head(node), head, "")
+
+
+def _look_for_unentered(desk: Desk, node: NodeName, inventory: NodeInventory) -> None:
+    """Whether the ledger lacks what an agent has, as far as that is known now."""
+    if not _may_open(desk, node, inventory):
+        return
+    if any(_is_missing(desk, report) for report in inventory.snapshot.slices):
+        desk.unentered.look(node, desk.now, desk.rules.orphan_grace_s)
+    else:
+        desk.unentered.forget(node)
 
 
 def _is_to_be_closed(desk: Desk, node: NodeName) -> bool:

@@ -25,6 +25,7 @@ def settle_removed(desk: Desk, node: NodeName) -> bool:
     desk.shown.pop(node, None)
     desk.unopened.pop(node, None)
     desk.reopening.forget(node)
+    desk.unentered.forget(node)
     if desk.undecided_under.get(subjects.ledger_filter(node)):
         return True  # looked at again when that is settled
     if node in desk.world.heads:
