@@ -20,6 +20,7 @@ from simulation.planted_removals import (
     NEVER_BEGUN_ANEW,
     OPEN_WHILE_CLOSING,
     OPENED_UNHEARD,
+    REMOVED_HAS_NOTHING,
 )
 from simulation.planted_sizes import SIZE_BUGS
 from simulation.planted_troubles import LATEST_IS_RIGHT
@@ -34,7 +35,7 @@ PLAYED: tuple[Planted, ...] = (
     NEVER_BEGUN_ANEW, BOTH_KEPT, GRANTED_AGAIN, OPENED_AGAIN, TWO_BINDS, REVOKED_UNREAD, NOT_SEEN, TICKETS_UNREAD,
     NOT_KNOWN_TO_HAVE_LIVED, LEFT_BEHIND, NOBODYS_IS_OURS, COUNTED_ON_TWICE, LATEST_IS_RIGHT, RELEASE_FORGOTTEN,
     TOLD_IN_ANY_LIFE, ASKED_IN_ANY_LIFE, READ_IS_SETTLED, OPENED_UNHEARD, GONE_IN_ANOTHER_LIFE, NEVER_ENTERED,
-    *SIZE_BUGS, *STARVING_BUGS, *RARE_BUGS,
+    REMOVED_HAS_NOTHING, *SIZE_BUGS, *STARVING_BUGS, *RARE_BUGS,
 )  # fmt: skip
 """Too rare for chance: schedules of their own play these, or a plan that is kept."""
 PLANTED: tuple[Planted, ...] = (*BUGS, *(bug for bug in PLAYED if bug not in BUGS))

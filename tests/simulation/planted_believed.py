@@ -12,7 +12,7 @@ from simulation.unanswered import ASKED_IN_ANY_LIFE
 
 from sluice.contracts.exchange import Stream
 from sluice.contracts.messages import Bound, Waived
-from sluice_allocator.core import ended, held, nodes, standing
+from sluice_allocator.core import ended, nodes, standing
 from sluice_allocator.core import requests as settling_one
 from sluice_allocator.core.groups import settling
 from sluice_allocator.core.orphans import Orphans
@@ -49,14 +49,6 @@ def _nothing_is_found(_original: Any) -> Any:
         return False
 
     return is_found_instead
-
-
-def _a_removed_node_has_nothing(original: Any) -> Any:
-    def is_unbooked(desk: Any, request: Any, allocation: Any, node: Any) -> bool:
-        """Once a removed agent has had its time, by this process's clock, nothing of it is asked for."""
-        return not desk.removals.is_over(node) and bool(original(desk, request, allocation, node))
-
-    return is_unbooked
 
 
 def _what_no_reading_shows_is_lost(original: Any) -> Any:
@@ -269,12 +261,6 @@ BELIEVED_BUGS = (
             (settling_one, "is_found_instead", _nothing_is_found),
             *NAMES_NO_LIFE,
         ),
-    ),
-    Planted(
-        "a removed node that no ledger knows has nothing",
-        "its slice: its node is back, and who reads late has it released, with nothing on the bus that would refuse it",
-        ("LAW 3",),
-        ((held, "_is_unbooked", _a_removed_node_has_nothing),),
     ),
     Planted(
         "what no reading shows is lost",

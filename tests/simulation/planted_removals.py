@@ -10,7 +10,7 @@ from simulation.planting import Planted
 from simulation.removals import BY_MISTAKE
 
 from sluice.contracts.messages import NodeRemoved
-from sluice_allocator.core import nodes, requests, standing
+from sluice_allocator.core import held, nodes, requests, standing
 from sluice_allocator.core.removals import Removals
 from sluice_allocator.core.unheard import Unheard
 from sluice_allocator.core.world import World
@@ -121,6 +121,14 @@ def _gone_in_another_life(_original: Any) -> Any:
     return went_in_another_life
 
 
+def _a_removed_node_has_nothing(original: Any) -> Any:
+    def is_unbooked(desk: Any, request: Any, allocation: Any, node: Any) -> bool:
+        """Once a removed agent has had its time, by this process's clock, nothing of it is asked for."""
+        return not desk.removals.is_over(node) and bool(original(desk, request, allocation, node))
+
+    return is_unbooked
+
+
 def _often(plan: Plan) -> Plan:
     """Three nodes are removed, and nobody loses his journal."""
     faults = tuple(fault for fault in plan.faults if fault.kind not in {"journal lost", "node removed"})
@@ -187,6 +195,14 @@ NEVER_BEGUN_ANEW = Planted(
     ((Removals, "may_be_shut", _at_once_again),),
 )
 """Too rare for chance: one of two allocators must read late when a node is back. Played by a schedule alone."""
+
+REMOVED_HAS_NOTHING = Planted(
+    "a removed node that no ledger knows has nothing",
+    "its slice: its node is back, and who reads late has it released, with nothing on the bus that would refuse it",
+    ("LAW 3",),
+    ((held, "_is_unbooked", _a_removed_node_has_nothing),),
+)
+"""The same, after a wipe, and before its slice is bound again. A seed showed it once."""
 
 OPENED_UNHEARD = Planted(
     "opened on what was known before",

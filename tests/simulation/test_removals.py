@@ -7,6 +7,7 @@ from simulation.planted_removals import (
     NEVER_BEGUN_ANEW,
     OPEN_WHILE_CLOSING,
     OPENED_UNHEARD,
+    REMOVED_HAS_NOTHING,
 )
 from simulation.planting import planted
 from simulation.removals import BY_MISTAKE, CUT_OFF, OFF
@@ -24,6 +25,7 @@ from sluice.contracts.messages import (
     Released,
     Revoke,
     SliceGone,
+    SliceReady,
 )
 
 
@@ -279,3 +281,39 @@ def test_a_pod_keeps_its_slice_although_its_end_lands_in_another_life_of_the_bus
     with planted(GONE_IN_ANOTHER_LIFE), pytest.raises(ViolationError) as found:
         its_end_lands_in_another_life_of_the_bus()
     assert found.value.rule in GONE_IN_ANOTHER_LIFE.caught_by
+
+
+def one_has_not_heard_that_a_node_is_back() -> None:
+    """
+    The broker was wiped, and the node of a pod removed; it is back, and one allocator has entered what it has. The
+    other hears nothing while its agent has its time. Nobody is bound, for what says that its slice is ready is lost.
+    """
+    scene = Scene(MIG_NODE, allocators=2)
+    scene.pod("a", sliced("7g.40gb"))
+    scene.until(lambda: scene.runs("a"))
+    scene.wait(2.0)
+    scene.host("agent-node-0").kill()
+    scene.strike("broker wipe")
+    scene.wait(10.0)
+    scene.world.removals.say("node-0")
+    scene.wait(5.0)
+    for stream in (Stream.BOOK, Stream.STATE):
+        scene.stall("allocator-b", stream)
+    landed = scene.landed()
+    unheard = scene.lose(lambda _host, write: isinstance(write.message, SliceReady))
+    scene.host("agent-node-0").start()
+    scene.wait(15.0)
+    assert unheard
+    assert [w for w in landed if isinstance(w.message, Grant)]
+    scene.world.broker.fate_of = lambda _host, _write: None
+    scene.wait(5.0)
+    assert not [w for w in landed if isinstance(w.message, Released)]
+    scene.finish()
+
+
+def test_a_pod_is_not_released_by_who_has_not_heard_that_its_node_is_back() -> None:
+    """Its slice is there, and the ledger says so: whoever reads late must be refused."""
+    one_has_not_heard_that_a_node_is_back()
+    with planted(REMOVED_HAS_NOTHING), pytest.raises(ViolationError) as found:
+        one_has_not_heard_that_a_node_is_back()
+    assert found.value.rule in REMOVED_HAS_NOTHING.caught_by
