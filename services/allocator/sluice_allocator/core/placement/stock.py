@@ -43,7 +43,10 @@ class Stock:
         self._rules = rules
         self._why_unusable = why_unusable
         self._class_of: dict[NodeName, NodeClass] = {}
-        self._selected_by: dict[str, None] = {}
+        self._numbered = 0
+        """How many classes there were; no number is used twice."""
+        self._selected_by: dict[str, dict[str | None, None]] = {}
+        """The labels that tell classes apart, with all values that they were seen to have."""
         self._single: dict[str, dict[str, dict[Node, None]]] = {}
         """The nodes by their values of labels that tell no classes apart, as far as anybody selected by them."""
         self._out: dict[OutClass, dict[GpuUuid, Gpu]] = {}
@@ -53,6 +56,7 @@ class Stock:
 
     def offer(self, node: Node) -> None:
         """Put everything of a node that may be given where searches find it."""
+        self._know_values(node)
         group = self._class_of[node.name] = self._sort(node)
         for key, values in self._single.items():
             if key in node.labels:
@@ -304,19 +308,42 @@ class Stock:
     def _select_by(self, key: str) -> None:
         values = {node.labels.get(key) for node in self.nodes}
         if len(self._selected_by) >= SELECTED_KEYS_MAX or len(values) > VALUES_PER_KEY_MAX:
-            if len(self._single) >= SELECTED_KEYS_MAX:
-                del self._single[next(iter(self._single))]
-            single = self._single[key] = {}
-            for node in self.nodes:
-                if key in node.labels and node.name in self._class_of:
-                    single.setdefault(node.labels[key], {})[node] = None
+            self._keep_single(key)
             return
-        self._selected_by[key] = None
+        self._selected_by[key] = dict.fromkeys(values)
         if values != {None}:
-            for node in self.nodes:
-                if node.name in self._class_of:
-                    self.withdraw(node)
-                    self.offer(node)
+            self._sort_anew()
+
+    def _keep_single(self, key: str) -> None:
+        """A label is one of single nodes: they are looked up by it."""
+        if len(self._single) >= SELECTED_KEYS_MAX:
+            del self._single[next(iter(self._single))]
+        single = self._single[key] = {}
+        for node in self.nodes:
+            if key in node.labels and node.name in self._class_of:
+                single.setdefault(node.labels[key], {})[node] = None
+
+    def _know_values(self, node: Node) -> None:
+        """
+        A label may come to have more values than tell classes apart: the fleet has grown, or nodes come and go.
+
+        Then every node would be a class of its own for ever, and each decision look at all of them.
+        """
+        for key, values in list(self._selected_by.items()):
+            values[node.labels.get(key)] = None
+            if len(values) > VALUES_PER_KEY_MAX:
+                del self._selected_by[key]
+                self._keep_single(key)
+                self._sort_anew()
+
+    def _sort_anew(self) -> None:
+        """Other labels tell classes apart than before; those without any node are not kept."""
+        for node in self.nodes:
+            if node.name in self._class_of:
+                self.withdraw(node)
+                self.offer(node)
+        used = {group.number for group in self._class_of.values()} | {number for number, _, _ in self._out}
+        self.classes = {key: group for key, group in self.classes.items() if group.number in used}
 
     def _sort(self, node: Node) -> NodeClass:
         labels = {key: node.labels[key] for key in self._selected_by if key in node.labels}
@@ -333,7 +360,8 @@ class Stock:
         if found is None:
             rules = self._rules.pool(pool)
             words = _words(pool, labels, [f"{taint.key}={taint.value}:{taint.effect}" for taint in taints])
-            found = NodeClass(len(self.classes), key, words, rules, node.modes, node.time_quota, labels, taints)
+            found = NodeClass(self._numbered, key, words, rules, node.modes, node.time_quota, labels, taints)
+            self._numbered += 1
             self.classes[key] = found
             if rules.node_policy not in {"fragmentation", "first-fit"}:
                 self.weigh_all()
