@@ -5,8 +5,10 @@ import dataclasses
 import os
 import signal
 
+import psutil
 import pytest
 
+from sluice.runtime.bus import BusError
 from sluice_console.shell import system as module
 from sluice_console.shell.system import BROKER, Options, System
 
@@ -64,3 +66,22 @@ async def test_a_broker_that_dies_as_soon_as_it_is_connected_to_is_waited_for(up
     async with System(options(up), said.append) as system:
         await system.ready(within_s=WITHIN_S)
     assert said == ["broker was ended by SIGKILL; starting it again in 0.2 s"]
+
+
+async def test_a_bus_that_fails_for_good_ends_everything_and_leaves_nothing(up):
+    """What was known of the broker is gone; the broker itself, the lock and what others find the system by are not."""
+    said, pids = [], []
+
+    async def play():
+        async with System(options(up), said.append) as system:
+            await system.ready(within_s=WITHIN_S)
+            pids.extend(child.pid for child in system._children)
+            system.bus._connection._fail("nats-server is too old")
+            await asyncio.sleep(WITHIN_S)
+
+    with pytest.raises(BusError, match="too old"):
+        await play()
+    assert pids
+    assert not [pid for pid in pids if psutil.pid_exists(pid)]
+    assert not (up.data_dir / "up.json").exists()
+    assert said == []

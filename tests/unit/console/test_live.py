@@ -6,7 +6,8 @@ import pytest
 
 from sluice.contracts.exchange import Entry, Observed, ReadingCaughtUp, ReadingStarted, Stream
 from sluice.contracts.ids import Incarnation, OperationId
-from sluice_console.shell.live import LiveWorld, NotAnsweringError
+from sluice.runtime.bus import BusError
+from sluice_console.shell.live import LiveWorld, NotAnsweringError, following
 
 
 def seen(stream, subject, message, sequence=1):
@@ -99,3 +100,20 @@ async def test_a_message_that_nobody_can_read_takes_the_place_of_the_word_before
     assert (set(live.world.values), live.world.unread) == ({request}, {other: "schema 2"})
     await live.apply([ReadingStarted(Stream.BOOK, Incarnation("1")), ReadingCaughtUp(Stream.BOOK)])
     assert live.world.unread == {}
+
+
+async def test_what_ends_both_readers_is_told_as_one_error():
+    """A connection that has failed for good fails whoever reads: a command ends in its sentence, not in a traceback."""
+
+    class Failed:
+        async def read(self, _stream):
+            await asyncio.sleep(0)
+            raise BusError("the broker does not let us")
+            yield
+
+    async def use():
+        async with following(Failed()):
+            await asyncio.Event().wait()
+
+    with pytest.raises(BusError, match="the broker does not let us"):
+        await use()

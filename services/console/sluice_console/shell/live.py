@@ -137,7 +137,7 @@ async def following(bus: Bus, heard: Heard | None = None) -> AsyncIterator[LiveW
             for reader in readers:
                 reader.cancel()
     except BaseExceptionGroup as group:
-        if len(group.exceptions) == 1:
+        if len({(type(error), str(error)) for error in group.exceptions}) == 1:  # what ends one reader may end both
             raise group.exceptions[0] from None
         raise
 

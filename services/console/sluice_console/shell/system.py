@@ -243,12 +243,14 @@ class System:
 
     async def _stop(self) -> None:
         services = tuple(child.spec.name for child in self._children if child.spec.name != BROKER)
-        killed = await self._children.stop(services)
-        await self._connections.aclose()
-        killed += await self._children.stop((BROKER,))
-        for name in killed:
-            self._say(f"{name} did not stop by itself and was killed")
-        await self._stack.aclose()
+        async with self._stack:
+            killed = await self._children.stop(services)
+            try:
+                await self._connections.aclose()  # raises what ended a reader
+            finally:
+                killed += await self._children.stop((BROKER,))
+                for name in killed:
+                    self._say(f"{name} did not stop by itself and was killed")
 
     async def _switch_off(self, switch: subprocess.Popen[bytes]) -> None:
         """The agents have ended: now their simulated machines do."""
