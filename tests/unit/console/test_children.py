@@ -97,6 +97,33 @@ async def test_a_child_that_dies_while_its_last_birth_is_seen_to_is_started_agai
     assert len(set(pids)) == 3
 
 
+async def test_seeing_to_a_birth_that_fails_is_told_unless_all_is_being_stopped(tmp_path):
+    """While it stops, the connection is taken away that the streams are looked at with."""
+    fail: asyncio.Queue[bool] = asyncio.Queue()
+
+    async def reborn(_child):
+        await fail.get()
+        raise ValueError("it is away")
+
+    watched = Watched(tmp_path)
+    watched.children = Children(watched.said.append, reborn)
+    async with ending(watched, "one"):
+        child = await watched.start("one", FOREVER)
+        for stops in (False, True):
+            deaths = child.deaths
+            os.kill(child.pid, signal.SIGKILL)
+            async with asyncio.timeout(10):
+                while child.deaths == deaths or child.pid is None:  # noqa: ASYNC110 - another task starts it
+                    await asyncio.sleep(0.01)
+            child.stopping = stops
+            said = len(watched.said)
+            await fail.put(True)
+            await asyncio.sleep(0.1)
+            assert [line for line in watched.said[said:] if "not seen to" in line] == (
+                [] if stops else ["one was started again, but not seen to: ValueError('it is away')"]
+            )
+
+
 async def test_stopping_leaves_no_process_even_of_one_that_does_not_listen(watched, monkeypatch):
     """Ctrl-C ends within a bounded time."""
     monkeypatch.setattr(module, "TERM_GRACE_S", 0.3)

@@ -126,6 +126,8 @@ class Children:
         try:
             await self._reborn(child)
         except Exception as error:  # noqa: BLE001 - told, for nobody waits for this
+            if child.stopping:
+                return  # what it is seen to with is being taken away
             self._say(f"{child.spec.name} was started again, but not seen to: {error!r}")
 
     async def stop(self, names: tuple[str, ...]) -> list[str]:
