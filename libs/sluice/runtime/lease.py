@@ -5,6 +5,9 @@ One subject, compare-and-set and a TTL. While the broker keeps what it acknowled
 it does not, everything else must still be right, because every decision is guarded by itself.
 """
 
+import asyncio
+import contextlib
+
 from sluice.contracts import subjects
 from sluice.contracts.exchange import Entry, Stream, Write, WriteAccepted, WriteRefused, WriteUnknown
 from sluice.contracts.ids import OperationId, RunId
@@ -30,6 +33,8 @@ STANDS_TTLS = 2
 """What stands unchanged for so many TTLs is nobody's lease: a holder renews it, and the server lets one end."""
 AGAIN_S = 0.1
 """The pause after a look that the broker did not answer: work goes on as soon as it is back, not a renewal later."""
+RELEASE_WITHIN_S = 1.0
+"""Giving it back saves the others a TTL; a broker that is silent must not cost a service its time to end in order."""
 _NOBODY = RunId("")
 
 
@@ -103,11 +108,13 @@ class Lease:
         return True
 
     async def release(self) -> None:
-        """Let another take it at once instead of after the TTL. Raises BusError."""
+        """Let another take it at once instead of after the TTL, if the broker answers soon. Raises BusError."""
         self._until = float("-inf")
         if self._expected is not None:
-            await self._bus.write(self._write(_NOBODY, self._expected, 1), {})
-            self._expected = None
+            expected, self._expected = self._expected, None
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(RELEASE_WITHIN_S):
+                    await self._bus.write(self._write(_NOBODY, expected, 1), {})
 
     def _may_take(self, found: Entry) -> bool:
         if isinstance(found.message, LeaseHeld) and found.message.owner in {self._run, _NOBODY}:

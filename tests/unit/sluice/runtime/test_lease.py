@@ -1,5 +1,6 @@
 """How soon a lease is looked at again, on a clock of the test's. That it has one holder is tested in `conformance`."""
 
+import asyncio
 from datetime import UTC, datetime
 
 import pytest
@@ -7,8 +8,11 @@ from factories.buses import LosingAnswers
 
 from sluice.contracts.exchange import Entry, Stream
 from sluice.contracts.ids import RunId
+from sluice.runtime.bus import Answer
+from sluice.runtime.clock import SystemClock
 from sluice.runtime.lease import AGAIN_S, RENEWALS, Lease
 from sluice.runtime.memory_bus import MemoryBroker
+from sluice.runtime.service import DRAIN_S
 
 TTL_S = 3
 RENEWAL_S = TTL_S / RENEWALS
@@ -78,3 +82,19 @@ async def test_an_answer_is_not_asked_for_more_often_than_it_must_be():
     bus = MemoryBroker().bus("allocator", None)
     _, slept = await kept(bus, 3)
     assert slept == [RENEWAL_S] * 3
+
+
+async def test_a_silent_broker_does_not_keep_its_holder_from_ending():
+    """A write waits for an answer as long as a service has to end in: it would be ended without finishing."""
+    bus = MemoryBroker().bus("allocator")
+    lease = Lease(bus, SystemClock(), role="allocator", run=RunId("run"), ttl_s=TTL_S)
+    await lease.step()
+    assert lease.held
+
+    async def unanswered(*_: object) -> Answer:
+        return await asyncio.get_running_loop().create_future()
+
+    bus.write = unanswered
+    async with asyncio.timeout(DRAIN_S / 2):
+        await lease.release()
+    assert not lease.held
