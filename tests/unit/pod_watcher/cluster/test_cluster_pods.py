@@ -563,6 +563,28 @@ def test_a_pod_without_its_label_is_asked_for_again_after_the_bus_forgot_it(benc
     assert word.held == (Held(node=NodeName("node-a"), allocation=AllocationId("u1_r_1")) if runs else None)
 
 
+@pytest.mark.parametrize("ask", ["", '{"version":2}'], ids=["taken away", "of a newer version"])
+def test_a_source_has_not_said_all_while_a_pod_that_runs_does_not_say_what_it_asks_for(bench, new, ask):
+    """The bus was wiped: nobody asks for its slice, which would be taken for nobody's, and be revoked while it runs."""
+    bench.create("train", "u1")
+    bench.bind("u1")
+    bench.change("u1", spec={"nodeName": "node-a"}, status=RUNNING)
+    annotations = {key: text for key, text in bench.api.find("u1")["metadata"]["annotations"].items() if "gr" in key}
+    bench.change("u1", meta={"annotations": annotations | ({"sluice.dev/request": ask} if ask else {})})
+    after = new(bench.api, run="w2")
+    after.start()
+    assert after.bus == {}
+    why = "has a slice, and what it asks for cannot be read (annotation sluice.dev/request)"
+    assert after.told == [f"ns/train {why}"]
+    after.observe(subjects.request(RequestId("u1")), bench.word("u1"))
+    assert isinstance(after.bus["sluice.source.cluster"], SourceSynced), "somebody who knows it asks for it"
+    other = new(bench.api, run="w3")
+    other.start()
+    assert other.bus == {}
+    other.delete("u1", **ENDED)
+    assert [*other.bus] == ["sluice.source.cluster"]
+
+
 @pytest.mark.parametrize("found", [True, False], ids=["there", "gone"])
 def test_a_source_has_not_said_all_before_it_knows_of_pods_without_their_label(bench, new, found):
     """The bus was wiped, and the API server is busy: a slice would be nobody's for so long, and be revoked."""

@@ -9,6 +9,7 @@ be carried out whole.
 from dataclasses import dataclass, field
 
 from sluice.contracts.ids import RequestId
+from sluice.contracts.kubernetes import ANNOTATION_REQUEST
 from sluice.contracts.messages import Bound, EvictionBlocked, EvictionDone, Released
 from sluice_pod_watcher.core.cluster import patches
 from sluice_pod_watcher.core.cluster.ailing import Ailing
@@ -41,6 +42,7 @@ SERVER_ERRORS = 500
 """From here on a refusal does not tell whether the write was taken (504: nobody waited for that any more)."""
 NOT_FOR_PEOPLE = frozenset({0, *NOT_THAT_POD})
 """Of a write: the API server is away, or it is another pod."""
+ASKS_FOR_WHAT = f"has a slice, and what it asks for cannot be read (annotation {ANNOTATION_REQUEST})"
 TOLD_AFTER = 5
 """Refusals in a row, in half a minute of tries, before the pod's owner is told: shorter troubles end by themselves."""
 
@@ -69,6 +71,8 @@ class Following:
             if record.eviction and not record.evicted:
                 self._evicted(record)
             return
+        if record.asked is None and record.held is not None:
+            self._complain(record, ASKS_FOR_WHAT)
         stuck = self._stuck(record, view, now)
         if not record.doubt and isinstance(record.answer, Bound):
             self._bind_or_annotate(record, view, record.answer, now)

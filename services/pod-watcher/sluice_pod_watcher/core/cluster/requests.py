@@ -48,10 +48,10 @@ class Requests:
         self._gone: OrderedDict[RequestId, None] = OrderedDict()
         self._limits = AskLimits(rules.max_gpus_per_node)
         self._asking: dict[RequestId, None] = {}
-        self._marked: dict[RequestId, None] = {}
-        """Pods outside our selection that are ours, and were not read yet."""
+        self._unknown: dict[RequestId, None] = {}
+        """Pods that may have a slice, and of which neither they nor the bus say what they ask for."""
         self.others_were_listed = False
-        """Whether all of those are known."""
+        """Whether pods of ours that are not in our selection are known."""
 
     # -- what the voice asks --------------------------------------------------------------------------------------
 
@@ -64,8 +64,8 @@ class Requests:
         return len(self._asking)
 
     def has_seen_all(self) -> bool:
-        """Whether those who lost their label are known, too: no listing of ours shows them."""
-        return self.others_were_listed and not self._marked
+        """Whether it is known of everybody what he asks for, also of those who lost their label, or their ask."""
+        return self.others_were_listed and not self._unknown
 
     def stages(self) -> Counter[str]:
         """How many pods are how far. Walks over all: for people who look, not for decisions."""
@@ -120,7 +120,6 @@ class Requests:
             record = self.records[view.uid] = Record(view.uid, view.namespace, view.name, now)
         if not view.is_gated:
             record.unsure, record.sent = "", ()
-        self._marked.pop(record.uid, None)
         before, record.view, record.doubt = record.view, view, record.unsure == "read"
         record.namespace, record.name = view.namespace, view.name
         self._by_name[view.namespace, view.name] = view.uid
@@ -138,7 +137,6 @@ class Requests:
     def gone(self, uid: RequestId) -> Record | None:
         """The object is not there any more, for sure. Returns the record if the request ended by that."""
         self._bury(uid)
-        self._marked.pop(uid, None)
         record = self.records.get(uid)
         if record is None:
             return None
@@ -200,7 +198,6 @@ class Requests:
             return None
         record = self.records[uid] = Record(uid, namespace, name, now)
         record.doubt = True
-        self._marked[uid] = None
         self._count(record)
         return record
 
@@ -253,7 +250,7 @@ class Requests:
             asked = read_stored(view.request, spec, self._limits if record.held is None else _OF_WHO_HAS_IT)
             if isinstance(asked, Asked):
                 record.asked = asked
-            elif not record.is_passed_over:
+            elif record.held is None and not record.is_passed_over:
                 return self._take_terms(record, Terms(refusal=asked))
         if record.is_passed_over:
             return ""
@@ -282,6 +279,10 @@ class Requests:
             self._asking[record.uid] = None
         else:
             self._asking.pop(record.uid, None)
+        if record.ended is None and record.terms is None and (record.held is not None or not seen):
+            self._unknown[record.uid] = None
+        else:
+            self._unknown.pop(record.uid, None)
 
     def _say(self, record: Record) -> None:
         self.due[record.uid] = None
@@ -294,7 +295,7 @@ class Requests:
     def _forget(self, record: Record) -> None:
         self.records.pop(record.uid, None)
         self._asking.pop(record.uid, None)
-        self._marked.pop(record.uid, None)
+        self._unknown.pop(record.uid, None)
         if self._by_name.get((record.namespace, record.name)) == record.uid:
             del self._by_name[record.namespace, record.name]
 
