@@ -248,19 +248,22 @@ class Voice:
             due[uid] = None
         for uid in due:
             self._unsaid.pop(uid, None)
-            message = self._speaker.word(uid)
+            message = self._word(uid)
             if message is None:
                 continue
             if not self._speaker.may_say(uid):
                 self._unsaid[uid] = None
                 continue
-            if isinstance(message, AllocationRequested):
-                message = replace(message, incarnation=self._life)
             closing = isinstance(message, RequestWithdrawn) and message.closing
             if closing:
                 self._closing[uid] = None
             ttl_s = self._closing_ttl_s if closing else None
             self._outbox.keep(subjects.request(uid), message, request=uid, ttl_s=ttl_s)
+
+    def _word(self, uid: RequestId) -> RequestMessage | None:
+        """What is to be said of a request in this life of the bus."""
+        word = self._speaker.word(uid)
+        return replace(word, incarnation=self._life) if isinstance(word, AllocationRequested) else word
 
     def _recount(self) -> None:
         self._unconfirmed = dict.fromkeys(self._speaker.all_requests())
@@ -274,16 +277,12 @@ class Voice:
         return True
 
     def _is_confirmed(self, uid: RequestId) -> bool:
-        """
-        Whether the bus has our present word about a request, or a rival's that we leave for now.
-
-        Of one that may not be spoken of now, whether it asks there already: nobody takes then what it has for nobody's.
-        """
+        """Whether the bus has our present word about a request, or a rival's that we leave for now."""
         address = subjects.request(uid)
         if uid in self._again:
             return False
         if uid in self._unsaid:
-            return isinstance(self.word_of(uid), AllocationRequested)
+            return self.word_of(uid) == self._word(uid)
         kept, current = self._outbox.kept(address), self._outbox.current(address)
         return kept is None or (current is not None and current.message == kept)
 
