@@ -9,9 +9,10 @@ from msgspec.structs import replace
 
 from sluice.contracts.ids import GpuUuid
 from sluice.contracts.messages import InstanceReport
-from sluice_node_agent.core.events import DeviceErrorKind, Mark
+from sluice_node_agent.core.events import DeviceErrorKind, GpuInstanceCreated, GpuRead, Mark
 from sluice_node_agent.core.instructions import CreateGpuInstance, DestroyGpuInstance, ReadGpu, SetComputeMode
 from sluice_node_agent.device.port import DeviceError, InsufficientResourcesError
+from sluice_node_agent.shell import mark_file
 from sluice_node_agent.shell.mark_file import LINES_MAX
 from sluice_node_agent.shell.marks import MarkError, Marks
 
@@ -261,3 +262,29 @@ def test_nothing_is_made_without_a_mark(marks, tmp_path):
     with pytest.raises(MarkError, match=r"the mark of a place on GPU-1 cannot be kept: .*Not a directory"):
         marks.carry_out(backend, CREATE)
     assert backend.marked == []
+
+
+def test_a_gpu_is_read_although_a_mark_cannot_be_removed(node, monkeypatch):
+    """A full disk would make a GPU that is well a lost one, and every slice on it degraded."""
+    node.start()
+    gpu = node.gpus[0]
+    node.marks.carry_out(node.backend, CreateGpuInstance(1, gpu, 14, 4, 2))
+    with node.hardware.changing() as hardware:
+        hardware.gpus[0].instances.clear()
+    with monkeypatch.context() as full:
+        full.setattr(mark_file.os, "write", lambda *_: 0)
+        assert node.marks.carry_out(node.backend, ReadGpu(2, gpu)) == GpuRead(2, node.backend.read_gpu(gpu))
+        assert Mark(gpu, 4, 2) in Marks(node.tmp_path / "marks", node.backend.boot_id()).found(())
+    node.marks.carry_out(node.backend, ReadGpu(3, gpu))
+    assert node.marks.found(()) == ()
+
+
+def test_what_was_made_at_a_doubted_place_was_made_although_the_disk_is_full(marks, monkeypatch):
+    """It would be nobody's: its id is in no journal where its making was refused."""
+    marks.found(EMPTY)
+    with pytest.raises(DeviceError):
+        marks.carry_out(Refusing(DeviceErrorKind.UNKNOWN, lambda: None), CREATE)
+    write, room = mark_file.os.write, [1]
+    monkeypatch.setattr(mark_file.os, "write", lambda *args: write(*args) if room and room.pop() else 0)
+    assert marks.carry_out(Made(), CREATE) == GpuInstanceCreated(1, 3)
+    assert (marks.found(()), marks.unmarked()) == ((PLACE,), (PLACE,))

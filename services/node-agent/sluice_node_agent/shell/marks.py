@@ -65,16 +65,13 @@ class Marks:
             result = on_device(backend, order)
             if mark is not None and not begins:
                 self._file.take_away(mark)
-            if mark is not None:
-                self._file.settle(mark)
-            if isinstance(result, GpuRead):
-                self._compare(result.report)
         except OSError as error:
             raise MarkError(f"the mark of a place on {order.gpu} cannot be kept: {error}") from error
         except DeviceError as error:
             if mark is not None and _ends_mark(order, error.kind, begins=begins, is_new=is_new):
                 self._remove_if_possible(mark, doubted=error.kind in _UNCLEAR)
             raise
+        self._tidy_if_possible(mark, result)
         return result
 
     # -- inside ---------------------------------------------------------------------------------------------------
@@ -88,6 +85,16 @@ class Marks:
             if mark.gpu == gpu.uuid and mark.size and (mark.start, mark.size) not in there:
                 self._file.take_away(mark)
                 self._file.settle(mark)
+
+    def _tidy_if_possible(self, mark: Mark | None, result: Result) -> None:
+        """The step was taken, which is what the caller must hear; the next reading of the GPU does it otherwise."""
+        try:
+            if mark is not None:
+                self._file.settle(mark)
+            if isinstance(result, GpuRead):
+                self._compare(result.report)
+        except OSError:
+            return
 
     def _remove_if_possible(self, mark: Mark, *, doubted: bool) -> None:
         """The refusal is what the caller must hear; the next reading of the GPU removes the mark otherwise."""
