@@ -233,6 +233,11 @@ CASES = (
     Case("one was leaving it just then", ("tickets name all who are in a home",)),
     Case("an administrator has made one there by hand", ("what stands at a granted place is the grant's",)),
     Case("agents report before sources have listed", ("orphans at once",)),
+    Case(
+        "the bus has forgotten an ask by the time its source's word lands",
+        test="tests/unit/allocator/test_opening.py::"
+        "test_what_another_allocator_binds_is_no_orphan_until_its_source_has_told_all_once_more",
+    ),
     Case("its first word is without an answer, and lands after a wipe", (TOLD_IN_ANY_LIFE.name,)),
     Case(
         "the API server is too busy to list the pods of others",

@@ -35,6 +35,13 @@ def _only_what_is_there_is_looked_at(original: Any) -> Any:
     return look
 
 
+def _no_binding_tells_of_an_ask(_original: Any) -> Any:
+    def answered(_self: Any, _desk: Any, _request: Any) -> None:
+        """What is bound is taken for nobody's, as long as nobody was heard to ask for it."""
+
+    return answered
+
+
 def _only_answers_are_asked_for(_original: Any) -> Any:
     def asked(self: Any, desk: Any, request: Any) -> None:
         """Of a request that is heard, only what it was answered is looked at."""
@@ -250,6 +257,7 @@ BELIEVED_BUGS = (
         (
             (Orphans, "look", _only_what_is_there_is_looked_at),
             (Orphans, "asked", _only_answers_are_asked_for),
+            (Orphans, "answered", _no_binding_tells_of_an_ask),
         ),
     ),
     Planted(

@@ -30,6 +30,7 @@ from sluice.contracts.messages import (
 from sluice_allocator.core.events import AgentEnsured, EnsureAgent, LeaseChanged
 
 NODE = NodeName("node-a")
+P1 = RequestId("p1")
 
 
 def living(request: str = "p1", *, revoked: bool = False) -> SliceReport:
@@ -282,6 +283,26 @@ def test_an_orphan_is_revoked_after_its_source_listed_and_the_grace_passed(bench
     (revoke,) = messages(bench.handle(Ticked()))
     assert isinstance(revoke, Revoke)
     assert revoke.cause.startswith("orphan")
+
+
+def test_what_another_allocator_binds_is_no_orphan_until_its_source_has_told_all_once_more(bench):
+    """Whoever binds has read the ask, which we have not yet: a pod would lose its slice a moment after it was bound."""
+    bench.read_all(incarnation=Incarnation("900000"))
+    bench.add_node(snapshot("node-a", (gpu_report("node-a", 0),), slices=(living(),), generation=2))
+    bench.observe(subjects.source(FOLDER), synced(0))
+    bench.now = 100.0
+    assert messages(bench.handle(Ticked())) == []
+    allocation = living().booking.allocation
+    ready = ready_of(Grant(revision=1, incarnation=INCARNATION, booking=living().booking))
+    said = {"allocation": allocation, "node": NODE, "ticket": ready.ticket, "containers": ready.containers}
+    bench.observe(subjects.binding(P1), Bound(request=P1, request_revision=1, revision=1, source=FOLDER, **said))
+    for bench.now in (131.0, 10_000.0):
+        assert messages(bench.handle(Ticked())) == []
+
+    bench.observe(subjects.source(FOLDER), synced(0))
+    bench.handle(Ticked())
+    bench.now = 10_031.0
+    assert [type(each) for each in messages(bench.handle(Ticked()))] == [Revoke]
 
 
 def test_what_a_source_told_before_a_wipe_ends_nothing_after_it(bench):

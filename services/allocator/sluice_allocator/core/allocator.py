@@ -173,6 +173,7 @@ class Allocator:
             case "binding":
                 self._request_changed(RequestId(address.key[0]))
                 look_at_binding(desk, RequestId(address.key[0]))
+                self.orphans.answered(desk, RequestId(address.key[0]))
                 self.unbacked.look(desk, RequestId(address.key[0]))
             case "ledger" | "slice":
                 self._entry_changed(NodeName(address.key[0]), AllocationId(address.key[1]))

@@ -57,6 +57,12 @@ class Orphans:
             self.look(desk, allocation)
         self.look_at_answer(desk, request)
 
+    def answered(self, desk: Desk, request: RequestId) -> None:
+        """There is another answer. Whoever binds a slice has read who asks for it, be it unheard here: found anew."""
+        answer = desk.world.bindings.get(request)
+        if isinstance(answer, Bound) and self.found.pop(answer.allocation, None) is not None:
+            self.look(desk, answer.allocation)
+
     def look(self, desk: Desk, allocation: AllocationId) -> None:
         """Remember a grant that has no request; forget it when it has one again. One that cannot be read is one."""
         entry = desk.world.ledger.get(allocation)
