@@ -3,12 +3,28 @@
 import asyncio
 
 import pytest
-from factories.buses import NODE, OTHER_NODE, Rig, SharedClusterRig, View, ensured, order, place, say, watching, word
+from factories.buses import (
+    NODE,
+    OTHER_NODE,
+    MemoryRig,
+    Rig,
+    SharedClusterRig,
+    View,
+    ensured,
+    eventually,
+    order,
+    place,
+    say,
+    watching,
+    word,
+)
 
 from sluice.contracts import subjects
 from sluice.contracts.exchange import Stream, WriteAccepted
 from sluice.contracts.ids import NodeName, RequestId
+from sluice.contracts.subjects import Address
 from sluice.runtime.bus import Bus
+from sluice.runtime.nats_reader import Reader
 from sluice.runtime.telemetry import TraceBook
 
 pytestmark = [pytest.mark.asyncio(loop_scope="session")]
@@ -40,6 +56,32 @@ async def test_an_empty_bus_is_known_to_be_empty(rig: Rig) -> None:
         async with watching(bus.read(stream)) as view:
             await view.until(lambda view: view.caught_up == 1)
             assert view.observed == []
+
+
+async def test_a_reading_ends_although_what_it_was_promised_has_run_out(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A service that starts when only closing words are left, and they expire just then, would not work for minutes."""
+    if isinstance(rig, MemoryRig):
+        pytest.skip("in one process nothing passes between being told what there is and having it")
+    bus = await rig.bus()
+    await say(bus, place("a"), 0, ttl_s=1)
+    pull, waited = Reader._pull, []  # between the server's answer and the first pull
+
+    async def late(self: Reader, consumer: str, inbox: str) -> None:
+        if not waited:
+            waited.append(consumer)
+            await eventually(lambda: _is_gone(bus, place("a")))
+        await pull(self, consumer, inbox)
+
+    monkeypatch.setattr(Reader, "_pull", late)
+    async with watching(bus.read(Stream.BOOK)) as view:
+        await view.until(lambda view: view.caught_up >= 1, within_s=20.0)
+        assert view.known == {}
+
+
+async def _is_gone(bus: Bus, address: Address) -> bool:
+    return await bus.last(Stream.BOOK, address.subject) is None
 
 
 async def test_start_up_does_not_grow_with_what_was_overwritten(rig: Rig) -> None:

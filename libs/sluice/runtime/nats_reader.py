@@ -37,6 +37,8 @@ from sluice.runtime.silence import Patience
 HEARTBEAT_S = 1.0
 SILENCE_MAX_S = 4.0
 """Without so much as a heartbeat for this long, the consumer is taken for gone."""
+PENDING_MAX_S = 3.0
+"""How long what the server said is pending may not come before it is taken for run out (a word has a time to live)."""
 AHEAD = 2
 """Pull requests that are open at once, so that the server never waits for us."""
 ACK = b"+ACK"
@@ -180,7 +182,7 @@ class Reader:
             if opened.incarnation != incarnation:
                 self._stop = "the stream was made anew"
                 return
-            reading = _Position(self.stream, self._take)
+            reading = _Position(self.stream, self._take, asyncio.get_running_loop().time())
             self._behind = opened.pending
             if opened.pending == 0:
                 yield [reading.caught_up()]
@@ -189,7 +191,7 @@ class Reader:
                 while reading.wanted <= self._consumer.batch * (AHEAD - 1):
                     await self._pull(opened.name, inbox.subject)
                     reading.wanted += self._consumer.batch
-                batch, acks = reading.absorb(await self._next(inbox))
+                batch, acks = reading.absorb(await self._next(inbox), asyncio.get_running_loop().time())
                 self._behind = reading.behind if reading.behind is not None else self._behind
                 if batch:
                     self._backoff.reset()
@@ -254,10 +256,12 @@ class _Inbox:
 class _Position:
     """How far one reading is, and whether anything is missing before it."""
 
-    def __init__(self, stream: Stream, take: Take) -> None:
+    def __init__(self, stream: Stream, take: Take, now: float) -> None:
         self._stream = stream
         self._take = take
         self._caught_up = False
+        self._came_at = now
+        """When a message came last."""
         self._sequence = 0
         self._delivered = 0
         self.wanted = 0
@@ -271,8 +275,8 @@ class _Position:
         self._caught_up = True
         return ReadingCaughtUp(self._stream)
 
-    def absorb(self, messages: list[Msg]) -> tuple[list[Reading], list[str]]:
-        """What the messages say, and the subjects to acknowledge them at."""
+    def absorb(self, messages: list[Msg], now: float) -> tuple[list[Reading], list[str]]:
+        """What the messages say that have come by `now`, and the subjects to acknowledge them at."""
         batch: list[Reading] = []
         acks: list[str] = []
         for message in messages:
@@ -282,6 +286,10 @@ class _Position:
                 self.wanted -= 1
                 batch.extend(self._pass_on(message))
                 acks.append(message.reply)
+        if acks or self._caught_up:
+            self._came_at = now
+        elif now - self._came_at > PENDING_MAX_S and not self.broken:
+            self.broken = "what was pending does not come: it has run out"
         return batch, acks
 
     def _heed(self, status: str, headers: dict[str, str]) -> None:
