@@ -85,7 +85,7 @@ def _two(plan: Plan) -> Plan:
 
 
 def _evicting(plan: Plan) -> Plan:
-    """One node, full of pods that may be evicted, and important ones of a namespace that may have one device."""
+    """One node, full of pods that may be evicted, and important ones, which stay, of a namespace with one device."""
     plan = _limited(plan)
     (node, gpus), *others = plan.nodes
     without = [each for name, _ in others for each in (name, f"agent-{name}")]
@@ -98,7 +98,7 @@ def _evicting(plan: Plan) -> Plan:
                 namespace="den" if number % 2 else "lab",
                 ask=_with_priority(life.pod.ask, "den" if number % 2 else "lab"),
             ),
-            removed_at=life.removed_at if number % 2 else None,
+            removed_at=None,
         )
         for number, life in enumerate(plan.pods)
     )
