@@ -17,7 +17,7 @@ class Ailing:
     """What ails the slices of a cluster's pods. An inventory that is stale changes nothing: nobody has looked."""
 
     _of_node: dict[NodeName, dict[RequestId, str]] = field(default_factory=dict)
-    _why: dict[RequestId, str] = field(default_factory=dict)
+    """A request may have slices on several nodes, of which one is its pod's."""
 
     def heard(self, word: NodeInventory) -> list[RequestId]:
         """What the inventory says of a node now. Returns the requests of which something is new."""
@@ -35,9 +35,9 @@ class Ailing:
         """Nobody looks at that node any more."""
         return self._replace(node, {})
 
-    def why(self, request: RequestId) -> str:
-        """What ails a request's slice; empty when nothing is known."""
-        return self._why.get(request, "")
+    def why(self, request: RequestId, node: NodeName) -> str:
+        """What ails a request's slice on the node of its pod; empty when nothing is known."""
+        return self._of_node.get(node, {}).get(request, "")
 
     def _replace(self, node: NodeName, found: dict[RequestId, str]) -> list[RequestId]:
         before = self._of_node.get(node, {})
@@ -45,9 +45,6 @@ class Ailing:
             self._of_node[node] = found
         else:
             self._of_node.pop(node, None)
-        for request in before.keys() - found.keys():
-            del self._why[request]
-        self._why |= found
         return [uid for uid in (before | found) if before.get(uid) != found.get(uid)]
 
 

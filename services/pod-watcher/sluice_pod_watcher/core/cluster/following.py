@@ -237,7 +237,8 @@ class Following:
     # -- people ---------------------------------------------------------------------------------------------------
 
     def _tell(self, record: Record, stuck: str, now: float) -> None:
-        written, later = self.telling.tell(record, stuck, self.ailing.why(record.uid), now)
+        ails = self.ailing.why(record.uid, record.held.node) if record.held is not None else ""
+        written, later = self.telling.tell(record, stuck, ails, now)
         if written is not None:
             self.out.append(written)
         for at in later:
