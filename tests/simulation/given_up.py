@@ -52,3 +52,7 @@ class GivenUp:
         """Nothing is on the bus any more, and that life of it is over: whoever was released may ask again."""
         self._over.add(life)
         self._released.clear()
+
+    def forgot(self, ended: set[RequestId]) -> None:
+        """A broker has forgotten its latest words, and tells of the end of these: whoever else ended may ask again."""
+        self._released = {decider: None for decider in self._released if decider[1] in ended}

@@ -17,7 +17,7 @@ from simulation.shares import Held, held_by
 from simulation.tables import fits_in, overlap
 
 from sluice.contracts.exchange import Write
-from sluice.contracts.ids import OperationId
+from sluice.contracts.ids import OperationId, RequestId
 from sluice.contracts.messages import (
     AllocationRequested,
     AnyMessage,
@@ -117,6 +117,7 @@ class Judge(NodeJudge):
         """
         ended = {request for request, word in words.items() if isinstance(word, RequestWithdrawn)}
         self.ended_here = {request: None for request in self.ended_here if request in ended}
+        self.given_up.forgot({RequestId(request) for request in ended})
 
     def remembered_by_the_bus_alone(self, words: Mapping[str, AnyMessage], unheard: set[str]) -> None:
         """
