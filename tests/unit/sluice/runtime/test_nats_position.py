@@ -8,7 +8,7 @@ from sluice.contracts.exchange import Entry, Observed, Stream
 from sluice.contracts.ids import OperationId
 from sluice.runtime import metrics
 from sluice.runtime.metrics import Counts
-from sluice.runtime.nats_reader import Reader, _Position
+from sluice.runtime.nats_reader import PENDING_MAX_S, Reader, _Position
 from sluice.runtime.runtime_metrics import LAG, REDELIVERIES
 
 
@@ -33,9 +33,9 @@ def delivered(sequence: int, *, of_consumer: int, pending: int):
 
 def test_who_watches_sees_how_far_a_reader_is_behind(counts):
     """A service that cannot keep up would only be noticed by those who wait for it."""
-    position = _Position(Stream.BOOK, take)
+    position = _Position(Stream.BOOK, take, 0.0)
     assert position.behind is None
-    position.absorb([delivered(5, of_consumer=1, pending=70), delivered(6, of_consumer=2, pending=69)])
+    position.absorb([delivered(5, of_consumer=1, pending=70), delivered(6, of_consumer=2, pending=69)], 1.0)
     assert position.behind == 69
     reader = Reader(SimpleNamespace(name="x"), SimpleNamespace(stream=Stream.BOOK), take, refresh_s=1.0)
     (idle,) = reader._lag()
@@ -44,10 +44,25 @@ def test_who_watches_sees_how_far_a_reader_is_behind(counts):
 
 def test_what_is_delivered_again_is_taken_once_and_counted(counts):
     """A broker that hears no acknowledgement would be found by nobody, or an order be carried out twice."""
-    position = _Position(Stream.BOOK, take)
-    first, _ = position.absorb([delivered(5, of_consumer=1, pending=0)])
-    again, acks = position.absorb([delivered(5, of_consumer=2, pending=0)])
+    position = _Position(Stream.BOOK, take, 0.0)
+    first, _ = position.absorb([delivered(5, of_consumer=1, pending=0)], 1.0)
+    again, acks = position.absorb([delivered(5, of_consumer=2, pending=0)], 2.0)
     assert [type(each) for each in first].count(Observed) == 1
     assert again == []
     assert len(acks) == 1
     assert counts.value(REDELIVERIES, "BOOK") == 1
+
+
+def test_what_is_pending_and_does_not_come_ends_the_reading_but_nothing_does_once_all_is_known(counts):
+    """A service would wait for what has run out; or read all anew whenever nobody says anything."""
+    position = _Position(Stream.BOOK, take, 0.0)
+    position.absorb([delivered(5, of_consumer=1, pending=1)], 10.0)
+    position.absorb([], 10.0 + PENDING_MAX_S)
+    assert position.broken == ""
+    position.absorb([], 10.1 + PENDING_MAX_S)
+    assert "run out" in position.broken
+
+    quiet = _Position(Stream.BOOK, take, 0.0)
+    quiet.absorb([delivered(5, of_consumer=1, pending=0)], 1.0)
+    quiet.absorb([], 1_000.0)
+    assert quiet.broken == ""
