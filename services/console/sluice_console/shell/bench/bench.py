@@ -39,7 +39,7 @@ from sluice_console.shell.typed import UsageError
 READY_WITHIN_S = 120.0
 CALM_S, CALM_WITHIN_S = 1.0, 20.0
 """What is started is measured when nobody has said anything for CALM_S: 200 nodes go on saying what they have for a
-second after they are open, and the first pods would wait for that (their p99 was 280 ms, and is 28)."""
+second or two after they are open, and the first pods would wait for that."""
 LOOK_S = 0.1
 """How often it is looked who is bound. Each look goes through all last values, on the cores that are measured."""
 GONE_AFTER_S = 5.0
