@@ -1,7 +1,8 @@
-"""How a planted bug is looked for in seeds: a plan shows it when it breaks with the bug, and passes without."""
+"""How a planted bug is looked for, in seeds and schedules: with it one of its own rules breaks, and without it none."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
+from simulation.judge import ViolationError
 from simulation.plan import Plan
 from simulation.planting import Planted, planted
 from simulation.world import run_plan
@@ -24,3 +25,15 @@ def shows(plan: Plan, bug: Planted) -> bool:
 def assert_found(bug: Planted, plans: Iterable[Plan]) -> None:
     """Some plan shows the bug. Raises AssertionError."""
     assert any(shows(plan, bug) for plan in plans), f"{bug.name} (users lose {bug.loses}) was not found"
+
+
+def assert_played(schedule: Callable[[], None], bug: Planted) -> None:
+    """A schedule passes, and breaks one of the bug's own rules with the bug. Raises AssertionError, ViolationError."""
+    schedule()
+    rule = ""
+    with planted(bug):
+        try:
+            schedule()
+        except ViolationError as found:
+            rule = found.rule
+    assert rule in bug.caught_by, f"{bug.name} (users lose {bug.loses}) is not seen: {rule or 'nothing fails'}"

@@ -9,6 +9,7 @@ from simulation.judge import ViolationError
 from simulation.planted_cordons import CORDON_BUGS, PROMISED_FOR_EVER, SENT_AS_DECIDED
 from simulation.planting import planted
 from simulation.scene import MIG_NODE, Scene, sliced
+from simulation.searching import assert_played
 from simulation.tables import A100, GpuRow
 from simulation.weather import Weather
 
@@ -278,10 +279,7 @@ def play_a_cordon_while_a_grant_waits_for_its_turn() -> None:
 
 def test_a_grant_that_waits_for_its_turn_follows_no_cordon() -> None:
     """Its place was found before the word was read; by the time it is sent, its writer knows better."""
-    play_a_cordon_while_a_grant_waits_for_its_turn()
-    with planted(SENT_AS_DECIDED), pytest.raises(ViolationError) as found:
-        play_a_cordon_while_a_grant_waits_for_its_turn()
-    assert found.value.rule in SENT_AS_DECIDED.caught_by
+    assert_played(play_a_cordon_while_a_grant_waits_for_its_turn, SENT_AS_DECIDED)
 
 
 def test_the_judge_sees_a_drain_that_takes_slices_away() -> None:

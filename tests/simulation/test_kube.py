@@ -11,7 +11,7 @@ from simulation.planted_kube import KUBE_BUGS, READ_IS_SETTLED, RELEASE_FORGOTTE
 from simulation.planting import Planted, planted
 from simulation.removals import CUT_OFF
 from simulation.scene import MIG_NODE, Scene, sliced
-from simulation.searching import assert_found, dose
+from simulation.searching import assert_found, assert_played, dose
 from simulation.world import run_plan
 
 from sluice.contracts.messages import SliceQuarantined
@@ -256,10 +256,7 @@ def a_patch_lands_after_its_pod_was_read() -> None:
 
 def test_a_patch_that_lands_after_its_pod_was_read_is_not_answered_by_that() -> None:
     """It would be given a second slice on another node, and could never use it."""
-    a_patch_lands_after_its_pod_was_read()
-    with planted(READ_IS_SETTLED), pytest.raises(ViolationError) as found:
-        a_patch_lands_after_its_pod_was_read()
-    assert found.value.rule in READ_IS_SETTLED.caught_by
+    assert_played(a_patch_lands_after_its_pod_was_read, READ_IS_SETTLED)
 
 
 def test_a_pod_whose_spec_has_become_strange_keeps_its_slice_when_the_bus_is_wiped() -> None:

@@ -1,7 +1,6 @@
 """The interleavings of a node that is removed, each played once on purpose (PROTOCOL §6)."""
 
 import pytest
-from simulation.judge import ViolationError
 from simulation.planted_removals import (
     GONE_IN_ANOTHER_LIFE,
     NEVER_BEGUN_ANEW,
@@ -9,9 +8,9 @@ from simulation.planted_removals import (
     OPENED_UNHEARD,
     REMOVED_HAS_NOTHING,
 )
-from simulation.planting import planted
 from simulation.removals import BY_MISTAKE, CUT_OFF, OFF
 from simulation.scene import MIG_NODE, WHOLE, WHOLE_NODE, Scene, sliced
+from simulation.searching import assert_played
 from simulation.unanswered import its_agent_speaks_while_the_end_of_its_head_is_unanswered
 
 from sluice.contracts.exchange import Stream
@@ -190,10 +189,7 @@ def test_what_its_agent_gave_back_does_not_go_with_a_node_that_was_removed_once(
 
 def test_a_grant_does_not_land_behind_the_end_of_a_head() -> None:
     """The write is not answered, and the agent speaks meanwhile: the node looks open, and is just being closed."""
-    its_agent_speaks_while_the_end_of_its_head_is_unanswered()
-    with planted(OPEN_WHILE_CLOSING), pytest.raises(ViolationError) as found:
-        its_agent_speaks_while_the_end_of_its_head_is_unanswered()
-    assert found.value.rule in OPEN_WHILE_CLOSING.caught_by
+    assert_played(its_agent_speaks_while_the_end_of_its_head_is_unanswered, OPEN_WHILE_CLOSING)
 
 
 def another_opens_it_and_one_has_not_heard() -> None:
@@ -211,10 +207,7 @@ def another_opens_it_and_one_has_not_heard() -> None:
 
 def test_what_is_granted_on_a_node_that_is_back_is_not_closed_by_who_reads_late() -> None:
     """Its place would be free in the ledger, and an instance of somebody on it."""
-    another_opens_it_and_one_has_not_heard()
-    with planted(NEVER_BEGUN_ANEW), pytest.raises(ViolationError) as found:
-        another_opens_it_and_one_has_not_heard()
-    assert found.value.rule in NEVER_BEGUN_ANEW.caught_by
+    assert_played(another_opens_it_and_one_has_not_heard, NEVER_BEGUN_ANEW)
 
 
 def one_hears_the_end_of_a_head_and_not_why() -> None:
@@ -240,10 +233,7 @@ def one_hears_the_end_of_a_head_and_not_why() -> None:
 
 def test_a_node_is_not_opened_on_what_was_known_before_it_was_removed() -> None:
     """Processes still run in a place that no ledger books any more, and no picture of then shows."""
-    one_hears_the_end_of_a_head_and_not_why()
-    with planted(OPENED_UNHEARD), pytest.raises(ViolationError) as found:
-        one_hears_the_end_of_a_head_and_not_why()
-    assert found.value.rule in OPENED_UNHEARD.caught_by
+    assert_played(one_hears_the_end_of_a_head_and_not_why, OPENED_UNHEARD)
 
 
 def its_end_lands_in_another_life_of_the_bus() -> None:
@@ -277,10 +267,7 @@ def its_end_lands_in_another_life_of_the_bus() -> None:
 
 def test_a_pod_keeps_its_slice_although_its_end_lands_in_another_life_of_the_bus() -> None:
     """There nobody has said that its node is gone, and its agent lives."""
-    its_end_lands_in_another_life_of_the_bus()
-    with planted(GONE_IN_ANOTHER_LIFE), pytest.raises(ViolationError) as found:
-        its_end_lands_in_another_life_of_the_bus()
-    assert found.value.rule in GONE_IN_ANOTHER_LIFE.caught_by
+    assert_played(its_end_lands_in_another_life_of_the_bus, GONE_IN_ANOTHER_LIFE)
 
 
 def one_has_not_heard_that_a_node_is_back() -> None:
@@ -313,7 +300,4 @@ def one_has_not_heard_that_a_node_is_back() -> None:
 
 def test_a_pod_is_not_released_by_who_has_not_heard_that_its_node_is_back() -> None:
     """Its slice is there, and the ledger says so: whoever reads late must be refused."""
-    one_has_not_heard_that_a_node_is_back()
-    with planted(REMOVED_HAS_NOTHING), pytest.raises(ViolationError) as found:
-        one_has_not_heard_that_a_node_is_back()
-    assert found.value.rule in REMOVED_HAS_NOTHING.caught_by
+    assert_played(one_has_not_heard_that_a_node_is_back, REMOVED_HAS_NOTHING)
