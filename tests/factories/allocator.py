@@ -25,6 +25,7 @@ from sluice.contracts.messages import (
     ContainerDevices,
     DeviceGrant,
     DeviceState,
+    EvictionOrdered,
     GpuReport,
     Grant,
     NodeChanged,
@@ -117,6 +118,11 @@ def snapshot(node: str, gpus: tuple[GpuReport, ...], **changes) -> NodeSnapshot:
 def claim(**changes) -> Claim:
     """One container's claim; a 1g.5gb unless said otherwise."""
     return Claim(**({"container": "main", "profile": "1g.5gb"} | changes))
+
+
+def order(request: str, cause: str, life: Incarnation = INCARNATION) -> EvictionOrdered:
+    """The order to evict a pod."""
+    return EvictionOrdered(request=RequestId(request), cause=cause, incarnation=life)
 
 
 def asked(request: str, *claims: Claim, revision: int = 1, priority: int = 0) -> AllocationRequested:

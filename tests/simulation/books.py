@@ -113,6 +113,7 @@ class Books:
         """What their sources remembered when they withdrew them."""
         self.spoke: dict[str, None] = {}
         """Nodes whose agents have spoken in this life of the broker."""
+        self.life_of_state: Callable[[], str | None] = lambda: None
         self.sent_away: dict[str, None] = {}
         """Requests whose pods were ordered to be evicted."""
         self.rejected: dict[str, None] = {}

@@ -27,15 +27,15 @@ from simulation.planted_troubles import LATEST_IS_RIGHT
 from simulation.planted_truth import NEVER_ENTERED
 from simulation.planted_turns import BOTH_KEPT, STARVING_BUGS, TAKES_WHAT_IS_THERE
 from simulation.planting import Planted
-from simulation.unanswered import ASKED_IN_ANY_LIFE, TOLD_IN_ANY_LIFE
+from simulation.unanswered import ASKED_IN_ANY_LIFE, EVICTED_IN_ANY_LIFE, TOLD_IN_ANY_LIFE
 from simulation.unread import NOT_SEEN, REVOKED_UNREAD
 
 PLAYED: tuple[Planted, ...] = (
     SENT_AS_DECIDED, PROMISED_FOR_EVER, HALF_KEPT, BOUND_ON_WHAT_IS_KNOWN, OPEN_WHILE_CLOSING, TAKES_WHAT_IS_THERE,
     NEVER_BEGUN_ANEW, BOTH_KEPT, GRANTED_AGAIN, OPENED_AGAIN, TWO_BINDS, REVOKED_UNREAD, NOT_SEEN, TICKETS_UNREAD,
     NOT_KNOWN_TO_HAVE_LIVED, LEFT_BEHIND, NOBODYS_IS_OURS, COUNTED_ON_TWICE, LATEST_IS_RIGHT, RELEASE_FORGOTTEN,
-    TOLD_IN_ANY_LIFE, ASKED_IN_ANY_LIFE, READ_IS_SETTLED, OPENED_UNHEARD, GONE_IN_ANOTHER_LIFE, NEVER_ENTERED,
-    REMOVED_HAS_NOTHING, *SIZE_BUGS, *STARVING_BUGS, *RARE_BUGS,
+    TOLD_IN_ANY_LIFE, ASKED_IN_ANY_LIFE, EVICTED_IN_ANY_LIFE, READ_IS_SETTLED, OPENED_UNHEARD, GONE_IN_ANOTHER_LIFE,
+    NEVER_ENTERED, REMOVED_HAS_NOTHING, *SIZE_BUGS, *STARVING_BUGS, *RARE_BUGS,
 )  # fmt: skip
 """Too rare for chance: schedules of their own play these, or a plan that is kept."""
 PLANTED: tuple[Planted, ...] = (*BUGS, *(bug for bug in PLAYED if bug not in BUGS))
@@ -255,6 +255,7 @@ CASES = (
     Case("an adopting write without an answer lands after", ("an order of another life stands",)),
     Case("it lands in the new life when its request has ended", ("a waiver of another life is not there",)),
     Case("it is seen before the node that has its slice", ("what is not booked is not there",)),
+    Case("an order to evict is without an answer, and lands after a wipe", (EVICTED_IN_ANY_LIFE.name,)),
     Case("what it asked at first comes once more, after a wipe", (ASKED_IN_ANY_LIFE.name,)),
     Case("both come back with their nodes after a wipe", ("any that is ready",)),
     Case(

@@ -24,6 +24,7 @@ from sluice.contracts.messages import (
     Booking,
     Bound,
     Closed,
+    EvictionOrdered,
     Grant,
     NodeChanged,
     NodeClosed,
@@ -94,6 +95,10 @@ class Judge(NodeJudge):
                 self.removed[said.node] = None
             case NodeChanged():
                 self.spoke[said.node] = None
+
+    def is_of_this_life(self, order: EvictionOrdered) -> bool:
+        """Whether an order to evict was given in this life of the bus. One that has landed late is nobody's."""
+        return order.incarnation in {"", self.life_of_state()}
 
     def wiped(self, life: str) -> None:
         """

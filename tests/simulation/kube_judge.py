@@ -73,7 +73,7 @@ class KubeJudge:
                 self.ready[message.allocation] = None
             case Released():
                 self.lost[key] = None
-            case EvictionOrdered():
+            case EvictionOrdered() if self.judge.is_of_this_life(message):
                 self.ordered[key] = None
             case AllocationRequested() | RequestRejected():
                 if key not in self.folder.lives:

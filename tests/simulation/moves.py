@@ -89,7 +89,7 @@ class MoveJudge:
                 self._granted(grant)
             case Bound() as bound:
                 self.bound_at.setdefault(bound.allocation, self.judge.clockwork.now)
-            case EvictionOrdered() as ordered:
+            case EvictionOrdered() as ordered if self.judge.is_of_this_life(ordered):
                 mine = (each for each, book in self.judge.bookings.items() if book.request == ordered.request)
                 others = self.judge.is_drained(ordered.request) or self.judge.loses_what_it_holds(ordered.request)
                 if not any(each in self.made_for for each in mine) and not others:

@@ -22,6 +22,7 @@ from sluice.contracts.exchange import Stream, Write
 from sluice.contracts.ids import OperationId, RequestId
 from sluice.contracts.messages import (
     AllocationRequested,
+    AnyMessage,
     Closed,
     EvictionBlocked,
     EvictionDone,
@@ -96,7 +97,7 @@ class Evictor:
             return
         request = write.subject.rpartition(".")[2]
         ordered = self._word(subjects.eviction(RequestId(request)).subject)
-        if isinstance(ordered, EvictionOrdered) and request not in self._busy:
+        if self._stands(ordered) and request not in self._busy:
             self._busy[request] = None
             self._later(request)
 
@@ -108,9 +109,12 @@ class Evictor:
         there = values.values_after(Stream.STATE, 0, self._world.clockwork.now) if values.has(Stream.STATE) else []
         for value in there:
             message = value.entry.message
-            if isinstance(message, EvictionOrdered) and message.request not in self._busy:
+            if isinstance(message, EvictionOrdered) and self._stands(message) and message.request not in self._busy:
                 self._busy[message.request] = None
                 self._later(message.request)
+
+    def _stands(self, word: AnyMessage | None) -> bool:
+        return isinstance(word, EvictionOrdered) and self._world.judge.is_of_this_life(word)
 
     def _later(self, request: str) -> None:
         self._world.clockwork.after(self._dice.uniform(0.1, 2.0), lambda: self._try(request))
@@ -122,8 +126,7 @@ class Evictor:
             return
         asked = self._word(subjects.request(RequestId(request)).subject)
         ordered = self._word(subjects.eviction(RequestId(request)).subject)
-        stands = isinstance(ordered, EvictionOrdered) and isinstance(asked, AllocationRequested)
-        if not stands or not isinstance(asked, AllocationRequested):
+        if not self._stands(ordered) or not isinstance(asked, AllocationRequested):
             del self._busy[request]
             return
         if asked.name not in self._folder.pods:
@@ -218,7 +221,7 @@ class PreemptionJudge:
                 self._granted(grant)
             case Revoke() | Closed() as entry:
                 self._ended(entry)
-            case EvictionOrdered() as ordered:
+            case EvictionOrdered() as ordered if self._judge.is_of_this_life(ordered):
                 self._judge.sent_away[ordered.request] = None
                 self._ordered(ordered.request)
             case _:

@@ -12,9 +12,11 @@ from simulation.scene import MIG_NODE, Scene, sliced
 from simulation.searching import assert_played
 from simulation.unanswered import (
     ASKED_IN_ANY_LIFE,
+    EVICTED_IN_ANY_LIFE,
     TOLD_IN_ANY_LIFE,
     a_source_asked_before_a_wipe,
     a_source_told_all_before_a_wipe,
+    an_eviction_was_ordered_before_a_wipe,
 )
 from simulation.weather import Weather
 
@@ -117,13 +119,17 @@ def test_pods_that_all_go_while_nobody_looks_leave_nothing() -> None:
 
 @pytest.mark.parametrize(
     ("story", "bug"),
-    [(a_source_told_all_before_a_wipe, TOLD_IN_ANY_LIFE), (a_source_asked_before_a_wipe, ASKED_IN_ANY_LIFE)],
-    ids=["told all", "asked"],
+    [
+        (a_source_told_all_before_a_wipe, TOLD_IN_ANY_LIFE),
+        (a_source_asked_before_a_wipe, ASKED_IN_ANY_LIFE),
+        (an_eviction_was_ordered_before_a_wipe, EVICTED_IN_ANY_LIFE),
+    ],
+    ids=["told all", "asked", "evicted"],
 )
-def test_what_a_source_said_before_a_wipe_ends_no_slice_when_it_lands_after_it(
+def test_what_was_said_before_a_wipe_ends_no_slice_when_it_lands_after_it(
     story: Callable[[], None], bug: Planted
 ) -> None:
-    """A running pod would lose its slice, because its source has not said by then what it has."""
+    """A running pod would lose its slice: its source has not said by then what it has, or nobody wants it to go."""
     assert_played(story, bug)
 
 

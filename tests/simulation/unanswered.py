@@ -7,11 +7,21 @@ Each ends when nothing was violated, and raises ViolationError where the rule is
 from typing import Any
 
 from msgspec.structs import replace
+from simulation.cordons import CordonSaid
 from simulation.planting import Planted
 from simulation.scene import MIG_NODE, Scene, sliced
 
-from sluice.contracts.messages import AllocationRequested, Grant, NodeClosed, NodeOpened, Released, SourceSynced
+from sluice.contracts.messages import (
+    AllocationRequested,
+    EvictionOrdered,
+    Grant,
+    NodeClosed,
+    NodeOpened,
+    Released,
+    SourceSynced,
+)
 from sluice_allocator.core.world import REQUEST, World
+from sluice_pod_watcher.core.voice import Voice
 
 
 def another_grants_the_place_meanwhile() -> None:
@@ -126,6 +136,33 @@ def a_source_asked_before_a_wipe() -> None:
     scene.finish()
 
 
+def an_eviction_was_ordered_before_a_wipe() -> None:
+    """
+    A node is drained; the order to evict its pod is without an answer, and lands after a wipe.
+
+    The drain was called off in between, so nobody wants the pod's place.
+    """
+    scene = Scene(MIG_NODE, cluster=True)
+    scene.pod("a", sliced("3g.20gb"))
+    scene.until(lambda: scene.runs("a"))
+    request = scene.request("a")
+    late = scene.lose(lambda _host, write: isinstance(write.message, EvictionOrdered))
+    scene.world.operator.say(CordonSaid(scene.world.clockwork.now, "node-0", (), True, False))
+    scene.until(lambda: bool(late))
+    scene.host("allocator-a").kill()
+    scene.world.operator.say(CordonSaid(scene.world.clockwork.now, "node-0", (), True, True))
+    scene.lose(lambda _host, _write: False)
+    scene.strike("broker wipe", lasts_s=0.5)
+    scene.until(lambda: scene.value(f"sluice.request.{request}") is not None)
+    scene.land(late[0])
+    scene.wait(5.0)
+    scene.host("allocator-a").start()
+    scene.wait(10.0)
+    assert scene.request("a") == request
+    assert not isinstance(scene.value(f"sluice.eviction.{request}"), EvictionOrdered)
+    scene.finish()
+
+
 def _whenever_it_was_said(_original: Any) -> Any:
     def told_all(_self: Any, message: Any) -> Any:
         """Section 6 broken: that a source has told all it has holds in any life of the bus."""
@@ -158,3 +195,20 @@ ASKED_IN_ANY_LIFE = Planted(
     ((World, "_says_something_now", _whenever_it_was_asked),),
 )
 """Caught by a schedule of its own, as the one before."""
+
+
+def _whenever_it_was_ordered(_original: Any) -> Any:
+    def is_of_this_life(_self: Any, _order: Any) -> bool:
+        """Section 6 broken: an order to evict stands in any life of the bus."""
+        return True
+
+    return is_of_this_life
+
+
+EVICTED_IN_ANY_LIFE = Planted(
+    "evicted in any life of the bus",
+    "hours of work, for nobody: the order was of before a wipe, and landed after it",
+    ("cluster",),
+    ((Voice, "is_of_this_life", _whenever_it_was_ordered),),
+)
+"""Caught by a schedule of its own, as the ones before."""

@@ -50,6 +50,7 @@ from simulation.troubles import Troubles
 from simulation.turns import TurnJudge
 from simulation.weather import Sky
 
+from sluice.contracts.exchange import Stream
 from sluice.contracts.ids import NodeName
 from sluice_allocator.core.placement import PlacingRules
 
@@ -220,6 +221,7 @@ class World:
         heard += [self.evictor.landed, self.kubelets.hear]
         heard.insert(2, self.cordons.landed)
         self.broker.on_landed += heard
+        self.judge.life_of_state = lambda: self.broker.values.incarnation(Stream.STATE)
         self.judge.able_for = lambda node: self.agents[node].able_for
         self.broker.on_wiped.append(lambda: self.judge.wiped(self.broker.wiped_life))
         self.broker.on_wiped += [self.limits.wiped, self.preemptions.wiped, self.cordons.wiped]

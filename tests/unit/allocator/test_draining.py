@@ -2,7 +2,7 @@
 
 import msgspec
 import pytest
-from factories.allocator import INCARNATION, Bench, asked, claim, gpu_report, snapshot, working_allocator
+from factories.allocator import INCARNATION, Bench, asked, claim, gpu_report, order, snapshot, working_allocator
 
 from sluice.contracts import subjects
 from sluice.contracts.exchange import Entry, Observed, ReadingCaughtUp, ReadingStarted, Stream, Ticked, Write
@@ -66,11 +66,6 @@ def tick(bench: Bench, seconds: float) -> list:
         bench.now += 1.0
         written += [write.message for write in bench.land_all(bench.handle(Ticked()))]
     return written
-
-
-def order(name: str, cause: str) -> EvictionOrdered:
-    """The order to evict a pod."""
-    return EvictionOrdered(request=RequestId(name), cause=cause)
 
 
 def test_a_drained_node_sends_everybody_away_and_nothing_else_happens_to_them(pair):

@@ -2,7 +2,7 @@
 
 import msgspec
 import pytest
-from factories.allocator import FOLDER, Bench, asked, begun_anew, claim, gpu_report, snapshot
+from factories.allocator import FOLDER, Bench, asked, begun_anew, claim, gpu_report, order, snapshot
 
 from sluice.contracts import subjects
 from sluice.contracts.asking import ContainerAsk
@@ -164,10 +164,7 @@ def test_the_new_place_is_booked_before_the_pod_is_evicted(bench):
 
     followed = bench.land(booked[0])
     assert [each.message for each in followed if isinstance(each, Write)] == [
-        EvictionOrdered(
-            request=RequestId("web-1"),
-            cause="it is moved: a place on node-a is booked for whoever comes in its stead (1g.5gb)",
-        )
+        order("web-1", "it is moved: a place on node-a is booked for whoever comes in its stead (1g.5gb)")
     ]
 
 

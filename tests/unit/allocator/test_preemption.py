@@ -1,7 +1,7 @@
 """Preemption: who is evicted for whom, what is said, and what becomes of evictions that come to nothing."""
 
 import pytest
-from factories.allocator import INCARNATION, Bench, asked, claim, gpu_report, snapshot, working_allocator
+from factories.allocator import INCARNATION, Bench, asked, claim, gpu_report, order, snapshot, working_allocator
 from factories.preemption import (
     HALF,
     WHOLE,
@@ -55,12 +55,12 @@ def test_a_more_important_pod_gets_the_place_and_its_tenant_is_evicted(bench):
     """The place is booked and the eviction ordered in one step; the grant says for whom it waits."""
     victim = run(bench, low("batch", WHOLE))
     writes = bench.land_all(bench.request(high("service", WHOLE)))
-    promise, pending, order = said(writes)
+    promise, pending, ordered = said(writes)
 
     assert isinstance(promise, Grant)
     assert (promise.booking.request, promise.after, promise.evict) == ("service", (victim.booking.allocation,), True)
     assert promise.booking.devices == victim.booking.devices
-    assert order == EvictionOrdered(request=RequestId("batch"), cause="its place is needed for default/service")
+    assert ordered == order("batch", "its place is needed for default/service")
     assert isinstance(pending, Pending)
     assert [reason.reason for reason in pending.reasons] == [WaitReason.PLACE_BEING_FREED]
     assert pending.message == ("its place on node-a is booked and waits for default/batch to be evicted for it")
@@ -243,7 +243,7 @@ def test_a_restart_orders_the_same_evictions(bench):
     entries += [(subjects.node("node-a"), world.news["node-a"])]
     written = said(again.land_all(again.read_all(*entries)))
     assert [each for each in written if isinstance(each, EvictionOrdered)] == [
-        EvictionOrdered(request=RequestId("batch"), cause="its place is needed for default/service")
+        order("batch", "its place is needed for default/service")
     ]
     assert not [each for each in written if isinstance(each, (Grant, Revoke))]
 

@@ -10,6 +10,8 @@ import pytest
 from msgspec.structs import replace
 
 from sluice.contracts.asking import AskLimits
+from sluice.contracts.exchange import Entry, Observed, ReadingStarted, Stream
+from sluice.contracts.ids import Incarnation, OperationId
 from sluice.contracts.manifests import ManifestLimits, read_manifests
 from sluice.contracts.messages import Bound, ContainerDevices, EvictionOrdered, RequestWithdrawn
 from sluice.contracts.messages import Held as Remembered
@@ -195,11 +197,18 @@ async def test_a_slice_that_is_taken_away_is_heard_of_once_with_why():
         request="r", request_revision=1, allocation="a", node="n", revision=2, ticket="t",
         containers=(replace(GIVEN, visible_devices="MIG-2"),), warnings=("old", "the daemon died"),
     )  # fmt: skip
+
+    def hear(message):
+        entry = Entry("sluice.binding.r", 1, OperationId("o"), message)
+        held.hear(Observed(Stream.STATE, entry))
+
+    held.hear(ReadingStarted(Stream.STATE, Incarnation("2")))
     for message in (bound, bound):
-        held.hear(message)
+        hear(message)
     assert warned == ["the daemon died", "its slice was made anew under another name; what runs has lost the device"]
-    held.hear(EvictionOrdered(request="r", cause="drained"))
-    held.hear(RequestWithdrawn(revision=1, source="folder", cause="pod gone"))
+    hear(EvictionOrdered(request="r", cause="of another life of the bus", incarnation=Incarnation("1")))
+    hear(EvictionOrdered(request="r", cause="drained", incarnation=Incarnation("2")))
+    hear(RequestWithdrawn(revision=1, source="folder", cause="pod gone"))
     async with asyncio.timeout(1):
         assert await held._taken == "it is evicted: drained"
 

@@ -1,6 +1,7 @@
 """A pod of the folder that is ordered to go: its request ends, and its document is asked for anew."""
 
 import pytest
+from msgspec.structs import replace
 
 from sluice.contracts import subjects
 from sluice.contracts.exchange import Entry, Observed, ReadingCaughtUp, ReadingStarted, Stream
@@ -167,6 +168,15 @@ def test_the_orders_of_a_wiped_broker_are_forgotten(running):
     entry = Entry(subjects.request(RequestId("later")).subject, 9000, OperationId("x"), later)
     running.step(Observed(Stream.STATE, entry))
     assert running.watcher._identities.get(RequestId("later")).ended is None
+
+
+@pytest.mark.parametrize(("life", "expected"), [("1000", []), ("2000", [OLD]), ("", [OLD])])
+def test_an_order_of_before_a_wipe_that_lands_after_it_evicts_nobody(running, life, expected):
+    """The pod would be restarted for nobody: who ordered that went with the bus, too."""
+    asked = running.requests()[OLD]
+    running.read((subjects.request(OLD), asked), incarnation="2000")
+    running.observe(subjects.eviction(OLD), replace(ORDER, incarnation=Incarnation(life)))
+    assert list(evicted(running)) == expected
 
 
 def test_somebody_elses_order_is_none_of_ours(running):

@@ -111,6 +111,11 @@ class EvictionOrdered(Message, frozen=True, kw_only=True):
 
     request: RequestId
     cause: str
+    incarnation: Incarnation = Incarnation("")
+    """
+    Of STATE, when it was ordered. In another life it has landed late, and nobody may want it any more. Empty: its
+    writer did not say.
+    """
 
 
 class EvictionOver(Message, frozen=True, kw_only=True):

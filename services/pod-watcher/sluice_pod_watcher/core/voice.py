@@ -28,6 +28,7 @@ from sluice.contracts.messages import (
     AnyMessage,
     EvictionBlocked,
     EvictionDone,
+    EvictionOrdered,
     HostFacts,
     NodeRemoved,
     RequestMessage,
@@ -138,6 +139,10 @@ class Voice:
                 return message
             case _:
                 return None
+
+    def is_of_this_life(self, order: EvictionOrdered) -> bool:
+        """Whether an order was given in the life of STATE in which it is read; one that has landed late is nobody's."""
+        return order.incarnation in {"", self._read_life}
 
     def evicted_of(self, uid: RequestId) -> AnyMessage | None:
         """What the bus has of the eviction of a request's pod."""

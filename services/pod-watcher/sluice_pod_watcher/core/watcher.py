@@ -185,7 +185,7 @@ class Watcher:
                     self._own_word(uid)
             case Pending():
                 self._pending(uid, message)
-            case EvictionOrdered():
+            case EvictionOrdered() if self._voice.is_of_this_life(message):
                 self._orders[uid] = message.cause
                 if self._ready and not self._reading[Stream.STATE]:
                     self._pods.evict(uid, message.cause)

@@ -8,7 +8,7 @@ from api_model import new_pod
 
 from sluice.contracts import subjects
 from sluice.contracts.exchange import Entry, Observed, Stream, Ticked, Write
-from sluice.contracts.ids import AllocationId, NodeName, OperationId, RequestId
+from sluice.contracts.ids import AllocationId, Incarnation, NodeName, OperationId, RequestId
 from sluice.contracts.messages import (
     AllocationRequested,
     EvictionBlocked,
@@ -787,6 +787,19 @@ def test_an_order_that_went_with_the_broker_is_not_carried_out(bench, said_again
     bench.blocked = ""
     bench.pass_time(120)
     assert bench.api.evictions == (["u1"] if said_again else [])
+
+
+def test_an_order_of_another_life_of_the_bus_is_not_carried_out(bench):
+    """A running pod would go for nobody: the order was without an answer, and landed after the wipe."""
+    bench.create("train", "u1")
+    bench.bind("u1")
+    order = EvictionOrdered(request=RequestId("u1"), cause="preempted", incarnation=Incarnation("of before"))
+    bench.observe(subjects.eviction(RequestId("u1")), order)
+    bench.pass_time(120)
+    assert bench.api.evictions == []
+    bench.read()
+    bench.pass_time(120)
+    assert bench.api.evictions == []
 
 
 def test_an_order_that_is_read_again_stands(bench):

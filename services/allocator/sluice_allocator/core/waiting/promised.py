@@ -7,7 +7,8 @@ elsewhere.
 """
 
 from sluice.contracts import subjects
-from sluice.contracts.ids import AllocationId, NodeName, RequestId
+from sluice.contracts.exchange import Stream
+from sluice.contracts.ids import AllocationId, Incarnation, NodeName, RequestId
 from sluice.contracts.messages import (
     AllocationRequested,
     Bound,
@@ -297,7 +298,9 @@ def settle_eviction(desk: Desk, request: RequestId, entries: dict[AllocationId, 
     else:
         desk.sparing.over(request)
     if cause is not None:
-        desk.outbox.keep(address, EvictionOrdered(request=request, cause=cause), request=request)
+        life = desk.world.incarnations.get(Stream.STATE, Incarnation(""))
+        order = EvictionOrdered(request=request, cause=cause, incarnation=life)
+        desk.outbox.keep(address, order, request=request)
     elif request in desk.world.evictions or isinstance(desk.outbox.kept(address), EvictionOrdered):
         over = EvictionOver(request=request)
         desk.outbox.keep(address, over, request=request, ttl_s=desk.rules.closing_ttl_s)

@@ -3,9 +3,9 @@
 import asyncio
 from collections.abc import Callable
 
-from sluice.contracts.exchange import Observed, Stream
-from sluice.contracts.ids import RequestId
-from sluice.contracts.messages import Bound, EvictionOrdered, RequestWithdrawn
+from sluice.contracts.exchange import ExchangeEvent, Observed, ReadingStarted, Stream
+from sluice.contracts.ids import Incarnation, RequestId
+from sluice.contracts.messages import AnyMessage, Bound, EvictionOrdered, RequestWithdrawn
 from sluice.contracts.subjects import binding, eviction, request
 from sluice.runtime.bus import Bus
 from sluice_console.core.documents import PodDocument
@@ -52,6 +52,7 @@ class Held:
         """Begin with what was given."""
         self.request = RequestId(bound.request)
         self._warn = warn
+        self._life = Incarnation("")
         self._told = set(bound.warnings)
         self._devices = bound.containers
         self._taken: asyncio.Future[str] = asyncio.get_running_loop().create_future()
@@ -73,13 +74,21 @@ class Held:
     async def _follow(self, bus: Bus, stream: Stream, subjects: tuple[str, ...]) -> None:
         async for batch in bus.read(stream, subjects):
             for each in batch:
-                if isinstance(each, Observed):
-                    self.hear(each.entry.message)
+                self.hear(each)
 
-    def hear(self, message: object) -> None:
-        """Take in one word about it."""
+    def hear(self, event: ExchangeEvent) -> None:
+        """Take in one word about it, or in which life of the bus the next ones are."""
+        match event:
+            case ReadingStarted(stream=Stream.STATE):
+                self._life = event.incarnation
+            case Observed():
+                self._heard(event.entry.message)
+            case _:
+                pass
+
+    def _heard(self, message: AnyMessage | None) -> None:
         match message:
-            case EvictionOrdered():
+            case EvictionOrdered() if message.incarnation in {"", self._life}:
                 self._end(f"it is evicted: {message.cause}")
             case RequestWithdrawn():
                 self._end(f"its request was ended ({message.cause})")

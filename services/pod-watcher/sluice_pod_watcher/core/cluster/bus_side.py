@@ -98,6 +98,8 @@ class BusSide:
                     self._read_words[uid] = None
                     if self._desk.ready and not self._reading[Stream.STATE]:
                         self._take_words([uid], now)
+            case EvictionOrdered() if not self._desk.voice.is_of_this_life(message):
+                pass
             case Pending() | WaitOver() | EvictionOrdered() | EvictionOver():
                 self._note(uid, message)
             case HostFacts() | NodeChanged() | NodeRemoved() | NodeInventory():
