@@ -192,7 +192,7 @@ CASES = (
         "a pod that a queueing system has not let in",
         test="tests/kubernetes/test_sharing_fairly.py::test_nobody_of_a_job_asks_before_kueue_has_let_it_in",
     ),
-    Case("smaller first lets a neighbour into", ("new size at once", "told at once")),
+    Case("smaller first lets a neighbour into", ("new size at once", "told at once", "as before when it ails")),
     Case("a late duplicate of a Grant after the Revoke", ("late grant", "no tombstones")),
     Case("it sees no instance there and says never made", ("not seen is not there",)),
     Case(

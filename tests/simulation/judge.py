@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from simulation import homes
 from simulation.agents import AgentHost
 from simulation.books import ViolationError
-from simulation.hardware import OPERATOR, Gpu
+from simulation.hardware import OPERATOR, Gpu, Machine
 from simulation.host import Host
 from simulation.node_judge import NodeJudge
 from simulation.shares import Held, held_by
@@ -315,6 +315,8 @@ class Judge(NodeJudge):
             self.fail("LAW 3", f"{released.request} is released while its processes run")
 
     def _slice(self, said: SliceReady | SliceGone | SliceFailed | SliceDegraded) -> None:
+        if not isinstance(said, SliceGone):
+            self.sizes.said(said, self.clockwork.now)
         match said:
             case SliceReady():
                 self._ready(said)
@@ -335,7 +337,6 @@ class Judge(NodeJudge):
 
     def _ready(self, ready: SliceReady) -> None:
         self.ready[ready.allocation] = ready
-        self.sizes.ready(ready, self.clockwork.now)
         if wrong := self.sizes.wrong_words(ready):
             self.fail("told", wrong)
         self.told_tickets[ready.ticket] = ready.allocation
@@ -401,14 +402,19 @@ class Judge(NodeJudge):
             self.said[instruction.request] = message
         if isinstance(message, (Bound, Released)):
             self._answering(message, instruction.operation, host.reads)
-        if isinstance(message, SliceGone) and isinstance(host, AgentHost) and message.allocation not in self.said_gone:
-            self.check_gone(host.machine, message.allocation)
+        if isinstance(host, AgentHost):
+            self._said_by_agent(host.machine, message, is_new=instruction.attempt == 1)
+
+    def _said_by_agent(self, machine: Machine, message: AnyMessage, *, is_new: bool) -> None:
+        """What is sent again was true when it was said."""
+        if isinstance(message, SliceGone) and message.allocation not in self.said_gone:
+            self.check_gone(machine, message.allocation)
             self.said_gone[message.allocation] = None
-        if isinstance(message, (SliceReady, SliceGone)) and isinstance(host, AgentHost):
-            self.check_on_disk(host.machine, message)
-        is_new = instruction.attempt == 1  # what is sent again was true when it was said
-        if isinstance(message, SliceReady) and isinstance(host, AgentHost) and is_new:
+        if isinstance(message, (SliceReady, SliceGone)):
+            self.check_on_disk(machine, message)
+        if isinstance(message, (SliceReady, SliceFailed, SliceDegraded)) and is_new:
             self.sizes.wanted(message)
-            wrong = self.sizes.wrong_limits(host.machine, message)
+        if isinstance(message, SliceReady) and is_new:
+            wrong = self.sizes.wrong_limits(machine, message)
             if wrong and message.allocation not in self.revoked:
                 self.fail("MPS", wrong)

@@ -4,6 +4,8 @@ from typing import Any
 
 from simulation.planting import Planted
 
+from sluice.contracts import adjusting as sizes
+from sluice.contracts.messages import SliceReady
 from sluice_allocator.core.desk import Desk
 from sluice_node_agent.core import adjusting, taking
 from sluice_node_agent.core.records import Adjusting
@@ -15,6 +17,14 @@ def _new_size_at_once(_original: Any) -> Any:
         return entry.booking
 
     return counted
+
+
+def _as_before_when_it_ails(_original: Any) -> Any:
+    def is_answered(grant: Any, slice_: Any) -> Any:
+        """Only a slice that is ready is known to be as small as ordered."""
+        return isinstance(slice_, SliceReady) and slice_.revision >= grant.revision and not slice_.shrinking
+
+    return is_answered
 
 
 def _nobody_uses_it(_original: Any) -> Any:
@@ -56,6 +66,12 @@ SIZE_BUGS = (
         "memory that is still used is promised to a neighbour",
         ("I2",),
         ((Desk, "counted", _new_size_at_once),),
+    ),
+    Planted(
+        "as before when it ails",
+        "nobody else's share can be changed, and a namespace has less, for a size that is long given up",
+        ("I2",),
+        ((sizes, "is_answered", _as_before_when_it_ails),),
     ),
     Planted(
         "nobody uses it",

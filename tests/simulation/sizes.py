@@ -18,7 +18,17 @@ from simulation.pods import Pod
 from simulation.shares import home_gives, width_of
 
 from sluice.contracts.ids import RequestId
-from sluice.contracts.messages import AllocationRequested, Booking, Bound, DeviceGrant, Grant, Share, SliceReady
+from sluice.contracts.messages import (
+    AllocationRequested,
+    Booking,
+    Bound,
+    DeviceGrant,
+    Grant,
+    Share,
+    SliceDegraded,
+    SliceFailed,
+    SliceReady,
+)
 from sluice_allocator.core.events import AdjustAsked, AnswerAdjust
 from sluice_allocator.core.sizes.adjustments import Adjusted, Change, Field, Outcome
 
@@ -27,6 +37,8 @@ if TYPE_CHECKING:
     from simulation.plan import Plan
     from simulation.services import AllocatorHost
 
+Sized = SliceReady | SliceFailed | SliceDegraded
+"""The words that tell whether more is used of a slice than was ordered last."""
 RESIZING_SEEDS = 0.6
 """In so many of the seeds in which pods share, some shares are made larger and smaller."""
 RESIZINGS_MEAN = 10
@@ -144,17 +156,18 @@ class Sizes:
         if len(known) > 1:
             self.changed[allocation] = None
 
-    def wanted(self, ready: SliceReady) -> None:
+    def wanted(self, word: Sized) -> None:
         """What an agent is about to say of a slice."""
-        if not ready.shrinking:
-            self._is_alone[ready.allocation] = ready.revision
+        if not word.shrinking:
+            self._is_alone[word.allocation] = word.revision
 
-    def ready(self, ready: SliceReady, now: float) -> None:
+    def said(self, word: Sized, now: float) -> None:
         """An agent has said what a slice is now."""
-        self.told_at.setdefault((ready.allocation, ready.revision), now)
-        known = self.standing.get(ready.allocation, {})
-        if not ready.shrinking and ready.revision in known:
-            self.standing[ready.allocation] = {each: known[each] for each in known if each >= ready.revision}
+        if isinstance(word, SliceReady) or not word.shrinking:
+            self.told_at.setdefault((word.allocation, word.revision), now)
+        known = self.standing.get(word.allocation, {})
+        if not word.shrinking and word.revision in known:
+            self.standing[word.allocation] = {each: known[each] for each in known if each >= word.revision}
 
     def most(self, booking: Booking) -> tuple[DeviceGrant, ...]:
         """The devices of a booking, each share as large as it may still be used."""

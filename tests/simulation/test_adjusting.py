@@ -8,7 +8,7 @@ from simulation.pods import fractional, mps
 from simulation.scene import MIG_NODE, WHOLE_NODE, Scene
 from simulation.weather import Weather
 
-from sluice.contracts.messages import Grant, Revoke, SliceReady
+from sluice.contracts.messages import Grant, Revoke, SliceDegraded, SliceReady
 from sluice_allocator.core.sizes.adjustments import Adjusted, AdjustReason, AdjustRefused
 from sluice_node_agent.core.instructions import MakeTicket, RemoveTicket, SetMpsLimits
 
@@ -98,11 +98,28 @@ def a_larger_share_is_told_when_its_server_lets_it() -> None:
     scene.finish()
 
 
+def a_share_that_ails_stays_as_small_as_it_has_become() -> None:
+    """The neighbour has its place by then; the order to take it back would book that place a second time."""
+    scene = sharing(WHOLE_NODE, 30000)
+    scene.resize("a", 10000, restart_s=0.0)
+    scene.pod("b", mps(25000))
+    scene.until(lambda: scene.runs("a") and scene.runs("b"))
+    its = scene.world.judge.bound[scene.request("a")].allocation
+    scene.strike("xid", "node-0", lasts_s=6.0)
+    scene.until(lambda: isinstance(scene.value(f"sluice.slice.node-0.{its}"), SliceDegraded))
+    landed = scene.landed()
+    scene.remove("a")
+    scene.until(lambda: any(isinstance(write.message, Revoke) for write in landed))
+    scene.resize("b", 20000)
+    scene.finish()
+
+
 STORIES = (
     a_smaller_share_lets_the_neighbour_in_when_its_processes_have_ended,
     a_container_may_not_start_again_with_what_it_was_told_before,
     a_larger_share_is_nobody_elses_while_it_is_written,
     a_larger_share_is_told_when_its_server_lets_it,
+    a_share_that_ails_stays_as_small_as_it_has_become,
 )
 
 

@@ -11,7 +11,17 @@ from collections.abc import Sequence
 
 from msgspec.structs import replace
 
-from sluice.contracts.messages import Booking, DeviceGrant, Grant, Revoke, Share, SliceMessage, SliceReady
+from sluice.contracts.messages import (
+    Booking,
+    DeviceGrant,
+    Grant,
+    Revoke,
+    Share,
+    SliceDegraded,
+    SliceFailed,
+    SliceMessage,
+    SliceReady,
+)
 
 Devices = tuple[DeviceGrant, ...]
 
@@ -39,8 +49,14 @@ def uses_more(one: Share, other: Share) -> bool:
 
 
 def is_answered(grant: Grant, slice_: SliceMessage | None) -> bool:
-    """Whether an agent has said of a slice that it is as granted, and that nothing larger is used any more."""
-    return isinstance(slice_, SliceReady) and slice_.revision >= grant.revision and not slice_.shrinking
+    """
+    Whether an agent has said of a slice that nothing larger than granted is used any more.
+
+    A slice that ails may have become as small before, and its place in the home may have been given to others since.
+    """
+    if not isinstance(slice_, (SliceReady, SliceFailed, SliceDegraded)):
+        return False
+    return slice_.revision >= grant.revision and not slice_.shrinking
 
 
 def counted(entry: Grant | Revoke, slice_: SliceMessage | None) -> Booking:

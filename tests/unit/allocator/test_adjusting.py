@@ -45,6 +45,7 @@ from sluice.contracts.messages import (
     Pending,
     RequestWithdrawn,
     Revoke,
+    SliceDegraded,
     SliceReport,
 )
 from sluice_allocator.core.allocator import Allocator
@@ -190,6 +191,22 @@ def test_a_revoke_meanwhile_keeps_all_that_may_be_used_until_it_is_gone(bench):
     said(bench, grant)  # a late word of the change
     assert free_mib(bench) == GPU_MIB - 30000
     assert bench.allocator.desk.fleet.booking(grant.booking.allocation) is not None
+
+
+@pytest.mark.parametrize("shrinking", [False, True], ids=["small by now", "an older agent"])
+def test_what_a_slice_counts_that_ails_is_what_its_agent_says_is_used(bench, shrinking):
+    """A neighbour has the rest by then: booked as before it would be booked twice, and no share could be changed."""
+    bench.bound("p1", mps(30000))
+    grant = adjusted(bench, memory_mib=10000)
+    said(bench, grant)
+    address = subjects.slice_(NODE, grant.booking.allocation)
+    about = {"allocation": grant.booking.allocation, "request": RequestId("p1"), "revision": 2}
+    more = {"shrinking": shrinking} if not shrinking else {}
+    everything(bench, bench.observe(address, SliceDegraded(**about, message="double bit ECC error", **more)))
+    assert free_mib(bench) == GPU_MIB - (30000 if shrinking else 10000)
+    withdrawn = RequestWithdrawn(revision=2, source=FOLDER, cause="pod gone")
+    (revoke,) = everything(bench, bench.observe(subjects.request(RequestId("p1")), withdrawn))
+    assert shares_of(revoke.message) == [30000 if shrinking else 10000]
 
 
 def test_an_orphan_that_is_being_made_smaller_keeps_all_that_may_be_used_until_it_is_gone(bench):

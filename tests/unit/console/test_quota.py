@@ -4,13 +4,14 @@ import io
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 from rich.console import Console
 
 from sluice.contracts import subjects
 from sluice.contracts.exchange import Stream, WriteAccepted, WriteRefused, WriteUnknown
 from sluice.contracts.hardware import profile_reports
 from sluice.contracts.ids import OperationId, RunId, SourceName
-from sluice.contracts.messages import Amounts, QuotaSet, QuotaUnset, Revoke, SliceGone
+from sluice.contracts.messages import Amounts, QuotaSet, QuotaUnset, Revoke, Share, SliceDegraded, SliceGone
 from sluice.mig.catalog import find
 from sluice.runtime.bus import BusError
 from sluice.runtime.memory_bus import MemoryBroker
@@ -63,6 +64,23 @@ def test_what_is_being_taken_away_counts_until_its_agent_says_that_it_is_gone(ma
     gone = SliceGone(allocation=make.allocation, request=make.request, revision=2, cause="revoked")
     world.values[subjects.slice_(make.node, make.allocation).subject] = gone
     assert quotas_document(world).quotas == ()
+
+
+@pytest.mark.parametrize(("shrinking", "expected"), [(True, 8000), (False, 2000)])
+def test_a_share_that_ails_counts_what_its_agent_says_is_used(make, shrinking, expected):
+    """A namespace would seem to have what it has given up, or to have given up what its processes use."""
+    whole, *_ = make.grant().booking.devices
+    large, small = (
+        replace(whole, profile=None, share=Share(mode="mps", uid=0, memory_mib=mib)) for mib in (8000, 2000)
+    )
+    booking = replace(make.grant().booking, devices=(small,))
+    grant = replace(make.grant(), revision=2, booking=booking, counts=(large,))
+    world = make.world(ledger=grant, inventory=a100(make))
+    word = SliceDegraded(
+        allocation=make.allocation, request=make.request, revision=2, message="off the bus", shrinking=shrinking
+    )
+    world.values[subjects.slice_(make.node, make.allocation).subject] = word
+    assert only(world).used.memory_mib == expected
 
 
 def test_a_namespace_is_shown_with_its_limits_beside_what_it_has(make):

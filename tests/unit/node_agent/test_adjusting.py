@@ -371,6 +371,40 @@ def test_a_ticket_that_cannot_be_written_is_tried_again(node, monkeypatch):
     assert _told(node) == (2, 3000, False)
 
 
+@pytest.mark.parametrize("ended", [False, True])
+def test_what_is_wrong_says_whether_more_is_used_than_was_ordered(node, ended):
+    """A neighbour may have what it gave up, or a process still use it: its GPU's trouble changes nothing of that."""
+    booking = node.share("a1", WHOLE, memory_mib=3000)
+    _live_with(node, booking)
+    daemon = _client(node)
+    node.order(_adjusted(node, booking, memory_mib=1000))
+    for _ in range(3):
+        node.tick(6.0)
+    if ended:
+        _ends(node)
+        node.tick(6.0)
+    assert _told(node) == (2, 1000, not ended)
+    daemon.fault = "a client's memory access was illegal"
+    node.tick(6.0)
+    word = node.word("a1")
+    assert isinstance(word, SliceDegraded)
+    assert (word.revision, word.shrinking) == (2, not ended)
+
+
+def test_what_is_wrong_before_a_new_size_holds_says_nothing_of_it(node):
+    """The old size is used until then: counted as ordered, a neighbour would be let into it."""
+    booking = node.share("a1", WHOLE, memory_mib=1000)
+    _live_with(node, booking)
+    node.mps.refusals = [SetMpsLimits] * 50
+    node.order(_adjusted(node, booking, memory_mib=500))
+    node.work()
+    node.mps.living()[0].fault = "a client's memory access was illegal"
+    node.tick(6.0)
+    word = node.word("a1")
+    assert isinstance(word, SliceDegraded)
+    assert (word.revision, word.shrinking) == (2, True)
+
+
 def test_what_is_wrong_meanwhile_is_said(node):
     """A pod whose GPU breaks while its share is being changed would go on looking well."""
     booking = node.share("a1", WHOLE, memory_mib=1000)

@@ -486,6 +486,7 @@ def test_a_slice_that_lived_is_degraded_and_not_failed_when_a_new_disk_cannot_ha
         allocation=booking.allocation,
         request=booking.request,
         revision=1,
+        shrinking=False,
         message="its devices vanished and could not be made again: Unknown: refused by the test",
     )
     assert node.instances() == []

@@ -40,6 +40,8 @@ class SliceFailed(Message, frozen=True, kw_only=True):
     revision: int
     error: str
     message: str
+    shrinking: bool = True
+    """As in `SliceDegraded`."""
 
 
 class SliceDegraded(Message, frozen=True, kw_only=True):
@@ -49,6 +51,11 @@ class SliceDegraded(Message, frozen=True, kw_only=True):
     request: RequestId
     revision: int
     message: str
+    shrinking: bool = True
+    """
+    As in `SliceReady`; also while new sizes do not hold yet. Of what an older agent says it is not known: it counts as
+    before.
+    """
 
 
 class SliceQuarantined(Message, frozen=True, kw_only=True):

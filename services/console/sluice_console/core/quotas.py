@@ -5,6 +5,7 @@ Usage is counted from the ledger with the allocator's own measure (`sluice.contr
 """
 
 from dataclasses import dataclass, field
+from typing import get_args
 
 from msgspec.structs import replace
 
@@ -15,11 +16,12 @@ from sluice.contracts.messages import (
     BY_HAND,
     Amounts,
     AnyMessage,
+    Booking,
     GpuReport,
     QuotaSet,
     QuotaUnset,
     SliceGone,
-    SliceReady,
+    SliceMessage,
 )
 from sluice.contracts.quantities import NotANumber
 from sluice.contracts.usage import NOTHING, PERMILLE, Usage, usage_of_device
@@ -72,13 +74,21 @@ def _used(world: World) -> dict[str, Usage]:
     models = _Models(world)
     used: dict[str, Usage] = {}
     for entry, _ in world.bookings():
-        booking = counted(entry, world.at("slice", SliceReady, entry.booking.node, entry.booking.allocation))
-        if world.at("slice", SliceGone, booking.node, booking.allocation) is not None:
+        said = _slice_of(world, entry.booking)
+        if isinstance(said, SliceGone):
             continue
-        for device in booking.devices:
+        for device in counted(entry, said).devices:
             counts = usage_of_device(device, models.of(device.gpu))
-            used[booking.namespace] = used.get(booking.namespace, NOTHING) + counts
+            namespace = entry.booking.namespace
+            used[namespace] = used.get(namespace, NOTHING) + counts
     return used
+
+
+def _slice_of(world: World, booking: Booking) -> SliceMessage | None:
+    """What its agent says of what is booked."""
+    kinds: tuple[type[SliceMessage], ...] = get_args(SliceMessage)
+    words = (world.at("slice", kind, booking.node, booking.allocation) for kind in kinds)
+    return next((word for word in words if word is not None), None)
 
 
 @dataclass(slots=True)

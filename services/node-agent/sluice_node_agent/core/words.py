@@ -32,7 +32,7 @@ def word_of(work: Work, floor: Floor, rules: Rules) -> SliceMessage | None:
     stuck = stuck_on(work, floor, rules)
     if stuck is not None and record.lost and not record.revoked:  # it was bound, and still is wanted
         message = f"its devices vanished, and what is left of them cannot be cleared away: {stuck.trouble}"
-        return SliceDegraded(allocation=allocation, request=request, revision=revision, message=message)
+        return _degraded(record, message)
     if stuck is not None:
         return SliceQuarantined(
             allocation=allocation, request=request, revision=revision, message=stuck.trouble, holders=stuck.holders
@@ -43,11 +43,16 @@ def word_of(work: Work, floor: Floor, rules: Rules) -> SliceMessage | None:
         return _word_of_wrong(record, floor)
     if record.phase == "failed":
         return SliceFailed(
-            allocation=allocation, request=request, revision=revision, error=record.error, message=record.message
+            allocation=allocation,
+            request=request,
+            revision=revision,
+            error=record.error,
+            message=record.message,
+            shrinking=_is_shrinking(record),
         )
     if record.phase == "degraded":
         message = f"its devices vanished and could not be made again: {record.error}: {record.message}"
-        return SliceDegraded(allocation=allocation, request=request, revision=revision, message=message)
+        return _degraded(record, message)
     return None
 
 
@@ -135,7 +140,7 @@ def _word_of_ready(record: SliceRecord, floor: Floor) -> SliceReady | SliceDegra
         ),
         containers=containers_of(record, floor),
         warnings=tuple(_warnings(record, floor)),
-        shrinking=record.adjusting is not None and bool(record.adjusting.counts),
+        shrinking=_is_shrinking(record),
     )
 
 
@@ -143,10 +148,23 @@ def _word_of_wrong(record: SliceRecord, floor: Floor) -> SliceDegraded | None:
     """What its pod has to know of a slice that it has, or had; None when nothing is wrong."""
     if not _is_wrong(record, floor):
         return None
-    booking, wrong = record.booking, "; ".join(_what_is_wrong(record, floor))
+    return _degraded(record, "; ".join(_what_is_wrong(record, floor)))
+
+
+def _degraded(record: SliceRecord, message: str) -> SliceDegraded:
     return SliceDegraded(
-        allocation=booking.allocation, request=booking.request, revision=record.revision, message=wrong
+        allocation=record.booking.allocation,
+        request=record.booking.request,
+        revision=record.revision,
+        message=message,
+        shrinking=_is_shrinking(record),
     )
+
+
+def _is_shrinking(record: SliceRecord) -> bool:
+    """Whether more may be used of its shares than its order says: it was smaller, or is to become so."""
+    adjusting = record.adjusting
+    return adjusting is not None and (not adjusting.told or bool(adjusting.counts))
 
 
 def _is_wrong(record: SliceRecord, floor: Floor) -> bool:
