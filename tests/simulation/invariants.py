@@ -222,6 +222,11 @@ CASES = (
         "test_a_binding_that_landed_after_a_wipe_does_not_stand_for_ever",
     ),
     Case("sent before a wipe lands after it; another had landed before", ("a late binding counts",)),
+    Case(
+        "the slice that it names is closed by then",
+        test="tests/unit/allocator/test_late_bindings.py::"
+        "test_a_pod_keeps_its_slice_although_a_late_word_names_one_that_is_closed",
+    ),
     Case("lands while its slice is there, of which its source never heard", ("its source knows what it is bound to",)),
     Case("that of a pod whose containers have ended", ("closed once and for all",)),
     Case("an empty ledger looks like an empty node", ("used before open", "nothing adopted")),

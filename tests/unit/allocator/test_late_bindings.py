@@ -147,6 +147,42 @@ def test_a_late_word_that_nobody_asks_for_is_released_when_its_source_has_told_a
     assert words(empty.handle(Ticked())) == [Released(request=P1, cause="nobody asks for it any more")]
 
 
+def closed_and_late(empty) -> None:
+    """The surplus slice is taken back after the wipe; then the binding to it lands, and its source is silent."""
+    empty.read_all(incarnation=LIFE)
+    opened(empty, OTHER)
+    assert [type(write.message) for write in empty.land_all(empty.gone(grant(LATE, OTHER)))] == [Closed]
+    assert late(empty) == [], "its pod may have another one"
+
+
+def test_a_pod_keeps_its_slice_although_a_late_word_names_one_that_is_closed(empty):
+    """It would be released before its source has spoken, and lose the slice that it runs on when its node is back."""
+    closed_and_late(empty)
+    assert words(empty.request(WANTS)) == []
+
+    written = opened(empty, ITS_NODE, ITS)
+
+    assert [(each.allocation, each.revision) for each in written if isinstance(each, Bound)] == [(ITS, 2)]
+    assert not [each for each in written if isinstance(each, (Revoke, Released))]
+
+
+@pytest.mark.parametrize("first", ["the slice is closed", "the word lands"])
+def test_a_late_word_of_a_closed_slice_ends_when_its_source_has_told_all(empty, first):
+    """Its pod is gone, too: the word would stand for ever."""
+    if first == "the slice is closed":
+        closed_and_late(empty)
+    else:
+        empty.read_all((subjects.binding(P1), bound(LATE, OTHER)), incarnation=LIFE)
+        opened(empty, OTHER)
+        assert [type(write.message) for write in empty.land_all(empty.gone(grant(LATE, OTHER)))] == [Closed]
+    empty.observe(subjects.source(FOLDER), SourceSynced(source=FOLDER, run=RunId("w1"), epoch=1, count=0))
+    empty.now += 1
+    assert words(empty.handle(Ticked())) == []
+    empty.now += 31
+
+    assert words(empty.handle(Ticked())) == [Released(request=P1, cause="nobody asks for it any more")]
+
+
 def two_late(empty, *there) -> list:
     """Binding and ask of before the wipe, when the slice that was bound is gone, and what agents say is `there`."""
     empty.read_all(incarnation=LIFE)

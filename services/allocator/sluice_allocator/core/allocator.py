@@ -241,6 +241,7 @@ class Allocator:
             self.orphans.look_at_answer(desk, request_named(allocation))
         elif isinstance(entry, Closed) or gone:
             freed = desk.fleet.unbook(allocation)
+            self.orphans.look_at_answer(desk, request_of(entry))
         else:
             booking = desk.counted(entry)
             freed = desk.fleet.book(booking)

@@ -100,19 +100,22 @@ def may_come_yet(desk: Desk, allocation: AllocationId) -> bool:
 
     Not that of a slice that is gone: a Bound that was sent over an empty subject can land after the broker was wiped.
     """
-    return allocation not in desk.world.lost and not isinstance(desk.world.slices.get(allocation), SliceGone)
+    is_known = allocation in desk.world.ledger or allocation in desk.world.lost
+    return not is_known and not isinstance(desk.world.slices.get(allocation), SliceGone)
 
 
 def answer_without_slice(desk: Desk, request: RequestId) -> Bound | Refused | Waived | None:
     """
     The last word to a request of which no slice comes (any more), as far as the ledger tells.
 
+    A slice that is closed does not come either; but its pod may have another one, of which only its source knows.
+
     None, too, where it does not say who asked: then nobody can tell whether anybody still does.
     """
     match desk.world.bindings.get(request):
         case Refused() | Waived() as answer if answer.source:
             return answer
-        case Bound() as bound if bound.source and bound.allocation not in desk.world.ledger:
+        case Bound() as bound if bound.source and isinstance(desk.world.ledger.get(bound.allocation), Closed | None):
             return bound
         case _:
             return None
