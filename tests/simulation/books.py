@@ -89,8 +89,8 @@ class Books:
         """MIG device -> whose it was, from every SliceReady that landed: of one, or of several shares of a home."""
         self.told_tickets: dict[str, str] = {}
         self.bound: dict[str, Bound] = {}
-        self.bound_in: dict[OperationId, str] = {}
-        """The life of the bus that each binding was decided in, as far as its allocator knew."""
+        self.decided_in: dict[OperationId, str] = {}
+        """The life of the bus that each binding and release was decided in, as far as its allocator knew."""
         self.bound_late: dict[str, bool] = {}
         """Whether the binding of a request had been decided in an earlier life than it landed in."""
         self.asked_at: dict[str, float] = {}

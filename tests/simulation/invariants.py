@@ -20,6 +20,7 @@ from simulation.planted_removals import (
     NEVER_BEGUN_ANEW,
     OPEN_WHILE_CLOSING,
     OPENED_UNHEARD,
+    RELEASED_OVER_NOTHING,
     REMOVED_HAS_NOTHING,
 )
 from simulation.planted_sizes import SIZE_BUGS
@@ -35,7 +36,7 @@ PLAYED: tuple[Planted, ...] = (
     NEVER_BEGUN_ANEW, BOTH_KEPT, GRANTED_AGAIN, OPENED_AGAIN, TWO_BINDS, REVOKED_UNREAD, NOT_SEEN, TICKETS_UNREAD,
     NOT_KNOWN_TO_HAVE_LIVED, LEFT_BEHIND, NOBODYS_IS_OURS, COUNTED_ON_TWICE, LATEST_IS_RIGHT, RELEASE_FORGOTTEN,
     TOLD_IN_ANY_LIFE, ASKED_IN_ANY_LIFE, EVICTED_IN_ANY_LIFE, READ_IS_SETTLED, OPENED_UNHEARD, GONE_IN_ANOTHER_LIFE,
-    NEVER_ENTERED, REMOVED_HAS_NOTHING, *SIZE_BUGS, *STARVING_BUGS, *RARE_BUGS,
+    NEVER_ENTERED, REMOVED_HAS_NOTHING, RELEASED_OVER_NOTHING, *SIZE_BUGS, *STARVING_BUGS, *RARE_BUGS,
 )  # fmt: skip
 """Too rare for chance: schedules of their own play these, or a plan that is kept."""
 PLANTED: tuple[Planted, ...] = (*BUGS, *(bug for bug in PLAYED if bug not in BUGS))
@@ -276,6 +277,7 @@ CASES = (
     Case("one of two allocators hears of the end of a head", ("opened on what was known before",)),
     Case("BOOK is lost, and STATE is not", ("opened once and for all",)),
     Case("the broker is wiped once more while it is without an answer", ("what went with its node stays away",)),
+    Case("it is without an answer when the broker is wiped once more", ("released over nothing",)),
 )
 LAWS = (
     Case("A place is free again only when its agent says", ("free at revoke", "released at once", "holders not asked")),

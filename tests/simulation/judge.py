@@ -103,13 +103,16 @@ class Judge(NodeJudge):
     def wiped(self, life: str) -> None:
         """
         Nothing is on the bus any more: that life of it is over. What happened has happened, but a binding that its
-        source never read was never acted on, and counts as unsaid.
+        source never read was never acted on, and counts as unsaid. So does that a slice went with its node, of which
+        its request was not told: its agent may be back in the next life.
         """
         self.bound = {request: bound for request, bound in self.bound.items() if request in self.kubelets.bound}
         self.ledger.clear()
         self.adopted_revoked.clear()
         self.heads.clear()
         self.over.add(life)
+        told = self.lost.keys() | self.ended.keys()
+        self.went_with_node = {each: None for each in self.went_with_node if self.bookings[each].request in told}
         self.ended_earlier |= self.ended_here
         self.ended_here.clear()
         self.spoke.clear()
@@ -246,13 +249,13 @@ class Judge(NodeJudge):
 
     def _answering(self, answer: Bound | Released, operation: OperationId, life: str) -> None:
         """
-        Which life of the bus a binding was decided in; and whether what is released is a slice of which nobody tells,
+        Which life of the bus an answer was decided in; and whether what is released is a slice of which nobody tells,
         for the broker was wiped, and whose node was removed: decided now.
 
         What its agent has given back goes with nothing, though the word that says so may still be said after the wipe.
         """
+        self.decided_in.setdefault(operation, life)
         if isinstance(answer, Bound):
-            self.bound_in.setdefault(operation, life)
             return
         bound = self.bound_to(answer.request)
         if bound is None or bound.allocation in self.said_gone:
@@ -268,12 +271,12 @@ class Judge(NodeJudge):
             self.fail("bound when ready", f"{bound.request}: {bound.allocation} was never said to be ready")
         before = self.bound_to(bound.request)
         if before is not None and before.allocation != bound.allocation and not self.is_over(before):
-            if self.bound_in[operation] in self.over:
+            if self.decided_in[operation] in self.over:
                 return  # decided before another binding landed that went with the broker: its pod stays where it is
             if not self._stays_where_it_is(bound):
                 self.fail("bound once", f"{bound.request}: {bound.allocation} after {before.allocation}")
         self.bound[bound.request] = bound
-        self.bound_late[bound.request] = self.bound_in[operation] in self.over
+        self.bound_late[bound.request] = self.decided_in[operation] in self.over
 
     def _stays_where_it_is(self, bound: Bound) -> bool:
         """
@@ -295,6 +298,8 @@ class Judge(NodeJudge):
         return is_dead and not in_ledger and not remembered
 
     def _released(self, released: Released, operation: OperationId) -> None:
+        if self.decided_in[operation] in self.over:
+            return  # it lands late: whoever goes by it will be blamed
         bound = self.bound_to(released.request)
         if bound is not None and operation in self.released_with_node:
             self.went_with_node[bound.allocation] = None

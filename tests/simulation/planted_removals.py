@@ -11,6 +11,7 @@ from simulation.removals import BY_MISTAKE
 
 from sluice.contracts.messages import NodeRemoved
 from sluice_allocator.core import held, nodes, requests, standing
+from sluice_allocator.core.binding import release
 from sluice_allocator.core.removals import Removals
 from sluice_allocator.core.unheard import Unheard
 from sluice_allocator.core.world import World
@@ -129,6 +130,14 @@ def _a_removed_node_has_nothing(original: Any) -> Any:
     return is_unbooked
 
 
+def _released_over_nothing(_original: Any) -> Any:
+    def release_lost(desk: Any, request: Any, _asked: Any, cause: str) -> None:
+        """Who has lost his slice is told so at once, whatever was said before."""
+        release(desk, request, cause)
+
+    return release_lost
+
+
 def _often(plan: Plan) -> Plan:
     """Three nodes are removed, and nobody loses his journal."""
     faults = tuple(fault for fault in plan.faults if fault.kind not in {"journal lost", "node removed"})
@@ -215,7 +224,15 @@ OPENED_UNHEARD = Planted(
 GONE_IN_ANOTHER_LIFE = Planted(
     "what went with its node stays away",
     "the slice that it runs on: a node was removed, the broker wiped before that was written, and its agent was back",
-    ("undisturbed",),
+    ("undisturbed", "LAW 3"),
     ((World, "_went_in_another_life", _gone_in_another_life),),
 )
 """The same: the broker must be wiped twice, once before and once while a write is without its answer."""
+
+RELEASED_OVER_NOTHING = Planted(
+    "released over nothing",
+    "the slice that it runs on: that its node was removed, of before a wipe, landed when its agent was back",
+    ("undisturbed",),
+    ((requests, "_release_lost", _released_over_nothing),),
+)
+"""The same, a moment later."""

@@ -1,11 +1,13 @@
 """The interleavings of a node that is removed, each played once on purpose (PROTOCOL §6)."""
 
 import pytest
+from simulation.judge import SETTLED_PAST_S
 from simulation.planted_removals import (
     GONE_IN_ANOTHER_LIFE,
     NEVER_BEGUN_ANEW,
     OPEN_WHILE_CLOSING,
     OPENED_UNHEARD,
+    RELEASED_OVER_NOTHING,
     REMOVED_HAS_NOTHING,
 )
 from simulation.removals import BY_MISTAKE, CUT_OFF, OFF
@@ -268,6 +270,46 @@ def its_end_lands_in_another_life_of_the_bus() -> None:
 def test_a_pod_keeps_its_slice_although_its_end_lands_in_another_life_of_the_bus() -> None:
     """There nobody has said that its node is gone, and its agent lives."""
     assert_played(its_end_lands_in_another_life_of_the_bus, GONE_IN_ANOTHER_LIFE)
+
+
+def its_loss_is_told_in_another_life_of_the_bus() -> None:
+    """
+    The same, but what closes it has landed: what tells its pod so is on its way when the broker is wiped once more.
+
+    Its agent speaks before that lands. Its source was away at first: so the judge knows whose request that is.
+    """
+    scene = Scene()
+    scene.host("pod-watcher").pause()
+    scene.pod("a", sliced("7g.40gb"))
+    scene.wait(SETTLED_PAST_S + 1.0)
+    scene.host("pod-watcher").resume()
+    scene.until(lambda: scene.runs("a"))
+    scene.wait(2.0)
+    before = scene.bound("a")
+    scene.host("agent-node-0").kill()
+    scene.strike("broker wipe")
+    scene.wait(10.0)
+    scene.world.removals.say("node-0")
+    lost = scene.lose(lambda _host, write: isinstance(write.message, Released))
+    scene.until(lambda: bool(lost), longest_s=40.0)
+    scene.host("allocator-a").kill()
+    scene.host("agent-node-0").start()
+    scene.strike("broker wipe")
+    scene.wait(20.0)
+    scene.land(lost[0])
+    scene.host("allocator-a").start()
+    scene.wait(5.0)
+    assert scene.runs("a")
+    after = scene.bound("a")
+    assert before is not None
+    assert after is not None
+    assert (after.allocation, after.ticket) == (before.allocation, before.ticket)
+    scene.finish()
+
+
+def test_a_pod_keeps_its_slice_although_its_loss_is_told_in_another_life_of_the_bus() -> None:
+    """Its source would end it: nobody there has said that its node is gone, and its agent lives."""
+    assert_played(its_loss_is_told_in_another_life_of_the_bus, RELEASED_OVER_NOTHING)
 
 
 def one_has_not_heard_that_a_node_is_back() -> None:

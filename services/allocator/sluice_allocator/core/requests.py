@@ -59,7 +59,7 @@ from sluice_allocator.core.waiting.promised import (
 from sluice_allocator.core.waiting.queue import alone, shape_of
 from sluice_allocator.core.waiting.resting import rests
 from sluice_allocator.core.waiting.scheduling import stands_alone, try_at_once, wait
-from sluice_allocator.core.waiving import waived_for
+from sluice_allocator.core.waiving import waived, waived_for
 
 
 def settle_request(desk: Desk, request: RequestId) -> None:
@@ -157,9 +157,9 @@ def _answer(
     """What is to be said of the places that a request has; None while that is open."""
     if not grants:
         return None
-    waived = waiver(desk, request, asked, grants)
-    if waived is not None:
-        return waived
+    given_back = waiver(desk, request, asked, grants)
+    if given_back is not None:
+        return given_back
     for allocation, grant in bindable(grants, asked.held).items():
         if grant.booking.node in desk.world.removed:
             continue  # bound when its agent comes back, and given up when it does not
@@ -201,12 +201,25 @@ def _is_pinned_elsewhere(
     lost = why_lost(desk, request, held)
     if lost is None or request in desk.committing:
         return False
-    waived = waived_for(desk, request, asked, judged.unfit)
-    if waived is not None:
-        desk.commit(subjects.binding(request), waived, request)
+    unfit = waived_for(desk, request, asked, judged.unfit)
+    if unfit is not None:
+        desk.commit(subjects.binding(request), unfit, request)
     elif all(isinstance(entry, Closed) for entry in entries.values()):
-        release(desk, request, f"slice lost: {lost}")
+        _release_lost(desk, request, asked, f"slice lost: {lost}")
     return True
+
+
+def _release_lost(desk: Desk, request: RequestId, asked: AllocationRequested, cause: str) -> None:
+    """
+    Say that nothing is left of what a pod had that is still there, and never say it over nothing.
+
+    Over nothing it could land after the next wipe of the broker, when the node of its slice is back. A waiver, which
+    names its life of the bus, comes first; what is said over that is refused in another one.
+    """
+    if request in desk.world.bindings:
+        release(desk, request, cause)
+    else:
+        desk.commit(subjects.binding(request), waived(desk, request, asked, [], cause), request)
 
 
 def _refuse_or_queue(desk: Desk, request: RequestId, asked: AllocationRequested) -> None:

@@ -118,7 +118,7 @@ def sentence(message: AnyMessage) -> str:  # noqa: C901, PLR0912 - one case per 
         case Released():
             return f"holds nothing any more ({message.cause})"
         case Waived():
-            return f"gives its place back before anybody started there: {message.cause}"
+            return _waived_text(message)
         case Pending():
             return f"waits: {message.message}"
         case WaitOver():
@@ -202,6 +202,12 @@ def _ill(inventory: NodeInventory) -> str:
 
 
 _STATES = {"fault": "in fault", "down": "down"}
+
+
+def _waived_text(waived: Waived) -> str:
+    """Some words are of no place: they come before the one that all is lost."""
+    what = "gives its place back before anybody started there" if waived.allocations else "gets no place"
+    return f"{what}: {waived.cause}"
 
 
 def _granted_text(grant: Grant) -> str:
