@@ -143,6 +143,11 @@ CASES = (
         test="tests/simulation/test_kube.py::"
         "test_a_pod_whose_spec_has_become_strange_keeps_its_slice_when_the_bus_is_wiped",
     ),
+    Case(
+        "its refusal comes after a wipe",
+        test="tests/unit/allocator/test_late_bindings.py::"
+        "test_a_pod_that_runs_keeps_its_slice_although_a_refusal_lands_late",
+    ),
     Case("a server that lags serves the reading", ("what no reading shows is lost",)),
     Case(
         "what its source asked at first lands too, and the slice that it names was surplus",

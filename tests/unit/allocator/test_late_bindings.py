@@ -13,12 +13,14 @@ from sluice.contracts.messages import (
     Grant,
     Held,
     Pending,
+    Refused,
     Released,
     Revoke,
     SliceDegraded,
     SliceReport,
     SourceSynced,
 )
+from sluice.contracts.refusals import Refusal, RefusalReason
 
 P1 = RequestId("p1")
 ITS_NODE, OTHER = NodeName("node-a"), NodeName("node-b")
@@ -181,6 +183,22 @@ def test_a_late_word_of_a_closed_slice_ends_when_its_source_has_told_all(empty, 
     empty.now += 31
 
     assert words(empty.handle(Ticked())) == [Released(request=P1, cause="nobody asks for it any more")]
+
+
+@pytest.mark.parametrize("speaks", ["before its node is back", "after that"])
+def test_a_pod_that_runs_keeps_its_slice_although_a_refusal_lands_late(empty, speaks):
+    """It was refused by who knew less than another allocator, or was configured otherwise, and never heard of it."""
+    refusal = Refusal(reason=RefusalReason.UNKNOWN_PROFILE, message="no known GPU model has this profile")
+    empty.read_all(incarnation=LIFE)
+    empty.observe(subjects.binding(P1), Refused(request=P1, request_revision=1, refusal=refusal, source=FOLDER))
+    written = [] if speaks == "after that" else words(empty.request(WANTS))
+
+    written += opened(empty, ITS_NODE, ITS)
+    if speaks == "after that":
+        written += [write.message for write in empty.land_all(empty.request(WANTS))]
+
+    assert [each.allocation for each in written if isinstance(each, Bound)] == [ITS]
+    assert not [each for each in written if isinstance(each, Revoke)]
 
 
 def two_late(empty, *there) -> list:

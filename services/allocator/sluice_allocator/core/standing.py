@@ -93,8 +93,8 @@ def _by_its_binding(desk: Desk, booking: Booking, binding: BindingFact | None, a
             return "surplus: its pod was given another slice, which stands"
         case Released():
             return f"released: {binding.cause}"
-        case Refused() if binding.request_revision >= booking.request_revision:
-            return "refused"
+        case Refused() if not is_held(asked, booking.allocation):
+            return "refused" if binding.request_revision >= booking.request_revision else None
         case Waived() if booking.allocation in binding.allocations:
             return binding.cause
         case _:
