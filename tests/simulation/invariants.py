@@ -214,6 +214,10 @@ CASES = (
         test="tests/unit/allocator/test_lost_slices.py::"
         "test_a_slice_that_such_a_pod_was_given_elsewhere_is_waived_and_taken_back",
     ),
+    Case(
+        "it fails before it is bound in this life of the bus",
+        test="tests/unit/allocator/test_lost_slices.py::test_a_pod_whose_slice_is_just_taken_back_is_given_no_other",
+    ),
     Case("a budget is in the way of a pod's eviction", ("a lost slice is forgotten with the bus",)),
     Case(
         "who gave it went, too, and then the budget lets the pod go",

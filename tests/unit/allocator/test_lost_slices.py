@@ -23,6 +23,7 @@ from sluice.contracts.messages import (
     Released,
     RequestWithdrawn,
     Revoke,
+    SliceFailed,
     SliceGone,
     SliceReport,
     WaitOver,
@@ -205,6 +206,32 @@ def test_a_pod_whose_slice_is_nowhere_any_more_is_released_and_given_no_other(em
     empty.add_node(snapshot("node-b", (gpu_report("node-b", 0),)))
     landed = [each.message for each in empty.land_all(empty.request(replace(asked("p1"), held=HELD)))]
     assert landed == told_of_its_loss("p1"), "over nothing it could land in another life of the bus"
+
+
+def _of_another_life(empty) -> list:
+    """Its grant has landed late, and its node is opened without it."""
+    empty.observe(subjects.ledger(NODE, OLD), Grant(revision=1, incarnation=Incarnation("0"), booking=booking()))
+    return empty.add_node(snapshot("node-a", (gpu_report("node-a", 0),)))
+
+
+def _failed(empty) -> list:
+    """It is there, and its agent says that it cannot be used."""
+    report = SliceReport(booking=booking(), revision=3, state="failed", revoked=False)
+    written = empty.add_node(snapshot("node-a", (gpu_report("node-a", 0),), slices=(report,)))
+    word = SliceFailed(allocation=OLD, request=RequestId("p1"), revision=3, error="Unknown", message="no answer")
+    return written + empty.land_all(empty.observe(subjects.slice_(NODE, OLD), word))
+
+
+@pytest.mark.parametrize("lost", [_of_another_life, _failed])
+def test_a_pod_whose_slice_is_just_taken_back_is_given_no_other(empty, lost):
+    """Pinned to its node, it could not use one: others would wait, or be evicted, for nothing."""
+    empty.add_node(snapshot("node-b", (gpu_report("node-b", 0),)))
+    empty.request(replace(asked("p1"), held=HELD))
+
+    landed = [write.message for write in lost(empty)]
+
+    assert [each.booking.allocation for each in landed if isinstance(each, Revoke)] == [OLD]
+    assert not [each for each in landed if isinstance(each, Grant) and not each.adopted]
 
 
 def told_of_its_loss(request: str) -> list:

@@ -196,8 +196,9 @@ def _is_pinned_elsewhere(
     if ticket:
         say_that_it_is_in_doubt(desk, request, asked, held, ticket)
         return True
-    if isinstance(entries.get(held.allocation), Revoke):
-        return True  # what follows when it is gone
+    entry = entries.get(held.allocation)
+    if isinstance(entry, Revoke) or (isinstance(entry, Grant) and held.allocation not in judged.standing):
+        return True  # it is taken back, or will be in a moment: what follows when it is gone
     lost = why_lost(desk, request, held)
     if lost is None or request in desk.committing:
         return False
