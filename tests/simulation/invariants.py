@@ -271,6 +271,10 @@ CASES = (
     Case("it lands in the new life when its request has ended", ("a waiver of another life is not there",)),
     Case("it is seen before the node that has its slice", ("what is not booked is not there",)),
     Case("an order to evict is without an answer, and lands after a wipe", (EVICTED_IN_ANY_LIFE.name,)),
+    Case(
+        "he goes while the bus is wiped, and an agent still has the place",
+        test="tests/unit/allocator/test_preemption.py::test_nobody_is_evicted_after_a_wipe_for_who_has_not_asked_again",
+    ),
     Case("what it asked at first comes once more, after a wipe", (ASKED_IN_ANY_LIFE.name,)),
     Case("both come back with their nodes after a wipe", ("any that is ready",)),
     Case(

@@ -20,7 +20,7 @@ from factories.preemption import (
 
 from sluice.contracts import subjects
 from sluice.contracts.asking import ContainerAsk
-from sluice.contracts.ids import AllocationId, RequestId, RunId
+from sluice.contracts.ids import AllocationId, Incarnation, RequestId, RunId
 from sluice.contracts.messages import (
     Amounts,
     Bound,
@@ -39,6 +39,7 @@ from sluice.contracts.messages import (
     QuotaSet,
     Revoke,
     SliceQuarantined,
+    SliceReport,
     Uncordoned,
     WaitOver,
     Waived,
@@ -246,6 +247,48 @@ def test_a_restart_orders_the_same_evictions(bench):
         order("batch", "its place is needed for default/service")
     ]
     assert not [each for each in written if isinstance(each, (Grant, Revoke))]
+
+
+def found_after_a_wipe(bench: Bench, *asks) -> None:
+    """The broker is wiped; these are asked for in the new life, and the node has a promise and whom it waits for."""
+    victim = run(bench, low("batch", WHOLE))
+    promise = promise_for(bench, high("service", WHOLE))
+    bench.said.clear()
+    known = [(subjects.request(RequestId(each.name)), each) for each in asks]
+    bench.land_all(bench.read_all(*known, incarnation=Incarnation("900000")))
+    there = (
+        SliceReport(booking=victim.booking, revision=1, state="ready", revoked=False),
+        SliceReport(
+            booking=promise.booking, revision=1, state="planned", revoked=False, after=promise.after, evict=True
+        ),
+    )
+    bench.add_node(snapshot("node-a", (gpu_report("node-a", 0),), slices=there, generation=2))
+
+
+def test_nobody_is_evicted_after_a_wipe_for_who_has_not_asked_again(bench):
+    """The other pod has gone meanwhile, and its source not said so yet: a pod that runs would go for nobody."""
+    batch, service = low("batch", WHOLE), high("service", WHOLE)
+    found_after_a_wipe(bench, batch)
+    assert evictions(bench) == {}
+
+    bench.land_all(bench.request(service))
+    assert evictions(bench) == {"batch": "its place is needed for default/service"}
+
+
+def test_nobody_is_evicted_for_a_grant_of_another_life(bench):
+    """It landed late, its agent has never heard of it, and it is revoked when its node is open."""
+    victim = run(bench, low("batch", WHOLE))
+    promise = promise_for(bench, high("service", WHOLE))
+    bench.said.clear()
+    known = [(subjects.request(RequestId(name)), word) for name, word in bench.allocator.desk.world.requests.items()]
+    late = subjects.ledger("node-a", promise.booking.allocation), promise
+    bench.land_all(bench.read_all(*known, late, incarnation=Incarnation("900000")))
+    there = (SliceReport(booking=victim.booking, revision=1, state="ready", revoked=False),)
+
+    written = bench.add_node(snapshot("node-a", (gpu_report("node-a", 0),), slices=there, generation=2))
+
+    assert not [each for each in said(written) if isinstance(each, EvictionOrdered)]
+    assert [each.booking for each in said(written) if isinstance(each, Revoke)] == [promise.booking]
 
 
 # -- evictions that come to nothing -----------------------------------------------------------------------------------

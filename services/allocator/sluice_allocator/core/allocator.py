@@ -57,7 +57,12 @@ from sluice_allocator.core.unbacked import Unbacked
 from sluice_allocator.core.unowned import Unowned
 from sluice_allocator.core.waiting.attempts import Attempts
 from sluice_allocator.core.waiting.promise_making import promise_places
-from sluice_allocator.core.waiting.promised import count_promises, is_about_promises, look_at_promises
+from sluice_allocator.core.waiting.promised import (
+    count_promises,
+    is_about_promises,
+    look_at_promises,
+    look_at_who_goes_for,
+)
 from sluice_allocator.core.waiting.resting import note_taken_back
 from sluice_allocator.core.waiting.scheduling import end_pauses, refresh_pending, serve
 from sluice_allocator.core.world import request_of
@@ -208,6 +213,7 @@ class Allocator:
             self.desk.gangs.touch(request)
         self.orphans.asked(self.desk, request)
         look_at_victims_of(self.desk, request)
+        look_at_who_goes_for(self.desk, request)
 
     def _entry_changed(self, node: NodeName, allocation: AllocationId) -> None:
         """An entry of a node's ledger, or what its agent says of it; the head of the ledger stands there like one."""

@@ -313,12 +313,27 @@ def _is_in_the_way(desk: Desk, entries: dict[AllocationId, LedgerEntry]) -> bool
 
 
 def _evicts_for(desk: Desk, allocation: AllocationId) -> Grant | None:
-    """The grant for whose place the pod of an allocation has to go; None where there is none."""
+    """
+    The grant for whose place the pod of an allocation has to go; None where there is none.
+
+    Not for who has not asked in this life of the bus: he may have gone meanwhile, and his place is given up then.
+    """
     for promise in desk.world.promises.get(allocation, ()):
         other = desk.world.ledger[promise]
-        if isinstance(other, Grant) and other.evict:
+        if not isinstance(other, Grant) or not other.evict or other.incarnation != desk.world.incarnation:
+            continue
+        if isinstance(desk.world.requests.get(other.booking.request), AllocationRequested):
             return other
     return None
+
+
+def look_at_who_goes_for(desk: Desk, request: RequestId) -> None:
+    """A request is asked for, or not any more: look again at those whose pods have to go for its place."""
+    for allocation in desk.world.allocations_of.get(request, ()):
+        entry = desk.world.ledger[allocation]
+        for other in entry.after if isinstance(entry, Grant) and entry.evict else ():
+            if other in desk.world.ledger:
+                desk.changed_requests[request_of(desk.world.ledger[other])] = None
 
 
 def why_evict(desk: Desk, request: RequestId, entries: dict[AllocationId, LedgerEntry]) -> str | None:
