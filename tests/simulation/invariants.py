@@ -148,6 +148,11 @@ CASES = (
         test="tests/unit/allocator/test_late_bindings.py::"
         "test_a_pod_that_runs_keeps_its_slice_although_a_refusal_lands_late",
     ),
+    Case(
+        "what was said of it at first lands then",
+        test="tests/unit/allocator/test_opening.py::"
+        "test_a_rejection_that_lands_after_a_wipe_ends_nothing_before_its_source_has_spoken",
+    ),
     Case("a server that lags serves the reading", ("what no reading shows is lost",)),
     Case(
         "what its source asked at first lands too, and the slice that it names was surplus",

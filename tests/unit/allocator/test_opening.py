@@ -19,6 +19,7 @@ from sluice.contracts.messages import (
     NodeOpened,
     Pending,
     Released,
+    RequestRejected,
     RequestWithdrawn,
     Revoke,
     SliceDegraded,
@@ -27,6 +28,7 @@ from sluice.contracts.messages import (
     SourceSynced,
     Waived,
 )
+from sluice.contracts.refusals import Refusal, RefusalReason
 from sluice_allocator.core.events import AgentEnsured, EnsureAgent, LeaseChanged
 
 NODE = NodeName("node-a")
@@ -352,6 +354,44 @@ def test_what_was_asked_in_another_life_of_the_bus_is_granted_nothing_and_keeps_
 
     granted = messages(bench.request(msgspec.structs.replace(asked("p2"), incarnation=new)))
     assert [(type(each), each.booking.request) for each in granted] == [(Grant, "p2")]
+
+
+@pytest.mark.parametrize("wiped", ["both streams", "STATE alone"])
+def test_a_rejection_that_lands_after_a_wipe_ends_nothing_before_its_source_has_spoken(bench, wiped):
+    """Its source did not understand it first, then somebody mended it: the pod that runs would lose its slice."""
+    new = Incarnation("900000")
+    if wiped == "both streams":
+        bench.read_all(incarnation=new)
+        bench.add_node(snapshot("node-a", (gpu_report("node-a", 0),), slices=(living(),), generation=2))
+    else:
+        bench.bound("p1")
+        bench.handle(ReadingStarted(Stream.STATE, new))
+        bench.handle(ReadingCaughtUp(Stream.STATE))
+        _read_book_again(bench)
+    bench.said.clear()
+    refusal = Refusal(reason=RefusalReason.UNKNOWN_KEY, message="no such annotation")
+    late = RequestRejected(revision=1, source=FOLDER, origin="p1.yaml", refusal=refusal)
+    bench.observe(subjects.request(P1), late)
+    for bench.now in (100.0, 10_000.0):
+        bench.handle(Ticked())
+    assert not [each for each in messages(bench.said) if isinstance(each, Revoke)]
+
+    bench.observe(subjects.source(FOLDER), synced(0, new))
+    for bench.now in (10_001.0, 10_032.0):
+        bench.handle(Ticked())
+    assert [type(each) for each in messages(bench.said) if isinstance(each, Revoke)] == [Revoke], "it holds after all"
+
+
+def _read_book_again(bench) -> None:
+    """BOOK is read as it was, for STATE was lost."""
+    world = bench.allocator.desk.world
+    entries = [(subjects.binding(each), message) for each, message in world.bindings.items()]
+    entries += [(subjects.ledger(NODE, each), entry) for each, entry in world.ledger.items()]
+    entries.append((subjects.head(NODE), world.heads[NODE]))
+    bench.handle(ReadingStarted(Stream.BOOK, INCARNATION))
+    for address, message in entries:
+        bench.observe(address, message)
+    bench.handle(ReadingCaughtUp(Stream.BOOK))
 
 
 def test_an_orphan_that_was_promised_a_place_is_revoked_with_those_before_it(bench):

@@ -11,11 +11,12 @@ from typing import TypeVar
 
 from sluice.contracts import subjects
 from sluice.contracts.ids import AllocationId, RequestId, SourceName
-from sluice.contracts.messages import Bound, Closed, Grant, Held, Released, RequestWithdrawn
+from sluice.contracts.messages import Booking, Bound, Closed, Grant, Held, Released, RequestWithdrawn
 from sluice_allocator.core.binding import answer_without_slice, may_come_yet, release
 from sluice_allocator.core.desk import Desk
 from sluice_allocator.core.entries import revoke
 from sluice_allocator.core.held import waits_for_node
+from sluice_allocator.core.standing import is_rejected
 
 _K = TypeVar("_K")
 
@@ -64,9 +65,12 @@ class Orphans:
             self.look(desk, answer.allocation)
 
     def look(self, desk: Desk, allocation: AllocationId) -> None:
-        """Remember a grant that has no request; forget it when it has one again. One that cannot be read is one."""
+        """
+        Remember a grant that has no request, or a rejected one; forget it when it has one again. One that cannot be
+        read is one.
+        """
         entry = desk.world.ledger.get(allocation)
-        if isinstance(entry, Grant) and not desk.world.speaks_of(entry.booking.request):
+        if isinstance(entry, Grant) and _is_asked_by_nobody(desk, entry.booking):
             self._find(self.found, allocation, entry.booking.source)
         else:
             self.found.pop(allocation, None)
@@ -110,6 +114,12 @@ class Orphans:
                 orphan.synced_at = now
             return False
         return now - orphan.synced_at >= desk.rules.orphan_grace_s
+
+
+def _is_asked_by_nobody(desk: Desk, booking: Booking) -> bool:
+    """Whether no source has a word about what is booked, or only one that it does not understand what is asked for."""
+    request = booking.request
+    return not desk.world.speaks_of(request) or is_rejected(desk.world.requests.get(request), booking)
 
 
 def _in_turn(found: OrderedDict[_K, _Orphan], batch: int) -> Iterator[_K]:

@@ -47,7 +47,7 @@ def _why_revoke(desk: Desk, grant: Grant, asked: RequestFact | None) -> str | No
     """Why a grant that is to be bound shall not stand; None when it shall."""
     booking = grant.booking
     binding = desk.world.bindings.get(booking.request)
-    unwanted = _by_its_source(booking, asked) or _by_its_binding(desk, booking, binding, asked)
+    unwanted = _by_its_source(grant, asked, binding) or _by_its_binding(desk, booking, binding, asked)
     if unwanted is not None:
         return unwanted
     if is_too_late(desk, grant):
@@ -77,12 +77,22 @@ def why_waive(desk: Desk, grant: Grant, asked: AllocationRequested) -> str | Non
     return given_up or excess(desk, grant)
 
 
-def _by_its_source(booking: Booking, asked: RequestFact | None) -> str | None:
+def _by_its_source(grant: Grant, asked: RequestFact | None, binding: BindingFact | None) -> str | None:
     if isinstance(asked, RequestWithdrawn):
         return asked.cause
-    if isinstance(asked, RequestRejected) and asked.revision >= booking.request_revision:
-        return "request rejected"  # an older rejection was mended since, and is only read late
+    if is_rejected(asked, grant.booking) and not grant.adopted and not isinstance(binding, Bound):
+        return "request rejected"
     return None
+
+
+def is_rejected(asked: RequestFact | None, booking: Booking) -> bool:
+    """
+    Whether the source of a slice does not understand what is asked for; an older rejection was mended since.
+
+    It rejects nobody who has a slice. So where one was bound, or was found after a wipe, that may be a word of before:
+    then the slice is an orphan, until its source has told all (`orphans`).
+    """
+    return isinstance(asked, RequestRejected) and asked.revision >= booking.request_revision
 
 
 def _by_its_binding(desk: Desk, booking: Booking, binding: BindingFact | None, asked: RequestFact | None) -> str | None:
