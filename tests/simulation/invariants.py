@@ -230,6 +230,11 @@ CASES = (
         "test_an_order_that_went_with_the_broker_is_not_carried_out",
     ),
     Case("it was away when the slice was lost", ("everybody knows what he has lost",)),
+    Case(
+        "and a binding of before lands",
+        test="tests/unit/allocator/test_lost_slices.py::"
+        "test_a_pod_goes_whose_slice_is_being_taken_back_when_its_source_does_not_know",
+    ),
     Case("an agent tells of its slice again after a wipe", ("nobody's words stay",)),
     Case(
         "a binding that was sent before a wipe lands after it",

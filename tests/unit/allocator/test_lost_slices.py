@@ -271,8 +271,15 @@ def test_a_slice_that_such_a_pod_was_given_elsewhere_is_waived_and_taken_back(em
     assert landed[-1] == Released(request=RequestId("p1"), cause="slice lost: node-a does not have it any more")
 
 
-def test_a_pod_goes_whose_slice_is_being_taken_back_when_its_source_does_not_know(empty):
-    """It was lost, and the broker was wiped before its source heard so: its pod would keep it from being taken back."""
+@pytest.mark.parametrize("late", [(), (OLD,), (AllocationId("p1_old_2"),)], ids=["none", "of it", "of another"])
+def test_a_pod_goes_whose_slice_is_being_taken_back_when_its_source_does_not_know(empty, late):
+    """
+    It was lost, and the broker was wiped before its source heard so: its pod would keep it from being taken back.
+
+    A binding of before may have landed since, and does not say that its source was told.
+    """
+    for each in late:
+        empty.observe(subjects.binding(RequestId("p1")), replace(late_bound(), allocation=each))
     empty.request(replace(asked("p1"), held=HELD))
     report = SliceReport(booking=booking(), revision=3, state="quarantined", revoked=True)
     landed = empty.add_node(snapshot("node-a", (gpu_report("node-a", 0),), slices=(report,)))

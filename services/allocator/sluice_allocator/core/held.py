@@ -78,11 +78,11 @@ def why_taken_back(desk: Desk, request: RequestId) -> str | None:
 
     Its slice was lost, and the broker was wiped before its source heard of that (ADR 0034): the pod would stay on what
     is taken from it, and the slice's agent wait for it to end. What was revoked in this life of the broker, its source
-    was told of, or has withdrawn.
+    was told of, or has withdrawn. A `Bound` does not say that it was: it is older, and has landed late.
     """
     asked = desk.world.requests.get(request)
     held = asked.held if isinstance(asked, AllocationRequested) else None
-    if held is None or isinstance(desk.world.bindings.get(request), (Bound, Released)):
+    if held is None or isinstance(desk.world.bindings.get(request), Released):
         return None
     entry = desk.world.ledger.get(held.allocation)
     is_old = isinstance(entry, Revoke) and entry.cause == BEING_UNMADE
