@@ -39,6 +39,14 @@ def larger(one: Sequence[DeviceGrant], other: Sequence[DeviceGrant]) -> Devices:
     )
 
 
+def smaller(one: Sequence[DeviceGrant], other: Sequence[DeviceGrant]) -> Devices:
+    """The same places (see `same_places`), each share with the smaller of both in every dimension."""
+    return tuple(
+        replace(a, share=_smaller(a.share, b.share)) if a.share is not None and b.share is not None else a
+        for a, b in zip(one, other, strict=True)
+    )
+
+
 def uses_more(one: Share, other: Share) -> bool:
     """
     Whether processes that were told of one share may use more than those that are told of the other.
@@ -79,6 +87,16 @@ def _larger(one: Share, other: Share) -> Share:
         sm_partition=one.sm_partition if _width(one) >= _width(other) else other.sm_partition,
         quota_request_permille=max(one.quota_request_permille, other.quota_request_permille),
         quota_limit_permille=max(one.quota_limit_permille, other.quota_limit_permille),
+    )
+
+
+def _smaller(one: Share, other: Share) -> Share:
+    return replace(
+        one,
+        memory_mib=min(one.memory_mib, other.memory_mib),
+        sm_partition=one.sm_partition if _width(one) <= _width(other) else other.sm_partition,
+        quota_request_permille=min(one.quota_request_permille, other.quota_request_permille),
+        quota_limit_permille=min(one.quota_limit_permille, other.quota_limit_permille),
     )
 
 

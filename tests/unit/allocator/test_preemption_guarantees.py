@@ -2,6 +2,8 @@
 
 import msgspec
 import pytest
+from factories.adjusting import MODES, adjusted, change, mps
+from factories.adjusting import said as answered
 from factories.allocator import INCARNATION, Bench, all_said, asked, claim, gpu_report, ready_of, snapshot
 from factories.jobs import everything, grant_of
 from factories.preemption import (
@@ -35,6 +37,7 @@ from sluice.contracts.messages import (
     WaitOver,
 )
 from sluice_allocator.core.allocator import Allocator
+from sluice_allocator.core.events import AdjustAsked
 from sluice_allocator.core.rules import Rules
 
 
@@ -278,3 +281,67 @@ def test_victims_of_its_own_give_a_namespace_quota(bench):
     written = said(bench.land_all(bench.request(high("service", whole))))
     promises = [each for each in written if isinstance(each, Grant)]
     assert [promise.after for promise in promises] == [(victim.booking.allocation,)]
+
+
+# -- shares that are being changed --------------------------------------------------------------------------------
+
+
+def sharing(bench: Bench, *, own: int) -> Grant:
+    """A pod of a namespace that is guaranteed 20,000 MiB has a share of so many, another one that may go a GPU."""
+    for name in ("node-a", "node-b"):
+        bench.add_node(snapshot(name, (gpu_report(name, 0, mig=False),), modes=MODES))
+    quota = QuotaSet(namespace="research", guaranteed=Amounts(memory_mib=20_000))
+    bench.land_all(bench.observe(subjects.quota("research"), quota))
+    run(bench, high("one", mps(own), namespace="research"))
+    return run(bench, low("two", claim(profile=None), namespace="research"))
+
+
+def test_a_share_that_is_made_smaller_fills_a_guarantee_by_what_it_becomes(empty):
+    """It counts as before until its processes have ended: by then the other pod would be gone, for nobody's wish."""
+    victim = sharing(empty, own=30_000)
+    adjusted(empty, "one", memory_mib=4_000)
+    (pending,) = said(empty.land_all(empty.request(high("service", claim(profile=None)))))
+    assert isinstance(pending, Pending)
+
+    back = adjusted(empty, "one", memory_mib=20_000)
+    answered(empty, back)
+    assert list(empty.allocator.desk.sparing.leaving_of) == []
+    (promise,) = [each for each in said(tick(empty, 10)) if isinstance(each, Grant)]
+    assert (promise.booking.request, promise.after) == ("service", (victim.booking.allocation,))
+
+
+def test_a_share_that_is_made_larger_fills_a_guarantee_when_the_ledger_has_it(empty):
+    """Its order may be refused, and the other pod would have gone for somebody else."""
+    victim = sharing(empty, own=4_000)
+    (grows,) = empty.handle(AdjustAsked(1, change("one", memory_mib=20_000)))
+    (pending,) = empty.request(high("service", claim(profile=None)))
+    assert isinstance(pending.message, Pending)
+    empty.land_all([grows, pending])
+    assert list(empty.allocator.desk.sparing.leaving_of) == []
+    (promise,) = [each for each in said(tick(empty, 10)) if isinstance(each, Grant)]
+    assert (promise.booking.request, promise.after) == ("service", (victim.booking.allocation,))
+
+
+def test_who_may_go_and_is_being_made_smaller_is_not_counted_twice(empty):
+    """A pod would wait for ever for the place of one who may go, while that one is changed."""
+    sharing(empty, own=20_000)
+    empty.add_node(snapshot("node-c", (gpu_report("node-c", 0, mig=False),), modes=MODES))
+    victim = run(empty, low("three", mps(30_000), namespace="research", priority=-1))
+    adjusted(empty, "three", memory_mib=25_000)
+    promise = promise_for(empty, high("service", claim(profile=None), priority=0))
+    assert promise.after == (victim.booking.allocation,)
+
+
+def test_an_order_to_evict_that_is_not_sent_yet_is_decided_anew_when_a_share_is_made_smaller(empty):
+    """It waits behind another one of its node; meanwhile the namespace comes to have no more than it is guaranteed."""
+    victim = sharing(empty, own=20_000)
+    node = victim.booking.node
+    empty.add_node(snapshot(node, tuple(gpu_report(node, n, mig=False) for n in range(2)), modes=MODES, generation=2))
+    (first,) = empty.request(high("first", claim(profile=None)))
+    assert first.message.booking.node == node
+    assert empty.request(high("service", claim(profile=None))) == []
+    assert {*empty.allocator.desk.sparing.taken} == {victim.booking.allocation}
+    smaller = empty.handle(AdjustAsked(1, change("one", memory_mib=4_000)))
+    written = everything(empty, [first, *[each for each in smaller if isinstance(each, Write)]])
+    assert [each.booking.request for each in written if isinstance(each, Grant)] == ["first", "one"]
+    assert [each.request for each in written if isinstance(each, Pending)] == ["service"]

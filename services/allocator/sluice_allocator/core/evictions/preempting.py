@@ -11,6 +11,7 @@ It must not evict by itself: whether a pod goes follows from the grants that sta
 
 from collections.abc import Iterable, Sequence
 
+from sluice.contracts.adjusting import same_places, smaller
 from sluice.contracts.ids import AllocationId, RequestId
 from sluice.contracts.messages import (
     AllocationRequested,
@@ -65,23 +66,32 @@ def _keeps_guarantees(desk: Desk, namespace: str, victims: Sequence[Victim], lea
     """
     Whether other namespaces keep what they are guaranteed, also when everybody has left who will anyway.
 
-    Nor does a grant count that the ledger does not have yet: it may be refused, and the victims would be gone.
-    `leaving` is what all of them come to, by namespace: added up once for a search, which changes nothing.
+    Nor does a grant count that the ledger does not have yet: it may be refused, and the victims would be gone. Shares
+    that are being changed count as they are for sure. `leaving` is what all of that comes to, by namespace: added up
+    once for a search, which changes nothing.
     """
     for other in {victim.namespace: None for victim in victims if victim.guarded and victim.namespace != namespace}:
         if other not in leaving:
-            leaving[other] = _booked(desk, desk.sparing.leaving(other))
-        going = (victim.allocation for victim in victims if victim.namespace == other)
-        lost = _booked(desk, (each for each in going if each not in desk.sparing.leaving_of))
-        if not keeps_guarantee(desk, other, leaving[other] + lost):
+            leaving[other] = _leaving(desk, other)
+        going = [victim.allocation for victim in victims if victim.namespace == other]
+        if not keeps_guarantee(desk, other, leaving[other] + _lost_with(desk, other, going)):
             return False
     return True
 
 
-def _booked(desk: Desk, allocations: Iterable[AllocationId]) -> Usage:
-    """What those of some allocations count that are booked."""
-    bookings = (desk.fleet.booking(each) for each in allocations)
-    return total(desk.fleet.usage_of(booking.devices) for booking in bookings if booking is not None)
+def _leaving(desk: Desk, namespace: str) -> Usage:
+    """What is booked of a namespace and not sure to stay."""
+    usage = desk.fleet.usage_of
+    leaving = ((desk.fleet.booking(each), keeps) for each, keeps in desk.sparing.leaving(namespace).items())
+    return total(usage(booking.devices) - usage(keeps) for booking, keeps in leaving if booking is not None)
+
+
+def _lost_with(desk: Desk, namespace: str, allocations: Iterable[AllocationId]) -> Usage:
+    """What a namespace loses besides when these of it go."""
+    leaving = desk.sparing.leaving(namespace)
+    bookings = ((desk.fleet.booking(each), leaving.get(each)) for each in allocations)
+    sure = (keeps if keeps is not None else booking.devices for booking, keeps in bookings if booking is not None)
+    return total(desk.fleet.usage_of(devices) for devices in sure)
 
 
 # -- who may go ---------------------------------------------------------------------------------------------------
@@ -91,13 +101,14 @@ def note_victim(desk: Desk, allocation: AllocationId, entry: LedgerEntry | None)
     """
     Something about an allocation has changed: it is to be looked at, where that can matter to anybody's eviction.
 
-    That is where its pod may be evicted, or might be until now; and where it is going, or was, and its namespace may be
-    guaranteed something: that is counted without it.
+    That is where its pod may be evicted, or might be until now; and where it is going, or was, or has shares that are
+    being changed, and its namespace may be guaranteed something: that is counted without it.
     """
     concerned = False
     if isinstance(entry, Grant):
         asked = desk.world.requests.get(entry.booking.request)
         concerned = isinstance(asked, AllocationRequested) and asked.leeway.preemptible
+        concerned = concerned or bool(entry.counts) or allocation in desk.adjustments.on_their_way
     elif isinstance(entry, Revoke):
         concerned = entry.booking.namespace in desk.world.quotas
     if (
@@ -120,6 +131,8 @@ def look_at_victim(desk: Desk, allocation: AllocationId) -> None:
     unsure = entry is None and allocation in desk.assumed
     if revoked or unsure or allocation in desk.sparing.taken or _is_evicted(desk, allocation):
         desk.sparing.leaves(booking.namespace, allocation)
+    elif isinstance(entry, Grant) and (sure := _sure_of(desk, entry)) != booking.devices:
+        desk.sparing.leaves(booking.namespace, allocation, keeps=sure)
     else:
         desk.sparing.is_gone(allocation)
     priority = _may_go_at(desk, allocation, entry)
@@ -128,6 +141,15 @@ def look_at_victim(desk: Desk, allocation: AllocationId) -> None:
     else:
         guarded = guaranteed(desk, booking.namespace) != NO_AMOUNTS
         desk.fleet.offer_victim(allocation, priority, guarded=guarded)
+
+
+def _sure_of(desk: Desk, grant: Grant) -> tuple[DeviceGrant, ...]:
+    """What a pod has for sure: of shares that are being changed the smaller size, be it that before or that after."""
+    on_its_way = desk.adjustments.on_their_way.get(grant.booking.allocation)
+    devices = grant.booking.devices
+    if on_its_way is None or not same_places(devices, on_its_way.adjusted.booking.devices):
+        return devices
+    return smaller(devices, on_its_way.adjusted.booking.devices)
 
 
 def _may_go_at(desk: Desk, allocation: AllocationId, entry: LedgerEntry | None) -> int | None:
@@ -160,6 +182,11 @@ def note_revoked(desk: Desk, grant: Grant) -> None:
     namespace = grant.booking.namespace
     if namespace in desk.world.quotas or allocation in desk.fleet.stock.victims.known:
         look_at_victim(desk, allocation)
+    has_less(desk, namespace)
+
+
+def has_less(desk: Desk, namespace: str) -> None:
+    """A namespace is about to have less: an order to evict of it that is not sent is decided anew."""
     if desk.sparing.taken and guaranteed(desk, namespace) != NO_AMOUNTS:
         desk.take_back_grants(_evicting_from(desk, namespace))
 

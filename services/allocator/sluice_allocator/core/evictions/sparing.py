@@ -6,10 +6,11 @@ Losing it costs time, never a slice: an eviction that cannot be carried out is t
 
 import heapq
 from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from sluice.contracts.ids import AllocationId, RequestId
+from sluice.contracts.messages import DeviceGrant
 from sluice_allocator.core.rules import Rules
 
 
@@ -22,10 +23,11 @@ class Sparing:
     """Allocations of which it may have changed whether they may be evicted."""
     taken: dict[AllocationId, AllocationId] = field(default_factory=dict)
     """Those for whose place a grant is decided and not settled, with that grant."""
-    _leaving: dict[str, dict[AllocationId, None]] = field(default_factory=dict)
+    _leaving: dict[str, dict[AllocationId, tuple[DeviceGrant, ...]]] = field(default_factory=dict)
     """
     By namespace, what is booked and fills no guarantee: being taken away, in the way of a promise that evicts, or not
-    in the ledger yet, so that it may never be there.
+    in the ledger yet, so that it may never be there. With what of it does: shares that are being made smaller, or
+    larger, have that for sure.
     """
     leaving_of: dict[AllocationId, str] = field(default_factory=dict)
     """The same by allocation: its namespace."""
@@ -49,9 +51,9 @@ class Sparing:
             del self.taken[each]
             self.look[each] = None
 
-    def leaves(self, namespace: str, allocation: AllocationId) -> None:
-        """What is booked for an allocation will be gone, or is not sure to be had, as far as is known."""
-        self._leaving.setdefault(namespace, {})[allocation] = None
+    def leaves(self, namespace: str, allocation: AllocationId, keeps: tuple[DeviceGrant, ...] = ()) -> None:
+        """What is booked for an allocation will be gone but for this, or is not sure to be had, as far as is known."""
+        self._leaving.setdefault(namespace, {})[allocation] = keeps
         self.leaving_of[allocation] = namespace
 
     def is_gone(self, allocation: AllocationId) -> None:
@@ -62,9 +64,9 @@ class Sparing:
             if not self._leaving[namespace]:
                 del self._leaving[namespace]
 
-    def leaving(self, namespace: str) -> Iterable[AllocationId]:
-        """What is booked of a namespace and fills no guarantee, for it will be gone or may never be had."""
-        return self._leaving.get(namespace, ())
+    def leaving(self, namespace: str) -> Mapping[AllocationId, tuple[DeviceGrant, ...]]:
+        """What is booked of a namespace and fills no guarantee but by these: it will be gone, or may never be had."""
+        return self._leaving.get(namespace, {})
 
     # -- evictions that take time ---------------------------------------------------------------------------------
 

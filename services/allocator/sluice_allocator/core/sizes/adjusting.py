@@ -14,12 +14,13 @@ from collections.abc import Iterator
 from msgspec.structs import replace
 
 from sluice.contracts import subjects
-from sluice.contracts.adjusting import is_answered, larger
+from sluice.contracts.adjusting import is_answered, larger, smaller
 from sluice.contracts.ids import AllocationId
 from sluice.contracts.messages import AllocationRequested, Booking, Bound, DeviceGrant, Grant, Share
 from sluice.contracts.quantities import MEMORY_MIB_MAX
 from sluice.contracts.refusals import WaitReason, shorten
 from sluice_allocator.core.desk import Desk
+from sluice_allocator.core.evictions.preempting import has_less
 from sluice_allocator.core.limits.quotas import forbids, usage_of, why_unknown
 from sluice_allocator.core.nodes import is_open
 from sluice_allocator.core.placement.homes import Home
@@ -346,3 +347,5 @@ def _decide(desk: Desk, asked: Asked) -> None:
     desk.fleet.book(outcome.counted)
     desk.sparing.look[allocation] = None
     desk.commit(subjects.ledger(outcome.node, allocation), grant, outcome.booking.request)
+    if smaller(before.booking.devices, grant.booking.devices) != before.booking.devices:
+        has_less(desk, grant.booking.namespace)
