@@ -6,11 +6,12 @@ It must not decide; `quotas` does. Losing it costs time: all of it follows from 
 
 import heapq
 from collections import OrderedDict
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from sluice.contracts.ids import RequestId, SourceName
 from sluice.contracts.messages import Claim
-from sluice.contracts.usage import Usage
+from sluice.contracts.usage import NOTHING, Usage, total
 from sluice_allocator.core.waiting.turns import Turn
 
 LEAST_REMEMBERED = 4096
@@ -25,33 +26,48 @@ class Unbooked:
     """By namespace; none is empty."""
     _namespace_of: dict[RequestId, str] = field(default_factory=dict)
     _totals: dict[str, tuple[int, Usage]] = field(default_factory=dict)
-    """What all of a namespace count at least, worked out for so many models of GPUs."""
+    """What all of a namespace counted at least when that was worked out last, for so many models of GPUs."""
+    _since: dict[str, list[tuple[tuple[Claim, ...], bool]]] = field(default_factory=dict)
+    """Who has come since (or gone: False), so that not all have to be added up for each of them."""
 
     def put(self, request: RequestId, namespace: str, claims: tuple[Claim, ...]) -> None:
         """The ledger does not tell of its slice (yet)."""
+        if self.claims_of.get(namespace, {}).get(request) == claims:
+            return
         self.drop(request)
         self._namespace_of[request] = namespace
         self.claims_of.setdefault(namespace, {})[request] = claims
-        self._totals.pop(namespace, None)
+        self._note(namespace, claims, came=True)
 
     def drop(self, request: RequestId) -> str | None:
         """It does, or there is none. Returns the namespace, if that is new."""
         namespace = self._namespace_of.pop(request, None)
         if namespace is not None:
-            del self.claims_of[namespace][request]
+            claims = self.claims_of[namespace].pop(request)
             if not self.claims_of[namespace]:
                 del self.claims_of[namespace]
-            self._totals.pop(namespace, None)
+            self._note(namespace, claims, came=False)
         return namespace
 
-    def known_total(self, namespace: str, models: int) -> Usage | None:
-        """What they count at least, if it was worked out."""
-        of_models, used = self._totals.get(namespace, (-1, None))
-        return used if of_models == models else None
-
-    def remember_total(self, namespace: str, models: int, used: Usage) -> None:
-        """It was worked out."""
+    def total(self, namespace: str, models: int, least: Callable[[tuple[Claim, ...]], Usage]) -> Usage:
+        """What all of a namespace count at least, on so many models, where `least` says it of the claims of one."""
+        of_models, used = self._totals.get(namespace, (-1, NOTHING))
+        since = self._since.pop(namespace, [])
+        if of_models != models:
+            used = total(least(claims) for claims in self.claims_of.get(namespace, {}).values())
+        for claims, came in since if of_models == models else ():
+            used = used + least(claims) if came else used - least(claims)
         self._totals[namespace] = (models, used)
+        return used
+
+    def _note(self, namespace: str, claims: tuple[Claim, ...], *, came: bool) -> None:
+        """A total that is known follows, unless it is as well added up anew."""
+        if namespace not in self._totals:
+            return
+        since = self._since.setdefault(namespace, [])
+        since.append((claims, came))
+        if len(since) > len(self.claims_of.get(namespace, ())):
+            del self._totals[namespace], self._since[namespace]
 
 
 @dataclass(slots=True)

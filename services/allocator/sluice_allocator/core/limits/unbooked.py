@@ -10,7 +10,7 @@ It must not judge; `quotas` does.
 
 from sluice.contracts.ids import RequestId, SourceName
 from sluice.contracts.messages import AllocationRequested, Claim
-from sluice.contracts.usage import NOTHING, Usage, total
+from sluice.contracts.usage import NOTHING, Usage
 from sluice_allocator.core.desk import Desk
 from sluice_allocator.core.placement import least_usage
 
@@ -34,10 +34,7 @@ def usage_unbooked(desk: Desk, namespace: str, but: RequestId | None) -> Usage:
     if claims_of is None:
         return NOTHING
     models = len(desk.fleet.models())
-    used = desk.over_quota.unbooked.known_total(namespace, models)
-    if used is None:
-        used = total(least_of(desk, claims) for claims in claims_of.values())
-        desk.over_quota.unbooked.remember_total(namespace, models, used)
+    used = desk.over_quota.unbooked.total(namespace, models, lambda claims: least_of(desk, claims))
     return used - least_of(desk, claims_of[but]) if but in claims_of else used
 
 
