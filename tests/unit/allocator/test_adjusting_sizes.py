@@ -146,6 +146,18 @@ def test_percents_of_compute_come_and_go_whole(bench):
     assert usage(desk, "default") == first
 
 
+def test_what_is_changed_on_a_gpu_that_its_node_does_not_show_counts_as_when_it_was_shown_last(bench):
+    """Its compute would count nothing: its namespace is given more than it may have, and keeps it."""
+    bench.bound("p1", mps(GPU_MIB))
+    desk = bench.allocator.desk
+    assert usage(desk, "default") == Usage(1, GPU_MIB, 7000)
+    bench.add_node(snapshot("node-a", (), modes=MODES, generation=2))
+    said(bench, adjusted(bench, memory_mib=GPU_MIB // 2))
+    assert usage(desk, "default") == Usage(1, GPU_MIB // 2, 3500)
+    bench.add_node(snapshot("node-a", (gpu_report("node-a", 0, mig=False),), modes=MODES, generation=3))
+    assert usage(desk, "default") == Usage(1, GPU_MIB // 2, 3500)
+
+
 # -- what cannot be changed ---------------------------------------------------------------------------------------
 
 

@@ -205,7 +205,9 @@ class Fleet:
             if known is booking or known == booking:
                 return False
             is_open = self.accounts.is_open(known.namespace, allocation)
+            not_shown = {each.gpu: self._lost[each.gpu] for each in booking.devices if each.gpu in self._lost}
             self.unbook(allocation)
+            self._lost |= not_shown  # something is booked there still
         self._bookings[allocation] = booking
         self.accounts.book(booking.namespace, allocation, self.usage_of(booking.devices), is_open=is_open)
         node = self._node(booking.node)
