@@ -158,10 +158,11 @@ class Books:
         return {
             allocation: entry
             for allocation, entry in self.ledger.get(node, {}).items()
-            if isinstance(entry, (Grant, Revoke)) and allocation not in self.gone and self._waits(node, allocation)
+            if isinstance(entry, (Grant, Revoke)) and allocation not in self.gone and self.waits(node, allocation)
         }
 
-    def _waits(self, node: str, allocation: str) -> bool:
+    def waits(self, node: str, allocation: str) -> bool:
+        """Whether somebody is there yet after whom an allocation has its place."""
         book = self.ledger.get(node, {})
         after = self.after.get(allocation, ())
         return any(each not in self.gone and isinstance(book.get(each), (Grant, Revoke)) for each in after)

@@ -127,12 +127,13 @@ class GuaranteeJudge:
                 self._books.fail("guaranteed", text)
 
     def _standing(self) -> Standing:
-        """What the ledger grants, and no agent has said to be gone."""
+        """What the ledger grants, and no agent has said to be gone; a place that others have yet is not had."""
         return {
             entry.booking.allocation: entry.booking
-            for book in self._books.ledger.values()
+            for node, book in self._books.ledger.items()
             for entry in book.values()
             if isinstance(entry, Grant) and entry.booking.allocation not in self._books.gone
+            if not self._books.waits(node, entry.booking.allocation)
         }
 
     def _evicted(self) -> dict[AllocationId, None]:

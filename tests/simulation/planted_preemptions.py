@@ -92,6 +92,14 @@ def _counted_on_twice(original: Any) -> Any:
     return grant
 
 
+def _promised_is_had(_original: Any) -> Any:
+    def may_never_be_had(desk: Any, allocation: Any, entry: Any) -> bool:
+        """A place that others have yet fills a guarantee."""
+        return entry is None and allocation in desk.assumed
+
+    return may_never_be_had
+
+
 def _one_allocator(plan: Plan) -> Plan:
     """One that decides alone: of two, each may take the last that is above a guarantee."""
     faults = tuple(fault for fault in plan.faults if fault.target != "allocator-b" and fault.kind != "lease")
@@ -153,3 +161,10 @@ COUNTED_ON_TWICE = Planted(
     ((Desk, "grant", _counted_on_twice),),
 )
 """Too rare by chance for the dose: it has a schedule of its own in `test_preempting`."""
+PROMISED_IS_HAD = Planted(
+    "promised is had",
+    "what a namespace is guaranteed, for a place that others have, and may keep",
+    ("guaranteed",),
+    ((preempting, "_may_never_be_had", _promised_is_had),),
+)
+"""Likewise."""

@@ -2,7 +2,7 @@
 
 import pytest
 from simulation.judge import ViolationError
-from simulation.planted_preemptions import COUNTED_ON_TWICE, PREEMPTION_BUGS
+from simulation.planted_preemptions import COUNTED_ON_TWICE, PREEMPTION_BUGS, PROMISED_IS_HAD
 from simulation.planting import planted
 from simulation.pods import Ask
 from simulation.preemptions import PREEMPTIBLE, PRIORITY
@@ -159,4 +159,37 @@ def test_the_judge_sees_that_somebody_is_counted_on_twice() -> None:
     """Without chance: where the second counts on him, the judge speaks up."""
     with planted(COUNTED_ON_TWICE), pytest.raises(ViolationError) as found:
         one_word_serves_two()
+    assert found.value.rule == "guaranteed"
+
+
+def two_have_to_go_one_after_the_other() -> Scene:
+    """A namespace that is guaranteed one has one, and is promised the place of another namespace's pod that lingers."""
+    quotas = (QuotaSaid(0.0, "den", guaranteed=(1, None, None)),)
+    scene = Scene(MIG_NODE, MIG_NODE, quotas=quotas, folder_evicts=True)
+    scene.pod("theirs", ranked("7g.40gb", 0, preemptible=True), lingers_s=5.0)
+    scene.pod("one", ranked("7g.40gb", 1, preemptible=True), namespace="den")
+    scene.until(lambda: scene.runs("theirs") and scene.runs("one"))
+    landed = scene.landed()
+    scene.pod("two", ranked("7g.40gb", 9), namespace="den")
+    scene.until(lambda: any(is_for_service("", write) for write in landed))
+    scene.pod("service", ranked("7g.40gb", 5))
+    scene.wait(3)
+    return scene
+
+
+def test_a_place_that_others_have_yet_fills_no_guarantee() -> None:
+    """Nothing of the namespace would run until they have gone, if they ever go."""
+    scene = two_have_to_go_one_after_the_other()
+    assert scene.runs("one")
+    assert isinstance(scene.value(f"sluice.waiting.{scene.request('service')}"), Pending)
+    scene.until(lambda: scene.runs("two"))
+    scene.remove("one")
+    scene.until(lambda: scene.runs("service"))
+    scene.finish()
+
+
+def test_the_judge_sees_that_what_is_promised_is_taken_for_had() -> None:
+    """Without chance: where it fills a guarantee, the judge speaks up."""
+    with planted(PROMISED_IS_HAD), pytest.raises(ViolationError) as found:
+        two_have_to_go_one_after_the_other()
     assert found.value.rule == "guaranteed"

@@ -9,6 +9,7 @@ from factories.jobs import everything, grant_of
 from factories.preemption import (
     HALF,
     WHOLE,
+    ends,
     evictions,
     high,
     low,
@@ -281,6 +282,23 @@ def test_victims_of_its_own_give_a_namespace_quota(bench):
     written = said(bench.land_all(bench.request(high("service", whole))))
     promises = [each for each in written if isinstance(each, Grant)]
     assert [promise.after for promise in promises] == [(victim.booking.allocation,)]
+
+
+def test_a_place_that_others_have_yet_fills_no_guarantee(empty):
+    """Whoever is to be evicted for it may stay: the pod that runs would have gone, and the namespace have nothing."""
+    start(empty, nodes=2)
+    guarantee(empty, "research", 1)
+    theirs = run(empty, low("theirs", WHOLE))
+    first = run(empty, low("one", WHOLE, namespace="research", priority=1))
+    promised = promise_for(empty, high("two", WHOLE, namespace="research", priority=9))
+    assert promised.after == (theirs.booking.allocation,)
+    (pending,) = said(empty.land_all(empty.request(high("service", WHOLE, priority=5))))
+    assert isinstance(pending, Pending)
+
+    ends(empty, theirs)
+    assert list(empty.allocator.desk.sparing.leaving_of) == []
+    (promise,) = [each for each in said(tick(empty, 10)) if isinstance(each, Grant)]
+    assert (promise.booking.request, promise.after) == ("service", (first.booking.allocation,))
 
 
 # -- shares that are being changed --------------------------------------------------------------------------------

@@ -66,9 +66,9 @@ def _keeps_guarantees(desk: Desk, namespace: str, victims: Sequence[Victim], lea
     """
     Whether other namespaces keep what they are guaranteed, also when everybody has left who will anyway.
 
-    Nor does a grant count that the ledger does not have yet: it may be refused, and the victims would be gone. Shares
-    that are being changed count as they are for sure. `leaving` is what all of that comes to, by namespace: added up
-    once for a search, which changes nothing.
+    Nor does a grant count that the ledger does not have yet: it may be refused, and the victims would be gone; nor a
+    place that others have yet. Shares that are being changed count as they are for sure. `leaving` is what all of that
+    comes to, by namespace: added up once for a search, which changes nothing.
     """
     for other in {victim.namespace: None for victim in victims if victim.guarded and victim.namespace != namespace}:
         if other not in leaving:
@@ -101,14 +101,14 @@ def note_victim(desk: Desk, allocation: AllocationId, entry: LedgerEntry | None)
     """
     Something about an allocation has changed: it is to be looked at, where that can matter to anybody's eviction.
 
-    That is where its pod may be evicted, or might be until now; and where it is going, or was, or has shares that are
-    being changed, and its namespace may be guaranteed something: that is counted without it.
+    That is where its pod may be evicted, or might be until now; and where it is going, or was, or waits for others, or
+    has shares that are being changed, and its namespace may be guaranteed something: that is counted without it.
     """
     concerned = False
     if isinstance(entry, Grant):
         asked = desk.world.requests.get(entry.booking.request)
         concerned = isinstance(asked, AllocationRequested) and asked.leeway.preemptible
-        concerned = concerned or bool(entry.counts) or allocation in desk.adjustments.on_their_way
+        concerned = concerned or bool(entry.after or entry.counts) or allocation in desk.adjustments.on_their_way
     elif isinstance(entry, Revoke):
         concerned = entry.booking.namespace in desk.world.quotas
     if (
@@ -127,9 +127,9 @@ def look_at_victim(desk: Desk, allocation: AllocationId) -> None:
     if booking is None:
         desk.sparing.is_gone(allocation)
         return
-    revoked = isinstance(entry, Revoke) or (isinstance(entry, Grant) and is_being_revoked(desk, entry))
-    unsure = entry is None and allocation in desk.assumed
-    if revoked or unsure or allocation in desk.sparing.taken or _is_evicted(desk, allocation):
+    leaves = isinstance(entry, Revoke) or (isinstance(entry, Grant) and is_being_revoked(desk, entry))
+    leaves = leaves or allocation in desk.sparing.taken or _is_evicted(desk, allocation)
+    if leaves or _may_never_be_had(desk, allocation, entry):
         desk.sparing.leaves(booking.namespace, allocation)
     elif isinstance(entry, Grant) and (sure := _sure_of(desk, entry)) != booking.devices:
         desk.sparing.leaves(booking.namespace, allocation, keeps=sure)
@@ -141,6 +141,13 @@ def look_at_victim(desk: Desk, allocation: AllocationId) -> None:
     else:
         guarded = guaranteed(desk, booking.namespace) != NO_AMOUNTS
         desk.fleet.offer_victim(allocation, priority, guarded=guarded)
+
+
+def _may_never_be_had(desk: Desk, allocation: AllocationId, entry: LedgerEntry | None) -> bool:
+    """Whether the ledger does not have yet what this process has decided; or others have the place that is promised."""
+    if entry is None:
+        return allocation in desk.assumed
+    return isinstance(entry, Grant) and is_promise(desk, entry)
 
 
 def _sure_of(desk: Desk, grant: Grant) -> tuple[DeviceGrant, ...]:

@@ -26,8 +26,8 @@ class Sparing:
     _leaving: dict[str, dict[AllocationId, tuple[DeviceGrant, ...]]] = field(default_factory=dict)
     """
     By namespace, what is booked and fills no guarantee: being taken away, in the way of a promise that evicts, or not
-    in the ledger yet, so that it may never be there. With what of it does: shares that are being made smaller, or
-    larger, have that for sure.
+    in the ledger yet, or a place that others have yet, so that it may never be there. With what of it does: shares that
+    are being made smaller, or larger, have that for sure.
     """
     leaving_of: dict[AllocationId, str] = field(default_factory=dict)
     """The same by allocation: its namespace."""

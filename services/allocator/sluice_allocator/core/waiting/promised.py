@@ -228,6 +228,7 @@ def look_at_promises(desk: Desk, allocation: AllocationId) -> None:
     """An entry has changed: look again at who waits for it, and at who it waits for."""
     for promise in desk.world.promises.get(allocation, ()):
         desk.changed_requests[request_of(desk.world.ledger[promise])] = None
+        desk.sparing.look[promise] = None
     entry = desk.world.ledger.get(allocation)
     before = dict.fromkeys(desk.world.unpromised.pop(allocation, ()))
     for other in {**before, **dict.fromkeys(entry.after if isinstance(entry, Grant) else ())}:
