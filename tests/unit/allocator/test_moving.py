@@ -2,12 +2,13 @@
 
 import msgspec
 import pytest
+from factories.adjusting import MODES, mps
 from factories.allocator import FOLDER, Bench, asked, begun_anew, claim, gpu_report, order, snapshot
 
 from sluice.contracts import subjects
 from sluice.contracts.asking import ContainerAsk
 from sluice.contracts.exchange import Ticked, Write
-from sluice.contracts.ids import AllocationId, RequestId, RunId
+from sluice.contracts.ids import AllocationId, NodeName, RequestId, RunId
 from sluice.contracts.messages import (
     AllocationRequested,
     Amounts,
@@ -26,6 +27,7 @@ from sluice.contracts.messages import (
     RequestWithdrawn,
     Revoke,
     SliceFailed,
+    Uncordoned,
 )
 from sluice.contracts.messages.requests import Substitute
 from sluice_allocator.core.allocator import Allocator
@@ -433,6 +435,33 @@ def test_room_is_made_for_a_large_request(tidy):
     end(tidy, old, "containers ended")
     ready = messages(all_of(tidy, tidy.ready(promise)) + all_of(tidy, tidy.ready(granted)))
     assert [each.request for each in ready if isinstance(each, Bound)] == ["large", "small-2"]
+
+
+def test_a_moved_pod_with_a_share_has_the_place_that_was_kept_for_it_although_there_is_room_beside():
+    """It would be granted, given up because of that room, and granted anew when it is free of both: its pod waits."""
+    bench = Bench(Allocator(RunId("r1"), Rules(promise_after_s=1e6, defragment=True, defragment_arrivals=1)))
+    bench.read_all()
+    bench.handle(LeaseChanged(held=True))
+    bench.add_node(snapshot("node-b", (gpu_report("node-b", 0, mig=False),), modes=MODES))
+    bound(bench, asked("other", mps(15_000)))
+    cordon = subjects.cordon(NodeName("node-b"))
+    bench.observe(cordon, Cordoned(node=NodeName("node-b")))
+    bench.add_node(snapshot("node-a", (gpu_report("node-a", 0, mig=False),), modes=MODES))
+    old = bound(bench, asks("web-1", mps(10_000), substitute="no", movable=True))
+    bench.observe(cordon, Uncordoned(node=NodeName("node-b")))
+    passes(bench, COOLDOWN_S)
+    all_of(bench, bench.request(asked("large", claim(profile=None))))
+    (kept,) = [each.message for each in passes(bench, 60) if _is_move(each)]
+    assert (old.booking.node, kept.booking.node) == ("node-a", "node-b")
+
+    says(bench, "web-1", EvictionDone(request=RequestId("web-1")))
+    end(bench, old)
+    granted, revoked = messages(all_of(bench, bench.request(asks("web-2", mps(10_000), substitute="no", movable=True))))
+    assert (type(granted), granted.after) == (Grant, (kept.booking.allocation,))
+    assert (type(revoked), revoked.booking) == (Revoke, kept.booking)
+    all_of(bench, bench.gone(kept))
+    said = messages(all_of(bench, bench.ready(granted)))
+    assert [each.allocation for each in said if isinstance(each, Bound)] == [granted.booking.allocation]
 
 
 def test_room_is_only_proposed_where_nobody_wants_it_done():

@@ -6,14 +6,19 @@ every reader of the ledger knows.
 """
 
 from sluice.contracts.ids import request_named
-from sluice.contracts.messages import Grant
+from sluice.contracts.messages import Grant, Revoke
 from sluice_allocator.core.moves.memory import KinKey
 
 
 def is_move(grant: Grant) -> bool:
     """Whether a grant keeps a place for a pod that is being moved: it comes after what its own request has."""
-    own = grant.booking.request
-    return grant.evict and bool(grant.after) and all(request_named(each) == own for each in grant.after)
+    return grant.evict and comes_after_its_own(grant)
+
+
+def comes_after_its_own(entry: Grant | Revoke) -> bool:
+    """Whether an entry is, or was, to come after what its own request has, and nothing else."""
+    own = entry.booking.request
+    return bool(entry.after) and all(request_named(each) == own for each in entry.after)
 
 
 def kin_of(source: str, namespace: str, name: str) -> KinKey:

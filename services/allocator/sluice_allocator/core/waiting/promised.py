@@ -29,7 +29,7 @@ from sluice.contracts.refusals import ReasonCount, WaitReason
 from sluice_allocator.core.desk import Desk
 from sluice_allocator.core.evictions.draining import why_drained
 from sluice_allocator.core.held import say_why, why_taken_back
-from sluice_allocator.core.moves.kept_places import is_move, why_moved
+from sluice_allocator.core.moves.kept_places import comes_after_its_own, is_move, why_moved
 from sluice_allocator.core.placement import Avoid, NoPlace
 from sluice_allocator.core.world import request_of
 
@@ -118,7 +118,7 @@ def why_give_up(desk: Desk, promised: Grant, revision: int) -> str | None:
         return "another place was free earlier"
     if revision > booking.request_revision:
         return "the request was edited since its place was promised"
-    if desk.fleet.has_room_beside(booking):
+    if desk.fleet.has_room_beside(booking) and not _takes_over(desk, promised):
         return "those it was to come after were made smaller: its place is free beside them"
     gpus = (desk.fleet.gpus.get(device.gpu) for device in booking.devices)
     lost = {desk.fleet.why_unusable(gpu) for gpu in gpus if gpu is not None}
@@ -130,6 +130,12 @@ def why_give_up(desk: Desk, promised: Grant, revision: int) -> str | None:
     if any(is_earlier(desk, other, promised) for other in _promises_of(desk, booking.request)):
         return "it was promised another place before"
     return None
+
+
+def _takes_over(desk: Desk, promised: Grant) -> bool:
+    """Whether it comes after a place that was kept for it, and that goes now: its own, whatever is free beside it."""
+    before = (desk.world.ledger.get(each) for each in unfinished(desk, promised))
+    return promised.evict and all(isinstance(each, Grant | Revoke) and comes_after_its_own(each) for each in before)
 
 
 def _was_made(desk: Desk, promised: Grant) -> bool:
