@@ -132,6 +132,20 @@ def test_a_namespace_beyond_its_limit_may_have_less(bench):
     assert shares_of(adjusted(bench, memory_mib=5000)) == [5000]
 
 
+def test_a_share_that_still_counts_as_before_does_not_grow_beyond_a_limit_that_was_lowered(bench):
+    """Its namespace comes to have what it may when its processes have ended, and would have more for good."""
+    bench.bound("p1", mps(30_000))
+    smaller = adjusted(bench, memory_mib=10_000)
+    bench.bound("p2", mps(10_000))
+    everything(bench, limit(bench, memory_mib=25_000))
+    wrong = refused(bench, memory_mib=20_000)
+    assert (wrong.reason, dict(wrong.most)) == (AdjustReason.QUOTA_EXCEEDED, {"memory_mib": 15_000})
+    grant = adjusted(bench, memory_mib=15_000)
+    assert (grant.revision, grant.counts) == (smaller.revision + 1, smaller.counts)
+    said(bench, grant)
+    assert usage(bench.allocator.desk, "default").memory_mib == 25_000
+
+
 def test_percents_of_compute_come_and_go_whole(bench):
     """tensor-fusion B6: a change between percents takes the whole new compute off again, each time."""
     bench.bound("p1", fractional(20, 4000))

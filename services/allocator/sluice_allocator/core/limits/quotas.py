@@ -124,16 +124,20 @@ def keeps_guarantee(desk: Desk, namespace: str, lost: Usage) -> bool:
     )
 
 
-def forbids(desk: Desk, namespace: str, before: Usage, after: Usage) -> Exceeded | None:
+def forbids(
+    desk: Desk, namespace: str, counts: Usage, after: Usage, *, granted: Usage | None = None
+) -> Exceeded | None:
     """
-    Whether a booking that counts `before` may not come to count `after`: the first limit that this would exceed.
+    Whether a booking that `counts` so much may not become `after`: the first limit that this would exceed.
 
-    What does not grow is never forbidden, also where a namespace has more than it may have by now.
+    `granted` is what it was to become before, where it counts more than that yet. What does not grow is never
+    forbidden, also where a namespace has more than it may have by now.
     """
     quota = desk.world.quotas.get(namespace)
     if quota is None:
         return None
-    others = usage(desk, namespace) - before + usage_unbooked(desk, namespace, None)
+    others = usage(desk, namespace) - counts + usage_unbooked(desk, namespace, None)
+    before = granted if granted is not None else counts
     grows = {name for (name, _, had), (_, _, has) in _pairs(before, after) if has > had}
     return next((each for each in _exceeded(quota, others, after) if each.dimension in grows), None)
 

@@ -250,10 +250,14 @@ def _why_not(
     if short is not None:
         return short
     counts, will_count = usage_of(desk, now), usage_of(desk, after)
-    unknown = why_unknown(desk, booking.request, booking.namespace) if will_count != counts else None
+    granted, will_be_granted = usage_of(desk, booking.devices), usage_of(desk, becomes)
+    grows = will_count != counts or usage_of(desk, larger(booking.devices, becomes)) != granted
+    unknown = why_unknown(desk, booking.request, booking.namespace) if grows else None
     if unknown is not None:
         return AdjustRefused(AdjustReason.NOT_NOW, f"{unknown.message}; ask again")
     exceeded = forbids(desk, booking.namespace, counts, will_count)
+    if exceeded is None:  # it may count more than it was granted last, and a limit be less than all of that by now
+        exceeded = forbids(desk, booking.namespace, counts, will_be_granted, granted=granted)
     return AdjustRefused(AdjustReason.QUOTA_EXCEEDED, exceeded.sentence()) if exceeded is not None else None
 
 
