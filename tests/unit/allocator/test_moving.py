@@ -451,8 +451,9 @@ def test_a_moved_pod_with_a_share_has_the_place_that_was_kept_for_it_although_th
     bench.observe(cordon, Uncordoned(node=NodeName("node-b")))
     passes(bench, COOLDOWN_S)
     all_of(bench, bench.request(asked("large", claim(profile=None))))
-    (kept,) = [each.message for each in passes(bench, 60) if _is_move(each)]
+    (kept, ordered) = messages(passes(bench, 60))[-2:]
     assert (old.booking.node, kept.booking.node) == ("node-a", "node-b")
+    assert ordered.cause == "it is moved: a place on node-b is booked for whoever comes in its stead (a share)"
 
     says(bench, "web-1", EvictionDone(request=RequestId("web-1")))
     end(bench, old)

@@ -6,7 +6,7 @@ every reader of the ledger knows.
 """
 
 from sluice.contracts.ids import request_named
-from sluice.contracts.messages import Grant, Revoke
+from sluice.contracts.messages import DeviceGrant, Grant, Revoke
 from sluice_allocator.core.moves.memory import KinKey
 
 
@@ -34,5 +34,9 @@ def kin_of(source: str, namespace: str, name: str) -> KinKey:
 def why_moved(grant: Grant) -> str:
     """Why a pod is evicted for the sake of a place that is kept for it. The same as long as the grant stands."""
     booking = grant.booking
-    given = ", ".join(dict.fromkeys(each.profile for each in booking.devices if each.profile is not None))
-    return f"it is moved: a place on {booking.node} is booked for whoever comes in its stead ({given or 'a whole GPU'})"
+    given = ", ".join(dict.fromkeys(_named(each) for each in booking.devices))
+    return f"it is moved: a place on {booking.node} is booked for whoever comes in its stead ({given})"
+
+
+def _named(device: DeviceGrant) -> str:
+    return "a share" if device.share is not None else device.profile or "a whole GPU"
