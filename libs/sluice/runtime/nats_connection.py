@@ -167,6 +167,9 @@ class Connection:
         BusError when the server denies it.
         """
         self.check()
+        if not self._client.is_connected:
+            # The client would say so, too, and keep the question for ever (nats-py 2.16).
+            raise TimeoutError(f"no answer to {subject}: not connected")
         try:
             async with self._deadline(timeout_s):
                 # No timeout of the client's: it swallows a cancellation that comes together with the answer.
