@@ -23,6 +23,11 @@ from sluice.runtime.private_files import warn_if_open
 
 LOOK_S = 1.0
 """How often, at most, it is looked whether the files have changed."""
+LOOKS_AGAIN = 60
+"""
+After so many looks files that were no good are read again although they have not changed: a certificate of a clock
+that is ahead becomes valid, and what could not be read may be readable.
+"""
 WARN = dt.timedelta(days=14)
 """A certificate that ends sooner is warned of: it should have been renewed."""
 FILE_BYTES_MAX = 256 * 1024
@@ -58,7 +63,11 @@ class Material:
 
 
 def signature(paths: Iterable[Path]) -> Signature:
-    """By what it is known that files have changed: which they are, how long, since when. Zeros for one that is not."""
+    """
+    By what it is known that files have changed, or who may read them: which they are, how long, since when.
+
+    Zeros for one that is not.
+    """
     found = []
     for path in paths:
         try:
@@ -66,7 +75,7 @@ def signature(paths: Iterable[Path]) -> Signature:
         except OSError:
             found.append((0, 0, 0))  # reading says why
         else:
-            found.append((stat.st_ino, stat.st_size, stat.st_mtime_ns))
+            found.append((stat.st_ino, stat.st_size, stat.st_ctime_ns))
     return tuple(found)
 
 
@@ -83,6 +92,9 @@ class WatchedFiles(Generic[T]):
         self._seen = signature(self._paths)
         self._value = self._read_whole()
         self._looked_at = time.monotonic()
+        self._no_good = ""
+        """Why the files as they are cannot be used; empty where they are."""
+        self._again_at = 0.0
 
     def current(self) -> T:
         """
@@ -98,14 +110,18 @@ class WatchedFiles(Generic[T]):
 
     def _look(self) -> None:
         found = signature(self._paths)
-        if found == self._seen:
+        if found == self._seen and not (self._no_good and time.monotonic() >= self._again_at):
             return
-        self._seen = found
+        told, self._seen = (self._no_good if found == self._seen else ""), found
         try:
             self._value = self._read_whole()
         except ServiceError as error:
-            self._log.error("the new files are no good; the old ones stay in use", why=str(error))
+            self._no_good = str(error)
+            self._again_at = time.monotonic() + LOOKS_AGAIN * self._look_s
+            if self._no_good != told:
+                self._log.error("the new files are no good; the old ones stay in use", why=self._no_good)
         else:
+            self._no_good = ""
             self._log.info("read again", found=str(self._value))
 
     def _read_whole(self) -> T:

@@ -1,8 +1,10 @@
 """gRPC with certificates: who is let in, who is believed, what a person reads when it fails, and new files at work."""
 
 import asyncio
+import time
 from contextlib import asynccontextmanager
 from pathlib import Path
+from stat import S_IRUSR
 
 import grpc
 import pytest
@@ -13,11 +15,13 @@ from sluice.contracts.callers import Caller, name_of, name_of_node
 from sluice.contracts.ids import NodeName
 from sluice.contracts.pb import agent_pb2, agent_pb2_grpc, node_pb2
 from sluice.runtime import rpc
+from sluice.runtime.certificate_files import CertificateFiles, Material, WatchedFiles
 from sluice.runtime.rpc_identity import CertificateError, Identity, Trust, trust_of
 from sluice.runtime.settings import CommonSettings
 
 NODE, OTHER = (name_of_node(NodeName(name)) for name in ("gpu-1.example", "gpu-2"))
 INVENTORY = name_of(Caller.INVENTORY)
+HOUR_S = 3600
 
 
 def trust(files: Files, *names: str) -> Trust:
@@ -283,6 +287,43 @@ async def test_bad_files_change_nothing_but_the_log(ours, theirs):
     ours.files("node", NODE)
     assert identity.current() is not first
     assert identity.current() is identity.current()
+
+
+async def test_a_new_certificate_that_is_not_valid_yet_is_shown_once_it_is(ours):
+    """The clock of who made it is ahead of ours: the old one must not be shown for ever, until it has ended."""
+    files = ours.files("node", NODE)
+    identity = Identity(files.certificate, files.key, files.authority, (NODE,), look_s=0)
+    first = identity.current()
+    ours.files("node", NODE, age_days=-(HOUR_S + 1.5) / (24 * HOUR_S))  # an hour is what our own tool leaves to clocks
+    with structlog.testing.capture_logs() as logged:
+        assert identity.current() is first
+        async with asyncio.timeout(10):
+            while identity.current() is first:  # noqa: ASYNC110 - files
+                await asyncio.sleep(0.2)
+    refused, taken = (entry for entry in logged if entry["log_level"] != "warning")
+    assert "is not valid yet" in refused["why"]
+    assert taken["event"] == "read again"
+
+
+def test_a_new_certificate_that_we_were_not_let_read_is_shown_when_we_are(ours):
+    """Who put it there as root sees what the log says, and gives it to the service's user."""
+    files = ours.files("node", NODE)
+    reads = CertificateFiles(files.certificate, files.key, files.authority)
+
+    def read() -> Material:
+        if not files.certificate.stat().st_mode & S_IRUSR:  # as it is for who is not root
+            raise CertificateError(f"{files.certificate} cannot be read")
+        return reads.read()
+
+    watched = WatchedFiles(reads.paths, read, part="certificate", look_s=0.001)
+    first = watched.current()
+    ours.files("node", NODE)
+    files.certificate.chmod(0)
+    time.sleep(0.002)
+    assert watched.current() is first
+    files.certificate.chmod(S_IRUSR)
+    time.sleep(0.002)
+    assert watched.current() is not first
 
 
 def test_a_certificate_that_ends_soon_is_warned_of_once(ours):
