@@ -75,7 +75,8 @@ def run(
     `words` is the command line: `--version` alone is answered, anything else is refused (code 2), for a service that
     starts although it was told something it does not know is not what was asked for.
     `settings` may be a function that loads them, so that its SettingsError is told like any other. After a signal
-    `main` is cancelled and has `drain_s` to end; then, or at a second signal, the process ends at once (code 1).
+    `main` is cancelled and has `drain_s` to end, after its own end what it has left behind has; then, or at a second
+    signal, the process ends at once (code 1).
     """
     if words:
         return _answer(words, name)
@@ -93,18 +94,14 @@ def run(
     watchdog = threading.Timer(drain_s, _end_now, (f"it did not stop within {drain_s:g} s",))
     watchdog.daemon = True
     try:
-        asyncio.run(_until_signal(main, service, watchdog))
-    except Exception as error:  # noqa: BLE001 - the last place that can say why a process ends
-        _tell(error)
-        return EXIT_DENIED if any(isinstance(leaf, DeniedError) for leaf in _leaves(error)) else EXIT_FAILED
+        code = asyncio.run(_until_signal(main, service, watchdog))
     finally:
         traces.close()
         if not _others_alive():
             watchdog.cancel()
-        elif watchdog.ident is None:  # it failed, or is done, and no signal has begun the time to end in
-            watchdog.start()
-    log.info("stopped")
-    return 0
+    if code == 0:
+        log.info("stopped")
+    return code
 
 
 def _answer(words: Sequence[str], name: str) -> int:
@@ -120,7 +117,8 @@ def _answer(words: Sequence[str], name: str) -> int:
 
 async def _until_signal(
     main: Callable[[Service[S]], Awaitable[None]], service: Service[S], watchdog: threading.Timer
-) -> None:
+) -> int:
+    """The exit code. What failed is told at once: what it has left behind may take the time that is left."""
     loop = asyncio.get_running_loop()
     log = logs.get("service")
     stopping: asyncio.Future[None] = loop.create_future()
@@ -135,12 +133,18 @@ async def _until_signal(
         loop.add_signal_handler(number, stop, number)
     task = asyncio.ensure_future(_shown(main, service))
     await asyncio.wait((task, stopping), return_when=asyncio.FIRST_COMPLETED)
+    watchdog.start()  # also of one that failed: the loop waits for its threads and tasks, perhaps for ever
     if not task.done():
-        watchdog.start()
         task.cancel()
         await asyncio.wait((task,))
-    if not task.cancelled():
+    if task.cancelled():
+        return 0
+    try:
         task.result()
+    except Exception as error:  # noqa: BLE001 - the last place that can say why a process ends
+        _tell(error)
+        return EXIT_DENIED if any(isinstance(leaf, DeniedError) for leaf in _leaves(error)) else EXIT_FAILED
+    return 0
 
 
 async def _shown(main: Callable[[Service[S]], Awaitable[None]], service: Service[S]) -> None:

@@ -138,6 +138,36 @@ def test_a_thread_that_never_ends_does_not_keep_a_failed_service_alive(start):
     assert [line["event"] for line in log[-2:]] == ["the journal cannot be written", "ended without finishing"]
 
 
+@pytest.mark.parametrize(
+    "left",
+    [
+        pytest.param("asyncio.get_running_loop().run_in_executor(None, threading.Event().wait)", id="a thread"),
+        pytest.param("asyncio.ensure_future(never_ending())", id="a task"),
+    ],
+)
+def test_what_a_failed_service_has_left_behind_does_not_keep_it_alive(start, left):
+    """A pod-watcher whose folder hangs (NFS) and whose bus has failed ends, and can be started again."""
+    process = start(
+        f"""
+        async def never_ending():
+            while True:
+                try:
+                    await asyncio.sleep(60)
+                except asyncio.CancelledError:
+                    pass
+
+        async def main(service):
+            left = {left}
+            await asyncio.sleep(0.05)
+            raise BusError("the broker denies it")
+        """,
+        drain_s=0.3,
+    )
+    code, _, log = finish(process)
+    assert code == 1
+    assert [line["event"] for line in log[-2:]] == ["the broker denies it", "ended without finishing"]
+
+
 def test_a_second_signal_ends_at_once(start):
     """An impatient person gets what they ask for."""
     process = start(
