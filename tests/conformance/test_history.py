@@ -1,12 +1,15 @@
 """The history as people read it, on real servers."""
 
 import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
 
 import pytest
 from factories.buses import NatsRig, place, raw, say
 
 from sluice.runtime.bus import BusError
-from sluice.runtime.nats_history import Recorded, open_history
+from sluice.runtime.nats_client import JetStreamContext
+from sluice.runtime.nats_history import NatsHistory, Recorded, open_history
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -31,3 +34,51 @@ async def test_a_reading_that_the_server_ends_ends_in_a_sentence(nats: NatsRig) 
         await connection.ask("STREAM.DELETE.HISTORY")
         with pytest.raises(BusError, match="the server ended the reading"):
             await following
+
+
+async def read_after(history: NatsHistory, happens: Callable[[], Awaitable[object]]) -> list[Recorded]:
+    """What is there to be read, where something `happens` just when the server has said how much there is."""
+    bind = history._stream.pull_subscribe_bind
+
+    async def bind_late(**asked: Any) -> JetStreamContext.PullSubscription:
+        subscription = await bind(**asked)
+        await happens()
+        return subscription
+
+    history._stream.pull_subscribe_bind = bind_late
+    async with asyncio.timeout(20):
+        return [recorded async for batch in history.read() for recorded in batch]
+
+
+async def test_a_reading_ends_although_what_was_to_come_has_run_out(nats: NatsRig) -> None:
+    """The last words of a pod grow too old for HISTORY, or somebody purges it, under `sluice explain`."""
+    await say(await nats.bus(), place("a"), 0)
+    async with open_history(nats.broker.url, name="console") as history, raw(nats.broker.url) as connection:
+        assert await read_after(history, lambda: connection.ask("STREAM.PURGE.HISTORY")) == []
+
+
+async def test_a_reading_of_a_server_that_freezes_ends_in_a_sentence(nats: NatsRig) -> None:
+    """Who types `sluice explain` beside a broker that hangs gets an answer."""
+    await say(await nats.bus(), place("a"), 0)
+    (server,) = nats.broker.servers
+    async with open_history(nats.broker.url, name="console", timeout_s=1.0) as history:
+        try:
+            with pytest.raises(BusError, match="the NATS server went away"):
+                await read_after(history, lambda: asyncio.to_thread(server.freeze))
+        finally:
+            server.thaw()
+
+
+async def test_who_follows_a_server_that_freezes_is_told(nats: NatsRig) -> None:
+    """Who watches `sluice events -f` must not take silence for nothing happening."""
+    await say(await nats.bus(), place("a"), 0)
+    (server,) = nats.broker.servers
+    async with open_history(nats.broker.url, name="console") as history, asyncio.timeout(20):
+        batches = history.read(follow=True)
+        assert len(await anext(batches)) == 1
+        server.freeze()
+        try:
+            with pytest.raises(BusError, match="the NATS server went away"):
+                await anext(batches)
+        finally:
+            server.thaw()

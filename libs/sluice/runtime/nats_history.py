@@ -25,6 +25,7 @@ from sluice.runtime.nats_client import (
     NotFoundError,
 )
 from sluice.runtime.nats_client import Error as NatsError
+from sluice.runtime.nats_connection import PING_S, PINGS_MAX
 from sluice.runtime.nats_identity import Credentials, Who, identifying, servers_of, why_unreachable
 
 STREAM = "HISTORY"
@@ -32,6 +33,8 @@ EVERYTHING = (f"{HISTORY_PREFIX}sluice.>",)
 BATCH = 1000
 WAIT_S = 1.0
 """How long one request for more waits on the server."""
+SILENT_MAX = 3
+"""After so many that brought nothing, what the server said is pending is taken for run out, if it answers at all."""
 FORGET_AFTER_S = 30.0
 """The server drops a consumer that nobody asks for so long."""
 
@@ -87,14 +90,21 @@ class NatsHistory:
         made = await self._stream.add_consumer(STREAM, config)
         pending = made.num_pending or 0
         subscription = await self._stream.pull_subscribe_bind(consumer=made.name, stream=STREAM)
+        silent = 0
         try:
             while follow or pending:
                 try:
                     messages = await subscription.fetch(BATCH, timeout=WAIT_S)
-                except TimeoutError:
-                    continue  # nothing was said for a while
+                except TimeoutError:  # nothing was said for a while
+                    _end_if_cancelled()
+                    silent += 1
+                    if follow or silent < SILENT_MAX:
+                        continue
+                    await self._stream.stream_info(STREAM)  # raises where it is the server that is silent
+                    return
                 finally:
                     _end_if_cancelled()
+                silent = 0
                 if not messages:  # the client says nothing more of it
                     raise BusError("the server ended the reading: HISTORY was made anew, or its reader forgotten")
                 pending = messages[-1].metadata.num_pending
@@ -122,6 +132,8 @@ async def open_history(
             connect_timeout=timeout_s,  # type: ignore[arg-type]  # any number of seconds
             allow_reconnect=False,
             max_reconnect_attempts=1,  # counts for the first connection too; 0 would be for ever
+            ping_interval=PING_S,
+            max_outstanding_pings=PINGS_MAX,
             error_cb=_nothing,
             **identifying(connection, credentials or Credentials(), name),
         )
