@@ -176,6 +176,23 @@ async def test_a_service_that_lives_through_a_wipe_learns_that_everything_is_gon
         await view.until(lambda view: set(view.known) == {place("b").subject}, within_s=20)
 
 
+async def test_who_cannot_read_any_more_is_told_for_how_long(rig: Rig) -> None:
+    """A server that is there and has no stream: what was read is shown to people, and must not look as if it were."""
+    bus = await rig.bus()
+    async with watching(bus.read(Stream.BOOK)) as view:
+        await view.until(lambda view: view.caught_up == 1)
+        assert bus.unread_s == 0
+        await rig.wipe()
+
+        async def is_unread() -> bool:
+            return bus.connected and bus.unread_s > 0.3
+
+        await eventually(is_unread, within_s=20)
+        await ensured(await rig.bus("administrator"))
+        await view.until(lambda view: view.caught_up == 2, within_s=20)
+        assert bus.unread_s == 0
+
+
 async def test_a_trace_goes_on_in_the_next_service(rig: Rig) -> None:
     """The trace context of a message is remembered for its request."""
     writer = await rig.bus()

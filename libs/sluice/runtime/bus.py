@@ -89,5 +89,13 @@ class Bus(Protocol):
     def connected(self) -> bool:
         """Whether there is a server at the other end, as far as is known now."""
 
+    @property
+    def unread_s(self) -> float:
+        """
+        For how long already a stream that is to be read here cannot be; 0 while readings go on.
+
+        What was read of it is what was: a server may be there and have no stream, or too few beside it.
+        """
+
     async def close(self) -> None:
         """Drain and disconnect, within a bounded time."""

@@ -97,6 +97,8 @@ class MemoryBus:
         self._broker = broker
         self._traces = traces
         self._restarts: dict[Stream, int] = dict.fromkeys(Stream, 0)
+        self._waiting: dict[asyncio.Event, float] = {}
+        """Since when readers wait for something to read."""
 
     @property
     def connected(self) -> bool:
@@ -190,6 +192,12 @@ class MemoryBus:
         self._broker.values.ensure_agent(node)
         self._broker.changed()
 
+    @property
+    def unread_s(self) -> float:
+        """For how long already a stream that is to be read here cannot be; 0 while readings go on."""
+        now = self._broker.clock.monotonic()
+        return max((now - since for since in self._waiting.values()), default=0.0)
+
     async def close(self) -> None:
         """Nothing gets through any more."""
         self._connected = False
@@ -212,8 +220,10 @@ class MemoryBus:
             if agent is not None and not (self._up() and values.has_agent(agent)):
                 yield [ReadingStarted(stream, Incarnation(""))]
             while not (self._up() and values.has(stream) and (agent is None or values.has_agent(agent))):
+                self._waiting.setdefault(news, self._broker.clock.monotonic())
                 news.clear()
                 await news.wait()
+            self._waiting.pop(news, None)
             restarts = self._restarts[stream]
             incarnation = values.incarnation(stream)
             assert incarnation is not None
@@ -235,6 +245,7 @@ class MemoryBus:
                 else:
                     await news.wait()
         finally:
+            self._waiting.pop(news, None)
             self._broker.unlisten(news)
 
     def _observed(self, stream: Stream, value: Value) -> Observed:

@@ -243,6 +243,11 @@ class NatsBus:
         return self._connection.up
 
     @property
+    def unread_s(self) -> float:
+        """For how long already a stream that is to be read here cannot be; 0 while readings go on."""
+        return max((reader.unread_s for reader in self._readers), default=0.0)
+
+    @property
     def clustered(self) -> bool:
         """Whether the server at the other end is one of a cluster."""
         return self._connection.clustered

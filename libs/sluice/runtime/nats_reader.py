@@ -98,12 +98,19 @@ class Reader:
         """Why the reading must begin anew; empty while it need not."""
         self._behind = 0
         """How many messages the broker still had when it sent the last one."""
+        self._unread_since: float | None = None
+        """Since when there has been no reading; None while there is one."""
         self._log = logs.get("reader", bus=connection.name, stream=consumer.stream.value)
 
     @property
     def stream(self) -> Stream:
         """The stream that is read."""
         return self._consumer.stream
+
+    @property
+    def unread_s(self) -> float:
+        """For how long already nothing can be read; 0 during a reading."""
+        return asyncio.get_running_loop().time() - self._unread_since if self._unread_since is not None else 0.0
 
     def restart(self, why: str) -> None:
         """Begin anew as soon as the reader of our batches asks for the next one."""
@@ -125,6 +132,7 @@ class Reader:
         self._connection.on_change(on_change)
         try:
             while True:
+                self._unread_since = self._unread_since or asyncio.get_running_loop().time()
                 incarnation = await self._look()
                 if incarnation is None and self._consumer.tells_missing:
                     yield [ReadingStarted(self.stream, Incarnation(""))]
@@ -182,6 +190,7 @@ class Reader:
             if opened.incarnation != incarnation:
                 self._stop = "the stream was made anew"
                 return
+            self._unread_since = None
             reading = _Position(self.stream, self._take, asyncio.get_running_loop().time())
             self._behind = opened.pending
             if opened.pending == 0:

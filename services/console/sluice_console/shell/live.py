@@ -13,6 +13,8 @@ from sluice_console.shell.failing import CommandError
 
 STREAMS = (Stream.BOOK, Stream.STATE)
 READ_TIMEOUT_S = 15.0
+UNREAD_MAX_S = 5.0
+"""A second reading takes under a second; one that takes longer means that the broker has no streams to read."""
 
 T = TypeVar("T")
 Heard = Callable[[str, AnyMessage | None], None]

@@ -17,7 +17,7 @@ from sluice_console.core.top import FRAME_LINES, HELP, Top, heading, keys_of
 from sluice_console.core.world import World
 from sluice_console.shell.connect import connected
 from sluice_console.shell.fleet_nodes import IdleSince
-from sluice_console.shell.live import READ_TIMEOUT_S, LiveWorld, following, read_world
+from sluice_console.shell.live import READ_TIMEOUT_S, UNREAD_MAX_S, LiveWorld, following, read_world
 from sluice_console.shell.present import console
 from sluice_console.shell.terminal import Terminal
 from sluice_console.shell.views import Looked
@@ -117,9 +117,8 @@ class _Shown:
         if self.top.paused and not even_if_paused and self._lines:
             return
         world = self.live.world
-        self._heading = heading(
-            gpus_document(world), pods_document(world), connected=self.bus.connected, paused=self.top.paused
-        )
+        current = self.bus.connected and self.bus.unread_s <= UNREAD_MAX_S
+        self._heading = heading(gpus_document(world), pods_document(world), connected=current, paused=self.top.paused)
         self._lines = self._rendered(world)
         self._size = self.terminal.size()
 

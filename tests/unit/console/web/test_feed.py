@@ -20,6 +20,7 @@ class Connection:
     """A bus that is there or is not."""
 
     connected: bool = True
+    unread_s: float = 0.0
 
 
 def seen(stream, subject, message, sequence=1):
@@ -72,9 +73,22 @@ async def test_a_broker_that_answers_and_has_nothing_to_read_is_lost_too(fed, mo
     await live.apply([ReadingStarted(Stream.BOOK, Incarnation("1"))])
     await feed._look(Connection(), live)
     assert standing(board)["state"] == "live", "a second reading is nothing to tell people of"
-    monkeypatch.setattr(feed_module, "REREADS_MAX_S", -1.0)
+    monkeypatch.setattr(feed_module, "UNREAD_MAX_S", -1.0)
     await feed._look(Connection(), live)
     assert standing(board)["message"].startswith("the broker answers, but its streams cannot be read")
+
+
+async def test_a_broker_whose_streams_are_gone_is_lost_too(fed):
+    """Wiped while no allocator runs: the fleet that was must not look as if it were there."""
+    board, feed, live = fed
+    await live.apply([ReadingStarted(each, Incarnation("1")) for each in BOTH])
+    await live.apply([ReadingCaughtUp(each) for each in BOTH])
+    await feed._look(Connection(unread_s=feed_module.UNREAD_MAX_S), live)
+    assert standing(board)["state"] == "live"
+    await feed._look(Connection(unread_s=feed_module.UNREAD_MAX_S + 1), live)
+    assert standing(board)["state"] == "lost"
+    await feed._look(Connection(), live)
+    assert standing(board)["state"] == "live"
 
 
 async def test_half_a_reading_is_never_shown_and_what_it_does_not_have_is_gone(fed, make):

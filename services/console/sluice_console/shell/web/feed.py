@@ -12,7 +12,7 @@ from sluice.contracts.messages import AnyMessage
 from sluice_console.core.web.board import Board
 from sluice_console.core.web.rows import BusState
 from sluice_console.shell.connect import connected
-from sluice_console.shell.live import LiveWorld, following
+from sluice_console.shell.live import UNREAD_MAX_S, LiveWorld, following
 from sluice_console.shell.web.hub import Hub
 
 COLLECT_S = 0.1
@@ -21,8 +21,6 @@ LOOK_S = 0.5
 """How often it is asked whether there is still a broker, while nothing is heard."""
 ROWS_AT_ONCE = 25
 """Nodes and requests whose rows are made before others get their turn: some milliseconds."""
-REREADS_MAX_S = 5.0
-"""A second reading takes under a second; one that takes longer means that the broker has no streams to read."""
 
 
 class HasConnection(Protocol):
@@ -31,6 +29,10 @@ class HasConnection(Protocol):
     @property
     def connected(self) -> bool:
         """Whether there is a server at the other end."""
+
+    @property
+    def unread_s(self) -> float:
+        """For how long already one of its streams cannot be read."""
 
 
 class Feed:
@@ -76,10 +78,10 @@ class Feed:
         now_s = asyncio.get_running_loop().time()
         if not live.rereads:
             self._rereads_since_s = None
-            return ("live", "") if live.caught_up else ("reading", "")
-        if self._rereads_since_s is None:
+        elif self._rereads_since_s is None:
             self._rereads_since_s = now_s
-        if now_s - self._rereads_since_s > REREADS_MAX_S:
+        rereads_s = now_s - self._rereads_since_s if self._rereads_since_s is not None else 0.0
+        if max(rereads_s, bus.unread_s) > UNREAD_MAX_S:
             return "lost", "the broker answers, but its streams cannot be read; `sluice doctor` looks why"
         return ("live", "") if live.caught_up else ("reading", "")
 
