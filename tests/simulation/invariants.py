@@ -175,6 +175,10 @@ CASES = (
         "test_an_own_write_beyond_what_a_lagging_server_shows_does_not_move_the_guard",
     ),
     Case("a server that lags is read anew, and a pod comes to a node", ("every reading is the newest",)),
+    Case(
+        "a cluster of brokers sends an agent's entries to a pull of its life before",
+        test="tests/integration/test_agents_of_a_cluster.py::test_an_agent_that_is_started_again_hears_orders",
+    ),
     Case("a GPU answers again while nobody serves it", ("whoever is asked knows the last word",)),
     Case("it shows a request that was released", ("answers are as old as the reading",)),
     Case("a server that lags shows a source an ask", ("asked over a withdrawal",)),

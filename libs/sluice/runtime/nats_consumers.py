@@ -27,8 +27,9 @@ SHARED_PULL_EXPIRES_S = 3.0
 Of a durable, which the agent's next life pulls from, too.
 
 Its pulls pass from account to account (`broker_users`), and then a cluster does not notice that who pulled is gone: it
-sends entries there until the pull is over (tried on nats-server 2.15.1; a single server notices). The server wants
-more than two heartbeats.
+sends entries there until the pull is over (tried on nats-server 2.15.1; a single server notices). So the reading of a
+next life may miss some, and begins anew when they are over; one that ends in time pulls nothing more before. The server
+wants more than two heartbeats.
 """
 
 
@@ -38,6 +39,7 @@ class StreamConsumer:
     batch = BATCH
     acknowledges = False
     pull_expires_s = PULL_EXPIRES_S
+    outlives_reading = False
     tells_missing = False
 
     def __init__(self, connection: Connection, stream: Stream, filters: tuple[str, ...]) -> None:
@@ -82,6 +84,7 @@ class LedgerConsumer:
     batch = ACKS_PENDING_MAX
     acknowledges = True
     pull_expires_s = SHARED_PULL_EXPIRES_S
+    outlives_reading = True
     tells_missing = True
 
     def __init__(self, connection: Connection, node: NodeName) -> None:

@@ -41,6 +41,8 @@ PENDING_MAX_S = 3.0
 """How long what the server said is pending may not come before it is taken for run out (a word has a time to live)."""
 AHEAD = 2
 """Pull requests that are open at once, so that the server never waits for us."""
+PULL_LATE_S = 0.3
+"""How much later than it said a pull is over at the server."""
 ACK = b"+ACK"
 
 Take = Callable[[str, int, Msg], Read]
@@ -49,6 +51,10 @@ Take = Callable[[str, int, Msg], Read]
 
 class BrokenReadingError(Exception):
     """A reading may have missed something, or its consumer is gone."""
+
+
+class LostMessagesError(BrokenReadingError):
+    """Messages of a consumer went elsewhere: to a pull of before, whose reader is gone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +74,8 @@ class Consumer(Protocol):
     acknowledges: bool
     pull_expires_s: float
     """How long a pull is open: what came to one whose reader is gone is lost until then."""
+    outlives_reading: bool
+    """Whether the next reading is by the same one, so that pulls of this one still take from it."""
     tells_missing: bool
     """Whether its reader is told, by a reading without incarnation, that there is nothing to read yet."""
 
@@ -98,6 +106,8 @@ class Reader:
         """Why the reading must begin anew; empty while it need not."""
         self._behind = 0
         """How many messages the broker still had when it sent the last one."""
+        self._pulls_end_at = 0.0
+        """When the last pull is over."""
         self._unread_since: float | None = None
         """Since when there has been no reading; None while there is one."""
         self._log = logs.get("reader", bus=connection.name, stream=consumer.stream.value)
@@ -147,7 +157,7 @@ class Reader:
                 except (TimeoutError, ApiError, BrokenReadingError) as error:
                     self._connection.check()
                     self._log.warning("reads anew", why=str(error))
-                    await self._pause()
+                    await self._pause(self._until_pulls_end_s(error))
                 else:
                     self._connection.check()
                     self._log.debug("reads anew", why=self._stop)
@@ -175,12 +185,18 @@ class Reader:
             self._log.debug("cannot read yet", why=str(error))
             return None
 
-    async def _pause(self) -> None:
+    async def _pause(self, at_least_s: float = 0.0) -> None:
         """A growing pause; a change of the connection ends it early."""
         self._news.clear()
         with suppress(TimeoutError):
-            async with asyncio.timeout(self._backoff.next_s()):
+            async with asyncio.timeout(max(at_least_s, self._backoff.next_s())):
                 await self._news.wait()
+
+    def _until_pulls_end_s(self, error: Exception) -> float:
+        """Until our own pulls take nothing from who pulls next; those of a life before are over by then, too."""
+        if self._consumer.outlives_reading and isinstance(error, LostMessagesError):
+            return self._pulls_end_at - asyncio.get_running_loop().time()
+        return 0.0
 
     # -- one reading ----------------------------------------------------------------------------------------------
 
@@ -196,8 +212,9 @@ class Reader:
             if opened.pending == 0:
                 yield [reading.caught_up()]
             ends_at = asyncio.get_running_loop().time() + self._refresh_s * random.uniform(0.9, 1.1)
+            over = False
             while not self._stop:
-                while reading.wanted <= self._consumer.batch * (AHEAD - 1):
+                while not over and reading.wanted <= self._consumer.batch * (AHEAD - 1):
                     await self._pull(opened.name, inbox.subject)
                     reading.wanted += self._consumer.batch
                 batch, acks = reading.absorb(await self._next(inbox), asyncio.get_running_loop().time())
@@ -209,8 +226,9 @@ class Reader:
                     for reply in acks:
                         await self._connection.publish(reply, ACK)
                 if reading.broken:
-                    raise BrokenReadingError(reading.broken)
-                if asyncio.get_running_loop().time() > ends_at:
+                    raise (LostMessagesError if reading.lost else BrokenReadingError)(reading.broken)
+                over = asyncio.get_running_loop().time() > ends_at
+                if over and (reading.wanted <= 0 or not self._consumer.outlives_reading):
                     self.restart("it is time to")
 
     async def _pull(self, consumer: str, inbox: str) -> None:
@@ -219,6 +237,7 @@ class Reader:
             "expires": int(self._consumer.pull_expires_s * 1e9),
             "idle_heartbeat": int(HEARTBEAT_S * 1e9),
         }
+        self._pulls_end_at = asyncio.get_running_loop().time() + self._consumer.pull_expires_s + PULL_LATE_S
         subject = f"$JS.API.CONSUMER.MSG.NEXT.{self.stream}.{consumer}"
         await self._connection.publish(subject, json.dumps(body).encode(), reply=inbox)
 
@@ -279,6 +298,8 @@ class _Position:
         """How many messages the broker had left when it sent the last one; None before the first."""
         self.broken = ""
         """Why this reading cannot go on; empty while it can."""
+        self.lost = False
+        """Whether that is because messages are missing."""
 
     def caught_up(self) -> ReadingCaughtUp:
         self._caught_up = True
@@ -306,7 +327,7 @@ class _Position:
         if status == "100":
             last = headers.get(LAST_CONSUMER, "")
             if last.isdigit() and int(last) > self._delivered:
-                self.broken = f"{int(last) - self._delivered} messages were lost"
+                self.broken, self.lost = f"{int(last) - self._delivered} messages were lost", True
         elif status == "408":
             self.wanted -= int(headers.get(PENDING_MESSAGES, "0"))
         else:
@@ -320,7 +341,7 @@ class _Position:
         """
         delivery = delivery_of(message.reply)
         if delivery is None or delivery.consumer_sequence != self._delivered + 1:
-            self.broken = f"a gap after message {self._delivered}"
+            self.broken, self.lost = f"a gap after message {self._delivered}", True
             return
         self._delivered = delivery.consumer_sequence
         self.behind = delivery.pending

@@ -1,0 +1,112 @@
+"""Agents, each in its account, at the servers of a cluster: whichever a connection leads to, orders reach them."""
+
+import secrets
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+from factories.buses import NODE, View, ensured, eventually, place, say, watching
+
+from sluice.contracts.exchange import Stream
+from sluice.contracts.rights import rights_of
+from sluice.contracts.streams import Role
+from sluice.runtime.broker import Broker
+from sluice.runtime.broker_users import User
+from sluice.runtime.nats_bus import NatsBus
+from sluice.runtime.nats_identity import Credentials
+
+pytestmark = [pytest.mark.timeout(180), pytest.mark.slow]
+WITHIN_S = 20.0
+AGENT = rights_of(Role.NODE_AGENT, NODE)
+
+
+class Cluster:
+    """Three servers, an allocator, and a node's agent that may be connected to any of them."""
+
+    def __init__(self, broker: Broker, allocator: NatsBus, agent: User) -> None:
+        """Nothing was ordered yet."""
+        self.urls = [server.url for server in broker.servers]
+        self._allocator = allocator
+        self._agent = Credentials(agent.rights.user, agent.password)
+        self._last = 0
+
+    async def order(self, name: str) -> None:
+        """An allocator writes into the node's ledger."""
+        self._last = await say(self._allocator, place(name), self._last)
+
+    @asynccontextmanager
+    async def agent(self, url: str, refresh_s: float = 300.0) -> AsyncIterator[tuple[NatsBus, View]]:
+        """One life of the agent."""
+        bus = await NatsBus.connect(url, name=AGENT.user, credentials=self._agent, refresh_s=refresh_s)
+        try:
+            async with watching(bus.read_ledger(NODE)) as view:
+                yield bus, view
+        finally:
+            await bus.close()
+
+    async def hears(self, view: View, name: str) -> None:
+        """Wait until the agent has an order that is given now."""
+        await self.order(name)
+        await view.until(lambda view: place(name).subject in view.known, within_s=WITHIN_S)
+
+
+@asynccontextmanager
+async def cluster(directory: Path) -> AsyncIterator[Cluster]:
+    """With streams, the agent's durable, and some orders in its ledger."""
+    roles = [rights_of(Role.ADMINISTRATOR), rights_of(Role.ALLOCATOR), AGENT]
+    administrator, allocator, agent = (User(rights, secrets.token_hex(8)) for rights in roles)
+    probe = Credentials(administrator.rights.user, administrator.password)
+    async with Broker(directory, size=3, users=(administrator, allocator, agent), probe=probe) as broker:
+        who = Credentials(allocator.rights.user, allocator.password)
+        bus = await NatsBus.connect(broker.url, name=allocator.rights.user, credentials=who)
+        try:
+            await ensured(bus)
+            await eventually(lambda: _is_made(bus), within_s=WITHIN_S)
+            found = Cluster(broker, bus, agent)
+            for number in range(5):
+                await found.order(f"before-{number}")
+            yield found
+        finally:
+            await bus.close()
+
+
+async def _is_made(bus: NatsBus) -> bool:
+    try:
+        await bus.ensure_agent(NODE)
+    except TimeoutError:
+        return False
+    return True
+
+
+async def test_an_agent_that_reads_anew_goes_on_hearing_orders(tmp_path: Path) -> None:
+    """It reads anew every five minutes: nodes behind two servers of three would get nothing and give nothing back."""
+    async with cluster(tmp_path) as three:
+        for number, url in enumerate(three.urls):
+            async with three.agent(url) as (bus, view):
+                await three.hears(view, f"first-{number}")
+                bus.read_again(Stream.BOOK)
+                await view.until(lambda view: len(view.starts) > 1, within_s=WITHIN_S)
+                await three.hears(view, f"again-{number}")
+
+
+async def test_an_agent_that_is_started_again_hears_orders(tmp_path: Path) -> None:
+    """What its life before had asked for must not take away what this one asks for."""
+    async with cluster(tmp_path) as three:
+        for number, url in enumerate(three.urls):
+            for life in range(2):
+                async with three.agent(url) as (_, view):
+                    await three.hears(view, f"life-{number}-{life}")
+
+
+async def test_an_agent_misses_no_order_while_it_begins_anew_in_time(tmp_path: Path) -> None:
+    """Of what it asked for nothing is open any more when it does, so nothing is lost and nobody waits."""
+    async with cluster(tmp_path) as three:
+        for number, url in enumerate(three.urls):
+            async with three.agent(url, refresh_s=1.0) as (_, view):
+                await three.hears(view, f"first-{number}")
+                starts = len(view.starts)
+                await view.until(lambda view, starts=starts: len(view.starts) >= starts + 2, within_s=WITHIN_S)
+                caught_up, starts = view.caught_up, len(view.starts)
+                await view.until(lambda view, now=caught_up: view.caught_up >= now + 2, within_s=WITHIN_S)
+                assert len(view.starts) - starts <= view.caught_up - caught_up + 1, "each reading is read to its end"
