@@ -54,6 +54,8 @@ class Client(_Client):
 
     When it has lost a server it would wait, before it tries another one, until that server has taken all that was
     sent; a frozen one never does. What it had not sent by then it would send to the next one.
+
+    What answers there in another way than it foresees would end its task, and with it the search for the server.
     """
 
     async def _attempt_reconnect(self) -> None:
@@ -64,6 +66,12 @@ class Client(_Client):
     async def _process_connect_init(self) -> None:
         try:
             await super()._process_connect_init()
+        except (OSError, Error, TimeoutError):
+            self._abandon()
+            raise
+        except Exception as error:
+            self._abandon()
+            raise Error(f"this is no NATS server: {error!r}") from error
         except BaseException:
             self._abandon()
             raise
