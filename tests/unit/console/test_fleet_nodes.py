@@ -15,6 +15,7 @@ from sluice.contracts.messages import (
     PlacementReport,
     Revoke,
 )
+from sluice.runtime.broker import free_ports
 from sluice_console.core.fleet_nodes import (
     FleetNodeDocument,
     NodesDocument,
@@ -24,6 +25,7 @@ from sluice_console.core.fleet_nodes import (
 )
 from sluice_console.core.story import Happened
 from sluice_console.core.world import World
+from sluice_console.shell.fleet_nodes import IdleSince
 
 NODE = "gpu-1.example.internal"
 SINCE = {NODE: "2026-01-02T03:04:05.678Z"}
@@ -175,6 +177,16 @@ def test_where_nothing_was_ever_there_it_is_since_the_node_was_opened(make):
     """The newest nodes of a fleet would be shown as the ones that have been idle for longest."""
     assert last_given_back([said("1", make.opened()), said("5", make.opened())]) == {NODE: "1"}
     assert last_given_back([]) == {}
+
+
+async def test_nodes_are_shown_although_their_history_cannot_be_read(world, capsys):
+    """Whoever looks while the broker is away, or has no HISTORY, wants to see the nodes all the same."""
+    (port,) = free_ports(1)
+    idle, since = world(), IdleSince(f"nats://127.0.0.1:{port}")
+    assert await since.of(idle) == {}
+    assert "the history cannot be read" in capsys.readouterr().err
+    assert await since.of(idle) == {}
+    assert not capsys.readouterr().err, "it is said once"
 
 
 def test_an_idle_node_of_which_nothing_is_remembered_says_so(world):

@@ -12,6 +12,7 @@ from rich.text import Text
 from sluice.contracts.codec import Undecodable
 from sluice.contracts.ids import NodeName
 from sluice.contracts.subjects import HISTORY_PREFIX, ledger_filter
+from sluice.runtime.bus import BusError
 from sluice.runtime.nats_history import open_history
 from sluice_console.core.fleet_nodes import COLUMNS, NodesDocument, last_given_back, node_cells, nodes_document
 from sluice_console.core.story import Happened
@@ -21,7 +22,7 @@ from sluice_console.shell.connect import user_of_the_bus
 FILTERS_MAX = 32
 """So many ledgers are read singly; of more idle nodes all ledgers are read, in one go."""
 HISTORY_WITHIN_S = 10.0
-"""A history that takes longer to read is done without: the nodes are shown, and not since when."""
+"""A history that takes longer to read, or cannot be read, is done without: nodes are shown, and not since when."""
 _STYLES = {"open": "green", "removed": "dim", "stale": "red"}
 
 
@@ -49,7 +50,9 @@ async def _since(url: str, idle: list[NodeName]) -> dict[str, str]:
             return last_given_back(await _history(url, tuple(f"{HISTORY_PREFIX}{each}" for each in ledgers)))
     except TimeoutError:
         sys.stderr.write(f"sluice nodes: the history takes over {HISTORY_WITHIN_S:g} s to read; shown without it\n")
-        return {}
+    except BusError as error:
+        sys.stderr.write(f"sluice nodes: the history cannot be read; shown without it: {error}\n")
+    return {}
 
 
 async def _history(url: str, filters: tuple[str, ...]) -> Iterable[Happened]:
