@@ -234,6 +234,23 @@ async def test_who_connects_and_says_nothing_is_put_out(monkeypatch):
         writer.transport.abort()
 
 
+async def test_who_begins_a_second_question_and_does_not_end_it_is_put_out(monkeypatch):
+    """So that nobody keeps everybody else out by connections that were good once."""
+    monkeypatch.setattr(serving, "ASK_WITHIN_S", 0.3)
+    async with page() as here:
+        reader, writer = await asyncio.open_connection(here.host, here.port)
+        question = f"GET /healthz HTTP/1.1\r\nHost: localhost:{here.port}\r\n"
+        async with asyncio.timeout(10):
+            for _ in range(3):
+                writer.write(f"{question}\r\n".encode())
+                assert (await reader.readuntil(b"ok\n")).startswith(b"HTTP/1.1 200")
+                await asyncio.sleep(0.2)
+            writer.write(question.encode())
+            with pytest.raises((ConnectionResetError, asyncio.IncompleteReadError)):
+                await reader.readexactly(1)
+        writer.transport.abort()
+
+
 async def test_more_connections_than_may_be_are_closed(monkeypatch):
     """Nobody can use up the files that this process may open."""
     monkeypatch.setattr(serving, "CONNECTIONS_MAX", 2)

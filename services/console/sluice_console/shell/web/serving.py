@@ -13,7 +13,7 @@ from typing import Any
 
 import uvicorn
 from starlette.types import ASGIApp
-from uvicorn.protocols.http.h11_impl import H11Protocol
+from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
 
 from sluice_console.shell.web.hub import Hub
 
@@ -78,14 +78,35 @@ class BoundedProtocol(H11Protocol):
         if len(self.connections) > CONNECTIONS_MAX:
             transport.abort()
             return
-        self._asking = asyncio.get_running_loop().call_later(ASK_WITHIN_S, self._has_asked, transport)
+        self._await_question()
 
-    def _has_asked(self, transport: asyncio.Transport) -> None:
-        if self.cycle is None:  # no request has come whole
-            transport.abort()
+    def data_received(self, data: bytes) -> None:
+        """A part of what it asks: of a further question, too, which uvicorn waits for as long as it takes."""
+        super().data_received(data)
+        if self._is_answered():
+            self._end_waiting()
+        else:
+            self._await_question()
+
+    def _await_question(self) -> None:
+        if self._asking is None:
+            self._asking = asyncio.get_running_loop().call_later(ASK_WITHIN_S, self._has_asked)
+
+    def _has_asked(self) -> None:
+        self._asking = None
+        if not self._is_answered():  # no question has come whole
+            self.transport.abort()
+
+    def _is_answered(self) -> bool:
+        cycle: RequestResponseCycle | None = self.cycle
+        return cycle is not None and not cycle.response_complete
+
+    def _end_waiting(self) -> None:
+        if self._asking is not None:
+            self._asking.cancel()
+            self._asking = None
 
     def connection_lost(self, exc: Exception | None) -> None:
         """It ends."""
-        if self._asking is not None:
-            self._asking.cancel()
+        self._end_waiting()
         super().connection_lost(exc)
