@@ -5,6 +5,8 @@ It is imported without its WebSocket transport, which is loaded with the client 
 as long as all the rest of it; we connect by TCP and TLS alone.
 """
 
+import asyncio
+
 from sluice.runtime.optional_imports import without
 
 with without("aiohttp"):
@@ -57,6 +59,12 @@ class Client(_Client):
 
     What answers there in another way than it foresees would end its task, and with it the search for the server.
     """
+
+    def tasks(self) -> "list[asyncio.Task[None]]":
+        """What it has begun and not ended; `close` cancels these once, or not at all where it fails itself."""
+        own = (self._reading_task, self._ping_interval_task, self._flusher_task, self._reconnection_task)
+        hearing = [each._wait_for_msgs_task for each in self._subs.values()]  # noqa: SLF001 - nobody else tells
+        return [task for task in (*own, *hearing) if task is not None and not task.done()]
 
     async def _attempt_reconnect(self) -> None:
         self._abandon()

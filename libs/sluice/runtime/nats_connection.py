@@ -249,18 +249,26 @@ class Connection:
         self._changed.pop(call, None)
 
     async def close(self) -> None:
-        """Send what was written and disconnect, within CLOSE_TIMEOUT_S."""
+        """Send what was written and disconnect, within CLOSE_TIMEOUT_S; what is left of the client then ends."""
         self._closing = True
         if self._looking is not None:
             await _end(self._looking)
         self._fatal = self._fatal or BusError(f"the connection of {self.name} is closed")
         self._give_up_waiting()
         self._tell()
-        with contextlib.suppress(TimeoutError, Error, OSError):
-            async with asyncio.timeout(CLOSE_TIMEOUT_S):
-                if self._client.is_connected:
-                    await self._client.flush()
-                await self._client.close()
+        try:
+            with contextlib.suppress(TimeoutError, Error, OSError):
+                async with self._deadline(CLOSE_TIMEOUT_S / 2):
+                    if self._client.is_connected:
+                        await self._client.flush()
+            with contextlib.suppress(TimeoutError, Error, OSError):
+                async with asyncio.timeout(CLOSE_TIMEOUT_S / 2):
+                    await self._client.close()
+        finally:
+            # A server that dies just now has it leave tasks behind, and a process ends when each of them has.
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(CLOSE_TIMEOUT_S):
+                    await _end(*self._client.tasks())
 
     # -- inside ---------------------------------------------------------------------------------------------------
 
@@ -353,7 +361,7 @@ class Connection:
         self._up.clear()
         if not self._closing:
             self._log.warning("disconnected")
-            self._give_up_waiting()
+        self._give_up_waiting()
 
     async def _on_reconnected(self) -> None:
         self._log.info("connected again")
@@ -370,7 +378,10 @@ class Connection:
 
 
 async def _end(*tasks: asyncio.Future[Any]) -> None:
-    """Cancel them, and wait. Again and again, for the client swallows a cancellation that comes while it flushes."""
+    """
+    Cancel them, and wait. Again and again, for the client swallows a cancellation that comes while it flushes, or just
+    when its try to connect is refused (Python 3.11, `asyncio.wait_for`).
+    """
     left: set[asyncio.Future[Any]] = set(tasks)
     while left:
         for task in left:

@@ -30,3 +30,39 @@ async def answer_and_cancel(connection: Connection, question: Msg, task: asyncio
     token = question.reply.rsplit(".", 1)[1]
     connection._client._resp_map[token].set_result(question)
     task.cancel()
+
+
+async def test_a_server_that_dies_while_its_client_leaves_keeps_no_process_from_ending(tmp_path):
+    """`sluice run` ended only minutes after its system was killed, or never: what the client left behind went on."""
+    async with Broker(tmp_path / "nats") as broker:
+        before = asyncio.all_tasks()
+        connection = await Connection.open(broker.url, name="raw")
+        broker.servers[0].freeze()
+        closing = asyncio.create_task(connection.close())
+        await asyncio.sleep(0.1)  # it waits for an answer to what it has flushed
+        await broker.servers[0].kill()
+        await closing
+        assert asyncio.all_tasks() <= before
+
+
+async def test_a_client_that_is_left_as_its_try_to_connect_is_refused_tries_no_more(tmp_path, monkeypatch):
+    """Its own timeout swallows that cancellation, too, and a process waits for it for ever in the end."""
+    async with Broker(tmp_path / "nats") as broker:
+        before = asyncio.all_tasks()
+        connection = await Connection.open(broker.url, name="raw")
+        tried, goes_on = asyncio.Event(), asyncio.Event()
+
+        async def refused(**_: object) -> None:
+            tried.set()
+            await goes_on.wait()
+            raise ConnectionRefusedError("refused")
+
+        monkeypatch.setattr(asyncio, "open_connection", refused)
+        await broker.servers[0].kill()
+        async with asyncio.timeout(10):
+            await tried.wait()
+            goes_on.set()
+            await asyncio.sleep(0)  # it is refused, and who waits for that has not run yet
+            await connection.close()
+        await asyncio.sleep(0)
+        assert asyncio.all_tasks() <= before
