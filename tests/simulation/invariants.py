@@ -140,6 +140,11 @@ CASES = (
         "test_a_source_has_not_said_all_while_a_pod_that_runs_does_not_say_what_it_asks_for",
     ),
     Case(
+        "a toleration of a new kind is added to a pod that waits",
+        test="tests/unit/pod_watcher/cluster/test_cluster_pods.py::"
+        "test_a_pod_that_waits_is_not_refused_by_a_successor_for_an_edit_that_disturbed_nothing",
+    ),
+    Case(
         "somebody adds a toleration of a new kind to a pod",
         test="tests/simulation/test_kube.py::"
         "test_a_pod_whose_spec_has_become_strange_keeps_its_slice_when_the_bus_is_wiped",

@@ -829,3 +829,48 @@ def test_an_eviction_that_never_came_about_leaves_nothing_on_the_bus(bench):
     said = [(call.subject, call.message, call.ttl_s) for call in out if isinstance(call, Write)]
     blocked = EvictionBlocked(request=RequestId("u1"), why=bench.blocked)
     assert said == [("sluice.evicted.u1", blocked, bench.core.rules.closing_ttl_s)]
+
+
+STRANGE = {"tolerations": [{"key": "sla", "operator": "Gt", "value": "950"}]}
+"""What an API server takes, and is not understood here."""
+
+
+def test_a_pod_that_waits_is_not_refused_by_a_successor_for_an_edit_that_disturbed_nothing(bench, new):
+    """It would be told that it can never start, and lose the place that it was granted, because a process restarts."""
+    bench.create("train", "u1")
+    bench.change("u1", spec=STRANGE)
+    before = bench.word("u1")
+    after = new(bench.api, bench.bus, run="w2")
+    after.start()
+    assert after.word("u1") == before
+    after.bind("u1")
+    assert after.api.opened == ["u1"]
+    assert after.word("u1").claims == before.claims
+
+
+def test_a_pod_that_was_let_go_meanwhile_is_asked_for_by_who_had_refused_it(bench, new):
+    """The patch of a predecessor lands after the bus was wiped: the pod would run on a slice that nobody asks for."""
+    bench.create("train", "u1")
+    bench.change("u1", spec=STRANGE)
+    bench.automatic = False
+    bench.bind("u1")
+    (call,) = bench.calls
+    after = new(bench.api, run="w2")
+    after.start()
+    after.show(bench.api.patch("train", call.patch))
+    word = after.word("u1")
+    assert isinstance(word, AllocationRequested)
+    assert word.held == Held(node=NodeName("node-a"), allocation=AllocationId("u1_r_1"))
+
+
+def test_a_pod_that_is_refused_is_not_let_go_with_a_slice_that_is_taken_back_for_that(bench, new):
+    """Only its request was lost with the server, and its spec has become strange: it would run on another's slice."""
+    bench.create("train", "u1")
+    bench.change("u1", spec=STRANGE)
+    bench.automatic = False
+    bench.bind("u1")
+    binding = subjects.binding(RequestId("u1")).subject
+    after = new(bench.api, {binding: bench.bus[binding]}, run="w2")
+    after.start()
+    assert isinstance(after.word("u1"), RequestRejected)
+    assert after.api.opened == []

@@ -95,6 +95,8 @@ class Following:
         if not view.is_gated:
             self._annotate(record, view, bound, annotations, now)
             return
+        if record.is_refused:
+            return  # its slice is taken back
         patch = patches.bind(view, bound.node, annotations)
         if isinstance(patch, str):
             self._complain(record, f"cannot be bound: {patch}")

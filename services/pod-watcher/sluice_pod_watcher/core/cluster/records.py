@@ -95,6 +95,11 @@ class Record:
         return self.ended is None
 
     @property
+    def is_refused(self) -> bool:
+        """Whether what it asks for cannot be understood, or no node could ever have it."""
+        return self.terms is not None and self.terms.refusal is not None
+
+    @property
     def is_in_the_balance(self) -> bool:
         """
         Whether its pod may be bound to what it was granted, and is not seen to be.

@@ -18,6 +18,7 @@ from sluice.contracts.messages import (
     AllocationRequested,
     Bound,
     RequestMessage,
+    RequestRejected,
     RequestWithdrawn,
     WithdrawCause,
 )
@@ -168,10 +169,8 @@ class Requests:
             over: WithdrawCause | None = "pod gone" if uid in self._gone else None  # who asks had not heard that it is
             record = self.records[uid] = Record(uid, word.namespace, word.name, now, ended=over)
         record.on_bus = True
-        if record.ended is not None and record.terms is None:
-            record.terms = terms_of(word)  # it ended before anybody of us had asked for it
-        elif record.terms is None or (record.living and record.view is not None and not record.view.is_gated):
-            record.terms = terms_of(word)  # its spec has been pinned since, and says something else now
+        if _counts(record, word):
+            record.terms = terms_of(word)
         if isinstance(word, AllocationRequested) and record.held is None:
             record.held = word.held
         if terms_of(word) == record.terms or record.ended is not None:
@@ -256,7 +255,9 @@ class Requests:
             return ""
         if record.asked is None or (not view.is_gated and record.held is None and record.terms is None):
             return ""  # it asks for nothing, or runs without us
-        if record.terms is not None and (isinstance(record.answer, Bound) or not view.is_gated):
+        is_refused_with_its_slice = record.held is not None and record.is_refused
+        is_let_go = isinstance(record.answer, Bound) or not view.is_gated
+        if record.terms is not None and is_let_go and not is_refused_with_its_slice:
             return ""
         if record.terms is None and view.others_gates:
             return ""  # whoever else holds it lets it in first: a slice beside a closed gate would serve nobody
@@ -298,6 +299,20 @@ class Requests:
         self._unknown.pop(record.uid, None)
         if self._by_name.get((record.namespace, record.name)) == record.uid:
             del self._by_name[record.namespace, record.name]
+
+
+def _counts(record: Record, word: AllocationRequested | RequestRejected) -> bool:
+    """Whether the bus says what a pod asks for, and not its spec."""
+    if isinstance(word, RequestRejected) and record.held is not None:
+        return False  # who has a slice is asked for
+    if record.terms is None:
+        return True  # nobody of us has read it, or it had ended by then
+    if not record.living or record.view is None:
+        return False
+    if not record.view.is_gated:
+        return True  # its spec has been pinned since, and says something else now
+    # An edit that cannot be understood disturbs nothing, whoever reads it.
+    return record.asked is not None and record.is_refused and isinstance(word, AllocationRequested)
 
 
 def _readable(view: PodView) -> tuple[object, ...]:
