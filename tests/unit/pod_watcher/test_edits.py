@@ -170,6 +170,20 @@ def test_an_edit_of_a_pod_that_has_its_slice_is_a_new_pod(bench, manifest):
     assert (said["w1-2"].revision, said["w1-2"].claims[0].profile) == (1, "3g.20gb")
 
 
+def test_an_edit_of_a_pod_that_has_its_slice_is_a_new_pod_though_the_bus_has_forgotten_it(bench, manifest):
+    """It would run on with what it no longer wants: what a pod has was given for its last ask, as long as it has it."""
+    bench.files["a.yaml"] = manifest("a")
+    bench.list()
+    bench.bound("w1-1")
+    bench.read(incarnation="2000")
+    bench.files["a.yaml"] = manifest("a", profile="3g.20gb")
+    bench.list()
+    bench.bound("w1-1")
+    said = bench.requests()
+    assert isinstance(said["w1-1"], RequestWithdrawn)
+    assert (said["w1-2"].revision, said["w1-2"].claims[0].profile) == (1, "3g.20gb")
+
+
 def test_an_edit_that_lost_the_race_against_its_slice_is_a_new_pod(bench, manifest):
     """The slice was given for the old ask: the pod must not run with what it no longer wants."""
     bench.files["a.yaml"] = manifest("a")

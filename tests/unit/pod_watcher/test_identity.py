@@ -154,6 +154,18 @@ def test_lost_identities_are_taken_from_the_bus(new, manifest):
     }
 
 
+def test_a_pod_whose_priority_was_edited_as_it_was_granted_keeps_its_slice_when_identities_are_lost(new, manifest):
+    """What it was granted for is not on the bus any more; it would lose what it runs on, and wait for another slice."""
+    held = Held(node=NodeName("node-a"), allocation=AllocationId("old-1_r_1"))
+    after = new()
+    after.files["a.yaml"] = manifest("a")
+    after.start((subjects.request(RequestId("old-1")), msgspec.structs.replace(asked("old-1", 2), held=held)))
+    after.bound("old-1", 1)
+    after.list(2.0)
+    (word,) = after.requests().items()
+    assert (word[0], word[1].held) == ("old-1", held)
+
+
 def test_a_late_ask_of_a_life_that_nobody_remembers_takes_no_pods_place(new, manifest):
     """A pod that has its slice under another id meanwhile must not be given a second one, or lose the first."""
     bench = new("w2")

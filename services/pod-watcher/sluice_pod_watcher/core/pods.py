@@ -167,7 +167,7 @@ class Pods:
             self.due[record.uid] = None
         elif last.claims and found.refusal is not None:
             return found
-        elif last.claims and isinstance(self.answers.get(record.uid), Bound):
+        elif last.claims and (record.held is not None or isinstance(self.answers.get(record.uid), Bound)):
             if _takes_the_same(last, found):
                 self.due[record.uid] = None  # how a slice was chosen says nothing any more once it is there
                 return None
@@ -229,16 +229,16 @@ class Pods:
 
     def judge(self, record: IdentityRecord) -> None:
         """What follows for a record from its answer."""
-        answer = self.answers.get(record.uid)
+        answer, had = self.answers.get(record.uid), record.held
         if isinstance(answer, Bound):
-            if not answer.is_for(record.held):
+            if not answer.is_for(had):
                 return  # sent before the broker was wiped: the pod runs where it is, and is bound to that again
             record = self._remember_held(record, Held(node=answer.node, allocation=answer.allocation))
         if isinstance(answer, Released):
             if record.ended is None:
                 self._end(record, "has lost its slice")
             self.due[record.uid] = None
-        elif record.ended is None and isinstance(answer, Bound) and _is_too_late(record, answer):
+        elif record.ended is None and isinstance(answer, Bound) and had is None and _is_too_late(record, answer):
             self._end(record, "was changed too late, its slice was given already: it is a new pod now")
             last = record.asks[-1]
             self._begin((record.file, record.document), _found(record, last))
