@@ -296,8 +296,10 @@ class Voice:
         for uid in list(self._closing):
             word, entry = self._speaker.word(uid), self._outbox.current(subjects.request(uid))
             current = entry.message if entry is not None else None
-            if word is None:
+            if word is None and self._state_is_read:
                 del self._closing[uid]
+                if isinstance(self.word_of(uid), RequestWithdrawn):  # whoever of us has said it may have died then
+                    self._let_expire(subjects.evicted(uid))
             elif isinstance(word, RequestWithdrawn) and isinstance(current, RequestWithdrawn) and current.closing:
                 del self._closing[uid]
                 self._outbox.forget(subjects.request(uid))

@@ -815,7 +815,8 @@ def test_an_order_that_is_read_again_stands(bench):
     assert bench.api.evictions == ["u1"]
 
 
-def test_an_eviction_that_never_came_about_leaves_nothing_on_the_bus(bench):
+@pytest.mark.parametrize("dies", [False, True], ids=["goes on", "dies before it says so"])
+def test_an_eviction_that_never_came_about_leaves_nothing_on_the_bus(bench, new, dies):
     """Room on the bus, and time at every start: a word for ever, of each pod that a budget kept until it ended."""
     bench.create("train", "u1")
     bench.bind("u1")
@@ -825,7 +826,11 @@ def test_an_eviction_that_never_came_about_leaves_nothing_on_the_bus(bench):
     bench.observe(order, EvictionOver(request=RequestId("u1")))
     bench.delete("u1", **ENDED)
     bench.release("u1")
-    out = bench.core.handle(Ticked(), bench.now)
+    speaks = bench
+    if dies:
+        speaks = new(bench.api, bench.bus, run="w2")
+        speaks.start()
+    out = speaks.core.handle(Ticked(), speaks.now)
     said = [(call.subject, call.message, call.ttl_s) for call in out if isinstance(call, Write)]
     blocked = EvictionBlocked(request=RequestId("u1"), why=bench.blocked)
     assert said == [("sluice.evicted.u1", blocked, bench.core.rules.closing_ttl_s)]
