@@ -55,6 +55,17 @@ def test_a_pod_is_asked_for_by_its_uid(bench):
     assert bench.api.object_writes == {}
 
 
+def test_an_edit_is_seen_where_the_api_server_does_not_count_edits_of_pods(bench):
+    """Kubernetes before 1.33: it would be granted a slice where it must not run, be pinned there, and wait for ever."""
+    pod = new_pod("train", "u1")
+    del pod["metadata"]["generation"]
+    bench.show(bench.api.store(pod))
+    pod["spec"]["nodeSelector"] = {"zone": "a"}
+    bench.show(bench.api.store(pod))
+    word = bench.word("u1")
+    assert (word.revision, word.host.node_selector) == (2, {"zone": "a"})
+
+
 def test_an_edit_of_what_it_needs_of_a_node_is_a_new_revision_until_it_is_bound(bench):
     """A pod would be placed where it cannot run any more."""
     bench.create("train", "u1")

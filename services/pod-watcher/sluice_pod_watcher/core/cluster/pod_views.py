@@ -21,6 +21,8 @@ from sluice.contracts.kubernetes import (
 from sluice_pod_watcher.core.cluster.events import Raw
 
 DONE = frozenset({"Succeeded", "Failed"})
+_EDITABLE = ("nodeSelector", "affinity", "tolerations")
+"""Of a pod that waits (https://kubernetes.io/docs/concepts/scheduling-eviction/pod-scheduling-readiness/)."""
 _VERSION_MAX = 20
 """Digits of a resourceVersion: the store counts in 64 bits."""
 
@@ -64,6 +66,9 @@ class PodView:
     version: int
     """The resourceVersion: newer is larger; 0 when it is no number, and then nothing is known of its age."""
     generation: int
+    """How often its spec was edited; 0 where the API server does not count that of pods (before 1.33)."""
+    editable: tuple[Any, ...]
+    """What may be edited of its spec while it waits, as it is, where that is not counted."""
     dying: bool
     nothing_holds_it: bool
     """It is dying, its grace period is over and nobody has a finalizer on it: what is deleted like this is gone."""
@@ -110,13 +115,15 @@ def read_pod(raw: Raw) -> PodView | None:
     conditions = {str(each.get("type")): each for each in _list(status, "conditions")}
     scheduled, ours = conditions.get("PodScheduled", {}), conditions.get(CONDITION_READY)
     dying = bool(meta.get("deletionTimestamp"))
+    generation = counted if isinstance(counted := meta.get("generation"), int) else 0
     owner = next((each for each in _list(meta, "ownerReferences") if each.get("controller")), {})
     return PodView(
         uid=RequestId(uid),
         namespace=str(meta.get("namespace", "")),
         name=str(meta["name"]),
         version=version_of(meta.get("resourceVersion")),
-        generation=generation if isinstance(generation := meta.get("generation"), int) else 0,
+        generation=generation,
+        editable=tuple(spec.get(each) for each in _EDITABLE) if not generation else (),
         dying=dying,
         nothing_holds_it=dying and meta.get("deletionGracePeriodSeconds") == 0 and not meta.get("finalizers"),
         is_ignored=LABEL_IGNORE in _map(meta, "labels"),

@@ -317,4 +317,4 @@ def _counts(record: Record, word: AllocationRequested | RequestRejected) -> bool
 
 def _readable(view: PodView) -> tuple[object, ...]:
     """What of a pod says what it asks for, and when: read anew when it is another."""
-    return (view.generation, view.request, view.gates, view.is_ignored)
+    return (view.generation, view.editable, view.request, view.gates, view.is_ignored)
