@@ -574,6 +574,28 @@ def test_a_pod_without_its_label_is_asked_for_again_after_the_bus_forgot_it(benc
     assert word.held == (Held(node=NodeName("node-a"), allocation=AllocationId("u1_r_1")) if runs else None)
 
 
+@pytest.mark.parametrize("how", ["ends", "goes"])
+def test_the_end_of_a_pod_without_its_label_is_seen_at_once(bench, how):
+    """Its slice would stand empty until all is listed again, and whoever waits for that place would give it up."""
+    bench.create("train", "u1")
+    bench.bind("u1")
+    bench.change("u1", spec={"nodeName": "node-a"}, status=RUNNING)
+    pod = bench.api.find("u1")
+    pod["metadata"]["labels"] = {}
+    bench.handle(e.PodGone(bench.api.store(pod)))
+    assert isinstance(bench.word("u1"), AllocationRequested)
+    if how == "ends":
+        pod["status"] = dict(ENDED)
+        shown = bench.api.store(pod)
+        bench.handle(e.OtherPodSeen(room_only(msgspec.json.encode(shown))))
+    else:
+        shown = bench.api.store(pod, "DELETED")
+        bench.handle(e.OtherPodGone(room_only(msgspec.json.encode(shown))))
+    word = bench.word("u1")
+    assert isinstance(word, RequestWithdrawn)
+    assert word.cause == ("containers ended" if how == "ends" else "pod gone")
+
+
 @pytest.mark.parametrize("ask", ["", '{"version":2}'], ids=["taken away", "of a newer version"])
 def test_a_source_has_not_said_all_while_a_pod_that_runs_does_not_say_what_it_asks_for(bench, new, ask):
     """The bus was wiped: nobody asks for its slice, which would be taken for nobody's, and be revoked while it runs."""

@@ -20,7 +20,7 @@ from sluice_pod_watcher.core.cluster.events import (
     PodUnreadable,
     Raw,
 )
-from sluice_pod_watcher.core.cluster.pod_views import is_marked, read_pod, version_of
+from sluice_pod_watcher.core.cluster.pod_views import is_marked, read_pod, uid_of, version_of
 from sluice_pod_watcher.core.cluster.records import Writing
 from sluice_pod_watcher.core.events import Tell
 
@@ -82,12 +82,14 @@ class ApiSide:
 
     def other_seen(self, raw: Raw, now: float) -> None:
         """A pod outside our selection is none of ours, unless our gate or our words are on it."""
-        if not is_marked(raw):
-            return
-        view = read_pod(raw)
-        record = self._desk.requests.marked(view.uid, view.namespace, view.name, now) if view is not None else None
+        view = read_pod(raw) if is_marked(raw) else None
+        record = self._desk.requests.marked(view, now) if view is not None else None
         if record is not None:
             self._desk.look_at[record.uid] = None
+
+    def other_gone(self, raw: Raw) -> None:
+        """A pod outside our selection is not there any more, or is in it: one of ours has to be read by its name."""
+        self._doubt(RequestId(uid_of(raw)))
 
     def _left(self, raw: Raw, now: float) -> None:
         """It was deleted; or has only left our selection, dying or not, which is no end of it."""

@@ -119,6 +119,8 @@ class Cluster:
         match event:
             case OtherPodSeen():
                 self._api.other_seen(event.pod, now)
+            case OtherPodGone():
+                self._api.other_gone(event.pod)
             case NodeSeen():
                 desk.removals.here(node_name_of(event.node))
             case NodeGone():

@@ -147,6 +147,11 @@ def is_marked(raw: Raw) -> bool:
     return any(each.get("name") == GATE for each in _list(_map(raw, "spec"), "schedulingGates"))
 
 
+def uid_of(raw: Raw) -> str:
+    """The UID of an object; empty without one."""
+    return str(_map(raw, "metadata").get("uid", ""))
+
+
 def version_of(text: object) -> int:
     """A resourceVersion as a number, 0 when it is none."""
     return int(text) if isinstance(text, str) and len(text) <= _VERSION_MAX and text.isdecimal() else 0

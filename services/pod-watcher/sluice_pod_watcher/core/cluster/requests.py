@@ -188,14 +188,20 @@ class Requests:
             if record.view is not None:
                 record.view = replace(record.view, version=0)
 
-    def marked(self, uid: RequestId, namespace: str, name: str, now: float) -> Record | None:
+    def marked(self, view: PodView, now: float) -> Record | None:
         """
         A pod outside our selection is one of ours: somebody took its label away, and where the bus has forgotten its
-        request nobody asks for its slice any more. Returns the record if it has to be read by its name.
+        request nobody asks for its slice any more. Of what becomes of it no more is shown than that it is another
+        version. Returns the record if it has to be read by its name.
         """
-        if uid in self._gone or uid in self.records:
+        uid = view.uid
+        if uid in self._gone:
             return None
-        record = self.records[uid] = Record(uid, namespace, name, now)
+        known = self.records.get(uid)
+        if known is not None:
+            is_news = known.living and known.view is not None and view.version > known.view.version
+            return self.doubted(uid) if is_news else None
+        record = self.records[uid] = Record(uid, view.namespace, view.name, now)
         record.doubt = True
         self._count(record)
         return record
