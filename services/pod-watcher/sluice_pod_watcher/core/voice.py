@@ -204,6 +204,15 @@ class Voice:
         self._outbox.forget(subjects.host(node))
         self._outbox.commit(subjects.host(node), facts, ttl_s=ttl_s)
 
+    def host_for_some_time(self, node: NodeName, facts: HostFacts) -> None:
+        """The same, where nobody is to see to it any more; what is there already goes by itself, or was so long ago."""
+        self._outbox.keep(subjects.host(node), facts, ttl_s=self._closing_ttl_s)
+
+    def node_word(self, node: NodeName) -> AnyMessage | None:
+        """The last word about a node that is known to be on the bus: its agent's, or that it is not there."""
+        entry = self._outbox.current(subjects.node(node))
+        return entry.message if entry is not None else None
+
     def removed(self, message: NodeRemoved, no_room: HostFacts) -> bool:
         """A node is not there any more, unless its agent speaks meanwhile. False while that is being said already."""
         address = subjects.node(message.node)

@@ -147,3 +147,25 @@ def test_a_node_that_our_pods_remember_is_removed_after_the_bus_was_wiped(new):
     bench.list()
     bench.pass_time(GRACE_S + 5)
     assert said(bench) == REMOVED
+
+
+@pytest.mark.parametrize("restarted", [False, True], ids=["goes on", "started anew"])
+def test_nothing_is_left_on_the_bus_of_a_node_that_was_removed(cluster, new, restarted):
+    """Room on the bus, and time at every start, for each node that ever was: a cluster that scales makes thousands."""
+    cluster.handle(e.NodeGone(node(version=3)))
+    cluster.pass_time(GRACE_S + 5)
+    assert said(cluster) == REMOVED
+    cluster.observe(subjects.host(N1), NO_ROOM)  # what was said is read, too
+    cluster.pass_time(5)
+    watcher = cluster
+    if restarted:
+        watcher = new(cluster.api, cluster.bus, run="w2")
+        watcher.start()
+        for what in ("others", "nodes"):
+            watcher.handle(e.ListingStarted(what), e.ListingEnded(what, "1"))
+        watcher.pass_time(GRACE_S + 5)
+        assert not any(isinstance(message, NodeRemoved) for _, message in watcher.words), "it was said before"
+    del watcher.bus["sluice.host.n1"], watcher.bus["sluice.node.n1"]  # their time to live is over
+    watcher.read()
+    watcher.pass_time(5)
+    assert "sluice.host.n1" not in watcher.bus

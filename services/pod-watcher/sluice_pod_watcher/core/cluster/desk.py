@@ -54,9 +54,13 @@ class Desk:
 
     def say_hosts(self, now: float) -> None:
         """Say what nodes have besides GPUs, and which are not there any more."""
+        for node in self.hosts.take_gone():
+            self.removals.gone(node, self.voice.node_word(node), now)
         for node, facts in self.hosts.due(now):
-            self.voice.host(node, facts)
-        self.removals.gone(self.hosts.take_gone(), now)
+            if self.removals.is_removed(node):
+                self.voice.host_for_some_time(node, facts)
+            else:
+                self.voice.host(node, facts)
         for removed in self.removals.due(now):
             if self.voice.removed(removed, self.hosts.no_room):
                 self.told.append(Tell("warning", f"node {removed.node} is removed: {removed.cause}"))

@@ -8,7 +8,6 @@ which our own source has said something, or to which our own pods were bound.
 """
 
 from collections import OrderedDict
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from sluice.contracts.ids import NodeName
@@ -35,18 +34,21 @@ class Removals:
         self.missing.pop(node, None)
         self._removed.pop(node, None)
 
-    def gone(self, nodes: Iterable[NodeName], now: float) -> None:
-        """Nodes of ours without an object."""
-        for node in nodes:
-            if node not in self._removed:
-                self.missing.setdefault(node, now)
+    def is_removed(self, node: NodeName) -> bool:
+        """Whether all is said of a node of ours, for some time."""
+        return node in self._removed
+
+    def gone(self, node: NodeName, word: AnyMessage | None, now: float) -> None:
+        """A node of ours without an object; `word` is the last one about it."""
+        if isinstance(word, NodeRemoved):
+            self._bury(node)
+        elif node not in self._removed:
+            self.missing.setdefault(node, now)
 
     def said(self, node: NodeName, message: AnyMessage | None, now: float) -> bool:
         """The last word about a node: its agent's, or that it is not there. True when one speaks that was removed."""
-        if isinstance(message, NodeRemoved) and self.missing.pop(node, None) is not None:
-            self._removed[node] = None
-            if len(self._removed) > self.rules.tombstones_max:
-                self._removed.popitem(last=False)
+        if isinstance(message, NodeRemoved) and node in self.missing:
+            self._bury(node)
         elif isinstance(message, NodeChanged) and node in self._removed:
             del self._removed[node]
             self.missing[node] = now
@@ -69,3 +71,9 @@ class Removals:
             if node not in self._answers:
                 found.append(NodeRemoved(node=node, cause=WHY))
         return found
+
+    def _bury(self, node: NodeName) -> None:
+        self.missing.pop(node, None)
+        self._removed[node] = None
+        if len(self._removed) > self.rules.tombstones_max:
+            self._removed.popitem(last=False)
