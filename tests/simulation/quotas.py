@@ -159,14 +159,16 @@ class QuotaJudge:
         A request is promised a place or has one, and a place is one's who is there or one's whom it is promised to.
         """
         booking, books = grant.booking, self._books
+        standing = self._standing(booking.namespace)
+        served = {booking.request, *(each.request for each in standing if not books.after.get(each.allocation))}
         others = [
             other
-            for other in self._standing(booking.namespace)
+            for other in standing
             if other.allocation != booking.allocation
-            and not (other.request == booking.request and books.after.get(other.allocation))
+            and not (other.request in served and books.after.get(other.allocation))
             and self._could_know(booking, other)
         ]
-        there = {other.allocation for other in self._standing(booking.namespace)}
+        there = {other.allocation for other in standing}
         promised = {each for each in there if there.intersection(books.after.get(each, ()))}
         awaited = {each for promise in promised for each in books.after[promise]}
         if booking.allocation not in promised:

@@ -11,8 +11,18 @@ from simulation.scene import A30_NODE, MIG_NODE, Scene, sliced
 from simulation.weather import Weather
 
 from sluice.contracts import subjects
-from sluice.contracts.exchange import Stream
-from sluice.contracts.messages import Grant, Pending, QuotaSet, Revoke, SliceReady
+from sluice.contracts.exchange import Stream, Write
+from sluice.contracts.ids import AllocationId, Incarnation, NodeName, OperationId, RequestId, SourceName
+from sluice.contracts.messages import (
+    AnyMessage,
+    Booking,
+    DeviceGrant,
+    Grant,
+    Pending,
+    QuotaSet,
+    Revoke,
+    SliceReady,
+)
 from sluice.contracts.refusals import WaitReason
 
 ONE = (1, None, None)
@@ -192,6 +202,51 @@ def test_nobody_is_bound_before_what_was_written_before_its_grant_is_known() -> 
     limit(scene, NO_LIMITS)
     scene.until(lambda: scene.runs("b"))
     scene.finish()
+
+
+@pytest.mark.parametrize("limit_gpus", [3, 2])
+def test_the_judge_counts_a_promise_or_the_place_that_was_free_earlier(limit_gpus: int) -> None:
+    """Whoever was promised a place and got another keeps both for a moment, and has one: others may have the rest."""
+    scene = Scene(MIG_NODE)
+    judge, books = scene.world.limits, scene.world.judge
+    judge.landed(_write(subjects.quota("den"), QuotaSaid(0.0, "den", (limit_gpus, None, None)).message), 1)
+    scene.wait(HEARD_AFTER_S + 1.0)
+    entries = {
+        "promise": _grant("waits", "promise", 2, after=(AllocationId("of another namespace"),)),
+        "free": _grant("waits", "free", 2),
+        "late": _grant("late", "late", 1),
+    }
+    books.ledger["node-0"] = dict(entries)  # type: ignore[arg-type]
+    books.after["promise"] = ("of another namespace",)
+    landing = _write(subjects.ledger(NodeName("node-0"), AllocationId("late")), entries["late"])
+    if limit_gpus == 3:
+        judge.landed(landing, 2)
+        assert judge.checks
+    else:
+        with pytest.raises(ViolationError, match="3 of 2 devices"):
+            judge.landed(landing, 2)
+
+
+def _grant(request: str, allocation: str, devices: int, after: tuple[AllocationId, ...] = ()) -> Grant:
+    """So many devices on the only node, by the only allocator."""
+    booking = Booking(
+        allocation=AllocationId(allocation),
+        request=RequestId(request),
+        request_revision=1,
+        source=SourceName("folder"),
+        owner=request,
+        namespace="den",
+        name=request,
+        node=NodeName("node-0"),
+        devices=(DeviceGrant(container="main", gpu="GPU-node-0-0", profile="1g.5gb", start=0, size=1),) * devices,
+    )
+    return Grant(revision=1, incarnation=Incarnation("1"), booking=booking, after=after)
+
+
+def _write(address: subjects.Address, message: AnyMessage) -> Write:
+    """As the broker takes it."""
+    stream = Stream.BOOK if address.kind == "ledger" else Stream.STATE
+    return Write(OperationId("o"), 1, stream, address.subject, address.guard, 0, message, "")
 
 
 @pytest.mark.parametrize(
