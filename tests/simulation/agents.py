@@ -158,10 +158,13 @@ class AgentHost(Host):
         records = tuple(_replayed(machine.journal))
         machine.journal = list(records)
         machine.on_disk = len(records)
+        nameless = {gpu.index: gpu.lost for gpu in machine.gpus.values() if gpu.lost and self._cannot_tell(gpu)}
+        told = (gpu for gpu in machine.gpus.values() if gpu.index not in nameless)
         started = AgentStarted(
             boot_id=machine.boot_id,
             endpoint=self.endpoint,
-            gpus=tuple(gpu.first_report() for gpu in machine.gpus.values()),
+            gpus=tuple(gpu.first_report() for gpu in told),
+            nameless=nameless,
             records=records,
             journal_problem=problem,
             tickets=tuple(machine.tickets),
@@ -174,6 +177,10 @@ class AgentHost(Host):
             time_quota=machine.time is not None,
         )
         self.offer(started)
+
+    def _cannot_tell(self, gpu: Gpu) -> bool:
+        """Whether a GPU that does not answer in this life does not even tell its UUID: every other one does."""
+        return (gpu.index + self.life) % 2 == 0
 
     def end(self) -> None:
         """What was in the kernel is done or not done; nobody hears of it."""

@@ -217,6 +217,11 @@ CASES = (
     Case("a late duplicate of a Grant after the Revoke", ("late grant", "no tombstones")),
     Case("it sees no instance there and says never made", ("not seen is not there",)),
     Case(
+        "it is left out, and what was being made there is gone and stays",
+        test="tests/unit/node_agent/test_nameless_gpus.py::"
+        "test_what_was_being_made_on_it_when_its_agent_was_killed_is_not_forgotten",
+    ),
+    Case(
         "the surplus of two shares in one home is revoked",
         test="tests/unit/node_agent/test_promised.py::"
         "test_a_surplus_share_is_given_back_without_ending_its_pod_on_the_other",

@@ -223,6 +223,7 @@ class Node:
         self.waiting: deque[Any] = deque()
         self.own_done: list[Any] = []
         self.time_quota = False
+        self.nameless: dict[int, str] = {}  # GPUs that cannot tell their UUID when an agent starts
         self.refused: list[type] = []  # the next of each is refused by the device
 
     # -- lives ----------------------------------------------------------------------------------------------------
@@ -236,9 +237,11 @@ class Node:
         self.journal = Journal(self.tmp_path / "agent", self.name)
         self.backend = SimulatedGpus(self.hardware)
         self.marks = Marks(self.tmp_path / "marks", self.backend.boot_id())
-        gpus = self.backend.read()
+        gpus = tuple(gpu for gpu in self.backend.read() if gpu.index not in self.nameless)
         problem = self.journal.problem
-        if self.journal.is_new and any(gpu.instances for gpu in gpus if not gpu.fixed_layout):
+        if self.journal.is_new and (
+            self.nameless or any(gpu.lost or (gpu.instances and not gpu.fixed_layout) for gpu in gpus)
+        ):
             problem = "there is no journal"
         started = AgentStarted(
             boot_id=self.backend.boot_id(),
@@ -252,8 +255,9 @@ class Node:
             time_quota=self.time_quota,
             mps_root="/mps",
             homes=self.mps.found(),
-            marks=self.marks.found(gpus),
+            marks=self.marks.found(gpus, all_told=not self.nameless),
             unmarked=self.marks.unmarked(),
+            nameless=self.nameless,
         )
         return self.handle(started)
 

@@ -6,6 +6,7 @@ from factories.homes import ON_MIG, PLACES, WHOLE, compute_modes, is_clean, live
 from msgspec.structs import replace
 
 from sluice.contracts.messages import SliceDegraded, SliceFailed, SliceGone, SliceQuarantined, SliceReady
+from sluice_node_agent.core.devices import never_read
 from sluice_node_agent.core.events import (
     ComputeInstanceCreated,
     GpuInstanceCreated,
@@ -28,7 +29,6 @@ from sluice_node_agent.core.instructions import (
 )
 from sluice_node_agent.core.records import DeviceRecord, SliceRecord
 from sluice_node_agent.device.hardware_file import Instance
-from sluice_node_agent.device.nvml_inventory import never_read
 from sluice_node_agent.device.simulated import SimulatedGpus
 
 # -- making and unmaking ------------------------------------------------------------------------------------------

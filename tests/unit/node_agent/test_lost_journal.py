@@ -3,11 +3,11 @@
 import pytest
 
 from sluice.contracts.messages import SliceDegraded, SliceFailed, SliceGone, SliceReady
+from sluice_node_agent.core.devices import never_read
 from sluice_node_agent.core.events import Mark
 from sluice_node_agent.core.instructions import CreateGpuInstance, MakeTicket, SaveJournal, StartMps
 from sluice_node_agent.core.records import NodeRecord
 from sluice_node_agent.device.hardware_file import Instance
-from sluice_node_agent.device.nvml_inventory import never_read
 from sluice_node_agent.device.simulated import SimulatedGpus
 
 SMALL = (0, "2g.10gb", 4, 2)

@@ -138,6 +138,8 @@ def test_a_place_without_a_mark_is_known_to_be_nobodys_of_ours(marks, tmp_path):
     """An agent that lost its journal would take for a slice's what an administrator has made."""
     marks.found(())
     assert marks.unmarked() is None, "no GPU was shown"
+    marks.found(EMPTY, all_told=False)
+    assert marks.unmarked() is None, "one could not tell its UUID"
     marks.found(EMPTY)
     assert marks.unmarked() == ()
     marks.carry_out(Made(), CREATE)

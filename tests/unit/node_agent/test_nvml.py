@@ -710,6 +710,20 @@ def test_a_gpu_that_fell_off_the_bus_is_known_by_its_handle(library, begin):
     assert gpus.read_gpu(other.uuid).healthy
 
 
+def test_a_gpu_that_cannot_tell_its_uuid_is_told_by_its_index_and_answers_to_its_uuid_later(library, begin):
+    """What the journal says of it would count for nothing, for it would seem that the node has no such GPU."""
+    gpu, other = library.gpu(error=TIMEOUT), library.gpu()
+    gpus = begin()
+    assert [report.uuid for report in gpus.read()] == [other.uuid]
+    assert list(gpus.nameless()) == [0]
+    with pytest.raises(DeviceError):
+        gpus.read_gpu(gpu.uuid)
+    gpu.error = 0
+    assert (gpus.read_gpu(gpu.uuid).index, gpus.read_gpu(gpu.uuid).healthy) == (0, True)
+    assert {report.uuid for report in gpus.read()} == {gpu.uuid, other.uuid}
+    assert gpus.nameless() == {}
+
+
 def test_an_error_of_nobody_known_has_all_read_and_breaks_none(library, begin):
     """One event that cannot be placed would take every GPU of the node out of the fleet."""
     gpu, other = library.gpu(), library.gpu()

@@ -6,6 +6,8 @@ path of their own. It acts only when the head of its ledger names this run; befo
 it has (PROTOCOL §5, §6). Only a Revoke destroys; absence from the ledger is never an order.
 """
 
+import dataclasses
+
 from msgspec.structs import replace
 
 from sluice.contracts import subjects
@@ -28,7 +30,7 @@ from sluice_node_agent.core.events import (
     Result,
 )
 from sluice_node_agent.core.floor import Floor
-from sluice_node_agent.core.found import what_was_found
+from sluice_node_agent.core.found import named_gpus, what_was_found
 from sluice_node_agent.core.graves import Graves
 from sluice_node_agent.core.housing import Housing
 from sluice_node_agent.core.instructions import (
@@ -186,7 +188,10 @@ class Agent:
         """Hold what the journal says against what is there. Nothing is done yet but to tell it."""
         floor = self._floor
         floor.boot_id, floor.mps_root = event.boot_id, event.mps_root
-        floor.devices = Devices(event.gpus, event.marks, event.unmarked)
+        floor.devices = Devices(event.gpus, event.marks, event.unmarked, event.nameless)
+        for gpu in named_gpus(event):
+            floor.devices.expect(gpu)
+        event = dataclasses.replace(event, gpus=tuple(floor.devices.reports.values()))
         floor.time_quota = event.time_quota
         self._read_at = dict.fromkeys(floor.devices.reports, now + self._rules.read_devices_s)
         slices = [record for record in event.records if isinstance(record, SliceRecord)]
@@ -230,6 +235,7 @@ class Agent:
         self._outbox.handle(event, now)
         was_open = self._is_open
         changed = self._orders.handle(event)
+        self._expect_gpus_of(changed, now)
         self._see_whether_open()
         if isinstance(event, ReadingStarted) or forgotten:
             self._outbox.recheck()
@@ -245,6 +251,15 @@ class Agent:
             everything = (*self._floor.works, *self._graves.open_ones(), *self._standing_first())
             self._due.update(dict.fromkeys(everything))
             self._homes_due.update(dict.fromkeys(self._floor.homes))
+
+    def _expect_gpus_of(self, allocations: list[AllocationId], now: float) -> None:
+        """Orders may name GPUs that could not tell their UUID at the start: what is on them nobody knows."""
+        orders = (order for each in allocations if (order := self._orders.order(each)) is not None)
+        for order in orders:
+            for grant in order.booking.devices:
+                if self._floor.devices.expect(grant.gpu):
+                    self._taking.found.expect(grant.gpu)
+                    self._read_at[grant.gpu] = now + self._rules.read_devices_s
 
     def _see_whether_open(self) -> None:
         """Only the start and the ledger decide that, and every step asks."""

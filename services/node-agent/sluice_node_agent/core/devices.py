@@ -46,12 +46,17 @@ class Devices:
     """The GPUs of one node, in index order."""
 
     def __init__(
-        self, reports: Iterable[GpuReport] = (), marks: Iterable[Mark] = (), unmarked: Iterable[Mark] | None = None
+        self,
+        reports: Iterable[GpuReport] = (),
+        marks: Iterable[Mark] = (),
+        unmarked: Iterable[Mark] | None = None,
+        nameless: Mapping[int, str] | None = None,
     ) -> None:
         """Begin with what was read at the start, and where instances were ours then (see `AgentStarted`)."""
         self.reports: dict[GpuUuid, GpuReport] = {report.uuid: report for report in reports}
         self.marks: Collection[Mark] = frozenset(mark for mark in marks if mark.size)
         self._unmarked = frozenset(unmarked) if unmarked is not None else None
+        self._nameless = dict(nameless or {})
         self._users: dict[str, tuple[str, ...]] = {}
         """Of fixed layouts: who was found on a MIG device that nobody was given."""
         self._creatable: dict[tuple[object, ...], dict[str, int]] = {}
@@ -136,6 +141,23 @@ class Devices:
 
     # -- learning -------------------------------------------------------------------------------------------------
 
+    def expect(self, gpu: GpuUuid) -> bool:
+        """
+        Somebody names a GPU. Whether it was not known, and is from now on: as lost, until it answers.
+
+        It is not known although it is here where GPUs could not tell their UUID: it may be any of them.
+        """
+        if gpu in self.reports or not self._nameless:
+            return False
+        indexes = {report.index for report in self.reports.values()}
+        free = (index for index in self._nameless if index not in indexes)
+        index = next(free, max((*indexes, *self._nameless)) + 1)
+        why = "; ".join(self._nameless.values())
+        told = f"{gpu}: no GPU that answers is this one, and of others the driver cannot tell which they are: {why}"
+        known = {**self.reports, gpu: never_read(gpu, index, told)}
+        self.reports = dict(sorted(known.items(), key=lambda each: each[1].index))
+        return True
+
     def read(self, report: GpuReport) -> None:
         """A GPU was read anew. One that is lost shows no instances, so what was known of it stays."""
         known = self.reports.get(report.uuid)
@@ -147,6 +169,7 @@ class Devices:
                 if instance.uuid not in there and self._users.pop(instance.uuid, None) is not None:
                     self._shown_last = None
             self.reports[report.uuid] = report
+            self._nameless.pop(report.index, None)
 
     def note_users(self, uuid: str, users: tuple[str, ...]) -> None:
         """Who was found on a MIG device of a fixed layout."""
@@ -254,6 +277,31 @@ _SeenThere = tuple[
 ]
 """Of one GPU: per instance whose it is and whether it is warm; what is quarantined; daemons; who was found there."""
 _LAYOUTS_REMEMBERED = 256
+
+
+def never_read(gpu: GpuUuid, index: int, why: str, *, fixed: bool = False) -> GpuReport:
+    """
+    A GPU of which nothing is known but that it is there, for it could not be read since this process began.
+
+    It must be told all the same: who does not see it may think that there is nothing on it.
+    """
+    return GpuReport(
+        uuid=gpu,
+        index=index,
+        model="",
+        memory_mib=0,
+        multiprocessors=0,
+        mig_enabled=False,
+        memory_slices=0,
+        compute_slices=0,
+        profiles=(),
+        instances=(),
+        creatable={},
+        healthy=False,
+        health_message=why,
+        lost=True,
+        fixed_layout=fixed,
+    )
 
 
 def is_offered(instance: InstanceReport) -> bool:

@@ -4,7 +4,8 @@ What a node agent's core hears, besides the exchange that all cores share, and t
 Results carry the `token` of the instruction that they answer (`instructions`), exactly one for each.
 """
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Literal
 
@@ -133,7 +134,8 @@ class AgentStarted:
     `tickets` are the ticket directories found, `witnesses` what they say, where the journal was lost. `homes` are the
     homes whose directories were found, and below `mps_root` each home has its own: `<mps_root>/<home>/pipe` and
     `.../log`. `marks` are the places where instances are ours; `unmarked` those where one may be ours without a mark,
-    None where that is any. `modes` is how this node can hand out devices.
+    None where that is any. `modes` is how this node can hand out devices. `nameless` are the GPUs that could not even
+    tell their UUID, so that they are not among `gpus`: by index, why.
     """
 
     boot_id: str
@@ -150,6 +152,7 @@ class AgentStarted:
     homes: tuple[FoundHome, ...] = ()
     marks: tuple[Mark, ...] = ()
     unmarked: tuple[Mark, ...] | None = None
+    nameless: Mapping[int, str] = field(default_factory=dict)
     time_quota: bool = False
     """Whether the client library of the time quota is here, so that fractional shares are held to their time."""
     version: str = ""

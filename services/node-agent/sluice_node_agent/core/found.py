@@ -8,7 +8,7 @@ ledger or a ticket must say. What is on a GPU that did not answer then is not kn
 concluded from not seeing it.
 """
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 
 from sluice.contracts.ids import AllocationId, GpuUuid, HomeId
@@ -16,7 +16,7 @@ from sluice.contracts.messages import Booking, DeviceGrant, GpuReport
 from sluice.contracts.ticket_names import is_ticket_of
 from sluice_node_agent.core.devices import Devices, InstanceKey
 from sluice_node_agent.core.events import AgentStarted, FoundHome
-from sluice_node_agent.core.records import DeviceRecord, HomeRecord, NodeRecord, SliceRecord, Unclaimed
+from sluice_node_agent.core.records import DeviceRecord, HomeRecord, NodeRecord, SliceRecord, Unclaimed, Warm
 from sluice_node_agent.core.work import HomeKey
 
 
@@ -29,6 +29,8 @@ class Found:
     homes: dict[HomeId, FoundHome] = field(default_factory=dict)
     unseen: dict[GpuUuid, None] = field(default_factory=dict)
     """GPUs of which it is not known what is there."""
+    nameless: bool = False
+    """Some could not tell their UUID when the journal was lost: one that is named only now is of the unseen ones."""
     speaking: tuple[str, ...] = ()
     """Those of the tickets that were there when the journal was lost: what they say is heard."""
     doubtful: tuple[str, ...] = ()
@@ -54,6 +56,15 @@ class Found:
         if not devices.may_be_ours(grant):
             return DeviceRecord()
         return DeviceRecord(step="intended", gi_id=there.gi_id, uuid=there.uuid)
+
+    def expect(self, gpu: GpuUuid) -> None:
+        """A GPU is named that could not tell its UUID at the start."""
+        if self.nameless:
+            self.unseen[gpu] = None
+
+    def seen(self, devices: Devices) -> tuple[GpuUuid, ...] | None:
+        """For the journal: the GPUs of which it is known what is there, if others cannot be named (`NodeRecord`)."""
+        return tuple(gpu for gpu in devices.reports if gpu not in self.unseen) if self.nameless else None
 
     def see(self, report: GpuReport, claimed: Collection[InstanceKey]) -> bool:
         """A GPU was read; what records do not name there (`claimed`) is found now. Whether it had not been seen."""
@@ -131,21 +142,44 @@ class Found:
         return tuple(Unclaimed(gpu=key[0], gi_id=key[1], uuid=uuid) for key, uuid in self.unclaimed.items())
 
 
+def named_gpus(event: AgentStarted) -> Iterator[GpuUuid]:
+    """All GPUs that the journal, tickets, marks and homes' directories name: these are, or were, of this node."""
+    for record in event.records:
+        match record:
+            case SliceRecord(booking=booking):
+                yield from (grant.gpu for grant in booking.devices)
+            case HomeRecord(gpu=gpu) | Warm(gpu=gpu):
+                yield gpu
+            case NodeRecord(unclaimed=unclaimed, unseen=unseen):
+                yield from (*(each.gpu for each in unclaimed), *unseen)
+            case _:
+                pass
+    for ticket in event.witnesses:
+        yield from (grant.gpu for grant in ticket.record.booking.devices) if ticket.record is not None else ()
+    yield from (mark.gpu for mark in event.marks)
+    yield from (home.gpu for home in event.homes)
+
+
 def what_was_found(
     event: AgentStarted, slices: list[SliceRecord], homes: list[HomeRecord], claimed: Collection[InstanceKey]
 ) -> Found:
     """What no record names. Instances only when the journal was lost, now or in an earlier life of the same boot."""
     hidden: dict[GpuUuid, None] = {}
+    nameless = False
     speaking: tuple[str, ...] = ()
     before = next((record for record in event.records if isinstance(record, NodeRecord)), None)
     there: list[tuple[InstanceKey, str]] = []
     if event.journal_problem:
         hidden = {gpu.uuid: None for gpu in event.gpus}
+        nameless = bool(event.nameless)
         speaking = event.tickets
     elif before is not None and before.boot_id == event.boot_id:
         there = [((instance.gpu, instance.gi_id), instance.uuid) for instance in before.unclaimed]
         silent = {gpu.uuid for gpu in event.gpus if gpu.lost}  # what was found there cannot be seen any more
         hidden = dict.fromkeys((*before.unseen, *(gpu for (gpu, _), _ in there if gpu in silent)))
+        if before.seen is not None:
+            hidden |= {gpu.uuid: None for gpu in event.gpus if gpu.uuid not in before.seen}
+            nameless = bool(event.nameless)
         speaking = before.tickets
     tickets = {ticket for record in slices for ticket in (record.ticket, *record.stale_tickets)}
     names = {record.home for record in homes}
@@ -154,6 +188,7 @@ def what_was_found(
         tickets=tuple(ticket for ticket in event.tickets if ticket not in tickets),
         homes={home.home: home for home in event.homes if home.home not in names},
         unseen={gpu.uuid: None for gpu in event.gpus if gpu.uuid in hidden},
+        nameless=nameless,
         speaking=tuple(ticket for ticket in event.tickets if ticket in speaking and ticket not in tickets),
         aside={mark.gpu: None for mark in event.marks if not mark.size and mark.gpu not in {h.gpu for h in homes}},
     )

@@ -47,6 +47,10 @@ class News:
         self._modes, self._time_quota = event.modes, event.time_quota
         if event.journal_problem:
             self._warnings = (f"rebuilt from devices and ledger: {event.journal_problem}",)
+        left_out = (
+            f"a GPU cannot tell its UUID, so that nothing new is put on it: {why}" for why in event.nameless.values()
+        )
+        self._warnings = (*self._warnings, *left_out)
         self._generation = self._asked_upto = self._reserved_upto = generation
 
     def warn(self, sentences: Sequence[str]) -> None:

@@ -208,6 +208,11 @@ class NodeRecord(msgspec.Struct, frozen=True, kw_only=True, tag="node"):
     unclaimed: tuple[Unclaimed, ...] = ()
     unseen: tuple[GpuUuid, ...] = ()
     """GPUs that did not answer when the journal was found lost: what is there on them is not known yet."""
+    seen: tuple[GpuUuid, ...] | None = None
+    """
+    Those of which it is known, where there were also GPUs then that could not tell their UUID: all others are unseen.
+    None where all told it.
+    """
     tickets: tuple[str, ...] = ()
     """Tickets that were there then and that no record names: the next life, too, goes by what they say."""
 

@@ -91,6 +91,7 @@ class Telling:
                 generation_upto=self._news.reserve(),
                 unclaimed=found.unclaimed_records(),
                 unseen=tuple(found.unseen),
+                seen=found.seen(self._floor.devices),
                 tickets=found.speaking,
             )
             sender.save(record, None)

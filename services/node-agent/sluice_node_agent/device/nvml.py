@@ -51,7 +51,7 @@ class NvmlGpus:
 
         Raises BackendError.
 
-        A GPU that is lost already, and cannot even tell its UUID, is left out and told in the log.
+        A GPU that is lost already, and cannot even tell its UUID, is left out, told in the log, and `nameless`.
         """
         self._processes = processes
         self._log = logs.get("nvml")
@@ -86,6 +86,10 @@ class NvmlGpus:
     def read(self) -> tuple[GpuReport, ...]:
         """All GPUs in index order. Raises DeviceError when not even their number can be read."""
         return self._inventory.read()
+
+    def nameless(self) -> dict[int, str]:
+        """The GPUs that `read` left out, because they could not tell their UUID: by index, why."""
+        return self._inventory.nameless()
 
     def read_gpu(self, gpu: GpuUuid) -> GpuReport:
         """One GPU; as `lost` when it does not answer and was there before. Raises DeviceError when it never was."""

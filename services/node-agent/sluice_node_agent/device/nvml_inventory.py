@@ -2,9 +2,9 @@
 What is known of a node's GPUs: each reading, and of a GPU that is lost, what was known before.
 
 A GPU that cannot be read never hides the others, and is reported as lost for as long as this process lives, from its
-beginning on where it can tell its UUID: only a reading that succeeds says that it is back. If the driver had said that
-it is gone, it was reset meanwhile, and its errors are over; if it was only slow to answer (a timeout, an error without
-a reason), it has them still. Nothing here changes a GPU.
+beginning on where it can tell its UUID (else it is `nameless`): only a reading that succeeds says that it is back. If
+the driver had said that it is gone, it was reset meanwhile, and its errors are over; if it was only slow to answer (a
+timeout, an error without a reason), it has them still. Nothing here changes a GPU.
 """
 
 import threading
@@ -17,6 +17,7 @@ import pynvml  # type: ignore[import-untyped]
 from sluice.contracts.ids import GpuUuid
 from sluice.contracts.messages import GpuReport, ProfileReport
 from sluice.runtime import logs
+from sluice_node_agent.core.devices import never_read
 from sluice_node_agent.device import nvml_mig, nvml_reading
 from sluice_node_agent.device.fixed_gpus import FixedGpus
 from sluice_node_agent.device.nvml_errors import told
@@ -50,6 +51,7 @@ class Inventory:
         self._reports: dict[GpuUuid, GpuReport] = {}
         self._wirings: dict[GpuUuid, Wiring] = {}
         self._silent: dict[GpuUuid, _Silence] = {}
+        self._nameless: dict[int, str] = {}
         self.xids = Xids()
         self.handles = Handles(self._renewed)
 
@@ -78,7 +80,14 @@ class Inventory:
                 reports[gpu] = self._lose(known, said or _Silence(why, gone=all_told))
         for index, silence in silent.items():
             self._log.warning("a GPU that cannot tell its UUID is left out", index=index, error=silence.why)
+        with self._lock:
+            self._nameless = {index: silence.why for index, silence in silent.items()}
         return tuple(sorted(map(self._linked, reports.values()), key=lambda report: report.index))
+
+    def nameless(self) -> dict[int, str]:
+        """The GPUs that `read` left out, because they could not tell their UUID: by index, why."""
+        with self._lock:
+            return dict(self._nameless)
 
     def read_gpu(self, gpu: GpuUuid) -> GpuReport:
         """One GPU; as `lost` when it does not answer and was there before. Raises DeviceError when it never was."""
@@ -199,31 +208,6 @@ class Inventory:
         """The last report of each GPU that was ever read."""
         with self._lock:
             return dict(self._reports)
-
-
-def never_read(gpu: GpuUuid, index: int, why: str, *, fixed: bool) -> GpuReport:
-    """
-    A GPU of which nothing is known but that it is there, for it could not be read since this process began.
-
-    It must be told all the same: who does not see it may think that there is nothing on it.
-    """
-    return GpuReport(
-        uuid=gpu,
-        index=index,
-        model="",
-        memory_mib=0,
-        multiprocessors=0,
-        mig_enabled=False,
-        memory_slices=0,
-        compute_slices=0,
-        profiles=(),
-        instances=(),
-        creatable={},
-        healthy=False,
-        health_message=why,
-        lost=True,
-        fixed_layout=fixed,
-    )
 
 
 def _silence(error: DeviceError) -> _Silence:

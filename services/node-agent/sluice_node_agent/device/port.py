@@ -108,6 +108,9 @@ class GpuBackend(Protocol):
         and each call that would make or destroy one there raises NotSupportedError.
         """
 
+    def nameless(self) -> dict[int, str]:
+        """The GPUs that `read` left out, because they could not even tell their UUID: by index, why."""
+
     def read_gpu(self, gpu: GpuUuid) -> GpuReport:
         """One GPU, as in `read`. Raises GpuLostError when it is not on this node."""
 

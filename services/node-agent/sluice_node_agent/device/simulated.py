@@ -83,6 +83,10 @@ class SimulatedGpus:
         hardware = self._now()
         return tuple(report(hardware, gpu) for gpu in hardware.gpus)
 
+    def nameless(self) -> dict[int, str]:
+        """None: simulated GPUs always tell their UUID."""
+        return {}
+
     def read_gpu(self, gpu: GpuUuid) -> GpuReport:
         """One GPU."""
         hardware = self._now()

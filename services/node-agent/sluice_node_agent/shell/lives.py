@@ -202,7 +202,7 @@ def what_is_there(site: OpenSite, journal: Journal, tickets: Tickets, marks: Mar
     """All that is found at the start of a life; blocks. Raises SiteError, RebootedError."""
     backend, mps = site.backend, site.mps
     try:
-        gpus = backend.read()
+        gpus, nameless = backend.read(), backend.nameless()
     except (DeviceError, BackendError) as error:
         raise SiteError(f"the GPUs of this node cannot be read: {error}") from error
     try:
@@ -210,14 +210,15 @@ def what_is_there(site: OpenSite, journal: Journal, tickets: Tickets, marks: Mar
     except MpsError as error:
         raise SiteError(str(error)) from error
     try:
-        marked, unmarked = marks.found(gpus), marks.unmarked()
+        marked, unmarked = marks.found(gpus, all_told=not nameless), marks.unmarked()
     except OSError as error:
         raise SiteError(f"the marks of what is made on the GPUs cannot be read: {error}") from error
     names = tickets.names()
-    problem = journal.problem  # one that is missing where things are left was lost
+    problem = journal.problem  # one that is missing where things are left, or may be, was lost
     if not problem and journal.is_new:
         left = {
             "instances": any(gpu.instances for gpu in gpus if not gpu.fixed_layout),
+            "GPUs that do not answer": nameless or any(gpu.lost for gpu in gpus),
             "MPS daemons": homes,
             "tickets": names,
         }
@@ -240,6 +241,7 @@ def what_is_there(site: OpenSite, journal: Journal, tickets: Tickets, marks: Mar
         homes=homes,
         marks=marked,
         unmarked=unmarked,
+        nameless=nameless,
         time_quota=site.quota_library is not None,
         version=release(),
     )

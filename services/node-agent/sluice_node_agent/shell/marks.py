@@ -34,15 +34,16 @@ class Marks:
         directory.mkdir(mode=_MODE, parents=True, exist_ok=True)
         self._file = MarkFile(directory / "places", boot_id)
 
-    def found(self, gpus: Iterable[GpuReport]) -> tuple[Mark, ...]:
+    def found(self, gpus: Iterable[GpuReport], *, all_told: bool = True) -> tuple[Mark, ...]:
         """
         Those behind which something is, or may be; the others are removed. Raises OSError.
 
-        `gpus` are all of the node: where there was no file, and nothing is on any of them, whatever comes has a mark.
-        Where none is shown, nothing is known of them.
+        `gpus` are all of the node (`all_told`; else some could not tell their UUID): where there was no file, and
+        nothing is on any of them, whatever comes has a mark. Where none is shown, nothing is known of them.
         """
         gpus = tuple(gpus)
-        if self._file.was_missing and gpus and not any(gpu.lost or _has_instances(gpu) for gpu in gpus):
+        is_empty = bool(gpus) and all_told and not any(gpu.lost or _has_instances(gpu) for gpu in gpus)
+        if self._file.was_missing and is_empty:
             self._file.begin_whole()
         for gpu in gpus:
             self._compare(gpu)
