@@ -385,6 +385,30 @@ def test_a_home_that_cannot_be_taken_down_quarantines_its_last_tenant_until_it_c
     is_clean(node)
 
 
+@PLACES
+@pytest.mark.parametrize("began", ["made", "left"])
+def test_a_share_does_not_wait_for_ever_for_a_home_that_cannot_be_taken_down(node, place, began):
+    """Its pod would wait for it, although there is room for it elsewhere."""
+    if began == "left":
+        live_with(node, node.share("a0", place, owner="pod-0"))
+        node.mps.refusals = [StopMps] * 50
+        node.order(node.revoke(node.share("a0", place, owner="pod-0")))
+        node.work()
+    else:
+        node.live()
+        node.mps.refusals = [StartMps, *[StopMps] * 50]
+    node.order(node.grant(node.share("a1", place)))
+    for _ in range(10):
+        node.tick(60.0)
+    assert isinstance(node.word("a1"), (SliceFailed, SliceQuarantined)), node.word("a1")
+    node.mps.refusals = []
+    node.order(node.revoke(node.share("a1", place)))
+    for _ in range(3):
+        node.tick(60.0)
+    assert isinstance(node.word("a1"), SliceGone)
+    is_clean(node)
+
+
 def test_an_operator_has_a_quarantined_slice_tried_again_at_once(node):
     """After he has looked after it, he would wait for the back-off."""
     booking = node.booking("a1", (0, "1g.5gb", 6, 1))

@@ -11,6 +11,7 @@ from msgspec.structs import replace
 
 from sluice.contracts.messages import ContainerDevices, DeviceGrant
 from sluice_node_agent.core import fixed_layouts, instances, shares
+from sluice_node_agent.core.backing_off import is_stuck
 from sluice_node_agent.core.events import (
     DeviceErrorKind,
     DeviceRefused,
@@ -196,9 +197,12 @@ def _join(record: SliceRecord, number: int, floor: Floor, rules: Rules, ticket: 
     if problem is not None:
         return failing(record, *problem)
     home = floor.homes.get(key_of(grant))
-    if home is None or home.record.phase in {"undoing", "unmaking"}:
+    if home is None:
         return None
     there = home.record
+    if there.phase in {"undoing", "unmaking"}:
+        why = f"{grant.gpu} {grant.start}:{grant.size}: a home that was there cannot be taken down: {home.trouble}"
+        return failing(record, str(DeviceErrorKind.IN_USE), why) if is_stuck(home, rules) else None
     if there.phase == "failed":
         return failing(record, there.error, there.message)
     mismatch = _why_not_in(grant, record.booking.namespace, home, floor, rules)
