@@ -419,6 +419,26 @@ def test_what_was_begun_on_a_gpu_that_is_lost_at_the_start_is_found_when_it_answ
 
 
 @pytest.mark.parametrize("shared", [False, True], ids=["slice", "home"])
+@pytest.mark.parametrize("steps", range(8))
+def test_a_slice_that_is_being_made_on_a_gpu_that_falls_silent_is_not_waited_for_without_a_word(node, steps, shared):
+    """Its pod would wait for as long as that lasts, although there is room for it elsewhere."""
+    node.live()
+    at = (0, "3g.20gb", 4, 4)
+    node.order(node.grant(node.share("a1", at) if shared else node.booking("a1", at)))
+    if node.work(own_max=steps):
+        return
+    _fault(node, gpu_lost=0)
+    node.live()
+    for _ in range(10):
+        node.tick(60.0)
+    assert isinstance(node.word("a1"), (SliceDegraded, SliceFailed, SliceQuarantined)), node.word("a1")
+    _fault(node, gpu_lost=-1)
+    for _ in range(3):
+        node.tick(60.0)
+    assert isinstance(node.word("a1"), (SliceReady, SliceFailed)), node.word("a1")
+
+
+@pytest.mark.parametrize("shared", [False, True], ids=["slice", "home"])
 def test_what_stood_on_a_lost_gpu_before_the_order_came_is_not_taken_for_ours(node, shared):
     """Its owner has made the instance and not used it yet; it would be used by a pod, and destroyed with it."""
     gpu = node.gpus[0]
@@ -430,7 +450,7 @@ def test_what_stood_on_a_lost_gpu_before_the_order_came_is_not_taken_for_ours(no
     place = (0, "3g.20gb", 4, 4)
     node.order(node.grant(node.share("a1", place) if shared else node.booking("a1", place)))
     node.work()
-    assert node.word("a1") is None
+    assert isinstance(node.word("a1"), SliceDegraded)
     _fault(node, gpu_lost=-1)
     node.tick(60.0)
     node.tick(60.0)

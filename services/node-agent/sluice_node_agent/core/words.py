@@ -39,7 +39,7 @@ def word_of(work: Work, floor: Floor, rules: Rules) -> SliceMessage | None:
         )
     if record.phase == "ready":
         return _word_of_ready(record, floor)
-    if record.phase == "making" and record.lost:
+    if record.phase == "making" and (record.lost or _is_in_the_dark(record, floor)):
         return _word_of_wrong(record, floor)
     if record.phase == "failed":
         return SliceFailed(
@@ -165,6 +165,11 @@ def _is_shrinking(record: SliceRecord) -> bool:
     """Whether more may be used of its shares than its order says: it was smaller, or is to become so."""
     adjusting = record.adjusting
     return adjusting is not None and (not adjusting.told or bool(adjusting.counts))
+
+
+def _is_in_the_dark(record: SliceRecord, floor: Floor) -> bool:
+    """Whether it cannot be made before a GPU answers again: nobody knows when, and there may be room elsewhere."""
+    return any(floor.devices.is_dark(grant.gpu) for grant in record.booking.devices)
 
 
 def _is_wrong(record: SliceRecord, floor: Floor) -> bool:
