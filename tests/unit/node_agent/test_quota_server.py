@@ -14,7 +14,7 @@ from sluice.contracts.ids import HomeId
 from sluice_node_agent.core.events import QuotaTenant
 from sluice_node_agent.core.instructions import SetQuotas
 from sluice_node_agent.core.quota.rules import QuotaRules
-from sluice_node_agent.shell import quota_loop
+from sluice_node_agent.shell import quota_loop, quota_server
 from sluice_node_agent.shell.quota_homes import QuotaHomes, QuotaHomesError
 from sluice_node_agent.shell.quota_server import QuotaServer, QuotaServerError
 
@@ -353,4 +353,30 @@ def test_a_scheduler_that_died_is_begun_anew(connect, tmp_path, monkeypatch):
         assert homes.seen(HomeId("h1")).alive
         assert connect(tmp_path / "h1" / "quota" / "a.sock").hello()[0] == WELCOME
     finally:
+        homes.close()
+
+
+def test_a_scheduler_that_is_slow_ends_no_agent_and_is_told_again(connect, tmp_path, monkeypatch):
+    """A machine that stood still for some seconds would end the agent, or leave a tenant without tokens for ever."""
+    library = tmp_path / "library"
+    library.touch()
+    (tmp_path / "h1").mkdir()
+    homes = QuotaHomes(tmp_path, library, lambda _: "")
+    goes_on = threading.Event()
+    try:
+        homes.set(SetQuotas(1, HomeId("h1"), (_tenant("a"),)))
+        with monkeypatch.context() as slow:
+            slow.setattr(quota_loop.QuotaLoop, "serve_once", lambda _: goes_on.wait(_WAIT_S))
+            homes.usage()  # from now on it is slow
+            slow.setattr(quota_server, "_CALL_S", 0.05)
+            assert not homes.seen(HomeId("h1")).alive
+            assert homes.usage() == {}
+            with pytest.raises(QuotaHomesError, match="has not answered"):
+                homes.set(SetQuotas(2, HomeId("h1"), (_tenant("a"), _tenant("b"))))
+        goes_on.set()
+        homes.set(SetQuotas(3, HomeId("h1"), (_tenant("a"), _tenant("b"))))
+        assert homes.seen(HomeId("h1")).alive
+        assert all(connect(tmp_path / "h1" / "quota" / f"{name}.sock").hello()[0] == WELCOME for name in "ab")
+    finally:
+        goes_on.set()
         homes.close()

@@ -12,7 +12,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
@@ -28,7 +28,7 @@ __all__ = ["Counted", "QuotaServer", "QuotaServerError", "TenantUsage", "monoton
 T = TypeVar("T")
 
 _CALL_S = 10.0
-"""The thread answers within a loop, which is far below this; longer means that it is gone."""
+"""The thread answers within a loop, far below this; longer means that the machine stood still, or that it is gone."""
 _WHOLE_PERCENT = 100
 _SWITCH_S = 0.0005
 """
@@ -173,7 +173,8 @@ class QuotaServer:
             self._is_over = True
             calls, self._calls = self._calls, deque()
         for call in calls:
-            call.answer.set_exception(QuotaServerError(f"the quota server of {self.home} has ended"))
+            if call.answer.set_running_or_notify_cancel():
+                call.answer.set_exception(QuotaServerError(f"the quota server of {self.home} has ended"))
         self._loop.close()
         self._ears.close()
         self._bell.close()
@@ -186,7 +187,11 @@ class QuotaServer:
                 raise QuotaServerError(f"the quota server of {self.home} does not run{why}") from self.failure
             self._calls.append(call)
         self._ring()
-        return call.answer.result(_CALL_S)  # type: ignore[return-value]  # what `do` returns
+        wait((call.answer,), _CALL_S)
+        # What was not begun by then never will be: whoever wants it says so again.
+        if call.answer.cancel() or not call.answer.done():
+            raise QuotaServerError(f"the quota server of {self.home} has not answered within {_CALL_S:g} s")
+        return call.answer.result()  # type: ignore[return-value]  # what `do` returns
 
     def _ring(self) -> None:
         try:
@@ -196,6 +201,8 @@ class QuotaServer:
 
 
 def _make(call: _Call) -> None:
+    if not call.answer.set_running_or_notify_cancel():
+        return  # whoever called did not wait any longer
     try:
         call.answer.set_result(call.do())
     except Exception as error:  # noqa: BLE001 - it is raised where the call was made
