@@ -7,7 +7,7 @@ import pynvml
 import pytest
 from factories.nvml_object import FORBIDDEN, FULL, IN_USE, INVALID, LOST, SHORT, TIMEOUT, UNSUPPORTED, Library
 
-from sluice_node_agent.core.events import Holder
+from sluice_node_agent.core.events import DeviceErrorKind, Holder
 from sluice_node_agent.device import nvml_events
 from sluice_node_agent.device.nvml import NvmlGpus
 from sluice_node_agent.device.port import (
@@ -526,12 +526,18 @@ def test_another_instance_than_the_expected_one_is_left_alone(library, begin):
 
 
 def test_a_compute_instance_whose_device_cannot_be_named_is_not_destroyed_blindly(library, begin):
-    """It may be somebody else's."""
+    """It may be somebody else's; or it is ours, and would be said to be gone with whoever is on it."""
     gpu = library.gpu(errors={"hidden": 1})
     made = library.instance(gpu, "3g.20gb", 4, 1)
     gpus = begin()
-    with pytest.raises(DifferentError, match="does not tell its UUID"):
+    with pytest.raises(DeviceError, match="does not tell its UUID") as refused:
         gpus.destroy_compute_instance(gpu.uuid, 1, made.cis[0].uuid)
+    assert refused.value.kind is DeviceErrorKind.UNKNOWN, "it is tried again"
+    with pytest.raises(DeviceError, match="does not tell its UUID"):
+        gpus.destroy_compute_instance(gpu.uuid, 1, "MIG-another")
+    gpu.errors.clear()
+    gpus.destroy_compute_instance(gpu.uuid, 1, made.cis[0].uuid)
+    assert made.cis == []
 
 
 def test_an_instance_that_does_not_tell_its_id_is_undone(library, begin):

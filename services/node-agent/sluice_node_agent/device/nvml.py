@@ -163,7 +163,11 @@ class NvmlGpus:
             if not there:
                 raise NotFoundError(f"{gpu}: GPU instance {gi_id} has no compute instance")
             # A foreign hand may have put more than one there: all must be the one that is meant.
-            others = [one.uuid or "a device that does not tell its UUID" for one in there if one.uuid != uuid]
+            others = [one.uuid for one in there if one.uuid and one.uuid != uuid]
+            if not others and not all(one.uuid for one in there):  # it may be the one, with its tenant on it
+                raise DeviceError(
+                    f"{gpu}: GPU instance {gi_id} is a device that does not tell its UUID, perhaps {uuid}"
+                )
             if others:
                 raise DifferentError(f"{gpu}: GPU instance {gi_id} is {', '.join(others)}, not {uuid}")
             pynvml.nvmlComputeInstanceDestroy(there[0].handle)
