@@ -439,6 +439,34 @@ def test_a_slice_that_is_being_made_on_a_gpu_that_falls_silent_is_not_waited_for
 
 
 @pytest.mark.parametrize("shared", [False, True], ids=["slice", "home"])
+def test_a_gpu_whose_driver_does_not_come_back_from_a_call_counts_as_lost_until_it_does(node, shared):
+    """Its pods would wait for ever without a word, and more and more would be put there."""
+    node.live()
+    at = (0, "3g.20gb", 4, 4)
+    node.order(node.grant(node.share("a1", at) if shared else node.booking("a1", at)))
+    while not any(isinstance(step, CreateGpuInstance) for step in node.waiting):
+        node.work(own_max=1)
+    hanging = next(step for step in node.waiting if isinstance(step, CreateGpuInstance))
+    node.waiting.remove(hanging)
+    for _ in range(8):
+        node.tick(5.0)
+    assert not node.agent.snapshot().gpus[0].lost, "it may take its time"
+    for _ in range(8):
+        node.tick(5.0)
+    assert node.agent.snapshot().gpus[0].lost
+    assert "CreateGpuInstance" in node.agent.snapshot().gpus[0].health_message
+    assert isinstance(node.word("a1"), SliceDegraded)
+    node.order(node.grant(node.booking("a2", (1, "3g.20gb", 4, 4))))
+    node.work()
+    assert isinstance(node.word("a2"), SliceReady)
+    node.handle(node.carry_out(hanging))
+    for _ in range(3):
+        node.tick(60.0)
+    assert node.agent.snapshot().gpus[0].healthy
+    assert isinstance(node.word("a1"), SliceReady)
+
+
+@pytest.mark.parametrize("shared", [False, True], ids=["slice", "home"])
 def test_what_stood_on_a_lost_gpu_before_the_order_came_is_not_taken_for_ours(node, shared):
     """Its owner has made the instance and not used it yet; it would be used by a pod, and destroyed with it."""
     gpu = node.gpus[0]

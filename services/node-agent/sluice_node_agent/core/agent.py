@@ -47,6 +47,7 @@ from sluice_node_agent.core.learning import learn
 from sluice_node_agent.core.leftovers import Leftover, Leftovers
 from sluice_node_agent.core.news import News
 from sluice_node_agent.core.orders import Orders
+from sluice_node_agent.core.overdue import Overdue
 from sluice_node_agent.core.records import (
     Forgotten,
     HomeGone,
@@ -81,6 +82,7 @@ class Agent:
         self._orders = Orders(node)
         self._floor = Floor()
         self._sender = Sender()
+        self._overdue = Overdue(self._sender, rules)
         self._warm = WarmOnes(self._sender, rules)
         self._bench = Bench(run, rules, self._floor, self._sender, self._warm)
         self._housing = Housing(run, rules, self._floor, self._sender, self._warm)
@@ -409,6 +411,10 @@ class Agent:
         self._homes_due.update(dict.fromkeys(self._housing.tick(now)))
         if self._is_open:
             self._warm.tick(now)
+        for gpu, why in self._overdue.look(now).items():
+            if self._floor.devices.answers(gpu):  # it is read when the call has come back
+                self._floor.devices.lose(gpu, why)
+                self._look_at_gpu(gpu)
         for gpu in [gpu for gpu, at in self._read_at.items() if at <= now]:
             self._read(gpu)
         for allocation in self._graves.forget_old(now):

@@ -1,6 +1,7 @@
 """One instruction per lane at a time, first come first served. Each GPU is a lane, and each MPS daemon's home."""
 
 from collections import deque
+from collections.abc import Collection
 
 from sluice_node_agent.core.instructions import GpuInstruction, MpsInstruction
 
@@ -23,6 +24,10 @@ class Lanes:
             return []
         self._out[lane] = instruction
         return [instruction]
+
+    def out(self) -> Collection[LaneInstruction]:
+        """What is out now, one of each lane that is busy."""
+        return self._out.values()
 
     def done(self, instruction: LaneInstruction) -> list[LaneInstruction]:
         """An instruction that was out has its result. Returns the next one of its lane."""

@@ -21,6 +21,11 @@ class Rules:
     """How long to wait before a slice that was lost, and could not be made again, is tried once more."""
     read_devices_s: float = 10.0
     """How often each GPU is read for what changed without us (foreign instances, health)."""
+    driver_patience_s: float = 60.0
+    """
+    How long one call about a GPU may take before the GPU counts as lost: some take ten seconds on a busy node, and a
+    driver that hangs comes back from none.
+    """
     news_every_s: float = 0.5
     """
     Of an open node, how often it is said that it changed: at most, and while something is under way there. Who pulls

@@ -6,7 +6,13 @@ It numbers, queues and remembers; it must not decide what is sent.
 
 from sluice.contracts.ids import GpuUuid
 from sluice_node_agent.core.events import Result
-from sluice_node_agent.core.instructions import OwnInstruction, ReadGpu, SaveJournal
+from sluice_node_agent.core.instructions import (
+    GPU_INSTRUCTIONS,
+    GpuInstruction,
+    OwnInstruction,
+    ReadGpu,
+    SaveJournal,
+)
 from sluice_node_agent.core.lanes import LaneInstruction, Lanes
 from sluice_node_agent.core.records import Record
 from sluice_node_agent.core.work import Job
@@ -57,6 +63,10 @@ class Sender:
     def read(self, gpu: GpuUuid) -> None:
         """Read one GPU anew."""
         self.send(ReadGpu(self.next_token, gpu), None)
+
+    def out_on_gpus(self) -> dict[GpuUuid, GpuInstruction]:
+        """What each GPU that is busy is busy with."""
+        return {order.gpu: order for order in self._lanes.out() if isinstance(order, GPU_INSTRUCTIONS)}
 
     def job_of(self, token: int) -> Job | None:
         """Whose step an instruction is that is out; None for nobody's."""
