@@ -605,6 +605,25 @@ def test_a_pod_that_lost_one_of_its_shares_keeps_the_other(node):
     assert node.word("a1").containers[0].visible_devices.endswith(whole.order.device)
 
 
+def test_a_pod_that_lost_one_of_its_shares_may_use_as_much_of_the_other_as_before(node):
+    """A process that it starts anew would get no more than the smaller share of a neighbour."""
+    two = (node.share("a1", ON_MIG), node.share("a1", WHOLE, memory_mib=5000))
+    live_with(
+        node,
+        replace(two[0], devices=(*two[0].devices, *two[1].devices)),
+        node.share("a2", WHOLE, memory_mib=1000, owner="pod-2"),
+    )
+    on_mig, whole = sorted(node.mps.living(), key=lambda daemon: daemon.order.device, reverse=True)
+    node.mps.die(on_mig)
+    with node.hardware.changing() as hardware:
+        hardware.gpus[0].instances.clear()
+    node.mps.refusals = [StartMps] * 3
+    for _ in range(20):
+        node.tick(6.0)
+        assert whole.limits.memory_mib == 5000
+    assert isinstance(node.word("a1"), SliceReady)
+
+
 @PLACES
 def test_a_revoke_found_with_a_lost_journal_takes_the_home_down(node, place):
     """The daemon of a tenant that left meanwhile would run for ever."""

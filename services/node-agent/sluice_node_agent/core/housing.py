@@ -28,7 +28,7 @@ from sluice_node_agent.core.rules import Rules
 from sluice_node_agent.core.sending import Sender
 from sluice_node_agent.core.warm import WarmOnes
 from sluice_node_agent.core.words import is_going, is_out_of_order, report_of_daemon
-from sluice_node_agent.core.work import HomeKey, HomeWork, key_of
+from sluice_node_agent.core.work import HomeKey, HomeWork, Work, key_of
 
 
 class Housing:
@@ -212,7 +212,7 @@ class Housing:
         tickets = any(work.record.ticket or work.record.stale_tickets for work, _, _ in floor.tenants(key))
         if floor.devices.is_unknown(key[0]):  # how wide a share is there nobody knows: all stays as it was told before
             return Wish(floor.wants_home(key), None, home.quotas if home is not None else (), tickets)
-        staying = [grant for work, grant, _ in floor.tenants(key) if work.record.phase in {"making", "ready"}]
+        staying = [grant for work, grant, device in floor.tenants(key) if _stays(work, device)]
         limits = shares.largest(shares.limits_of(grant, floor.devices) for grant in staying)
         return Wish(floor.wants_home(key), limits, tenants_of(floor, key), tickets)
 
@@ -267,3 +267,9 @@ class Housing:
     def _save(self, home: HomeWork, record: HomeRecord) -> None:
         home.record = record
         self._sender.save(record, home)
+
+
+def _stays(work: Work, device: DeviceRecord) -> bool:
+    """Whether a tenant has its share there, or is to have it: also one that has lost what it has elsewhere."""
+    record = work.record
+    return record.phase in {"making", "ready"} or (record.lost and not record.revoked and device.step == "made")
