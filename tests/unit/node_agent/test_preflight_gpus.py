@@ -138,6 +138,15 @@ def test_a_lost_gpu_is_told(well, hardware):
     assert f"nvidia-smi --gpu-reset -i {hardware.read().gpus[1].uuid}," in told.remedy
 
 
+def test_a_gpu_that_cannot_tell_its_uuid_is_told(well, monkeypatch):
+    """It is in no list: the node would seem to have a GPU less, and be well."""
+    monkeypatch.setattr(Gpus, "nameless", lambda self: {1: "GPU 1: the driver did not answer in time"})
+    monkeypatch.setattr(Gpus, "read", lambda self: SimulatedGpus.read(self)[:1])
+    assert "GPU 1 cannot tell its UUID" in only(well, Check.GPUS, "problem").what
+    monkeypatch.setattr(Gpus, "read", lambda self: ())
+    assert "did not answer in time" in only(well, Check.GPUS, "problem").what
+
+
 def test_a_mig_mode_that_waits_for_a_reset_is_told(well, hardware):
     """Until then the GPU takes nobody, and looks idle."""
     with hardware.changing() as now:

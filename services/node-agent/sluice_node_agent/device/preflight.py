@@ -5,7 +5,7 @@ Each check looks at one thing of a `Machine` and returns findings: data, never a
 at is injected, so each finding has a test. A check changes nothing: it starts no daemon, takes no lock, writes no file.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
@@ -123,6 +123,8 @@ class Devices:
 
     driver_version: str = ""
     gpus: tuple[GpuReport, ...] = ()
+    nameless: Mapping[int, str] = field(default_factory=dict)
+    """Those that cannot tell their UUID: by index, why."""
 
 
 def version_of(text: str) -> tuple[int, ...]:

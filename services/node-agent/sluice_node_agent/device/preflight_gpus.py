@@ -77,7 +77,7 @@ def look_at_gpus(machine: Machine) -> tuple[list[Finding], Devices]:
     try:
         backend = machine.open_gpus()
         try:
-            devices = Devices(backend.driver_version(), backend.read())
+            devices = Devices(backend.driver_version(), backend.read(), backend.nameless())
         finally:
             backend.close()
     except (BackendError, DeviceError) as error:
@@ -99,8 +99,17 @@ def look_at_gpus(machine: Machine) -> tuple[list[Finding], Devices]:
 
 def check_gpus(machine: Machine, devices: Devices) -> list[Finding]:
     """How each GPU is."""
+    nameless = [
+        Finding(
+            Check.GPUS,
+            "problem",
+            f"GPU {index} cannot tell its UUID, so that nothing new is put on it: {why}",
+            "look for its Xid in the kernel's log (dmesg | grep Xid); if it does not come back, reboot the node",
+        )
+        for index, why in devices.nameless.items()
+    ]
     if not devices.gpus:
-        return [
+        return nameless or [
             Finding(
                 Check.GPUS,
                 "problem",
@@ -108,7 +117,7 @@ def check_gpus(machine: Machine, devices: Devices) -> list[Finding]:
                 "look whether `nvidia-smi -L` lists any, and whether the container was given them",
             )
         ]
-    found = []
+    found = nameless
     for gpu in devices.gpus:
         name = called(gpu)
         if gpu.lost:
