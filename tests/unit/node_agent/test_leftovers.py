@@ -356,6 +356,29 @@ def test_while_a_ticket_is_doubted_nothing_is_cleared_away(node):
     assert set(foreign(node)) == {(0, "2g.10gb", 4), (1, "2g.10gb", 4)}
 
 
+@pytest.mark.parametrize("why", ["a ticket is doubted", "a process is there"])
+def test_a_whole_gpu_that_serves_a_daemon_of_nobody_known_is_out_of_use(node, why):
+    """Such a GPU would be granted to pods that wait for ever: nothing that is seen there says that it is not free."""
+    node.live()
+    node.order(node.grant(node.share("a1", WHOLE)))
+    node.work()
+    (ticket,) = node.tickets.names()
+    if why == "a ticket is doubted":
+        (node.tmp_path / "tickets" / ticket / "slice.json").write_text("{}")
+    else:
+        node.tickets.remove(ticket)
+        node.mps.enter(77, node.gpus[2], "pod-1")
+    lose_both(node)
+    calm(node)
+    assert [(span.start, span.size) for span in node.agent.snapshot().gpus[2].quarantined] == [(0, 8)]
+    if why == "a process is there":
+        node.mps.leave(77)
+        for _ in range(3):
+            node.tick(30.0)
+        assert what_is_left(node) == []
+        assert node.agent.snapshot().gpus[2].quarantined == ()
+
+
 def test_what_was_found_is_forgotten_when_it_is_not_there_any_more(node):
     """The driver gives ids again: a home that was being made was taken down for what had its id before (seed 1732)."""
     node.start()

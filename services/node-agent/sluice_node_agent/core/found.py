@@ -88,6 +88,11 @@ class Found:
         for key in [key for key in self.unclaimed if key[0] == report.uuid and key not in there]:
             del self.unclaimed[key]
 
+    def served_gpus(self) -> tuple[GpuUuid, ...]:
+        """Whole GPUs that serve a daemon, or were set to, and no record says for whom: they are not free."""
+        served = (home.gpu for home in self.homes.values() if home.pid and home.device == home.gpu)
+        return tuple(dict.fromkeys((*self.aside, *served)))
+
     def claim(self, home: HomeRecord) -> None:
         """A home has a record now."""
         self.homes.pop(home.home, None)

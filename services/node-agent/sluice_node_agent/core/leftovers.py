@@ -117,7 +117,7 @@ class Leftovers:
     def _whole_gpus(self, found: Found, homes: Homes) -> Iterator[HomeRecord]:
         taken = set(self._gpus_in_use())
         homed = {gpu for gpu, _, _ in self._floor.homes}
-        for gpu in dict.fromkeys((*found.aside, *(gpu for gpu, device in homes if gpu == device))):
+        for gpu in found.served_gpus():
             report = self._floor.devices.reports.get(gpu)
             if report is None or gpu in homed:
                 found.aside.pop(gpu, None)  # who has it sets it as he needs it

@@ -4,6 +4,8 @@ What the agent says: the word of every slice, kept on the bus, and how the whole
 It derives and repeats; it must not change what it tells of.
 """
 
+from collections.abc import Iterator
+
 from sluice.contracts import subjects
 from sluice.contracts.ids import AllocationId, GpuUuid, NodeName
 from sluice.contracts.messages import Closed, NodeChanged, PlacementReport, SliceGone, SliceReport
@@ -111,7 +113,7 @@ class Telling:
             self._untold = False
             return
         quarantined: dict[GpuUuid, tuple[PlacementReport, ...]] = {}
-        for gpu, span in [*self._stuck(), *housing.out_of_use(), *warm.stuck()]:
+        for gpu, span in [*self._stuck(), *housing.out_of_use(), *warm.stuck(), *self._served(found)]:
             if span not in quarantined.get(gpu, ()):
                 quarantined[gpu] = (*quarantined.get(gpu, ()), span)
         seen = Seen(floor.claims(), quarantined, housing.daemons(), warm.in_nobodys_way())
@@ -127,7 +129,7 @@ class Telling:
         floor = self._floor
         slices = [(work.record, work.failures) for work in floor.works.values()]
         homes = [(home.record, home.seen, home.trouble, home.failures) for home in floor.homes.values()]
-        return slices, homes, floor.devices.known(), warm.in_nobodys_way(), found.doubtful
+        return slices, homes, floor.devices.known(), warm.in_nobodys_way(), found.doubtful, found.served_gpus()
 
     def must_say(self, now: float, *, may_wait: bool, quiet: bool) -> bool:
         """
@@ -168,6 +170,14 @@ class Telling:
             self._reported = {allocation: reported[allocation] for allocation in works}
             self._reports_last = tuple(report for _, report in self._reported.values())
         return self._reports_last
+
+    def _served(self, found: Found) -> Iterator[tuple[GpuUuid, PlacementReport]]:
+        """Whole GPUs with a daemon of nobody that is known: nothing that is seen there says that they are not free."""
+        homed = {gpu for gpu, _, _ in self._floor.homes}
+        for gpu in found.served_gpus():
+            report = self._floor.devices.reports.get(gpu)
+            if report is not None and gpu not in homed:
+                yield gpu, PlacementReport(start=0, size=max(1, report.memory_slices))
 
     def _stuck(self) -> list[tuple[GpuUuid, PlacementReport]]:
         """The places of slices that cannot be taken down."""
