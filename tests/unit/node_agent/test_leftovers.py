@@ -3,10 +3,11 @@
 import itertools
 
 import pytest
+from factories.homes import compute_modes
 from msgspec.structs import replace
 
 from sluice.contracts.exchange import Write
-from sluice.contracts.messages import SliceGone, SliceQuarantined, SliceReady
+from sluice.contracts.messages import SliceFailed, SliceGone, SliceQuarantined, SliceReady
 from sluice_node_agent.core.found import Found
 from sluice_node_agent.core.instructions import (
     CreateGpuInstance,
@@ -377,6 +378,26 @@ def test_a_whole_gpu_that_serves_a_daemon_of_nobody_known_is_out_of_use(node, wh
             node.tick(30.0)
         assert what_is_left(node) == []
         assert node.agent.snapshot().gpus[2].quarantined == ()
+
+
+def test_a_share_that_is_put_beside_a_daemon_of_nobody_known_changes_nothing_for_its_tenants(node):
+    """The GPU would take processes that go past the daemon, beside a pod whose ticket is doubted."""
+    node.live()
+    node.order(node.grant(node.share("a1", WHOLE)))
+    node.work()
+    (ticket,) = node.tickets.names()
+    (node.tmp_path / "tickets" / ticket / "slice.json").write_text("{}")
+    lose_both(node)
+    node.order(node.grant(node.share("a2", WHOLE, namespace="team-b", owner="pod-2")))
+    calm(node)
+    assert isinstance(node.word("a2"), SliceFailed)
+    node.order(node.revoke(node.share("a2", WHOLE, namespace="team-b", owner="pod-2")))
+    for _ in range(3):
+        node.tick(30.0)
+    assert isinstance(node.word("a2"), SliceGone)
+    assert compute_modes(node)[2]
+    assert len(node.mps.living()) == 1
+    assert [(span.start, span.size) for span in node.agent.snapshot().gpus[2].quarantined] == [(0, 8)]
 
 
 def test_what_was_found_is_forgotten_when_it_is_not_there_any_more(node):

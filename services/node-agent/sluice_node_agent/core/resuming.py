@@ -146,8 +146,10 @@ def take_over_home(
         at = found.instance_at(grant, floor.devices)
     uuid = at.uuid if grant.profile is not None else str(grant.gpu)
     domain = (booking.namespace, grant.share.uid)
-    served = (h for h in found.homes.values() if (h.gpu, h.device) == (grant.gpu, uuid))
+    served = [h for h in found.homes.values() if (h.gpu, h.device) == (grant.gpu, uuid)]
     daemon = next((h for h in served if (h.namespace, h.uid) == domain), None)
+    if daemon is None and any(h.pid for h in served):
+        return None  # it is others' home: for them it is set, and not ours to set back
     is_set = grant.profile is None and grant.gpu in found.aside
     if daemon is None and not is_set and (at.gi_id is None or is_fixed):
         return None
