@@ -45,7 +45,11 @@ class SliceFailed(Message, frozen=True, kw_only=True):
 
 
 class SliceDegraded(Message, frozen=True, kw_only=True):
-    """The slice was there and is not any more (reboot, lost GPU), and could not be made again."""
+    """
+    The slice was there and is not any more (reboot, lost GPU), and could not be made again.
+
+    Or it is being made on a GPU that does not answer.
+    """
 
     allocation: AllocationId
     request: RequestId
