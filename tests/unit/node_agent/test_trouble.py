@@ -290,6 +290,28 @@ def test_a_slice_that_vanishes_while_it_is_ready_is_made_again(node):
     assert after.ticket != before.ticket
 
 
+def test_a_whole_gpu_that_somebody_puts_in_mig_mode_is_degraded_until_it_is_out_of_it(node):
+    """Its pod has no device any more, and nobody would be told."""
+
+    def put_in_mig_mode(*, on):
+        with node.hardware.changing() as hardware:
+            hardware.gpus[2].mig = on
+        for _ in range(3):
+            node.tick(30.0)
+
+    node.live()
+    node.order(node.grant(node.booking("a1", (2, None, 0, 8))))
+    node.work()
+    assert isinstance(node.word("a1"), SliceReady)
+    put_in_mig_mode(on=True)
+    assert isinstance(node.word("a1"), SliceDegraded)
+    assert "MIG is enabled" in node.word("a1").message
+    assert node.tickets.names() == ()
+    put_in_mig_mode(on=False)
+    assert isinstance(node.word("a1"), SliceReady)
+    assert node.tickets.names() == (node.word("a1").ticket,)
+
+
 def test_a_lost_gpu_is_unhealthy_its_slices_degraded_and_both_come_back(node):
     """A GPU that falls off the bus is seen at once, and nothing of it is given away meanwhile."""
     node.live()

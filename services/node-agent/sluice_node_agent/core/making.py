@@ -92,7 +92,12 @@ def lost_devices(record: SliceRecord, floor: Floor) -> SliceRecord | None:
         if grant.share is not None:
             if not _is_at_home(device, floor.home_of(grant)):
                 again = without_device(again, number)
-        elif grant.profile is not None and floor.devices.answers(grant.gpu):
+        elif not floor.devices.answers(grant.gpu):
+            continue
+        elif grant.profile is None:
+            if instances.why_impossible(grant, floor.devices) is not None:  # somebody has put it in MIG mode
+                again = without_device(again, number)
+        else:
             found = floor.devices.instance(grant.gpu, device.gi_id)
             is_ours = not fixed_layouts.is_kept(grant, device, floor.devices)
             if found is None or not instances.is_at(grant, device, floor.devices):
