@@ -3,6 +3,7 @@
 import pytest
 
 from sluice.contracts.messages import PlacementReport, SliceFailed, SliceGone, SliceReady
+from sluice_node_agent.core.events import DeviceErrorKind, DeviceRefused
 from sluice_node_agent.core.instructions import CreateGpuInstance, DestroyGpuInstance
 
 PLACE = (0, "2g.10gb", 4, 2)
@@ -59,6 +60,30 @@ def test_a_warm_instance_in_the_way_goes_first(warm, other):
     warm.work()
     assert isinstance(warm.word("a2"), SliceReady)
     assert warm.instances(0) == [other[1:]]
+
+
+@pytest.mark.parametrize("shared", [False, True], ids=["slice", "home"])
+def test_a_creation_does_not_hammer_the_driver_while_a_warm_instance_cannot_be_destroyed(warm, monkeypatch, shared):
+    """It was tried over and over, at full speed, until that was given up."""
+    _given_back(warm)
+    tried, carry_out = [], warm.carry_out
+
+    def refuse(step):
+        kinds = {CreateGpuInstance: DeviceErrorKind.INSUFFICIENT_RESOURCES, DestroyGpuInstance: DeviceErrorKind.IN_USE}
+        kind = kinds.get(type(step))
+        if kind is None:
+            return carry_out(step)
+        tried.append(type(step))
+        return DeviceRefused(step.token, kind, "refused by the test")
+
+    monkeypatch.setattr(warm, "carry_out", refuse)
+    at = (0, "2g.10gb", 0, 2)
+    warm.order(warm.grant(warm.share("a2", at) if shared else warm.booking("a2", at)))
+    assert warm.work(own_max=50)
+    for _ in range(12):
+        warm.tick(1.0)
+    assert isinstance(warm.word("a2"), SliceFailed)
+    assert tried.count(CreateGpuInstance) < 15
 
 
 def test_a_warm_instance_that_holds_the_last_media_engine_goes_first(warm):

@@ -116,7 +116,9 @@ class Bench:
 
     def take_result(self, work: Work, sent: OwnInstruction, result: Result, now: float) -> None:
         """A step of a slice has its result."""
-        if isinstance(sent, CreateGpuInstance) and self._warm.may_be_why(_created(work.record, sent)[1], sent, result):
+        if isinstance(sent, CreateGpuInstance) and self._warm.may_be_why(
+            work, _created(work.record, sent)[1], sent, result
+        ):
             return  # a warm instance had an engine: it goes, and the step is taken again
         if work.record.phase == "making":
             ticket = self.new_ticket(work.allocation)

@@ -123,7 +123,7 @@ class Housing:
 
     def take_result(self, home: HomeWork, sent: OwnInstruction, result: Result, now: float) -> None:
         """A step of a home has its result."""
-        if self._warm.may_be_why(home.record, sent, result):
+        if self._warm.may_be_why(home, home.record, sent, result):
             return  # a warm instance had an engine: it goes, and the step is taken again
         outcome = homes.take_result(home, sent, result, self._floor)
         if isinstance(outcome, str) and isinstance(sent, WatchMps):

@@ -107,14 +107,20 @@ class WarmOnes:
             self._destroy(one)
         return bool(in_the_way)
 
-    def may_be_why(self, place: Place, sent: OwnInstruction, result: Result) -> bool:
+    def may_be_why(self, job: Job, place: Place, sent: OwnInstruction, result: Result) -> bool:
         """
         Whether a creation may have been refused because of warm instances: they are destroyed, and it is tried again.
 
-        They need not overlap: a media engine that one of them has may be the last.
+        They need not overlap: a media engine that one of them has may be the last. `job`, whose creation it was, waits
+        for those that cannot be destroyed now.
         """
         lacks = isinstance(result, DeviceRefused) and result.kind is DeviceErrorKind.INSUFFICIENT_RESOURCES
-        return lacks and isinstance(sent, CreateGpuInstance) and self.make_room(place, all_of_it=True)
+        if not (lacks and isinstance(sent, CreateGpuInstance) and self.make_room(place, all_of_it=True)):
+            return False
+        ones = [one for one in self._ones.values() if one.record.gpu == place.gpu and not is_stuck(one, self._rules)]
+        if all(one.waits_for is None for one in ones):
+            job.retry_at = min((one.retry_at for one in ones if one.retry_at is not None), default=None)
+        return True
 
     def tick(self, now: float) -> None:
         """Destroy those whose time is over."""
