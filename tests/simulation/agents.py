@@ -1,7 +1,7 @@
 """A node's agent: its core on the simulated machine, with a journal on that machine's disk."""
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from math import inf
@@ -73,6 +73,8 @@ from sluice_node_agent.core.rules import Rules
 
 CREATE_S = 0.08
 DISK_S = 0.002
+NAMES_EVERY_S = 3.0
+"""So often a GPU that could not tell its UUID is asked for it."""
 WRITE_S = 0.0001
 """A record into the file: a copy in memory."""
 MPS_S = 0.05
@@ -177,6 +179,19 @@ class AgentHost(Host):
             time_quota=machine.time is not None,
         )
         self.offer(started)
+
+        if nameless:
+            self.later(NAMES_EVERY_S, lambda: self._ask_names(nameless))
+
+    def _ask_names(self, nameless: Mapping[int, str]) -> None:
+        """Those that could not tell their UUID at the start are asked for it, again and again."""
+        machine = self.machine
+        for gpu in machine.gpus.values():
+            if gpu.index in nameless and not gpu.lost:
+                self.troubled(gpu.uuid)
+        left = {gpu.index: gpu.lost for gpu in machine.gpus.values() if gpu.index in nameless and gpu.lost}
+        if left:
+            self.later(NAMES_EVERY_S, lambda: self._ask_names(left))
 
     def _cannot_tell(self, gpu: Gpu) -> bool:
         """Whether a GPU that does not answer in this life does not even tell its UUID: every other one does."""

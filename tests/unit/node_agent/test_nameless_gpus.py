@@ -3,6 +3,7 @@
 import pytest
 
 from sluice.contracts.messages import SliceDegraded, SliceFailed, SliceGone, SliceReady
+from sluice_node_agent.core.events import GpuTroubled
 from sluice_node_agent.core.instructions import CreateGpuInstance
 
 SMALL = (0, "2g.10gb", 4, 2)
@@ -151,3 +152,43 @@ def test_a_gpu_that_is_not_there_is_waited_for_only_where_one_cannot_tell_its_uu
     node.put("sluice.ledger.n1_example.a1", node.revoke(booking))
     node.live()
     assert isinstance(node.word("a1"), SliceGone)
+
+
+@pytest.mark.parametrize("lost", [False, True], ids=["journal", "no journal"])
+def test_one_that_nothing_was_on_is_used_once_it_tells_which_it_is(node, lost):
+    """Nobody names it: it would stay out of the fleet, and pods wait, until its agent is started again."""
+    node.live()
+    if lost:
+        node.lose_journal()
+    _cannot_tell(node, 0)
+    node.live()
+    _wait(node)
+    assert node.gpus[0] not in [gpu.uuid for gpu in node.agent.snapshot().gpus]
+    _can_tell(node)
+    node.handle(GpuTroubled(node.gpus[0]))
+    _wait(node)
+    (found,) = [gpu for gpu in node.agent.snapshot().gpus if gpu.uuid == node.gpus[0]]
+    assert (found.healthy, found.index) == (True, 0)
+    booking = node.booking("a1", SMALL)
+    node.order(node.grant(booking))
+    node.work()
+    assert isinstance(node.word("a1"), SliceReady)
+
+
+def test_what_the_agent_made_on_it_is_cleared_away_when_nobody_wants_it_any_more(node):
+    """Journal and orders are lost with it: its instance would take the place for ever."""
+    node.live()
+    node.order(node.grant(node.booking("a1", SMALL)))
+    node.work()
+    node.lose_journal()
+    for ticket in node.tickets.names():
+        node.tickets.remove(ticket)
+    node.ledger.clear()
+    _cannot_tell(node, 0)
+    node.live()
+    _wait(node)
+    _can_tell(node)
+    assert len(node.instances(0)) == 1
+    node.handle(GpuTroubled(node.gpus[0]))
+    _wait(node)
+    assert node.instances(0) == []

@@ -8,7 +8,7 @@ import pytest
 from factories.nvml_object import FORBIDDEN, FULL, IN_USE, INVALID, LOST, SHORT, TIMEOUT, UNSUPPORTED, Library
 
 from sluice_node_agent.core.events import DeviceErrorKind, Holder
-from sluice_node_agent.device import nvml_events
+from sluice_node_agent.device import nvml_events, nvml_inventory
 from sluice_node_agent.device.nvml import NvmlGpus
 from sluice_node_agent.device.port import (
     BackendError,
@@ -727,6 +727,22 @@ def test_a_gpu_that_cannot_tell_its_uuid_is_told_by_its_index_and_answers_to_its
     gpu.error = 0
     assert (gpus.read_gpu(gpu.uuid).index, gpus.read_gpu(gpu.uuid).healthy) == (0, True)
     assert {report.uuid for report in gpus.read()} == {gpu.uuid, other.uuid}
+    assert gpus.nameless() == {}
+
+
+def test_a_gpu_that_tells_its_uuid_at_last_is_to_be_read(library, begin, monkeypatch):
+    """Nobody would name one that nothing was on: it would stay out of the fleet until its agent is started again."""
+    gpu, other = library.gpu(error=TIMEOUT), library.gpu()
+    gpus = begin()
+    assert [report.uuid for report in gpus.read()] == [other.uuid]
+    assert gpus.troubled(0.01) == ()
+    gpu.error = 0
+    assert gpus.troubled(0.01) == ()  # it was asked just now
+    monkeypatch.setattr(nvml_inventory, "NAMES_EVERY_S", 0.0)
+    gpus._inventory._ask_names_at = 0.0
+    assert gpus.troubled(0.01) == (gpu.uuid,)
+    assert gpus.troubled(0.01) == ()
+    assert gpus.read_gpu(gpu.uuid).healthy
     assert gpus.nameless() == {}
 
 

@@ -149,6 +149,7 @@ class Agent:
             self._start(event, now)
             changed = True
         elif isinstance(event, GpuTroubled):
+            self._expect(event.gpu, now)
             self._read(event.gpu)
         elif isinstance(event, QuarantineReleased):
             self._release(event)
@@ -259,9 +260,13 @@ class Agent:
         orders = (order for each in allocations if (order := self._orders.order(each)) is not None)
         for order in orders:
             for grant in order.booking.devices:
-                if self._floor.devices.expect(grant.gpu):
-                    self._taking.found.expect(grant.gpu)
-                    self._read_at[grant.gpu] = now + self._rules.read_devices_s
+                self._expect(grant.gpu, now)
+
+    def _expect(self, gpu: GpuUuid, now: float) -> None:
+        """Somebody names a GPU, be it itself: where it is not known it counts as lost until it was read."""
+        if self._floor.devices.expect(gpu):
+            self._taking.found.expect(gpu)
+            self._read_at[gpu] = now + self._rules.read_devices_s
 
     def _see_whether_open(self) -> None:
         """Only the start and the ledger decide that, and every step asks."""

@@ -161,7 +161,10 @@ class AgentStarted:
 
 @dataclass(frozen=True, slots=True)
 class GpuTroubled:
-    """The driver told of an error of a GPU by itself (Xid): it must be read anew."""
+    """
+    The driver told of an error of a GPU by itself (Xid), or which GPU one is that could not tell its UUID at the start:
+    it must be read anew.
+    """
 
     gpu: GpuUuid
 

@@ -205,7 +205,7 @@ class NvmlGpus:
 
     def troubled(self, timeout_s: float) -> tuple[GpuUuid, ...]:
         """
-        Wait for the driver's events; returns the GPUs that have to be read.
+        Wait for the driver's events; returns the GPUs that have to be read, and those that tell their UUID by now.
 
         A critical Xid makes its GPU unhealthy until it was reset, or this process ends; one of an application changes
         nothing and is only told in the log.
@@ -223,7 +223,7 @@ class NvmlGpus:
                     self._inventory.xids.add(trouble.gpu, trouble.xid)
                 if critical or trouble.xid in {0, RECOVERY_CHANGED}:
                     found[trouble.gpu] = None
-        return tuple(found)
+        return tuple(found | dict.fromkeys(self._inventory.named_by_now()))
 
     def close(self) -> None:
         """Let go of the driver."""

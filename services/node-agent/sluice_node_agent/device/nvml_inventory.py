@@ -8,6 +8,7 @@ timeout, an error without a reason), it has them still. Nothing here changes a G
 """
 
 import threading
+import time
 from collections.abc import Collection
 from typing import NamedTuple
 
@@ -27,6 +28,9 @@ from sluice_node_agent.device.nvml_health import Xids, why_unhealthy
 from sluice_node_agent.device.nvml_mig import Handle
 from sluice_node_agent.device.nvml_reading import Wiring
 from sluice_node_agent.device.port import DeviceError, GpuLostError, NoPermissionError
+
+NAMES_EVERY_S = 30.0
+"""So often a GPU that could not tell its UUID is asked for it: the call may take long on one that does not answer."""
 
 
 class _Silence(NamedTuple):
@@ -52,6 +56,7 @@ class Inventory:
         self._wirings: dict[GpuUuid, Wiring] = {}
         self._silent: dict[GpuUuid, _Silence] = {}
         self._nameless: dict[int, str] = {}
+        self._ask_names_at = 0.0
         self.xids = Xids()
         self.handles = Handles(self._renewed)
 
@@ -88,6 +93,30 @@ class Inventory:
         """The GPUs that `read` left out, because they could not tell their UUID: by index, why."""
         with self._lock:
             return dict(self._nameless)
+
+    def named_by_now(self) -> tuple[GpuUuid, ...]:
+        """
+        Those of the `nameless` that tell their UUID by now, each once. Asked of the driver every so often only.
+
+        Nobody else asks for a GPU that has no name, so that this is never beside another call about it.
+        """
+        now = time.monotonic()
+        if not self._nameless or now < self._ask_names_at:
+            return ()
+        self._ask_names_at = now + NAMES_EVERY_S
+        named = []
+        for index in self.nameless():
+            try:
+                gpu, handle = self.handles.at(index, None)
+            except DeviceError:
+                continue
+            with self._lock:
+                self._nameless.pop(index, None)
+            if not self._only or gpu in self._only:
+                self.handles.keep(gpu, handle)
+                named.append(gpu)
+                self._log.info("a GPU that could not tell its UUID tells it now", gpu=gpu, index=index)
+        return tuple(named)
 
     def read_gpu(self, gpu: GpuUuid) -> GpuReport:
         """One GPU; as `lost` when it does not answer and was there before. Raises DeviceError when it never was."""

@@ -151,6 +151,7 @@ class GpuBackend(Protocol):
     def troubled(self, timeout_s: float) -> tuple[GpuUuid, ...]:
         """
         Wait up to `timeout_s` for the driver to tell of errors by itself (Xid); returns the GPUs that have to be read.
+        One that was `nameless` is among them once it tells its UUID.
 
         The only call that may be under way beside others.
         """
