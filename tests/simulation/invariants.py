@@ -170,6 +170,16 @@ CASES = (
     Case("two allocators grant one request on two nodes", ("two binds", "surplus kept")),
     Case("one of two allocators has not heard that a pod is gone", ("granted again at once",)),
     Case(
+        "an important pod is deleted while its grant is without an answer",
+        test="tests/simulation/test_preempting.py::"
+        "test_nobody_goes_for_a_pod_that_is_deleted_before_its_grant_has_an_answer",
+    ),
+    Case(
+        "of two slices that a pod was granted",
+        test="tests/unit/allocator/test_evicted_for_nothing.py::"
+        "test_a_pod_that_runs_elsewhere_does_not_go_for_a_surplus_slice_of_its",
+    ),
+    Case(
         "nor that a job is, of which each pod rests",
         test="tests/unit/allocator/test_taken_back.py::test_a_job_rests_like_one_pod_and_keeps_its_turn",
     ),

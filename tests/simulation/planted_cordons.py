@@ -9,9 +9,8 @@ from simulation.planting import Planted
 
 from sluice.contracts.messages import Bound, Grant
 from sluice_allocator.core import allocator, requests, standing
-from sluice_allocator.core.evictions import draining
+from sluice_allocator.core.evictions import draining, ordering
 from sluice_allocator.core.placement import Fleet
-from sluice_allocator.core.waiting import promised
 
 
 def _nodes_only(_original: Any) -> Any:
@@ -50,7 +49,7 @@ def _ordered_for_ever(original: Any) -> Any:
     def settle_eviction(desk: Any, request: Any, entries: Any) -> None:
         """What was ordered because of a drain stays ordered."""
         ordered = desk.world.evictions.get(request)
-        if ordered is None or "drained" not in ordered.cause or promised.why_evict(desk, request, entries) is not None:
+        if ordered is None or "drained" not in ordered.cause or ordering.why_evict(desk, request, entries) is not None:
             original(desk, request, entries)
 
     return settle_eviction
@@ -122,7 +121,7 @@ CORDON_BUGS = (
         "drained by the ledger alone",
         "a pod that runs elsewhere",
         ("place first", "booked first"),
-        ((promised, "why_drained", _everybody_there),),
+        ((ordering, "why_drained", _everybody_there),),
         _all_cordoning,
     ),
     Planted(

@@ -9,10 +9,10 @@ from simulation.planting import Planted
 
 from sluice.contracts.messages import AllocationRequested, Grant
 from sluice_allocator.core.desk import Desk
+from sluice_allocator.core.evictions import ordering
 from sluice_allocator.core.moves import defragmenting, moving
 from sluice_allocator.core.moves.kept_places import is_move
 from sluice_allocator.core.placement.substitutes import Floor
-from sluice_allocator.core.waiting import promised
 
 
 def _compute_only(_original: Any) -> Any:
@@ -83,7 +83,7 @@ MOVE_BUGS = (
         "evicted before booked",
         "a restart, for nothing",
         ("booked first",),
-        ((promised, "why_evict", _evicted_first),),
+        ((ordering, "why_evict", _evicted_first),),
         _all_moving,
     ),
     Planted(

@@ -11,7 +11,7 @@ from simulation.preemptions import with_preemptions
 from sluice.contracts.messages import Grant
 from sluice_allocator.core.allocator import Allocator
 from sluice_allocator.core.desk import Desk
-from sluice_allocator.core.evictions import preempting
+from sluice_allocator.core.evictions import ordering, preempting
 from sluice_allocator.core.waiting import promised, scheduling
 
 
@@ -136,7 +136,7 @@ PREEMPTION_BUGS = (
         "evicted before booked for others",
         "a pod, for nothing",
         ("place first", "booked first"),
-        ((promised, "why_evict", _evicted_first),),
+        ((ordering, "why_evict", _evicted_first),),
         _all_preempting,
     ),
     Planted(

@@ -116,6 +116,23 @@ def test_a_place_is_had_although_a_pod_of_a_guaranteed_namespace_ends_before_its
     scene.finish()
 
 
+def test_nobody_goes_for_a_pod_that_is_deleted_before_its_grant_has_an_answer() -> None:
+    """The grant has to be sent again as it is, and lands. Its Revoke follows, and has no answer at first either."""
+    scene = Scene(MIG_NODE, folder_evicts=True)
+    scene.pod("goes", ranked("7g.40gb", 0, preemptible=True))
+    scene.until(lambda: scene.runs("goes"))
+    landed = scene.landed()
+    lost = scene.lose(lambda host, write: is_for_service(host, write) or is_revoked([write]), times=3)
+    scene.pod("service", ranked("7g.40gb", 5))
+    scene.until(lambda: bool(lost))
+    scene.remove("service")
+    scene.until(lambda: is_revoked(landed))
+    scene.wait(5)
+    assert any(is_for_service("", write) for write in landed)
+    assert [asked.name for asked in scene.world.judge.requests.values()].count("goes") == 1, "it was evicted"
+    scene.finish()
+
+
 def test_the_last_pod_of_a_guaranteed_namespace_stays_when_the_other_has_ended() -> None:
     """Decided after that, its namespace would have lost both."""
     scene = ends_before_it_is_decided(lost=0)

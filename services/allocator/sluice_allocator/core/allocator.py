@@ -61,7 +61,6 @@ from sluice_allocator.core.waiting.promised import (
     count_promises,
     is_about_promises,
     look_at_promises,
-    look_at_who_goes_for,
 )
 from sluice_allocator.core.waiting.resting import note_taken_back
 from sluice_allocator.core.waiting.scheduling import end_pauses, refresh_pending, serve
@@ -213,7 +212,6 @@ class Allocator:
             self.desk.gangs.touch(request)
         self.orphans.asked(self.desk, request)
         look_at_victims_of(self.desk, request)
-        look_at_who_goes_for(self.desk, request)
 
     def _entry_changed(self, node: NodeName, allocation: AllocationId) -> None:
         """An entry of a node's ledger, or what its agent says of it; the head of the ledger stands there like one."""

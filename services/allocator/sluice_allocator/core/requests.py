@@ -39,6 +39,7 @@ from sluice_allocator.core.binding import (
 from sluice_allocator.core.desk import Desk
 from sluice_allocator.core.ended import settle_ended
 from sluice_allocator.core.entries import Judged, settle_entries
+from sluice_allocator.core.evictions.ordering import settle_eviction
 from sluice_allocator.core.groups.settling import is_held_back, know_group, waits_with_group, waiver
 from sluice_allocator.core.held import (
     doubtful_ticket,
@@ -52,10 +53,7 @@ from sluice_allocator.core.held import (
 from sluice_allocator.core.moves.moving import is_kept, look_at_movable, take_over
 from sluice_allocator.core.placement import asking_of, refuse
 from sluice_allocator.core.telling import is_told_why
-from sluice_allocator.core.waiting.promised import (
-    is_promise,
-    settle_eviction,
-)
+from sluice_allocator.core.waiting.promised import is_promise
 from sluice_allocator.core.waiting.queue import alone, shape_of
 from sluice_allocator.core.waiting.resting import rests
 from sluice_allocator.core.waiting.scheduling import stands_alone, try_at_once, wait

@@ -3,7 +3,7 @@ Who may be evicted for whom: a request that finds no place gets the place of ten
 
 Opted into twice: by the allocator's rule `preemption` and by each victim's pod (`preemptible`). Only a lower priority
 ever goes, and nobody of another namespace whom that namespace's guarantee covers. The place is booked in the same step
-(a Grant with `after` and `evict`), so nobody else gets it while the victims leave; `promised` orders their evictions
+(a Grant with `after` and `evict`), so nobody else gets it while the victims leave; `ordering` orders their evictions
 and takes the orders back. docs/preemption.md has the whole story.
 
 It must not evict by itself: whether a pod goes follows from the grants that stand in the ledger.

@@ -1,7 +1,7 @@
 """
 Moving a pod: its new place is booked first, then it is evicted, and who comes in its stead is given that place.
 
-    the new place is booked    -> a Grant of the old request, `after` its own allocation: `promised` orders the eviction
+    the new place is booked    -> a Grant of the old request, `after` its own allocation: `ordering` orders the eviction
     its successor asks         -> a Grant of the new request at that place, `after` the kept one, which is then revoked
     nobody comes for it        -> the place is given up
     it cannot be evicted       -> the place is given up, and the order to evict is taken back
@@ -11,7 +11,7 @@ restart in the middle and a second allocator come to the same. A pod is moved ag
 `move_cooldown_s`, whoever and whatever it is moved for; nobody is moved while nothing is booked for him.
 
 Here is also why pods are moved back from larger profiles (`substitute: return`). It must not move for others
-(`defragmenting` does), and must not evict (`promised` says who goes).
+(`defragmenting` does), and must not evict (`ordering` says who goes).
 """
 
 from dataclasses import dataclass

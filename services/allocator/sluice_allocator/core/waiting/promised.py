@@ -1,22 +1,18 @@
 """
-Grants that are to be carried out when others are gone (`after`), and the pods that must go for them.
+Grants that are to be carried out when others are gone (`after`): whether they stand, and whom they wait for.
 
-A place that is promised is booked: nobody else is given it meanwhile (PROTOCOL §4). What has to be evicted follows
-from the grants that stand, so a restart and a second allocator order the same. Who is promised what is decided
-elsewhere.
+A place that is promised is booked: nobody else is given it meanwhile (PROTOCOL §4). Who is promised what is decided
+elsewhere, and so is who has to go for it (`ordering`).
 """
 
 from sluice.contracts import subjects
-from sluice.contracts.exchange import Stream
-from sluice.contracts.ids import AllocationId, Incarnation, NodeName, RequestId
+from sluice.contracts.ids import AllocationId, NodeName, RequestId
 from sluice.contracts.messages import (
     AllocationRequested,
     Bound,
     Closed,
     EvictionBlocked,
     EvictionDone,
-    EvictionOrdered,
-    EvictionOver,
     Grant,
     LedgerEntry,
     Revoke,
@@ -27,9 +23,8 @@ from sluice.contracts.messages import (
 )
 from sluice.contracts.refusals import ReasonCount, WaitReason
 from sluice_allocator.core.desk import Desk
-from sluice_allocator.core.evictions.draining import why_drained
-from sluice_allocator.core.held import say_why, why_taken_back
-from sluice_allocator.core.moves.kept_places import comes_after_its_own, is_move, why_moved
+from sluice_allocator.core.held import say_why
+from sluice_allocator.core.moves.kept_places import comes_after_its_own
 from sluice_allocator.core.placement import Avoid, NoPlace
 from sluice_allocator.core.world import request_of
 
@@ -288,72 +283,3 @@ def _name_of(desk: Desk, allocation: AllocationId) -> str:
 
 def _named(entry: Grant | Revoke) -> str:
     return f"{entry.booking.namespace}/{entry.booking.name}"
-
-
-# -- evictions ----------------------------------------------------------------------------------------------------
-
-
-def settle_eviction(desk: Desk, request: RequestId, entries: dict[AllocationId, LedgerEntry]) -> None:
-    """Order the eviction of a pod that must go, and take the order back when it need not go any more."""
-    concerns_some = desk.world.promises or desk.world.cordons or desk.world.evictions or desk.sparing.has_orders
-    if not concerns_some and why_taken_back(desk, request) is None:
-        return
-    address = subjects.eviction(request)
-    cause = why_evict(desk, request, entries)
-    if cause is not None or _is_in_the_way(desk, entries):
-        desk.sparing.awaited(request, desk.now)
-    else:
-        desk.sparing.over(request)
-    if cause is not None:
-        life = desk.world.incarnations.get(Stream.STATE, Incarnation(""))
-        order = EvictionOrdered(request=request, cause=cause, incarnation=life)
-        desk.outbox.keep(address, order, request=request)
-    elif request in desk.world.evictions or isinstance(desk.outbox.kept(address), EvictionOrdered):
-        over = EvictionOver(request=request)
-        desk.outbox.keep(address, over, request=request, ttl_s=desk.rules.closing_ttl_s)
-
-
-def _is_in_the_way(desk: Desk, entries: dict[AllocationId, LedgerEntry]) -> bool:
-    """Whether somebody waits for a slice to go, whose pod may have gone already: that may take too long as well."""
-    left = (allocation for allocation in entries if not is_gone(desk, allocation))
-    return any(_evicts_for(desk, allocation) is not None for allocation in left)
-
-
-def _evicts_for(desk: Desk, allocation: AllocationId) -> Grant | None:
-    """
-    The grant for whose place the pod of an allocation has to go; None where there is none.
-
-    Not for who has not asked in this life of the bus: he may have gone meanwhile, and his place is given up then.
-    """
-    for promise in desk.world.promises.get(allocation, ()):
-        other = desk.world.ledger[promise]
-        if not isinstance(other, Grant) or not other.evict or other.incarnation != desk.world.incarnation:
-            continue
-        if isinstance(desk.world.requests.get(other.booking.request), AllocationRequested):
-            return other
-    return None
-
-
-def look_at_who_goes_for(desk: Desk, request: RequestId) -> None:
-    """A request is asked for, or not any more: look again at those whose pods have to go for its place."""
-    for allocation in desk.world.allocations_of.get(request, ()):
-        entry = desk.world.ledger[allocation]
-        for other in entry.after if isinstance(entry, Grant) and entry.evict else ():
-            if other in desk.world.ledger:
-                desk.changed_requests[request_of(desk.world.ledger[other])] = None
-
-
-def why_evict(desk: Desk, request: RequestId, entries: dict[AllocationId, LedgerEntry]) -> str | None:
-    """Why the pod of a request must go; None when it need not."""
-    if not isinstance(desk.world.requests.get(request), AllocationRequested):
-        return None
-    for allocation, entry in entries.items():
-        if not isinstance(entry, Grant) or is_gone(desk, allocation):
-            continue
-        other = _evicts_for(desk, allocation)
-        if other is not None:
-            return why_moved(other) if is_move(other) else f"its place is needed for {_named(other)}"
-        drained = why_drained(desk, entry)
-        if drained is not None:
-            return drained
-    return why_taken_back(desk, request)

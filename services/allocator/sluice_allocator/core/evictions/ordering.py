@@ -1,0 +1,118 @@
+"""
+Whose eviction is ordered, and whose order is taken back.
+
+Both follow from grants, bindings and operators' words, so a restart and a second allocator order the same. A pod goes
+for a grant that stands, and for no other: one that is just being taken back would be had by nobody, and its Revoke may
+be read later than the order. It goes only from what it has: where it is bound, if it is. It must not judge whether a
+grant stands (`standing` does), nor end one.
+"""
+
+from sluice.contracts import subjects
+from sluice.contracts.exchange import Stream
+from sluice.contracts.ids import AllocationId, Incarnation, RequestId
+from sluice.contracts.messages import (
+    AllocationRequested,
+    Bound,
+    EvictionOrdered,
+    EvictionOver,
+    Grant,
+    LedgerEntry,
+)
+from sluice_allocator.core.desk import Desk
+from sluice_allocator.core.evictions.draining import why_drained
+from sluice_allocator.core.held import why_taken_back
+from sluice_allocator.core.moves.kept_places import is_move, why_moved
+from sluice_allocator.core.standing import why_not, why_waive
+from sluice_allocator.core.waiting.promised import is_being_revoked, is_gone
+from sluice_allocator.core.world import request_of
+
+
+def settle_eviction(desk: Desk, request: RequestId, entries: dict[AllocationId, LedgerEntry]) -> None:
+    """Order the eviction of a pod that must go, and take the order back when it need not go any more."""
+    concerns_some = desk.world.promises or desk.world.cordons or desk.world.evictions or desk.sparing.has_orders
+    if not concerns_some and why_taken_back(desk, request) is None:
+        return
+    _look_at_those_who_go_for(desk, request, entries)
+    address = subjects.eviction(request)
+    cause = why_evict(desk, request, entries)
+    if cause is not None or _is_in_the_way(desk, entries):
+        desk.sparing.awaited(request, desk.now)
+    else:
+        desk.sparing.over(request)
+    if cause is not None:
+        life = desk.world.incarnations.get(Stream.STATE, Incarnation(""))
+        order = EvictionOrdered(request=request, cause=cause, incarnation=life)
+        desk.outbox.keep(address, order, request=request)
+    elif request in desk.world.evictions or isinstance(desk.outbox.kept(address), EvictionOrdered):
+        over = EvictionOver(request=request)
+        desk.outbox.keep(address, over, request=request, ttl_s=desk.rules.closing_ttl_s)
+
+
+def why_evict(desk: Desk, request: RequestId, entries: dict[AllocationId, LedgerEntry]) -> str | None:
+    """Why the pod of a request must go; None when it need not."""
+    if not isinstance(desk.world.requests.get(request), AllocationRequested):
+        return None
+    for allocation, entry in entries.items():
+        if not isinstance(entry, Grant) or is_gone(desk, allocation):
+            continue
+        other = _goes_for(desk, request, allocation)
+        if other is not None:
+            return why_moved(other) if is_move(other) else f"its place is needed for {_named(other)}"
+        drained = why_drained(desk, entry)
+        if drained is not None:
+            return drained
+    return why_taken_back(desk, request)
+
+
+def _look_at_those_who_go_for(desk: Desk, request: RequestId, entries: dict[AllocationId, LedgerEntry]) -> None:
+    """Whether a grant stands may have changed with its request: look again at whose eviction follows from it."""
+    for entry in entries.values():
+        for each in entry.after if isinstance(entry, Grant) and entry.evict else ():
+            other = desk.world.ledger.get(each)
+            if other is not None and request_of(other) != request:
+                desk.changed_requests[request_of(other)] = None
+
+
+def _is_in_the_way(desk: Desk, entries: dict[AllocationId, LedgerEntry]) -> bool:
+    """Whether somebody waits for a slice to go, whose pod may have gone already: that may take too long as well."""
+    left = (allocation for allocation in entries if not is_gone(desk, allocation))
+    return any(_evicting(desk, allocation) for allocation in left)
+
+
+def _goes_for(desk: Desk, request: RequestId, allocation: AllocationId) -> Grant | None:
+    """
+    The grant for whose place a pod goes that has this allocation; None where there is none.
+
+    Of a pod that is bound elsewhere this one is surplus and is taken back anyway: its eviction would end the other one.
+    """
+    binding = desk.world.bindings.get(request)
+    if isinstance(binding, Bound) and binding.allocation != allocation:
+        return None
+    return next((each for each in _evicting(desk, allocation) if _stands(desk, each)), None)
+
+
+def _evicting(desk: Desk, allocation: AllocationId) -> list[Grant]:
+    """
+    The grants for whose place the pod of an allocation has to go.
+
+    Not for who has not asked in this life of the bus: he may have gone meanwhile, and his place is given up then.
+    """
+    promises = (desk.world.ledger[promise] for promise in desk.world.promises.get(allocation, ()))
+    return [each for each in promises if isinstance(each, Grant) and each.evict and _is_asked_for(desk, each)]
+
+
+def _is_asked_for(desk: Desk, grant: Grant) -> bool:
+    asked = desk.world.requests.get(grant.booking.request)
+    return grant.incarnation == desk.world.incarnation and isinstance(asked, AllocationRequested)
+
+
+def _stands(desk: Desk, grant: Grant) -> bool:
+    """Whether a grant is not just being taken back, nor about to be."""
+    asked = desk.world.requests.get(grant.booking.request)
+    if is_being_revoked(desk, grant) or why_not(desk, grant, asked) is not None:
+        return False
+    return not isinstance(asked, AllocationRequested) or why_waive(desk, grant, asked) is None
+
+
+def _named(entry: Grant) -> str:
+    return f"{entry.booking.namespace}/{entry.booking.name}"
