@@ -170,6 +170,11 @@ CASES = (
     Case("two allocators grant one request on two nodes", ("two binds", "surplus kept")),
     Case("one of two allocators has not heard that a pod is gone", ("granted again at once",)),
     Case(
+        "one of two allocators has not read the grant for which a pod is to go",
+        test="tests/simulation/test_quarrels.py::"
+        "test_a_pod_is_not_told_to_go_and_to_stay_in_turn_at_the_speed_of_the_bus",
+    ),
+    Case(
         "an important pod is deleted while its grant is without an answer",
         test="tests/simulation/test_preempting.py::"
         "test_nobody_goes_for_a_pod_that_is_deleted_before_its_grant_has_an_answer",

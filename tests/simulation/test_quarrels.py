@@ -7,16 +7,21 @@ from simulation.cordons import CordonSaid
 from simulation.judge import ViolationError
 from simulation.planted_quarrels import GRANTED_AGAIN, OPENED_AGAIN, TWO_BINDS
 from simulation.planting import Planted, planted
+from simulation.pods import Ask
+from simulation.preemptions import PREEMPTIBLE, PRIORITY
 from simulation.scene import MIG_NODE, Scene, sliced
 
 from sluice.contracts.exchange import Stream
-from sluice.contracts.messages import Cordoned, Grant, NodeOpened, RequestWithdrawn, SliceReady
+from sluice.contracts.messages import Cordoned, EvictionOrdered, Grant, NodeOpened, RequestWithdrawn, SliceReady
 
 NODES = 8
 LATE_S = 20.0
 HEADS_MAX = 10
 GRANTS_MAX = 6
 """One, and one after each pause of 1, 2, 4 and 8 s; the next would come after 31 s."""
+
+ORDERS_MAX = 11
+"""One at once, and one every two seconds."""
 
 
 def test_what_another_takes_back_is_not_granted_elsewhere_at_the_speed_of_the_bus() -> None:
@@ -89,6 +94,23 @@ def test_a_request_that_two_grant_on_two_nodes_is_bound_once() -> None:
     scene.wait(1.0)
     for hear in heard:
         hear()
+    scene.finish()
+
+
+def test_a_pod_is_not_told_to_go_and_to_stay_in_turn_at_the_speed_of_the_bus() -> None:
+    """One allocator has not read the grant for which it is to go: everybody would read and carry out nothing else."""
+    scene = Scene(MIG_NODE, allocators=2)
+    whole = sliced("7g.40gb")
+    goes = Ask((*whole.annotations, (PREEMPTIBLE, "true")), whole.containers, whole.devices)
+    scene.pod("goes", goes)
+    scene.until(lambda: scene.runs("goes"))
+    landed = scene.landed()
+    heard = scene.stall("allocator-a", Stream.BOOK)
+    scene.pod("service", Ask((*whole.annotations, (PRIORITY, "5")), whole.containers, whole.devices))
+    scene.wait(LATE_S)
+    assert 1 < sum(isinstance(write.message, EvictionOrdered) for write in landed) <= ORDERS_MAX
+    heard()
+    scene.remove("service")
     scene.finish()
 
 

@@ -359,7 +359,7 @@ class Allocator:
         desk.changed_nodes |= dict.fromkeys(desk.removals.due(now, desk.rules.removed_grace_s))
         desk.changed_nodes |= dict.fromkeys(desk.reopening.waiting())
         desk.changed_nodes |= dict.fromkeys(desk.unentered.due(now, desk.rules.orphan_grace_s))
-        desk.changed_requests |= dict.fromkeys((*desk.differing, *desk.overs.due(now)))
+        desk.changed_requests |= dict.fromkeys((*desk.differing, *desk.overs.due(now), *desk.orders.due(now)))
         self.ensuring.begin_anew(desk.world.incarnation, desk.world.news)
         read_again = [ReadAgain(Stream.BOOK)] if self.unbacked.must_read_again(desk, now) else []
         read_again += [ReadAgain(Stream.STATE)] if desk.unheard.must_read_again() else []

@@ -93,6 +93,8 @@ class Desk:
     """Whom to try again because of what their namespaces have given back."""
     overs: Overs = field(default_factory=Overs)
     """Requests of which it was said that they wait no more, although others say that they do."""
+    orders: Overs = field(default_factory=Overs)
+    """Requests whose pods were ordered to go, or not to, although others say the opposite."""
     aging: Aging = field(default_factory=Aging)
     """When those who wait are old enough to be promised a place."""
     promised: Promised = field(default_factory=Promised)

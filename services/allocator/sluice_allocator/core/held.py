@@ -162,7 +162,10 @@ def say_that_it_is_in_doubt(
 def say_why(desk: Desk, request: RequestId, asked: AllocationRequested, message: str, reason: ReasonCount) -> None:
     """Tell whoever asked why the pod is not bound; the same at a bounded rate, for another allocator may know more."""
     kept = desk.outbox.kept(subjects.waiting(request))
-    is_new = not isinstance(kept, Pending) or kept.message != message
+    if kept is None and request in desk.world.waiting:  # another allocator's word: two would answer each other for ever
+        is_new = desk.attempts.last_said(request) is not reason.reason
+    else:
+        is_new = not isinstance(kept, Pending) or kept.message != message
     is_loss = reason.reason is not WaitReason.NODE_NOT_OPEN
     if not desk.attempts.may_say_pending(request, desk.now, reason=reason.reason, anew=is_loss and is_new):
         return

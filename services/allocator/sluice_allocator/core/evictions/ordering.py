@@ -33,7 +33,6 @@ def settle_eviction(desk: Desk, request: RequestId, entries: dict[AllocationId, 
     if not concerns_some and why_taken_back(desk, request) is None:
         return
     _look_at_those_who_go_for(desk, request, entries)
-    address = subjects.eviction(request)
     cause = why_evict(desk, request, entries)
     if cause is not None or _is_in_the_way(desk, entries):
         desk.sparing.awaited(request, desk.now)
@@ -41,11 +40,22 @@ def settle_eviction(desk: Desk, request: RequestId, entries: dict[AllocationId, 
         desk.sparing.over(request)
     if cause is not None:
         life = desk.world.incarnations.get(Stream.STATE, Incarnation(""))
-        order = EvictionOrdered(request=request, cause=cause, incarnation=life)
-        desk.outbox.keep(address, order, request=request)
-    elif request in desk.world.evictions or isinstance(desk.outbox.kept(address), EvictionOrdered):
-        over = EvictionOver(request=request)
-        desk.outbox.keep(address, over, request=request, ttl_s=desk.rules.closing_ttl_s)
+        _say(desk, EvictionOrdered(request=request, cause=cause, incarnation=life))
+    elif request in desk.world.evictions or isinstance(desk.outbox.kept(subjects.eviction(request)), EvictionOrdered):
+        _say(desk, EvictionOver(request=request))
+
+
+def _say(desk: Desk, word: EvictionOrdered | EvictionOver) -> None:
+    """
+    Say whether a pod has to go. At a bounded rate where another allocator writes over it, for one has read less.
+
+    What is on the bus already is not written again.
+    """
+    address = subjects.eviction(word.request)
+    stands = desk.world.evictions.get(word.request) == word
+    if stands or desk.outbox.kept(address) is not None or desk.orders.may_say(word.request, desk.now):
+        ttl_s = desk.rules.closing_ttl_s if isinstance(word, EvictionOver) else None
+        desk.outbox.keep(address, word, request=word.request, ttl_s=ttl_s)
 
 
 def why_evict(desk: Desk, request: RequestId, entries: dict[AllocationId, LedgerEntry]) -> str | None:

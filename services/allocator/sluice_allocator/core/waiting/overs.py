@@ -1,8 +1,9 @@
 """
-When it was last said that a request waits no more, although another allocator says that it does.
+When something was last said of a request, although another allocator says the opposite.
 
-One of the two has not read what the other has. Each corrects the other's word as soon as it reads it, so without a
-bound they would do nothing else until the slower one has caught up.
+That it waits no more, that its pod has to go, or need not: one of the two has not read what the other has. Each
+corrects the other's word as soon as it reads it, so without a bound they would do nothing else until the slower one has
+caught up.
 """
 
 from collections import OrderedDict
