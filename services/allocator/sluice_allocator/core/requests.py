@@ -114,7 +114,7 @@ def _settle_asked(
         desk.queue.remove(request)
         desk.commit(address, answer, request)
         return
-    if isinstance(binding, Refused) and binding.request_revision >= asked.revision:
+    if isinstance(desk.world.answer_to(request), Refused):
         desk.queue.remove(request)
         return
     if request in desk.committing or not all(_may_have_another(desk, grant) for grant in grants.values()):

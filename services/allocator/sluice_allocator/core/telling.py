@@ -44,7 +44,7 @@ def _is_told_of_its_loss(
     desk: Desk, request: RequestId, asked: AllocationRequested, entries: dict[AllocationId, LedgerEntry]
 ) -> bool:
     """Whether a pod's slice was lost, and its binding with the broker: it is told, for nothing can be bound now."""
-    if isinstance(desk.world.bindings.get(request), (Bound, Refused, Released)) or request in desk.committing:
+    if isinstance(desk.world.answer_to(request), (Bound, Refused, Released)) or request in desk.committing:
         return False
     lost = _lost_slice(desk, entries)
     if lost is None or not is_held(asked, lost.allocation):
@@ -59,7 +59,7 @@ def _is_told_of_its_promise(
     desk: Desk, request: RequestId, asked: AllocationRequested, entries: dict[AllocationId, LedgerEntry]
 ) -> bool:
     """Whether a request has a place that is still being freed: it is told for whom it waits."""
-    binding = desk.world.bindings.get(request)
+    binding = desk.world.answer_to(request)
     if not isinstance(binding, Waived | None):
         return False
     waived = binding.allocations if binding is not None else ()

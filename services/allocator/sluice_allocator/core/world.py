@@ -137,6 +137,13 @@ class World:
         words = (self.requests, self.bindings, self.allocations_of, self.waiting, self.evictions, self.evicted)
         return any(request in each for each in (*words, self.slices_of, self.reported_of))
 
+    def answer_to(self, request: RequestId) -> BindingFact | None:
+        """What a request was answered as it stands now: a refusal of what it was before an edit says nothing of it."""
+        binding, asked = self.bindings.get(request), self.requests.get(request)
+        if isinstance(binding, Refused) and asked is not None and asked.revision > binding.request_revision:
+            return None
+        return binding
+
     def came_at(self, request: RequestId) -> int:
         """The sequence by which a request has its turn: of its first word, as far as this process can know it."""
         at = self.first_words.get(request)

@@ -169,7 +169,7 @@ def _may_go_at(desk: Desk, allocation: AllocationId, entry: LedgerEntry | None) 
     asked = desk.world.requests.get(request)
     if not isinstance(asked, AllocationRequested) or not asked.leeway.preemptible:
         return None
-    binding = desk.world.bindings.get(request)
+    binding = desk.world.answer_to(request)
     if isinstance(binding, (Refused, Released)) or (isinstance(binding, Bound) and binding.allocation != allocation):
         return None
     if is_promise(desk, entry) or desk.world.promises.get(allocation) or allocation in desk.sparing.taken:

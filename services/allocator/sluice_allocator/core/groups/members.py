@@ -24,10 +24,8 @@ NOT_USABLE = (SliceFailed, SliceQuarantined, SliceDegraded, SliceGone)
 
 def member_of_group(desk: Desk, request: RequestId) -> Member | None:
     """What the bus tells of one pod; None when it is over, or refused, and so not to be counted."""
-    asked, binding = desk.world.requests.get(request), desk.world.bindings.get(request)
-    if not isinstance(asked, AllocationRequested) or asked.group is None or isinstance(binding, Released):
-        return None
-    if isinstance(binding, Refused) and binding.request_revision >= asked.revision:
+    asked, binding = desk.world.requests.get(request), desk.world.answer_to(request)
+    if not isinstance(asked, AllocationRequested) or asked.group is None or isinstance(binding, Refused | Released):
         return None
     sequences = desk.world.sequences
     waived = binding.allocations if isinstance(binding, Waived) else ()

@@ -105,7 +105,7 @@ def waiver(
 def is_told_by_group(desk: Desk, request: RequestId, asked: AllocationRequested) -> bool:
     """Whether a pod waits for its group, and is told why: at once the first time, then at a bounded rate."""
     key = desk.gangs.member_of.get(request)
-    if key is None or isinstance(desk.world.bindings.get(request), (Bound, Refused, Released)):
+    if key is None or isinstance(desk.world.answer_to(request), (Bound, Refused, Released)):
         return False
     if desk.gangs.unknown(request):
         return True  # it is looked at again when its group was

@@ -57,4 +57,4 @@ def is_told_to_rest(desk: Desk, request: RequestId, entries: Mapping[AllocationI
     """Whether what a request was told of its rest still holds: nobody has granted or answered anything since."""
     if not desk.attempts.rests(request, desk.now) or any(isinstance(entry, Grant) for entry in entries.values()):
         return False
-    return not isinstance(desk.world.bindings.get(request), Bound | Refused | Released)
+    return not isinstance(desk.world.answer_to(request), Bound | Refused | Released)
