@@ -180,3 +180,12 @@ def test_who_came_while_nobody_worked_is_told_at_once_why_it_waits(narrow: Bench
         writes += new.land_all(new.handle(GoOn()))
 
     assert told(writes) == dict.fromkeys(("w0", "outside", "new"), WaitReason.GPU_LAYOUT_FULL)
+
+
+def test_a_word_without_reasons_about_one_who_stands_outside_ends_no_allocator(narrow: Bench):
+    """Whoever wrote it: it stays on the bus, and would end every allocator that reads it, one after the other."""
+    narrow.land_all(narrow.request(asked("late", WHOLE)))
+    word = Pending(request=RequestId("late"), request_revision=1, message="it waits", reasons=())
+    narrow.land_all(narrow.observe(subjects.waiting(RequestId("late")), word))
+    withdraw(narrow, "w0")
+    assert RequestId("late") in narrow.allocator.desk.queue

@@ -140,8 +140,8 @@ def wait(desk: Desk, request: RequestId, asked: AllocationRequested, shape: byte
 def _take_back_word_of_promise(desk: Desk, request: RequestId, asked: AllocationRequested) -> None:
     """Who stands outside was told once why; since then it may have been told that a place is booked, which is over."""
     said = desk.outbox.kept(subjects.waiting(request)) or desk.world.waiting.get(request)
-    promised = isinstance(said, Pending) and said.reasons[0].reason is WaitReason.PLACE_BEING_FREED
-    if promised and standing_promise(desk, request) is None:
+    reasons = said.reasons[:1] if isinstance(said, Pending) else ()
+    if any(each.reason is WaitReason.PLACE_BEING_FREED for each in reasons) and standing_promise(desk, request) is None:
         _say_pending(desk, request, asked, too_many_wait(desk))
 
 
