@@ -13,8 +13,8 @@ from simulation.pods import Ask
 
 from sluice.contracts.messages import Bound
 from sluice_allocator.core import requests, standing
+from sluice_allocator.core.evictions import ordering
 from sluice_allocator.core.orphans import Orphans
-from sluice_allocator.core.waiting import promised
 from sluice_pod_watcher.core.cluster import api_side, patches
 from sluice_pod_watcher.core.cluster.api_side import ApiSide
 from sluice_pod_watcher.core.cluster.events import BindPod, ListingEnded
@@ -223,7 +223,7 @@ RELEASE_FORGOTTEN = Planted(
     "a lost slice is forgotten with the bus",
     "its pod's end, and its place, to a pod whose eviction was refused when the broker was wiped",
     ("I4",),
-    ((Record, "is_lost", _lost_is_what_the_bus_says), (promised, "why_taken_back", left_with_what_is_taken_back)),
+    ((Record, "is_lost", _lost_is_what_the_bus_says), (ordering, "why_taken_back", left_with_what_is_taken_back)),
 )
 """
 Too rare by chance for the dose: it has a schedule of its own in `test_kube`. The allocator would have the pod evicted,

@@ -10,7 +10,7 @@ from simulation.planting import Planted
 from sluice.contracts.outbox import Outbox
 from sluice_allocator.core import nodes
 from sluice_allocator.core.desk import Desk
-from sluice_allocator.core.waiting import promised
+from sluice_allocator.core.evictions import ordering
 from sluice_node_agent.core import adjusting, agent, homes, witnesses
 from sluice_node_agent.core.devices import Devices
 from sluice_node_agent.core.records import HomeRecord, NodeRecord, SliceRecord
@@ -169,6 +169,6 @@ RARE_BUGS = (
         "everybody knows what he has lost",
         "any answer, for ever: it runs on what is being taken back from it",
         ("I4",),
-        ((promised, "why_taken_back", left_with_what_is_taken_back),),
+        ((ordering, "why_taken_back", left_with_what_is_taken_back),),
     ),
 )
