@@ -175,6 +175,10 @@ CASES = (
         "test_a_pod_is_not_told_to_go_and_to_stay_in_turn_at_the_speed_of_the_bus",
     ),
     Case(
+        "the GPU of one pod of a job breaks before the job has begun",
+        test="tests/unit/allocator/test_groups.py::test_a_place_that_is_lost_costs_the_others_of_its_job_nothing",
+    ),
+    Case(
         "an important pod is deleted while its grant is without an answer",
         test="tests/simulation/test_preempting.py::"
         "test_nobody_goes_for_a_pod_that_is_deleted_before_its_grant_has_an_answer",

@@ -29,6 +29,7 @@ def waiver(grant):
         incarnation=INCARNATION,
         cause=CAUSE,
         source=booking.source,
+        alone=True,
     )
 
 

@@ -1,5 +1,7 @@
 """Pods that are granted together or not at all: what each of them gets, and gives back."""
 
+from collections.abc import Callable
+
 import msgspec
 import pytest
 from factories.allocator import INCARNATION, Bench, asked, claim
@@ -30,6 +32,7 @@ from sluice.contracts.messages import (
     Pending,
     QuotaSet,
     Revoke,
+    SliceDegraded,
     SliceFailed,
     SourceSynced,
     Waived,
@@ -227,6 +230,53 @@ def test_a_pod_whose_slice_fails_is_tried_again_at_once_and_nobody_starts_before
     again = grants(said)["b"]
     assert again.booking.node not in {each.booking.node for each in granted.values()}
     assert sorted(bound(ready(bench, again))) == ["a", "b"]
+
+
+def breaks(bench: Bench, grant: Grant) -> list[AnyMessage | None]:
+    """The GPU of a slice that is made is not there any more."""
+    booking = grant.booking
+    word = SliceDegraded(
+        allocation=booking.allocation, request=booking.request, revision=grant.revision, message="Xid 79"
+    )
+    return everything(bench, bench.observe(subjects.slice_(booking.node, booking.allocation), word))
+
+
+def dies(bench: Bench, grant: Grant) -> list[AnyMessage | None]:
+    """A node does not answer, and has said nothing of the slice."""
+    node = grant.booking.node
+    seen = msgspec.structs.replace(bench.allocator.desk.world.inventories[node], stale=True, stale_message="refused")
+    return everything(bench, bench.observe(subjects.inventory(node), seen))
+
+
+@pytest.mark.parametrize("lose", [breaks, dies], ids=lambda it: it.__name__)
+def test_a_place_that_is_lost_costs_the_others_of_its_job_nothing(lose: Callable[[Bench, Grant], list]):
+    """Fifteen slices that are ready would be somebody else's, for a sixteenth that another GPU could have."""
+    bench = fleet(4)
+    granted = grants(ask(bench, *(member(name, WHOLE, size=3) for name in "abc")))
+    for name in "ab":
+        ready(bench, granted[name])
+    said = lose(bench, granted["c"])
+
+    assert [each.booking.request for each in said if isinstance(each, Revoke)] == ["c"]
+    again = grants(said)["c"]
+    assert sorted(bound(ready(bench, again))) == ["a", "b", "c"]
+
+
+def test_a_job_goes_on_giving_back_when_one_of_its_places_is_lost_meanwhile():
+    """The word about that one place comes after the order, and must not take it back for those who have not read it."""
+    bench = fleet(3)
+    a, b = member("a", WHOLE), member("b", WHOLE)
+    mine, others = grant_of("a", "node-0", a), grant_of("b", "node-1", b)
+    for each in (mine, others):
+        everything(bench, bench.observe(subjects.ledger(each.booking.node, each.booking.allocation), each))
+    word = Waived(request="b", request_revision=1, allocations=(others.booking.allocation,), cause="given back")
+    bench.observe(subjects.binding(RequestId("b")), word)
+    again = msgspec.structs.replace(others.booking, allocation="b_elsewhere_2", node="node-2")
+    again = msgspec.structs.replace(others, booking=msgspec.structs.replace(again, devices=()))
+    everything(bench, bench.observe(subjects.ledger("node-2", "b_elsewhere_2"), again))
+    ask(bench, b)
+    (waived,) = (each for each in breaks(bench, again) if isinstance(each, Waived))
+    assert (sorted(waived.allocations), waived.alone) == (["b_elsewhere_1", "b_elsewhere_2"], False)
 
 
 def test_a_job_that_cannot_be_completed_gives_back_what_it_has():

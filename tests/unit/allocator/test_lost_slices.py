@@ -263,6 +263,7 @@ def test_a_slice_that_such_a_pod_was_given_elsewhere_is_waived_and_taken_back(em
         cause=why,
         incarnation=INCARNATION,
         source=FOLDER,
+        alone=True,
     )
     (revoke,) = empty.land_all([write])[1:]
     assert revoke.message == Revoke(revision=2, incarnation=INCARNATION, booking=grant.booking, cause=why)

@@ -89,6 +89,8 @@ class Waived(Message, frozen=True, kw_only=True):
     """The life of the bus in which it was decided, or empty (an older allocator's). In another one it says nothing."""
     source: SourceName = SourceName("")
     """As in `Refused`."""
+    alone: bool = False
+    """Whether others of its group keep their places, and it looks for another. An older allocator did not say."""
 
 
 class Pending(Message, frozen=True, kw_only=True):

@@ -13,9 +13,19 @@ from sluice_allocator.core.desk import Desk
 
 
 def waived(
-    desk: Desk, request: RequestId, asked: AllocationRequested, allocations: list[AllocationId], cause: str
+    desk: Desk,
+    request: RequestId,
+    asked: AllocationRequested,
+    allocations: list[AllocationId],
+    cause: str,
+    *,
+    alone: bool = False,
 ) -> Waived:
-    """Nobody will be bound to these, nor to those that were waived before and are not taken back yet."""
+    """
+    Nobody will be bound to these, nor to those that were waived before and are not taken back yet.
+
+    Not `alone` all of its group give back what they have, also where that was said before and is not done yet.
+    """
     before = desk.world.bindings.get(request)
     known = before.allocations if isinstance(before, Waived) else ()
     still = tuple(each for each in known if each in desk.world.ledger and each not in allocations)
@@ -26,6 +36,7 @@ def waived(
         cause=cause,
         incarnation=desk.world.incarnation,
         source=asked.source,
+        alone=alone and not (isinstance(before, Waived) and still and not before.alone),
     )
 
 
@@ -35,4 +46,4 @@ def waived_for(
     """The word that places are not to be used, each for its cause; None where there are none."""
     if not causes:
         return None
-    return waived(desk, request, asked, list(causes), "; ".join(dict.fromkeys(causes.values())))
+    return waived(desk, request, asked, list(causes), "; ".join(dict.fromkeys(causes.values())), alone=True)

@@ -64,7 +64,7 @@ class Member:
     granted_at: int
     """Where in BOOK the earliest of its grants stands; NOT_GRANTED while none does."""
     waived_at: int
-    """Where in BOOK it was said that it will not be bound; -1 where it was not."""
+    """Where in BOOK it was said that its group gives back what it has; -1 where it was not."""
 
 
 @dataclass(slots=True)

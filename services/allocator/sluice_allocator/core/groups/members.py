@@ -29,7 +29,8 @@ def member_of_group(desk: Desk, request: RequestId) -> Member | None:
         return None
     sequences = desk.world.sequences
     waived = binding.allocations if isinstance(binding, Waived) else ()
-    waived_at = sequences.get(subjects.binding(request).subject, -1) if waived else -1
+    together = isinstance(binding, Waived) and bool(waived) and not binding.alone
+    waived_at = sequences.get(subjects.binding(request).subject, -1) if together else -1
     placed, ready, granted_at = request in desk.committing or request in desk.opening.holds, False, NOT_GRANTED
     adopted = False
     for allocation in desk.world.allocations_of.get(request, ()):
