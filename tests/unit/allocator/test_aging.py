@@ -493,3 +493,45 @@ def test_a_place_that_cannot_be_promised_is_not_looked_for_all_the_time():
         pass_time(bench, 1.0)
         tries = group.promise_failures
     assert 2 <= tries <= 5
+
+
+def test_who_was_promised_a_place_by_another_allocator_keeps_nobody_from_the_next():
+    """It was kept out by a limit, and the next turn was its; others would wait until it has what it was promised."""
+    bench = yard(gpus=3, promises_percent=67)
+    for number in range(6):
+        bench.bound(f"p{number}", HALF)
+    for name, priority in (("first", 3), ("second", 2), ("third", 1)):
+        bench.land_all(bench.request(asked(name, WHOLE, priority=priority)))
+    desk = bench.allocator.desk
+    for _ in range(20):
+        desk.attempts.failed(RequestId("third"), ["GPU-elsewhere"], bench.now)  # it waits apart from its equals
+    bench.land_all(bench.request(asked("third", WHOLE, priority=1, revision=2)))
+    bench.land_all(bench.request(asked("last", claim(profile="4g.20gb"))))
+    pass_time(bench, AFTER_S - 1)
+    for _ in range(20):
+        desk.attempts.failed(RequestId("third"), ["GPU-elsewhere"], bench.now)
+    written = [write for _ in range(40) for write in pass_time(bench, 1.0)]
+    assert promises(written).keys() == {"first", "second"}
+
+    world = desk.world
+    taken = {entry(bench, name).booking.devices[0].gpu for name in ("first", "second")}
+    left = [e for e in world.ledger.values() if isinstance(e, Grant) and e.booking.devices[0].gpu not in taken]
+    whole = entry(bench, "first").booking
+    booking = changed(
+        whole,
+        allocation=AllocationId("third_r2_1"),
+        request=RequestId("third"),
+        request_revision=2,
+        name="third",
+        devices=(changed(whole.devices[0], gpu=left[0].booking.devices[0].gpu),),
+    )
+    after = tuple(each.booking.allocation for each in left)
+    theirs = Grant(revision=1, incarnation=world.incarnation, booking=booking, after=after)
+    bench.land_all(bench.observe(subjects.ledger(NodeName("node-a"), booking.allocation), theirs))
+    for name in ("first", "second"):
+        promised = entry(bench, name)
+        withdrawn = RequestWithdrawn(revision=2, source=FOLDER, cause="pod gone")
+        bench.land_all(bench.observe(subjects.request(RequestId(name)), withdrawn))
+        bench.land_all(bench.gone(promised))
+    written = [write for _ in range(1000) for write in pass_time(bench, 1.0)]
+    assert promises(written).keys() == {"last"}

@@ -110,6 +110,7 @@ def _try_to_promise(desk: Desk, group: Group) -> bool:
         desk.aging.no_claim(group.shape)
         return False  # it waits for its namespace's limits, or for its group: no place would help it
     if standing_promise(desk, request) is not None:
+        desk.aging.no_claim(group.shape)  # another allocator's, or one by which movable pods make room for it
         return False
     limits = _Limits(desk, turn)
     promise = find_promise(
