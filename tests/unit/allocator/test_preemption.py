@@ -20,6 +20,7 @@ from factories.preemption import (
 
 from sluice.contracts import subjects
 from sluice.contracts.asking import ContainerAsk
+from sluice.contracts.exchange import Ticked
 from sluice.contracts.ids import AllocationId, Incarnation, RequestId, RunId
 from sluice.contracts.messages import (
     Amounts,
@@ -271,6 +272,8 @@ def test_nobody_is_evicted_after_a_wipe_for_who_has_not_asked_again(bench):
     found_after_a_wipe(bench, batch)
     assert evictions(bench) == {}
 
+    bench.now += 3.0  # the same order was said before the wipe, just now
+    bench.land_all(bench.handle(Ticked()))
     bench.land_all(bench.request(service))
     assert evictions(bench) == {"batch": "its place is needed for default/service"}
 
