@@ -6,6 +6,7 @@ minutes, each alone and in pairs, while pods run, come and go; with a crash and 
 from collections.abc import Callable
 
 import pytest
+from simulation.planted_believed import BELIEVED_BUGS
 from simulation.planted_truth import NEVER_ENTERED
 from simulation.planting import Planted
 from simulation.scene import MIG_NODE, Scene, sliced
@@ -16,6 +17,7 @@ from simulation.unanswered import (
     TOLD_IN_ANY_LIFE,
     a_source_asked_before_a_wipe,
     a_source_told_all_before_a_wipe,
+    a_waiver_of_before_a_wipe_lands_when_all_is_over,
     an_eviction_was_ordered_before_a_wipe,
 )
 from simulation.weather import Weather
@@ -115,6 +117,12 @@ def test_pods_that_all_go_while_nobody_looks_leave_nothing() -> None:
         lambda: not any(gpu.instances for machine in machines.values() for gpu in machine.gpus.values()), longest_s=90.0
     )
     scene.finish()
+
+
+def test_a_waiver_that_lands_when_its_request_is_over_does_not_stay_on_the_bus_for_ever() -> None:
+    """Each such request would leave a word that nobody ends."""
+    (bug,) = (bug for bug in BELIEVED_BUGS if bug.name == "an answer is older than the end of its request")
+    assert_played(a_waiver_of_before_a_wipe_lands_when_all_is_over, bug)
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,9 @@ from simulation.cordons import CordonSaid
 from simulation.planting import Planted
 from simulation.scene import MIG_NODE, Scene, sliced
 
+from sluice.contracts import subjects
+from sluice.contracts.exchange import Stream, Write
+from sluice.contracts.ids import OperationId
 from sluice.contracts.messages import (
     AllocationRequested,
     EvictionOrdered,
@@ -18,7 +21,9 @@ from sluice.contracts.messages import (
     NodeClosed,
     NodeOpened,
     Released,
+    RequestWithdrawn,
     SourceSynced,
+    Waived,
 )
 from sluice_allocator.core.world import REQUEST, World
 from sluice_pod_watcher.core.voice import Voice
@@ -160,6 +165,42 @@ def an_eviction_was_ordered_before_a_wipe() -> None:
     scene.wait(10.0)
     assert scene.request("a") == request
     assert not isinstance(scene.value(f"sluice.eviction.{request}"), EvictionOrdered)
+    scene.finish()
+
+
+def a_waiver_of_before_a_wipe_lands_when_all_is_over() -> None:
+    """
+    A pod's end is said, and the last word about it is without an answer when the broker is wiped.
+
+    That word lands in the new life; over nothing, a waiver does too that an allocator had sent long before.
+    """
+    scene = Scene()
+    scene.pod("a", sliced("3g.20gb"))
+    scene.until(lambda: scene.runs("a"))
+    bound, request = scene.bound("a"), scene.request("a")
+    assert bound is not None
+    life = scene.world.broker.values.incarnation(Stream.BOOK)
+    assert life is not None
+    waived = Waived(
+        request=bound.request,
+        request_revision=1,
+        allocations=(bound.allocation,),
+        cause="sent before",
+        incarnation=life,
+    )
+    address = subjects.binding(bound.request)
+    late = Write(OperationId("late"), 1, Stream.BOOK, address.subject, address.guard, 0, waived, request)
+    closing = scene.lose(lambda _host, write: isinstance(write.message, RequestWithdrawn) and write.message.closing)
+    scene.remove("a")
+    scene.until(lambda: bool(closing))
+    scene.strike("broker wipe", lasts_s=0.5)
+    scene.wait(1.0)
+    scene.lose(lambda _host, _write: False)
+    scene.until(lambda: isinstance(scene.value(f"sluice.request.{request}"), RequestWithdrawn))
+    landed = scene.landed()
+    scene.land(late)
+    scene.until(lambda: late in landed)
+    scene.wait(5.0)
     scene.finish()
 
 
