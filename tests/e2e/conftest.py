@@ -56,7 +56,8 @@ class Up:
         page = () if "--web" in options else ("--web", "off")
         command = (*SLUICE, "up", "--fleet", str(self.fleet), "--pods", str(self.pods_dir), *where, *page, *options)
         with self.log.open("ab") as log:
-            self.process = psutil.Popen(command, env=self.environment, stdout=log, stderr=log)
+            # In a group of its own, for it may be stopped: see `done` in test_run.py.
+            self.process = psutil.Popen(command, env=self.environment, stdout=log, stderr=log, process_group=0)
 
     async def ready(self) -> Running:
         """How to reach it, once it says that it is ready."""

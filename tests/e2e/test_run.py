@@ -109,8 +109,14 @@ async def free(up, *, tidy=True):
 
 
 async def done(up, *words, **changes):
-    """A whole `sluice run`, as somebody types it."""
-    how = {"env": up.environment, "capture_output": True, "text": True, "timeout": DONE_WITHIN_S} | changes
+    """
+    A whole `sluice run`, as somebody types it: a shell gives it a process group of its own.
+
+    In that of the tests the end of its command, whose parent is in another group, would leave that group orphaned where
+    no terminal is above it, and if any process in there is stopped just then, the kernel sends all of them SIGHUP.
+    """
+    how = {"env": up.environment, "capture_output": True, "text": True, "timeout": DONE_WITHIN_S, "process_group": 0}
+    how |= changes
     return await asyncio.to_thread(subprocess.run, (*RUN[:4], *words), check=False, **how)
 
 

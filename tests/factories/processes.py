@@ -52,7 +52,10 @@ class Process:
         command = (sys.executable, "-S", tether.__file__, str(os.getpid()), *self.command)
         self.log.parent.mkdir(parents=True, exist_ok=True)
         with self.log.open("ab") as log:
-            self._popen = subprocess.Popen(command, env=dict(self.environment), stdout=log, stderr=subprocess.STDOUT)
+            # In a group of its own: where one is stopped in an orphaned group, the kernel may send all of it SIGHUP.
+            self._popen = subprocess.Popen(
+                command, env=dict(self.environment), stdout=log, stderr=subprocess.STDOUT, process_group=0
+            )
         self.lives += 1
 
     def kill(self) -> None:

@@ -35,7 +35,12 @@ class Lines:
         """Start it."""
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - `close` does; a file is never full, as a pipe is
         self.process = subprocess.Popen(
-            command, env=dict(env), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors
+            command,
+            env=dict(env),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._errors,
+            process_group=0,  # it may be stopped: see tests/factories/processes.py
         )
         assert self.process.stdout is not None
         self._rest = b""
