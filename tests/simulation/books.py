@@ -118,6 +118,8 @@ class Books:
         """Requests whose pods were ordered to be evicted."""
         self.rejected: dict[str, None] = {}
         self.writes: Counter[str] = Counter()
+        self.ready_in: dict[str, int] = {}
+        """In which life of its node each slice was said to be ready last: no process outlives a reboot."""
         self.boots: dict[str, str] = {}
         """Ticket -> the boot in which it was made."""
         self.stuck: dict[tuple[str, int], None] = {}

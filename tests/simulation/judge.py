@@ -342,6 +342,8 @@ class Judge(NodeJudge):
 
     def _ready(self, ready: SliceReady) -> None:
         self.ready[ready.allocation] = ready
+        if ready.allocation in self.bookings:
+            self.ready_in[ready.allocation] = self.machines[self.bookings[ready.allocation].node].boots
         if wrong := self.sizes.wrong_words(ready):
             self.fail("told", wrong)
         self.told_tickets[ready.ticket] = ready.allocation

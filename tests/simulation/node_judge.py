@@ -219,7 +219,8 @@ class NodeJudge(Books):
             one.allocation
             for one in self.bookings.values()
             if one.owner == owner
-            and one.allocation in self.ready  # one that was only promised, or never taken, has no clients
+            # One that was only promised, or never taken, has no clients; nor has one of before a reboot.
+            and self.ready_in.get(one.allocation) == machine.boots
             and one.allocation not in self.went_with_node
             and any(homes.is_home_of(daemon, machine, device) for device in one.devices)
         ]

@@ -1,6 +1,7 @@
 """What a node does about shares, one story each: homes, daemons, limits, and instances that are kept warm."""
 
 import pytest
+from msgspec.structs import replace
 from simulation.daemons import Daemon
 from simulation.hardware import Machine
 from simulation.judge import ViolationError
@@ -9,6 +10,7 @@ from simulation.planting import planted
 from simulation.pods import fractional, mps, two_containers
 from simulation.scene import MIG_NODE, WHOLE, WHOLE_NODE, Scene, sliced
 
+from sluice.contracts.ids import AllocationId
 from sluice.contracts.messages import SliceGone, SliceReady
 from sluice_node_agent.core.instructions import StartMps
 
@@ -178,6 +180,27 @@ def test_a_share_is_not_gone_while_its_process_runs() -> None:
     assert scene.runs("b")
     scene.until(lambda: any(isinstance(write.message, SliceGone) for write in landed))
     scene.finish()
+
+
+@pytest.mark.parametrize("of_this_boot", [False, True])
+def test_the_judge_knows_whose_client_may_be_let_go(of_this_boot: bool) -> None:
+    """A share that the pod had there before a reboot, and of which nobody knows any more, has no client now."""
+    scene = Scene()
+    scene.pod("a", mps(1500), lingers_s=8.0)
+    scene.until(lambda: runs(scene, "a"))
+    judge, bound = scene.world.judge, scene.bound("a")
+    assert bound is not None
+    earlier = AllocationId("earlier")
+    judge.bookings[earlier] = replace(judge.bookings[bound.allocation], allocation=earlier)
+    judge.ready[earlier] = replace(judge.ready[bound.allocation], allocation=earlier)
+    judge.ready_in[earlier] = judge.ready_in[bound.allocation] - (not of_this_boot)
+    (daemon,) = scene.world.machines["node-0"].mps.listed.values()
+    judge.revoked[bound.allocation] = None
+    if of_this_boot:
+        with pytest.raises(ViolationError, match="its share is not revoked"):
+            judge.terminated(scene.world.machines["node-0"], daemon, judge.bookings[earlier].owner)
+    else:
+        judge.terminated(scene.world.machines["node-0"], daemon, judge.bookings[earlier].owner)
 
 
 def test_an_agent_that_dies_over_a_starting_daemon_leaves_none() -> None:
