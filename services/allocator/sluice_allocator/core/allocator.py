@@ -57,11 +57,7 @@ from sluice_allocator.core.unbacked import Unbacked
 from sluice_allocator.core.unowned import Unowned
 from sluice_allocator.core.waiting.attempts import Attempts
 from sluice_allocator.core.waiting.promise_making import promise_places
-from sluice_allocator.core.waiting.promised import (
-    count_promises,
-    is_about_promises,
-    look_at_promises,
-)
+from sluice_allocator.core.waiting.promised import count_promises, is_about_promises, look_at_promises
 from sluice_allocator.core.waiting.resting import note_taken_back
 from sluice_allocator.core.waiting.scheduling import end_pauses, refresh_pending, serve
 from sluice_allocator.core.world import request_of

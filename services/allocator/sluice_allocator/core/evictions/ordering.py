@@ -23,7 +23,7 @@ from sluice_allocator.core.evictions.draining import why_drained
 from sluice_allocator.core.held import why_taken_back
 from sluice_allocator.core.moves.kept_places import is_move, why_moved
 from sluice_allocator.core.standing import why_not, why_waive
-from sluice_allocator.core.waiting.promised import is_being_revoked, is_gone
+from sluice_allocator.core.waiting.promised import is_being_revoked, is_gone, named
 from sluice_allocator.core.world import request_of
 
 
@@ -67,7 +67,7 @@ def why_evict(desk: Desk, request: RequestId, entries: dict[AllocationId, Ledger
             continue
         other = _goes_for(desk, request, allocation)
         if other is not None:
-            return why_moved(other) if is_move(other) else f"its place is needed for {_named(other)}"
+            return why_moved(other) if is_move(other) else f"its place is needed for {named(other)}"
         drained = why_drained(desk, entry)
         if drained is not None:
             return drained
@@ -117,12 +117,8 @@ def _is_asked_for(desk: Desk, grant: Grant) -> bool:
 
 
 def _stands(desk: Desk, grant: Grant) -> bool:
-    """Whether a grant is not just being taken back, nor about to be."""
+    """Whether a grant that is asked for is not just being taken back, nor about to be."""
     asked = desk.world.requests.get(grant.booking.request)
-    if is_being_revoked(desk, grant) or why_not(desk, grant, asked) is not None:
+    if not isinstance(asked, AllocationRequested) or is_being_revoked(desk, grant):
         return False
-    return not isinstance(asked, AllocationRequested) or why_waive(desk, grant, asked) is None
-
-
-def _named(entry: Grant) -> str:
-    return f"{entry.booking.namespace}/{entry.booking.name}"
+    return why_not(desk, grant, asked) is None and why_waive(desk, grant, asked) is None

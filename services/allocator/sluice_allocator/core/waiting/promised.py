@@ -278,8 +278,9 @@ def _name_of(desk: Desk, allocation: AllocationId) -> str:
         return allocation
     blocked = desk.world.evicted.get(entry.booking.request)
     but = f" (cannot be evicted: {blocked.why})" if isinstance(blocked, EvictionBlocked) else ""
-    return f"{_named(entry)}{but}"
+    return f"{named(entry)}{but}"
 
 
-def _named(entry: Grant | Revoke) -> str:
+def named(entry: Grant | Revoke) -> str:
+    """Whose place it is, as people call the pod."""
     return f"{entry.booking.namespace}/{entry.booking.name}"
