@@ -11,6 +11,7 @@ from pathlib import Path
 
 import psutil
 
+from sluice.runtime.broker import until_stopped
 from sluice_console.shell import tether
 
 STOP_WITHIN_S = 10.0
@@ -76,9 +77,10 @@ class Process:
             self.kill()
 
     def freeze(self) -> None:
-        """SIGSTOP: it lives, and does nothing."""
-        if self._popen is not None:
-            self._popen.send_signal(signal.SIGSTOP)
+        """SIGSTOP: it lives, and does nothing from here on."""
+        if self.runs:
+            os.kill(self.pid, signal.SIGSTOP)
+            until_stopped(self.pid)
 
     def thaw(self) -> None:
         """SIGCONT."""

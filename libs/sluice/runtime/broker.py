@@ -11,6 +11,7 @@ import shutil
 import signal
 import socket
 import sysconfig
+import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -30,6 +31,7 @@ READY_TIMEOUT_S = 20.0
 """A cluster that lost all its servers needs up to 10 s until its streams have leaders again."""
 STOP_TIMEOUT_S = 5.0
 POLL_S = 0.02
+STOPPED_POLL_S = 0.001
 
 
 class BrokerError(Exception):
@@ -164,8 +166,10 @@ class Server:
             await self.process.wait()
 
     def freeze(self) -> None:
-        """Stop the process from running without ending it (SIGSTOP)."""
+        """Stop the process from running without ending it (SIGSTOP). Raises BrokerError when it goes on."""
         self._signal(signal.SIGSTOP)
+        if self.running and self.process is not None:
+            until_stopped(self.process.pid)
 
     def thaw(self) -> None:
         """Let a frozen process go on."""
@@ -187,6 +191,28 @@ class Server:
         if self.running and self.process is not None:
             with contextlib.suppress(ProcessLookupError):
                 self.process.send_signal(number)
+
+
+def until_stopped(pid: int) -> None:
+    """
+    Wait until no thread of a process runs that was sent SIGSTOP. Linux alone says so; elsewhere this waits for nothing.
+
+    The signal stops nobody until one of the threads has taken it, and on a busy machine the others still answer
+    whoever asks meanwhile. Raises BrokerError when they still do after STOP_TIMEOUT_S.
+    """
+    deadline = time.monotonic() + STOP_TIMEOUT_S
+    while not all(_stands(thread) for thread in Path(f"/proc/{pid}/task").glob("*/stat")):
+        if time.monotonic() > deadline:
+            raise BrokerError(f"process {pid} still runs {STOP_TIMEOUT_S:g} s after SIGSTOP")
+        time.sleep(STOPPED_POLL_S)
+
+
+def _stands(thread: Path) -> bool:
+    """Whether a thread is stopped, or no more (the states of proc(5): T, Z, X)."""
+    try:
+        return thread.read_text().rpartition(")")[2].split()[0] in {"T", "Z", "X"}
+    except (FileNotFoundError, ProcessLookupError):
+        return True
 
 
 @dataclass(slots=True)
