@@ -4,7 +4,7 @@ import pytest
 
 from sluice.contracts.messages import PlacementReport, SliceFailed, SliceGone, SliceReady
 from sluice_node_agent.core.events import DeviceErrorKind, DeviceRefused
-from sluice_node_agent.core.instructions import CreateGpuInstance, DestroyGpuInstance
+from sluice_node_agent.core.instructions import CreateComputeInstance, CreateGpuInstance, DestroyGpuInstance
 
 PLACE = (0, "2g.10gb", 4, 2)
 
@@ -181,6 +181,30 @@ def test_a_homes_instance_is_kept_too(make_node):
         assert node.mps.homes == {}
     assert sum(isinstance(step, CreateGpuInstance) for step in node.own_done) == 1
     assert not any(isinstance(step, DestroyGpuInstance) for step in node.own_done)
+
+
+@pytest.mark.parametrize("shared", [False, True], ids=["slice", "home"])
+def test_nothing_is_kept_on_a_gpu_that_does_not_say_what_is_in_it(make_node, shared):
+    """A compute instance that no record tells of would be taken for a stranger's, and its place never be free again."""
+    node = make_node(keep_warm_s=600.0)
+    node.live()
+    booking = node.share("a1", PLACE) if shared else node.booking("a1", PLACE)
+    node.order(node.grant(booking))
+    while not isinstance(node.waiting[0], CreateComputeInstance):
+        node.work(own_max=1)
+    node.carry_out(node.waiting.popleft())
+    node.stop()
+    with node.hardware.changing() as hardware:
+        hardware.faults.gpu_lost = 0
+    node.put("sluice.ledger.n1_example.a1", node.revoke(booking))
+    node.live()
+    node.tick(60.0)
+    with node.hardware.changing() as hardware:
+        hardware.faults.gpu_lost = -1
+    for _ in range(3):
+        node.tick(60.0)
+    assert isinstance(node.word("a1"), SliceGone)
+    assert [i.uuid for i in node.hardware.read().gpus[0].instances] == [""]
 
 
 def test_nothing_is_kept_unless_told(node):

@@ -105,8 +105,8 @@ class Bench:
     def _keep(self, work: Work, step: DestroyGpuInstance, now: float) -> bool:
         """Keep an instance warm instead of destroying it. Its compute instance is gone already."""
         for number, grant, device in pairs(work.record):
-            if (grant.gpu, device.gi_id) == (step.gpu, step.gi_id) and self.floor.devices.answers(grant.gpu):
-                if not self._warm.keep(grant, step.gi_id, self.floor.boot_id, now):
+            if (grant.gpu, device.gi_id) == (step.gpu, step.gi_id):
+                if not self._warm.keep(grant, step.gi_id, self.floor, now):
                     return False
                 self.save(with_device(work.record, number, NOTHING))
                 return True

@@ -259,7 +259,7 @@ class Housing:
 
     def _keep(self, home: HomeWork, now: float) -> bool:
         gi_id = home.record.device.gi_id
-        if gi_id is None or not self._warm.keep(home.record, gi_id, self._floor.boot_id, now):
+        if gi_id is None or not self._warm.keep(home.record, gi_id, self._floor, now):
             return False
         self._save(home, replace(home.record, device=NOTHING))
         return True

@@ -13,6 +13,7 @@ from sluice.contracts.messages import PlacementReport
 from sluice_node_agent.core.backing_off import back_off, is_stuck
 from sluice_node_agent.core.devices import Devices, InstanceKey, Place
 from sluice_node_agent.core.events import DeviceErrorKind, DeviceRefused, Result
+from sluice_node_agent.core.floor import Floor
 from sluice_node_agent.core.instructions import CreateGpuInstance, DestroyGpuInstance, OwnInstruction
 from sluice_node_agent.core.records import Warm, WarmGone
 from sluice_node_agent.core.rules import Rules
@@ -68,10 +69,16 @@ class WarmOnes:
         for gpu in {record.gpu for record in records}:
             self.check(gpu, devices)
 
-    def keep(self, place: Place, gi_id: int, boot_id: str, now: float) -> bool:
-        """Keep an instance that has no compute instance any more. False when none are kept."""
-        if self._rules.keep_warm_s <= 0 or place.profile is None:
+    def keep(self, place: Place, gi_id: int, floor: Floor, now: float) -> bool:
+        """
+        Keep an instance that has no compute instance any more. False when none are kept.
+
+        None is kept of a GPU that does not answer: the agent may have died while one was made in it, and of that no
+        record tells.
+        """
+        if self._rules.keep_warm_s <= 0 or place.profile is None or not floor.devices.answers(place.gpu):
             return False
+        boot_id = floor.boot_id
         record = Warm(
             gpu=place.gpu, gi_id=gi_id, profile=place.profile, start=place.start, size=place.size, boot_id=boot_id
         )
