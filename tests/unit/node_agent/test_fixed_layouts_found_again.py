@@ -8,6 +8,7 @@ from factories.fixed_layouts import (
     LARGE,
     LAYOUT,
     SMALL,
+    admin_removes,
     changes,
     granted,
     opened,
@@ -18,9 +19,12 @@ from factories.fixed_layouts import (
     uuid_at,
 )
 
-from sluice.contracts.messages import SliceDegraded, SliceFailed, SliceGone, SliceReady
+from sluice.contracts import subjects
+from sluice.contracts.messages import NodeOpened, SliceDegraded, SliceFailed, SliceGone, SliceReady
 from sluice_node_agent.core.instructions import ListHolders
 from sluice_node_agent.device.port import NoPermissionError
+
+OTHER = (1, "2g.10gb", 4, 2)
 
 
 @pytest.fixture
@@ -107,6 +111,35 @@ def test_a_lost_journal_leaves_a_tenant_what_he_has(node):
     assert changes(node) == []
     _, second = granted(node, "a2", owner="pod-2")
     assert isinstance(second, SliceFailed)
+
+
+def test_a_lost_journal_and_a_lost_device_leave_a_tenant_his_other_one(node):
+    """An administrator changes his layout while the journal is lost: what a running pod has elsewhere was destroyed."""
+    booking, word = granted(node, "a1", SMALL, OTHER)
+    use(node, word.devices[1].uuid, owner="pod-1")
+    node.stop()
+    (node.tmp_path / "agent" / "journal").unlink()
+    admin_removes(node, start=SMALL[2])
+    node.start()
+    node.work()
+    lived = NodeOpened(
+        node=node.name,
+        incarnation=node.incarnation,
+        boot_id=node.backend.boot_id(),
+        agent_run=node.run,
+        lived=(booking.allocation,),
+    )
+    node.put(subjects.head(node.name).subject, lived)
+    node.read_ledger()
+    node.own_done.clear()
+    node.work()
+    node.tick(60.0)
+    assert isinstance(node.word("a1"), SliceDegraded)
+    assert changes(node) == []
+    assert node.instances(1) == [OTHER[1:]]
+    node.mps.leave(4711)
+    assert isinstance(revoked(node, booking), SliceGone)
+    assert node.instances(1) == []
 
 
 def test_a_lost_journal_does_not_call_gone_what_is_still_used(node):

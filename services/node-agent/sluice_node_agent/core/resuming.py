@@ -129,6 +129,17 @@ def take_over(entry: Grant | Revoke, floor: Floor, found: Found) -> SliceRecord:
     return replace(record, phase="unmaking", cause="never made" if never else entry.cause)
 
 
+def as_lived_in(record: SliceRecord) -> SliceRecord:
+    """
+    What was taken over of a slice that the ledger says was ready: whatever is missing, its pod may use the rest.
+
+    An instance that is there was handed out then. It stays until the slice is revoked, also where what is missing
+    cannot be made again.
+    """
+    there = tuple(replace(device, step="made") if device.uuid else device for device in record.devices)
+    return replace(record, devices=there, lost=True)
+
+
 def take_over_home(
     booking: Booking, grant: DeviceGrant, floor: Floor, found: Found, *, name: HomeId
 ) -> HomeRecord | None:

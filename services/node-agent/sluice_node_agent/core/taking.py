@@ -22,7 +22,14 @@ from sluice_node_agent.core.graves import Graves
 from sluice_node_agent.core.housing import Housing
 from sluice_node_agent.core.orders import Orders
 from sluice_node_agent.core.records import SliceRecord
-from sluice_node_agent.core.resuming import can_only_be_of, claims_of, come_later, take_over, take_over_home
+from sluice_node_agent.core.resuming import (
+    as_lived_in,
+    can_only_be_of,
+    claims_of,
+    come_later,
+    take_over,
+    take_over_home,
+)
 from sluice_node_agent.core.telling import Telling
 from sluice_node_agent.core.witnesses import Unbelieved, judge, newest_first
 from sluice_node_agent.core.work import HomeKey, Work, key_of
@@ -125,7 +132,7 @@ class Taking:
                     self._housing.begin(home)
         record = take_over(order, self._floor, found)
         if self._orders.has_lived(booking.allocation):
-            record = replace(record, lost=True)
+            record = as_lived_in(record)
         if record.phase == "planned" and (is_next or was_begun):
             record = making.begin(record, self._floor, self._bench.new_ticket(booking.allocation))
         for key in claims_of([record], [], self._floor.devices):
