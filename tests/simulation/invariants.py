@@ -329,6 +329,11 @@ CASES = (
     Case("grants are closed while the node looks open", ("closed while open",)),
     Case("an agent that lives has not looked yet", ("removed at once",)),
     Case("an agent comes back in the middle of it", ("closed is believed",)),
+    Case(
+        "a node is away for longer than closing words live",
+        test="tests/unit/allocator/test_opening.py::"
+        "test_what_an_agent_has_not_read_to_be_closed_is_closed_again_when_it_comes_back",
+    ),
     Case("the agent speaks before that write is answered", ("open while closing",)),
     Case("one of two allocators reads late, and closes at once", ("time never begun anew",)),
     Case("one of two allocators hears of the end of a head", ("opened on what was known before",)),

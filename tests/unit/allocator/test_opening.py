@@ -102,7 +102,31 @@ def test_what_was_said_to_be_gone_is_closed_before_its_node_is_opened(empty):
         (subjects.node(NODE), news),
         (subjects.inventory(NODE), NodeInventory(snapshot=seen, stale=False)),
     )
-    assert [type(message) for message in messages(empty.land_all(said))] == [Closed, NodeOpened]
+    # Once for what it is, and once more because no agent has read it yet.
+    assert [type(message) for message in messages(empty.land_all(said))] == [Closed, Closed, NodeOpened]
+
+
+@pytest.mark.parametrize(("closing", "said"), [(False, [Closed, NodeOpened]), (True, [NodeOpened])])
+def test_what_an_agent_has_not_read_to_be_closed_is_closed_again_when_it_comes_back(empty, closing, said):
+    """A node is away for longer than closing words live, and its disk is wiped: `SliceGone` would stay for ever."""
+    booking = living().booking
+    closed = Closed(
+        revision=2, allocation=booking.allocation, request=booking.request, node=booking.node, cause="pod gone"
+    )
+    gone = SliceGone(
+        allocation=booking.allocation, request=booking.request, revision=2, cause="pod gone", closing=closing
+    )
+    seen = snapshot("node-a", (gpu_report("node-a", 0),), agent_run=RunId("agent-2"))
+    news = NodeChanged(node=NODE, endpoint="e", boot_id="boot-1", agent_run=RunId("agent-2"), generation=1, gpus=())
+    wrote = empty.read_all(
+        (subjects.ledger(NODE, booking.allocation), closed),
+        (subjects.slice_(NODE, booking.allocation), gone),
+        (subjects.node(NODE), news),
+        (subjects.inventory(NODE), NodeInventory(snapshot=seen, stale=False)),
+    )
+    writes = [write for write in empty.land_all(wrote) if isinstance(write, Write)]
+    assert [type(write.message) for write in writes] == said
+    assert all(write.message == closed and write.ttl_s == 3600 for write in writes[:-1])
 
 
 BEFORE = Incarnation("of another life")

@@ -156,6 +156,7 @@ def _open(desk: Desk, node: NodeName, inventory: NodeInventory) -> None:
         booking = report.booking
         desk.commit(subjects.ledger(node, booking.allocation), _adopt(desk, report), booking.request)
     if not missing:
+        _close_again(desk, node)
         adopted = (report.booking.allocation for report in snapshot.slices)
         head = NodeOpened(
             node=node,
@@ -187,6 +188,20 @@ def _is_to_be_closed(desk: Desk, node: NodeName) -> bool:
     there = desk.world.allocations_on.get(node, ())
     gone = (each for each in there if isinstance(desk.world.slices.get(each), SliceGone))
     return any(not isinstance(desk.world.ledger.get(allocation), Closed) for allocation in gone)
+
+
+def _close_again(desk: Desk, node: NodeName) -> None:
+    """
+    Say `Closed` again of what its agent has never read to be closed, before the head by which a new run acts.
+
+    Nobody tells when a word has run out. While the node was away longer than closing words live, the bus has forgotten
+    what is known here, and one whose disk was wiped remembers nothing either: its `SliceGone` would stay for ever.
+    """
+    for allocation in desk.world.allocations_on.get(node, ()):
+        entry, word = desk.world.ledger.get(allocation), desk.world.slices.get(allocation)
+        if isinstance(entry, Closed) and isinstance(word, SliceGone) and not word.closing:
+            address = subjects.ledger(node, allocation)
+            desk.commit(address, entry, entry.request, ttl_s=desk.rules.closing_ttl_s)
 
 
 def _lived(desk: Desk, node: NodeName, snapshot: NodeSnapshot) -> tuple[AllocationId, ...]:
