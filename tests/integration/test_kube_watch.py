@@ -76,6 +76,8 @@ class Scene:
         self.gives = True
         self.resync_s = 1.0
         self.tell_after_s = 0.3
+        self.holds = True
+        self.asked_whether_it_holds = 0
         self.words: dict[str, AnyMessage] = {}
         self.bound: dict[str, int] = {}
         self._runs = itertools.count(1)
@@ -98,11 +100,16 @@ class Scene:
                     traces=TraceBook(),
                     resync_s=self.resync_s,
                     tick_s=0.05,
+                    holds=self._holds,
                 )
             finally:
                 await api.close()
 
         self._watcher = asyncio.create_task(run_it())
+
+    def _holds(self) -> bool:
+        self.asked_whether_it_holds += 1
+        return self.holds
 
     async def kill(self) -> None:
         """The pod-watcher is no more."""
@@ -443,6 +450,17 @@ async def test_one_of_two_watchers_works_and_the_other_takes_over(scene: Scene) 
         task.cancel()
     await asyncio.wait(tasks.values())
     await scene.watch()
+
+
+async def test_a_watcher_whose_lease_has_run_out_writes_to_no_pod(scene: Scene) -> None:
+    """One that stood still would let a pod go with a slice for which its successor has asked anew."""
+    scene.holds = False
+    await scene.create("train")
+    await scene.until(lambda: scene.asked_whether_it_holds >= 2, "it wants to bind, and wants to again")
+    assert writes(scene.kube) == 0
+    assert scene.running() == {}
+    scene.holds = True
+    await scene.until(lambda: "train" in scene.running(), "it works again, and the pod runs")
 
 
 async def test_credentials_that_cannot_be_used_say_which(tmp_path: Path) -> None:

@@ -334,6 +334,10 @@ CASES = (
         test="tests/unit/allocator/test_opening.py::"
         "test_what_an_agent_has_not_read_to_be_closed_is_closed_again_when_it_comes_back",
     ),
+    Case(
+        "it stood still with a binding of before a wipe",
+        test="tests/integration/test_kube_watch.py::test_a_watcher_whose_lease_has_run_out_writes_to_no_pod",
+    ),
     Case("the agent speaks before that write is answered", ("open while closing",)),
     Case("one of two allocators reads late, and closes at once", ("time never begun anew",)),
     Case("one of two allocators hears of the end of a head", ("opened on what was known before",)),

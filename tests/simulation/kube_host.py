@@ -140,7 +140,7 @@ class ClusterHost(Host):
 
     def _patch(self, wanted: BindPod | ReAnnotate, step: Step) -> None:
         uid = str(wanted.uid)
-        self._call(
+        self._write(
             lambda: self.api.patch(uid, step, wanted.namespace, wanted.name, wanted.patch),
             lambda pod: PatchDone(wanted.uid, step, pod),
             lambda status, why: PatchRefused(wanted.uid, step, status, why),
@@ -149,7 +149,7 @@ class ClusterHost(Host):
     def _condition(self, wanted: WritePodCondition) -> None:
         ours = {"type": "sluice.dev/SliceReady", "status": wanted.status, "reason": wanted.reason}
         body = {"metadata": {"uid": wanted.uid}, "status": {"conditions": [{**ours, "message": wanted.message}]}}
-        self._call(
+        self._write(
             lambda: self.api.patch_status(str(wanted.uid), wanted.namespace, wanted.name, body),
             lambda pod: PatchDone(wanted.uid, "condition", pod),
             lambda status, why: PatchRefused(wanted.uid, "condition", status, why),
@@ -165,11 +165,20 @@ class ClusterHost(Host):
         )
 
     def _carry_out_eviction(self, wanted: EvictPod) -> None:
-        self._call(
+        self._write(
             lambda: self._evict(str(wanted.uid), wanted.namespace, wanted.name),
             lambda _: PodEvicted(wanted.uid),
             lambda status, why: EvictionRefused(wanted.uid, status, why),
         )
+
+    def _write(
+        self, arrive: Callable[[], Any], done: Callable[[Any], object], refused: Callable[[int, str], object]
+    ) -> None:
+        """A call that changes a pod; not sent by one whose lease has run out while it stood still."""
+        if self.lease is not None and not self.lease.holds(self):
+            self.later(0.0, lambda: self.offer(refused(0, "not sent")))
+        else:
+            self._call(arrive, done, refused)
 
     def _call(
         self, arrive: Callable[[], Any], done: Callable[[Any], object], refused: Callable[[int, str], object]

@@ -99,9 +99,9 @@ class _Watching:
             source = settings.cluster_rules().source
             role = LEASE if source == CLUSTER else f"{LEASE}-{source}"  # two clusters on one bus are both watched
             lease = Lease(bus, clock, role=role, run=run, ttl_s=settings.lease_ttl_s)
-            await watch_by_lease(lease, clock, lambda: self._watch(bus))
+            await watch_by_lease(lease, clock, lambda: self._watch(bus, lease))
 
-    async def _watch(self, bus: Bus) -> None:
+    async def _watch(self, bus: Bus, lease: Lease) -> None:
         """One turn with the lease. Operations are counted anew by each core, so each has a run id of its own."""
         service, settings = self._service, self._service.settings
         run, rules = RunId(f"{service.run}-{next(self._turns)}"), settings.cluster_rules()
@@ -131,6 +131,7 @@ class _Watching:
                 tick_s=settings.tick_s,
                 status=self._status,
                 begins=first.begins if settings.limits_file is not None else None,
+                holds=lambda: lease.held,
             )
             tasks.create_task(pods, name="pods")
 

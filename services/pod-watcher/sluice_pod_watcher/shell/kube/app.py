@@ -47,11 +47,13 @@ async def watch_cluster(
     tick_s: float = 0.5,
     status: WatchStatus | None = None,
     begins: Callable[[ReadingStarted], Awaitable[None]] | None = None,
+    holds: Callable[[], bool] = lambda: True,
 ) -> None:
     """
     Run on a bus and an API server that are there, until cancelled. Neither is closed. `status` is kept true.
 
-    `begins` is awaited when a stream begins to be read.
+    `begins` is awaited when a stream begins to be read. Pods are written to while `holds` says that this process is the
+    one at work.
     """
     status = status if status is not None else WatchStatus(clock, resync_s)
     gpus = GpuObjects(api)
@@ -64,7 +66,7 @@ async def watch_cluster(
         traces=traces,
         readings=READS,
         execute={
-            **Writes(api, clock, run).executors(),
+            **Writes(api, clock, run, holds).executors(),
             **gpus.executors(),
             Tell: teller(),
             GoOn: Executor(_go_on, quiet=True),

@@ -6,6 +6,7 @@ only wait longer (measured).
 """
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
@@ -42,15 +43,23 @@ CONTROLLER = "sluice.dev/pod-watcher"
 GONE, ALREADY_THERE = 404, 409
 AS_LONG_AS_IT_LASTS = frozenset({GONE, ALREADY_THERE})
 """Of an event: it, or its pod's namespace, is gone; or a predecessor has written it."""
+NOT_SENT = "not sent: the lease has run out, and another pod-watcher may be at work"
 
 
 @dataclass(slots=True)
 class Writes:
-    """The writes of one pod-watcher, to one API server."""
+    """
+    The writes of one pod-watcher, to one API server.
+
+    What was decided before the process stood still for longer than its lease is not sent any more: by then another one
+    has said of the pod what it knew. The core hears that no answer came, and tries again if it still wants that.
+    """
 
     api: KubeApi
     clock: Clock
     run: RunId
+    holds: Callable[[], bool]
+    """Whether this process is the one at work, at this moment."""
     _slots: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(IN_FLIGHT_MAX))
 
     def executors(self) -> dict[type, Executor[Event]]:
@@ -93,6 +102,8 @@ class Writes:
         path = f"{_pod(wanted.namespace, wanted.name)}{subresource}"
         try:
             async with self._slots:
+                if not self.holds():
+                    return PatchRefused(wanted.uid, step, 0, NOT_SENT)
                 answer = await self.api.call("PATCH", path, body=body, content_type=content_type)
             return PatchDone(wanted.uid, step, as_it_is(answer))
         except KubeError as error:
@@ -119,6 +130,8 @@ class Writes:
         }
         try:
             async with self._slots:
+                if not self.holds():
+                    return EvictionRefused(wanted.uid, 0, NOT_SENT)
                 await self.api.call("POST", f"{_pod(wanted.namespace, wanted.name)}/eviction", body=body)
         except KubeError as error:
             return EvictionRefused(wanted.uid, error.status, error.message)
