@@ -92,8 +92,20 @@ def _breaks(words: Iterable[Word]) -> list[Break]:
     return found
 
 
+def _narrowed(breaks: Iterable[Break]) -> list[Break]:
+    """Breaks that may be one are one: it is where all of them can be."""
+    found: list[Break] = []
+    for each in sorted(breaks, key=lambda each: each.until):
+        if found and each.after < found[-1].until:
+            found[-1] = Break(max(found[-1].after, each.after), found[-1].until)
+        else:
+            found.append(each)
+    return found
+
+
 def _is_before(one: Word, other: Word, breaks: list[Break]) -> bool:
-    if any(each.parts(one, other) for each in breaks):
+    """Two words that had one sequence are of two numberings, although no subject shows where the second begins."""
+    if one.sequence == other.sequence or any(each.parts(one, other) for each in breaks):
         return one.stored < other.stored
     return one.sequence < other.sequence
 
@@ -208,10 +220,16 @@ def _slices_of_node(words: list[Word], shares: dict[str, set[Home]]) -> Iterator
 
 
 def _losses(book: list[Word], state: list[Word], *, sources_killed: bool) -> Iterator[str]:
-    """No slice that a request was bound to goes before the request was withdrawn, unless its node was removed."""
+    """
+    No slice that a request was bound to goes before the request was withdrawn, unless its node was removed.
+
+    Near a break a copy may be stored late, so that the order of storing blames the honest as well as that of numbers:
+    one of the two that speaks for them is enough.
+    """
     removed = {word.message["allocation"] for word in book if word.message.get("removed")}
     bound = {word.message["allocation"] for word in book if word.message["type"] == "Bound"} - removed
     breaks = _breaks(word for word in state if word.stored < float("inf"))
+    narrowed = _narrowed(breaks)
     withdrawn: dict[str, list[Word]] = {}
     for word in state:
         if word.message["type"] == "RequestWithdrawn":
@@ -223,7 +241,7 @@ def _losses(book: list[Word], state: list[Word], *, sources_killed: bool) -> Ite
         ends = withdrawn.get(request, [])
         if sources_killed and ends and all(end.message.get("closing") for end in ends):
             continue  # a closing word is never the first (PROTOCOL §8): the first has no copy
-        if not any(_is_before(end, word, breaks) for end in ends):
+        if not any(_is_before(end, word, breaks) or _is_before(end, word, narrowed) for end in ends):
             yield f"{request} lost its slice {word.message['allocation']} while somebody wanted it"
 
 

@@ -145,6 +145,29 @@ def test_an_end_before_numbers_began_anew_counts_as_before():
     assert violations_of(*words) == []
 
 
+def test_a_number_that_two_words_had_shows_that_numbers_began_anew():
+    """Withdrawn as 45 and heard, then forgotten, and the slice's end is the next 45: no subject has gone backwards."""
+    lived = (1, bound("r-a", "a")), (2, made("a"))
+    assert violations_of(*lived, (45, withdrawn("r-a")), (45, gone("a")), (47, withdrawn("r-a"))) == []
+    blamed = ["r-a lost its slice a while somebody wanted it"]
+    assert violations_of(*lived, (45, gone("a")), (45, withdrawn("r-a"))) == blamed
+
+
+def test_an_end_whose_copy_is_late_counts_where_numbers_began_anew_before_both():
+    """One subject shows early that numbers are new, and another one only after the pod's end was stored, late."""
+    words = (
+        (1, bound("r-a", "a")),
+        (2, made("a")),
+        (90, made("b", device(3))),
+        (91, made("c", device(4))),
+        (40, made("b", device(3))),
+        (45, gone("a")),
+        (43, withdrawn("r-a")),
+        (47, made("c", device(4))),
+    )
+    assert violations_of(*words) == []
+
+
 # -- copies that are late, or missing --------------------------------------------------------------------------------
 
 
