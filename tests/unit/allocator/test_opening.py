@@ -89,18 +89,22 @@ def test_a_revoked_promise_is_adopted_with_those_that_it_was_to_come_after(empty
     )
 
 
+def second_run() -> list:
+    """What is read of node-a when its second agent has begun, which knows of no slice."""
+    seen = snapshot("node-a", (gpu_report("node-a", 0),), agent_run=RunId("agent-2"))
+    news = NodeChanged(node=NODE, endpoint="e", boot_id="boot-1", agent_run=RunId("agent-2"), generation=1, gpus=())
+    return [(subjects.node(NODE), news), (subjects.inventory(NODE), NodeInventory(snapshot=seen, stale=False))]
+
+
 def test_what_was_said_to_be_gone_is_closed_before_its_node_is_opened(empty):
     """An agent that has lost its journal would destroy what somebody has made there since, by the old Revoke."""
     booking = living().booking
     revoke = Revoke(revision=2, incarnation=INCARNATION, booking=booking, cause="pod gone")
     gone = SliceGone(allocation=booking.allocation, request=booking.request, revision=2, cause="pod gone")
-    seen = snapshot("node-a", (gpu_report("node-a", 0),), agent_run=RunId("agent-2"))
-    news = NodeChanged(node=NODE, endpoint="e", boot_id="boot-1", agent_run=RunId("agent-2"), generation=1, gpus=())
     said = empty.read_all(
         (subjects.ledger(NODE, booking.allocation), revoke),
         (subjects.slice_(NODE, booking.allocation), gone),
-        (subjects.node(NODE), news),
-        (subjects.inventory(NODE), NodeInventory(snapshot=seen, stale=False)),
+        *second_run(),
     )
     # Once for what it is, and once more because no agent has read it yet.
     assert [type(message) for message in messages(empty.land_all(said))] == [Closed, Closed, NodeOpened]
@@ -116,13 +120,10 @@ def test_what_an_agent_has_not_read_to_be_closed_is_closed_again_when_it_comes_b
     gone = SliceGone(
         allocation=booking.allocation, request=booking.request, revision=2, cause="pod gone", closing=closing
     )
-    seen = snapshot("node-a", (gpu_report("node-a", 0),), agent_run=RunId("agent-2"))
-    news = NodeChanged(node=NODE, endpoint="e", boot_id="boot-1", agent_run=RunId("agent-2"), generation=1, gpus=())
     wrote = empty.read_all(
         (subjects.ledger(NODE, booking.allocation), closed),
         (subjects.slice_(NODE, booking.allocation), gone),
-        (subjects.node(NODE), news),
-        (subjects.inventory(NODE), NodeInventory(snapshot=seen, stale=False)),
+        *second_run(),
     )
     writes = [write for write in empty.land_all(wrote) if isinstance(write, Write)]
     assert [type(write.message) for write in writes] == said

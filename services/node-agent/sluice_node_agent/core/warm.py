@@ -78,9 +78,13 @@ class WarmOnes:
         """
         if self._rules.keep_warm_s <= 0 or place.profile is None or not floor.devices.answers(place.gpu):
             return False
-        boot_id = floor.boot_id
         record = Warm(
-            gpu=place.gpu, gi_id=gi_id, profile=place.profile, start=place.start, size=place.size, boot_id=boot_id
+            gpu=place.gpu,
+            gi_id=gi_id,
+            profile=place.profile,
+            start=place.start,
+            size=place.size,
+            boot_id=floor.boot_id,
         )
         self._ones[place.gpu, gi_id] = WarmOne(record, now + self._rules.keep_warm_s)
         self._sender.save(record, None)
