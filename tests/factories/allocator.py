@@ -101,6 +101,26 @@ def gpu_report(node: str, index: int, *, model: str = "a100-40gb", mig: bool = T
     return GpuReport(**(values | changes))
 
 
+def unread(report: GpuReport) -> GpuReport:
+    """What an agent that has begun anew says of a GPU that has not answered it yet."""
+    return GpuReport(
+        uuid=report.uuid,
+        index=report.index,
+        model="",
+        memory_mib=0,
+        multiprocessors=0,
+        mig_enabled=False,
+        memory_slices=0,
+        compute_slices=0,
+        profiles=(),
+        instances=(),
+        creatable={},
+        healthy=False,
+        health_message="the GPU has fallen off the bus",
+        lost=True,
+    )
+
+
 def snapshot(node: str, gpus: tuple[GpuReport, ...], **changes) -> NodeSnapshot:
     """What inventory would have pulled from a node."""
     values = {

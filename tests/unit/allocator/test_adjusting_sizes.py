@@ -22,9 +22,11 @@ from factories.allocator import (
     FOLDER,
     Bench,
     asked,
+    begun_anew,
     claim,
     gpu_report,
     snapshot,
+    unread,
 )
 from msgspec.structs import replace
 
@@ -40,7 +42,9 @@ from sluice.contracts.messages import (
 )
 from sluice.contracts.usage import Usage
 from sluice_allocator.core.asking_why import how_it_stands
+from sluice_allocator.core.events import LeaseChanged
 from sluice_allocator.core.limits.quotas import usage
+from sluice_allocator.core.rules import Rules
 from sluice_allocator.core.sizes.adjusting import adjust
 from sluice_allocator.core.sizes.adjustments import Adjusted, AdjustReason, AdjustRefused
 
@@ -170,6 +174,41 @@ def test_what_is_changed_on_a_gpu_that_its_node_does_not_show_counts_as_when_it_
     assert usage(desk, "default") == Usage(1, GPU_MIB // 2, 3500)
     bench.add_node(snapshot("node-a", (gpu_report("node-a", 0, mig=False),), modes=MODES, generation=3))
     assert usage(desk, "default") == Usage(1, GPU_MIB // 2, 3500)
+
+
+def test_nobody_is_let_in_beside_others_on_a_gpu_that_its_agent_could_not_read_yet(empty):
+    """On a device without a size there is room for anybody: the SMs of two pods are promised a third one's too."""
+    known = gpu_report("node-a", 0, model="a30-24gb")
+    bench = with_gpus(empty, known)
+    wide = replace(fractional(10, 2400), profile="1g.6gb")
+    bench.bound("p1", wide)
+    bench.bound("p2", replace(fractional(5, 1200), profile="1g.6gb"))
+    before = usage(bench.allocator.desk, "default")
+
+    bench.add_node(snapshot("node-a", (unread(known),), modes=MODES, generation=2))
+    why = refused(bench, sm_partition=25)
+    assert (why.reason, why.most) == (AdjustReason.CAPACITY_EXCEEDED, (("sm_partition", 17),))
+    assert usage(bench.allocator.desk, "default") == before
+
+    bench.add_node(snapshot("node-a", (), modes=MODES, generation=3))
+    bench.add_node(snapshot("node-a", (unread(known),), modes=MODES, generation=4))
+    assert refused(bench, sm_partition=25).reason is AdjustReason.CAPACITY_EXCEEDED
+    assert usage(bench.allocator.desk, "default") == before
+
+
+@pytest.mark.parametrize("mig", [True, False])
+def test_a_share_on_a_gpu_of_which_only_the_name_is_known_does_not_grow(empty, mig):
+    """As when an allocator starts after an agent that found its GPU lost."""
+    known = gpu_report("node-a", 0, model="a30-24gb", mig=mig)
+    bench = with_gpus(empty, known)
+    bench.bound("p1", replace(fractional(10, 2400), profile="1g.6gb" if mig else None))
+    bench.add_node(snapshot("node-a", (unread(known),), modes=MODES, generation=2))
+    next_one = begun_anew(bench, Rules())
+    next_one.handle(LeaseChanged(held=True))
+
+    why = refused(next_one, sm_partition=11)
+    assert why.reason is AdjustReason.NOT_NOW
+    assert "not read by its node" in why.message
 
 
 # -- what cannot be changed ---------------------------------------------------------------------------------------

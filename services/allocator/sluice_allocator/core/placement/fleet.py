@@ -20,6 +20,7 @@ from sluice_allocator.core.placement.gpus import (
     Gpu,
     Models,
     SpanKey,
+    as_known_last,
     instances_of_others,
     out_of_use,
 )
@@ -51,7 +52,7 @@ class Fleet:
         self._bookings: dict[AllocationId, Booking] = {}
         self._awaited: dict[GpuUuid, dict[SpanKey, DeviceGrant]] = {}
         """Bookings on GPUs that no inventory shows (yet)."""
-        self._lost: dict[GpuUuid, GpuModel] = {}
+        self._lost: dict[GpuUuid, GpuReport] = {}
         """What such GPUs were when they were shown last."""
         self._models = Models()
         self.households = Households(rules, self.nodes, self._bookings, self.stock)
@@ -85,9 +86,12 @@ class Fleet:
         return node
 
     def _show_gpu(self, node: NodeName, report: GpuReport) -> Gpu:
+        before, lost = self.gpus.get(report.uuid), self._lost.pop(report.uuid, None)
+        last = before.report if before is not None else lost
+        if not report.memory_mib and last is not None:
+            report = as_known_last(report, last)
         model = self._models.of(report)
         kind = f"{model.key} {report.model}{' with MIG' if report.mig_enabled else ''} {report.mps_clients_max}"
-        before = self.gpus.get(report.uuid)
         spans = before.spans if before is not None else self._awaited.pop(report.uuid, {})
         layout = layout_of(report, model)
         table = table_of(model) if layout is None else fixed_table_of(model, layout)
@@ -95,7 +99,7 @@ class Fleet:
         gpu = Gpu(node, report, model, table, kind, out_of_use(report), instances_of_others(report), spans)
         gpu.layout = layout
         self.gpus[report.uuid] = gpu
-        self._measure_anew(spans, before.model if before is not None else self._lost.pop(report.uuid, None), model)
+        self._measure_anew(spans, self._models.of(last) if last is not None else None, model)
         for key, grant in spans.items():
             self.households.move_in(gpu, key, grant)
         gpu.recompute()
@@ -106,7 +110,7 @@ class Fleet:
             del self.gpus[gpu.report.uuid]
             if gpu.spans:
                 self._awaited[gpu.report.uuid] = gpu.spans
-                self._lost[gpu.report.uuid] = gpu.model
+                self._lost[gpu.report.uuid] = gpu.report
 
     def forget_node(self, name: NodeName) -> None:
         """The node's inventory is not there any more."""
@@ -336,7 +340,8 @@ class Fleet:
         parts = []
         for grant in devices:
             gpu = self.gpus.get(grant.gpu)
-            parts.append(usage_of_device(grant, gpu.model if gpu is not None else self._lost.get(grant.gpu)))
+            report = gpu.report if gpu is not None else self._lost.get(grant.gpu)
+            parts.append(usage_of_device(grant, self._models.of(report) if report is not None else None))
         return parts[0] if len(parts) == 1 else total(parts)
 
     # -- inside ---------------------------------------------------------------------------------------------------

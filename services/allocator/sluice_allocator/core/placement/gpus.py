@@ -7,6 +7,8 @@ Foreign instances and quarantined spans count as occupied. It knows nothing of n
 
 from dataclasses import dataclass, field
 
+from msgspec.structs import replace
+
 from sluice.contracts.hardware import model_from_report
 from sluice.contracts.ids import AllocationId, NodeName
 from sluice.contracts.messages import DeviceGrant, GpuReport
@@ -160,6 +162,10 @@ class Gpu:
             overcommit_percent=overcommit_percent,
         )
 
+    def knows(self, profile: str | None) -> bool:
+        """Whether it is known how large a home is, the whole GPU or an instance of `profile`: not of what is unread."""
+        return self.report.memory_mib > 0 if profile is None else self.model.profile(profile) is not None
+
     def used(self) -> tuple[int, int]:
         """Booked memory in MiB and booked SMs, for comparing how full nodes and GPUs are."""
         memory_mib = sms = 0
@@ -204,6 +210,25 @@ class Models:
     def all(self) -> list[GpuModel]:
         """Every model that was reported."""
         return self._all
+
+
+def as_known_last(report: GpuReport, last: GpuReport) -> GpuReport:
+    """
+    A report of a GPU that its agent could not read yet (it does not say how large that is), and what it was shown as.
+
+    What is booked on it counts as before: a home without a size would be one with room for anybody.
+    """
+    return replace(
+        report,
+        model=last.model,
+        memory_mib=last.memory_mib,
+        multiprocessors=last.multiprocessors,
+        mig_enabled=last.mig_enabled,
+        memory_slices=last.memory_slices,
+        compute_slices=last.compute_slices,
+        profiles=last.profiles,
+        mps_clients_max=last.mps_clients_max,
+    )
 
 
 def instances_of_others(report: GpuReport) -> tuple[Instance, ...]:

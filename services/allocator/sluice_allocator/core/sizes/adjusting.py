@@ -277,8 +277,9 @@ def _short_of(
         gpu = desk.fleet.gpus.get(booked.gpu)
         place = (booked.profile, booked.start, booked.size)
         at_home = gpu.homes.get(place) if gpu is not None else None
-        if at_home is None:
-            message = f"{booked.gpu} is not shown by its node, so nobody knows what is left of it; ask again"
+        if at_home is None or not at_home.gpu.knows(booked.profile):
+            how = "not shown" if gpu is None else "not read"
+            message = f"{booked.gpu} is {how} by its node, so nobody knows what is left of it; ask again"
             return AdjustRefused(AdjustReason.NOT_NOW, message)
         key = (booking.allocation, number)
         trial = trials.setdefault((booked.gpu, *place), at_home.home.copy())
