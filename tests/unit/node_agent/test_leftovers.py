@@ -6,7 +6,7 @@ import pytest
 from factories.homes import compute_modes
 from msgspec.structs import replace
 
-from sluice.contracts.exchange import Write
+from sluice.contracts.exchange import Ticked, Write
 from sluice.contracts.messages import SliceFailed, SliceGone, SliceQuarantined, SliceReady
 from sluice_node_agent.core.found import Found
 from sluice_node_agent.core.instructions import (
@@ -14,6 +14,7 @@ from sluice_node_agent.core.instructions import (
     DestroyComputeInstance,
     DestroyGpuInstance,
     ListHolders,
+    ReadGpu,
     SaveJournal,
     SetComputeMode,
     StopMps,
@@ -296,6 +297,34 @@ def test_what_an_administrator_made_where_ours_vanished_stays(node):
     node.backend.create_gpu_instance(node.gpus[0], 14, 4, 2)
     lose_both(node)
     calm(node)
+    assert foreign(node) == [(0, "2g.10gb", 4)]
+
+
+def test_what_an_administrator_made_where_ours_was_just_unmade_stays(node):
+    """The GPU was silent when the journal was lost, and is read only now: the mark of ours would speak for it."""
+    node.live()
+    node.order(node.grant(node.booking("a1", SMALL)))
+    node.work()
+    node.stop()
+    (node.tmp_path / "agent" / "journal").unlink()
+    with node.hardware.changing() as hardware:
+        hardware.faults.gpu_lost = 0
+    node.live()
+    node.order(node.revoke(node.booking("a1", SMALL)))
+    node.work()
+    with node.hardware.changing() as hardware:
+        hardware.faults.gpu_lost = -1
+    node.own_done.clear()
+    while not any(isinstance(step, DestroyGpuInstance) for step in node.own_done):
+        node.now += 1.0
+        node.handle(Ticked())
+        while node.waiting and not node.work(own_max=1) and not isinstance(node.own_done[-1], DestroyGpuInstance):
+            assert not isinstance(node.own_done[-1], ReadGpu)
+    node.backend.create_gpu_instance(node.gpus[0], 14, 4, 2)
+    node.work()
+    for _ in range(5):
+        node.tick(30.0)
+    assert isinstance(node.word("a1"), SliceGone)
     assert foreign(node) == [(0, "2g.10gb", 4)]
 
 

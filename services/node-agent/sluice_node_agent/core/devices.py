@@ -54,7 +54,7 @@ class Devices:
     ) -> None:
         """Begin with what was read at the start, and where instances were ours then (see `AgentStarted`)."""
         self.reports: dict[GpuUuid, GpuReport] = {report.uuid: report for report in reports}
-        self.marks: Collection[Mark] = frozenset(mark for mark in marks if mark.size)
+        self.marks = frozenset(mark for mark in marks if mark.size)
         self._unmarked = frozenset(unmarked) if unmarked is not None else None
         self._nameless = dict(nameless or {})
         self._users: dict[str, tuple[str, ...]] = {}
@@ -170,6 +170,21 @@ class Devices:
                     self._shown_last = None
             self.reports[report.uuid] = report
             self._nameless.pop(report.index, None)
+            if not report.lost:
+                places = {(instance.start, instance.size) for instance in report.instances}
+                self._unmark(at for at in self._marked(report.uuid) if (at.start, at.size) not in places)
+
+    def unmade(self, at: Mark) -> None:
+        """The instance here was destroyed: whatever is seen here from now on is another one."""
+        self._unmark((at,))
+
+    def _marked(self, gpu: GpuUuid) -> list[Mark]:
+        return [at for at in (*self.marks, *(self._unmarked or ())) if at.gpu == gpu]
+
+    def _unmark(self, places: Iterable[Mark]) -> None:
+        gone = frozenset(places)
+        self.marks -= gone
+        self._unmarked = self._unmarked - gone if self._unmarked is not None else None
 
     def note_users(self, uuid: str, users: tuple[str, ...]) -> None:
         """Who was found on a MIG device of a fixed layout."""

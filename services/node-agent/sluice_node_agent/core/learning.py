@@ -11,6 +11,7 @@ from sluice_node_agent.core.events import (
     GpuRead,
     Holder,
     HoldersListed,
+    Mark,
     Result,
 )
 from sluice_node_agent.core.fixed_layouts import strangers_of
@@ -38,8 +39,9 @@ def learn(floor: Floor, sent: OwnInstruction, result: Result, job: Job | None) -
             devices.name(gpu, gi_id, uuid)
         case DestroyComputeInstance(gpu=gpu, gi_id=gi_id), ComputeInstanceDestroyed():
             devices.name(gpu, gi_id, "")
-        case DestroyGpuInstance(gpu=gpu, gi_id=gi_id), GpuInstanceDestroyed():
+        case DestroyGpuInstance(gpu=gpu, gi_id=gi_id, start=start, size=size), GpuInstanceDestroyed():
             devices.remove(gpu, gi_id)
+            devices.unmade(Mark(gpu, start, size))
         case ListHolders(gpu=gpu, uuid=uuid), HoldersListed(holders=holders) if devices.is_fixed(gpu):
             _note_users(floor, uuid, holders, job)
         case _, GpuRead(report=report):
