@@ -155,6 +155,10 @@ CASES = (
         "test_a_pod_that_runs_keeps_its_slice_although_a_refusal_lands_late",
     ),
     Case(
+        "the last word of an earlier life lands late",
+        test="tests/unit/node_agent/test_lost_journal.py::test_a_slice_that_was_closed_already_is_not_handed_out_again",
+    ),
+    Case(
         "what was said of it at first lands then",
         test="tests/unit/allocator/test_opening.py::"
         "test_a_rejection_that_lands_after_a_wipe_ends_nothing_before_its_source_has_spoken",

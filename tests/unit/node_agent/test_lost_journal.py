@@ -305,3 +305,22 @@ def test_what_somebody_has_made_at_a_place_that_was_about_to_be_used_is_given_to
         node.tick(60.0)
     assert isinstance(node.word("a1"), SliceFailed)
     assert [(each.gi_id, each.uuid) for each in node.hardware.read().gpus[0].instances] == [(9, "")]
+
+
+@pytest.mark.parametrize("phase", ["planned", "making"])
+def test_a_slice_that_was_closed_already_is_not_handed_out_again(node, phase):
+    """Its Revoke was overwritten before it was read: the place is another pod's by now, and nobody would unmake it."""
+    node.live()
+    booking = node.booking("a1", SMALL)
+    order = node.grant(booking, after=("a0",) if phase == "planned" else ())
+    if phase == "planned":
+        node.order(node.grant(node.booking("a0", SMALL)))
+        node.work()
+    node.order(order)
+    assert not node.work(own_max=4 if phase == "making" else 0) or phase == "planned"
+    node.order(node.closed(booking))
+    node.work()
+    node.tick(60.0)
+    assert isinstance(node.word("a1"), SliceGone)
+    assert "a1" not in {report.booking.allocation for report in node.agent.snapshot().slices}
+    assert not [step for step in node.own_done if isinstance(step, MakeTicket) and step.allocation == "a1"]

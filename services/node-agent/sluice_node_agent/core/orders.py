@@ -18,7 +18,8 @@ class Orders:
         """Begin with nothing read."""
         self._node = node
         self._head: NodeOpened | None = None
-        self._incarnation = Incarnation("")
+        self.incarnation = Incarnation("")
+        """Of the life of the broker that is being read."""
         self._complete = False
         self._seen: dict[AllocationId, None] = {}
         self._sequences: dict[str, int] = {}
@@ -28,13 +29,13 @@ class Orders:
     def is_open_for(self, run: RunId) -> bool:
         """Whether this run of the agent may act: the head names it in this life of the broker, and all was read."""
         head = self._head
-        named = head is not None and (head.incarnation, head.agent_run) == (self._incarnation, run)
+        named = head is not None and (head.incarnation, head.agent_run) == (self.incarnation, run)
         return named and self._complete
 
     def order(self, allocation: AllocationId) -> Grant | Revoke | None:
         """The order that stands for an allocation, if it was given in this life of the broker."""
         entry = self.entries.get(allocation)
-        if isinstance(entry, (Grant, Revoke)) and entry.incarnation == self._incarnation:
+        if isinstance(entry, (Grant, Revoke)) and entry.incarnation == self.incarnation:
             return entry
         return None
 
@@ -51,7 +52,7 @@ class Orders:
         """Take in one event of the ledger's reading. Returns the allocations of which something changed."""
         match event:
             case ReadingStarted(stream=Stream.BOOK, incarnation=incarnation):
-                self._incarnation = incarnation
+                self.incarnation = incarnation
                 self._head = None
                 self._complete = False
                 self._seen = {}

@@ -95,8 +95,9 @@ class Taking:
         order = self._orders.order(allocation)
         work = self._floor.works.get(allocation)
         if work is not None:
-            if order is not None and order.revision > work.record.revision and work.waits_for is None:
-                self._take_newer(work, order)
+            newest = order if order is not None else self._order_to_end(allocation, work.record)
+            if newest is not None and newest.revision > work.record.revision and work.waits_for is None:
+                self._take_newer(work, newest)
         elif allocation in self._graves:
             stone = self._graves[allocation]
             if order is not None and order.revision > stone.revision:
@@ -164,6 +165,20 @@ class Taking:
         work.retry_at = None
         work.looks.clear()
         self._bench.save(record)
+
+    def _order_to_end(self, allocation: AllocationId, record: SliceRecord) -> Revoke | None:
+        """
+        What a Closed says of a slice that is being made: its Revoke was overwritten before it was read.
+
+        An earlier life of this agent said that it is gone, then the journal was lost, and its Grant was read from a
+        server that lags. Nobody was told of what is being made since, and nobody waits for it.
+        """
+        entry = self._orders.entries.get(allocation)
+        if not isinstance(entry, Closed) or entry.removed or record.phase not in {"planned", "making"}:
+            return None
+        return Revoke(
+            revision=entry.revision, incarnation=self._orders.incarnation, booking=record.booking, cause=entry.cause
+        )
 
     def _was_begun(self, order: Grant | Revoke) -> bool:
         """
