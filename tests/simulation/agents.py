@@ -95,6 +95,7 @@ class AgentHost(Host):
         self.machine = machine
         self.rules = rules
         self.on_ticket: list[Callable[[str, Machine, Ticket], None]] = []
+        self.on_pulled: list[Callable[[NodeSnapshot], None]] = []
         self.on_refused: list[Callable[[Machine, Gpu, object, DeviceRefusedError], None]] = []
         self.agent: Agent | None = None
         self._in_kernel: deque[Callable[[], object]] = deque()
@@ -154,7 +155,7 @@ class AgentHost(Host):
         self._clear_tickets()
         for daemon in machine.mps.listed.values():
             daemon.noticed_at = inf if daemon.alive else self.clockwork.now
-        problem, machine.journal_problem = machine.journal_problem, ""
+        problem = machine.journal_problem
         if problem:
             machine.forgot_at = self.clockwork.now
         records = tuple(_replayed(machine.journal))
@@ -217,7 +218,12 @@ class AgentHost(Host):
             return "nobody answers"
         if endpoint != self.endpoint:
             return "nobody listens there"
-        return self.agent.snapshot() if self.agent.started else "not started"
+        if not self.agent.started:
+            return "not started"
+        snapshot = self.agent.snapshot()
+        for hear in self.on_pulled:
+            hear(snapshot)
+        return snapshot
 
     # -- instructions ---------------------------------------------------------------------------------------------
 
@@ -312,6 +318,7 @@ class AgentHost(Host):
                 self._start_again()
             return JournalSaved(save.token)
         self.machine.journal.append(save.record)
+        self.machine.journal_problem = ""  # until then the next life finds a new journal beside what is there
         return JournalSaved(save.token)
 
     def _sync(self, save: SaveJournal) -> None:

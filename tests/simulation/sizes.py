@@ -24,6 +24,7 @@ from sluice.contracts.messages import (
     Bound,
     DeviceGrant,
     Grant,
+    NodeSnapshot,
     Share,
     SliceDegraded,
     SliceFailed,
@@ -141,7 +142,7 @@ class Sizes:
 
         Of an agent's slice that is adopted, sizes do not count that it never heard of; nor, when it says that it counts
         nothing else, those of a life before, for no process and no ticket of then is left, and those beside which it
-        wanted to say so in its own words, which a wiped broker may not have taken.
+        wanted to say so in its own words, which a wiped broker may not have taken, or has shown so.
         """
         allocation, revision = grant.booking.allocation, grant.revision
         known = self.standing.setdefault(allocation, {})
@@ -160,6 +161,12 @@ class Sizes:
         """What an agent is about to say of a slice."""
         if not word.shrinking:
             self._is_alone[word.allocation] = word.revision
+
+    def shown(self, snapshot: NodeSnapshot) -> None:
+        """What an agent shows to who pulls: a word on its way waits while the broker does not answer, this does not."""
+        for report in snapshot.slices:
+            if not report.counts:
+                self._is_alone[report.booking.allocation] = report.revision
 
     def said(self, word: Sized, now: float) -> None:
         """An agent has said what a slice is now."""

@@ -169,6 +169,7 @@ class Troubles:
         agent.machine.reboot(tickets_survive=False, homes_survive=False)
         agent.machine.lose_journal()
         agent.machine.journal_problem = ""
+        agent.disk_full = agent.no_room_for_tickets = False  # a new disk, and memory that is empty after the start
         world.judge.disk_lost(fault.target)
         world.kubelets.rebooted(agent.machine)
         world.administrator.rebooted(list(agent.machine.gpus.values()))

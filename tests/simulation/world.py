@@ -237,6 +237,7 @@ class World:
             allocator.on_instruction += [self.cordons.instructed, self.guarantees.instructed]
         for agent in self.agents.values():
             agent.on_ticket.append(self.judge.ticket)
+            agent.on_pulled.append(self.judge.sizes.shown)
             agent.on_refused.append(self.judge.refused)
             self._listen_to_daemons(agent.machine)
             for gpu in agent.machine.gpus.values():
