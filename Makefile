@@ -75,9 +75,9 @@ check: setup ## Lint, types, import contracts, generated files, manifests; chang
 	$(BIN)/python tools/deploy_check.py
 	sh tools/check_pins.sh
 
-sim: setup ## Simulate SEEDS=N seeds from FROM=n on JOBS=j processes (REPORT=1: say what was reached; CLUSTER=1: a cluster's pods, no folder's; TIMED=1: time is enforced; STORMY=1: faults come at once; SMALL=1: small worlds; NEAR=1: neighbours of what once went wrong; RECORD=file: go on with what it has), after STEPS=N steps of the machines in tests/properties
+sim: setup ## Simulate SEEDS=N seeds from FROM=n on JOBS=j processes (REPORT=1: say what was reached; CLUSTER=1: a cluster's pods, no folder's; TIMED=1: time is enforced; STORMY=1: faults come at once; COINCIDING=1: within moments; SMALL=1: small worlds; NEAR=1: neighbours of what once went wrong; RECORD=file: go on with what it has), after STEPS=N steps of the machines in tests/properties
 	$(BIN)/python tests/properties --steps $(STEPS)
-	$(BIN)/python tests/simulation --seeds $(SEEDS) --from $(FROM) --jobs $(JOBS) $(if $(REPORT),--report -) $(if $(CLUSTER),--cluster) $(if $(TIMED),--timed) $(if $(STORMY),--stormy) $(if $(SMALL),--small) $(if $(NEAR),--near) $(if $(RECORD),--record $(RECORD))
+	$(BIN)/python tests/simulation --seeds $(SEEDS) --from $(FROM) --jobs $(JOBS) $(if $(REPORT),--report -) $(if $(CLUSTER),--cluster) $(if $(TIMED),--timed) $(if $(STORMY),--stormy) $(if $(COINCIDING),--coinciding) $(if $(SMALL),--small) $(if $(NEAR),--near) $(if $(RECORD),--record $(RECORD))
 
 schedules: setup ## Play the simulator's schedules with a crash at every step; `make test` plays some of them
 	$(BIN)/pytest -n $(JOBS) -m exhaustive tests/simulation

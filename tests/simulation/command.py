@@ -130,7 +130,15 @@ def run_bounded(seed: int, variant: Variant = PLAIN, *, keeping: Keeping = "noth
 
 
 def _variant(options: argparse.Namespace) -> Variant:
-    return Variant(tuple(options.without), options.cluster, options.timed, options.stormy, options.near, options.small)
+    return Variant(
+        tuple(options.without),
+        cluster=options.cluster,
+        timed=options.timed,
+        stormy=options.stormy,
+        coinciding=options.coinciding,
+        near=options.near,
+        small=options.small,
+    )
 
 
 def _play_bounded(plan: Plan, keeping: Keeping, *, covers: bool = False) -> Done:
@@ -196,6 +204,7 @@ def _options(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--without", action="append", default=[], help="a kind of fault to leave out")
     parser.add_argument("--timed", action="store_true", help="more pods want a part of the time, and nodes enforce it")
     parser.add_argument("--stormy", action="store_true", help="most faults come at once, in a few storms")
+    parser.add_argument("--coinciding", action="store_true", help="most faults begin or end where another one does")
     parser.add_argument("--small", action="store_true", help="worlds of few pods and nodes: twice as many in a time")
     parser.add_argument("--near", action="store_true", help="no new worlds: neighbours of the plans that are kept")
     parser.add_argument("--cluster", action="store_true", help="their pods are those of a cluster, not of a folder")
@@ -218,7 +227,8 @@ def _options(arguments: Sequence[str]) -> argparse.Namespace:
     options = parser.parse_args(arguments)
     if options.record is not None and (options.plan is not None or options.hashes or options.report):
         parser.error("--record is of outcomes alone, and of seeds: it goes with none of --plan, --hashes and --report")
-    drawn = options.without or options.timed or options.stormy or options.cluster or options.small
+    moved = options.stormy or options.coinciding
+    drawn = options.without or options.timed or moved or options.cluster or options.small
     if options.near and drawn:
         parser.error("--near goes with no other way to draw a world: it draws none")
     return options

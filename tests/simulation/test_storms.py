@@ -1,9 +1,12 @@
-"""Storms move what goes wrong, and add nothing that a plan may not hold."""
+"""Storms and coincidences move what goes wrong, and add nothing that a plan may not hold."""
 
 from collections import Counter
+from itertools import pairwise
 
+import pytest
+from simulation.coinciding import with_coincidences
 from simulation.plan import draw_plan
-from simulation.storms import WIDTH_S, with_storms
+from simulation.storms import APART, WIDTH_S, with_storms
 from simulation.variants import Variant
 
 SEEDS = range(60)
@@ -33,11 +36,36 @@ def test_faults_meet_in_storms():
     assert stormy > 1.5 * calm
 
 
-def test_no_pod_of_a_storm_ends_before_it_comes():
+def test_coincidences_are_of_the_same_faults_and_pods():
+    """What nobody could tell apart would be called a violation."""
+    for seed in SEEDS:
+        plan, moved = draw_plan(seed), with_coincidences(draw_plan(seed))
+        assert Counter((f.kind, f.target, f.number) for f in plan.faults) == Counter(
+            (f.kind, f.target, f.number) for f in moved.faults
+        )
+        assert [life.pod for life in plan.pods] == [life.pod for life in moved.pods]
+        assert [f for f in plan.faults if f.kind in APART] == [f for f in moved.faults if f.kind in APART]
+        assert max(f.at for f in moved.faults) <= max(plan.faults_until, *(f.at for f in plan.faults))
+
+
+def test_faults_begin_and_end_where_others_do():
+    """What shows only in the moment in which something else begins or ends would not be found sooner."""
+
+    def meeting(plans):
+        moments = [sorted(at for f in plan.faults for at in (f.at, f.at + f.lasts_s)) for plan in plans]
+        gaps = [b - a for each in moments for a, b in pairwise(each)]
+        return sum(gap < 0.1 for gap in gaps) / len(gaps)
+
+    calm, moved = (meeting(Variant(coinciding=each).plan(seed) for seed in SEEDS) for each in (False, True))
+    assert moved > 2 * calm
+
+
+@pytest.mark.parametrize("move", [with_storms, with_coincidences])
+def test_no_pod_ends_before_it_comes(move):
     """Such a pod would never be there, and nothing be tested with it."""
     for seed in SEEDS:
         plan = draw_plan(seed)
-        for calm, life in zip(plan.pods, with_storms(plan).pods, strict=True):
+        for calm, life in zip(plan.pods, move(plan).pods, strict=True):
             if calm.removed_at is not None and calm.removed_at > calm.made_at:
                 assert life.removed_at is not None
                 assert life.removed_at > life.made_at

@@ -6,6 +6,7 @@ It draws nothing itself.
 
 from dataclasses import dataclass
 
+from simulation.coinciding import with_coincidences
 from simulation.neighbours import neighbour
 from simulation.plan import SIZES, SMALL_SIZES, Plan, draw_plan, with_cluster
 from simulation.storms import with_storms
@@ -20,6 +21,7 @@ class Variant:
     cluster: bool = False
     timed: bool = False
     stormy: bool = False
+    coinciding: bool = False
     near: bool = False
     small: bool = False
 
@@ -30,7 +32,8 @@ class Variant:
         plan = draw_plan(seed, self.without, SMALL_SIZES if self.small else SIZES)
         plan = with_time(plan) if self.timed else plan
         plan = with_cluster(plan, self.without) if self.cluster else plan
-        return with_storms(plan) if self.stormy else plan
+        plan = with_storms(plan) if self.stormy else plan
+        return with_coincidences(plan) if self.coinciding else plan
 
 
 PLAIN = Variant()
