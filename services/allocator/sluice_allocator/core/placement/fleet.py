@@ -52,8 +52,8 @@ class Fleet:
         self._bookings: dict[AllocationId, Booking] = {}
         self._awaited: dict[GpuUuid, dict[SpanKey, DeviceGrant]] = {}
         """Bookings on GPUs that no inventory shows (yet)."""
-        self._lost: dict[GpuUuid, GpuReport] = {}
-        """What such GPUs were when they were shown last."""
+        self._lost: dict[GpuUuid, Gpu] = {}
+        """Such GPUs as they were shown last."""
         self._models = Models()
         self.households = Households(rules, self.nodes, self._bookings, self.stock)
 
@@ -86,10 +86,10 @@ class Fleet:
         return node
 
     def _show_gpu(self, node: NodeName, report: GpuReport) -> Gpu:
-        before, lost = self.gpus.get(report.uuid), self._lost.pop(report.uuid, None)
-        last = before.report if before is not None else lost
+        before = self.gpus.get(report.uuid)
+        last = before if before is not None else self._lost.pop(report.uuid, None)
         if not report.memory_mib and last is not None:
-            report = as_known_last(report, last)
+            report = as_known_last(report, last.report)
         model = self._models.of(report)
         kind = f"{model.key} {report.model}{' with MIG' if report.mig_enabled else ''} {report.mps_clients_max}"
         spans = before.spans if before is not None else self._awaited.pop(report.uuid, {})
@@ -99,7 +99,7 @@ class Fleet:
         gpu = Gpu(node, report, model, table, kind, out_of_use(report), instances_of_others(report), spans)
         gpu.layout = layout
         self.gpus[report.uuid] = gpu
-        self._measure_anew(spans, self._models.of(last) if last is not None else None, model)
+        self._measure_anew(spans, last.model if last is not None else None, model)
         for key, grant in spans.items():
             self.households.move_in(gpu, key, grant)
         gpu.recompute()
@@ -110,7 +110,7 @@ class Fleet:
             del self.gpus[gpu.report.uuid]
             if gpu.spans:
                 self._awaited[gpu.report.uuid] = gpu.spans
-                self._lost[gpu.report.uuid] = gpu.report
+                self._lost[gpu.report.uuid] = gpu
 
     def forget_node(self, name: NodeName) -> None:
         """The node's inventory is not there any more."""
@@ -339,9 +339,8 @@ class Fleet:
         """What devices count against the limits of a namespace, on their GPUs as these were shown last."""
         parts = []
         for grant in devices:
-            gpu = self.gpus.get(grant.gpu)
-            report = gpu.report if gpu is not None else self._lost.get(grant.gpu)
-            parts.append(usage_of_device(grant, self._models.of(report) if report is not None else None))
+            gpu = self.gpus.get(grant.gpu) or self._lost.get(grant.gpu)
+            parts.append(usage_of_device(grant, gpu.model if gpu is not None else None))
         return parts[0] if len(parts) == 1 else total(parts)
 
     # -- inside ---------------------------------------------------------------------------------------------------
