@@ -7,7 +7,7 @@ an order.
 
 from sluice.contracts.exchange import Entry, ExchangeEvent, Observed, ReadingCaughtUp, ReadingStarted, Stream
 from sluice.contracts.ids import AllocationId, Incarnation, NodeName, RunId
-from sluice.contracts.messages import AnyMessage, Closed, Grant, LedgerEntry, NodeOpened, Revoke
+from sluice.contracts.messages import AnyMessage, Booking, Closed, Grant, LedgerEntry, NodeOpened, Revoke
 from sluice.contracts.subjects import parse
 
 
@@ -18,8 +18,7 @@ class Orders:
         """Begin with nothing read."""
         self._node = node
         self._head: NodeOpened | None = None
-        self.incarnation = Incarnation("")
-        """Of the life of the broker that is being read."""
+        self._incarnation = Incarnation("")
         self._complete = False
         self._seen: dict[AllocationId, None] = {}
         self._sequences: dict[str, int] = {}
@@ -29,15 +28,22 @@ class Orders:
     def is_open_for(self, run: RunId) -> bool:
         """Whether this run of the agent may act: the head names it in this life of the broker, and all was read."""
         head = self._head
-        named = head is not None and (head.incarnation, head.agent_run) == (self.incarnation, run)
+        named = head is not None and (head.incarnation, head.agent_run) == (self._incarnation, run)
         return named and self._complete
 
     def order(self, allocation: AllocationId) -> Grant | Revoke | None:
         """The order that stands for an allocation, if it was given in this life of the broker."""
         entry = self.entries.get(allocation)
-        if isinstance(entry, (Grant, Revoke)) and entry.incarnation == self.incarnation:
+        if isinstance(entry, (Grant, Revoke)) and entry.incarnation == self._incarnation:
             return entry
         return None
+
+    def order_to_end(self, booking: Booking) -> Revoke | None:
+        """The Revoke that a Closed has overwritten, maybe before it was read; none where a slice went with its node."""
+        entry = self.entries.get(booking.allocation)
+        if not isinstance(entry, Closed) or entry.removed:
+            return None
+        return Revoke(revision=entry.revision, incarnation=self._incarnation, booking=booking, cause=entry.cause)
 
     def has_lived(self, allocation: AllocationId) -> bool:
         """Whether the slice of an order was ready before this agent knew of it."""
@@ -52,7 +58,7 @@ class Orders:
         """Take in one event of the ledger's reading. Returns the allocations of which something changed."""
         match event:
             case ReadingStarted(stream=Stream.BOOK, incarnation=incarnation):
-                self.incarnation = incarnation
+                self._incarnation = incarnation
                 self._head = None
                 self._complete = False
                 self._seen = {}

@@ -95,7 +95,7 @@ class Taking:
         order = self._orders.order(allocation)
         work = self._floor.works.get(allocation)
         if work is not None:
-            newest = order if order is not None else self._order_to_end(allocation, work.record)
+            newest = self._newest(order, work.record)
             if newest is not None and newest.revision > work.record.revision and work.waits_for is None:
                 self._take_newer(work, newest)
         elif allocation in self._graves:
@@ -166,19 +166,16 @@ class Taking:
         work.looks.clear()
         self._bench.save(record)
 
-    def _order_to_end(self, allocation: AllocationId, record: SliceRecord) -> Revoke | None:
+    def _newest(self, order: Grant | Revoke | None, record: SliceRecord) -> Grant | Revoke | None:
         """
-        What a Closed says of a slice that is being made: its Revoke was overwritten before it was read.
+        The order that stands for a slice of the journal. One that is being made ends with Closed, too.
 
         An earlier life of this agent said that it is gone, then the journal was lost, and its Grant was read from a
-        server that lags. Nobody was told of what is being made since, and nobody waits for it.
+        server that lags. Nobody was told of what is being made since, and nobody waits for it (ADR 0051).
         """
-        entry = self._orders.entries.get(allocation)
-        if not isinstance(entry, Closed) or entry.removed or record.phase not in {"planned", "making"}:
-            return None
-        return Revoke(
-            revision=entry.revision, incarnation=self._orders.incarnation, booking=record.booking, cause=entry.cause
-        )
+        if order is not None or record.phase not in {"planned", "making"}:
+            return order
+        return self._orders.order_to_end(record.booking)
 
     def _was_begun(self, order: Grant | Revoke) -> bool:
         """
