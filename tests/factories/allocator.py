@@ -42,6 +42,7 @@ from sluice.mig.catalog import find
 from sluice_allocator.core.allocator import Allocator
 from sluice_allocator.core.events import Event, Instruction, LeaseChanged
 from sluice_allocator.core.rules import Rules
+from sluice_node_agent.core.devices import never_read
 
 INCARNATION = Incarnation("1000")
 FOLDER = SourceName("folder")
@@ -103,22 +104,7 @@ def gpu_report(node: str, index: int, *, model: str = "a100-40gb", mig: bool = T
 
 def unread(report: GpuReport) -> GpuReport:
     """What an agent that has begun anew says of a GPU that has not answered it yet."""
-    return GpuReport(
-        uuid=report.uuid,
-        index=report.index,
-        model="",
-        memory_mib=0,
-        multiprocessors=0,
-        mig_enabled=False,
-        memory_slices=0,
-        compute_slices=0,
-        profiles=(),
-        instances=(),
-        creatable={},
-        healthy=False,
-        health_message="the GPU has fallen off the bus",
-        lost=True,
-    )
+    return never_read(report.uuid, report.index, "the GPU has fallen off the bus")
 
 
 def snapshot(node: str, gpus: tuple[GpuReport, ...], **changes) -> NodeSnapshot:

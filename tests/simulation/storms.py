@@ -5,6 +5,7 @@ Drawn evenly over the time of a seed, faults seldom meet: what only shows when a
 takes tens of thousands of seeds to be found. It adds no fault, so what no plan may hold it does not hold either.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from random import Random
 
@@ -34,14 +35,19 @@ class _Storms:
             return fault
         return replace(fault, at=self.time())
 
-    def pod(self, life: PodLife) -> PodLife:
-        """The same pod; it comes as it did beside the others of its job, and is edited as long after that as it was."""
-        is_of_a_job = any("group" in key for key, _ in life.pod.ask.annotations)
-        comes = life.made_at if is_of_a_job or self.dice.random() >= PODS_IN_STORMS else self.time()
-        removed = life.removed_at + comes - life.made_at if life.removed_at is not None else None
-        if removed is not None and self.dice.random() < PODS_IN_STORMS:
-            removed = self.time()
-        return life.coming_at(comes, removed)
+
+def moved(life: PodLife, dice: Random, time: Callable[[], float]) -> PodLife:
+    """
+    The same pod, which perhaps comes or goes at such a time.
+
+    It comes as it did beside the others of its job, and is edited as long after that as it was.
+    """
+    is_of_a_job = any("group" in key for key, _ in life.pod.ask.annotations)
+    comes = life.made_at if is_of_a_job or dice.random() >= PODS_IN_STORMS else time()
+    removed = life.removed_at + comes - life.made_at if life.removed_at is not None else None
+    if removed is not None and dice.random() < PODS_IN_STORMS:
+        removed = time()
+    return life.coming_at(comes, removed)
 
 
 def with_storms(plan: Plan) -> Plan:
@@ -52,4 +58,4 @@ def with_storms(plan: Plan) -> Plan:
     centres = tuple(dice.uniform(4.0, plan.faults_until - 8.0) for _ in range(dice.randint(1, STORMS_MAX)))
     storms = _Storms(dice, centres)
     faults = sorted((storms.fault(fault) for fault in plan.faults), key=lambda fault: fault.at)
-    return replace(plan, faults=tuple(faults), pods=tuple(storms.pod(life) for life in plan.pods))
+    return replace(plan, faults=tuple(faults), pods=tuple(moved(life, dice, storms.time) for life in plan.pods))
