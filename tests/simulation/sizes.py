@@ -134,7 +134,7 @@ class Sizes:
     began: dict[tuple[str, int], float] = field(default_factory=dict)
     """When each process began, by its node and its id there."""
     _is_alone: dict[str, int] = field(default_factory=dict)
-    """The revision beside which nothing older counts any more, as its agent showed or wanted to say: not as was told."""
+    """The revision beside which nothing older counts any more: so its agent showed, or wanted to say, if not told."""
 
     def granted(self, grant: Grant, boots: int) -> None:
         """
