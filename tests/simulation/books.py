@@ -225,6 +225,12 @@ class Books:
             for record in machine.journal
         )
 
+    def belongs_to_nobody(self, node: str, process: Process) -> bool:
+        """Whether the slice that a process runs on is one of which nothing speaks any more."""
+        of_pod = (one for one in self.bookings.values() if (one.node, one.owner) == (node, process.owner))
+        left = [one.allocation for one in of_pod if one.allocation not in self.said_gone]
+        return bool(left) and all(self.nobody_can_tell(allocation) for allocation in left)
+
     def is_asked_for_as_another(self, request: str, asked: AllocationRequested) -> bool:
         """Whether a pod has another request that stands, be it on its way."""
         pod = (asked.origin, asked.namespace, asked.name)

@@ -14,8 +14,8 @@ from simulation.pods import mps
 from simulation.scene import MIG_NODE, WHOLE, WHOLE_NODE, Scene, sliced
 from simulation.weather import Weather
 
-from sluice.contracts.messages import Pending, RequestWithdrawn
-from sluice_node_agent.core import taking
+from sluice.contracts.messages import Pending, RequestWithdrawn, SliceFailed
+from sluice_node_agent.core import making, taking
 from sluice_node_agent.core.leftovers import Leftovers
 from sluice_node_agent.core.orders import Orders
 
@@ -72,6 +72,25 @@ def what_was_under_way_is_lost(after_s: float = 0.3, weather: Weather | None = N
     scene.wait(after_s)
     forget(scene, *scene.world.machines)
     scene.until(lambda: all(scene.runs(name) for name in ("shared-1", *COMING)), longest_s=90.0)
+    scene.finish()
+
+
+def who_lingers_on_a_whole_gpu_is_seen() -> None:
+    """Its slice was being taken back in that instant. Who is granted the GPU next is not given it beside him."""
+    scene = Scene(WHOLE_NODE)
+    scene.pod("leaving", WHOLE, lingers_s=20.0)
+    scene.until(lambda: scene.runs("leaving"))
+    leaving = scene.request("leaving")
+    scene.remove("leaving")
+    scene.until(lambda: not scene.world.machines["node-0"].tickets)
+    forget(scene, "node-0")
+    landed = scene.landed()
+    scene.pod("next", WHOLE)
+    scene.until(lambda: scene.runs("next"), longest_s=90.0)
+    refused = [write.message.error for write in landed if isinstance(write.message, SliceFailed)]
+    assert refused, "nobody was granted the GPU while he was on it: the story tells nothing"
+    assert set(refused) == {"InUse"}
+    assert not scene.world.judge.processes_of(leaving)
     scene.finish()
 
 
@@ -178,6 +197,20 @@ def _what_nobody_has_is_ours(original: Any) -> Any:
     return instances
 
 
+def _nobody_looks_who_is_on_it(original: Any) -> Any:
+    def take_whole(record: Any, number: Any, _holders: Any, floor: Any, ticket: Any) -> Any:
+        """A GPU that is granted is free."""
+        return original(record, number, (), floor, ticket)
+
+    return take_whole
+
+
+LINGERS_UNSEEN = Planted(
+    "nobody looks who is on a whole GPU",
+    "a device that is his alone",
+    ("I1",),
+    ((making, "_take_whole", _nobody_looks_who_is_on_it),),
+)
 LEFT_BEHIND = Planted(
     "what was under way is foreign",
     "capacity, until a person looks",

@@ -201,14 +201,20 @@ class Judge(NodeJudge):
 
         Whom a daemon has let go of computes no more. SliceGone waits for him too (LAW 3); but where his slice went with
         journal and ledger, nobody tells him from a tool that only has the device's files open.
+
+        Nor is there anything at the place of a whole GPU, or an instance of a fixed layout, that shows that its slice
+        went so: it can be granted, and is handed to nobody while he is on it (ADR 0047), which `started` checks.
         """
         others = [one.allocation for one in held if one.span == mine.span and one.allocation != booking.allocation]
         together = {self.bookings[other].owner for other in others}
+        nothing_is_made = not gpu.mig or gpu.layout is not None
         for process in gpu.processes:
             at = gpu.span_of(process.device)
             if at is None or not overlap(at, mine.span) or process.owner in {booking.owner, OPERATOR, *together}:
                 continue
             if process.home and process.kind == "file":
+                continue
+            if nothing_is_made and not process.home and self.belongs_to_nobody(booking.node, process):
                 continue
             self.fail("I1", f"{booking.allocation} is granted {mine.span} of {gpu.uuid} where {process} still runs")
 

@@ -5,6 +5,7 @@ from collections.abc import Callable
 import pytest
 from simulation.forgotten import (
     LEFT_BEHIND,
+    LINGERS_UNSEEN,
     NOBODYS_IS_OURS,
     NOT_KNOWN_TO_HAVE_LIVED,
     TICKETS_UNREAD,
@@ -12,6 +13,7 @@ from simulation.forgotten import (
     a_ticket_says_nothing_that_can_be_believed,
     journal_and_ledger_are_lost,
     what_was_under_way_is_lost,
+    who_lingers_on_a_whole_gpu_is_seen,
 )
 from simulation.judge import ViolationError
 from simulation.plan import Plan, draw_plan
@@ -40,6 +42,11 @@ def test_what_was_being_made_or_unmade_in_that_moment_is_cleared_away(after_s: f
     what_was_under_way_is_lost(after_s)
 
 
+def test_a_whole_gpu_is_given_to_nobody_while_a_process_is_on_it_of_which_nothing_tells_any_more() -> None:
+    """Two pods would compute on it, and the second run out of memory for no reason that anybody can see."""
+    who_lingers_on_a_whole_gpu_is_seen()
+
+
 def test_a_pod_whose_ticket_cannot_be_believed_runs_on_and_gets_no_second_slice() -> None:
     """Nothing tells any more whose its instance is: it is left alone, and so is the pod."""
     a_ticket_says_nothing_that_can_be_believed()
@@ -56,8 +63,9 @@ def test_a_slice_that_lived_comes_back_to_its_place_after_a_new_disk_although_it
         (TICKETS_UNREAD, journal_and_ledger_are_lost),
         (NOT_KNOWN_TO_HAVE_LIVED, a_new_disk_and_a_gpu_that_refuses),
         (LEFT_BEHIND, what_was_under_way_is_lost),
+        (LINGERS_UNSEEN, who_lingers_on_a_whole_gpu_is_seen),
     ],
-    ids=["tickets unread", "not known to have lived", "left behind"],
+    ids=["tickets unread", "not known to have lived", "left behind", "lingers unseen"],
 )
 def test_the_judge_catches_an_agent_that_forgets(bug: Planted, story: Callable[[], None]) -> None:
     """Each rule broken: the story ends in a violation."""
