@@ -2,12 +2,15 @@
 The rule that a write without an answer is not over (PROTOCOL §2, W3): place and request count as taken until it is.
 
 A process that says `Released` of a request, or orders another slice for it, has given its earlier order up: that one
-must not land any more. Only a process's own orders are judged: what another one had under way, it cannot know.
+must not land any more. Only a process's own orders are judged: what another one had under way, it cannot know. Nor is
+it another order when a process changes the size of what somebody else has granted.
 """
+
+from typing import TypeGuard
 
 from sluice.contracts.exchange import Write
 from sluice.contracts.ids import AllocationId, OperationId, RequestId, RunId
-from sluice.contracts.messages import Grant, Released
+from sluice.contracts.messages import AnyMessage, Grant, Released
 
 Decider = tuple[RunId, RequestId]
 
@@ -30,7 +33,7 @@ class GivenUp:
             self._life_of.setdefault(write.operation, life)
         if isinstance(message, (Grant, Released)):
             self._run_of[write.operation] = run
-        if isinstance(message, Grant) and not message.adopted:
+        if _is_order(message):
             self._ordered[run, message.booking.request] = message.booking.allocation
 
     def landed(self, write: Write) -> str:
@@ -45,7 +48,7 @@ class GivenUp:
         request, allocation = message.booking.request, message.booking.allocation
         if (run, request) in self._released:
             return f"{allocation} lands after {run} said that {request} is released"
-        later = self._ordered[run, request]
+        later = self._ordered[run, request] if _is_order(message) else allocation
         return f"{allocation} lands after {run} ordered {later} instead" if later != allocation else ""
 
     def wiped(self, life: str) -> None:
@@ -56,3 +59,8 @@ class GivenUp:
     def forgot(self, ended: set[RequestId]) -> None:
         """A broker has forgotten its latest words, and tells of the end of these: whoever else ended may ask again."""
         self._released = {decider: None for decider in self._released if decider[1] in ended}
+
+
+def _is_order(message: AnyMessage) -> TypeGuard[Grant]:
+    """Whether it chooses a slice, and does not only change one or take it over as it is."""
+    return isinstance(message, Grant) and not message.adopted and message.revision == 1
