@@ -223,17 +223,17 @@ def test_the_pod_is_tried_where_the_webhook_looks(well):
 
 
 def test_an_agent_that_cannot_start_says_why(well):
-    """A node whose password was never made waits in the kubelet's words."""
+    """A node whose ConfigMap of authorities was never made waits in the kubelet's words."""
     agent = named(well, "agents", "sluice-node-agent-x")
     agent["status"] = {
         "containerStatuses": [
             {
                 "name": "node-agent",
-                "state": {"waiting": {"reason": "CreateContainerConfigError", "message": "no gpu-1"}},
+                "state": {"waiting": {"reason": "CreateContainerConfigError", "message": "no sluice-bus-ca"}},
             }
         ]
     }
-    assert "(node-agent: CreateContainerConfigError: no gpu-1)" in only(well, Check.NODES, "problem")
+    assert "(node-agent: CreateContainerConfigError: no sluice-bus-ca)" in only(well, Check.NODES, "problem")
 
 
 def test_two_who_hand_out_one_gpu_are_found(well):

@@ -1,5 +1,7 @@
 """Nobody gets more than he needs: of the host, of his own file system, of the API server's trust."""
 
+from pathlib import Path
+
 import pytest
 from deploy_check import COMPONENTS, OVERLAYS, pod_specs
 from unit.deploy.reading import EVERY, Rendering, environment, every_container, named
@@ -27,8 +29,10 @@ def test_only_the_agent_is_privileged(rendered: Rendering, overlay, components):
         if security.get("privileged"):
             assert owner["metadata"]["name"] == "sluice-node-agent"
             continue
-        assert security["runAsNonRoot"] is True
-        assert security["runAsUser"] == 65532
+        if container["name"] == "credentials":  # what it copies is for the agent alone, which is root
+            assert security["runAsUser"] == 0
+        else:
+            assert (security["runAsNonRoot"], security["runAsUser"]) == (True, 65532)
         assert security["allowPrivilegeEscalation"] is False
         assert security["capabilities"] == {"drop": ["ALL"]}
         assert security["seccompProfile"] == {"type": "RuntimeDefault"}
@@ -70,8 +74,10 @@ def test_only_who_calls_the_api_server_has_a_token(rendered: Rendering, overlay)
 def test_the_volume_reaches_the_kubelet_of_the_host(rendered: Rendering):
     """A mount that stays in the driver's container is an empty directory to every pod."""
     agent = named(rendered("single"), "DaemonSet", "sluice-node-agent")["spec"]["template"]["spec"]
-    assert [container["name"] for container in agent["containers"]] == ["csi", "node-agent"]
+    assert [container["name"] for container in agent["containers"]] == ["csi", "credentials", "node-agent"]
     for container in agent["containers"]:
+        if container["name"] == "credentials":
+            continue
         mounts = {mount["mountPath"]: mount for mount in container["volumeMounts"]}
         seen = environment(container)
         assert mounts["/run/sluice"]["mountPropagation"] == "Bidirectional"
@@ -85,13 +91,37 @@ def test_the_volume_reaches_the_kubelet_of_the_host(rendered: Rendering):
 def test_an_agent_sees_its_own_password_and_certificate_only(rendered: Rendering):
     """With another node's an agent could write what that node has, and answer for it."""
     agent = named(rendered("single"), "DaemonSet", "sluice-node-agent")["spec"]["template"]["spec"]
-    for container in agent["containers"]:
-        for mount in container["volumeMounts"]:
-            assert mount["name"] not in {"bus", "rpc"} or mount["subPathExpr"] == "$(NODE_NAME)"
+    of_all = {volume["name"] for volume in agent["volumes"] if "secret" in volume}
+    assert of_all == {"bus-of-all", "rpc-of-all"}
+    sees = {each["name"]: {mount["name"] for mount in each["volumeMounts"]} for each in agent["containers"]}
+    assert [name for name, mounts in sees.items() if mounts & of_all] == ["credentials"]
     on_host = named(rendered("single", COMPONENTS), "DaemonSet", "sluice-node-agent")["spec"]["template"]["spec"]
+    assert {each["name"] for each in on_host["containers"]} == {"csi", "node-agent"}
     volumes = {each["name"]: each for each in on_host["volumes"]}
-    assert volumes["bus"] == {"name": "bus", "hostPath": {"path": "/etc/sluice/bus/password", "type": "File"}}
-    assert volumes["rpc"] == {"name": "rpc", "hostPath": {"path": "/etc/sluice/rpc", "type": "Directory"}}
+    assert not of_all & set(volumes)
+    for name in ("bus", "rpc"):
+        assert volumes[name] == {"name": name, "hostPath": {"path": f"/etc/sluice/{name}", "type": "Directory"}}
+
+
+def test_what_is_taken_for_a_node_lies_where_its_agent_looks(rendered: Rendering):
+    """Its password could not be read, for ever. It is on no disk, and no subPath, which would stay as it was."""
+    agent = named(rendered("single"), "DaemonSet", "sluice-node-agent")["spec"]["template"]["spec"]
+    takes, looks = (next(c for c in agent["containers"] if c["name"] == name) for name in ("credentials", "node-agent"))
+    inside = {mount["mountPath"]: mount["name"] for mount in takes["volumeMounts"]}
+    outside = {mount["name"]: mount["mountPath"] for mount in looks["volumeMounts"] if "subPathExpr" not in mount}
+    node, *pairs = takes["args"]
+    secrets, files = pairs[::2], pairs[1::2]
+    volumes = {each["name"]: each for each in agent["volumes"]}
+
+    assert node == "$(NODE_NAME)"
+    assert [volumes[inside[path]]["secret"]["secretName"] for path in secrets] == [
+        "sluice-bus-nodes",
+        "sluice-rpc-nodes",
+    ]
+    at = [Path(outside[inside[str(Path(path).parent)]]) / Path(path).name for path in files]
+    seen = environment(looks)
+    assert [str(path) for path in at] == [seen["SLUICE_NATS_PASSWORD_FILE"], seen["SLUICE_GRPC_CERTIFICATE_FILE"]]
+    assert all(volumes[inside[str(Path(path).parent)]]["emptyDir"]["medium"] == "Memory" for path in files)
 
 
 @pytest.mark.parametrize(("overlay", "components"), EVERY)
