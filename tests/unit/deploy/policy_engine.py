@@ -63,7 +63,7 @@ def _engine() -> Any:
         method("check", [who, text], who, asked("verb")),
         method("allowed", [who], cel.Type.BOOL, _allowed),
     ]
-    variables = dict.fromkeys(("object", "oldObject", "request", "variables", "authorizer"), dyn)
+    variables = dict.fromkeys(("object", "oldObject", "namespaceObject", "request", "variables", "authorizer"), dyn)
     return cel.NewEnv(variables=variables, extensions=[optional.ExtOptional()], functions=functions)
 
 
@@ -84,7 +84,9 @@ def evaluate(expression: str, data: dict[str, Any]) -> Any:
 def denials(policy: Document, data: dict[str, Any]) -> list[str]:
     """The messages of the rules that refuse; empty when the request passes or is none of the policy's business."""
     spec = policy["spec"]
-    data = {"authorizer": {"may_bind": False}, "oldObject": None, **data, "variables": {}}
+    somewhere = {"metadata": {"labels": {"kubernetes.io/metadata.name": "lab"}}}
+    given = {"authorizer": {"may_bind": False}, "oldObject": None, "namespaceObject": somewhere}
+    data = {**given, **data, "variables": {}}
     if not all(evaluate(condition["expression"], data) for condition in spec.get("matchConditions", ())):
         return []
     for variable in spec.get("variables", ()):

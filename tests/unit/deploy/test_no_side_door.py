@@ -27,6 +27,10 @@ BY_HAND = "GPU environment is set by Sluice, not by hand: main"
 NO_GRANT = "annotations of granted.sluice.dev are written by Sluice after creation"
 NO_TICKET = "volumes of slice.sluice.dev are added and mounted by Sluice, not by hand"
 NOT_BOTH = "a pod labelled sluice.dev/ignore has neither the gate nor the label nor the ask of Sluice"
+NOT_ENABLED = (
+    "a pod of a namespace that is not labelled sluice.dev/enabled=true has neither the gate nor the label nor the ask "
+    "of Sluice"
+)
 NO_DEBUG = "a container for debugging gets no GPU and no ticket of the pod"
 
 
@@ -111,6 +115,27 @@ def test_what_would_reach_a_gpu_beside_us_is_refused(rendered: Rendering, what):
     manifest, sentence = REFUSED[what]
     policy = policy_of(rendered, "sluice-no-side-door")
     assert denials(policy, {"object": manifest, "request": {"operation": "CREATE"}}) == [sentence]
+
+
+MARKS = {
+    "our gate": pod(**GATED),
+    "our label": pod(metadata={"labels": {names.LABEL_MANAGED: names.MANAGED}}),
+    "an ask": pod(metadata={"annotations": {names.ANNOTATION_REQUEST: "{}"}}),
+}
+
+
+@pytest.mark.parametrize("mark", MARKS)
+def test_with_opt_in_nobody_is_served_past_the_webhook(rendered: Rendering, mark):
+    """A pod that was let in once, exported and made privileged, would get a slice where no webhook looks at it."""
+    policy = policy_of(rendered, "sluice-no-side-door", ["opt-in"])
+    asked = {"object": MARKS[mark], "request": {"operation": "CREATE"}}
+    enabled = {"metadata": {"labels": {names.LABEL_ENABLED: "true"}}}
+
+    assert denials(policy, asked) == [NOT_ENABLED]
+    assert denials(policy, {**asked, "object": pod()}) == []
+    assert denials(policy, {**asked, "namespaceObject": enabled}) == []
+    half = {"metadata": {"labels": {names.LABEL_ENABLED: ""}}}
+    assert denials(policy, {**asked, "namespaceObject": half}) == [NOT_ENABLED]
 
 
 @pytest.mark.parametrize(
