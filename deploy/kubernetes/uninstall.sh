@@ -1,7 +1,7 @@
 #!/bin/sh
 # Takes Sluice out of a cluster and leaves no pod behind a gate:
 #
-#     sh deploy/kubernetes/uninstall.sh gates     only open our gates (nothing else is removed)
+#     sh deploy/kubernetes/uninstall.sh gates     open our gates, and gate nobody any more (the webhook's rule is removed)
 #     sh deploy/kubernetes/uninstall.sh all       everything, in the order in which nothing gets stuck
 #
 # A pod that waited can never get a slice then. One that a controller owns is deleted, for its controller makes it anew,
@@ -32,14 +32,19 @@ open_gates() {
         if [ "$kind" = owned ]; then
             $KUBECTL delete pod --namespace "$namespace" "$pod" --wait=false --ignore-not-found
         else
-            $KUBECTL patch pod --namespace "$namespace" "$pod" --type strategic --patch "$patch" > /dev/null
-            echo "pod $namespace/$pod has no gate any more, and no slice: make it anew"
+            if $KUBECTL patch pod --namespace "$namespace" "$pod" --type strategic --patch "$patch" > /dev/null; then
+                echo "pod $namespace/$pod has no gate any more, and no slice: make it anew"
+            else
+                echo "the gate of pod $namespace/$pod was not opened (above says why): if it is there still, run this again" >&2
+            fi
         fi
     done
 }
 
+# One that has ended holds no device, and the kubelet needs no driver for it any more.
 pods_left() {
     $KUBECTL get pods --all-namespaces --selector sluice.dev/managed --no-headers \
+        --field-selector status.phase!=Succeeded,status.phase!=Failed \
         --output custom-columns=:metadata.namespace,:metadata.name
 }
 
@@ -67,8 +72,13 @@ wait_for_none() {
     done
 }
 
+# First nobody gets a new gate, then those that have one lose it.
+gates() {
+    $KUBECTL delete mutatingwebhookconfiguration sluice --ignore-not-found
+    open_gates
+}
+
 all() {
-    # First nobody gets a new gate, then those that have one lose it.
     $KUBECTL delete mutatingwebhookconfiguration sluice --ignore-not-found
     for policy in sluice-keep sluice-no-side-door sluice-bindings; do
         $KUBECTL delete validatingadmissionpolicybinding "$policy" --ignore-not-found
@@ -99,7 +109,7 @@ all() {
 }
 
 case "${1:-}" in
-    gates) open_gates ;;
+    gates) gates ;;
     all) all ;;
     *) echo "usage: $0 gates | all" >&2; exit 2 ;;
 esac

@@ -125,6 +125,48 @@ def test_no_pod_stays_behind_our_gate(cluster: Cluster) -> None:
     assert (again.returncode, again.stdout) == (0, f"no pod waits at {GATE}\n")
 
 
+def test_who_makes_a_pod_anew_makes_it_without_a_gate(cluster: Cluster) -> None:
+    """The webhook would gate it again, or nobody could create it: every Deployment would wait as before."""
+    webhook = {
+        "apiVersion": "admissionregistration.k8s.io/v1",
+        "kind": "MutatingWebhookConfiguration",
+        "metadata": {"name": "sluice"},
+    }
+    cluster.kubectl("create", "--validate=false", "-f", "-", given=webhook)
+
+    done = cluster.uninstall("gates")
+
+    assert done.returncode == 0, done.stderr
+    assert cluster.kubectl("get", "mutatingwebhookconfigurations", "-o", "json")["items"] == []
+
+
+def test_one_pod_that_vanishes_keeps_no_other_behind_its_gate(cluster: Cluster, tmp_path: Path) -> None:
+    """The program would end in the middle, after the webhook and the policies are gone."""
+    cluster.create("a-vanishes", GATE, **OURS)
+    cluster.create("b-stays", GATE, **OURS)
+    program = tmp_path / "kubectl-too-late"
+    script = '#!/bin/sh\ncase "$*" in "patch pod "*a-vanishes*) echo NotFound >&2; exit 1 ;; esac\nexec kubectl "$@"\n'
+    program.write_text(script, encoding="utf-8")
+    program.chmod(0o755)
+
+    done = cluster.uninstall("gates", KUBECTL=str(program))
+
+    assert done.returncode == 0, done.stderr
+    assert cluster.gates()["b-stays"] == []
+    assert "the gate of pod default/a-vanishes was not opened" in done.stderr
+
+
+def test_pods_that_have_ended_hold_nothing_up(cluster: Cluster) -> None:
+    """A cluster with finished Jobs would wait in vain, and be told to delete what holds nothing."""
+    cluster.create("done", **OURS)
+    ended = json.dumps({"status": {"phase": "Succeeded"}})
+    cluster.kubectl("patch", "pod", "done", "--subresource=status", "--type=merge", "--patch", ended)
+
+    done = cluster.uninstall("all")
+
+    assert done.returncode == 0, done.stderr
+
+
 def test_agents_stay_as_long_as_pods_with_slices_do(cluster: Cluster) -> None:
     """Without the driver of their volume they could never end."""
     cluster.create("runs", **OURS)
