@@ -13,6 +13,7 @@ import pytest
 import yaml
 from factories.kubernetes import MERGE, Cluster, pod
 from fake_kube.server import FakeKube
+from msgspec.structs import replace
 
 from sluice.contracts import subjects
 from sluice.contracts.exchange import Observed, Stream, Write
@@ -415,7 +416,10 @@ async def test_the_fleet_is_shown_to_kubectl(scene: Scene) -> None:
     await scene.say(subjects.inventory(snapshot.node), word)
     shown = lambda: scene.kube.get("gpus.sluice.dev", "", "gpu-1.example.internal-0")  # noqa: E731
     await scene.until(lambda: shown() is not None and "status" in shown(), "the GPU is shown")
-    assert (shown()["status"]["used"], shown()["status"]["creatableTotal"]) == ("0/7", 7)
+    assert (shown()["status"]["used"], shown()["status"]["creatable"]) == ("0/7", {"1g.5gb": 7})
+    without = replace(gpu, mig_enabled=False, creatable={})
+    await scene.say(subjects.inventory(snapshot.node), replace(word, snapshot=replace(snapshot, gpus=(without,))))
+    await scene.until(lambda: shown()["status"]["creatable"] == {}, "what can be made no more is shown no more")
     await scene.cluster.delete("/api/v1/nodes/gpu-1.example.internal")
     await scene.until(lambda: shown() is None, "it goes with its node")
 

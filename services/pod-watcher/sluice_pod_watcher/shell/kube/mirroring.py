@@ -20,7 +20,7 @@ from sluice_pod_watcher.core.cluster.events import (
     MirrorGpu,
     UnmirrorGpu,
 )
-from sluice_pod_watcher.shell.kube.client import MERGE, KubeApi, KubeError
+from sluice_pod_watcher.shell.kube.client import JSON_PATCH, KubeApi, KubeError
 from sluice_pod_watcher.shell.kube.reflector import as_it_is
 
 VERSION = "v1alpha1"
@@ -52,15 +52,16 @@ class GpuObjects:
         return GpusListed(tuple(str(item["metadata"]["name"]) for item in items))
 
     async def _write(self, wanted: MirrorGpu) -> Event:
-        path, body = f"{GPUS}/{wanted.name}/status", {"status": dict(wanted.status)}
+        # The whole status, in place of whatever is there: merging would keep the profiles of a GPU that was here before.
+        path, body = f"{GPUS}/{wanted.name}/status", [{"op": "add", "path": "/status", "value": dict(wanted.status)}]
         try:
             try:
-                await self.api.call("PATCH", path, body=body, content_type=MERGE)
+                await self.api.call("PATCH", path, body=body, content_type=JSON_PATCH)
             except KubeError as error:
                 if error.status != ABSENT:
                     raise
                 await self._create(wanted.name)  # a status in it would be dropped (tried)
-                await self.api.call("PATCH", path, body=body, content_type=MERGE)
+                await self.api.call("PATCH", path, body=body, content_type=JSON_PATCH)
         except KubeError as error:
             return GpuNotMirrored(wanted.name, str(error))
         return GpuMirrored(wanted.name)
