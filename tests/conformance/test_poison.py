@@ -1,16 +1,19 @@
 """Messages that nobody can read, on real servers: each is said and counted once, and what is behind it is read."""
 
+import asyncio
 import json
+import re
 
 import pytest
-from factories.buses import NODE, NatsRig, place, raw, say, watching, word
+from factories.buses import NODE, NatsRig, order, place, raw, say, watching, word
 from nats.errors import Error
 
 from sluice.contracts import subjects
 from sluice.contracts.codec import MESSAGE_BYTES_MAX, SCHEMA
 from sluice.contracts.exchange import Stream
-from sluice.contracts.ids import RequestId
+from sluice.contracts.ids import AllocationId, RequestId
 from sluice.runtime import metrics
+from sluice.runtime.nats_wire import envelope_bytes
 from sluice.runtime.runtime_metrics import POISON
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -102,3 +105,74 @@ async def test_a_message_over_the_servers_limit_never_reaches_anybody(nats: Nats
     async with raw(nats.broker.url) as connection:
         with pytest.raises(Error, match="maximum payload"):
             await connection.request(place("huge").subject, b" " * 100_000_000)
+
+
+BEGIN = b"sluice.slice.gpu-1_example."
+NO_TEXT = [BEGIN + end for end in (b"\xff\xfe", b"a\x0bb", b"\x0c", b"\x00", b"a\x85b", b"\xc3\xa9")]
+"""Subjects that the broker lets this node's agent write to."""
+NO_HEADERS = [
+    b"NATS/1.0 \xff\xfe\r\n\r\n",
+    b"NATS/1.0 100 \xff\r\n\r\n",
+    b"NATS/1.0",
+    b"xx",
+    b"NATS/1.0\r\n\xff: \xff\r\n\r\n",
+]
+WHOSE = re.compile(r"nats stream rmm STATE ([0-9]+)")
+
+
+async def store(nats: NatsRig, *commands: bytes) -> None:
+    """Have the server take what no client of ours would send; it has, when it answers the ping behind it."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", nats.broker.servers[0].plan.port)
+    writer.write(b'CONNECT {"verbose":false,"pedantic":false,"headers":true}\r\n' + b"".join(commands) + b"PING\r\n")
+    async with asyncio.timeout(10):
+        while (line := await reader.readline()) != b"PONG\r\n":
+            assert line.startswith(b"INFO"), line
+    writer.close()
+    await writer.wait_closed()
+
+
+async def test_a_subject_that_is_no_text_stops_no_reader_and_can_be_removed(nats: NatsRig, capfd) -> None:
+    """One agent could otherwise end every reading of all services for ever, and what is said in the log be no help."""
+    bus = await nats.bus()
+    before = metrics.value(POISON, "STATE", "subject")
+    headed = b"NATS/1.0\r\na: b\r\n\r\n"
+    await store(nats, *(b"PUB " + subject + b" 2\r\nhi\r\n" for subject in NO_TEXT))
+    await store(
+        nats,
+        *(
+            b"HPUB " + subject + b"h %d %d\r\n" % (len(headed), len(headed) + 2) + headed + b"hi\r\n"
+            for subject in NO_TEXT
+        ),
+    )
+    behind = subjects.slice_(NODE, AllocationId("behind"))
+    await say(bus, behind, 0)
+    async with watching(bus.read(Stream.STATE)) as view:
+        await view.until(lambda view: view.caught_up == 1)
+        assert set(view.known) == {behind.subject}
+        assert metrics.value(POISON, "STATE", "subject") - before == 2 * len(NO_TEXT)
+        printed = capfd.readouterr()
+        sequences = WHOSE.findall(printed.out + printed.err)
+        assert len(sequences) == 2 * len(NO_TEXT)
+        async with raw(nats.broker.url) as connection:
+            for sequence in sequences:
+                await connection.ask("STREAM.MSG.DELETE.STATE", {"seq": int(sequence)})
+            assert (await connection.ask("STREAM.INFO.STATE"))["state"]["messages"] == 1
+    async with watching((await nats.bus()).read(Stream.STATE)) as view:
+        await view.until(lambda view: view.caught_up == 1)
+        assert set(view.known) == {behind.subject}
+    assert metrics.value(POISON, "STATE", "subject") - before == 2 * len(NO_TEXT), "it is gone"
+
+
+async def test_headers_that_are_none_stop_no_reader(nats: NatsRig) -> None:
+    """As above. The word that they stand over is read."""
+    bus = await nats.bus()
+    places = [subjects.slice_(NODE, AllocationId(f"h{number}")) for number in range(len(NO_HEADERS))]
+    for where, headers in zip(places, NO_HEADERS, strict=True):
+        body = headers + envelope_bytes(order(where, 0), "")
+        begin = f"HPUB {where.subject} {len(headers)} {len(body)}\r\n".encode()
+        await store(nats, begin + body + b"\r\n")
+    async with watching(bus.read(Stream.STATE)) as view:
+        await view.until(lambda view: view.caught_up == 1)
+        assert {subject: entry.message for subject, entry in view.known.items()} == {
+            where.subject: word(where) for where in places
+        }

@@ -35,6 +35,11 @@ KEPT: tuple[Kept, ...] = (
     Kept(
         "an allocator that is told an error in another shape", "broker's answer", lambda: b'{"error": "no", "seq": 0}'
     ),
+    Kept(
+        "every allocator, for a subject of one agent that is no text",
+        "stored message",
+        lambda: b"sluice.slice.n1.\xff\xfe\n{}",
+    ),
     Kept("a log filled by subjects of somebody else", "subject", lambda: b"x" * 60_000),
     Kept(
         "1.5 GiB of memory for a key of dots in a fleet file", "fleet file", lambda: b".".join([b"a"] * 20_000) + b"=1"

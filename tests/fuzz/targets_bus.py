@@ -19,6 +19,7 @@ from sluice.contracts.pb import agent_pb2, allocator_pb2, csi_pb2, inventory_pb2
 from sluice.contracts.slice_usage import NodeUsage
 from sluice.contracts.subjects import SubjectError
 from sluice.runtime import telemetry
+from sluice.runtime.nats_client import Client
 from sluice.runtime.nats_wire import ApiError, answer_of, delivery_of, read_stored, times_of
 from sluice_allocator.shell.questions import QuestionError, change_asked, pod_asked
 from sluice_node_agent.csi.places import NoTarget, PurePath, target_of
@@ -44,11 +45,12 @@ def _message(data: bytes) -> str:
 
 def _stored(data: bytes) -> str:
     subject, _, body = data.partition(b"\n")
-    return read_stored(subject.decode("utf-8", "replace"), 7, body).why
+    message = Client()._build_message(1, subject, b"", body, None)
+    return read_stored(message.subject, 7, message.data).why
 
 
 def _subject(data: bytes) -> None:
-    text = data.decode("utf-8", "replace")
+    text = Client()._build_message(1, data, b"", b"", None).subject
     address = subjects.parse(text)
     assert address.subject == text.removeprefix(subjects.HISTORY_PREFIX), f"it is read as {address.subject!r}"
 

@@ -34,7 +34,7 @@ from sluice.runtime.telemetry import TraceBook
 from sluice_inventory.core.events import Pull, PullFailed, PullSucceeded
 from sluice_inventory.settings import InventorySettings
 from sluice_inventory.shell.app import serve_on
-from sluice_inventory.shell.puller import Puller
+from sluice_inventory.shell.puller import SNAPSHOT_BYTES_MAX, Puller
 
 WAIT_S = 10.0
 FAST = {
@@ -382,10 +382,10 @@ async def test_a_huge_answer_cannot_break_the_bus(puller):
     many = snapshot(gpus=tuple(gpu_report(uuid=GpuUuid(f"GPU-{number}")) for number in range(4000)))
     found = await pulled(puller, FakeAgent(many))
     assert isinstance(found, PullFailed)
-    assert found.message.endswith("bytes is over the limit of 990000")
+    assert found.message.endswith(f"bytes is over the limit of {SNAPSHOT_BYTES_MAX}")
     escaped = await pulled(puller, FakeAgent(snapshot(driver_version="\x01" * 300_000)))
     assert isinstance(escaped, PullFailed)
-    assert escaped.message.endswith("bytes is over the limit of 990000")
+    assert escaped.message.endswith(f"bytes is over the limit of {SNAPSHOT_BYTES_MAX}")
 
 
 async def test_an_answer_over_the_grpc_limit_is_a_failed_pull(puller, monkeypatch):

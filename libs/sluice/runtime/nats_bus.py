@@ -198,7 +198,11 @@ class NatsBus:
         return read
 
     def _tell_of(self, subject: str, sequence: int, read: Read) -> None:
-        """Say once that a message was set aside, and count it: whoever reads on must not hide it."""
+        """
+        Say once that a message was set aside, and count it: whoever reads on must not hide it.
+
+        A subject that is none of ours is named nowhere else, and as it is shown it may fit no command.
+        """
         self._set_aside[subject, sequence] = None
         if len(self._set_aside) > SET_ASIDE_MAX:
             self._set_aside.popitem(last=False)
@@ -210,7 +214,9 @@ class NatsBus:
             subject=shorten(subject),
             sequence=sequence,
             why=read.why,
-            remedy="sluice doctor names it and says what to do",
+            remedy="sluice doctor names it and says what to do"
+            if read.entry is not None
+            else f"finish an upgrade that goes on; otherwise remove it: nats stream rmm {stream.value} {sequence}",
         )
 
     # -- for people -----------------------------------------------------------------------------------------------

@@ -6,6 +6,7 @@ as long as all the rest of it; we connect by TCP and TLS alone.
 """
 
 import asyncio
+import re
 
 from sluice.runtime.optional_imports import without
 
@@ -26,6 +27,16 @@ with without("aiohttp"):
     from nats.js.api import AckPolicy, ConsumerConfig, DeliverPolicy
     from nats.js.client import JetStreamContext
     from nats.js.errors import NotFoundError
+    from nats.protocol import parser
+
+parser.MSG_RE = re.compile(rb"\AMSG[ \t]+([^ \t\r\n]+)[ \t]+([^ \t\r\n]+)[ \t]+(([^ \t\r\n]+)[ \t]+)?(\d+)\r\n")
+parser.HMSG_RE = re.compile(
+    rb"\AHMSG[ \t]+([^ \t\r\n]+)[ \t]+([^ \t\r\n]+)[ \t]+(([^ \t\r\n]+)[ \t]+)?(\d+)[ \t]+(\d+)\r\n"
+)
+"""
+nats-py 2.16 ends a word at a vertical tab or a form feed, too. To the server both are letters of a subject: whoever
+may write `a.*` would end the connection of everybody who reads there, again and again.
+"""
 
 __all__ = [
     "AckPolicy",
@@ -58,6 +69,9 @@ class Client(_Client):
     sent; a frozen one never does. What it had not sent by then it would send to the next one.
 
     What answers there in another way than it foresees would end its task, and with it the search for the server.
+
+    So would a stored message whose subject is no text, or whose headers are none: the server lets anybody who may write
+    below a subject store such, and it would meet each reading anew.
     """
 
     def tasks(self) -> "list[asyncio.Task[None]]":
@@ -65,6 +79,30 @@ class Client(_Client):
         own = (self._reading_task, self._ping_interval_task, self._flusher_task, self._reconnection_task)
         hearing = [each._wait_for_msgs_task for each in self._subs.values()]  # noqa: SLF001 - nobody else tells
         return [task for task in (*own, *hearing) if task is not None and not task.done()]
+
+    async def close(self) -> None:
+        """Nothing is to be closed before `connect` has got as far as its queue: it would raise, and hide why."""
+        if self._flush_queue is not None:
+            await super().close()
+
+    def _build_message(
+        self, sid: int, subject: bytes, reply: bytes, data: bytes, headers: dict[str, str] | None
+    ) -> Msg:
+        """A message. What is no text in its subject is shown as such, and fits no name of ours."""
+        return self.msg_class(
+            subject=subject.decode("utf-8", "replace"),
+            reply=reply.decode("utf-8", "replace"),
+            data=data,
+            headers=headers,
+            _client=self,
+            _sid=sid,
+        )
+
+    async def _process_headers(self, headers: bytes | None) -> dict[str, str] | None:
+        try:
+            return await super()._process_headers(headers)
+        except (ValueError, LookupError):  # never the server's own: the message is read as one without
+            return None
 
     async def _attempt_reconnect(self) -> None:
         self._abandon()

@@ -40,6 +40,14 @@ EXPECTED = "Nats-Expected-Last-Subject-Sequence"
 EXPECTED_SUBJECT = "Nats-Expected-Last-Subject-Sequence-Subject"
 TTL = "Nats-TTL"
 
+AGENTS_WORD_BYTES_MAX = 128_000
+"""
+Of a word at a place of agents. Services repeat it to people, some of it twice, in one message: over MESSAGE_BYTES_MAX
+the bus would refuse that, and its writer end. What our agents say is some kB; a thousand holders of a slice are 60.
+"""
+AGENTS_KINDS = frozenset({"slice", "node"})
+"""The nouns that node agents may write. A service says that a node is removed, in a few words."""
+
 WRONG_LAST_SEQUENCE = 10071
 """A guard did not hold; the text names the sequence that was found."""
 OTHER_IN_FLIGHT = 10164
@@ -152,6 +160,9 @@ def read_stored(subject: str, sequence: int, data: bytes) -> Read:
         address = parse(subject)
     except SubjectError as error:
         return Read(None, "", str(error), "subject")
+    if address.kind in AGENTS_KINDS and len(data) > AGENTS_WORD_BYTES_MAX:
+        why = f"{len(data)} bytes is over the limit of {AGENTS_WORD_BYTES_MAX} for what agents say"
+        return Read(Entry(subject, sequence, OperationId(""), None, why), "", why, "bytes")
     envelope = decode(data)
     if isinstance(envelope, Undecodable):
         return Read(Entry(subject, sequence, OperationId(""), None, envelope.why), "", envelope.why, "bytes")

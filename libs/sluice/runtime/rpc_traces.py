@@ -15,9 +15,16 @@ from sluice.runtime.telemetry import TraceBook
 
 T = TypeVar("T")
 
+NO_MESSAGE = "its answer is no message of ours"
+"""gRPC itself gives None for bytes that are none, and has said nothing to whoever takes that for an answer."""
+
 
 class OutgoingUnary(grpc.aio.UnaryUnaryClientInterceptor):  # type: ignore[misc]  # grpc has no types
-    """Sends our trace context along, and a deadline where the caller named none."""
+    """
+    Sends our trace context along, and a deadline where the caller named none.
+
+    An answer that is no message fails the call: the caller would get None, and end.
+    """
 
     def __init__(self, deadline_s: float, traces: TraceBook) -> None:
         """Calls without a timeout get `deadline_s`."""
@@ -30,12 +37,10 @@ class OutgoingUnary(grpc.aio.UnaryUnaryClientInterceptor):  # type: ignore[misc]
         """One call."""
         timed = details._replace(timeout=self._deadline_s if details.timeout is None else details.timeout)
         if not self._traces.recording or not telemetry.current():
-            return await continuation(_with_trace(timed), request)
+            return await _answered(await continuation(_with_trace(timed), request))
         method = _text(details.method)
         with self._traces.span(method.lstrip("/"), kind="client", attributes=of_call(method)):
-            call: Any = await continuation(_with_trace(timed), request)
-            await call  # raises what it failed with, and keeps its answer
-            return cast("T", call)
+            return await _answered(await continuation(_with_trace(timed), request))
 
 
 class OutgoingStream(grpc.aio.UnaryStreamClientInterceptor):  # type: ignore[misc]  # grpc has no types
@@ -46,6 +51,16 @@ class OutgoingStream(grpc.aio.UnaryStreamClientInterceptor):  # type: ignore[mis
     ) -> T:
         """One stream."""
         return await continuation(_with_trace(details), request)
+
+
+async def _answered(call: T) -> T:
+    """A call that has its answer, and keeps it. Raises what it failed with."""
+    made = cast("Any", call)
+    if await made is None:
+        raise grpc.aio.AioRpcError(
+            grpc.StatusCode.INTERNAL, await made.initial_metadata(), await made.trailing_metadata(), NO_MESSAGE
+        )
+    return call
 
 
 def _with_trace(details: grpc.aio.ClientCallDetails) -> grpc.aio.ClientCallDetails:

@@ -1,6 +1,6 @@
-"""What is served of the fleet is kept no longer than the fleet."""
+"""What is served of the fleet: it is kept no longer than the fleet, and no agent's numbers end it."""
 
-from factories.inventory import AT, Bench, news, snapshot
+from factories.inventory import AT, Bench, gpu_report, news, snapshot
 
 from sluice.contracts.ids import NodeName
 from sluice.contracts.messages import NodeRemoved
@@ -21,3 +21,18 @@ async def test_the_counts_of_nodes_that_are_gone_are_forgotten(bench: Bench):
         bench.hear(NodeRemoved(node=name, cause="scaled down"))
     assert not (await server.ListGpus(pb.ListGpusRequest(), None)).gpus
     assert not server._counted
+
+
+async def test_counts_beyond_every_field_are_shown_as_the_most_that_one_holds(bench: Bench):
+    """Two numbers of one agent, each as large as its field, would otherwise leave nobody a list of the fleet."""
+    most = 2**31 - 1
+    for name, count in (("gpu-1", most), ("gpu-2", most), ("gpu-3", -most - 1), ("gpu-4", -most - 1)):
+        gpu = gpu_report(creatable={"1g.5gb": count, "2g.10gb": count})
+        bench.hear(news(node=NodeName(name)))
+        bench.feed(PullSucceeded(NodeName(name), snapshot(node=NodeName(name), gpus=(gpu,)), AT))
+    server = InventoryServer(bench.core, Watchers(watchers_max=1, pending_max=8))
+    for wanted, shown in ((["gpu-1", "gpu-2"], most), (["gpu-3", "gpu-4"], -most - 1)):
+        listed = await server.ListGpus(pb.ListGpusRequest(nodes=wanted), None)
+        assert [gpu.creatable_total for gpu in listed.gpus] == [shown] * 2
+        assert dict(listed.totals.creatable) == {"1g.5gb": shown, "2g.10gb": shown}
+        assert listed.totals.creatable_total == shown

@@ -1,10 +1,13 @@
 """Counts in their gRPC form. Numbers come from `core.counts`; nothing is counted here."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from sluice.contracts.convert_bookings import share_to_proto
 from sluice.contracts.pb import inventory_pb2 as pb
 from sluice_inventory.core.counts import FleetUse, GpuUse, NodeUse, Slot
+
+COUNT_MAX = 2**31 - 1
+"""What a count of the answers can hold. Agents choose what is summed: beyond it nobody would get an answer at all."""
 
 
 def summaries(node: NodeUse) -> list[pb.GpuSummary]:
@@ -24,14 +27,23 @@ def totals(fleet: FleetUse) -> pb.FleetTotals:
         created=fleet.created,
         foreign=fleet.foreign,
         quarantined=fleet.quarantined,
-        creatable=fleet.creatable,
-        creatable_total=fleet.creatable_total,
+        creatable=_counts(fleet.creatable),
+        creatable_total=_count(fleet.creatable_total),
     )
 
 
 def allocations(nodes: Iterable[NodeUse]) -> dict[str, pb.GpuAllocation]:
     """GPU UUID -> its use. A UUID that two nodes report is shown as the later name's."""
     return {use.gpu.uuid: _allocation(node, use) for node in nodes for use in node.gpus}
+
+
+def _count(number: int) -> int:
+    """The nearest number that a count can hold."""
+    return max(-COUNT_MAX - 1, min(COUNT_MAX, number))
+
+
+def _counts(numbers: Mapping[str, int]) -> dict[str, int]:
+    return {name: _count(number) for name, number in numbers.items()}
 
 
 def _summary(node: NodeUse, use: GpuUse) -> pb.GpuSummary:
@@ -52,7 +64,7 @@ def _summary(node: NodeUse, use: GpuUse) -> pb.GpuSummary:
         foreign=use.foreign,
         quarantined=use.quarantined,
         creatable=gpu.creatable,
-        creatable_total=use.creatable_total,
+        creatable_total=_count(use.creatable_total),
         stale=node.inventory.stale,
         observed_at=node.inventory.observed_at,
     )

@@ -7,6 +7,7 @@ bus can carry.
 
 import resource
 from collections import OrderedDict
+from collections.abc import Iterator
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 
@@ -20,18 +21,24 @@ from sluice.contracts.codec import MESSAGE_BYTES_MAX, Undecodable
 from sluice.contracts.convert import snapshot_from_proto
 from sluice.contracts.ids import NodeName
 from sluice.contracts.messages import NodeInventory, NodeSnapshot
+from sluice.contracts.messages.base import SLICES_MAX
 from sluice.contracts.pb import node_pb2
 from sluice.contracts.pb.agent_pb2 import GetInventoryRequest
 from sluice.contracts.pb.agent_pb2_grpc import AgentServiceStub
 from sluice.contracts.refusals import shorten
 from sluice.runtime import logs, rpc
 from sluice.runtime.clock import Clock
+from sluice.runtime.nats_wire import AGENTS_WORD_BYTES_MAX
 from sluice.runtime.rpc_identity import LOOPBACK, Material, Trust
 from sluice.runtime.telemetry import TraceBook
 from sluice_inventory.core.events import Pull, PullFailed, PullSucceeded
 
-SNAPSHOT_BYTES_MAX = MESSAGE_BYTES_MAX - 10_000
-"""What fits into one message on the bus, with its envelope around it."""
+SNAPSHOT_BYTES_MAX = MESSAGE_BYTES_MAX - AGENTS_WORD_BYTES_MAX - 10_000
+"""What fits into one message on the bus, with why it is stale (which names the agent's news) and its envelope."""
+NAME_MAX = 253
+"""Of a name in a snapshot, as Kubernetes has it for its own. Others repeat them, in words that must fit on the bus."""
+WHY_MAX = 400
+"""Of what is said of a failed pull, and again with its inventory: much of it is the agent's own text."""
 LINES_MAX = 5120
 """
 Channels held open to agents; beyond that, the one not used for longest is closed. Some 80 kB each, and a new one costs
@@ -88,8 +95,8 @@ class Puller:
             if untrusted:
                 return self._refuse(pull, untrusted)
             message = f"{error.code().name}: {shorten(error.details() or '', 200)}"
-            self._log.debug("a pull failed", node=pull.node, endpoint=pull.endpoint, error=message)
-            return PullFailed(pull.node, f"{pull.endpoint}: {message}")
+            self._log.debug("a pull failed", node=pull.node, endpoint=shorten(pull.endpoint), error=message)
+            return _failed(pull, message)
         finally:
             if self._lines.get(pull.node) is not line:
                 # A new channel connects at once; one that failed would first wait out its own back-off.
@@ -98,22 +105,24 @@ class Puller:
 
     def _refuse(self, pull: Pull, why: str) -> PullFailed:
         """A pull that will come to nothing until a person sees to it: said loudly, once."""
+        why = shorten(why, WHY_MAX)
         if self._refused.get(pull.node) != why:
             self._refused[pull.node] = why
             while len(self._refused) > self._lines_max:
                 del self._refused[next(iter(self._refused))]
-            self._log.warning("an agent cannot be pulled", node=pull.node, endpoint=pull.endpoint, why=why)
-        return PullFailed(pull.node, f"{pull.endpoint}: {why}")
+            self._log.warning("an agent cannot be pulled", node=pull.node, endpoint=shorten(pull.endpoint), why=why)
+        return _failed(pull, why)
 
     def _judge(self, pull: Pull, answer: node_pb2.NodeSnapshot) -> PullSucceeded | PullFailed:
         """Whether an answer can be understood and carried on."""
         found = _read(answer)
         if isinstance(found, Undecodable):
-            self._log.warning("an agent's answer is unusable", node=pull.node, endpoint=pull.endpoint, why=found.why)
-            return PullFailed(pull.node, f"{pull.endpoint}: {found.why}")
+            why = shorten(found.why, WHY_MAX)
+            self._log.warning("an agent's answer is unusable", node=pull.node, endpoint=shorten(pull.endpoint), why=why)
+            return _failed(pull, why)
         if found.node != pull.node:
             self._log.warning(
-                "an agent answers for another node", node=pull.node, endpoint=pull.endpoint, of=found.node
+                "an agent answers for another node", node=pull.node, endpoint=shorten(pull.endpoint), of=found.node
             )
         return PullSucceeded(pull.node, found, self._clock.utc().isoformat(timespec="milliseconds"))
 
@@ -156,6 +165,11 @@ def lines_max() -> int:
     return LINES_MAX if soft == resource.RLIM_INFINITY else max(1, min(LINES_MAX, soft // 2))
 
 
+def _failed(pull: Pull, why: str) -> PullFailed:
+    """Agents say themselves where they are: that, too, may be any text. `why` has been shortened."""
+    return PullFailed(pull.node, f"{shorten(pull.endpoint)}: {why}")
+
+
 def _read(answer: node_pb2.NodeSnapshot) -> NodeSnapshot | Undecodable:
     """The snapshot in an answer. Its size in protobuf is looked at first: reading a huge one takes long."""
     size_bytes = answer.ByteSize()
@@ -177,5 +191,29 @@ def _sensible(found: NodeSnapshot, encoded: bytes) -> NodeSnapshot | Undecodable
     except msgspec.ValidationError as error:
         return Undecodable(str(error)[:300])
     address = subjects.inventory(found.node)
-    why = why_not_here(address, NodeInventory(snapshot=found, stale=False))
+    why = why_not_here(address, NodeInventory(snapshot=found, stale=False)) or _why_absurd(found)
     return Undecodable(why) if why else found
+
+
+def _why_absurd(found: NodeSnapshot) -> str:
+    """What in a snapshot nobody could carry on in words or sums of his own, in a sentence; empty for a snapshot."""
+    for name in (found.boot_id, found.agent_run, *_names_of_gpus(found)):
+        if len(name) > NAME_MAX:
+            return f"a name of {len(name)} characters is over the limit of {NAME_MAX}: {shorten(name)}"
+    for gpu in found.gpus:
+        for profile, count in gpu.creatable.items():
+            if not 0 <= count <= SLICES_MAX:
+                return f"{gpu.uuid} says that {count} instances of {profile} fit on it"
+    return ""
+
+
+def _names_of_gpus(found: NodeSnapshot) -> Iterator[str]:
+    """The names that allocations and counts take from GPUs."""
+    for gpu in found.gpus:
+        yield gpu.uuid
+        yield gpu.model
+        yield from gpu.creatable
+        yield from (profile.name for profile in gpu.profiles)
+        for instance in gpu.instances:
+            yield instance.profile
+            yield instance.uuid

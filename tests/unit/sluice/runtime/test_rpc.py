@@ -6,7 +6,8 @@ import time
 import grpc
 import pytest
 
-from sluice.runtime import rpc, telemetry
+from sluice.contracts.pb.node_pb2 import NodeSnapshot
+from sluice.runtime import rpc, rpc_traces, telemetry
 
 TRACEPARENT = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
 
@@ -52,6 +53,18 @@ async def test_a_server_says_on_which_port_it_listens(echo):
         assert not address.endswith(":0")
         assert address.startswith("127.0.0.1:")
         assert await channel.unary_unary("/Echo/Say")(b"hello") == b"hello"
+
+
+@pytest.mark.parametrize("traceparent", ["", TRACEPARENT], ids=["of a timer", "within a trace"])
+async def test_an_answer_that_is_no_message_is_a_failed_call(echo, traceparent):
+    """Of gRPC itself it is None: what the asker then did with it ended the service, again and again."""
+    with telemetry.within(traceparent):
+        async with rpc.serve(echo.register) as address, rpc.channel(address) as channel:
+            ask = channel.unary_unary("/Echo/Say", response_deserializer=NodeSnapshot.FromString)
+            assert await ask(b"") == NodeSnapshot()
+            with pytest.raises(grpc.aio.AioRpcError) as found:
+                await ask(b"\xff not ours")
+    assert (found.value.code(), found.value.details()) == (grpc.StatusCode.INTERNAL, rpc_traces.NO_MESSAGE)
 
 
 async def test_a_server_can_listen_on_a_unix_socket(echo, tmp_path):
