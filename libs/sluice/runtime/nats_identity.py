@@ -10,13 +10,18 @@ import re
 import ssl
 from dataclasses import dataclass, field
 from typing import Any, Protocol
+from urllib.parse import urlsplit
 
+from sluice.contracts.refusals import shorten
 from sluice.contracts.rights import inbox_prefix
 from sluice.runtime.bus import BusError
 from sluice.runtime.loopback import is_loopback
 from sluice.runtime.nats_client import Client, Error
 from sluice.runtime.settings import names_somebody
 
+_SCHEMES = ("nats", "tls")
+"""WebSockets are not spoken (`sluice.runtime.nats_client`)."""
+_NO_ADDRESS = re.compile(r"[\s\x00-\x20\x7f-\x9f]")
 _USER = re.compile(r"[^A-Za-z0-9._-]")
 _HAS_ENDED, _NOT_YET, _WRONG_PURPOSE, _OTHER_HOST, _OTHER_ADDRESS = 10, 9, 26, 62, 64
 """Verification errors (OpenSSL, x509_vfy.h): CERT_HAS_EXPIRED ... HOSTNAME_MISMATCH, IP_ADDRESS_MISMATCH."""
@@ -61,12 +66,44 @@ class Who(Protocol):
 
 
 def servers_of(url: str) -> list[str]:
-    """The comma-separated servers. Raises BusError for one with a password in it, without repeating it."""
+    """
+    The comma-separated servers. Raises BusError for what is no address of one: the client would try it for ever, or
+    fail with words that do not say which; and for one with a password in it, without repeating it.
+    """
     if names_somebody(url):
         raise BusError(
             "a NATS URL must hold no user and no password, for it is shown; set nats_user and nats_password_file"
         )
-    return [server.strip() for server in url.split(",")]
+    servers = [server.strip() for server in url.split(",")]
+    for server in servers:
+        problem = _problem_of(server)
+        if problem:
+            whole = "" if server == url else f" (in {shorten(url)!r})"
+            raise BusError(
+                f"the NATS URL {shorten(server)!r}{whole} {problem}; it must be nats://HOST:PORT or tls://HOST:PORT "
+                "(IPv6 in brackets), several of them with commas in between"
+            )
+    return servers
+
+
+def _problem_of(server: str) -> str:
+    """What makes it no server's address; empty when it is one. The client takes a host without a scheme, too."""
+    scheme, separator, _ = server.partition("://")
+    if separator and scheme not in _SCHEMES:
+        return f"begins with {shorten(scheme)!r}"
+    if _NO_ADDRESS.search(server):
+        return "holds a blank or what cannot be printed"
+    try:
+        address = urlsplit(server if separator else f"nats://{server}")
+    except ValueError:
+        return "has a host that cannot be read"
+    if not address.hostname:
+        return "has no host"
+    try:
+        is_one = address.port != 0
+    except ValueError:
+        is_one = False
+    return "" if is_one else "has a port that is no number from 1 to 65535"
 
 
 def identifying(client: Client, who: Who, name: str) -> dict[str, Any]:
