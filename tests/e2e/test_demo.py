@@ -32,7 +32,7 @@ async def test_the_demo_succeeds_and_leaves_nothing(up):
     assert not list(up.temporary.iterdir())
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)])
 async def test_an_interrupted_demo_leaves_nothing(up, tmp_path, number, code):
     """In the middle of it. It is held while its children are counted: else it may be over by then."""
     with heeding_ctrl_c(), (tmp_path / "said").open("wb+") as said:

@@ -6,16 +6,13 @@ hold, the demo says which and fails.
 """
 
 import asyncio
-import contextlib
 import shutil
-import signal
 import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 
 from sluice_console.shell.agents import snapshots
+from sluice_console.shell.ended_by_signal import ended_by_signal
 from sluice_console.shell.examples import examples_dir
-from sluice_console.shell.failing import CommandError
 from sluice_console.shell.present import console, say
 from sluice_console.shell.stage import DemoFailedError, Scene, Stage
 from sluice_console.shell.system import Options, System
@@ -59,7 +56,7 @@ async def demo() -> int:
         pods_dir.mkdir()
         examples = examples_dir()
         options = Options(examples / "fleet.toml", pods_dir, base / "data", announced=False)
-        with _ended_by_sigterm():
+        with ended_by_signal("nothing is left running"):
             async with asyncio.timeout(WHOLE_WITHIN_S):
                 out.print("Starting a NATS broker, the services, and two nodes with two simulated A100 GPUs each ...")
                 async with System(options, lambda line: say([line])) as system:
@@ -223,33 +220,3 @@ def _is_empty(scene: Scene) -> bool:
     return not scene.pods and all(
         not gpu.instances and gpu.creatable_total == EMPTY_TOTAL and not gpu.stale for gpu in scene.gpus
     )
-
-
-class StoppedError(CommandError):
-    """SIGTERM came."""
-
-    exit_code = 128 + signal.SIGTERM
-
-
-@contextlib.contextmanager
-def _ended_by_sigterm() -> Iterator[None]:
-    """SIGTERM ends the demo as Ctrl-C does: everything is stopped and removed. Raises StoppedError then."""
-    task = asyncio.current_task()
-    assert task is not None
-    has_come = False
-
-    def end() -> None:
-        nonlocal has_come
-        has_come = True
-        task.cancel()
-
-    loop = asyncio.get_running_loop()
-    loop.add_signal_handler(signal.SIGTERM, end)
-    try:
-        yield
-    except asyncio.CancelledError:
-        if has_come:
-            raise StoppedError("stopped by SIGTERM; nothing is left running") from None
-        raise
-    finally:
-        loop.remove_signal_handler(signal.SIGTERM)

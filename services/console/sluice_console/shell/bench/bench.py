@@ -31,6 +31,7 @@ from sluice_console.core.story import Happened
 from sluice_console.core.world import World
 from sluice_console.shell.bench.ceiling import ceiling
 from sluice_console.shell.connect import connected, user_of_the_bus
+from sluice_console.shell.ended_by_signal import ended_by_signal
 from sluice_console.shell.live import LiveWorld, following
 from sluice_console.shell.running import Running, find_running
 from sluice_console.shell.system import Options, System
@@ -86,7 +87,12 @@ class Result:
 
 
 async def bench(asked: Asked, say: Callable[[str], None]) -> Result:
-    """Measure. Raises UsageError, BusError; nothing is left running or lying about."""
+    """Measure. Raises UsageError, StoppedError, BusError; nothing is left running or lying about."""
+    with ended_by_signal("what it brought is taken away again"):
+        return await _whole(asked, say)
+
+
+async def _whole(asked: Asked, say: Callable[[str], None]) -> Result:
     run = f"bench-{os.getpid()}"
     try:
         pods = await asyncio.to_thread(_pods, run, asked)
@@ -256,7 +262,13 @@ async def _bring(pods_dir: Path, files: Sequence[BenchFile], began_s: float) -> 
         path = pods_dir / file.name
         if comes:
             hidden = path.with_name(f".{file.name}.tmp")
-            await asyncio.to_thread(hidden.write_text, file.text, encoding="utf-8")
+            writing = asyncio.ensure_future(asyncio.to_thread(hidden.write_text, file.text, encoding="utf-8"))
+            try:
+                await asyncio.shield(writing)
+            except asyncio.CancelledError:
+                await asyncio.wait((writing,))  # a thread goes on, and would leave its file behind
+                hidden.unlink(missing_ok=True)
+                raise
             hidden.rename(path)
         else:
             path.unlink(missing_ok=True)
