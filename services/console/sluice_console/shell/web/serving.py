@@ -1,7 +1,8 @@
 """
 Runs the page's server in this process, on a socket that is taken already.
 
-Signals belong to whoever runs us. Connections are limited in number, and each in how long it may say nothing.
+Signals belong to whoever runs us. Connections are limited in number, and each in how long it may say nothing, and in
+how long it may leave what it asked for: uvicorn closes one only when it has taken everything.
 """
 
 import asyncio
@@ -16,12 +17,17 @@ from starlette.types import ASGIApp
 from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
 
 from sluice_console.shell.web.hub import Hub
+from sluice_console.shell.web.stream import TAKE_WITHIN_S
 
 CONNECTIONS_MAX = 256
 """Open at once: a browser has up to six, one of them its stream."""
 ASK_WITHIN_S = 10.0
 """How long a connection may take to say what it wants."""
 ASKING_BYTES_MAX = 16 * 1024
+LOOKS = 10
+"""How often within TAKE_WITHIN_S it is looked whether a connection takes anything."""
+_ACKED_AT, _ACKED_BYTES = 120, 8
+"""Where the kernel's `struct tcp_info` (Linux) counts what the other side has acknowledged."""
 STOP_WITHIN_S = 2.0
 """How long answers may take to end when the server does."""
 
@@ -68,9 +74,15 @@ class _Server(uvicorn.Server):
 
 
 class BoundedProtocol(H11Protocol):
-    """One connection: closed when there are too many, or when it does not ask in time."""
+    """One connection: closed when there are too many, when it does not ask in time, or when it takes no answer."""
 
     _asking: asyncio.TimerHandle | None = None
+    _looking: asyncio.TimerHandle | None = None
+    _left_bytes = 0
+    """What of its answers was still with us at the last look, and how much the other side had acknowledged then."""
+    _acked = b""
+    _took_at = 0.0
+    """When it was seen last that it takes something, or has nothing to take."""
 
     def connection_made(self, transport: Any) -> None:
         """It begins."""
@@ -79,6 +91,8 @@ class BoundedProtocol(H11Protocol):
             transport.abort()
             return
         self._await_question()
+        self._took_at = asyncio.get_running_loop().time()
+        self._look_again()
 
     def data_received(self, data: bytes) -> None:
         """A part of what it asks: of a further question, too, which uvicorn waits for as long as it takes."""
@@ -106,7 +120,37 @@ class BoundedProtocol(H11Protocol):
             self._asking.cancel()
             self._asking = None
 
+    def _look_again(self) -> None:
+        self._looking = asyncio.get_running_loop().call_later(TAKE_WITHIN_S / LOOKS, self._look)
+
+    def _look(self) -> None:
+        """Also at one that was closed: it stays, with all that it has not taken, until that is gone."""
+        now = asyncio.get_running_loop().time()
+        left_bytes, acked = self.transport.get_write_buffer_size(), _acked(self.transport)
+        if not left_bytes or left_bytes < self._left_bytes or acked != self._acked:
+            self._took_at = now
+        self._left_bytes, self._acked = left_bytes, acked
+        if now - self._took_at >= TAKE_WITHIN_S:
+            self.transport.abort()
+            return
+        self._look_again()
+
     def connection_lost(self, exc: Exception | None) -> None:
         """It ends."""
         self._end_waiting()
+        if self._looking is not None:
+            self._looking.cancel()
         super().connection_lost(exc)
+
+
+def _acked(transport: Any) -> bytes:
+    """
+    How much the other side has acknowledged, as the kernel counts it; empty where it does not.
+
+    A slow reader is seen here long before the kernel takes more of us, which it does by the megabyte.
+    """
+    try:
+        told = transport.get_extra_info("socket").getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 256)
+    except OSError:
+        return b""
+    return bytes(told[_ACKED_AT : _ACKED_AT + _ACKED_BYTES])
