@@ -11,6 +11,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from chaos.deaths import notes
 from chaos.isolation import enter, kinds_without
 from chaos.judging import judge
 from chaos.plan import BY_NAME, KINDS
@@ -54,7 +55,7 @@ def main(arguments: Sequence[str]) -> int:
     )
     outcome = asyncio.run(run(wanted, say))
     wrong = [*outcome.wrong, *judge(folder)]
-    for note in outcome.notes:
+    for note in notes(outcome.deaths):
         say(note)
     sys.stderr.write("\n".join(_table(outcome.done, options.servers)) + "\n")
     _tell(wrong)

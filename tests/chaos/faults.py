@@ -7,6 +7,7 @@ What the system makes of it is for others to see. Each fault is over when its me
 import asyncio
 import errno
 import json
+import signal
 import time
 import urllib.request
 from collections.abc import Awaitable, Callable, Iterable, Iterator
@@ -18,6 +19,7 @@ import psutil
 from chaos.plan import Fault
 from chaos.system import System
 from chaos.wires import Wire
+from factories.processes import Process
 from nats.errors import Error as NatsError
 
 from sluice.runtime.broker import Server
@@ -27,6 +29,8 @@ LEADER_WITHIN_S = 30.0
 IN_STEP_WITHIN_S = 60.0
 ASK_S = 2.0
 ASK_AGAIN_S = 0.1
+RUNS_WITHIN_S = 10.0
+"""How long a service that has died by itself is waited for: what is dead cannot be killed."""
 LOUD_WITHIN_S = 15.0
 VISIT_AGAIN_S = 0.5
 NO_ROOM = b"No space left on device"
@@ -171,14 +175,24 @@ class Faults:
 
     # -- services -----------------------------------------------------------------------------------------------------
 
+    async def _running(self, victim: str) -> Process:
+        """The service, as soon as it runs. Raises NotDoneError."""
+        process, deadline = self._system.services[victim], time.monotonic() + RUNS_WITHIN_S
+        while not process.runs:
+            if time.monotonic() > deadline:
+                raise NotDoneError(f"{victim} does not run for {RUNS_WITHIN_S:g} s")
+            await asyncio.sleep(ASK_AGAIN_S)
+        return process
+
     async def _kill_service(self, fault: Fault) -> float:
+        await self._running(fault.victim)
         with self._system.on_purpose(fault.victim) as process:
-            process.kill()
+            _kill(process)
             await asyncio.sleep(fault.hold_s)
             return time.time()
 
     async def _freeze_service(self, fault: Fault) -> float:
-        process = self._system.services[fault.victim]
+        process = await self._running(fault.victim)
         process.freeze()
         try:
             await asyncio.sleep(fault.hold_s)
@@ -187,6 +201,7 @@ class Faults:
         return time.time()
 
     async def _restart_service(self, fault: Fault) -> float:
+        await self._running(fault.victim)
         with self._system.on_purpose(fault.victim) as process:
             await asyncio.to_thread(process.stop)
             await asyncio.sleep(fault.hold_s)
@@ -195,8 +210,9 @@ class Faults:
     async def _wipe_journal(self, fault: Fault) -> float:
         """As when a node's disk is lost. What is on the devices stays, and so do tickets: pods have them mounted."""
         node = self._system.node_of(fault.victim)
+        await self._running(fault.victim)
         with self._system.on_purpose(fault.victim) as process:
-            process.kill()
+            _kill(process)
             for each in self._system.journal(node).iterdir():
                 each.unlink()
             await asyncio.sleep(fault.hold_s)
@@ -231,9 +247,10 @@ class Faults:
     async def _fill_disk(self, fault: Fault) -> float:
         """Until the agent has ended because of it: it must say so, and not go on without its journal."""
         agent, node = fault.victim, self._system.node_of(fault.victim)
-        deaths, log = len(self._system.deaths), self._system.services[agent].log
+        process = await self._running(agent)
+        deaths, log = len(self._system.died()), process.log
         said = log.stat().st_size
-        with self._full(agent):
+        with self._system.deaths.allowed(process), self._full(agent):
             await self._until_dead(agent, deaths)
             await asyncio.sleep(fault.hold_s)
         if self._system.small_disks and NO_ROOM not in _since(log, said):
@@ -259,11 +276,18 @@ class Faults:
 
     async def _until_dead(self, agent: str, deaths: int) -> None:
         deadline = time.monotonic() + LOUD_WITHIN_S
-        while all(name != agent for _, name, _ in self._system.deaths[deaths:]):
+        while all(death.name != agent for death in self._system.deaths.seen[deaths:]):
             if time.monotonic() > deadline:
                 raise NotDoneError(f"{agent} goes on without a disk for {LOUD_WITHIN_S:g} s")
             self._visit(self._system.node_of(agent))
             await asyncio.sleep(VISIT_AGAIN_S)
+
+
+def _kill(process: Process) -> None:
+    """Raises NotDoneError when it has ended by itself just before."""
+    process.kill()
+    if process.code != -signal.SIGKILL:
+        raise NotDoneError(f"{process.name} had ended with exit code {process.code} before it was killed")
 
 
 @contextmanager

@@ -1,5 +1,5 @@
 """
-Judges a finished run by its files: the history of the bus, the devices' own log, and what pods lived.
+Judges a finished run by its files: the history of the bus, the devices' own log, what pods lived, and who has died.
 
 The judges are `judges.history` and `judges.devices`; here is only what feeds them. Run it again on a kept folder with
 `python tests/chaos --judge FOLDER`.
@@ -9,6 +9,7 @@ import json
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
+from chaos import deaths
 from chaos.recorder import Word, read_words
 from chaos.run import FAULTS, SUMMARY, TRUTH, WORDS
 from judges import devices
@@ -34,6 +35,7 @@ def judge(folder: Path) -> list[str]:
             devices.Calm([(0.0, summary["ready_at"]), *((fault["begun_at"], fault["over_at"]) for fault in faults)]),
             ended_at=summary["ended_at"],
         ),
+        *deaths.violations(summary.get("deaths", ())),  # an older run's files have none
     ]
 
 

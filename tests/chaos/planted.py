@@ -8,6 +8,8 @@ import runpy
 import sys
 from collections.abc import Callable
 
+from sluice.contracts.exchange import Entry
+from sluice.runtime.lease import Lease
 from sluice_console.core.plan import SERVICES
 from sluice_node_agent.device.hardware_file import HardwareFile
 from sluice_node_agent.device.simulated import SimulatedGpus
@@ -36,9 +38,22 @@ def _instance_left() -> None:
     SimulatedGpus.destroy_gpu_instance = nothing  # type: ignore[method-assign,assignment]
 
 
+def _standby_ends() -> None:
+    """The allocator that stands by ends, life after life; the other one works, so no pod is the worse for it."""
+    was = Lease._may_take
+
+    def end(self: Lease, found: Entry) -> bool:
+        if not was(self, found):
+            raise RuntimeError("planted: another one works")
+        return True
+
+    Lease._may_take = end  # type: ignore[method-assign]
+
+
 PLANTED: dict[str, tuple[str, Callable[[], None]]] = {
     "cleans up at start": ("node-agent", _cleans_up_at_start),
     "instance left": ("node-agent", _instance_left),
+    "standby ends": ("allocator", _standby_ends),
 }
 """By name: the service that has it, and what makes it have it."""
 

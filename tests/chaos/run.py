@@ -7,11 +7,11 @@ What happened is in files when it returns; whether it was right is judged from t
 import asyncio
 import json
 import time
-from collections import Counter
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
+from chaos.deaths import Death
 from chaos.faults import Faults, NotDoneError
 from chaos.load import ASKS, Load
 from chaos.plan import Fault, Plan
@@ -53,7 +53,8 @@ class Outcome:
 
     done: list[Done] = field(default_factory=list)
     wrong: list[str] = field(default_factory=list)
-    notes: list[str] = field(default_factory=list)
+    deaths: list[Death] = field(default_factory=list)
+    """Who has ended by itself."""
     ready_at: float = 0.0
     """When the first pod had its slice, in unix seconds."""
     ended_at: float = 0.0
@@ -86,10 +87,7 @@ async def run(wanted: Wanted, say: Callable[[str], None]) -> Outcome:
         async with Recorder(urls, folder / WORDS, load.hear) as recorder:
             driver = _Driver(wanted, system, load, recorder, Faults(system, load.visit), outcome, say)
             await driver.drive()
-        deaths = Counter((name, code) for _, name, code in system.deaths)
-        outcome.notes += [
-            f"{name} ended by itself {n} times with exit code {code}" for (name, code), n in deaths.items()
-        ]
+        outcome.deaths = list(system.died())
     outcome.ended_at = time.time()
     (folder / SUMMARY).write_text(json.dumps(asdict(outcome)))
     return outcome

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
+from chaos.deaths import Death, Deaths
 from chaos.isolation import Islands, entered, small_disks
 from chaos.planted import command
 from chaos.wires import HOST, Wire
@@ -91,8 +92,7 @@ class System:
         """The ways of one service, one to each broker."""
         self.down: set[str] = set()
         """Services that are dead on purpose: nobody starts them again."""
-        self.deaths: list[tuple[float, str, int]] = []
-        """Who died by itself, when, and with which exit code."""
+        self.deaths = Deaths()
         self._stack = ExitStack()
         self._ending = AsyncExitStack()
 
@@ -236,7 +236,7 @@ class System:
                 if name in self.down or process.runs:
                     again.pop(name, None)
                 elif name not in again:
-                    self.deaths.append((time.time(), name, process.code or 0))
+                    self.deaths.note(process, time.time())
                     again[name] = now + pause_s[name]
                     pause_s[name] = min(AGAIN_MAX_S, pause_s[name] * 2)
                 elif again[name] <= now:
@@ -273,10 +273,18 @@ class System:
         """The agents' processes."""
         return [name for name in self.services if self.node_of(name)]
 
+    def died(self) -> list[Death]:
+        """Who has ended by itself until now, also since the supervisor's last look."""
+        for name, process in self.services.items():
+            if name not in self.down:
+                self.deaths.note(process, time.time())
+        return self.deaths.seen
+
     @contextlib.contextmanager
     def on_purpose(self, service: str) -> Iterator[Process]:
         """A service that may be dead meanwhile; runs in the end."""
         process = self.services[service]
+        self.deaths.note(process, time.time())  # before anybody does something to it
         self.down.add(service)
         try:
             yield process

@@ -1,0 +1,81 @@
+"""
+Who has ended by itself in a run, and who may: any other end is a violation, however soon it was started again.
+
+Only one is designed: an agent that cannot write its journal ends, and so does each life that its supervisor gives it
+while the disk is full (docs/operations.md). Whatever else is broken here is waited for: a broker that is away or was
+wiped, streams that were made anew, a lost lease, a silent network. What ends a service besides (a denied subject,
+settings or an address that make no sense) is not done here.
+"""
+
+import math
+import time
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from factories.processes import Process
+
+from sluice.runtime.service import DRAIN_S, EXIT_FAILED
+
+LATE_S = 2 * DRAIN_S
+"""How long after there is room again the end of a life that had none may be seen: it has DRAIN_S to end in order."""
+
+
+@dataclass(frozen=True)
+class Death:
+    """One end that nobody else made, in unix seconds."""
+
+    at: float
+    name: str
+    code: int
+    allowed: bool
+    """The fault that was done just then has it so."""
+
+
+class Deaths:
+    """All of one run."""
+
+    def __init__(self) -> None:
+        """Nobody has died."""
+        self.seen: list[Death] = []
+        self._noted: dict[str, int] = {}
+        """The life of each that was seen to have ended last."""
+        self._may_end: dict[str, tuple[float, float]] = {}
+        """The last life of each that may end by itself, and until when."""
+
+    def note(self, process: Process, at: float) -> bool:
+        """Remember that its present life has ended, if it has; whether that is news."""
+        if process.code is None or self._noted.get(process.name) == process.lives:
+            return False
+        self._noted[process.name] = process.lives
+        last, until = self._may_end.get(process.name, (0, 0.0))
+        allowed = process.code == EXIT_FAILED and process.lives <= last and at <= until
+        self.seen.append(Death(at, process.name, process.code, allowed))
+        return True
+
+    @contextmanager
+    def allowed(self, process: Process) -> Iterator[None]:
+        """Every life that it has meanwhile may end by itself, also LATE_S later. No further one."""
+        self._may_end[process.name] = (math.inf, math.inf)
+        try:
+            yield
+        finally:
+            self._may_end[process.name] = (process.lives, time.time() + LATE_S)
+
+
+def violations(deaths: Iterable[Mapping[str, Any]]) -> list[str]:
+    """Those that are not designed, of deaths as a run's files have them."""
+    ends = Counter((death["name"], death["code"]) for death in deaths if not death["allowed"])
+    return [f"{_times(name, code, times)}, and no fault has it do that" for (name, code), times in ends.items()]
+
+
+def notes(deaths: Iterable[Death]) -> list[str]:
+    """The others, for people."""
+    ends = Counter((death.name, death.code) for death in deaths if death.allowed)
+    return [f"{_times(name, code, times)}, as it must without a disk" for (name, code), times in ends.items()]
+
+
+def _times(name: str, code: int, times: int) -> str:
+    return f"{name} ended by itself {times} times with exit code {code}"
