@@ -251,3 +251,94 @@ def test_a_name_that_no_node_has_is_refused(tmp_path: Path, node: str) -> None:
     with pytest.raises(CredentialsError, match="--node: "):
         typed.init_command(tmp_path / "made", host=("localhost",), node=(node,))
     assert not (tmp_path / "made").exists()
+
+
+SAID = {"listen": "0.0.0.0:4333", "at": "/etc/sluice"}
+
+
+def test_a_node_that_comes_later_gets_settings_that_work(tmp_path: Path) -> None:
+    """Its agent would look for the broker at a port, and for its files in a folder, where there are none."""
+    root = tmp_path / "made"
+    typed.init_command(root, host=("broker.example",), node=(NODE,), **SAID)
+    typed.add_node_command(root, LATER)
+    environment = (root / "nodes" / LATER / "sluice.env").read_text()
+    assert environment == (root / "nodes" / NODE / "sluice.env").read_text()
+    assert "SLUICE_NATS_URL=tls://broker.example:4333\n" in environment
+    assert "SLUICE_NATS_KEY_FILE=/etc/sluice/bus.pem\n" in environment
+    settings = root / "allocator" / "sluice.env"
+    before = settings.read_text()
+    settings.unlink()  # its folder was brought to its machine, and is here no more
+    typed.renew_command(root)
+    assert settings.read_text() == before
+
+
+def test_settings_that_were_made_wrongly_are_mended_by_saying_them_again(tmp_path: Path) -> None:
+    """Who said --listen or --at was told that it was done, and the agent kept the old ones; others keep theirs."""
+    root = tmp_path / "made"
+    typed.init_command(root, host=("broker.example",), node=(NODE, LATER), **SAID)
+    mine, others = (root / "nodes" / node / "sluice.env" for node in (NODE, LATER))
+    by_hand = mine.read_text() + "SLUICE_LOG_LEVEL=debug\n"
+    for file in (mine, others):
+        file.write_text(by_hand)
+    typed.add_node_command(root, NODE)
+    assert mine.read_text() == by_hand, "nothing was said of them"
+    typed.add_node_command(root, NODE, listen="0.0.0.0:4444")
+    assert "tls://broker.example:4444\n" in mine.read_text()
+    assert "=/etc/sluice/bus.pem\n" in mine.read_text()
+    typed.add_node_command(root, NODE, at="/srv/keys")
+    assert "tls://broker.example:4333\n" in mine.read_text()
+    assert "=/srv/keys/bus.pem\n" in mine.read_text()
+    assert others.read_text() == by_hand
+
+
+@pytest.mark.parametrize("at", ["", "/srv/broker"])
+def test_where_files_lie_is_known_in_a_folder_that_was_moved(tmp_path: Path, at: str) -> None:
+    """The authorities are kept elsewhere than they were made: a later node would be sent to the broker's files."""
+    typed.init_command(tmp_path / "made", host=("broker.example",), at=at)
+    moved = (tmp_path / "made").rename(tmp_path / "moved")
+    typed.add_node_command(moved, NODE)
+    lie = at or moved / "nodes" / NODE
+    assert f"={lie}/bus.pem\n" in (moved / "nodes" / NODE / "sluice.env").read_text()
+
+
+def test_what_the_broker_is_told_by_hand_is_not_guessed(tmp_path: Path) -> None:
+    """A configuration of one's own says it otherwise: then a person is asked for both, before anything is made."""
+    root = tmp_path / "made"
+    typed.init_command(root, host=("broker.example",), **SAID)
+    (root / "broker" / "nats-server.conf").write_text("port: 4333\n")
+    with pytest.raises(
+        CredentialsError, match=r"nats-server\.conf does not say where .*--listen HOST:PORT --at FOLDER"
+    ):
+        typed.add_node_command(root, NODE)
+    assert not (root / "nodes").exists()
+    typed.add_node_command(root, NODE, **SAID)
+    assert "tls://broker.example:4333\n" in (root / "nodes" / NODE / "sluice.env").read_text()
+
+
+@pytest.mark.parametrize(
+    ("wrong", "why"),
+    [
+        ({"host": ("münchen.example",)}, "--host 'münchen.example': must be one name or IP address"),
+        ({"host": ("localhost", "a b")}, "--host 'a b': must be"),
+        ({"host": ("broker.example:4222",)}, "--host 'broker.example:4222': must be .* without a port"),
+        ({"host": ("",)}, "--host '': must be"),
+        ({"host": ("10.0.0.256",)}, "--host '10.0.0.256': must be"),
+        ({"host": ("fe80::1%eth0",)}, "--host 'fe80::1%eth0': must be"),
+        ({"listen": "foo"}, "--listen 'foo': must be HOST:PORT"),
+        ({"listen": "0.0.0.0:0"}, "--listen '0.0.0.0:0': must be HOST:PORT, .* PORT from 1 to 65535"),
+        ({"listen": "0.0.0.0:70000"}, "--listen '0.0.0.0:70000': must be"),
+        ({"listen": "::4222"}, "--listen '::4222': must be"),
+        ({"at": 'a"b'}, "--at 'a\"b': must be a folder's name without quotes"),
+    ],
+)
+def test_what_is_typed_wrongly_costs_nobody_his_credentials(tmp_path: Path, wrong: dict, why: str) -> None:
+    """With --force everything there was removed first: all authorities were lost to a slip of the hand."""
+    root = tmp_path / "made"
+    typed.init_command(root, host=("localhost", "::1", "my_broker"), node=(NODE,), listen="[::]:4222")
+    before = {path: path.read_bytes() for path in root.rglob("*") if path.is_file()}
+    with pytest.raises(CredentialsError, match=why):
+        typed.init_command(root, **({"host": ("localhost",)} | wrong), force=True)
+    if "host" not in wrong:
+        with pytest.raises(CredentialsError, match=why):
+            typed.add_node_command(root, NODE, **wrong)
+    assert {path: path.read_bytes() for path in root.rglob("*") if path.is_file()} == before

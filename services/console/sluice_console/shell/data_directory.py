@@ -26,13 +26,30 @@ class NotStartedError(CommandError):
     """The system cannot be started as it was asked for. One sentence for the person who asked."""
 
 
+def made_data_directory(asked: Path) -> Path:
+    """The whole name of a data directory that is there now. Raises NotStartedError."""
+    try:
+        path = asked.resolve()
+        path.mkdir(parents=True, exist_ok=True)
+    except (OSError, RuntimeError) as error:  # RuntimeError is a loop of links, before Python 3.13
+        why = error.strerror if isinstance(error, OSError) else error
+        raise NotStartedError(f"--data {asked} cannot be made: {why}; name a folder that you may write to") from error
+    return path
+
+
 def lock_data_directory(path: Path) -> IO[str]:
     """
     Lock a data directory by a file in it. Raises NotStartedError.
 
     One whose `up` was just killed stays locked until its daemons have ended, which is waited for.
     """
-    file = path.open("a+")
+    try:
+        file = path.open("a+")
+    except OSError as error:
+        raise NotStartedError(
+            f"the data directory {path.parent} cannot be used: {path.name} in it cannot be opened: {error.strerror}; "
+            "name a folder that you may write to"
+        ) from error
     deadline = time.monotonic() + LOCK_WITHIN_S
     while True:
         try:

@@ -14,6 +14,8 @@ Output = Annotated[
     Literal["wide", "json", "yaml"] | None,
     Parameter(name=["--output", "-o"], help="A line per thing with all of it, or a document (docs/json.md)."),
 ]
+SECONDS_MAX = 100 * 365 * 86400
+"""A century: what lies further back than the calendar goes has no date, and nothing is kept for so long."""
 Watch = Annotated[bool, Parameter(name=["--watch", "-w"], negative="", help="Stay, and show it again when it changes.")]
 
 
@@ -85,8 +87,7 @@ def usage_command(
     from sluice_console.shell.running import server_url
     from sluice_console.shell.usages import usage
 
-    if idle_s is not None and not idle_s >= 0:
-        sys.stderr.write(f"--idle-s {idle_s:g}: must be 0 or more seconds\n")
+    if idle_s is not None and not _are_seconds("--idle-s", idle_s):
         return EXIT_USAGE
     wanted_s = idle_s if idle_s is not None else IDLE_S if idle else None
     form = form_of(output, json=json)
@@ -135,11 +136,18 @@ def events_command(
     from sluice_console.shell.look import events
     from sluice_console.shell.running import server_url
 
-    if not since_s >= 0:
-        sys.stderr.write(f"--since-s {since_s:g}: must be 0 or more seconds\n")
+    if not _are_seconds("--since-s", since_s):
         return EXIT_USAGE
     form = form_of(output, json=json)
     return run(events(server_url(server), follow=follow, since_s=since_s, form=form))
+
+
+def _are_seconds(option: str, value_s: float) -> bool:
+    """Whether it is a length of time that a date can be told from; if not, it is said."""
+    if 0 <= value_s <= SECONDS_MAX:
+        return True
+    sys.stderr.write(f"{option} {value_s:g}: must be 0 or more seconds, and at most {SECONDS_MAX}\n")
+    return False
 
 
 def _look(

@@ -205,7 +205,7 @@ def release_quarantine_command(
     """
     Have a quarantined slice tried again at once; on the node, as the user of its agent (docs/node.md).
 
-    0 when it is tried, 1 when the agent refuses or none runs here, 4 when there is no such slice.
+    0 when it is tried, 1 when the agent refuses, none runs here or a person says no, 4 when there is no such slice.
     """
     from sluice_console.shell.quarantine import Release, check, release
 

@@ -34,6 +34,10 @@ class NobodyToAskError(CommandError):
     exit_code = EXIT_USAGE
 
 
+class SaidNoError(CommandError):
+    """A person was asked, and does not want it."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Release:
     """What was typed."""
@@ -48,14 +52,18 @@ class Release:
 
 
 def check(wanted: Release, *, is_terminal: bool, ask: Callable[[str], bool]) -> None:
-    """Raises NobodyToAskError unless a person vouches for what holds the device, where that is to be ignored."""
+    """
+    Where what holds the device is to be ignored, a person must vouch for it.
+
+    Raises NobodyToAskError where there is none, and SaidNoError for a no: scripts tell them apart by the exit code.
+    """
     if not wanted.ignore_holders or wanted.yes:
         return
     if not is_terminal:
         raise NobodyToAskError("--ignore-holders needs somebody's word, and nobody is there to be asked; say --yes")
     question = f"do you vouch that no process on the devices of {wanted.allocation} is its tenant's?"
     if not ask(question):
-        raise NobodyToAskError("nothing was done")
+        raise SaidNoError("nothing was done")
 
 
 async def release(server: str | None, wanted: Release) -> int:

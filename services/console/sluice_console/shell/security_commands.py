@@ -16,8 +16,7 @@ app = App(name="security", help="Certificates and users, without Kubernetes (doc
 
 Folder = Annotated[Path, Parameter(help="The folder of all of them. Keep it where nothing of Sluice runs.")]
 Nodes = Annotated[tuple[str, ...], Parameter(negative="", help="The name of a node with an agent.")]
-At = Annotated[str, Parameter(help="Where each one's files will lie on its machine, for its settings.")]
-Listen = Annotated[str, Parameter(help="Where the broker listens.")]
+FILES_LIE, LISTENS = "Where each one's files will lie on its machine, for its settings", "Where the broker listens"
 RELOAD = "Bring the changed files to their machines; then: nats-server --signal reload=PID"
 
 
@@ -27,8 +26,8 @@ def init_command(
     *,
     host: Annotated[tuple[str, ...], Parameter(negative="", help="What clients call the broker.")],
     node: Nodes = (),
-    listen: Listen = "127.0.0.1:4222",
-    at: At = "",
+    listen: Annotated[str, Parameter(help=f"{LISTENS}.")] = "127.0.0.1:4222",
+    at: Annotated[str, Parameter(help=f"{FILES_LIE}.")] = "",
     authority: Annotated[Path | None, Parameter(help="Your own authority (PEM), in place of new ones.")] = None,
     authority_key: Annotated[Path | None, Parameter(help="Its key: EC, PEM, without a password.")] = None,
     force: Annotated[bool, Parameter(negative="", help="Replace what is there.")] = False,
@@ -46,8 +45,17 @@ def init_command(
 
 
 @app.command(name="add-node")
-def add_node_command(folder: Folder, *node: str, listen: Listen = "127.0.0.1:4222", at: At = "") -> int:
-    """Add nodes, or show again what they have; nobody else's files change but the broker's list of users."""
+def add_node_command(
+    folder: Folder,
+    *node: str,
+    listen: Annotated[str | None, Parameter(help=f"{LISTENS}; otherwise as init was told.")] = None,
+    at: Annotated[str | None, Parameter(help=f"{FILES_LIE}; otherwise as init was told.")] = None,
+) -> int:
+    """
+    Add nodes; nobody else's files change but the broker's list of users.
+
+    A node that is there keeps what it has; with --listen or --at its sluice.env is written anew.
+    """
     from sluice_console.shell.security.installation import Where
 
     _opened(folder).add(node, Where(listen, at))

@@ -32,7 +32,13 @@ from sluice_console.core.world import World
 from sluice_console.shell.broker_child import broker_spec
 from sluice_console.shell.children import Child, Children, ChildSpec, last_line
 from sluice_console.shell.connect import connected
-from sluice_console.shell.data_directory import NotStartedError, lock_data_directory, power_switch, short_mps_dir
+from sluice_console.shell.data_directory import (
+    NotStartedError,
+    lock_data_directory,
+    made_data_directory,
+    power_switch,
+    short_mps_dir,
+)
 from sluice_console.shell.live import LiveWorld, NotAnsweringError, following
 from sluice_console.shell.power_off import WITHIN_S as POWER_OFF_WITHIN_S
 from sluice_console.shell.power_off import power_off
@@ -176,8 +182,7 @@ class System:
             self.data_dir = Path(tempfile.mkdtemp(prefix="sluice-"))
             self._stack.callback(shutil.rmtree, self.data_dir, ignore_errors=True)
         else:
-            self.data_dir = self._options.data_dir.resolve()
-            self.data_dir.mkdir(parents=True, exist_ok=True)
+            self.data_dir = made_data_directory(self._options.data_dir)
         lock = lock_data_directory(self.data_dir / "up.lock")
         self._stack.callback(lock.close)
         return lock

@@ -7,14 +7,17 @@ of certificate may pass for another. deploy/kubernetes/credentials.py makes the 
 """
 
 import datetime as dt
-from collections.abc import Sequence
+import re
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 from sluice.contracts.ids import NodeName
+from sluice.contracts.streams import Role
 from sluice.runtime.broker import PAYLOAD_BYTES_MAX
 from sluice.runtime.broker_users import CertifiedUser, authorization
 from sluice_console.core.members import BUS, BUS_CA, ENVIRONMENT, NODES, RPC, RPC_CA, Member, members
+from sluice_console.shell.security.addresses import check_at, check_hosts, port_of
 from sluice_console.shell.security.authorities import (
     AS_CLIENT,
     AS_SERVER,
@@ -33,7 +36,8 @@ KINDS = {"bus": "Sluice bus", "users": "Sluice bus users", "rpc": "Sluice gRPC"}
 TLS, USERS_CA, USERS, CONFIG = "tls.pem", "users-ca.crt", "users.conf", "nats-server.conf"
 FOLDERS = (AUTHORITIES, BROKER, NODES, *(member.folder for member in members(())))
 """All that is made."""
-PORT = 4222
+LISTEN = "127.0.0.1:4222"
+_SAYS_LISTEN, _SAYS_AT = r'^\s*listen\s*[:=]\s*"([^"]+)"', rf'^\s*cert_file\s*[:=]\s*"(.*)/{re.escape(TLS)}"'
 
 ROTATION = (
     "everybody believes the new authorities besides the old ones",
@@ -44,11 +48,27 @@ ROTATION = (
 
 @dataclass(frozen=True, slots=True)
 class Where:
-    """What the settings in the files shall say: where the broker listens, and where the files will lie."""
+    """
+    What the settings in the files shall say: where the broker listens, and where the files will lie.
 
-    listen: str = f"127.0.0.1:{PORT}"
-    at: str = ""
+    None is what was said when the folder was made, and then what is usual.
+    """
+
+    listen: str | None = None
+    at: str | None = None
     """The folder with a member's files on its machine; that in which they are made when empty."""
+
+    @property
+    def is_said(self) -> bool:
+        """Whether anything was."""
+        return self.listen is not None or self.at is not None
+
+    def check(self) -> None:
+        """Raises CredentialsError for what cannot be so."""
+        if self.listen is not None:
+            port_of(self.listen)
+        if self.at is not None:
+            check_at(self.at)
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,9 +81,14 @@ class Installation:
     def create(
         self, hosts: Sequence[str], nodes: Sequence[str], where: Where, *, given: Pair | None, force: bool
     ) -> None:
-        """Make everything. `hosts`: what clients call the broker. Raises CredentialsError."""
-        if not hosts:
-            raise CredentialsError("--host: say at least one name or address by which the broker is reached")
+        """
+        Make everything. `hosts`: what clients call the broker.
+
+        Raises CredentialsError; for what was said wrongly before anything that is there is removed.
+        """
+        check_hosts(hosts)
+        where.check()
+        listen, at = LISTEN if where.listen is None else where.listen, where.at or ""
         asked = _members(nodes)
         if given is not None:
             check_authority(given, self.now)
@@ -72,12 +97,18 @@ class Installation:
             pair = given or new_authority(name, self.now)
             self.folder.write(f"{AUTHORITIES}/{kind}.crt", pair.certificate)
             self.folder.write(f"{AUTHORITIES}/{kind}.key", pair.key)
-        self._lay(asked, tuple(hosts), where)
-        self.folder.write(f"{BROKER}/{CONFIG}", _config(where, self._at(BROKER, where)))
+        self._lay(asked, tuple(hosts), Where(listen, at))
+        self.folder.write(f"{BROKER}/{CONFIG}", _config(listen, self._at(BROKER, at)))
 
     def add(self, nodes: Sequence[str], where: Where) -> None:
-        """Add nodes; one that is there keeps what it has. Raises CredentialsError."""
-        self._lay(_members([*self.nodes(), *nodes]), self._hosts(), where)
+        """
+        Add nodes; one that is there keeps what it has, but for settings when `where` says something.
+
+        Raises CredentialsError.
+        """
+        where.check()
+        asked, hosts, whole = _members([*self.nodes(), *nodes]), self._hosts(), Where(*self._whole(where))
+        self._lay(asked, hosts, whole, anew=nodes if where.is_said else ())
 
     def forget(self, nodes: Sequence[str]) -> None:
         """Forget nodes: the broker lets their agents in no more. Raises CredentialsError."""
@@ -127,14 +158,21 @@ class Installation:
 
     # -- laying files ---------------------------------------------------------------------------------------------
 
-    def _lay(self, asked: Sequence[Member], hosts: Sequence[str], where: Where, *, renew: bool = False) -> None:
+    def _lay(
+        self,
+        asked: Sequence[Member],
+        hosts: Sequence[str],
+        where: Where,
+        *,
+        renew: bool = False,
+        anew: Collection[str] = (),
+    ) -> None:
+        """`anew` are nodes whose settings are written although there are some."""
         bus, users, rpc = (self._authority(kind) for kind in KINDS)
         self._keep(f"{BROKER}/{TLS}", bus, hosts, (AS_SERVER, AS_CLIENT), renew=renew)
         self.folder.write(f"{BROKER}/{USERS_CA}", self._bundle("users"))
         known = [CertifiedUser(member.rights, member.bus_name) for member in asked if member.calls_as is None]
         self.folder.write(f"{BROKER}/{USERS}", "\n".join(authorization(known)) + "\n")
-        port = where.listen.rpartition(":")[2]
-        url = ",".join(f"tls://{f'[{host}]' if ':' in host else host}:{port}" for host in hosts[:1])
         for member in asked:
             self._keep(f"{member.folder}/{BUS}", users, (member.bus_name,), (AS_CLIENT,), renew=renew)
             self.folder.write(f"{member.folder}/{BUS_CA}", self._bundle("bus"))
@@ -142,10 +180,31 @@ class Installation:
                 usages = USAGES[member.caller] if member.caller is not None else (AS_SERVER,)
                 self._keep(f"{member.folder}/{RPC}", rpc, (member.rpc_name,), usages, renew=renew)
                 self.folder.write(f"{member.folder}/{RPC_CA}", self._bundle("rpc"))
-            if self.folder.read(f"{member.folder}/{ENVIRONMENT}") is None:
-                self.folder.write(
-                    f"{member.folder}/{ENVIRONMENT}", member.environment(url, self._at(member.folder, where))
-                )
+            settings = f"{member.folder}/{ENVIRONMENT}"
+            if member.node in anew or self.folder.read(settings) is None:
+                self.folder.write(settings, self._environment(member, hosts[0], where))
+
+    def _environment(self, member: Member, host: str, where: Where) -> str:
+        listen, at = self._whole(where)
+        url = f"tls://{f'[{host}]' if ':' in host else host}:{port_of(listen)}"
+        return member.environment(url, self._at(member.folder, at))
+
+    def _whole(self, where: Where) -> tuple[str, str]:
+        """With what `create` was told where nothing is said: the broker's configuration has it. CredentialsError."""
+        if where.listen is not None and where.at is not None:
+            return where.listen, where.at
+        config = (self.folder.read(f"{BROKER}/{CONFIG}") or b"").decode(errors="replace")
+        listen, lies = (re.search(said, config, re.MULTILINE) for said in (_SAYS_LISTEN, _SAYS_AT))
+        if listen is None or lies is None:
+            raise CredentialsError(
+                f"{self.folder.root / BROKER / CONFIG} does not say where the broker listens and where files lie, as "
+                "`sluice security init` wrote it; say both: sluice security add-node --listen HOST:PORT --at FOLDER"
+            )
+        at = lies[1]
+        everybodys = f"={at}/{BUS}\n".encode() in (self.folder.read(f"{Role.ALLOCATOR.value}/{ENVIRONMENT}") or b"")
+        if PurePosixPath(at).name == BROKER and not everybodys:
+            at = ""  # nothing was said: each one's lie in its own folder
+        return where.listen or listen[1], at if where.at is None else where.at
 
     def _keep(self, name: str, authority: Pair, names: Sequence[str], usages: Sequence[object], *, renew: bool) -> None:
         """A certificate and its key in one file: both change at once."""
@@ -175,8 +234,8 @@ class Installation:
             raise CredentialsError(f"{self.folder.root}: there is no {BROKER}/{TLS}; `sluice security init` makes it")
         return names_of(shown)
 
-    def _at(self, name: str, where: Where) -> str:
-        return where.at or str((self.folder.root / name).resolve())
+    def _at(self, name: str, at: str) -> str:
+        return at or str((self.folder.root / name).resolve())
 
 
 def _members(nodes: Sequence[str]) -> list[Member]:
@@ -186,11 +245,11 @@ def _members(nodes: Sequence[str]) -> list[Member]:
         raise CredentialsError(f"--node: {error}") from error
 
 
-def _config(where: Where, at: str) -> str:
+def _config(listen: str, at: str) -> str:
     return f"""\
 # The broker of Sluice. Users and what each may do are in users.conf: no certificate that names one of them, no entry.
 # After a change of these files: nats-server --signal reload=PID
-listen: "{where.listen}"
+listen: "{listen}"
 
 # A message is at most this long; the services refuse to make longer ones.
 max_payload: {PAYLOAD_BYTES_MAX}
