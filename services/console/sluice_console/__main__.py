@@ -13,6 +13,7 @@ from typing import Annotated
 from cyclopts import App, CycloptsError, Parameter
 
 from sluice.runtime.release import release
+from sluice_console.core.visible import visible
 from sluice_console.shell import bench_command, completion, look_commands, operator_commands, run_command
 from sluice_console.shell.failing import CommandError
 from sluice_console.shell.typed import EXIT_USAGE, AsJson, Documented, Server, form_of, run
@@ -239,7 +240,7 @@ def main(words: Sequence[str] | None = None) -> None:
     except CycloptsError:
         sys.exit(EXIT_USAGE)  # cyclopts has said what is wrong
     except CommandError as error:
-        sys.stderr.write(f"sluice: {error}\n")
+        sys.stderr.write(f"sluice: {visible(str(error))}\n")
         sys.exit(error.exit_code)
     except KeyboardInterrupt:
         sys.exit(130)

@@ -16,7 +16,7 @@ from sluice_console.core.documents import PodDocument, PodsDocument
 from sluice_console.core.world import World
 from sluice_console.shell.failing import CommandError
 from sluice_console.shell.present import console, show_pods
-from sluice_console.shell.quarantine import NobodyToAskError, NotThereError, Release, check, quarantined_on
+from sluice_console.shell.quarantine import NobodyToAskError, NotThereError, Release, SaidNoError, check, quarantined_on
 from sluice_console.shell.typed import EXIT_FAILED, UsageError, agreed, run
 
 DOCS = Path(__file__).parents[3] / "docs"
@@ -42,6 +42,7 @@ def typed(monkeypatch, tmp_path):
         (("gpus",), 3, "nothing is running"),
         (("pods", "-o", "yaml"), 3, "nothing is running"),
         (("nodes", "--watch"), 3, "nothing is running"),
+        (("pods", "--server", "nats://127.0.0.1:PORT"), 1, "has a port that is no number from 1 to 65535"),
         (("top",), 3, "nothing is running"),
         (("release-quarantine", "a"), 3, "nothing is running"),
         (("gpus", "--json", "-o", "yaml"), 2, "--json contradicts -o yaml: name one of them"),
@@ -49,6 +50,11 @@ def typed(monkeypatch, tmp_path):
         (("trace", "a", "-o", "yaml"), 3, "nothing is running"),
         (("trace", "a", "--json", "-o", "yaml"), 2, "--json contradicts -o yaml: name one of them"),
         (("events", "--since-s", "-1"), 2, "--since-s -1: must be 0 or more seconds"),
+        (("events", "--since-s", "inf"), 2, "--since-s inf: must be 0 or more seconds, and at most 3153600000"),
+        (("events", "--since-s", "1e300"), 2, "--since-s 1e+300: must be 0 or more seconds, and at most 3153600000"),
+        (("events", "--since-s", "3153600000"), 3, "nothing is running"),
+        (("usage", "--idle-s", "inf"), 2, "--idle-s inf: must be 0 or more seconds, and at most 3153600000"),
+        (("usage", "--idle-s", "nan"), 2, "--idle-s nan: must be 0 or more seconds, and at most 3153600000"),
         (("bench", "--requests", "0"), 2, "--requests 0: must be from 1 to 100000"),
         (("bench", "--json", "-o", "yaml"), 2, "--json contradicts -o yaml: name one of them"),
         (("nonsense",), 2, ""),
@@ -73,8 +79,13 @@ def test_nobody_vouches_for_processes_without_being_asked():
     """A tenant's process would be left on a device that is given to the next one."""
     wanted = Release(allocation="a", ignore_holders=True)
     questions = []
-    with pytest.raises(NobodyToAskError, match="nothing was done"):
+    with pytest.raises(SaidNoError, match="nothing was done") as no:
         check(wanted, is_terminal=True, ask=lambda question: bool(questions.append(question)))
+    with pytest.raises(NobodyToAskError) as nobody:
+        check(wanted, is_terminal=False, ask=pytest.fail)
+    assert (no.value.exit_code, nobody.value.exit_code) == (1, 2), (
+        "as docs/cli.md has it: a script tries the second again"
+    )
     assert questions == ["do you vouch that no process on the devices of a is its tenant's?"]
     check(wanted, is_terminal=True, ask=lambda _: True)
     check(Release(allocation="a", ignore_holders=True, yes=True), is_terminal=False, ask=pytest.fail)

@@ -1,12 +1,17 @@
 """`sluice node remove` writes over exactly what a person was shown."""
 
+import contextlib
+import io
+import sys
+
 import pytest
 
 from sluice.contracts import subjects
 from sluice.contracts.exchange import Stream, Write, WriteAccepted
-from sluice.contracts.ids import NodeName, OperationId
+from sluice.contracts.ids import NodeName, OperationId, RunId
 from sluice.contracts.messages import NodeRemoved
 from sluice.runtime.memory_bus import MemoryBroker
+from sluice_console.shell import node_remove
 from sluice_console.shell.operator_word import last_word, say_over
 
 NODE = NodeName("gpu-1")
@@ -34,3 +39,21 @@ async def test_a_node_whose_agent_spoke_meanwhile_is_not_removed(make, speaks_ag
     said = await say_over(bus, WORD, shown, REMOVED, operation=OperationId("typed-0"), ttl_s=None)
     now = (await last_word(bus, WORD)).message
     assert (said, now) == ((False, make.changed()) if speaks_again else (True, REMOVED))
+
+
+@pytest.mark.parametrize(
+    ("asked", "code", "said"),
+    [
+        (True, 1, "sluice node remove: nothing was done\n"),
+        (False, 2, "sluice node remove: nobody is there to be asked, and nothing was done; say --yes\n"),
+    ],
+)
+async def test_a_no_and_nobody_to_ask_are_told_apart(make, monkeypatch, capsys, asked, code, said):
+    """By the exit codes of docs/cli.md: a script that calls again with --yes must not do so over somebody's no."""
+    bus = MemoryBroker().bus("operator")
+    await speaks(bus, make.changed(), after=0)
+    monkeypatch.setattr(node_remove, "connected", lambda _url: contextlib.nullcontext(bus))
+    monkeypatch.setattr(sys, "stdin", io.StringIO("n\n"))
+    assert await node_remove.remove_node("", NODE, yes=False, asked=asked, run=RunId("typed")) == code
+    assert capsys.readouterr().err == said
+    assert (await last_word(bus, WORD)).message == make.changed()

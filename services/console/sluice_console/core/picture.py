@@ -10,6 +10,7 @@ from string import ascii_letters, digits
 
 from sluice_console.core.documents import GpuDocument, GpusDocument, InstanceDocument, NodeDocument
 from sluice_console.core.homes import daemon_text, share_text
+from sluice_console.core.visible import visible
 
 LETTERS = ascii_letters[26:] + ascii_letters[:26] + digits
 CELLS_MAX = 64
@@ -121,11 +122,12 @@ def _free(slices: int, width: int, *, unicode: bool, last: bool = False) -> list
 
 def _label(place: InstanceDocument, letter: str, width: int) -> str:
     """The letter, and as much of the pod's name and profile as fits. Exactly `width` - 1 characters."""
+    profile = visible(place.profile)
     shared = f"{len(place.tenants)} share{'' if len(place.tenants) == 1 else 's'}" if place.tenants else ""
-    name = shared or place.owner.partition("/")[2] or place.state
+    name = shared or visible(place.owner).partition("/")[2] or place.state
     mark = "!" if place.out_of_use or _is_ill(place) else "" if place.state in {"ready", "free"} else "~"
     room = width - 1
-    for text in (f"{letter}{mark} {name} {place.profile}", f"{letter}{mark} {name}", f"{letter}{mark}"):
+    for text in (f"{letter}{mark} {name} {profile}", f"{letter}{mark} {name}", f"{letter}{mark}"):
         if len(text) <= room:
             return text.ljust(room)
     return f"{letter}{mark} {name}"[:room]

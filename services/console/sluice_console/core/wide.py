@@ -11,6 +11,7 @@ from sluice_console.core.asks import ask_text
 from sluice_console.core.documents import GpuDocument, GpusDocument, NodeDocument, PodDocument
 from sluice_console.core.fleet_nodes import COLUMNS, FleetNodeDocument, node_cells
 from sluice_console.core.picture import fits_text
+from sluice_console.core.visible import visible
 
 GPU_COLUMNS = ("NODE", "GPU", "UUID", "MODEL", "MEMORY (MiB)", "MIG", "IN USE", "TAKEN BY", "STATE", "FREE")
 POD_COLUMNS = ("POD", "STATE", "NODE", "ASKS FOR", "HAS", "REQUEST", "ALLOCATION", "SOURCE")
@@ -22,7 +23,7 @@ Row = tuple[str, ...]
 
 def columns_text(columns: Row, rows: Iterable[Row]) -> str:
     """Columns under their names, never cut; two spaces stand between them and in no name of a column."""
-    lines = [columns, *rows]
+    lines = [columns, *(tuple(map(visible, row)) for row in rows)]
     widths = [max(len(line[at]) for line in lines) for at in range(len(columns))]
     return "\n".join(
         "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in lines

@@ -5,6 +5,7 @@ import sys
 from sluice_console.core.adjusting import AdjustError, Sizes, document_of, lines_of, question_of
 from sluice_console.core.documents import PodDocument
 from sluice_console.core.pods import pods_document
+from sluice_console.core.visible import visible
 from sluice_console.shell.allocator import NotAskableError, allocator
 from sluice_console.shell.connect import connected
 from sluice_console.shell.forms import Form, is_for_programs, print_document
@@ -35,16 +36,16 @@ async def adjust(url: str, wanted: str, container: str, sizes: Sizes, *, dry_run
             async with allocator(bus) as asked:
                 answer = await asked.Adjust(question, timeout=WITHIN_S)
     except AdjustError as error:
-        sys.stderr.write(f"sluice adjust: {error}\n")
+        sys.stderr.write(f"sluice adjust: {visible(str(error))}\n")
         return EXIT_USAGE
     except NotAskableError as error:
-        sys.stderr.write(f"sluice adjust: {error}\n")
+        sys.stderr.write(f"sluice adjust: {visible(str(error))}\n")
         return EXIT_FAILED
     document = document_of(pod.request, f"{pod.namespace}/{pod.name}", answer, dry_run=dry_run)
     if is_for_programs(form):
         print_document(document, form)
     else:
-        sys.stdout.write("\n".join(lines_of(document)) + "\n")
+        sys.stdout.write("".join(f"{visible(line)}\n" for line in lines_of(document)))
     return EXIT_REFUSED if document.outcome == "refused" else 0
 
 
@@ -56,5 +57,5 @@ def _say_which(wanted: str, found: list[PodDocument]) -> int:
         )
         return EXIT_NOT_FOUND
     several = ", ".join(f"{pod.namespace}/{pod.name} ({pod.request})" for pod in found)
-    sys.stderr.write(f"sluice adjust: {wanted!r} means several: {several}\n")
+    sys.stderr.write(f"sluice adjust: {wanted!r} means several: {visible(several)}\n")
     return EXIT_USAGE

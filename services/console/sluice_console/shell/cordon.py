@@ -24,6 +24,7 @@ from sluice_console.core.cordons import (
     uncordon_word,
 )
 from sluice_console.core.documents import CordonDocument, DrainedPodDocument
+from sluice_console.core.visible import visible
 from sluice_console.core.world import World
 from sluice_console.shell.connect import connected
 from sluice_console.shell.forms import Form, is_for_programs, print_document
@@ -183,9 +184,9 @@ def _show(document: CordonDocument, *, form: Form) -> None:
     if document.cordoned:
         how = ("is drained" if document.drain else "is cordoned") + (f": {document.why}" if document.why else "")
     what = f"{document.node} ({', '.join(document.gpus)})" if document.gpus else document.node
-    sys.stdout.write(f"{what} {how}\n")
+    sys.stdout.write(visible(f"{what} {how}") + "\n")
     if document.cordoned:
-        sys.stdout.write("".join(f"{line}\n" for line in _lines(document.pods)))
+        sys.stdout.write("".join(f"{visible(line)}\n" for line in _lines(document.pods)))
 
 
 def _lines(pods: tuple[DrainedPodDocument, ...]) -> list[str]:
@@ -202,5 +203,5 @@ def _pods(pods: tuple[DrainedPodDocument, ...]) -> str:
 
 
 def _wrong(command: str, error: CordonError) -> int:
-    sys.stderr.write(f"sluice {command}: {error}\n")
+    sys.stderr.write(f"sluice {command}: {visible(str(error))}\n")
     return EXIT_NOT_FOUND if isinstance(error, UnknownTargetError) else EXIT_USAGE

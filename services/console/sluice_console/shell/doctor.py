@@ -47,7 +47,7 @@ from sluice_console.shell.connect import connected
 from sluice_console.shell.forms import Form, is_for_programs, print_document
 from sluice_console.shell.kubectl import Kubectl, KubectlError
 from sluice_console.shell.live import NotAnsweringError, read_world
-from sluice_console.shell.present import console
+from sluice_console.shell.present import console, said
 from sluice_console.shell.running import NothingRunningError, find_running, server_url
 
 EXIT_CODES: dict[Level, int] = {"ok": 0, "warning": 0, "problem": 1, "unknown": 2}
@@ -293,9 +293,9 @@ def _show(document: DoctorDocument) -> None:
     width = max((len(finding.check) for finding in document.findings), default=0)
     for finding in document.findings:
         out.print(f"{finding.level:<7}", style=_STYLES[finding.level], end="")
-        out.print(f"  {finding.check:<{width}}  {finding.what}", markup=False)
+        out.print(said(f"  {finding.check:<{width}}  {finding.what}"))
         if finding.remedy:
-            out.print(f"{'':7}  {'':<{width}}  -> {finding.remedy}", markup=False)
+            out.print(said(f"{'':7}  {'':<{width}}  -> {finding.remedy}"))
     for command in quota_commands(document.quotas):
-        out.print(command, markup=False)
+        out.print(said(command))
     out.print(_VERDICTS[worst(document.findings)], markup=False)

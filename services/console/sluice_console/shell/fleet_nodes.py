@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 
 from rich.console import Console
 from rich.table import Table
-from rich.text import Text
 
 from sluice.contracts.codec import Undecodable
 from sluice.contracts.ids import NodeName
@@ -16,8 +15,10 @@ from sluice.runtime.bus import BusError
 from sluice.runtime.nats_history import open_history
 from sluice_console.core.fleet_nodes import COLUMNS, NodesDocument, last_given_back, node_cells, nodes_document
 from sluice_console.core.story import Happened
+from sluice_console.core.visible import visible
 from sluice_console.core.world import World
 from sluice_console.shell.connect import user_of_the_bus
+from sluice_console.shell.present import said
 
 FILTERS_MAX = 32
 """So many ledgers are read singly; of more idle nodes all ledgers are read, in one go."""
@@ -51,7 +52,7 @@ async def _since(url: str, idle: list[NodeName]) -> dict[str, str]:
     except TimeoutError:
         sys.stderr.write(f"sluice nodes: the history takes over {HISTORY_WITHIN_S:g} s to read; shown without it\n")
     except BusError as error:
-        sys.stderr.write(f"sluice nodes: the history cannot be read; shown without it: {error}\n")
+        sys.stderr.write(f"sluice nodes: the history cannot be read; shown without it: {visible(str(error))}\n")
     return {}
 
 
@@ -76,5 +77,5 @@ def show_nodes(out: Console, document: NodesDocument, *, idle_only: bool) -> Non
     for node in document.nodes:
         name, state, *rest = node_cells(node)
         style = _STYLES.get(node.state, "yellow")
-        table.add_row(Text(name), Text(state, style=style), *(Text(cell) for cell in rest))
+        table.add_row(said(name), said(state, style=style), *(said(cell) for cell in rest))
     out.print(table)

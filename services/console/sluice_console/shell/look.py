@@ -13,6 +13,7 @@ from sluice_console.core.pods import pods_document
 from sluice_console.core.simulated import standing
 from sluice_console.core.steps import evicted_before, steps_of
 from sluice_console.core.story import Happened, Names
+from sluice_console.core.visible import visible
 from sluice_console.core.world import World
 from sluice_console.shell.connect import connected, user_of_the_bus
 from sluice_console.shell.fleet_nodes import IdleSince
@@ -181,5 +182,7 @@ async def events(url: str, *, follow: bool, since_s: float, form: Form) -> int:
 def event_line(event: EventDocument) -> str:
     """One message as a line: time, noun, whom, what."""
     if event.unreadable:
-        return f"{'':12}  {event.noun:9}  {event.subject}: {event.says}\n"
-    return f"{short_time(event.time)}  {event.noun:9}  {event.about}  {event.says}\n"
+        line = f"{'':12}  {event.noun:9}  {event.subject}: {event.says}"
+    else:
+        line = f"{short_time(event.time)}  {event.noun:9}  {event.about}  {event.says}"
+    return f"{visible(line)}\n"

@@ -12,6 +12,7 @@ from sluice.contracts.ids import NodeName, OperationId, RunId
 from sluice.contracts.messages import NodeRemoved
 from sluice.contracts.subjects import SubjectError
 from sluice_console.core.removal import NotRemovable, is_given_up, removal_of
+from sluice_console.core.visible import visible
 from sluice_console.core.world import World
 from sluice_console.shell.connect import connected
 from sluice_console.shell.live import READ_TIMEOUT_S, LiveWorld, NotAnsweringError, following
@@ -44,12 +45,15 @@ async def remove_node(url: str, node: str, *, yes: bool, asked: bool, run: RunId
             world = await live.until(lambda world: world, within_s=READ_TIMEOUT_S, what="the bus to show its values")
             found = removal_of(world, node)
             if isinstance(found, NotRemovable):
-                sys.stderr.write(f"sluice node remove: {found.why}\n")
+                sys.stderr.write(f"sluice node remove: {visible(found.why)}\n")
                 return EXIT_FAILED if found.is_known else EXIT_NOT_FOUND
-            sys.stdout.write("\n".join(found.lines()) + "\n")
-            if not yes and not (asked and _person_agrees(node)):
-                sys.stderr.write("sluice node remove: nothing was done; --yes does it\n")
+            sys.stdout.write("\n".join(map(visible, found.lines())) + "\n")
+            if not yes and not asked:
+                sys.stderr.write("sluice node remove: nobody is there to be asked, and nothing was done; say --yes\n")
                 return EXIT_USAGE
+            if not yes and not _person_agrees(node):
+                sys.stderr.write("sluice node remove: nothing was done\n")
+                return EXIT_FAILED
             word = NodeRemoved(node=NodeName(node), cause=CAUSE)
             if not await say_over(bus, address, before, word, operation=OperationId(f"{run}-0"), ttl_s=KEPT_S):
                 meanwhile = "somebody has spoken for this node meanwhile, so it may be there; look again"

@@ -20,6 +20,7 @@ from sluice_console.core.picture import Line, picture
 from sluice_console.core.pods import variables_text
 from sluice_console.core.quotas import quota_cells
 from sluice_console.core.simulated import out_lines, proposal_lines, reason_text, simulated_lines
+from sluice_console.core.visible import visible
 
 PALETTE = ("cyan", "green", "magenta", "yellow", "blue", "red", "bright_cyan", "bright_green", "bright_magenta")
 _STATES = {"bound": "green", "waiting": "yellow", "making": "yellow", "refused": "red", "ending": "dim"}
@@ -33,6 +34,11 @@ def console() -> Console:
     return Console(highlight=False, soft_wrap=True, width=width)
 
 
+def said(text: str, style: str = "") -> Text:
+    """A line that holds words of others, for a terminal: it is shown, and not obeyed."""
+    return Text(visible(text), style=style)
+
+
 def show_gpus(out: Console, document: GpusDocument) -> None:
     """The picture of all GPUs."""
     unicode = (out.encoding or "").lower().replace("-", "") == "utf8"
@@ -43,7 +49,7 @@ def show_gpus(out: Console, document: GpusDocument) -> None:
 def _text(line: Line) -> Text:
     text = Text()
     for piece in line:
-        text.append(piece.text, style=_style(piece.kind))
+        text.append(visible(piece.text), style=_style(piece.kind))
     return text
 
 
@@ -64,31 +70,31 @@ def show_pods(out: Console, document: PodsDocument) -> None:
     table.add_column("WHAT", overflow="fold")
     for pod in document.pods:
         name = f"{pod.namespace}/{pod.name}" if pod.name else pod.origin or pod.request
-        state = Text(pod.state, style=_STATES.get(pod.state, ""))
-        what = Text(pod.message)
+        state = said(pod.state, style=_STATES.get(pod.state, ""))
+        what = said(pod.message)
         for warning in pod.warnings:
-            what.append(f"\nwarning: {warning}", style="yellow")
-        table.add_row(Text(name), state, Text(pod.node), what)
+            what.append(f"\nwarning: {visible(warning)}", style="yellow")
+        table.add_row(said(name), state, said(pod.node), what)
     out.print(table)
 
 
 def show_story(out: Console, story: StoryDocument) -> None:
     """What happened to one request, and how it stands now."""
     pod = story.pod
-    out.print(Text(f"{pod.namespace}/{pod.name}" if pod.name else pod.origin, style="bold"), f"({pod.request})")
+    out.print(said(f"{pod.namespace}/{pod.name}" if pod.name else pod.origin, style="bold"), said(f"({pod.request})"))
     if story.earlier is not None:
         why = f": {story.earlier.cause}" if story.earlier.cause else ""
-        out.print(Text(f"  before it, {story.earlier.request} of the same name was evicted{why}"))
+        out.print(said(f"  before it, {story.earlier.request} of the same name was evicted{why}"))
     for step in story.steps:
-        out.print(Text(f"  {short_time(step.time)}  {step.text}"))
-    out.print(Text(f"now: {pod.message}", style=_STATES.get(pod.state, "")))
+        out.print(said(f"  {short_time(step.time)}  {step.text}"))
+    out.print(said(f"now: {pod.message}", style=_STATES.get(pod.state, "")))
     for line in _why(story):
-        out.print(Text(f"  {line}"))
+        out.print(said(f"  {line}"))
     for part in pod.containers:
         for line in variables_text(part):
-            out.print(Text(f"  container {part.container}: {line}"))
+            out.print(said(f"  container {part.container}: {line}"))
     for warning in pod.warnings:
-        out.print(Text(f"  warning: {warning}", style="yellow"))
+        out.print(said(f"  warning: {warning}", style="yellow"))
 
 
 def _why(story: StoryDocument) -> list[str]:
@@ -109,13 +115,13 @@ def show_quotas(out: Console, document: QuotasDocument, namespace: str | None = 
     """One row per namespace, or for one of them: what it has, of what it may have."""
     if not document.quotas:
         none = "no namespace has limits or devices"
-        out.print(none if namespace is None else f"namespace {namespace} has no limits and no devices")
+        out.print(said(none if namespace is None else f"namespace {namespace} has no limits and no devices"))
         return
     table = Table(box=None, pad_edge=False, show_edge=False)
     for column in ("NAMESPACE", "DEVICES", "MEMORY", "COMPUTE SLICES", "ONE POD", "GUARANTEED"):
         table.add_column(column, no_wrap=True)
     for quota in document.quotas:
-        table.add_row(Text(quota.namespace), *(Text(each) for each in quota_cells(quota)))
+        table.add_row(said(quota.namespace), *(said(each) for each in quota_cells(quota)))
     out.print(table)
 
 
@@ -123,9 +129,9 @@ def show_simulated(out: Console, document: SimulatedDocument) -> None:
     """What would become of each pod of a file."""
     for pod in document.pods:
         first, *rest = simulated_lines(pod)
-        out.print(Text(first, style=_ANSWERS[pod.answer]))
+        out.print(said(first, style=_ANSWERS[pod.answer]))
         for line in rest:
-            out.print(Text(line))
+            out.print(said(line))
     if not document.pods:
         out.print("there is no pod in it")
 
@@ -139,4 +145,4 @@ def say(lines: Iterable[str]) -> None:
     """Plain lines to standard error, where progress belongs. Lost when nobody reads them any more."""
     with contextlib.suppress(OSError):
         for line in lines:
-            print(line, file=sys.stderr, flush=True)
+            print(visible(line), file=sys.stderr, flush=True)

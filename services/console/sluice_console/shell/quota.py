@@ -7,6 +7,7 @@ from sluice.contracts.ids import RunId
 from sluice.contracts.messages import AnyMessage, QuotaSet, QuotaUnset
 from sluice_console.core.documents import QuotasDocument
 from sluice_console.core.quotas import QuotaError, Said, check_namespace, quota_word, quotas_document, unset_word
+from sluice_console.core.visible import visible
 from sluice_console.shell.connect import connected
 from sluice_console.shell.forms import Form, is_for_programs, print_document
 from sluice_console.shell.live import read_world
@@ -49,7 +50,7 @@ async def set_quota(
             await say(bus, subjects.quota(namespace), word_after, run=run)
             document = quotas_document(await read_world(bus))
     except QuotaError as error:
-        sys.stderr.write(f"sluice quota set: {error}\n")
+        sys.stderr.write(f"sluice quota set: {visible(str(error))}\n")
         return EXIT_USAGE
     return _show(document, namespace, form="text")
 
@@ -65,7 +66,7 @@ async def unset_quota(url: str, namespace: str, *, run: RunId, take_over: bool =
         async with connected(url) as bus:
             await say(bus, subjects.quota(namespace), word_after, run=run, ttl_s=UNSET_TTL_S)
     except QuotaError as error:
-        sys.stderr.write(f"sluice quota unset: {error}\n")
+        sys.stderr.write(f"sluice quota unset: {visible(str(error))}\n")
         return EXIT_USAGE
     sys.stdout.write(f"namespace {namespace} has no limits\n")
     return 0

@@ -11,6 +11,7 @@ from sluice.contracts.refusals import Refusal
 from sluice_console.core.documents import SimulatedDocument, SimulatedPodDocument
 from sluice_console.core.questions import question_of
 from sluice_console.core.simulated import idle_pod, refused_pod, simulated_pod, with_group
+from sluice_console.core.visible import visible
 from sluice_console.shell.allocator import NotAskableError, allocator
 from sluice_console.shell.connect import connected
 from sluice_console.shell.forms import Form, is_for_programs, print_document
@@ -41,10 +42,10 @@ async def simulate(url: str, files: Sequence[str], *, form: Form) -> int:
         async with connected(url) as bus, allocator(bus) as asked:
             document = SimulatedDocument(pods=tuple([await _answer(asked, file, pod) for file, pod in pods]))
     except NotReadableError as error:
-        sys.stderr.write(f"sluice simulate: {error}\n")
+        sys.stderr.write(f"sluice simulate: {visible(str(error))}\n")
         return EXIT_USAGE
     except NotAskableError as error:
-        sys.stderr.write(f"sluice simulate: {error}\n")
+        sys.stderr.write(f"sluice simulate: {visible(str(error))}\n")
         return EXIT_FAILED
     if is_for_programs(form):
         print_document(document, form)

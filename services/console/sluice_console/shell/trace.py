@@ -3,13 +3,12 @@
 import shutil
 import sys
 
-from rich.text import Text
-
 from sluice_console.core.pods import pods_document
+from sluice_console.core.visible import visible
 from sluice_console.core.waterfall import WaterfallDocument, bars, duration, waterfall
 from sluice_console.shell.forms import Form, is_for_programs, print_document
 from sluice_console.shell.look import all_history, matching, not_found, with_past, world_at
-from sluice_console.shell.present import PIPE_WIDTH, console
+from sluice_console.shell.present import PIPE_WIDTH, console, said
 
 _STYLES = {"wait": "dim", "step": "cyan", "word": "green"}
 _TEXT_WIDTH = 62
@@ -39,14 +38,14 @@ def show(document: WaterfallDocument) -> None:
     unicode = (out.encoding or "").lower().replace("-", "") == "utf8"
     columns = shutil.get_terminal_size().columns if sys.stdout.isatty() else PIPE_WIDTH
     name = f"{document.namespace}/{document.name}" if document.name else document.request
-    out.print(Text(name, style="bold"), f"({document.request})")
+    out.print(said(name, style="bold"), said(f"({document.request})"))
     for part in document.parts:
-        out.print(Text(f"{_TITLES[part.part]}: {duration(part.took_ms)}", style="bold"))
-        out.print(Text(f"  began {part.began}, trace {part.trace_id}", style="dim"))
+        out.print(said(f"{_TITLES[part.part]}: {duration(part.took_ms)}", style="bold"))
+        out.print(said(f"  began {part.began}, trace {part.trace_id}", style="dim"))
         if part.left_out:
-            out.print(Text(f"  {part.left_out} earlier spans are not shown", style="dim"))
+            out.print(said(f"  {part.left_out} earlier spans are not shown", style="dim"))
         for line in bars(part, columns - _TEXT_WIDTH, unicode=unicode):
-            text = Text(f"  {line.service:<12}{line.name[:25]:<26}{line.began:>10}{line.took:>10}  ")
+            text = said(f"  {visible(line.service):<12}{visible(line.name)[:25]:<26}{line.began:>10}{line.took:>10}  ")
             text.append(line.bar.rstrip(), style=_STYLES[line.kind])
             out.print(text)
     if not document.parts:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from cyclopts import Parameter
 
+from sluice_console.core.visible import visible
 from sluice_console.shell.failing import CommandError
 
 if TYPE_CHECKING:
@@ -73,10 +74,10 @@ def run(work: Coroutine[object, object, int]) -> int:
     try:
         return asyncio.run(work)
     except BusError as error:
-        sys.stderr.write(f"sluice: {_in_words(error)}\n")
+        sys.stderr.write(f"sluice: {visible(_in_words(error))}\n")
         return EXIT_FAILED
     except CommandError as error:
-        sys.stderr.write(f"sluice: {error}\n")
+        sys.stderr.write(f"sluice: {visible(str(error))}\n")
         return error.exit_code
 
 

@@ -5,7 +5,6 @@ from collections.abc import Mapping
 
 import grpc.aio
 from rich.table import Table
-from rich.text import Text
 
 from sluice.contracts.callers import name_of_node
 from sluice.contracts.codec import Undecodable
@@ -33,7 +32,7 @@ from sluice_console.shell.allocator import trusted
 from sluice_console.shell.connect import connected
 from sluice_console.shell.forms import Form, is_for_programs, print_document
 from sluice_console.shell.live import read_world
-from sluice_console.shell.present import console, say
+from sluice_console.shell.present import console, said, say
 
 ASKED_MAX = 32
 """Agents that are asked at once."""
@@ -114,5 +113,5 @@ def _show(document: UsagesDocument, idle_s: float | None) -> None:
     for column in COLUMNS:
         table.add_column(column, no_wrap=True)
     for each in document.slices:
-        table.add_row(*(Text(cell) for cell in usage_cells(each)))
+        table.add_row(*(said(cell) for cell in usage_cells(each)))
     out.print(table)

@@ -8,6 +8,8 @@ import sys
 from dataclasses import dataclass, field
 from shutil import get_terminal_size
 
+from sluice_console.core.visible import visible
+
 PREFIX = "sluice run: "
 _CLEAR = "\r\x1b[K"
 """Carriage return, erase in line (ECMA-48, EL)."""
@@ -29,9 +31,9 @@ class Saying:
             return
         self._last = text
         if not self.on_terminal:
-            self._write(f"{PREFIX}{text}\n")
+            self._write(f"{PREFIX}{visible(text)}\n")
             return
-        line = f"{PREFIX}{' '.join(text.split())}"
+        line = f"{PREFIX}{visible(' '.join(text.split()))}"
         room = max(20, get_terminal_size().columns - 1)
         self._write(_CLEAR + (line if len(line) <= room else line[: room - 1] + "…"))
         self._is_open = True
@@ -44,7 +46,7 @@ class Saying:
     def failure(self, text: str) -> None:
         """Said also when quiet."""
         self.close()
-        self._write(f"{PREFIX}{text}\n")
+        self._write(f"{PREFIX}{visible(text)}\n")
 
     def close(self) -> None:
         """Take away the line that changes: the terminal is the command's now."""
