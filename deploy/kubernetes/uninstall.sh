@@ -80,7 +80,7 @@ gates() {
 
 all() {
     $KUBECTL delete mutatingwebhookconfiguration sluice --ignore-not-found
-    for policy in sluice-keep sluice-no-side-door sluice-bindings; do
+    for policy in sluice-keep sluice-no-side-door sluice-left-alone sluice-bindings; do
         $KUBECTL delete validatingadmissionpolicybinding "$policy" --ignore-not-found
         $KUBECTL delete validatingadmissionpolicy "$policy" --ignore-not-found
     done

@@ -28,6 +28,7 @@ FILES = (
     "node-agent.yaml",
     "admission/webhook.yaml",
     "admission/policy-keep.yaml",
+    "admission/policy-left-alone.yaml",
     "admission/policy-no-side-door.yaml",
     "admission/policy-bindings.yaml",
 )

@@ -27,6 +27,7 @@ BY_HAND = "GPU environment is set by Sluice, not by hand: main"
 NO_GRANT = "annotations of granted.sluice.dev are written by Sluice after creation"
 NO_TICKET = "volumes of slice.sluice.dev are added and mounted by Sluice, not by hand"
 NOT_BOTH = "a pod labelled sluice.dev/ignore has neither the gate nor the label nor the ask of Sluice"
+LEFT_ALONE = NOT_BOTH.replace("a pod labelled", "a pod of a namespace labelled")
 NOT_ENABLED = (
     "a pod of a namespace that is not labelled sluice.dev/enabled=true has neither the gate nor the label nor the ask "
     "of Sluice"
@@ -122,6 +123,18 @@ MARKS = {
     "our label": pod(metadata={"labels": {names.LABEL_MANAGED: names.MANAGED}}),
     "an ask": pod(metadata={"annotations": {names.ANNOTATION_REQUEST: "{}"}}),
 }
+
+
+@pytest.mark.parametrize("mark", MARKS)
+def test_nobody_is_served_from_a_namespace_that_is_left_alone(rendered: Rendering, mark):
+    """A pod that was let in elsewhere would get a slice unseen. What takes GPUs without us is not our business there."""
+    policy = policy_of(rendered, "sluice-left-alone")
+    (where,) = policy["spec"]["matchConstraints"]["namespaceSelector"]["matchExpressions"]
+    free = pod(env=[env("NVIDIA_VISIBLE_DEVICES", "all")])
+
+    assert where == {"key": names.LABEL_IGNORE, "operator": "Exists"}
+    assert denials(policy, {"object": MARKS[mark], "request": {"operation": "CREATE"}}) == [LEFT_ALONE]
+    assert denials(policy, {"object": free, "request": {"operation": "CREATE"}}) == []
 
 
 @pytest.mark.parametrize("mark", MARKS)

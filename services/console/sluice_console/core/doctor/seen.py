@@ -8,7 +8,7 @@ from sluice_console.core.doctor.objects import Object, at, by_name
 
 SYSTEM = "sluice-system"
 WEBHOOK = "sluice"
-POLICIES = ("sluice-keep", "sluice-no-side-door", "sluice-bindings")
+POLICIES = ("sluice-keep", "sluice-no-side-door", "sluice-left-alone", "sluice-bindings")
 ROLES = ("sluice-pod-watcher", "sluice-webhook")
 WATCHER = "sluice-pod-watcher"
 DEPLOYMENTS = ("sluice-allocator", "sluice-inventory", WATCHER, "sluice-webhook")
