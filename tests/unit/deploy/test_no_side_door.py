@@ -127,7 +127,7 @@ MARKS = {
 
 @pytest.mark.parametrize("mark", MARKS)
 def test_nobody_is_served_from_a_namespace_that_is_left_alone(rendered: Rendering, mark):
-    """A pod that was let in elsewhere would get a slice unseen. What takes GPUs without us is not our business there."""
+    """A pod that was let in elsewhere would get a slice unseen. Who takes GPUs without us is let alone there."""
     policy = policy_of(rendered, "sluice-left-alone")
     (where,) = policy["spec"]["matchConstraints"]["namespaceSelector"]["matchExpressions"]
     free = pod(env=[env("NVIDIA_VISIBLE_DEVICES", "all")])
