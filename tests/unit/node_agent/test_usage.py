@@ -77,6 +77,17 @@ def test_a_slice_idles_from_the_first_look_that_saw_nothing_and_no_longer_than_t
     assert watched.told(400.0)["a1"].idle_s is None
 
 
+def test_slices_that_are_gone_are_forgotten_also_where_nobody_asks(node):
+    """An agent whose metrics nobody reads would grow by every slice that ever was, until it is killed."""
+    live_with(node, node.booking("a1", (2, None, 0, 8)))
+    snapshot, gpu = node.agent.snapshot(), node.gpus[2]
+    book = UsageBook()
+    book.look(snapshot, gpu, [seen(gpu, busy=50.0)], 100.0)
+    book.look(replace(snapshot, slices=()), gpu, [], 200.0)
+    (told,) = book.told(snapshot, 30.0, 300.0).slices
+    assert told.age_s is None
+
+
 def test_what_nobody_can_tell_is_not_called_idle(node):
     """A MIG device before Hopper does not say how busy it is: a process on it may work, an empty one does not."""
     live_with(node, node.booking("a1", (0, "1g.5gb", 0, 1)))

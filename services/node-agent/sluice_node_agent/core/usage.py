@@ -94,9 +94,12 @@ class UsageBook:
         return {gpu: tuple(devices) for gpu, devices in found.items()}
 
     def look(self, snapshot: NodeSnapshot, gpu: GpuUuid, uses: Iterable[DeviceUse], now: float) -> None:
-        """Take in what was seen on one GPU at `now`; a device that was not seen keeps what was known of it."""
+        """
+        Take in what was seen on one GPU at `now`; a device that was not seen keeps what was known of it. Slices that
+        are gone are forgotten, also where nobody ever asks.
+        """
         by_device = {use.uuid: use for use in uses}
-        for place in places_of(snapshot):
+        for place in self._there(snapshot):
             use = by_device.get(place.device)
             if place.grant.gpu != gpu or use is None:
                 continue
@@ -110,12 +113,16 @@ class UsageBook:
 
     def told(self, snapshot: NodeSnapshot, every_s: float, now: float) -> NodeUsage:
         """What every slice that is ready is used for; those that are gone are forgotten."""
+        slices = tuple(_told(place, self._watched.get(place.key), now) for place in self._there(snapshot))
+        return NodeUsage(node=snapshot.node, every_s=every_s, slices=slices)
+
+    def _there(self, snapshot: NodeSnapshot) -> list[Place]:
+        """The places that are there; those that are not are forgotten."""
         places = list(places_of(snapshot))
         there = {place.key for place in places}
         for key in [key for key in self._watched if key not in there]:
             del self._watched[key]
-        slices = tuple(_told(place, self._watched.get(place.key), now) for place in places)
-        return NodeUsage(node=snapshot.node, every_s=every_s, slices=slices)
+        return places
 
 
 def places_of(snapshot: NodeSnapshot) -> Iterator[Place]:
