@@ -1,7 +1,10 @@
 """The sockets of the time quota, with processes that keep to the protocol, and with some that do not."""
 
 import contextlib
+import errno
 import os
+import selectors
+import shutil
 import socket
 import struct
 import sys
@@ -286,6 +289,37 @@ def test_a_successor_takes_over_the_sockets(connect, tmp_path):
     assert welcomes[0] != welcomes[1]  # another epoch
 
 
+def test_who_cannot_be_looked_at_is_refused_and_all_others_are_served(server, connect, tmp_path):
+    """An agent without a descriptor left would end the time quota of a whole home: all pods on it stand still."""
+
+    def admits(_):
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    stranger = connect(_add(server, tmp_path / "a.sock", admits=admits))
+    assert stranger.hear()[0] == REFUSED
+    assert server.counted.refused == 1
+    assert connect(_add(server, tmp_path / "b.sock", "b")).hello()[0] == WELCOME
+
+
+@pytest.mark.parametrize("step", ["register", "tell"])
+def test_a_tenant_that_could_not_be_added_can_be_added_again(server, connect, tmp_path, monkeypatch, step):
+    """A pod would wait for tokens until somebody restarts the agent, because one call failed once."""
+    failed = []
+
+    def fail(*_args):
+        failed.append(step)
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    broken, method = (selectors.DefaultSelector, "register") if step == "register" else (quota_loop.QuotaLoop, "_tell")
+    with monkeypatch.context() as once:
+        once.setattr(broken, method, fail)
+        with pytest.raises(OSError, match="No space left"):
+            _add(server, tmp_path / "a.sock")
+    assert failed == [step]
+    assert not (tmp_path / "a.sock").exists()
+    assert connect(_add(server, tmp_path / "a.sock")).hello()[0] == WELCOME
+
+
 def test_after_its_end_a_server_says_so(tmp_path):
     """An agent waits for ever for a scheduler that is not there."""
     server = QuotaServer("home")
@@ -324,6 +358,7 @@ def test_the_homes_of_a_node_have_library_and_sockets(connect, tmp_path):
         client = connect(place / "a.sock")
         client.hello()
         assert homes.seen(HomeId("h1")).greeted == (os.getpid(),)
+        assert sorted(homes.usage()) == ["a", "b"]
         homes.set(SetQuotas(2, HomeId("h1"), (_tenant("a", 500),)))
         assert client.hear()[0] == CHANGED
         assert sorted(path.name for path in place.iterdir()) == ["a.sock", "libsluice-quota.so"]
@@ -333,6 +368,41 @@ def test_the_homes_of_a_node_have_library_and_sockets(connect, tmp_path):
         with pytest.raises(QuotaHomesError, match="the time quota of home h2 cannot be served"):
             homes.set(SetQuotas(3, HomeId("h2"), (_tenant("a"),)))
     finally:
+        homes.close()
+
+
+def test_what_was_counted_is_told_at_once_whatever_is_under_way(tmp_path, monkeypatch):
+    """A page of metrics would stop the whole agent for as long as a disk, or another home's scheduler, is slow."""
+    library = tmp_path / "library"
+    library.touch()
+    for home in ("h1", "h2"):
+        (tmp_path / home).mkdir()
+    homes = QuotaHomes(tmp_path, library, lambda _: "")
+    is_slow, goes_on, told = threading.Event(), threading.Event(), []
+    try:
+        homes.set(SetQuotas(1, HomeId("h1"), (_tenant("a"),)))
+        homes.seen(HomeId("h1"))
+        copy = shutil.copyfile
+
+        def slow_copy(source, target):
+            is_slow.set()
+            assert goes_on.wait(_WAIT_S)
+            return copy(source, target)
+
+        monkeypatch.setattr(shutil, "copyfile", slow_copy)
+        setter = threading.Thread(target=homes.set, args=(SetQuotas(2, HomeId("h2"), (_tenant("b"),)),))
+        setter.start()
+        assert is_slow.wait(_WAIT_S)
+        asker = threading.Thread(target=lambda: told.extend(homes.usage()), daemon=True)
+        asker.start()
+        asker.join(2.0)
+        assert told == ["a"]
+        goes_on.set()
+        setter.join(_WAIT_S)
+        homes.end(HomeId("h1"))
+        assert homes.usage() == {}
+    finally:
+        goes_on.set()
         homes.close()
 
 
@@ -367,7 +437,7 @@ def test_a_scheduler_that_is_slow_ends_no_agent_and_is_told_again(connect, tmp_p
         homes.set(SetQuotas(1, HomeId("h1"), (_tenant("a"),)))
         with monkeypatch.context() as slow:
             slow.setattr(quota_loop.QuotaLoop, "serve_once", lambda _: goes_on.wait(_WAIT_S))
-            homes.usage()  # from now on it is slow
+            homes.seen(HomeId("h1"))  # from now on it is slow
             slow.setattr(quota_server, "_CALL_S", 0.05)
             assert not homes.seen(HomeId("h1")).alive
             assert homes.usage() == {}

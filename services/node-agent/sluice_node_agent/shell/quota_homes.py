@@ -46,6 +46,8 @@ class QuotaHomes:
         self._lock = threading.Lock()
         self._servers: dict[HomeId, QuotaServer] = {}
         self._tenants: dict[HomeId, dict[str, QuotaTenant]] = {}
+        self._shown: dict[HomeId, dict[str, TenantUsage]] = {}
+        """What was counted at the last look, changed only as a whole: it is read without the lock."""
         self._log = logs.get("quota")
 
     def set(self, order: SetQuotas) -> None:
@@ -66,7 +68,9 @@ class QuotaHomes:
                 usage = server.usage()
             except QuotaServerError as error:
                 self._log.error("the time quota of a home has ended by itself", home=home, why=str(error))
+                self._show(home, {})
                 return QuotaSeen(alive=False)
+            self._show(home, usage)
         greeted = {pid for used in usage.values() for pid in used.greeted_pids}
         return QuotaSeen(alive=True, greeted=tuple(sorted(greeted)))
 
@@ -85,16 +89,12 @@ class QuotaHomes:
                 self._stop(home)
 
     def usage(self) -> dict[str, TenantUsage]:
-        """What was counted of every tenant, by its name; without homes whose server has ended."""
-        with self._lock:
-            servers = list(self._servers.values())
-        found: dict[str, TenantUsage] = {}
-        for server in servers:
-            try:
-                found |= server.usage()
-            except QuotaServerError:
-                continue  # `seen` tells of it, and it is begun anew
-        return found
+        """
+        What was counted of every tenant, by its name, when its home was `seen` last; without homes that have ended.
+
+        Never waits, for the event loop asks: the lock is held while files are copied and servers asked.
+        """
+        return {name: used for tenants in self._shown.values() for name, used in tenants.items()}
 
     # -- inside -----------------------------------------------------------------------------------------------------
 
@@ -116,6 +116,7 @@ class QuotaHomes:
         for name in has.keys() - wanted.keys():
             server.remove_tenant(name)
             del has[name]
+            self._show(order.home, {one: used for one, used in self._shown.get(order.home, {}).items() if one != name})
         for name, tenant in wanted.items():
             if has.get(name) == tenant:
                 continue
@@ -159,7 +160,12 @@ class QuotaHomes:
         draft.chmod(_LIBRARY_MODE)
         draft.replace(directory / QUOTA_LIBRARY)
 
+    def _show(self, home: HomeId, usage: dict[str, TenantUsage]) -> None:
+        others = {one: tenants for one, tenants in self._shown.items() if one != home}
+        self._shown = others | ({home: usage} if usage else {})
+
     def _stop(self, home: HomeId) -> None:
+        self._show(home, {})
         server = self._servers.pop(home, None)
         self._tenants.pop(home, None)
         if server is not None:

@@ -69,6 +69,14 @@ class _OpenDoor:
     paces: Paces
 
 
+def _is_admitted(door: Door, pid: int) -> bool:
+    """Who cannot be looked at is a stranger: an error here would end the thread, and with it the time of all others."""
+    try:
+        return door.admits(pid)
+    except OSError:
+        return False
+
+
 class QuotaLoop:
     """One home's sockets and scheduler. Times are in microseconds of `clock`."""
 
@@ -96,8 +104,13 @@ class QuotaLoop:
         if order.tenant in self._doors:
             raise ValueError(f"tenant {order.tenant!r} is there already")
         opened = self._doors[order.tenant] = _OpenDoor(door, listening(door.path), Paces(self._clock()))
-        self._selector.register(opened.listener, selectors.EVENT_READ, opened)
-        self._tell(order)
+        try:
+            self._selector.register(opened.listener, selectors.EVENT_READ, opened)
+            self._tell(order)
+        except BaseException:  # half a tenant could never be added again
+            del self._doors[order.tenant]
+            self._close_door(opened)
+            raise
 
     def change(self, order: TenantSet) -> None:
         """A tenant has another size. Raises ValueError."""
@@ -185,7 +198,7 @@ class QuotaLoop:
             pid, uid = peer_of(found)
             self._last_number += 1
             peer = Peer(self._last_number, door.tenant, found, pid, opened.paces.messages)
-            if uid not in {door.uid, 0} or not door.admits(pid):
+            if uid not in {door.uid, 0} or not _is_admitted(door, pid):
                 self.counted.refused += 1
                 self._send(peer, wire.Refused(wire.NOT_A_TENANT))
                 found.close()

@@ -1,8 +1,8 @@
 """
 What the token schedulers of a node show of their tenants: time granted, used, waited and overrun.
 
-By namespace, pod and container of slices that are there; what is gone is not shown any more. Begins anew with the
-agent.
+By namespace, pod and container of slices that are there; what is gone is not shown any more. As it was at the last
+look at each home, some seconds ago: nobody waits for a scheduler here. Begins anew with the agent.
 """
 
 from collections.abc import Iterator
