@@ -70,8 +70,9 @@ class Library:
         number = len(self.gpus)
         defaults = {
             "kind": "gpu", "model": known, "number": number, "uuid": f"GPU-{number:08d}-0000-0000-0000-000000000000",
-            "mig": [1, 1], "instances": [], "pids": [], "clients": [], "error": 0, "errors": {}, "compute_mode": 0,
-            "links": [], "affinity": 0, "recovery": None, "ecc": 0, "minor": number, "capacity": {}, "seen": 0,
+            "mig": [1, 1], "instances": [], "pids": [], "clients": [], "drawing": [], "error": 0, "errors": {},
+            "compute_mode": 0, "links": [], "affinity": 0, "recovery": None, "ecc": 0, "minor": number,
+            "capacity": {}, "seen": 0,
         }  # fmt: skip
         self.gpus.append(Device(self, **defaults | facts))
         return self.gpus[-1]
@@ -90,7 +91,7 @@ class Library:
         """A compute instance that somebody made in it, and its MIG device."""
         index = next(i for i in itertools.count() if i not in {ci.index for g in gi.gpu.instances for ci in g.cis})
         ci = Device(self, kind="ci", gi=gi, id=len(gi.cis), index=index, uuid=f"MIG-{next(_addresses)}", error=0)
-        ci.mig = Device(self, kind="mig", ci=ci, uuid=ci.uuid, error=0, pids=[], clients=[], errors={})
+        ci.mig = Device(self, kind="mig", ci=ci, uuid=ci.uuid, error=0, pids=[], clients=[], drawing=[], errors={})
         gi.cis.append(ci)
         return ci
 
@@ -248,7 +249,15 @@ class Library:
 
     def nvmlDeviceGetMPSComputeRunningProcesses_v3(self, handle, count, array):
         found, error = self._of(handle, {"gpu", "mig"})
-        return error or self._processes(found.clients, count, array)
+        return error or found.errors.get("clients") or self._processes(found.clients, count, array)
+
+    nvmlDeviceGetMPSComputeRunningProcesses_v2 = nvmlDeviceGetMPSComputeRunningProcesses_v3
+
+    def nvmlDeviceGetGraphicsRunningProcesses_v3(self, handle, count, array):
+        found, error = self._of(handle, {"gpu", "mig"})
+        return error or found.errors.get("drawing") or self._processes(found.drawing, count, array)
+
+    nvmlDeviceGetGraphicsRunningProcesses_v2 = nvmlDeviceGetGraphicsRunningProcesses_v3
 
     # -- MIG ------------------------------------------------------------------------------------------------------
 

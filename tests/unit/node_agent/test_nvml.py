@@ -1,7 +1,9 @@
 """The NVML backend against a library made of Python: what pynvml hands over, and what awkward drivers do."""
 
+import errno
 import os
 import threading
+from pathlib import Path
 
 import pynvml
 import pytest
@@ -616,6 +618,7 @@ def test_the_compute_mode_is_read_back(library, begin):
 # -- holders ------------------------------------------------------------------------------------------------------
 
 POD = "11111111-2222-3333-4444-555555555555"
+OWN_POD = "22222222-2222-3333-4444-555555555555"
 
 
 def test_holders_of_a_device_are_told_with_their_pod(library, begin, tmp_path):
@@ -664,6 +667,83 @@ def test_a_process_whose_name_is_no_text_is_listed_all_the_same(library, begin, 
     assert gpus.processes(gpu.uuid, gpu.uuid) == (Holder(100, POD, "train"), Holder(101, "", ""))
     (used,) = gpus.uses(gpu.uuid, [gpu.uuid])
     assert [(process.pid, process.owner) for process in used.processes] == [(100, POD), (101, "")]
+
+
+@pytest.mark.parametrize("which", ["clients", "drawing", "minor"])
+@pytest.mark.parametrize("mig", [False, True], ids=["whole", "instance"])
+def test_a_list_of_processes_that_the_driver_does_not_give_is_not_an_empty_one(library, begin, tmp_path, which, mig):
+    """A slice would be given to the next tenant while the last one still computes on it."""
+    gpu = library.gpu(mig=[int(mig)] * 2)
+    device = library.instance(gpu, "3g.20gb", 4, 2).cis[0].mig if mig else gpu
+    gpus = begin(proc=tmp_path)
+    (gpu if which == "minor" else device).errors[which] = TIMEOUT
+    with pytest.raises(DeviceError, match=r"error 10\)"):
+        gpus.processes(gpu.uuid, device.uuid)
+    (gpu if which == "minor" else device).errors[which] = UNSUPPORTED
+    assert gpus.processes(gpu.uuid, device.uuid) == ()
+
+
+def test_a_driver_that_takes_no_mig_device_for_a_list_has_none_of_it(library, begin, tmp_path):
+    """No slice of such a node would ever be taken away again. Of a whole GPU the same code means a stale handle."""
+    gpu, whole = library.gpu(), library.gpu(mig=[0, 0])
+    mig = library.instance(gpu, "3g.20gb", 4, 2).cis[0].mig
+    mig.pids = [100]
+    for device in (mig, whole):
+        device.errors |= {"clients": INVALID, "drawing": INVALID}
+    gpus = begin(proc=tmp_path)
+    assert [holder.pid for holder in gpus.processes(gpu.uuid, mig.uuid)] == [100]
+    assert [use.pid for used in gpus.uses(gpu.uuid, [mig.uuid]) for use in used.processes] == [100]
+    with pytest.raises(InvalidArgumentError):
+        gpus.processes(whole.uuid, whole.uuid)
+
+
+def test_a_driver_of_the_version_before_tells_all_its_processes(library, begin, tmp_path):
+    """On R470 the clients of an MPS daemon, and who draws, would not be seen: their slice goes to the next tenant."""
+    gpu = library.gpu(mig=[0, 0], pids=[100], clients=[101], drawing=[102])
+    library.missing |= {f"nvmlDeviceGet{kind}RunningProcesses_v3" for kind in ("Compute", "MPSCompute", "Graphics")}
+    gpus = begin(proc=tmp_path)
+    assert [holder.pid for holder in gpus.processes(gpu.uuid, gpu.uuid)] == [100, 101, 102]
+
+
+def test_who_cannot_be_looked_at_is_not_taken_for_nobody(library, begin, tmp_path, monkeypatch):
+    """Without a descriptor left, a tenant's process would be of no pod, and the look at its use would end the agent."""
+    gpu = library.gpu(mig=[0, 0], pids=[100])
+    _process(tmp_path, 100, comm="train", pod=POD)
+    gpus = begin(proc=tmp_path)
+
+    def full(self, *_args, **_options):
+        raise OSError(errno.EMFILE, "Too many open files", str(self))
+
+    with monkeypatch.context() as short:
+        short.setattr(Path, "open", full)
+        with pytest.raises(DeviceError, match="cannot be listed"):
+            gpus.processes(gpu.uuid, gpu.uuid)
+        with pytest.raises(DeviceError, match="cannot be listed"):
+            gpus.uses(gpu.uuid, [gpu.uuid])
+    assert gpus.processes(gpu.uuid, gpu.uuid) == (Holder(100, POD, "train"),)
+
+
+def test_a_process_whose_first_thread_has_ended_is_of_its_pod(library, begin, tmp_path):
+    """It would be of nobody known, so its slice stays in use by a stranger, and nobody is told who."""
+    gpu = library.gpu(mig=[0, 0], pids=[100])
+    _process(tmp_path, 100)
+    (tmp_path / "100" / "stat").write_text("100 (train) Z " + "7 " * 40)
+    (tmp_path / "100" / "task" / "101").mkdir(parents=True)
+    _process(tmp_path, 101, pod=POD)  # hidden in a real /proc, but there
+    (holder,) = begin(proc=tmp_path).processes(gpu.uuid, gpu.uuid)
+    assert (holder.pid, holder.owner) == (100, POD)
+
+
+def test_a_tenant_cannot_hide_its_use_behind_the_name_of_a_server(library, begin, tmp_path):
+    """A slice whose memory is full would be shown as empty and idle, so nobody knows who fills the GPU."""
+    gpu = library.gpu(mig=[0, 0], pids=[100, 101, 102])
+    _process(tmp_path, 100, comm="nvidia-cuda-mps", pod=POD)
+    _process(tmp_path, 101, comm="nvidia-cuda-mps")
+    _process(tmp_path, 102, comm="nvidia-cuda-mps", pod=OWN_POD)
+    _process(tmp_path, 103, comm="sluice-node-age", pod=OWN_POD)
+    (tmp_path / "self").symlink_to("103")
+    (used,) = begin(proc=tmp_path).uses(gpu.uuid, [gpu.uuid])
+    assert [(process.pid, process.owner) for process in used.processes] == [(100, POD)]
 
 
 def test_holders_are_not_none_when_processes_cannot_be_seen(library, begin, tmp_path):

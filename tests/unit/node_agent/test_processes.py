@@ -1,12 +1,15 @@
 """Processes read from /proc: a tenant's process is found under its pod whatever the kubelet calls the cgroup."""
 
+import contextlib
+import errno
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
-from structlog.testing import capture_logs
+from factories.descriptors import no_descriptor_left
 
 from sluice_node_agent.device import processes
 from sluice_node_agent.device.processes import Processes
@@ -181,28 +184,99 @@ def test_real_open_files_are_found_and_our_own_left_out():
         child.communicate("\n")
 
 
-def test_a_scan_ends_at_its_bound_and_says_so(tmp_path, monkeypatch):
-    """A node with millions of open files must not hold up a teardown for minutes."""
-    monkeypatch.setattr(processes, "FDS_MAX", 3)
+def test_a_scan_that_ends_at_its_bound_is_no_answer(tmp_path, monkeypatch):
+    """Who is behind a million open files would not be seen, and his slice be given to the next tenant."""
+    monkeypatch.setattr(processes, "FDS_MAX", 4)
     opened(tmp_path, 40, "/a", "/b", "/c")
     opened(tmp_path, 41, "/dev/nvidia0")
-    with capture_logs() as said:
-        assert Processes(tmp_path).with_open({"/dev/nvidia0"}) == ()
-    assert [line["event"] for line in said] == ["not all open files were looked at"]
-
-
-def test_a_process_with_very_many_files_does_not_use_up_the_scan(tmp_path, monkeypatch):
-    """One server with a hundred thousand sockets must not hide everybody behind it."""
-    monkeypatch.setattr(processes, "FDS_PER_PROCESS_MAX", 2)
-    opened(tmp_path, 40, "/a", "/b", "/c", "/d")
-    opened(tmp_path, 41, "/dev/nvidia0")
     assert Processes(tmp_path).with_open({"/dev/nvidia0"}) == (41,)
+    opened(tmp_path, 39, "/d")
+    with pytest.raises(OSError, match="more than 4 files are open"):
+        Processes(tmp_path).with_open({"/dev/nvidia0"})
 
 
-def test_files_of_others_are_skipped_where_they_may_not_be_read(tmp_path):
+def test_a_device_behind_very_many_files_is_found(tmp_path, monkeypatch):
+    """A tenant that opens 20000 files before the device would not be seen on it."""
+    listed = os.scandir
+
+    @contextlib.contextmanager
+    def many(place):  # in order, as /proc lists them
+        with listed(place) as entries:
+            first, *others = sorted(entries, key=lambda entry: entry.name)
+            yield [first] * (20_001 if others else 1) + others
+
+    monkeypatch.setattr(os, "scandir", many)
+    opened(tmp_path, 40, "/a", "/dev/nvidia0")
+    assert Processes(tmp_path).with_open({"/dev/nvidia0"}) == (40,)
+
+
+def test_files_of_others_are_skipped_where_they_may_not_be_read(tmp_path, monkeypatch):
     """An agent without the right sees less; it does not fail."""
     opened(tmp_path, 40, "/dev/nvidia0")
     opened(tmp_path, 41, "/dev/nvidia0")
-    (tmp_path / "40" / "fd").rename(tmp_path / "40" / "other")
-    (tmp_path / "40" / "fd").symlink_to("fd")  # any look into it is refused, also root's
+    _refuse(monkeypatch, "scandir", tmp_path / "40" / "fd", errno.EACCES)
     assert Processes(tmp_path).with_open({"/dev/nvidia0"}) == (41,)
+
+
+@pytest.mark.parametrize(("call", "path"), [("scandir", "40/fd"), ("readlink", "40/fd/0"), ("stat", "40/fd/1")])
+def test_files_that_could_not_be_looked_at_are_not_taken_for_none(tmp_path, monkeypatch, call, path):
+    """An agent without a descriptor or memory left would find nobody on a device, and give it to the next tenant."""
+    opened(tmp_path, 40, "/a", "/dev/full")
+    _refuse(monkeypatch, call, tmp_path / path, errno.ENOMEM if call != "scandir" else errno.EMFILE)
+    with pytest.raises(OSError, match="refused here"):
+        Processes(tmp_path).with_open({"/dev/nvidia0", "/dev/zero"})
+
+
+def test_who_holds_a_device_is_found_also_when_its_first_thread_has_ended(tmp_path):
+    """A program whose main thread has ended (pthread_exit) would not be seen on its device, while it computes."""
+    opened(tmp_path, 40)
+    (tmp_path / "40" / "stat").write_text("40 (train) Z " + "7 " * 40)
+    for thread in (40, 41, 42):
+        opened(tmp_path / "40" / "task", thread, *["/dev/null", "/dev/nvidia0"][: thread % 40])
+    assert Processes(tmp_path).with_open({"/dev/nvidia0"}) == ()
+    (tmp_path / "40" / "task" / "41" / "fd" / "0").unlink()
+    assert Processes(tmp_path).with_open({"/dev/nvidia0"}) == (40,)
+
+
+def test_a_real_process_whose_first_thread_has_ended_is_found():
+    """The fake /proc of the other tests is like the real one."""
+    program = (
+        "import ctypes, os, sys, threading\n"
+        "f = open('/dev/full')\n"
+        "def rest():\n"
+        "    print('open', flush=True)\n"
+        "    sys.stdin.readline()\n"
+        "    os._exit(0)\n"
+        "threading.Thread(target=rest).start()\n"
+        "ctypes.CDLL(None).pthread_exit(None)\n"
+    )
+    child = subprocess.Popen([sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    try:
+        assert child.stdout is not None
+        assert child.stdout.readline() == "open\n"
+        until = time.monotonic() + 20
+        while Processes().started_at(child.pid) and time.monotonic() < until:
+            time.sleep(0.01)
+        assert child.pid in Processes().with_open({"/dev/full"})
+    finally:
+        child.communicate("\n")
+
+
+@pytest.mark.parametrize("ask", ["owner_of", "name_of", "started_at", "command_of", "environment_of"])
+def test_a_process_that_could_not_be_looked_at_is_not_told_as_gone(ask):
+    """An agent without a descriptor left takes living daemons for dead, and kills them under their tenants."""
+    seen = Processes()
+    with no_descriptor_left(), pytest.raises(OSError, match="Too many open files"):
+        getattr(seen, ask)(os.getpid())
+
+
+def _refuse(monkeypatch, call, path, code):
+    """One look at one file fails, as it does to those without a right, a descriptor or memory."""
+    real = getattr(os, call)
+
+    def refusing(at, *args, **options):
+        if str(at) == str(path):
+            raise OSError(code, "refused here", str(at))
+        return real(at, *args, **options)
+
+    monkeypatch.setattr(os, call, refusing)

@@ -2,6 +2,7 @@
 
 import errno
 import os
+import shutil
 import socket
 import stat
 import subprocess
@@ -285,3 +286,23 @@ def test_a_ticket_in_another_pods_directory_says_nothing(tmp_path, pods):
     (found,) = tickets.read()
     assert found.record is None
     assert found.problem == f"it is of pod {UID}, and in the directory of pod {other.name}"
+
+
+def test_a_pods_directory_that_goes_away_while_it_is_read_ends_nothing(tmp_path, monkeypatch):
+    """The driver of volumes removes it at any moment; an agent that starts just then would end with a traceback."""
+    sources = Sources(tmp_path / "pods")
+    sources.open()
+    tickets = Tickets(tmp_path / "t", sources)
+    pod = sources.root / "0d2f3a44-9c1e-4b7a-8f10-2b6c5d4e3f21"
+    real = Path.iterdir
+
+    def gone(folder):
+        if folder == pod:
+            shutil.rmtree(pod)
+        return real(folder)
+
+    monkeypatch.setattr(Path, "iterdir", gone)
+    for look in (tickets.names, tickets.read):
+        pod.mkdir()
+        assert look() == ()
+        assert not pod.exists()

@@ -33,4 +33,4 @@ class DeviceUse:
     memory_busy_percent: float | None
     """Of the time (or of the bandwidth, with GPM) in which its memory was read or written."""
     processes: tuple[ProcessUse, ...]
-    """MPS servers are left out: what they do is their clients' doing."""
+    """The node's MPS servers are left out: what they do is their clients' doing."""

@@ -68,8 +68,7 @@ def all_of(processes: Processes) -> Found:
     """The processes of all pods, zombies left out: they hold nothing any more. Raises OSError without /proc."""
     found: dict[str, set[int]] = {}
     for pid in processes.pids():
-        # Of a process whose first thread has ended, that one is a zombie, in no cgroup on v1; the others live on.
-        for thread in (pid,) if processes.started_at(pid) else _threads_beside(processes, pid):
+        for thread in processes.threads_of(pid):
             if uid := processes.owner_of(thread):
                 found.setdefault(uid, set()).add(pid)
     return {uid: tuple(sorted(pids)) for uid, pids in found.items()}
@@ -81,10 +80,3 @@ def why_unseen(processes: Processes) -> str:
     if namespace == INITIAL_PID_NAMESPACE or any(processes.name_of(pid) in _KUBELETS for pid in processes.pids()):
         return ""
     return "only the processes of its own container can be seen, so nobody could tell when a pod's are gone"
-
-
-def _threads_beside(processes: Processes, pid: int) -> list[int]:
-    try:
-        return [int(path.name) for path in (processes.root / str(pid) / "task").iterdir() if int(path.name) != pid]
-    except OSError:  # it is gone
-        return []

@@ -23,7 +23,7 @@ from sluice_node_agent.device.mps_control import (
     candidates,
 )
 from sluice_node_agent.device.mps_ending import Deadline, Ending
-from sluice_node_agent.device.mps_home import HomeDirectory, HomeOwner, MpsError
+from sluice_node_agent.device.mps_home import HomeDirectory, HomeOwner, MpsError, as_mps_error
 from sluice_node_agent.device.mps_log import ControlLog
 from sluice_node_agent.device.processes import Processes
 
@@ -52,14 +52,16 @@ class MpsDaemons:
         """
         Keep homes below `root`, run the binary `control`. Nothing is touched yet.
 
-        `environment` is what the binary gets besides; nothing of MPS is taken from our own.
+        `environment` is what the binary gets besides; nothing of MPS is taken from our own. Raises MpsError when we
+        cannot look at ourselves: who does not know his own pod knows none of his daemons there.
         """
         self.root = root.absolute()
         self._control = control
         self._processes = processes
         self._timeout_s = timeout_s
         self._environment = {name: os.environ[name] for name in _INHERITED if name in os.environ} | dict(environment)
-        self._pod = processes.owner_of(_own_pid(processes))
+        with as_mps_error():
+            self._pod = processes.owner_of(_own_pid(processes))
         self._logs: dict[HomeId, ControlLog] = {}
         self._guard = threading.Lock()
         self._ending = Ending(processes)
@@ -67,6 +69,7 @@ class MpsDaemons:
 
     # -- finding and starting -------------------------------------------------------------------------------------
 
+    @as_mps_error()
     def found(self) -> tuple[FoundHome, ...]:
         """
         All homes whose directories are there, with the daemons that run. What is no home is left alone, and told.
@@ -106,6 +109,7 @@ class MpsDaemons:
             )
         return tuple(homes)
 
+    @as_mps_error()
     def start(self, order: StartMps) -> tuple[int, int]:
         """
         Start the daemon of a home with its limits and its server, or find it running; returns pid and start time.
@@ -152,11 +156,13 @@ class MpsDaemons:
         for server in control.servers(deadline.left_s):
             control.set_limits(server, order.limits, deadline.left_s)
 
+    @as_mps_error()
     def look(self, order: WatchMps) -> MpsSeen:
         """
         How a daemon is; not alive only when its process is gone.
 
-        Raises MpsError when it runs and does not answer within the time, and when the binary cannot be run.
+        Raises MpsError when it runs and does not answer within the time, when the binary cannot be run, and when the
+        process cannot be looked at.
         """
         deadline = Deadline(self._timeout_s)
         directory, control = self._home(order.home)
@@ -214,6 +220,7 @@ class MpsDaemons:
 
     # -- ending ---------------------------------------------------------------------------------------------------
 
+    @as_mps_error()
     def stop(self, order: StopMps) -> None:
         """
         Have the daemon quit, or kill it and its servers; see that no process is left, and remove the directories.

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from sluice_node_agent.core.records import MpsLimits
 from sluice_node_agent.device.conversations import converse
-from sluice_node_agent.device.mps_home import HomeDirectory, MpsError
+from sluice_node_agent.device.mps_home import HomeDirectory, MpsError, as_mps_error
 from sluice_node_agent.device.processes import Processes
 
 _CONTROL, _SERVER = "nvidia-cuda-mps-control", "nvidia-cuda-mps-server"
@@ -218,6 +218,7 @@ class MpsControl:
 
     # -- processes ------------------------------------------------------------------------------------------------
 
+    @as_mps_error()
     def processes(
         self, device: str, pods: frozenset[str], pids: tuple[int, ...] | None = None
     ) -> tuple[MpsProcess, ...]:
@@ -226,7 +227,8 @@ class MpsControl:
 
         `device` is what the daemon was told to see (empty when that is not known), and `pods` are the pods that it may
         be in: a tenant may call a process of his own likewise, but he cannot leave his pod's cgroup. A server gets its
-        daemon's environment (seen of 535 and 550). `pids` are `candidates`, where they were listed already.
+        daemon's environment (seen of 535 and 550). `pids` are `candidates`, where they were listed already. Raises
+        MpsError when one of them cannot be looked at: it may be the daemon.
         """
         found = []
         wanted = {f"CUDA_MPS_PIPE_DIRECTORY={self._directory.pipe}".encode()}
@@ -242,11 +244,7 @@ class MpsControl:
         return tuple(sorted(found, key=lambda process: (process.is_server, process.pid)))
 
     def _environ(self, pid: int) -> set[bytes]:
-        try:
-            with (self._processes.root / str(pid) / "environ").open("rb") as file:
-                return set(file.read(_ENVIRON_MAX_BYTES).split(b"\0"))
-        except OSError:  # it is gone, or not ours to look into
-            return set()
+        return set(self._processes.read(pid, "environ", _ENVIRON_MAX_BYTES).split(b"\0"))
 
 
 def candidates(processes: Processes) -> tuple[int, ...]:

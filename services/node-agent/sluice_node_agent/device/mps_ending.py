@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from sluice.contracts.ids import HomeId
 from sluice.runtime import logs
 from sluice_node_agent.device.mps_control import MpsProcess
-from sluice_node_agent.device.mps_home import MpsError
+from sluice_node_agent.device.mps_home import MpsError, as_mps_error
 from sluice_node_agent.device.processes import Processes
 
 _PAUSE_FIRST_S, _PAUSE_MAX_S = 0.004, 0.1
@@ -87,8 +87,9 @@ class Ending:
                 os.close(handle)
         return True
 
+    @as_mps_error()
     def await_end(self, running: tuple[MpsProcess, ...], timeout_s: float) -> tuple[MpsProcess, ...]:
-        """Wait for processes to end; returns those that have not."""
+        """Wait for processes to end; returns those that have not. Raises MpsError when that cannot be seen."""
         left = running
         for _ in Deadline(timeout_s).pauses():
             left = tuple(process for process in left if self._processes.started_at(process.pid) == process.started_at)

@@ -10,6 +10,8 @@ import os
 import re
 import shutil
 import struct
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import msgspec
@@ -17,6 +19,7 @@ import msgspec
 from sluice.contracts.codec import NOT_READABLE
 from sluice.contracts.ids import GpuUuid, HomeId
 from sluice.contracts.refusals import shorten
+from sluice_node_agent.device.processes import SHORT
 
 SOCKET_PATH_MAX = 107
 """Bytes of a unix socket's path: `sun_path` holds 108 with the end mark (unix(7))."""
@@ -35,6 +38,19 @@ class MpsError(Exception):
     """An MPS daemon did not do what it was asked to. Its text is one sentence."""
 
 
+@contextmanager
+def as_mps_error() -> Iterator[None]:
+    """
+    Raise what the machine could not do, such as a look at a process without a descriptor left, as an MpsError.
+
+    A daemon that nobody could look at is not gone: what is refused is tried again, what is "gone" is forgotten.
+    """
+    try:
+        yield
+    except OSError as error:
+        raise MpsError(f"the processes or files of this node cannot be looked at: {_reason(error)}") from error
+
+
 class HomeOwner(msgspec.Struct, frozen=True, kw_only=True):
     """Who a home is for, as in home.json."""
 
@@ -47,7 +63,7 @@ class HomeOwner(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class HomeDirectory:
-    """The directories of one home. Every method raises MpsError."""
+    """The directories of one home. Every method raises MpsError; none but `read` raises OSError."""
 
     def __init__(self, root: Path, home: HomeId) -> None:
         """Name them; nothing is touched. Raises MpsError when `home` is no plain name."""
@@ -61,13 +77,18 @@ class HomeDirectory:
         self._owner_file = self.path / "home.json"
 
     def read(self) -> HomeOwner | None:
-        """Who it is for; None when there is no such home. Raises MpsError when what is there is no home."""
+        """
+        Who it is for; None when there is no such home. Raises MpsError when what is there is no home, and OSError when
+        there is no descriptor or memory left to look: then nothing is known of it.
+        """
         try:
             with self._owner_file.open("rb") as file:
                 return msgspec.json.decode(file.read(_HOME_JSON_MAX_BYTES), type=HomeOwner)
         except (FileNotFoundError, NotADirectoryError):
             return None
         except (OSError, *NOT_READABLE) as error:
+            if isinstance(error, OSError) and error.errno in SHORT:
+                raise
             why = shorten(str(error), 300)
             raise MpsError(f"home {self.home}: {self._owner_file} cannot be read: {why}") from error
 

@@ -246,7 +246,7 @@ class NvmlGpus:
         if mig is None:
             return ()
         files = nvml_holders.mig_files(device, mig.gi_id, mig.ci_id)
-        return nvml_holders.holders(nvml_holders.using(mig.handle), files, self._processes)
+        return nvml_holders.holders(nvml_holders.using(mig.handle, is_instance=True), files, self._processes)
 
 
 def _as_backend_error(error: Exception) -> BackendError:

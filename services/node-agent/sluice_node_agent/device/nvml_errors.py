@@ -10,7 +10,7 @@ or one that was cut within a letter. It is no NVMLError: it would get past all w
 Codes and their meaning: NVML API reference, `nvmlReturn_t`, and what each call says it returns.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
@@ -68,7 +68,8 @@ _MEANINGS: dict[int, tuple[type[DeviceError], str]] = {
 
 _RESET_HELPS = frozenset({pynvml.NVML_ERROR_GPU_IS_LOST, pynvml.NVML_ERROR_RESET_REQUIRED})
 _LOST = frozenset(code for code, (kind, _) in _MEANINGS.items() if kind is GpuLostError)
-_MISSING = frozenset({pynvml.NVML_ERROR_FUNCTION_NOT_FOUND, pynvml.NVML_ERROR_ARGUMENT_VERSION_MISMATCH})
+MISSING = frozenset({pynvml.NVML_ERROR_FUNCTION_NOT_FOUND, pynvml.NVML_ERROR_ARGUMENT_VERSION_MISMATCH})
+"""The driver does not know the call, or another version of it."""
 
 _NO_BACKEND: dict[int, str] = {
     pynvml.NVML_ERROR_LIBRARY_NOT_FOUND: (
@@ -132,12 +133,26 @@ def known_or(default: T, call: Callable[..., T], *arguments: Any) -> T:
         return default
 
 
+def told_or(untold: Collection[int], default: T, call: Callable[..., T], *arguments: Any) -> T:
+    """
+    What `call` answers, or `default` where NVML says one of the codes `untold`: that this cannot be asked here.
+
+    For what something is concluded from: any other error is no answer, and raised.
+    """
+    try:
+        return call(*arguments)
+    except pynvml.NVMLError as error:
+        if error.value in untold:
+            return default
+        raise
+
+
 def older(call: Callable[[], T], instead: Callable[[], T]) -> T:
     """What `call` answers, or `instead` on drivers that do not know it or speak another version of it."""
     try:
         return call()
     except pynvml.NVMLError as error:
-        if error.value in _MISSING:
+        if error.value in MISSING:
             return instead()
         raise
 

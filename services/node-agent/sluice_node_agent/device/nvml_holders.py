@@ -5,13 +5,14 @@ The second kind keeps a device busy too, and NVML does not list it (NVIDIA/DCGM 
 issue 1088): "in use by another client" with no process to be seen.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pynvml  # type: ignore[import-untyped]
 
 from sluice_node_agent.core.events import Holder, HolderKind
-from sluice_node_agent.device.nvml_errors import known_or, older
+from sluice_node_agent.device.nvml_errors import MISSING, known_or, older, told_or
 from sluice_node_agent.device.nvml_mig import Handle
 from sluice_node_agent.device.port import DeviceError
 from sluice_node_agent.device.processes import Processes
@@ -20,11 +21,18 @@ MPS_SERVER = "nvidia-cuda-mps-server"
 _COMM_LENGTH = 15
 """The kernel keeps this much of a process's name (TASK_COMM_LEN in proc(5), less the final zero)."""
 CAPS = "/dev/nvidia-caps/nvidia-cap"
+_UNSUPPORTED = frozenset({pynvml.NVML_ERROR_NOT_SUPPORTED})
+_UNTOLD = MISSING | _UNSUPPORTED
+"""This driver, or this GPU, has no such list. Any other error would be a list that nobody has seen."""
+_UNTOLD_OF_INSTANCES = _UNTOLD | {pynvml.NVML_ERROR_INVALID_ARGUMENT}
+"""
+Where a MIG device that has just told its compute processes is no valid argument, the driver takes none for this list.
+"""
 
 
 def whole_gpu_files(device: Handle) -> tuple[str, ...]:
     """The device files of a GPU."""
-    minor = known_or(None, pynvml.nvmlDeviceGetMinorNumber, device)
+    minor = told_or(_UNSUPPORTED, None, pynvml.nvmlDeviceGetMinorNumber, device)
     return () if minor is None else (f"/dev/nvidia{minor}",)
 
 
@@ -35,30 +43,45 @@ def mig_files(device: Handle, gi_id: int, ci_id: int) -> tuple[str, ...]:
     Minor numbers: kernel-open/nvidia/nv-caps.c of NVIDIA/open-gpu-kernel-modules: 1 and 2 are mig/config and monitor,
     then 15 GPU instances per GPU with 8 compute instances each. /dev/nvidia<n> says nothing: all instances open it.
     """
-    minor = known_or(None, pynvml.nvmlDeviceGetMinorNumber, device)
+    minor = told_or(_UNSUPPORTED, None, pynvml.nvmlDeviceGetMinorNumber, device)
     if minor is None:
         return ()
     gpu_instance = 3 + 135 * minor + 9 * gi_id
     return f"{CAPS}{gpu_instance}", f"{CAPS}{gpu_instance + 1 + ci_id}"
 
 
-def using(handle: Handle) -> dict[int, None]:
+def using(handle: Handle, *, is_instance: bool = False) -> dict[int, None]:
     """
     Pids with a context on a GPU or MIG device, in NVML's order: of compute, of compute over MPS, and of graphics.
 
-    On a whole GPU in MIG mode those of all instances, as far as the caller may see them (nvml.h).
+    On a whole GPU in MIG mode those of all instances, as far as the caller may see them (nvml.h). Raises NVML's errors:
+    a list that was not told is not an empty one.
     """
-    return dict.fromkeys(memory_of(handle))
+    return dict.fromkeys(memory_of(handle, is_instance=is_instance))
 
 
-def memory_of(handle: Handle) -> dict[int, int | None]:
+def memory_of(handle: Handle, *, is_instance: bool = False) -> dict[int, int | None]:
     """The processes of `using`, and the bytes of device memory that each holds; None where the driver does not tell."""
-    compute = older(
-        lambda: pynvml.nvmlDeviceGetComputeRunningProcesses_v3(handle),
-        lambda: pynvml.nvmlDeviceGetComputeRunningProcesses_v2(handle),
+    compute = _either(
+        pynvml.nvmlDeviceGetComputeRunningProcesses_v3, pynvml.nvmlDeviceGetComputeRunningProcesses_v2, handle
     )
-    clients: Iterable[Any] = known_or((), pynvml.nvmlDeviceGetMPSComputeRunningProcesses_v3, handle)
-    graphics: Iterable[Any] = known_or((), pynvml.nvmlDeviceGetGraphicsRunningProcesses_v3, handle)
+    untold = _UNTOLD_OF_INSTANCES if is_instance else _UNTOLD
+    clients = told_or(
+        untold,
+        (),
+        _either,
+        pynvml.nvmlDeviceGetMPSComputeRunningProcesses_v3,
+        pynvml.nvmlDeviceGetMPSComputeRunningProcesses_v2,
+        handle,
+    )
+    graphics = told_or(
+        untold,
+        (),
+        _either,
+        pynvml.nvmlDeviceGetGraphicsRunningProcesses_v3,
+        pynvml.nvmlDeviceGetGraphicsRunningProcesses_v2,
+        handle,
+    )
     found: dict[int, int | None] = {}
     for process in (*compute, *clients, *graphics):  # one that computes and draws is listed twice, with all it holds
         found.setdefault(int(process.pid), None if process.usedGpuMemory is None else int(process.usedGpuMemory))
@@ -68,21 +91,44 @@ def memory_of(handle: Handle) -> dict[int, int | None]:
 def holders(pids: Iterable[int], files: tuple[str, ...], processes: Processes) -> tuple[Holder, ...]:
     """These processes, and those that have one of the files open. Raises DeviceError when /proc cannot be read."""
     known = dict.fromkeys(pids)
-    found = [_holder(pid, processes) for pid in known]
-    if files:
-        try:
+    with listing():
+        found = [_holder(pid, processes) for pid in known]
+        if files:
             opened = processes.with_open(files)
-        except OSError as error:
-            raise DeviceError(f"the processes of this node cannot be listed: {error}") from error
-        found += [
-            Holder(pid, processes.owner_of(pid), processes.name_of(pid), "file") for pid in opened if pid not in known
-        ]
+            found += [
+                Holder(pid, _owner(pid, processes), processes.name_of(pid), "file")
+                for pid in opened
+                if pid not in known
+            ]
     return tuple(found)
 
 
-def is_mps_server(pid: int, processes: Processes) -> bool:
-    """Whether a process is an MPS server."""
-    return _holder(pid, processes).kind == "mps"
+@contextmanager
+def listing() -> Iterator[None]:
+    """Raise what keeps us from looking at processes as a DeviceError: it is tried again, and no "nobody is there"."""
+    try:
+        yield
+    except OSError as error:
+        raise DeviceError(f"the processes of this node cannot be listed: {error}") from error
+
+
+def is_node_server(pid: int, processes: Processes) -> bool:
+    """
+    Whether a process is an MPS server of the node or of our own pod. A tenant may call a process of his own like one,
+    but cannot leave his pod's cgroup.
+    """
+    holder = _holder(pid, processes)
+    return holder.kind == "mps" and holder.owner in {"", processes.own_pod()}
+
+
+def _either(newer: Callable[[Handle], Iterable[Any]], before: Callable[[Handle], Iterable[Any]], handle: Handle) -> Any:
+    """A list of processes, on drivers that know only the version before (R470), too."""
+    return older(lambda: newer(handle), lambda: before(handle))
+
+
+def _owner(pid: int, processes: Processes) -> str:
+    """The pod of a process, also when its first thread has ended, which then is in no pod (cgroup v1)."""
+    return processes.owner_of(pid) or next(filter(None, map(processes.owner_of, processes.threads_of(pid))), "")
 
 
 def _holder(pid: int, processes: Processes) -> Holder:
@@ -91,4 +137,4 @@ def _holder(pid: int, processes: Processes) -> Holder:
     # The kernel cuts the name, and does the same to that of nvidia-cuda-mps-control, which has no context.
     server = MPS_SERVER in {name, told} or name == MPS_SERVER[:_COMM_LENGTH]
     kind: HolderKind = "mps" if server else "compute"
-    return Holder(pid, processes.owner_of(pid), MPS_SERVER if server else name or told, kind)
+    return Holder(pid, _owner(pid, processes), MPS_SERVER if server else name or told, kind)

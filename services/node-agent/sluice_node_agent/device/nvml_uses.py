@@ -90,7 +90,7 @@ class Uses:
 
     def _instance(self, kept: _Gpu, device: Handle, uuid: str, mig: nvml_mig.MigDevice) -> DeviceUse:
         busy, sm, memory = self._gpm(kept, device, uuid, mig.gi_id)
-        return DeviceUse(uuid, _memory(mig.handle), busy, sm, memory, self._using(mig.handle, None))
+        return DeviceUse(uuid, _memory(mig.handle), busy, sm, memory, self._using(mig.handle, None, is_instance=True))
 
     def _gpm(
         self, kept: _Gpu, device: Handle, uuid: str, gi_id: int | None
@@ -127,22 +127,25 @@ class Uses:
 
     # -- processes ------------------------------------------------------------------------------------------------
 
-    def _using(self, handle: Handle, busy: Mapping[int, float] | None) -> tuple[ProcessUse, ...]:
+    def _using(
+        self, handle: Handle, busy: Mapping[int, float] | None, *, is_instance: bool = False
+    ) -> tuple[ProcessUse, ...]:
         """Processes with a context. `busy` is None where the driver does not tell it of processes."""
-        memory = nvml_holders.memory_of(handle)
-        servers = {pid for pid in memory if nvml_holders.is_mps_server(pid, self._processes)}
-        if busy is not None and any(busy.get(pid, 0) > 0 for pid in servers):
-            busy = None  # all clients are counted as one
-        return tuple(
-            ProcessUse(
-                pid,
-                self._processes.owner_of(pid),
-                None if used is None else used // MIB,
-                None if busy is None else busy.get(pid, 0.0),
+        memory = nvml_holders.memory_of(handle, is_instance=is_instance)
+        with nvml_holders.listing():
+            servers = {pid for pid in memory if nvml_holders.is_node_server(pid, self._processes)}
+            if busy is not None and any(busy.get(pid, 0) > 0 for pid in servers):
+                busy = None  # all clients are counted as one
+            return tuple(
+                ProcessUse(
+                    pid,
+                    self._processes.owner_of(pid),
+                    None if used is None else used // MIB,
+                    None if busy is None else busy.get(pid, 0.0),
+                )
+                for pid, used in memory.items()
+                if pid not in servers
             )
-            for pid, used in memory.items()
-            if pid not in servers
-        )
 
     @staticmethod
     def _busy(kept: _Gpu, device: Handle) -> dict[int, float] | None:

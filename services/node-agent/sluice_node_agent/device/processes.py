@@ -3,21 +3,23 @@ Processes as the kernel shows them: whose pod they are of, what they are called,
 
 Read from a `/proc`, which must be the host's: inside a PID namespace of its own an agent would miss the tenants'
 processes, or take one for another. Processes vanish while they are read; one that is gone is told as nothing, never as
-an error. Nothing here decides, waits or touches a process.
+an error. What could not be looked at is an OSError, never "nobody": whoever takes the one for the other ends what
+still runs. Nothing here decides, waits or touches a process.
 """
 
+import errno
 import os
 import re
 import stat
 from collections.abc import Collection, Iterator
 from pathlib import Path
 
-from sluice.runtime import logs
-
-FDS_PER_PROCESS_MAX = 20_000
-"""Open files looked at per process. The CUDA library opens its devices at its start, so they come first."""
 FDS_MAX = 1_000_000
-"""Open files looked at per scan, about a second of work on one core (some microseconds each)."""
+"""Open files looked at per scan, some seconds of work on one core (some microseconds each)."""
+SHORT = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM})
+"""There is no descriptor or memory left: nothing was looked at, so nothing follows from it."""
+_NOTHING_TO_SEE = frozenset({errno.ENOENT, errno.ESRCH, errno.ENOTDIR, errno.EACCES, errno.EPERM})
+"""It is gone (also while it was read), or not ours to look into."""
 _READ_MAX_BYTES = 64 * 1024
 """No file of /proc that is read here is as long: a cgroup path is at most 4096 bytes, a process in at most 20."""
 _STAT_STARTED_AT = 22 - 3
@@ -36,7 +38,7 @@ _DEVICE_NAME = re.compile(r"nvidia(\d+|ctl|-cap\d+|-uvm)")
 
 
 class Processes:
-    """The processes of one machine. Holds nothing, so that any thread may ask."""
+    """The processes of one machine. Holds nothing, so that any thread may ask. Every method raises OSError."""
 
     def __init__(self, root: Path = Path("/proc")) -> None:
         """Read them below `root`."""
@@ -55,7 +57,7 @@ class Processes:
 
         Of pods inside pods it is the outermost: the one that this node's kubelet knows.
         """
-        for line in self._read(pid, "cgroup").splitlines():
+        for line in self._text(pid, "cgroup").splitlines():
             path = line.split(":", 2)[-1]
             for part in path.split("/"):
                 if found := _POD.fullmatch(part):
@@ -64,12 +66,12 @@ class Processes:
 
     def name_of(self, pid: int) -> str:
         """The name of its command, at most 15 characters (comm in proc(5)); "" when it is gone."""
-        return self._read(pid, "comm").removesuffix("\n")
+        return self._text(pid, "comm").removesuffix("\n")
 
     def started_at(self, pid: int) -> int:
         """When it began, in clock ticks since boot; 0 when it is gone or a zombie. With the pid it names a process."""
         # The name may hold spaces and brackets, so what follows the last bracket counts.
-        fields = self._read(pid, "stat").rpartition(")")[2].split()
+        fields = self._text(pid, "stat").rpartition(")")[2].split()
         if len(fields) <= _STAT_STARTED_AT or fields[0] in {"Z", "X", "x"}:
             return 0
         ticks = fields[_STAT_STARTED_AT]
@@ -77,21 +79,50 @@ class Processes:
 
     def command_of(self, pid: int) -> tuple[str, ...]:
         """Its arguments, the program first; empty when it is gone, or a thread of the kernel."""
-        line = self._read(pid, "cmdline")
+        line = self._text(pid, "cmdline")
         return tuple(line.removesuffix("\0").split("\0")) if line else ()
 
     def environment_of(self, pid: int) -> dict[str, str]:
         """What it was started with; empty when it is gone, or of another user and we are not root."""
-        pairs = (variable.partition("=") for variable in self._read(pid, "environ").split("\0"))
+        pairs = (variable.partition("=") for variable in self._text(pid, "environ").split("\0"))
         return {name: value for name, _, value in pairs if name}
+
+    def read(self, pid: int, name: str, bytes_max: int = _READ_MAX_BYTES) -> bytes:
+        """One of its files, as far as that; empty when it is gone, or not ours to look into."""
+        try:
+            with (self.root / str(pid) / name).open("rb") as file:
+                return file.read(bytes_max)
+        except OSError as error:
+            if error.errno in _NOTHING_TO_SEE:
+                return b""
+            raise
+
+    def threads_of(self, pid: int) -> tuple[int, ...]:
+        """
+        Those that tell of it: itself, or where its first thread has ended (a zombie then, which holds nothing and is in
+        no cgroup on v1) the others, which live on. Empty when it is gone.
+        """
+        if self.started_at(pid):
+            return (pid,)
+        try:
+            threads = [int(path.name) for path in (self.root / str(pid) / "task").iterdir()]
+        except OSError as error:
+            if error.errno in _NOTHING_TO_SEE:
+                return ()
+            raise
+        return tuple(sorted(thread for thread in threads if thread != pid))
+
+    def own_pod(self) -> str:
+        """The UID of the pod that we are in; "" for none."""
+        return self.owner_of(self._own_pid())
 
     def with_open(self, paths: Collection[str]) -> tuple[int, ...]:
         """
         The processes that have one of these device files open, under whatever name; our own is left out.
 
         A process whose files may not be read is skipped: without CAP_SYS_PTRACE those of other users are. So is one
-        that closed the file and kept a mapping of it. At most FDS_MAX files are looked at; a scan that ends there is
-        told in the log. Raises OSError when there is no /proc.
+        that closed the file and kept a mapping of it. Raises OSError when there is no /proc, and when more than
+        FDS_MAX files are open: who is behind them is not known.
         """
         wanted = frozenset(paths)
         devices = frozenset(device for path in wanted if (device := _device(path)) is not None)
@@ -101,33 +132,25 @@ class Processes:
         for pid in sorted(self.pids()):
             if pid == own:
                 continue
-            looked, holds = self._holds(pid, wanted, devices, min(left, FDS_PER_PROCESS_MAX))
+            looked, holds = self._holds(pid, wanted, devices, left)
             if holds:
                 found.append(pid)
             left -= looked
-            if left <= 0:
-                logs.get("processes").warning(
-                    "not all open files were looked at", processes_max=pid, files_max=FDS_MAX, paths=sorted(wanted)
-                )
-                break
         return tuple(found)
 
     # -- inside ---------------------------------------------------------------------------------------------------
 
     def _holds(self, pid: int, paths: frozenset[str], devices: frozenset[int], limit: int) -> tuple[int, bool]:
         """How many of its open files were looked at, and whether one is among the wanted."""
-        looked = 0
-        try:
-            with os.scandir(self.root / str(pid) / "fd") as files:
-                for file in files:
-                    if looked >= limit:
-                        break
-                    looked += 1
-                    if _is_one_of(file.path, paths, devices):
-                        return looked, True
-        except OSError:  # it is gone, or not ours to look into
-            return looked, False
-        return looked, False
+        place = self.root / str(pid)
+        looked, holds = _looked_through(place / "fd", paths, devices, limit)
+        if looked:
+            return looked, holds
+        for thread in self.threads_of(pid):  # its first thread may have ended; the others share their files
+            looked, holds = _looked_through(place / "task" / str(thread) / "fd", paths, devices, limit)
+            if looked:
+                break
+        return looked, holds
 
     def _own_pid(self) -> int:
         """Ours as this /proc counts; another namespace than ours counts otherwise, so os.getpid() could be wrong."""
@@ -136,12 +159,25 @@ class Processes:
         except (OSError, ValueError):
             return 0
 
-    def _read(self, pid: int, name: str) -> str:
-        try:
-            with (self.root / str(pid) / name).open("rb") as file:
-                return file.read(_READ_MAX_BYTES).decode("utf-8", "replace")
-        except OSError:  # it is gone (ENOENT, ESRCH), or not ours to look into
-            return ""
+    def _text(self, pid: int, name: str) -> str:
+        return self.read(pid, name).decode("utf-8", "replace")
+
+
+def _looked_through(folder: Path, paths: frozenset[str], devices: frozenset[int], limit: int) -> tuple[int, bool]:
+    """How many open files in a process's folder of them were looked at, and whether one is among the wanted."""
+    looked = 0
+    try:
+        with os.scandir(folder) as files:
+            for file in files:
+                if looked >= limit:
+                    raise OSError(errno.EOVERFLOW, f"more than {FDS_MAX} files are open, too many to look at")
+                looked += 1
+                if _is_one_of(file.path, paths, devices):
+                    return looked, True
+    except OSError as error:
+        if error.errno not in _NOTHING_TO_SEE:
+            raise
+    return looked, False
 
 
 def _is_one_of(link: str, paths: frozenset[str], devices: frozenset[int]) -> bool:
@@ -157,14 +193,18 @@ def _is_one_of(link: str, paths: frozenset[str], devices: frozenset[int]) -> boo
         if not devices or not (target.startswith("/dev/") or _DEVICE_NAME.fullmatch(target.rpartition("/")[2])):
             return False
         return _device(link) in devices
-    except OSError:  # closed meanwhile
-        return False
+    except OSError as error:
+        if error.errno in SHORT:
+            raise
+        return False  # closed meanwhile, or longer than a device's name
 
 
 def _device(path: str) -> int | None:
     """The number of a character device; None for anything else."""
     try:
         status = os.stat(path)  # noqa: PTH116 - likewise
-    except OSError:
-        return None
+    except OSError as error:
+        if error.errno in SHORT:
+            raise
+        return None  # not there, or nothing that answers: no device
     return status.st_rdev if stat.S_ISCHR(status.st_mode) else None

@@ -23,6 +23,7 @@ from sluice.runtime.rpc_health import Health
 from sluice.runtime.rpc_identity import trust_of
 from sluice.runtime.service import Service
 from sluice_node_agent.settings import NodeAgentSettings
+from sluice_node_agent.shell.file_limit import raise_file_limit
 from sluice_node_agent.shell.hands import Helpers
 from sluice_node_agent.shell.lives import Connect, Lives, Shared
 from sluice_node_agent.shell.places import hardware_path
@@ -38,6 +39,7 @@ THREADS_MAX = 64
 
 async def serve(service: Service[NodeAgentSettings]) -> None:
     """Run the agents over NATS until cancelled."""
+    raise_file_limit()
 
     @asynccontextmanager
     async def connect(node: NodeName) -> AsyncIterator[Bus]:

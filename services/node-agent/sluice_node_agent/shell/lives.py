@@ -169,7 +169,10 @@ class Lives:
         if site.quota_library is None:
             return None
         processes = Processes()
-        own = processes.owner_of(os.getpid())  # of simulated tenants: they are processes of the agent's own pod
+        try:
+            own = processes.owner_of(os.getpid())  # of simulated tenants: they are processes of the agent's own pod
+        except OSError as error:
+            raise SiteError(f"the agent's own process cannot be looked at: {error}") from error
         return QuotaHomes(site.mps.root, site.quota_library, lambda pid: processes.owner_of(pid).removeprefix(own))
 
     async def _in_thread(self, call: Callable[[], T]) -> T:
@@ -213,7 +216,10 @@ def what_is_there(site: OpenSite, journal: Journal, tickets: Tickets, marks: Mar
         marked, unmarked = marks.found(gpus, all_told=not nameless), marks.unmarked()
     except OSError as error:
         raise SiteError(f"the marks of what is made on the GPUs cannot be read: {error}") from error
-    names = tickets.names()
+    try:
+        names = tickets.names()
+    except OSError as error:
+        raise SiteError(f"the tickets of this node cannot be listed: {error}") from error
     problem = journal.problem  # one that is missing where things are left, or may be, was lost
     if not problem and journal.is_new:
         left = {
@@ -226,6 +232,10 @@ def what_is_there(site: OpenSite, journal: Journal, tickets: Tickets, marks: Mar
         if found:
             problem = f"there is no journal, but there are {' and '.join(found)} on the node"
     records = journal.records()
+    try:
+        witnesses = tickets.read() if problem or _goes_by_tickets(records) else ()
+    except OSError as error:
+        raise SiteError(f"the tickets of this node cannot be read: {error}") from error
     return AgentStarted(
         boot_id=backend.boot_id(),
         endpoint=endpoint,
@@ -234,7 +244,7 @@ def what_is_there(site: OpenSite, journal: Journal, tickets: Tickets, marks: Mar
         journal_problem=problem,
         driver_version=backend.driver_version(),
         tickets=names,
-        witnesses=tickets.read() if problem or _goes_by_tickets(records) else (),
+        witnesses=witnesses,
         toolkit_version=site.toolkit_version,
         modes=site.modes,
         mps_root=str(mps.root),

@@ -6,7 +6,7 @@ from pathlib import Path
 from sluice.contracts.ids import NodeName
 from sluice.contracts.messages import Mode
 from sluice_node_agent.device.fixed_gpus import fixed_gpus
-from sluice_node_agent.device.mps import MpsDaemons
+from sluice_node_agent.device.mps import MpsDaemons, MpsError
 from sluice_node_agent.device.nvml import NvmlGpus
 from sluice_node_agent.device.port import BackendError
 from sluice_node_agent.device.processes import Processes
@@ -41,10 +41,10 @@ class RealNode:
         control, no_shares = self._control(root)
         processes = Processes()
         try:
+            mps = MpsDaemons(root, control, processes)
             backend = NvmlGpus(processes, fixed=fixed_gpus(self.settings.fixed_layout, self.name))
-        except BackendError as error:
+        except (BackendError, MpsError) as error:
             raise SiteError(str(error)) from error
-        mps = MpsDaemons(root, control, processes)
         modes = EXCLUSIVE if no_shares else _SHARED
         library = None if no_shares else quota_library(self.settings.quota_library)
         return OpenSite(backend, _WATCH, mps, modes, no_shares, toolkit_version(), library)

@@ -58,15 +58,14 @@ class Tickets:
 
     def names(self) -> tuple[str, ...]:
         """All tickets that are there, sorted, those included that were being made or removed when an agent ended."""
-        folders = [self._directory, *(self._sources.all() if self._sources is not None else ())]
-        found = {path.name.removeprefix(".") for folder in folders if folder.is_dir() for path in folder.iterdir()}
+        found = {path.name.removeprefix(".") for folder in self._folders() for path in _listed(folder)}
         return tuple(sorted(name for name in found if not name.startswith(SHARE_PREFIX)))
 
     def read(self) -> tuple[FoundTicket, ...]:
         """What all tickets say, in the order of `names`. Whatever one says or is, the others are read."""
         found: dict[str, FoundTicket] = {}
-        for folder in (self._directory, *(self._sources.all() if self._sources is not None else ())):
-            for path in folder.iterdir() if folder.is_dir() else ():
+        for folder in self._folders():
+            for path in _listed(folder):
                 name = path.name.removeprefix(".")
                 if name.startswith(SHARE_PREFIX):
                     continue
@@ -109,6 +108,10 @@ class Tickets:
 
     # -- inside ---------------------------------------------------------------------------------------------------
 
+    def _folders(self) -> list[Path]:
+        """Where tickets may be."""
+        return [self._directory, *(self._sources.all() if self._sources is not None else ())]
+
     def _show(self, draft: Path, ticket: str, sharing: Iterable[ContainerDevices]) -> None:
         """Beside the ticket, in the pod's volume."""
         assert self._sources is not None
@@ -147,6 +150,14 @@ class Tickets:
 
 ForShares = Callable[[Path, str, Iterable[ContainerDevices]], None]
 """Lets containers with shares find their daemons: given the ticket's directory in the making, its name, and them."""
+
+
+def _listed(folder: Path) -> list[Path]:
+    """What is in it; nothing where it is not there, or not any more: the driver of volumes removes a pod's any time."""
+    try:
+        return list(folder.iterdir())
+    except (FileNotFoundError, NotADirectoryError):
+        return []
 
 
 def _say(folder: Path, order: MakeTicket) -> None:

@@ -1,0 +1,127 @@
+"""An agent that has no descriptor left: a daemon that cannot be looked at is neither dead nor ended, and stays."""
+
+import errno
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from factories.descriptors import no_descriptor_left
+from factories.mps import H1, Place, PodProcesses, mps_place, refusal_of, start_order, stop_order
+
+from sluice_node_agent.device.mps_control import MpsProcess
+from sluice_node_agent.device.mps_ending import Ending
+from sluice_node_agent.device.mps_home import MpsError
+from sluice_node_agent.device.processes import Processes
+
+LOOKED_AT = pytest.mark.parametrize("file", ["comm", "stat", "cgroup", "environ", "cmdline", "home.json"])
+"""What a process of /proc, or a home, is looked at by: each is opened, and each opening may be the one that fails."""
+
+
+class _OfTheNode(PodProcesses):
+    """Reads the cgroup of a process, but finds no pod in it wherever these tests run."""
+
+    def owner_of(self, pid: int) -> str:
+        """Nobody's."""
+        Processes.owner_of(self, pid)
+        return ""
+
+
+@pytest.fixture
+def place() -> Iterator[Place]:
+    """A directory of its own."""
+    with mps_place() as place:
+        place.processes = _OfTheNode()
+        place.reborn()
+        yield place
+
+
+@pytest.fixture
+def refuse(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
+    """From now on no file of this name can be opened, for want of a descriptor."""
+
+    def begin(name: str) -> None:
+        real = Path.open
+
+        def opened(path: Path, *arguments: Any, **options: Any) -> Any:
+            if path.name == name:
+                raise OSError(errno.EMFILE, "Too many open files", str(path))
+            return real(path, *arguments, **options)
+
+        monkeypatch.setattr(Path, "open", opened)
+
+    return begin
+
+
+def _is_untouched(place: Place, pid: int, monkeypatch: pytest.MonkeyPatch) -> bool:
+    monkeypatch.undo()
+    return pid in [process.pid for process in place.left()] and (place.root / H1 / "home.json").is_file()
+
+
+def test_a_daemon_that_cannot_be_looked_at_is_not_dead(place: Place) -> None:
+    """All pods of a home would lose their slices because the agent had 1024 files open."""
+    running = place.daemons.start(start_order())
+    with no_descriptor_left():
+        said = refusal_of(lambda: place.seen(running))
+    assert "Too many open files" in said
+    assert place.seen(running).alive
+
+
+@LOOKED_AT
+def test_a_daemon_that_cannot_be_looked_at_is_not_started_anew(
+    place: Place, refuse: Callable[[str], None], file: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An agent that comes back would kill the daemon under its tenants."""
+    running = place.daemons.start(start_order())
+    refuse(file)
+    assert "Too many open files" in refusal_of(lambda: place.daemons.start(start_order()))
+    assert _is_untouched(place, running[0], monkeypatch)
+    assert place.daemons.start(start_order()) == running
+
+
+@LOOKED_AT
+def test_a_daemon_that_cannot_be_looked_at_has_not_ended(
+    place: Place, refuse: Callable[[str], None], file: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its directory would be removed under it, and it would keep its GPU for ever: nobody knows it any more."""
+    running = place.daemons.start(start_order())
+    refuse(file)
+    assert "Too many open files" in refusal_of(lambda: place.daemons.stop(stop_order()))
+    assert _is_untouched(place, running[0], monkeypatch)
+    place.daemons.stop(stop_order())
+    assert place.left() == []
+
+
+@LOOKED_AT
+def test_a_home_that_cannot_be_looked_at_is_not_missing(
+    place: Place, refuse: Callable[[str], None], file: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A restarted agent would not know its daemon, and start another one beside it."""
+    running = place.daemons.start(start_order())
+    place.reborn()
+    refuse(file)
+    assert "Too many open files" in refusal_of(place.daemons.found)
+    monkeypatch.undo()
+    (home,) = place.daemons.found()
+    assert (home.pid, home.started_at) == running
+
+
+def test_who_cannot_be_looked_at_has_not_ended(
+    place: Place, refuse: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A daemon that does not end at all would be told as ended."""
+    pid, started_at = place.daemons.start(start_order())
+    process = MpsProcess(pid, started_at, is_server=False)
+    refuse("stat")
+    with pytest.raises(MpsError, match="Too many open files"):
+        Ending(place.processes).await_end((process,), 0.1)
+    monkeypatch.undo()
+    earlier = replace(process, started_at=started_at - 1)
+    assert Ending(place.processes).await_end((process, earlier), 0.1) == (process,)
+
+
+def test_an_agent_that_cannot_look_at_itself_does_not_go_on(place: Place, refuse: Callable[[str], None]) -> None:
+    """It would not know its own pod, and so none of its daemons there: it would start others beside them."""
+    refuse("cgroup")
+    assert "Too many open files" in refusal_of(place.reborn)
