@@ -20,8 +20,8 @@ DRAIN_S = 3.0
 """How long requests that are being answered may take when the server stops; within the time a service has to end."""
 KEEP_ALIVE_S = 120.0
 """
-How long a connection may be silent. Longer than its clients keep one: an API server does for 90 s (Go's DefaultTransport), and
-would lose a review that it begins to send in the moment in which we close it.
+How long a connection may be silent. Longer than its clients keep one: an API server does for 90 s (Go's
+DefaultTransport), and would lose a review that it begins to send in the moment in which we close it.
 """
 
 Heard = Callable[[web.Request], None]

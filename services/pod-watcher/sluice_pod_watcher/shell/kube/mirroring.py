@@ -52,7 +52,7 @@ class GpuObjects:
         return GpusListed(tuple(str(item["metadata"]["name"]) for item in items))
 
     async def _write(self, wanted: MirrorGpu) -> Event:
-        # The whole status, in place of whatever is there: merging would keep the profiles of a GPU that was here before.
+        # The whole status, in place of what is there: merging would keep the profiles of a GPU that was here before.
         path, body = f"{GPUS}/{wanted.name}/status", [{"op": "add", "path": "/status", "value": dict(wanted.status)}]
         try:
             try:
