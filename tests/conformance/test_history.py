@@ -57,6 +57,27 @@ async def test_a_reading_ends_although_what_was_to_come_has_run_out(nats: NatsRi
         assert await read_after(history, lambda: connection.ask("STREAM.PURGE.HISTORY")) == []
 
 
+async def test_a_server_that_says_nothing_just_when_nobody_waits_any_more_ends_no_reading(nats: NatsRig) -> None:
+    """On a busy machine `sluice explain` said that HISTORY was made anew, and it was not."""
+    await say(await nats.bus(), place("a"), 0)
+    async with open_history(nats.broker.url, name="console") as history, asyncio.timeout(20):
+        bind = history._stream.pull_subscribe_bind
+
+        async def bind_empty(**asked: Any) -> JetStreamContext.PullSubscription:
+            subscription = await bind(**asked)
+            fetch = subscription.fetch
+
+            async def nothing(*_asked: Any, **_more: Any) -> list[Any]:
+                subscription.fetch = fetch
+                return []  # what the client gives when the server's 408 comes in the moment in which its own time ends
+
+            subscription.fetch = nothing
+            return subscription
+
+        history._stream.pull_subscribe_bind = bind_empty
+        assert len([recorded async for batch in history.read() for recorded in batch]) == 1
+
+
 async def test_a_reading_of_a_server_that_freezes_ends_in_a_sentence(nats: NatsRig) -> None:
     """Who types `sluice explain` beside a broker that hangs gets an answer."""
     await say(await nats.bus(), place("a"), 0)

@@ -26,7 +26,7 @@ with without("aiohttp"):
     from nats.errors import TimeoutError as NatsTimeoutError
     from nats.js.api import AckPolicy, ConsumerConfig, DeliverPolicy
     from nats.js.client import JetStreamContext
-    from nats.js.errors import NotFoundError
+    from nats.js.errors import NotFoundError, ServiceUnavailableError
     from nats.protocol import parser
 
 parser.MSG_RE = re.compile(rb"\AMSG[ \t]+([^ \t\r\n]+)[ \t]+([^ \t\r\n]+)[ \t]+(([^ \t\r\n]+)[ \t]+)?(\d+)\r\n")
@@ -54,6 +54,7 @@ __all__ = [
     "NoRespondersError",
     "NotFoundError",
     "OutboundBufferLimitError",
+    "ServiceUnavailableError",
     "Subscription",
 ]
 

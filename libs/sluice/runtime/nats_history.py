@@ -23,6 +23,7 @@ from sluice.runtime.nats_client import (
     DeliverPolicy,
     JetStreamContext,
     NotFoundError,
+    ServiceUnavailableError,
 )
 from sluice.runtime.nats_client import Error as NatsError
 from sluice.runtime.nats_connection import PING_S, PINGS_MAX
@@ -95,18 +96,21 @@ class NatsHistory:
             while follow or pending:
                 try:
                     messages = await subscription.fetch(BATCH, timeout=WAIT_S)
-                except TimeoutError:  # nothing was said for a while
+                except TimeoutError:
+                    messages = []
+                except ServiceUnavailableError as error:  # nobody answers for this reader
+                    raise BusError(
+                        "the server ended the reading: HISTORY was made anew, or its reader forgotten"
+                    ) from error
+                finally:
                     _end_if_cancelled()
+                if not messages:  # nothing was said for a while; or the reader has just ended, as the next one hears
                     silent += 1
                     if follow or silent < SILENT_MAX:
                         continue
                     await self._stream.stream_info(STREAM)  # raises where it is the server that is silent
                     return
-                finally:
-                    _end_if_cancelled()
                 silent = 0
-                if not messages:  # the client says nothing more of it
-                    raise BusError("the server ended the reading: HISTORY was made anew, or its reader forgotten")
                 pending = messages[-1].metadata.num_pending
                 yield [
                     Recorded(
