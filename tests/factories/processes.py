@@ -125,9 +125,13 @@ def kill_with_children(process: subprocess.Popen | psutil.Popen) -> list[psutil.
 
 @contextlib.contextmanager
 def heeding_ctrl_c() -> Iterator[None]:
-    """Children are started as from a terminal: a shell that puts tests into the background has them ignore its keys."""
-    keys = (signal.SIGINT, signal.SIGQUIT)
-    before = [signal.signal(key, signal.default_int_handler) for key in keys]
+    """
+    Children are started as from a terminal: a shell that puts tests into the background has them ignore its keys, and
+    `nohup` has them ignore its end.
+    """
+    keys = (signal.SIGINT, signal.SIGQUIT, signal.SIGHUP)
+    as_usual = (signal.default_int_handler, signal.default_int_handler, signal.SIG_DFL)
+    before = [signal.signal(key, handler) for key, handler in zip(keys, as_usual, strict=True)]
     try:
         yield
     finally:
