@@ -2,12 +2,12 @@
 
 import os
 import subprocess
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from deploy_check import DEPLOY
+from factories.mps import until
 
 PROGRAM = DEPLOY / "docker" / "own-credentials"
 
@@ -24,20 +24,12 @@ def taking(tmp_path: Path) -> Iterator[Path]:
         assert process.wait(10) == 0
 
 
-def until(holds: Callable[[], bool], within_s: float = 20.0) -> None:
-    """Wait until something is so."""
-    ends = time.monotonic() + within_s
-    while not holds():
-        assert time.monotonic() < ends
-        time.sleep(0.02)
-
-
 def test_a_node_that_comes_before_its_password_gets_it_when_it_is_there(taking: Path):
     """Its GPUs would serve nobody until somebody deletes the pod of its agent by hand."""
-    until(lambda: "run deploy/kubernetes/credentials.py" in (taking / "said").read_text())
+    until(lambda: "run deploy/kubernetes/credentials.py" in (taking / "said").read_text(), "it says what is missing")
     (taking / "all" / "gpu-10").write_text("another's")
     (taking / "all" / "gpu-9").write_text("first")
-    until(lambda: (taking / "own").exists() and (taking / "own").read_text() == "first")
+    until(lambda: (taking / "own").exists() and (taking / "own").read_text() == "first", "it is taken")
     assert (taking / "own").stat().st_mode & 0o077 == 0
 
 
@@ -45,7 +37,7 @@ def test_a_password_that_is_renewed_is_taken_without_a_restart(taking: Path):
     """The agent would show an old certificate until it is refused."""
     (taking / "all" / "gpu-9").write_text("first")
     (taking / "all" / "gpu-9").chmod(0o400)
-    until((taking / "own").exists)
+    until((taking / "own").exists, "it is taken")
     (taking / "all" / "new").write_text("second")
     (taking / "all" / "new").rename(taking / "all" / "gpu-9")
-    until(lambda: (taking / "own").read_text() == "second")
+    until(lambda: (taking / "own").read_text() == "second", "the new one is taken")

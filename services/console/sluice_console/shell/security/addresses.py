@@ -5,6 +5,7 @@ import re
 from collections.abc import Sequence
 
 from sluice_console.shell.security.authorities import CredentialsError
+from sluice_console.shell.web.addresses import NotAnAddressError, host_and_port
 
 NAME_MAX = 253
 _LABEL = re.compile(r"[A-Za-z0-9_](?:[A-Za-z0-9_-]{0,61}[A-Za-z0-9_])?")
@@ -26,15 +27,16 @@ def check_hosts(hosts: Sequence[str]) -> None:
 
 def port_of(listen: str) -> int:
     """The port of HOST:PORT, as the broker's configuration has it. Raises CredentialsError when it is none."""
-    host, colon, port = listen.rpartition(":")
-    bare = host[1:-1] if host.startswith("[") and host.endswith("]") else host
-    is_host = not bare or _is_name(bare) or (_is_address(bare) and (":" in bare) == (bare != host))
-    is_port = port.isascii() and port.isdecimal() and len(port) <= 5 and 0 < int(port) <= 65535
-    if not colon or not is_host or not is_port:
+    try:
+        # A broker takes no host, too, and listens everywhere then.
+        host, port = host_and_port(f"localhost{listen}" if listen.startswith(":") else listen)
+    except NotAnAddressError:
+        host, port = "", 0
+    if not port or not (_is_name(host) or _is_address(host)):
         raise CredentialsError(
             f"--listen {listen!r}: must be HOST:PORT, 0.0.0.0:4222 or [::]:4222 for instance, PORT from 1 to 65535"
         )
-    return int(port)
+    return port
 
 
 def check_at(at: str) -> None:
