@@ -14,7 +14,10 @@ from sluice_node_agent.shell.quota_homes import QuotaHomes
 
 _OF_TENANT = ("owner_namespace", "owner_pod", "container")
 GRANTED = Metric(
-    "sluice_quota_granted_seconds_total", "counter", "Time of a home's SMs that a tenant got tokens for.", _OF_TENANT
+    "sluice_quota_granted_seconds_total",
+    "counter",
+    "Time of a home's SMs that a tenant got tokens for. This and what follows: as of the last look, some seconds ago.",
+    _OF_TENANT,
 )
 USED = Metric(
     "sluice_quota_used_seconds_total", "counter", "Time in which a tenant held a token, by our own clock.", _OF_TENANT
