@@ -217,6 +217,7 @@ CASES = (
     ),
     Case("the latest of two ids is taken for the pod's own", ("the latest id is the right one",)),
     Case("two allocators promise one request two places", ("both promises kept",)),
+    Case("another becomes free beside them", ("promise waited for to the end",)),
     Case("an agent that has not read the Grant", ("takes what is there", "a revoke comes after nobody")),
     Case("two allocators grant the last of a quota", ("nothing taken back", "bound on what is known")),
     Case(

@@ -11,9 +11,18 @@ from sluice.contracts.outbox import Outbox
 from sluice_allocator.core import nodes
 from sluice_allocator.core.desk import Desk
 from sluice_allocator.core.evictions import ordering
+from sluice_allocator.core.waiting import scheduling
 from sluice_node_agent.core import adjusting, agent, homes, witnesses
 from sluice_node_agent.core.devices import Devices
 from sluice_node_agent.core.records import HomeRecord, NodeRecord, SliceRecord
+
+
+def _waited_for_to_the_end(_original: Any) -> Any:
+    def exchange_promise(*_args: Any, **_more: Any) -> bool:
+        """Whoever was promised a place has that one, or another that is free without it."""
+        return False
+
+    return exchange_promise
 
 
 def _opened_before_it_is_closed(_original: Any) -> Any:
@@ -115,6 +124,12 @@ OPENED_BEFORE_IT_IS_CLOSED = Planted(
 
 
 RARE_BUGS = (
+    Planted(
+        "promise waited for to the end",
+        "a place that is free, to a pod that was promised another; and its rest, to a pod that is moved for it",
+        ("I4",),
+        ((scheduling, "exchange_promise", _waited_for_to_the_end),),
+    ),
     *BELIEVED_BUGS,
     OPENED_BEFORE_IT_IS_CLOSED,
     Planted(

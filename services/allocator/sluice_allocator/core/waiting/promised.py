@@ -24,7 +24,7 @@ from sluice.contracts.messages import (
 from sluice.contracts.refusals import ReasonCount, WaitReason
 from sluice_allocator.core.desk import Desk
 from sluice_allocator.core.held import say_why
-from sluice_allocator.core.moves.kept_places import comes_after_its_own
+from sluice_allocator.core.moves.kept_places import comes_after_its_own, is_move
 from sluice_allocator.core.placement import Avoid, NoPlace
 from sluice_allocator.core.world import request_of
 
@@ -85,19 +85,27 @@ def not_from_others(desk: Desk, request: RequestId) -> Avoid:
 
 def has_place_now(desk: Desk, promised: Grant) -> bool:
     """
-    Whether the request of a grant that still waits for others has another that waits for nobody.
+    Whether the request of a grant that still waits for others has another that waits for nobody, or for this one only.
 
     Where nobody is evicted for it the promise is kept until that other slice is there: making it may fail, and then a
-    promise would have been given up for nothing.
+    promise would have been given up for nothing. What it is exchanged for cannot be made before it is gone.
     """
     own = promised.booking.allocation
     for allocation in desk.world.allocations_of.get(promised.booking.request, ()):
         other = desk.world.ledger[allocation]
-        if allocation == own or not isinstance(other, Grant) or unfinished(desk, other):
+        if allocation == own or not isinstance(other, Grant):
             continue
-        if promised.evict or isinstance(desk.world.slices.get(allocation), SliceReady):
+        before = unfinished(desk, other)
+        if before == (own,) and is_exchange(other) and not is_being_revoked(desk, other):
+            return True
+        if not before and (promised.evict or isinstance(desk.world.slices.get(allocation), SliceReady)):
             return True
     return False
+
+
+def is_exchange(grant: Grant) -> bool:
+    """Whether a grant comes after what its own request was promised: it has a part of that, and waits for nobody."""
+    return not grant.evict and comes_after_its_own(grant)
 
 
 def why_give_up(desk: Desk, promised: Grant, revision: int) -> str | None:
@@ -122,7 +130,8 @@ def why_give_up(desk: Desk, promised: Grant, revision: int) -> str | None:
     stuck = _stuck(desk, promised)
     if stuck:
         return f"its place on {booking.node} could not be freed: {', '.join(_name_of(desk, each) for each in stuck)}"
-    if any(is_earlier(desk, other, promised) for other in _promises_of(desk, booking.request)):
+    others = (each for each in _promises_of(desk, booking.request) if each.booking.allocation not in promised.after)
+    if any(is_earlier(desk, other, promised) for other in others):
         return "it was promised another place before"
     return None
 
@@ -130,7 +139,12 @@ def why_give_up(desk: Desk, promised: Grant, revision: int) -> str | None:
 def _takes_over(desk: Desk, promised: Grant) -> bool:
     """Whether it comes after a place that was kept for it, and that goes now: its own, whatever is free beside it."""
     before = (desk.world.ledger.get(each) for each in unfinished(desk, promised))
-    return promised.evict and all(isinstance(each, Grant | Revoke) and comes_after_its_own(each) for each in before)
+    return promised.evict and all(_was_kept(each) for each in before)
+
+
+def _was_kept(entry: LedgerEntry | None) -> bool:
+    """Whether an entry keeps a place for a pod that is moved, or did until it was revoked."""
+    return is_move(entry) if isinstance(entry, Grant) else isinstance(entry, Revoke) and comes_after_its_own(entry)
 
 
 def _was_made(desk: Desk, promised: Grant) -> bool:
@@ -264,6 +278,8 @@ def for_whom_it_waits(desk: Desk, grant: Grant) -> str | None:
     waited_for = unfinished(desk, grant)
     if not waited_for:
         return None
+    if is_exchange(grant):
+        return f"its place on {grant.booking.node} is free, and is made when what it was promised there is given back"
     names = [_name_of(desk, each) for each in waited_for[:NAMED_MAX]]
     if grant.evict and names == [f"{grant.booking.namespace}/{grant.booking.name}"]:
         return f"its place on {grant.booking.node} was kept for it when it was evicted, and is being handed over"

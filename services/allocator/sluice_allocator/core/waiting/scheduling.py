@@ -26,6 +26,7 @@ from sluice_allocator.core.groups.settling import joins_group, refresh_groups, s
 from sluice_allocator.core.groups.trials import begin_trial, go_on_with_trials, offer_to_group
 from sluice_allocator.core.limits.quotas import forbids_asking, forbids_place, look_at_given_back, no_place
 from sluice_allocator.core.placement import NoPlace, Place, asking_of, explain, find_free, find_place_on
+from sluice_allocator.core.waiting.exchanging import exchange_promise
 from sluice_allocator.core.waiting.promised import (
     not_from_others,
     say_for_whom_it_waits,
@@ -259,7 +260,9 @@ def _try_on(desk: Desk, request: RequestId, node: NodeName) -> bool:
         _wait_for_limits(desk, request, asked, over)
         return False
     place = find_place_on(desk.fleet, asking_of(asked), node, desk.attempts.avoided(request, desk.now))
-    if place is None or not isinstance(_within_limits(desk, request, asked, place), Place):
+    if place is None:
+        return exchange_promise(desk, request, asked, freed_on=node)
+    if not isinstance(_within_limits(desk, request, asked, place), Place):
         return False
     _grant(desk, request, asked, place)
     return True
@@ -295,7 +298,7 @@ def _search(desk: Desk, request: RequestId, asked: AllocationRequested) -> Place
     asking, avoid = asking_of(asked), desk.attempts.avoided(request, desk.now)
     free = find_free(desk.fleet, asking, avoid)
     if free is None:
-        if _evict_for(desk, request, asked):
+        if exchange_promise(desk, request, asked) or _evict_for(desk, request, asked):
             return None
         return with_cordons(desk, with_promises(desk, explain(desk.fleet, asking, avoid)))
     within = _within_limits(desk, request, asked, free)

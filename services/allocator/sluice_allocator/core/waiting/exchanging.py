@@ -1,0 +1,64 @@
+"""
+A promise is exchanged for a place that its request can have now: part of it is what the promise keeps, part is free.
+
+Who is promised several devices, or one that is several slices large, has some of them already and waits for the rest.
+What is freed beside that may be all that is missing, and nobody else's search counts what the promise keeps as free.
+Without this the pod waits on for a tenant that need not go; and where that one may be moved, he is moved to the very
+place that was missing, again and again.
+
+The promise is not given up first: what it keeps would be anybody's for a moment, and its request has waited long. The
+place is booked beside it, to be had when the promise is gone (a Grant with `after`), and that the promise goes follows
+from this grant (`promised`). It must not judge whether a promise stands, nor book on what others still have.
+"""
+
+from sluice.contracts.ids import AllocationId, NodeName, RequestId
+from sluice.contracts.messages import AllocationRequested, Closed, Grant
+from sluice_allocator.core.booking import booking_of
+from sluice_allocator.core.desk import Desk
+from sluice_allocator.core.limits.quotas import forbids_place
+from sluice_allocator.core.placement import Place, asking_of, find_place_on
+from sluice_allocator.core.waiting.promised import is_being_revoked, is_gone, standing_promise
+
+
+def exchange_promise(
+    desk: Desk, request: RequestId, asked: AllocationRequested, freed_on: NodeName | None = None
+) -> bool:
+    """
+    Book the place that a request can have now for what it was promised; False where there is none.
+
+    `freed_on`: only where its promise is on this node, for nothing has changed elsewhere.
+    """
+    promise = standing_promise(desk, request)
+    if promise is None or freed_on not in {None, promise.booking.node} or not _is_all_it_has(desk, promise):
+        return False
+    place = _place_there(desk, promise, request, asked)
+    after = (promise.booking.allocation,)
+    if place is None or forbids_place(desk, request, asked.namespace, place.devices, after):
+        return False
+    desk.queue.remove(request)
+    desk.grant(booking_of(desk, request, asked, place), after)
+    return True
+
+
+def _is_all_it_has(desk: Desk, promise: Grant) -> bool:
+    """Whether a promise is to be kept, as far as is known, and its request has nothing else that could come of it."""
+    own = promise.booking.allocation
+    return not is_being_revoked(desk, promise) and all(
+        allocation == own or _is_over(desk, allocation)
+        for allocation in desk.world.allocations_of[promise.booking.request]
+    )
+
+
+def _is_over(desk: Desk, allocation: AllocationId) -> bool:
+    return isinstance(desk.world.ledger[allocation], Closed) or is_gone(desk, allocation)
+
+
+def _place_there(desk: Desk, promise: Grant, request: RequestId, asked: AllocationRequested) -> Place | None:
+    """The place that a request can have on the node of its promise if that is gone, and nobody else."""
+    allocation, node = promise.booking.allocation, promise.booking.node
+    snapshot = desk.shown.get(node)
+    if snapshot is None or desk.fleet.booking(allocation) is None:
+        return None
+    trial = desk.fleet.alone(snapshot)
+    trial.unbook(allocation)
+    return find_place_on(trial, asking_of(asked), node, desk.attempts.avoided(request, desk.now))
