@@ -75,11 +75,15 @@ def why_evict(desk: Desk, request: RequestId, entries: dict[AllocationId, Ledger
 
 
 def _look_at_those_who_go_for(desk: Desk, request: RequestId, entries: dict[AllocationId, LedgerEntry]) -> None:
-    """Whether a grant stands may have changed with its request: look again at whose eviction follows from it."""
+    """
+    Whether a grant stands may have changed with its request: look again at whose eviction follows from it.
+
+    Not at who is gone: two requests may each have had a place that the other's was to come after, at different times.
+    """
     for entry in entries.values():
         for each in entry.after if isinstance(entry, Grant) and entry.evict else ():
             other = desk.world.ledger.get(each)
-            if other is not None and request_of(other) != request:
+            if other is not None and request_of(other) != request and not is_gone(desk, each):
                 desk.changed_requests[request_of(other)] = None
 
 

@@ -15,7 +15,7 @@ from sluice.contracts.usage import Usage, total
 from sluice_allocator.core.desk import Desk
 from sluice_allocator.core.held import is_held
 from sluice_allocator.core.limits.quotas import beyond, usage
-from sluice_allocator.core.waiting.promised import is_promise
+from sluice_allocator.core.waiting.promised import is_exchange, is_promise
 
 
 def look_at_binding(desk: Desk, request: RequestId) -> None:
@@ -142,7 +142,9 @@ def _standing(desk: Desk, quota: QuotaSet) -> tuple[Usage, list[Grant]]:
     grants = [entry for each in opened if isinstance(entry := desk.world.ledger.get(each), Grant)]
     promises = [grant for grant in grants if is_promise(desk, grant)]
     left_out = {each.booking.allocation: None for each in promises if _has_another(desk, each)}
-    awaited = {each: None for promise in promises for each in promise.after}  # gone when what is promised is there
+    left_out |= {each: None for promise in promises if is_exchange(promise) for each in promise.after}
+    kept = [promise for promise in promises if promise.booking.allocation not in left_out]
+    awaited = {each: None for promise in kept for each in promise.after}  # gone when what is promised is there
     bound = usage(desk, quota.namespace) - total(desk.fleet.usage_of(each.devices) for each in opened.values())
     for allocation in awaited:
         booking = desk.fleet.booking(allocation)

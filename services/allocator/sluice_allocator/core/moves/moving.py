@@ -41,7 +41,7 @@ from sluice_allocator.core.held import is_too_late
 from sluice_allocator.core.limits.quotas import forbids_place
 from sluice_allocator.core.moves.kept_places import is_move, kin_of
 from sluice_allocator.core.placement import Place, asking_of, find_place, find_place_on
-from sluice_allocator.core.waiting.promised import is_earlier, is_gone, is_promise
+from sluice_allocator.core.waiting.promised import is_earlier, is_gone, is_promise, standing_promise
 from sluice_allocator.core.world import RequestFact
 
 UNUSABLE = (SliceFailed, SliceQuarantined, SliceDegraded)
@@ -199,8 +199,12 @@ def why_end_move(desk: Desk, grant: Grant, asked: RequestFact | None) -> str | N
 
 
 def take_over(desk: Desk, request: RequestId, asked: AllocationRequested) -> bool:
-    """Give a request without a place the one that is kept for its like, if there is one that fits. True if so."""
-    if asked.group is not None or not desk.moves.kept_for:
+    """
+    Give a request without a place the one that is kept for its like, if there is one that fits. True if so.
+
+    Who was promised a place has that before: this one would be taken back, and the one that is kept be lost with it.
+    """
+    if asked.group is not None or not desk.moves.kept_for or standing_promise(desk, request) is not None:
         return False
     for allocation in desk.moves.kept_for.get(kin_of(asked.source, asked.namespace, asked.name), ()):
         kept = desk.world.ledger[allocation]

@@ -12,12 +12,12 @@ from this grant (`promised`). It must not judge whether a promise stands, nor bo
 """
 
 from sluice.contracts.ids import AllocationId, NodeName, RequestId
-from sluice.contracts.messages import AllocationRequested, Closed, Grant
+from sluice.contracts.messages import AllocationRequested, Grant
 from sluice_allocator.core.booking import booking_of
 from sluice_allocator.core.desk import Desk
 from sluice_allocator.core.limits.quotas import forbids_place
 from sluice_allocator.core.placement import Place, asking_of, find_place_on
-from sluice_allocator.core.waiting.promised import is_being_revoked, is_gone, standing_promise
+from sluice_allocator.core.waiting.promised import is_being_revoked, is_exchange, is_gone, standing_promise
 
 
 def exchange_promise(
@@ -42,15 +42,14 @@ def exchange_promise(
 
 def _is_all_it_has(desk: Desk, promise: Grant) -> bool:
     """Whether a promise is to be kept, as far as is known, and its request has nothing else that could come of it."""
-    own = promise.booking.allocation
-    return not is_being_revoked(desk, promise) and all(
-        allocation == own or _is_over(desk, allocation)
-        for allocation in desk.world.allocations_of[promise.booking.request]
-    )
+    if is_exchange(promise) or is_being_revoked(desk, promise):
+        return False
+    own, of_request = promise.booking.allocation, desk.world.allocations_of[promise.booking.request]
+    return not any(each != own and _may_come_to_be(desk, each) for each in of_request)
 
 
-def _is_over(desk: Desk, allocation: AllocationId) -> bool:
-    return isinstance(desk.world.ledger[allocation], Closed) or is_gone(desk, allocation)
+def _may_come_to_be(desk: Desk, allocation: AllocationId) -> bool:
+    return isinstance(desk.world.ledger[allocation], Grant) and not is_gone(desk, allocation)
 
 
 def _place_there(desk: Desk, promise: Grant, request: RequestId, asked: AllocationRequested) -> Place | None:

@@ -20,6 +20,7 @@ from sluice.contracts.messages import (
     SliceGone,
     SliceQuarantined,
     SliceReady,
+    Waived,
 )
 from sluice.contracts.refusals import ReasonCount, WaitReason
 from sluice_allocator.core.desk import Desk
@@ -188,8 +189,13 @@ def give_up(desk: Desk, promised: Grant) -> None:
 
 
 def _promises_of(desk: Desk, request: RequestId) -> list[Grant]:
-    entries = (desk.world.ledger[allocation] for allocation in desk.world.allocations_of.get(request, ()))
-    return [entry for entry in entries if isinstance(entry, Grant) and is_promise(desk, entry)]
+    """The promises of a request that stand, as far as is known: none that was waived, or is being revoked."""
+    binding = desk.world.bindings.get(request)
+    waived = binding.allocations if isinstance(binding, Waived) else ()
+    left = (each for each in desk.world.allocations_of.get(request, ()) if each not in waived)
+    entries = (desk.world.ledger[allocation] for allocation in left)
+    grants = (entry for entry in entries if isinstance(entry, Grant) and is_promise(desk, entry))
+    return [grant for grant in grants if not is_being_revoked(desk, grant)]
 
 
 def is_earlier(desk: Desk, one: Grant, other: Grant) -> bool:
