@@ -2,16 +2,18 @@
 
 import msgspec
 import pytest
-from factories.allocator import FOLDER, INCARNATION, asked, gpu_report, ready_of, snapshot, whole_gpu
+from factories.allocator import FOLDER, INCARNATION, Bench, asked, gpu_report, ready_of, snapshot, whole_gpu
 
 from sluice.contracts import subjects
-from sluice.contracts.exchange import ReadAgain, ReadingCaughtUp, ReadingStarted, Stream, Ticked, Write
-from sluice.contracts.ids import AllocationId, Incarnation, NodeName, RequestId, RunId
+from sluice.contracts.exchange import Entry, Observed, ReadAgain, ReadingCaughtUp, ReadingStarted, Stream, Ticked, Write
+from sluice.contracts.ids import AllocationId, Incarnation, NodeName, OperationId, RequestId, RunId
 from sluice.contracts.messages import (
     Bound,
     Closed,
     Grant,
     Held,
+    NodeChanged,
+    NodeInventory,
     Pending,
     Refused,
     Released,
@@ -21,6 +23,7 @@ from sluice.contracts.messages import (
     SourceSynced,
 )
 from sluice.contracts.refusals import Refusal, RefusalReason
+from sluice_allocator.core.opening import Opening
 
 P1 = RequestId("p1")
 ITS_NODE, OTHER = NodeName("node-a"), NodeName("node-b")
@@ -236,3 +239,90 @@ def test_a_pod_of_which_two_words_are_late_gets_no_slice_that_is_broken(empty):
     written = empty.add_node(snapshot(ITS_NODE, (gpu_report(ITS_NODE, 0),), slices=(report,), generation=2))
 
     assert [write.message.booking.allocation for write in written if isinstance(write.message, Revoke)] == [ITS]
+
+
+def test_a_binding_that_a_lagging_reading_does_not_show_is_looked_at_again(empty: Bench):
+    """Its pod would wait until something else has the book read anew."""
+    empty.read_all((subjects.request(P1), asked("p1")), incarnation=LIFE)
+    opened(empty, OTHER)
+    head = empty.allocator.desk.world.heads[OTHER]
+    head_at = empty.allocator.desk.world.sequences[subjects.head(OTHER).subject]
+    words(empty.observe(subjects.binding(P1), bound(LATE, OTHER)))
+    entry = empty.allocator.desk.outbox.current(subjects.binding(P1))
+    empty.now += 31
+    assert ReadAgain(Stream.BOOK) in empty.handle(Ticked())
+
+    # A server that lags serves the reading: it has the head, and not yet the binding, which follows.
+    empty.handle(ReadingStarted(Stream.BOOK, LIFE))
+    empty.handle(Observed(Stream.BOOK, Entry(subjects.head(OTHER).subject, head_at, OperationId("h-1"), head)))
+    said = words(empty.handle(ReadingCaughtUp(Stream.BOOK)))
+    said += words(empty.handle(Observed(Stream.BOOK, entry)))
+    again = False
+    for _ in range(600):
+        empty.now += 1
+        out = empty.handle(Ticked())
+        again = again or ReadAgain(Stream.BOOK) in out
+        said += words(out)
+
+    assert again, (said, empty.allocator.unbacked)
+
+
+def test_who_waits_for_another_node_than_before_waits_for_that_alone():
+    """Else the allocator ends when the first of them is opened, with everybody's places."""
+    opening = Opening()
+    opening.hold(P1, ITS_NODE)
+    opening.hold(P1, OTHER)
+    opening.let_go(P1)
+    assert opening.opened(ITS_NODE) == {}
+
+
+def test_the_allocator_goes_on_when_a_node_is_opened_for_which_an_orphaned_answer_waited(empty: Bench):
+    """It waits for one node, then for another one; the allocator would end, and nobody be served anywhere."""
+    empty.read_all(incarnation=LIFE)
+    # A picture of node-a of the life before lands late, and a binding to a slice on node-b. p1 has gone meanwhile.
+    report = SliceReport(booking=grant(ITS, ITS_NODE).booking, revision=1, state="ready", revoked=False)
+    old = snapshot(ITS_NODE, (gpu_report(ITS_NODE, 0),), slices=(report,), generation=1)
+    picture = NodeInventory(snapshot=old, stale=False, incarnation="1000")
+    empty.observe(subjects.inventory(ITS_NODE), picture)
+    empty.observe(subjects.binding(P1), bound(LATE, OTHER))
+    empty.observe(subjects.source(FOLDER), SourceSynced(source=FOLDER, run=RunId("w1"), epoch=1, count=0))
+    at = empty.allocator.desk.world.sequences[subjects.binding(P1).subject]
+    for _ in range(40):
+        empty.now += 1
+        empty.handle(Ticked())
+    empty.handle(ReadingStarted(Stream.BOOK, LIFE))  # as `unbacked` has asked for
+    empty.handle(Observed(Stream.BOOK, Entry(subjects.binding(P1).subject, at, OperationId("x-1"), bound(LATE, OTHER))))
+    empty.handle(ReadingCaughtUp(Stream.BOOK))
+    for number in range(100):  # more of OTHER's pods wait for it than are looked at in one tick
+        name = f"w{number}"
+        held = Held(node=OTHER, allocation=AllocationId(f"{name}_old_1"))
+        empty.request(msgspec.structs.replace(asked(name), held=held))
+    passes(empty, 2)
+    assert empty.allocator.desk.opening.holds[P1] == ITS_NODE
+
+    # Its agent is back, has unmade that slice, and has more news than was pulled.
+    news = NodeChanged(
+        node=ITS_NODE, endpoint="127.0.0.1:1", boot_id="boot-1", agent_run=RunId("agent-1"), generation=3, gpus=()
+    )
+    empty.observe(subjects.node(ITS_NODE), news)
+    pulled(empty, generation=2)
+    for _ in range(20):
+        passes(empty, 1)
+        if P1 not in empty.allocator.desk.opening.holds:
+            break
+    pulled(empty, generation=3)  # and is opened
+
+
+def passes(bench: Bench, seconds: int) -> None:
+    """Time passes; what is written lands."""
+    for _ in range(seconds):
+        bench.now += 1
+        bench.land_all(bench.handle(Ticked()))
+
+
+def pulled(bench: Bench, generation: int) -> None:
+    """node-a is pulled: it has nothing."""
+    seen = snapshot(ITS_NODE, (gpu_report(ITS_NODE, 0),), generation=generation)
+    bench.land_all(
+        bench.observe(subjects.inventory(ITS_NODE), NodeInventory(snapshot=seen, stale=False, incarnation=LIFE))
+    )

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import msgspec
 import pytest
-from factories.allocator import Bench, asked, begun_anew, claim, gpu_report, snapshot, working_allocator
+from factories.allocator import Bench, asked, begun_anew, claim, gpu_report, snapshot, whole_gpu, working_allocator
 from factories.poison import nonsense
 
 from sluice.contracts import subjects
@@ -26,6 +26,7 @@ from sluice.contracts.messages import (
     Leeway,
     MpsDaemonReport,
     NodeExpression,
+    NodeInventory,
     Pending,
     PlacementReport,
     PodGroup,
@@ -188,3 +189,12 @@ def test_a_running_pod_keeps_its_slice_when_its_request_cannot_be_read():
         bench.now += 100.0
         bench.land_all(bench.handle(Ticked()))
     assert isinstance(bench.allocator.desk.world.ledger["p1_r1_1"], Grant)
+
+
+def test_a_slice_that_is_reported_twice_does_not_end_the_allocator(bench: Bench):
+    """Every allocator would end on reading it, and again after each start."""
+    report = SliceReport(booking=whole_gpu("p1_old_1"), revision=1, state="ready", revoked=False)
+    gpus = (gpu_report("node-a", 0),)
+    for generation in (2, 3):
+        seen = snapshot("node-a", gpus, slices=(report, report), generation=generation)
+        bench.land_all(bench.observe(subjects.inventory(seen.node), NodeInventory(snapshot=seen, stale=False)))

@@ -268,6 +268,9 @@ class Allocator:
         kept = {subject: None for subject in desk.world.sequences if desk.outbox.knows(subject)}
         for address in desk.world.catch_up(event.stream, kept):
             self._changed(address)
+        if event.stream is Stream.BOOK:
+            for request in desk.world.bindings:  # a server that lags tells nothing of the newest
+                self.unbacked.look(desk, request)
         if desk.world.settled:
             for allocation in dict.fromkeys((*desk.world.ledger, *desk.fleet.booked(), *desk.world.slices)):
                 self._rebook(allocation)

@@ -45,7 +45,9 @@ class Opening:
         return waited
 
     def hold(self, request: RequestId, node: NodeName) -> None:
-        """A request waits for a node."""
+        """A request waits for a node, and for no other any more."""
+        if self.holds.get(request, node) != node:
+            self.let_go(request)
         self.held_on.setdefault(node, {})[request] = None
         self.holds[request] = node
 

@@ -439,7 +439,12 @@ def _set(facts: dict[_K, _V], key: _K, value: _V | None) -> None:
 
 
 def _remove(index: dict[RequestId, dict[AllocationId, _V]], request: RequestId, allocation: AllocationId) -> None:
-    """Take one allocation out of an index by request; a request without any is not kept."""
-    index[request].pop(allocation, None)
-    if not index[request]:
-        del index[request]
+    """
+    Take one allocation out of an index by request, if it is there; a request without any is not kept.
+
+    An agent that is out of its mind may have told of it twice in one picture.
+    """
+    there = index.get(request, {})
+    there.pop(allocation, None)
+    if not there:
+        index.pop(request, None)

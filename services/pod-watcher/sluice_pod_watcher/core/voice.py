@@ -140,6 +140,11 @@ class Voice:
             case _:
                 return None
 
+    @property
+    def begins_anew(self) -> bool:
+        """Whether the reading that is under way is of another life than the last one."""
+        return self._life not in {"", self._read_life}
+
     def is_of_this_life(self, order: EvictionOrdered) -> bool:
         """Whether an order was given in the life of STATE in which it is read; one that has landed late is nobody's."""
         return order.incarnation in {"", self._read_life}

@@ -70,6 +70,7 @@ class Bench:
     sequence: itertools.count = field(default_factory=lambda: itertools.count(1))
     automatic: bool = True
     """Whether calls are carried out at once."""
+    life: str = "1"
     blocked: str = ""
     """Why evictions are refused."""
 
@@ -153,7 +154,7 @@ class Bench:
             if (subject.split(".")[1] == "binding") == (stream is Stream.BOOK)
         ]
         return [
-            ReadingStarted(stream, Incarnation("1")),
+            ReadingStarted(stream, Incarnation(self.life)),
             *(Observed(stream, entry) for entry in entries),
             ReadingCaughtUp(stream),
         ]

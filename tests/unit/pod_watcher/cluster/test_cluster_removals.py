@@ -1,6 +1,7 @@
 """When a node's deletion counts, and when it does not (PROTOCOL §6)."""
 
 import pytest
+from msgspec.structs import replace
 from test_cluster_hosts import NO_ROOM, node
 
 from sluice.contracts import subjects
@@ -169,3 +170,57 @@ def test_nothing_is_left_on_the_bus_of_a_node_that_was_removed(cluster, new, res
     watcher.read()
     watcher.pass_time(5)
     assert "sluice.host.n1" not in watcher.bus
+
+
+def begun(new):
+    """A pod-watcher that knows n1, on which a pod of ours runs."""
+    bench = new()
+    bench.start()
+    bench.handle(e.ListingStarted("nodes"), e.NodeSeen(node()), e.ListingEnded("nodes", "1"))
+    bench.handle(e.ListingStarted("others"), e.ListingEnded("others", "1"))
+    bench.observe(subjects.node(N1), news())
+    bench.create("jp", "u1")
+    bench.bind("u1", node="n1")
+    bench.pass_time(2)
+    return bench
+
+
+def test_a_node_that_was_removed_before_a_wipe_is_removed_after_it_too(new):
+    """Its pod's request, withdrawn or not, would wait for it for ever: the removal went with the bus."""
+    bench = begun(new)
+    bench.observe(subjects.inventory(N1), inventory(stale=True))
+    bench.handle(e.NodeGone(node(version=3)))
+    bench.pass_time(GRACE_S + 5)
+    assert said(bench) == REMOVED
+    bench.bus.clear()
+    bench.life = "2"
+    bench.read()
+    bench.list()
+    bench.pass_time(GRACE_S * 2)
+    assert said(bench) == REMOVED
+
+
+def test_a_node_that_answered_before_a_wipe_and_never_after_it_is_removed(new):
+    """Nobody says of it that it does not answer: in this life of the bus nobody knows it."""
+    bench = begun(new)
+    bench.observe(subjects.inventory(N1), inventory(stale=False))
+    bench.pass_time(2)
+    bench.handle(e.NodeGone(node(version=3)))
+    bench.bus.clear()
+    bench.life = "2"
+    bench.read()
+    bench.list()
+    bench.pass_time(GRACE_S * 3)
+    assert said(bench) == REMOVED
+
+
+def test_a_node_that_an_operator_removed_while_it_answered_can_be_removed_again(new):
+    """It spoke once more, and was never pulled again: the inventory says of it only that it was removed."""
+    bench = begun(new)
+    bench.observe(subjects.inventory(N1), inventory(stale=False))
+    bench.observe(subjects.node(N1), REMOVED)
+    bench.observe(subjects.inventory(N1), replace(inventory(stale=True), removed=True))
+    bench.observe(subjects.node(N1), news(run="a2"))
+    bench.handle(e.NodeGone(node(version=3)))
+    bench.pass_time(GRACE_S * 3)
+    assert said(bench) == REMOVED

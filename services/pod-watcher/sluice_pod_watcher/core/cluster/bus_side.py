@@ -66,6 +66,8 @@ class BusSide:
                 self._reading[Stream.BOOK] = True
                 self._read_answers = {}
             case ReadingStarted():
+                if self._desk.voice.begins_anew:
+                    self._desk.removals.begin_anew(now)
                 self._reading[Stream.STATE] = True
                 self._read_words, self._read_notes, self._read_orders = {}, {}, {}
             case Observed():
@@ -116,6 +118,7 @@ class BusSide:
             case NodeChanged() | NodeRemoved():
                 self._desk.node_said(node, message, now)
             case NodeInventory() if message.removed:
+                self._desk.removals.inventory(message)
                 self._desk.mirror.node_gone(node)
             case NodeInventory():
                 self._desk.removals.inventory(message)
@@ -144,7 +147,10 @@ class BusSide:
                 record.pending = None
             case EvictionOrdered():
                 record.eviction = message.cause
-                record.evicted = record.evicted or isinstance(self._desk.voice.evicted_of(uid), EvictionDone)
+                is_said = isinstance(self._desk.voice.evicted_of(uid), EvictionDone)
+                if record.evicted and not is_said:
+                    self._desk.voice.evicted(uid, EvictionDone(request=uid))
+                record.evicted = record.evicted or is_said
             case EvictionOver():
                 record.eviction = ""  # it stays, unless it was evicted already
 

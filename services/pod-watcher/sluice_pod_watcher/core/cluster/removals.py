@@ -55,9 +55,15 @@ class Removals:
             return True
         return False
 
+    def begin_anew(self, now: float) -> None:
+        """The bus lives anew: what was said of nodes is said no more, and nobody has answered yet."""
+        self._answers.clear()
+        self.missing.update(dict.fromkeys((*self.missing, *self._removed), now))
+        self._removed.clear()
+
     def inventory(self, message: NodeInventory) -> None:
         """Whether an agent answers."""
-        if message.stale:
+        if message.stale or message.removed:
             self._answers.pop(message.snapshot.node, None)
         else:
             self._answers[message.snapshot.node] = None

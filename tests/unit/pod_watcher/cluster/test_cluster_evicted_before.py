@@ -1,0 +1,43 @@
+"""An order to evict that is given for a pod that was evicted before."""
+
+from test_cluster_pods import RUNNING
+
+from sluice.contracts import subjects
+from sluice.contracts.ids import RequestId
+from sluice.contracts.messages import EvictionDone, EvictionOrdered, Released
+
+U1 = RequestId("u1")
+ORDER = EvictionOrdered(request=U1, cause="preempted")
+DONE = EvictionDone(request=U1)
+
+
+def test_an_eviction_that_was_carried_out_before_a_wipe_is_answered_after_it(bench):
+    """It counts as one that could not be carried out: after two minutes somebody else is evicted as well."""
+    bench.create("train", "u1", owner="Job")
+    bench.bind("u1")
+    bench.change("u1", spec={"nodeName": "node-a"}, status=RUNNING)
+    bench.observe(subjects.eviction(U1), ORDER)
+    bench.show(bench.api.find("u1"))  # it is dying, and writes its checkpoint
+    assert bench.bus["sluice.evicted.u1"] == DONE
+    bench.pass_time(2)
+    bench.bus.clear()
+    bench.life = "2"
+    bench.read()
+    bench.pass_time(2)
+    bench.observe(subjects.eviction(U1), ORDER)  # who gave it says it again
+    bench.pass_time(60)
+    assert bench.bus.get("sluice.evicted.u1") == DONE
+
+
+def test_an_order_for_a_pod_that_was_evicted_for_another_reason_is_answered(bench):
+    """The same: nobody told that the pod goes."""
+    bench.create("train", "u1", owner="Job")
+    bench.bind("u1")
+    bench.change("u1", spec={"nodeName": "node-a"}, status=RUNNING)
+    bench.observe(subjects.binding(U1), Released(request=U1, cause="slice lost: test"))
+    bench.show(bench.api.find("u1"))
+    assert bench.api.evictions == ["u1"]
+    bench.pass_time(2)
+    bench.observe(subjects.eviction(U1), ORDER)
+    bench.pass_time(60)
+    assert bench.bus.get("sluice.evicted.u1") == DONE
