@@ -8,7 +8,7 @@ It must not judge whether a place is to be given back (`standing` and `groups` d
 """
 
 from sluice.contracts.ids import AllocationId, RequestId
-from sluice.contracts.messages import AllocationRequested, Waived
+from sluice.contracts.messages import AllocationRequested, Grant, Revoke, Waived
 from sluice_allocator.core.desk import Desk
 
 
@@ -28,7 +28,7 @@ def waived(
     """
     before = desk.world.bindings.get(request)
     known = before.allocations if isinstance(before, Waived) else ()
-    still = tuple(each for each in known if each in desk.world.ledger and each not in allocations)
+    still = tuple(each for each in known if each not in allocations and _is_taken_back(desk, each))
     return Waived(
         request=request,
         request_revision=asked.revision,
@@ -38,6 +38,11 @@ def waived(
         source=asked.source,
         alone=alone and not (isinstance(before, Waived) and still and not before.alone),
     )
+
+
+def _is_taken_back(desk: Desk, allocation: AllocationId) -> bool:
+    """Whether something that was waived is still to be taken back: what is closed stays in the ledger for hours."""
+    return isinstance(desk.world.ledger.get(allocation), Grant | Revoke)
 
 
 def waived_for(

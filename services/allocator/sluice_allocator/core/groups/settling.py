@@ -245,6 +245,11 @@ def _parties(desk: Desk, gang: Gang) -> Iterator[Party]:
             yield _party(desk, gang, number, members[at : at + size])
             number += 1
         members = []
+    running = [member for member in others if member.started]
+    if running:  # whatever is said of sizes: who runs is not to lose its slice for it
+        yield _party(desk, gang, number, running)
+        number += 1
+        others = [member for member in others if not member.started]
     if others:
         yield _party_at_odds(desk, gang, number, (size, others[0].size), [*members, *others])
 

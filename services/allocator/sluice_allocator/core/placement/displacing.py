@@ -326,7 +326,7 @@ class _Search:
             one = OneNode(self.look, node, going)
             if self._filled >= NODES_FILLED_MAX or (guess is not None and self._is_no_better(guess)):
                 return
-            if not one.may_do():
+            if not has_room(node, going, self.look.need) or not one.may_do():
                 continue
             self._filled += 1
             for guarded in (True, False):

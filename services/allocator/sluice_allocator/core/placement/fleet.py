@@ -221,15 +221,17 @@ class Fleet:
             if gpu is None:
                 self._awaited.setdefault(grant.gpu, {})[allocation, number] = grant
                 continue
+            there = self.nodes[gpu.node]
             gpu.spans[allocation, number] = grant
             at_home = self.households.move_in(gpu, (allocation, number), grant)
             if at_home is None or at_home.home.tenants == 1:
-                self.households.contest(node, gpu, grant)
+                self.households.contest(there, gpu, grant)
                 gpu.step(grant, booked=True)
-                self.stock.changed(node, gpu)
+                self.stock.changed(there, gpu)
             if at_home is not None:
-                self.stock.home_changed(node, at_home)
-            self.stock.look_at_victims(node, gpu)
+                self.stock.home_changed(there, at_home)
+            self.stock.look_at_victims(there, gpu)
+            self._settle_elsewhere(node, there)
         self.stock.settle(node, more_room=False)
         return known is not None and known.devices != booking.devices
 
@@ -251,19 +253,26 @@ class Fleet:
                     self._awaited.pop(grant.gpu, None)
                     self._lost.pop(grant.gpu, None)
                 continue
+            there = self.nodes[gpu.node]
             gpu.spans.pop((allocation, number), None)
             at_home = self.households.move_out(gpu, (allocation, number), grant)
             if at_home is None or at_home.home.empty:
                 gpu.step(grant, booked=False)
-                self.stock.changed(node, gpu)
+                self.stock.changed(there, gpu)
             if at_home is not None:
-                self.stock.home_changed(node, at_home)
+                self.stock.home_changed(there, at_home)
             for mixed in [other for other in gpu.homes.values() if other.home.mixed]:
-                self.households.draw_anew(node, gpu, mixed)
-            self.stock.look_at_victims(node, gpu)
+                self.households.draw_anew(there, gpu, mixed)
+            self.stock.look_at_victims(there, gpu)
+            self._settle_elsewhere(node, there)
         room = booking.room
         self.stock.settle(node, more_room=room.cpu_milli > 0 or room.memory_mib > 0 or node.pods == 1)
         return True
+
+    def _settle_elsewhere(self, node: Node, there: Node) -> None:
+        """A card was put into another machine while it is booked in the first one's ledger: it counts where it is."""
+        if there is not node:
+            self.stock.settle(there, more_room=False)
 
     def offer_victim(self, allocation: AllocationId, priority: int, *, guarded: bool) -> None:
         """What is booked for an allocation may be had by requests of higher priority; its pod is evicted for them."""

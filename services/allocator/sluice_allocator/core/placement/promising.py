@@ -31,6 +31,8 @@ SPOTS_TRIED_MAX = 4
 """So many of the best spots are tried out: one that looked right may not be, for the sake of CPU, NUMA or links."""
 NODES_TRIED_MAX = 2
 """The same for several devices and for shares, where a whole node is tried out."""
+NODES_IN_VAIN_MAX = 6
+"""So many more where it turns out not to fit: for shares a glance does not tell."""
 NODES_LOOKED_AT_MAX = 64
 
 WaitFor = Callable[[AllocationId], int | None]
@@ -92,16 +94,20 @@ class _Search:
     shown: Mapping[NodeName, NodeSnapshot]
     wait_for: WaitFor
     open_to: OpenTo
+    _large_enough: dict[NodeName, bool] = field(default_factory=dict)
 
     # -- one device -----------------------------------------------------------------------------------------------
 
     def one_device(self, want: Want) -> Promise | None:
-        spots = sorted(islice(self._spots(want), GPUS_LOOKED_AT_MAX))
-        for spot in spots[:SPOTS_TRIED_MAX]:
+        tried = 0
+        for spot in sorted(islice(self._spots(want), GPUS_LOOKED_AT_MAX)):
             node = self.look.fleet.nodes[spot.gpu.node]
             gone = self._with_room(node, spot.gone)
-            promise = self._try(node, gone) if gone is not None else None
-            if promise is not None:
+            if gone is None:
+                continue
+            tried += 1
+            promise = self._try(node, gone)
+            if promise is not None or tried == SPOTS_TRIED_MAX:
                 return promise
         return None
 
@@ -137,7 +143,7 @@ class _Search:
         for least, _, kind, state, group, profile in shelves:
             for gpu in _on_shelf(group, kind, state):
                 node = self.look.fleet.nodes[gpu.node]
-                if named is not None and node not in named:
+                if (named is not None and node not in named) or not self._is_large_enough(node):
                     continue
                 if self.look.may_use(gpu, want) and self.look.admits(node):
                     yield gpu, profile, least
@@ -170,15 +176,16 @@ class _Search:
     # -- several devices, and shares --------------------------------------------------------------------------------
 
     def several(self) -> Promise | None:
-        best: tuple[tuple[int, int], Promise] | None = None
-        for node in islice(self._nodes(), NODES_TRIED_MAX):
+        found: list[tuple[int, int, Promise]] = []
+        for node in islice(self._nodes(), NODES_TRIED_MAX + NODES_IN_VAIN_MAX):
             gone = tuple(each for each in node.taken if self.wait_for(each) is not None)
             promise = self._try(node, gone)
             if promise is not None:
                 weight = sum(self.wait_for(each) or 0 for each in promise.after)
-                if best is None or (weight, node.number) < best[0]:
-                    best = (weight, node.number), promise
-        return best[1] if best is not None else None
+                found.append((weight, node.number, promise))
+            if len(found) == NODES_TRIED_MAX:
+                break
+        return min(found, key=lambda each: each[:2])[2] if found else None
 
     def _nodes(self) -> Iterator[Node]:
         """Nodes that would hold it if nobody were there, those that hold most of it now first."""
@@ -194,11 +201,30 @@ class _Search:
         """Whether it might fit if all were gone who may be waited for: a glance, as most nodes are like one another."""
         claim, want = largest_claim(self.look, group)
         gpus = [gpu for gpu in node.gpus if self.open_to(gpu.report.model) and self.look.may_use(gpu, want)]
-        held = sum(_held_at_most(gpu, want) for gpu in gpus)
+        held = sum(self._held_at_most(gpu, want) for gpu in gpus)
         if held < (claim.gpus if claim.shares_percent is None else -(-claim.shares_percent // 100)):
             return False
         leaving = [room for each, room in node.taken.items() if self.wait_for(each) is not None]
         return node.would_have_room(self.look.need, leaving)
+
+    def _held_at_most(self, gpu: Gpu, want: Want) -> int:
+        """How many devices of a claim a GPU holds when nobody is on it but those for whom nobody may wait."""
+        if want.claim.shares_percent is not None or want.claim.modes != ("exclusive",):
+            return 1
+        shape = want.shape_on(gpu)
+        stay = [grant for (allocation, _), grant in gpu.spans.items() if self.wait_for(allocation) is None]
+        if isinstance(shape, Profile):
+            left = {Instance(grant.profile or "", grant.start, grant.size): None for grant in stay}
+            return gpu.table.count(gpu.table.state([*gpu.foreign, *left], blocked=gpu.blocked), shape.name)
+        return int(isinstance(shape, WholeGpu) and not stay)
+
+    def _is_large_enough(self, node: Node) -> bool:
+        """Whether a node has room for the pod when nobody is there: else no GPU of it helps."""
+        known = self._large_enough.get(node.name)
+        if known is None:
+            known = node.would_have_room(self.look.need, list(node.taken.values()))
+            self._large_enough[node.name] = known
+        return known
 
     def _near(self) -> Iterator[Node]:
         for group in self.look.groups():
@@ -263,16 +289,6 @@ class _Search:
             return -(self.wait_for(allocation) or 0), -crowd
 
         return sorted(gone, key=key)
-
-
-def _held_at_most(gpu: Gpu, want: Want) -> int:
-    """How many devices of a claim a GPU holds when nobody is on it."""
-    if want.claim.shares_percent is not None or want.claim.modes != ("exclusive",):
-        return 1
-    shape = want.shape_on(gpu)
-    if isinstance(shape, Profile):
-        return gpu.table.count(gpu.table.empty, shape.name)
-    return int(isinstance(shape, WholeGpu))
 
 
 def _least_in_the_way(state: int, profile: Profile) -> int:
