@@ -17,6 +17,7 @@ from sluice.contracts.messages import Closed, NodeRemoved, NodeSnapshot, Revoke
 from sluice.contracts.outbox import Outbox
 from sluice_node_agent.core import homes
 from sluice_node_agent.core.bench import Bench
+from sluice_node_agent.core.clearing import Clearing, Rubbish
 from sluice_node_agent.core.devices import Devices
 from sluice_node_agent.core.events import (
     RESULTS,
@@ -41,7 +42,6 @@ from sluice_node_agent.core.instructions import (
     OwnInstruction,
     ReadGpu,
     SaveJournal,
-    StopMps,
 )
 from sluice_node_agent.core.learning import learn
 from sluice_node_agent.core.leftovers import Leftover, Leftovers
@@ -84,12 +84,15 @@ class Agent:
         self._sender = Sender()
         self._overdue = Overdue(self._sender, rules)
         self._warm = WarmOnes(self._sender, rules)
+        self._clearing = Clearing(rules, self._sender)
         self._bench = Bench(run, rules, self._floor, self._sender, self._warm)
         self._housing = Housing(run, rules, self._floor, self._sender, self._warm)
         self._graves = Graves(rules)
         self._news = News(node, run, rules)
         self._telling = Telling(node, self._outbox, self._news, self._graves, self._floor)
-        self._taking = Taking(self._orders, self._graves, self._bench, self._housing, self._telling)
+        self._taking = Taking(
+            self._orders, self._graves, self._bench, self._housing, self._telling, clearing=self._clearing
+        )
         self._leftovers = Leftovers(rules, self._floor, self._sender, self._housing)
         self._due: dict[AllocationId, None] = {}
         """Slices that have to be looked at."""
@@ -229,9 +232,8 @@ class Agent:
         self._see_whether_open()
 
     def _stop(self, homes: list[FoundHome]) -> None:
-        """Clear away homes that have no record."""
         for home in homes:
-            self._sender.send(StopMps(self._sender.next_token, home.home, home.pid, home.started_at), None)
+            self._clearing.home(home)
 
     def _read_ledger(self, event: ExchangeEvent, now: float) -> None:
         forgotten = self._is_forgotten(event)
@@ -312,6 +314,8 @@ class Agent:
                 self._housing.take_result(job, sent, result, now)
             case Leftover():
                 self._leftovers.take_result(job, result, self._taking.found, self._taking.awaited(), now)
+            case Rubbish():
+                self._clearing.take_result(job, result, now)
             case WarmOne():
                 self._warm.take_result(job, result, now)
                 self._look_at_gpu(job.record.gpu)
@@ -386,7 +390,7 @@ class Agent:
         stuck.retry_at = None
         if event.ignore_holders and isinstance(stuck, HomeWork):
             self._housing.vouch(stuck)
-        if event.ignore_holders:
+        if event.ignore_holders and work.record.revoked:
             self._bench.save(replace(work.record, ignores_holders=True))
         self._due[work.allocation] = None
         self._homes_due.update(dict.fromkeys(work.homes))
@@ -414,6 +418,7 @@ class Agent:
                 work.retry_at = None
                 self._due[allocation] = None
         self._homes_due.update(dict.fromkeys(self._housing.tick(now)))
+        self._clearing.tick(now)
         if self._is_open:
             self._warm.tick(now)
         for gpu, why in self._overdue.look(now).items():

@@ -12,7 +12,7 @@ from sluice_node_agent.core.backing_off import back_off
 from sluice_node_agent.core.events import Result
 from sluice_node_agent.core.floor import Floor
 from sluice_node_agent.core.instances import NOTHING
-from sluice_node_agent.core.instructions import CreateGpuInstance, DestroyGpuInstance, OwnInstruction, RemoveTicket
+from sluice_node_agent.core.instructions import CreateGpuInstance, DestroyGpuInstance, OwnInstruction
 from sluice_node_agent.core.records import DeviceRecord, SliceRecord, Tombstone
 from sluice_node_agent.core.resuming import claims_of, has_found, resume
 from sluice_node_agent.core.rules import Rules
@@ -45,10 +45,6 @@ class Bench:
             self._sender.save(record, self.floor.enter(record))
         else:
             self._sender.save(record, self.floor.works.get(record.allocation))
-
-    def drop(self, ticket: str) -> None:
-        """Remove a ticket that no slice has any more."""
-        self._sender.send(RemoveTicket(self._sender.next_token, ticket), None)
 
     # -- stepping -------------------------------------------------------------------------------------------------
 

@@ -175,7 +175,7 @@ def _to_make(home: HomeWork, wish: Wish, floor: Floor, token: int) -> HomeNext:
 def _made(record: HomeRecord, result: Result) -> HomeRecord:
     """The instance came further. With the last step the daemon is announced."""
     device = instances.made(record.device, result)
-    return replace(record, device=device, daemon=device.step == "made")
+    return replace(record, device=device, daemon=record.daemon or device.step == "made")
 
 
 def _take(record: HomeRecord, listed: ListHolders, holders: tuple[Holder, ...], floor: Floor) -> HomeRecord:

@@ -77,10 +77,13 @@ def made(device: DeviceRecord, result: Result) -> DeviceRecord:
 
 
 def after_refusal(device: DeviceRecord, sent: OwnInstruction, kind: DeviceErrorKind) -> DeviceRecord:
-    """What is there after a refused step: a refused creation leaves nothing; what is not ours is not undone by us."""
-    vanished = kind in {DeviceErrorKind.NOT_FOUND, DeviceErrorKind.DIFFERENT}
-    of_instance = isinstance(sent, (CreateComputeInstance, VerifyInstance))
-    if isinstance(sent, CreateGpuInstance) or (vanished and of_instance):
+    """
+    What is there after a refused step: a refused creation leaves nothing.
+
+    One that is not as it was made may be ours, without its compute instance: each step of unmaking it looks at that.
+    """
+    is_gone = kind is DeviceErrorKind.NOT_FOUND and isinstance(sent, (CreateComputeInstance, VerifyInstance))
+    if isinstance(sent, CreateGpuInstance) or is_gone:
         return NOTHING
     return device
 

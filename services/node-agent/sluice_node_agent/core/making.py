@@ -48,6 +48,8 @@ def next_step(record: SliceRecord, floor: Floor, rules: Rules, token: int, ticke
         return begin(record, floor, ticket)
     for number, grant, device in pairs(record):
         if device.step == "made":
+            if grant.share is not None and not _is_at_home(device, floor.home_of(grant)):
+                return to_make_again(without_device(record, number))
             continue
         if grant.share is not None:
             return _join(record, number, floor, rules, ticket)

@@ -16,6 +16,7 @@ from sluice.contracts.ticket_names import is_ticket_of
 from sluice_node_agent.core import making
 from sluice_node_agent.core.adjusting import begin
 from sluice_node_agent.core.bench import Bench
+from sluice_node_agent.core.clearing import Clearing
 from sluice_node_agent.core.events import FoundTicket
 from sluice_node_agent.core.found import Found
 from sluice_node_agent.core.graves import Graves
@@ -41,7 +42,9 @@ _WHY_MAX = 300
 class Taking:
     """What orders mean for the slices of a node. `found` is what was there at the start and no record names."""
 
-    def __init__(self, orders: Orders, graves: Graves, bench: Bench, housing: Housing, telling: Telling) -> None:
+    def __init__(
+        self, orders: Orders, graves: Graves, bench: Bench, housing: Housing, telling: Telling, *, clearing: Clearing
+    ) -> None:
         """Begin with nothing found."""
         self._orders = orders
         self._graves = graves
@@ -49,6 +52,7 @@ class Taking:
         self._bench = bench
         self._housing = housing
         self._telling = telling
+        self._clearing = clearing
         self.found = Found()
 
     def hear(self, tickets: Iterable[FoundTicket], node: NodeName) -> tuple[str, ...]:
@@ -88,7 +92,7 @@ class Taking:
     def clear_away(self) -> None:
         """All orders were read: remove the tickets of what is not there any more, and for which there is none."""
         for ticket in self.found.useless_tickets(self._orders.entries):
-            self._bench.drop(ticket)
+            self._clearing.ticket(ticket)
 
     def take(self, allocation: AllocationId, now: float) -> None:
         """Compare the ledger's order with what is known, and take it if it is newer."""
@@ -109,7 +113,7 @@ class Taking:
         elif isinstance(entry := self._orders.entries.get(allocation), Closed):
             self._telling.say_closed(entry)
             for ticket in self.found.tickets_of(allocation):
-                self._bench.drop(ticket)
+                self._clearing.ticket(ticket)
 
     def _take_first(self, order: Grant | Revoke) -> None:
         """

@@ -109,12 +109,20 @@ def _to_empty(work: Work, number: int, floor: Floor, token: int) -> OwnInstructi
 
 
 def _has_another(work: Work, grant: DeviceGrant, floor: Floor) -> bool:
-    """Whether the same pod has another share there, which stands: whatever of it runs there is on that one."""
+    """
+    Whether the same pod has another share there, which stands: whatever of it runs there is on that one.
+
+    One that is still being made was never said to be ready: nothing runs on it yet, and it may come to nothing.
+    """
     owner = work.record.booking.owner
     return any(
-        other is not work and other.record.booking.owner == owner and not other.record.revoked and device.step == "made"
+        other is not work and other.record.booking.owner == owner and _stands(other.record) and device.step == "made"
         for other, _, device in floor.tenants(key_of(grant))
     )
+
+
+def _stands(record: SliceRecord) -> bool:
+    return record.phase == "ready" or (record.lost and not record.revoked)
 
 
 def _may_hold(record: SliceRecord, grant: DeviceGrant, floor: Floor) -> bool:
