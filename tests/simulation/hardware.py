@@ -186,10 +186,12 @@ class Gpu:
         self.exclusive = exclusive
 
     def verify(self, gi_id: int, profile_id: int, span: Span, uuid: str) -> None:
-        """Read back: refuses with Different when anything is not as said."""
+        """Read back: refuses with NotFound when another one has this id, with Different when its device is another."""
         self._maybe_fail("verify")
         instance = self._found(gi_id)
-        if (instance.profile.profile_id, instance.span, instance.uuid) != (profile_id, span, uuid):
+        if (instance.profile.profile_id, instance.span) != (profile_id, span):
+            raise DeviceRefusedError("NotFound", f"{instance.profile.name} at {instance.span}")
+        if instance.uuid != uuid:
             raise DeviceRefusedError("Different", f"{instance.profile.name} at {instance.span}, {instance.uuid}")
 
     @property

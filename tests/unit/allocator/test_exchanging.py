@@ -222,3 +222,30 @@ def test_what_a_promise_was_exchanged_for_is_not_exchanged_again():
     end(bench, third(bench))
 
     assert grants(bench, "big") == [exchange]
+
+
+def test_a_promise_that_is_made_after_it_was_waived_does_not_end_what_it_was_exchanged_for(half_there: Bench):
+    """The pod would lose both: the one because nobody may be bound to it, the other because that one is ready."""
+    promise = grants(half_there, "big")[0]
+    tenant = grants(half_there, stays(half_there))[0]
+    goes = grants(half_there, third(half_there))[0]
+    gone = RequestWithdrawn(revision=2, source=FOLDER, cause="pod gone")
+    half_there.land_all(half_there.observe(subjects.request(goes.booking.request), gone))
+    todo = [i for i in half_there.gone(goes) if isinstance(i, Write)]
+    held = []
+    while todo:
+        write = todo.pop(0)
+        if isinstance(write.message, Revoke):
+            held.append(write)
+        else:
+            todo += [i for i in half_there.land(write) if isinstance(i, Write)]
+    assert [write.message.booking for write in held] == [promise.booking]
+    exchange = next(g for g in grants(half_there, "big") if g.after == (promise.booking.allocation,))
+    # meanwhile the tenant is gone, and the agent has made the promise
+    half_there.land_all(half_there.observe(subjects.request(tenant.booking.request), gone))
+    half_there.land_all(half_there.gone(tenant))
+    half_there.land_all(half_there.ready(promise))
+    half_there.land_all(held)
+    half_there.land_all(half_there.gone(promise))
+
+    assert exchange in grants(half_there, "big")

@@ -1,6 +1,7 @@
 """Failures between two steps of making or giving back: nothing stays behind, and nobody's process is forgotten."""
 
 import msgspec
+import pytest
 from factories.homes import ON_MIG, live_with
 
 from sluice.contracts.exchange import ReadLast, Ticked, Write
@@ -208,3 +209,22 @@ def test_a_ticket_of_what_is_closed_that_could_not_be_removed_is_tried_again(nod
     for _ in range(30):
         node.tick(10.0)
     assert node.tickets.names() == ()
+
+
+@pytest.mark.parametrize("profile", ["1g.5gb+me", "1g.5gb"])
+def test_an_instance_that_somebody_made_in_the_place_of_ours_is_left_alone(node, profile):
+    """Its user would lose it. One that looks like ours cannot be told from it, and nobody has used it."""
+    node.live()
+    booking = node.booking("a1", (0, "1g.5gb", 0, 1))
+    node.order(node.grant(booking))
+    verify = until(node, lambda i: isinstance(i, VerifyInstance))
+    with node.hardware.changing() as hardware:
+        i = hardware.gpus[0].instances[0]
+        i.profile, i.uuid = profile, ""  # ours was removed, and another one made by hand: the id is used again
+    node.handle(node.carry_out(verify))
+    node.work()
+    assert isinstance(node.word("a1"), SliceFailed)
+    node.order(node.revoke(booking))
+    for _ in range(5):
+        node.tick(10.0)
+    assert len(node.instances(0)) == (1 if profile.endswith("me") else 0)

@@ -357,6 +357,10 @@ def _report(**changes):
             {"instances": (InstanceReport(gi_id=3, profile="1g.5gb", start=0, size=1, uuid="MIG-2"),)},
             DeviceErrorKind.DIFFERENT,
         ),
+        (
+            {"instances": (InstanceReport(gi_id=3, profile="1g.5gb+me", start=0, size=1, uuid="MIG-1"),)},
+            DeviceErrorKind.NOT_FOUND,
+        ),
         ({"lost": True, "healthy": False, "instances": ()}, DeviceErrorKind.GPU_LOST),
         ({"healthy": False, "health_message": "Xid 79"}, DeviceErrorKind.UNKNOWN),
     ],

@@ -45,7 +45,12 @@ class CreateComputeInstance:
 
 @dataclass(frozen=True, slots=True)
 class VerifyInstance:
-    """Read back: this GPU instance has this profile, placement and MIG device -> InstanceVerified."""
+    """
+    Read back: this GPU instance has this profile, placement and MIG device -> InstanceVerified.
+
+    Refused with NOT_FOUND when there is none of this profile at this place, with DIFFERENT when its device is another
+    one, or gone.
+    """
 
     token: int
     gpu: GpuUuid

@@ -116,8 +116,9 @@ def _verify(order: VerifyInstance, report: GpuReport) -> Result:
         message = f"GPU instance {order.gi_id} is not there"
         return DeviceRefused(order.token, DeviceErrorKind.NOT_FOUND, message)
     profile = next((profile.name for profile in report.profiles if profile.profile_id == order.profile_id), None)
-    wanted = (profile, order.start, order.size, order.uuid)
-    if (found.profile, found.start, found.size, found.uuid) != wanted:
-        message = f"GPU instance {order.gi_id} is {found.profile} at {found.start}:{found.size}, {found.uuid}"
+    message = f"GPU instance {order.gi_id} is {found.profile} at {found.start}:{found.size}, {found.uuid}"
+    if (found.profile, found.start, found.size) != (profile, order.start, order.size):
+        return DeviceRefused(order.token, DeviceErrorKind.NOT_FOUND, message)  # it has the id of one that is gone
+    if found.uuid != order.uuid:
         return DeviceRefused(order.token, DeviceErrorKind.DIFFERENT, message)
     return InstanceVerified(order.token)

@@ -1,9 +1,10 @@
 """An order to evict that is given for a pod that was evicted before."""
 
+import pytest
 from test_cluster_pods import RUNNING
 
 from sluice.contracts import subjects
-from sluice.contracts.ids import RequestId
+from sluice.contracts.ids import Incarnation, RequestId
 from sluice.contracts.messages import EvictionDone, EvictionOrdered, Released
 
 U1 = RequestId("u1")
@@ -39,5 +40,23 @@ def test_an_order_for_a_pod_that_was_evicted_for_another_reason_is_answered(benc
     assert bench.api.evictions == ["u1"]
     bench.pass_time(2)
     bench.observe(subjects.eviction(U1), ORDER)
+    bench.pass_time(60)
+    assert bench.bus.get("sluice.evicted.u1") == DONE
+
+
+@pytest.mark.parametrize("life", ["", "2"])
+def test_an_order_that_is_read_with_a_new_life_of_the_bus_is_answered(bench, life):
+    """Whoever gave it was quicker than the reading: what was said before the wipe is no answer."""
+    bench.create("train", "u1", owner="Job")
+    bench.bind("u1")
+    bench.change("u1", spec={"nodeName": "node-a"}, status=RUNNING)
+    bench.observe(subjects.eviction(U1), EvictionOrdered(request=U1, cause="preempted"))
+    bench.show(bench.api.find("u1"))
+    assert bench.bus["sluice.evicted.u1"] == DONE
+    bench.pass_time(2)
+    bench.bus.clear()
+    bench.life = "2"
+    bench.bus["sluice.eviction.u1"] = EvictionOrdered(request=U1, cause="preempted", incarnation=Incarnation(life))
+    bench.read()
     bench.pass_time(60)
     assert bench.bus.get("sluice.evicted.u1") == DONE

@@ -142,7 +142,8 @@ def _standing(desk: Desk, quota: QuotaSet) -> tuple[Usage, list[Grant]]:
     grants = [entry for each in opened if isinstance(entry := desk.world.ledger.get(each), Grant)]
     promises = [grant for grant in grants if is_promise(desk, grant)]
     left_out = {each.booking.allocation: None for each in promises if _has_another(desk, each)}
-    left_out |= {each: None for promise in promises if is_exchange(promise) for each in promise.after}
+    exchanges = [each for each in promises if is_exchange(each) and each.booking.allocation not in left_out]
+    left_out |= {each: None for exchange in exchanges for each in exchange.after}
     kept = [promise for promise in promises if promise.booking.allocation not in left_out]
     awaited = {each: None for promise in kept for each in promise.after}  # gone when what is promised is there
     bound = usage(desk, quota.namespace) - total(desk.fleet.usage_of(each.devices) for each in opened.values())

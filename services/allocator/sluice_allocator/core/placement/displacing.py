@@ -112,6 +112,7 @@ class _Search:
     _best_key: tuple[int, ...] = ()
     _left: int = field(default=GPUS_TRIED_MAX)
     _filled: int = 0
+    _looked_at: int = 0
 
     def _offer(self, found: Displacing, *tie: int) -> bool:
         """Keep what is better than the best so far. Whether it is allowed at all."""
@@ -271,9 +272,9 @@ class _Search:
             counted = self.look.fleet.stock.victims.counted.of(
                 group, f"{want.number} {claim.gpus}", self._counting(want, claim.gpus)
             )
-            self._filled = 0
+            self._filled = self._looked_at = 0
             for level in counted.ladder.at_least(-NO_LEVEL):
-                if level // LOSSES_PER_LEVEL >= self.priority or self._filled >= NODES_FILLED_MAX:
+                if level // LOSSES_PER_LEVEL >= self.priority or self._looked_at >= NODES_TRIED_MAX:
                     break
                 guess = (level // LOSSES_PER_LEVEL, level % LOSSES_PER_LEVEL, NO_LEVEL)
                 if self._is_no_better(guess):
@@ -319,7 +320,8 @@ class _Search:
 
     def try_nodes(self, nodes: Iterator[Node], guess: Loss | None = None) -> None:
         """The best of some nodes, each tried with all of its devices; or the first that costs no more than `guess`."""
-        for _, node in zip(range(NODES_TRIED_MAX), nodes, strict=False):
+        for node in islice(nodes, NODES_TRIED_MAX - self._looked_at):
+            self._looked_at += 1
             going = self.look.fleet.stock.victims.on(node, self.priority)
             if self.own:
                 going = [victim for victim in going if victim.namespace == self.look.asking.namespace]

@@ -316,7 +316,9 @@ class Fleet:
         trial.show(snapshot)
         trial.set_usable(name, self._unusable.get(name))
         trial.cordon(name, self._cordoned.get(name, frozenset()))
-        for allocation in self.nodes[name].taken:
+        there = self.nodes[name]
+        moved = {allocation: None for gpu in there.all_gpus for allocation, _ in gpu.spans}
+        for allocation in {**there.taken, **moved}:
             trial.book(self._bookings[allocation])
         return trial
 

@@ -236,7 +236,7 @@ class _Search:
 
     def _with_room(self, node: Node, gone: tuple[AllocationId, ...]) -> tuple[AllocationId, ...] | None:
         """Who must be gone so that the node has room for the pod besides; None when that is not enough."""
-        have = [node.taken[each] for each in gone]
+        have = [node.taken[each] for each in gone if each in node.taken]  # a card that was moved has others'
         others = [each for each in node.taken if each not in gone and self.wait_for(each) is not None]
         others.sort(key=lambda each: (self.wait_for(each), -node.taken[each].cpu_milli, -node.taken[each].memory_mib))
         more: list[AllocationId] = []
@@ -299,7 +299,7 @@ def _least_in_the_way(state: int, profile: Profile) -> int:
 def _on_shelf(group: NodeClass, kind: str, state: int) -> Iterable[Gpu]:
     """GPUs of a kind in a layout state, or (-1) those without MIG that are not idle."""
     if state < 0:
-        return group.booked_whole.get(kind, {})
+        return islice(group.booked_whole.get(kind, {}), GPUS_LOOKED_AT_MAX)
     shelf = group.states.get(kind, {}).get(State(state))
     nodes = shelf.some(GPUS_LOOKED_AT_MAX) if shelf is not None else []
     return (gpu for node in nodes for gpu in node.gpus if gpu.shelf is shelf)

@@ -94,10 +94,10 @@ def has_place_now(desk: Desk, promised: Grant) -> bool:
     own = promised.booking.allocation
     for allocation in desk.world.allocations_of.get(promised.booking.request, ()):
         other = desk.world.ledger[allocation]
-        if allocation == own or not isinstance(other, Grant):
+        if allocation == own or not isinstance(other, Grant) or is_being_revoked(desk, other):
             continue
         before = unfinished(desk, other)
-        if before == (own,) and is_exchange(other) and not is_being_revoked(desk, other):
+        if before == (own,) and is_exchange(other):
             return True
         if not before and (promised.evict or isinstance(desk.world.slices.get(allocation), SliceReady)):
             return True

@@ -27,6 +27,7 @@ from sluice.contracts.messages import (
 from sluice.contracts.outbox import Settled
 from sluice_pod_watcher.core import words
 from sluice_pod_watcher.core.cluster.desk import Desk
+from sluice_pod_watcher.core.cluster.records import Record
 
 _Note = Pending | WaitOver | EvictionOrdered | EvictionOver
 
@@ -147,12 +148,22 @@ class BusSide:
                 record.pending = None
             case EvictionOrdered():
                 record.eviction = message.cause
-                is_said = isinstance(self._desk.voice.evicted_of(uid), EvictionDone)
-                if record.evicted and not is_said:
-                    self._desk.voice.evicted(uid, EvictionDone(request=uid))
-                record.evicted = record.evicted or is_said
+                self._see_whether_evicted(uid, record)
+                if not self._reading[Stream.STATE]:  # else what was said may be of the life before
+                    self._answer_order(uid, record)
             case EvictionOver():
                 record.eviction = ""  # it stays, unless it was evicted already
+
+    def _answer_order(self, uid: RequestId, record: Record) -> None:
+        """Who evicted a pod and did not tell who has ordered that says so: else the order counts as not carried out."""
+        if not self._see_whether_evicted(uid, record) and record.evicted:
+            self._desk.voice.evicted(uid, EvictionDone(request=uid))
+
+    def _see_whether_evicted(self, uid: RequestId, record: Record) -> bool:
+        """Whether it is said of a pod that it was evicted, be it by another process."""
+        is_said = isinstance(self._desk.voice.evicted_of(uid), EvictionDone)
+        record.evicted = record.evicted or is_said
+        return is_said
 
     def _forget_orders(self) -> None:
         """
@@ -162,7 +173,9 @@ class BusSide:
         take it back.
         """
         for uid, record in self._desk.requests.records.items():
-            if record.eviction and uid not in self._read_orders:
+            if uid in self._read_orders:
+                self._answer_order(uid, record)
+            elif record.eviction:
                 record.eviction = ""
                 self._desk.look_at[uid] = None
 
