@@ -312,7 +312,8 @@ class Voice:
             current = entry.message if entry is not None else None
             if word is None and self._state_is_read:
                 del self._closing[uid]
-                if isinstance(self.word_of(uid), RequestWithdrawn):  # whoever of us has said it may have died then
+                is_kept = self._outbox.kept(subjects.evicted(uid)) is not None  # and the bus was wiped since
+                if is_kept or isinstance(self.word_of(uid), RequestWithdrawn):  # whoever has said it may have died then
                     self._let_expire(subjects.evicted(uid))
             elif isinstance(word, RequestWithdrawn) and isinstance(current, RequestWithdrawn) and current.closing:
                 del self._closing[uid]

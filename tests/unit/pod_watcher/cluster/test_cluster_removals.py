@@ -166,6 +166,7 @@ def test_nothing_is_left_on_the_bus_of_a_node_that_was_removed(cluster, new, res
             watcher.handle(e.ListingStarted(what), e.ListingEnded(what, "1"))
         watcher.pass_time(GRACE_S + 5)
         assert not any(isinstance(message, NodeRemoved) for _, message in watcher.words), "it was said before"
+    watcher.now += watcher.core.rules.closing_ttl_s
     del watcher.bus["sluice.host.n1"], watcher.bus["sluice.node.n1"]  # their time to live is over
     watcher.read()
     watcher.pass_time(5)

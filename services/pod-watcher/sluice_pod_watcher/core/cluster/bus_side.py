@@ -57,6 +57,7 @@ class BusSide:
     def take_all(self, now: float) -> None:
         """Both streams were read for the first time, and our pods were listed."""
         self._take_words(self._read_words, now)
+        self._answer_orders()
         self._take_answers()
 
     def handle(self, event: ExchangeEvent, now: float) -> None:
@@ -75,19 +76,25 @@ class BusSide:
                 uid = RequestId(subjects.parse(event.entry.subject).key[0])
                 self._observed(uid, event.entry.message, now)
             case ReadingCaughtUp():
-                self._reading[event.stream] = False
-                if self._desk.ready and event.stream is Stream.BOOK:
-                    self._take_answers()
-                elif self._desk.ready:
-                    self._forget_orders()
-                    self._take_words(self._read_words, now)
-                    self._desk.say_hosts_again()
+                self._was_read(event.stream, now)
             case _:
                 pass
         for report in reports:
             if isinstance(report, Settled) and report.landed and isinstance(report.message, NodeRemoved):
                 self._desk.node_said(report.message.node, report.message, now)
         self._desk.told += self._desk.voice.yield_to_rivals(reports)
+
+    def _was_read(self, stream: Stream, now: float) -> None:
+        self._reading[stream] = False
+        if stream is Stream.STATE:
+            self._desk.removals.was_read(self._desk.voice.node_word, now)
+        if self._desk.ready and stream is Stream.BOOK:
+            self._take_answers()
+        elif self._desk.ready:
+            self._forget_orders()
+            self._answer_orders()
+            self._take_words(self._read_words, now)
+            self._desk.say_hosts_again()
 
     def _observed(self, uid: RequestId, message: AnyMessage | None, now: float) -> None:
         match message:
@@ -154,6 +161,13 @@ class BusSide:
             case EvictionOver():
                 record.eviction = ""  # it stays, unless it was evicted already
 
+    def _answer_orders(self) -> None:
+        """The orders to evict were read whole, and what was said of them: until then that may be of another reading."""
+        for uid in self._read_orders:
+            record = self._desk.requests.records.get(uid)
+            if record is not None and record.eviction:
+                self._answer_order(uid, record)
+
     def _answer_order(self, uid: RequestId, record: Record) -> None:
         """Who evicted a pod and did not tell who has ordered that says so: else the order counts as not carried out."""
         if not self._see_whether_evicted(uid, record) and record.evicted:
@@ -173,9 +187,7 @@ class BusSide:
         take it back.
         """
         for uid, record in self._desk.requests.records.items():
-            if uid in self._read_orders:
-                self._answer_order(uid, record)
-            elif record.eviction:
+            if record.eviction and uid not in self._read_orders:
                 record.eviction = ""
                 self._desk.look_at[uid] = None
 

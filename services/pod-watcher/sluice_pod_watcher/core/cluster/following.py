@@ -227,7 +227,7 @@ class Following:
         elif event.status:
             why = f"cannot evict the pod now, and tries again: {event.message}"
             self.telling.event(record, "Warning", "EvictionBlocked", why)
-            if record.eviction:
+            if record.eviction and not record.evicted:  # else it goes already, and that it does was said
                 self.outcomes.append((record.uid, EvictionBlocked(request=record.uid, why=event.message[:1000])))
         self._failed(record, record.evicting, now, self.rules.evict_retry_s)
 

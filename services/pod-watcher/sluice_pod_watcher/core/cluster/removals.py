@@ -8,6 +8,7 @@ which our own source has said something, or to which our own pods were bound.
 """
 
 from collections import OrderedDict
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from sluice.contracts.ids import NodeName
@@ -24,8 +25,8 @@ class Removals:
     rules: ClusterRules
     missing: OrderedDict[NodeName, float] = field(default_factory=OrderedDict)
     """Since when; the longest first."""
-    _removed: OrderedDict[NodeName, None] = field(default_factory=OrderedDict)
-    """Ours that were said to be gone: the last of them are remembered, for their agents may still speak."""
+    _removed: OrderedDict[NodeName, float] = field(default_factory=OrderedDict)
+    """Ours that were said to be gone, and when: the last of them are remembered, for their agents may still speak."""
     _answers: dict[NodeName, None] = field(default_factory=dict)
     """Nodes whose agents answer, as the inventory says."""
 
@@ -41,14 +42,14 @@ class Removals:
     def gone(self, node: NodeName, word: AnyMessage | None, now: float) -> None:
         """A node of ours without an object; `word` is the last one about it."""
         if isinstance(word, NodeRemoved):
-            self._bury(node)
+            self._bury(node, now)
         elif node not in self._removed:
             self.missing.setdefault(node, now)
 
     def said(self, node: NodeName, message: AnyMessage | None, now: float) -> bool:
         """The last word about a node: its agent's, or that it is not there. True when one speaks that was removed."""
         if isinstance(message, NodeRemoved) and node in self.missing:
-            self._bury(node)
+            self._bury(node, now)
         elif isinstance(message, NodeChanged) and node in self._removed:
             del self._removed[node]
             self.missing[node] = now
@@ -60,6 +61,13 @@ class Removals:
         self._answers.clear()
         self.missing.update(dict.fromkeys((*self.missing, *self._removed), now))
         self._removed.clear()
+
+    def was_read(self, word: Callable[[NodeName], AnyMessage | None], now: float) -> None:
+        """All was read, in the life in which it was said: what the bus has forgotten before its time is said again."""
+        for node, at in list(self._removed.items()):
+            if word(node) is None and now - at < self.rules.closing_ttl_s:
+                del self._removed[node]
+                self.missing[node] = now
 
     def inventory(self, message: NodeInventory) -> None:
         """Whether an agent answers."""
@@ -78,8 +86,8 @@ class Removals:
                 found.append(NodeRemoved(node=node, cause=WHY))
         return found
 
-    def _bury(self, node: NodeName) -> None:
+    def _bury(self, node: NodeName, now: float) -> None:
         self.missing.pop(node, None)
-        self._removed[node] = None
+        self._removed[node] = now
         if len(self._removed) > self.rules.tombstones_max:
             self._removed.popitem(last=False)
