@@ -227,7 +227,7 @@ class Desk:
             self.assumed.pop(booking.allocation, None)
             self.sparing.is_gone(booking.allocation)
             if self.fleet.unbook(booking.allocation) and trial is not None and not trial.in_one_event:
-                self.wakes.freed(booking.node)  # others may have been tried beside it
+                self.wakes.freed(booking.node, as_before=True)  # others may have been tried beside it
 
     def put_trial_off(self) -> None:
         """End the trial that is under way, and begin it anew later."""

@@ -112,6 +112,8 @@ class Gang:
     """Those of the parties, by each of their members: parties that move up have other numbers."""
     stuck: dict[int, tuple[RequestId, Why]] = field(default_factory=dict)
     """Per party, the member that had no place when it was tried last, and what was said of that."""
+    heard: dict[int, int] = field(default_factory=dict)
+    """How often something had been freed when that trial began."""
     looked: dict[RequestId, None] = field(default_factory=dict)
     """Members that were looked at before the group was."""
 
@@ -126,6 +128,8 @@ class Trial:
     """The requests as they are tried."""
     left: deque[RequestId]
     found: dict[RequestId, Booking] = field(default_factory=dict)
+    heard: int = 0
+    """How often something had been freed when it began."""
     in_one_event: bool = True
     """Whether nobody was tried beside it."""
 

@@ -37,6 +37,8 @@ def offer_to_group(desk: Desk, leader: RequestId, node: NodeName) -> None:
     """Something was freed on a node: a trial is worth it where the member that had no place would have one there."""
     gang, party = _of(desk, leader)
     stuck = gang.stuck.get(party.number)
+    if stuck is not None and gang.heard.get(party.number) == desk.wakes.heard:
+        return  # it is what its own trial had found, and has given back
     asked = desk.world.requests.get(stuck[0]) if stuck is not None else None
     if stuck is not None and isinstance(asked, AllocationRequested):
         avoid = desk.attempts.avoided(stuck[0], desk.now)
@@ -62,6 +64,7 @@ def begin_trial(desk: Desk, leader: RequestId) -> None:
         party=party,
         revisions={request: each.revision for request, each in asked.items()},
         left=deque(_in_order(desk, asked)),
+        heard=desk.wakes.heard,
     )
     _go_on(desk, desk.gangs.trial)
 
@@ -148,6 +151,7 @@ def _end_in_vain(desk: Desk, trial: Trial, request: RequestId, found: NoPlace) -
     missing = ReasonCount(reason=WaitReason.GROUP_NOT_FIT, count=party.size - placed, of=f"pods of group {gang.key[1]}")
     party.why = Why(message, (missing, *found.reasons))
     gang.stuck[party.number] = (request, party.why)
+    gang.heard[party.number] = trial.heard
     desk.gangs.rest_until = max(desk.gangs.rest_until, desk.now) + desk.rules.group_pause_s * placed
     for member in party.members:
         desk.gangs.waiting[member] = None

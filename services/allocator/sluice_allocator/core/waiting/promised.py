@@ -223,7 +223,8 @@ def is_about_promises(desk: Desk, allocation: AllocationId, entry: LedgerEntry |
     """Whether an entry waits for others, did so until now, or is waited for. Most never come into question."""
     world = desk.world
     waits = isinstance(entry, Grant) and bool(entry.after)
-    return waits or allocation in world.promises or allocation in world.unpromised
+    counted = allocation in desk.promised  # its Grant may have been overwritten before its own write was answered
+    return waits or counted or allocation in world.promises or allocation in world.unpromised
 
 
 def count_promises(desk: Desk, allocation: AllocationId) -> None:
@@ -271,7 +272,7 @@ def say_for_whom_it_waits(desk: Desk, request: RequestId, asked: AllocationReque
 def with_promises(desk: Desk, why: NoPlace) -> NoPlace:
     """Why somebody waits, and that some of what is free on these GPUs is kept for those who have waited longer."""
     named = {each.of for each in why.reasons}
-    kept = {model: count for model, count in desk.promised.of_model.items() if model in named}
+    kept = {model: count for model, count in sorted(desk.promised.of_model.items()) if model in named}
     if not kept:
         return why
     words = "; ".join(f"{count} x {model}: promised to others whose turn is before" for model, count in kept.items())

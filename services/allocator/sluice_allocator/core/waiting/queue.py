@@ -27,13 +27,17 @@ def shape_of(request: AllocationRequested, *, limited: bool = False) -> bytes:
     What a request asks for, without who asks: requests of equal shapes fit the same places.
 
     Who asks is left in where it decides: shares live among those of the same namespace and user, and a namespace that
-    is `limited` may have to wait where others need not.
+    is `limited` may have to wait where others need not. Who is of a group is promised nothing and evicts nobody: behind
+    one such as its first, nobody else of its shape would be, nor would.
     """
     is_shared = any(claim.modes != ("exclusive",) or claim.shares_percent is not None for claim in request.claims)
     claims = [_anonymous(claim, keep_uid=is_shared) for claim in request.claims]
     namespace = request.namespace if is_shared or limited else None
     served_by = request.leeway.substitute != "no"
-    return _encoder.encode((claims, request.host, request.node_policy, request.gpu_policy, namespace, served_by))
+    of_group = request.group is not None
+    return _encoder.encode(
+        (claims, request.host, request.node_policy, request.gpu_policy, namespace, served_by, of_group)
+    )
 
 
 def alone(shape: bytes, request: RequestId) -> bytes:

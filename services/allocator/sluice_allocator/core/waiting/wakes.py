@@ -57,13 +57,16 @@ class Wakes:
     def __init__(self) -> None:
         """Nothing was freed."""
         self._passes: OrderedDict[NodeName | None, Pass] = OrderedDict()
+        self.heard = 0
+        """How often something was freed; what a trial in vain had found is only free as before."""
 
     def __bool__(self) -> bool:
         """Whether anybody still has to have an offer."""
         return bool(self._passes)
 
-    def freed(self, node: NodeName) -> None:
-        """Something was freed on a node, or became usable there: that is offered next."""
+    def freed(self, node: NodeName, *, as_before: bool = False) -> None:
+        """Something was freed on a node, or became usable there, or is free `as_before`: that is offered next."""
+        self.heard += not as_before
         if node in self._passes:
             self._passes[node].begin_anew()
         else:
@@ -72,6 +75,7 @@ class Wakes:
 
     def everything(self) -> None:
         """The whole view of the fleet is new: this pass takes the place of all others."""
+        self.heard += 1
         self._passes.clear()
         self._passes[None] = Pass(None)
 
