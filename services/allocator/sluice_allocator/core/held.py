@@ -69,7 +69,8 @@ def why_lost(desk: Desk, request: RequestId, held: Held) -> str | None:
     removed = desk.world.removed.get(held.node)
     if removed is not None:
         return f"{held.node} was removed: {removed.cause}"
-    return f"{held.node} does not have it any more" if was_opened(desk, held.node) else None
+    is_known = was_opened(desk, held.node) and held.node in desk.world.inventories
+    return f"{held.node} does not have it any more" if is_known else None
 
 
 def why_taken_back(desk: Desk, request: RequestId) -> str | None:
@@ -97,6 +98,18 @@ def doubtful_ticket(desk: Desk, held: Held) -> str:
     if inventory is None or held.allocation in desk.world.ledger or held.node in desk.world.removed:
         return ""
     return next((each for each in inventory.snapshot.doubtful_tickets if is_ticket_of(each, held.allocation)), "")
+
+
+def is_not_shown(desk: Desk, request: RequestId, node: NodeName) -> bool:
+    """
+    Whether a node was opened, and nothing shows (any more) what its agent has, or doubts: STATE was lost since.
+
+    Then nothing that the ledger does not tell of is lost for good; the request waits for the node's inventory.
+    """
+    if not was_opened(desk, node) or node in desk.world.inventories or node in desk.world.removed:
+        return False
+    desk.opening.hold(request, node)
+    return True
 
 
 def _is_unbooked(desk: Desk, request: RequestId, allocation: AllocationId, node: NodeName) -> bool:

@@ -45,6 +45,7 @@ from sluice_allocator.core.held import (
     doubtful_ticket,
     held_instead,
     is_found_instead,
+    is_not_shown,
     say_that_it_is_in_doubt,
     say_that_it_waits,
     waits_for_node,
@@ -186,17 +187,20 @@ def _is_pinned_elsewhere(
     """
     held = asked.held
     assert held is not None
-    node = waits_for_node(desk, request, held)
-    if node is not None:
-        say_that_it_waits(desk, request, asked, node)
-        return True
     ticket = doubtful_ticket(desk, held)
     if ticket:
         say_that_it_is_in_doubt(desk, request, asked, held, ticket)
         return True
+    node = waits_for_node(desk, request, held)
+    if node is not None:
+        say_that_it_waits(desk, request, asked, node)
+        return True
     entry = entries.get(held.allocation)
     if isinstance(entry, Revoke) or (isinstance(entry, Grant) and held.allocation not in judged.standing):
         return True  # it is taken back, or will be in a moment: what follows when it is gone
+    if held.allocation not in desk.world.ledger and is_not_shown(desk, request, held.node):
+        say_that_it_waits(desk, request, asked, held.node)
+        return True
     lost = why_lost(desk, request, held)
     if lost is None or request in desk.committing:
         return False

@@ -11,8 +11,17 @@ from dataclasses import dataclass, field
 
 from sluice.contracts import subjects
 from sluice.contracts.ids import AllocationId, NodeName, SourceName
-from sluice.contracts.messages import AllocationRequested, Booking, Revoke, SliceGone, SliceMessage
+from sluice.contracts.messages import (
+    AllocationRequested,
+    Booking,
+    Held,
+    RequestWithdrawn,
+    Revoke,
+    SliceGone,
+    SliceMessage,
+)
 from sluice_allocator.core.desk import Desk
+from sluice_allocator.core.held import doubtful_ticket
 from sluice_allocator.core.nodes import is_open
 
 
@@ -59,6 +68,10 @@ def _its_agent_has_none(desk: Desk, node: NodeName, word: SliceMessage) -> bool:
         return False
     if word.allocation in desk.world.on_their_way or inventory.snapshot.generation < news.generation:
         return False
+    if not isinstance(desk.world.requests.get(word.request), RequestWithdrawn) and doubtful_ticket(
+        desk, Held(node=node, allocation=word.allocation)
+    ):
+        return False  # somebody may be using it (ADR 0033)
     return word.allocation not in desk.world.reported_of.get(word.request, {})
 
 

@@ -11,9 +11,18 @@ import dataclasses
 from msgspec.structs import replace
 
 from sluice.contracts import subjects
-from sluice.contracts.exchange import ExchangeEvent, LastRead, ReadingCaughtUp, ReadingStarted, ReadLast, Stream, Ticked
+from sluice.contracts.exchange import (
+    Entry,
+    ExchangeEvent,
+    LastRead,
+    ReadingCaughtUp,
+    ReadingStarted,
+    ReadLast,
+    Stream,
+    Ticked,
+)
 from sluice.contracts.ids import AllocationId, GpuUuid, NodeName, RunId
-from sluice.contracts.messages import Closed, NodeRemoved, NodeSnapshot, Revoke
+from sluice.contracts.messages import Closed, NodeChanged, NodeRemoved, NodeSnapshot, Revoke
 from sluice.contracts.outbox import Outbox
 from sluice_node_agent.core import homes
 from sluice_node_agent.core.bench import Bench
@@ -405,8 +414,25 @@ class Agent:
         news = subjects.node(self._node)
         if not isinstance(event, LastRead) or event.subject != news.subject:
             return False
-        is_there = event.entry is not None and not isinstance(event.entry.message, NodeRemoved)
-        return not is_there and self._outbox.current(news) is not None
+        known = self._outbox.current(news)
+        if known is None:
+            return False
+        if event.entry is None or isinstance(event.entry.message, NodeRemoved):
+            return True
+        return self._is_of_before(event.entry, known)
+
+    def _is_of_before(self, entry: Entry, known: Entry) -> bool:
+        """
+        Whether older news than ours have landed late, where nothing was any more; be they of an earlier run.
+
+        Later ones of another run are of an agent that took over: it is for that one to speak. Our own are older on a
+        server that lags, too, and stand before what was said last there.
+        """
+        theirs, ours = entry.message, known.message
+        if not isinstance(theirs, NodeChanged) or not isinstance(ours, NodeChanged) or ours.agent_run != self._run:
+            return False
+        is_later = theirs.agent_run != self._run or entry.sequence > known.sequence
+        return is_later and theirs.generation < ours.generation
 
     def _tick(self, now: float) -> None:
         self._outbox.tick(now)
