@@ -1,0 +1,128 @@
+"""
+The bus between two allocators: exact, and each of its readers is late by as much as is drawn for it.
+
+Values, guards and sequences are those of `LastValues`, which the broker's model is made of. What was accepted is there
+at once and nothing is lost here: whoever writes decides when a write arrives, and whether it hears of it. It must not
+know what the words mean.
+"""
+
+from collections.abc import Callable
+from itertools import count
+
+from simulation.clockwork import Clockwork
+
+from sluice.contracts.exchange import Entry, Stream, Write, WriteAccepted, WriteRefused, stream_of
+from sluice.contracts.ids import OperationId
+from sluice.contracts.messages import AnyMessage
+from sluice.contracts.subjects import Address
+from sluice.runtime.last_values import Accepted, LastValues
+
+OTHERS = ""
+"""Whoever writes and is no allocator."""
+
+
+class Bus:
+    """The streams, who reads them, and who hears of everything at once: the judge."""
+
+    def __init__(self, clockwork: Clockwork) -> None:
+        """Nothing was said, and nobody reads."""
+        self.clockwork = clockwork
+        self.values = LastValues(0.0)
+        self.readers: dict[Stream, list[Reader]] = {Stream.BOOK: [], Stream.STATE: []}
+        self.on_landed: list[Callable[[str, Entry], None]] = []
+        """Told of each value that lands, and by whom."""
+        self.on_refused: list[Callable[[str, Write], None]] = []
+        self._numbers = count(1)
+
+    @property
+    def now(self) -> float:
+        """Virtual seconds."""
+        return self.clockwork.now
+
+    def put(self, address: Address, message: AnyMessage, ttl_s: int | None = None) -> None:
+        """Somebody says something on a subject that is his alone, so that he always knows its guard."""
+        name = f"other-{next(self._numbers)}"
+        write = Write(
+            operation=OperationId(name),
+            attempt=1,
+            stream=stream_of(address.kind),
+            subject=address.subject,
+            guard=address.guard,
+            expected=self.values.highest(address.guard, self.now),
+            message=message,
+            request=name,
+            ttl_s=ttl_s,
+        )
+        assert isinstance(self.write(OTHERS, write), WriteAccepted)
+
+    def write(self, writer: str, write: Write) -> WriteAccepted | WriteRefused:
+        """A write arrives, and this is the answer."""
+        answer = self.values.publish(
+            subject=write.subject,
+            guard=write.guard,
+            expected=write.expected,
+            operation=write.operation,
+            message=write.message,
+            now=self.now,
+            ttl_s=write.ttl_s,
+        )
+        if not isinstance(answer, Accepted):
+            for hears in self.on_refused:
+                hears(writer, write)
+            return WriteRefused(write.operation, answer.last)
+        entry = Entry(write.subject, answer.sequence, write.operation, write.message)
+        for hears in self.on_landed:
+            hears(writer, entry)
+        for reader in self.readers[write.stream]:
+            reader.something_landed()
+        return WriteAccepted(write.operation, answer.sequence)
+
+    def everything(self, stream: Stream) -> list[Entry]:
+        """The last values of a stream, oldest first."""
+        return [value.entry for value in self.values.values_after(stream, 0, self.now)]
+
+
+class Reader:
+    """Reads one stream from its beginning: each time a while after something has landed there, all that is new."""
+
+    def __init__(
+        self,
+        bus: Bus,
+        stream: Stream,
+        filters: tuple[str, ...],
+        late_by: Callable[[], float],
+        take: Callable[[Entry], None],
+        read_all: Callable[[], None] = lambda: None,
+    ) -> None:
+        """It begins by itself; `read_all` is called each time when nothing new is left."""
+        self._bus = bus
+        self._late_by = late_by
+        self._take = take
+        self._read_all = read_all
+        self._cursor = bus.values.cursor(stream, filters)
+        self._is_due = False
+        self.ended = False
+        bus.readers[stream].append(self)
+        self._stream = stream
+        self.something_landed()
+
+    def something_landed(self) -> None:
+        """It is going to look, if it is not going to already."""
+        if not self._is_due:
+            self._is_due = True
+            self._bus.clockwork.after(self._late_by(), self._read)
+
+    def end(self) -> None:
+        """It reads nothing more."""
+        if not self.ended:
+            self.ended = True
+            self._bus.readers[self._stream] = [each for each in self._bus.readers[self._stream] if each is not self]
+
+    def _read(self) -> None:
+        self._is_due = False
+        for value in [] if self.ended else self._cursor.read(self._bus.now):
+            self._take(value.entry)
+            if self.ended:
+                return
+        if not self.ended:
+            self._read_all()

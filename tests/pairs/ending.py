@@ -1,0 +1,63 @@
+"""
+What must be so when all pods are gone: only closing words are on the bus, and no allocator remembers anything.
+
+It must not judge how it came to that.
+"""
+
+from collections.abc import Iterable
+
+from pairs.bus import Bus
+from pairs.judge import ViolationError, brief
+
+from sluice.contracts.exchange import Entry, Stream
+from sluice.contracts.messages import (
+    EvictionOver,
+    Grant,
+    Released,
+    RequestWithdrawn,
+    Revoke,
+    SliceGone,
+    WaitOver,
+)
+from sluice_allocator.core.allocator import Allocator
+
+QUEUES = ("committing", "assumed", "undecided", "differing", "strays", "to_try", "to_tell", "changed_requests")
+
+
+def is_over(bus: Bus, allocators: Iterable[tuple[str, Allocator]]) -> None:
+    """All of it. Raises ViolationError."""
+    for stream in (Stream.BOOK, Stream.STATE):
+        for entry in bus.everything(stream):
+            if not _closes(entry):
+                raise ViolationError("left on the bus", f"{entry.subject}: {brief(entry.message)}")
+    for name, core in allocators:
+        left = _left_in(core)
+        if left:
+            raise ViolationError("left in memory", f"{name}: {left}")
+
+
+def _closes(entry: Entry) -> bool:
+    message = entry.message
+    match entry.subject.split(".")[1]:
+        case "ledger":
+            return not isinstance(message, Grant | Revoke)
+        case "binding":
+            return isinstance(message, Released)
+        case "waiting":
+            return isinstance(message, WaitOver)
+        case "eviction":
+            return isinstance(message, EvictionOver)
+        case "request":
+            return isinstance(message, RequestWithdrawn) and message.closing
+        case "slice":
+            return isinstance(message, SliceGone) and message.closing
+        case _:
+            return True
+
+
+def _left_in(core: Allocator) -> dict[str, object]:
+    desk = core.desk
+    left = {name: getattr(desk, name) for name in QUEUES}
+    left |= {"booked": list(desk.fleet.booked()), "waiting": len(desk.queue)}
+    left |= {f"moves.{name}": getattr(desk.moves, name) for name in ("standing", "stays_since", "promises")}
+    return {name: value for name, value in left.items() if value}

@@ -1,0 +1,142 @@
+"""
+What must be so once nothing has happened for a while: nobody goes on, nothing is left over, and the cores agree.
+
+What is on the bus is compared with what pods have and agents made; and what allocators have in mind, with what a core
+has that has just read everything. It must not judge in what order things happened: that is for every moment (`judge`).
+"""
+
+from collections import Counter
+from collections.abc import Iterator
+
+from pairs.judge import Judge, Landed, ViolationError, brief
+from pairs.source import Source
+
+from sluice.contracts.ids import AllocationId, RequestId
+from sluice.contracts.messages import (
+    AllocationRequested,
+    Bound,
+    Grant,
+    Revoke,
+)
+from sluice_allocator.core.allocator import Allocator
+from sluice_allocator.core.desk import Desk
+from sluice_allocator.core.waiting.promised import is_promise
+
+WORDS_MAX = 12
+"""So often the reasons of one waiting request may be written while nothing happens: they are looked at again."""
+EVICTED_MAX = 3
+"""So often one pod may be evicted once nothing happens any more."""
+IN_VAIN_MAX = 2
+"""So often others may be evicted for a pod that gets no slice of it."""
+EVICTING_S = 25.0
+"""Who was evicted for a pod that ended sooner was not evicted in vain."""
+
+
+class Rest:
+    """One world at rest."""
+
+    def __init__(self, judge: Judge, source: Source, fresh: Allocator) -> None:
+        """`fresh` has read everything, and decided nothing."""
+        self.judge = judge
+        self.source = source
+        self.desk: Desk = fresh.desk
+        self.world = fresh.desk.world
+
+    # -- nobody goes on --------------------------------------------------------------------------------------------
+
+    def nobody_writes(self, since: float, evicted_before: int) -> None:
+        """Nothing is decided any more, and what is said of who waits is said seldom."""
+        late = [each for each in self.judge.written if each.at > since]
+        decided = [each for each in late if not each.subject.startswith("sluice.waiting")]
+        if decided:
+            raise ViolationError("no end", _lines(decided))
+        words = Counter(each.subject for each in late)
+        if words and max(words.values()) > WORDS_MAX:
+            subject, count = words.most_common(1)[0]
+            said = _lines([each for each in late if each.subject == subject])
+            raise ViolationError("said again and again", f"{count} times: {said}")
+        often = Counter(name for _, _, name in self.judge.evicted[evicted_before:])
+        if often and max(often.values()) > EVICTED_MAX:
+            raise ViolationError("evicted again and again", f"{often.most_common(1)}")
+
+    def nobody_is_evicted_in_vain(self) -> None:
+        """For whom others are evicted gets a slice of it, or ends, or was just unlucky a few times."""
+        vain: Counter[RequestId] = Counter()
+        for each in self.judge.written:
+            grant = each.message
+            if isinstance(grant, Grant) and grant.revision == 1 and grant.evict and self._is_in_vain(each.at, grant):
+                vain[grant.booking.request] += 1
+        if vain and max(vain.values()) > IN_VAIN_MAX:
+            raise ViolationError("evicted in vain", f"for {vain.most_common(1)}")
+
+    def _is_in_vain(self, at: float, grant: Grant) -> bool:
+        booking = grant.booking
+        pod = self.source.pods.get(booking.request)
+        of = self.judge.of_allocation
+        if booking.allocation in self.judge.made or pod is None or pod.over_at <= at + EVICTING_S:
+            return False
+        victims = {of[each] for each in grant.after if each in of}
+        until = self.judge.revoked_at.get(booking.allocation, float("inf")) + 1.5
+        return booking.request not in victims and any(
+            at < when < until and request in victims for when, request, _ in self.judge.evicted
+        )
+
+    # -- nothing is left over --------------------------------------------------------------------------------------
+
+    def who_has_what(self) -> None:
+        """Who is bound has one slice and nothing else; who waits has at most a promise; nobody else has anything."""
+        entries: dict[RequestId, list[Grant]] = {}
+        for entry in self.world.ledger.values():
+            if isinstance(entry, Revoke):
+                raise ViolationError("never closed", f"{entry.booking.allocation}: {entry.cause}")
+            if isinstance(entry, Grant):
+                entries.setdefault(entry.booking.request, []).append(entry)
+        for request, grants in entries.items():
+            self._has_what_it_may(request, grants)
+
+    def _has_what_it_may(self, request: RequestId, grants: list[Grant]) -> None:
+        said = f"{request}: {[(each.booking.allocation, brief(each)) for each in grants]}"
+        if not isinstance(self.world.requests.get(request), AllocationRequested):
+            raise ViolationError("held for nobody", said)
+        if len(grants) != 1:
+            raise ViolationError("more than one", said)
+        bound = self.world.bindings.get(request)
+        if isinstance(bound, Bound):
+            if grants[0].booking.allocation != bound.allocation:
+                raise ViolationError("bound elsewhere", said)
+        elif not is_promise(self.desk, grants[0]):
+            raise ViolationError("never bound", said)
+        elif grants[0].evict:
+            raise ViolationError("never evicted", said)
+
+    def nothing_is_made_for_nobody(self, there: Iterator[AllocationId]) -> None:
+        """What agents have is granted."""
+        left = [each for each in there if not isinstance(self.world.ledger.get(each), Grant)]
+        if left:
+            raise ViolationError("made for nobody", f"{left}")
+
+    # -- the cores agree -------------------------------------------------------------------------------------------
+
+    def agrees(self, name: str, core: Allocator) -> None:
+        """What an allocator has in mind is what is on the bus, and nothing is under way."""
+        desk = core.desk
+        if desk.gangs.trial is not None:
+            return
+        mine = {each: desk.fleet.booking(each) for each in desk.fleet.booked()}
+        its = {each: self.desk.fleet.booking(each) for each in self.desk.fleet.booked()}
+        if mine != its:
+            differ = sorted(each for each in mine.keys() | its.keys() if mine.get(each) != its.get(each))
+            raise ViolationError("books differ", f"{name}: {differ}")
+        left = {key: getattr(desk, key) for key in ("committing", "assumed", "undecided") if getattr(desk, key)}
+        left |= {"taken": desk.sparing.taken} if desk.sparing.taken else {}
+        if left:
+            raise ViolationError("never decided", f"{name}: {left}")
+        if dict(desk.promised.of_model) != dict(self.desk.promised.of_model):
+            text = f"{name}: {desk.promised.of_model}, and there are {self.desk.promised.of_model}"
+            raise ViolationError("promises counted", text)
+        if core.unfinished and not desk.sparing.look:
+            raise ViolationError("never finished", name)
+
+
+def _lines(landed: list[Landed]) -> str:
+    return "; ".join(str(each) for each in landed[:8])

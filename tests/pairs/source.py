@@ -1,0 +1,180 @@
+"""
+The source of the pods: asks for them, binds them to what they are given, and evicts those that are ordered out.
+
+A pod that was evicted, or whose slice was lost, comes again under another name, as a controller would have it. It must
+not look into an allocator: it reads bindings and orders, each a little late.
+"""
+
+from dataclasses import dataclass
+from random import Random
+
+from pairs.bus import Bus, Reader
+from pairs.judge import Judge
+from pairs.plan import PodSpec
+
+from sluice.contracts import subjects
+from sluice.contracts.exchange import Entry, Stream
+from sluice.contracts.ids import RequestId, RunId, SourceName
+from sluice.contracts.messages import (
+    AllocationRequested,
+    Bound,
+    EvictionBlocked,
+    EvictionDone,
+    EvictionOrdered,
+    EvictionOver,
+    Held,
+    Leeway,
+    PodGroup,
+    Released,
+    RequestWithdrawn,
+    SourceSynced,
+)
+
+FOLDER = SourceName("folder")
+CLOSING_TTL_S = 4 * 3600
+BLOCKED = 0.25
+"""The part of evictions that a disruption budget is against for a while."""
+BLOCKED_TIMES = 8
+
+
+@dataclass(slots=True)
+class Pod:
+    """One pod, from its coming until its request is closed."""
+
+    uid: RequestId
+    spec: PodSpec
+    generation: int
+    revision: int = 1
+    held: Held | None = None
+    over: str = ""
+    """Why it is gone; empty while it lives."""
+    over_at: float = float("inf")
+    is_closed: bool = False
+    is_ordered_out: bool = False
+    is_out: bool = False
+
+
+class Source:
+    """All pods of a world."""
+
+    def __init__(self, bus: Bus, judge: Judge, dice: Random) -> None:
+        """It has said all it has: nothing."""
+        self.pods: dict[RequestId, Pod] = {}
+        self.troubled = True
+        """Whether pods end by themselves, and evictions are held up."""
+        self.is_closing = False
+        self._bus = bus
+        self._judge = judge
+        self._dice = dice
+        self._state = bus.values.incarnation(Stream.STATE)
+        synced = SourceSynced(source=FOLDER, run=RunId("w1"), epoch=1, count=0, incarnation=self._state)
+        bus.put(subjects.source(FOLDER), synced)
+        late_by = lambda: dice.uniform(0.005, 0.1)  # noqa: E731
+        Reader(bus, Stream.BOOK, ("sluice.binding.>",), late_by, self._bound)
+        Reader(bus, Stream.STATE, ("sluice.eviction.>",), late_by, self._ordered)
+
+    def alive(self) -> list[Pod]:
+        """Pods that are not over."""
+        return [each for each in self.pods.values() if not each.over]
+
+    def named(self, name: str) -> list[Pod]:
+        """The living pods of a name: the first, or one that came in its stead."""
+        return [each for each in self.alive() if each.spec.name == name]
+
+    def create(self, spec: PodSpec, generation: int = 0) -> None:
+        """A pod comes."""
+        uid = RequestId(f"{spec.name}-{generation}")
+        pod = self.pods[uid] = Pod(uid, spec, generation)
+        self._say(pod)
+
+    def edit(self, pod: Pod, spec: PodSpec) -> None:
+        """A pod that has nothing yet asks for something else."""
+        if pod.held is None:
+            pod.spec = spec
+            pod.revision += 1
+            self._say(pod)
+
+    def end(self, pod: Pod, cause: str = "pod gone", *, again: bool = False) -> None:
+        """A pod is over; `again`: another comes in its stead."""
+        if pod.over:
+            return
+        pod.over, pod.over_at = cause, self._bus.now
+        self._say(pod)
+        if again:
+            self._bus.clockwork.after(self._dice.uniform(0.05, 1.0), lambda: self._come_again(pod))
+
+    def _come_again(self, pod: Pod) -> None:
+        if not self.is_closing:
+            self.create(pod.spec, pod.generation + 1)
+
+    def _say(self, pod: Pod) -> None:
+        address, spec = subjects.request(pod.uid), pod.spec
+        if pod.over:
+            gone = RequestWithdrawn(
+                revision=pod.revision, source=FOLDER, cause=pod.over, held=pod.held, closing=pod.is_closed
+            )
+            self._bus.put(address, gone, CLOSING_TTL_S if pod.is_closed else None)
+            return
+        asked = AllocationRequested(
+            revision=pod.revision,
+            source=FOLDER,
+            namespace=spec.namespace,
+            name=pod.uid,
+            origin=f"{pod.uid}.yaml",
+            owner=pod.uid,
+            claims=spec.claims,
+            priority=spec.priority,
+            leeway=Leeway(preemptible=spec.preemptible, movable=spec.movable, substitute=spec.substitute),
+            group=PodGroup(name=spec.group, size=spec.group_size) if spec.group else None,
+            held=pod.held,
+            incarnation=self._state,
+        )
+        self._bus.put(address, asked)
+
+    def _bound(self, entry: Entry) -> None:
+        message = entry.message
+        pod = self.pods.get(getattr(message, "request", RequestId("")))
+        if pod is not None and isinstance(message, Released):
+            self.end(pod, again=True)
+            if not pod.is_closed:
+                pod.is_closed = True
+                self._say(pod)
+        elif pod is not None and isinstance(message, Bound) and not pod.over:
+            if pod.held is not None:
+                self._judge.binds(pod.held.allocation, message)
+            elif message.request_revision < pod.revision:
+                self.end(pod, again=True)
+            else:
+                pod.held = Held(node=message.node, allocation=message.allocation)
+                self._say(pod)
+                if pod.spec.life_s is not None:
+                    self._bus.clockwork.after(pod.spec.life_s, lambda: self._completes(pod))
+
+    def _completes(self, pod: Pod) -> None:
+        if self.troubled:
+            self.end(pod, "containers ended")
+
+    # -- evictions -------------------------------------------------------------------------------------------------
+
+    def _ordered(self, entry: Entry) -> None:
+        message = entry.message
+        pod = self.pods.get(getattr(message, "request", RequestId("")))
+        if pod is not None and isinstance(message, EvictionOver):
+            pod.is_ordered_out = False
+        elif pod is not None and isinstance(message, EvictionOrdered):
+            pod.is_ordered_out = True
+            blocked = BLOCKED_TIMES if self.troubled and self._dice.random() < BLOCKED else 0
+            self._bus.clockwork.after(self._dice.uniform(0.1, 1.0), lambda: self._evict(pod, blocked))
+
+    def _evict(self, pod: Pod, blocked: int) -> None:
+        if not pod.is_ordered_out or pod.is_out:
+            return
+        if blocked and self.troubled and not pod.over:
+            self._bus.put(subjects.evicted(pod.uid), EvictionBlocked(request=pod.uid, why="budget"))
+            self._bus.clockwork.after(1.0, lambda: self._evict(pod, blocked - 1))
+            return
+        pod.is_out = True
+        self._bus.put(subjects.evicted(pod.uid), EvictionDone(request=pod.uid))
+        if not pod.over:
+            self._judge.evicts(pod.uid, pod.spec.name)
+            self._bus.clockwork.after(self._dice.uniform(0.0, 1.5), lambda: self.end(pod, again=True))

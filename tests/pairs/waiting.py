@@ -1,0 +1,188 @@
+"""
+What must be so of who waits when nothing happens any more: it waits for something that is so, and is told.
+
+Whether a place is free is asked twice: of `tests/judges`, which tries everything and shares no code with the core; and
+of a core that has just read all there is and has no memory to be wrong, which knows limits, larger profiles, whom a pod
+may evict and what it may be promised. It must not ask the allocators that are judged.
+"""
+
+from judges.choosing import Chooser
+from judges.placements import NodeTruth, Truth
+from msgspec.structs import replace
+from pairs.judge import Judge, ViolationError, brief
+from pairs.source import Pod, Source
+
+from sluice.contracts.messages import (
+    AllocationRequested,
+    Bound,
+    Cordoned,
+    Grant,
+    Pending,
+    Refused,
+    Released,
+    SliceReady,
+)
+from sluice.contracts.refusals import WaitReason
+from sluice_allocator.core.allocator import Allocator
+from sluice_allocator.core.booking import booking_of
+from sluice_allocator.core.evictions.preempting import find_victims
+from sluice_allocator.core.limits.quotas import forbids_asking, forbids_place
+from sluice_allocator.core.placement import Place, asking_of, find_free, find_promise
+from sluice_allocator.core.waiting.promise_making import _Limits
+from sluice_allocator.core.waiting.promised import standing_promise
+
+
+class Waiting:
+    """Everybody who waits in one world at rest."""
+
+    def __init__(self, judge: Judge, source: Source, fresh: Allocator) -> None:
+        """`fresh` has read everything, and decided nothing."""
+        self.judge = judge
+        self.source = source
+        self.desk = fresh.desk
+        self.world = fresh.desk.world
+        self.rules = fresh.desk.rules
+
+    def who_waits(self) -> None:
+        """Each living pod has its slice, or waits for something that is so, and is told."""
+        groups: dict[tuple[str, str], list[Pod]] = {}
+        for pod in self.source.alive():
+            if self._waits(pod):
+                if pod.spec.group:
+                    groups.setdefault((pod.spec.namespace, pod.spec.group), []).append(pod)
+                elif self.rules.waiting_max >= len(self.source.alive()):
+                    self._waits_for_something(pod)
+        for members in groups.values():
+            self._group_waits_for_something(members)
+
+    def _waits(self, pod: Pod) -> bool:
+        """Whether it waits, and is told so."""
+        bound = self.world.bindings.get(pod.uid)
+        if isinstance(bound, Refused):
+            return False
+        if isinstance(bound, Bound) and pod.held is not None and bound.allocation == pod.held.allocation:
+            return False
+        if isinstance(bound, Released) or pod.held is not None:
+            raise ViolationError("lost its slice", f"{pod.uid}: {pod.held} and {bound}")
+        if not isinstance(self.world.waiting.get(pod.uid), Pending):
+            raise ViolationError("not told", f"{pod.uid}: {bound} and {self.world.waiting.get(pod.uid)}")
+        return True
+
+    def _waits_for_something(self, pod: Pod) -> None:
+        asked, said = self.world.requests[pod.uid], self.world.waiting[pod.uid]
+        promise = standing_promise(self.desk, pod.uid)
+        story = f"{pod.uid} {asked.claims}: {said.message}; {brief(promise) if promise is not None else 'no promise'}"
+        if not self.world.quotas:
+            found = Chooser(self._truth(promise)).some_place(asking_of(asked))
+            if found is not None:
+                raise ViolationError("waits for nothing", f"{found}; {story}")
+        if forbids_asking(self.desk, pod.uid, asked.namespace, asked.claims):
+            return
+        place = self._free_but_for(promise, asked)
+        if place is not None and not forbids_place(self.desk, pod.uid, asked.namespace, place.devices):
+            raise ViolationError("waits for nothing", f"{place.node} {place.devices}; {story}")
+        if promise is not None:
+            return
+        if find_victims(self.desk, pod.uid, asking_of(asked), asked.priority) is not None:
+            raise ViolationError("evicts nobody", story)
+        if self._could_be_promised(pod, asked):
+            raise ViolationError("promised nothing", story)
+        if said.reasons and said.reasons[0].reason == WaitReason.PLACE_BEING_FREED:
+            raise ViolationError("told of a promise", story)
+
+    def _truth(self, without: Grant | None) -> Truth:
+        """All nodes and bookings, but for one."""
+        nodes, bookings = {}, {}
+        for name, snapshot in self.desk.shown.items():
+            cordon = self.world.cordons.get(name)
+            gpus = cordon.gpus or [gpu.uuid for gpu in snapshot.gpus] if isinstance(cordon, Cordoned) else ()
+            nodes[name] = NodeTruth(snapshot, cordoned=frozenset(gpus))
+            bookings |= self.judge.truth(name).bookings
+        if without is not None:
+            bookings.pop(without.booking.allocation, None)
+        return Truth(nodes, bookings)
+
+    def _free_but_for(self, promise: Grant | None, asked: AllocationRequested) -> Place | None:
+        """A place that is free when a promise is given up."""
+        booked = self.desk.fleet.booking(promise.booking.allocation) if promise is not None else None
+        if booked is not None:
+            self.desk.fleet.unbook(booked.allocation)
+        place = find_free(self.desk.fleet, asking_of(asked))
+        if booked is not None:
+            self.desk.fleet.book(booked)
+        return place
+
+    def _could_be_promised(self, pod: Pod, asked: AllocationRequested) -> bool:
+        """Whether it is the first who waits, or nothing is promised yet, and there is a place it could wait for."""
+        if self.rules.promises_percent == 0 or (any(self.desk.promised.of_model.values()) and not self._is_first(pod)):
+            return False
+        limits = _Limits(self.desk, (0, 0, pod.uid))
+        found = find_promise(
+            self.desk.fleet,
+            asking_of(asked),
+            frozenset(),
+            shown=self.desk.shown,
+            wait_for=limits.wait_for,
+            open_to=limits.open_to,
+        )
+        return found is not None and not forbids_place(
+            self.desk, None, asked.namespace, found.place.devices, found.after
+        )
+
+    def _is_first(self, pod: Pod) -> bool:
+        turns = [
+            (-each.spec.priority, self.world.came_at(each.uid), each.uid)
+            for each in self.source.alive()
+            if each.held is None
+            and not each.spec.group
+            and isinstance(self.world.waiting.get(each.uid), Pending)
+            and standing_promise(self.desk, each.uid) is None
+            and not forbids_asking(self.desk, each.uid, each.spec.namespace, each.spec.claims)
+        ]
+        return min(turns)[2] == pod.uid
+
+    def _group_waits_for_something(self, members: list[Pod]) -> None:
+        """There are no places for all who are there, one after the other, those that are hardest to place first."""
+        of = members[0].spec
+        everybody = [each for each in self.source.alive() if each.spec.group == of.group]
+        if len(everybody) != of.group_size or any(each.held is not None for each in everybody):
+            return
+        booked, fits = [], True
+        for pod in sorted(members, key=lambda each: -sum(claim.gpus for claim in each.spec.claims)):
+            asked = self.world.requests[pod.uid]
+            place = find_free(self.desk.fleet, asking_of(asked))
+            fits = (
+                place is not None
+                and not forbids_asking(self.desk, pod.uid, asked.namespace, asked.claims)
+                and not forbids_place(self.desk, pod.uid, asked.namespace, place.devices)
+            )
+            if not fits or place is None:
+                break
+            booking = booking_of(self.desk, pod.uid, asked, place)
+            self.desk.fleet.book(booking)
+            booked.append(booking.allocation)
+        for allocation in booked:
+            self.desk.fleet.unbook(allocation)
+        if fits:
+            raise ViolationError("job waits for nothing", f"{of.group}: {self.world.waiting[members[0].uid].message}")
+
+    def who_is_on_a_larger_one(self) -> None:
+        """Who is to return from a larger profile does, where the one it asked for is free, and that is less."""
+        for request, bound in self.world.bindings.items():
+            asked = self.world.requests.get(request)
+            if not isinstance(bound, Bound) or not isinstance(asked, AllocationRequested) or asked.group is not None:
+                continue
+            grant = self.world.ledger[bound.allocation]
+            is_there = isinstance(self.world.slices.get(bound.allocation), SliceReady)
+            if asked.leeway.substitute == "return" and grant.booking.instead_of and is_there:
+                self._returns(asked, grant)
+
+    def _returns(self, asked: AllocationRequested, grant: Grant) -> None:
+        place = find_free(self.desk.fleet, replace(asking_of(asked), substitute=False))
+        if place is None:
+            return
+        then, now = (self.desk.fleet.usage_of(each) for each in (place.devices, grant.booking.devices))
+        is_less = (then.memory_mib, then.compute_permille) < (now.memory_mib, now.compute_permille)
+        after = (grant.booking.allocation,)
+        if is_less and not forbids_place(self.desk, None, asked.namespace, place.devices, after):
+            raise ViolationError("never returns", f"{grant.booking.request} {brief(grant)} to {place.devices}")
