@@ -8,6 +8,7 @@ import pytest
 from sluice.contracts.exchange import Entry, LastRead, ReadAgain, ReadLast, Stream, Ticked, WriteAccepted
 from sluice.contracts.ids import NodeName, OperationId
 from sluice.contracts.tracing import root_of
+from sluice.runtime import core_runner
 from sluice.runtime.bus import BusError
 from sluice.runtime.clock import SystemClock
 from sluice.runtime.core_runner import SLICE_S, Executor
@@ -109,8 +110,11 @@ async def test_own_instructions_are_carried_out_and_reported(core, bus, running)
     assert core.heard == [Made(100), Made(1)]
 
 
-async def test_what_waits_for_nothing_is_done_before_anybody_else_has_a_turn(core, bus, running, make_started):
+async def test_what_waits_for_nothing_is_done_before_anybody_else_has_a_turn(
+    core, bus, running, make_started, monkeypatch
+):
     """Of many nodes in one process each goes on as far as it can: all of them waiting for all would be served last."""
+    monkeypatch.setattr(core_runner, "SLICE_S", 60.0)  # however slow the machine is
     turns = []
 
     async def run(make):
