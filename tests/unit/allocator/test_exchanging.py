@@ -6,7 +6,7 @@ from msgspec.structs import replace as changed
 
 from sluice.contracts import subjects
 from sluice.contracts.exchange import Ticked, Write, WriteRefused
-from sluice.contracts.ids import AllocationId, GpuUuid, RequestId, RunId
+from sluice.contracts.ids import AllocationId, GpuUuid, NodeName, RequestId, RunId
 from sluice.contracts.messages import (
     Bound,
     Claim,
@@ -17,6 +17,7 @@ from sluice.contracts.messages import (
     RequestWithdrawn,
     Revoke,
     SliceFailed,
+    SliceQuarantined,
     Waived,
 )
 from sluice.contracts.messages.operators import Amounts
@@ -32,25 +33,39 @@ BIG = RequestId("big")
 
 @pytest.fixture
 def half_there() -> Bench:
-    """Three GPUs: p1, p2 and p3 have one each; big was promised two of them, and one of those is free by now."""
+    """Three GPUs: a1, a2 and a3 have one each; big was promised two of them, and one of those is free by now."""
     bench = promised(WHOLE, TWO, gpus=3)
     end(bench, waited_for(bench)[0])
     return bench
 
 
 def promised(has: Claim, wants: Claim, gpus: int) -> Bench:
-    """On each of some GPUs a pod that has this (p1, p2 and so on), and big, which was promised what it wants."""
+    """On each of some GPUs a pod that has this (a1, a2 and so on), and big, which was promised what it wants."""
+    bench = fleet(has, a=gpus)
+    promise(bench, wants)
+    return bench
+
+
+def fleet(has: Claim, **nodes: int) -> Bench:
+    """Nodes with so many GPUs, and on each of these a pod that has this: a1, a2 and so on are on node-a."""
     bench = Bench(Allocator(RunId("r1"), Rules(promise_after_s=AFTER_S)))
     bench.read_all()
     bench.handle(LeaseChanged(held=True))
-    reports = tuple(gpu_report("node-a", index) for index in range(gpus))
-    bench.add_node(snapshot("node-a", reports))
-    for number in range(gpus):
-        bench.bound(f"p{number + 1}", has)
+    for letter, gpus in nodes.items():
+        node = f"node-{letter}"
+        bench.add_node(snapshot(node, tuple(gpu_report(node, index) for index in range(gpus))))
+        for number in range(gpus):
+            bench.bound(f"{letter}{number + 1}", has)
+    return bench
+
+
+def promise(bench: Bench, wants: Claim) -> Grant:
+    """Big asks, and is promised a place."""
     bench.land_all(bench.request(asked("big", wants)))
     bench.now += AFTER_S
     bench.land_all(bench.handle(Ticked()))
-    return bench
+    (made,) = grants(bench, "big")
+    return made
 
 
 def end(bench: Bench, pod: str) -> list[Write]:
@@ -96,7 +111,7 @@ def stays(bench: Bench) -> str:
 def third(bench: Bench) -> str:
     """One on a GPU that big was not promised."""
     kept = gpus_of(bench, "big")
-    return next(pod for pod in ("p1", "p2", "p3", "p4", "p5", "p6") if gpus_of(bench, pod) - kept)
+    return next(pod for pod in ("a1", "a2", "a3", "a4", "a5", "a6") if gpus_of(bench, pod) - kept)
 
 
 def told(writes: list[Write], pod: str) -> list[str]:
@@ -249,3 +264,53 @@ def test_a_promise_that_is_made_after_it_was_waived_does_not_end_what_it_was_exc
     half_there.land_all(half_there.gone(promise))
 
     assert exchange in grants(half_there, "big")
+
+
+def test_a_promise_of_another_allocator_that_is_given_up_costs_the_request_nothing_else():
+    """It was promised one by each of two allocators, and one of them is exchanged: one of the three must stand."""
+    bench = fleet(WHOLE, a=3, b=2)
+    p1 = promise(bench, TWO)
+    end(bench, waited_for(bench)[0])
+    goes = grants(bench, third(bench))[0]
+    gone = RequestWithdrawn(revision=2, source=FOLDER, cause="pod gone")
+    bench.land_all(bench.observe(subjects.request(goes.booking.request), gone))
+    (closed,) = [i for i in bench.gone(goes) if isinstance(i, Write)]
+    e1 = next(i for i in bench.land(closed) if isinstance(i, Write) and isinstance(i.message, Grant))
+    assert e1.message.after == (p1.booking.allocation,)
+    # it is on its way, and meanwhile what another allocator wrote is read: big was promised two GPUs of node-b
+    theirs = [grants(bench, pod)[0] for pod in ("b1", "b2")]
+    booking = changed(
+        p1.booking,
+        allocation=AllocationId("big_r9_1"),
+        node=NodeName("node-b"),
+        devices=tuple(
+            changed(d, gpu=e.booking.devices[0].gpu) for d, e in zip(p1.booking.devices, theirs, strict=True)
+        ),
+    )
+    p2 = changed(p1, booking=booking, after=tuple(each.booking.allocation for each in theirs))
+    said = bench.observe(subjects.ledger(booking.node, booking.allocation), p2)
+    writes = bench.land_all([e1, *said])
+    revoked = {w.message.booking.allocation for w in writes if isinstance(w.message, Revoke)}
+    assert revoked == {p1.booking.allocation, p2.booking.allocation}
+
+
+def test_what_it_left_elsewhere_keeps_no_promise_from_being_exchanged():
+    """A slice that failed and cannot be given back may be there for ever, and is in nobody's way on node-a."""
+    bench = fleet(WHOLE, a=3, b=2)
+    end(bench, "b1")
+    end(bench, "b2")
+    bench.land_all(bench.request(asked("big", TWO)))
+    (there,) = grants(bench, "big")
+    address = subjects.slice_(there.booking.node, there.booking.allocation)
+    stuck = SliceQuarantined(
+        allocation=there.booking.allocation, request=there.booking.request, revision=2, message="out of luck"
+    )
+    bench.land_all(bench.observe(address, failed(there)))
+    bench.land_all(bench.observe(address, stuck))
+    p1 = promise(bench, TWO)
+    end(bench, waited_for(bench)[0])
+    writes = end(bench, third(bench))
+    for _ in range(60):
+        bench.now += 10
+        writes += bench.land_all(bench.handle(Ticked()))
+    assert [w.message.after for w in writes if isinstance(w.message, Grant)] == [(p1.booking.allocation,)]

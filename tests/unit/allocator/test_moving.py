@@ -566,3 +566,30 @@ def test_the_simulated_answer_is_the_real_one(bench):
     assert (found.node, found.devices[0].grant.profile, found.instead_of) == ("node-b", "1g.6gb", "1g.5gb")
     (write,) = all_of(bench, bench.request(asks("p1", substitute="stay")))
     assert write.message.booking.devices == (found.devices[0].grant,)
+
+
+def test_who_was_promised_a_place_loses_no_kept_place(bench: Bench):
+    """It may have one of the two: the other would be taken back, and the pod that was evicted for it have none."""
+    full = bound(bench, asked("full", WHOLE))
+    old = bound(bench, asks("web-1"))
+    withdrawn = RequestWithdrawn(revision=2, source=FOLDER, cause="pod gone")
+    all_of(bench, bench.observe(subjects.request(full.booking.request), withdrawn))
+    all_of(bench, bench.gone(full))
+    while bench.now < 660:
+        bench.now += 30
+        all_of(bench, bench.handle(Ticked()))
+    world = bench.allocator.desk.world
+    kept = [world.ledger[a] for a in world.allocations_of[RequestId("web-1")]][1]
+    assert isinstance(kept, Grant)
+    assert kept.after == (old.booking.allocation,)
+    all_of(bench, bench.observe(subjects.evicted(RequestId("web-1")), EvictionDone(request=RequestId("web-1"))))
+    # another allocator has promised web-2 the place of web-1, in its turn
+    booking = msgspec.structs.replace(
+        old.booking, allocation=AllocationId("web-2_r9_1"), request=RequestId("web-2"), name="web-2"
+    )
+    promise = msgspec.structs.replace(old, booking=booking, after=(old.booking.allocation,))
+    all_of(bench, bench.observe(subjects.ledger(booking.node, booking.allocation), promise))
+    writes = all_of(bench, bench.request(asks("web-2")))
+    revoked = [w.message.booking.allocation for w in writes if isinstance(w.message, Revoke)]
+    heirs = [w.message.booking.allocation for w in writes if isinstance(w.message, Grant) and w.message.evict]
+    assert (revoked, heirs) == ([], [])

@@ -112,28 +112,11 @@ def test_what_an_operator_vouched_for_once_does_not_hold_for_a_slice_that_lives_
     assert not isinstance(node.word("a1"), SliceGone)
 
 
-def test_a_slice_that_loses_its_compute_instance_while_it_is_made_leaves_nothing(node):
-    """Somebody destroys the compute instance before it is read back: the GPU instance stays for ever."""
+@pytest.mark.parametrize("is_share", [False, True])
+def test_what_loses_its_compute_instance_while_it_is_made_leaves_nothing(node, is_share):
+    """Somebody destroys it before it is read back, and the GPU instance would stay for ever."""
     node.live()
-    booking = node.booking("a1", (0, "3g.20gb", 4, 4))
-    node.order(node.grant(booking))
-    verify = until(node, lambda i: isinstance(i, VerifyInstance))
-    with node.hardware.changing() as hardware:
-        hardware.gpus[0].instances[0].uuid = ""
-    node.handle(node.carry_out(verify))
-    node.work()
-    assert isinstance(node.word("a1"), SliceFailed)
-    node.order(node.revoke(booking))
-    for _ in range(5):
-        node.tick(10.0)
-    assert isinstance(node.word("a1"), SliceGone)
-    assert node.instances(0) == []
-
-
-def test_a_home_that_loses_its_compute_instance_while_it_is_made_leaves_nothing(node):
-    """The same for shares."""
-    node.live()
-    booking = node.share("a1", ON_MIG)
+    booking = node.share("a1", ON_MIG) if is_share else node.booking("a1", ON_MIG)
     node.order(node.grant(booking))
     verify = until(node, lambda i: isinstance(i, VerifyInstance))
     with node.hardware.changing() as hardware:

@@ -20,7 +20,7 @@ from sluice.contracts.messages import (
 )
 from sluice_allocator.core.advice import advice
 from sluice_allocator.core.desk import Desk
-from sluice_allocator.core.held import doubtful_ticket, is_not_shown, waits_for_node
+from sluice_allocator.core.held import doubtful_ticket, waits_for_node, waits_to_be_shown
 from sluice_allocator.core.limits.excess import may_bind
 
 
@@ -74,7 +74,7 @@ def follow_bound(desk: Desk, request: RequestId, binding: Bound, entries: dict[A
             release(desk, request, f"slice lost: {entry.cause}")
     elif binding.allocation in desk.world.lost:
         held = Held(node=binding.node, allocation=binding.allocation)
-        if is_not_shown(desk, request, binding.node) or doubtful_ticket(desk, held):
+        if waits_to_be_shown(desk, request, binding.node) or doubtful_ticket(desk, held):
             return
         if waits_for_node(desk, request, held) is None:
             release(desk, request, "slice lost: it is not in the ledger any more")

@@ -100,11 +100,11 @@ def doubtful_ticket(desk: Desk, held: Held) -> str:
     return next((each for each in inventory.snapshot.doubtful_tickets if is_ticket_of(each, held.allocation)), "")
 
 
-def is_not_shown(desk: Desk, request: RequestId, node: NodeName) -> bool:
+def waits_to_be_shown(desk: Desk, request: RequestId, node: NodeName) -> bool:
     """
-    Whether a node was opened, and nothing shows (any more) what its agent has, or doubts: STATE was lost since.
+    Whether a request waits for the inventory of a node that was opened: STATE was lost since.
 
-    Then nothing that the ledger does not tell of is lost for good; the request waits for the node's inventory.
+    Nothing shows what its agent has, or doubts; until then nothing that the ledger does not tell of is lost for good.
     """
     if not was_opened(desk, node) or node in desk.world.inventories or node in desk.world.removed:
         return False

@@ -45,10 +45,10 @@ from sluice_allocator.core.held import (
     doubtful_ticket,
     held_instead,
     is_found_instead,
-    is_not_shown,
     say_that_it_is_in_doubt,
     say_that_it_waits,
     waits_for_node,
+    waits_to_be_shown,
     why_lost,
 )
 from sluice_allocator.core.moves.moving import is_kept, look_at_movable, take_over
@@ -198,7 +198,7 @@ def _is_pinned_elsewhere(
     entry = entries.get(held.allocation)
     if isinstance(entry, Revoke) or (isinstance(entry, Grant) and held.allocation not in judged.standing):
         return True  # it is taken back, or will be in a moment: what follows when it is gone
-    if held.allocation not in desk.world.ledger and is_not_shown(desk, request, held.node):
+    if held.allocation not in desk.world.ledger and waits_to_be_shown(desk, request, held.node):
         say_that_it_waits(desk, request, asked, held.node)
         return True
     lost = why_lost(desk, request, held)

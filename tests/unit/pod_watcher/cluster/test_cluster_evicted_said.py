@@ -1,10 +1,11 @@
-"""That a pod was evicted is said as long as its order stands, whatever is heard or forgotten after it."""
+"""That a pod was evicted is said as long as its order stands, whatever is heard, forgotten or ordered after it."""
 
+import pytest
 from test_cluster_pods import RUNNING
 
 from sluice.contracts import subjects
-from sluice.contracts.ids import RequestId
-from sluice.contracts.messages import EvictionDone, EvictionOrdered
+from sluice.contracts.ids import Incarnation, RequestId
+from sluice.contracts.messages import EvictionDone, EvictionOrdered, Released
 from sluice_pod_watcher.core.cluster import events as e
 
 U1 = RequestId("u1")
@@ -44,15 +45,45 @@ def test_an_eviction_of_which_the_bus_has_forgotten_that_it_was_done_is_done(ben
     assert bench.bus.get("sluice.evicted.u1") == DONE
 
 
-def test_an_order_that_is_given_again_while_a_new_life_is_read_is_answered(bench):
-    """What was said of it is of the life before, until all of this one is read."""
+def test_an_eviction_that_was_carried_out_before_a_wipe_is_answered_after_it(bench):
+    """It counts as one that could not be carried out: after two minutes somebody else is evicted as well."""
     running(bench)
     bench.observe(subjects.eviction(U1), ORDER)
-    bench.show(bench.api.find("u1"))
+    bench.show(bench.api.find("u1"))  # it is dying, and writes its checkpoint
+    assert bench.bus["sluice.evicted.u1"] == DONE
     bench.pass_time(2)
     bench.bus.clear()
     bench.life = "2"
-    bench.bus[subjects.eviction(U1).subject] = ORDER
+    bench.read()
+    bench.pass_time(2)
+    bench.observe(subjects.eviction(U1), ORDER)  # who gave it says it again
+    bench.pass_time(60)
+    assert bench.bus.get("sluice.evicted.u1") == DONE
+
+
+def test_an_order_for_a_pod_that_was_evicted_for_another_reason_is_answered(bench):
+    """The same: nobody told that the pod goes."""
+    running(bench)
+    bench.observe(subjects.binding(U1), Released(request=U1, cause="slice lost: test"))
+    bench.show(bench.api.find("u1"))
+    assert bench.api.evictions == ["u1"]
+    bench.pass_time(2)
+    bench.observe(subjects.eviction(U1), ORDER)
+    bench.pass_time(60)
+    assert bench.bus.get("sluice.evicted.u1") == DONE
+
+
+@pytest.mark.parametrize("life", ["", "2"])
+def test_an_order_that_is_read_with_a_new_life_of_the_bus_is_answered(bench, life):
+    """Whoever gave it was quicker than the reading: what was said before the wipe is no answer."""
+    running(bench)
+    bench.observe(subjects.eviction(U1), ORDER)
+    bench.show(bench.api.find("u1"))
+    assert bench.bus["sluice.evicted.u1"] == DONE
+    bench.pass_time(2)
+    bench.bus.clear()
+    bench.life = "2"
+    bench.bus["sluice.eviction.u1"] = EvictionOrdered(request=U1, cause="preempted", incarnation=Incarnation(life))
     bench.read()
     bench.pass_time(60)
     assert bench.bus.get("sluice.evicted.u1") == DONE

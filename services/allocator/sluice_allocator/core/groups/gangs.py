@@ -40,6 +40,16 @@ class Why:
     reasons: tuple[ReasonCount, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class Stuck:
+    """The member that had no place when its party was tried, and what was said of that."""
+
+    member: RequestId
+    why: Why
+    heard: int
+    """How often something had been freed when that trial began."""
+
+
 NOT_GRANTED = 1 << 62
 """Behind every sequence."""
 
@@ -110,10 +120,8 @@ class Gang:
     parties: tuple[Party, ...] = ()
     clocks: dict[RequestId, Clock] = field(default_factory=dict)
     """Those of the parties, by each of their members: parties that move up have other numbers."""
-    stuck: dict[int, tuple[RequestId, Why]] = field(default_factory=dict)
-    """Per party, the member that had no place when it was tried last, and what was said of that."""
-    heard: dict[int, int] = field(default_factory=dict)
-    """How often something had been freed when that trial began."""
+    stuck: dict[int, Stuck] = field(default_factory=dict)
+    """Per party, what came of the trial that was in vain last."""
     looked: dict[RequestId, None] = field(default_factory=dict)
     """Members that were looked at before the group was."""
 

@@ -271,9 +271,9 @@ def _party(desk: Desk, gang: Gang, number: int, members: list[Member]) -> Party:
         if len(members) < size:
             party.why = _incomplete(gang, party, len(members))
         else:
-            if number in gang.stuck and gang.stuck[number][0] not in party.members:
+            if number in gang.stuck and gang.stuck[number].member not in party.members:
                 del gang.stuck[number]  # of another party that had this number
-            party.why = gang.stuck[number][1] if number in gang.stuck else _not_tried(gang, party)
+            party.why = gang.stuck[number].why if number in gang.stuck else _not_tried(gang, party)
             _let_one_wait_for_all(desk, party)
         return party
     progress = sum(member.placed + member.ready for member in members)

@@ -17,7 +17,7 @@ from sluice.contracts.refusals import ReasonCount, WaitReason
 from sluice.contracts.usage import total
 from sluice_allocator.core.booking import booking_of
 from sluice_allocator.core.desk import Desk
-from sluice_allocator.core.groups.gangs import Gang, Party, Trial, Why
+from sluice_allocator.core.groups.gangs import Gang, Party, Stuck, Trial, Why
 from sluice_allocator.core.groups.settling import say_why_group_waits
 from sluice_allocator.core.limits.quotas import forbids_asking, forbids_place, never_allows, no_place
 from sluice_allocator.core.limits.unbooked import least_of
@@ -37,11 +37,11 @@ def offer_to_group(desk: Desk, leader: RequestId, node: NodeName) -> None:
     """Something was freed on a node: a trial is worth it where the member that had no place would have one there."""
     gang, party = _of(desk, leader)
     stuck = gang.stuck.get(party.number)
-    if stuck is not None and gang.heard.get(party.number) == desk.wakes.heard:
+    if stuck is not None and stuck.heard == desk.wakes.heard:
         return  # it is what its own trial had found, and has given back
-    asked = desk.world.requests.get(stuck[0]) if stuck is not None else None
+    asked = desk.world.requests.get(stuck.member) if stuck is not None else None
     if stuck is not None and isinstance(asked, AllocationRequested):
-        avoid = desk.attempts.avoided(stuck[0], desk.now)
+        avoid = desk.attempts.avoided(stuck.member, desk.now)
         if find_place_on(desk.fleet, asking_of(asked), node, avoid) is None:
             return
     begin_trial(desk, leader)
@@ -150,8 +150,7 @@ def _end_in_vain(desk: Desk, trial: Trial, request: RequestId, found: NoPlace) -
         message += f"; {never}"
     missing = ReasonCount(reason=WaitReason.GROUP_NOT_FIT, count=party.size - placed, of=f"pods of group {gang.key[1]}")
     party.why = Why(message, (missing, *found.reasons))
-    gang.stuck[party.number] = (request, party.why)
-    gang.heard[party.number] = trial.heard
+    gang.stuck[party.number] = Stuck(request, party.why, trial.heard)
     desk.gangs.rest_until = max(desk.gangs.rest_until, desk.now) + desk.rules.group_pause_s * placed
     for member in party.members:
         desk.gangs.waiting[member] = None

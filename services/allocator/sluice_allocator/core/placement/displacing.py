@@ -274,7 +274,9 @@ class _Search:
             )
             self._filled = self._looked_at = 0
             for level in counted.ladder.at_least(-NO_LEVEL):
-                if level // LOSSES_PER_LEVEL >= self.priority or self._looked_at >= NODES_TRIED_MAX:
+                if level // LOSSES_PER_LEVEL >= self.priority or self._filled >= NODES_FILLED_MAX:
+                    break
+                if self._looked_at >= NODES_TRIED_MAX:
                     break
                 guess = (level // LOSSES_PER_LEVEL, level % LOSSES_PER_LEVEL, NO_LEVEL)
                 if self._is_no_better(guess):
