@@ -1,6 +1,7 @@
 """The agent is restarted again and again under 28 live slices and 8 MPS daemons: nothing of theirs may change."""
 
 from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
 
 from soak import judge
 from soak.broker import Held
@@ -9,6 +10,26 @@ from soak.rig import Rig
 
 EXCLUSIVE = 5
 """On each of four GPUs; two homes beside them make seven slices of one GPU."""
+HOMES = 8
+
+
+@dataclass(frozen=True)
+class State:
+    """All that a restart must leave as it is, read at one moment."""
+
+    gpus: object
+    tickets: dict[str, int]
+    """The inode of each."""
+    processes: list[tuple[str, int, int]]
+    """The home, process ID and start of each."""
+    given: list[object]
+    """Devices and ticket of each slice, as the agent has said them."""
+
+    @property
+    def is_quiet(self) -> bool:
+        """Whether only each home's daemon and its server work, so that nobody asks a daemon at this moment."""
+        homes = [home for home, _, _ in self.processes]
+        return len(set(homes)) == HOMES and all(homes.count(home) == 2 for home in homes)
 
 
 def restarts(rig: Rig, times: int, say: Callable[[str], None]) -> None:
@@ -22,10 +43,10 @@ def restarts(rig: Rig, times: int, say: Callable[[str], None]) -> None:
     for one in held:
         rig.until_said(one, "SliceReady")
     rig.check()
-    before = _state(rig, held)
-    daemons = [process for process in judge.processes_of(rig.place.mps) if process.is_daemon]
-    if (len(held), len(daemons)) != (28, 8):
-        raise rig.failure(f"there are {len(held)} slices and {len(daemons)} daemons instead of 28 and 8")
+    before = _quiet(rig, held)
+    daemons = sum(process.is_daemon for process in judge.processes_of(rig.place.mps))
+    if (len(held), daemons) != (28, HOMES):
+        raise rig.failure(f"there are {len(held)} slices and {daemons} daemons instead of 28 and {HOMES}")
     for number in range(times):
         rig.restart(orderly=number % 2 == 1)
         rig.until(lambda: rig.ask_snapshot().agent_run.endswith(str(rig.counts.lives)), "the new life speaks")
@@ -34,27 +55,39 @@ def restarts(rig: Rig, times: int, say: Callable[[str], None]) -> None:
         if _is_asked(before, after):
             rig.until(lambda: _state(rig, held) == before, "everything is as it was before the restart")
         elif after != before:
-            changed = [(was, now) for was, now in zip(before, after, strict=True) if was != now]
+            now, was = asdict(after), asdict(before)
+            changed = {name: (was[name], now[name]) for name in was if was[name] != now[name]}
             raise rig.failure(f"restart {number + 1} has disturbed what lives: {changed}")
     give_back(rig, *held)
     rig.check()
     say(f"{times} restarts under 28 slices and 8 MPS daemons: nothing changed")
 
 
-def _is_asked(before: list[object], after: list[object]) -> bool:
+def _quiet(rig: Rig, held: list[Held]) -> State:
     """
-    Whether there is only one process more.
+    The state at a moment when nobody asks a daemon.
 
-    One that asks a daemon shows its command only when it has begun; it ends with its answer.
+    One that asks counts as a process of the home until it shows its command; after a restart it would be missed.
     """
-    (*rest_before, was, given_before), (*rest_after, now, given_after) = before, after
-    assert isinstance(was, list)
-    assert isinstance(now, list)
-    is_more = len(now) == len(was) + 1 and all(each in now for each in was)
-    return is_more and (rest_before, given_before) == (rest_after, given_after)
+    states = [_state(rig, held)]
+
+    def is_quiet() -> bool:
+        states[:] = [_state(rig, held)]
+        return states[0].is_quiet
+
+    rig.until(is_quiet, f"a daemon and a server, and nothing else, work for each of {HOMES} homes")
+    return states[0]
 
 
-def _state(rig: Rig, held: list[Held]) -> list[object]:
-    tickets = {name: (rig.place.tickets / name).stat().st_ino for name in judge.names_in(rig.place.tickets)}
-    processes = sorted((p.home, p.pid, p.started_at) for p in judge.processes_of(rig.place.mps))
-    return [rig.machine.look(), tickets, processes, [(one.word.devices, one.word.ticket) for one in held]]
+def _is_asked(before: State, after: State) -> bool:
+    """Whether there are only more processes, which will end with their answers."""
+    return set(before.processes) < set(after.processes) and replace(after, processes=before.processes) == before
+
+
+def _state(rig: Rig, held: list[Held]) -> State:
+    return State(
+        gpus=rig.machine.look(),
+        tickets={name: (rig.place.tickets / name).stat().st_ino for name in judge.names_in(rig.place.tickets)},
+        processes=sorted((p.home, p.pid, p.started_at) for p in judge.processes_of(rig.place.mps)),
+        given=[(one.word.devices, one.word.ticket) for one in held],
+    )
