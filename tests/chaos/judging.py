@@ -6,7 +6,7 @@ The judges are `judges.history` and `judges.devices`; here is only what feeds th
 """
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from chaos import deaths
@@ -18,6 +18,8 @@ from judges.history import History
 STATE = b' {"node":'
 TIME_DIGITS = 19
 """Of unix nanoseconds, from 2001 to 2286."""
+FORGETFUL = ("broker-kill", "leader-kill", "all-brokers-kill", "broker-wipe", "all-brokers-wipe")
+"""Kinds of faults after which a word that was heard may be on no stream: STATE is not synced to disk."""
 
 
 def judge(folder: Path) -> list[str]:
@@ -26,12 +28,14 @@ def judge(folder: Path) -> list[str]:
     faults = [json.loads(line) for line in (folder / FAULTS).read_text().splitlines()]
     summary = json.loads((folder / SUMMARY).read_text())
     wiped = [fault["ended_at"] for fault in faults if fault["wiped"]]
+    pods = _pods(folder / TRUTH)
+    forgotten = _ends_forgotten(words, pods, [fault for fault in faults if fault["kind"] in FORGETFUL])
     return [
-        *(wrong for life in _lives(words, wiped) for wrong in _history(life)),
+        *(wrong for life in _lives(words, wiped) for wrong in _history(life, forgotten)),
         *devices.violations(
             [list(_states(log)) for log in sorted(folder.glob("data/hardware/*.json.log"))],
             [(word.at, word.subject, word.message) for word in words],
-            _pods(folder / TRUTH),
+            pods,
             devices.Calm([(0.0, summary["ready_at"]), *((fault["begun_at"], fault["over_at"]) for fault in faults)]),
             ended_at=summary["ended_at"],
         ),
@@ -51,8 +55,32 @@ def _lives(words: Iterable[Word], wiped: Iterable[float]) -> list[list[Word]]:
     return lives
 
 
-def _history(words: Iterable[Word]) -> list[str]:
-    history = History(sources_killed=True)
+def _ends_forgotten(words: Iterable[Word], pods: Iterable[devices.Pod], kills: Sequence[dict]) -> frozenset[str]:
+    """
+    Requests whose end is first recorded after a broker was killed, and whose manifest was gone before that.
+
+    The word of their end may have been heard and then forgotten. `judges.devices` judges them by their manifests.
+    """
+    unwanted = {pod.name: pod.until for pod in pods}
+    names: dict[str, str] = {}
+    told: dict[str, float] = {}
+    for word in words:
+        request = word.subject.rsplit(".", 1)[1]
+        match word.message["type"]:
+            case "AllocationRequested":
+                names[request] = word.message["name"]
+            case "RequestWithdrawn":
+                told.setdefault(request, word.at)
+    return frozenset(
+        request
+        for request, told_at in told.items()
+        for since in [unwanted.get(names.get(request, ""), devices.END)]
+        if any(since < kill["ended_at"] and kill["begun_at"] < told_at for kill in kills)
+    )
+
+
+def _history(words: Iterable[Word], ends_forgotten: frozenset[str]) -> list[str]:
+    history = History(sources_killed=True, ends_forgotten=ends_forgotten)
     for word in words:
         history.put(word.subject, word.sequence, word.message)
     return history.violations()

@@ -36,6 +36,8 @@ class History:
     state: list[Word] = field(default_factory=list)
     sources_killed: bool = False
     """Whether a source was killed: killed between a word and its copy, it leaves a gap that its next word hides."""
+    ends_forgotten: frozenset[str] = frozenset()
+    """Requests whose first `RequestWithdrawn` a broker may have told an allocator, and forgotten when it was killed."""
     _known: set[tuple[str, int]] = field(default_factory=set)
 
     def put(self, subject: str, sequence: int, message: dict) -> None:
@@ -58,7 +60,7 @@ class History:
             *_bookings(book),
             *_bindings(book),
             *_slices(self.state, _shares(book)),
-            *_losses(book, self.state, sources_killed=self.sources_killed),
+            *_losses(book, self.state, self.ends_forgotten, sources_killed=self.sources_killed),
         ]
 
     def _put(self, subject: str, sequence: int, message: dict, stored: float) -> None:
@@ -219,7 +221,9 @@ def _slices_of_node(words: list[Word], shares: dict[str, set[Home]]) -> Iterator
                 holders.add(name)
 
 
-def _losses(book: list[Word], state: list[Word], *, sources_killed: bool) -> Iterator[str]:
+def _losses(
+    book: list[Word], state: list[Word], ends_forgotten: frozenset[str], *, sources_killed: bool
+) -> Iterator[str]:
     """
     No slice that a request was bound to goes before the request was withdrawn, unless its node was removed.
 
@@ -241,6 +245,8 @@ def _losses(book: list[Word], state: list[Word], *, sources_killed: bool) -> Ite
         ends = withdrawn.get(request, [])
         if sources_killed and ends and all(end.message.get("closing") for end in ends):
             continue  # a closing word is never the first (PROTOCOL §8): the first has no copy
+        if ends and request in ends_forgotten:
+            continue
         if not any(_is_before(end, word, breaks) or _is_before(end, word, narrowed) for end in ends):
             yield f"{request} lost its slice {word.message['allocation']} while somebody wanted it"
 

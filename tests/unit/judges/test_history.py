@@ -186,6 +186,20 @@ def test_a_closing_word_without_the_first_proves_a_gap_and_nothing_else():
     assert violations(*lost, sources_killed=True) == blamed
 
 
+def test_an_end_that_was_forgotten_with_a_broker_is_not_blamed_on_who_heard_it():
+    """Withdrawn, heard, forgotten when the broker was killed, and said again when the slice was gone."""
+    blamed = ["r-a lost its slice a while somebody wanted it"]
+    for forgotten, wanted in ((["r-a"], []), (["r-b"], blamed)):
+        history = History(ends_forgotten=frozenset(forgotten))
+        for sequence, (subject, message) in enumerate((bound("r-a", "a"), made("a"), gone("a"), withdrawn("r-a"))):
+            history.put(subject, sequence, message)
+        assert history.violations() == wanted
+    history = History(ends_forgotten=frozenset(["r-a"]))
+    for sequence, (subject, message) in enumerate((bound("r-a", "a"), made("a"), gone("a"))):
+        history.put(subject, sequence, message)
+    assert history.violations() == blamed
+
+
 def test_what_stands_closes_a_gap():
     """An agent was killed between its word and the copy; the word stands on the stream."""
     history = History()
