@@ -64,7 +64,7 @@ class NodeJudge(Books):
                 at = gpu.span_of(process.device)
                 if process.owner != booking.owner or at is None or not overlap(at, span):
                     continue
-                if not self._has_another(booking, device):
+                if not self._is_of_another(process, booking, device):
                     self.fail("LAW 3", f"{allocation} is said to be gone and {process} runs")
             self._check_place_is_empty(machine, booking, device)
 
@@ -81,14 +81,25 @@ class NodeJudge(Books):
         is_bare = isinstance(entry, Revoke) and not entry.booking.devices
         return is_bare and not known and machine.node in self.journals_lost
 
-    def _has_another(self, booking: Booking, device: DeviceGrant) -> bool:
-        """Whether the same pod has another share of the same home, whose process it may be."""
-        return device.share is not None and any(
-            other.owner == booking.owner
+    def _is_of_another(self, process: Process, booking: Booking, device: DeviceGrant) -> bool:
+        """
+        Whether it may be of another slice of the same pod: of a share of the same home, or of what a promise of this
+        place was exchanged for, when this slice never had the device.
+        """
+        others = {
+            other.allocation: other.devices
+            for other in self.bookings.values()
+            if other.owner == booking.owner
             and other.allocation != booking.allocation
             and other.allocation not in self.said_gone
-            and any((one.gpu, one.start, one.size) == (device.gpu, device.start, device.size) for one in other.devices)
-            for other in self.bookings.values()
+        }
+        told = self.told_devices.get(process.device, {})
+        if booking.allocation not in told and any(each in told for each in others):
+            return True
+        return device.share is not None and any(
+            (one.gpu, one.start, one.size) == (device.gpu, device.start, device.size)
+            for devices in others.values()
+            for one in devices
         )
 
     def _check_place_is_empty(self, machine: Machine, booking: Booking, device: DeviceGrant) -> None:
