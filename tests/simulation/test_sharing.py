@@ -203,6 +203,25 @@ def test_the_judge_knows_whose_client_may_be_let_go(of_this_boot: bool) -> None:
         judge.terminated(scene.world.machines["node-0"], daemon, judge.bookings[earlier].owner)
 
 
+@pytest.mark.parametrize("had_it", [False, True])
+def test_the_judge_knows_on_whose_device_a_process_runs(had_it: bool) -> None:
+    """Of two slices of one pod that overlap, a promise and what it was exchanged for, one alone had the device."""
+    scene = Scene(MIG_NODE)
+    scene.pod("a", sliced("1g.10gb"), lingers_s=8.0)
+    scene.until(lambda: runs(scene, "a"))
+    judge, bound = scene.world.judge, scene.bound("a")
+    assert bound is not None
+    booking, promised = judge.bookings[bound.allocation], AllocationId("promised")
+    judge.bookings[promised] = replace(booking, allocation=promised)
+    judge.after[promised] = (bound.allocation,)
+    if had_it:
+        judge.told_devices[judge.ready[bound.allocation].devices[0].uuid][promised] = None
+        with pytest.raises(ViolationError, match="promised is said to be gone and Process"):
+            judge.check_gone(machine_of(scene), promised)
+    else:
+        judge.check_gone(machine_of(scene), promised)
+
+
 def test_an_agent_that_dies_over_a_starting_daemon_leaves_none() -> None:
     """The daemon runs and the journal only says that it may; its pod is removed meanwhile."""
     scene = Scene()
