@@ -1,5 +1,7 @@
 """What people are told of a pod, when, and how often."""
 
+import re
+
 import pytest
 from api_model import new_pod
 from msgspec.structs import replace
@@ -35,6 +37,17 @@ def test_a_pod_that_waits_is_told_why_and_that_it_is_over(bench):
     bench.bind("u1")
     assert bench.api.conditions[-1] == ("u1", "True", "SliceReady")
     assert len(bench.api.conditions) == 2
+
+
+@pytest.mark.parametrize("name", ["a" * 199 + ".bcd", "a" * 199 + "--bcd"])
+def test_the_events_of_a_pod_with_a_long_name_have_names_that_are_taken(bench, name):
+    """An API server refuses a name one of whose parts ends in a dash or is empty: nobody would hear of that pod."""
+    bench.create(name, "u1")
+    pending(bench, "u1", "3 A100 are full")
+    bench.pass_time(3)
+    (event,) = bench.api.events
+    assert re.fullmatch(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*", event.key)
+    assert len(event.key) <= 253
 
 
 def test_a_thousand_waiting_pods_do_not_flood_the_api_server(new):

@@ -21,6 +21,8 @@ from sluice_pod_watcher.core.cluster.rules import ClusterRules
 
 EVENTS_REMEMBERED = 16
 """Of one pod: what was said before counts on in its series."""
+NAME_CHARACTERS_MAX = 200
+"""Of a pod's name in that of its Events: an object's has at most 253, and no part of it ends in a dash (RFC 1123)."""
 READY = Condition("True", "SliceReady", "")
 
 
@@ -90,7 +92,8 @@ class Telling:
         """Say something about a pod. The same again is one more of its series."""
         note = shorten(note, NOTE_CHARACTERS_MAX)
         digest = hashlib.sha256(f"{record.uid}/{reason}/{note}".encode()).hexdigest()[:16]
-        key = f"{record.name[:200]}.{digest}"
+        name = record.name[:NAME_CHARACTERS_MAX].rstrip("-.")  # before a dot comes a letter or a digit
+        key = f"{name}.{digest}"
         count = record.events.pop(key, 0) + 1
         record.events[key] = count
         while len(record.events) > EVENTS_REMEMBERED:
