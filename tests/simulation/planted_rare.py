@@ -11,6 +11,7 @@ from sluice.contracts.outbox import Outbox
 from sluice_allocator.core import nodes
 from sluice_allocator.core.desk import Desk
 from sluice_allocator.core.evictions import ordering
+from sluice_allocator.core.limits import excess
 from sluice_allocator.core.waiting import scheduling
 from sluice_node_agent.core import adjusting, agent, homes, witnesses
 from sluice_node_agent.core.devices import Devices
@@ -23,6 +24,14 @@ def _waited_for_to_the_end(_original: Any) -> Any:
         return False
 
     return exchange_promise
+
+
+def _asked_at_a_grant_alone(_original: Any) -> Any:
+    def is_too_much_for_one(*_args: Any) -> str:
+        """Who granted knew the limit of one pod."""
+        return ""
+
+    return is_too_much_for_one
 
 
 def _opened_before_it_is_closed(_original: Any) -> Any:
@@ -129,6 +138,12 @@ RARE_BUGS = (
         "a place that is free, to a pod that was promised another; and its rest, to a pod that is moved for it",
         ("I4",),
         ((scheduling, "exchange_promise", _waited_for_to_the_end),),
+    ),
+    Planted(
+        "a limit of one pod is asked at a grant alone",
+        "the limit that an operator has set: a grant that was on its way lands after it, and is bound",
+        ("quota",),
+        ((excess, "_is_too_much_for_one", _asked_at_a_grant_alone),),
     ),
     *BELIEVED_BUGS,
     OPENED_BEFORE_IT_IS_CLOSED,

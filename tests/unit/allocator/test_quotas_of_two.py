@@ -116,6 +116,42 @@ def test_nobody_is_bound_while_a_limit_that_came_before_its_grant_may_be_unread(
     assert said[1].booking == mine.booking
 
 
+def test_a_grant_that_lands_after_the_limit_of_one_pod_is_taken_back(bench):
+    """An operator limits what one pod may have; a grant whose write is said again seconds later would be bound."""
+    limited_at = next(bench.sequence)
+    mine = granted(bench, "p1", SMALL)
+    assert all_of(bench, bench.ready(mine)) == []
+    quota = QuotaSet(namespace="lab", request=Amounts(memory_mib=4000))
+    entry = Entry(subjects.quota("lab").subject, limited_at, OperationId("operator"), quota)
+    bench.handle(Observed(Stream.BOOK, entry))
+    said = [write.message for write in all_of(bench, read_back(bench, mine)) if not isinstance(write.message, Pending)]
+    assert [type(each) for each in said] == [Waived, Revoke]
+    assert (said[1].booking, said[1].cause) == (
+        mine.booking,
+        "it has more MiB of memory than one pod of namespace lab may have",
+    )
+
+
+def test_a_limit_of_one_pod_takes_no_earlier_grant_away(bench):
+    """What was granted before it was said stays."""
+    mine = granted(bench, "p1", SMALL)
+    limit(bench, pod=Amounts(memory_mib=4000))
+    said = [write.message for write in all_of(bench, [*read_back(bench, mine), *bench.ready(mine)])]
+    assert [type(each) for each in said if not isinstance(each, Pending)] == [Bound]
+
+
+def test_a_grant_that_is_too_much_for_one_pod_takes_nothing_from_a_later_one(bench):
+    """It goes, and would take its neighbour's grant along, which fits."""
+    limited_at = next(bench.sequence)
+    large = granted(bench, "p1", claim(profile="2g.10gb"))
+    small = granted(bench, "p2", SMALL)
+    quota = QuotaSet(namespace="lab", total=Amounts(memory_mib=12000), request=Amounts(memory_mib=8000))
+    entry = Entry(subjects.quota("lab").subject, limited_at, OperationId("operator"), quota)
+    writes = all_of(bench, [*bench.ready(large), *bench.ready(small), *bench.handle(Observed(Stream.BOOK, entry))])
+    writes += all_of(bench, [*read_back(bench, large), *read_back(bench, small)])
+    assert [write.message.booking for write in writes if isinstance(write.message, Revoke)] == [large.booking]
+
+
 def test_nobody_is_bound_to_what_may_still_be_taken_back(pair):
     """The word that it is waived is on its way; a Revoke that follows would end a pod that runs."""
     next(pair.sequence)

@@ -3,7 +3,8 @@ Grants that are too much for their namespace, because several allocators granted
 
 Each of them is exact by itself; together they may exceed a limit by one request for each that does not know of the
 others' grants yet. The grant that is later in the ledger is then taken back, as long as it is not bound. Everybody who
-has read a grant has read what came before it, so all come to the same; and nobody binds a grant before that.
+has read a grant has read what came before it, so all come to the same; and nobody binds a grant before that. So is one
+that landed after a limit of one pod that its writer did not know yet.
 
 It must not judge what is bound, adopted, or older than the limit: a limit ends nothing that runs.
 """
@@ -76,12 +77,17 @@ def excess(desk: Desk, grant: Grant) -> str | None:
     binding = desk.world.bindings.get(booking.request)
     if isinstance(binding, Bound) or desk.outbox.busy(subjects.binding(booking.request)):
         return None
-    if not _is_over(desk, quota) or not _is_judged(desk, grant):
+    if not _is_judged(desk, grant):
+        return None
+    alone = _is_too_much_for_one(desk, quota, booking)
+    if alone:
+        return f"it has more {alone} than one pod of namespace {booking.namespace} may have"
+    if not _is_over(desk, quota):
         return None
     kept, standing = _standing(desk, quota)
     for each in standing:
         counts = desk.fleet.usage_of(each.booking.devices)
-        over = beyond(quota, kept + counts)
+        over = beyond(quota.total, kept + counts) or _is_too_much_for_one(desk, quota, each.booking)
         if not over or not _is_judged(desk, each):
             kept += counts
         elif each is grant:
@@ -115,7 +121,12 @@ def was_read(desk: Desk) -> None:
 
 def _is_over(desk: Desk, quota: QuotaSet) -> bool:
     """Whether a namespace has more than it may have, however it came to that."""
-    return bool(beyond(quota, usage(desk, quota.namespace)))
+    return bool(beyond(quota.total, usage(desk, quota.namespace)))
+
+
+def _is_too_much_for_one(desk: Desk, quota: QuotaSet, booking: Booking) -> str:
+    """In which dimension a booking is more than one pod may have; empty where it is not."""
+    return beyond(quota.request, desk.fleet.usage_of(booking.devices))
 
 
 def _is_limited_since(desk: Desk, booking: Booking) -> bool:

@@ -212,9 +212,9 @@ def no_place(over: tuple[Exceeded, ...]) -> NoPlace | None:
     return NoPlace(over[0].sentence(), tuple(each.reason() for each in over))
 
 
-def beyond(quota: QuotaSet, used: Usage) -> str:
-    """The first dimension in which so much is more than a namespace may have in all; empty where it is not."""
-    rows = _by_dimension(quota.total, used)
+def beyond(limits: Amounts, used: Usage) -> str:
+    """The first dimension in which so much is more than these limits let; empty where it is not."""
+    rows = _by_dimension(limits, used)
     return next((_WORDS[name] for name, limit, has in rows if limit is not None and has > limit), "")
 
 
