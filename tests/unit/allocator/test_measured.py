@@ -1,11 +1,11 @@
 """What is counted of decisions and phases: true for those who tune a fleet, and no burden for the core."""
 
 import pytest
-from factories.allocator import asked, claim
+from factories.allocator import Bench, asked, claim
 from msgspec.structs import replace
 
 from sluice.contracts import subjects
-from sluice.contracts.exchange import ReadingCaughtUp, ReadingStarted, Stream
+from sluice.contracts.exchange import Entry, Observed, ReadingCaughtUp, ReadingStarted, Stream, stream_of
 from sluice.contracts.ids import Incarnation, NodeName, RequestId
 from sluice.contracts.messages import (
     Bound,
@@ -105,6 +105,73 @@ def test_what_is_read_again_is_nobodys_present(measured, counts):
     measured.handle(ReadingStarted(Stream.STATE, Incarnation("1000")))
     measured.observe(subjects.request(RequestId("old")), asked("old", claim(profile="1g.5gb")))
     measured.handle(ReadingCaughtUp(Stream.STATE))
+    assert phases(counts) == {}
+
+
+def read_anew(bench, entries, *, incarnation: str = "1000", said_meanwhile=()) -> None:
+    """Both streams are read from the start; `said_meanwhile` is said before the readings have caught up."""
+    for stream in (Stream.BOOK, Stream.STATE):
+        bench.handle(ReadingStarted(stream, Incarnation(incarnation)))
+    for entry in (*entries, *said_meanwhile):
+        bench.handle(Observed(stream_of(entry.subject.split(".")[1]), entry))
+    for stream in (Stream.BOOK, Stream.STATE):
+        bench.handle(ReadingCaughtUp(stream))
+
+
+@pytest.fixture
+def said(monkeypatch):
+    """The last values there are, as a reading tells them."""
+    values = {}
+    handle = Bench.handle
+
+    def kept(bench, event):
+        if isinstance(event, Observed):
+            values[event.entry.subject] = event.entry
+        return handle(bench, event)
+
+    monkeypatch.setattr(Bench, "handle", kept)
+    return values
+
+
+def test_a_pod_that_waits_longer_than_a_reading_lasts_is_counted(said, measured, counts):
+    """Streams are read anew every five minutes: of all waits only the short ones would be shown."""
+    measured.now += 100
+    (write,) = measured.land_all(measured.request(asked("slow", claim(profile="1g.5gb"))))
+    for _ in range(3):
+        measured.now += 300
+        read_anew(measured, tuple(said.values()))
+    grant = write.message
+    measured.observe(subjects.ledger(NODE, grant.booking.allocation), grant, write.operation)
+    measured.now += 300
+    read_anew(measured, tuple(said.values()))
+    measured.now += 2
+    measured.ready(grant)
+    assert phases(counts) == {"place": (1, 900.0), "make": (1, 302.0)}
+
+
+def test_what_was_said_during_a_reading_is_timed_by_nobody(said, measured, counts):
+    """A bus that was away for an hour would make every slice take an hour."""
+    measured.now += 100
+    (write,) = measured.land_all(measured.request(asked("slow", claim(profile="1g.5gb"))))
+    grant = write.message
+    address = subjects.ledger(NODE, grant.booking.allocation)
+    granted = Entry(address.subject, next(measured.sequence), write.operation, grant)
+    measured.now += 3600
+    read_anew(measured, tuple(said.values()), said_meanwhile=(granted,))
+    measured.now += 2
+    measured.ready(grant)
+    assert phases(counts) == {}
+
+
+def test_what_another_life_of_the_bus_told_is_not_timed(said, measured, counts):
+    """After a wipe everybody says his words again, and none of them is new."""
+    measured.now += 100
+    (write,) = measured.land_all(measured.request(asked("slow", claim(profile="1g.5gb"))))
+    read_anew(measured, tuple(said.values()))
+    read_anew(measured, (), incarnation="2000")
+    measured.now += 50
+    grant = write.message
+    measured.observe(subjects.ledger(NODE, grant.booking.allocation), grant, write.operation)
     assert phases(counts) == {}
 
 

@@ -11,6 +11,7 @@ from collections import OrderedDict
 from dataclasses import dataclass
 
 from sluice.contracts.exchange import Entry, Observed, ReadingCaughtUp, ReadingStarted, Stream, Write
+from sluice.contracts.ids import Incarnation
 from sluice.contracts.messages import (
     AllocationRequested,
     Bound,
@@ -65,16 +66,23 @@ class Measured:
         """Nothing is on its way."""
         self._core = core
         self._reading: set[Stream] = set()
+        self._lives: dict[Stream, Incarnation] = {}
         self._followed: OrderedDict[tuple[str, str], _OnItsWay] = OrderedDict()
 
     def handle(self, event: Event, now: float) -> list[Instruction]:
         """As the core does."""
         match event:
-            case Observed(entry=entry) if not self._reading and not self._core.desk.outbox.paused:
+            case Observed() if self._core.desk.outbox.paused:
+                self._followed.clear()  # another decides, and what becomes of them is not followed
+            case Observed(entry=entry) if self._reading:
+                self._catch_up(entry)
+            case Observed(entry=entry):
                 self._follow(entry, now)
-            case ReadingStarted(stream=stream):
+            case ReadingStarted(stream=stream, incarnation=life):
                 self._reading.add(stream)
-                self._followed.clear()  # what was missed meanwhile is not known
+                if self._lives.setdefault(stream, life) != life:
+                    self._lives[stream] = life
+                    self._followed.clear()  # all is said once more
             case ReadingCaughtUp(stream=stream):
                 self._reading.discard(stream)
             case _:
@@ -87,7 +95,25 @@ class Measured:
                     metrics.count(DECISIONS, *decided)
         return instructions
 
+    def _catch_up(self, entry: Entry) -> None:
+        """A word that is read: when it was said is not known, where it says more than was known."""
+        self._leave_the_way(entry)
+        found = _STEPS.get(type(entry.message))
+        if found is None or not self._followed:
+            return
+        way, step = found
+        key = _request_of(entry), way[0][1]
+        known = self._followed.get(key)
+        if known is not None and known.step < step:
+            del self._followed[key]
+
+    def _leave_the_way(self, entry: Entry) -> None:
+        """Whoever is refused, or wants nothing any more, is not on his way there."""
+        if isinstance(entry.message, Refused | RequestWithdrawn):
+            self._followed.pop((_request_of(entry), _THERE[0][1]), None)
+
     def _follow(self, entry: Entry, now: float) -> None:
+        self._leave_the_way(entry)
         found = _STEPS.get(type(entry.message))
         if found is None:
             return
