@@ -94,5 +94,6 @@ class _Unfailing:
 def _json(event: EventDict, **_kwargs: Any) -> str:
     try:
         return msgspec.json.encode(event, enc_hook=str).decode()
-    except (TypeError, ValueError):  # something inside that JSON cannot say
-        return msgspec.json.encode({key: str(value) for key, value in event.items()}).decode()
+    except (TypeError, ValueError):  # something inside that JSON cannot say: an object, a name that is no text
+        plain = {key: str(value).encode("utf-8", "backslashreplace").decode() for key, value in event.items()}
+        return msgspec.json.encode(plain).decode()

@@ -3,6 +3,7 @@
 import io
 import json
 import logging
+import os
 
 import pytest
 
@@ -93,6 +94,17 @@ def test_what_json_cannot_say_is_still_logged(lines):
     logs.get("x").info("odd", value=object, keys={(1, 2): 3})
     assert read()[0]["event"] == "odd"
     assert "(1, 2)" in json.dumps(read()[0]["keys"])
+
+
+def test_a_file_whose_name_is_no_text_is_still_named():
+    """A service would end over the name of a file in a folder that it looks at, or over a path in its settings."""
+    stream = io.StringIO()
+    logs.configure(service="allocator", run="run1", form="json", stream=stream)
+    name = os.fsdecode(b"caf\xe9.pem")
+    logs.get("x").warning("left alone", path=name)
+    logs.get("x").error(f"nats_ca_file: {name} cannot be read")
+    first, second = (json.loads(line) for line in stream.getvalue().splitlines())
+    assert (first["path"], second["event"]) == ("caf\\udce9.pem", "nats_ca_file: caf\\udce9.pem cannot be read")
 
 
 def test_text_is_for_people():
