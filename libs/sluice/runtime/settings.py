@@ -16,6 +16,7 @@ spelling of a common field (`SLUICE_NODE_AGENT_LOG_LEVEL`) holds for that servic
 """
 
 import difflib
+import math
 import os
 import re
 from collections.abc import Iterable, Mapping
@@ -35,6 +36,11 @@ CONFIG = "SLUICE_CONFIG"
 """Names the settings file when the caller gives none."""
 FILE_BYTES_MAX = 256 * 1024
 """A larger settings file is not read; all settings of all services fill a few KiB."""
+TICK_MAX_S = 10.0
+"""
+Of every service's `tick_s`. An idle core has its turn at each tick, and who had none for three times as long is taken
+for stuck and started again (`sluice.runtime.rpc_health`).
+"""
 NAME_MAX = 100
 """Characters of a name that is compared with those of settings; none is as long."""
 
@@ -227,7 +233,7 @@ def _choices(wanted: Any) -> tuple[Any, ...]:
 
 def _convert(field: msgspec.structs.FieldInfo, raw: Any, *, where: str, strict: bool) -> Any:
     try:
-        return msgspec.convert(raw, field.type, strict=strict, dec_hook=_decode)
+        return _sound(msgspec.convert(raw, field.type, strict=strict, dec_hook=_decode))
     except (msgspec.ValidationError, ValueError) as error:
         hidden = re.search(r"secret|token|password|credential", field.name) or names_somebody(str(raw))
         shown = "" if hidden else f" is {shorten(repr(raw) if isinstance(raw, str) else as_written(raw), SHOWN_MAX)}"
@@ -238,7 +244,16 @@ def _convert(field: msgspec.structs.FieldInfo, raw: Any, *, where: str, strict: 
         raise SettingsError(f"{where}{shown}: {shorten(str(error).replace('`', ''), SHOWN_MAX)}{right}") from error
 
 
+def _sound(value: Any) -> Any:
+    """A value that can be compared: of what is no number no rule would be broken, and none hold."""
+    if isinstance(value, float) and math.isnan(value):
+        raise ValueError("Expected a number")
+    return value
+
+
 def _decode(wanted: type, raw: Any) -> Any:
+    if wanted is Path and raw == "":
+        raise ValueError("Expected a path")  # it would be the folder in which the service happens to be started
     if wanted is Path and isinstance(raw, str):
         return Path(raw)
     raise ValueError(f"Expected {wanted.__name__}, got {type(raw).__name__}")

@@ -3,7 +3,7 @@
 from dataclasses import replace
 from pathlib import Path
 
-from sluice.runtime.settings import CommonSettings, SettingsError
+from sluice.runtime.settings import TICK_MAX_S, CommonSettings, SettingsError
 from sluice_allocator.core.placement.rules import PlacingRules
 from sluice_allocator.core.rules import Rules
 from sluice_allocator.hami_files import read_hami
@@ -66,8 +66,8 @@ class AllocatorSettings(CommonSettings, frozen=True, kw_only=True):
             raise ValueError("group_patience_s is more than 0")
         if not 0 < self.eviction_patience_s <= self.eviction_gone_s:
             raise ValueError("eviction_patience_s is more than 0, eviction_gone_s at least as much")
-        if self.orphan_grace_s < 0 or self.tick_s <= 0:
-            raise ValueError("orphan_grace_s is at least 0, tick_s more than 0")
+        if self.orphan_grace_s < 0 or not 0 < self.tick_s <= TICK_MAX_S:
+            raise ValueError(f"orphan_grace_s is at least 0, tick_s more than 0 and at most {TICK_MAX_S:g}")
         if self.removed_grace_s < 1:
             raise ValueError(f"removed_grace_s = {self.removed_grace_s:g}: at least 1, and 30 where nodes may live")
 

@@ -1,6 +1,6 @@
 """What the inventory may be told."""
 
-from sluice.runtime.settings import CommonSettings
+from sluice.runtime.settings import TICK_MAX_S, CommonSettings
 from sluice_inventory.core.rules import Rules
 
 
@@ -29,6 +29,8 @@ class InventorySettings(CommonSettings, frozen=True, kw_only=True):
         times = (self.pull_interval_s, self.pull_timeout_s, self.retry_first_s, self.retry_max_s, self.tick_s)
         if min(times) <= 0:
             raise ValueError("pull_interval_s, pull_timeout_s, retry_first_s, retry_max_s and tick_s are more than 0")
+        if self.tick_s > TICK_MAX_S:
+            raise ValueError(f"tick_s is {self.tick_s:g}; at most {TICK_MAX_S:g}")
         if self.stale_after_s <= self.pull_interval_s + self.pull_timeout_s:
             raise ValueError(
                 f"stale_after_s = {self.stale_after_s:g}: more than pull_interval_s + pull_timeout_s "

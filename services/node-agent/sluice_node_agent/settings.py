@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Literal
 
 from sluice.contracts.ids import NodeName
-from sluice.runtime.settings import CommonSettings
+from sluice.runtime.settings import TICK_MAX_S, CommonSettings
 from sluice_node_agent.core.rules import Rules
 from sluice_node_agent.device.fixed_gpus import fixed_gpus
 
@@ -96,8 +96,10 @@ class NodeAgentSettings(CommonSettings, frozen=True, kw_only=True):
             raise ValueError("back_off_first_s is more than 0 and at most back_off_max_s")
         if self.quarantine_after < 1:
             raise ValueError("quarantine_after is at least 1")
-        if min(self.remake_retry_s, self.read_devices_s, self.watch_mps_s, self.tick_s) <= 0:
-            raise ValueError("remake_retry_s, read_devices_s, watch_mps_s and tick_s are more than 0")
+        if min(self.remake_retry_s, self.read_devices_s, self.watch_mps_s) <= 0 or not 0 < self.tick_s <= TICK_MAX_S:
+            raise ValueError(
+                f"remake_retry_s, read_devices_s, watch_mps_s and tick_s are more than 0, tick_s at most {TICK_MAX_S:g}"
+            )
         if self.usage_every_s != 0 and not _USAGE_EVERY_MIN_S <= self.usage_every_s <= _USAGE_EVERY_MAX_S:
             raise ValueError(
                 f"usage_every_s is {self.usage_every_s:g}; it is 0 (never), or {_USAGE_EVERY_MIN_S:g} to "

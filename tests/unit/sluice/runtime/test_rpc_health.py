@@ -15,7 +15,11 @@ from sluice.runtime.clock import SystemClock
 from sluice.runtime.core_runner import CoreRunner
 from sluice.runtime.memory_bus import MemoryBroker, MemoryBus
 from sluice.runtime.rpc_health import STUCK_S, Health
+from sluice.runtime.settings import TICK_MAX_S, SettingsError, load
 from sluice.runtime.telemetry import TraceBook, connect
+from sluice_allocator.settings import AllocatorSettings
+from sluice_inventory.settings import InventorySettings
+from sluice_node_agent.settings import NodeAgentSettings
 
 SERVING, NOT_SERVING = (getattr(health_pb2.HealthCheckResponse, name) for name in ("SERVING", "NOT_SERVING"))
 
@@ -117,6 +121,23 @@ async def test_a_real_core_has_its_turns_and_says_when_it_has_read_all():
             running.cancel()
             await asyncio.wait((running,))
     traces.close()
+
+
+@pytest.mark.parametrize(
+    ("service", "settings"),
+    [
+        ("allocator", AllocatorSettings),
+        ("inventory", InventorySettings),
+        ("node-agent", NodeAgentSettings),
+    ],
+)
+@pytest.mark.parametrize("tick_s", ["60", "inf", "nan"])
+def test_no_service_can_be_told_to_tick_so_rarely_that_it_is_taken_for_stuck(service, settings, tick_s):
+    """On a quiet cluster it would be killed by its kubelet every half minute."""
+    environ = {f"SLUICE_{service.replace('-', '_').upper()}_TICK_S": tick_s}
+    with pytest.raises(SettingsError, match=r"tick_s|TICK_S"):
+        load(settings, service=service, environ=environ)
+    assert 2 * TICK_MAX_S < STUCK_S
 
 
 async def test_a_question_about_something_else_is_answered_as_the_protocol_says():

@@ -15,6 +15,7 @@ class AgentSettings(CommonSettings, frozen=True, kw_only=True):
     nodes: tuple[str, ...]
     fleet: Path | None = None
     period_s: Annotated[float, msgspec.Meta(gt=0)] = 1.0
+    grace_s: float = 1.0
     workers: int = 4
     strict: bool = False
     policy: Literal["binpack", "spread"] = "binpack"
@@ -149,6 +150,8 @@ def test_a_key_at_the_wrong_place_of_the_file_is_told_its_place(config):
         ("PERIOD_S", "0", "'0': Expected float > 0.0"),
         ("STRICT", "perhaps", "'perhaps': Expected bool, got str"),
         ("POLICY", "best", "'best': Invalid enum value 'best' (one of binpack, spread)"),
+        ("GRACE_S", "nan", "'nan': Expected a number"),
+        ("DATA_DIR", "", "'': Expected a path"),
     ],
 )
 def test_a_wrong_value_names_field_value_and_what_is_expected(name, value, expected):
@@ -161,6 +164,12 @@ def test_a_number_in_quotes_in_the_file_is_refused(config):
     """TOML has types; a wrong one is a mistake, not a hint."""
     path = config('[node-agent]\nnodes = ["a"]\nworkers = "4"\n')
     assert refusal({}, path) == f"{path}: [node-agent] workers is '4': Expected int, got str"
+
+
+def test_an_empty_path_in_the_file_is_no_folder(config):
+    """A journal would be kept wherever the service happened to be started, and be lost at a start elsewhere."""
+    path = config('data_dir = ""\n[node-agent]\nnodes = ["a"]\n')
+    assert refusal({}, path) == f"{path}: data_dir is '': Expected a path"
 
 
 def test_a_secret_is_not_repeated_in_an_error(config):
