@@ -62,6 +62,8 @@ class PerfectCluster:
         """Slices that are booked and not gone."""
         self._promised: dict[AllocationId, list[Grant]] = {}
         """Grants that wait for others, each by one of those."""
+        self._free: deque[Grant] = deque()
+        """Grants whose others are gone: made when all has been said that follows from their end."""
         self.now = 0.0
 
     def start(self, nodes: Iterable[tuple[NodeSnapshot, HostFacts]]) -> None:
@@ -91,7 +93,10 @@ class PerfectCluster:
 
     def settle(self) -> None:
         """Let everything happen that follows from what was said."""
-        while self._events or self._allocator.unfinished or self._is_littered():
+        while self._events or self._free or self._allocator.unfinished or self._is_littered():
+            if not self._events and self._free:
+                self._make(self._free.popleft())
+                continue
             if not self._events and self._allocator.unfinished:
                 self._events.append(GoOn())
             elif not self._events:
@@ -150,8 +155,7 @@ class PerfectCluster:
                 )
                 self.say(subjects.slice_(booking.node, booking.allocation), gone)
                 self._there.pop(booking.allocation, None)
-                for promised in self._promised.pop(booking.allocation, ()):
-                    self._make(promised)
+                self._free += self._promised.pop(booking.allocation, ())
             case Closed():
                 last = SliceGone(
                     allocation=order.allocation,

@@ -69,6 +69,21 @@ def test_a_bound_pod_is_told_exactly_what_it_has():
     assert summary["accepted"] == {"3g.20gb": 1}
 
 
+def test_a_promised_place_is_given_back_before_it_is_given():
+    """Whoever follows the lines would see one slice in two hands."""
+    answers, _ = answered(
+        fleet_of(),
+        [
+            arrive(0, "first", profile="7g.40gb"),
+            arrive(1, "second", profile="7g.40gb"),
+            depart(400, "nobody"),  # by now the place is promised
+            depart(500, "first"),
+        ],
+    )
+    assert words(answers)[-2:] == [(500, "first", "released"), (500, "second", "bound")]
+    assert over_commits(answers, gpu_memory_mib=40960) == []
+
+
 def test_a_whole_gpu_without_mig_has_no_profile():
     """All of its memory and all of its SMs."""
     ((first, *_), summary) = answered(fleet_of(mig="false"), [arrive(0, "p1", gpus="1")])
