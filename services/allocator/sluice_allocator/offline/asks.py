@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from sluice.contracts.asking import AskLimits, ContainerAsk, PodAsk, parse_pod
 from sluice.contracts.ids import RequestId, SourceName
-from sluice.contracts.messages import AllocationRequested, HostNeeds, HostRoom
+from sluice.contracts.messages import AllocationRequested, HostNeeds, HostRoom, Leeway
 from sluice.contracts.policies import why_no_gpu_policy, why_no_node_policy
 from sluice.contracts.refusals import Refusal, shorten
 from sluice_allocator.offline.workload import Arrival
@@ -87,7 +87,15 @@ def request_of(
         host=_needs(arrival, ask),
         node_policy=ask.node_policy or policies.node,
         gpu_policy=ask.gpu_policy or policies.gpu,
+        leeway=_unmoved(ask.leeway),
+        group=ask.group,
     )
+
+
+def _unmoved(leeway: Leeway) -> Leeway:
+    """What may be done with a pod that comes once, as its line says: it is not ended to be started again elsewhere."""
+    substitute = "stay" if leeway.substitute == "return" else leeway.substitute
+    return Leeway(preemptible=leeway.preemptible, movable=False, substitute=substitute)
 
 
 def _needs(arrival: Arrival, ask: PodAsk) -> HostNeeds:

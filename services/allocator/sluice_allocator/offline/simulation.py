@@ -19,11 +19,13 @@ from sluice.contracts.messages import (
     AnyMessage,
     Booking,
     Bound,
+    EvictionOrdered,
     Grant,
     Pending,
     Refused,
     Released,
     RequestWithdrawn,
+    Revoke,
 )
 from sluice.contracts.refusals import Refusal
 from sluice_allocator.core.allocator import Allocator
@@ -39,6 +41,8 @@ NO_PLACE_NOW = "NoPlaceNow"
 """Why a pod is refused that would have to wait, where there is no queue."""
 NOTHING_ASKED = "NothingAsked"
 NOTHING_HELD = "NothingHeld"
+EVICTED = "Evicted"
+"""Why a pod has left before its line says so."""
 
 
 @dataclass(slots=True)
@@ -55,6 +59,8 @@ class _Pod:
     waiting: bool = False
     quiet: bool = False
     """Its end is no answer: it was refused."""
+    evicted: str = ""
+    """Why it was ended for others; empty where it was not."""
 
 
 class Simulation:
@@ -131,6 +137,10 @@ class Simulation:
         match message:
             case Grant():
                 self._by_request[message.booking.request].granted[message.booking.allocation] = message.booking
+            case Revoke():
+                pod = self._by_request.get(message.booking.request)
+                if pod is not None:
+                    pod.granted.pop(message.booking.allocation, None)
             case Bound():
                 self._bound(self._by_request[message.request], message.allocation)
             case Pending():
@@ -141,6 +151,8 @@ class Simulation:
                 self._refuse(self._by_request[message.request], (message.refusal,))
             case Released():
                 self._released(self._by_request[message.request])
+            case EvictionOrdered():
+                self._evict(self._by_request.get(message.request), message.cause)
             case _:
                 pass
 
@@ -154,7 +166,7 @@ class Simulation:
         if self._queue:
             pod.waiting = True
             self._answers.pending(self._at, pod.name, why.reasons)
-        else:
+        elif not pod.granted:  # else it has its place as soon as whoever goes for it is gone
             self._refuse(pod, (_reason(NO_PLACE_NOW, why.message), *why.reasons))
 
     def _refuse(self, pod: _Pod, reasons: tuple[Any, ...]) -> None:
@@ -163,9 +175,16 @@ class Simulation:
         pod.quiet = True
         self._withdraw(pod)
 
+    def _evict(self, pod: _Pod | None, cause: str) -> None:
+        """The part of the pod-watcher; on a perfect cluster no budget forbids it, and the pod is gone at once."""
+        if pod is not None and not pod.evicted:
+            pod.evicted = cause
+            self._withdraw(pod)
+
     def _released(self, pod: _Pod) -> None:
         if pod.bound:
-            self._answers.released(self._at, pod.name, pod.booking)
+            why = (_reason(EVICTED, pod.evicted),) if pod.evicted else ()
+            self._answers.released(self._at, pod.name, pod.booking, why)
         elif not pod.quiet:
             self._answers.summary.departed_waiting += 1
             self._answers.released(self._at, pod.name, None, (_reason(NOTHING_HELD, "it was still waiting"),))
@@ -177,8 +196,8 @@ def rules_for(fleet: Fleet, placing: PlacingRules = PlacingRules()) -> Rules:  #
     """
     The rules of a production allocator, with three differences that only an offline run can afford.
 
-    A pod may ask for as many GPUs as the largest node has; one event is worth any number of tries, for there is no next
-    event to go on with before time moves; and nobody who waits is told why again.
+    A pod may ask for as many GPUs as the largest node has; one event is worth any number of tries, also of groups in
+    vain, for there is no next event to go on with before time moves; and nobody who waits is told why again.
     """
     usual = Rules()
     most = max(sum(kind.count for kind in node.gpus) for node in fleet.nodes)
@@ -188,6 +207,7 @@ def rules_for(fleet: Fleet, placing: PlacingRules = PlacingRules()) -> Rules:  #
         wake_tries=UNBOUNDED,
         new_tries=UNBOUNDED,
         promise_tries=UNBOUNDED,
+        group_pause_s=0.0,
         pending_refresh_batch=0,
         placing=placing,
     )

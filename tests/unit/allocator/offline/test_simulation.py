@@ -84,6 +84,43 @@ def test_a_promised_place_is_given_back_before_it_is_given():
     assert over_commits(answers, gpu_memory_mib=40960) == []
 
 
+@pytest.mark.parametrize("queue", [True, False])
+def test_a_pod_that_may_be_evicted_is_evicted_as_in_a_cluster(queue):
+    """A fleet would be planned too large: the important pod waits for ever, beside one that would have gone."""
+    answers, summary = answered(
+        fleet_of(),
+        [
+            arrive(0, "low", profile="7g.40gb", preemptible="true"),
+            arrive(10, "high", profile="7g.40gb", line={"priority": 5}),
+            depart(20, "low"),
+        ],
+        queue=queue,
+    )
+    asked = [answer for answer in answers if answer["answer"] != "pending"]
+    assert words(asked) == [(0, "low", "bound"), (10, "low", "released"), (10, "high", "bound")]
+    assert asked[1]["reasons"] == [{"reason": "Evicted", "message": "its place is needed for default/high"}]
+    assert over_commits(answers, gpu_memory_mib=40960) == []
+    assert (summary["running"], summary["released"], summary["departed_without"]) == (1, 1, 1)
+
+
+def test_pods_of_one_job_are_placed_together_or_not_at_all():
+    """Half a job would be shown as running on a fleet that is too small for all of it."""
+    job = {"profile": "4g.20gb", "group": "train", "group_size": "2"}
+    lines = [arrive(0, "w-0", **job), arrive(1, "w-1", **job), arrive(2, "other", profile="3g.20gb")]
+    _, summary = answered(fleet_of(), lines)
+    assert (summary["running"], summary["waiting"]) == (1, 2)
+    answers, summary = answered(fleet_of(gpus=2), lines)
+    assert [word for word in words(answers) if word[2] == "bound"][:2] == [(1, "w-0", "bound"), (1, "w-1", "bound")]
+    assert (summary["running"], summary["waiting"]) == (3, 0)
+
+
+def test_a_pod_that_takes_a_larger_slice_gets_one():
+    """It would be told to wait on a fleet that serves it at once."""
+    fleet = '[[node]]\nname = "n"\ngpus = [{ model = "a100-40gb", layout = ["3g.20gb"] }]\n'
+    answers, _ = answered(fleet, [arrive(0, "p1", profile="2g.10gb", substitute="return")])
+    assert [(answer["answer"], answer["devices"][0]["profile"]) for answer in answers] == [("bound", "3g.20gb")]
+
+
 def test_a_whole_gpu_without_mig_has_no_profile():
     """All of its memory and all of its SMs."""
     ((first, *_), summary) = answered(fleet_of(mig="false"), [arrive(0, "p1", gpus="1")])
