@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from factories.buses import NatsRig, place, raw, say
 
+from sluice.contracts.exchange import Stream
 from sluice.runtime.bus import BusError
 from sluice.runtime.nats_client import JetStreamContext
 from sluice.runtime.nats_history import NatsHistory, Recorded, open_history
@@ -48,6 +49,23 @@ async def read_after(history: NatsHistory, happens: Callable[[], Awaitable[objec
     history._stream.pull_subscribe_bind = bind_late
     async with asyncio.timeout(20):
         return [recorded async for batch in history.read() for recorded in batch]
+
+
+@pytest.mark.parametrize("status", ["404", "409", "503", "100"])
+async def test_a_stored_word_is_no_word_of_the_servers(nats: NatsRig, status: str) -> None:
+    """An agent that writes such a header beside its own words would leave nobody a history: no story, no events."""
+    bus = await nats.bus()
+    first = await say(bus, place("a"), 0)
+    await bus.incarnation(Stream.HISTORY)  # by now it is stored
+    async with raw(nats.broker.url) as connection:
+        forged = {"Status": status, "Description": "gone"}
+        await connection.publish(f"hist.{place('forged').subject}", b"", headers=forged)
+        await connection.ask("STREAM.INFO.HISTORY")
+    await say(bus, place("b"), first)
+    await bus.incarnation(Stream.HISTORY)
+    async with open_history(nats.broker.url, name="console") as history, asyncio.timeout(20):
+        read = [recorded.subject async for batch in history.read() for recorded in batch]
+    assert read == [f"hist.{place(name).subject}" for name in ("a", "forged", "b")]
 
 
 async def test_a_reading_ends_although_what_was_to_come_has_run_out(nats: NatsRig) -> None:

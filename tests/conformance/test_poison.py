@@ -163,6 +163,16 @@ async def test_a_subject_that_is_no_text_stops_no_reader_and_can_be_removed(nats
     assert metrics.value(POISON, "STATE", "subject") - before == 2 * len(NO_TEXT), "it is gone"
 
 
+async def test_a_stored_word_does_not_say_that_nobody_answers(nats: NatsRig) -> None:
+    """`sluice doctor` would wait in vain for a node's clock, and say that the broker is silent."""
+    bus = await nats.bus()
+    async with raw(nats.broker.url) as connection, asyncio.timeout(10):
+        await connection.request(place("forged").subject, b"x", headers={"Status": "503"})
+        last = await bus.last(Stream.BOOK, place("forged").subject)
+    assert last is not None
+    assert last.message is None
+
+
 async def test_headers_that_are_none_stop_no_reader(nats: NatsRig) -> None:
     """As above. The word that they stand over is read."""
     bus = await nats.bus()

@@ -38,6 +38,12 @@ nats-py 2.16 ends a word at a vertical tab or a form feed, too. To the server bo
 may write `a.*` would end the connection of everybody who reads there, again and again.
 """
 
+_DELIVERED = b"$JS.ACK."
+"""How the reply subject of every stored message begins that a consumer delivers."""
+_SEQUENCE = "Nats-Sequence"
+"""What the server adds, at the end, to a stored message that is asked for by itself."""
+_STATUS = "Status"
+
 __all__ = [
     "AckPolicy",
     "AuthorizationError",
@@ -73,6 +79,9 @@ class Client(_Client):
 
     So would a stored message whose subject is no text, or whose headers are none: the server lets anybody who may write
     below a subject store such, and it would meet each reading anew.
+
+    A stored message that has a header `Status` it takes for the server's own word, and ends a reading at it, or leaves
+    it out: it is shown without that header.
     """
 
     def tasks(self) -> "list[asyncio.Task[None]]":
@@ -90,6 +99,8 @@ class Client(_Client):
         self, sid: int, subject: bytes, reply: bytes, data: bytes, headers: dict[str, str] | None
     ) -> Msg:
         """A message. What is no text in its subject is shown as such, and fits no name of ours."""
+        if headers and _STATUS in headers and (reply.startswith(_DELIVERED) or _SEQUENCE in headers):
+            del headers[_STATUS]
         return self.msg_class(
             subject=subject.decode("utf-8", "replace"),
             reply=reply.decode("utf-8", "replace"),
