@@ -120,3 +120,11 @@ async def test_a_broker_comes_back_on_its_port_with_what_it_had(tmp_path: Path, 
         assert seen in {"", found}
         (tmp_path / "seen").write_text(found)
     assert not Server(ServerPlan("x", tmp_path, port)).running
+
+
+async def test_a_broker_that_takes_no_message_so_large_is_named(nats: NatsRig) -> None:
+    """An allocator would end with a traceback, again after each start, and nobody would look at the broker."""
+    bus = await nats.bus()
+    bus._connection._client._max_payload = 100  # what the broker says of itself when it is connected to
+    with pytest.raises(BusError, match=r"takes no message of \d+ bytes \(sluice.ledger.* max_payload is 100 bytes"):
+        await bus.write(order(place("a"), 0), {})

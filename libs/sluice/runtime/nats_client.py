@@ -20,6 +20,7 @@ with without("aiohttp"):
         ConnectionDrainingError,
         ConnectionReconnectingError,
         Error,
+        MaxPayloadError,
         NoRespondersError,
         OutboundBufferLimitError,
     )
@@ -55,6 +56,7 @@ __all__ = [
     "DeliverPolicy",
     "Error",
     "JetStreamContext",
+    "MaxPayloadError",
     "Msg",
     "NatsTimeoutError",
     "NoRespondersError",

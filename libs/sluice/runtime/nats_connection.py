@@ -15,7 +15,15 @@ from typing import Any
 from sluice.runtime import logs, metrics
 from sluice.runtime.bus import BusError, DeniedError
 from sluice.runtime.certificate_files import LOOK_S
-from sluice.runtime.nats_client import AuthorizationError, Client, ConnectionClosedError, Error, Msg, Subscription
+from sluice.runtime.nats_client import (
+    AuthorizationError,
+    Client,
+    ConnectionClosedError,
+    Error,
+    MaxPayloadError,
+    Msg,
+    Subscription,
+)
 from sluice.runtime.nats_identity import (
     Credentials,
     Who,
@@ -164,7 +172,7 @@ class Connection:
         One request and its answer.
 
         Raises TimeoutError when nobody answered or nothing could be sent, at once when the connection is lost;
-        BusError when the server denies it.
+        BusError when the server denies it, or takes no message so large.
         """
         self.check()
         if not self._client.is_connected:
@@ -177,6 +185,8 @@ class Connection:
         except (*NO_ANSWER, TimeoutError, ConnectionClosedError) as error:
             self.check()
             raise TimeoutError(f"no answer to {subject}") from error
+        except MaxPayloadError as error:
+            raise self._too_large(subject, data) from error
 
     async def ask(
         self, verb: str, body: dict[str, Any] | None = None, *, timeout_s: float = ASK_TIMEOUT_S
@@ -202,6 +212,15 @@ class Connection:
         except (*NO_ANSWER, ConnectionClosedError) as error:
             self.check()
             raise TimeoutError(f"cannot send to {subject}") from error
+        except MaxPayloadError as error:
+            raise self._too_large(subject, data) from error
+
+    def _too_large(self, subject: str, data: bytes) -> BusError:
+        """Ours have a limit of their own, so it is the broker's that is too low."""
+        return BusError(
+            f"the broker takes no message of {len(data)} bytes ({subject}): its max_payload is "
+            f"{self._client.max_payload} bytes, and must be 1MB (deploy/nats/nats-server.conf)"
+        )
 
     async def subscribe(self, subject: str, heard: Callable[[Msg], None], *, messages_max: int) -> Subscription:
         """Call `heard` for each message. Over `messages_max` unheard ones are dropped (and seen as a gap)."""
