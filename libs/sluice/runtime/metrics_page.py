@@ -8,7 +8,7 @@ exists.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
@@ -19,6 +19,7 @@ from sluice.runtime.metrics import PROCESS, Counts, Metric
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
     from prometheus_client.core import Metric as Family
+    from prometheus_client.registry import Collector
 
 PATH = "/metrics"
 WITHIN_S = 5.0
@@ -101,16 +102,25 @@ class _Page:
             return _http("405 Method Not Allowed", "text/plain", b"only GET\n", "Allow: GET, HEAD")
         if path != PATH:
             return _http("404 Not Found", "text/plain", f"only {PATH} is here\n".encode())
-        from prometheus_client.exposition import choose_encoder  # noqa: PLC0415 - only where somebody looks
-
         accepted = ",".join(
             value.strip()
             for name, _, value in (header.partition(":") for header in headers)
             if name.lower() == "accept"
         )
-        encode, kind = choose_encoder(accepted)
+        encode, kind = _format_of(accepted)
         body = encode(self._registry)
         return _http("200 OK", kind, b"" if method == "HEAD" else body)
+
+
+def _format_of(accepted: str) -> "tuple[Callable[[Collector], bytes], str]":
+    """How the page is written for who accepts this, and what it is then called; plain text for who says nonsense."""
+    from prometheus_client.exposition import choose_encoder  # noqa: PLC0415 - only where somebody looks
+
+    try:
+        encode, kind = choose_encoder(accepted)
+    except (TypeError, ValueError):  # a version that is no number (prometheus-client 0.26)
+        encode, kind = choose_encoder("")
+    return encode, kind
 
 
 def _http(status: str, kind: str, body: bytes, *headers: str) -> bytes:

@@ -87,6 +87,17 @@ async def test_a_scraper_gets_the_format_that_it_asks_for():
     assert not empty
 
 
+@pytest.mark.parametrize("kind", ["application/openmetrics-text;version=next", "text/plain;version=x;escaping=values"])
+async def test_who_asks_for_a_version_that_is_none_gets_the_page(kind):
+    """Such a scraper would be hung up on, and each time leave a traceback in the log."""
+    counts = Counts()
+    counts.count(WORDS, "a")
+    async with page(counts) as address:
+        head, body = await ask(address, GET.replace(b"\r\n\r\n", f"\r\naccept: {kind}\r\n\r\n".encode()))
+    assert head.startswith("HTTP/1.1 200 OK\r\nContent-Type: text/plain; version=")
+    assert shown(body)["sluice_words_total", "a"] == 1
+
+
 @pytest.mark.parametrize(
     ("asked", "status"),
     [
