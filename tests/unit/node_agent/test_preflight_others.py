@@ -138,6 +138,22 @@ def test_two_agents_on_one_node_are_told(well):
     assert "2 agents run on this node (pids 5000, 5001)" in only(well, Check.AGENT, "problem").what
 
 
+def test_the_agent_and_the_driver_of_volumes_in_their_containers_are_one_agent(well):
+    """On a node as we deploy it `check` says that no agent runs, or that one of its two containers must be stopped."""
+    started = "/opt/sluice/bin/python", "/opt/sluice/bin/run"
+    of_node = "SLUICE_NODE_AGENT_NODES=n1\0"
+    process(well.processes.root, 5000, *started, environ=f"{of_node}SLUICE_NODE_AGENT_ROLE=csi\0")
+    process(well.processes.root, 5001, *started, environ=f"{of_node}SLUICE_NODE_AGENT_ROLE=agent\0")
+    process(well.processes.root, 5002, *started, environ="SLUICE_NATS_URL=tls://nats:4222\0")  # an allocator's image
+    process(well.processes.root, 5003, *started, "check", environ=of_node)
+    process(well.processes.root, 4999, "/sbin/docker-init", "--", started[1], environ=of_node)
+    assert found(well, Check.AGENT)[0].what == "an agent runs on this node (pid 5001)"
+    process(well.processes.root, 5004, "/usr/bin/sluice-node-agent", environ="SLUICE_NODE_AGENT_ROLE=csi\0")
+    assert worst(check_machine(well)) == "ok"
+    process(well.processes.root, 5005, *started, environ=of_node)
+    assert "2 agents run on this node (pids 5001, 5005)" in only(well, Check.AGENT, "problem").what
+
+
 def test_a_journal_that_cannot_be_used_is_told(well):
     """The agent would refuse to start, or begin anew."""
     machine = replace(well, journal=ReadJournal(exists=True, problem="it is the journal of node n2, not of n1"))

@@ -5,6 +5,7 @@ See `preflight` for what a check may do.
 """
 
 import re
+from collections.abc import Mapping
 from pathlib import Path
 
 from sluice_node_agent.core.records import HomeRecord, SliceRecord
@@ -40,6 +41,8 @@ MONITORS = ("nv-hostengine", "dcgm-exporter")
 MPS_CONTROL = "nvidia-cuda-mps-control"
 AGENT_WORDS = frozenset({"check", "show", "release-quarantine", "hardware"})
 """With one of these as its first argument, the agent's program is no agent."""
+IN_IMAGE = "/opt/sluice/bin/run"
+"""As which our images start their program, whichever it is (deploy/docker/Dockerfile)."""
 _VERSION = re.compile(r"\b(\d+\.\d+\.\d+)")
 
 
@@ -148,7 +151,7 @@ def check_others(machine: Machine) -> list[Finding]:
             monitors.setdefault(name, []).append(pid)
         elif name == MPS_CONTROL and not _is_our_daemon(machine, pid):
             daemons.append(pid)
-        elif _is_agent(command) and not _is_simulated(machine, pid):
+        elif _is_agent(machine, pid, command):
             agents.append(pid)
     return [*_told_of(managers, monitors), *_foreign_daemons(daemons), *_agents(machine, agents)]
 
@@ -238,17 +241,21 @@ def _is_our_daemon(machine: Machine, pid: int) -> bool:
     return bool(pipe) and Path(pipe).is_relative_to(machine.mps_root)
 
 
-def _is_agent(command: tuple[str, ...]) -> bool:
-    """`sluice-node-agent`, by itself or as a script or module of an interpreter, that serves a node."""
+def _is_agent(machine: Machine, pid: int, command: tuple[str, ...]) -> bool:
+    """`sluice-node-agent`, by itself, as a script or module of an interpreter, or in its image, that serves GPUs."""
     for number, word in enumerate(command[:4]):
-        if Path(word).name == "sluice-node-agent" or (word == "sluice_node_agent" and command[number - 1] == "-m"):
-            return not (len(command) > number + 1 and command[number + 1] in AGENT_WORDS)
+        named = Path(word).name == "sluice-node-agent" or (word == "sluice_node_agent" and command[number - 1] == "-m")
+        if named or (word == IN_IMAGE and number < 2):  # not a docker-init that waits for it
+            if len(command) > number + 1 and command[number + 1] in AGENT_WORDS:
+                return False
+            told = machine.processes.environment_of(pid)
+            return (named or "SLUICE_NODE_AGENT_NODES" in told) and _touches_gpus(told)
     return False
 
 
-def _is_simulated(machine: Machine, pid: int) -> bool:
-    """An agent of simulated nodes touches no GPU of this machine."""
-    return "SLUICE_NODE_AGENT_FLEET_FILE" in machine.processes.environment_of(pid)
+def _touches_gpus(told: Mapping[str, str]) -> bool:
+    """An agent of simulated nodes touches no GPU of this machine, and the driver of volumes, which is apart, none."""
+    return "SLUICE_NODE_AGENT_FLEET_FILE" not in told and told.get("SLUICE_NODE_AGENT_ROLE") != "csi"
 
 
 def _listed(pids: list[int]) -> str:
