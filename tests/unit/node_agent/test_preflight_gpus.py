@@ -194,6 +194,14 @@ def test_instances_of_somebody_else_are_told(well, hardware):
     assert "1g.5gb at 2 of GPU 0" in only(well, Check.INSTANCES, "warning").what
 
 
+def test_who_destroys_instances_of_somebody_else_as_told_destroys_no_slice(well, hardware):
+    """`nvidia-smi mig -dci` without ids destroys every instance of the node that is idle at that moment (MIG guide)."""
+    gpu, gi_id = made_by_hand(hardware)
+    remedy = only(well, Check.INSTANCES, "warning").remedy
+    for destroys in ("-dci", "-dgi"):
+        assert f"nvidia-smi mig {destroys} -i {gpu} -gi {gi_id}" in remedy
+
+
 def test_instances_of_a_fixed_layout_are_not_foreign_and_said_when_they_are_of_no_use(well, hardware):
     """A person would be told to destroy his own partitioning, or not that half of it cannot be had."""
     made_by_hand(hardware)

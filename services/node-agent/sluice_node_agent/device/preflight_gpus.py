@@ -153,7 +153,7 @@ def check_instances(machine: Machine, devices: Devices) -> list[Finding]:
         (gpu, gi_id) for record in machine.journal.records for gpu, gi_id in _instances_of(record) if gi_id is not None
     }
     foreign = [
-        f"{instance.profile} at {instance.start} of {called(gpu)}"
+        (gpu, instance)
         for gpu in devices.gpus
         for instance in gpu.instances
         if (gpu.uuid, instance.gi_id) not in ours and not gpu.fixed_layout
@@ -161,14 +161,17 @@ def check_instances(machine: Machine, devices: Devices) -> list[Finding]:
     unusable = _unusable(devices)
     if not foreign:
         return [*unusable, Finding(Check.INSTANCES, "ok", "no GPU instance is there that is not ours")]
+    named = ", ".join(f"{instance.profile} at {instance.start} of {called(gpu)}" for gpu, instance in foreign[:4])
+    gpu, instance = foreign[0]
+    one = f"-i {gpu.uuid} -gi {instance.gi_id}"  # without ids all instances of the node go, our tenants' too
     return [
         *unusable,
         Finding(
             Check.INSTANCES,
             "warning",
-            f"{len(foreign)} GPU instances are not in this node's journal: {', '.join(foreign[:4])}",
-            "leave them (they are counted as taken, and never touched) or destroy them: "
-            "nvidia-smi mig -dci, then nvidia-smi mig -dgi",
+            f"{len(foreign)} GPU instances are not in this node's journal: {named}",
+            "leave them (they are counted as taken, and never touched) or destroy each by its ids, the first with "
+            f"nvidia-smi mig -dci {one}, then nvidia-smi mig -dgi {one}; without ids all of the node's are destroyed",
         ),
     ]
 
