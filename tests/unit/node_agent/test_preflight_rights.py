@@ -11,6 +11,7 @@ from factories.machines import found, made_hardware, only, well_made
 
 from sluice_node_agent.device.preflight import CAP_SYS_ADMIN, Check, worst
 from sluice_node_agent.device.processes import Processes
+from sluice_node_agent.shell.places import why_no_homes
 
 
 @pytest.fixture
@@ -142,6 +143,14 @@ def test_paths_too_long_for_a_socket_are_told_with_how_much(well, tmp_path):
     assert worst(found(replace(well, mps_root=shorter), Check.SOCKET_PATHS)) == "ok"
     assert worst(found(replace(well, mps_root=shorter / "y"), Check.SOCKET_PATHS)) == "problem"
     assert worst(found(replace(well, data_dir=long, mps_root=shorter), Check.SOCKET_PATHS)) == "warning"
+
+
+@pytest.mark.parametrize("length", range(50, 70))
+def test_check_passes_just_the_mps_directories_that_the_agent_takes(well, length):
+    """All is well, says `check`, and the agent does not start, or starts and hands out no shares."""
+    root = Path("/" + "x" * (length - 1))
+    passed = worst(found(replace(well, mps_root=root), Check.SOCKET_PATHS)) == "ok"
+    assert passed is (why_no_homes(root) == "")
 
 
 def test_the_bound_of_a_sockets_path_is_the_kernels(tmp_path):

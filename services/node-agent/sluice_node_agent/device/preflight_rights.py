@@ -13,8 +13,8 @@ from sluice_node_agent.device.preflight import CAP_SYS_ADMIN, CAP_SYS_PTRACE, Ch
 
 SOCKET_PATH_BYTES_MAX = 107
 """Of a unix socket's path: sun_path has 108, one of them the end (unix(7))."""
-HOME_ID_BYTES = 24
-"""Room that is kept for a home's name: `<run>-<number>`."""
+HOME_ID_BYTES = 25
+"""Room that is kept for a home's name, as much as the agent keeps (`shell.places`): `<run>-<node>-<life>-h<number>`."""
 HOME_SOCKET = "pipe/control_privileged"
 """The longest name of a socket that the MPS control program makes in a home."""
 INITIAL_PID_NAMESPACE = "pid:[4026531836]"
