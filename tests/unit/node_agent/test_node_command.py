@@ -1,6 +1,7 @@
 """`check`, `show` and `release-quarantine` where no agent runs: what a person reads, and the exit codes of scripts."""
 
 import contextlib
+import errno
 import json
 import os
 import socket
@@ -130,6 +131,18 @@ def report(**changes) -> GpuReport:
 
 
 # -- show ---------------------------------------------------------------------------------------------------------
+
+
+def test_check_says_what_it_finds_to_who_may_not_look_into_the_data_folder(data, monkeypatch, capsys):
+    """Another user than the agent's gets a traceback, and hears nothing of driver, GPUs and rights."""
+
+    def exists(_):
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+
+    monkeypatch.delenv("SLUICE_NODE_AGENT_FLEET_FILE")
+    monkeypatch.setattr(HardwareFile, "exists", property(exists))
+    run_command(["check", "--node", NODE])
+    assert "host-processes" in capsys.readouterr().out
 
 
 def test_each_instance_is_shown_with_its_owner():

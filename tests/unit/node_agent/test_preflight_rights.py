@@ -1,5 +1,6 @@
 """`check` of rights, files and directories: what the agent cannot do is found before a pod waits for it."""
 
+import errno
 import os
 import socket
 import stat
@@ -87,6 +88,33 @@ def test_hidden_processes_are_told(well):
     """A /proc with hidepid shows only one's own."""
     (well.processes.root / "1/cgroup").unlink()
     assert "hidepid" in only(well, Check.HOST_PROCESSES, "problem").what
+
+
+def closed(monkeypatch, folder):
+    """What is in a folder may not be looked at, as its mode 0700 has it for others, and hidepid=1 for processes."""
+    real = Path.stat
+
+    def stat(self, **how):
+        if folder in self.parents:
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(self))
+        return real(self, **how)
+
+    monkeypatch.setattr(Path, "stat", stat)
+
+
+def test_processes_that_may_not_be_looked_into_are_told(well, monkeypatch):
+    """With hidepid=1 `check` ends in a traceback instead of saying what is wrong."""
+    closed(monkeypatch, well.processes.root / "1")
+    assert "hidepid" in only(well, Check.HOST_PROCESSES, "problem").what
+
+
+def test_a_data_directory_that_may_not_be_looked_into_is_told(well, monkeypatch):
+    """Whoever checks as another user than the agent's gets a traceback, and none of the findings."""
+    closed(monkeypatch, well.data_dir)
+    monkeypatch.setattr(os, "access", lambda path, _mode, **_: Path(path) != well.data_dir)
+    told = found(well, Check.DIRECTORIES)
+    assert {finding.level for finding in told} == {"problem"}
+    assert f"{well.data_dir} cannot be written" in told[0].what
 
 
 def test_no_proc_is_told(well):

@@ -135,7 +135,7 @@ def check_host_processes(machine: Machine) -> list[Finding]:
                 "set hostPID: true in the agent's pod (docker run --pid=host)",
             )
         ]
-    if not (seen.root / "1/cgroup").exists():
+    if not is_seen(seen.root / "1/cgroup"):
         return [
             Finding(
                 Check.HOST_PROCESSES,
@@ -216,6 +216,14 @@ def check_socket_paths(machine: Machine) -> list[Finding]:
     return found or [Finding(Check.SOCKET_PATHS, "ok", "the paths of all sockets are short enough")]
 
 
+def is_seen(path: Path) -> bool:
+    """Whether it is seen to be there: who may not look does not see it, and `exists` raises for him."""
+    try:
+        return path.exists()
+    except PermissionError:
+        return False
+
+
 # -- inside -------------------------------------------------------------------------------------------------------
 
 
@@ -233,12 +241,12 @@ def _may_configure_mig(machine: Machine) -> bool:
 
 def _nearest(path: Path) -> Path:
     """The path itself, or the nearest of its parents that is there."""
-    return next((place for place in (path, *path.parents) if place.exists()), path)
+    return next((place for place in (path, *path.parents) if is_seen(place)), path)
 
 
 def _parents(path: Path) -> list[Path]:
     """Those that a tenant passes through, and that are there; the outermost first."""
-    return [place for place in reversed((path, *path.parents)) if place.is_dir()]
+    return [place for place in reversed((path, *path.parents)) if is_seen(place) and place.is_dir()]
 
 
 def _others_may_write(place: Path) -> bool:

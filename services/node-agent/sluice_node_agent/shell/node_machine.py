@@ -9,7 +9,7 @@ import os
 import subprocess
 import tempfile
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from sluice.contracts.fleet import FleetNode
@@ -131,8 +131,9 @@ def _seen(data_dir: Path) -> list[str]:
 def _hardware(settings: NodeAgentSettings, node: NodeName, scratch: Path) -> HardwareFile | None:
     """The hardware of a simulated node; None on a real one."""
     file = HardwareFile(places.hardware_path(settings.data_dir, node))
-    if file.exists:
-        return file
+    with suppress(PermissionError):  # who may not look is told so of the directories and of the journal
+        if file.exists:
+            return file
     if settings.fleet_file is None:
         return None
     fleet_node = _fleet_node(settings, node)
