@@ -30,6 +30,13 @@ def test_tickets_that_outlive_a_reboot_are_told(well):
     assert "SLUICE_NODE_AGENT_PODS_DIR" in told.remedy
 
 
+def test_tickets_that_lie_behind_a_link_are_looked_for_where_they_are(well, tmp_path):
+    """/var/run is a link to /run: `check` warns of tickets on the disk, and says to put them where they are."""
+    (tmp_path / "run").symlink_to("/run")
+
+    assert [each.level for each in found(replace(well, pods_dir=tmp_path / "run/sluice/pods"), Check.TICKETS)] == ["ok"]
+
+
 def test_without_proc_one_finding_is_enough(well):
     """That the processes cannot be seen is told already."""
     (well.processes.root / "self/mountinfo").unlink()

@@ -4,6 +4,7 @@ Preflight of where tickets lie: a reboot must take them along, for it takes the 
 See `preflight` for what a check may do.
 """
 
+import os
 from pathlib import Path
 
 from sluice_node_agent.device.preflight import Check, Finding, Machine
@@ -22,7 +23,7 @@ def check_tickets(machine: Machine) -> list[Finding]:
         text = (machine.processes.root / "self/mountinfo").read_text(encoding="utf-8", errors="replace")
     except OSError:
         return []  # no /proc: `host-processes` says so
-    kind = file_system_of(place, text)
+    kind = file_system_of(Path(os.path.realpath(place)), text)  # /var/run is a link to /run, and no mount
     if kind in FORGOTTEN_AT_REBOOT:
         return [Finding(Check.TICKETS, "ok", f"{place} is on a {kind}, which a reboot empties")]
     return [
