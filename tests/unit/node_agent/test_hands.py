@@ -266,6 +266,39 @@ async def test_nothing_is_written_into_a_file_that_is_being_replaced(marks, thre
     assert did == ["a1", "synced", "replaced", "a2", "synced"]
 
 
+async def test_records_are_written_in_the_order_of_the_instructions_when_a_file_was_replaced(marks, threads, tmp_path):
+    """A later record overtakes those that waited for the file: after a restart the older one is taken for the last."""
+    begun, replaced, did = threading.Event(), threading.Event(), []
+
+    class Long:
+        node, is_long = "n1", True
+
+        def write(self, records):
+            did.extend(record.allocation for record in records)
+
+        def sync(self):
+            """Nothing to wait for."""
+
+        def rewrite(self):
+            self.is_long = False
+            begun.set()
+            assert replaced.wait(PATIENCE_S)
+
+    async with Hands(Backend(), Long(), Tickets(tmp_path / "t"), marks, threads) as hands:
+        how = hands.executors()[SaveJournal]
+        orders, doing = [_save(number) for number in range(1, 1001)], []
+        await _do(hands, orders[0])
+        assert await asyncio.to_thread(begun.wait, PATIENCE_S)
+        for number, order in enumerate(orders[1:]):  # one in each turn of the loop, as the core's runner does
+            assert how.at_once(order) is None
+            doing.append(asyncio.create_task(how.run(order)))
+            if number == 10:
+                replaced.set()
+            await asyncio.sleep(0)
+        await asyncio.gather(*doing)
+    assert did == [order.record.allocation for order in orders]
+
+
 async def test_devices_that_wait_for_nothing_are_not_asked_in_threads(journal, marks, threads, tmp_path):
     """Many simulated nodes in one process are not slowed down by threads that have nothing to wait for."""
     threads.shutdown()  # takes no call any more

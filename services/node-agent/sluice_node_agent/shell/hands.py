@@ -139,6 +139,8 @@ class Hands:
         self._rewriting: asyncio.Future[None] | None = None
         self._behind = 0
         """Records that wait for the file to be replaced: later ones do not overtake them."""
+        self._in_line = asyncio.Lock()
+        """Which of them is next: the one that came first, also after the file was replaced (a lock is had in order)."""
         self._written: set[int] = set()
         """Tokens of records that are written and have to be synced."""
         self._calls: set[Future[Any]] = set()
@@ -264,9 +266,10 @@ class Hands:
         else:
             self._behind += 1
             try:
-                while self._rewriting is not None:
-                    await asyncio.shield(self._rewriting)
-                self._journal.write((order.record,))
+                async with self._in_line:
+                    while self._rewriting is not None:
+                        await asyncio.shield(self._rewriting)
+                    self._journal.write((order.record,))
             finally:
                 self._behind -= 1
         if must_outlive_boot(order.record):
