@@ -450,3 +450,65 @@ def test_a_scheduler_that_is_slow_ends_no_agent_and_is_told_again(connect, tmp_p
     finally:
         goes_on.set()
         homes.close()
+
+
+@pytest.mark.parametrize("step", ["add", "change", "remove"])
+def test_what_a_scheduler_did_after_nobody_waited_any_longer_is_in_nobodys_way(tmp_path, monkeypatch, step):
+    """The machine stood still while a tenant came or went: its home has no time quota until the agent starts again."""
+    library = tmp_path / "library"
+    library.touch()
+    (tmp_path / "h1").mkdir()
+    homes = QuotaHomes(tmp_path, library, lambda _: "")
+    before = (_tenant("a"), *((_tenant("b"),) if step != "add" else ()))
+    after = (_tenant("a"), *((_tenant("b", 500 if step == "change" else 300),) if step != "remove" else ()))
+    goes_on, real = threading.Event(), getattr(quota_loop.QuotaLoop, step)
+
+    def slow(*how):
+        assert goes_on.wait(_WAIT_S)
+        return real(*how)
+
+    try:
+        homes.set(SetQuotas(1, HomeId("h1"), before))
+        with monkeypatch.context() as still:
+            still.setattr(quota_loop.QuotaLoop, step, slow)
+            still.setattr(quota_server, "_CALL_S", 0.2)
+            with pytest.raises(QuotaHomesError, match="has not answered"):
+                homes.set(SetQuotas(2, HomeId("h1"), after))
+            goes_on.set()
+        homes.set(SetQuotas(3, HomeId("h1"), after))
+        homes.seen(HomeId("h1"))
+        assert sorted(homes.usage()) == [tenant.name for tenant in after]
+        homes.set(SetQuotas(4, HomeId("h1"), before))
+        homes.seen(HomeId("h1"))
+        assert sorted(homes.usage()) == [tenant.name for tenant in before]
+    finally:
+        goes_on.set()
+        homes.close()
+
+
+def test_a_size_that_was_changed_after_nobody_waited_any_longer_is_changed_back(tmp_path, monkeypatch):
+    """`sluice adjust` there and back while the machine stands still: a tenant keeps the size that it was not given."""
+    library = tmp_path / "library"
+    library.touch()
+    (tmp_path / "h1").mkdir()
+    homes = QuotaHomes(tmp_path, library, lambda _: "")
+    goes_on, real, told = threading.Event(), quota_loop.QuotaLoop.change, []
+
+    def slow(loop, order):
+        assert goes_on.wait(_WAIT_S)
+        told.append(order.request_ppm)
+        real(loop, order)
+
+    monkeypatch.setattr(quota_loop.QuotaLoop, "change", slow)
+    try:
+        homes.set(SetQuotas(1, HomeId("h1"), (_tenant("a", 300),)))
+        with monkeypatch.context() as still:
+            still.setattr(quota_server, "_CALL_S", 0.2)
+            with pytest.raises(QuotaHomesError, match="has not answered"):
+                homes.set(SetQuotas(2, HomeId("h1"), (_tenant("a", 500),)))
+        goes_on.set()
+        homes.set(SetQuotas(3, HomeId("h1"), (_tenant("a", 300),)))
+        assert told == [500_000, 300_000]
+    finally:
+        goes_on.set()
+        homes.close()

@@ -45,7 +45,10 @@ class QuotaHomes:
         self._owner_of = owner_of
         self._lock = threading.Lock()
         self._servers: dict[HomeId, QuotaServer] = {}
-        self._tenants: dict[HomeId, dict[str, QuotaTenant]] = {}
+        self._tenants: dict[HomeId, dict[str, QuotaTenant | None]] = {}
+        """What each scheduler was told of its tenants; None of one whose size it may have otherwise."""
+        self._in_doubt: set[HomeId] = set()
+        """Those whose scheduler was told something, and may have done it after nobody waited for it any longer."""
         self._shown: dict[HomeId, dict[str, TenantUsage]] = {}
         """What was counted at the last look, changed only as a whole: it is read without the lock."""
         self._log = logs.get("quota")
@@ -56,6 +59,8 @@ class QuotaHomes:
             try:
                 self._set(order)
             except (OSError, ValueError, QuotaServerError) as error:
+                if isinstance(error, QuotaServerError):
+                    self._in_doubt.add(order.home)
                 raise QuotaHomesError(f"the time quota of home {order.home} cannot be served: {error}") from error
 
     def seen(self, home: HomeId) -> QuotaSeen | None:
@@ -112,6 +117,9 @@ class QuotaHomes:
             server = self._servers[order.home] = QuotaServer(order.home)
             self._tenants[order.home] = {}
             server.start()
+        if order.home in self._in_doubt:
+            self._tenants[order.home] = dict.fromkeys(server.usage())
+            self._in_doubt.discard(order.home)
         has = self._tenants[order.home]
         for name in has.keys() - wanted.keys():
             server.remove_tenant(name)
@@ -168,5 +176,6 @@ class QuotaHomes:
         self._show(home, {})
         server = self._servers.pop(home, None)
         self._tenants.pop(home, None)
+        self._in_doubt.discard(home)
         if server is not None:
             server.stop()
