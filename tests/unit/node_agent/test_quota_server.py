@@ -223,7 +223,7 @@ def test_a_tenant_says_no_more_by_many_processes_than_by_one(stopped_clock, conn
     for each in bad:
         for _ in range(64):
             each.say(HELLO, bytes(28))
-    _until(lambda: server.counted.slowed >= 5)  # at least as many have something unread
+    _until(lambda: server.counted.slowed >= 4)  # 256 messages are not read, which are all of as many at least
     good = connect(_add(server, tmp_path / "b.sock", "b"))
     assert good.hello()[0] == WELCOME
     answered = 0
