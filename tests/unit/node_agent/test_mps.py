@@ -8,9 +8,12 @@ from pathlib import Path
 import pytest
 
 from sluice.contracts.ids import GpuUuid, HomeId
+from sluice_node_agent.core.events import MpsClient
+from sluice_node_agent.core.instructions import WatchMps
 from sluice_node_agent.core.records import MpsLimits
 from sluice_node_agent.device import mps_log
-from sluice_node_agent.device.mps_control import MpsProcess, limits_in
+from sluice_node_agent.device.mps import MpsDaemons
+from sluice_node_agent.device.mps_control import MpsControl, MpsProcess, limits_in
 from sluice_node_agent.device.mps_ending import Deadline, Ending
 from sluice_node_agent.device.mps_home import HomeDirectory, HomeOwner, MpsError
 from sluice_node_agent.device.mps_log import ControlLog
@@ -61,6 +64,21 @@ def test_a_pid_that_is_another_process_by_now_is_not_killed() -> None:
         bystander.wait()
         bystander.stdin.close()
         bystander.stdout.close()
+
+
+def test_a_client_whose_first_thread_has_ended_is_of_its_pod(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a home that was taken over it would be a stranger: nobody is put into it, and it is not ended, for ever."""
+    pod, proc = "7d0b1f4e-3c2a-4b1d-9e8f-0a1b2c3d4e5f", tmp_path / "proc"
+    for pid, state, cgroup in ((7, "S", "/"), (100, "Z", "/"), (101, "S", f"/kubepods/pod{pod}/c1")):
+        (proc / str(pid)).mkdir(parents=True)
+        (proc / str(pid) / "stat").write_text(f"{pid} (train) {state} " + "7 " * 40)
+        (proc / str(pid) / "cgroup").write_text(f"1:name=systemd:{cgroup}\n")
+    (proc / "100" / "task" / "101").mkdir(parents=True)
+    monkeypatch.setattr(MpsControl, "servers", lambda *_: (7,))
+    monkeypatch.setattr(MpsControl, "state_of", lambda *_: ("ACTIVE", (100,)))
+    daemons = MpsDaemons(tmp_path / "r", tmp_path / "control", Processes(proc))
+    seen = daemons.look(WatchMps(1, HomeId("h"), 7, 7, 1000))
+    assert seen.clients == (MpsClient(100, pod),)
 
 
 def _line(text: str) -> str:

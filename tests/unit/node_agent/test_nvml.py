@@ -724,14 +724,17 @@ def test_who_cannot_be_looked_at_is_not_taken_for_nobody(library, begin, tmp_pat
 
 
 def test_a_process_whose_first_thread_has_ended_is_of_its_pod(library, begin, tmp_path):
-    """It would be of nobody known, so its slice stays in use by a stranger, and nobody is told who."""
+    """Of nobody known, its slice would stay in use by a stranger, with nobody told who, or be shown as empty."""
     gpu = library.gpu(mig=[0, 0], pids=[100])
     _process(tmp_path, 100)
     (tmp_path / "100" / "stat").write_text("100 (train) Z " + "7 " * 40)
     (tmp_path / "100" / "task" / "101").mkdir(parents=True)
     _process(tmp_path, 101, pod=POD)  # hidden in a real /proc, but there
-    (holder,) = begin(proc=tmp_path).processes(gpu.uuid, gpu.uuid)
+    gpus = begin(proc=tmp_path)
+    (holder,) = gpus.processes(gpu.uuid, gpu.uuid)
     assert (holder.pid, holder.owner) == (100, POD)
+    (used,) = gpus.uses(gpu.uuid, [gpu.uuid])
+    assert [(process.pid, process.owner) for process in used.processes] == [(100, POD)]
 
 
 def test_a_tenant_cannot_hide_its_use_behind_the_name_of_a_server(library, begin, tmp_path):

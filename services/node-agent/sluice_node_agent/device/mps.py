@@ -193,7 +193,7 @@ class MpsDaemons:
             order.token,
             alive=True,
             fault="; ".join(faults),
-            clients=tuple(MpsClient(pid, self._processes.owner_of(pid)) for pid in clients),
+            clients=tuple(MpsClient(pid, self._processes.pod_of(pid)) for pid in clients),
             waiting=log.waiting_for_another(order.uid),
         )
 

@@ -96,9 +96,7 @@ def holders(pids: Iterable[int], files: tuple[str, ...], processes: Processes) -
         if files:
             opened = processes.with_open(files)
             found += [
-                Holder(pid, _owner(pid, processes), processes.name_of(pid), "file")
-                for pid in opened
-                if pid not in known
+                Holder(pid, processes.pod_of(pid), processes.name_of(pid), "file") for pid in opened if pid not in known
             ]
     return tuple(found)
 
@@ -126,15 +124,10 @@ def _either(newer: Callable[[Handle], Iterable[Any]], before: Callable[[Handle],
     return older(lambda: newer(handle), lambda: before(handle))
 
 
-def _owner(pid: int, processes: Processes) -> str:
-    """The pod of a process, also when its first thread has ended, which then is in no pod (cgroup v1)."""
-    return processes.owner_of(pid) or next(filter(None, map(processes.owner_of, processes.threads_of(pid))), "")
-
-
 def _holder(pid: int, processes: Processes) -> Holder:
     name = processes.name_of(pid)
     told = str(known_or("", pynvml.nvmlSystemGetProcessName, pid)).rpartition("/")[2]
     # The kernel cuts the name, and does the same to that of nvidia-cuda-mps-control, which has no context.
     server = MPS_SERVER in {name, told} or name == MPS_SERVER[:_COMM_LENGTH]
     kind: HolderKind = "mps" if server else "compute"
-    return Holder(pid, _owner(pid, processes), MPS_SERVER if server else name or told, kind)
+    return Holder(pid, processes.pod_of(pid), MPS_SERVER if server else name or told, kind)

@@ -139,7 +139,7 @@ class Uses:
             return tuple(
                 ProcessUse(
                     pid,
-                    self._processes.owner_of(pid),
+                    self._processes.pod_of(pid),
                     None if used is None else used // MIB,
                     None if busy is None else busy.get(pid, 0.0),
                 )

@@ -64,6 +64,10 @@ class Processes:
                     return found["uid"].replace("_", "-")
         return ""
 
+    def pod_of(self, pid: int) -> str:
+        """As `owner_of`, also of a process whose first thread has ended: that one is in no pod then (cgroup v1)."""
+        return self.owner_of(pid) or next(filter(None, map(self.owner_of, self.threads_of(pid))), "")
+
     def name_of(self, pid: int) -> str:
         """The name of its command, at most 15 characters (comm in proc(5)); "" when it is gone."""
         return self._text(pid, "comm").removesuffix("\n")
