@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 
 import psutil
 import pytest
@@ -282,14 +283,31 @@ def test_a_daemon_whose_server_died_gets_another_with_the_same_limits(place: Pla
     assert place.client().hear()["memory_mib"] == 1500
 
 
-def test_a_release_that_cannot_say_how_a_server_is_can_be_used(place: Place) -> None:
-    """535.261 does not know get_server_status and writes no pid file: readiness is read from the log."""
-    old = place.path / "old" / "nvidia-cuda-mps-control"
+def release_535(place: Place) -> Path:
+    """Control of a release to which get_server_status is unknown, which it says: `Unknown command "..."`."""
+    old, real = place.path / "old" / "nvidia-cuda-mps-control", str(place.control)
     old.parent.mkdir()
-    # What is unknown to it is told as it is: `Unknown command "..."`.
-    real = str(place.control)
     old.write_text(f"#!/bin/sh\n[ $# -gt 0 ] && exec {real} $*\nsed s/get_server_status/x/ | {real}\n")
     old.chmod(0o755)
+    return old
+
+
+def test_a_daemon_whose_log_says_nothing_of_its_server_any_more_is_taken_over(place: Place) -> None:
+    """
+    An agent on 535.261 that was started again when its daemon had run for an hour, and holds it for dead once, never
+    holds it for ready again: its log is cut now and then, and of a long one only the end is read.
+    """
+    old = release_535(place)
+    running = MpsDaemons(place.root, old, place.processes, environment=place.environment).start(start_order())
+    place.client().hear()
+    os.truncate(place.root / H1 / "log" / "control.log", 0)
+    reborn = MpsDaemons(place.root, old, place.processes, timeout_s=5.0, environment=place.environment)
+    assert reborn.start(start_order()) == running
+
+
+def test_a_release_that_cannot_say_how_a_server_is_can_be_used(place: Place) -> None:
+    """535.261 does not know get_server_status and writes no pid file: readiness is read from the log."""
+    old = release_535(place)
     daemons = MpsDaemons(place.root, old, place.processes, environment=place.environment)
     pid, started_at = daemons.start(start_order())
     (place.root / H1 / "pipe" / "nvidia-cuda-mps-control.pid").unlink()
