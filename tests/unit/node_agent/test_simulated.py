@@ -237,6 +237,14 @@ def test_a_person_can_rehearse_a_broken_gpu(command):
     assert (code, "xidd" in said, "xid_gpu" in said) == (1, True, True)
 
 
+@pytest.mark.parametrize("switch", ["slow=nan", "slow=inf", "slow=1e999"])
+def test_a_fault_that_no_file_can_hold_is_refused_and_the_node_lives_on(command, switch):
+    """The command says that all is well, and nobody can read the node's hardware ever again."""
+    code, said = command("fault", switch)
+    assert (code, "known: in_use_times" in said) == (1, True)
+    assert len(SimulatedGpus(command.file).read()) == 2
+
+
 def test_a_person_can_put_processes_of_each_kind_on_a_device(command):
     """Who holds a device could not be shown without an MPS server or a monitor."""
     whole = command.file.read().gpus[1].uuid

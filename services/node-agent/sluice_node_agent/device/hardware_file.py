@@ -225,8 +225,9 @@ class HardwareFile:
 def faults_from(values: dict[str, FaultValue], where: str) -> Faults:
     """Read fault switches. Raises HardwareFileError naming what is wrong and what is known."""
     try:
-        return msgspec.convert(values, Faults)
-    except msgspec.ValidationError as error:
+        # As they will be read from the file: JSON has no infinity, and what cannot be read would be the node's end.
+        return msgspec.json.decode(_encode(msgspec.convert(values, Faults)), type=Faults)
+    except (msgspec.ValidationError, OverflowError) as error:
         known = ", ".join(Faults.__struct_fields__)
         raise HardwareFileError(f"{where}: {error} (known: {known})") from error
 
