@@ -35,3 +35,9 @@ def test_what_names_nothing_is_a_mistake(named):
         return
     with pytest.raises(ValueError, match="is no GPU"):
         fixed_gpus([named], NodeName("n1"))
+
+
+def test_a_uuid_in_capitals_is_the_gpus():
+    """It is taken for a UUID, and its layout is changed all the same."""
+    named = fixed_gpus(["GPU-3F2504E0-4F89-11D3-9A0C-0305E82C3301"], NodeName("n1"))
+    assert (GpuUuid("GPU-3f2504e0-4f89-11d3-9a0c-0305e82c3301"), 0) in named

@@ -42,7 +42,7 @@ def fixed_gpus(named: Iterable[str], node: NodeName) -> FixedGpus:
         if name == ALL:
             everywhere = True
         elif _UUID.fullmatch(name):
-            uuids.add(name)
+            uuids.add(f"GPU-{name.removeprefix('GPU-').lower()}")  # as drivers say them
         elif found is None:
             raise ValueError(f"{name[:100]!r} is no GPU: say all, a node's name, <node>:<index>, or a UUID (GPU-...)")
         elif found["node"] == node:
