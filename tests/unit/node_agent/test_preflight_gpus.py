@@ -202,6 +202,23 @@ def test_who_destroys_instances_of_somebody_else_as_told_destroys_no_slice(well,
         assert f"nvidia-smi mig {destroys} -i {gpu} -gi {gi_id}" in remedy
 
 
+def test_nobody_is_told_to_destroy_instances_whose_journal_was_not_read(well, hardware):
+    """Who checks as another user, or in another directory, than the agent's destroys its slices on our advice."""
+    made_by_hand(hardware)
+    shared = frozenset({hardware.read().gpus[1].uuid})
+    problem = ReadJournal(exists=True, problem="/d/journal cannot be read: Permission denied")
+    unread = check_machine(replace(well, journal=problem, exclusive=lambda: shared))
+    told, mode = (
+        next(each for each in unread if each.check is about) for about in (Check.INSTANCES, Check.COMPUTE_MODE)
+    )
+    assert "1g.5gb at 2 of GPU 0" in told.what
+    assert told.remedy == "destroy none of them; see to the journal first"
+    assert mode.remedy == "leave its mode as it is; see to the journal first"
+    assert "SLUICE_DATA_DIR" in only(well, Check.INSTANCES, "warning").remedy
+    begun = ReadJournal(exists=True, records=(NodeRecord(node=NODE, boot_id="b", generation_upto=0),))
+    assert "SLUICE_DATA_DIR" not in only(replace(well, journal=begun), Check.INSTANCES, "warning").remedy
+
+
 def test_instances_of_a_fixed_layout_are_not_foreign_and_said_when_they_are_of_no_use(well, hardware):
     """A person would be told to destroy his own partitioning, or not that half of it cannot be had."""
     made_by_hand(hardware)

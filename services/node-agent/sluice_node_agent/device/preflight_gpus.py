@@ -162,6 +162,9 @@ def check_instances(machine: Machine, devices: Devices) -> list[Finding]:
     if not foreign:
         return [*unusable, Finding(Check.INSTANCES, "ok", "no GPU instance is there that is not ours")]
     named = ", ".join(f"{instance.profile} at {instance.start} of {called(gpu)}" for gpu, instance in foreign[:4])
+    if machine.journal.problem:
+        what = f"whose {len(foreign)} GPU instances are is not known, for the journal says nothing: {named}"
+        return [*unusable, Finding(Check.INSTANCES, "warning", what, "destroy none of them; see to the journal first")]
     gpu, instance = foreign[0]
     one = f"-i {gpu.uuid} -gi {instance.gi_id}"  # without ids all instances of the node go, our tenants' too
     return [
@@ -170,7 +173,8 @@ def check_instances(machine: Machine, devices: Devices) -> list[Finding]:
             Check.INSTANCES,
             "warning",
             f"{len(foreign)} GPU instances are not in this node's journal: {named}",
-            "leave them (they are counted as taken, and never touched) or destroy each by its ids, the first with "
+            ("" if machine.journal.exists else "if an agent served this node, name its SLUICE_DATA_DIR first; else ")
+            + "leave them (they are counted as taken, and never touched) or destroy each by its ids, the first with "
             f"nvidia-smi mig -dci {one}, then nvidia-smi mig -dgi {one}; without ids all of the node's are destroyed",
         ),
     ]
@@ -214,6 +218,9 @@ def check_compute_mode(machine: Machine, devices: Devices) -> list[Finding]:
     left = [gpu for gpu in devices.gpus if gpu.uuid in exclusive and gpu.uuid not in homes]
     if not left:
         return [Finding(Check.COMPUTE_MODE, "ok", "no GPU is left in compute mode EXCLUSIVE_PROCESS")]
+    if machine.journal.problem:
+        what = f"whether {called(left[0])} is in compute mode EXCLUSIVE_PROCESS for its shares is not known"
+        return [Finding(Check.COMPUTE_MODE, "warning", what, "leave its mode as it is; see to the journal first")]
     return [
         Finding(
             Check.COMPUTE_MODE,
