@@ -129,14 +129,19 @@ def _for_grpc(names: Sequence[str], kept: Mapping[str, Mapping[str, bytes]], now
 
 
 def read_kept(text: str) -> dict[str, dict[str, bytes]]:
-    """The data of Secrets in what `kubectl get -o json` printed. Raises CredentialsError."""
+    """
+    The data of our Secrets in what `kubectl get -o json` printed. Raises CredentialsError.
+
+    One of another namespace is not ours, whatever it is called: whoever may write Secrets there would choose passwords
+    and authorities here.
+    """
     try:
         document = json.loads(text)
         items = document["items"] if document["kind"] == "List" else [document]
         return {
             item["metadata"]["name"]: {key: base64.b64decode(value) for key, value in (item.get("data") or {}).items()}
             for item in items
-            if item["kind"] == "Secret"
+            if item["kind"] == "Secret" and item["metadata"]["namespace"] in {SYSTEM, NODES}
         }
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise CredentialsError(f"--keep: this is not what `kubectl get secrets -o json` prints ({error!r})") from error

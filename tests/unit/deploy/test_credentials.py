@@ -147,6 +147,19 @@ def test_another_authority_takes_its_certificates_with_it():
     assert after["sluice-nats-server"] == before["sluice-nats-server"]
 
 
+@pytest.mark.parametrize("name", ["sluice-nats-ca", "sluice-rpc-authority", "sluice-bus-allocator", "sluice-bus-nodes"])
+def test_a_tenants_secret_of_our_name_and_label_is_not_taken_for_ours(name):
+    """Whoever may write Secrets in one namespace would know the allocator's password, and sign for the broker."""
+    ours = credentials.manifests([NODE], {}, NOW)
+    (planted,) = [each for each in credentials.manifests([NODE], {}, NOW) if each["metadata"]["name"] == name]
+    planted["metadata"]["namespace"] = "tenant"  # kubectl lists by namespace: it comes after ours
+
+    kept = credentials.read_kept(json.dumps({"kind": "List", "items": [*ours, planted]}))
+
+    assert kept == credentials.read_kept(json.dumps({"kind": "List", "items": ours}))
+    assert credentials.read_kept(json.dumps({"kind": "List", "items": [planted]})) == {}
+
+
 def test_the_authority_of_grpc_lets_nobody_into_the_broker():
     """Brokers of a cluster believe every client that their authority signed to be one of them."""
     there = made([NODE])
