@@ -193,6 +193,33 @@ async def test_a_new_certificate_waits_until_every_api_server_had_time_to_learn_
     assert keeper._shown.certificate_pem != first
 
 
+@pytest.mark.parametrize("ahead", [timedelta(hours=2), timedelta(days=70), timedelta(days=400)])
+async def test_a_clock_that_was_ahead_leaves_no_certificate_that_nobody_takes_yet(ahead):
+    """A node booted with a wrong clock, and then it was set right: no GPU pod could be created until that day."""
+    store, cluster, wall, wrong = MemoryStore(), Cluster(), Wall(datetime.now(UTC)), Wall()
+    wrong.now = wall.now + ahead
+    await keeper_of(store, cluster, wrong)[0].refresh()
+    keeper, context = keeper_of(store, cluster, wall)
+    for _ in range(3):
+        await keeper.refresh()
+        assert presented(context, cluster.bundle)
+        wall.now += timedelta(minutes=1)
+
+
+@pytest.mark.parametrize("ahead", [timedelta(days=70), timedelta(days=400)])
+async def test_two_replicas_with_different_clocks_do_not_make_certificates_without_end(ahead):
+    """Each would find the other's wrong every minute, and have the API servers told of new authorities."""
+    store, cluster, right, wrong = MemoryStore(), Cluster(), Wall(), Wall(START + ahead)
+    replicas = [keeper_of(store, cluster, right)[0], keeper_of(store, cluster, wrong)[0]]
+    seen = set()
+    for minute in range(20):
+        right.now, wrong.now = START + timedelta(minutes=minute), START + ahead + timedelta(minutes=minute)
+        for keeper in replicas:
+            await keeper.refresh()
+        seen.add((await store.load()).version)
+    assert len(seen) <= 2
+
+
 async def test_it_is_not_ready_until_the_cluster_knows_whom_to_trust():
     """A rollout must not go on to the next replica."""
     cluster, wall = Cluster(), Wall()

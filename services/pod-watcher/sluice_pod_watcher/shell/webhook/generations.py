@@ -16,6 +16,8 @@ import msgspec
 
 GENERATIONS_MAX = 8
 """Kept at once: more than two are there only while names change."""
+SKEW = timedelta(hours=1)
+"""A certificate is valid that long before it was made, for callers whose clocks are behind."""
 
 
 class Generation(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -59,11 +61,9 @@ class CertificateRules:
 
 
 def is_due(kept: Sequence[Generation], names: Sequence[str], now: datetime, rules: CertificateRules) -> bool:
-    """Whether a new generation is to be made: there is none, the newest ends soon, or it is for other names."""
-    if not kept:
-        return True
-    newest = kept[-1]
-    return newest.expires - now <= rules.renew_before or newest.names != tuple(names)
+    """Whether a new generation is to be made: none that holds now, for these names, lasts long enough."""
+    lasting = [each for each in _begun(kept, now) if each.expires - now > rules.renew_before]
+    return all(each.names != tuple(names) for each in lasting)
 
 
 def with_new(kept: Sequence[Generation], new: Generation, now: datetime) -> Generations:
@@ -74,6 +74,11 @@ def with_new(kept: Sequence[Generation], new: Generation, now: datetime) -> Gene
 def alive(kept: Sequence[Generation], now: datetime) -> tuple[Generation, ...]:
     """Those that have not ended."""
     return tuple(each for each in kept if each.expires > now)
+
+
+def _begun(kept: Sequence[Generation], now: datetime) -> tuple[Generation, ...]:
+    """Those that hold already: a clock that was ahead makes some that no caller takes until then."""
+    return tuple(each for each in kept if each.made - SKEW <= now)
 
 
 def bundle(kept: Sequence[Generation], now: datetime) -> str:
@@ -90,7 +95,7 @@ def shown(
     Where none is (the very first one, or the others have ended), the oldest for these names: nobody trusts another.
     `published` is the caBundle that is known to be out.
     """
-    fitting = [each for each in alive(kept, now) if each.names == tuple(names)]
+    fitting = [each for each in _begun(alive(kept, now), now) if each.names == tuple(names)]
     ripe = [each for each in fitting if each.authority_pem in published and now - each.made >= rules.overlap]
     if ripe:
         return ripe[-1]

@@ -13,10 +13,8 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from sluice_pod_watcher.shell.webhook.generations import Generation
+from sluice_pod_watcher.shell.webhook.generations import SKEW, Generation
 
-_SKEW = timedelta(hours=1)
-"""A certificate is valid that long before it was made, for callers whose clocks are behind."""
 _COMMON_NAME_MAX = 64
 
 
@@ -78,7 +76,7 @@ def _builder(
         .issuer_name(issuer)
         .public_key(key)
         .serial_number(x509.random_serial_number())
-        .not_valid_before(made - _SKEW)
+        .not_valid_before(made - SKEW)
         .not_valid_after(expires)
     )
 
