@@ -90,7 +90,7 @@ def _said(event: Json, reporter: str) -> list[Fault]:
     if why := rules.qualified(controller):
         faults.append(Fault(reporter, "Invalid value", why, value=controller))
     for key, most in _LENGTHS.items():
-        if len(event.get(key) or "") > most:
+        if len((event.get(key) or "").encode()) > most:  # it says characters, and counts bytes
             told = _WORDS.get(key, key)
             faults.append(Fault(told, "Invalid value", f"can have at most {most} characters", value=""))
     return faults

@@ -40,6 +40,8 @@ from sluice_pod_watcher.shell.kube.reflector import as_it_is
 
 IN_FLIGHT_MAX = 8
 CONTROLLER = "sluice.dev/pod-watcher"
+NOTE_BYTES_MAX = 1024
+"""Of an Event: an API server speaks of characters, and counts bytes."""
 GONE, ALREADY_THERE = 404, 409
 AS_LONG_AS_IT_LASTS = frozenset({GONE, ALREADY_THERE})
 """Of an event: it, or its pod's namespace, is gone; or a predecessor has written it."""
@@ -170,7 +172,7 @@ class Writes:
             "action": "Slice",
             "reason": wanted.reason,
             "type": wanted.level,
-            "note": wanted.note,
+            "note": _fitting(wanted.note),
             "regarding": {
                 "apiVersion": "v1",
                 "kind": "Pod",
@@ -182,6 +184,13 @@ class Writes:
 
     def _now(self) -> datetime:
         return self.clock.utc().astimezone(UTC)
+
+
+def _fitting(note: str) -> str:
+    """What other people's webhooks say comes in any script, and an Event with a longer note is refused whole."""
+    if len(note.encode()) <= NOTE_BYTES_MAX:
+        return note
+    return f"{note.encode()[: NOTE_BYTES_MAX - 3].decode(errors='ignore')}..."
 
 
 def _traced(wanted: WriteEvent) -> dict[str, str]:
