@@ -20,7 +20,12 @@ KUBE_REQUESTS = Metric(
 )
 NO_ANSWER = "0"
 KUBE_LISTS = Metric("sluice_kube_lists_total", "counter", "Listings that were begun, by what is listed.", ("what",))
-KUBE_WATCHES = Metric("sluice_kube_watches_total", "counter", "Watches that were begun, by what is watched.", ("what",))
+KUBE_WATCHES = Metric(
+    "sluice_kube_watches_total",
+    "counter",
+    "Watches that were begun and answered, by what is watched; while all is well each lasts four minutes at most.",
+    ("what",),
+)
 KUBE_TROUBLES = Metric(
     "sluice_kube_watch_troubles_total",
     "counter",

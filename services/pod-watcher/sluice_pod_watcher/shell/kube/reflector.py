@@ -233,7 +233,6 @@ class Reflector:
         if seconds <= 0:
             return
         asked_s = max(1, round(seconds))
-        metrics.count(KUBE_WATCHES, self.what)
         query = self._query(
             {
                 "watch": "true",
@@ -246,6 +245,7 @@ class Reflector:
             async with self.api.stream(
                 self.path, query, asked_s + CLOSING_S, silent_s=SILENT_S, gather_s=self.gather_s
             ) as lines:
+                metrics.count(KUBE_WATCHES, self.what)
                 self._answers()
                 async for text in lines:
                     await self._take(msgspec.json.decode(text, type=_Line))

@@ -1,0 +1,80 @@
+"""The alert that the API server is away: by what only the watch counts, of one kind of object by itself."""
+
+import asyncio
+import re
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import pytest
+from alerts_page import alerts
+from fake_kube.server import FakeKube
+
+from sluice.runtime import metrics
+from sluice.runtime.clock import SystemClock
+from sluice_pod_watcher.core.cluster.events import Event, PodGone, PodSeen
+from sluice_pod_watcher.shell.kube.certificates import SecretStore
+from sluice_pod_watcher.shell.kube.client import KubeApi
+from sluice_pod_watcher.shell.kube.reflector import Reflector
+from sluice_pod_watcher.shell.metrics import KUBE_TROUBLES, KUBE_WATCHES
+from sluice_pod_watcher.shell.webhook.stores import StoreUnavailableError
+
+(ALERT,) = [each["expr"] for each in alerts() if each["alert"] == "SluiceApiServerAway"]
+
+
+class Hasty(SystemClock):
+    """Waits less."""
+
+    async def sleep(self, duration_s: float) -> None:
+        """Wait a little."""
+        await asyncio.sleep(min(duration_s, 0.01))
+
+
+@pytest.fixture
+def kube() -> Iterator[FakeKube]:
+    """An API server."""
+    with FakeKube() as fake:
+        yield fake
+
+
+@pytest.fixture
+async def api(kube: FakeKube, tmp_path: Path) -> AsyncIterator[KubeApi]:
+    """Somebody who calls it."""
+    made = await KubeApi.connect(kube.kubeconfig(tmp_path / "config"))
+    yield made
+    await made.close()
+
+
+def counted() -> dict[str, float]:
+    """What all counters of this process say, by name."""
+    return {metric.name: sum(series.values()) for metric, series in metrics.PROCESS.samples().items()}
+
+
+async def test_the_webhook_that_is_served_does_not_hide_that_the_watch_is_refused(api: KubeApi) -> None:
+    """It asks for its Secret every minute, by an account of its own: of a 403 for the watch alone nobody was told."""
+    before = counted()
+    with pytest.raises(StoreUnavailableError):  # answered, at least
+        await SecretStore(api, "default", "sluice-webhook-tls").load()
+    grown = {name for name, value in counted().items() if value > before.get(name, 0)}
+    assert grown
+    assert not grown & set(re.findall(r"sluice_[a-z_]+", ALERT))
+
+
+@pytest.mark.parametrize("verb", ["list", "watch"])
+async def test_of_what_is_refused_no_watch_is_counted(api: KubeApi, kube: FakeKube, verb: str) -> None:
+    """The alert comes where troubles grow and watches do not; it may be one right that is missing."""
+
+    async def offer(_event: Event) -> None:
+        return
+
+    of = lambda: [metrics.value(each, "pods") for each in (KUBE_TROUBLES, KUBE_WATCHES)]  # noqa: E731
+    kube.faults.fail(10, code=403, verb=verb, path="pods")
+    troubles, watches = of()
+    task = asyncio.create_task(Reflector(api, Hasty(), "pods", "/api/v1/pods", "", PodSeen, PodGone, offer).run())
+    async with asyncio.timeout(30):
+        while of()[1] == watches:  # noqa: ASYNC110 - counters wake nobody
+            await asyncio.sleep(0.001)
+    assert of()[0] == troubles + 10
+    task.cancel()
+    await asyncio.wait((task,))
+    assert "sum by (what) (increase(sluice_kube_watch_troubles_total[5m])) > 0" in ALERT
+    assert "unless sum by (what) (increase(sluice_kube_watches_total[5m])) > 0" in ALERT
