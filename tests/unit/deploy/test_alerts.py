@@ -118,6 +118,24 @@ def test_every_failure_has_a_row_an_alert_that_exists_and_a_test():
         assert test in tests, SAID[what]
 
 
+@pytest.mark.parametrize("lives_s", [30, 120])
+def test_a_service_that_ends_again_and_again_is_told_of_as_long_as_it_does(lives_s):
+    """
+    A kubelet waits 10 s before it starts a container again, then twice as long, in the end five minutes
+    (https://kubernetes.io/docs/concepts/workloads/pods/pod-lifecycle/#restart-policy). By then the alert was over.
+    """
+    (expression,) = [each["expr"] for each in alerts() if each["alert"] == "SluiceServiceRestarts"]
+    found = re.fullmatch(r"changes\(sluice_started_time_seconds\[(\d+)([mh])\]\) > (\d+)", expression)
+    assert found is not None
+    window_s, most = int(found[1]) * {"m": 60, "h": 3600}[found[2]], int(found[3])
+    seen, begun_s, pause_s = [], 0, 10
+    while begun_s < 6 * 3600:
+        seen += [(at_s, begun_s) for at_s in range(begun_s, begun_s + lives_s, 15)]
+        begun_s, pause_s = begun_s + lives_s + pause_s, min(300, 2 * pause_s)
+    for now_s in range(1800, 6 * 3600, 60):
+        assert len({begun for at_s, begun in seen if now_s - window_s < at_s <= now_s}) - 1 > most, now_s
+
+
 def test_every_metric_that_is_named_anywhere_exists():
     """In the docs and the components: a renamed metric leaves no picture without numbers."""
     for path in (*(ROOT / "docs").glob("*.md"), *(ROOT / "deploy").rglob("*.yaml"), *(ROOT / "deploy").rglob("*.md")):
