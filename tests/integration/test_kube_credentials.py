@@ -1,6 +1,7 @@
 """Credentials for the API server are changed under a pod-watcher that works: certificates, authorities, tokens."""
 
 import asyncio
+import itertools
 import ssl
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
@@ -126,6 +127,54 @@ async def test_an_authority_that_is_withdrawn_is_believed_no_more(server: ApiSer
     await server.listen()
     with pytest.raises(KubeError, match="no answer to GET /who: "):
         await api.call("GET", "/who")
+
+
+async def test_a_call_that_is_cancelled_while_credentials_are_read_loses_none_of_them(
+    server: ApiServer, api: KubeApi, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The lease is lost in that moment, and found again: an ended certificate would be shown until the next restart."""
+    assert await api.call("GET", "/who") == b'["first.example", "Bearer first"]'
+    reading, load = asyncio.Event(), credentials.load
+
+    async def slow(*_: Any) -> Any:
+        reading.set()
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(credentials, "load", slow)
+    server.kubeconfig("second.example", token="second")
+    call = asyncio.ensure_future(api.call("GET", "/who"))
+    async with asyncio.timeout(10):
+        await reading.wait()
+    call.cancel()
+    await asyncio.wait((call,))
+    monkeypatch.setattr(credentials, "load", load)
+    assert await api.call("GET", "/who") == b'["second.example", "Bearer second"]'
+
+
+async def test_a_call_that_is_cancelled_behind_new_credentials_leaves_no_connection_of_the_old_ones(
+    server: ApiServer, api: KubeApi, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each would hold a socket, and show who we were, as long as the process lives."""
+    await api.call("GET", "/who")
+    held = api._credentials
+    old, calls, last, signature = held.session, itertools.count(1), asyncio.Event(), held._signature
+
+    async def slow_at_last() -> Any:
+        if next(calls) == 1:
+            return await signature()
+        last.set()
+        return await asyncio.Event().wait()
+
+    monkeypatch.setattr(held, "_signature", slow_at_last)
+    server.kubeconfig("second.example", token="second")
+    call = asyncio.ensure_future(api.call("GET", "/who"))
+    async with asyncio.timeout(10):
+        await last.wait()
+    call.cancel()
+    await asyncio.wait((call,))
+    monkeypatch.setattr(held, "_signature", signature)
+    assert await api.call("GET", "/who") == b'["second.example", "Bearer second"]'
+    assert old.api.rest_client.pool_manager.closed
 
 
 SPOILERS: dict[str, Callable[[ApiServer], Any]] = {

@@ -92,9 +92,7 @@ class KubeCredentials:
             yield session
         finally:
             session.calls -= 1
-            if session in self._retired and not session.calls:
-                del self._retired[session]
-                await session.close()
+            await self._close_where_unused(session)
 
     async def has_other(self, session: Session, refused: str) -> bool:
         """Whether there is another token than the one that was refused; it is read anew to find out."""
@@ -120,19 +118,23 @@ class KubeCredentials:
             found = await self._signature()
             if found == self._seen:
                 return
-            self._seen = found
             try:
                 new = Session(await load(self._kubeconfig))
             except ServiceError as error:
+                self._seen = found
                 self._log.error("the new credentials are no good; the old ones stay in use", why=str(error))
                 return
-            old, self._session = self.session, new
-            self._seen = await self._signature()  # they may name other files now
+            # A call may be cancelled at each await: until here nothing was seen, from here on all of it is in use.
+            old, self._session, self._seen = self.session, new, found
+            self._retired[old] = None
             self._log.info("the credentials for the API server were read again")
-            if old.calls:
-                self._retired[old] = None
-            else:
-                await old.close()
+            await self._close_where_unused(old)
+            self._seen = await self._signature()  # they may name other files now
+
+    async def _close_where_unused(self, session: Session) -> None:
+        if session in self._retired and not session.calls:
+            await session.close()
+            self._retired.pop(session, None)
 
     async def _signature(self) -> Signature:
         configuration: Any = self.session.configuration
