@@ -178,7 +178,7 @@ ROWS: tuple[tuple[str, tuple[Picture, ...]], ...] = (
                     (
                         (
                             "sum by (owner_namespace) (sluice_slice_memory_used_bytes) / "
-                            "sum by (owner_namespace) (sluice_slice_memory_bytes)"
+                            "sum by (owner_namespace) (sluice_slice_memory_bytes and sluice_slice_memory_used_bytes)"
                         ),
                         "{{owner_namespace}}",
                     ),

@@ -26,6 +26,14 @@ def test_a_picture_asks_for_metrics_and_labels_that_exist(panel):
         assert shown <= labels_by(target["expr"]), (panel["title"], shown)
 
 
+def test_a_part_is_of_what_it_is_known_of():
+    """An agent shows what a slice was given at once, and what it uses once a driver has told: half would look idle."""
+    (panel,) = [each for each in PICTURES if each["title"] == "Memory used of what was given"]
+    part, whole = panel["targets"][0]["expr"].split(" / ")
+    (used,) = re.findall(r"sluice_[a-z_]+", part)
+    assert whole.endswith(f" and {used})")
+
+
 def test_a_mistake_in_a_query_is_found():
     """The test above could never fail."""
     for wrong in (
