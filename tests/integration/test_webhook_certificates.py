@@ -7,6 +7,8 @@ from datetime import UTC, datetime, timedelta
 import msgspec
 import pytest
 
+from sluice.runtime import metrics
+from sluice_pod_watcher.shell.metrics import CERTIFICATE_ENDS, WEBHOOK_READY
 from sluice_pod_watcher.shell.webhook.generations import CertificateRules, Generations, with_new
 from sluice_pod_watcher.shell.webhook.keeper import REFRESH_S, RETRY_S, CertificateKeeper, NotPublishedError
 from sluice_pod_watcher.shell.webhook.making import make_generation
@@ -228,6 +230,30 @@ async def test_it_is_not_ready_until_the_cluster_knows_whom_to_trust():
     assert keeper.why_not_ready() == "there is no certificate yet: not asked for"
     await keeper.refresh()
     assert keeper.why_not_ready() == ("nobody was told of the certificate's authority: the API server does not answer")
+
+
+async def test_who_watches_sees_that_nobody_can_ask_it_and_when_its_certificate_ends():
+    """It is logged once that a renewal fails; a month later no GPU pod could be created, and nobody had been called."""
+    store, cluster, wall = Failing(), Cluster(), Wall()
+    cluster.fails = True
+    keeper, _ = keeper_of(store, cluster, wall)
+    shown = lambda: {  # noqa: E731
+        each: metrics.PROCESS.samples().get(each) for each in (WEBHOOK_READY, CERTIFICATE_ENDS)
+    }
+    assert shown() == {WEBHOOK_READY: None, CERTIFICATE_ENDS: None}
+    told = []
+
+    async def sleep(_duration_s):
+        told.append(shown())
+        if len(told) == 2:
+            raise asyncio.CancelledError
+        cluster.fails = False
+
+    wall.sleep = sleep
+    with pytest.raises(asyncio.CancelledError):
+        await keeper.run()
+    ends = {(): (START + RULES.validity).timestamp()}
+    assert told == [{WEBHOOK_READY: {(): ready}, CERTIFICATE_ENDS: ends} for ready in (0, 1)]
 
 
 async def test_rounds_come_often_while_it_is_not_ready_and_then_each_minute():

@@ -16,11 +16,20 @@ RUNNING = "tests/e2e/test_doctor.py"
 FLEET = "tests/unit/inventory/test_metrics.py"
 AGENT = "tests/unit/node_agent"
 MEASURED = "tests/unit/allocator/test_measured.py"
+CERTIFICATES = "tests/integration/test_webhook_certificates.py"
 API_SERVER = "tests/integration/test_kube_reflector.py"
 SAID = {
     "no allocator works": (RUNNING, "test_a_system_that_works_is_well_and_one_that_lost_its_allocator_is_not"),
     "no pod-watcher works": (DOCTOR, "test_a_cluster_that_nobody_follows_is_told_at_once"),
     "no inventory works": (DOCTOR, "test_an_inventory_that_lags_is_a_problem"),
+    "no webhook can be asked": (
+        CERTIFICATES,
+        "test_who_watches_sees_that_nobody_can_ask_it_and_when_its_certificate_ends",
+    ),
+    "the webhook's certificate is not renewed": (
+        CERTIFICATES,
+        "test_who_watches_sees_that_nobody_can_ask_it_and_when_its_certificate_ends",
+    ),
     "a service ends again and again": ("tests/e2e/test_wrong_setups.py", "test_a_data_folder_that_cannot_be_written"),
     "a node's agent is away": (FLEET, "test_a_node_that_does_not_answer_is_stale_for_those_who_watch"),
     "a node answers and is not opened": (DOCTOR, "test_a_node_that_is_not_open_is_named"),

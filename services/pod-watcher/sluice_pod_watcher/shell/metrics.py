@@ -39,6 +39,16 @@ REVIEW_SECONDS = Metric(
     "How long the webhook took to judge a pod, once it was read, by its answer: allowed, denied, unreadable.",
     ("answer",),
 )
+WEBHOOK_READY = Metric(
+    "sluice_webhook_ready",
+    "gauge",
+    "1 where an API server can speak to this webhook, 0 where its certificate forbids it.",
+)
+CERTIFICATE_ENDS = Metric(
+    "sluice_webhook_certificate_ends_time_seconds",
+    "gauge",
+    "When the certificate ends that the webhook shows, in unix seconds.",
+)
 
 
 class Staged(Protocol):

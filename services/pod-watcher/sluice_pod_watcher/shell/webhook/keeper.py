@@ -6,12 +6,15 @@ and tried again at the next round. Certificates hold by the wall clock, so this 
 """
 
 import ssl
+from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Protocol
 
-from sluice.runtime import logs
+from sluice.runtime import logs, metrics
 from sluice.runtime.clock import Clock
+from sluice.runtime.metrics import Sample
+from sluice_pod_watcher.shell.metrics import CERTIFICATE_ENDS, WEBHOOK_READY
 from sluice_pod_watcher.shell.webhook.sources import CertificateSource, CertificateUnavailableError, Shown
 from sluice_pod_watcher.shell.webhook.tls import UnusableCertificateError, show
 
@@ -83,9 +86,16 @@ class CertificateKeeper:
 
     async def run(self) -> None:
         """Refresh until cancelled."""
-        while True:
-            await self.refresh()
-            await self._clock.sleep(RETRY_S if self.why_not_ready() else REFRESH_S)
+        with metrics.asked_for(self._samples):
+            while True:
+                await self.refresh()
+                await self._clock.sleep(RETRY_S if self.why_not_ready() else REFRESH_S)
+
+    def _samples(self) -> Iterator[Sample]:
+        """Nobody asks a webhook that is away, and what fails is logged once: a month later no pod could be created."""
+        yield Sample(WEBHOOK_READY, not self.why_not_ready())
+        if self._shown is not None:
+            yield Sample(CERTIFICATE_ENDS, self._shown.expires.timestamp())
 
     async def refresh(self) -> None:
         """One round. What fails is logged once, and tried again in the next."""
