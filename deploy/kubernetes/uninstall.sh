@@ -17,9 +17,12 @@ GATE=sluice.dev/slice
 WAIT_S=${WAIT_S:-120}
 LEAVE_SLICES=${LEAVE_SLICES:-false}
 
-gated='{{range .items}}{{$pod := .}}{{range .spec.schedulingGates}}{{if eq .name "sluice.dev/slice"}}'
+# An owner that is no controller (the hub of a notebook, say) only takes the pod along when it goes itself.
+gated='{{range .items}}{{$pod := .}}{{$kind := "bare"}}'
+gated=$gated'{{range .metadata.ownerReferences}}{{if .controller}}{{$kind = "owned"}}{{end}}{{end}}'
+gated=$gated'{{range .spec.schedulingGates}}{{if eq .name "sluice.dev/slice"}}'
 gated=$gated'{{$pod.metadata.namespace}} {{$pod.metadata.name}} {{$pod.metadata.uid}} '
-gated=$gated'{{if $pod.metadata.ownerReferences}}owned{{else}}bare{{end}}{{"\n"}}{{end}}{{end}}{{end}}'
+gated=$gated'{{$kind}}{{"\n"}}{{end}}{{end}}{{end}}'
 
 open_gates() {
     # Not only those with our label: a gate may have been written by hand.

@@ -97,6 +97,8 @@ def cluster(tmp_path: Path) -> Iterator[Cluster]:
 OWNED = {
     "ownerReferences": [{"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "r", "uid": "u", "controller": True}]
 }
+WITH_ITS_HUB = {"ownerReferences": [{"apiVersion": "v1", "kind": "Service", "name": "hub", "uid": "u"}]}
+"""It goes when its owner goes, and nobody makes it anew."""
 OURS = {"labels": {LABEL_MANAGED: MANAGED}}
 
 
@@ -106,6 +108,7 @@ def test_no_pod_stays_behind_our_gate(cluster: Cluster) -> None:
     cluster.create("queued-too", "kueue.x-k8s.io/admission", GATE, **OURS)
     cluster.create("by-hand", GATE)
     cluster.create("owned", GATE, **OURS, **OWNED)
+    cluster.create("notebook", GATE, **OURS, **WITH_ITS_HUB)
     cluster.create("anothers", "kueue.x-k8s.io/admission")
     cluster.create("none")
 
@@ -116,10 +119,11 @@ def test_no_pod_stays_behind_our_gate(cluster: Cluster) -> None:
         "bare": [],
         "queued-too": ["kueue.x-k8s.io/admission"],
         "by-hand": [],
+        "notebook": [],
         "anothers": ["kueue.x-k8s.io/admission"],
         "none": [],
     }
-    for name in ("bare", "queued-too", "by-hand"):
+    for name in ("bare", "queued-too", "by-hand", "notebook"):
         assert f"pod default/{name} has no gate any more, and no slice: make it anew" in done.stdout
     again = cluster.uninstall("gates")
     assert (again.returncode, again.stdout) == (0, f"no pod waits at {GATE}\n")
