@@ -33,7 +33,8 @@ open_gates() {
         # made anew under this name out of it.
         patch="{\"metadata\":{\"uid\":\"$uid\"},\"spec\":{\"schedulingGates\":[{\"name\":\"$GATE\",\"\$patch\":\"delete\"}]}}"
         if [ "$kind" = owned ]; then
-            $KUBECTL delete pod --namespace "$namespace" "$pod" --wait=false --ignore-not-found
+            $KUBECTL delete pod --namespace "$namespace" "$pod" --wait=false --ignore-not-found ||
+                echo "the pod $namespace/$pod was not deleted (above says why): if it waits still, run this again" >&2
         else
             if $KUBECTL patch pod --namespace "$namespace" "$pod" --type strategic --patch "$patch" > /dev/null; then
                 echo "pod $namespace/$pod has no gate any more, and no slice: make it anew"

@@ -94,9 +94,8 @@ def cluster(tmp_path: Path) -> Iterator[Cluster]:
         yield Cluster(home)
 
 
-OWNED = {
-    "ownerReferences": [{"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "r", "uid": "u", "controller": True}]
-}
+OWNED = {"ownerReferences": [{"apiVersion": "batch/v1", "kind": "Job", "name": "j", "uid": "u", "controller": True}]}
+"""Of a kind that the fake API server does not collect."""
 WITH_ITS_HUB = {"ownerReferences": [{"apiVersion": "v1", "kind": "Service", "name": "hub", "uid": "u"}]}
 """It goes when its owner goes, and nobody makes it anew."""
 OURS = {"labels": {LABEL_MANAGED: MANAGED}}
@@ -142,6 +141,22 @@ def test_who_makes_a_pod_anew_makes_it_without_a_gate(cluster: Cluster) -> None:
 
     assert done.returncode == 0, done.stderr
     assert cluster.kubectl("get", "mutatingwebhookconfigurations", "-o", "json")["items"] == []
+
+
+def test_one_pod_that_may_not_be_deleted_keeps_no_other_behind_its_gate(cluster: Cluster, tmp_path: Path) -> None:
+    """A rule of somebody else protects it, each time: those behind it in the list would wait for ever."""
+    cluster.create("a-protected", GATE, **OURS, **OWNED)
+    cluster.create("b-waits", GATE, **OURS)
+    program = tmp_path / "kubectl-refused"
+    script = '#!/bin/sh\ncase "$*" in "delete pod "*a-protected*) echo denied >&2; exit 1 ;; esac\nexec kubectl "$@"\n'
+    program.write_text(script, encoding="utf-8")
+    program.chmod(0o755)
+
+    done = cluster.uninstall("gates", KUBECTL=str(program))
+
+    assert done.returncode == 0, done.stderr
+    assert cluster.gates() == {"a-protected": [GATE], "b-waits": []}
+    assert "the pod default/a-protected was not deleted (above says why)" in done.stderr
 
 
 def test_one_pod_that_vanishes_keeps_no_other_behind_its_gate(cluster: Cluster, tmp_path: Path) -> None:
