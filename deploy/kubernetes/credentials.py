@@ -185,9 +185,15 @@ def _config_map(namespace: str, name: str, data: Mapping[str, str]) -> object:
     return {**_object("ConfigMap", namespace, name), "data": dict(data)}
 
 
-def _namespaces() -> Iterable[object]:
-    """So that this can be applied before anything else; the labels come with the rest."""
-    return ({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}} for name in (SYSTEM, NODES))
+def _namespaces(kept: Iterable[str]) -> Iterable[object]:
+    """
+    So that this can be applied before anything else; the labels come with the rest.
+
+    One that is there is left out: `kubectl apply --server-side` would take off what it has put on with the rest.
+    """
+    there = {NODES if name in {NODE_PASSWORDS, RPC_NODES} else SYSTEM for name in kept}
+    names = (name for name in (SYSTEM, NODES) if name not in there)
+    return ({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}} for name in names)
 
 
 def main(words: Sequence[str] | None = None) -> int:
@@ -203,7 +209,7 @@ def main(words: Sequence[str] | None = None) -> int:
     except (CredentialsError, OSError) as error:
         sys.stderr.write(f"credentials: {error}\n")
         return 1
-    document = {"apiVersion": "v1", "kind": "List", "items": [*_namespaces(), *made]}
+    document = {"apiVersion": "v1", "kind": "List", "items": [*_namespaces(kept), *made]}
     sys.stdout.write(json.dumps(document, indent=1) + "\n")
     return 0
 

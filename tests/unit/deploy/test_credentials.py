@@ -213,7 +213,7 @@ def test_something_else_than_secrets_is_not_taken_for_an_empty_cluster(text):
 
 
 def test_the_program_prints_what_can_be_applied(capsys, tmp_path):
-    """Namespaces first, strictly valid, and the same again from what a cluster has."""
+    """Namespaces first, strictly valid, and the same again from what a cluster has, whose namespaces are left alone."""
     assert credentials.main(["--node", NODE]) == 0
     printed = capsys.readouterr().out
     first = json.loads(printed)
@@ -223,7 +223,7 @@ def test_the_program_prints_what_can_be_applied(capsys, tmp_path):
     again = json.loads(capsys.readouterr().out)
 
     assert [each["kind"] for each in first["items"][:2]] == ["Namespace", "Namespace"]
-    assert again == first
+    assert again["items"] == first["items"][2:]
     for document in first["items"]:
         assert list(deploy_check.problems_of_schema(document, "")) == []
 
