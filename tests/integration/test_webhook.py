@@ -8,6 +8,7 @@ from datetime import timedelta
 
 import aiohttp
 import pytest
+import structlog
 from factories.admission import container, gpu, pod, review_of
 
 from sluice.runtime.clock import SystemClock
@@ -154,6 +155,24 @@ async def test_a_body_that_never_ends_is_given_up():
         slow = asyncio.create_task(caller.post(body=dribble()))
         assert (await slow) == (408, "the request took longer than 0.2 s")
         assert (await caller.post())[0] == 200
+
+
+async def test_a_caller_that_breaks_off_is_no_defect_of_ours():
+    """An API server that is restarted: each review on its way was an error with a traceback, as if we had failed."""
+    with structlog.testing.capture_logs() as logged:
+        async with webhook() as caller:
+            _, writer = await asyncio.open_connection("127.0.0.1", caller.port, ssl=caller.trust())
+            writer.write(b"POST /mutate HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n{")
+            await writer.drain()
+            await asyncio.sleep(0.1)  # it has begun to read
+            writer.transport.abort()
+            async with asyncio.timeout(BOUND_S):
+                while not [line for line in logged if "request" in line["event"]]:  # noqa: ASYNC110 - logs wake nobody
+                    await asyncio.sleep(0.01)
+            await end(writer)
+    (line,) = [line for line in logged if "request" in line["event"]]
+    assert (line["log_level"], line["event"], line["status"]) == ("warning", "refused a request", 400)
+    assert line["why"] == "the caller broke off before its request was whole"
 
 
 async def test_a_connection_that_says_nothing_is_closed():

@@ -91,6 +91,8 @@ class _Handlers:
                 metrics.observe(REVIEW_SECONDS, time.monotonic() - began, _kind(response))
         except TimeoutError:
             raise web.HTTPRequestTimeout(text=f"the request took longer than {self._limits.request_s:g} s") from None
+        except ConnectionError:  # nobody hears the answer; the log shall not call it a defect of ours
+            raise web.HTTPBadRequest(text="the caller broke off before its request was whole") from None
         if isinstance(response, NotAReview):
             raise web.HTTPBadRequest(text=response.why)
         if not response.allowed:
