@@ -7,6 +7,8 @@ from deploy_check import COMPONENTS, OVERLAYS, pod_specs
 from unit.deploy.reading import EVERY, Rendering, environment, every_container, named
 
 from sluice.contracts import kubernetes as names
+from sluice.contracts.quantities import parse_quantity
+from sluice_pod_watcher.shell.webhook.handlers import ServingLimits
 
 AGENT_PATHS = {
     "/var/lib/sluice",
@@ -36,6 +38,19 @@ def test_only_the_agent_is_privileged(rendered: Rendering, overlay, components):
         assert security["allowPrivilegeEscalation"] is False
         assert security["capabilities"] == {"drop": ["ALL"]}
         assert security["seccompProfile"] == {"type": "RuntimeDefault"}
+
+
+def test_the_webhook_has_the_memory_for_what_it_lets_in(rendered: Rendering):
+    """Whoever reaches its port could have it killed, again and again: then no pod that asks for a GPU is created."""
+    (limit,) = [
+        container["resources"]["limits"]["memory"]
+        for owner, _, container in every_container(rendered("single"))
+        if owner["metadata"]["name"] == "sluice-webhook"
+    ]
+    limits = ServingLimits()
+    bodies = limits.reviews_max * limits.body_bytes_max * 9 // 8  # a growing buffer has room for an eighth more
+    as_objects = 26 * limits.body_bytes_max  # [{},{},...]: 64 bytes for each, and 8 for its place, of 3
+    assert parse_quantity(limit) > bodies + as_objects + 60 * 1024**2  # and itself
 
 
 @pytest.mark.parametrize("overlay", OVERLAYS)
