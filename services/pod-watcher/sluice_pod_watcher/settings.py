@@ -104,12 +104,11 @@ class PodWatcherSettings(CommonSettings, frozen=True, kw_only=True):
             raise ValueError("relist_s is from 0.1 to 3600, gone_grace_s from 0 to 3600, tick_s from 0.01 to 1")
         if not 1 <= self.resync_s <= 86_400:
             raise ValueError(f"resync_s = {self.resync_s:g}: from 1 to 86400")
-        # Asked for what is right, for `nan` is neither less nor more than anything.
-        if not self.node_removed_after_s >= 1:
+        if self.node_removed_after_s < 1:
             raise ValueError(f"node_removed_after_s = {self.node_removed_after_s:g}: at least 1")
         if not 0.1 <= self.evict_retry_s <= 3600:
             raise ValueError(f"evict_retry_s = {self.evict_retry_s:g}: from 0.1 to 3600")
-        if not (self.unscheduled_after_s >= 0 and self.start_after_s >= 0):
+        if self.unscheduled_after_s < 0 or self.start_after_s < 0:
             raise ValueError("unscheduled_after_s and start_after_s are at least 0; 0 waits for ever")
 
     def _check_names(self) -> None:
