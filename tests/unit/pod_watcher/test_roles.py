@@ -37,9 +37,6 @@ def loaded(**own: str) -> PodWatcherSettings:
         ({"ROLE": "watch", "EVICT_RETRY_S": "0"}, "evict_retry_s = 0: from 0.1 to 3600"),
         ({"ROLE": "watch", "LEASE_TTL_S": "0"}, "lease_ttl_s"),
         ({"ROLE": "watch", "START_AFTER_S": "-1"}, "start_after_s are at least 0"),
-        ({"ROLE": "watch", "START_AFTER_S": "nan"}, "start_after_s are at least 0"),  # each pod was evicted at once
-        ({"ROLE": "watch", "UNSCHEDULED_AFTER_S": "nan"}, "start_after_s are at least 0"),
-        ({"ROLE": "watch", "NODE_REMOVED_AFTER_S": "nan"}, "node_removed_after_s = nan: at least 1"),
     ],
 )
 def test_a_setting_that_cannot_work_is_one_sentence(own, sentence):
