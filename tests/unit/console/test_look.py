@@ -1,5 +1,6 @@
 """`sluice explain REQUEST`: which request a person means. `sluice events`: one line each."""
 
+import msgspec
 import pytest
 
 from sluice.contracts.codec import Undecodable
@@ -25,6 +26,13 @@ def test_a_pod_is_found_by_whatever_a_person_knows_of_it(wanted):
     """Its id, its name, its file as the shell completes it."""
     others = [pod("r2", name="other", origin="other.yaml")]
     assert [found.request for found in matching([pod("r1"), *others], wanted)] == ["r1"]
+
+
+@pytest.mark.parametrize("wanted", ["team-b/train", "team-b/jobs/train.yaml", "other/train.yaml", "."])
+def test_somebody_elses_pod_is_never_taken_for_the_one_that_was_named(wanted):
+    """Else `sluice adjust team-b/train` would change the share of team-a, where there is no such pod in team-b."""
+    of_a_cluster = msgspec.structs.replace(pod("r1", origin="team-a/train"), namespace="team-a", source="cluster")
+    assert matching([of_a_cluster, pod("r2", name="server", origin="team-a/jobs/train.yaml")], wanted) == []
 
 
 def test_the_living_one_is_meant_when_an_older_one_had_the_same_name():

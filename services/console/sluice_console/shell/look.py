@@ -1,6 +1,7 @@
 """The commands that look: `gpus`, `pods`, `explain`, `events`. They read the bus once (or follow it) and print."""
 
 import sys
+from pathlib import PurePath
 
 import msgspec
 
@@ -149,20 +150,23 @@ def _long_gone(request: str, asked: AllocationRequested | RequestRejected) -> Po
 
 def matching(pods: list[PodDocument], wanted: str) -> list[PodDocument]:
     """
-    Which requests a person means by `wanted`: an id, `namespace/name`, a pod name, or a file (or the end of its path).
+    Which requests a person means by `wanted`: an id, `namespace/name`, a pod name, or a file by the end of its path.
 
     Living requests win over ended ones; of ended ones the newest known is meant.
     """
     found = [pod for pod in pods if pod.request == wanted]
     found = found or [pod for pod in pods if wanted in {f"{pod.namespace}/{pod.name}", pod.name}]
-    found = found or [pod for pod in pods if _is_file(pod.origin, wanted)]
+    found = found or [pod for pod in pods if _is_file(pod, wanted)]
     living = [pod for pod in found if pod.state != "ended"]
     return living or found[-1:]
 
 
-def _is_file(origin: str, wanted: str) -> bool:
-    file = wanted.rpartition("/")[2]
-    return bool(origin) and (origin == wanted or origin.split("#", maxsplit=1)[0].rpartition("/")[2] == file)
+def _is_file(pod: PodDocument, wanted: str) -> bool:
+    if pod.origin in {"", f"{pod.namespace}/{pod.name}"}:  # a cluster's pod is in no file, and its name was looked at
+        return False
+    known, typed = (PurePath(path).parts for path in (pod.origin.split("#", maxsplit=1)[0], wanted))
+    shared = min(len(known), len(typed))
+    return pod.origin == wanted or (shared > 0 and known[-shared:] == typed[-shared:])
 
 
 async def events(url: str, *, follow: bool, since_s: float, form: Form) -> int:
