@@ -52,6 +52,20 @@ def test_a_pod_that_ended_long_ago_is_still_explained(make):
     assert (found.request, found.name, found.state) == ("r9", "train", "ended")
 
 
+def test_of_pods_that_have_ended_the_newest_one_is_explained(make):
+    """Not the one of last week, of which only the history knows, and not whichever id comes last."""
+    history = [
+        Happened(
+            f"hist.sluice.request.{request}",
+            Envelope(id=request, operation="o", request=request, schema=1, time="", message=make.asked()),
+        )
+        for request in ("last-week", "z-an-hour-ago", "a-just-now")
+    ]
+    withdrawn = [pod(request, name="", state="ended", origin="") for request in ("a-just-now", "z-an-hour-ago")]
+    everybody = with_past(PodsDocument(pods=tuple(withdrawn)), history)
+    assert [found.request for found in matching(everybody, "train")] == ["a-just-now"]
+
+
 def test_an_event_names_the_pod_and_says_what_happened(make):
     """What `sluice events` prints."""
     asked = Envelope(

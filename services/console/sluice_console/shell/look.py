@@ -118,12 +118,13 @@ def _readable(batch: list[Recorded]) -> list[Happened]:
 
 
 def with_past(known: PodsDocument, history: list[Happened]) -> list[PodDocument]:
-    """The pods, with names and files of ended requests filled in from the history."""
+    """The pods in the order of their first asking; names and files of ended ones are filled in from the history."""
     past = {
         happened.envelope.request: happened.envelope.message
         for happened in history
         if isinstance(happened.envelope.message, AllocationRequested | RequestRejected)
     }
+    began = {request: number for number, request in enumerate(past)}
     pods = []
     for pod in known.pods:
         asked = past.pop(pod.request, None)
@@ -132,7 +133,8 @@ def with_past(known: PodsDocument, history: list[Happened]) -> list[PodDocument]
             pods.append(msgspec.structs.replace(pod, **filled))
         else:
             pods.append(pod)
-    return pods + [_long_gone(request, asked) for request, asked in past.items() if request]
+    pods += [_long_gone(request, asked) for request, asked in past.items() if request]
+    return sorted(pods, key=lambda pod: began.get(pod.request, -1))
 
 
 def _long_gone(request: str, asked: AllocationRequested | RequestRejected) -> PodDocument:
@@ -152,7 +154,7 @@ def matching(pods: list[PodDocument], wanted: str) -> list[PodDocument]:
     """
     Which requests a person means by `wanted`: an id, `namespace/name`, a pod name, or a file by the end of its path.
 
-    Living requests win over ended ones; of ended ones the newest known is meant.
+    Living requests win over ended ones; of ended ones the last one in `pods` is meant.
     """
     found = [pod for pod in pods if pod.request == wanted]
     found = found or [pod for pod in pods if wanted in {f"{pod.namespace}/{pod.name}", pod.name}]
