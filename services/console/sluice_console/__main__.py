@@ -5,6 +5,8 @@ What its operators type is in `sluice_console.shell.operator_commands`. A comman
 typed: all of it takes longer to load than most commands take to run.
 """
 
+import errno
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,7 +18,7 @@ from sluice.runtime.release import release
 from sluice_console.core.visible import visible
 from sluice_console.shell import bench_command, completion, look_commands, operator_commands, run_command
 from sluice_console.shell.failing import CommandError
-from sluice_console.shell.typed import EXIT_USAGE, AsJson, Documented, Server, form_of, run
+from sluice_console.shell.typed import EXIT_FAILED, EXIT_USAGE, AsJson, Documented, Server, form_of, run
 
 app = App(
     name="sluice",
@@ -235,18 +237,45 @@ def version_command() -> int:
 
 def main(words: Sequence[str] | None = None) -> None:
     """The entry point of the `sluice` script: of what was typed, or of `words`. Ends the process."""
+    code = _code_of(words)
+    try:
+        print(end="", flush=True)  # here, where it can be told that it fails
+    except OSError as error:
+        code = _unwritten(error, code)
+    sys.exit(code)
+
+
+def _code_of(words: Sequence[str] | None) -> int | str | None:
+    """How the command ends."""
     try:
         app(words, exit_on_error=False)
+    except SystemExit as ended:
+        return ended.code
     except CycloptsError:
-        sys.exit(EXIT_USAGE)  # cyclopts has said what is wrong
+        return EXIT_USAGE  # cyclopts has said what is wrong
     except CommandError as error:
         sys.stderr.write(f"sluice: {visible(str(error))}\n")
-        sys.exit(error.exit_code)
+        return error.exit_code
     except KeyboardInterrupt:
-        sys.exit(130)
-    except BrokenPipeError:
-        sys.stderr.close()  # the reader of our output went away; nothing is wrong
-        sys.exit(0)
+        return 130
+    except OSError as error:
+        if not (isinstance(error, BrokenPipeError) or error.errno in _FULL):
+            raise
+        return _unwritten(error, 0)
+    return 0
+
+
+_FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
+
+
+def _unwritten(error: OSError, code: int | str | None) -> int | str | None:
+    """The exit code when not all of what there is to say can be written; the rest is thrown away."""
+    with Path(os.devnull).open("wb") as nowhere:
+        os.dup2(nowhere.fileno(), sys.stdout.fileno())
+    if isinstance(error, BrokenPipeError):
+        return code  # the reader of our output went away; nothing is wrong
+    sys.stderr.write(f"sluice: cannot write: {error.strerror}\n")
+    return code or EXIT_FAILED
 
 
 if __name__ == "__main__":

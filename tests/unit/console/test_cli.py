@@ -1,6 +1,7 @@
 """What all commands have in common: exit codes, forms, questions before anybody is hurt, completion."""
 
 import io
+import os
 import re
 import shutil
 import subprocess
@@ -221,3 +222,38 @@ def test_the_other_shells_understand_their_scripts(scripts, shell, look):
         assert "release-quarantine" in text
         pytest.skip(f"no {shell} here: only looked whether its script names the commands")
     subprocess.run([shell, *look, str(scripts / shell)], capture_output=True, timeout=20, check=True)
+
+
+def _ended(words, *, stdout, **more):
+    """How a command ends that writes to `stdout` as a shell starts it, and what it says besides."""
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
+    program = f"import sys; from sluice_console.__main__ import main; main({words!r})"
+    done = subprocess.run(
+        [sys.executable, "-c", program], stdout=stdout, stderr=subprocess.PIPE, text=True, timeout=30, check=False,
+        env=environment, **more,
+    )  # fmt: skip
+    return done.returncode, done.stderr
+
+
+@pytest.mark.parametrize("words", [["version"], ["completion", "bash"]])
+def test_a_reader_who_has_seen_enough_makes_no_failure(words):
+    """`sluice pods | grep -q train`: else a script with `pipefail` takes a good answer for a failure."""
+    reads, writes = os.pipe()
+    os.close(reads)
+    try:
+        assert _ended(words, stdout=writes) == (0, "")
+    finally:
+        os.close(writes)
+
+
+@pytest.mark.parametrize("words", [["version"], ["completion", "bash"]])
+def test_a_full_disk_is_a_sentence_and_a_failure(words):
+    """`sluice gpus --json > file`: whoever reads the file must not take a part for all."""
+    with Path("/dev/full").open("wb") as full:
+        assert _ended(words, stdout=full) == (EXIT_FAILED, "sluice: cannot write: No space left on device\n")
+
+
+def test_a_command_without_a_standard_output_ends_as_it_would():
+    """A daemon that has closed it."""
+    code, said = _ended(["gpus", "--json", "-o", "yaml"], stdout=None, preexec_fn=lambda: os.close(1))
+    assert (code, said) == (2, "sluice: --json contradicts -o yaml: name one of them\n")
