@@ -2,8 +2,10 @@
 
 import io
 import os
+import pty
 import re
 import shutil
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -257,3 +259,32 @@ def test_a_command_without_a_standard_output_ends_as_it_would():
     """A daemon that has closed it."""
     code, said = _ended(["gpus", "--json", "-o", "yaml"], stdout=None, preexec_fn=lambda: os.close(1))
     assert (code, said) == (2, "sluice: --json contradicts -o yaml: name one of them\n")
+
+
+_ASKS = """
+from sluice_console.shell.typed import agreed, run
+async def work():
+    return 0 if agreed("evict 3 pods from gpu-1?", yes=False) else 1
+try:
+    run(work())
+except KeyboardInterrupt:
+    raise SystemExit(130)
+"""
+
+
+def test_ctrl_c_at_a_question_ends_the_command():
+    """Who is asked whether to evict pods, and wants out, need not find out that only a second Ctrl-C counts."""
+    ours, theirs = pty.openpty()
+    ends = {"stdin": theirs, "stdout": theirs, "stderr": theirs}
+    asks = subprocess.Popen([sys.executable, "-c", _ASKS], start_new_session=True, **ends)
+    try:
+        os.close(theirs)
+        shown = b""
+        while b"[y/N]" not in shown:
+            shown += os.read(ours, 1024)
+        asks.send_signal(signal.SIGINT)
+        assert asks.wait(10) == 130
+    finally:
+        asks.kill()
+        asks.wait()
+        os.close(ours)

@@ -44,7 +44,7 @@ async def test_a_node_whose_agent_spoke_meanwhile_is_not_removed(make, speaks_ag
 @pytest.mark.parametrize(
     ("asked", "code", "said"),
     [
-        (True, 1, "sluice node remove: nothing was done\n"),
+        (True, 1, "Their pods lose them. Type gpu-1 to go on: sluice node remove: nothing was done\n"),
         (False, 2, "sluice node remove: nobody is there to be asked, and nothing was done; say --yes\n"),
     ],
 )

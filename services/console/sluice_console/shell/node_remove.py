@@ -17,6 +17,7 @@ from sluice_console.core.world import World
 from sluice_console.shell.connect import connected
 from sluice_console.shell.live import READ_TIMEOUT_S, LiveWorld, NotAnsweringError, following
 from sluice_console.shell.operator_word import last_word, say_over
+from sluice_console.shell.typed import answered
 
 EXIT_FAILED = 1
 EXIT_USAGE = 2
@@ -51,6 +52,7 @@ async def remove_node(url: str, node: str, *, yes: bool, asked: bool, run: RunId
             if not yes and not asked:
                 sys.stderr.write("sluice node remove: nobody is there to be asked, and nothing was done; say --yes\n")
                 return EXIT_USAGE
+            sys.stdout.flush()  # before the question, which is on standard error
             if not yes and not _person_agrees(node):
                 sys.stderr.write("sluice node remove: nothing was done\n")
                 return EXIT_FAILED
@@ -64,9 +66,7 @@ async def remove_node(url: str, node: str, *, yes: bool, asked: bool, run: RunId
 
 def _person_agrees(node: str) -> bool:
     """Ask once. Anything but the name of the node is a no."""
-    sys.stdout.write(f"Their pods lose them. Type {node} to go on: ")
-    sys.stdout.flush()
-    return sys.stdin.readline().strip() == node
+    return answered(f"Their pods lose them. Type {node} to go on: ") == node
 
 
 async def _see_it_done(live: LiveWorld, node: str, slices: int) -> int:

@@ -1,5 +1,6 @@
 """What many commands share: the options that they have in common, and how they end. Knows no command."""
 
+import signal
 import sys
 from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -46,9 +47,21 @@ class UsageError(CommandError):
 
 def ask(question: str) -> bool:
     """Put a question to the person at the terminal; anything but y and yes is no."""
-    sys.stderr.write(f"{question} [y/N] ")
-    sys.stderr.flush()
-    return sys.stdin.readline().strip().lower() in {"y", "yes"}
+    return answered(f"{question} [y/N] ").lower() in {"y", "yes"}
+
+
+def answered(question: str) -> str:
+    """What the person at the terminal answers. Raises KeyboardInterrupt for Ctrl-C."""
+    before = signal.getsignal(signal.SIGINT)
+    if before is not signal.SIG_IGN:
+        # In a task the first Ctrl-C only marks it as cancelled, and a wait for a line goes on.
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        sys.stderr.write(question)
+        sys.stderr.flush()
+        return sys.stdin.readline().strip()
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def agreed(question: str, *, yes: bool) -> bool:
