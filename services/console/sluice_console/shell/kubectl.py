@@ -38,8 +38,11 @@ class Kubectl:
         self._free = asyncio.Semaphore(AT_ONCE)
 
     async def where(self) -> str:
-        """The address of the API server that it would ask. Raises KubectlError."""
-        view = await self._json("config", "view", "--minify", "--output", "json")
+        """The address of the API server that it would ask, or that it is this cluster's own."""
+        try:
+            view = await self._json("config", "view", "--minify", "--output", "json")
+        except KubectlError:  # in a pod there is no context, and kubectl finds its cluster; a look says what is wrong
+            view = {}
         clusters = view.get("clusters") or [{}]
         return str((clusters[0].get("cluster") or {}).get("server") or "this cluster")
 
@@ -65,15 +68,18 @@ class Kubectl:
         return document
 
     async def _run(self, words: Sequence[str], given: bytes) -> tuple[int | None, bytes, bytes]:
-        process = await asyncio.create_subprocess_exec(
-            *self._command,
-            f"--request-timeout={WITHIN_S:g}s",
-            *words,
-            stdin=asyncio.subprocess.PIPE,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.PIPE,
-            env=os.environ,
-        )
+        try:
+            process = await asyncio.create_subprocess_exec(
+                *self._command,
+                f"--request-timeout={WITHIN_S:g}s",
+                *words,
+                stdin=asyncio.subprocess.PIPE,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=asyncio.subprocess.PIPE,
+                env=os.environ,
+            )
+        except OSError as error:
+            raise KubectlError(f"{self._command[0]} cannot be run: {error.strerror}") from error
         try:
             async with asyncio.timeout(WITHIN_S * 2):  # a listing is several requests
                 out, err = await process.communicate(given)
