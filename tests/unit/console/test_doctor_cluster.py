@@ -250,6 +250,18 @@ def test_a_node_with_gpus_and_no_agent_is_named(well):
     assert only(seen, Check.NODES, "warning") == "have GPUs and no agent: gpu-2"
 
 
+def test_images_that_are_pinned_by_their_digests_are_not_taken_for_versions(well):
+    """Each image has its own digest: a finished upgrade would be called an unfinished one for ever."""
+    for kind in ("deployments", "daemonsets"):
+        for number, each in enumerate(well.lists[kind]):
+            for container in each["spec"]["template"]["spec"]["containers"]:
+                container["image"] += f"@sha256:{number:064}"
+    assert wrong(well) == []
+    for container in named(well, "deployments", "sluice-inventory")["spec"]["template"]["spec"]["containers"]:
+        container["image"] = container["image"].partition("@")[0].rpartition(":")[0] + "@sha256:00"
+    assert wrong(well) == []
+
+
 def test_images_of_two_versions_are_told(well):
     """An upgrade that stopped half-way."""
     for service, tag in (("sluice-allocator", "0.1.0"), ("sluice-inventory", "0.2.0")):

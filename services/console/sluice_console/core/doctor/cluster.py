@@ -110,7 +110,8 @@ def _images(seen: SeenCluster) -> Iterator[FindingDocument]:
     for kind in ("deployments", "daemonsets"):
         for each in seen.of(kind) or ():
             for container in containers(at(each, "spec", "template", "spec") or {}):
-                image, _, tag = str(container.get("image", "")).rpartition(":")
+                reference, _, _ = str(container.get("image", "")).partition("@")  # each image has a digest of its own
+                image, _, tag = reference.rpartition(":")
                 if "sluice-" in image and "/" not in tag:
                     tags.setdefault(tag, set()).add(name(each))
     if len(tags) > 1:
