@@ -4,7 +4,17 @@ import os
 
 import pytest
 
-from sluice_console.shell.running import NothingRunningError, Running, announce, find_running, retract, server_url
+from sluice_console.shell.data_directory import lock_data_directory
+from sluice_console.shell.running import (
+    LOCK,
+    NothingRunningError,
+    Running,
+    announce,
+    find_running,
+    pointers_dir,
+    retract,
+    server_url,
+)
 
 
 @pytest.fixture
@@ -49,6 +59,23 @@ def test_a_system_whose_process_is_gone_does_not_count(place):
     announce(running(place, pid=2**22 + 1))
     with pytest.raises(NothingRunningError):
         find_running()
+
+
+def test_a_killed_system_whose_process_id_another_process_has_does_not_count(place):
+    """Every command, and `sluice run` too, would ask a broker that is gone until somebody finds the file."""
+    system = running(place)
+    announce(system)
+    lock = lock_data_directory(place / "data-1" / LOCK)
+    assert find_running() == system
+    lock.close()
+    with pytest.raises(NothingRunningError):
+        find_running()
+
+
+def test_the_runtime_directory_of_another_user_is_not_used(place, monkeypatch):
+    """After `su`, `sluice up` may not write there; after `sudo -E` it would leave a folder that keeps its owner out."""
+    monkeypatch.setattr(os, "getuid", lambda: 4_000_000_001)
+    assert pointers_dir().name == "sluice-of-4000000001"
 
 
 def test_an_option_wins_over_the_environment_and_that_over_what_is_running(place, monkeypatch):

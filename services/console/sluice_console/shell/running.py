@@ -6,6 +6,7 @@ Nothing here decides whether the system works; a file whose process is gone coun
 """
 
 import contextlib
+import fcntl
 import os
 import platform
 import tempfile
@@ -18,6 +19,8 @@ from sluice.contracts.codec import NOT_READABLE
 from sluice_console.shell.failing import CommandError
 
 SERVER_VARIABLE = "SLUICE_NATS_URL"
+LOCK = "up.lock"
+"""In the data directory: locked for as long as its system lives."""
 
 
 class NothingRunningError(CommandError):
@@ -49,10 +52,16 @@ def this_node() -> str:
 
 
 def pointers_dir() -> Path:
-    """Where this user's running systems are listed: the runtime directory, or one of our own among the temporary."""
+    """
+    Where this user's running systems are listed: the runtime directory, or one of our own among the temporary.
+
+    `su` and `sudo -E` leave the runtime directory of another user in the environment, which is not to be used.
+    """
     runtime = os.environ.get("XDG_RUNTIME_DIR", "")
-    base = Path(runtime) / "sluice" if runtime and Path(runtime).is_dir() else None
-    return base or Path(tempfile.gettempdir()) / f"sluice-of-{os.getuid()}"
+    with contextlib.suppress(OSError):
+        if runtime and Path(runtime).is_dir() and Path(runtime).stat().st_uid == os.getuid():
+            return Path(runtime) / "sluice"
+    return Path(tempfile.gettempdir()) / f"sluice-of-{os.getuid()}"
 
 
 def announce(running: Running, *, to_user: bool = True) -> None:
@@ -93,7 +102,7 @@ def running_systems() -> Iterator[Running]:
         trusted, files = False, []
     for file in files if trusted else []:
         running = _read(file)
-        if running is not None and _is_alive(running.pid):
+        if running is not None and _is_alive(running.pid) and _has_its_data(running):
             yield running
 
 
@@ -122,6 +131,22 @@ def _is_alive(pid: int) -> bool:
     except PermissionError:
         return True
     return True
+
+
+def _has_its_data(running: Running) -> bool:
+    """Whether its data directory is locked: of one that was killed another process may have the id by now."""
+    try:
+        lock = os.open(Path(running.data_dir) / LOCK, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return True  # nobody can tell
+    try:
+        fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except OSError:
+        return True
+    else:
+        return False
+    finally:
+        os.close(lock)
 
 
 def server_url(server: str | None) -> str:

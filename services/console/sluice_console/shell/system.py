@@ -42,7 +42,7 @@ from sluice_console.shell.data_directory import (
 from sluice_console.shell.live import LiveWorld, NotAnsweringError, following
 from sluice_console.shell.power_off import WITHIN_S as POWER_OFF_WITHIN_S
 from sluice_console.shell.power_off import power_off
-from sluice_console.shell.running import Running, announce, retract, this_node
+from sluice_console.shell.running import LOCK, Running, announce, retract, this_node
 from sluice_console.shell.streams import declared
 
 BROKER = "broker"
@@ -183,7 +183,7 @@ class System:
             self._stack.callback(shutil.rmtree, self.data_dir, ignore_errors=True)
         else:
             self.data_dir = made_data_directory(self._options.data_dir)
-        lock = lock_data_directory(self.data_dir / "up.lock")
+        lock = lock_data_directory(self.data_dir / LOCK)
         self._stack.callback(lock.close)
         return lock
 
