@@ -34,6 +34,8 @@ from sluice_console.shell.security.folder import KeyFolder
 AUTHORITIES, BROKER = "authorities", "broker"
 KINDS = {"bus": "Sluice bus", "users": "Sluice bus users", "rpc": "Sluice gRPC"}
 TLS, USERS_CA, USERS, CONFIG = "tls.pem", "users-ca.crt", "users.conf", "nats-server.conf"
+UNDER_WAY = "rotation"
+"""Which step of a rotation is being gone: it is there until all of that step is written."""
 FOLDERS = (AUTHORITIES, BROKER, NODES, *(member.folder for member in members(())))
 """All that is made."""
 LISTEN = "127.0.0.1:4222"
@@ -128,29 +130,47 @@ class Installation:
     def rotate(self) -> int:
         """One of the three steps to other authorities, and which it was (1 to 3). Raises CredentialsError."""
         hosts, asked = self._hosts(), _members(self.nodes())
-        if self.folder.read(f"{AUTHORITIES}/next-bus.crt") is not None:
-            for kind in KINDS:
-                old, new = self._authority(kind), self._authority(f"next-{kind}")
-                if self.folder.read(f"{AUTHORITIES}/previous-{kind}.crt") is None:  # else it was broken off here
-                    self.folder.write(f"{AUTHORITIES}/previous-{kind}.crt", old.certificate)
-                self.folder.write(f"{AUTHORITIES}/{kind}.crt", new.certificate)
-                self.folder.write(f"{AUTHORITIES}/{kind}.key", new.key)
-            for kind in KINDS:
-                self.folder.remove(f"{AUTHORITIES}/next-{kind}.crt")
-                self.folder.remove(f"{AUTHORITIES}/next-{kind}.key")
-            step = 2
-        elif self.folder.read(f"{AUTHORITIES}/previous-bus.crt") is not None:
+        step = self._step()
+        self.folder.write(f"{AUTHORITIES}/{UNDER_WAY}", str(step))  # one that is broken off is gone from its beginning
+        if step == 1:
+            self._make_next()
+        elif step == 2:
+            self._put_next_first()
+        else:
             for kind in KINDS:
                 self.folder.remove(f"{AUTHORITIES}/previous-{kind}.crt")
-            step = 3
-        else:
-            for kind, name in KINDS.items():
+        self._lay(asked, hosts, Where())
+        self.folder.remove(f"{AUTHORITIES}/{UNDER_WAY}")
+        return step
+
+    def _step(self) -> int:
+        """Which step is to be gone: that which was broken off, or the next one."""
+        under_way = self.folder.read(f"{AUTHORITIES}/{UNDER_WAY}")
+        if under_way in {b"1", b"2", b"3"}:
+            return int(under_way)
+        if self.folder.read(f"{AUTHORITIES}/next-bus.crt") is not None:
+            return 2
+        return 3 if self.folder.read(f"{AUTHORITIES}/previous-bus.crt") is not None else 1
+
+    def _make_next(self) -> None:
+        for kind, name in KINDS.items():
+            if self.folder.read(f"{AUTHORITIES}/next-{kind}.crt") is None:
                 pair = new_authority(name, self.now)
                 self.folder.write(f"{AUTHORITIES}/next-{kind}.key", pair.key)
                 self.folder.write(f"{AUTHORITIES}/next-{kind}.crt", pair.certificate)
-            step = 1
-        self._lay(asked, hosts, Where())
-        return step
+
+    def _put_next_first(self) -> None:
+        for kind in KINDS:
+            if self.folder.read(f"{AUTHORITIES}/next-{kind}.crt") is None:
+                continue  # done before it was broken off
+            old, new = self._authority(kind), self._authority(f"next-{kind}")
+            if self.folder.read(f"{AUTHORITIES}/previous-{kind}.crt") is None:
+                self.folder.write(f"{AUTHORITIES}/previous-{kind}.crt", old.certificate)
+            self.folder.write(f"{AUTHORITIES}/{kind}.crt", new.certificate)
+            self.folder.write(f"{AUTHORITIES}/{kind}.key", new.key)
+        for kind in KINDS:
+            self.folder.remove(f"{AUTHORITIES}/next-{kind}.crt")
+            self.folder.remove(f"{AUTHORITIES}/next-{kind}.key")
 
     def nodes(self) -> list[str]:
         """That have credentials."""
