@@ -209,10 +209,16 @@ def quota_cells(quota: QuotaDocument) -> tuple[str, ...]:
 
 
 def _of(has: float | None, most: float | None, unit: str = "") -> str:
-    return f"{has or 0:g}{unit}" if most is None else f"{has or 0:g} of {most:g}{unit}"
+    used = _number(has or 0)
+    return f"{used}{unit}" if most is None else f"{used} of {_number(most)}{unit}"
 
 
 def _all(amounts: AmountsDocument) -> str:
     named = ((amounts.gpus, "devices"), (amounts.memory_mib, "MiB"), (amounts.compute_slices, "compute slices"))
     said = ((amount, unit.removesuffix("s") if amount == 1 else unit) for amount, unit in named if amount is not None)
-    return ", ".join(f"{amount:g} {unit}" for amount, unit in said) or "-"
+    return ", ".join(f"{_number(amount)} {unit}" for amount, unit in said) or "-"
+
+
+def _number(amount: float) -> str:
+    """All of its digits: a TiB of GPU memory has seven."""
+    return f"{amount:.15g}"

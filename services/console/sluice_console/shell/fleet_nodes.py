@@ -6,7 +6,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from rich.console import Console
-from rich.table import Table
 
 from sluice.contracts.codec import Undecodable
 from sluice.contracts.ids import NodeName
@@ -18,7 +17,7 @@ from sluice_console.core.story import Happened
 from sluice_console.core.visible import visible
 from sluice_console.core.world import World
 from sluice_console.shell.connect import user_of_the_bus
-from sluice_console.shell.present import said
+from sluice_console.shell.present import said, show_table
 
 FILTERS_MAX = 32
 """So many ledgers are read singly; of more idle nodes all ledgers are read, in one go."""
@@ -71,11 +70,9 @@ def show_nodes(out: Console, document: NodesDocument, *, idle_only: bool) -> Non
     if not document.nodes:
         out.print("no node is without slices" if idle_only else "no node is known yet")
         return
-    table = Table(box=None, pad_edge=False, show_edge=False)
-    for column in COLUMNS:
-        table.add_column(column, no_wrap=True)
+    rows = []
     for node in document.nodes:
         name, state, *rest = node_cells(node)
         style = _STYLES.get(node.state, "yellow")
-        table.add_row(said(name), said(state, style=style), *(said(cell) for cell in rest))
-    out.print(table)
+        rows.append((said(name), said(state, style=style), *map(said, rest)))
+    show_table(out, COLUMNS, rows)

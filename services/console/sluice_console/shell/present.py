@@ -2,7 +2,7 @@
 
 import contextlib
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from rich.console import Console
 from rich.table import Table
@@ -26,6 +26,8 @@ PALETTE = ("cyan", "green", "magenta", "yellow", "blue", "red", "bright_cyan", "
 _STATES = {"bound": "green", "waiting": "yellow", "making": "yellow", "refused": "red", "ending": "dim"}
 _ANSWERS = {"bound": "green", "pending": "yellow", "refused": "red", "nothing": "dim"}
 PIPE_WIDTH = 160
+FOLDED_MIN = 40
+"""Columns that a sentence has at least."""
 
 
 def console() -> Console:
@@ -37,6 +39,30 @@ def console() -> Console:
 def said(text: str, style: str = "") -> Text:
     """A line that holds words of others, for a terminal: it is shown, and not obeyed."""
     return Text(visible(text), style=style)
+
+
+def show_table(
+    out: Console, columns: Sequence[str], rows: Sequence[tuple[Text, ...]], *, fold_last: bool = False
+) -> None:
+    """
+    Rows under their columns; the last one is folded on request. Of a name or a number nothing is left out.
+
+    What is wider than a terminal goes on in its next line; where lines are cut (`sluice top`) columns give way.
+    """
+    table = Table(box=None, pad_edge=False, show_edge=False)
+    for number, column in enumerate(columns, 1):
+        folds = fold_last and number == len(columns)
+        table.add_column(column, no_wrap=not folds, overflow="fold" if folds else "ellipsis")
+    for row in rows:
+        table.add_row(*row)
+    lines = [tuple(map(Text, columns)), *rows]
+    widths = [max(line[at].cell_len for line in lines) for at in range(len(columns))]
+    if fold_last:
+        widths[-1] = min(widths[-1], FOLDED_MIN)
+    least = sum(widths) + 2 * (len(widths) - 1)
+    if out.soft_wrap and least > out.width:
+        table.width = least
+    out.print(table)
 
 
 def show_gpus(out: Console, document: GpusDocument) -> None:
@@ -64,18 +90,15 @@ def show_pods(out: Console, document: PodsDocument) -> None:
     if not document.pods:
         out.print("no pod asks for a slice")
         return
-    table = Table(box=None, pad_edge=False, show_edge=False)
-    for column in ("POD", "STATE", "NODE"):
-        table.add_column(column, no_wrap=True)
-    table.add_column("WHAT", overflow="fold")
+    rows = []
     for pod in document.pods:
         name = f"{pod.namespace}/{pod.name}" if pod.name else pod.origin or pod.request
         state = said(pod.state, style=_STATES.get(pod.state, ""))
         what = said(pod.message)
         for warning in pod.warnings:
             what.append(f"\nwarning: {visible(warning)}", style="yellow")
-        table.add_row(said(name), state, said(pod.node), what)
-    out.print(table)
+        rows.append((said(name), state, said(pod.node), what))
+    show_table(out, ("POD", "STATE", "NODE", "WHAT"), rows, fold_last=True)
 
 
 def show_story(out: Console, story: StoryDocument) -> None:
@@ -117,12 +140,9 @@ def show_quotas(out: Console, document: QuotasDocument, namespace: str | None = 
         none = "no namespace has limits or devices"
         out.print(said(none if namespace is None else f"namespace {namespace} has no limits and no devices"))
         return
-    table = Table(box=None, pad_edge=False, show_edge=False)
-    for column in ("NAMESPACE", "DEVICES", "MEMORY", "COMPUTE SLICES", "ONE POD", "GUARANTEED"):
-        table.add_column(column, no_wrap=True)
-    for quota in document.quotas:
-        table.add_row(said(quota.namespace), *(said(each) for each in quota_cells(quota)))
-    out.print(table)
+    columns = ("NAMESPACE", "DEVICES", "MEMORY", "COMPUTE SLICES", "ONE POD", "GUARANTEED")
+    rows = [(quota.namespace, *quota_cells(quota)) for quota in document.quotas]
+    show_table(out, columns, [tuple(map(said, row)) for row in rows])
 
 
 def show_simulated(out: Console, document: SimulatedDocument) -> None:

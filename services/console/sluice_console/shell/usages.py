@@ -4,7 +4,6 @@ import asyncio
 from collections.abc import Mapping
 
 import grpc.aio
-from rich.table import Table
 
 from sluice.contracts.callers import name_of_node
 from sluice.contracts.codec import Undecodable
@@ -32,7 +31,7 @@ from sluice_console.shell.allocator import trusted
 from sluice_console.shell.connect import connected
 from sluice_console.shell.forms import Form, is_for_programs, print_document
 from sluice_console.shell.live import read_world
-from sluice_console.shell.present import console, said, say
+from sluice_console.shell.present import console, said, say, show_table
 
 ASKED_MAX = 32
 """Agents that are asked at once."""
@@ -109,9 +108,4 @@ def _show(document: UsagesDocument, idle_s: float | None) -> None:
     if not document.slices:
         out.print("no slice is ready" if idle_s is None else f"no slice has idled for {duration_text(idle_s)}")
         return
-    table = Table(box=None, pad_edge=False, show_edge=False)
-    for column in COLUMNS:
-        table.add_column(column, no_wrap=True)
-    for each in document.slices:
-        table.add_row(*(said(cell) for cell in usage_cells(each)))
-    out.print(table)
+    show_table(out, COLUMNS, [tuple(map(said, usage_cells(each))) for each in document.slices])
