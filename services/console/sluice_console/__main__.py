@@ -256,6 +256,9 @@ def _code_of(words: Sequence[str] | None) -> int | str | None:
     except CommandError as error:
         sys.stderr.write(f"sluice: {visible(str(error))}\n")
         return error.exit_code
+    except UnicodeEncodeError as error:  # what is typed elsewhere than in UTF-8 can be a path, and no word for others
+        sys.stderr.write(f"sluice: {error.object!r}: must be UTF-8 text; is the terminal set to something else?\n")
+        return EXIT_USAGE
     except KeyboardInterrupt:
         return 130
     except OSError as error:

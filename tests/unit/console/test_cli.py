@@ -60,6 +60,8 @@ def typed(monkeypatch, tmp_path):
         (("usage", "--idle-s", "nan"), 2, "--idle-s nan: must be 0 or more seconds, and at most 3153600000"),
         (("bench", "--requests", "0"), 2, "--requests 0: must be from 1 to 100000"),
         (("bench", "--json", "-o", "yaml"), 2, "--json contradicts -o yaml: name one of them"),
+        (("up", "--data", "/nonexistent", "--pods", "/" + "a" * 300), 1, "is no folder"),
+        (("doctor", "--no-bus", "--kubeconfig", "/" + "a" * 300), 2, ""),
         (("nonsense",), 2, ""),
         (("drain", "n", "--server", "nats://127.0.0.1:1"), 2, "nobody is there to be asked; say --yes"),
         (("release-quarantine", "a", "--ignore-holders"), 2, "nobody is there to be asked; say --yes"),
@@ -288,3 +290,9 @@ def test_ctrl_c_at_a_question_ends_the_command():
         asks.kill()
         asks.wait()
         os.close(ours)
+
+
+def test_what_was_not_typed_in_utf_8_is_said_to_be_so():
+    """A terminal that is set to Latin-1: `--why "für"`."""
+    code, said = _ended(["run", "--namespace", "f\udcfcr", "--", "true"], stdout=None)
+    assert (code, said) == (2, r"sluice: 'f\udcfcr': must be UTF-8 text; is the terminal set to something else?" + "\n")

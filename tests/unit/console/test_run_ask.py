@@ -146,6 +146,13 @@ def test_a_command_that_is_none_is_told_before_anybody_is_asked(tmp_path, mode, 
     assert told.value.exit_code == code
 
 
+def test_a_command_that_nobody_may_look_at_is_told_in_words():
+    """A name that is too long, or one in a folder of somebody else's: no traceback."""
+    with pytest.raises(RunError, match="it cannot be executed: File name too long") as told:
+        check(Wanted(command=(f"/{'a' * 300}/train",), ask=RunAsk()))
+    assert told.value.exit_code == 126
+
+
 def test_a_refused_ask_is_told_before_anybody_is_asked():
     """125: it was not run."""
     with pytest.raises(RunError, match="--sm: ") as told:
@@ -158,8 +165,9 @@ def test_a_named_system_needs_its_folder(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
     with pytest.raises(RunError, match="--pods"):
         systems.named("nats://127.0.0.1:1", None, "")
-    with pytest.raises(RunError, match="is no folder"):
-        systems.named("nats://127.0.0.1:1", tmp_path / "nowhere", "")
+    for nowhere in (tmp_path / "nowhere", tmp_path / ("a" * 300)):
+        with pytest.raises(RunError, match="is no folder"):
+            systems.named("nats://127.0.0.1:1", nowhere, "")
     assert systems.named("nats://127.0.0.1:1", tmp_path, "n").node == "n"
     announce(
         Running(

@@ -29,7 +29,7 @@ class Kubectl:
 
     def __init__(self, kubeconfig: Path | None) -> None:
         """Raises KubectlError where there is no kubectl, or no such kubeconfig."""
-        if kubeconfig is not None and not kubeconfig.is_file():
+        if kubeconfig is not None and not os.path.isfile(kubeconfig):  # noqa: PTH113 - `is_file` raises where it may not look
             raise KubectlError(f"there is no kubeconfig at {kubeconfig}")
         found = shutil.which("kubectl")
         if found is None:

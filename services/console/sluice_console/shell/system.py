@@ -89,7 +89,7 @@ class System:
         self._options = options
         self._say = say
         self.nodes = _nodes(options.fleet_file)
-        if not options.pods_dir.is_dir():
+        if not os.path.isdir(options.pods_dir):  # noqa: PTH112 - `is_dir` raises where it may not look
             raise NotStartedError(f"--pods {options.pods_dir} is no folder")
         _check_limits(options.limits_file)
         self._children = Children(say, self._reborn)

@@ -111,12 +111,22 @@ def check(wanted: Wanted) -> None:
     """Raises RunError for what no waiting would mend: before anybody is asked for anything."""
     program = wanted.command[0]
     if shutil.which(program) is None:
-        if os.sep in program and Path(program).exists():
-            raise NotExecutableError(f"{program}: it is there, and cannot be executed (is it a program, by chmod +x?)")
-        raise CommandMissingError(f"{program}: there is no such command")
+        raise _why_not(program)
     text = manifest_of(wanted.ask, namespace=wanted.namespace, name=wanted.name or "run", uid=os.getuid(), node="")
     if why := why_refused("the ask", text):
         raise RunError(why)
+
+
+def _why_not(program: str) -> RunError:
+    """Why what was named is not to be executed, by what the kernel says of it."""
+    try:
+        if os.sep in program and Path(program).stat():
+            return NotExecutableError(f"{program}: it is there, and cannot be executed (is it a program, by chmod +x?)")
+    except (FileNotFoundError, NotADirectoryError):
+        pass
+    except OSError as error:
+        return NotExecutableError(f"{program}: it cannot be executed: {error.strerror}")
+    return CommandMissingError(f"{program}: there is no such command")
 
 
 @dataclass(slots=True)
