@@ -3,6 +3,7 @@
 import pytest
 
 from sluice_console.core.web.asking import Denied, denied, host_name
+from sluice_console.shell.web.addresses import NotAnAddressError, name_of_host
 
 
 def ask(*, method="GET", path="/", is_data=False, hosts=("gpus.example",), **headers):
@@ -60,3 +61,20 @@ def test_a_link_from_another_page_opens_the_page():
 def test_a_path_without_end_is_refused():
     """Nothing here has a long name."""
     assert ask(path="/" + "x" * 3000).status == 414
+
+
+@pytest.mark.parametrize(("typed", "name"), [("GPUs.Example.com.", "gpus.example.com"), ("my_host", "my_host")])
+def test_a_name_that_leads_here_is_compared_as_browsers_send_it(typed, name):
+    """However it was typed: else every answer is that it is no name of this server."""
+    assert name_of_host(typed) == name
+    headers = {"host": f"{typed}:8617"}
+    assert denied(method="GET", path="/", headers=headers, hosts={name_of_host(typed)}, is_data=False) is None
+
+
+@pytest.mark.parametrize(
+    "typed", ["http://gpus.example.com", "gpus.example.com:8617", "gpus.example.com/", "", "[::1]"]
+)
+def test_what_can_be_no_name_of_a_host_is_refused(typed):
+    """`sluice web --host` would be taken, and nobody let in."""
+    with pytest.raises(NotAnAddressError, match=r"--host .* must be a name without scheme, port and path"):
+        name_of_host(typed)

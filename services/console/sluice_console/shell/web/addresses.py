@@ -2,7 +2,7 @@
 
 import socket
 
-from sluice_console.core.web.asking import is_address
+from sluice_console.core.web.asking import host_name, is_address
 from sluice_console.shell.failing import CommandError
 from sluice_console.shell.typed import EXIT_USAGE
 
@@ -48,6 +48,16 @@ def host_and_port(address: str) -> tuple[str, int]:
     if ":" in bare and (bare == host or not is_address(bare)):
         raise NotAnAddressError(f"{address!r} is no address: an IPv6 address is written [::1]:8617")
     return bare, int(port)
+
+
+def name_of_host(name: str) -> str:
+    """A name that leads here, as `Host` is compared with it. Raises NotAnAddressError for what no browser sends."""
+    found = host_name(name)
+    if not found or ":" in name:
+        raise NotAnAddressError(
+            f"--host {name!r}: must be a name without scheme, port and path, gpus.example.com for instance"
+        )
+    return found
 
 
 def url_of(host: str, port: int) -> str:

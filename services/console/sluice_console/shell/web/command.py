@@ -7,7 +7,7 @@ import sys
 from collections.abc import Collection, Iterator
 
 from sluice_console.core.web.board import Board
-from sluice_console.shell.web.addresses import listen, url_of
+from sluice_console.shell.web.addresses import listen, name_of_host, url_of
 from sluice_console.shell.web.app import make_app
 from sluice_console.shell.web.feed import Feed
 from sluice_console.shell.web.hub import Hub
@@ -21,13 +21,14 @@ async def web(url: str, address: str, hosts: Collection[str]) -> int:
 
     Raises NotServedError, and BusError where waiting would not help.
     """
+    names = frozenset(map(name_of_host, hosts))
     taken = listen(address)
     board = Board()
     hub = Hub(board)
     feed = Feed(board, hub)
     stop = asyncio.Event()
     with _on_signal(stop):
-        async with serving(make_app(board, hub, Stories(url), hosts), hub, taken):
+        async with serving(make_app(board, hub, Stories(url), names), hub, taken):
             sys.stdout.write(f"the page is at {url_of(*taken.getsockname()[:2])} (Ctrl-C stops it)\n")
             sys.stdout.flush()
             feeding = asyncio.ensure_future(feed.run(url))
