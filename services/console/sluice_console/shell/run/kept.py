@@ -44,6 +44,8 @@ class Kept:
     """Whether it was asked to end, so that the next signal means at once."""
     _over: asyncio.Event = field(default_factory=asyncio.Event)
     _ended: asyncio.Event = field(default_factory=asyncio.Event)
+    _grace_s: float = 0.0
+    """For how much longer than usual its processes may take to end by themselves."""
     _left: str = ""
     _is_done: bool = False
 
@@ -53,7 +55,7 @@ class Kept:
 
     def end(self) -> None:
         """The slice is taken away: the command is to end, soon."""
-        self.is_ending = True
+        self.is_ending, self._grace_s = True, keeper.EVICTED_GRACE_S
         self._order(keeper.ASK_TO_END)
 
     def _order(self, order: int) -> None:
@@ -101,7 +103,7 @@ class Kept:
         await self._ended.wait()
         if self.code is not None:
             try:
-                async with asyncio.timeout(LEFT_WITHIN_S):
+                async with asyncio.timeout(LEFT_WITHIN_S + self._grace_s):
                     await self._over.wait()
             except TimeoutError:
                 self.say(f"process {self._left} still does not end; it keeps the slice until it does")
