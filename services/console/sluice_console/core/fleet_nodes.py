@@ -66,9 +66,17 @@ def nodes_document(world: World, since: Mapping[str, str], *, idle_only: bool = 
     for gpu in gpus_document(world).gpus:
         by_node.setdefault(gpu.node, []).append(gpu)
     pods = _pods(world)
+    inventories = world.inventories()
+    unopened = frozenset(world.unopened(list(inventories)))
     found = [
-        _node(world, name, inventory, by_node.get(name, []), pods.get(name, frozenset()), since.get(name, ""))
-        for name, inventory in world.inventories().items()
+        _node(
+            name,
+            _state(world, name, inventory, is_open=name not in unopened),
+            by_node.get(name, []),
+            pods.get(name, frozenset()),
+            since.get(name, ""),
+        )
+        for name, inventory in inventories.items()
     ]
     there = {node.node for node in found}
     found += [
@@ -80,10 +88,10 @@ def nodes_document(world: World, since: Mapping[str, str], *, idle_only: bool = 
     return NodesDocument(nodes=tuple(sorted(shown, key=lambda node: node.node)))
 
 
-def _node(  # noqa: PLR0917  # what is known of one node
-    world: World, name: str, inventory: NodeInventory, gpus: list[GpuDocument], pods: frozenset[str], since: str
+def _node(
+    name: str, how: tuple[NodeState, str, tuple[str, ...]], gpus: list[GpuDocument], pods: frozenset[str], since: str
 ) -> FleetNodeDocument:
-    state, why, cordoned = _state(world, name, inventory)
+    state, why, cordoned = how
     places = [place for gpu in gpus for place in gpu.instances]
     foreign = sum(place.state == "foreign" for place in places)
     idle = not pods and not any(_is_taken(place) for place in places)
@@ -120,7 +128,9 @@ def _free(gpus: Iterable[GpuDocument]) -> float:
     return round(1 - taken / slices, 4) if slices else 0.0
 
 
-def _state(world: World, name: str, inventory: NodeInventory) -> tuple[NodeState, str, tuple[str, ...]]:
+def _state(
+    world: World, name: str, inventory: NodeInventory, *, is_open: bool
+) -> tuple[NodeState, str, tuple[str, ...]]:
     """Its state, why, and the single GPUs that are out. What keeps most out comes first."""
     said = world.at("cordon", Cordoned, name)
     host = world.at("host", HostFacts, name)
@@ -129,7 +139,7 @@ def _state(world: World, name: str, inventory: NodeInventory) -> tuple[NodeState
         return "removed", "its slices are being given up", single
     if inventory.stale:
         return "stale", inventory.stale_message, single
-    if world.unopened([name]):
+    if not is_open:
         return "not open", "what its agent reports is not booked yet", single
     if said is not None and not said.gpus:
         return ("draining" if said.drain else "cordoned"), said.why, ()

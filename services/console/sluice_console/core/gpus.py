@@ -13,7 +13,7 @@ def gpus_document(world: World) -> GpusDocument:
     ordered = _ordered_bookings(world)
     inventories = sorted(world.inventories().items())
     found = [
-        _with_cordon(_gpu(node, inventory, gpu, ordered), world.at("cordon", Cordoned, node))
+        _with_cordon(_gpu(node, inventory, gpu, ordered.get(gpu.uuid, [])), world.at("cordon", Cordoned, node))
         for node, inventory in inventories
         for gpu in sorted(inventory.snapshot.gpus, key=lambda gpu: gpu.index)
     ]
@@ -39,9 +39,13 @@ def _node(node: str, inventory: NodeInventory) -> NodeDocument:
     )
 
 
-def _ordered_bookings(world: World) -> list[tuple[Booking, bool]]:
-    """What the ledgers hold, each with whether it is being taken away."""
-    return [(booking, isinstance(message, Revoke)) for message, booking in world.bookings()]
+def _ordered_bookings(world: World) -> dict[str, list[tuple[Booking, bool]]]:
+    """By GPU what the ledgers hold of it, each with whether it is being taken away."""
+    found: dict[str, list[tuple[Booking, bool]]] = {}
+    for message, booking in world.bookings():
+        for gpu in dict.fromkeys(device.gpu for device in booking.devices):
+            found.setdefault(gpu, []).append((booking, isinstance(message, Revoke)))
+    return found
 
 
 def _gpu(node: str, inventory: NodeInventory, gpu: GpuReport, ordered: list[tuple[Booking, bool]]) -> GpuDocument:
