@@ -14,6 +14,7 @@ import tty
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from typing import Any
 
 _ENTER = "\x1b[?1049h\x1b[?25l\x1b[?7l"
 """Another screen, no cursor, no wrapping of lines that are too long (xterm, "DEC Private Mode Set")."""
@@ -49,10 +50,14 @@ class Terminal:
 
     @asynccontextmanager
     async def taken(self, typed: Callable[[str], None], resized: Callable[[], None]) -> AsyncIterator[None]:
-        """The terminal is ours for the time of the context. `typed` hears what is typed, at once and unechoed."""
+        """
+        The terminal is ours for the time of the context, but while Ctrl-Z has stopped us.
+
+        `typed` hears what is typed, at once and unechoed. `resized` draws anew.
+        """
         loop = asyncio.get_running_loop()
         before = termios.tcgetattr(self.keys)
-        tty.setcbreak(self.keys)
+        can_stop = signal.getsignal(signal.SIGTSTP) is not signal.SIG_IGN
 
         def read() -> None:
             try:
@@ -63,17 +68,36 @@ class Terminal:
                 loop.remove_reader(self.keys)
             typed(data.decode(errors="replace") if data else "q")
 
-        _write(self.screen, _ENTER)
+        def stop() -> None:
+            self._give_back(before)
+            loop.remove_signal_handler(signal.SIGTSTP)
+            os.kill(os.getpid(), signal.SIGTSTP)  # returns when we are continued
+            loop.add_signal_handler(signal.SIGTSTP, stop)
+            self._take()
+            resized()
+
+        self._take()
         loop.add_reader(self.keys, read)
         loop.add_signal_handler(signal.SIGWINCH, resized)
+        if can_stop:
+            loop.add_signal_handler(signal.SIGTSTP, stop)
         try:
             yield
         finally:
+            if can_stop:
+                loop.remove_signal_handler(signal.SIGTSTP)
             loop.remove_signal_handler(signal.SIGWINCH)
             loop.remove_reader(self.keys)
             with contextlib.suppress(OSError, termios.error):
-                _write(self.screen, _LEAVE)
-                termios.tcsetattr(self.keys, termios.TCSADRAIN, before)
+                self._give_back(before)
+
+    def _take(self) -> None:
+        tty.setcbreak(self.keys)
+        _write(self.screen, _ENTER)
+
+    def _give_back(self, before: list[Any]) -> None:
+        _write(self.screen, _LEAVE)
+        termios.tcsetattr(self.keys, termios.TCSADRAIN, before)
 
 
 def _write(screen: int, text: str) -> None:
