@@ -102,6 +102,7 @@ test("steps are told by how long after the first one they were", () => {
   const first = new Date("2026-01-01T00:00:00Z");
   const at = (s) => after(first, new Date(first.getTime() + s * 1000));
   assert.deepEqual([0.25, 12.34, 75, 7200, -1].map(at), ["+0.25 s", "+12.3 s", "+1 min 15 s", "+2.0 h", "−1.00 s"]);
+  assert.equal(at(119.7), "+2 min 0 s");
   assert.equal(after(first, new Date("x")), "");
 });
 

@@ -170,7 +170,8 @@ export function after(first, when) {
   const sign = ms < 0 ? "−" : "+";
   const s = Math.abs(ms) / 1000;
   if (s < 60) return `${sign}${s.toFixed(s < 10 ? 2 : 1)} s`;
-  return s < 3600 ? `${sign}${Math.floor(s / 60)} min ${Math.round(s % 60)} s` : `${sign}${(s / 3600).toFixed(1)} h`;
+  const whole = Math.round(s);
+  return s < 3600 ? `${sign}${Math.floor(whole / 60)} min ${whole % 60} s` : `${sign}${(s / 3600).toFixed(1)} h`;
 }
 
 /** @param {string} url @returns {Promise<any>} the document, or `{error}` in words */
