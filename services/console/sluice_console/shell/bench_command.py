@@ -50,7 +50,7 @@ def bench_command(
     from sluice_console.shell.system import agent_processes
 
     processes = agent_processes() if processes is None else processes
-    if processes < 1 or within_s <= 0:
+    if processes < 1 or not within_s > 0:
         sys.stderr.write(f"sluice bench: --processes {processes} --within-s {within_s:g}: must be more than 0\n")
         return EXIT_USAGE
     asked = Asked(

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import App, Parameter
 
-from sluice_console.shell.typed import EXIT_FAILED, agreed
+from sluice_console.shell.typed import EXIT_FAILED, UsageError, agreed
 
 if TYPE_CHECKING:
     from sluice_console.shell.security.installation import Installation
@@ -58,6 +58,7 @@ def add_node_command(
     """
     from sluice_console.shell.security.installation import Where
 
+    _named(node)
     _opened(folder).add(node, Where(listen, at))
     return _said(f"added: {', '.join(node)}.\n{RELOAD}.")
 
@@ -69,6 +70,7 @@ def remove_node_command(
     yes: Annotated[bool, Parameter(name=["--yes", "-y"], negative="", help="Do not ask.")] = False,
 ) -> int:
     """Forget nodes: once the broker has read its users again, their agents are let in no more."""
+    _named(node)
     if not agreed(f"cut the agents of {', '.join(node)} off?", yes=yes):
         return EXIT_FAILED
     _opened(folder).forget(node)
@@ -99,6 +101,11 @@ def _opened(folder: Path) -> "Installation":
     from sluice_console.shell.security.installation import Installation
 
     return Installation(KeyFolder(folder), dt.datetime.now(dt.UTC))
+
+
+def _named(nodes: tuple[str, ...]) -> None:
+    if not nodes:
+        raise UsageError("name at least one node, behind the folder")
 
 
 def _said(text: str) -> int:

@@ -38,6 +38,8 @@ async def simulate(url: str, files: Sequence[str], *, form: Form) -> int:
     0: all would be bound now, or ask for nothing; 5: one would wait; 6: one would be refused. Raises BusError.
     """
     try:
+        if files.count(STANDARD_INPUT) > 1:
+            raise NotReadableError("standard input can be read once: name - once")
         pods = [(file, pod) for file in files for pod in _manifests(file)]
         async with connected(url) as bus, allocator(bus) as asked:
             document = SimulatedDocument(pods=tuple([await _answer(asked, file, pod) for file, pod in pods]))

@@ -6,6 +6,7 @@ Pods are told apart by a name that begins with the run's own; what they ask for 
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from math import inf
 from typing import Any
 
 import msgspec
@@ -64,9 +65,8 @@ def even(run: str, *, requests: int, mix: str, rate: float, burst: int) -> list[
 
     Raises LoadError.
     """
-    if not 1 <= requests <= REQUESTS_MAX:
-        raise LoadError(f"--requests {requests}: must be from 1 to {REQUESTS_MAX}")
-    if rate < 0 or burst < 1:
+    _check_requests(requests)
+    if not 0 <= rate < inf or burst < 1:
         raise LoadError(f"--rate {rate:g} --burst {burst}: a rate from 0 (all at once), a burst from 1")
     parts = mix_of(mix)
     given = dict.fromkeys(parts, 0)
@@ -82,14 +82,20 @@ def even(run: str, *, requests: int, mix: str, rate: float, burst: int) -> list[
     return pods
 
 
+def _check_requests(requests: int) -> None:
+    if not 1 <= requests <= REQUESTS_MAX:
+        raise LoadError(f"--requests {requests}: must be from 1 to {REQUESTS_MAX}")
+
+
 def replayed(run: str, lines: Iterable[str], *, speed: float, requests: int) -> list[BenchPod]:
     """
     The first `requests` arrivals of a workload (docs/simulate.md), `speed` times as fast. Raises LoadError.
 
     What a line asks for is not judged here: a wrong ask is refused by the system, and counted so.
     """
-    if speed <= 0:
+    if not 0 < speed < inf:
         raise LoadError(f"--speed {speed:g}: must be more than 0")
+    _check_requests(requests)
     there: dict[str, int] = {}
     pods: list[BenchPod] = []
     for number, line in enumerate(lines, 1):
