@@ -13,6 +13,7 @@ from sluice_console.core.usages import (
     usage_cells,
     usage_of_pod,
     usages_document,
+    why_senseless,
 )
 from sluice_console.core.wide import pod_rows
 
@@ -89,6 +90,17 @@ def test_only_agents_with_slices_are_asked_and_silence_is_told(make):
     assert silent_lines(document) == ["nothing is known of the slices on gpu-2: UNAVAILABLE: it does not answer"]
     lines = silent_lines(usages_document({}, {f"gpu-{number:03}": "why" for number in range(1000)}))
     assert (len(lines), lines[-1]) == (11, "nor of those on 990 more nodes")
+
+
+@pytest.mark.parametrize("number", [float("nan"), float("inf"), -1.0])
+@pytest.mark.parametrize("told", ["busy_percent", "sm_percent", "memory_busy_percent", "watched_s", "age_s", "idle_s"])
+def test_one_agents_nonsense_is_not_shown_of_anybody(told, number):
+    """One endless time, and nobody was told of any slice of the fleet."""
+    (usage,) = answer(used("fine"), used("x", **{told: number})).values()
+    assert why_senseless(NODE, usage) == "its agent tells numbers of 'a-x' that make no sense"
+    (usage,) = answer(used("fine", busy_percent=0.0, sm_percent=100.0, idle_s=1.0)).values()
+    assert why_senseless(NODE, usage) == ""
+    assert why_senseless("gpu-2", usage) == f"its agent tells of another node, {NODE!r}"
 
 
 def test_a_pod_in_the_list_of_pods_says_what_it_does():

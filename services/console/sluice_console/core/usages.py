@@ -5,8 +5,10 @@ The agents' answers are taken as they are; what none told is shown as not known,
 """
 
 from collections.abc import Iterable, Mapping
+from math import inf
 
 from sluice.contracts.messages import Mode
+from sluice.contracts.refusals import shorten
 from sluice.contracts.slice_usage import NodeUsage, SliceUsage
 from sluice_console.core.documents import VERSION, Document
 from sluice_console.core.world import World
@@ -67,6 +69,19 @@ def nodes_with_slices(world: World) -> dict[str, str]:
     news = world.news()
     nodes = dict.fromkeys(booking.node for _, booking in world.bookings())
     return {node: news[node].endpoint for node in nodes if node in news}
+
+
+def why_senseless(node: str, usage: NodeUsage) -> str:
+    """Why an answer is none that the agent of `node` gives; empty when it is one. Somebody may have taken it over."""
+    if usage.node != node:
+        return f"its agent tells of another node, {shorten(usage.node)!r}"
+    for each in usage.slices:
+        told = (
+            each.busy_percent, each.sm_percent, each.memory_busy_percent, each.watched_s, each.age_s, each.idle_s,
+        )  # fmt: skip
+        if not all(0 <= number < inf for number in told if number is not None):
+            return f"its agent tells numbers of {shorten(each.allocation)!r} that make no sense"
+    return ""
 
 
 def usages_document(

@@ -25,6 +25,7 @@ from sluice_console.core.usages import (
     usage_cells,
     usage_of_pod,
     usages_document,
+    why_senseless,
 )
 from sluice_console.core.world import World
 from sluice_console.shell.allocator import trusted
@@ -100,7 +101,7 @@ async def _ask(node: str, endpoint: str, trust: Trust) -> NodeUsage | str:
         untrusted = rpc.why_untrusted(error, trust=trust, server_name=name)
         return untrusted or f"{error.code().name}: {shorten(error.details() or '', _WHY_MAX)}"
     found = usage_from_proto(answer)
-    return found.why if isinstance(found, Undecodable) else found
+    return found.why if isinstance(found, Undecodable) else why_senseless(node, found) or found
 
 
 def _show(document: UsagesDocument, idle_s: float | None) -> None:
