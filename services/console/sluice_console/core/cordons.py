@@ -8,6 +8,7 @@ shown.
 from collections.abc import Iterable
 
 from sluice.contracts.ids import GpuUuid, NodeName, RequestId
+from sluice.contracts.limits_file import WHY_MAX
 from sluice.contracts.messages import (
     AnyMessage,
     Booking,
@@ -70,8 +71,10 @@ def cordon_word(
     """
     What is said after `last`: GPUs are added to those that are named already, a whole node stays whole.
 
-    `why` stays when nothing is said. A cordon never ends a drain: `uncordon` does.
+    `why` stays when nothing is said. A cordon never ends a drain: `uncordon` does. Raises CordonError.
     """
+    if len(why) > WHY_MAX:
+        raise CordonError(f"--why of {len(why)} characters: must have at most {WHY_MAX}; all who wait are told it")
     before = last if isinstance(last, Cordoned) else None
     if before is None:
         return Cordoned(node=node, gpus=gpus, why=why, drain=drain)
