@@ -1,10 +1,11 @@
 """How commands find a running system."""
 
 import os
+import tempfile
 
 import pytest
 
-from sluice_console.shell.data_directory import lock_data_directory
+from sluice_console.shell.data_directory import NotStartedError, lock_data_directory, temporary_directory
 from sluice_console.shell.running import (
     LOCK,
     NothingRunningError,
@@ -76,6 +77,17 @@ def test_the_runtime_directory_of_another_user_is_not_used(place, monkeypatch):
     """After `su`, `sluice up` may not write there; after `sudo -E` it would leave a folder that keeps its owner out."""
     monkeypatch.setattr(os, "getuid", lambda: 4_000_000_001)
     assert pointers_dir().name == "sluice-of-4000000001"
+
+
+def test_where_nothing_can_be_written_nothing_is_running(monkeypatch):
+    """A pod whose file system is read-only: `sluice doctor` looks there too, although it was told the server."""
+    monkeypatch.delenv("XDG_RUNTIME_DIR", raising=False)
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    monkeypatch.setattr(tempfile, "_candidate_tempdir_list", lambda: ["/proc/nowhere"])
+    with pytest.raises(NothingRunningError):
+        find_running()
+    with pytest.raises(NotStartedError, match="no temporary folder can be made: No usable temporary directory"):
+        temporary_directory("sluice-")
 
 
 def test_an_option_wins_over_the_environment_and_that_over_what_is_running(place, monkeypatch):

@@ -9,6 +9,7 @@ import hashlib
 import os
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 from typing import IO
@@ -35,6 +36,16 @@ def made_data_directory(asked: Path) -> Path:
         why = error.strerror if isinstance(error, OSError) else error
         raise NotStartedError(f"--data {asked} cannot be made: {why}; name a folder that you may write to") from error
     return path
+
+
+def temporary_directory(prefix: str) -> Path:
+    """A new one. Raises NotStartedError where none can be written to."""
+    try:
+        return Path(tempfile.mkdtemp(prefix=prefix))
+    except OSError as error:
+        raise NotStartedError(
+            f"no temporary folder can be made: {error.strerror}; let TMPDIR name a folder that you may write to"
+        ) from error
 
 
 def lock_data_directory(path: Path) -> IO[str]:

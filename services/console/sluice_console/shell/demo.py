@@ -7,10 +7,10 @@ hold, the demo says which and fails.
 
 import asyncio
 import shutil
-import tempfile
 from pathlib import Path
 
 from sluice_console.shell.agents import snapshots
+from sluice_console.shell.data_directory import temporary_directory
 from sluice_console.shell.ended_by_signal import ended_by_signal
 from sluice_console.shell.examples import examples_dir
 from sluice_console.shell.present import console, say
@@ -49,7 +49,7 @@ NEXT = (
 async def demo() -> int:
     """Play all acts. Raises DemoFailedError and what starting a system raises; leaves nothing behind either way."""
     began = asyncio.get_running_loop().time()
-    base = Path(tempfile.mkdtemp(prefix="sluice-demo-"))
+    base = temporary_directory("sluice-demo-")
     out = console()
     try:
         pods_dir = base / "pods"

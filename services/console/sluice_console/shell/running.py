@@ -94,8 +94,8 @@ def _write(path: Path, content: bytes) -> None:
 
 def running_systems() -> Iterator[Running]:
     """Every living `sluice up` of this user, the newest first."""
-    directory = pointers_dir()
     try:
+        directory = pointers_dir()
         trusted = directory.stat().st_uid == os.getuid()
         files = sorted(directory.glob("*.json"), key=lambda file: file.stat().st_mtime_ns, reverse=True)
     except OSError:

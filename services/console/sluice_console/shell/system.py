@@ -10,7 +10,6 @@ import os
 import shutil
 import subprocess
 import sys
-import tempfile
 from collections.abc import Callable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
@@ -38,6 +37,7 @@ from sluice_console.shell.data_directory import (
     made_data_directory,
     power_switch,
     short_mps_dir,
+    temporary_directory,
 )
 from sluice_console.shell.live import LiveWorld, NotAnsweringError, following
 from sluice_console.shell.power_off import WITHIN_S as POWER_OFF_WITHIN_S
@@ -179,7 +179,7 @@ class System:
     def _take_data_dir(self) -> IO[str]:
         """Make the data directory and lock it. The lock is this system's until it has stopped."""
         if self._options.data_dir is None:
-            self.data_dir = Path(tempfile.mkdtemp(prefix="sluice-"))
+            self.data_dir = temporary_directory("sluice-")
             self._stack.callback(shutil.rmtree, self.data_dir, ignore_errors=True)
         else:
             self.data_dir = made_data_directory(self._options.data_dir)

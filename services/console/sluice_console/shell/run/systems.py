@@ -11,7 +11,6 @@ import os
 import shutil
 import subprocess
 import sys
-import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +19,7 @@ import msgspec
 
 from sluice.contracts.codec import NOT_READABLE
 from sluice_console.shell.children import last_line
+from sluice_console.shell.data_directory import temporary_directory
 from sluice_console.shell.examples import examples_dir
 from sluice_console.shell.run.embedded import DATA, LOG, PODS, USED
 from sluice_console.shell.run.failing import RunError
@@ -231,7 +231,7 @@ def _spawned(base: Path, fleet: list[str]) -> "subprocess.Popen[bytes]":
 async def _prepared(*, simulated: bool) -> tuple[Path, int]:
     """The folder of a new system, and our lock on it. Real GPUs have one, whose journal outlives each system."""
     if simulated:
-        base = Path(tempfile.mkdtemp(prefix="sluice-run-"))
+        base = temporary_directory("sluice-run-")
     else:
         state = os.environ.get("XDG_STATE_HOME") or str(Path.home() / ".local" / "state")
         base = Path(state) / "sluice"
