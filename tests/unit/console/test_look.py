@@ -8,6 +8,7 @@ from sluice.contracts.messages import Envelope
 from sluice_console.core.documents import PodDocument, PodsDocument
 from sluice_console.core.events import EventDocument, event_document
 from sluice_console.core.story import Happened, Names
+from sluice_console.shell import look, trace
 from sluice_console.shell.look import event_line, matching, with_past
 
 
@@ -64,6 +65,28 @@ def test_of_pods_that_have_ended_the_newest_one_is_explained(make):
     withdrawn = [pod(request, name="", state="ended", origin="") for request in ("a-just-now", "z-an-hour-ago")]
     everybody = with_past(PodsDocument(pods=tuple(withdrawn)), history)
     assert [found.request for found in matching(everybody, "train")] == ["a-just-now"]
+
+
+@pytest.mark.parametrize("command", [look.explain, trace.trace])
+async def test_several_pods_are_a_document_a_line_for_programs(command, monkeypatch, capsys):
+    """A file with two pods: two documents over many lines are no JSON that a program reads."""
+
+    async def nothing(*_):
+        return []
+
+    async def none(*_):
+        return None
+
+    for module in (look, trace):
+        monkeypatch.setattr(module, "pods_document", lambda *_, **__: PodsDocument(pods=(pod("r1"), pod("r2"))))
+        monkeypatch.setattr(module, "world_at", none)
+        monkeypatch.setattr(module, "all_history", nothing)
+    monkeypatch.setattr(look, "_standing", none)
+    assert await command("", "train", form="json") == 0
+    told = [msgspec.json.decode(line) for line in capsys.readouterr().out.splitlines()]
+    assert [each.get("request") or each["pod"]["request"] for each in told] == ["r1", "r2"]
+    assert await command("", "r1", form="json") == 0
+    assert capsys.readouterr().out.startswith("{\n")
 
 
 def test_an_event_names_the_pod_and_says_what_happened(make):

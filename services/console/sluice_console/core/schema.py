@@ -42,9 +42,9 @@ COMMANDS: dict[str, type[Document]] = {
 _INTRODUCTION = """\
 # What `--json` prints
 
-One JSON document on standard output (`--watch` and `events`: one per line); everything else goes to standard error.
-The shapes below are JSON Schema (2020-12), made from the types that print them, and a test compares this page with
-those types.
+One JSON document on standard output (`--watch` and `events`: one per line; `explain` and `trace` too, where several
+pods are meant); everything else goes to standard error. The shapes below are JSON Schema (2020-12), made from the types
+that print them, and a test compares this page with those types.
 
 Within one `version` fields may be added and none changes its meaning. Exit codes: 0 success, 1 failure, 2 wrong
 usage, 3 nothing is running, 4 there is no such request. `sluice simulate -f` ends with 0 when every pod would be bound

@@ -27,6 +27,6 @@ def is_for_programs(form: Form) -> bool:
     return form in {"json", "yaml"}
 
 
-def print_document(document: Document, form: Form) -> None:
-    """A document on standard output."""
-    sys.stdout.write(as_text(document, form))
+def print_document(document: Document, form: Form, *, one_line: bool = False) -> None:
+    """A document on standard output; `one_line` where it is one of several."""
+    sys.stdout.write(as_text(document, form, one_line=one_line))

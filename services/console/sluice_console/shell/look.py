@@ -73,7 +73,7 @@ async def explain(url: str, wanted: str, *, form: Form) -> int:
             standing=now,
         )
         if is_for_programs(form):
-            print_document(story, form)
+            print_document(story, form, one_line=len(found) > 1)
         else:
             show_story(console(), story)
     return 0

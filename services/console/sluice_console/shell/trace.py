@@ -26,7 +26,7 @@ async def trace(url: str, wanted: str, *, form: Form) -> int:
     for pod in found:
         document = waterfall(pod, history)
         if is_for_programs(form):
-            print_document(document, form)
+            print_document(document, form, one_line=len(found) > 1)
         else:
             show(document)
     return 0
