@@ -237,12 +237,20 @@ def version_command() -> int:
 
 def main(words: Sequence[str] | None = None) -> None:
     """The entry point of the `sluice` script: of what was typed, or of `words`. Ends the process."""
+    _open_what_is_closed()
     code = _code_of(words)
     try:
-        print(end="", flush=True)  # here, where it can be told that it fails
+        sys.stdout.flush()  # here, where it can be told that it fails
     except OSError as error:
         code = _unwritten(error, code)
     sys.exit(code)
+
+
+def _open_what_is_closed() -> None:
+    """A standard stream that whoever started us has closed: nobody types there, or reads, and no file of ours is it."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, Path(os.devnull).open(mode, encoding="utf-8"))  # noqa: SIM115 - for the life of the process
 
 
 def _code_of(words: Sequence[str] | None) -> int | str | None:

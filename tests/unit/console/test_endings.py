@@ -41,10 +41,18 @@ def test_a_full_disk_is_a_sentence_and_a_failure(words):
         assert _ended(words, stdout=full) == (EXIT_FAILED, "sluice: cannot write: No space left on device\n")
 
 
-def test_a_command_without_a_standard_output_ends_as_it_would():
-    """A daemon that has closed it."""
-    code, said = _ended(["gpus", "--json", "-o", "yaml"], stdout=None, preexec_fn=lambda: os.close(1))
-    assert (code, said) == (2, "sluice: --json contradicts -o yaml: name one of them\n")
+@pytest.mark.parametrize(
+    ("closed", "words", "code", "says"),
+    [
+        (1, ["version"], 0, ""),
+        (1, ["gpus", "--json", "-o", "yaml"], 2, "sluice: --json contradicts -o yaml: name one of them\n"),
+        (0, ["drain", "gpu-1"], 2, "sluice drain: nobody is there to be asked; say --yes\n"),
+        (0, ["security", "remove-node", "keys", "gpu-1"], 2, "sluice: nobody is there to be asked; say --yes\n"),
+    ],
+)
+def test_a_stream_that_was_closed_is_one_that_nobody_reads_or_types_at(closed, words, code, says):
+    """A daemon or a script that says `<&-` or `>&-`: no traceback, and the exit code that it looks for."""
+    assert _ended(words, stdout=None, preexec_fn=lambda: os.close(closed)) == (code, says)
 
 
 _ASKS = """
