@@ -1,8 +1,8 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 import { groupOf, match, words } from "../static/filter.js";
-import { grid, inSight, place, sizeFor } from "../static/layout.js";
-import { meant, reasons } from "../static/queue_view.js";
+import { grid, idOf, inSight, place, sizeFor } from "../static/layout.js";
+import { meant, offered, reasons } from "../static/queue_view.js";
 import { standing } from "../static/head_view.js";
 import { after } from "../static/detail_view.js";
 import { bar, took } from "../static/trace_view.js";
@@ -112,4 +112,22 @@ test("a step of a trace stands where it was, and inside, whatever the services' 
   const late = bar({ began_ms: 100, took_ms: 100 }, 40);
   assert.ok(late.left + late.width <= 100 && late.width > 0);
   assert.deepEqual([0.2, 250.4, 1500, 61_000].map(took), ["<1 ms", "250 ms", "1.50 s", "1 min 1 s"]);
+});
+
+test("a heading that counts other nodes than before is drawn anew, and a node is not", () => {
+  const how = grid(1400, "l");
+  const ids = (names) => place(names.map((name) => ({ name, group: "training", gpus: 1 })), how).items.map(idOf);
+  const [heading, node] = ids(["a", "b"]);
+  assert.notEqual(ids(["a"])[0], heading);
+  assert.equal(ids(["a"])[1], node);
+});
+
+test("a reason that was chosen keeps its button, however many others there are", () => {
+  const counted = Array.from("abcdefghijk", (reason) => [reason, 1]);
+  assert.equal(offered(counted, "").length, 8);
+  assert.deepEqual(offered(counted, "k").map(([reason]) => reason).slice(-2), ["h", "k"]);
+});
+
+test("two minutes are not a minute and sixty seconds", () => {
+  assert.equal(took(119_700), "2 min 0 s");
 });

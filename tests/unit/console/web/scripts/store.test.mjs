@@ -26,6 +26,12 @@ test("GPUs stand in the order of their index, however they come", () => {
   assert.deepEqual(whole().gpus("a").map((each) => each.index), [0, 1]);
 });
 
+test("GPUs that are counted in another order stand in that order", () => {
+  const store = whole();
+  store.change({ revision: 4, rows: { "gpu/a/U0": { ...gpu("a", 2), uuid: "U0" } }, gone: [] });
+  assert.deepEqual(store.gpus("a").map((each) => each.uuid), ["U1", "U0"]);
+});
+
 test("a change is taken in its turn, and says what it changed", () => {
   const store = whole();
   const keys = store.change({ revision: 4, rows: { "gpu/a/U0": { ...gpu("a", 0), in_use: 1 } }, gone: ["gpu/a/U1"] });

@@ -72,6 +72,14 @@ export function place(nodes, how) {
 }
 
 /**
+ * Under what an item is known in the document. A heading is another one when it counts others: it is drawn once.
+ * @param {Item} item
+ */
+export function idOf(item) {
+  return item.kind === "node" ? `node ${item.name}` : `heading ${item.count} ${item.name}`;
+}
+
+/**
  * The items that touch a stretch of the map: from the first to before the last.
  * @param {Item[]} items
  * @param {number} from

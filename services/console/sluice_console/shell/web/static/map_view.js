@@ -9,7 +9,7 @@ import { at, make } from "./dom.js";
 import { groupOf, match, words } from "./filter.js";
 import { gpuElement } from "./gpu_view.js";
 import { clock } from "./head_view.js";
-import { grid, inSight, place, sizeFor } from "./layout.js";
+import { grid, idOf, inSight, place, sizeFor } from "./layout.js";
 import { nodeOf } from "./store.js";
 
 /** Pixels above and below what is seen that are drawn, too: a turn of the wheel. */
@@ -95,7 +95,7 @@ export class MapView {
     shown.sort((one, other) => sorter.compare(one.group, other.group) || sorter.compare(one.name, other.name));
     const { items, height } = place(shown, how);
     this._items = items;
-    this._where = new Map(items.map((item, index) => [`${item.kind} ${item.name}`, index]));
+    this._where = new Map(items.map((item, index) => [idOf(item), index]));
     this._canvas.style.height = `${height}px`;
     this._canvas.className = `size-${how.size}${how.narrow ? " narrow" : ""}`;
     this._canvas.style.setProperty("--columns", String(how.columns));
@@ -140,7 +140,7 @@ export class MapView {
     /** @type {Element | null} */
     let before = null;
     for (const item of this._items.slice(first, last)) {
-      const id = `${item.kind} ${item.name}`;
+      const id = idOf(item);
       wanted.add(id);
       let drawn = this._drawn.get(id);
       if (drawn === undefined) {

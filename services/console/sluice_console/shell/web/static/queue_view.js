@@ -7,6 +7,7 @@ import { at, make } from "./dom.js";
 
 /** Rows that are drawn: more than anybody reads; the filter finds the others. */
 const SHOWN_MAX = 200;
+const OFFERED_MAX = 8;
 const ORDER = ["waiting", "requested", "refused", "making", "ending"];
 
 /**
@@ -41,6 +42,15 @@ export function reasons(requests) {
     }
   }
   return [...counts].sort((one, other) => other[1] - one[1] || one[0].localeCompare(other[0]));
+}
+
+/**
+ * The reasons that have a button: the most frequent ones, and the one that was chosen, which must be let go of again.
+ * @param {[string, number][]} counted
+ * @param {string} chosen
+ */
+export function offered(counted, chosen) {
+  return counted.filter(([reason], index) => index < OFFERED_MAX || reason === chosen);
 }
 
 export class QueueView {
@@ -78,7 +88,7 @@ export class QueueView {
     const found = meant(this._requests, this._wanted, this._reason);
     const focused = /** @type {any} */ (document.activeElement)?.dataset?.request;
     at("queue-title").textContent = this._requests.length ? `Requests without a slice (${this._requests.length + this._unlisted})` : "Requests";
-    at("reasons").replaceChildren(...counted.slice(0, 8).map(([reason, count]) => make("li", {},
+    at("reasons").replaceChildren(...offered(counted, this._reason).map(([reason, count]) => make("li", {},
       make("button", { type: "button", "data-reason": reason, "aria-pressed": String(reason === this._reason) },
         reason, make("small", {}, String(count))))));
     at("requests").replaceChildren(...found.slice(0, SHOWN_MAX).map((row) => make("li", {},

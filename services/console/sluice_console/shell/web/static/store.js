@@ -102,17 +102,18 @@ export class Store {
       if (keys) this.gpusOf.set(row.node, keys.filter((each) => each !== key));
     }
     for (const [key, row] of Object.entries(rows)) {
-      const isNew = !this.rows.has(key);
+      const before = this.rows.get(key);
       this.rows.set(key, row);
       if (key.startsWith("node/") && !this.gpusOf.has(row.node)) this.gpusOf.set(row.node, []);
-      if (key.startsWith("gpu/") && isNew) this._place(key, row);
+      // A driver may count GPUs in another order after a restart.
+      if (key.startsWith("gpu/") && before?.index !== row.index) this._place(key, row);
     }
     return [...Object.keys(rows), ...gone];
   }
 
   /** @param {string} key @param {Gpu} gpu */
   _place(key, gpu) {
-    const keys = this.gpusOf.get(gpu.node) ?? [];
+    const keys = (this.gpusOf.get(gpu.node) ?? []).filter((each) => each !== key);
     keys.push(key);
     keys.sort((one, other) => this.rows.get(one).index - this.rows.get(other).index);
     this.gpusOf.set(gpu.node, keys);
