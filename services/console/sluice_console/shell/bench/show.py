@@ -2,6 +2,7 @@
 
 import asyncio
 from pathlib import Path
+from typing import Literal
 
 from rich.table import Table
 
@@ -17,7 +18,7 @@ from sluice_console.shell.present import console, say
 async def bench_and_show(asked: Asked, *, svg: Path | None, form: Form) -> int:
     """`sluice bench`. Raises CommandError, BusError."""
     if svg is not None:
-        await asyncio.to_thread(_write, svg, "")  # before minutes are spent on what could not be kept
+        await asyncio.to_thread(_write, svg, "", "a")  # before minutes are spent on what could not be kept
     result = await bench(asked, lambda line: say([line]))
     if svg is not None:
         text = picture_of(result.document, result.ours_s, result.bare_s)
@@ -29,9 +30,10 @@ async def bench_and_show(asked: Asked, *, svg: Path | None, form: Form) -> int:
     return 0 if is_fine(result.document) else 1
 
 
-def _write(file: Path, text: str) -> None:
+def _write(file: Path, text: str, mode: Literal["w", "a"] = "w") -> None:
     try:
-        file.write_text(text, encoding="utf-8")
+        with file.open(mode, encoding="utf-8") as opened:
+            opened.write(text)
     except OSError as error:
         raise CommandError(f"--svg {file} cannot be written: {error.strerror}") from error
 
