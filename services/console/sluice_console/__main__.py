@@ -18,7 +18,7 @@ from sluice.runtime.release import release
 from sluice_console.core.visible import visible
 from sluice_console.shell import bench_command, completion, look_commands, operator_commands, run_command
 from sluice_console.shell.failing import CommandError
-from sluice_console.shell.typed import EXIT_FAILED, EXIT_USAGE, AsJson, Documented, Server, form_of, run
+from sluice_console.shell.typed import EXIT_FAILED, EXIT_USAGE, AsJson, Documented, Server, UsageError, form_of, run
 
 app = App(
     name="sluice",
@@ -181,10 +181,16 @@ def doctor_command(
     0 nothing must be fixed, 1 something must, 2 something could not be looked at.
     """
     from sluice_console.shell.doctor import Look, doctor
+    from sluice_console.shell.web.addresses import NotAnAddressError, host_and_port
 
     if no_cluster and (kubeconfig is not None or in_cluster):
         sys.stderr.write("sluice doctor: --no-cluster contradicts --kubeconfig and --in-cluster\n")
         return EXIT_USAGE
+    if inventory and not inventory.startswith("unix:"):
+        try:
+            host_and_port(inventory)
+        except NotAnAddressError as error:
+            raise UsageError(f"--inventory {error}") from error
     look = Look(
         server=server,
         bus=not no_bus,

@@ -66,6 +66,8 @@ def typed(monkeypatch, tmp_path):
         (("simulate", "-f", "-", "-f", "-", "--server", "nats://127.0.0.1:1"), 2, "name - once"),
         (("security", "add-node", "/nonexistent"), 2, "name at least one node"),
         (("security", "remove-node", "/nonexistent", "--yes"), 2, "name at least one node"),
+        (("security", "renew", "/" + "a" * 300), 1, "File name too long"),
+        (("doctor", "--inventory", "127.0.0.1"), 2, "--inventory '127.0.0.1' is no address: must be HOST:PORT"),
         (("nonsense",), 2, ""),
         (("drain", "n", "--server", "nats://127.0.0.1:1"), 2, "nobody is there to be asked; say --yes"),
         (("release-quarantine", "a", "--ignore-holders"), 2, "nobody is there to be asked; say --yes"),

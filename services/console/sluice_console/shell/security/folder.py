@@ -1,5 +1,6 @@
 """A folder of keys: files of mode 0600 in folders of 0700, each complete at every moment, none readable by others."""
 
+import contextlib
 import os
 import shutil
 import stat
@@ -51,7 +52,8 @@ class KeyFolder:
                 file.write(data)
             draft.replace(path)
         except OSError as error:
-            draft.unlink(missing_ok=True)
+            with contextlib.suppress(OSError):
+                draft.unlink(missing_ok=True)
             raise _cannot(path, error) from error
 
     def read(self, name: str) -> bytes | None:
@@ -81,9 +83,14 @@ class KeyFolder:
             raise _cannot(path, error) from error
 
     def folders(self, name: str) -> list[str]:
-        """The folders in a folder."""
+        """The folders in a folder; none where it is not there. Raises CredentialsError."""
         path = self.root / name
-        return sorted(each.name for each in path.iterdir() if each.is_dir()) if path.is_dir() else []
+        try:
+            return sorted(each.name for each in path.iterdir() if each.is_dir())
+        except (FileNotFoundError, NotADirectoryError):
+            return []
+        except OSError as error:
+            raise _cannot(path, error) from error
 
 
 def _cannot(path: Path, error: OSError) -> CredentialsError:
