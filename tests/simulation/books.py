@@ -107,8 +107,6 @@ class Books:
         self.ended: dict[str, None] = {}
         self.ended_here: dict[str, None] = {}
         """The same in this life of the broker: where nothing is stored, no guard keeps an old duplicate out."""
-        self.ended_earlier: dict[str, None] = {}
-        """The same in the lives before that were wiped."""
         self.held_at_end: dict[str, HeldByPod | None] = {}
         """What their sources remembered when they withdrew them."""
         self.spoke: dict[str, None] = {}
@@ -193,17 +191,16 @@ class Books:
 
     def is_over(self, bound: Bound) -> bool:
         """
-        Whether a binding was for a slice that failed or went with its node or its disk, or for a pod whose request had
-        ended in an earlier life.
+        Whether a binding was for a slice that failed or went with its node or its disk, or for a pod whose request has
+        ended, and whose slice is gone.
 
         A wiped broker keeps no guard: an old duplicate of such a request can land there, and have a slice until its
-        source withdraws it once more. That its first one is gone is then all that can be demanded.
+        source withdraws it once more. And an allocator that has not read the end yet binds it to another slice of it
+        that is found then. That its first one is gone is all that can be demanded.
         """
-        ended_before = bound.request in self.ended and bound.request not in self.ended_here
-        ended_before = ended_before or bound.request in self.ended_earlier  # and here again, meanwhile
         went = bound.allocation in self.failed or bound.allocation in self.went_with_node
         went = went or self.went_with_disk(bound.allocation) or self.nobody_can_tell(bound.allocation)
-        return went or (ended_before and bound.allocation in self.gone)
+        return went or (bound.request in self.ended and bound.allocation in self.gone)
 
     def nobody_can_tell(self, allocation: str) -> bool:
         """

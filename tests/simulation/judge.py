@@ -113,7 +113,6 @@ class Judge(NodeJudge):
         self.over.add(life)
         told = self.lost.keys() | self.ended.keys()
         self.went_with_node = {each: None for each in self.went_with_node if self.bookings[each].request in told}
-        self.ended_earlier |= self.ended_here
         self.ended_here.clear()
         self.spoke.clear()
         self.given_up.wiped(life)

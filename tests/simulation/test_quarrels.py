@@ -3,6 +3,7 @@
 from collections.abc import Callable
 
 import pytest
+from msgspec.structs import replace
 from simulation.cordons import CordonSaid
 from simulation.judge import ViolationError
 from simulation.planted_quarrels import GRANTED_AGAIN, OPENED_AGAIN, TWO_BINDS
@@ -12,6 +13,7 @@ from simulation.preemptions import PREEMPTIBLE, PRIORITY
 from simulation.scene import MIG_NODE, Scene, sliced
 
 from sluice.contracts.exchange import Stream
+from sluice.contracts.ids import AllocationId, OperationId
 from sluice.contracts.messages import Cordoned, EvictionOrdered, Grant, NodeOpened, RequestWithdrawn, SliceReady
 
 NODES = 8
@@ -128,3 +130,27 @@ def test_the_judge_sees_two_allocators_quarrel(bug: Planted, schedule: Callable[
     with planted(bug), pytest.raises(ViolationError) as found:
         schedule()
     assert found.value.rule in bug.caught_by
+
+
+@pytest.mark.parametrize("is_over", [False, True])
+def test_the_judge_knows_when_nobody_is_bound_twice(is_over: bool) -> None:
+    """
+    A pod ends, its slice goes, and another slice of it is found on a node that comes back after a wipe: an allocator
+    that has not read the end binds it to that. Nobody has two slices by it; whose request is not over would.
+    """
+    scene = Scene(MIG_NODE)
+    scene.pod("a", sliced("1g.5gb"))
+    scene.until(lambda: scene.runs("a"))
+    judge, bound = scene.world.judge, scene.bound("a")
+    assert bound is not None
+    found, operation = AllocationId("found"), OperationId("late")
+    judge.ready[found] = judge.ready[bound.allocation]
+    judge.decided_in[operation] = next(reversed(judge.decided_in.values()))
+    judge.gone[bound.allocation] = None
+    again = replace(bound, allocation=found, revision=2)
+    if is_over:
+        judge.ended[bound.request] = None
+        judge._bound(again, operation)
+    else:
+        with pytest.raises(ViolationError, match="bound once"):
+            judge._bound(again, operation)
