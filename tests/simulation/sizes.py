@@ -135,6 +135,11 @@ class Sizes:
     """When each process began, by its node and its id there."""
     _is_alone: dict[str, int] = field(default_factory=dict)
     """The revision beside which nothing older counts any more: so its agent showed, or wanted to say, if not told."""
+    _announced: dict[str, Grant] = field(default_factory=dict)
+    """
+    The orders that say of themselves what counts until they are answered, and were not. Who reads late says more than
+    is used, and the order to take the slice back repeats it: nobody is let into that, and nobody uses it.
+    """
 
     def granted(self, grant: Grant, boots: int) -> None:
         """
@@ -152,6 +157,10 @@ class Sizes:
             alone = self._is_alone.get(allocation, 0)
             for each in [each for each in known if each < alone or self._since.get((allocation, each)) != boots]:
                 del known[each]
+        if grant.counts:
+            self._announced[allocation] = grant
+        else:
+            self._announced.pop(allocation, None)
         self._since.setdefault((allocation, revision), boots)
         known[revision] = self.as_granted[allocation, revision] = grant.booking
         if len(known) > 1:
@@ -175,6 +184,9 @@ class Sizes:
         known = self.standing.get(word.allocation, {})
         if not word.shrinking and word.revision in known:
             self.standing[word.allocation] = {each: known[each] for each in known if each >= word.revision}
+        announced = self._announced.get(word.allocation)
+        if announced is not None and not word.shrinking and word.revision >= announced.revision:
+            del self._announced[word.allocation]
 
     def most(self, booking: Booking) -> tuple[DeviceGrant, ...]:
         """The devices of a booking, each share as large as it may still be used."""
@@ -185,7 +197,9 @@ class Sizes:
         return changed(booking, devices=self._devices(booking, _least))
 
     def _devices(self, booking: Booking, pick: Callable[[Sequence[Share]], Share]) -> tuple[DeviceGrant, ...]:
-        every = [booking, *self.standing.get(booking.allocation, {}).values()]
+        announced, standing = self._announced.get(booking.allocation), self.standing.get(booking.allocation, {})
+        is_only_said = announced is not None and announced.counts == booking.devices and bool(standing)
+        every = [*standing.values()] if is_only_said else [booking, *standing.values()]
         found = []
         for number, device in enumerate(booking.devices):
             shares = [share for one in every if (share := one.devices[number].share) is not None]

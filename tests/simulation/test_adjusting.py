@@ -8,6 +8,7 @@ from simulation.pods import fractional, mps
 from simulation.scene import MIG_NODE, WHOLE_NODE, Scene
 from simulation.weather import Weather
 
+from sluice.contracts.exchange import Stream
 from sluice.contracts.messages import Grant, Revoke, SliceDegraded, SliceReady
 from sluice_allocator.core.sizes.adjustments import Adjusted, AdjustReason, AdjustRefused
 from sluice_node_agent.core.instructions import MakeTicket, RemoveTicket, SetMpsLimits
@@ -29,6 +30,16 @@ def counts(scene: Scene, name: str) -> int:
     (device,) = scene.world.judge.sizes.most(scene.world.judge.bookings[bound.allocation])
     assert device.share is not None
     return device.share.memory_mib
+
+
+def resize_by(scene: Scene, allocator: str, name: str, memory_mib: int) -> None:
+    """Somebody asks this allocator to make the share of a pod so large."""
+    others = [host for host in scene.world.allocators if host.name != allocator]
+    for host in others:
+        host.alive = False  # for whoever chooses one of them
+    scene.resize(name, memory_mib)
+    for host in others:
+        host.alive = True
 
 
 def sharing(node: object, memory_mib: int, **more: object) -> Scene:
@@ -199,6 +210,37 @@ def test_two_changes_at_once_by_two_allocators() -> None:
     share = last.booking.devices[0].share
     assert share is not None
     scene.until(lambda: told(scene, "a") == counts(scene, "a") == share.memory_mib)
+    scene.finish()
+
+
+def test_who_reads_late_says_that_more_counts_than_is_used() -> None:
+    """
+    One allocator has not heard that a share is as small as it was ordered, and makes it smaller still. A neighbour has
+    what was given back by then, and is made smaller himself while the first is taken back: that takes nobody's place.
+    """
+    scene = Scene(WHOLE_NODE, allocators=2)
+    landed = scene.landed()
+    scene.pod("a", mps(30000), lingers_s=8.0)
+    scene.until(lambda: scene.runs("a"))
+    resize_by(scene, "allocator-b", "a", 10000)
+    scene.until(lambda: told(scene, "a") == 10000)
+    scene.wait(1)
+    go_on = scene.stall("allocator-a", Stream.STATE)
+    scene.world.kubelets.restart(scene.request("a"), after_s=0.0)
+    scene.pod("b", mps(25000))
+    scene.until(lambda: scene.runs("b"))
+    resize_by(scene, "allocator-a", "a", 9000)
+    scene.wait(1)
+    go_on()
+    scene.wait(1)
+    scene.remove("a")
+    scene.until(lambda: any(isinstance(write.message, Revoke) for write in landed))
+    (revoke,) = (write.message for write in landed if isinstance(write.message, Revoke))
+    (device,) = revoke.booking.devices
+    assert device.share is not None
+    assert device.share.memory_mib == 30000
+    resize_by(scene, "allocator-b", "b", 20000)
+    scene.until(lambda: told(scene, "b") == 20000)
     scene.finish()
 
 
