@@ -122,8 +122,8 @@ class Books:
         """Ticket -> the boot in which it was made."""
         self.stuck: dict[tuple[str, int], None] = {}
         """Instances that could not be destroyed when that was wanted."""
-        self.in_the_way: dict[tuple[str, Span], str] = {}
-        """Where an instance could not be made because of a warm one, when that was tried last."""
+        self.in_the_way: dict[tuple[str, Span], tuple[str, set[str]]] = {}
+        """Where an instance could not be made because of a warm one, when that was tried last, and for whom it was."""
         self.keeps_warm = False
         self.given_up = GivenUp()
         self.sizes = Sizes()

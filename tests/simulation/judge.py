@@ -341,8 +341,8 @@ class Judge(NodeJudge):
         self.failed[said.allocation] = None
         booking = self.bookings.get(said.allocation)
         for device in booking.devices if booking is not None else ():
-            wrong = self.in_the_way.get((device.gpu, (device.start, device.size)))
-            if wrong:
+            wrong, of_whom = self.in_the_way.get((device.gpu, (device.start, device.size)), ("", set()))
+            if said.allocation in of_whom:
                 self.fail("warm in the way", f"{said.allocation} has failed: {wrong}")
 
     def _ready(self, ready: SliceReady) -> None:

@@ -211,11 +211,22 @@ class NodeJudge(Books):
                     return
                 wrong = homes.in_the_way(gpu, instruction.profile_id, span, self.held(machine.node))
                 if wrong and not any(uuid == gpu.uuid for uuid, _ in self.stuck):
-                    self.in_the_way[gpu.uuid, span] = wrong
+                    self.in_the_way[gpu.uuid, span] = wrong, self._may_have_begun_at(machine, gpu, span)
             case DestroyGpuInstance():
                 self.stuck[gpu.uuid, instruction.gi_id] = None
             case _:
                 pass
+
+    def _may_have_begun_at(self, machine: Machine, gpu: Gpu, span: Span) -> set[str]:
+        """For whom something may be made at a place just now: who has it booked, is there, and waits for nobody."""
+        return {
+            one.allocation
+            for one in self.bookings.values()
+            if one.node == machine.node
+            and one.allocation not in self.said_gone
+            and all(each in self.said_gone for each in self.after.get(one.allocation, ()))
+            and any((device.gpu, (device.start, device.size)) == (gpu.uuid, span) for device in one.devices)
+        }
 
     def daemon(self, what: str, machine: Machine, daemon: Daemon) -> None:
         """An agent has started a daemon, or is about to stop it."""

@@ -1,18 +1,22 @@
 """What a node does about shares, one story each: homes, daemons, limits, and instances that are kept warm."""
 
+from contextlib import nullcontext
+
 import pytest
 from msgspec.structs import replace
 from simulation.daemons import Daemon
-from simulation.hardware import Machine
-from simulation.judge import ViolationError
+from simulation.hardware import DeviceRefusedError, Machine
+from simulation.judge import Judge, ViolationError
 from simulation.planted_homes import HOME_BUGS
 from simulation.planting import planted
 from simulation.pods import fractional, mps, two_containers
 from simulation.scene import MIG_NODE, WHOLE, WHOLE_NODE, Scene, sliced
 
-from sluice.contracts.ids import AllocationId
-from sluice.contracts.messages import SliceGone, SliceReady
-from sluice_node_agent.core.instructions import StartMps
+from sluice.contracts.exchange import Stream, Write
+from sluice.contracts.ids import AllocationId, OperationId
+from sluice.contracts.messages import SliceFailed, SliceGone, SliceReady
+from sluice.contracts.subjects import slice_
+from sluice_node_agent.core.instructions import CreateGpuInstance, StartMps
 
 
 def machine_of(scene: Scene) -> Machine:
@@ -279,6 +283,51 @@ def test_a_warm_instance_is_in_nobodys_way() -> None:
     scene.wait(40)
     assert not gpu.instances
     scene.finish()
+
+
+@pytest.mark.parametrize("was_refused", [False, True])
+def test_the_judge_knows_for_whom_an_idle_instance_was_in_the_way(was_refused: bool) -> None:
+    """Who had the place before went before it was tried again: who comes next fails for a reason of his own."""
+    scene = Scene(keep_warm_s=30.0)
+    machine, judge = machine_of(scene), scene.world.judge
+    (gpu,) = machine.gpus.values()
+    scene.pod("a", sliced("1g.5gb+me"))
+    scene.until(lambda: scene.runs("a"))
+    scene.remove("a")
+    scene.until(lambda: not judge.held("node-0"))
+    (idle,) = gpu.instances.values()
+    start = next(span[0] for span in idle.profile.placements if span != idle.span)
+    bound = judge.bound[scene.request("a")]
+    (device,) = judge.bookings[bound.allocation].devices
+    booked = replace(judge.bookings[bound.allocation], devices=(replace(device, start=start),))
+    before, after = AllocationId("before"), AllocationId("after")
+    judge.bookings[before] = replace(booked, allocation=before)
+    create = CreateGpuInstance(1, device.gpu, idle.profile.profile_id, start, device.size)
+    judge.refused(machine, gpu, create, DeviceRefusedError("InsufficientResources", "its engines are taken"))
+    judge.said_gone[before] = None
+    judge.bookings[after] = replace(booked, allocation=after)
+    fails(judge, before if was_refused else after, caught=was_refused)
+
+
+def fails(judge: Judge, allocation: AllocationId, *, caught: bool) -> None:
+    """An agent says that a slice has failed, which the judge blames on an idle instance or does not."""
+    booking = judge.bookings[allocation]
+    address = slice_(booking.node, allocation)
+    failed = SliceFailed(
+        allocation=allocation, request=booking.request, revision=1, error="Unknown", message="create_ci failed by plan"
+    )
+    write = Write(
+        operation=OperationId("fails"),
+        attempt=1,
+        stream=Stream.STATE,
+        subject=address.subject,
+        guard=address.guard,
+        expected=0,
+        message=failed,
+        request=booking.request,
+    )
+    with pytest.raises(ViolationError, match="warm in the way") if caught else nullcontext():
+        judge.landed(write, 1)
 
 
 def test_a_whole_gpu_is_not_left_in_a_mode_for_one_process() -> None:
