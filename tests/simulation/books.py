@@ -86,7 +86,10 @@ class Books:
         """For how many seconds a node's agent has been able to speak."""
         self.ready: dict[str, SliceReady] = {}
         self.told_devices: dict[str, dict[str, None]] = {}
-        """MIG device -> whose it was, from every SliceReady that landed: of one, or of several shares of a home."""
+        """
+        Device -> whose it was, from every SliceReady that landed: a MIG device of one, or of several shares of a home;
+        a whole GPU of one after the other.
+        """
         self.told_tickets: dict[str, str] = {}
         self.bound: dict[str, Bound] = {}
         self.decided_in: dict[OperationId, str] = {}

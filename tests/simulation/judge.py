@@ -353,9 +353,10 @@ class Judge(NodeJudge):
             self.fail("told", wrong)
         self.told_tickets[ready.ticket] = ready.allocation
         for device in ready.devices:
-            if device.profile is None:
-                continue
             told = self.told_devices.setdefault(device.uuid, {})
+            if device.profile is None:
+                told[ready.allocation] = None
+                continue
             gpu = self.machines[self.bookings[ready.allocation].node].gpus[device.gpu]
             for other in told if gpu.layout is None else ():  # what is there already has the UUID that it has
                 if other != ready.allocation and not self.live_together(

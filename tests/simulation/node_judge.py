@@ -64,7 +64,7 @@ class NodeJudge(Books):
                 at = gpu.span_of(process.device)
                 if process.owner != booking.owner or at is None or not overlap(at, span):
                     continue
-                if not self._is_of_another(process, booking, device):
+                if not self._is_of_another(machine, process, booking, device):
                     self.fail("LAW 3", f"{allocation} is said to be gone and {process} runs")
             self._check_place_is_empty(machine, booking, device)
 
@@ -81,10 +81,11 @@ class NodeJudge(Books):
         is_bare = isinstance(entry, Revoke) and not entry.booking.devices
         return is_bare and not known and machine.node in self.journals_lost
 
-    def _is_of_another(self, process: Process, booking: Booking, device: DeviceGrant) -> bool:
+    def _is_of_another(self, machine: Machine, process: Process, booking: Booking, device: DeviceGrant) -> bool:
         """
-        Whether it may be of another slice of the same pod: of a share of the same home, or of what a promise of this
-        place was exchanged for, when this slice never had the device.
+        Whether it may be of another slice of the same pod: of a share of the same home, of what a promise of this place
+        was exchanged for, when this slice never had the device, or of one that has the device since. That this one is
+        gone may be said long after it was, and after the broker was wiped (see `is_gone`).
         """
         others = {
             other.allocation: other.devices
@@ -93,6 +94,10 @@ class NodeJudge(Books):
             and other.allocation != booking.allocation
             and other.allocation not in self.said_gone
         }
+        passes_on = device.profile is None or machine.gpus[device.gpu].layout is not None
+        tickets = machine.tickets.values() if passes_on else ()
+        if any(each.allocation in others and process.device in each.devices for each in tickets):
+            return True
         told = self.told_devices.get(process.device, {})
         if booking.allocation not in told and any(each in told for each in others):
             return True

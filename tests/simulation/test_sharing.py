@@ -5,16 +5,17 @@ from contextlib import nullcontext
 import pytest
 from msgspec.structs import replace
 from simulation.daemons import Daemon
-from simulation.hardware import DeviceRefusedError, Machine
+from simulation.hardware import OPERATOR, DeviceRefusedError, Machine, Process
 from simulation.judge import Judge, ViolationError
 from simulation.planted_homes import HOME_BUGS
 from simulation.planting import planted
 from simulation.pods import fractional, mps, two_containers
 from simulation.scene import MIG_NODE, WHOLE, WHOLE_NODE, Scene, sliced
+from simulation.weather import Fate
 
 from sluice.contracts.exchange import Stream, Write
 from sluice.contracts.ids import AllocationId, OperationId
-from sluice.contracts.messages import SliceFailed, SliceGone, SliceReady
+from sluice.contracts.messages import Revoke, SliceFailed, SliceGone, SliceReady
 from sluice.contracts.subjects import slice_
 from sluice_node_agent.core.instructions import CreateGpuInstance, StartMps
 
@@ -224,6 +225,37 @@ def test_the_judge_knows_on_whose_device_a_process_runs(had_it: bool) -> None:
             judge.check_gone(machine_of(scene), promised)
     else:
         judge.check_gone(machine_of(scene), promised)
+
+
+def test_that_a_slice_is_gone_is_said_when_its_pod_has_the_gpu_again() -> None:
+    """
+    A tool was on the GPU, so the first slice failed. That word stays without an answer, the one that it is gone waits
+    behind it, and the broker is wiped meanwhile: nobody knows of that slice any more, and its pod gets the GPU.
+    """
+    scene = Scene(WHOLE_NODE)
+    landed = scene.landed()
+    (gpu,) = machine_of(scene).gpus.values()
+    tool = Process(77, OPERATOR, gpu.uuid)
+    gpu.processes.append(tool)
+    unanswered: list[Write] = []
+
+    def fate_of(_host: str, write: Write) -> Fate | None:
+        if not isinstance(write.message, SliceFailed):
+            return None
+        unanswered.append(write)
+        return "ack lost" if len(unanswered) == 1 else "request lost"
+
+    scene.world.broker.fate_of = fate_of
+    scene.pod("a", WHOLE)
+    scene.until(lambda: any(isinstance(write.message, Revoke) for write in landed))
+    gpu.processes.remove(tool)
+    scene.wait(1.0)
+    scene.strike("broker wipe")
+    scene.until(lambda: scene.runs("a"))
+    assert not any(isinstance(write.message, SliceGone) for write in landed)
+    scene.world.broker.fate_of = lambda _host, _write: None
+    scene.until(lambda: any(isinstance(write.message, SliceGone) for write in landed))
+    scene.finish()
 
 
 def test_an_agent_that_dies_over_a_starting_daemon_leaves_none() -> None:
