@@ -38,6 +38,7 @@ from sluice.contracts.messages import (
     NodeClosed,
     NodeOpened,
     NodeRemoved,
+    PlacementReport,
     RequestWithdrawn,
 )
 from sluice.contracts.usage import Usage
@@ -209,6 +210,22 @@ def test_a_share_on_a_gpu_of_which_only_the_name_is_known_does_not_grow(empty, m
     why = refused(next_one, sm_partition=11)
     assert why.reason is AdjustReason.NOT_NOW
     assert "not read by its node" in why.message
+
+
+@pytest.mark.parametrize("mig", [True, False])
+def test_in_a_home_that_is_out_of_use_a_share_does_not_grow(empty, mig):
+    """Somebody may be there whom journal and ledger have forgotten: nobody counts what he uses."""
+    known = gpu_report("node-a", 0, model="a30-24gb", mig=mig)
+    bench = with_gpus(empty, known)
+    bench.bound("p1", replace(fractional(10, 2400), profile="1g.6gb" if mig else None))
+    (device,) = next(iter(bench.allocator.desk.world.ledger.values())).booking.devices
+    out = replace(known, quarantined=(PlacementReport(start=device.start, size=device.size),))
+    bench.add_node(snapshot("node-a", (out,), modes=MODES, generation=2))
+
+    why = refused(bench, memory_mib=2500)
+    assert why.reason is AdjustReason.NOT_NOW
+    assert "is out of use now" in why.message
+    assert shares_of(adjusted(bench, memory_mib=2000)) == [2000]
 
 
 # -- what cannot be changed ---------------------------------------------------------------------------------------

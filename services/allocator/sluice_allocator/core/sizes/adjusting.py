@@ -268,7 +268,8 @@ def _short_of(
     What the homes lack for shares that grow, and then count as in `after`. Several of one home are tried together.
 
     A share grows against what is booked, also where it counts more than that: somebody may have let others into what it
-    was, who has heard that it is smaller by now (two allocators at work).
+    was, who has heard that it is smaller by now (two allocators at work). Not where nobody is let in: somebody may be
+    there of whom journal and ledger have forgotten what he uses.
     """
     trials: dict[tuple[object, ...], Home] = {}
     for number, (booked, wanted, counted) in enumerate(zip(booking.devices, becomes, after, strict=True)):
@@ -280,6 +281,9 @@ def _short_of(
         if at_home is None or not at_home.gpu.knows(booked.profile):
             how = "not shown" if gpu is None else "not read"
             message = f"{booked.gpu} is {how} by its node, so nobody knows what is left of it; ask again"
+            return AdjustRefused(AdjustReason.NOT_NOW, message)
+        if not at_home.gpu.stands(place):
+            message = f"its device on {booked.gpu} is out of use now, or used by who is not known there; ask again"
             return AdjustRefused(AdjustReason.NOT_NOW, message)
         key = (booking.allocation, number)
         trial = trials.setdefault((booked.gpu, *place), at_home.home.copy())
