@@ -13,7 +13,7 @@ from simulation.books import ViolationError
 from simulation.hardware import OPERATOR, Gpu, Machine
 from simulation.host import Host
 from simulation.node_judge import NodeJudge
-from simulation.shares import Held, held_by
+from simulation.shares import Held, grows, held_by
 from simulation.tables import fits_in, overlap
 
 from sluice.contracts.exchange import Write
@@ -145,12 +145,15 @@ class Judge(NodeJudge):
             self.after[booking.allocation] = grant.after
             if booking.node not in self.heads and grant.incarnation not in self.over:
                 self.fail("opened before use", f"{booking.allocation} on {booking.node}, which has no head")
-            self._check_place(grant)
+            self._check_place(grant, is_new=not isinstance(known, Grant) or grows(known.booking, booking))
         book[booking.allocation] = grant
         self.bookings[booking.allocation] = booking
 
-    def _check_place(self, grant: Grant) -> None:
-        """I1 and I2 for a new booking: the place exists, is free, and nobody else's process is on it."""
+    def _check_place(self, grant: Grant, *, is_new: bool) -> None:
+        """
+        I1 and I2 for a booking: the place exists, is free, and nobody else's process is on it. Not (`is_new`) of what
+        has it already and takes no more of it: it lives beside whoever was left in its home when all was forgotten.
+        """
         booking = grant.booking
         machine = self.machines[booking.node]
         heirs = self.promises(booking.node) if grant.revision > 1 else ()  # of one that is changed: nothing is made
@@ -165,7 +168,7 @@ class Judge(NodeJudge):
             on_it = [one for one in held if one.gpu == device.gpu]
             if device.share is not None and (wrong := homes.wrong_neighbours(gpu, mine, on_it)):
                 self.fail("I2", wrong)
-            if not grant.after:
+            if is_new and not grant.after:
                 self._check_tenants(booking, gpu, mine, on_it)
             held.append(mine)
 

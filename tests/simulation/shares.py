@@ -71,6 +71,17 @@ def width_of(share: Share, row: GpuRow, profile: str) -> int:
     return ceil(Fraction(100 * ceil(Fraction(share.sm_partition * all_sms, 100)), sms))
 
 
+def grows(before: Booking, after: Booking) -> bool:
+    """Whether more may be used of a share than of what it was; one without a bound of its SMs may use them all."""
+    pairs = [(one.share, other.share) for one, other in zip(before.devices, after.devices, strict=True)]
+    return any(
+        one is not None
+        and other is not None
+        and (other.memory_mib > one.memory_mib or (other.sm_partition or 101) > (one.sm_partition or 101))
+        for one, other in pairs
+    )
+
+
 def overfull(row: GpuRow, profile: str, shares: Sequence[Share], *, taking_turns: bool = False) -> str:
     """
     What these shares together take too much of in one home; empty when they fit.

@@ -18,8 +18,13 @@ from simulation.forgotten import (
 from simulation.judge import ViolationError
 from simulation.plan import Plan, draw_plan
 from simulation.planting import Planted, planted
+from simulation.pods import mps
+from simulation.scene import WHOLE_NODE, Scene
 from simulation.searching import assert_found, dose
 from simulation.weather import Weather
+
+from sluice.contracts.messages import NodeOpened
+from sluice_allocator.core.sizes.adjustments import Adjusted
 
 UNLUCKY = Weather(until=60.0, ack_lost=0.1, request_lost=0.05, late=0.05, twice=0.2, redelivered=0.3)
 DOSE = 60
@@ -91,3 +96,30 @@ def test_seeds_catch_an_agent_that_takes_what_somebody_made_by_hand_for_its_own(
     """An administrator would lose his instance with a node's journal."""
     drawn = map(draw_plan, dose(DOSE, found_at=18))
     assert_found(NOBODYS_IS_OURS, (plan for plan in drawn if {"journal lost", "foreign"} <= kinds(plan)))
+
+
+@pytest.mark.parametrize("size", [900, 38000], ids=["smaller", "larger"])
+def test_beside_a_process_of_which_nothing_tells_any_more_a_share_becomes_smaller_and_not_larger(size: int) -> None:
+    """Nobody counts what that process uses; who lived beside it takes nothing of it by having less."""
+    scene = Scene(WHOLE_NODE)
+    scene.pod("stays", mps(1500))
+    scene.pod("goes", mps(4000), lingers_s=25.0)
+    scene.until(lambda: scene.runs("stays") and scene.runs("goes"))
+    machine, landed = scene.world.machines["node-0"], scene.landed()
+    scene.strike("gpu slow", "node-0", lasts_s=5.0)
+    scene.remove("goes")
+    scene.until(lambda: len(machine.tickets) == 1)
+    scene.strike("journal lost", "node-0", lasts_s=0.5)
+    scene.strike("broker wipe")
+    scene.until(lambda: any(isinstance(write.message, NodeOpened) for write in landed))
+    scene.until(lambda: scene.bound("stays") is not None)
+    scene.wait(2.0)
+    scene.resize("stays", size, restart_s=0.5)
+    scene.wait(4.0)
+    assert len(machine.processes()) == 2
+    outcomes = scene.world.resizer.outcomes
+    assert [isinstance(outcome, Adjusted) for outcome in outcomes] == [size == 900]
+    scene.wait(20.0)
+    scene.resize("stays", size, restart_s=0.5)
+    scene.until(lambda: [process.memory_mib for _, process in machine.processes()] == [size])
+    scene.finish()
