@@ -216,7 +216,8 @@ class Judge(NodeJudge):
                 continue
             if process.home and process.kind == "file":
                 continue
-            if nothing_is_made and not process.home and self.belongs_to_nobody(booking.node, process):
+            is_shown = bool(process.home) and gpu.layout is None
+            if nothing_is_made and not is_shown and self.belongs_to_nobody(booking.node, process):
                 continue
             self.fail("I1", f"{booking.allocation} is granted {mine.span} of {gpu.uuid} where {process} still runs")
 

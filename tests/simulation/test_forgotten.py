@@ -19,11 +19,11 @@ from simulation.judge import ViolationError
 from simulation.plan import Plan, draw_plan
 from simulation.planting import Planted, planted
 from simulation.pods import mps
-from simulation.scene import WHOLE_NODE, Scene
+from simulation.scene import MIG_NODE, WHOLE_NODE, Scene, sliced
 from simulation.searching import assert_found, dose
 from simulation.weather import Weather
 
-from sluice.contracts.messages import NodeOpened
+from sluice.contracts.messages import Grant, NodeOpened
 from sluice_allocator.core.sizes.adjustments import Adjusted
 
 UNLUCKY = Weather(until=60.0, ack_lost=0.1, request_lost=0.05, late=0.05, twice=0.2, redelivered=0.3)
@@ -122,4 +122,23 @@ def test_beside_a_process_of_which_nothing_tells_any_more_a_share_becomes_smalle
     scene.wait(20.0)
     scene.resize("stays", size, restart_s=0.5)
     scene.until(lambda: [process.memory_mib for _, process in machine.processes()] == [size])
+    scene.finish()
+
+
+def test_an_instance_of_a_fixed_layout_is_handed_to_nobody_while_a_client_of_a_forgotten_home_is_on_it() -> None:
+    """Its node is opened before its agent could look who is there, for its GPUs are slow: so it is granted."""
+    scene = Scene(MIG_NODE, layouts={"GPU-node-0-0": (("7g.40gb", (0, 8)),)})
+    scene.pod("goes", mps(4000), lingers_s=25.0)
+    scene.until(lambda: scene.runs("goes"))
+    machine, landed = scene.world.machines["node-0"], scene.landed()
+    scene.strike("gpu slow", "node-0", lasts_s=20.0)
+    scene.remove("goes")
+    scene.until(lambda: not machine.tickets)
+    scene.strike("journal lost", "node-0", lasts_s=0.5)
+    scene.strike("broker wipe")
+    scene.pod("comes", sliced("7g.40gb"))
+    scene.until(lambda: any(isinstance(write.message, Grant) for write in landed))
+    assert len(machine.processes()) == 1
+    scene.until(lambda: scene.runs("comes"), longest_s=90.0)
+    assert len(machine.processes()) == 1
     scene.finish()
