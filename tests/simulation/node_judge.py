@@ -203,7 +203,8 @@ class NodeJudge(Books):
         if what in {"ci destroyed", "gi destroyed"} and instance.maker == OPERATOR:
             self.fail("I13", f"foreign instance {instance} of {gpu.uuid} destroyed")
         for allocation in self.told_devices.get(instance.uuid, ()) if what == "ci destroyed" else ():
-            if allocation not in self.revoked and allocation not in self.failed:
+            is_over = allocation in self.revoked or allocation in self.failed or self.nobody_can_tell(allocation)
+            if not is_over:
                 self.fail("only a Revoke destroys", f"{instance.uuid} of {allocation} destroyed")
 
     def refused(self, machine: Machine, gpu: Gpu, instruction: object, refusal: DeviceRefusedError) -> None:

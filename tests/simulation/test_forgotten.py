@@ -142,3 +142,21 @@ def test_an_instance_of_a_fixed_layout_is_handed_to_nobody_while_a_client_of_a_f
     scene.until(lambda: scene.runs("comes"), longest_s=90.0)
     assert len(machine.processes()) == 1
     scene.finish()
+
+
+def test_what_is_left_of_a_share_that_lost_its_ticket_goes_when_nobody_uses_it() -> None:
+    """It was to get another one at once, being made smaller: nothing tells of it now, and its pod asks anew."""
+    scene = Scene(MIG_NODE)
+    scene.pod("a", mps(9000))
+    scene.until(lambda: scene.runs("a"))
+    agent = scene.world.agents["node-0"]
+    (first,) = agent.machine.gpus["GPU-node-0-0"].instances.values()
+    agent.on_ticket.append(lambda _what, _machine, _ticket: scene.world.clockwork.after(0.0, agent.kill))
+    scene.resize("a", 5000)
+    scene.until(lambda: not agent.alive)
+    agent.on_ticket.pop()
+    assert not agent.machine.tickets
+    scene.strike("journal lost", "node-0", lasts_s=0.5)
+    scene.strike("broker wipe")
+    scene.until(lambda: scene.runs("a") and not first.uuid, longest_s=60.0)
+    scene.finish()
