@@ -214,9 +214,14 @@ class Sizes:
         return f"{ready.allocation} {ready.revision} says {told}, granted {wants}" if told != wants else ""
 
     def wrong_limits(self, machine: Machine, ready: SliceReady) -> str:
-        """What an agent says is to be had of its server; empty when it is, and when the order is not the last one."""
+        """
+        What an agent says is to be had of its server; empty when it is, and when the order is not the last one. A later
+        one may have gone with journal and ledger: the server was told of it, and is told anew when the node is open.
+        """
         booking = self.as_granted.get((ready.allocation, ready.revision))
         if booking is None or ready.revision != max(self.standing.get(ready.allocation, {0: None})):
+            return ""
+        if machine.forgot_at and (ready.allocation, ready.revision + 1) in self.as_granted:
             return ""
         for device, state in zip(booking.devices, ready.devices, strict=True):
             gpu = machine.gpus[device.gpu]

@@ -25,6 +25,7 @@ from simulation.weather import Weather
 
 from sluice.contracts.messages import Grant, NodeOpened
 from sluice_allocator.core.sizes.adjustments import Adjusted
+from sluice_node_agent.core.events import MpsLimitsSet
 
 UNLUCKY = Weather(until=60.0, ack_lost=0.1, request_lost=0.05, late=0.05, twice=0.2, redelivered=0.3)
 DOSE = 60
@@ -159,4 +160,27 @@ def test_what_is_left_of_a_share_that_lost_its_ticket_goes_when_nobody_uses_it()
     scene.strike("journal lost", "node-0", lasts_s=0.5)
     scene.strike("broker wipe")
     scene.until(lambda: scene.runs("a") and not first.uuid, longest_s=60.0)
+    scene.finish()
+
+
+def test_a_ticket_may_say_more_than_the_server_allows_when_a_later_order_is_lost() -> None:
+    """The server's limits were lowered for that order. They are raised when the node is open; until then it is said."""
+    scene = Scene(WHOLE_NODE)
+    scene.pod("a", mps(9000))
+    scene.until(lambda: scene.runs("a"))
+    agent = scene.world.agents["node-0"]
+    (daemon,) = agent.machine.mps.listed.values()
+    agent.on_event.append(
+        lambda event: scene.world.clockwork.after(0.0, agent.kill) if isinstance(event, MpsLimitsSet) else None
+    )
+    scene.resize("a", 5000)
+    scene.until(lambda: not agent.alive)
+    agent.on_event.pop()
+    assert daemon.memory_mib == 5000
+    scene.strike("journal lost", "node-0", lasts_s=0.5)
+    scene.strike("broker wipe")
+    heads = scene.lose(lambda _host, write: isinstance(write.message, NodeOpened), times=1)
+    scene.until(lambda: bool(heads))
+    scene.strike("broker wipe")
+    scene.until(lambda: daemon.memory_mib == 9000)
     scene.finish()
