@@ -6,6 +6,8 @@ import pytest
 from simulation.judge import ViolationError
 from simulation.planted_quotas import BOUND_ON_WHAT_IS_KNOWN, QUOTA_BUGS
 from simulation.planting import planted
+from simulation.pods import Ask
+from simulation.preemptions import PREEMPTIBLE, PRIORITY
 from simulation.quotas import HEARD_AFTER_S, NO_LIMITS, QuotaSaid
 from simulation.scene import A30_NODE, MIG_NODE, Scene, sliced
 from simulation.weather import Weather
@@ -17,6 +19,7 @@ from sluice.contracts.messages import (
     AnyMessage,
     Booking,
     DeviceGrant,
+    EvictionOrdered,
     Grant,
     Pending,
     QuotaSet,
@@ -201,6 +204,34 @@ def test_nobody_is_bound_before_what_was_written_before_its_grant_is_known() -> 
     scene.host("allocator-a").resume()
     limit(scene, NO_LIMITS)
     scene.until(lambda: scene.runs("b"))
+    scene.finish()
+
+
+def test_whoever_has_to_go_for_another_counts_until_he_is_gone() -> None:
+    """One allocator has read neither his grant nor that for whose place he goes: it grants what he will give back."""
+    scene = Scene(MIG_NODE, A30_NODE, allocators=2)
+    limit(scene, (None, None, 7))
+    scene.wait(HEARD_AFTER_S)
+    heard = [scene.stall("allocator-b", stream) for stream in (Stream.BOOK, Stream.STATE)]
+    whole, half = sliced("7g.40gb"), sliced("4g.20gb")
+    scene.pod("goes", Ask((*whole.annotations, (PREEMPTIBLE, "true")), whole.containers, whole.devices))
+    scene.until(lambda: scene.runs("goes"))
+    scene.lose(lambda _host, write: isinstance(write.message, EvictionOrdered))
+    landed = scene.landed()
+    scene.pod("service", Ask((*half.annotations, (PRIORITY, "5")), half.containers, half.devices))
+    scene.until(lambda: any(isinstance(write.message, Grant) for write in landed))
+    scene.pod("late", sliced("1g.6gb"))
+    scene.wait(0.5)
+    scene.let_hear("allocator-b", subjects.request(scene.request("late")).subject)
+    scene.until(lambda: sum(isinstance(write.message, Grant) for write in landed) > 1)
+    scene.wait(3.0)
+    for hear in heard:
+        hear()
+    scene.wait(1.0)
+    assert scene.runs("goes")
+    assert waits_for_quota(scene, "late")
+    scene.lose(lambda _host, _write: False)
+    scene.until(lambda: scene.runs("service") and scene.runs("late"))
     scene.finish()
 
 

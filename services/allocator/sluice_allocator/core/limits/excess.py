@@ -67,8 +67,8 @@ def excess(desk: Desk, grant: Grant) -> str | None:
     """
     Why a grant that is not bound is taken back; None where it stays.
 
-    In the order of the ledger, those stay that fit beside what came before them. What comes later never counts: whoever
-    reads a grant comes to the same, whether he has read on or not.
+    In the order of the ledger, those stay that fit beside what came before them: now, and when what is promised is had.
+    What comes later never counts: whoever reads a grant comes to the same, whether he has read on or not.
     """
     booking = grant.booking
     quota = desk.world.quotas.get(booking.namespace)
@@ -84,15 +84,24 @@ def excess(desk: Desk, grant: Grant) -> str | None:
         return f"it has more {alone} than one pod of namespace {booking.namespace} may have"
     if not _is_over(desk, quota):
         return None
-    kept, standing = _standing(desk, quota)
+    for promised in (False, True):
+        over = _beyond(desk, quota, grant, promised=promised)
+        if over:
+            return f"an earlier grant took what the quota of namespace {booking.namespace} had left of {over}"
+    return None
+
+
+def _beyond(desk: Desk, quota: QuotaSet, grant: Grant, *, promised: bool) -> str:
+    """What is too much with a grant beside those before it; empty where it stays. As `_standing`."""
+    kept, standing = _standing(desk, quota, promised=promised)
     for each in standing:
         counts = desk.fleet.usage_of(each.booking.devices)
         over = beyond(quota.total, kept + counts) or _is_too_much_for_one(desk, quota, each.booking)
         if not over or not _is_judged(desk, each):
             kept += counts
         elif each is grant:
-            return f"an earlier grant took what the quota of namespace {booking.namespace} had left of {over}"
-    return None
+            return over
+    return ""
 
 
 def may_bind(desk: Desk, grant: Grant) -> bool:
@@ -143,8 +152,13 @@ def _is_judged(desk: Desk, grant: Grant) -> bool:
     return not is_held(desk.world.requests.get(booking.request), booking.allocation)
 
 
-def _standing(desk: Desk, quota: QuotaSet) -> tuple[Usage, list[Grant]]:
-    """What is bound of a namespace, and its other grants, in the order of the ledger."""
+def _standing(desk: Desk, quota: QuotaSet, *, promised: bool) -> tuple[Usage, list[Grant]]:
+    """
+    What is bound of a namespace, and its other grants, in the order of the ledger.
+
+    Either as it is now, when whoever a promise comes after has his place and may keep it; or when all that is
+    `promised` is had, and they are gone.
+    """
     opened: dict[AllocationId, Booking] = {}
     for allocation in desk.fleet.accounts.opened(quota.namespace):
         booking = desk.fleet.booking(allocation)
@@ -152,19 +166,25 @@ def _standing(desk: Desk, quota: QuotaSet) -> tuple[Usage, list[Grant]]:
             opened[allocation] = booking
     grants = [entry for each in opened if isinstance(entry := desk.world.ledger.get(each), Grant)]
     promises = [grant for grant in grants if is_promise(desk, grant)]
+    bound = usage(desk, quota.namespace) - total(desk.fleet.usage_of(each.devices) for each in opened.values())
+    if not promised:
+        return bound, _in_order(desk, grants, {each.booking.allocation: None for each in promises})
     left_out = {each.booking.allocation: None for each in promises if _has_another(desk, each)}
     exchanges = [each for each in promises if is_exchange(each) and each.booking.allocation not in left_out]
     left_out |= {each: None for exchange in exchanges for each in exchange.after}
     kept = [promise for promise in promises if promise.booking.allocation not in left_out]
     awaited = {each: None for promise in kept for each in promise.after}  # gone when what is promised is there
-    bound = usage(desk, quota.namespace) - total(desk.fleet.usage_of(each.devices) for each in opened.values())
     for allocation in awaited:
         booking = desk.fleet.booking(allocation)
         if booking is not None and booking.namespace == quota.namespace and allocation not in opened:
             bound -= desk.fleet.usage_of(booking.devices)
-    left_out |= awaited
-    standing = [grant for grant in grants if grant.booking.allocation not in left_out]
-    return bound, sorted(standing, key=lambda grant: _written_at(desk, grant.booking))
+    return bound, _in_order(desk, grants, left_out | awaited)
+
+
+def _in_order(desk: Desk, grants: list[Grant], but: dict[AllocationId, None]) -> list[Grant]:
+    """Grants in the order of the ledger."""
+    standing = [grant for grant in grants if grant.booking.allocation not in but]
+    return sorted(standing, key=lambda grant: _written_at(desk, grant.booking))
 
 
 def _has_another(desk: Desk, promise: Grant) -> bool:
