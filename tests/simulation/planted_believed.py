@@ -153,6 +153,14 @@ def _operators_words_alone(original: Any) -> Any:
     return is_beyond
 
 
+def _booked_as_the_reading_shows(original: Any) -> Any:
+    def is_beyond(self: Any, address: Any, ends_at: int) -> bool:
+        """What is booked is gone when a reading does not show it."""
+        return address.kind != "ledger" and bool(original(self, address, ends_at))
+
+    return is_beyond
+
+
 def _every_reading_is_the_newest(_original: Any) -> Any:
     def is_beyond(_self: Any, _address: Any, _ends_at: int) -> bool:
         """What a reading does not show is not there."""
@@ -274,7 +282,7 @@ BELIEVED_BUGS = (
         "what no reading shows is lost",
         "its slice: a server that lagged shows neither grant nor binding, of which only the binding is known still",
         ("LAW 3", "undisturbed"),
-        ((World, "catch_up", _what_no_reading_shows_is_lost),),
+        ((World, "catch_up", _what_no_reading_shows_is_lost), (World, "_is_beyond", _booked_as_the_reading_shows)),
     ),
     Planted(
         "an unanswered patch binds nobody",

@@ -16,8 +16,10 @@ from sluice.contracts import subjects
 from sluice.contracts.exchange import Stream, Write
 from sluice.contracts.ids import AllocationId, Incarnation, NodeName, OperationId, RequestId, SourceName
 from sluice.contracts.messages import (
+    AllocationRequested,
     AnyMessage,
     Booking,
+    Bound,
     DeviceGrant,
     EvictionOrdered,
     Grant,
@@ -232,6 +234,31 @@ def test_whoever_has_to_go_for_another_counts_until_he_is_gone() -> None:
     assert waits_for_quota(scene, "late")
     scene.lose(lambda _host, _write: False)
     scene.until(lambda: scene.runs("service") and scene.runs("late"))
+    scene.finish()
+
+
+def test_what_was_granted_counts_whatever_a_server_that_lags_shows() -> None:
+    """No guard of the node that is granted next covers it; and its source has not said yet what its pod has."""
+    scene = Scene(MIG_NODE, A30_NODE)
+    limit(scene, ONE)
+    scene.wait(HEARD_AFTER_S)
+    landed = scene.landed()
+    scene.strike("replica lags", lasts_s=5.0)
+    lagging = scene.world.broker.lagging
+    assert lagging is not None
+    lagging.answers = lambda: True  # type: ignore[method-assign]
+    scene.pod("a", sliced("1g.5gb"))
+    scene.pod("b", sliced("1g.6gb"))
+    scene.until(lambda: sum(isinstance(write.message, AllocationRequested) for write in landed) == 2)
+    scene.host("pod-watcher").pause()
+    scene.until(lambda: any(isinstance(write.message, Bound) for write in landed))
+    scene.wait(0.3)
+    (book,) = (reader for reader in scene.host("allocator-a").readers if reader.stream is Stream.BOOK)
+    book.start()
+    scene.wait(8.0)
+    scene.host("pod-watcher").resume()
+    assert sum(isinstance(write.message, Grant) for write in landed) == 1
+    limit(scene, NO_LIMITS)
     scene.finish()
 
 

@@ -243,10 +243,11 @@ class World:
         Whether a word is newer than all that a reading has shown, for a server that lags has served it.
 
         No guard of a place covers what an operator says, or what a request was answered: nothing would refuse what is
-        granted without it. BOOK forgets nothing that it acknowledged; a closing word that has expired goes with the
-        next reading that shows anything newer.
+        granted without it. Nor does the guard of one node cover what is booked on another, and counts for a limit. BOOK
+        forgets nothing that it acknowledged; a closing word that has expired goes with the next reading that shows
+        anything newer.
         """
-        return address.kind in {"cordon", "quota", "binding"} and self.sequences[address.subject] > ends_at
+        return stream_of(address.kind) is Stream.BOOK and self.sequences[address.subject] > ends_at
 
     def _remember_first_word(self, request: RequestId, entry: Entry) -> None:
         """The first word of a request that is edited is not on the bus any more, and its turn is that word's."""
