@@ -57,6 +57,8 @@ class Books:
         """How often each node was opened."""
         self.adopted_revoked: dict[str, None] = {}
         """What was entered in this life of the bus as being taken back already."""
+        self.taken_back_at: dict[str, float] = {}
+        """Of those, when the ledger closed them: who ordered their pods to go may not have read that."""
         self.over: set[str] = set()
         """The lives of the bus that were ended by a wipe: no agent acts on an order of theirs."""
         self.after: dict[str, tuple[str, ...]] = {}
@@ -155,6 +157,13 @@ class Books:
         if held is None or held.allocation not in self.adopted_revoked:
             return False
         return isinstance(self.ledger.get(held.node, {}).get(held.allocation), Revoke)
+
+    def lost_what_it_held(self, request: str, within_s: float) -> bool:
+        """Whether that is so, or was so a moment ago: an order that follows from it may land when it is over."""
+        asked = self.requests.get(request)
+        held = asked.held if asked is not None else None
+        closed_at = self.taken_back_at.get(held.allocation, -1e9) if held is not None else -1e9
+        return self.loses_what_it_holds(request) or self.clockwork.now - closed_at <= within_s
 
     def promises(self, node: str) -> dict[str, Grant | Revoke]:
         """The entries of a node for what waits for others to be gone, or was revoked while it did: nothing is made."""

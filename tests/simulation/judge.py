@@ -246,6 +246,8 @@ class Judge(NodeJudge):
             self._goes_with_node(closed.node, closed.allocation)
         elif closed.allocation not in self.gone:
             self.fail("LAW 3", f"{closed.allocation} is closed before its agent said SliceGone")
+        if closed.allocation in self.adopted_revoked:
+            self.taken_back_at[closed.allocation] = self.clockwork.now
         self.ledger.setdefault(closed.node, {})[closed.allocation] = closed
 
     def _goes_with_node(self, node: str, allocation: str) -> None:

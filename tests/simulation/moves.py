@@ -11,6 +11,7 @@ from random import Random
 from typing import TYPE_CHECKING
 
 from simulation.books import Books
+from simulation.cordons import ORDER_IS_LATE_S
 from simulation.pods import Device, Pod
 from simulation.tables import GpuRow, at_least
 from simulation.troubles import RATE_OFF
@@ -91,7 +92,8 @@ class MoveJudge:
                 self.bound_at.setdefault(bound.allocation, self.judge.clockwork.now)
             case EvictionOrdered() as ordered if self.judge.is_of_this_life(ordered):
                 mine = (each for each, book in self.judge.bookings.items() if book.request == ordered.request)
-                others = self.judge.is_drained(ordered.request) or self.judge.loses_what_it_holds(ordered.request)
+                others = self.judge.is_drained(ordered.request)
+                others = others or self.judge.lost_what_it_held(ordered.request, ORDER_IS_LATE_S)
                 if not any(each in self.made_for for each in mine) and not others:
                     self.judge.fail("booked first", f"{ordered.request} is evicted, and nothing was booked for that")
             case _:

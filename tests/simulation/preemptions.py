@@ -280,7 +280,7 @@ class PreemptionJudge:
         )
         ended = self._stood_until.get(request, -1e9)
         late = self._judge.clockwork.now - ended <= ORDER_IS_LATE_S
-        others = self._judge.is_drained(request) or self._judge.loses_what_it_holds(request)
+        others = self._judge.is_drained(request) or self._judge.lost_what_it_held(request, ORDER_IS_LATE_S)
         if not (stands or late or others):
             self._judge.fail("place first", f"{request} is ordered to be evicted, and no place is booked for that")
 

@@ -14,7 +14,7 @@ from simulation.scene import MIG_NODE, Scene, sliced
 from simulation.searching import assert_found, assert_played, dose
 from simulation.world import run_plan
 
-from sluice.contracts.messages import SliceQuarantined
+from sluice.contracts.messages import Closed, EvictionOrdered, SliceQuarantined
 from sluice_pod_watcher.core.cluster.events import BindPod
 
 DOSE = 8
@@ -178,10 +178,9 @@ def test_another_pod_watcher_takes_over_while_the_first_stands_still() -> None:
     scene.finish()
 
 
-def a_budget_is_in_the_way_when_the_bus_is_wiped(*, hands_over: bool) -> None:
-    """A pod's slice goes with its node, whose agent is back and takes it back; the pod cannot be evicted meanwhile."""
+def whose_slice_is_taken_back(in_the_way: list[str]) -> Scene:
+    """A pod whose slice has gone with its node; the agent is back, and waits for the pod, which a budget keeps."""
     scene = Scene(MIG_NODE, MIG_NODE, cluster=True)
-    in_the_way = ["budget"]
 
     def refuse(_uid: str, step: str) -> None:
         if step == "evict" and in_the_way:
@@ -194,6 +193,13 @@ def a_budget_is_in_the_way_when_the_bus_is_wiped(*, hands_over: bool) -> None:
     assert before is not None
     scene.strike("node removed", before.node, lasts_s=25.0, number=CUT_OFF)
     scene.until(lambda: any(isinstance(write.message, SliceQuarantined) for write in landed), longest_s=60.0)
+    return scene
+
+
+def a_budget_is_in_the_way_when_the_bus_is_wiped(*, hands_over: bool) -> None:
+    """A pod's slice goes with its node, whose agent is back and takes it back; the pod cannot be evicted meanwhile."""
+    in_the_way = ["budget"]
+    scene = whose_slice_is_taken_back(in_the_way)
     if hands_over:
         scene.host("pod-watcher").kill()
     scene.world.broker.wipe()
@@ -213,6 +219,23 @@ def test_a_pod_whose_slice_was_lost_is_evicted_though_the_bus_forgets_it(*, hand
     with planted(RELEASE_FORGOTTEN), pytest.raises(ViolationError) as found:
         a_budget_is_in_the_way_when_the_bus_is_wiped(hands_over=hands_over)
     assert found.value.rule in RELEASE_FORGOTTEN.caught_by
+
+
+@pytest.mark.parametrize("late_s", [0.0, 30.0])
+def test_the_judge_knows_that_an_order_to_evict_may_land_when_the_slice_is_gone(late_s: float) -> None:
+    """It has no answer and is said again as it was; meanwhile its pod is deleted, and all that it had is closed."""
+    scene = whose_slice_is_taken_back(["budget"])
+    lost = scene.lose(lambda _host, write: isinstance(write.message, EvictionOrdered))
+    scene.world.broker.wipe()
+    scene.world.broker.ensure()
+    scene.until(lambda: bool(lost))
+    scene.wait(late_s)
+    landed = scene.landed()
+    scene.remove("a")
+    scene.until(lambda: any(isinstance(write.message, Closed) for write in landed), longest_s=60.0)
+    scene.lose(lambda _host, _write: False)
+    scene.until(lambda: any(isinstance(write.message, EvictionOrdered) for write in landed))
+    scene.finish()
 
 
 def a_patch_lands_after_its_pod_was_read() -> None:
