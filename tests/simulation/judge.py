@@ -233,11 +233,19 @@ class Judge(NodeJudge):
         unwanted = unwanted or booking.allocation in self.ended_with_disk
         if is_bound and not unwanted and booking.allocation not in self.failed:
             self.fail("undisturbed", f"{booking.allocation} is bound and wanted, and revoked: {revoke.cause}")
-        if booking.devices and booking.allocation not in self.ledger.get(booking.node, {}):
+        if booking.devices and self._is_entered_anew(booking):
             self.adopted_revoked[booking.allocation] = None
         self.revoked[booking.allocation] = None
         self.bookings[booking.allocation] = booking
         self.ledger.setdefault(booking.node, {})[booking.allocation] = revoke
+
+    def _is_entered_anew(self, booking: Booking) -> bool:
+        """
+        Whether no order of this life of the bus stands for a slice that its agent has: none at all, one of an earlier
+        life that landed late, or that it went with its node, which is back.
+        """
+        entry = self.ledger.get(booking.node, {}).get(booking.allocation)
+        return entry is None or isinstance(entry, Closed) or entry.incarnation in self.over
 
     def _closed(self, closed: Closed) -> None:
         if closed.removed and closed.incarnation in self.over:

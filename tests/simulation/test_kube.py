@@ -14,7 +14,7 @@ from simulation.scene import MIG_NODE, Scene, sliced
 from simulation.searching import assert_found, assert_played, dose
 from simulation.world import run_plan
 
-from sluice.contracts.messages import Closed, EvictionOrdered, SliceQuarantined
+from sluice.contracts.messages import Closed, EvictionOrdered, Revoke, SliceQuarantined, Waived
 from sluice_pod_watcher.core.cluster.events import BindPod
 
 DOSE = 8
@@ -235,6 +235,27 @@ def test_the_judge_knows_that_an_order_to_evict_may_land_when_the_slice_is_gone(
     scene.until(lambda: any(isinstance(write.message, Closed) for write in landed), longest_s=60.0)
     scene.lose(lambda _host, _write: False)
     scene.until(lambda: any(isinstance(write.message, EvictionOrdered) for write in landed))
+    scene.finish()
+
+
+def test_the_judge_knows_that_a_slice_is_taken_back_whose_node_was_removed_and_is_back() -> None:
+    """The bus was wiped before: the slice is closed with its node, and entered again before its request has heard."""
+    in_the_way = ["budget"]
+    scene = whose_slice_is_taken_back(in_the_way)
+    (node,) = (each.node for each in scene.world.judge.bookings.values())
+    scene.host(f"agent-{node}").kill()
+    scene.world.broker.wipe()
+    scene.world.broker.ensure()
+    scene.wait(2.0)
+    landed = scene.landed()
+    unheard = scene.lose(lambda _host, write: isinstance(write.message, Waived))
+    scene.world.removals.say(node)
+    scene.until(lambda: bool(unheard))
+    scene.host(f"agent-{node}").start()
+    scene.until(lambda: any(isinstance(write.message, Revoke) for write in landed))
+    scene.lose(lambda _host, _write: False)
+    scene.until(lambda: any(isinstance(write.message, EvictionOrdered) for write in landed))
+    in_the_way.clear()
     scene.finish()
 
 
