@@ -3,9 +3,11 @@ The rule that a write without an answer is not over (PROTOCOL §2, W3): place an
 
 A process that says `Released` of a request, or orders another slice for it, has given its earlier order up: that one
 must not land any more. Only a process's own orders are judged: what another one had under way, it cannot know. Nor is
-it another order when a process changes the size of what somebody else has granted.
+it another order when a process changes the size of what somebody else has granted. And a `Released` holds as long as it
+stands: when it has run out, and its pod is still there, that asks like any other.
 """
 
+from math import inf
 from typing import TypeGuard
 
 from sluice.contracts.exchange import Write
@@ -22,7 +24,8 @@ class GivenUp:
         """Nobody has decided anything."""
         self._run_of: dict[OperationId, RunId] = {}
         self._ordered: dict[Decider, AllocationId] = {}
-        self._released: dict[Decider, None] = {}
+        self._released: dict[Decider, float] = {}
+        """Until when that is said."""
         self._life_of: dict[OperationId, str] = {}
         self._over: set[str] = set()
 
@@ -36,17 +39,18 @@ class GivenUp:
         if _is_order(message):
             self._ordered[run, message.booking.request] = message.booking.allocation
 
-    def landed(self, write: Write) -> str:
+    def landed(self, write: Write, now: float) -> str:
         """A write is on the bus now. Returns what is wrong with that; empty is good."""
         message, run = write.message, self._run_of.get(write.operation)
         if run is None:
             return ""
         if isinstance(message, Released) and self._life_of[write.operation] not in self._over:
-            self._released[run, message.request] = None  # one of before a wipe says nothing of what was ordered since
+            # one of before a wipe says nothing of what was ordered since
+            self._released[run, message.request] = now + write.ttl_s if write.ttl_s is not None else inf
         if not isinstance(message, Grant) or message.adopted:
             return ""
         request, allocation = message.booking.request, message.booking.allocation
-        if (run, request) in self._released:
+        if now < self._released.get((run, request), -inf):
             return f"{allocation} lands after {run} said that {request} is released"
         later = self._ordered[run, request] if _is_order(message) else allocation
         return f"{allocation} lands after {run} ordered {later} instead" if later != allocation else ""
@@ -58,7 +62,7 @@ class GivenUp:
 
     def forgot(self, ended: set[RequestId]) -> None:
         """A broker has forgotten its latest words, and tells of the end of these: whoever else ended may ask again."""
-        self._released = {decider: None for decider in self._released if decider[1] in ended}
+        self._released = {decider: until for decider, until in self._released.items() if decider[1] in ended}
 
 
 def _is_order(message: AnyMessage) -> TypeGuard[Grant]:

@@ -60,7 +60,7 @@ class Judge(NodeJudge):
         """A value is the last one of its subject now."""
         self.checks += 1
         message: AnyMessage = write.message
-        if wrong := self.given_up.landed(write):
+        if wrong := self.given_up.landed(write, self.clockwork.now):
             self.fail("taken until settled", wrong)
         match message:
             case AllocationRequested() | RequestRejected() | RequestWithdrawn():

@@ -5,7 +5,7 @@ from simulation.given_up import GivenUp
 from sluice.contracts import subjects
 from sluice.contracts.exchange import Stream, Write
 from sluice.contracts.ids import AllocationId, NodeName, OperationId, RequestId, RunId, SourceName
-from sluice.contracts.messages import Booking, Grant
+from sluice.contracts.messages import Booking, Grant, Released
 
 NODE, REQUEST, RUN = NodeName("node-0"), RequestId("r"), RunId("allocator-b")
 
@@ -41,8 +41,8 @@ def test_an_order_that_lands_after_another_was_chosen_is_found() -> None:
     judge, first, second = GivenUp(), ordered("a"), ordered("b")
     judge.sent(RUN, first, "1")
     judge.sent(RUN, second, "1")
-    assert "ordered b instead" in judge.landed(first)
-    assert judge.landed(second) == ""
+    assert "ordered b instead" in judge.landed(first, 0.0)
+    assert judge.landed(second, 0.0) == ""
 
 
 def test_a_change_of_what_another_has_granted_gives_nothing_up() -> None:
@@ -50,5 +50,18 @@ def test_a_change_of_what_another_has_granted_gives_nothing_up() -> None:
     judge, own, change = GivenUp(), ordered("a"), ordered("anothers", revision=2)
     judge.sent(RUN, own, "1")
     judge.sent(RUN, change, "1")
-    assert judge.landed(change) == ""
-    assert judge.landed(own) == ""
+    assert judge.landed(change, 0.0) == ""
+    assert judge.landed(own, 0.0) == ""
+
+
+def test_nobody_is_granted_anything_while_it_is_said_that_nothing_is_left_of_him() -> None:
+    """A slice for nobody; but when that word has run out, and his pod is still there, he asks like any other."""
+    judge, address, early, late = GivenUp(), subjects.binding(REQUEST), ordered("a"), ordered("b")
+    word = Released(request=REQUEST, cause="slice lost")
+    said = Write(OperationId("r"), 1, Stream.BOOK, address.subject, address.guard, 0, word, REQUEST, ttl_s=20)
+    judge.sent(RUN, said, "1")
+    assert judge.landed(said, 5.0) == ""
+    judge.sent(RUN, early, "1")
+    assert "r is released" in judge.landed(early, 24.0)
+    judge.sent(RUN, late, "1")
+    assert judge.landed(late, 25.5) == ""

@@ -1,5 +1,7 @@
 """A cluster's pods instead of a folder's: seeds, planted bugs, and the judge's own eyes."""
 
+from math import inf
+
 import pytest
 from simulation.host import Host
 from simulation.judge import ViolationError
@@ -14,7 +16,15 @@ from simulation.scene import MIG_NODE, Scene, sliced
 from simulation.searching import assert_found, assert_played, dose
 from simulation.world import run_plan
 
-from sluice.contracts.messages import Closed, EvictionOrdered, Revoke, SliceQuarantined, Waived
+from sluice.contracts.messages import (
+    AllocationRequested,
+    Closed,
+    EvictionOrdered,
+    Released,
+    Revoke,
+    SliceQuarantined,
+    Waived,
+)
 from sluice_pod_watcher.core.cluster.events import BindPod
 
 DOSE = 8
@@ -256,6 +266,24 @@ def test_the_judge_knows_that_a_slice_is_taken_back_whose_node_was_removed_and_i
     scene.lose(lambda _host, _write: False)
     scene.until(lambda: any(isinstance(write.message, EvictionOrdered) for write in landed))
     in_the_way.clear()
+    scene.finish()
+
+
+def test_a_pod_that_could_not_be_told_that_its_slice_was_lost_gets_another_when_that_is_forgotten() -> None:
+    """Its API server is away for longer than closing words live, and its allocator reads anew."""
+    scene = Scene(MIG_NODE, MIG_NODE, cluster=True, closing_ttl_s=20)
+    landed = scene.landed()
+    scene.pod("a", sliced("7g.40gb"))
+    scene.until(lambda: any(isinstance(write.message, AllocationRequested) for write in landed))
+    scene.world.cluster.api.away_until = inf
+    scene.until(lambda: scene.bound("a") is not None)
+    before = scene.bound("a")
+    assert before is not None
+    scene.strike("node removed", before.node, lasts_s=25.0, number=CUT_OFF)
+    scene.until(lambda: any(isinstance(write.message, Released) for write in landed), longest_s=60.0)
+    scene.wait(21.0)
+    scene.host("allocator-a").read_anew()
+    scene.until(lambda: scene.bound("a") is not None)
     scene.finish()
 
 
