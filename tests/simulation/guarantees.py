@@ -42,7 +42,7 @@ class GuaranteeJudge:
         self._revoking: dict[RunId, dict[AllocationId, None]] = {}
         """What each process wanted to revoke: another's words under way it cannot know."""
         self._evicting: dict[RunId, dict[AllocationId, None]] = {}
-        """Whom each process wanted to evict, in the same way."""
+        """Whom each process wants to evict for a grant that has not landed, in the same way."""
         self._stood: dict[AllocationId, Standing] = {}
         """Per grant that evicts, what stood in the ledger and was to stay when it was decided, ..."""
         self._going: dict[AllocationId, dict[AllocationId, None]] = {}
@@ -87,6 +87,9 @@ class GuaranteeJudge:
         """A value is the last one of its subject now."""
         if isinstance(write.message, Grant) and write.message.evict and not write.message.adopted:
             self._granted(write.message)
+            for evicting in self._evicting.values():  # from here on the ledger tells whether it stands
+                for each in write.message.after:
+                    evicting.pop(each, None)
 
     def wiped(self) -> None:
         """The broker forgot its ledger: nothing that was decided on it can land any more."""

@@ -10,8 +10,10 @@ from simulation.quotas import QuotaSaid
 from simulation.scene import A30_NODE, MIG_NODE, Scene, sliced
 from simulation.weather import Weather
 
-from sluice.contracts.exchange import Write
-from sluice.contracts.messages import Grant, Pending, Revoke
+from sluice.contracts import subjects
+from sluice.contracts.exchange import Stream, Write
+from sluice.contracts.ids import AllocationId, Incarnation, NodeName, OperationId, RequestId, SourceName
+from sluice.contracts.messages import Booking, DeviceGrant, Grant, Pending, Revoke
 
 UNLUCKY = Weather(until=40.0, ack_lost=0.1, request_lost=0.05, late=0.05, twice=0.3, redelivered=0.3)
 VICTIMS = ("left", "right")
@@ -210,3 +212,53 @@ def test_the_judge_sees_that_what_is_promised_is_taken_for_had() -> None:
     with planted(PROMISED_IS_HAD), pytest.raises(ViolationError) as found:
         two_have_to_go_one_after_the_other()
     assert found.value.rule == "guaranteed"
+
+
+def _booked(name: str, namespace: str, *, instead_of: str = "") -> Grant:
+    """One device on the only node; for whose place another is evicted."""
+    booking = Booking(
+        allocation=AllocationId(name),
+        request=RequestId(name),
+        request_revision=1,
+        source=SourceName("folder"),
+        owner=name,
+        namespace=namespace,
+        name=name,
+        node=NodeName("node-0"),
+        devices=(DeviceGrant(container="main", gpu="GPU-node-0-0", profile="1g.5gb", start=0, size=1),),
+    )
+    after = (AllocationId(instead_of),) if instead_of else ()
+    return Grant(revision=1, incarnation=Incarnation("1"), booking=booking, after=after, evict=bool(after))
+
+
+def test_the_judge_lets_count_again_who_was_to_go_for_a_grant_that_was_given_up() -> None:
+    """He stays after all when another is evicted; that grant is late, and his own namespace gives him up meanwhile."""
+    scene = Scene(MIG_NODE, quotas=(QuotaSaid(0.0, "den", guaranteed=(1, None, None)),))
+    judge, books, allocator = scene.world.guarantees, scene.world.judge, scene.host("allocator-a")
+
+    def write(message: Grant | Revoke) -> Write:
+        address = subjects.ledger(NodeName("node-0"), message.booking.allocation)
+        return Write(OperationId("o"), 1, Stream.BOOK, address.subject, address.guard, 0, message, "")
+
+    def land(message: Grant | Revoke) -> None:
+        books.ledger.setdefault("node-0", {})[message.booking.allocation] = message
+        books.bookings[message.booking.allocation] = message.booking
+        books.after[message.booking.allocation] = message.after
+        judge.landed(write(message), 1)
+
+    def decide(message: Grant | Revoke) -> Grant | Revoke:
+        judge.instructed(allocator, write(message))
+        return message
+
+    for name in ("one", "two"):
+        land(_booked(name, "den"))
+    blocked = _booked("blocked", "lab", instead_of="one")
+    land(decide(blocked))
+    land(
+        decide(Revoke(revision=2, incarnation=Incarnation("1"), booking=blocked.booking, cause="", after=blocked.after))
+    )
+    late = decide(_booked("late", "lab", instead_of="two"))
+    land(decide(_booked("own", "den", instead_of="one")))
+    land(late)
+    with pytest.raises(ViolationError, match="den has 0 devices left of 1"):
+        land(decide(_booked("again", "lab", instead_of="two")))
