@@ -25,7 +25,9 @@ from sluice.contracts.messages import (
     Grant,
     Pending,
     QuotaSet,
+    Released,
     Revoke,
+    SliceGone,
     SliceReady,
 )
 from sluice.contracts.refusals import WaitReason
@@ -259,6 +261,33 @@ def test_what_was_granted_counts_whatever_a_server_that_lags_shows() -> None:
     scene.host("pod-watcher").resume()
     assert sum(isinstance(write.message, Grant) for write in landed) == 1
     limit(scene, NO_LIMITS)
+    scene.finish()
+
+
+def test_a_grant_without_an_answer_counts_until_it_was_read_whatever_a_server_that_lags_shows() -> None:
+    """It is refused by itself when it is sent again; and its pod is gone, so nobody asks for its place any more."""
+    scene = Scene(MIG_NODE, A30_NODE)
+    limit(scene, ONE)
+    scene.wait(HEARD_AFTER_S)
+    landed = scene.landed()
+    scene.strike("replica lags", lasts_s=5.0)
+    lagging = scene.world.broker.lagging
+    assert lagging is not None
+    lagging.answers = lambda: True  # type: ignore[method-assign]
+    (book,) = (reader for reader in scene.host("allocator-a").readers if reader.stream is Stream.BOOK)
+    book.start()
+    scene.wait(0.1)
+    scene.world.broker.fate_of = lambda _host, write: "ack lost" if isinstance(write.message, Grant) else None
+    scene.pod("a", sliced("1g.5gb"))
+    scene.until(lambda: any(isinstance(write.message, Grant) for write in landed))
+    scene.world.broker.fate_of = lambda _host, _write: None
+    scene.pod("b", sliced("1g.6gb"))
+    scene.wait(0.1)
+    scene.remove("a")
+    scene.until(lambda: scene.runs("b"))
+    words = [write.message for write in landed]
+    released = next(number for number, each in enumerate(words) if isinstance(each, Released))
+    assert any(isinstance(each, SliceGone) for each in words[:released]), "it was released before its slice was gone"
     scene.finish()
 
 

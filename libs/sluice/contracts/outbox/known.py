@@ -7,12 +7,14 @@ It must not know what anybody wants to write.
 from dataclasses import dataclass, field
 
 from sluice.contracts.exchange import Entry, Stream, stream_of
+from sluice.contracts.ids import Incarnation
 from sluice.contracts.subjects import Address, parse
 
 
 @dataclass(slots=True)
 class _Reading:
     number: int = 0
+    life: Incarnation = field(default=Incarnation(""))
     caught_up: bool = False
     asked_again: bool = False
     highest: int = 0
@@ -55,10 +57,11 @@ class Known:
         current = self.current.get(guard)
         return current.sequence if current is not None else self._guards[stream].get(guard, 0)
 
-    def started(self, stream: Stream) -> None:
-        """From here on, what is observed is all there is."""
+    def started(self, stream: Stream, life: Incarnation) -> None:
+        """From here on, what is observed is all there is in this life of the stream."""
         reading = self._of.setdefault(stream, _Reading())
         reading.number += 1
+        reading.life = life
         reading.fresh = {}
         reading.accepted = {}
         reading.asked_again = False
@@ -103,6 +106,14 @@ class Known:
     def number(self, stream: Stream) -> int:
         """Which reading this is; 0 before the first."""
         return self._of[stream].number if stream in self._of else 0
+
+    def life(self, stream: Stream) -> Incarnation:
+        """In which life of the stream the latest reading began."""
+        return self._of[stream].life if stream in self._of else Incarnation("")
+
+    def ends_at(self, stream: Stream) -> int:
+        """How far the latest reading has come: the highest sequence that it has shown."""
+        return self._of[stream].highest if stream in self._of else 0
 
     def ask_again(self, stream: Stream) -> bool:
         """Whether a new reading has to be asked for. Asked once; not while one is under way or before the first."""

@@ -11,7 +11,7 @@ from typing import Literal
 import msgspec
 
 from sluice.contracts.exchange import Stream
-from sluice.contracts.ids import OperationId
+from sluice.contracts.ids import Incarnation, OperationId
 from sluice.contracts.messages import AnyMessage
 from sluice.contracts.subjects import Address
 
@@ -34,8 +34,11 @@ class Flight(msgspec.Struct, eq=False):
     refused_at: int | None = None
     """The refusing sequence; EXPLAINED_BY_READING when reading on cannot explain the refusal."""
     refused_since: float = 0.0
+    refused_first: float = 0.0
+    """When it was refused, however often it was read anew to explain that."""
+    refused_in_life: Incarnation = Incarnation("")
     refused_in_reading: int = 0
-    """A reading that began after this one explains the refusal, whatever it shows."""
+    """A reading that began after this one explains the refusal, if it has come as far."""
 
 
 class Lane(msgspec.Struct, eq=False):

@@ -34,6 +34,11 @@ from sluice.contracts.subjects import Address, parse
 
 EXPLAIN_TIMEOUT_S = 2.0
 """How long a refusal may stay unexplained by what is read before the reader is started anew."""
+LAGS_MAX_S = 10.0
+"""
+A reading that ends before what has refused a write was served by a server that lags. None lags for longer than this:
+what refused it is not there any more, a closing word that has run out.
+"""
 
 
 class Settled(msgspec.Struct, frozen=True):
@@ -88,10 +93,10 @@ class Outbox(Wishes):
                 return []
             case ReadingStarted():
                 if self._reading == "stream":
-                    self._known.started(event.stream)
+                    self._known.started(event.stream, event.incarnation)
                 return []
             case ReadingCaughtUp():
-                return self._reading_caught_up(event.stream)
+                return self._reading_caught_up(event.stream, now)
             case LastRead():
                 return self._last_read(event)
 
@@ -169,8 +174,9 @@ class Outbox(Wishes):
         if lane is None or lane.flight is None:
             return []
         flight = lane.flight
-        flight.refused_since = now
+        flight.refused_since = flight.refused_first = now
         flight.refused_in_reading = self._known.number(lane.stream)
+        flight.refused_in_life = self._known.life(lane.stream)
         if event.last_sequence is None or event.last_sequence <= flight.expected or self._reading == "last":
             # The guard stepped back (closing words expired, or the broker was wiped): only a new reading can tell.
             flight.refused_at = EXPLAINED_BY_READING
@@ -252,21 +258,35 @@ class Outbox(Wishes):
             self._mark(kept)  # compared once more: it may have been replaced meanwhile, or have lost
         return []
 
-    def _reading_caught_up(self, stream: Stream) -> list[Report]:
+    def _reading_caught_up(self, stream: Stream, now: float) -> list[Report]:
         if self._reading == "last" or not self._known.caught_up(stream):
             return []
         reports: list[Report] = []
         for lane in [lane for lane in self._lanes.values() if lane.stream is stream]:
             lane.applied = self._guard_of(stream, lane.guard)
             flight = lane.flight
-            refused = flight is not None and flight.refused_at is not None
-            if flight is not None and refused and flight.refused_in_reading < self._known.number(stream):
+            if flight is not None and self._is_explained(lane, flight, now):
                 reports += self._settle_by_current(lane, flight)
             self._pump.add(lane.guard)
         for kept in self._kept.values():
             if stream_of(kept.address.kind) is stream:
                 self._mark(kept)
         return reports
+
+    def _is_explained(self, lane: Lane, flight: Flight, now: float) -> bool:
+        """
+        Whether the reading that has just ended tells what became of a write that was refused (W3).
+
+        Not one that ends before what refused it: that may be the write itself. But STATE may forget what it
+        acknowledged, and in another life of a stream nothing of the one before is there.
+        """
+        if flight.refused_at is None or flight.refused_in_reading >= self._known.number(lane.stream):
+            return False
+        ends_before = flight.refused_at != EXPLAINED_BY_READING and self._known.ends_at(lane.stream) < flight.refused_at
+        of_this_life = self._known.life(lane.stream) == flight.refused_in_life
+        if lane.stream is not Stream.BOOK or not ends_before or not of_this_life:
+            return True
+        return now - flight.refused_first >= LAGS_MAX_S
 
     def _last_read(self, event: LastRead) -> list[Report]:
         lane = self._lanes.get(event.subject)

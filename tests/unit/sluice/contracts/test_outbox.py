@@ -1,5 +1,7 @@
 """The rules of writing: each with the case in which a simpler outbox gives a place twice, or loses one."""
 
+import pytest
+
 from sluice.contracts import subjects
 from sluice.contracts.exchange import (
     Entry,
@@ -18,7 +20,7 @@ from sluice.contracts.exchange import (
 )
 from sluice.contracts.ids import AllocationId, Incarnation, NodeName, OperationId, RequestId, RunId
 from sluice.contracts.messages import AnyMessage, WaitOver
-from sluice.contracts.outbox import EXPLAIN_TIMEOUT_S, IN_FLIGHT_MAX, Contested, Outbox, Settled
+from sluice.contracts.outbox import EXPLAIN_TIMEOUT_S, IN_FLIGHT_MAX, LAGS_MAX_S, Contested, Outbox, Settled
 from sluice.contracts.subjects import Address
 
 NODE = NodeName("n1")
@@ -73,12 +75,12 @@ class Desk:
         self.reports: list[Settled | Contested] = []
         self.read(*entries)
 
-    def read(self, *entries: Entry) -> list[ExchangeInstruction]:
+    def read(self, *entries: Entry, life: str = "1", now: float = 0.0) -> list[ExchangeInstruction]:
         """The stream is read anew and holds exactly `entries`."""
-        self.tell(ReadingStarted(self.stream, Incarnation("1")))
+        self.tell(ReadingStarted(self.stream, Incarnation(life)), now)
         for each in entries:
-            self.tell(Observed(self.stream, each))
-        return self.tell(ReadingCaughtUp(self.stream))
+            self.tell(Observed(self.stream, each), now)
+        return self.tell(ReadingCaughtUp(self.stream), now)
 
     def tell(self, event: object, now: float = 0.0) -> list[ExchangeInstruction]:
         """One event, and what to do about it."""
@@ -264,17 +266,43 @@ def test_a_guard_that_stepped_back_is_learned_by_reading_anew() -> None:
     assert desk.reports == [settled(FIRST, B, word("grant"), landed=False)]
 
 
-def test_a_refusal_that_stays_unexplained_is_looked_into() -> None:
-    """The refusing entry may have expired before it was read: after a while the stream is read anew, once."""
+def refused(sequence: int) -> Desk:
+    """A grant was refused by what is at a sequence, which was not read; the stream is read anew to explain that."""
     desk = Desk(entry(A, 5))
     desk.outbox.commit(B, word("grant"))
     desk.outbox.drain()
-    desk.tell(WriteRefused(FIRST, 9), now=10.0)
+    desk.tell(WriteRefused(FIRST, sequence), now=10.0)
     desk.outbox.tick(10.0 + EXPLAIN_TIMEOUT_S)
     assert desk.outbox.drain() == []
     desk.outbox.tick(10.1 + EXPLAIN_TIMEOUT_S)
     assert desk.outbox.drain() == [ReadAgain(Stream.BOOK)]
-    desk.read(entry(A, 5))
+    return desk
+
+
+def test_a_refusal_that_stays_unexplained_is_looked_into() -> None:
+    """The refusing entry may have expired before it was read: the stream is read anew then, again and again."""
+    desk = refused(9)
+    desk.read(entry(A, 5), now=12.2)
+    assert desk.reports == []
+    desk.outbox.tick(12.3 + EXPLAIN_TIMEOUT_S)
+    assert desk.outbox.drain() == [ReadAgain(Stream.BOOK)]
+    desk.read(entry(A, 5), now=10.0 + LAGS_MAX_S)
+    assert desk.reports == [settled(FIRST, B, word("grant"), landed=False)]
+
+
+def test_a_reading_that_ends_before_what_refused_a_write_does_not_tell_that_it_has_not_landed() -> None:
+    """W3: it was refused by itself, its answer was lost, and a server that lags shows what was there before."""
+    desk = refused(9)
+    desk.read(entry(A, 5), now=12.2)
+    desk.see(entry(B, 9, FIRST, word("grant")))
+    assert desk.reports == [settled(FIRST, B, word("grant"), landed=True)]
+
+
+@pytest.mark.parametrize(("life", "shown"), [("1", entry(OTHER, 10)), ("0", entry(A, 3))])
+def test_a_reading_that_goes_beyond_or_is_of_another_life_tells_all(life: str, shown: Entry) -> None:
+    """The refusing entry was overwritten or has expired, or went with a broker that was wiped: nothing else comes."""
+    desk = refused(9)
+    desk.read(shown, life=life, now=12.2)
     assert desk.reports == [settled(FIRST, B, word("grant"), landed=False)]
 
 
