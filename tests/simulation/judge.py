@@ -250,7 +250,8 @@ class Judge(NodeJudge):
     def _closed(self, closed: Closed) -> None:
         if closed.removed and closed.incarnation in self.over:
             return  # it lands late: whoever goes by it will be blamed
-        if closed.removed:
+        is_said_again = closed.allocation in self.went_with_node and closed.allocation in self.gone
+        if closed.removed and not is_said_again:
             self._goes_with_node(closed.node, closed.allocation)
         elif closed.allocation not in self.gone:
             self.fail("LAW 3", f"{closed.allocation} is closed before its agent said SliceGone")

@@ -189,6 +189,34 @@ def test_what_its_agent_gave_back_does_not_go_with_a_node_that_was_removed_once(
     scene.finish()
 
 
+def test_what_is_gone_and_went_with_its_node_is_closed_again_for_each_run_of_its_agent() -> None:
+    """Its agent's word landed after it was closed; then the agent dies again and again before it can say the last."""
+    scene = Scene()
+    landed = scene.landed()
+    scene.pod("a", sliced("3g.20gb"))
+    scene.until(lambda: scene.runs("a"))
+    late = scene.lose(lambda _host, write: isinstance(write.message, SliceGone))
+    scene.remove("a")
+    scene.until(lambda: bool(late))
+    agent = scene.host("agent-node-0")
+    agent.kill()
+    scene.world.removals.say("node-0")
+    scene.until(lambda: bool(closed_with_node(landed)), longest_s=40.0)
+    scene.land(late[0])
+    scene.wait(1.0)
+    assert [w for w in landed if isinstance(w.message, SliceGone)]
+    scene.lose(lambda _host, write: isinstance(write.message, SliceGone))
+    for runs in (1, 2):
+        agent.start()
+        scene.until(lambda runs=runs: sum(isinstance(w.message, NodeOpened) for w in landed) == runs)  # type: ignore[misc]
+        agent.kill()
+        scene.wait(1.0)
+    assert len(closed_with_node(landed)) == 3
+    scene.world.broker.fate_of = lambda _host, _write: None
+    agent.start()
+    scene.finish()
+
+
 def test_a_grant_does_not_land_behind_the_end_of_a_head() -> None:
     """The write is not answered, and the agent speaks meanwhile: the node looks open, and is just being closed."""
     assert_played(its_agent_speaks_while_the_end_of_its_head_is_unanswered, OPEN_WHILE_CLOSING)
