@@ -72,6 +72,8 @@ class Books:
         """What was not gone on a node that was switched off and came back with an empty disk."""
         self.ended_with_disk: dict[str, None] = {}
         """Those that were revoked when nobody was left who could say that they are gone."""
+        self.revoked_by_name: dict[str, None] = {}
+        """Those that were revoked when nothing spoke of them any more: their agents know no more than the name."""
         self.journals_lost: dict[str, None] = {}
         """Nodes whose agents have lost a journal, or could not trust it."""
         self.went_with_node: dict[str, None] = {}
@@ -221,7 +223,11 @@ class Books:
         It was being made or unmade in that moment. Its agent clears away what is left (ADR 0050), and cannot say whose
         that was: nobody can be blamed for saying that the request is over. That its place is given to nobody while
         something is there, other rules demand.
+
+        A word of it that lands late has it revoked by its name (PROTOCOL §8). That tells no more.
         """
+        if allocation in self.revoked_by_name:
+            return True
         booking = self.bookings.get(allocation)
         if booking is None or booking.node not in self.journals_lost or allocation in self.ledger.get(booking.node, {}):
             return False
@@ -237,7 +243,8 @@ class Books:
     def belongs_to_nobody(self, node: str, process: Process) -> bool:
         """Whether the slice that a process runs on is one of which nothing speaks any more."""
         of_pod = (one for one in self.bookings.values() if (one.node, one.owner) == (node, process.owner))
-        left = [one.allocation for one in of_pod if one.allocation not in self.said_gone]
+        by_name = self.revoked_by_name
+        left = [one.allocation for one in of_pod if one.allocation not in self.said_gone or one.allocation in by_name]
         return bool(left) and all(self.nobody_can_tell(allocation) for allocation in left)
 
     def is_asked_for_as_another(self, request: str, asked: AllocationRequested) -> bool:

@@ -231,6 +231,9 @@ class Judge(NodeJudge):
         if self.went_with_disk(booking.allocation):
             self.ended_with_disk[booking.allocation] = None
         unwanted = unwanted or booking.allocation in self.ended_with_disk
+        if not revoke.booking.devices and self.nobody_can_tell(booking.allocation):
+            self.revoked_by_name[booking.allocation] = None
+        unwanted = unwanted or booking.allocation in self.revoked_by_name
         if is_bound and not unwanted and booking.allocation not in self.failed:
             self.fail("undisturbed", f"{booking.allocation} is bound and wanted, and revoked: {revoke.cause}")
         if booking.devices and self._is_entered_anew(booking):

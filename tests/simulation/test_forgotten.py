@@ -19,11 +19,12 @@ from simulation.judge import ViolationError
 from simulation.plan import Plan, draw_plan
 from simulation.planting import Planted, planted
 from simulation.pods import mps
-from simulation.scene import MIG_NODE, WHOLE_NODE, Scene, sliced
+from simulation.scene import MIG_NODE, WHOLE, WHOLE_NODE, Scene, sliced
 from simulation.searching import assert_found, dose
 from simulation.weather import Weather
 
-from sluice.contracts.messages import Grant, NodeOpened
+from sluice.contracts.exchange import Write
+from sluice.contracts.messages import Grant, NodeOpened, Revoke, SliceGone, SliceReady
 from sluice_allocator.core.sizes.adjustments import Adjusted
 from sluice_node_agent.core.events import MpsLimitsSet
 
@@ -183,4 +184,55 @@ def test_a_ticket_may_say_more_than_the_server_allows_when_a_later_order_is_lost
     scene.until(lambda: bool(heads))
     scene.strike("broker wipe")
     scene.until(lambda: daemon.memory_mib == 9000)
+    scene.finish()
+
+
+def forget_but_for(scene: Scene, late: Write) -> None:
+    """Journal and ledger are lost in one moment, and a word of before lands when the bus is there again."""
+    landed = scene.landed()
+    scene.strike("journal lost", "node-0", lasts_s=0.5, number=1)
+    scene.world.broker.wipe()
+    scene.world.broker.ensure()
+    scene.land(late)
+    scene.wait(0.01)
+    assert [write for write in landed if write.operation == late.operation]
+    for host in scene.world.hosts.values():
+        host.read_anew()
+
+
+def test_a_late_word_of_a_share_of_which_nothing_tells_has_it_revoked_by_its_name() -> None:
+    """It was without a ticket for a moment. That it is ready is said once more, and nobody knows what it was."""
+    scene = Scene(MIG_NODE)
+    landed = scene.landed()
+    scene.pod("a", mps(9000))
+    scene.until(lambda: scene.runs("a"))
+    ready = next(write for write in landed if isinstance(write.message, SliceReady))
+    agent = scene.world.agents["node-0"]
+    (first,) = agent.machine.gpus["GPU-node-0-0"].instances.values()
+    agent.on_ticket.append(lambda _what, _machine, _ticket: scene.world.clockwork.after(0.0, agent.kill))
+    scene.resize("a", 5000)
+    scene.until(lambda: not agent.alive)
+    agent.on_ticket.pop()
+    forget_but_for(scene, ready)
+    scene.until(lambda: scene.runs("a") and not first.uuid, longest_s=90.0)
+    assert [write for write in landed if isinstance(write.message, Revoke) and not write.message.booking.devices]
+    scene.finish()
+
+
+def test_a_late_word_of_what_was_being_taken_back_does_not_tell_who_is_there() -> None:
+    """It is revoked by its name and said to be gone; its process lingers on the GPU, which is granted to another."""
+    scene = Scene(WHOLE_NODE)
+    landed = scene.landed()
+    scene.pod("leaving", WHOLE, lingers_s=30.0)
+    scene.until(lambda: scene.runs("leaving"))
+    ready = next(write for write in landed if isinstance(write.message, SliceReady))
+    leaving = scene.request("leaving")
+    scene.remove("leaving")
+    scene.until(lambda: not scene.world.machines["node-0"].tickets)
+    forget_but_for(scene, ready)
+    scene.until(lambda: any(isinstance(write.message, SliceGone) for write in landed))
+    assert scene.world.judge.processes_of(leaving)
+    scene.pod("next", WHOLE)
+    scene.until(lambda: scene.runs("next"), longest_s=90.0)
+    assert not scene.world.judge.processes_of(leaving)
     scene.finish()
