@@ -137,8 +137,9 @@ class Sizes:
     """The revision beside which nothing older counts any more: so its agent showed, or wanted to say, if not told."""
     _announced: dict[str, Grant] = field(default_factory=dict)
     """
-    The orders that say of themselves what counts until they are answered, and were not. Who reads late says more than
-    is used, and the order to take the slice back repeats it: nobody is let into that, and nobody uses it.
+    The orders that say of themselves what counts until they are answered, and were not, or by a ready slice only, of
+    which who takes it back may not have heard. Who reads late says more than is used, and the order to take the slice
+    back repeats it: nobody is let into that, and nobody uses it.
     """
 
     def granted(self, grant: Grant, boots: int) -> None:
@@ -185,7 +186,8 @@ class Sizes:
         if not word.shrinking and word.revision in known:
             self.standing[word.allocation] = {each: known[each] for each in known if each >= word.revision}
         announced = self._announced.get(word.allocation)
-        if announced is not None and not word.shrinking and word.revision >= announced.revision:
+        ails = not isinstance(word, SliceReady) and not word.shrinking
+        if announced is not None and ails and word.revision >= announced.revision:
             del self._announced[word.allocation]
 
     def most(self, booking: Booking) -> tuple[DeviceGrant, ...]:

@@ -9,7 +9,7 @@ from simulation.scene import MIG_NODE, WHOLE_NODE, Scene
 from simulation.weather import Weather
 
 from sluice.contracts.exchange import Stream
-from sluice.contracts.messages import Grant, Revoke, SliceDegraded, SliceReady
+from sluice.contracts.messages import Grant, RequestWithdrawn, Revoke, SliceDegraded, SliceReady
 from sluice_allocator.core.sizes.adjustments import Adjusted, AdjustReason, AdjustRefused
 from sluice_node_agent.core.instructions import MakeTicket, RemoveTicket, SetMpsLimits
 
@@ -239,6 +239,39 @@ def test_who_reads_late_says_that_more_counts_than_is_used() -> None:
     (device,) = revoke.booking.devices
     assert device.share is not None
     assert device.share.memory_mib == 30000
+    resize_by(scene, "allocator-b", "b", 20000)
+    scene.until(lambda: told(scene, "b") == 20000)
+    scene.finish()
+
+
+def test_who_takes_a_share_back_may_not_have_heard_that_it_is_smaller() -> None:
+    """
+    That a share is as small as it was ordered is overwritten on its way to one allocator, who hears first that its pod
+    is gone. A neighbour has what was given back by then, and is made smaller himself while the first is taken back.
+    """
+    scene = Scene(WHOLE_NODE, allocators=2)
+    landed = scene.landed()
+    scene.pod("a", mps(30000), lingers_s=8.0)
+    scene.until(lambda: scene.runs("a"))
+    resize_by(scene, "allocator-b", "a", 10000)
+    scene.until(lambda: told(scene, "a") == 10000)
+    scene.wait(1)
+    go_on = scene.stall("allocator-a", Stream.STATE)
+    scene.world.kubelets.restart(scene.request("a"), after_s=0.0)
+    scene.pod("b", mps(25000))
+    scene.until(lambda: scene.runs("b"))
+    scene.host("allocator-b").pause()
+    scene.remove("a")
+    address = f"sluice.request.{scene.request('a')}"
+    scene.until(lambda: isinstance(scene.value(address), RequestWithdrawn))
+    scene.let_hear("allocator-a", address)
+    scene.until(lambda: any(isinstance(write.message, Revoke) for write in landed))
+    (revoke,) = (write.message for write in landed if isinstance(write.message, Revoke))
+    (device,) = revoke.booking.devices
+    assert device.share is not None
+    assert device.share.memory_mib == 30000
+    go_on()
+    scene.host("allocator-b").resume()
     resize_by(scene, "allocator-b", "b", 20000)
     scene.until(lambda: told(scene, "b") == 20000)
     scene.finish()
