@@ -56,7 +56,7 @@ class Books:
         self.opened: Counter[str] = Counter()
         """How often each node was opened."""
         self.adopted_revoked: dict[str, None] = {}
-        """What was entered in this life of the bus as being taken back already."""
+        """What was entered in this life of the bus as being taken back already, or was when its pod was let go late."""
         self.taken_back_at: dict[str, float] = {}
         """Of those, when the ledger closed them: who ordered their pods to go may not have read that."""
         self.over: set[str] = set()
@@ -100,6 +100,11 @@ class Books:
         """The life of the bus that each binding and release was decided in, as far as its allocator knew."""
         self.bound_late: dict[str, bool] = {}
         """Whether the binding of a request had been decided in an earlier life than it landed in."""
+        self.let_go_late: dict[str, str] = {}
+        """
+        What pods were let go with by who has died since, or works no more, after the bus was wiped: its successor had
+        asked for them anew, and could not know.
+        """
         self.asked_at: dict[str, float] = {}
         self.unheard: dict[str, None] = {}
         """
@@ -148,6 +153,12 @@ class Books:
     def bound_to(self, request: str) -> Bound | None:
         """What a pod is bound to, also by a word of before a wipe on which its source acted later (see its kubelet)."""
         return self.bound.get(request) or self.kubelets.bound.get(request)
+
+    def let_go(self, request: str, node: str, allocation: str) -> None:
+        """A pod is let go late, with what may be surplus by now and is being taken back."""
+        self.let_go_late[request] = allocation
+        if isinstance(self.ledger.get(node, {}).get(allocation), Revoke):
+            self.adopted_revoked[allocation] = None
 
     def loses_what_it_holds(self, request: str) -> bool:
         """

@@ -228,6 +228,7 @@ class Judge(NodeJudge):
         unwanted = booking.request in self.ended or booking.request in self.rejected
         unwanted = unwanted or not self.folder.wants(booking.request, booking.name)
         unwanted = unwanted or booking.allocation in self.went_with_node
+        unwanted = unwanted or self.let_go_late.get(booking.request, booking.allocation) != booking.allocation
         if self.went_with_disk(booking.allocation):
             self.ended_with_disk[booking.allocation] = None
         unwanted = unwanted or booking.allocation in self.ended_with_disk
@@ -296,6 +297,8 @@ class Judge(NodeJudge):
         if before is not None and before.allocation != bound.allocation and not self.is_over(before):
             if self.decided_in[operation] in self.over:
                 return  # decided before another binding landed that went with the broker: its pod stays where it is
+            if before.allocation == self.let_go_late.get(bound.request):
+                return  # its pod stays where it is, which its source sees now
             if not self._stays_where_it_is(bound):
                 self.fail("bound once", f"{bound.request}: {bound.allocation} after {before.allocation}")
         self.bound[bound.request] = bound
@@ -304,11 +307,13 @@ class Judge(NodeJudge):
     def _stays_where_it_is(self, bound: Bound) -> bool:
         """
         Whether a pod's source remembers what it is bound to now, and what it was bound to before had landed late: it
-        was decided in an earlier life of the bus, in which another one landed that the source has followed.
+        was decided in an earlier life of the bus, in which another one landed that the source has followed. Or the pod
+        was let go late: by a call of a source that has died since, and whose successor had asked for it anew.
         """
         asked = self.requests.get(bound.request)
         remembers = asked is not None and asked.held is not None and asked.held.allocation == bound.allocation
-        return remembers and self.bound_late.get(bound.request, False)
+        is_let_go_late = self.let_go_late.get(bound.request) == bound.allocation
+        return remembers and (is_let_go_late or self.bound_late.get(bound.request, False))
 
     def _is_known_to_nobody(self, bound: Bound) -> bool:
         """

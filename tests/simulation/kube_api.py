@@ -53,6 +53,8 @@ class ApiServer:
     """Of writes that Sluice made: the UID, which step, the pod before and after."""
     on_asked: list[Callable[[str, str], None]] = field(default_factory=list)
     """Of writes of Sluice that have come here, whatever became of them: the UID, and which step."""
+    sender_is_over: bool = False
+    """Whoever sent the call that is being carried out has died since, or works no more."""
     away_until: float = 0.0
     """Nobody can reach it before."""
     refuses_until: float = 0.0

@@ -204,7 +204,7 @@ class ClusterHost(Host):
         def come() -> None:
             try:
                 if not self.api.is_away:
-                    event = done(arrive())
+                    event = done(self._carried_out(life, arrive))
                     if not (rough and self.dice.random() < LOST):
                         answer(self.watch_s(), event)
                         return
@@ -218,6 +218,15 @@ class ClusterHost(Host):
         self.clockwork.after(takes_s, come)
 
     # -- inside ---------------------------------------------------------------------------------------------------
+
+    def _carried_out(self, life: int, arrive: Callable[[], Any]) -> Any:
+        """What becomes of a call, which its sender may not live to hear, or not be the one at work any more."""
+        works = self.alive and self.life == life and (self.lease is None or self.lease.holds(self))
+        self.api.sender_is_over = not works
+        try:
+            return arrive()
+        finally:
+            self.api.sender_is_over = False
 
     def _is_rough(self) -> bool:
         return self.clockwork.now < self.until

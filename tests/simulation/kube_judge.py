@@ -50,7 +50,8 @@ class KubeJudge:
         self.api = api
         self.folder = folder
         self.kubelets = kubelets
-        self.said: dict[str, list[Bound]] = {}
+        self.said: dict[str, list[tuple[Bound, str]]] = {}
+        """What each pod was bound to, and in which life of the bus that was decided."""
         self.ready: dict[str, None] = {}
         self.ordered: dict[str, None] = {}
         self.lost: dict[str, None] = {}
@@ -68,7 +69,8 @@ class KubeJudge:
         message, key = write.message, write.subject.rpartition(".")[2]
         match message:
             case Bound():
-                self.said.setdefault(message.request, []).append(message)
+                decided_in = self.judge.decided_in.get(write.operation, "")
+                self.said.setdefault(message.request, []).append((message, decided_in))
             case SliceReady():
                 self.ready[message.allocation] = None
             case Released():
@@ -108,7 +110,7 @@ class KubeJudge:
         """A write of Sluice was taken."""
         if step == "condition":
             return
-        given = self._given(uid, after)
+        given, decided_in = self._given(uid, after)
         if given is None:
             self.judge.fail("cluster", f"{uid} was told {granted_of(after)}, which nobody has bound it to")
             return
@@ -117,6 +119,8 @@ class KubeJudge:
                 self.judge.fail("cluster", f"{uid} is let go before {given.allocation} was ready")
             if pinned_to(after) != given.node:
                 self.judge.fail("cluster", f"{uid} is pinned to {pinned_to(after)!r}, its slice is on {given.node}")
+            if self.api.sender_is_over and decided_in in self.judge.over:
+                self.judge.let_go(uid, given.node, given.allocation)
         elif given.node not in {after["spec"].get("nodeName", given.node), pinned_to(after)}:
             self.judge.fail("cluster", f"{uid} is told a slice on {given.node}, and is not there")
         self.kubelets.given(given)
@@ -148,10 +152,11 @@ class KubeJudge:
 
     # -- inside ---------------------------------------------------------------------------------------------------
 
-    def _given(self, uid: str, pod: Json) -> Bound | None:
-        """The latest binding of this very pod that says what its annotations say."""
+    def _given(self, uid: str, pod: Json) -> tuple[Bound | None, str]:
+        """The latest binding of this very pod that says what its annotations say, and where it was decided."""
         told = granted_of(pod)
-        return next((each for each in reversed(self.said.get(uid, [])) if _matches(uid, told, each)), None)
+        said = reversed(self.said.get(uid, []))
+        return next(((bound, life) for bound, life in said if _matches(uid, told, bound)), (None, ""))
 
 
 def _matches(uid: str, told: dict[str, str], bound: Bound) -> bool:

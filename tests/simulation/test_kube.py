@@ -18,11 +18,13 @@ from simulation.world import run_plan
 
 from sluice.contracts.messages import (
     AllocationRequested,
+    Bound,
     Closed,
     EvictionOrdered,
     Released,
     Revoke,
     SliceQuarantined,
+    SliceReady,
     Waived,
 )
 from sluice_pod_watcher.core.cluster.events import BindPod
@@ -329,6 +331,63 @@ def a_patch_lands_after_its_pod_was_read() -> None:
 def test_a_patch_that_lands_after_its_pod_was_read_is_not_answered_by_that() -> None:
     """It would be given a second slice on another node, and could never use it."""
     assert_played(a_patch_lands_after_its_pod_was_read, READ_IS_SETTLED)
+
+
+@pytest.mark.parametrize(
+    ("what", "back_before_s", "stays"),
+    [
+        (SliceReady, None, True),
+        (Bound, None, True),
+        (Bound, 0.3, False),
+        (Bound, 1.5, False),
+    ],
+    ids=["before it is bound anew", "after that", "when it is being taken back", "when it is gone"],
+)
+def test_a_pod_that_is_let_go_after_a_wipe_by_who_has_died_stays_there_or_goes(
+    what: type, back_before_s: float | None, *, stays: bool
+) -> None:
+    """
+    A patch is on its way when its pod-watcher dies and the bus is wiped: its successor cannot know, and asks anew.
+
+    The slice that the pod is let go with may be surplus by then: it would be waited for by its agent for ever.
+    """
+    scene = Scene(MIG_NODE, MIG_NODE, cluster=True)
+    api, broker, watcher = scene.world.cluster.api, scene.world.broker, scene.host("pod-watcher")
+    sent: list[BindPod] = []
+    is_slow = ["slow"]
+
+    def refuse(_uid: str, step: str) -> None:
+        if step == "bind" and is_slow:
+            raise RefusedError(0, "no answer in time")
+
+    api.on_asked.append(refuse)
+    watcher.on_instruction.append(lambda _host, said: sent.append(said) if isinstance(said, BindPod) else None)
+    scene.pod("a", sliced("7g.40gb"))
+    scene.until(lambda: bool(sent))
+    before, patch = scene.bound("a"), sent[0]
+    assert before is not None
+    agent = scene.host(f"agent-{before.node}")
+    watcher.kill()
+    agent.kill()
+    broker.wipe()
+    broker.ensure()
+    landed = scene.landed()
+    watcher.start()
+    scene.until(lambda: any(isinstance(write.message, what) for write in landed))
+    if back_before_s is not None:
+        agent.start()
+        scene.wait(back_before_s)
+    is_slow.clear()
+    api.sender_is_over = True
+    api.patch(patch.uid, "bind", patch.namespace, patch.name, patch.patch)
+    api.sender_is_over = False
+    if back_before_s is None:
+        agent.start()
+    scene.until(lambda: scene.runs("a" if stays else "a-again-1"), longest_s=60.0)
+    scene.wait(5.0)
+    after = scene.bound("a")
+    assert (after is not None and after.allocation == before.allocation) == stays
+    scene.finish()
 
 
 def test_a_pod_whose_spec_has_become_strange_keeps_its_slice_when_the_bus_is_wiped() -> None:

@@ -29,6 +29,8 @@ from sluice_allocator.core.world import RequestFact
 
 BEING_UNMADE = "being unmade"
 """Why a slice is revoked that was revoked in an earlier life of the broker; nobody knows why any more."""
+SURPLUS = "surplus: the request is bound elsewhere"
+"""Why a slice is revoked of which its source does not know, when the request is bound to another one."""
 _NOT_OPEN = ReasonCount(reason=WaitReason.NODE_NOT_OPEN, count=1, of="nodes")
 
 
@@ -80,14 +82,17 @@ def why_taken_back(desk: Desk, request: RequestId) -> str | None:
     Its slice was lost, and the broker was wiped before its source heard of that (ADR 0034): the pod would stay on what
     is taken from it, and the slice's agent wait for it to end. What was revoked in this life of the broker, its source
     was told of, or has withdrawn. A `Bound` does not say that it was: it is older, and has landed late.
+
+    Or it was surplus by then: a patch of a pod-watcher that has died since landed when its pod was bound elsewhere.
     """
     asked = desk.world.requests.get(request)
     held = asked.held if isinstance(asked, AllocationRequested) else None
     if held is None or isinstance(desk.world.bindings.get(request), Released):
         return None
     entry = desk.world.ledger.get(held.allocation)
-    is_old = isinstance(entry, Revoke) and entry.cause == BEING_UNMADE
-    if not is_old or isinstance(desk.world.slices.get(held.allocation), SliceGone):
+    causes = (BEING_UNMADE, SURPLUS)
+    is_unheard = isinstance(entry, Revoke) and entry.cause in causes
+    if not is_unheard or isinstance(desk.world.slices.get(held.allocation), SliceGone):
         return None
     return f"its slice on {held.node} is being taken back"
 

@@ -24,7 +24,7 @@ from sluice.contracts.messages import (
     Waived,
 )
 from sluice_allocator.core.desk import Desk
-from sluice_allocator.core.held import held_instead, is_found_instead, is_held, is_too_late, why_lost
+from sluice_allocator.core.held import SURPLUS, held_instead, is_found_instead, is_held, is_too_late, why_lost
 from sluice_allocator.core.limits.excess import excess
 from sluice_allocator.core.moves.kept_places import is_move
 from sluice_allocator.core.moves.moving import why_end_move
@@ -117,7 +117,7 @@ def _by_its_bound(desk: Desk, booking: Booking, bound: Bound, asked: RequestFact
     if asked is None or (held is not None and held.allocation == booking.allocation):
         return None
     if bound.allocation != booking.allocation:
-        return None if is_found_instead(desk, booking.allocation, bound) else "surplus: the request is bound elsewhere"
+        return None if is_found_instead(desk, booking.allocation, bound) else SURPLUS
     lost = why_lost(desk, booking.request, held) if held is not None else None
     return f"surplus: its pod is where its slice was, which is lost: {lost}" if lost is not None else None
 
