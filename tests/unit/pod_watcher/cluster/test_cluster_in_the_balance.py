@@ -4,7 +4,8 @@ import pytest
 
 from sluice.contracts import subjects
 from sluice.contracts.ids import AllocationId, NodeName, RequestId
-from sluice.contracts.messages import AllocationRequested, Held, RequestWithdrawn
+from sluice.contracts.messages import AllocationRequested, Held, Refused, Released, RequestWithdrawn
+from sluice.contracts.refusals import Refusal, RefusalReason
 from sluice_pod_watcher.core.cluster import events as e
 
 ENDED = {
@@ -77,6 +78,33 @@ def test_a_dying_pod_of_which_nobody_knows_what_it_has_is_settled_by_a_write_too
     assert (bench.bus, bench.calls) == ({}, [call])
     bench.handle(*bench.carry_out(bench.calls.pop()))
     assert bench.word("u1").held == Held(node=NodeName("node-a"), allocation=AllocationId("u1_r_1"))
+
+
+@pytest.mark.parametrize("answer", ["refused", "released"])
+def test_an_answer_of_before_a_wipe_does_not_keep_in_the_balance_what_a_pod_has(bench, answer):
+    """Nobody would end that answer before its source has told all, and the source would never have told all."""
+    bench.create("train", "u1")
+    bench.automatic = False
+    bench.bind("u1")
+    (call,) = bench.calls
+    bench.calls.clear()
+    bench.handle(e.PatchRefused(call.uid, "bind", 0, "timeout"))
+    bench.bus.clear()
+    bench.life = "2"
+    bench.read()
+    if answer == "refused":
+        refusal = Refusal(reason=RefusalReason.TOO_LARGE, message="no model has that")
+        late = Refused(request=RequestId("u1"), request_revision=1, refusal=refusal)
+    else:
+        late = Released(request=RequestId("u1"), cause="slice lost: it is not in the ledger any more")
+    bench.observe(subjects.binding(RequestId("u1")), late)
+    bench.calls.clear()
+    bench.handle(e.PodRead(call.uid, bench.api.find("u1")))
+    bench.pass_time(2)
+    assert call in bench.calls
+    bench.handle(*bench.carry_out(call))
+    assert bench.word("u1").held == Held(node=NodeName("node-a"), allocation=AllocationId("u1_r_1"))
+    assert "sluice.source.cluster" in bench.bus
 
 
 def test_a_read_that_began_before_a_patch_was_refused_settles_nothing(bench):

@@ -65,8 +65,9 @@ class Following:
         view = record.view
         if record.ended is not None or view is None:
             return
-        if record.unsure == "write" and view.is_gated and (view.dying or record.answer is None) and not record.doubt:
-            self._send(record, record.sent, now)
+        is_bound_anew = isinstance(record.answer, Bound) and not view.dying
+        if record.unsure == "write" and view.is_gated and not is_bound_anew and not record.doubt:
+            self._send(record, record.sent, now)  # whatever the answer says: nobody ends it before all is told
         if view.dying:
             if record.eviction and not record.evicted:
                 self._evicted(record)
