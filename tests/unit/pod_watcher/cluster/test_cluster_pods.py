@@ -7,7 +7,15 @@ import pytest
 from api_model import new_pod
 
 from sluice.contracts import subjects
-from sluice.contracts.exchange import Entry, Observed, Stream, Ticked, Write
+from sluice.contracts.exchange import (
+    Entry,
+    Observed,
+    ReadingCaughtUp,
+    ReadingStarted,
+    Stream,
+    Ticked,
+    Write,
+)
 from sluice.contracts.ids import AllocationId, Incarnation, NodeName, OperationId, RequestId
 from sluice.contracts.messages import (
     AllocationRequested,
@@ -302,6 +310,23 @@ def test_a_watcher_that_stood_still_does_not_tell_a_pod_what_is_over(bench):
     assert bench.annotations("u1")["main.granted.sluice.dev/visible-devices"] != "MIG-2"
     bench.handle(refused)
     assert [type(call) for call in bench.calls] == [e.ReadPod]
+
+
+def test_a_server_that_lags_does_not_have_a_pod_told_what_is_over(bench):
+    """A container that restarts meanwhile would not start: its devices and its ticket are gone since the reboot."""
+    bench.create("train", "u1")
+    bench.bind("u1")
+    old = Entry("sluice.binding.u1", 1, OperationId("other-1"), bench.bus["sluice.binding.u1"])
+    bench.bind("u1", revision=2, ticket="t-2", devices="MIG-2")
+    before = dict(bench.api.find("u1")["metadata"]["annotations"])
+    reading = ReadingStarted(Stream.BOOK, Incarnation(bench.life)), Observed(Stream.BOOK, old)
+    bench.handle(*reading, ReadingCaughtUp(Stream.BOOK))
+    bench.pass_time(2)
+    assert bench.api.find("u1")["metadata"]["annotations"] == before
+    bench.life = "2"
+    bench.handle(ReadingStarted(Stream.BOOK, Incarnation("2")), reading[1], ReadingCaughtUp(Stream.BOOK))
+    bench.pass_time(2)
+    assert bench.api.find("u1")["metadata"]["annotations"] != before, "no value is older than one of another life"
 
 
 def test_a_pod_on_another_node_is_not_told_of_devices_there(bench):

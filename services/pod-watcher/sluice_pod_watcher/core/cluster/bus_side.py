@@ -3,11 +3,10 @@
 from collections.abc import Iterable
 
 from sluice.contracts import subjects
-from sluice.contracts.exchange import ExchangeEvent, Observed, ReadAgain, ReadingCaughtUp, ReadingStarted, Stream
-from sluice.contracts.ids import NodeName, RequestId
+from sluice.contracts.exchange import Entry, ExchangeEvent, Observed, ReadAgain, ReadingCaughtUp, ReadingStarted, Stream
+from sluice.contracts.ids import Incarnation, NodeName, RequestId
 from sluice.contracts.messages import (
     AllocationRequested,
-    AnyMessage,
     BindingMessage,
     Bound,
     EvictionDone,
@@ -27,7 +26,7 @@ from sluice.contracts.messages import (
 from sluice.contracts.outbox import Settled
 from sluice_pod_watcher.core import words
 from sluice_pod_watcher.core.cluster.desk import Desk
-from sluice_pod_watcher.core.cluster.records import Record
+from sluice_pod_watcher.core.cluster.records import AnsweredAt, Record
 
 _Note = Pending | WaitOver | EvictionOrdered | EvictionOver
 
@@ -39,7 +38,9 @@ class BusSide:
         """Nothing was read."""
         self._desk = desk
         self._reading: dict[Stream, bool] = dict.fromkeys((Stream.BOOK, Stream.STATE), True)
-        self._read_answers: dict[RequestId, BindingMessage] = {}
+        self._life = Incarnation("")
+        """Of BOOK, as it is read."""
+        self._read_answers: dict[RequestId, tuple[BindingMessage, AnsweredAt]] = {}
         self._read_words: dict[RequestId, None] = {}
         self._read_notes: dict[tuple[RequestId, bool], _Note] = {}
         """
@@ -65,7 +66,7 @@ class BusSide:
         reports = self._desk.voice.handle(event, now)
         match event:
             case ReadingStarted(stream=Stream.BOOK):
-                self._reading[Stream.BOOK] = True
+                self._reading[Stream.BOOK], self._life = True, event.incarnation
                 self._read_answers = {}
             case ReadingStarted():
                 if self._desk.voice.begins_anew:
@@ -74,7 +75,7 @@ class BusSide:
                 self._read_words, self._read_notes, self._read_orders = {}, {}, {}
             case Observed():
                 uid = RequestId(subjects.parse(event.entry.subject).key[0])
-                self._observed(uid, event.entry.message, now)
+                self._observed(uid, event.entry, now)
             case ReadingCaughtUp():
                 self._was_read(event.stream, now)
             case _:
@@ -96,13 +97,14 @@ class BusSide:
             self._take_words(self._read_words, now)
             self._desk.say_hosts_again()
 
-    def _observed(self, uid: RequestId, message: AnyMessage | None, now: float) -> None:
-        match message:
+    def _observed(self, uid: RequestId, entry: Entry, now: float) -> None:
+        match message := entry.message:
             case Bound() | Refused() | Released():
+                at = self._life, entry.sequence
                 if not self._desk.ready or self._reading[Stream.BOOK]:
-                    self._read_answers[uid] = message
+                    self._read_answers[uid] = message, at
                 else:
-                    self._answer(uid, message)
+                    self._answer(uid, message, at)
             case AllocationRequested() | RequestRejected() | RequestWithdrawn():
                 if message.source == self._desk.rules.source:
                     self._read_words[uid] = None
@@ -203,15 +205,20 @@ class BusSide:
             if record.answer is not None and uid not in read and not record.is_lost:
                 record.answer = None
                 self._desk.look_at[uid] = None
-        for uid, answer in read.items():
-            self._answer(uid, answer)
+        for uid, (answer, at) in read.items():
+            self._answer(uid, answer, at)
 
-    def _answer(self, uid: RequestId, answer: BindingMessage) -> None:
+    def _answer(self, uid: RequestId, answer: BindingMessage, at: AnsweredAt) -> None:
+        """An answer is known (again). One that is older than the last is read from a server that lags."""
         record = self._desk.requests.records.get(uid)
         if record is None and isinstance(answer, Released) and answer.cause == "pod gone":
             self._desk.requests.is_over(uid)
         if record is None or record.closed:
             return
+        life, sequence = record.answered_at
+        if life == at[0] and sequence > at[1]:
+            return
+        record.answered_at = at
         self._desk.look_at[uid] = None
         if record.answer == answer:
             return

@@ -7,7 +7,7 @@ It must not change what it knows by itself (`requests` does), nor write anything
 from dataclasses import dataclass, field
 from typing import Literal
 
-from sluice.contracts.ids import RequestId, SourceName
+from sluice.contracts.ids import Incarnation, RequestId, SourceName
 from sluice.contracts.messages import (
     AllocationRequested,
     BindingMessage,
@@ -24,6 +24,8 @@ from sluice_pod_watcher.core.cluster.events import Patch
 from sluice_pod_watcher.core.cluster.pod_views import PodView
 from sluice_pod_watcher.core.cluster.terms import Terms
 
+AnsweredAt = tuple[Incarnation, int]
+"""Where an answer stands: in which life of BOOK, under which sequence."""
 Unsure = Literal["", "read", "write"]
 """
 Not at all; until it was read, for the patch was refused because of what is there; until another write was answered,
@@ -63,6 +65,8 @@ class Record:
     """The last word was said, and the object is still there."""
     held: Held | None = None
     answer: BindingMessage | None = None
+    answered_at: AnsweredAt = (Incarnation(""), 0)
+    """Of the last answer that was read, be it that a later reading has not shown it."""
     pending: Pending | None = None
     eviction: str = ""
     """Why the allocator wants the pod gone."""
