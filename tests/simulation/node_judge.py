@@ -145,6 +145,12 @@ class NodeJudge(Books):
         # is given up, those whom it was to come after are there still. Of a wiped ledger too
         near = [each for each, after in self.after.items() if allocation in after]
         near += self.after.get(allocation, ())
+        # so has who is being made there, though a ledger that was wiped once more does not say so: his agent remembers
+        near += [
+            record.booking.allocation
+            for record in self.machines[node].journal
+            if isinstance(record, SliceRecord) and record.phase != "planned" and record.booking.allocation != allocation
+        ]
         return any(
             device.gpu == gpu.uuid and overlap((device.start, device.size), instance.span)
             for each in near

@@ -258,6 +258,34 @@ def test_that_a_slice_is_gone_is_said_when_its_pod_has_the_gpu_again() -> None:
     scene.finish()
 
 
+def test_that_a_slice_is_gone_is_said_while_another_is_made_there_of_which_no_ledger_tells() -> None:
+    """
+    That it is ready has no answer, and that it is gone waits behind it. A wiped broker does not know of it, so its
+    place is granted; and while that slice is made, the broker is wiped once more.
+    """
+    scene = Scene(MIG_NODE)
+    lost = scene.lose(lambda _host, write: isinstance(write.message, SliceReady))
+    scene.pod("a", sliced("7g.40gb"))
+    scene.until(lambda: bool(lost))
+    ready = lost[0].message
+    assert isinstance(ready, SliceReady)
+    scene.remove("a")
+    (gpu,) = machine_of(scene).gpus.values()
+    scene.until(lambda: not gpu.instances)
+    scene.wait(0.3)
+    scene.strike("broker wipe")
+    scene.pod("b", sliced("7g.40gb"))
+    scene.until(lambda: bool(gpu.instances), longest_s=60.0)
+    scene.strike("gpu slow", "node-0", lasts_s=15.0)
+    scene.strike("broker wipe")
+    assert ready.allocation not in scene.world.judge.said_gone
+    scene.world.broker.fate_of = lambda _host, _write: None
+    scene.until(lambda: ready.allocation in scene.world.judge.said_gone)
+    assert [instance.uuid for instance in gpu.instances.values()] == [""], "it is made by then: the story tells nothing"
+    scene.until(lambda: scene.runs("b"), longest_s=60.0)
+    scene.finish()
+
+
 def test_an_agent_that_dies_over_a_starting_daemon_leaves_none() -> None:
     """The daemon runs and the journal only says that it may; its pod is removed meanwhile."""
     scene = Scene()
