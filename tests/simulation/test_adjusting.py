@@ -4,8 +4,9 @@ import pytest
 from simulation.judge import ViolationError
 from simulation.planted_sizes import SIZE_BUGS
 from simulation.planting import planted
-from simulation.pods import fractional, mps
+from simulation.pods import Ask, Device, fractional, mps
 from simulation.scene import MIG_NODE, WHOLE_NODE, Scene
+from simulation.tables import A100_WITHOUT_MIG
 from simulation.weather import Weather
 
 from sluice.contracts.exchange import Stream
@@ -27,9 +28,8 @@ def counts(scene: Scene, name: str) -> int:
     """What it counts: the largest that may still be used."""
     bound = scene.bound(name)
     assert bound is not None
-    (device,) = scene.world.judge.sizes.most(scene.world.judge.bookings[bound.allocation])
-    assert device.share is not None
-    return device.share.memory_mib
+    devices = scene.world.judge.sizes.most(scene.world.judge.bookings[bound.allocation])
+    return max(device.share.memory_mib for device in devices if device.share is not None)
 
 
 def resize_by(scene: Scene, allocator: str, name: str, memory_mib: int) -> None:
@@ -329,4 +329,31 @@ def test_a_reboot_in_the_middle_ends_what_was_used() -> None:
     scene.strike("reboot", "node-0")
     scene.until(lambda: told(scene, "a") == 900 and scene.runs("a"), longest_s=60.0)
     scene.until(lambda: counts(scene, "a") == 900)
+    scene.finish()
+
+
+def test_a_process_that_began_with_the_new_size_is_not_counted_although_another_home_answers_late() -> None:
+    """A pod has shares on two GPUs, and one daemon does not start for long: the other GPU was looked at before."""
+    scene = Scene(((A100_WITHOUT_MIG, False),) * 2)
+    devices = (Device("memory", amount=9000, modes=("mps",)),) * 2
+    keys = (("sluice.dev/mode", "mps"), ("sluice.dev/memory", "9000Mi"), ("sluice.dev/gpus", "2"))
+    scene.pod("a", Ask(keys, ("main",), devices))
+    scene.until(lambda: scene.runs("a"))
+    machine, bound, landed = scene.world.machines["node-0"], scene.bound("a"), scene.landed()
+    assert bound is not None
+    first, _, _ = bound.containers[0].visible_devices.partition(",")  # that one its process uses
+    (other,) = (daemon for daemon in machine.mps.listed.values() if daemon.device != first)
+    scene.resize("a", 5000)
+    scene.until(lambda: any(isinstance(write.message, SliceReady) for write in landed))
+    machine.mps.refusals.extend(["before"] * 6)
+    machine.mps.die(other.home, machine.gpus)
+    scene.wait(9.0)
+    assert len(machine.mps.refusals) < 6
+    assert not machine.mps.alive(other.home)
+    scene.world.kubelets.restart(scene.request("a"), after_s=0.0)
+    scene.until(lambda: [process.memory_mib for _, process in machine.processes()] == [5000])
+    scene.until(lambda: machine.mps.alive(other.home) is not None)
+    scene.wait(3.0)
+    assert counts(scene, "a") == 5000
+    assert scene.runs("a")
     scene.finish()

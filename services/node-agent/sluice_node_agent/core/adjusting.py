@@ -43,9 +43,13 @@ def next_step(work: Work, floor: Floor, token: int, ticket: str) -> Next:
     `ticket` is a name never used before.
     """
     record, adjusting = work.record, work.record.adjusting
-    if adjusting is None or not all(is_served(grant, floor) for grant in record.booking.devices):
+    if adjusting is None:
         return None
     homes = _homes_used_more(record, floor)
+    if adjusting.told and adjusting.clients is None:
+        _note_clients(work, homes)  # of each at once, whatever has become of the others
+    if not all(is_served(grant, floor) for grant in record.booking.devices):
+        return None
     if homes and not adjusting.renewed:
         stale = (*record.stale_tickets, record.ticket)
         return replace(record, ticket=ticket, stale_tickets=stale, adjusting=replace(adjusting, renewed=True))
@@ -86,24 +90,31 @@ def _homes_used_more(record: SliceRecord, floor: Floor) -> list[HomeWork]:
     return list(found.values())
 
 
-def _clients_by_now(work: Work, homes: list[HomeWork]) -> tuple[int, ...] | None:
+def _note_clients(work: Work, homes: list[HomeWork]) -> None:
     """
-    Every process of the tenant that was a client when each home was looked at once more; None before that.
+    Of each home that was looked at once more: every process of the tenant that was a client then.
 
-    A look that is under way may have begun too early, so it does not count.
+    A look that is under way may have begun too early, so it does not count. Who comes later is none of them, though
+    another home answers late: his container was told the new strings.
     """
-    booking, is_whole = work.record.booking, True
-    pids: dict[int, None] = {}
+    owners = {work.record.booking.owner, ""}
     for home in homes:
-        needed = work.looks.setdefault(home.key, home.looks + 1 + (home.waits_for is not None))
-        seen = home.seen
-        if home.looks < needed or seen is None:
-            home.watch, is_whole = True, False
+        if home.key in work.clients:
             continue
-        pids |= dict.fromkeys(client.pid for client in seen.clients if client.owner in {booking.owner, ""})
-    if not is_whole:
+        needed = work.looks.setdefault(home.key, home.looks + 1 + (home.waits_for is not None))
+        if home.looks < needed or home.seen is None:
+            home.watch = True
+        else:
+            work.clients[home.key] = tuple(client.pid for client in home.seen.clients if client.owner in owners)
+
+
+def _clients_by_now(work: Work, homes: list[HomeWork]) -> tuple[int, ...] | None:
+    """All of them; None before each home was looked at."""
+    if any(home.key not in work.clients for home in homes):
         return None
+    pids = dict.fromkeys(pid for home in homes for pid in work.clients[home.key])
     work.looks.clear()
+    work.clients.clear()
     return tuple(pids)
 
 

@@ -168,6 +168,7 @@ class Taking:
             return
         work.retry_at = None
         work.looks.clear()
+        work.clients.clear()
         self._bench.save(record)
 
     def _newest(self, order: Grant | Revoke | None, record: SliceRecord) -> Grant | Revoke | None:

@@ -63,6 +63,8 @@ class Work(Job):
     """Processes of the tenant that the MPS server of a shared device must let go of."""
     looks: dict[HomeKey, int] = field(default_factory=dict)
     """Its shares were made smaller: more looks at a home than so many tell who may still use what they had."""
+    clients: dict[HomeKey, tuple[int, ...]] = field(default_factory=dict)
+    """Who that is, of each home that was looked at since."""
     homes: tuple[HomeKey, ...] = field(init=False)
     """The homes of its shares: a place never moves."""
 
