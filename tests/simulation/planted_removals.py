@@ -122,6 +122,14 @@ def _gone_in_another_life(_original: Any) -> Any:
     return went_in_another_life
 
 
+def _gone_for_good(_original: Any) -> Any:
+    def may_be_entered_again(_desk: Any, _node: Any, _allocation: Any) -> bool:
+        """What is closed with its node is over, whoever speaks."""
+        return False
+
+    return may_be_entered_again
+
+
 def _a_removed_node_has_nothing(original: Any) -> Any:
     def is_unbooked(desk: Any, request: Any, allocation: Any, node: Any) -> bool:
         """Once a removed agent has had its time, by this process's clock, nothing of it is asked for."""
@@ -225,7 +233,7 @@ GONE_IN_ANOTHER_LIFE = Planted(
     "what went with its node stays away",
     "the slice that it runs on: a node was removed, the broker wiped before that was written, and its agent was back",
     ("undisturbed", "LAW 3"),
-    ((World, "_went_in_another_life", _gone_in_another_life),),
+    ((World, "_went_in_another_life", _gone_in_another_life), (held, "_may_be_entered_again", _gone_for_good)),
 )
 """The same: the broker must be wiped twice, once before and once while a write is without its answer."""
 

@@ -1,7 +1,7 @@
 """The interleavings of a node that is removed, each played once on purpose (PROTOCOL §6)."""
 
 import pytest
-from simulation.judge import SETTLED_PAST_S
+from simulation.judge import LIVING_S, SETTLED_PAST_S
 from simulation.planted_removals import (
     GONE_IN_ANOTHER_LIFE,
     NEVER_BEGUN_ANEW,
@@ -222,16 +222,40 @@ def test_a_grant_does_not_land_behind_the_end_of_a_head() -> None:
     assert_played(its_agent_speaks_while_the_end_of_its_head_is_unanswered, OPEN_WHILE_CLOSING)
 
 
+def test_what_was_to_be_closed_with_a_node_stays_when_its_agent_speaks() -> None:
+    """What closes the first of its slices is without an answer until then; the others wait for their turn behind it."""
+    scene = Scene(MIG_NODE)
+    pods = [f"pod-{number}" for number in range(4)]
+    for pod in pods:
+        scene.pod(pod, sliced("1g.5gb"))
+    scene.until(lambda: all(scene.runs(pod) for pod in pods))
+    before, landed = [scene.bound(pod) for pod in pods], scene.landed()
+    lost = scene.lose(lambda _host, write: isinstance(write.message, Closed))
+    scene.strike("node removed", "node-0", lasts_s=500.0, number=CUT_OFF)
+    scene.until(lambda: bool(lost), longest_s=40.0)
+    scene.host("agent-node-0").start()
+    scene.wait(3.0)
+    scene.lose(lambda _host, _write: False)
+    scene.wait(5.0)
+    assert len(closed_with_node(landed)) == 1, "it is the same write, whatever was heard meanwhile (W3)"
+    assert not [w for w in landed if isinstance(w.message, (Revoke, Released))]
+    assert [scene.bound(pod) for pod in pods] == before
+    scene.finish()
+
+
 def another_opens_it_and_one_has_not_heard() -> None:
-    """Its agent is back after its grants were closed; `allocator-b` goes on hearing BOOK, and nothing of STATE."""
+    """Its agent is back after its grants were closed; `allocator-b` hears that much later, and of BOOK first."""
     scene = Scene(MIG_NODE, allocators=2)
     scene.strike("node removed", "node-0", lasts_s=40.0, number=OFF)
     scene.wait(39.0)
-    heard = scene.stall("allocator-b", Stream.STATE)
+    heard = {stream: scene.stall("allocator-b", stream) for stream in (Stream.BOOK, Stream.STATE)}
     for number in range(4):
         scene.pod(f"pod-{number}", sliced("1g.5gb"))
     scene.until(lambda: scene.runs("pod-3"))
-    heard()
+    scene.wait(LIVING_S)
+    heard[Stream.BOOK]()
+    scene.wait(1.0)
+    heard[Stream.STATE]()
     scene.finish()
 
 

@@ -198,6 +198,7 @@ class Allocator:
         self.ensuring.heard_of(node, speaks=node in desk.world.news)
         desk.unheard.heard_of(desk.world, node)
         if node not in desk.world.removed and desk.removals.forget(node):
+            desk.take_back(subjects.ledger_filter(node))  # it lives: what was to be closed with it is not sent any more
             there = (request_of(desk.world.ledger[a]) for a in desk.world.allocations_on.get(node, ()))
             desk.changed_requests |= dict.fromkeys(there)
 

@@ -65,7 +65,7 @@ def why_lost(desk: Desk, request: RequestId, held: Held) -> str | None:
     """
     entry = desk.world.ledger.get(held.allocation)
     if isinstance(entry, Closed):
-        return entry.cause
+        return entry.cause if not _may_be_entered_again(desk, held.node, held.allocation) else None
     if entry is not None or waits_for_node(desk, request, held) is not None or doubtful_ticket(desk, held):
         return None
     removed = desk.world.removed.get(held.node)
@@ -123,12 +123,25 @@ def _is_unbooked(desk: Desk, request: RequestId, allocation: AllocationId, node:
 
     Of one that was removed it is booked as gone, once its agent has had its time to say that it lives.
     """
-    if allocation in desk.world.ledger or isinstance(desk.world.slices.get(allocation), SliceGone):
+    if isinstance(desk.world.slices.get(allocation), SliceGone):
+        return False
+    if allocation in desk.world.ledger and not _may_be_entered_again(desk, node, allocation):
         return False
     if desk.removals.is_over(node):
         close_unbooked(desk, request, allocation, node)
     desk.opening.hold(request, node)
     return True
+
+
+def _may_be_entered_again(desk: Desk, node: NodeName, allocation: AllocationId) -> bool:
+    """
+    Whether a slice was closed with its node, whose agent speaks again, and the node is not open yet.
+
+    That it was closed may have landed long after it was decided. What is there of it is known when the node is opened.
+    """
+    entry = desk.world.ledger.get(allocation)
+    went = isinstance(entry, Closed) and entry.removed
+    return went and node in desk.world.news and not was_opened(desk, node)
 
 
 def waits_for_nodes(desk: Desk, request: RequestId) -> bool:
