@@ -7,6 +7,23 @@ fighting for is the core's question (`Contested`).
 """
 
 from sluice.contracts.outbox.lanes import IN_FLIGHT_MAX
-from sluice.contracts.outbox.outbox import EXPLAIN_TIMEOUT_S, LAGS_MAX_S, Contested, Outbox, Report, Settled
+from sluice.contracts.outbox.outbox import (
+    EXPLAIN_TIMEOUT_S,
+    LAGS_MAX_S,
+    LOOK_AGAIN_S,
+    Contested,
+    Outbox,
+    Report,
+    Settled,
+)
 
-__all__ = ["EXPLAIN_TIMEOUT_S", "IN_FLIGHT_MAX", "LAGS_MAX_S", "Contested", "Outbox", "Report", "Settled"]
+__all__ = [
+    "EXPLAIN_TIMEOUT_S",
+    "IN_FLIGHT_MAX",
+    "LAGS_MAX_S",
+    "LOOK_AGAIN_S",
+    "Contested",
+    "Outbox",
+    "Report",
+    "Settled",
+]

@@ -34,6 +34,11 @@ from sluice.contracts.subjects import Address, parse
 
 EXPLAIN_TIMEOUT_S = 2.0
 """How long a refusal may stay unexplained by what is read before the reader is started anew."""
+LOOK_AGAIN_S = 0.4
+"""
+So long after a direct look that was older than what had refused a write the next one follows: the server that has
+answered lags, and a write at what it shows would be refused again, at the speed of the bus.
+"""
 LAGS_MAX_S = 10.0
 """
 A reading that ends before what has refused a write was served by a server that lags. None lags for longer than this:
@@ -98,13 +103,15 @@ class Outbox(Wishes):
             case ReadingCaughtUp():
                 return self._reading_caught_up(event.stream, now)
             case LastRead():
-                return self._last_read(event)
+                return self._last_read(event, now)
 
     def tick(self, now: float) -> None:
-        """Start a reader anew where a refusal has stayed unexplained."""
+        """Start a reader anew, or look again, where a refusal has stayed unexplained."""
         for lane in self._in_flight.values():
             flight = lane.flight
-            if flight is not None and flight.refused_at is not None and now - flight.refused_since > EXPLAIN_TIMEOUT_S:
+            looked = self._reading == "last" and not lane.reading
+            longest_s = LOOK_AGAIN_S if looked else EXPLAIN_TIMEOUT_S
+            if flight is not None and flight.refused_at is not None and now - flight.refused_since > longest_s:
                 flight.refused_since = now
                 self._read_to_explain(lane, flight)
 
@@ -177,12 +184,12 @@ class Outbox(Wishes):
         flight.refused_since = flight.refused_first = now
         flight.refused_in_reading = self._known.number(lane.stream)
         flight.refused_in_life = self._known.life(lane.stream)
-        if event.last_sequence is None or event.last_sequence <= flight.expected or self._reading == "last":
-            # The guard stepped back (closing words expired, or the broker was wiped): only a new reading can tell.
-            flight.refused_at = EXPLAINED_BY_READING
+        stepped_back = event.last_sequence is None or event.last_sequence <= flight.expected
+        # Where it did (closing words expired, or the broker was wiped) only a new reading can tell.
+        flight.refused_at = EXPLAINED_BY_READING if stepped_back else event.last_sequence
+        if stepped_back or self._reading == "last":
             self._read_to_explain(lane, flight)
             return []
-        flight.refused_at = event.last_sequence
         return self._settle_if_explained(lane)
 
     def _resend(self, operation: OperationId) -> None:
@@ -288,11 +295,13 @@ class Outbox(Wishes):
             return True
         return now - flight.refused_first >= LAGS_MAX_S
 
-    def _last_read(self, event: LastRead) -> list[Report]:
+    def _last_read(self, event: LastRead, now: float) -> list[Report]:
         lane = self._lanes.get(event.subject)
         if lane is None:
             return []
         lane.reading = False
+        if lane.flight is not None and self._is_too_old(lane.flight, event.entry, now):
+            return []  # looked at again with time
         is_older = event.entry is not None and event.entry.sequence < (lane.applied or 0)
         lane.applied = event.entry.sequence if event.entry is not None else 0
         if event.entry is not None:
@@ -306,3 +315,10 @@ class Outbox(Wishes):
         if lane.flight is not None and lane.flight.refused_at is not None:
             return self._settle_by_current(lane, lane.flight)
         return []
+
+    def _is_too_old(self, flight: Flight, found: Entry | None, now: float) -> bool:
+        """Whether what a direct look has found is older than what has refused a write, for a server that lags."""
+        if flight.refused_at is None or flight.refused_at == EXPLAINED_BY_READING:
+            return False
+        is_older = (found.sequence if found is not None else 0) < flight.refused_at
+        return is_older and now - flight.refused_first < LAGS_MAX_S

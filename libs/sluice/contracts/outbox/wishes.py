@@ -14,7 +14,7 @@ from sluice.contracts.exchange import Entry, Stream, stream_of
 from sluice.contracts.ids import OperationId, RunId
 from sluice.contracts.messages import AnyMessage
 from sluice.contracts.outbox.known import Known
-from sluice.contracts.outbox.lanes import Flight, Kept, Lane, Pump
+from sluice.contracts.outbox.lanes import EXPLAINED_BY_READING, Flight, Kept, Lane, Pump
 from sluice.contracts.subjects import Address
 
 
@@ -98,6 +98,8 @@ class Wishes:
             lane = self._lane(kept.address)
             lane.applied = None
             lane.reading = False
+            if lane.flight is not None and lane.flight.refused_at is not None:
+                lane.flight.refused_at = EXPLAINED_BY_READING  # what has refused it may have been forgotten
             self._known.current.pop(kept.address.subject, None)
             self._mark(kept)
 

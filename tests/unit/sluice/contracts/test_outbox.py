@@ -20,7 +20,15 @@ from sluice.contracts.exchange import (
 )
 from sluice.contracts.ids import AllocationId, Incarnation, NodeName, OperationId, RequestId, RunId
 from sluice.contracts.messages import AnyMessage, WaitOver
-from sluice.contracts.outbox import EXPLAIN_TIMEOUT_S, IN_FLIGHT_MAX, LAGS_MAX_S, Contested, Outbox, Settled
+from sluice.contracts.outbox import (
+    EXPLAIN_TIMEOUT_S,
+    IN_FLIGHT_MAX,
+    LAGS_MAX_S,
+    LOOK_AGAIN_S,
+    Contested,
+    Outbox,
+    Settled,
+)
 from sluice.contracts.subjects import Address
 
 NODE = NodeName("n1")
@@ -430,6 +438,35 @@ def test_an_agent_whose_write_is_refused_reads_and_writes_again() -> None:
     if found == [ReadLast(Stream.STATE, SLICE.subject)]:
         found = desk.tell(LastRead(SLICE.subject, entry(SLICE, 6, FIRST, word("ready"))))
     assert found == [write(SECOND, SLICE, 6, word("gone"))]
+
+
+def test_an_agent_that_is_shown_less_than_has_refused_its_write_looks_again_after_a_pause() -> None:
+    """A server that lags would have it write, be refused and look in turn, at the speed of the bus."""
+    desk = agent()
+    desk.outbox.keep(SLICE, word("ready"))
+    desk.outbox.drain()
+    assert desk.tell(LastRead(SLICE.subject, entry(SLICE, 3))) == [write(FIRST, SLICE, 3, word("ready"))]
+    assert desk.tell(WriteRefused(FIRST, 5)) == [ReadLast(Stream.STATE, SLICE.subject)]
+    assert desk.tell(LastRead(SLICE.subject, entry(SLICE, 3))) == []
+    desk.outbox.tick(LOOK_AGAIN_S / 2)
+    assert desk.outbox.drain() == []
+    desk.outbox.tick(LOOK_AGAIN_S + 0.1)
+    assert desk.outbox.drain() == [ReadLast(Stream.STATE, SLICE.subject)]
+    assert desk.tell(LastRead(SLICE.subject, entry(SLICE, 5))) == [write(SECOND, SLICE, 5, word("ready"))]
+
+
+@pytest.mark.parametrize("forgotten", [True, False])
+def test_an_agent_goes_by_what_it_is_shown_when_what_has_refused_its_write_is_there_no_more(*, forgotten: bool) -> None:
+    """The bus has forgotten it, which a reconnect tells; or it was a closing word that has run out."""
+    desk = agent()
+    desk.outbox.keep(SLICE, word("ready"))
+    desk.outbox.drain()
+    desk.tell(LastRead(SLICE.subject, entry(SLICE, 3)))
+    desk.tell(WriteRefused(FIRST, 5))
+    if forgotten:
+        desk.outbox.recheck()
+    now = 0.0 if forgotten else LAGS_MAX_S
+    assert desk.tell(LastRead(SLICE.subject, entry(SLICE, 3)), now) == [write(SECOND, SLICE, 3, word("ready"))]
 
 
 def test_an_agent_compares_everything_again_after_a_reconnect() -> None:
