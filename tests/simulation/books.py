@@ -78,6 +78,8 @@ class Books:
         """Nodes whose agents have lost a journal, or could not trust it."""
         self.went_with_node: dict[str, None] = {}
         """Closed because their node was removed: no agent has said that they are gone."""
+        self.closed_while_living: dict[OperationId, None] = {}
+        """Words that close slices, said first when the agent of their node had been able to speak for long."""
         self.lost: dict[str, None] = {}
         """Requests that were released for that: their sources withdraw them, and ask for their pods anew."""
         self.released_with_node: dict[OperationId, None] = {}

@@ -74,7 +74,7 @@ class Judge(NodeJudge):
             case Revoke():
                 self._revoked(message)
             case Closed():
-                self._closed(message)
+                self._closed(message, write.operation)
             case Bound():
                 self._bound(message, write.operation)
             case Released():
@@ -251,23 +251,27 @@ class Judge(NodeJudge):
         entry = self.ledger.get(booking.node, {}).get(booking.allocation)
         return entry is None or isinstance(entry, Closed) or entry.incarnation in self.over
 
-    def _closed(self, closed: Closed) -> None:
+    def _closed(self, closed: Closed, operation: OperationId) -> None:
         if closed.removed and closed.incarnation in self.over:
             return  # it lands late: whoever goes by it will be blamed
         is_said_again = closed.allocation in self.went_with_node and closed.allocation in self.gone
         if closed.removed and not is_said_again:
-            self._goes_with_node(closed.node, closed.allocation)
+            self._goes_with_node(closed.node, closed.allocation, operation)
         elif closed.allocation not in self.gone:
             self.fail("LAW 3", f"{closed.allocation} is closed before its agent said SliceGone")
         if closed.allocation in self.adopted_revoked:
             self.taken_back_at[closed.allocation] = self.clockwork.now
         self.ledger.setdefault(closed.node, {})[closed.allocation] = closed
 
-    def _goes_with_node(self, node: str, allocation: str) -> None:
-        """Only of a node that is open for nobody, and whose agent had its time to say that it lives."""
+    def _goes_with_node(self, node: str, allocation: str, operation: OperationId) -> None:
+        """
+        Only of a node that is open for nobody, and whose agent had its time to say that it lives.
+
+        Had it when that was said for the first time: without an answer it is said again as it was (W3), whoever speaks.
+        """
         if node in self.heads:
             self.fail("opened before use", f"{allocation} goes with {node}, which is open")
-        if self.able_for(node) >= LIVING_S:
+        if operation in self.closed_while_living:
             self.fail("undisturbed", f"{allocation} goes with {node}, whose agent lives")
         self.went_with_node[allocation] = None
 
@@ -436,6 +440,8 @@ class Judge(NodeJudge):
         message = instruction.message
         if isinstance(message, AllocationRequested):
             self.said[instruction.request] = message
+        if isinstance(message, Closed) and instruction.attempt == 1 and self.able_for(message.node) >= LIVING_S:
+            self.closed_while_living[instruction.operation] = None
         if isinstance(message, (Bound, Released)):
             self._answering(message, instruction.operation, host.reads)
         if isinstance(host, AgentHost):

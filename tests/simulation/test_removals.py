@@ -243,6 +243,24 @@ def test_what_was_to_be_closed_with_a_node_stays_when_its_agent_speaks() -> None
     scene.finish()
 
 
+def test_the_judge_knows_that_what_closes_a_slice_with_its_node_is_said_again_as_it_was() -> None:
+    """It is without an answer until its agent lives for everybody; then it lands, and the slice is entered again."""
+    scene = Scene(MIG_NODE)
+    scene.pod("a", sliced("3g.20gb"))
+    scene.until(lambda: scene.runs("a"))
+    before, landed = scene.bound("a"), scene.landed()
+    lost = scene.lose(lambda _host, write: isinstance(write.message, Closed))
+    scene.strike("node removed", "node-0", lasts_s=500.0, number=CUT_OFF)
+    scene.until(lambda: bool(lost), longest_s=40.0)
+    scene.host("agent-node-0").start()
+    scene.wait(LIVING_S + 1.0)
+    scene.lose(lambda _host, _write: False)
+    scene.wait(5.0)
+    assert closed_with_node(landed)
+    assert scene.bound("a") == before
+    scene.finish()
+
+
 def another_opens_it_and_one_has_not_heard() -> None:
     """Its agent is back after its grants were closed; `allocator-b` hears that much later, and of BOOK first."""
     scene = Scene(MIG_NODE, allocators=2)
