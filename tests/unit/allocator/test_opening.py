@@ -517,6 +517,19 @@ def test_what_a_head_says_was_adopted_is_waited_for(empty):
     assert any(isinstance(message, Released) for message in said)
 
 
+def test_what_a_head_says_was_adopted_is_waited_for_whatever_a_server_that_lags_shows(empty):
+    """Its reading ends before the head; what follows that has not been read by then either."""
+    held = Held(node=NODE, allocation=living().booking.allocation)
+    head = NodeOpened(node=NODE, incarnation=INCARNATION, boot_id="b", agent_run=RunId("r"), adopted=(held.allocation,))
+    withdrawn = RequestWithdrawn(revision=2, source=FOLDER, cause="pod gone", held=held)
+    empty.observe(subjects.head(NODE), head)
+    empty.handle(ReadingStarted(Stream.BOOK, INCARNATION))
+    empty.handle(ReadingCaughtUp(Stream.BOOK))
+
+    said = messages(empty.observe(subjects.request(RequestId("p1")), withdrawn))
+    assert not any(isinstance(message, Released) for message in said)
+
+
 def test_a_slice_that_was_lost_before_it_was_bound_is_placed_anew(empty):
     """After a wiped broker and a reboot the pod would have a grant that can never be made, and no answer."""
     empty.add_node(snapshot("node-a", (gpu_report("node-a", 0),), slices=(living(),)))

@@ -219,7 +219,12 @@ class World:
             self.drop(address)
             gone.append(address)
         if stream is Stream.BOOK:
-            self.on_their_way = {}
+            self.on_their_way = {
+                allocation: node
+                for allocation, node in self.on_their_way.items()
+                # what is beyond the reading may have its entry there, too
+                if self._is_beyond(subjects.head(node), ends_at)
+            }
             self.lost = {
                 binding.allocation: None
                 for request, binding in self.bindings.items()
