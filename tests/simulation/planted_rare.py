@@ -99,11 +99,11 @@ def _only_the_own_change_counts(original: Any) -> Any:
 
 
 def _an_answer_is_the_last_word(original: Any) -> Any:
-    def last_read(self: Any, event: Any) -> Any:
+    def last_read(self: Any, event: Any, now: float) -> Any:
         """What a reading shows is there now, also where an own write was accepted since it was asked for."""
         lane = self._lanes.get(event.subject)
         wanted = dict(lane.dirty) if lane is not None else {}
-        reports = original(self, event)
+        reports = original(self, event, now)
         if lane is not None:
             lane.dirty = wanted
         return reports
