@@ -281,9 +281,11 @@ class Judge(NodeJudge):
         for the broker was wiped, and whose node was removed: decided now.
 
         What its agent has given back goes with nothing, though the word that says so may still be said after the wipe.
+        Without an answer it is said again as it was (W3), whoever has spoken since.
         """
+        is_said_again = operation in self.decided_in
         self.decided_in.setdefault(operation, life)
-        if isinstance(answer, Bound):
+        if isinstance(answer, Bound) or is_said_again:
             return
         bound = self.bound_to(answer.request)
         if bound is None or bound.allocation in self.said_gone:

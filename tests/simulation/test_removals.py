@@ -1,7 +1,7 @@
 """The interleavings of a node that is removed, each played once on purpose (PROTOCOL §6)."""
 
 import pytest
-from simulation.judge import LIVING_S, SETTLED_PAST_S
+from simulation.judge import LIVING_S, SETTLED_PAST_S, ViolationError
 from simulation.planted_removals import (
     GONE_IN_ANOTHER_LIFE,
     NEVER_BEGUN_ANEW,
@@ -16,6 +16,7 @@ from simulation.searching import assert_played
 from simulation.unanswered import its_agent_speaks_while_the_end_of_its_head_is_unanswered
 
 from sluice.contracts.exchange import Stream
+from sluice.contracts.ids import OperationId
 from sluice.contracts.messages import (
     AllocationRequested,
     Closed,
@@ -413,3 +414,23 @@ def one_has_not_heard_that_a_node_is_back() -> None:
 def test_a_pod_is_not_released_by_who_has_not_heard_that_its_node_is_back() -> None:
     """Its slice is there, and the ledger says so: whoever reads late must be refused."""
     assert_played(one_has_not_heard_that_a_node_is_back, REMOVED_HAS_NOTHING)
+
+
+@pytest.mark.parametrize("is_said_again", [False, True])
+def test_the_judge_knows_that_a_pod_is_released_again_as_it_was(is_said_again: bool) -> None:
+    """A node is silent when its pod is released; that has no answer, and is said again when the agent is back."""
+    scene = Scene(MIG_NODE)
+    scene.pod("a", sliced("1g.5gb"))
+    scene.until(lambda: scene.runs("a"))
+    scene.wait(LIVING_S)
+    judge, bound = scene.world.judge, scene.bound("a")
+    assert bound is not None
+    judge.removed[bound.node] = None
+    del judge.ledger[bound.node][bound.allocation]  # a wipe, say
+    released, operation = Released(request=bound.request, cause="pod gone"), OperationId("r")
+    if is_said_again:
+        judge.decided_in[operation] = "life"
+        judge._answering(released, operation, "life")
+    else:
+        with pytest.raises(ViolationError, match="whose agent lives"):
+            judge._answering(released, operation, "life")
