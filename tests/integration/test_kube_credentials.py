@@ -129,6 +129,15 @@ async def test_an_authority_that_is_withdrawn_is_believed_no_more(server: ApiSer
         await api.call("GET", "/who")
 
 
+async def cancelled(api: KubeApi, *, when: asyncio.Event) -> None:
+    """A call that ends in that moment."""
+    call = asyncio.ensure_future(api.call("GET", "/who"))
+    async with asyncio.timeout(10):
+        await when.wait()
+    call.cancel()
+    await asyncio.wait((call,))
+
+
 async def test_a_call_that_is_cancelled_while_credentials_are_read_loses_none_of_them(
     server: ApiServer, api: KubeApi, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -142,11 +151,7 @@ async def test_a_call_that_is_cancelled_while_credentials_are_read_loses_none_of
 
     monkeypatch.setattr(credentials, "load", slow)
     server.kubeconfig("second.example", token="second")
-    call = asyncio.ensure_future(api.call("GET", "/who"))
-    async with asyncio.timeout(10):
-        await reading.wait()
-    call.cancel()
-    await asyncio.wait((call,))
+    await cancelled(api, when=reading)
     monkeypatch.setattr(credentials, "load", load)
     assert await api.call("GET", "/who") == b'["second.example", "Bearer second"]'
 
@@ -167,11 +172,7 @@ async def test_a_call_that_is_cancelled_behind_new_credentials_leaves_no_connect
 
     monkeypatch.setattr(held, "_signature", slow_at_last)
     server.kubeconfig("second.example", token="second")
-    call = asyncio.ensure_future(api.call("GET", "/who"))
-    async with asyncio.timeout(10):
-        await last.wait()
-    call.cancel()
-    await asyncio.wait((call,))
+    await cancelled(api, when=last)
     monkeypatch.setattr(held, "_signature", signature)
     assert await api.call("GET", "/who") == b'["second.example", "Bearer second"]'
     assert old.api.rest_client.pool_manager.closed

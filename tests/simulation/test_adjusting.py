@@ -1,5 +1,7 @@
 """Shares that are made larger and smaller while they are used: the interleavings that could let a neighbour in."""
 
+from collections.abc import Callable
+
 import pytest
 from simulation.judge import ViolationError
 from simulation.planted_sizes import SIZE_BUGS
@@ -9,7 +11,7 @@ from simulation.scene import MIG_NODE, WHOLE_NODE, Scene
 from simulation.tables import A100_WITHOUT_MIG
 from simulation.weather import Weather
 
-from sluice.contracts.exchange import Stream
+from sluice.contracts.exchange import Stream, Write
 from sluice.contracts.messages import Grant, RequestWithdrawn, Revoke, SliceDegraded, SliceReady
 from sluice_allocator.core.sizes.adjustments import Adjusted, AdjustReason, AdjustRefused
 from sluice_node_agent.core.instructions import MakeTicket, RemoveTicket, SetMpsLimits
@@ -213,13 +215,11 @@ def test_two_changes_at_once_by_two_allocators() -> None:
     scene.finish()
 
 
-def test_who_reads_late_says_that_more_counts_than_is_used() -> None:
+def let_in_unheard(scene: Scene) -> Callable[[], None]:
     """
-    One allocator has not heard that a share is as small as it was ordered, and makes it smaller still. A neighbour has
-    what was given back by then, and is made smaller himself while the first is taken back: that takes nobody's place.
+    A share of 30,000 MiB has become one of 10,000, and b has 25,000 beside it; allocator-a has not heard of either
+    until what is returned is called.
     """
-    scene = Scene(WHOLE_NODE, allocators=2)
-    landed = scene.landed()
     scene.pod("a", mps(30000), lingers_s=8.0)
     scene.until(lambda: scene.runs("a"))
     resize_by(scene, "allocator-b", "a", 10000)
@@ -229,16 +229,32 @@ def test_who_reads_late_says_that_more_counts_than_is_used() -> None:
     scene.world.kubelets.restart(scene.request("a"), after_s=0.0)
     scene.pod("b", mps(25000))
     scene.until(lambda: scene.runs("b"))
+    return go_on
+
+
+def size_taken_back(landed: list[Write]) -> int:
+    """In MiB, of the one share that a Revoke was written for."""
+    (revoke,) = (write.message for write in landed if isinstance(write.message, Revoke))
+    (device,) = revoke.booking.devices
+    assert device.share is not None
+    return device.share.memory_mib
+
+
+def test_who_reads_late_says_that_more_counts_than_is_used() -> None:
+    """
+    One allocator has not heard that a share is as small as it was ordered, and makes it smaller still. A neighbour has
+    what was given back by then, and is made smaller himself while the first is taken back: that takes nobody's place.
+    """
+    scene = Scene(WHOLE_NODE, allocators=2)
+    landed = scene.landed()
+    go_on = let_in_unheard(scene)
     resize_by(scene, "allocator-a", "a", 9000)
     scene.wait(1)
     go_on()
     scene.wait(1)
     scene.remove("a")
     scene.until(lambda: any(isinstance(write.message, Revoke) for write in landed))
-    (revoke,) = (write.message for write in landed if isinstance(write.message, Revoke))
-    (device,) = revoke.booking.devices
-    assert device.share is not None
-    assert device.share.memory_mib == 30000
+    assert size_taken_back(landed) == 30000
     resize_by(scene, "allocator-b", "b", 20000)
     scene.until(lambda: told(scene, "b") == 20000)
     scene.finish()
@@ -251,25 +267,14 @@ def test_who_takes_a_share_back_may_not_have_heard_that_it_is_smaller() -> None:
     """
     scene = Scene(WHOLE_NODE, allocators=2)
     landed = scene.landed()
-    scene.pod("a", mps(30000), lingers_s=8.0)
-    scene.until(lambda: scene.runs("a"))
-    resize_by(scene, "allocator-b", "a", 10000)
-    scene.until(lambda: told(scene, "a") == 10000)
-    scene.wait(1)
-    go_on = scene.stall("allocator-a", Stream.STATE)
-    scene.world.kubelets.restart(scene.request("a"), after_s=0.0)
-    scene.pod("b", mps(25000))
-    scene.until(lambda: scene.runs("b"))
+    go_on = let_in_unheard(scene)
     scene.host("allocator-b").pause()
     scene.remove("a")
     address = f"sluice.request.{scene.request('a')}"
     scene.until(lambda: isinstance(scene.value(address), RequestWithdrawn))
     scene.let_hear("allocator-a", address)
     scene.until(lambda: any(isinstance(write.message, Revoke) for write in landed))
-    (revoke,) = (write.message for write in landed if isinstance(write.message, Revoke))
-    (device,) = revoke.booking.devices
-    assert device.share is not None
-    assert device.share.memory_mib == 30000
+    assert size_taken_back(landed) == 30000
     go_on()
     scene.host("allocator-b").resume()
     resize_by(scene, "allocator-b", "b", 20000)

@@ -239,16 +239,21 @@ def test_whoever_has_to_go_for_another_counts_until_he_is_gone() -> None:
     scene.finish()
 
 
+def all_readings_lag(scene: Scene) -> None:
+    """For five seconds whatever is read comes from a server that lags."""
+    scene.strike("replica lags", lasts_s=5.0)
+    lagging = scene.world.broker.lagging
+    assert lagging is not None
+    lagging.answers = lambda: True  # type: ignore[method-assign]
+
+
 def test_what_was_granted_counts_whatever_a_server_that_lags_shows() -> None:
     """No guard of the node that is granted next covers it; and its source has not said yet what its pod has."""
     scene = Scene(MIG_NODE, A30_NODE)
     limit(scene, ONE)
     scene.wait(HEARD_AFTER_S)
     landed = scene.landed()
-    scene.strike("replica lags", lasts_s=5.0)
-    lagging = scene.world.broker.lagging
-    assert lagging is not None
-    lagging.answers = lambda: True  # type: ignore[method-assign]
+    all_readings_lag(scene)
     scene.pod("a", sliced("1g.5gb"))
     scene.pod("b", sliced("1g.6gb"))
     scene.until(lambda: sum(isinstance(write.message, AllocationRequested) for write in landed) == 2)
@@ -270,10 +275,7 @@ def test_a_grant_without_an_answer_counts_until_it_was_read_whatever_a_server_th
     limit(scene, ONE)
     scene.wait(HEARD_AFTER_S)
     landed = scene.landed()
-    scene.strike("replica lags", lasts_s=5.0)
-    lagging = scene.world.broker.lagging
-    assert lagging is not None
-    lagging.answers = lambda: True  # type: ignore[method-assign]
+    all_readings_lag(scene)
     (book,) = (reader for reader in scene.host("allocator-a").readers if reader.stream is Stream.BOOK)
     book.start()
     scene.wait(0.1)

@@ -143,14 +143,19 @@ def test_who_makes_a_pod_anew_makes_it_without_a_gate(cluster: Cluster) -> None:
     assert cluster.kubectl("get", "mutatingwebhookconfigurations", "-o", "json")["items"] == []
 
 
+def kubectl_that_refuses(folder: Path, words: str, says: str = "") -> Path:
+    """One that fails for what matches `words`, a pattern of the shell, and says why; all else the real one does."""
+    program = folder / "kubectl-that-refuses"
+    program.write_text(f'#!/bin/sh\ncase "$*" in {words}) echo {says} >&2; exit 1 ;; esac\nexec kubectl "$@"\n')
+    program.chmod(0o755)
+    return program
+
+
 def test_one_pod_that_may_not_be_deleted_keeps_no_other_behind_its_gate(cluster: Cluster, tmp_path: Path) -> None:
     """A rule of somebody else protects it, each time: those behind it in the list would wait for ever."""
     cluster.create("a-protected", GATE, **OURS, **OWNED)
     cluster.create("b-waits", GATE, **OURS)
-    program = tmp_path / "kubectl-refused"
-    script = '#!/bin/sh\ncase "$*" in "delete pod "*a-protected*) echo denied >&2; exit 1 ;; esac\nexec kubectl "$@"\n'
-    program.write_text(script, encoding="utf-8")
-    program.chmod(0o755)
+    program = kubectl_that_refuses(tmp_path, '"delete pod "*a-protected*', "denied")
 
     done = cluster.uninstall("gates", KUBECTL=str(program))
 
@@ -163,10 +168,7 @@ def test_one_pod_that_vanishes_keeps_no_other_behind_its_gate(cluster: Cluster, 
     """The program would end in the middle, after the webhook and the policies are gone."""
     cluster.create("a-vanishes", GATE, **OURS)
     cluster.create("b-stays", GATE, **OURS)
-    program = tmp_path / "kubectl-too-late"
-    script = '#!/bin/sh\ncase "$*" in "patch pod "*a-vanishes*) echo NotFound >&2; exit 1 ;; esac\nexec kubectl "$@"\n'
-    program.write_text(script, encoding="utf-8")
-    program.chmod(0o755)
+    program = kubectl_that_refuses(tmp_path, '"patch pod "*a-vanishes*', "NotFound")
 
     done = cluster.uninstall("gates", KUBECTL=str(program))
 
@@ -238,10 +240,7 @@ def test_only_what_was_there_before_holds_nothing_up(cluster: Cluster) -> None:
 def test_what_cannot_be_seen_is_not_taken_for_gone(cluster: Cluster, tmp_path: Path, unseen: str) -> None:
     """Agents would be removed from under pods and slices, because an API server did not answer for a moment."""
     cluster.kubectl("apply", "--validate=false", "-f", str(KUBERNETES / "base" / "crd-gpus.yaml"))
-    program = tmp_path / "kubectl-that-fails"
-    script = f'#!/bin/sh\ncase "$*" in "{unseen} "*) exit 1 ;; esac\nexec kubectl "$@"\n'
-    program.write_text(script, encoding="utf-8")
-    program.chmod(0o755)
+    program = kubectl_that_refuses(tmp_path, f'"{unseen} "*')
 
     done = cluster.uninstall("all", KUBECTL=str(program))
 

@@ -237,66 +237,61 @@ async def test_records_are_in_the_file_in_the_order_in_which_they_were_decided(j
     assert (tmp_path / "agent" / "journal").read_bytes().count(b"tombstone") == 1
 
 
+class Long:
+    """A journal that is to be written anew, which takes until `replaced` is set."""
+
+    node, is_long = "n1", True
+
+    def __init__(self):
+        self.begun, self.replaced, self.did = threading.Event(), threading.Event(), []
+
+    def write(self, records):
+        """Of each record its allocation is kept in `did`."""
+        self.did.extend(record.allocation for record in records)
+
+    def sync(self):
+        """As `synced` in `did`."""
+        self.did.append("synced")
+
+    def rewrite(self):
+        """As `replaced` in `did`, at its end."""
+        self.is_long = False
+        self.begun.set()
+        assert self.replaced.wait(PATIENCE_S)
+        self.did.append("replaced")
+
+
 async def test_nothing_is_written_into_a_file_that_is_being_replaced(marks, threads, tmp_path):
     """A record that went into the old file would be lost with it."""
-    begun, replaced, did = threading.Event(), threading.Event(), []
-
-    class Long:
-        node, is_long = "n1", True
-
-        def write(self, records):
-            did.extend(record.allocation for record in records)
-
-        def sync(self):
-            did.append("synced")
-
-        def rewrite(self):
-            self.is_long = False
-            begun.set()
-            assert replaced.wait(PATIENCE_S)
-            did.append("replaced")
-
-    async with Hands(Backend(), Long(), Tickets(tmp_path / "t"), marks, threads) as hands:
+    journal = Long()
+    async with Hands(Backend(), journal, Tickets(tmp_path / "t"), marks, threads) as hands:
         assert await _do(hands, _save(1)) == JournalSaved(1)
-        assert await asyncio.to_thread(begun.wait, PATIENCE_S)
+        assert await asyncio.to_thread(journal.begun.wait, PATIENCE_S)
         later = asyncio.create_task(_do(hands, _save(2)))
         await asyncio.sleep(0)
-        replaced.set()
+        journal.replaced.set()
         assert await later == JournalSaved(2)
-    assert did == ["a1", "synced", "replaced", "a2", "synced"]
+    assert journal.did == ["a1", "synced", "replaced", "a2", "synced"]
 
 
 async def test_records_are_written_in_the_order_of_the_instructions_when_a_file_was_replaced(marks, threads, tmp_path):
     """A later record overtakes those that waited for the file: after a restart the older one is taken for the last."""
-    begun, replaced, did = threading.Event(), threading.Event(), []
-
-    class Long:
-        node, is_long = "n1", True
-
-        def write(self, records):
-            did.extend(record.allocation for record in records)
-
-        def sync(self):
-            """Nothing to wait for."""
-
-        def rewrite(self):
-            self.is_long = False
-            begun.set()
-            assert replaced.wait(PATIENCE_S)
-
-    async with Hands(Backend(), Long(), Tickets(tmp_path / "t"), marks, threads) as hands:
+    journal = Long()
+    async with Hands(Backend(), journal, Tickets(tmp_path / "t"), marks, threads) as hands:
         how = hands.executors()[SaveJournal]
         orders, doing = [_save(number) for number in range(1, 1001)], []
         await _do(hands, orders[0])
-        assert await asyncio.to_thread(begun.wait, PATIENCE_S)
+        assert await asyncio.to_thread(journal.begun.wait, PATIENCE_S)
         for number, order in enumerate(orders[1:]):  # one in each turn of the loop, as the core's runner does
             assert how.at_once(order) is None
             doing.append(asyncio.create_task(how.run(order)))
             if number == 10:
-                replaced.set()
+                journal.replaced.set()
             await asyncio.sleep(0)
         await asyncio.gather(*doing)
-    assert did == [order.record.allocation for order in orders]
+    assert [each for each in journal.did if each not in {"synced", "replaced"}] == [
+        order.record.allocation for order in orders
+    ]
 
 
 async def test_devices_that_wait_for_nothing_are_not_asked_in_threads(journal, marks, threads, tmp_path):

@@ -14,6 +14,17 @@ ENDED = {
 }
 
 
+def bound_without_an_answer(bench):
+    """The patch that opens the gate of u1 was sent, and nobody knows what became of it; returns it."""
+    bench.create("train", "u1")
+    bench.automatic = False
+    bench.bind("u1")
+    (call,) = bench.calls
+    bench.calls.clear()
+    bench.handle(e.PatchRefused(call.uid, "bind", 0, "timeout"))
+    return call
+
+
 @pytest.mark.parametrize("status", [0, 500, 504, 422])
 @pytest.mark.parametrize("taken", [False, True])
 def test_a_wiped_bus_is_not_asked_for_a_pod_of_which_nobody_knows_what_it_has(bench, status, taken):
@@ -64,12 +75,7 @@ def test_a_refusal_says_nothing_of_a_patch_before_that_had_no_answer(bench, refu
 
 def test_a_dying_pod_of_which_nobody_knows_what_it_has_is_settled_by_a_write_too(bench):
     """A finalizer may hold it for days, and nobody would hear that all is said."""
-    bench.create("train", "u1")
-    bench.automatic = False
-    bench.bind("u1")
-    (call,) = bench.calls
-    bench.calls.clear()
-    bench.handle(e.PatchRefused(call.uid, "bind", 0, "timeout"))
+    call = bound_without_an_answer(bench)
     bench.change("u1", meta={"deletionTimestamp": "now", "finalizers": ["a/b"]})
     bench.bus.clear()
     bench.read()
@@ -83,12 +89,7 @@ def test_a_dying_pod_of_which_nobody_knows_what_it_has_is_settled_by_a_write_too
 @pytest.mark.parametrize("answer", ["refused", "released"])
 def test_an_answer_of_before_a_wipe_does_not_keep_in_the_balance_what_a_pod_has(bench, answer):
     """Nobody would end that answer before its source has told all, and the source would never have told all."""
-    bench.create("train", "u1")
-    bench.automatic = False
-    bench.bind("u1")
-    (call,) = bench.calls
-    bench.calls.clear()
-    bench.handle(e.PatchRefused(call.uid, "bind", 0, "timeout"))
+    call = bound_without_an_answer(bench)
     bench.bus.clear()
     bench.life = "2"
     bench.read()
