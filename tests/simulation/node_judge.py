@@ -123,13 +123,28 @@ class NodeJudge(Books):
                 self.fail("LAW 3", f"{allocation} is said to be gone and {instance} is there")
 
     def _lives_on(self, machine: Machine, gpu: Gpu, span: Span, allocation: str) -> bool:
-        """Whether somebody else has a share there who is not gone. A wiped ledger does not say: bookings do."""
+        """Whether somebody else has a share there who has not left. A wiped ledger does not say: bookings do."""
         return any(
             device.gpu == gpu.uuid and (device.start, device.size) == span and device.share is not None
             for other, booking in self.bookings.items()
-            if booking.node == machine.node and other != allocation and other not in self.said_gone
+            if booking.node == machine.node and other != allocation and not self._has_left(machine, other)
             for device in booking.devices
         )
+
+    def _has_left(self, machine: Machine, allocation: str) -> bool:
+        """
+        Whether a slice was said to be gone, and its agent has not taken it up again: that read the order to revoke it
+        once more after its journal was lost, and gives back what may be left.
+        """
+        if allocation not in self.said_gone or machine.node not in self.journals_lost:
+            return allocation in self.said_gone
+        of_it = (
+            record
+            for record in reversed(machine.journal)
+            if (isinstance(record, SliceRecord) and record.booking.allocation == allocation)
+            or (isinstance(record, Tombstone) and record.allocation == allocation)
+        )
+        return not isinstance(next(of_it, None), SliceRecord)
 
     def _is_anothers(self, instance: Instance, node: str, gpu: Gpu, allocation: str) -> bool:
         told = self.told_devices.get(instance.uuid)

@@ -18,6 +18,7 @@ from sluice.contracts.ids import AllocationId, OperationId
 from sluice.contracts.messages import Revoke, SliceFailed, SliceGone, SliceReady
 from sluice.contracts.subjects import slice_
 from sluice_node_agent.core.instructions import CreateGpuInstance, StartMps
+from sluice_node_agent.core.records import SliceRecord
 
 
 def machine_of(scene: Scene) -> Machine:
@@ -367,6 +368,27 @@ def test_the_judge_knows_for_whom_an_idle_instance_was_in_the_way(was_refused: b
     judge.said_gone[before] = None
     judge.bookings[after] = replace(booked, allocation=after)
     fails(judge, before if was_refused else after, caught=was_refused)
+
+
+@pytest.mark.parametrize("is_taken_up_again", [False, True])
+def test_the_judge_leaves_a_daemon_to_who_is_given_back_again_after_a_lost_journal(is_taken_up_again: bool) -> None:
+    """`a` was said to be gone, its agent read the order to revoke it once more, and the home ends with that."""
+    scene = Scene()
+    machine, judge = machine_of(scene), scene.world.judge
+    scene.pod("b", mps(1500))
+    scene.until(lambda: scene.runs("b"))
+    gone, before = judge.bound[scene.request("b")].allocation, AllocationId("before")
+    judge.bookings[before] = replace(judge.bookings[gone], allocation=before, owner="a")
+    judge.said_gone[before] = None
+    scene.strike("journal lost", "node-0", lasts_s=60.0)
+    if is_taken_up_again:
+        machine.journal.append(SliceRecord(booking=judge.bookings[before], revision=2, phase="unmaking", devices=()))
+    (gpu,) = machine.gpus.values()
+    machine.tickets.clear()
+    gpu.processes.clear()
+    assert daemons_of(scene), "there is no daemon that could be left"
+    with nullcontext() if is_taken_up_again else pytest.raises(ViolationError, match="the last of its home"):
+        judge.check_gone(machine, gone)
 
 
 def fails(judge: Judge, allocation: AllocationId, *, caught: bool) -> None:
