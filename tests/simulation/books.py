@@ -113,6 +113,11 @@ class Books:
         Requests that the bus did not have when their source lost its book, or several for one pod: nobody knew any more
         which of them is the pod's.
         """
+        self.hidden: set[tuple[str, str, str]] = set()
+        """
+        Pods of which a server that lags said something else than the others, when their source had lost its book: that
+        asks for them anew, or takes for theirs what has ended.
+        """
         self.said: dict[str, AllocationRequested] = {}
         """What sources said last of each pod, on the bus or on its way there."""
         self.requests: dict[str, AllocationRequested] = {}

@@ -413,7 +413,8 @@ class Judge(NodeJudge):
         A living pod's request is never withdrawn, but by who evicts it, and when it was released because its node was
         removed, or has lost its disk while the bus was wiped: what was there is gone for good (PROTOCOL §6), and its
         pod is asked for under another id. That is so, too, of who is heard of only after the source has lost its book,
-        and of who was bound as he asked before he was edited.
+        and of who was bound as he asked before he was edited. Of a pod with several requests because a server lagged
+        those are withdrawn that have no slice.
         """
         asked = self.requests.get(request)
         if asked is None or request in self.ended or not self.folder.wants(request, asked.name):
@@ -424,6 +425,8 @@ class Judge(NodeJudge):
         if bound is not None and bound.request_revision < asked.revision:
             return
         if request in self.unheard and self.is_asked_for_as_another(request, asked):
+            return
+        if bound is None and (asked.origin, asked.namespace, asked.name) in self.hidden:
             return
         if self.asked_at[request] > self.folder.since[asked.name] + SETTLED_PAST_S:
             self.fail("undisturbed", f"{request} of {asked.name} is withdrawn, and the pod is still in the folder")

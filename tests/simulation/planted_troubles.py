@@ -3,6 +3,7 @@
 from dataclasses import replace
 from typing import Any
 
+from msgspec import structs
 from simulation import troubles
 from simulation.plan import Fault, FaultKind, Plan
 from simulation.planting import Planted
@@ -43,6 +44,16 @@ def _asked_over_a_withdrawal(_original: Any) -> Any:
         return False
 
     return asks_over_a_withdrawal
+
+
+def _the_late_is_over(original: Any) -> Any:
+    def adopt(self: Any, uid: Any, message: Any) -> Any:
+        """A pod that is asked for under another id has nothing under one that is heard of late."""
+        if isinstance(message, AllocationRequested):
+            message = structs.replace(message, held=None)
+        return original(self, uid, message)
+
+    return adopt
 
 
 def _the_latest_is_right(original: Any) -> Any:
@@ -135,3 +146,10 @@ LATEST_IS_RIGHT = Planted(
     ((Pods, "_adopt", _the_latest_is_right),),
 )
 """Too rare by chance for the dose: it has a schedule of its own in `test_troubles`."""
+LATE_IS_OVER = Planted(
+    "what is heard of late has no slice",
+    "living training, whose request a server that lags had not shown",
+    ("undisturbed",),
+    ((Pods, "_adopt", _the_late_is_over),),
+)
+"""Too rare by chance for the dose, too."""

@@ -3,7 +3,7 @@
 import pytest
 from simulation.judge import SETTLED_PAST_S, ViolationError
 from simulation.plan import FaultKind, draw_plan
-from simulation.planted_troubles import LATEST_IS_RIGHT
+from simulation.planted_troubles import LATE_IS_OVER, LATEST_IS_RIGHT
 from simulation.planting import planted
 from simulation.scene import MIG_NODE, Scene, sliced
 from simulation.troubles import TROUBLE_KINDS, damage
@@ -162,6 +162,40 @@ def test_the_judge_sees_a_pod_that_loses_its_id_to_a_late_ask() -> None:
     with planted(LATEST_IS_RIGHT), pytest.raises(ViolationError) as found:
         an_ask_lands_when_its_pod_has_another_id()
     assert found.value.rule in LATEST_IS_RIGHT.caught_by
+
+
+def a_server_that_lags_hides_who_runs() -> None:
+    """A source that has lost its book asks for a pod under another id, and hears then that it runs already."""
+    scene = Scene()
+    scene.lose(lambda _host, write: is_ask(write))
+    scene.pod("a", sliced("7g.40gb"))
+    scene.wait(SETTLED_PAST_S + 1.0)
+    scene.world.broker.fate_of = lambda _host, _write: None
+    scene.strike("replica lags", lasts_s=2 * SETTLED_PAST_S)
+    lagging = scene.world.broker.lagging
+    assert lagging is not None
+    lagging.answers = lambda: True  # type: ignore[method-assign]
+    scene.until(lambda: scene.runs("a"))
+    request, landed = scene.request("a"), scene.landed()
+    before = scene.value(f"sluice.binding.{request}")
+    scene.strike("identities lost", lasts_s=0.5)
+    scene.until(lambda: any(is_ask(write) for write in landed))
+    assert scene.request("a") != request, "it was not hidden: the story tells nothing"
+    scene.wait(2 * SETTLED_PAST_S)
+    assert scene.value(f"sluice.binding.{request}") == before
+    scene.finish()
+
+
+def test_a_pod_that_runs_keeps_its_slice_when_a_server_that_lags_hides_it_from_who_lost_the_book() -> None:
+    """Its training would end, and it would wait for another slice."""
+    a_server_that_lags_hides_who_runs()
+
+
+def test_the_judge_sees_a_pod_that_loses_its_slice_because_a_server_lagged() -> None:
+    """Without chance: with the rule broken the judge speaks up."""
+    with planted(LATE_IS_OVER), pytest.raises(ViolationError) as found:
+        a_server_that_lags_hides_who_runs()
+    assert found.value.rule in LATE_IS_OVER.caught_by
 
 
 def test_a_withdrawal_that_only_the_book_and_a_dead_broker_knew_is_said_again() -> None:

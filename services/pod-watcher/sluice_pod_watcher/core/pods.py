@@ -167,7 +167,7 @@ class Pods:
             self.due[record.uid] = None
         elif last.claims and found.refusal is not None:
             return found
-        elif last.claims and (record.held is not None or isinstance(self.answers.get(record.uid), Bound)):
+        elif last.claims and self._has_slice(record):
             if _takes_the_same(last, found):
                 self.due[record.uid] = None  # how a slice was chosen says nothing any more once it is there
                 return None
@@ -317,7 +317,11 @@ class Pods:
             self.due[uid] = None
             return True
         document = f"{message.namespace}/{message.name}" if message.name else ""
-        taken = self.identities.at((message.origin, document)) is not None
+        held = message.held if isinstance(message, AllocationRequested) else None
+        other = self.identities.at((message.origin, document))
+        if other is not None and held is not None and not self._has_slice(other):
+            self._end(other, "has its slice under another id, which a server that lags had not shown")
+            other = None
         record = IdentityRecord(
             uid,
             message.origin,
@@ -325,12 +329,16 @@ class Pods:
             message.namespace,
             message.name,
             (_ask(message),),
-            "pod gone" if taken else None,
-            message.held if isinstance(message, AllocationRequested) else None,
+            "pod gone" if other is not None else None,
+            held,
         )
         self.identities.adopt(record)
         self.due[uid] = None
         return True
+
+    def _has_slice(self, record: IdentityRecord) -> bool:
+        """Whether a pod is bound: it may run there."""
+        return record.held is not None or isinstance(self.answers.get(record.uid), Bound)
 
 
 def _ask(message: AllocationRequested | RequestRejected) -> Ask:
