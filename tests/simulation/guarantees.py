@@ -12,7 +12,7 @@ from simulation.books import Books
 from simulation.host import Host
 
 from sluice.contracts.exchange import Observed, Write
-from sluice.contracts.ids import AllocationId, RunId
+from sluice.contracts.ids import AllocationId, OperationId, RunId
 from sluice.contracts.messages import Booking, Grant, QuotaSet, Revoke
 
 if TYPE_CHECKING:
@@ -51,8 +51,10 @@ class GuaranteeJudge:
         self._told: dict[RunId, dict[str, None]] = {}
         """
         Once a broker has lost what the operator said, it binds a process only when that has heard it again: the word is
-        in BOOK, and no guard of a ledger covers it.
+        in BOOK, and no guard of a ledger covers it. What was under way to it from before the wipe is none of that.
         """
+        self._said: dict[str, OperationId] = {}
+        """What the operator said last in this life of the broker."""
         self._unaware_of: dict[AllocationId, tuple[str, ...]] = {}
         """Per grant that evicts, the guarantees that its process had not heard again when it was decided."""
 
@@ -78,13 +80,18 @@ class GuaranteeJudge:
         """Hears what an allocator is told."""
 
         def hear(event: object) -> None:
-            if isinstance(event, Observed) and isinstance(event.entry.message, QuotaSet):
-                self._told.setdefault(allocator.run, {})[event.entry.message.namespace] = None
+            if not isinstance(event, Observed) or not isinstance(event.entry.message, QuotaSet):
+                return
+            namespace = event.entry.message.namespace
+            if self._said.get(namespace) == event.entry.operation:
+                self._told.setdefault(allocator.run, {})[namespace] = None
 
         return hear
 
     def landed(self, write: Write, _sequence: int) -> None:
         """A value is the last one of its subject now."""
+        if isinstance(write.message, QuotaSet):
+            self._said[write.message.namespace] = write.operation
         if isinstance(write.message, Grant) and write.message.evict and not write.message.adopted:
             self._granted(write.message)
             for evicting in self._evicting.values():  # from here on the ledger tells whether it stands
@@ -99,6 +106,7 @@ class GuaranteeJudge:
         self._going.clear()
         self._unaware_of.clear()
         self._told.clear()
+        self._said.clear()
         self._was_wiped = True
 
     def _granted(self, grant: Grant) -> None:

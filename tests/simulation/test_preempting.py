@@ -11,7 +11,7 @@ from simulation.scene import A30_NODE, MIG_NODE, Scene, sliced
 from simulation.weather import Weather
 
 from sluice.contracts import subjects
-from sluice.contracts.exchange import Stream, Write
+from sluice.contracts.exchange import Observed, Stream, Write
 from sluice.contracts.ids import AllocationId, Incarnation, NodeName, OperationId, RequestId, SourceName
 from sluice.contracts.messages import Booking, DeviceGrant, Grant, Pending, Revoke
 
@@ -132,6 +132,23 @@ def test_nobody_goes_for_a_pod_that_is_deleted_before_its_grant_has_an_answer() 
     scene.wait(5)
     assert any(is_for_service("", write) for write in landed)
     assert [asked.name for asked in scene.world.judge.requests.values()].count("goes") == 1, "it was evicted"
+    scene.finish()
+
+
+def test_the_judge_blames_nobody_for_a_guarantee_that_was_heard_of_only_in_the_life_before() -> None:
+    """It was under way to the allocator when the broker was wiped, and nobody has said it again."""
+    scene = guaranteed_one()
+    scene.remove("stays")
+    scene.until(lambda: not scene.world.judge.held("node-1"))
+    word = scene.world.broker.values.last("sluice.quota.den", scene.world.clockwork.now)
+    assert word is not None
+    scene.lose(lambda _host, write: write.subject == word.subject)
+    scene.world.broker.wipe()
+    scene.host("allocator-a").offer(Observed(Stream.BOOK, word))
+    scene.world.broker.ensure()
+    scene.pod("service", ranked("7g.40gb", 5))
+    scene.until(lambda: scene.runs("service"))
+    scene.world.broker.fate_of = lambda _host, _write: None
     scene.finish()
 
 
