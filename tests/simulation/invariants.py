@@ -208,6 +208,7 @@ CASES = (
         test="tests/integration/test_agents_of_a_cluster.py::test_an_agent_that_is_started_again_hears_orders",
     ),
     Case("a GPU answers again while nobody serves it", ("whoever is asked knows the last word",)),
+    Case("STATE forgets its latest words and gives their numbers", ("no number of a stream comes twice",)),
     Case("it shows a request that was released", ("answers are as old as the reading",)),
     Case("a server that lags shows a source an ask", ("asked over a withdrawal",)),
     Case(

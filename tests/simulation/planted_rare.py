@@ -8,6 +8,7 @@ from simulation.planted_believed import BELIEVED_BUGS
 from simulation.planting import Planted
 
 from sluice.contracts.outbox import Outbox
+from sluice.contracts.outbox.lanes import Lane
 from sluice_allocator.core import nodes
 from sluice_allocator.core.desk import Desk
 from sluice_allocator.core.evictions import ordering
@@ -119,6 +120,13 @@ def _a_look_is_the_last_word(_original: Any) -> Any:
     return is_last
 
 
+def _no_number_comes_twice(_original: Any) -> Any:
+    def expects(_self: Any, _sequence: Any) -> None:
+        """A stream gives every number out once."""
+
+    return expects
+
+
 def left_with_what_is_taken_back(_original: Any) -> Any:
     """Whoever loses his slice has been told so by his source."""
     return lambda _desk, _request: None
@@ -194,6 +202,12 @@ RARE_BUGS = (
         "its pod's health: what was said of its slice while its GPU was silent is said for ever",
         ("I4",),
         ((Outbox, "_is_last", _a_look_is_the_last_word),),
+    ),
+    Planted(
+        "no number of a stream comes twice",
+        "its slice: an older word of its agent lands over the one that got the number it expected, and stays",
+        ("I4",),
+        ((Lane, "expects", _no_number_comes_twice),),
     ),
     Planted(
         "everybody knows what he has lost",

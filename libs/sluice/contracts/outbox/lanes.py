@@ -17,6 +17,8 @@ from sluice.contracts.subjects import Address
 
 IN_FLIGHT_MAX = 256
 """Writes without an answer at any moment; the rest wait here, where they can still be replaced."""
+EXPECTED_MAX = 16
+"""So many of the last numbers that writes under a guard have expected are remembered."""
 EXPLAINED_BY_READING = -1
 
 
@@ -53,6 +55,15 @@ class Lane(msgspec.Struct, eq=False):
     dirty: dict[str, None] = msgspec.field(default_factory=dict)
     """Kept subjects to write, in order."""
     reading: bool = False
+    expected: OrderedDict[int, None] = msgspec.field(default_factory=OrderedDict)
+    """What own writes have expected of the guard lately (direct reading only), the latest last."""
+
+    def expects(self, sequence: int) -> None:
+        """A write that expects this is being sent. A copy of it may be under way for longer than its answer."""
+        self.expected[sequence] = None
+        self.expected.move_to_end(sequence)
+        if len(self.expected) > EXPECTED_MAX:
+            self.expected.popitem(last=False)
 
     @property
     def idle(self) -> bool:

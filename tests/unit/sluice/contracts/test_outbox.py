@@ -521,6 +521,27 @@ def test_what_a_life_before_has_said_is_said_again_for_a_look_does_not_prove_tha
     assert desk.tell(LastRead(SLICE.subject, entry(SLICE, 6, SECOND, word("ready")))) == []
 
 
+@pytest.mark.parametrize("ttl_s", [None, 60])
+def test_a_word_that_has_the_number_which_an_older_one_expected_is_said_once_more(ttl_s: int | None) -> None:
+    """
+    STATE forgot its latest words, and gives out their numbers again; a copy of the older word that is still under way
+    would land over the newer one, and its agent would never hear of it.
+    """
+    desk = agent()
+    desk.outbox.keep(SLICE, word("ready"))
+    desk.outbox.drain()
+    desk.tell(LastRead(SLICE.subject, None))
+    desk.tell(WriteAccepted(FIRST, 7))
+    desk.outbox.keep(SLICE, word("ill"))
+    assert desk.outbox.drain() == [write(SECOND, SLICE, 7, word("ill"))]
+    assert desk.tell(WriteRefused(SECOND, 0)) == [ReadLast(Stream.STATE, SLICE.subject)]
+    desk.outbox.keep(SLICE, word("well"), ttl_s=ttl_s)
+    third, fourth = OperationId("run-3"), OperationId("run-4")
+    assert desk.tell(LastRead(SLICE.subject, None)) == [write(third, SLICE, 0, word("well"), ttl_s=ttl_s)]
+    assert desk.tell(WriteAccepted(third, 7)) == [write(fourth, SLICE, 7, word("well"), ttl_s=ttl_s)]
+    assert desk.tell(WriteAccepted(fourth, 8)) == []
+
+
 def test_a_closing_word_of_a_life_before_is_not_said_again() -> None:
     """All that was ever there would be said again, with another time to live, whenever an agent starts."""
     desk = agent()
