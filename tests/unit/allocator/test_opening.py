@@ -312,6 +312,29 @@ def test_an_orphan_is_revoked_after_its_source_listed_and_the_grace_passed(bench
     assert revoke.cause.startswith("orphan")
 
 
+def test_an_orphan_whose_revoke_waits_for_its_turn_lives_when_its_source_asks_meanwhile(bench):
+    """A pod would lose its slice by what was decided before its source spoke."""
+    gpus = gpu_report("node-a", 0), gpu_report("node-a", 1)
+    other = living("p2")
+    (device,) = other.booking.devices
+    elsewhere = msgspec.structs.replace(other.booking, devices=(msgspec.structs.replace(device, gpu=gpus[1].uuid),))
+    slices = living(), msgspec.structs.replace(other, booking=elsewhere)
+    bench.read_all(incarnation=Incarnation("900000"))
+    bench.add_node(snapshot("node-a", gpus, slices=slices, generation=2))
+    bench.observe(subjects.source(FOLDER), synced(0))
+    bench.now = 100.0
+    assert messages(bench.handle(Ticked())) == []
+    bench.now = 131.0
+    (first,) = [each for each in bench.handle(Ticked()) if isinstance(each, Write)]
+    assert isinstance(first.message, Revoke)
+    waits = "p2" if first.message.booking.request == P1 else P1
+
+    bench.request(asked(waits))
+    assert [each for each in messages(bench.land(first)) if isinstance(each, Revoke)] == []
+    bench.now = 200.0
+    assert [each for each in messages(bench.handle(Ticked())) if isinstance(each, Revoke)] == []
+
+
 def test_what_another_allocator_binds_is_no_orphan_until_its_source_has_told_all_once_more(bench):
     """Whoever binds has read the ask, which we have not yet: a pod would lose its slice a moment after it was bound."""
     bench.read_all(incarnation=Incarnation("900000"))

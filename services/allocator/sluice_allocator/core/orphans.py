@@ -72,8 +72,10 @@ class Orphans:
         entry = desk.world.ledger.get(allocation)
         if isinstance(entry, Grant) and _is_asked_by_nobody(desk, entry.booking):
             self._find(self.found, allocation, entry.booking.source)
-        else:
-            self.found.pop(allocation, None)
+        elif self.found.pop(allocation, None) is not None and isinstance(entry, Grant):
+            address = subjects.ledger(entry.booking.node, allocation)
+            if desk.outbox.busy(address):
+                desk.take_back(address.guard)  # somebody asks for it: a Revoke that waits for its turn is not sent
 
     def look_at_answer(self, desk: Desk, request: RequestId) -> None:
         """
