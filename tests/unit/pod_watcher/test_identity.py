@@ -180,6 +180,26 @@ def test_a_late_ask_of_a_life_that_nobody_remembers_takes_no_pods_place(new, man
     assert [each.uid for each in bench.disk if each.ended is None] == ["w2-1"]
 
 
+@pytest.mark.parametrize(("uid", "loses_book"), [("w1-1", True), ("w2-9", True), ("w1-1", False)])
+def test_only_what_a_lost_book_may_have_held_takes_a_pods_place_by_its_slice(new, manifest, uid, loses_book):
+    """
+    A pod runs on what a server that lags had not shown; but what this process has closed itself, and STATE forgot, is
+    over: a pod that waits would lose its turn to it.
+    """
+    held = Held(node=NodeName("node-a"), allocation=AllocationId(f"{uid}_r_1"))
+    bench = new("w2")
+    bench.files["a.yaml"] = manifest("a")
+    bench.start(disk=() if loses_book else (record("w1-7", name="other"),))
+    (waits,) = [each.uid for each in bench.disk if each.ended is None and each.file == "a.yaml"]
+    word = msgspec.structs.replace(asked(uid), held=held)
+    instructions = bench.step(Observed(Stream.STATE, Entry(f"sluice.request.{uid}", 1050, OperationId("w1-5"), word)))
+    bench.carry_out([each for each in instructions if not isinstance(each, ReadAgain)])
+    runs = (uid, loses_book) == ("w1-1", True)
+    living = [each.uid for each in bench.disk if each.ended is None and each.file == "a.yaml"]
+    assert living == [uid if runs else waits]
+    assert isinstance(bench.requests()[waits if runs else uid], RequestWithdrawn)
+
+
 def test_the_bus_knows_a_newer_revision_than_a_restored_disk(new, manifest):
     """An old copy of the identities must not make the next edit look old."""
     bench = new("w2")

@@ -33,6 +33,7 @@ class Identities:
         self._version = 0
         self._saved = 0
         self._saving = False
+        self._was_empty = False
 
     # -- reading --------------------------------------------------------------------------------------------------
 
@@ -57,6 +58,10 @@ class Identities:
         uid = self._living.get(place)
         return self._records[uid] if uid is not None else None
 
+    def may_be_unknown(self, uid: RequestId) -> bool:
+        """Whether this id may have been in a book that was lost: there was none, and it is none of our own making."""
+        return self._was_empty and not uid.startswith(f"{self._run}-")
+
     def is_saved(self, uid: RequestId) -> bool:
         """Whether the present record of this id would survive a crash."""
         return self._changed_in.get(uid, 0) <= self._saved
@@ -67,6 +72,7 @@ class Identities:
         """Take over what a predecessor has saved. Of two living records at one place the later one counts."""
         for record in records:
             self._put(record)
+        self._was_empty = not self._records
         self._changed_in.clear()
         self._version = self._saved
 

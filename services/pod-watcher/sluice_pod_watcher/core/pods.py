@@ -319,7 +319,8 @@ class Pods:
         document = f"{message.namespace}/{message.name}" if message.name else ""
         held = message.held if isinstance(message, AllocationRequested) else None
         other = self.identities.at((message.origin, document))
-        if other is not None and held is not None and not self._has_slice(other):
+        was_hidden = held is not None and self.identities.may_be_unknown(uid)
+        if other is not None and was_hidden and not self._has_slice(other):
             self._end(other, "has its slice under another id, which a server that lags had not shown")
             other = None
         record = IdentityRecord(
