@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 from factories.allocator import FOLDER, Bench, asked, claim, gpu_report, snapshot
+from factories.jobs import member
 
 from sluice.contracts import subjects
 from sluice.contracts.exchange import Ticked, Write
@@ -58,6 +59,31 @@ def test_who_comes_when_too_many_wait_is_told_so(narrow: Bench):
     stands = how_it_stands(narrow.allocator.desk, RequestId("late"))
     assert stands is not None
     assert stands.message == f"waits: {pending.message}"
+
+
+def test_a_job_that_is_kept_outside_is_told_so_and_goes_on_being_told(narrow: Bench):
+    """All of its pods would be told that places are looked for, and nobody looks."""
+    narrow.land_all(narrow.request(member("j0", WHOLE)))
+    writes = narrow.land_all(narrow.request(member("j1", WHOLE)))
+    assert told(writes) == {"j0": WaitReason.QUEUE_FULL, "j1": WaitReason.QUEUE_FULL}
+    for narrow.now in range(5, 60, 5):
+        assert told(narrow.land_all(narrow.handle(Ticked()))) == {}
+    stands = [how_it_stands(narrow.allocator.desk, RequestId(name)) for name in ("j0", "j1")]
+    assert all(each is not None and "as many as may" in each.message for each in stands)
+
+    writes = withdraw(narrow, "w1")
+    for narrow.now in range(60, 90, 5):
+        writes += narrow.land_all(narrow.handle(Ticked()))
+    assert told(writes) == {"j0": WaitReason.GROUP_NOT_FIT, "j1": WaitReason.GROUP_NOT_FIT}
+
+
+def test_a_job_that_is_put_out_of_the_queue_is_told_so(narrow: Bench):
+    """It waited inside, and whoever is more important has come."""
+    withdraw(narrow, "w1")
+    for name in ("j0", "j1"):
+        narrow.land_all(narrow.request(member(name, WHOLE)))
+    writes = narrow.land_all(narrow.request(asked("important", WHOLE, priority=5)))
+    assert told(writes)["j0"] is told(writes)["j1"] is WaitReason.QUEUE_FULL
 
 
 def test_a_place_is_offered_in_turn_over_inside_and_outside(narrow: Bench):

@@ -40,7 +40,6 @@ from sluice_allocator.core.placement.leftover import LeftOver, left_over
 from sluice_allocator.core.sizes.adjusting import about_adjusting
 from sluice_allocator.core.steps import Step, steps_of
 from sluice_allocator.core.waiting.promised import for_whom_it_waits, with_promises
-from sluice_allocator.core.waiting.scheduling import too_many_wait
 
 ABOUT_ALL = frozenset({WaitReason.NO_NODE_CAN_FIT, WaitReason.TOO_FEW_GPUS_ON_NODE})
 """Reasons that hold only when no place was found at all."""
@@ -284,7 +283,7 @@ def _without_place(desk: Desk, request: RequestId, asked: AllocationRequested) -
         message, steps = f"waits: {for_what.message}", steps_of(for_what.reasons)
         return Standing(State.QUEUED, message, asked.revision, turn=turn, steps=steps)
     if request in desk.queue.outside:
-        why = too_many_wait(desk)
+        why = desk.queue.why_outside()
         return Standing(State.QUEUED, f"waits: {why.message}", asked.revision, steps=steps_of(why.reasons))
     if request in desk.queue:
         asking = asking_of(asked)

@@ -116,8 +116,26 @@ def is_told_by_group(desk: Desk, request: RequestId, asked: AllocationRequested)
         desk.gangs.waiting.pop(request, None)
         return False
     desk.gangs.waiting[request] = None
-    say_why_group_waits(desk, request, asked, party.why)
+    say_why_group_waits(desk, request, asked, _why_now(desk, party, party.why))
     return True
+
+
+def tell_group(desk: Desk, leader: RequestId) -> bool:
+    """Who stands in the queue for a group has come to be outside: all of it is told. False where it is of none."""
+    key = desk.gangs.member_of.get(leader)
+    party = desk.gangs.of[key].party_of.get(leader) if key is not None else None
+    if party is None or party.leader != leader:
+        return False
+    desk.changed_requests |= dict.fromkeys(party.members)
+    return True
+
+
+def _why_now(desk: Desk, party: Party, why: Why) -> Why:
+    """Why a party waits: nothing is looked for while who stands for it is kept outside the queue."""
+    if party.leader not in desk.queue.outside:
+        return why
+    outside = desk.queue.why_outside()
+    return Why(outside.message, outside.reasons)
 
 
 def why_group_waits(desk: Desk, request: RequestId) -> tuple[RequestId | None, Why] | None:
@@ -127,7 +145,7 @@ def why_group_waits(desk: Desk, request: RequestId) -> tuple[RequestId | None, W
     if key is None or party is None or party.why is None:
         return None
     stand = desk.gangs.of[key].stands.get(request)
-    return (party.leader, party.why) if stand in {Stand.WAITS, Stand.LEAVES} else None
+    return (party.leader, _why_now(desk, party, party.why)) if stand in {Stand.WAITS, Stand.LEAVES} else None
 
 
 def why_not_begun(desk: Desk, request: RequestId) -> str:

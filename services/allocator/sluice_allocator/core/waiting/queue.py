@@ -14,6 +14,7 @@ import msgspec
 
 from sluice.contracts.ids import RequestId
 from sluice.contracts.messages import AllocationRequested, Claim
+from sluice.contracts.refusals import ReasonCount, WaitReason
 from sluice_allocator.core.placement import NoPlace
 from sluice_allocator.core.waiting.turns import Turn, Turns
 
@@ -174,6 +175,15 @@ class WaitingQueue:
     def outside(self) -> Mapping[RequestId, Turn]:
         """Who is kept outside: too many wait."""
         return self._outside
+
+    def why_outside(self) -> NoPlace:
+        """Why somebody is kept outside."""
+        inside, outside = len(self), len(self._outside)
+        message = (
+            f"{inside} requests wait already, as many as may; this one is looked at in its turn when others have a "
+            f"place or are withdrawn ({outside} in all stand outside; the limit is the allocator's waiting_max)"
+        )
+        return NoPlace(message, (ReasonCount(reason=WaitReason.QUEUE_FULL, count=outside, of="requests"),))
 
     @property
     def has_room(self) -> bool:

@@ -17,12 +17,12 @@ It must not decide whether somebody should be asking: `requests` does.
 from sluice.contracts import subjects
 from sluice.contracts.ids import NodeName, RequestId
 from sluice.contracts.messages import AllocationRequested, Pending
-from sluice.contracts.refusals import ReasonCount, WaitReason
+from sluice.contracts.refusals import WaitReason
 from sluice_allocator.core.booking import booking_of
 from sluice_allocator.core.desk import Desk
 from sluice_allocator.core.evictions.draining import with_cordons
 from sluice_allocator.core.evictions.preempting import find_victims
-from sluice_allocator.core.groups.settling import joins_group, refresh_groups, shape_of_group, turn_of
+from sluice_allocator.core.groups.settling import joins_group, refresh_groups, shape_of_group, tell_group, turn_of
 from sluice_allocator.core.groups.trials import begin_trial, go_on_with_trials, offer_to_group
 from sluice_allocator.core.limits.quotas import forbids_asking, forbids_place, look_at_given_back, no_place
 from sluice_allocator.core.placement import NoPlace, Place, asking_of, explain, find_free, find_place_on
@@ -86,17 +86,8 @@ def _look_outside(desk: Desk) -> None:
         request = desk.queue.next_put_out()
         if request is None:
             return
-        _say_pending(desk, request, _asked(desk, request), too_many_wait(desk))
-
-
-def too_many_wait(desk: Desk) -> NoPlace:
-    """Why somebody is kept outside the queue."""
-    inside, outside = len(desk.queue), len(desk.queue.outside)
-    message = (
-        f"{inside} requests wait already, as many as may; this one is looked at in its turn when others have a place "
-        f"or are withdrawn ({outside} in all stand outside; the limit is the allocator's waiting_max)"
-    )
-    return NoPlace(message, (ReasonCount(reason=WaitReason.QUEUE_FULL, count=outside, of="requests"),))
+        if not tell_group(desk, request):
+            _say_pending(desk, request, _asked(desk, request), desk.queue.why_outside())
 
 
 def try_at_once(desk: Desk, request: RequestId, asked: AllocationRequested, shape: bytes) -> None:
@@ -143,7 +134,7 @@ def _take_back_word_of_promise(desk: Desk, request: RequestId, asked: Allocation
     said = desk.outbox.kept(subjects.waiting(request)) or desk.world.waiting.get(request)
     reasons = said.reasons[:1] if isinstance(said, Pending) else ()
     if any(each.reason is WaitReason.PLACE_BEING_FREED for each in reasons) and standing_promise(desk, request) is None:
-        _say_pending(desk, request, asked, too_many_wait(desk))
+        _say_pending(desk, request, asked, desk.queue.why_outside())
 
 
 def stands_alone(desk: Desk, request: RequestId) -> bool:
