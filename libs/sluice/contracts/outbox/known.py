@@ -81,6 +81,14 @@ class Known:
         if reading is not None and reading.fresh is not None:
             reading.accepted[entry.subject] = (entry, expected)
 
+    def is_gone(self, stream: Stream, sequence: int) -> bool:
+        """
+        Whether what was written with this number, and was not observed, is there no more: the latest reading is whole
+        and has come further. It ran out, it was overwritten, or the stream has forgotten it.
+        """
+        reading = self._of.get(stream)
+        return reading is not None and reading.fresh is None and sequence <= reading.highest
+
     def caught_up(self, stream: Stream) -> bool:
         """The snapshot is complete: what it did not show is not there. False when no reading was under way."""
         reading = self._of.get(stream)

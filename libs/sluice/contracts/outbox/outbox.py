@@ -173,6 +173,8 @@ class Outbox(Wishes):
         lane = self._in_flight.get(event.operation)
         if lane is None or lane.flight is None:
             return []
+        if self._reading == "stream" and self._known.is_gone(lane.stream, event.sequence):
+            return self._settle_by_current(lane, lane.flight)
         address, expected = lane.flight.address, lane.flight.expected
         entry = Entry(address.subject, event.sequence, event.operation, lane.flight.message)
         self._known.accepted(lane.stream, entry, expected)

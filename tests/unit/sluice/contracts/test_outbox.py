@@ -314,6 +314,30 @@ def test_a_reading_that_goes_beyond_or_is_of_another_life_tells_all(life: str, s
     assert desk.reports == [settled(FIRST, B, word("grant"), landed=False)]
 
 
+def test_an_own_write_that_is_older_than_what_was_read_since_is_not_known_again() -> None:
+    """STATE has forgotten it, which a reading has shown before its answer came: nobody would ever say it again."""
+    desk = Desk(stream=Stream.STATE)
+    desk.outbox.keep(SLICE, word("ready"))
+    assert desk.outbox.drain() == [write(FIRST, SLICE, 0, word("ready"))]
+    other = subjects.slice_(NODE, AllocationId("b"))
+    assert desk.read(entry(other, 9)) == []
+    assert desk.tell(WriteAccepted(FIRST, 5)) == [write(SECOND, SLICE, 0, word("ready"))]
+    assert desk.tell(WriteAccepted(SECOND, 10)) == []
+
+
+def test_a_commit_that_is_older_than_what_was_read_since_has_not_landed() -> None:
+    """A broker was wiped before its answer came: its place would count as booked, and no ledger tells of it."""
+    desk = Desk()
+    desk.outbox.commit(A, word("grant"))
+    desk.outbox.drain()
+    desk.read(entry(B, 1009), life="1000")
+    desk.tell(WriteAccepted(FIRST, 5))
+    assert desk.reports == [settled(FIRST, A, word("grant"), landed=False)]
+    assert desk.outbox.current(A) is None
+    desk.outbox.commit(A, word("grant"))
+    assert desk.outbox.drain() == [write(SECOND, A, 1009, word("grant"))]
+
+
 def test_what_was_accepted_while_a_snapshot_was_read_is_not_forgotten_by_it() -> None:
     """The snapshot may have been taken before it landed; the next guard must still be the newest."""
     desk = Desk(entry(A, 5))
