@@ -2,9 +2,10 @@
 
 import pytest
 from factories.crashes import killed_twice
+from factories.homes import ON_MIG
 
 from sluice.contracts.messages import SliceGone, SliceReady
-from sluice_node_agent.core.instructions import CreateGpuInstance, DestroyGpuInstance
+from sluice_node_agent.core.instructions import CreateGpuInstance, DestroyGpuInstance, VerifyInstance
 
 BOTH = ((0, "3g.20gb", 4, 4), (1, "1g.5gb", 6, 1))
 
@@ -96,6 +97,36 @@ def test_a_revoke_while_down_ends_what_was_half_made(make_node, executed):
         if ended:
             break
         steps += 1
+
+
+@pytest.mark.parametrize("shared", [False, True], ids=["exclusive", "share"])
+def test_what_is_made_instead_of_an_instance_that_vanished_is_given_back_after_a_crash(make_node, monkeypatch, shared):
+    """The journal names the one that is not there any more: the new one would be nobody's, and its place be lost."""
+    given: list[int] = []
+
+    def never_twice(free):
+        given.append(next((each for each in free if each not in given), free[0]))
+        return given[-1]
+
+    monkeypatch.setattr("sluice_node_agent.device.simulated.random.choice", never_twice)
+    for second in range(5):
+        node = make_node()
+        node.live()
+        booking = node.share("a1", ON_MIG) if shared else node.booking("a1", ON_MIG)
+        node.order(node.grant(booking))
+        _taken_out(node, VerifyInstance)
+        node.stop()
+        with node.hardware.changing() as hardware:
+            hardware.gpus[0].instances.clear()
+        node.start()
+        node.work()
+        node.open()
+        assert not node.work(own_max=second)
+        node.carry_out(node.waiting.popleft())
+        node.stop()
+        node.put(f"sluice.ledger.n1_example.{booking.allocation}", node.revoke(booking))
+        assert isinstance(_finish(node, None), SliceGone), second
+        assert node.instances(0) == [], second
 
 
 def _taken_out(node, kind):

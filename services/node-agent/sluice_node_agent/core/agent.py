@@ -66,7 +66,7 @@ from sluice_node_agent.core.records import (
     Tombstone,
     Warm,
 )
-from sluice_node_agent.core.resuming import claims_of, has_found, resume
+from sluice_node_agent.core.resuming import claims_of, has_changed, resume
 from sluice_node_agent.core.rules import Rules
 from sluice_node_agent.core.sending import Sender
 from sluice_node_agent.core.taking import Taking
@@ -216,7 +216,7 @@ class Agent:
             resumed = resume(record, floor.devices, event.boot_id, claimed)
             claimed.update(claims_of([resumed], [], floor.devices))
             work = floor.enter(resumed)
-            if has_found(record, resumed):
+            if has_changed(record, resumed):
                 self._sender.save(resumed, work)
         for home in lived_in:
             resumed_home = homes.resume(home, floor.devices, event.boot_id, claimed)

@@ -14,7 +14,7 @@ from sluice_node_agent.core.floor import Floor
 from sluice_node_agent.core.instances import NOTHING
 from sluice_node_agent.core.instructions import CreateGpuInstance, DestroyGpuInstance, OwnInstruction
 from sluice_node_agent.core.records import DeviceRecord, SliceRecord, Tombstone
-from sluice_node_agent.core.resuming import claims_of, has_found, resume
+from sluice_node_agent.core.resuming import claims_of, has_changed, resume
 from sluice_node_agent.core.rules import Rules
 from sluice_node_agent.core.sending import Sender
 from sluice_node_agent.core.warm import WarmOnes
@@ -152,7 +152,7 @@ class Bench:
         for work in works:
             if work.waits_for is None:
                 before, work.record = work.record, resume(work.record, self.floor.devices, self.floor.boot_id, claimed)
-                if has_found(before, work.record):
+                if has_changed(before, work.record):
                     self._sender.save(work.record, work)
 
 

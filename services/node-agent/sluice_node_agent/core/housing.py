@@ -13,7 +13,7 @@ from sluice_node_agent.core.backing_off import back_off, is_stuck
 from sluice_node_agent.core.events import MpsSeen, Result
 from sluice_node_agent.core.floor import Floor
 from sluice_node_agent.core.homes import Wish
-from sluice_node_agent.core.instances import NOTHING, is_newly_found
+from sluice_node_agent.core.instances import NOTHING, is_another
 from sluice_node_agent.core.instructions import (
     CreateGpuInstance,
     DestroyGpuInstance,
@@ -56,9 +56,9 @@ class Housing:
         return home
 
     def enter_resumed(self, before: HomeRecord, record: HomeRecord) -> HomeWork:
-        """A home of an earlier life, and as it is: an instance that was found is saved before it is given anything."""
+        """A home of an earlier life, and as it is: what has become of its instance is saved before anything is done."""
         home = self.enter(record)
-        if is_newly_found(before.device, record.device):
+        if is_another(before.device, record.device):
             self._sender.save(record, home)
         return home
 
@@ -187,7 +187,7 @@ class Housing:
         for home in there:
             if home.waits_for is None:
                 before, home.record = home.record, homes.resume(home.record, floor.devices, floor.boot_id, claimed)
-                if is_newly_found(before.device, home.record.device):
+                if is_another(before.device, home.record.device):
                     self._sender.save(home.record, home)
 
     def tick(self, now: float) -> list[HomeKey]:

@@ -138,7 +138,7 @@ def resumed(
 
     An intent was saved and its result was not: what is at exactly this place is ours, if it has no compute instance
     and may be ours. One that has is somebody else's: ours is never given one before its id is in the journal
-    (`is_newly_found`).
+    (`is_another`).
     """
     if fixed_layouts.is_kept(place, device, devices):
         return fixed_layouts.resumed(place, device, devices, making=making)
@@ -158,6 +158,9 @@ def resumed(
     return device
 
 
-def is_newly_found(before: DeviceRecord, now: DeviceRecord) -> bool:
-    """Whether a record names an instance that the journal does not: it must be saved before the next step."""
-    return now.gi_id is not None and before.gi_id is None
+def is_another(before: DeviceRecord, now: DeviceRecord) -> bool:
+    """
+    Whether a record names another instance than the journal does, or none any more: it must be saved before the next
+    step, or what is made then is nobody's after a crash.
+    """
+    return now.gi_id != before.gi_id

@@ -34,9 +34,9 @@ def resume(record: SliceRecord, devices: Devices, boot_id: str, claimed: dict[In
     return record
 
 
-def has_found(before: SliceRecord, now: SliceRecord) -> bool:
-    """Whether a record names an instance that the journal does not (`instances.is_newly_found`)."""
-    return any(map(instances.is_newly_found, before.devices, now.devices))
+def has_changed(before: SliceRecord, now: SliceRecord) -> bool:
+    """Whether a record names other instances than the journal does (`instances.is_another`)."""
+    return any(map(instances.is_another, before.devices, now.devices))
 
 
 def claims_of(slices: Iterable[SliceRecord], homes: Iterable[HomeRecord], devices: Devices) -> dict[InstanceKey, None]:
