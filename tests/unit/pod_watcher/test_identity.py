@@ -15,7 +15,14 @@ from sluice.contracts.exchange import (
     Write,
 )
 from sluice.contracts.ids import AllocationId, Incarnation, NodeName, OperationId, RequestId, RunId, SourceName
-from sluice.contracts.messages import AllocationRequested, Claim, Held, RequestRejected, RequestWithdrawn, SourceSynced
+from sluice.contracts.messages import (
+    AllocationRequested,
+    Claim,
+    Held,
+    RequestRejected,
+    RequestWithdrawn,
+    SourceSynced,
+)
 from sluice_pod_watcher.core.events import (
     Ask,
     FolderListed,
@@ -198,6 +205,22 @@ def test_only_what_a_lost_book_may_have_held_takes_a_pods_place_by_its_slice(new
     living = [each.uid for each in bench.disk if each.ended is None and each.file == "a.yaml"]
     assert living == [uid if runs else waits]
     assert isinstance(bench.requests()[waits if runs else uid], RequestWithdrawn)
+
+
+def test_who_was_closed_since_the_book_was_lost_takes_no_pods_place(new, manifest):
+    """STATE forgets its latest words, and shows an ask again whose slice has gone: a pod that waits keeps its turn."""
+    held = Held(node=NodeName("node-a"), allocation=AllocationId("w1-1_r_1"))
+    word = msgspec.structs.replace(asked("w1-1"), held=held)
+    bench = new("w2")
+    bench.files["a.yaml"] = manifest("a")
+    bench.start((subjects.request(RequestId("w1-1")), word))
+    bench.released("w1-1")
+    bench.list(after_s=5)
+    bench.handle(Ticked())
+    assert [each.uid for each in bench.disk] == ["w2-1"]
+    instructions = bench.step(Observed(Stream.STATE, Entry("sluice.request.w1-1", 1050, OperationId("w1-5"), word)))
+    bench.carry_out([each for each in instructions if not isinstance(each, ReadAgain)])
+    assert [each.uid for each in bench.disk if each.ended is None] == ["w2-1"]
 
 
 def test_the_bus_knows_a_newer_revision_than_a_restored_disk(new, manifest):

@@ -34,6 +34,8 @@ class Identities:
         self._saved = 0
         self._saving = False
         self._was_empty = False
+        self._adopted: dict[RequestId, None] = {}
+        """Whom the bus has told of when the book was lost, also those that are closed by now."""
 
     # -- reading --------------------------------------------------------------------------------------------------
 
@@ -59,8 +61,11 @@ class Identities:
         return self._records[uid] if uid is not None else None
 
     def may_be_unknown(self, uid: RequestId) -> bool:
-        """Whether this id may have been in a book that was lost: there was none, and it is none of our own making."""
-        return self._was_empty and not uid.startswith(f"{self._run}-")
+        """
+        Whether this id may have been in a book that was lost, and nobody has told of it: there was no book, and the id
+        is none of our own making.
+        """
+        return self._was_empty and uid not in self._adopted and not uid.startswith(f"{self._run}-")
 
     def is_saved(self, uid: RequestId) -> bool:
         """Whether the present record of this id would survive a crash."""
@@ -84,6 +89,7 @@ class Identities:
 
     def adopt(self, record: IdentityRecord) -> None:
         """Take over what the bus says of an identity that no file remembers."""
+        self._adopted[record.uid] = None
         self._put(record)
 
     def say(self, uid: RequestId, ask: Ask) -> IdentityRecord:
