@@ -159,3 +159,41 @@ def test_an_instance_with_the_id_of_one_that_just_went_is_its_own_slices_after_a
     assert isinstance(node.word("a1"), SliceGone)
     assert isinstance(node.word("a2"), SliceReady)
     assert node.instances(0) == [("1g.5gb", 0, 1)]
+
+
+def _made_by_hand(node):
+    """An administrator has put a compute instance of his own into the only GPU instance."""
+    with node.hardware.changing() as hardware:
+        (instance,) = hardware.gpus[0].instances
+        instance.uuid = "MIG-by-hand"
+
+
+def test_a_compute_instance_that_somebody_made_while_the_agent_was_down_is_left_alone(node):
+    """Ours was destroyed, and the journal says so: what is there is an administrator's."""
+    booking = node.booking("a1", ON_MIG)
+    node.live()
+    node.order(node.grant(booking))
+    node.work()
+    node.order(node.revoke(booking))
+    _taken_out(node, DestroyGpuInstance)
+    node.stop()
+    _made_by_hand(node)
+    node.live()
+    assert [each.uuid for each in node.hardware.read().gpus[0].instances] == ["MIG-by-hand"]
+    assert isinstance(node.word("a1"), SliceGone)
+
+
+def test_a_compute_instance_that_somebody_made_instead_of_a_slices_own_is_left_alone(node):
+    """A pod would run on an administrator's instance, and take it along when it goes."""
+    booking = node.booking("a1", ON_MIG)
+    node.live()
+    node.order(node.grant(booking))
+    node.work()
+    _made_by_hand(node)
+    for _ in range(12):
+        node.tick(10.0)
+    assert not isinstance(node.word("a1"), SliceReady)
+    node.order(node.revoke(booking))
+    node.work()
+    assert [each.uuid for each in node.hardware.read().gpus[0].instances] == ["MIG-by-hand"]
+    assert isinstance(node.word("a1"), SliceGone)

@@ -151,10 +151,12 @@ def resumed(
     found = devices.instance(place.gpu, device.gi_id)
     if found is None or not is_at(place, device, devices):
         return DeviceRecord(step="intended" if making else "planned")
-    if not device.uuid or not found.uuid:
-        return replace(device, step=device.step if found.uuid else "intended", uuid=found.uuid)
+    if not found.uuid:
+        return replace(device, step="intended", uuid="")
+    if not device.uuid and device.step != "made":
+        return replace(device, uuid=found.uuid)  # it was made, and nobody has heard of it
     if device.uuid != found.uuid:
-        return NOTHING  # another compute instance: somebody else's by now
+        return NOTHING  # another compute instance, or one where ours was destroyed: somebody else's by now
     return device
 
 

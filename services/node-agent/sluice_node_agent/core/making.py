@@ -101,10 +101,10 @@ def lost_devices(record: SliceRecord, floor: Floor) -> SliceRecord | None:
                 again = without_device(again, number)
         else:
             found = floor.devices.instance(grant.gpu, device.gi_id)
-            is_ours = not fixed_layouts.is_kept(grant, device, floor.devices)
             if found is None or not instances.is_at(grant, device, floor.devices):
                 again = without_device(again, number)
             elif found.uuid != device.uuid:
+                is_ours = not found.uuid and not fixed_layouts.is_kept(grant, device, floor.devices)
                 left = replace(device, step="intended", uuid="") if is_ours else NOTHING
                 again = with_device(again, number, left)
     return None if again is record else to_make_again(again)
