@@ -203,3 +203,38 @@ async def test_credentials_that_turn_bad_cut_nobody_off_and_are_not_told(
     with pytest.raises(ServiceError) as caught:
         await KubeApi.connect(server.folder / "kubeconfig")
     assert SECRET not in str(caught.value)
+
+
+async def test_a_program_for_credentials_that_hangs_is_ended_and_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The pod-watcher would wait for it for ever, and serve nobody without a word."""
+    monkeypatch.setattr(credentials, "EXEC_S", 0.5)
+    started = tmp_path / "pid"
+    path = tmp_path / "kubeconfig"
+    path.write_text(
+        f"""
+apiVersion: v1
+kind: Config
+current-context: c
+contexts: [{{name: c, context: {{cluster: k, user: u}}}}]
+clusters: [{{name: k, cluster: {{server: "https://localhost:1"}}}}]
+users:
+- name: u
+  user:
+    exec:
+      apiVersion: client.authentication.k8s.io/v1
+      command: sh
+      args: [-c, "echo $$ > {started}; exec sleep 60"]
+"""
+    )
+    with pytest.raises(ServiceError, match=f"{path} names for credentials .exec. has not answered for 0.5 s"):
+        await credentials.load(path)
+    (pid,) = started.read_text().split()
+    await _ends(int(pid))
+
+
+async def _ends(pid: int) -> None:
+    async with asyncio.timeout(10):
+        while Path(f"/proc/{pid}/cmdline").exists() and Path(f"/proc/{pid}/cmdline").read_bytes():
+            await asyncio.sleep(0.01)

@@ -6,9 +6,11 @@ that are no good change nothing but the log. No line of it holds what is in a fi
 """
 
 import asyncio
+import os
+import signal
 import ssl
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +30,8 @@ with without("kubernetes_validate"):  # for its synchronous client, which it loa
 
 RELOAD_S = 1.0
 """How often credentials are looked at, and read anew, at most."""
+EXEC_S = 30.0
+"""So long a kubeconfig may take to be read: it may name a program that asks somebody for credentials."""
 LIMITS = ManifestLimits(documents_max=1)
 """Of a kubeconfig. One with the certificates of fifty clusters has some hundred KiB."""
 _NOT_THE_SHAPE = (TypeError, KeyError, ValueError, AttributeError)
@@ -157,9 +161,7 @@ async def load(kubeconfig: Path | None, configuration: client.Configuration | No
         return into
     try:
         await asyncio.to_thread(_check, kubeconfig)
-        await config.load_kube_config(  # type: ignore[no-untyped-call]
-            config_file=str(kubeconfig), client_configuration=into, persist_config=False
-        )
+        await _load_in_time(kubeconfig, into)
     except OSError as error:
         raise ServiceError(f"the kubeconfig {kubeconfig} cannot be read: {error.strerror or error}") from error
     except YamlError as error:
@@ -168,6 +170,33 @@ async def load(kubeconfig: Path | None, configuration: client.Configuration | No
     except (ConfigException, yaml.YAMLError, *_NOT_THE_SHAPE) as error:
         raise ServiceError(f"{kubeconfig} is no kubeconfig that can be used: {_told(error)}") from error
     return into
+
+
+async def _load_in_time(kubeconfig: Path, into: client.Configuration) -> None:
+    """The client runs the program that a kubeconfig names, and would wait for it for ever. Raises ServiceError."""
+    before = _children()
+    try:
+        async with asyncio.timeout(EXEC_S):
+            await config.load_kube_config(  # type: ignore[no-untyped-call]
+                config_file=str(kubeconfig), client_configuration=into, persist_config=False
+            )
+    except TimeoutError:
+        for child in _children() - before:
+            with suppress(ProcessLookupError):
+                os.kill(child, signal.SIGKILL)
+        raise ServiceError(
+            f"the program that {kubeconfig} names for credentials (exec) has not answered for {EXEC_S:g} s and was "
+            "ended; it must neither ask anybody nor wait"
+        ) from None
+
+
+def _children() -> set[int]:
+    """The processes that this one has started and that are there (proc(5))."""
+    found: set[int] = set()
+    for listed in Path("/proc/self/task").glob("*/children"):
+        with suppress(OSError):  # a thread that has ended meanwhile
+            found.update(map(int, listed.read_text().split()))
+    return found
 
 
 def _check(kubeconfig: Path) -> None:
