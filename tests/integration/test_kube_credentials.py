@@ -4,9 +4,11 @@ import asyncio
 import itertools
 import ssl
 from collections.abc import AsyncIterator, Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 import pytest_asyncio
 import structlog
@@ -230,11 +232,5 @@ users:
     )
     with pytest.raises(ServiceError, match=f"{path} names for credentials .exec. has not answered for 0.5 s"):
         await credentials.load(path)
-    (pid,) = started.read_text().split()
-    await _ends(int(pid))
-
-
-async def _ends(pid: int) -> None:
-    async with asyncio.timeout(10):
-        while Path(f"/proc/{pid}/cmdline").exists() and Path(f"/proc/{pid}/cmdline").read_bytes():
-            await asyncio.sleep(0.01)
+    with suppress(psutil.NoSuchProcess):
+        await asyncio.to_thread(psutil.Process(int(started.read_text())).wait, 10)
