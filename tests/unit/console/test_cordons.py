@@ -1,12 +1,13 @@
 """`sluice cordon`, `uncordon`, `drain`: what is said of a node, and who is shown to be in the way."""
 
 import asyncio
+import contextlib
 
 import msgspec
 import pytest
 
 from sluice.contracts import subjects
-from sluice.contracts.ids import SourceName
+from sluice.contracts.ids import RunId, SourceName
 from sluice.contracts.messages import (
     Cordoned,
     EvictionBlocked,
@@ -27,6 +28,8 @@ from sluice_console.core.cordons import (
     pods_on,
     uncordon_word,
 )
+from sluice_console.core.documents import DrainedPodDocument
+from sluice_console.shell import cordon
 from sluice_console.shell.cordon import _wrong, wait_until_left
 
 NODE = "gpu-1.example.internal"
@@ -186,6 +189,30 @@ def test_neighbours_are_not_in_the_way(make):
     world = make.world(ledger=make.grant(msgspec.structs.replace(make.booking(), node="gpu-2")))
     assert pods_on(world, NODE, ()) == ()
     assert pods_on(make.world(ledger=make.grant()), NODE, ("GPU-other",)) == ()
+
+
+async def test_no_connection_waits_for_a_person(make, monkeypatch):
+    """The server ends one that says nothing for minutes, and his answer would be lost with it."""
+    open_ones = []
+
+    @contextlib.asynccontextmanager
+    async def connected(_url):
+        open_ones.append(None)
+        yield None
+        open_ones.pop()
+
+    async def who_is_there(_bus, _target):
+        return (), (DrainedPodDocument(request="p1", namespace="lab", name="a", state="running"),)
+
+    def thinks(question):
+        assert question == f"evict 1 pod from {NODE}?"
+        assert not open_ones
+        return False
+
+    monkeypatch.setattr(cordon, "connected", connected)
+    monkeypatch.setattr(cordon, "_who_is_there", who_is_there)
+    target = cordon.Target(NODE)
+    assert await cordon.drain("", target, yes=False, wait_s=None, form="", run=RunId("typed"), ask=thinks) == 1
 
 
 async def test_whoever_stops_waiting_is_told_that_the_drain_goes_on(capsys):

@@ -41,6 +41,26 @@ async def test_a_node_whose_agent_spoke_meanwhile_is_not_removed(make, speaks_ag
     assert (said, now) == ((False, make.changed()) if speaks_again else (True, REMOVED))
 
 
+async def test_no_connection_waits_for_a_person(make, monkeypatch):
+    """The server ends one that says nothing for minutes, and his answer would be lost with it."""
+    bus, open_ones = MemoryBroker().bus("operator"), []
+    await speaks(bus, make.changed(), after=0)
+
+    @contextlib.asynccontextmanager
+    async def connected(_url):
+        open_ones.append(bus)
+        yield bus
+        open_ones.pop()
+
+    def thinks(_node):
+        assert not open_ones
+        return False
+
+    monkeypatch.setattr(node_remove, "connected", connected)
+    monkeypatch.setattr(node_remove, "_person_agrees", thinks)
+    assert await node_remove.remove_node("", NODE, yes=False, asked=True, run=RunId("typed")) == 1
+
+
 @pytest.mark.parametrize(
     ("asked", "code", "said"),
     [

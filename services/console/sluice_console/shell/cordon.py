@@ -75,25 +75,42 @@ async def drain(
 
     `ask` puts a question to a person, unless `yes`. With `wait_s` it stays until everybody has left, so long at most.
     """
-    async with connected(url) as bus:
-        world = await read_world(bus)
-        try:
-            gpus = named_gpus(world, target.node, target.gpus)
-            check_by_hand(world.at("cordon", Cordoned, target.node), take_over=target.take_over)
-            there = pods_on(world, target.node, gpus)
-            if there and not yes:
-                tell(_lines(there))
-                if not ask(f"evict {_pods(there)} from {target.node}?"):
-                    tell(["nothing was changed"])
-                    return EXIT_FAILED
+    try:
+        if not yes and not await _person_agrees(url, target, ask):
+            tell(["nothing was changed"])
+            return EXIT_FAILED
+        async with connected(url) as bus:
+            gpus, there = await _who_is_there(bus, target)
             said = await _say(bus, target, gpus, _cordoning(target, drain=True), run=run)
-        except CordonError as error:
-            return _wrong("drain", error)
-        left = there
-        if wait_s is not None:
-            left = await wait_until_left(bus, target.node, gpus, wait_s)
-        _show(_document(target.node, said, left), form=form)
-        return EXIT_STILL_THERE if left and wait_s is not None else 0
+            left = there
+            if wait_s is not None:
+                left = await wait_until_left(bus, target.node, gpus, wait_s)
+    except CordonError as error:
+        return _wrong("drain", error)
+    _show(_document(target.node, said, left), form=form)
+    return EXIT_STILL_THERE if left and wait_s is not None else 0
+
+
+async def _person_agrees(url: str, target: Target, ask: Callable[[str], bool]) -> bool:
+    """
+    Whether nobody is there, or a person wants them evicted.
+
+    No connection is open while he thinks: the server ends one that says nothing.
+    """
+    async with connected(url) as bus:
+        _, there = await _who_is_there(bus, target)
+    if not there:
+        return True
+    tell(_lines(there))
+    return ask(f"evict {_pods(there)} from {target.node}?")
+
+
+async def _who_is_there(bus: Bus, target: Target) -> tuple[tuple[GpuUuid, ...], tuple[DrainedPodDocument, ...]]:
+    """The GPUs that are meant, and the pods on them. Raises CordonError where nothing may be changed by hand."""
+    world = await read_world(bus)
+    gpus = named_gpus(world, target.node, target.gpus)
+    check_by_hand(world.at("cordon", Cordoned, target.node), take_over=target.take_over)
+    return gpus, pods_on(world, target.node, gpus)
 
 
 Word = Callable[[AnyMessage | None, tuple[GpuUuid, ...]], AnyMessage]

@@ -15,7 +15,7 @@ from sluice_console.core.removal import NotRemovable, is_given_up, removal_of
 from sluice_console.core.visible import visible
 from sluice_console.core.world import World
 from sluice_console.shell.connect import connected
-from sluice_console.shell.live import READ_TIMEOUT_S, LiveWorld, NotAnsweringError, following
+from sluice_console.shell.live import LiveWorld, NotAnsweringError, following, read_world
 from sluice_console.shell.operator_word import last_word, say_over
 from sluice_console.shell.typed import answered
 
@@ -42,26 +42,25 @@ async def remove_node(url: str, node: str, *, yes: bool, asked: bool, run: RunId
         return EXIT_USAGE
     async with connected(url) as bus:
         before = await last_word(bus, address)  # before anything is looked at: it guards what is seen
-        async with following(bus) as live:
-            world = await live.until(lambda world: world, within_s=READ_TIMEOUT_S, what="the bus to show its values")
-            found = removal_of(world, node)
-            if isinstance(found, NotRemovable):
-                sys.stderr.write(f"sluice node remove: {visible(found.why)}\n")
-                return EXIT_FAILED if found.is_known else EXIT_NOT_FOUND
-            sys.stdout.write("\n".join(map(visible, found.lines())) + "\n")
-            if not yes and not asked:
-                sys.stderr.write("sluice node remove: nobody is there to be asked, and nothing was done; say --yes\n")
-                return EXIT_USAGE
-            sys.stdout.flush()  # before the question, which is on standard error
-            if not yes and not _person_agrees(node):
-                sys.stderr.write("sluice node remove: nothing was done\n")
-                return EXIT_FAILED
-            word = NodeRemoved(node=NodeName(node), cause=CAUSE)
-            if not await say_over(bus, address, before, word, operation=OperationId(f"{run}-0"), ttl_s=KEPT_S):
-                meanwhile = "somebody has spoken for this node meanwhile, so it may be there; look again"
-                sys.stderr.write(f"sluice node remove: {meanwhile}\n")
-                return EXIT_FAILED
-            return await _see_it_done(live, node, len(found.slices))
+        found = removal_of(await read_world(bus), node)
+    if isinstance(found, NotRemovable):
+        sys.stderr.write(f"sluice node remove: {visible(found.why)}\n")
+        return EXIT_FAILED if found.is_known else EXIT_NOT_FOUND
+    sys.stdout.write("\n".join(map(visible, found.lines())) + "\n")
+    if not yes and not asked:
+        sys.stderr.write("sluice node remove: nobody is there to be asked, and nothing was done; say --yes\n")
+        return EXIT_USAGE
+    sys.stdout.flush()  # before the question, which is on standard error
+    if not yes and not _person_agrees(node):  # no connection is open meanwhile: the server ends a silent one
+        sys.stderr.write("sluice node remove: nothing was done\n")
+        return EXIT_FAILED
+    word = NodeRemoved(node=NodeName(node), cause=CAUSE)
+    async with connected(url) as bus, following(bus) as live:
+        if not await say_over(bus, address, before, word, operation=OperationId(f"{run}-0"), ttl_s=KEPT_S):
+            meanwhile = "somebody has spoken for this node meanwhile, so it may be there; look again"
+            sys.stderr.write(f"sluice node remove: {meanwhile}\n")
+            return EXIT_FAILED
+        return await _see_it_done(live, node, len(found.slices))
 
 
 def _person_agrees(node: str) -> bool:
