@@ -1,19 +1,23 @@
 """What a stolen password can do: nothing but what its role must. Real servers with the generated users."""
 
 import asyncio
+import json
+import re
 import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack
 from pathlib import Path
 
+import nats
 import pytest
 import pytest_asyncio
 from factories.buses import NODE, OTHER_NODE, order, place, say, watching
+from nats.js.errors import ServerError
 
 from sluice.contracts import subjects
 from sluice.contracts.exchange import Stream, WriteAccepted
 from sluice.contracts.ids import AllocationId, NodeName
-from sluice.contracts.rights import rights_of
+from sluice.contracts.rights import Rights, rights_of
 from sluice.contracts.streams import NOUNS, Role, consumer_of
 from sluice.contracts.subjects import Address
 from sluice.runtime.broker import Broker, Launch
@@ -241,3 +245,43 @@ async def test_a_reader_without_the_right_ends_instead_of_waiting(guarded: Guard
     with pytest.raises(BusError):
         async for _ in bus.read(Stream.BOOK):
             pass
+
+
+async def test_who_is_made_to_remove_what_nobody_can_read_may_do_that_and_say_nothing(
+    tmp_path: Path, launch: Launch
+) -> None:
+    """`sluice doctor` names a command that no user of ours may carry out: its reader needs one who may."""
+    text = (Path(__file__).parents[2] / "docs" / "evolution.md").read_text(encoding="utf-8")
+    (line,) = re.findall(
+        r"^\{ user: \"remover\", password: \"PASSWORD\", permissions: (\{.*\}) \}$", text, re.MULTILINE
+    )
+    allowed = json.loads(line)
+    rights = Rights("remover", tuple(allowed["publish"]["allow"]), tuple(allowed["subscribe"]["allow"]))
+    administrator = User(rights_of(Role.ADMINISTRATOR), secrets.token_hex(8))
+    remover = User(rights, secrets.token_hex(8))
+    probe = Credentials(administrator.rights.user, administrator.password)
+    async with Broker(tmp_path, users=(administrator, remover), probe=probe, launch=launch) as broker:
+        bus = await NatsBus.connect(broker.url, name="administrator", credentials=probe)
+        await bus.ensure_streams()
+        await bus.close()
+        errors: list[Exception] = []
+        client = await nats.connect(
+            broker.url, user="remover", password=remover.password, error_cb=_collected(errors), allow_reconnect=False
+        )
+        try:
+            stream = client.jetstream()
+            assert await stream.purge_stream(Stream.BOOK.value, subject="sluice.ledger.n.p")
+            with pytest.raises(ServerError, match="no message found"):  # it may ask
+                await stream.delete_msg(Stream.STATE.value, 1)
+            await client.publish("sluice.ledger.n.p", b"")
+            await client.flush()
+            assert "permissions violation" in str(errors).lower()
+        finally:
+            await client.close()
+
+
+def _collected(errors: list[Exception]) -> Callable[[Exception], Awaitable[None]]:
+    async def add(error: Exception) -> None:
+        errors.append(error)
+
+    return add

@@ -129,8 +129,8 @@ def _words(world: World) -> Iterator[FindingDocument]:
         yield problem(
             Check.WORDS,
             f"nobody can read {subject} ({why}); {_without(subject)}",
-            "while an upgrade goes on: finish it. Otherwise remove it, its writer says it again: "
-            f"nats stream purge {stream} --subject {subject}",
+            "while an upgrade goes on: finish it. Otherwise remove it, as whom docs/evolution.md says; its writer says "
+            f"it again: nats stream purge {stream} --subject {subject}",
         )
     if len(world.unread) > UNREAD_SHOWN_MAX:
         more = counted(len(world.unread) - UNREAD_SHOWN_MAX, "more message")
