@@ -13,6 +13,7 @@ from sluice.runtime.broker import Broker, BrokerError, Launch, Server, ServerPla
 from sluice.runtime.bus import BusError
 from sluice.runtime.nats_bus import NatsBus
 from sluice.runtime.nats_connection import Connection
+from sluice.runtime.nats_wire import STREAM_NOT_FOUND, ApiError
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -120,6 +121,36 @@ async def test_a_broker_comes_back_on_its_port_with_what_it_had(tmp_path: Path, 
         assert seen in {"", found}
         (tmp_path / "seen").write_text(found)
     assert not Server(ServerPlan("x", tmp_path, port)).running
+
+
+class OneOfThree:
+    """What a cluster answers of which one server was alone before, when that leads."""
+
+    clustered = True
+
+    def __init__(self, *, there: bool) -> None:
+        """`there`: somebody has made the streams already."""
+        self.there = there
+
+    async def ask(self, verb: str, body: dict | None = None, *, timeout_s: float = 0.0) -> dict:
+        """It was made to begin at the present time, and ends where the one server was."""
+        _, what, stream = verb.split(".")
+        if what == "INFO" and not self.there:
+            raise ApiError(verb, {"code": 404, "err_code": STREAM_NOT_FOUND, "description": "stream not found"})
+        (declaration,) = (each for each in STREAMS if each.stream.value == stream)
+        config = body or declaration.config(first_sequence=2000, replicas=3)
+        return {"config": config, "state": {"first_seq": 1000, "last_seq": 1003, "messages": 3}}
+
+
+@pytest.mark.parametrize("there", [False, True])
+async def test_three_brokers_on_the_disk_of_one_are_refused(there: bool) -> None:
+    """The words of before would be of a life that no reader knows, and be gone when another server leads."""
+    cluster = OneOfThree(there=there)
+    with pytest.raises(BusError, match="what it had while it was the only one"):
+        await nats_declare.ensure_streams(cluster)  # type: ignore[arg-type]
+    cluster.there = True
+    problems = await nats_declare.stream_problems(cluster)  # type: ignore[arg-type]
+    assert [each.split(" was made")[0] for each in problems] == [f"the stream {each.stream}" for each in STREAMS]
 
 
 async def test_a_broker_that_takes_no_message_so_large_is_named(nats: NatsRig) -> None:

@@ -47,14 +47,16 @@ async def _ensure_stream(connection: Connection, declaration: StreamDeclaration,
     found = await _find(connection, f"STREAM.INFO.{declaration.stream}", STREAM_NOT_FOUND)
     if found is None:
         try:
-            await connection.ask(f"STREAM.CREATE.{declaration.stream}", wanted, timeout_s=REQUEST_TIMEOUT_S)
+            made = await connection.ask(f"STREAM.CREATE.{declaration.stream}", wanted, timeout_s=REQUEST_TIMEOUT_S)
         except ApiError as error:
             if error.err_code != STREAM_IN_USE:
                 raise _not_made(error) from error
             found = await _find(connection, f"STREAM.INFO.{declaration.stream}", STREAM_NOT_FOUND)  # another was first
         else:
             _log.info("stream made", stream=declaration.stream.value, first_sequence=wanted["first_seq"])
+            _refuse_older(declaration.stream, made)
     if found is not None:
+        _refuse_older(declaration.stream, found)
         _compare(f"stream {declaration.stream}", wanted, found["config"], but=("first_seq",))
 
 
@@ -78,6 +80,7 @@ async def stream_problems(connection: Connection) -> list[str]:
                 found["config"],
                 but=("first_seq",),
             )
+            _refuse_older(declaration.stream, found)
         except BusError as error:
             problems.append(str(error))
     return problems
@@ -155,6 +158,23 @@ def _not_made(error: ApiError) -> Exception:
     if error.code >= 500 or error.err_code in _NOT_YET:
         return TimeoutError(str(error))
     return BusError(str(error))
+
+
+def _refuse_older(stream: Stream, info: dict[str, Any]) -> None:
+    """
+    Raises BusError where a stream goes on from lower numbers than it was made with: then it names a life that what is
+    in it is not of.
+
+    Seen on nats-server 2.15.1: a server that was alone becomes one of a cluster and keeps its disk. The cluster has no
+    stream of that name; one that is made takes over what lies there, on that server alone.
+    """
+    last, first = info["state"]["last_seq"], info["config"].get("first_seq", 0)
+    if last + 1 < first:
+        raise BusError(
+            f"the stream {stream} was made to begin at {first} and ends at {last}: a server of the cluster has kept "
+            "what it had while it was the only one. Stop the brokers, give all of them empty disks and start them; "
+            'what was in the stream is said again (docs/operations.md, "From one broker to three")'
+        )
 
 
 def _compare(what: str, wanted: dict[str, Any], found: dict[str, Any], but: tuple[str, ...] = ()) -> None:
