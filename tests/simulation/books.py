@@ -68,6 +68,8 @@ class Books:
         """What agents wanted to say is gone, and was (checked then): a wiped broker may never have heard it."""
         self.revoked: dict[str, None] = {}
         self.failed: dict[str, None] = {}
+        self.never_made: dict[str, None] = {}
+        """Those of them that came to nothing; others have lost what they had, and are their pods' nevertheless."""
         self.were_on_lost_disk: dict[str, None] = {}
         """What was not gone on a node that was switched off and came back with an empty disk."""
         self.ended_with_disk: dict[str, None] = {}

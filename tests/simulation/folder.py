@@ -1,5 +1,6 @@
 """The folder of manifests, and the containers that run on what their pods were given."""
 
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from random import Random
@@ -27,6 +28,8 @@ class Folder:
     """Every text that each pod ever had, the latest last."""
     since: dict[str, float] = field(default_factory=dict)
     """When each pod was last changed by a person."""
+    puts: Counter[str] = field(default_factory=Counter)
+    """How often each was written."""
     broken: dict[str, None] = field(default_factory=dict)
     on_change: list[Callable[[], None]] = field(default_factory=list)
 
@@ -38,9 +41,14 @@ class Folder:
         """Whether a request says that it comes from this pod."""
         return pod.file in origin
 
+    def is_untouched(self, name: str) -> bool:
+        """Whether every request for a pod is for what is wanted now: there was never anything else of that name."""
+        return self.puts[name] == 1
+
     def put(self, pod: Pod, now: float) -> None:
         """A person writes or edits a file."""
         self.pods[pod.name], self.since[pod.name] = pod, now
+        self.puts[pod.name] += 1
         self.files[pod.file] = pod.text()
         texts = self.written.setdefault(pod.name, {})
         texts.pop(pod, None)

@@ -235,7 +235,7 @@ class Judge(NodeJudge):
         if not revoke.booking.devices and self.nobody_can_tell(booking.allocation):
             self.revoked_by_name[booking.allocation] = None
         unwanted = unwanted or booking.allocation in self.revoked_by_name
-        if is_bound and not unwanted and booking.allocation not in self.failed:
+        if is_bound and not unwanted and booking.allocation not in self.never_made:
             self.fail("undisturbed", f"{booking.allocation} is bound and wanted, and revoked: {revoke.cause}")
         if booking.devices and self._is_entered_anew(booking):
             self.adopted_revoked[booking.allocation] = None
@@ -367,7 +367,7 @@ class Judge(NodeJudge):
                 self.failed[said.allocation] = None
 
     def _failed(self, said: SliceFailed) -> None:
-        self.failed[said.allocation] = None
+        self.failed[said.allocation] = self.never_made[said.allocation] = None
         booking = self.bookings.get(said.allocation)
         for device in booking.devices if booking is not None else ():
             wrong, of_whom = self.in_the_way.get((device.gpu, (device.start, device.size)), ("", set()))
@@ -428,7 +428,8 @@ class Judge(NodeJudge):
             return
         if bound is None and (asked.origin, asked.namespace, asked.name) in self.hidden:
             return
-        if self.asked_at[request] > self.folder.since[asked.name] + SETTLED_PAST_S:
+        is_settled = self.asked_at[request] > self.folder.since[asked.name] + SETTLED_PAST_S
+        if is_settled or self.folder.is_untouched(asked.name):
             self.fail("undisturbed", f"{request} of {asked.name} is withdrawn, and the pod is still in the folder")
 
     # -- agents ---------------------------------------------------------------------------------------------------

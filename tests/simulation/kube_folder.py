@@ -49,6 +49,10 @@ class KubeFolder(Folder):
         """Whether it is this very life of a name that is wanted."""
         return name in self.pods and self.uids.get(name) == request
 
+    def is_untouched(self, name: str) -> bool:
+        """A request is of one life of a name (`wants`), and an edit of its ask is another."""
+        return True
+
     def is_from(self, pod: Pod, origin: str) -> bool:
         """Whether a request says that it comes from this pod."""
         return origin == f"{pod.namespace}/{pod.name}"

@@ -60,6 +60,6 @@ def test_a_warning_that_the_bus_forgot_is_not_held_against_the_agent() -> None:
     scheduler.since = 0.0
     scene.strike("broker restart", lasts_s=20.0, number=1)
     scene.wait(25.0)
-    again = "the agent finds its word and does not know that it is the last; it gets the number that the lost one expected"
+    again = "a word that is found proves nothing, and the one said over it gets the number that the lost one expected"
     assert warned() == [False, True, False, False], again
     scene.finish()

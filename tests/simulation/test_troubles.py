@@ -1,5 +1,7 @@
 """Disks, cuts, lagging servers and wrong clocks, one at a time: what each does, and that all ends well."""
 
+from contextlib import nullcontext
+
 import pytest
 from simulation.judge import SETTLED_PAST_S, ViolationError
 from simulation.plan import FaultKind, draw_plan
@@ -8,9 +10,19 @@ from simulation.planting import planted
 from simulation.scene import MIG_NODE, Scene, sliced
 from simulation.troubles import TROUBLE_KINDS, damage
 
-from sluice.contracts.exchange import Stream, Write
-from sluice.contracts.ids import NodeName
-from sluice.contracts.messages import AllocationRequested, Bound, NodeOpened, Released, RequestWithdrawn, SliceFailed
+from sluice.contracts.exchange import Entry, Stream, Write
+from sluice.contracts.ids import Incarnation, NodeName, OperationId
+from sluice.contracts.messages import (
+    AllocationRequested,
+    AnyMessage,
+    Bound,
+    NodeOpened,
+    Released,
+    RequestWithdrawn,
+    Revoke,
+    SliceDegraded,
+    SliceFailed,
+)
 from sluice_node_agent.core.records import NodeRecord
 
 PLANS = 200
@@ -162,6 +174,55 @@ def test_the_judge_sees_a_pod_that_loses_its_id_to_a_late_ask() -> None:
     with planted(LATEST_IS_RIGHT), pytest.raises(ViolationError) as found:
         an_ask_lands_when_its_pod_has_another_id()
     assert found.value.rule in LATEST_IS_RIGHT.caught_by
+
+
+@pytest.mark.parametrize("edited", [False, True])
+@pytest.mark.parametrize("cluster", [False, True])
+def test_the_judge_sees_that_a_pod_is_given_up_which_nobody_has_touched(cluster: bool, edited: bool) -> None:
+    """Right after it was asked for, too; only of a pod of a folder that was edited an older request may go so soon."""
+    scene = Scene(cluster=cluster)
+    scene.pod("a", sliced("3g.20gb"))
+    if edited:
+        scene.pod("a", sliced("1g.5gb"))
+    scene.until(lambda: scene.runs("a"))
+    request = scene.request("a")
+    word = scene.world.broker.values.last(f"sluice.request.{request}", scene.world.clockwork.now)
+    assert word is not None
+    assert isinstance(word.message, AllocationRequested)
+    withdrawn = RequestWithdrawn(revision=word.message.revision, source=word.message.source, cause="pod gone")
+    is_told = nullcontext() if edited and not cluster else pytest.raises(ViolationError, match="undisturbed")
+    with is_told:
+        scene.world.judge.landed(_write_over(word, withdrawn), word.sequence + 1)
+
+
+@pytest.mark.parametrize("failed", [False, True])
+def test_the_judge_sees_that_a_slice_is_taken_from_a_pod_because_it_is_ill(failed: bool) -> None:
+    """What has lost its devices is its pod's until that ends; only what came to nothing is nobody's."""
+    scene = with_a_running_pod()
+    bound = scene.bound("first")
+    assert bound is not None
+    judge, said = scene.world.judge, {"allocation": bound.allocation, "request": bound.request, "revision": 1}
+    ill = SliceFailed(**said, error="x", message="x") if failed else SliceDegraded(**said, message="x")
+    entry = Entry(f"sluice.slice.node-0.{bound.allocation}", 10**6, OperationId("x"), ill)
+    judge.landed(_write_over(entry, ill), entry.sequence)
+    revoke = Revoke(
+        revision=2, incarnation=Incarnation(""), booking=judge.bookings[bound.allocation], cause="its devices vanished"
+    )
+    with nullcontext() if failed else pytest.raises(ViolationError, match="is bound and wanted, and revoked"):
+        judge.landed(_write_over(entry, revoke), entry.sequence)
+
+
+def _write_over(entry: Entry, message: AnyMessage) -> Write:
+    return Write(
+        operation=OperationId("by-hand-1"),
+        attempt=1,
+        stream=Stream.STATE,
+        subject=entry.subject,
+        guard=entry.subject,
+        expected=entry.sequence,
+        message=message,
+        request="",
+    )
 
 
 def a_server_that_lags_hides_who_runs() -> None:
