@@ -8,9 +8,11 @@ from sluice.contracts import subjects
 from sluice.contracts.exchange import (
     Entry,
     Observed,
+    ReadAgain,
     ReadingCaughtUp,
     ReadingStarted,
     Stream,
+    Ticked,
     Write,
     WriteAccepted,
     stream_of,
@@ -155,9 +157,14 @@ class Bench:
     """Of BOOK: where its next value lands."""
     state_sequence: Iterator[int] = field(default_factory=lambda: itertools.count(1))
     said: list[Instruction] = field(default_factory=list)
+    state: dict[str, Entry] = field(default_factory=dict)
+    """What STATE holds."""
+    life: Incarnation = INCARNATION
 
     def handle(self, event: Event) -> list[Instruction]:
         """One event in; its instructions out (and kept in `said`)."""
+        if isinstance(event, ReadingStarted) and event.stream is Stream.STATE:
+            self.state, self.life = {}, event.incarnation
         instructions = self.allocator.handle(event, self.now)
         self.said += instructions
         return instructions
@@ -177,11 +184,35 @@ class Bench:
         """Somebody (else) wrote a value."""
         sequence = self._next(address.subject)
         entry = Entry(address.subject, sequence, OperationId(operation or f"other-{address.kind}-{sequence}"), message)
+        self._keep(entry)
         return self.handle(Observed(stream_of(address.kind), entry))
+
+    def tick(self) -> list[Instruction]:
+        """Some time has passed. Where STATE is wanted anew it is read as it is, and a little more passes."""
+        said = self.handle(Ticked())
+        if ReadAgain(Stream.STATE) not in said:
+            return said
+        said.remove(ReadAgain(Stream.STATE))
+        return [*said, *self.read_state(), *self.handle(Ticked())]
+
+    def read_state(self) -> list[Instruction]:
+        """STATE is read anew, as it is."""
+        held = self.state
+        said = self.handle(ReadingStarted(Stream.STATE, self.life))
+        for entry in held.values():
+            self._keep(entry)
+            said += self.handle(Observed(Stream.STATE, entry))
+        return [*said, *self.handle(ReadingCaughtUp(Stream.STATE))]
 
     def land(self, write: Write) -> list[Instruction]:
         """A write of the allocator is accepted."""
-        return self.handle(WriteAccepted(write.operation, self._next(write.subject)))
+        entry = Entry(write.subject, self._next(write.subject), write.operation, write.message)
+        self._keep(entry)
+        return self.handle(WriteAccepted(write.operation, entry.sequence))
+
+    def _keep(self, entry: Entry) -> None:
+        if stream_of(subjects.parse(entry.subject).kind) is Stream.STATE:
+            self.state[entry.subject] = entry
 
     def _next(self, subject: str) -> int:
         is_book = stream_of(subjects.parse(subject).kind) is Stream.BOOK

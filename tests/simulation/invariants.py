@@ -207,6 +207,11 @@ CASES = (
         "a cluster of brokers sends an agent's entries to a pull of its life before",
         test="tests/integration/test_agents_of_a_cluster.py::test_an_agent_that_is_started_again_hears_orders",
     ),
+    Case(
+        "an ask is said again, and is read behind what its source said of all",
+        test="tests/unit/allocator/test_opening.py::"
+        "test_who_was_asked_for_behind_his_sources_last_word_keeps_his_slice",
+    ),
     Case("a GPU answers again while nobody serves it", ("whoever is asked knows the last word",)),
     Case("STATE forgets its latest words and gives their numbers", ("no number of a stream comes twice",)),
     Case("it shows a request that was released", ("answers are as old as the reading",)),

@@ -35,7 +35,7 @@ from msgspec.structs import replace
 
 from sluice.contracts import subjects
 from sluice.contracts.adjusting import larger
-from sluice.contracts.exchange import ReadingCaughtUp, ReadingStarted, Stream, Ticked, Write, WriteRefused
+from sluice.contracts.exchange import ReadingCaughtUp, ReadingStarted, Stream, Write, WriteRefused
 from sluice.contracts.ids import AllocationId, RequestId, RunId
 from sluice.contracts.messages import (
     Bound,
@@ -223,7 +223,7 @@ def test_an_orphan_that_is_being_made_smaller_keeps_all_that_may_be_used_until_i
     written = everything(bench, bench.observe(*all_said()))
     for _ in range(2):
         bench.now += 30.0
-        written += everything(bench, bench.handle(Ticked()))
+        written += everything(bench, bench.tick())
     (revoke,) = [write.message for write in written]
     assert isinstance(revoke, Revoke)
     assert (revoke.revision, revoke.booking.devices) == (3, grant.counts)

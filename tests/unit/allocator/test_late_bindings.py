@@ -138,7 +138,7 @@ def test_a_late_word_that_nobody_asks_for_is_released_when_its_source_has_told_a
     """It would stand for ever, and count as a pod that is bound."""
     empty.read_all(incarnation=LIFE)
     opened(empty, OTHER)
-    empty.handle(Ticked())
+    empty.tick()
     gone = [write.message for write in empty.land_all(empty.gone(grant(LATE, OTHER)))]
     assert [type(each) for each in gone] == [Closed]
     empty.observe(subjects.ledger(OTHER, LATE), None)
@@ -146,10 +146,10 @@ def test_a_late_word_that_nobody_asks_for_is_released_when_its_source_has_told_a
     synced = SourceSynced(source=FOLDER, run=RunId("w1"), epoch=1, count=0)
     empty.observe(subjects.source(FOLDER), synced)
     empty.now += 1
-    empty.handle(Ticked())
+    empty.tick()
     empty.now += 31
 
-    assert words(empty.handle(Ticked())) == [Released(request=P1, cause="nobody asks for it any more")]
+    assert words(empty.tick()) == [Released(request=P1, cause="nobody asks for it any more")]
 
 
 def closed_and_late(empty) -> None:
@@ -182,10 +182,10 @@ def test_a_late_word_of_a_closed_slice_ends_when_its_source_has_told_all(empty, 
         assert [type(write.message) for write in empty.land_all(empty.gone(grant(LATE, OTHER)))] == [Closed]
     empty.observe(subjects.source(FOLDER), SourceSynced(source=FOLDER, run=RunId("w1"), epoch=1, count=0))
     empty.now += 1
-    assert words(empty.handle(Ticked())) == []
+    assert words(empty.tick()) == []
     empty.now += 31
 
-    assert words(empty.handle(Ticked())) == [Released(request=P1, cause="nobody asks for it any more")]
+    assert words(empty.tick()) == [Released(request=P1, cause="nobody asks for it any more")]
 
 
 @pytest.mark.parametrize("speaks", ["before its node is back", "after that"])
@@ -289,7 +289,7 @@ def test_the_allocator_goes_on_when_a_node_is_opened_for_which_an_orphaned_answe
     at = empty.allocator.desk.world.sequences[subjects.binding(P1).subject]
     for _ in range(40):
         empty.now += 1
-        empty.handle(Ticked())
+        empty.tick()
     empty.handle(ReadingStarted(Stream.BOOK, LIFE))  # as `unbacked` has asked for
     empty.handle(Observed(Stream.BOOK, Entry(subjects.binding(P1).subject, at, OperationId("x-1"), bound(LATE, OTHER))))
     empty.handle(ReadingCaughtUp(Stream.BOOK))
@@ -317,7 +317,7 @@ def passes(bench: Bench, seconds: int) -> None:
     """Time passes; what is written lands."""
     for _ in range(seconds):
         bench.now += 1
-        bench.land_all(bench.handle(Ticked()))
+        bench.land_all(bench.tick())
 
 
 def pulled(bench: Bench, generation: int) -> None:

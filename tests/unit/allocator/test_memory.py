@@ -95,6 +95,7 @@ def test_a_gpu_costs_less_than_two_kibibytes():
         for batch in range(2):  # in one of them a table of the interpreter's may double, for all of this process
             for number in range(100):
                 add(bench, f"gpu-node-{batch}{number:03}")
+            bench.state.clear()
             gc.collect()
             after, _ = tracemalloc.get_traced_memory()
             added.append(after - before)

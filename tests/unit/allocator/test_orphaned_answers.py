@@ -5,7 +5,7 @@ import pytest
 from factories.allocator import FOLDER, INCARNATION, asked, claim
 
 from sluice.contracts import subjects
-from sluice.contracts.exchange import Stream, Ticked, Write
+from sluice.contracts.exchange import Stream, Write
 from sluice.contracts.ids import AllocationId, Incarnation, RequestId, RunId, SourceName
 from sluice.contracts.messages import Closed, Grant, Refused, Released, RequestWithdrawn, Revoke, SourceSynced, Waived
 from sluice.contracts.refusals import Refusal, RefusalReason
@@ -37,7 +37,7 @@ def synced(bench, epoch: int = 1, count: int = 0) -> None:
 def tick(bench, now: float) -> list:
     """What comes of time, whole."""
     bench.now = now
-    return bench.handle(Ticked())
+    return bench.tick()
 
 
 def quiet(bench) -> None:

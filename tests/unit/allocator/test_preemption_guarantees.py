@@ -22,7 +22,7 @@ from factories.preemption import (
 )
 
 from sluice.contracts import subjects
-from sluice.contracts.exchange import ReadingCaughtUp, ReadingStarted, Stream, Ticked, Write, WriteRefused
+from sluice.contracts.exchange import ReadingCaughtUp, ReadingStarted, Stream, Write, WriteRefused
 from sluice.contracts.ids import RequestId, RunId
 from sluice.contracts.messages import (
     Amounts,
@@ -112,7 +112,7 @@ def test_an_orphan_that_is_being_revoked_does_not_fill_a_guarantee(empty):
     empty.land_all(empty.observe(*all_said()))
     tick(empty, 1)
     empty.now += 30.0
-    (revoke,) = [each for each in empty.handle(Ticked()) if isinstance(each, Write)]
+    (revoke,) = [each for each in empty.tick() if isinstance(each, Write)]
     assert isinstance(revoke.message, Revoke)
 
     (pending,) = empty.request(high("service", WHOLE))

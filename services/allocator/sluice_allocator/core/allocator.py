@@ -143,6 +143,7 @@ class Allocator:
             stale = desk.world.start_reading(event)
             if event.stream is Stream.STATE:
                 desk.unheard.reading_started()
+                self.orphans.reading_started()
         self._report(desk.outbox.handle(event, now))
         if isinstance(event, ReadingCaughtUp):
             self._caught_up(event)
@@ -362,7 +363,8 @@ class Allocator:
         desk.changed_requests |= dict.fromkeys((*desk.differing, *desk.overs.due(now), *desk.orders.due(now)))
         self.ensuring.begin_anew(desk.world.incarnation, desk.world.news)
         read_again = [ReadAgain(Stream.BOOK)] if self.unbacked.must_read_again(desk, now) else []
-        read_again += [ReadAgain(Stream.STATE)] if desk.unheard.must_read_again() else []
+        wanted = desk.unheard.must_read_again(), self.orphans.must_read_again()
+        read_again += [ReadAgain(Stream.STATE)] if any(wanted) else []
         to_ask = self.ensuring.to_ask(now, desk.rules.ensure_retry_s)
         return [*(EnsureAgent(node) for node in to_ask), *read_again]
 

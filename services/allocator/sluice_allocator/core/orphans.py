@@ -1,7 +1,8 @@
 """
 Grants and answers that nobody asks for (PROTOCOL §6): ended when their source has told all it has, and some time after.
 
-Agents report before sources have listed; without this rule a wiped broker would end living training.
+Agents report before sources have listed; without this rule a wiped broker would end living training. And STATE is read
+whole once more before anything is ended: what was asked may be on its way here, behind what its source said last.
 """
 
 from collections import OrderedDict
@@ -29,6 +30,8 @@ class _Orphan:
     """How often its source had synced when it was found."""
     synced_at: float | None = None
     """When its source synced after that."""
+    reading: int | None = None
+    """Which reading of STATE was the latest when its time had passed: another one has to show that nobody asks."""
 
 
 @dataclass(slots=True)
@@ -41,6 +44,19 @@ class Orphans:
     """Grants; those that were looked at longest ago first."""
     answers: OrderedDict[RequestId, _Orphan] = field(default_factory=OrderedDict)
     """Answers, in the same order. A request may be withdrawn while STATE forgets it, and the withdrawal never lands."""
+    _readings: int = 0
+    """How often STATE began to be read."""
+    _wanted: bool = False
+    """Whether one of them waits for another reading."""
+
+    def reading_started(self) -> None:
+        """STATE is read whole once more."""
+        self._readings += 1
+
+    def must_read_again(self) -> bool:
+        """Whether STATE has to be read anew to know whether nobody asks for one of them."""
+        wanted, self._wanted = self._wanted, False
+        return wanted
 
     def heard(self, desk: Desk, source: SourceName) -> None:
         """A source was heard: it has told all it has, if as many live requests are known here as it counts."""
@@ -108,14 +124,18 @@ class Orphans:
             found[key] = _Orphan(source, self.syncs.get(source, 0))
 
     def _is_sure(self, desk: Desk, orphan: _Orphan | None, now: float) -> bool:
-        """Whether its source has told all it has since it was found, and its time has passed since."""
+        """Whether its source has told all since it was found, its time has passed, and STATE was read whole since."""
         if orphan is None:
             return False
         if orphan.synced_at is None:
             if self.syncs.get(orphan.source, 0) > orphan.syncs_seen:
                 orphan.synced_at = now
             return False
-        return now - orphan.synced_at >= desk.rules.orphan_grace_s
+        if now - orphan.synced_at < desk.rules.orphan_grace_s:
+            return False
+        if orphan.reading is None:
+            orphan.reading, self._wanted = self._readings, True
+        return self._readings > orphan.reading
 
 
 def _is_asked_by_nobody(desk: Desk, booking: Booking) -> bool:
