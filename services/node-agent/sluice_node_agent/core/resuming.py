@@ -71,16 +71,17 @@ def come_later(order: Grant | Revoke) -> SliceRecord:
     )
 
 
-def can_only_be_of(booking: Booking, before: list[Booking], floor: Floor, found: Found) -> bool:
+def can_only_be_of(booking: Booking, others: list[Booking], floor: Floor, found: Found) -> bool:
     """
-    Whether something stands that was made for this booking: it cannot be of those that it comes after (`before`).
+    Whether something stands that was made for this booking: it cannot be of those that it comes after, nor of anybody
+    else who may have something already (`others`). One pod may have two shares of one home.
 
     An instance at exactly its place is not of somebody who was booked at another place; nor is a daemon of its trust
     domain on a whole GPU of somebody of another one. An instance without a compute instance says nothing: it may be
     kept warm, of somebody who is gone and is not among those any more.
     """
-    theirs = {_place_of(grant) for other in before for grant in other.devices}
-    served = {_served_of(other, grant) for other in before for grant in other.devices}
+    theirs = {_place_of(grant) for other in others for grant in other.devices}
+    served = {_served_of(other, grant) for other in others for grant in other.devices}
     for grant in booking.devices:
         if grant.profile is not None:
             at = found.instance_at(grant, floor.devices)

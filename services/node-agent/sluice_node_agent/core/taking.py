@@ -195,8 +195,13 @@ class Taking:
         entries = [self._orders.entries.get(other) for other in order.after]
         if not all(isinstance(entry, (Grant, Revoke, Closed)) for entry in entries):
             return False
-        before = [entry.booking for entry in entries if isinstance(entry, (Grant, Revoke))]
-        return can_only_be_of(order.booking, before, self._floor, self.found)
+        return can_only_be_of(order.booking, self._not_after(order), self._floor, self.found)
+
+    def _not_after(self, order: Grant | Revoke) -> list[Booking]:
+        """What is booked for all others but those that come after an order: of them nothing can be there yet."""
+        mine = order.booking.allocation
+        others = [entry for entry in self._orders.entries.values() if isinstance(entry, (Grant, Revoke))]
+        return [each.booking for each in others if each.booking.allocation != mine and mine not in each.after]
 
     def is_next(self, record: SliceRecord) -> bool:
         """Whether everything that a planned slice has to come after is gone, and what somebody has left behind."""
