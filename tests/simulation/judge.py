@@ -332,9 +332,11 @@ class Judge(NodeJudge):
         return is_dead and not in_ledger and not remembered
 
     def _released(self, released: Released, operation: OperationId) -> None:
-        if self.decided_in[operation] in self.over:
-            return  # it lands late: whoever goes by it will be blamed
         bound = self.bound_to(released.request)
+        if self.decided_in[operation] in self.over:
+            if bound is not None and bound.node in self.removed and self.able_for(bound.node) < LIVING_S:
+                self.lost[released.request] = None  # its node was removed, and nobody has heard of that since
+            return  # it lands late: whoever goes by another will be blamed
         if bound is not None and operation in self.released_with_node:
             self.went_with_node[bound.allocation] = None
         if bound is not None and bound.allocation in self.went_with_node:

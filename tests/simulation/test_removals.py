@@ -1,6 +1,7 @@
 """The interleavings of a node that is removed, each played once on purpose (PROTOCOL §6)."""
 
 import pytest
+from msgspec.structs import replace
 from simulation.judge import LIVING_S, SETTLED_PAST_S, ViolationError
 from simulation.planted_removals import (
     GONE_IN_ANOTHER_LIFE,
@@ -55,6 +56,27 @@ def test_what_was_on_a_node_that_is_gone_is_closed_and_its_pod_released() -> Non
     released = scene.value(f"sluice.binding.{before.request}")
     assert isinstance(released, Released)
     assert "was removed: its Node object was deleted" in released.cause
+    scene.world.agents[before.node].start()
+    scene.finish()
+
+
+def test_the_judge_blames_nobody_who_goes_by_a_release_of_before_a_wipe_while_its_node_is_gone() -> None:
+    """That its slice went with its node was said in time, and is so when it lands."""
+    scene = Scene(MIG_NODE, MIG_NODE)
+    scene.pod("a", sliced("7g.40gb"))
+    scene.until(lambda: scene.runs("a"))
+    before = scene.bound("a")
+    assert before is not None
+    lost = scene.lose(lambda _host, write: isinstance(write.message, Released))
+    scene.strike("node removed", before.node, lasts_s=500.0, number=OFF)
+    scene.until(lambda: bool(lost), longest_s=60.0)
+    scene.world.broker.wipe()
+    scene.world.broker.ensure()
+    scene.land(replace(lost[0], expected=0))
+    scene.until(lambda: scene.runs("a"), longest_s=60.0)
+    after = scene.bound("a")
+    assert after is not None
+    assert after.request != before.request
     scene.world.agents[before.node].start()
     scene.finish()
 
