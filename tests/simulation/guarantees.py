@@ -41,8 +41,13 @@ class GuaranteeJudge:
         self._guaranteed = guaranteed
         self._revoking: dict[RunId, dict[AllocationId, None]] = {}
         """What each process wanted to revoke: another's words under way it cannot know."""
-        self._evicting: dict[RunId, dict[AllocationId, None]] = {}
-        """Whom each process wants to evict for a grant that has not landed, in the same way."""
+        self._evicting: dict[RunId, dict[AllocationId, int]] = {}
+        """
+        Whom each process wants to evict for a grant that has not landed, in the same way; and which of its decisions
+        that is: one that waited behind its guard is sent after others that were made later.
+        """
+        self._decided: dict[AllocationId, tuple[RunId, int]] = {}
+        """The same of each grant that evicts."""
         self._stood: dict[AllocationId, Standing] = {}
         """Per grant that evicts, what stood in the ledger and was to stay when it was decided, ..."""
         self._going: dict[AllocationId, dict[AllocationId, None]] = {}
@@ -66,10 +71,14 @@ class GuaranteeJudge:
         if isinstance(message, Revoke):
             self._revoking.setdefault(host.run, {})[message.booking.allocation] = None
         elif isinstance(message, Grant) and message.evict and message.booking.allocation not in self._stood:
+            number = _number_of(instruction.operation)
             evicting = self._evicting.setdefault(host.run, {})
-            evicting |= dict.fromkeys(message.after)
-            self._going[message.booking.allocation] = {**evicting, **self._evicted()}
-            leaving = {**self._revoking.get(host.run, {}), **self._evicted()}
+            evicting |= dict.fromkeys(message.after, number)
+            self._decided[message.booking.allocation] = host.run, number
+            before = dict.fromkeys(each for each, decided in evicting.items() if decided <= number)
+            evicted = self._evicted(host.run, number)
+            self._going[message.booking.allocation] = {**before, **evicted}
+            leaving = {**self._revoking.get(host.run, {}), **evicted}
             stood = {each: booking for each, booking in self._standing().items() if each not in leaving}
             self._stood[message.booking.allocation] = stood
             told = self._told.get(host.run, {}) if self._was_wiped else self._guaranteed
@@ -104,6 +113,7 @@ class GuaranteeJudge:
         self._evicting.clear()
         self._stood.clear()
         self._going.clear()
+        self._decided.clear()
         self._unaware_of.clear()
         self._told.clear()
         self._said.clear()
@@ -147,8 +157,25 @@ class GuaranteeJudge:
             if not self._books.waits(node, entry.booking.allocation)
         }
 
-    def _evicted(self) -> dict[AllocationId, None]:
-        """Those for whose places others stand in the ledger, and evict them."""
+    def _evicted(self, run: RunId | None = None, number: int = 0) -> dict[AllocationId, None]:
+        """
+        Those for whose places others stand in the ledger, and evict them; as a process knew it at one of its decisions,
+        without what it decided later.
+        """
         books = self._books.ledger.values()
         promises = [entry for book in books for entry in book.values() if isinstance(entry, Grant) and entry.evict]
-        return {each: None for promise in promises for each in promise.after}
+        return {
+            each: None
+            for promise in promises
+            if not _is_later(self._decided.get(promise.booking.allocation), run, number)
+            for each in promise.after
+        }
+
+
+def _number_of(operation: OperationId) -> int:
+    """Which of its process's wishes a write is: they are numbered as they are decided."""
+    return int(operation.rpartition("-")[2])
+
+
+def _is_later(decided: tuple[RunId, int] | None, run: RunId | None, number: int) -> bool:
+    return decided is not None and decided[0] == run and decided[1] > number

@@ -1,5 +1,7 @@
 """Evictions for a place: the interleavings that a simpler rule would lose, each played once on purpose."""
 
+from contextlib import nullcontext
+
 import pytest
 from simulation.judge import ViolationError
 from simulation.planted_preemptions import COUNTED_ON_TWICE, PREEMPTION_BUGS, PROMISED_IS_HAD
@@ -253,9 +255,12 @@ def test_the_judge_lets_count_again_who_was_to_go_for_a_grant_that_was_given_up(
     scene = Scene(MIG_NODE, quotas=(QuotaSaid(0.0, "den", guaranteed=(1, None, None)),))
     judge, books, allocator = scene.world.guarantees, scene.world.judge, scene.host("allocator-a")
 
+    numbers: dict[AllocationId, int] = {}
+
     def write(message: Grant | Revoke) -> Write:
         address = subjects.ledger(NodeName("node-0"), message.booking.allocation)
-        return Write(OperationId("o"), 1, Stream.BOOK, address.subject, address.guard, 0, message, "")
+        number = numbers.setdefault(message.booking.allocation, len(numbers))
+        return Write(OperationId(f"o-{number}"), 1, Stream.BOOK, address.subject, address.guard, 0, message, "")
 
     def land(message: Grant | Revoke) -> None:
         books.ledger.setdefault("node-0", {})[message.booking.allocation] = message
@@ -279,3 +284,27 @@ def test_the_judge_lets_count_again_who_was_to_go_for_a_grant_that_was_given_up(
     land(late)
     with pytest.raises(ViolationError, match="den has 0 devices left of 1"):
         land(decide(_booked("again", "lab", instead_of="two")))
+
+
+@pytest.mark.parametrize("was_first", [True, False])
+def test_the_judge_goes_by_the_order_in_which_one_allocator_has_decided(was_first: bool) -> None:
+    """What waits behind its guard is sent after what was decided later: a namespace gives up one for itself."""
+    scene = Scene(MIG_NODE, quotas=(QuotaSaid(0.0, "den", guaranteed=(1, None, None)),))
+    judge, books, allocator = scene.world.guarantees, scene.world.judge, scene.host("allocator-a")
+
+    def write(message: Grant, number: int) -> Write:
+        address = subjects.ledger(NodeName("node-0"), message.booking.allocation)
+        return Write(OperationId(f"o-{number}"), 1, Stream.BOOK, address.subject, address.guard, 0, message, "")
+
+    def land(message: Grant, number: int) -> None:
+        judge.instructed(allocator, write(message, number))
+        books.ledger.setdefault("node-0", {})[message.booking.allocation] = message
+        books.bookings[message.booking.allocation] = message.booking
+        books.after[message.booking.allocation] = message.after
+        judge.landed(write(message, number), 1)
+
+    for number, name in enumerate(("one", "two")):
+        land(_booked(name, "den"), number)
+    land(_booked("own", "den", instead_of="one"), 5)
+    with nullcontext() if was_first else pytest.raises(ViolationError, match="den has 0 devices left of 1"):
+        land(_booked("waited", "lab", instead_of="two"), 4 if was_first else 6)
