@@ -132,6 +132,8 @@ class Books:
         """What their sources remembered when they withdrew them."""
         self.spoke: dict[str, None] = {}
         """Nodes whose agents have spoken in this life of the broker."""
+        self.shown: dict[str, None] = {}
+        """Nodes of which it was told in this life what they have."""
         self.life_of_state: Callable[[], str | None] = lambda: None
         self.sent_away: dict[str, None] = {}
         """Requests whose pods were ordered to be evicted."""

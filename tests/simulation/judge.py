@@ -28,6 +28,7 @@ from sluice.contracts.messages import (
     Grant,
     NodeChanged,
     NodeClosed,
+    NodeInventory,
     NodeOpened,
     NodeRemoved,
     Released,
@@ -67,7 +68,7 @@ class Judge(NodeJudge):
                 self._request(write.subject.rpartition(".")[2], message)
             case SliceReady() | SliceGone() | SliceFailed() | SliceDegraded():
                 self._slice(message)
-            case NodeOpened() | NodeClosed() | NodeRemoved() | NodeChanged():
+            case NodeOpened() | NodeClosed() | NodeRemoved() | NodeChanged() | NodeInventory():
                 self._of_node(message)
             case Grant():
                 self._granted(message)
@@ -82,7 +83,7 @@ class Judge(NodeJudge):
             case _:
                 pass
 
-    def _of_node(self, said: NodeOpened | NodeClosed | NodeRemoved | NodeChanged) -> None:
+    def _of_node(self, said: NodeOpened | NodeClosed | NodeRemoved | NodeChanged | NodeInventory) -> None:
         match said:
             case NodeOpened():
                 self.opened[said.node] += 1
@@ -95,6 +96,8 @@ class Judge(NodeJudge):
                 self.removed[said.node] = None
             case NodeChanged():
                 self.spoke[said.node] = None
+            case NodeInventory():
+                self.shown[said.snapshot.node] = None
 
     def is_of_this_life(self, order: EvictionOrdered) -> bool:
         """Whether an order to evict was given in this life of the bus. One that has landed late is nobody's."""
@@ -115,6 +118,7 @@ class Judge(NodeJudge):
         self.went_with_node = {each: None for each in self.went_with_node if self.bookings[each].request in told}
         self.ended_here.clear()
         self.spoke.clear()
+        self.shown.clear()
         self.given_up.wiped(life)
 
     def forgot(self, words: Mapping[str, AnyMessage]) -> None:
@@ -323,13 +327,14 @@ class Judge(NodeJudge):
 
     def _is_known_to_nobody(self, bound: Bound) -> bool:
         """
-        Whether the bus was wiped, the agent has been dead ever since, and the source died before it had heard of the
-        binding: then nobody can know of the slice, which is an orphan when its node comes back.
+        Whether the bus was wiped, what the node has was not told since (its agent may be dead), and the source does not
+        remember the binding: it died before it had heard of that, or an API server that lags shows the pod without.
+        Then nobody can know of the slice, which is an orphan when its node is shown.
         """
         in_ledger = bound.allocation in self.ledger.get(bound.node, {})
         remembered = self.held_at_end.get(bound.request) is not None or bound.request not in self.held_at_end
         is_dead = bound.node not in self.spoke and self.able_for(bound.node) < LIVING_S
-        return is_dead and not in_ledger and not remembered
+        return (is_dead or bound.node not in self.shown) and not in_ledger and not remembered
 
     def _released(self, released: Released, operation: OperationId) -> None:
         bound = self.bound_to(released.request)

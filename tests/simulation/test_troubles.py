@@ -212,6 +212,26 @@ def test_the_judge_sees_that_a_slice_is_taken_from_a_pod_because_it_is_ill(faile
         judge.landed(_write_over(entry, revoke), entry.sequence)
 
 
+@pytest.mark.parametrize("is_shown", [False, True])
+def test_the_judge_blames_nobody_for_a_release_of_what_nobody_has_told_of_since_a_wipe(is_shown: bool) -> None:
+    """Its node is not shown yet, and an API server that lags shows its pod, which is gone, without its slice."""
+    scene = with_a_running_pod()
+    bound, judge = scene.bound("first"), scene.world.judge
+    assert bound is not None
+    for gpu in scene.world.machines[bound.node].gpus.values():
+        gpu.processes.clear()
+    scene.world.broker.wipe()
+    assert not judge.shown
+    judge.held_at_end[bound.request] = None
+    if is_shown:
+        judge.shown[bound.node] = judge.spoke[bound.node] = None
+    entry = Entry(f"sluice.binding.{bound.request}", 1, OperationId("x"), bound)
+    released = _write_over(entry, Released(request=bound.request, cause="pod gone"))
+    judge.decided_in[released.operation] = ""
+    with pytest.raises(ViolationError, match="is released before") if is_shown else nullcontext():
+        judge.landed(released, entry.sequence)
+
+
 def _write_over(entry: Entry, message: AnyMessage) -> Write:
     return Write(
         operation=OperationId("by-hand-1"),
