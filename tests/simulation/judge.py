@@ -243,6 +243,7 @@ class Judge(NodeJudge):
             self.fail("undisturbed", f"{booking.allocation} is bound and wanted, and revoked: {revoke.cause}")
         if booking.devices and self._is_entered_anew(booking):
             self.adopted_revoked[booking.allocation] = None
+            self.sizes.entered_as_revoked(revoke, self.machines[booking.node].boots)
         self.revoked[booking.allocation] = None
         self.bookings[booking.allocation] = booking
         self.ledger.setdefault(booking.node, {})[booking.allocation] = revoke

@@ -25,6 +25,7 @@ from sluice.contracts.messages import (
     DeviceGrant,
     Grant,
     NodeSnapshot,
+    Revoke,
     Share,
     SliceDegraded,
     SliceFailed,
@@ -153,11 +154,7 @@ class Sizes:
         allocation, revision = grant.booking.allocation, grant.revision
         known = self.standing.setdefault(allocation, {})
         if grant.adopted:
-            known = self.standing[allocation] = {each: known[each] for each in known if each <= revision}
-        if grant.adopted and not grant.counts:
-            alone = self._is_alone.get(allocation, 0)
-            for each in [each for each in known if each < alone or self._since.get((allocation, each)) != boots]:
-                del known[each]
+            known = self._adopted(allocation, revision, boots if not grant.counts else None)
         if grant.counts:
             self._announced[allocation] = grant
         else:
@@ -166,6 +163,25 @@ class Sizes:
         known[revision] = self.as_granted[allocation, revision] = grant.booking
         if len(known) > 1:
             self.changed[allocation] = None
+
+    def entered_as_revoked(self, revoke: Revoke, boots: int) -> None:
+        """What an agent unmakes is in the ledger of a new life of the bus, as large as the agent says that it is."""
+        allocation, revision = revoke.booking.allocation, revoke.revision
+        self._adopted(allocation, revision, boots)[revision] = revoke.booking
+        self._since.setdefault((allocation, revision), boots)
+
+    def _adopted(self, allocation: str, revision: int, boots: int | None) -> dict[int, Booking]:
+        """What may still count beside an agent's word; `boots`: it counts nothing else, in this life of its node."""
+        known = {each: booking for each, booking in self.standing.get(allocation, {}).items() if each <= revision}
+        if boots is not None:
+            alone = self._is_alone.get(allocation, 0)
+            known = {
+                each: booking
+                for each, booking in known.items()
+                if each >= alone and self._since.get((allocation, each)) == boots
+            }
+        self.standing[allocation] = known
+        return known
 
     def wanted(self, word: Sized) -> None:
         """What an agent is about to say of a slice."""

@@ -298,6 +298,29 @@ def test_the_pod_ends_while_its_share_is_changed() -> None:
     scene.finish()
 
 
+def test_what_an_agent_never_heard_of_does_not_count_after_a_wipe_while_its_slice_is_unmade() -> None:
+    """The pod is gone before its agent hears that its share is larger: a neighbour may be let into what nobody used."""
+    scene = Scene(WHOLE_NODE)
+    scene.pod("a", mps(15000), lingers_s=20.0)
+    scene.until(lambda: scene.runs("a"))
+    landed = scene.landed()
+    go_on = scene.stall("agent-node-0", Stream.BOOK)
+    scene.resize("a", 30000)
+    scene.until(lambda: any(isinstance(write.message, Grant) for write in landed))
+    scene.remove("a")
+    scene.until(lambda: any(isinstance(write.message, Revoke) for write in landed))
+    assert size_taken_back(landed) == 30000
+    go_on()
+    scene.wait(2)
+    landed.clear()
+    scene.strike("broker wipe")
+    scene.until(lambda: any(isinstance(write.message, Revoke) for write in landed))
+    (revoke,) = (write.message for write in landed if isinstance(write.message, Revoke))
+    assert scene.world.judge.sizes.most(revoke.booking) == revoke.booking.devices
+    assert size_taken_back(landed) == 15000
+    scene.finish()
+
+
 @pytest.mark.parametrize("size", [900, 9000], ids=["smaller", "larger"])
 def test_the_daemon_dies_while_its_limits_change(size: int) -> None:
     """The next daemon has the new limits; the pod that lost its device runs again with what it has now."""
