@@ -275,6 +275,17 @@ class Books:
         others = [other for other in self.said if other != request and other not in self.ended]
         return any((each.origin, each.namespace, each.name) == pod for each in (self.said[other] for other in others))
 
+    def runs_already(self, request: str, asked: AllocationRequested) -> bool:
+        """Whether a pod was asked for before under another id, and was told of a slice under that."""
+        pod = (asked.origin, asked.namespace, asked.name)
+        return any(
+            (other.origin, other.namespace, other.name) == pod
+            and self.asked_at[each] < self.asked_at[request]
+            and each not in self.ended
+            and each in self.kubelets.bound
+            for each, other in self.requests.items()
+        )
+
     def known_as(self, booking: Booking) -> Booking:
         """What was booked, where an order for what nobody has any more names no devices."""
         return booking if booking.devices else self.bookings.get(booking.allocation, booking)

@@ -422,7 +422,7 @@ class Judge(NodeJudge):
         removed, or has lost its disk while the bus was wiped: what was there is gone for good (PROTOCOL §6), and its
         pod is asked for under another id. That is so, too, of who is heard of only after the source has lost its book,
         and of who was bound as he asked before he was edited. Of a pod with several requests because a server lagged
-        those are withdrawn that have no slice.
+        those are withdrawn that it was told no slice of, or a later one.
         """
         asked = self.requests.get(request)
         if asked is None or request in self.ended or not self.folder.wants(request, asked.name):
@@ -434,7 +434,8 @@ class Judge(NodeJudge):
             return
         if request in self.unheard and self.is_asked_for_as_another(request, asked):
             return
-        if bound is None and (asked.origin, asked.namespace, asked.name) in self.hidden:
+        is_hidden = (asked.origin, asked.namespace, asked.name) in self.hidden
+        if is_hidden and (request not in self.kubelets.bound or self.runs_already(request, asked)):
             return
         is_settled = self.asked_at[request] > self.folder.since[asked.name] + SETTLED_PAST_S
         if is_settled or self.folder.is_untouched(asked.name):

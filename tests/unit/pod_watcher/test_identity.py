@@ -223,6 +223,37 @@ def test_who_was_closed_since_the_book_was_lost_takes_no_pods_place(new, manifes
     assert [each.uid for each in bench.disk if each.ended is None] == ["w2-1"]
 
 
+@pytest.mark.parametrize(
+    ("was_released", "is_new_pod"), [(False, False), (True, False), (False, True)], ids=["runs", "released", "new pod"]
+)
+def test_a_pod_with_two_slices_keeps_the_one_it_runs_on(new, manifest, was_released, is_new_pod):
+    """
+    Its book was lost, and a server that lagged hid that it runs: it was asked for anew, and got a second slice. What
+    was released since it runs on no more; and a pod that came to the folder afterwards never ran on it.
+    """
+    held = Held(node=NodeName("node-a"), allocation=AllocationId("w1-1_r_1"))
+    bench = new("w2")
+    bench.files["a.yaml"] = "" if is_new_pod else manifest("a")
+    bench.start()
+    bench.files["a.yaml"] = manifest("a")
+    bench.list()
+    bench.bound("w2-1")
+    word = msgspec.structs.replace(asked("w1-1"), held=held)
+    instructions = bench.step(Observed(Stream.STATE, Entry("sluice.request.w1-1", 1050, OperationId("w1-5"), word)))
+    assert [each for each in instructions if isinstance(each, ReadAgain)] == [ReadAgain(Stream.BOOK)]
+    bench.carry_out([each for each in instructions if not isinstance(each, ReadAgain)])
+    bench.handle(ReadingStarted(Stream.BOOK, Incarnation("1000")))
+    bench.observe(subjects.binding(RequestId("w2-1")), bench.bus["sluice.binding.w2-1"])
+    if was_released:
+        bench.released("w1-1")
+    else:
+        bench.bound("w1-1")
+    bench.handle(ReadingCaughtUp(Stream.BOOK))
+    keeps, gives_back = ("w2-1", "w1-1") if was_released or is_new_pod else ("w1-1", "w2-1")
+    assert [each.uid for each in bench.disk if each.ended is None] == [keeps]
+    assert isinstance(bench.requests()[gives_back], RequestWithdrawn)
+
+
 def test_the_bus_knows_a_newer_revision_than_a_restored_disk(new, manifest):
     """An old copy of the identities must not make the next edit look old."""
     bench = new("w2")

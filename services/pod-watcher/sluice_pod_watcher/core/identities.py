@@ -36,6 +36,8 @@ class Identities:
         self._was_empty = False
         self._adopted: dict[RequestId, None] = {}
         """Whom the bus has told of when the book was lost, also those that are closed by now."""
+        self._first: dict[RequestId, None] | None = None
+        """Whom the first listing of this process began; None before that."""
 
     # -- reading --------------------------------------------------------------------------------------------------
 
@@ -67,6 +69,10 @@ class Identities:
         """
         return self._was_empty and uid not in self._adopted and not uid.startswith(f"{self._run}-")
 
+    def may_be_known_as_another(self, uid: RequestId) -> bool:
+        """Whether its pod was in the folder already when the book was found lost: it may run under a lost id."""
+        return self._was_empty and uid in (self._first or {})
+
     def is_saved(self, uid: RequestId) -> bool:
         """Whether the present record of this id would survive a crash."""
         return self._changed_in.get(uid, 0) <= self._saved
@@ -80,6 +86,11 @@ class Identities:
         self._was_empty = not self._records
         self._changed_in.clear()
         self._version = self._saved
+
+    def listed(self) -> None:
+        """Everything in the folder has its record."""
+        if self._first is None:
+            self._first = {uid: None for uid in self._records if uid.startswith(f"{self._run}-")}
 
     def begin(self, place: Place, namespace: str, name: str, ask: Ask) -> IdentityRecord:
         """A new identity for a document."""
@@ -112,6 +123,8 @@ class Identities:
         """The last word about it was said."""
         record = self._records.pop(uid)
         self._vacate(record)
+        if self._first is not None:
+            self._first.pop(uid, None)
         self._version += 1
         self._changed_in.pop(uid, None)
 

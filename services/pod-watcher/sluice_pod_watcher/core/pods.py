@@ -51,6 +51,8 @@ class Pods:
     _left_alone: dict[Place, None] = field(default_factory=dict)
     _wanted: Mapping[Place, Found] = field(default_factory=dict)
     """What the last listing found: how a pod that is evicted is asked for anew."""
+    _contested: dict[RequestId, None] = field(default_factory=dict)
+    """Who has a slice although its pod has another one: which one it keeps is known when all answers were read."""
     _evicted: dict[RequestId, None] = field(default_factory=dict)
     """Of whom is yet to be said that they were evicted."""
     _words: dict[RequestId, tuple[IdentityRecord, bool, RequestMessage]] = field(default_factory=dict)
@@ -155,6 +157,7 @@ class Pods:
             elif place not in view.wanted and record.file not in view.broken and self._counts(place, since, now):
                 self._end(record, "is not there any more")
         self._leave_alone(view.asking_nothing)
+        self.identities.listed()
 
     def _settle(self, place: Place, found: Found) -> Found | None:
         """See to it that a place says what is found there. Returns what cannot be said, for a pod is there already."""
@@ -281,9 +284,14 @@ class Pods:
         """
         The bus says this of a request of our source: ours, a predecessor's, or a rival's.
 
-        Returns whether the request was not known to us, and is ours from now on.
+        Returns whether the request was not known to us, and its answer counts from now on.
         """
         record = self.identities.get(uid)
+        if record is None and uid in self._contested:
+            return False
+        if record is None and self._asked_anew(uid, message) is not None:
+            self._contested[uid] = None
+            return True
         if record is None:
             return self._adopt(uid, message)
         if isinstance(message, RequestWithdrawn):
@@ -306,6 +314,30 @@ class Pods:
         self.identities.end(record.uid, message.cause)
         self.due[record.uid] = None
         self.told.append(words.ended(record, "was ended by somebody else"))
+
+    def _asked_anew(self, uid: RequestId, message: RequestMessage) -> IdentityRecord | None:
+        """
+        Under which request, that has a slice as this one has, its pod was asked for while a server that lags hid this
+        one from who had lost the book. The pod runs on the slice of before, unless it was taken from it since.
+        """
+        if not isinstance(message, AllocationRequested) or message.held is None:
+            return None
+        other = self.identities.at((message.origin, f"{message.namespace}/{message.name}"))
+        if other is None or not self._has_slice(other) or not self.identities.may_be_unknown(uid):
+            return None
+        return other if self.identities.may_be_known_as_another(other.uid) else None
+
+    def take_contested(self) -> list[RequestId]:
+        """Of whom is to be decided, now that all answers were read."""
+        contested, self._contested = [*self._contested], {}
+        return contested
+
+    def decide(self, uid: RequestId, message: RequestMessage, answer: BindingMessage | None) -> None:
+        """A pod has two slices: it keeps the one of before the book was lost, if that was not released."""
+        other = self._asked_anew(uid, message)
+        if other is not None and not isinstance(answer, Released):
+            self._end(other, "runs under another id, which a server that lags had not shown")
+        self._adopt(uid, message)
 
     def _adopt(self, uid: RequestId, message: RequestMessage) -> bool:
         """A request that no file remembers is matched with the document that it says it is of."""

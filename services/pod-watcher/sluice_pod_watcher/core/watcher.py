@@ -221,8 +221,14 @@ class Watcher:
         """The answers were read whole: what is not among them is not there."""
         read, self._read_answers = self._read_answers, {}
         self._pods.answers = {uid: answer for uid, answer in self._pods.answers.items() if uid in read}
+        contested = self._pods.take_contested()
+        for uid in contested:
+            if (word := self._voice.word_of(uid)) is not None:
+                self._pods.decide(uid, word, read.get(uid))
         for uid, answer in read.items():
             self._pods.answered(uid, answer)
+        if contested:
+            self._evict_all()
 
     def _take_words(self, uids: Iterable[RequestId]) -> None:
         """
