@@ -351,3 +351,13 @@ def test_whoever_opens_a_node_says_what_was_ready_there_and_is_not_reported(benc
         lived=(lived.booking.allocation,),
     )
     assert msgspec.json.decode(msgspec.json.encode(head), type=NodeOpened) == head
+
+
+def test_what_a_source_remembers_that_its_pod_has_was_ready_although_a_wiped_bus_tells_nothing_of_it(empty):
+    """Its agent was making it anew when the broker was wiped, and lost its disk then: the pod would lose its place."""
+    report = SliceReport(booking=booking(), revision=3, state="making", revoked=False)
+    opened(empty, slices=(report,))
+    empty.request(replace(asked("p1"), held=HELD))
+    again = snapshot("node-a", (gpu_report("node-a", 0),), agent_run=RunId("agent-3"), boot_id="boot-3")
+    (head,) = [each.message for each in empty.add_node(again) if isinstance(each.message, NodeOpened)]
+    assert head.lived == (OLD,)

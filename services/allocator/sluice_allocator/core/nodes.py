@@ -12,6 +12,7 @@ from sluice.contracts import subjects
 from sluice.contracts.exchange import Stream
 from sluice.contracts.ids import AllocationId, NodeName
 from sluice.contracts.messages import (
+    AllocationRequested,
     Bound,
     Closed,
     Grant,
@@ -26,7 +27,7 @@ from sluice.contracts.messages import (
 )
 from sluice.contracts.refusals import WaitReason
 from sluice_allocator.core.desk import Desk
-from sluice_allocator.core.held import BEING_UNMADE, look_at_opening
+from sluice_allocator.core.held import BEING_UNMADE, is_held, look_at_opening
 from sluice_allocator.core.removing import settle_removed
 from sluice_allocator.core.waiting.promised import look_at_promises_on
 
@@ -217,7 +218,9 @@ def _was_ready(desk: Desk, allocation: AllocationId) -> bool:
         return False
     binding = desk.world.bindings.get(entry.booking.request)
     is_bound = isinstance(binding, Bound) and binding.allocation == allocation
-    return is_bound or isinstance(desk.world.slices.get(allocation), (SliceReady, SliceDegraded))
+    asked = desk.world.requests.get(entry.booking.request)
+    is_remembered = isinstance(asked, AllocationRequested) and is_held(asked, allocation)
+    return is_bound or is_remembered or isinstance(desk.world.slices.get(allocation), (SliceReady, SliceDegraded))
 
 
 def _is_missing(desk: Desk, report: SliceReport) -> bool:

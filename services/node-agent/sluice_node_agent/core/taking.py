@@ -127,7 +127,7 @@ class Taking:
         is_next = self._are_gone(order.after) and not (isinstance(order, Grant) and self._serves_a_daemon(booking))
         was_begun = not is_next and self._was_begun(order)
         if not is_next and not was_begun:
-            self._bench.save(come_later(order))
+            self._bench.save(self._as_it_was(come_later(order)))
             return
         for grant in booking.devices:
             if grant.share is not None and key_of(grant) not in self._floor.homes:
@@ -135,15 +135,17 @@ class Taking:
                 if home is not None:
                     found.claim(home)
                     self._housing.begin(home)
-        record = take_over(order, self._floor, found)
-        if self._orders.has_lived(booking.allocation):
-            record = as_lived_in(record)
+        record = self._as_it_was(take_over(order, self._floor, found))
         if record.phase == "planned" and (is_next or was_begun):
             record = making.begin(record, self._floor, self._bench.new_ticket(booking.allocation))
         for key in claims_of([record], [], self._floor.devices):
             found.unclaimed.pop(key, None)
         found.forget_tickets(record.stale_tickets if not record.ticket else (record.ticket, *record.stale_tickets))
         self._bench.save(record)
+
+    def _as_it_was(self, record: SliceRecord) -> SliceRecord:
+        """One that was ready, as the head says, is not one that was never made: its pod keeps its place."""
+        return as_lived_in(record) if self._orders.has_lived(record.booking.allocation) else record
 
     def _take_newer(self, work: Work, order: Grant | Revoke) -> None:
         """What is revoked stays revoked. A place never moves: a Grant of another is not taken. A share's size may."""
