@@ -3,7 +3,8 @@
 import pytest
 
 from sluice.contracts import subjects
-from sluice.contracts.ids import AllocationId, NodeName, RequestId
+from sluice.contracts.exchange import ReadAgain, ReadingCaughtUp, ReadingStarted, Stream
+from sluice.contracts.ids import AllocationId, Incarnation, NodeName, RequestId
 from sluice.contracts.messages import AllocationRequested, Held, Refused, Released, RequestWithdrawn
 from sluice.contracts.refusals import Refusal, RefusalReason
 from sluice_pod_watcher.core.cluster import events as e
@@ -23,6 +24,28 @@ def bound_without_an_answer(bench):
     bench.calls.clear()
     bench.handle(e.PatchRefused(call.uid, "bind", 0, "timeout"))
     return call
+
+
+@pytest.mark.parametrize("still", [True, False])
+def test_nobody_is_let_go_with_a_slice_of_before_a_wipe_until_the_answers_were_read(bench, still):
+    """The API server was away; its slice may be somebody else's by now, and another one be granted to it."""
+    bench.create("train", "u1")
+    bench.automatic = False
+    bench.bind("u1")
+    (call,) = bench.calls
+    bench.calls.clear()
+    bench.handle(e.PatchRefused(call.uid, "bind", 429, "too many requests"))
+    bench.life = "2"
+    said = bench.core.handle(ReadingStarted(Stream.STATE, Incarnation("2")), bench.now)
+    assert [each for each in said if isinstance(each, ReadAgain)] == [ReadAgain(Stream.BOOK)]
+    bench.handle(ReadingCaughtUp(Stream.STATE))
+    bench.pass_time(60)
+    assert not [each for each in bench.calls if isinstance(each, e.BindPod)]
+    if not still:
+        bench.bus = {subject: word for subject, word in bench.bus.items() if "binding" not in subject}
+    bench.read(Stream.BOOK)
+    bench.pass_time(60)
+    assert [each for each in bench.calls if isinstance(each, e.BindPod)] == ([call] if still else [])
 
 
 @pytest.mark.parametrize("status", [0, 500, 504, 422])

@@ -71,6 +71,7 @@ class BusSide:
             case ReadingStarted():
                 if self._desk.voice.begins_anew:
                     self._desk.removals.begin_anew(now)
+                    self._doubt_answers()
                 self._reading[Stream.STATE] = True
                 self._read_words, self._read_notes, self._read_orders = {}, {}, {}
             case Observed():
@@ -85,8 +86,27 @@ class BusSide:
                 self._desk.node_said(report.message.node, report.message, now)
         self._desk.told += self._desk.voice.yield_to_rivals(reports)
 
+    def _doubt_answers(self) -> None:
+        """
+        The bus has another life: nobody is let go with a slice of the life before until the answers were read in this
+        one. STATE may have been lost alone, so BOOK is read again by order.
+        """
+        if self._desk.ready:
+            self._desk.following.answers_are_old = True
+            if not self._reading[Stream.BOOK]:
+                self._reading[Stream.BOOK], self._read_answers = True, {}
+                self._desk.out.append(ReadAgain(Stream.BOOK))
+
+    def _believe_answers(self) -> None:
+        if self._desk.following.answers_are_old:
+            self._desk.following.answers_are_old = False
+            waiting = [each for each in self._desk.requests.records.values() if isinstance(each.answer, Bound)]
+            self._desk.look_at.update(dict.fromkeys(each.uid for each in waiting if each.view and each.view.is_gated))
+
     def _was_read(self, stream: Stream, now: float) -> None:
         self._reading[stream] = False
+        if stream is Stream.BOOK:
+            self._believe_answers()
         if stream is Stream.STATE:
             self._desk.removals.was_read(self._desk.voice.node_word, now)
         if self._desk.ready and stream is Stream.BOOK:

@@ -55,6 +55,8 @@ class Following:
     telling: Telling
     wakes: Wakes = field(default_factory=Wakes)
     ailing: Ailing = field(default_factory=Ailing)
+    answers_are_old: bool = False
+    """They are of a life of the bus before the one whose requests are read: its answers are being read."""
     out: list[Own] = field(default_factory=list)
     outcomes: list[tuple[RequestId, EvictionDone | EvictionBlocked]] = field(default_factory=list)
 
@@ -96,8 +98,8 @@ class Following:
         if not view.is_gated:
             self._annotate(record, view, bound, annotations, now)
             return
-        if record.is_refused:
-            return  # its slice is taken back
+        if record.is_refused or self.answers_are_old:
+            return  # its slice is taken back, or may be another one in this life of the bus
         patch = patches.bind(view, bound.node, annotations)
         if isinstance(patch, str):
             self._complain(record, f"cannot be bound: {patch}")
