@@ -322,7 +322,7 @@ class Pods:
         """
         if not isinstance(message, AllocationRequested) or message.held is None:
             return None
-        other = self.identities.at((message.origin, f"{message.namespace}/{message.name}"))
+        other = self.identities.at(_place(message))
         if other is None or not self._has_slice(other) or not self.identities.may_be_unknown(uid):
             return None
         return other if self.identities.may_be_known_as_another(other.uid) else None
@@ -348,17 +348,15 @@ class Pods:
             self.identities.adopt(IdentityRecord(uid, "", "", "", "", asks, message.cause, message.held))
             self.due[uid] = None
             return True
-        document = f"{message.namespace}/{message.name}" if message.name else ""
         held = message.held if isinstance(message, AllocationRequested) else None
-        other = self.identities.at((message.origin, document))
+        other = self.identities.at(_place(message))
         was_hidden = held is not None and self.identities.may_be_unknown(uid)
         if other is not None and was_hidden and not self._has_slice(other):
             self._end(other, "has its slice under another id, which a server that lags had not shown")
             other = None
         record = IdentityRecord(
             uid,
-            message.origin,
-            document,
+            *_place(message),
             message.namespace,
             message.name,
             (_ask(message),),
@@ -372,6 +370,11 @@ class Pods:
     def _has_slice(self, record: IdentityRecord) -> bool:
         """Whether a pod is bound: it may run there."""
         return record.held is not None or isinstance(self.answers.get(record.uid), Bound)
+
+
+def _place(message: AllocationRequested | RequestRejected) -> Place:
+    """The file and the document that a request says it is of."""
+    return message.origin, f"{message.namespace}/{message.name}" if message.name else ""
 
 
 def _ask(message: AllocationRequested | RequestRejected) -> Ask:

@@ -15,26 +15,21 @@ ENDED = {
 }
 
 
-def bound_without_an_answer(bench):
-    """The patch that opens the gate of u1 was sent, and nobody knows what became of it; returns it."""
+def bound_without_success(bench, status=0, why="timeout"):
+    """The patch that opens the gate of u1 was sent, and without more nobody knows what became of it; returns it."""
     bench.create("train", "u1")
     bench.automatic = False
     bench.bind("u1")
     (call,) = bench.calls
     bench.calls.clear()
-    bench.handle(e.PatchRefused(call.uid, "bind", 0, "timeout"))
+    bench.handle(e.PatchRefused(call.uid, "bind", status, why))
     return call
 
 
 @pytest.mark.parametrize("still", [True, False])
 def test_nobody_is_let_go_with_a_slice_of_before_a_wipe_until_the_answers_were_read(bench, still):
     """The API server was away; its slice may be somebody else's by now, and another one be granted to it."""
-    bench.create("train", "u1")
-    bench.automatic = False
-    bench.bind("u1")
-    (call,) = bench.calls
-    bench.calls.clear()
-    bench.handle(e.PatchRefused(call.uid, "bind", 429, "too many requests"))
+    call = bound_without_success(bench, 429, "too many requests")
     bench.life = "2"
     said = bench.core.handle(ReadingStarted(Stream.STATE, Incarnation("2")), bench.now)
     assert [each for each in said if isinstance(each, ReadAgain)] == [ReadAgain(Stream.BOOK)]
@@ -98,7 +93,7 @@ def test_a_refusal_says_nothing_of_a_patch_before_that_had_no_answer(bench, refu
 
 def test_a_dying_pod_of_which_nobody_knows_what_it_has_is_settled_by_a_write_too(bench):
     """A finalizer may hold it for days, and nobody would hear that all is said."""
-    call = bound_without_an_answer(bench)
+    call = bound_without_success(bench)
     bench.change("u1", meta={"deletionTimestamp": "now", "finalizers": ["a/b"]})
     bench.bus.clear()
     bench.read()
@@ -112,7 +107,7 @@ def test_a_dying_pod_of_which_nobody_knows_what_it_has_is_settled_by_a_write_too
 @pytest.mark.parametrize("answer", ["refused", "released"])
 def test_an_answer_of_before_a_wipe_does_not_keep_in_the_balance_what_a_pod_has(bench, answer):
     """Nobody would end that answer before its source has told all, and the source would never have told all."""
-    call = bound_without_an_answer(bench)
+    call = bound_without_success(bench)
     bench.bus.clear()
     bench.life = "2"
     bench.read()

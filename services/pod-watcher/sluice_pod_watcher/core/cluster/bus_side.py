@@ -91,22 +91,13 @@ class BusSide:
         The bus has another life: nobody is let go with a slice of the life before until the answers were read in this
         one. STATE may have been lost alone, so BOOK is read again by order.
         """
-        if self._desk.ready:
-            self._desk.following.answers_are_old = True
-            if not self._reading[Stream.BOOK]:
-                self._reading[Stream.BOOK], self._read_answers = True, {}
-                self._desk.out.append(ReadAgain(Stream.BOOK))
-
-    def _believe_answers(self) -> None:
-        if self._desk.following.answers_are_old:
-            self._desk.following.answers_are_old = False
-            waiting = [each for each in self._desk.requests.records.values() if isinstance(each.answer, Bound)]
-            self._desk.look_at.update(dict.fromkeys(each.uid for each in waiting if each.view and each.view.is_gated))
+        self._desk.following.answers_are_old = True
+        if not self._reading[Stream.BOOK]:
+            self._reading[Stream.BOOK], self._read_answers = True, {}
+            self._desk.out.append(ReadAgain(Stream.BOOK))
 
     def _was_read(self, stream: Stream, now: float) -> None:
         self._reading[stream] = False
-        if stream is Stream.BOOK:
-            self._believe_answers()
         if stream is Stream.STATE:
             self._desk.removals.was_read(self._desk.voice.node_word, now)
         if self._desk.ready and stream is Stream.BOOK:
@@ -221,6 +212,7 @@ class BusSide:
         waits for it, and the allocator waits for the agent.
         """
         read, self._read_answers = self._read_answers, {}
+        self._desk.following.answers_are_old = False
         for uid, record in self._desk.requests.records.items():
             if record.answer is not None and uid not in read and not record.is_lost:
                 record.answer = None
@@ -235,11 +227,11 @@ class BusSide:
             self._desk.requests.is_over(uid)
         if record is None or record.closed:
             return
+        self._desk.look_at[uid] = None
         life, sequence = record.answered_at
         if life == at[0] and sequence > at[1]:
             return
         record.answered_at = at
-        self._desk.look_at[uid] = None
         if record.answer == answer:
             return
         record.answer, record.pending = answer, None
