@@ -66,7 +66,8 @@ async def test_a_reading_ends_although_what_it_was_promised_has_run_out(
         pytest.skip("in one process nothing passes between being told what there is and having it")
     bus = await rig.bus()
     pull = Reader._pull
-    for name in ("a", "b", "c"):  # of three servers the one that serves the reading may be the last to let go of it
+    # Of three servers the one that serves the reading may be the last to let go of it.
+    for name in ("a", "b", "c") if isinstance(rig, SharedClusterRig) else ("a",):
         await say(bus, place(name), 0, ttl_s=1)
         waited: list[str] = []  # between the server's answer and the first pull
 

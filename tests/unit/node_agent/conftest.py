@@ -276,10 +276,14 @@ class Node:
         for ticket in (self.tmp_path / "tickets").glob("*/slice.json"):
             ticket.write_text("{}")
 
-    def open(self) -> None:
-        """The allocator opens the node for this run; the ledger is read from the start."""
+    def open(self, *lived: AllocationId) -> None:
+        """The allocator opens the node for this run, where those were ready; the ledger is read from the start."""
         head = NodeOpened(
-            node=self.name, incarnation=self.incarnation, boot_id=self.backend.boot_id(), agent_run=self.run
+            node=self.name,
+            incarnation=self.incarnation,
+            boot_id=self.backend.boot_id(),
+            agent_run=self.run,
+            lived=lived,
         )
         self.put(subjects.head(self.name).subject, head)
         self.read_ledger()

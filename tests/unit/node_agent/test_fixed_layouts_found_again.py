@@ -19,8 +19,7 @@ from factories.fixed_layouts import (
     uuid_at,
 )
 
-from sluice.contracts import subjects
-from sluice.contracts.messages import NodeOpened, SliceDegraded, SliceFailed, SliceGone, SliceReady
+from sluice.contracts.messages import SliceDegraded, SliceFailed, SliceGone, SliceReady
 from sluice_node_agent.core.instructions import ListHolders
 from sluice_node_agent.device.port import NoPermissionError
 
@@ -122,15 +121,7 @@ def test_a_lost_journal_and_a_lost_device_leave_a_tenant_his_other_one(node):
     admin_removes(node, start=SMALL[2])
     node.start()
     node.work()
-    lived = NodeOpened(
-        node=node.name,
-        incarnation=node.incarnation,
-        boot_id=node.backend.boot_id(),
-        agent_run=node.run,
-        lived=(booking.allocation,),
-    )
-    node.put(subjects.head(node.name).subject, lived)
-    node.read_ledger()
+    node.open(booking.allocation)
     node.own_done.clear()
     node.work()
     node.tick(60.0)

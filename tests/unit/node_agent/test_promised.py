@@ -3,9 +3,8 @@
 import msgspec
 import pytest
 
-from sluice.contracts import subjects
 from sluice.contracts.ids import AllocationId
-from sluice.contracts.messages import NodeOpened, SliceDegraded, SliceGone, SliceReady
+from sluice.contracts.messages import SliceDegraded, SliceGone, SliceReady
 from sluice_node_agent.core.events import (
     ComputeInstanceDestroyed,
     GpuInstanceDestroyed,
@@ -270,15 +269,7 @@ def test_a_promise_that_was_carried_out_is_not_called_one_that_failed_when_a_new
     node.put("sluice.ledger.n1_example.a2", msgspec.structs.replace(node.grant(booking), after=(A1,)))
     node.start()
     node.work()
-    lived = NodeOpened(
-        node=node.name,
-        incarnation=node.incarnation,
-        boot_id=node.backend.boot_id(),
-        agent_run=node.run,
-        lived=(A2,),
-    )
-    node.put(subjects.head(node.name).subject, lived)
-    node.read_ledger()
+    node.open(A2)
     node.refused.append(CreateGpuInstance)
     node.work()
     assert isinstance(node.word("a2"), SliceDegraded)

@@ -3,9 +3,7 @@
 import msgspec
 import pytest
 
-from sluice.contracts import subjects
 from sluice.contracts.messages import (
-    NodeOpened,
     SliceDegraded,
     SliceFailed,
     SliceGone,
@@ -532,15 +530,7 @@ def test_a_slice_that_lived_is_degraded_and_not_failed_when_a_new_disk_cannot_ha
     node.start()
     node.work()
     token, boot_id = node.agent._sender._token, node.backend.boot_id()
-    lived = NodeOpened(
-        node=node.name,
-        incarnation=node.incarnation,
-        boot_id=boot_id,
-        agent_run=node.run,
-        lived=(booking.allocation,),
-    )
-    node.put(subjects.head(node.name).subject, lived)
-    node.read_ledger()
+    node.open(booking.allocation)
     record = SliceRecord(
         booking=booking,
         revision=1,
