@@ -24,7 +24,7 @@ from simulation.planted_removals import (
     REMOVED_HAS_NOTHING,
 )
 from simulation.planted_sizes import SIZE_BUGS
-from simulation.planted_troubles import LATE_IS_OVER, LATEST_IS_RIGHT
+from simulation.planted_troubles import LATE_IS_OVER, LATER_SLICE_STAYS, LATEST_IS_RIGHT
 from simulation.planted_truth import NEVER_ENTERED
 from simulation.planted_turns import BOTH_KEPT, STARVING_BUGS, TAKES_WHAT_IS_THERE
 from simulation.planting import Planted
@@ -36,7 +36,7 @@ PLAYED: tuple[Planted, ...] = (
     NEVER_BEGUN_ANEW, BOTH_KEPT, GRANTED_AGAIN, OPENED_AGAIN, TWO_BINDS, REVOKED_UNREAD, NOT_SEEN, TICKETS_UNREAD,
     NOT_KNOWN_TO_HAVE_LIVED, LEFT_BEHIND, LINGERS_UNSEEN, NOBODYS_IS_OURS, COUNTED_ON_TWICE, PROMISED_IS_HAD,
     LATEST_IS_RIGHT, RELEASE_FORGOTTEN, TOLD_IN_ANY_LIFE, ASKED_IN_ANY_LIFE, EVICTED_IN_ANY_LIFE, READ_IS_SETTLED,
-    OPENED_UNHEARD, GONE_IN_ANOTHER_LIFE, NEVER_ENTERED, REMOVED_HAS_NOTHING, LATE_IS_OVER,
+    OPENED_UNHEARD, GONE_IN_ANOTHER_LIFE, NEVER_ENTERED, REMOVED_HAS_NOTHING, LATE_IS_OVER, LATER_SLICE_STAYS,
     RELEASED_OVER_NOTHING, *SIZE_BUGS, *STARVING_BUGS, *RARE_BUGS,
 )  # fmt: skip
 """Too rare for chance: schedules of their own play these, or a plan that is kept."""
@@ -222,7 +222,10 @@ CASES = (
         "test_a_pod_that_ended_while_nobody_showed_it_is_not_asked_for_again",
     ),
     Case("the latest of two ids is taken for the pod's own", ("the latest id is the right one",)),
-    Case("a server that lags hides what a pod runs on", ("what is heard of late has no slice",)),
+    Case(
+        "a server that lags hides what a pod runs on",
+        ("what is heard of late has no slice", "of two slices the later one is the pod's"),
+    ),
     Case("two allocators promise one request two places", ("both promises kept",)),
     Case("another becomes free beside them", ("promise waited for to the end",)),
     Case("an agent that has not read the Grant", ("takes what is there", "a revoke comes after nobody")),

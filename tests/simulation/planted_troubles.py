@@ -46,6 +46,13 @@ def _asked_over_a_withdrawal(_original: Any) -> Any:
     return asks_over_a_withdrawal
 
 
+def _the_later_slice_stays(_original: Any) -> Any:
+    def asked_anew(_self: Any, _uid: Any, _message: Any) -> None:
+        """Of two slices of a pod that of the known request is its own."""
+
+    return asked_anew
+
+
 def _the_late_is_over(original: Any) -> Any:
     def adopt(self: Any, uid: Any, message: Any) -> Any:
         """A pod that is asked for under another id has nothing under one that is heard of late."""
@@ -146,6 +153,13 @@ LATEST_IS_RIGHT = Planted(
     ((Pods, "_adopt", _the_latest_is_right),),
 )
 """Too rare by chance for the dose: it has a schedule of its own in `test_troubles`."""
+LATER_SLICE_STAYS = Planted(
+    "of two slices the later one is the pod's",
+    "living training, to a slice that its pod was given while a server that lags hid its own",
+    ("undisturbed",),
+    ((Pods, "_asked_anew", _the_later_slice_stays),),
+)
+"""Too rare by chance for the dose, too."""
 LATE_IS_OVER = Planted(
     "what is heard of late has no slice",
     "living training, whose request a server that lags had not shown",

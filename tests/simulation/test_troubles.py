@@ -5,8 +5,8 @@ from contextlib import nullcontext
 import pytest
 from simulation.judge import SETTLED_PAST_S, ViolationError
 from simulation.plan import FaultKind, draw_plan
-from simulation.planted_troubles import LATE_IS_OVER, LATEST_IS_RIGHT
-from simulation.planting import planted
+from simulation.planted_troubles import LATE_IS_OVER, LATER_SLICE_STAYS, LATEST_IS_RIGHT
+from simulation.planting import Planted, planted
 from simulation.scene import MIG_NODE, Scene, sliced
 from simulation.troubles import TROUBLE_KINDS, damage
 
@@ -245,11 +245,14 @@ def _write_over(entry: Entry, message: AnyMessage) -> Write:
     )
 
 
-def a_server_that_lags_hides_who_runs() -> None:
-    """A source that has lost its book asks for a pod under another id, and hears then that it runs already."""
+def a_server_that_lags_hides_who_runs(profile: str = "7g.40gb") -> None:
+    """
+    A source that has lost its book asks for a pod under another id, and hears then that it runs already. A small
+    `profile` is given once more meanwhile.
+    """
     scene = Scene()
     scene.lose(lambda _host, write: is_ask(write))
-    scene.pod("a", sliced("7g.40gb"))
+    scene.pod("a", sliced(profile))
     scene.wait(SETTLED_PAST_S + 1.0)
     scene.world.broker.fate_of = lambda _host, _write: None
     scene.strike("replica lags", lasts_s=2 * SETTLED_PAST_S)
@@ -267,16 +270,18 @@ def a_server_that_lags_hides_who_runs() -> None:
     scene.finish()
 
 
-def test_a_pod_that_runs_keeps_its_slice_when_a_server_that_lags_hides_it_from_who_lost_the_book() -> None:
-    """Its training would end, and it would wait for another slice."""
-    a_server_that_lags_hides_who_runs()
+@pytest.mark.parametrize("profile", ["7g.40gb", "1g.5gb"], ids=["no other slice", "two slices"])
+def test_a_pod_that_runs_keeps_its_slice_when_a_server_that_lags_hides_it_from_who_lost_the_book(profile: str) -> None:
+    """Its training would end, and it would wait for another slice, or begin anew on one."""
+    a_server_that_lags_hides_who_runs(profile)
 
 
-def test_the_judge_sees_a_pod_that_loses_its_slice_because_a_server_lagged() -> None:
+@pytest.mark.parametrize(("bug", "profile"), [(LATE_IS_OVER, "7g.40gb"), (LATER_SLICE_STAYS, "1g.5gb")])
+def test_the_judge_sees_a_pod_that_loses_its_slice_because_a_server_lagged(bug: Planted, profile: str) -> None:
     """Without chance: with the rule broken the judge speaks up."""
-    with planted(LATE_IS_OVER), pytest.raises(ViolationError) as found:
-        a_server_that_lags_hides_who_runs()
-    assert found.value.rule in LATE_IS_OVER.caught_by
+    with planted(bug), pytest.raises(ViolationError) as found:
+        a_server_that_lags_hides_who_runs(profile)
+    assert found.value.rule in bug.caught_by
 
 
 def test_a_withdrawal_that_only_the_book_and_a_dead_broker_knew_is_said_again() -> None:
