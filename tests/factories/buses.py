@@ -2,8 +2,9 @@
 
 import asyncio
 import itertools
+import json
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AsyncExitStack, aclosing, asynccontextmanager
+from contextlib import AsyncExitStack, aclosing, asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
@@ -90,7 +91,13 @@ class NatsRig:
     async def put_undecodable(self, subject: str) -> None:
         """Store bytes that are no message of ours."""
         async with raw(self.broker.url) as connection:
-            await connection.request(subject, b"\xff not ours")
+
+            async def stored() -> bool:
+                with suppress(TimeoutError):
+                    return "seq" in json.loads((await connection.request(subject, b"\xff not ours")).data)
+                return False
+
+            await eventually(stored)
 
     async def wipe(self) -> None:
         """As when the disk of every server is lost."""
