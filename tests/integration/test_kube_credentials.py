@@ -1,10 +1,11 @@
 """Credentials for the API server are changed under a pod-watcher that works: certificates, authorities, tokens."""
 
 import asyncio
+import gc
 import itertools
 import ssl
+from asyncio.base_subprocess import BaseSubprocessTransport
 from collections.abc import AsyncIterator, Callable
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import pytest
 import pytest_asyncio
 import structlog
 from aiohttp import web
+from factories.buses import eventually
 from factories.credentials import CLIENT, SERVER, Authority
 
 from sluice.runtime.errors import ServiceError
@@ -232,5 +234,12 @@ users:
     )
     with pytest.raises(ServiceError, match=f"{path} names for credentials .exec. has not answered for 0.5 s"):
         await credentials.load(path)
-    with suppress(psutil.NoSuchProcess):
-        await asyncio.to_thread(psutil.Process(int(started.read_text())).wait, 10)
+    pid = int(started.read_text())
+
+    async def ended() -> bool:
+        # The loop takes the end of its child itself: were it waited for here, the loop might never hear of it.
+        return not psutil.pid_exists(pid) and all(
+            each.is_closing() for each in gc.get_objects() if issubclass(type(each), BaseSubprocessTransport)
+        )
+
+    await eventually(ended)
