@@ -30,18 +30,24 @@ SLOT_STATE_OFFERED: SlotState
 SLOT_STATE_UNUSABLE: SlotState
 
 class ListGpusRequest(_message.Message):
-    __slots__ = ("nodes",)
+    __slots__ = ("nodes", "page_size", "page_token")
     NODES_FIELD_NUMBER: _ClassVar[int]
+    PAGE_SIZE_FIELD_NUMBER: _ClassVar[int]
+    PAGE_TOKEN_FIELD_NUMBER: _ClassVar[int]
     nodes: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, nodes: _Optional[_Iterable[str]] = ...) -> None: ...
+    page_size: int
+    page_token: str
+    def __init__(self, nodes: _Optional[_Iterable[str]] = ..., page_size: _Optional[int] = ..., page_token: _Optional[str] = ...) -> None: ...
 
 class ListGpusResponse(_message.Message):
-    __slots__ = ("gpus", "totals")
+    __slots__ = ("gpus", "totals", "next_page_token")
     GPUS_FIELD_NUMBER: _ClassVar[int]
     TOTALS_FIELD_NUMBER: _ClassVar[int]
+    NEXT_PAGE_TOKEN_FIELD_NUMBER: _ClassVar[int]
     gpus: _containers.RepeatedCompositeFieldContainer[GpuSummary]
     totals: FleetTotals
-    def __init__(self, gpus: _Optional[_Iterable[_Union[GpuSummary, _Mapping]]] = ..., totals: _Optional[_Union[FleetTotals, _Mapping]] = ...) -> None: ...
+    next_page_token: str
+    def __init__(self, gpus: _Optional[_Iterable[_Union[GpuSummary, _Mapping]]] = ..., totals: _Optional[_Union[FleetTotals, _Mapping]] = ..., next_page_token: _Optional[str] = ...) -> None: ...
 
 class GpuSummary(_message.Message):
     __slots__ = ("uuid", "node", "index", "model", "mig_enabled", "healthy", "health_message", "memory_mib", "slices_total", "slices_in_use", "allocated_fraction", "created", "foreign", "quarantined", "creatable", "creatable_total", "stale", "observed_at")
@@ -138,13 +144,17 @@ class FleetTotals(_message.Message):
     def __init__(self, nodes: _Optional[int] = ..., nodes_stale: _Optional[int] = ..., gpus: _Optional[int] = ..., gpus_unhealthy: _Optional[int] = ..., slices_total: _Optional[int] = ..., slices_in_use: _Optional[int] = ..., created: _Optional[_Mapping[str, int]] = ..., foreign: _Optional[int] = ..., quarantined: _Optional[int] = ..., creatable: _Optional[_Mapping[str, int]] = ..., creatable_total: _Optional[int] = ...) -> None: ...
 
 class GetAllocationMapRequest(_message.Message):
-    __slots__ = ("nodes",)
+    __slots__ = ("nodes", "page_size", "page_token")
     NODES_FIELD_NUMBER: _ClassVar[int]
+    PAGE_SIZE_FIELD_NUMBER: _ClassVar[int]
+    PAGE_TOKEN_FIELD_NUMBER: _ClassVar[int]
     nodes: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, nodes: _Optional[_Iterable[str]] = ...) -> None: ...
+    page_size: int
+    page_token: str
+    def __init__(self, nodes: _Optional[_Iterable[str]] = ..., page_size: _Optional[int] = ..., page_token: _Optional[str] = ...) -> None: ...
 
 class GetAllocationMapResponse(_message.Message):
-    __slots__ = ("gpus",)
+    __slots__ = ("gpus", "next_page_token")
     class GpusEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -153,8 +163,10 @@ class GetAllocationMapResponse(_message.Message):
         value: GpuAllocation
         def __init__(self, key: _Optional[str] = ..., value: _Optional[_Union[GpuAllocation, _Mapping]] = ...) -> None: ...
     GPUS_FIELD_NUMBER: _ClassVar[int]
+    NEXT_PAGE_TOKEN_FIELD_NUMBER: _ClassVar[int]
     gpus: _containers.MessageMap[str, GpuAllocation]
-    def __init__(self, gpus: _Optional[_Mapping[str, GpuAllocation]] = ...) -> None: ...
+    next_page_token: str
+    def __init__(self, gpus: _Optional[_Mapping[str, GpuAllocation]] = ..., next_page_token: _Optional[str] = ...) -> None: ...
 
 class GpuAllocation(_message.Message):
     __slots__ = ("node", "fraction_in_use", "slots", "observed_at", "stale")

@@ -202,7 +202,8 @@ async def _ask_inventory(address: str) -> Asked | None:
         trust = trusted()
         async with rpc.channel(address, trust=trust, server_name=name) as opened:
             try:
-                answer = await InventoryServiceStub(opened).ListGpus(ListGpusRequest(), timeout=ASK_WITHIN_S)
+                # The sums are of all GPUs; of their list nothing is needed.
+                answer = await InventoryServiceStub(opened).ListGpus(ListGpusRequest(page_size=1), timeout=ASK_WITHIN_S)
             except grpc.aio.AioRpcError as error:
                 untrusted = rpc.why_untrusted(error, trust=trust, server_name=name)
                 why = untrusted or error.details() or error.code().name

@@ -1,6 +1,6 @@
 """Counts in their gRPC form. Numbers come from `core.counts`; nothing is counted here."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 
 from sluice.contracts.convert_bookings import share_to_proto
 from sluice.contracts.pb import inventory_pb2 as pb
@@ -32,9 +32,9 @@ def totals(fleet: FleetUse) -> pb.FleetTotals:
     )
 
 
-def allocations(nodes: Iterable[NodeUse]) -> dict[str, pb.GpuAllocation]:
-    """GPU UUID -> its use. A UUID that two nodes report is shown as the later name's."""
-    return {use.gpu.uuid: _allocation(node, use) for node in nodes for use in node.gpus}
+def allocations(node: NodeUse) -> dict[str, pb.GpuAllocation]:
+    """GPU UUID -> its use, of one node."""
+    return {use.gpu.uuid: _allocation(node, use) for use in node.gpus}
 
 
 def _count(number: int) -> int:

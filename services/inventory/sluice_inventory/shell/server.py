@@ -6,7 +6,9 @@ must be answered meanwhile.
 """
 
 import asyncio
-from collections.abc import AsyncIterator
+from bisect import bisect_right
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import aclosing, asynccontextmanager
 from typing import Any
 
 import grpc
@@ -20,6 +22,7 @@ from sluice.contracts.refusals import shorten
 from sluice_inventory.core.counts import GpuUse, NodeUse, fleet_use, uses
 from sluice_inventory.core.inventory import Inventory
 from sluice_inventory.shell import answers
+from sluice_inventory.shell.pages import Page, PageError
 from sluice_inventory.shell.watchers import TooManyWatchersError, Watchers
 
 NODES_AT_ONCE = 50
@@ -39,26 +42,35 @@ class InventoryServer(InventoryServiceServicer):
         """Add the service to a server."""
         add_InventoryServiceServicer_to_server(self, server)
 
-    async def ListGpus(self, request: pb.ListGpusRequest, context: Any) -> pb.ListGpusResponse:  # noqa: ARG002, N802
+    async def ListGpus(self, request: pb.ListGpusRequest, context: Any) -> pb.ListGpusResponse:  # noqa: N802
         """Every GPU with its counts, and the sums."""
         response = pb.ListGpusResponse()
         known: list[NodeUse] = []
-        async for node in self._nodes(request.nodes):
-            known.append(node)
-            response.gpus.extend(answers.summaries(node))
-        response.totals.CopyFrom(answers.totals(fleet_use(known)))
+        async with _refused_in_words(context), self._page(request) as (page, nodes):
+            async for node in nodes:
+                known.append(node)
+                if not page.is_full and page.takes(node.name, listed := answers.summaries(node)):
+                    response.gpus.extend(listed)
+                elif page.after:
+                    break  # only with the first page all nodes are summed up
+            if not page.after:
+                response.totals.CopyFrom(answers.totals(fleet_use(known)))
+            response.next_page_token = page.next_token
         return response
 
     async def GetAllocationMap(  # noqa: N802
-        self,
-        request: pb.GetAllocationMapRequest,
-        context: Any,  # noqa: ARG002
+        self, request: pb.GetAllocationMapRequest, context: Any
     ) -> pb.GetAllocationMapResponse:
         """GPU UUID -> how much of it is in use, by whom."""
         response = pb.GetAllocationMapResponse()
-        async for node in self._nodes(request.nodes):
-            for uuid, allocation in answers.allocations([node]).items():
-                response.gpus[uuid].CopyFrom(allocation)
+        async with _refused_in_words(context), self._page(request) as (page, nodes):
+            async for node in nodes:
+                found = answers.allocations(node)
+                if not page.takes(node.name, found.values()):
+                    break
+                for uuid, allocation in found.items():
+                    response.gpus[uuid].CopyFrom(allocation)
+            response.next_page_token = page.next_token
         return response
 
     async def GetNode(self, request: pb.GetNodeRequest, context: Any) -> pb.NodeInventory:  # noqa: N802
@@ -100,13 +112,20 @@ class InventoryServer(InventoryServiceServicer):
         """Said of a node that is gone; not of one that was never pulled yet."""
         return pb.WatchResponse(forgotten=name) if self._core.view(name) is None else None
 
-    async def _nodes(self, wanted: Any) -> AsyncIterator[NodeUse]:
-        """The pulled nodes among `wanted` (none means all), by name."""
+    @asynccontextmanager
+    async def _page(self, request: Any) -> AsyncGenerator[tuple[Page, AsyncIterator[NodeUse]]]:
+        """The page that is asked for, and the nodes that may be on it and behind it. Raises PageError."""
+        page = Page(request)
+        async with aclosing(self._nodes(request.nodes, page.after)) as nodes:
+            yield page, nodes
+
+    async def _nodes(self, wanted: Any, after: str) -> AsyncGenerator[NodeUse]:
+        """The pulled nodes among `wanted` (none means all) whose names come after `after`, by name."""
         chosen = frozenset(wanted)
         names = self._core.names()
         for gone in self._counted.keys() - names:
             del self._counted[gone]
-        for number, name in enumerate(names):
+        for number, name in enumerate(names[bisect_right(names, after) :]):
             if number % NODES_AT_ONCE == NODES_AT_ONCE - 1:
                 await asyncio.sleep(0)
             view = self._core.view(name)
@@ -118,3 +137,12 @@ class InventoryServer(InventoryServiceServicer):
         if counted is None or counted[0] is not snapshot:
             counted = self._counted[name] = (snapshot, uses(snapshot))
         return counted[1]
+
+
+@asynccontextmanager
+async def _refused_in_words(context: Any) -> AsyncGenerator[None]:
+    """What there is no answer to ends the call with the reason."""
+    try:
+        yield
+    except PageError as error:
+        await context.abort(error.code, str(error))
