@@ -39,6 +39,7 @@ LISTENERS = {
 """Every setting that says where somebody listens. The control sockets are files in a folder of their owner's."""
 OPENERS = {
     "services/console/sluice_console/shell/web/addresses.py": "--listen of `sluice web`, --web of `sluice up`",
+    "libs/sluice/runtime/addresses.py": "what listens everywhere, for those below that were told to",
     "libs/sluice/runtime/broker.py": "a free port of the loopback is looked for, and the broker `sluice up` starts",
     "libs/sluice/runtime/metrics_page.py": "metrics_address",
     "libs/sluice/runtime/rpc.py": "grpc_address, health_address, and Unix sockets",

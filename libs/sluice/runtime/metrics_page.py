@@ -13,6 +13,7 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
 from sluice.runtime import logs
+from sluice.runtime.addresses import host_and_port, joined, listening_at
 from sluice.runtime.errors import ServiceError
 from sluice.runtime.metrics import PROCESS, Counts, Metric
 
@@ -42,10 +43,10 @@ async def serving_metrics(address: str, counts: Counts = PROCESS) -> AsyncIterat
     host, port = _parts(address)
     page = _Page(counts)
     try:
-        server = await asyncio.start_server(page.answer, host, port, limit=ASKING_BYTES_MAX)
+        server = await asyncio.start_server(page.answer, **listening_at(host, port), limit=ASKING_BYTES_MAX)
     except OSError as error:
         raise ServiceError(f"metrics cannot be served at {address}: {error.strerror or error}") from error
-    shown = f"{host}:{server.sockets[0].getsockname()[1]}"
+    shown = joined(host, server.sockets[0].getsockname()[1])
     logs.get("metrics").info("serving", metrics_address=shown)
     try:
         yield shown
@@ -55,10 +56,13 @@ async def serving_metrics(address: str, counts: Counts = PROCESS) -> AsyncIterat
 
 
 def _parts(address: str) -> tuple[str, int]:
-    host, colon, port = address.rpartition(":")
-    if not colon or not host or not port.isascii() or not port.isdigit() or int(port) > 65535:
+    try:
+        host, port = host_and_port(address)
+    except ValueError as error:
+        raise ServiceError(f"metrics_address {address!r}: {error}") from error
+    if not host:
         raise ServiceError(f"metrics_address {address!r}: must be HOST:PORT, 127.0.0.1:9090 for instance")
-    return host.strip("[]"), int(port)
+    return host, port
 
 
 class _Page:

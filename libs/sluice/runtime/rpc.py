@@ -15,6 +15,7 @@ from dataclasses import dataclass
 import grpc
 import grpc.aio
 
+from sluice.runtime.addresses import host_and_port, joined
 from sluice.runtime.errors import ServiceError
 from sluice.runtime.loopback import is_loopback
 from sluice.runtime.rpc_callers import OnlyCallers
@@ -102,9 +103,16 @@ async def serve(
     """
     Serve what `register` adds to the server, for the time of the `async with`. Gives the address with its real port.
 
-    `address` is `host:port` or `unix:path`. Calls that belong to a trace are spans of it in `traces`. Raises
+    `address` is HOST:PORT or `unix:path`. Calls that belong to a trace are spans of it in `traces`. Raises
     AddressError.
     """
+    host = ""
+    if not address.startswith(_UNIX):
+        try:
+            host, port = host_and_port(address)
+        except ValueError as error:
+            raise AddressError(f"cannot listen at {address!r}: {error}") from error
+        address = joined(host, port)
     tls = _speaks_tls(address, trust)
     interceptors: tuple[grpc.aio.ServerInterceptor, ...] = (TraceOfCaller(traces or TraceBook()),)
     options: tuple[tuple[str, int], ...] = (*_SERVER_OPTIONS, *_options_of(limits))
@@ -126,7 +134,7 @@ async def serve(
         raise AddressError(f"cannot listen at {address}: {error}") from error
     await server.start()
     try:
-        yield address if address.startswith(_UNIX) else f"{address.rpartition(':')[0]}:{port}"
+        yield address if address.startswith(_UNIX) else joined(host, port)
     finally:
         await server.stop(STOP_GRACE_S)
 

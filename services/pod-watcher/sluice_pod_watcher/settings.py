@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Literal
 
 from sluice.contracts.ids import SourceName, is_token
+from sluice.runtime.addresses import host_and_port
 from sluice.runtime.settings import CommonSettings
 from sluice_pod_watcher.admission import AdmissionRules
 from sluice_pod_watcher.admission.rules import HOST_DIRECTORIES
@@ -175,9 +176,8 @@ class PodWatcherSettings(CommonSettings, frozen=True, kw_only=True):
 
 
 def address_of(text: str, name: str) -> tuple[str, int]:
-    """Host and port of `host:port` (`[::]:8443` for IPv6). Raises ValueError, naming the setting `name`."""
-    host, colon, port = text.rpartition(":")
-    bare = host[1:-1] if host.startswith("[") and host.endswith("]") else host
-    if not colon or not port.isascii() or not port.isdecimal() or int(port) > 65_535 or (":" in host and bare == host):
-        raise ValueError(f"{name} = {text!r}: host:port with a port from 0 to 65535, an IPv6 address in brackets")
-    return bare, int(port)
+    """Host and port of HOST:PORT. Raises ValueError, naming the setting `name`."""
+    try:
+        return host_and_port(text)
+    except ValueError as error:
+        raise ValueError(f"{name} = {text!r}: {error}") from error

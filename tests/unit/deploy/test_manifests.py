@@ -7,9 +7,10 @@ import deploy_check
 import pytest
 from deploy_check import COMPONENTS, OVERLAYS, Document, containers, pod_specs
 from factories.credentials import credentials
-from unit.deploy.reading import EVERY, Rendering, environment, every_container, named
+from unit.deploy.reading import EVERY, VALUES, Rendering, environment, every_container, named
 
 from sluice.contracts import kubernetes as names
+from sluice.runtime.addresses import host_and_port
 from sluice.runtime.settings import CommonSettings, load
 from sluice_allocator.settings import AllocatorSettings
 from sluice_inventory.settings import InventorySettings
@@ -176,6 +177,22 @@ def test_what_is_probed_and_served_is_listened_at(rendered: Rendering, overlay):
     for service in (each for each in objects if each["kind"] == "Service"):
         component = service["spec"]["selector"]["app.kubernetes.io/component"]
         assert {port["targetPort"] for port in service["spec"]["ports"]} <= set(ports_of[component])
+
+
+@pytest.mark.parametrize("overlay", OVERLAYS)
+@pytest.mark.parametrize("pod_ip", ["10.1.2.3", "fd00:10:244::1:5"])
+def test_who_is_asked_at_his_pods_address_listens_there_in_a_cluster_of_either_family(
+    rendered: Rendering, monkeypatch: pytest.MonkeyPatch, overlay, pod_ip
+):
+    """An IPv6 address without brackets is another one: no agent would be pulled, and no allocator asked."""
+    monkeypatch.setitem(VALUES, "status.podIP", pod_ip)
+    asked = {
+        host_and_port(address)
+        for _, _, container in every_container(rendered(overlay))
+        for variable, address in environment(container).items()
+        if variable.endswith("_GRPC_ADDRESS") and host_and_port(address)[0] != "0.0.0.0"
+    }
+    assert asked == {(pod_ip, 9411), (pod_ip, 9412)}
 
 
 @pytest.mark.parametrize("overlay", OVERLAYS)

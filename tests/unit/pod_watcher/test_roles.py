@@ -23,8 +23,11 @@ def loaded(**own: str) -> PodWatcherSettings:
         ({"ROLE": "watch", "PODS_DIR": "/pods"}, "pods_dir is read in role = 'folder' alone; role = 'watch' is set"),
         ({"ROLE": "webhook", "LIMITS_FILE": "/l"}, "limits_file is read by who follows pods; role = 'webhook'"),
         ({"ROLE": "all", "FLEET_FILE": "/f"}, "fleet_file is read in role = 'folder' alone"),
-        ({"ROLE": "webhook", "WEBHOOK_ADDRESS": "8443"}, "webhook_address = '8443': host:port with a port"),
-        ({"ROLE": "webhook", "WEBHOOK_ADDRESS": "::1:8443"}, "an IPv6 address in brackets"),
+        ({"ROLE": "webhook", "WEBHOOK_ADDRESS": "8443"}, "webhook_address = '8443': must be HOST:PORT with a port"),
+        (
+            {"ROLE": "webhook", "WEBHOOK_ADDRESS": "::1:8443"},
+            "an IPv6 address stands in brackets",
+        ),
         ({"ROLE": "watch", "WATCH_HEALTH_ADDRESS": "x:70000"}, "watch_health_address = 'x:70000'"),
         ({"ROLE": "webhook", "NAMESPACE": "Sluice System"}, "namespace = 'Sluice System': the name of an object"),
         ({"ROLE": "webhook", "TLS_SECRET": ""}, "tls_secret = '': the name of an object"),
@@ -83,7 +86,7 @@ def test_settings_of_a_cluster_reach_its_rules():
     [("127.0.0.1:8443", ("127.0.0.1", 8443)), (":0", ("", 0)), ("[::]:8443", ("::", 8443)), ("a.b:1", ("a.b", 1))],
 )
 def test_addresses_are_read(text, address):
-    """Dual-stack clusters listen on `[::]`."""
+    """An IPv6 address stands in brackets; no host is every address."""
     assert address_of(text, "webhook_address") == address
 
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from aiohttp import web
 
 from sluice.runtime import logs
+from sluice.runtime.addresses import joined, listening_at
 from sluice.runtime.errors import ServiceError
 
 DRAIN_S = 3.0
@@ -33,7 +34,7 @@ class Address:
     """Where to listen. Port 0 is any free one."""
 
     host: str = "127.0.0.1"
-    """Empty is every address of the machine, which somebody has to say."""
+    """Empty is every address of the machine, as 0.0.0.0 and :: are, which somebody has to say."""
     port: int = 9443
 
 
@@ -94,15 +95,14 @@ async def _listen(
     try:
         return await asyncio.get_running_loop().create_server(
             factory,
-            address.host or None,
-            address.port,
+            **listening_at(address.host, address.port),
             ssl=context,
             ssl_handshake_timeout=limits.silence_s if tls else None,
             ssl_shutdown_timeout=DRAIN_S if tls else None,
             backlog=128,
         )
     except OSError as error:
-        where = f"{address.host or '*'}:{address.port}"
+        where = joined(address.host or "*", address.port)
         raise ServiceError(f"the {what} cannot listen on {where}: {error.strerror or error}") from error
 
 

@@ -2,7 +2,9 @@
 
 import socket
 
-from sluice_console.core.web.asking import host_name, is_address
+from sluice.runtime import addresses
+from sluice.runtime.addresses import EVERYWHERE, joined, listening_everywhere
+from sluice_console.core.web.asking import host_name
 from sluice_console.shell.failing import CommandError
 from sluice_console.shell.typed import EXIT_USAGE
 
@@ -23,17 +25,8 @@ def listen(address: str) -> socket.socket:
     """A socket at HOST:PORT (port 0: any free one). Raises NotServedError."""
     host, port = host_and_port(address)
     try:
-        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-        family, kind, protocol, _, where = found[0]
-        taken = socket.socket(family, kind, protocol)
+        taken = listening_everywhere(port, backlog=BACKLOG) if host in EVERYWHERE else _listen_at(host, port)
     except OSError as error:
-        raise NotServedError(f"the page cannot be served at {address}: {error.strerror or error}") from error
-    try:
-        taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        taken.bind(where)
-        taken.listen(BACKLOG)
-    except OSError as error:
-        taken.close()
         raise NotServedError(f"the page cannot be served at {address}: {error.strerror or error}") from error
     taken.setblocking(False)
     return taken
@@ -41,13 +34,13 @@ def listen(address: str) -> socket.socket:
 
 def host_and_port(address: str) -> tuple[str, int]:
     """The parts of HOST:PORT. Raises NotAnAddressError when it is none."""
-    host, colon, port = address.rpartition(":")
-    bare = host[1:-1] if host.startswith("[") and host.endswith("]") else host
-    if not colon or not bare or not port.isascii() or not port.isdecimal() or len(port) > 5 or int(port) > 65535:
+    try:
+        host, port = addresses.host_and_port(address)
+    except ValueError as error:
+        raise NotAnAddressError(f"{address!r} is no address: {error}") from error
+    if not host:
         raise NotAnAddressError(f"{address!r} is no address: must be HOST:PORT, 127.0.0.1:8617 for instance")
-    if ":" in bare and (bare == host or not is_address(bare)):
-        raise NotAnAddressError(f"{address!r} is no address: an IPv6 address is written [::1]:8617")
-    return bare, int(port)
+    return host, port
 
 
 def name_of_host(name: str) -> str:
@@ -62,5 +55,9 @@ def name_of_host(name: str) -> str:
 
 def url_of(host: str, port: int) -> str:
     """What to type into a browser on this machine."""
-    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)  # noqa: S104 - compared, not listened at
-    return f"http://{f'[{host}]' if ':' in host else host}:{port}/"
+    return f"http://{joined('127.0.0.1' if host in EVERYWHERE else host, port)}/"
+
+
+def _listen_at(host: str, port: int) -> socket.socket:
+    family, _, _, _, where = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
+    return socket.create_server(where, family=family, backlog=BACKLOG)

@@ -1,0 +1,59 @@
+"""
+HOST:PORT as people and manifests write it, and where a server listens for it. Opens nothing but a socket.
+
+A manifest cannot know of which family the address of its pod will be, so it writes brackets around it, and around an
+IPv4 address they are taken off. A host that means every address means those of both families, as it does to gRPC and to
+the broker: where a cluster has IPv6 alone, nobody would reach what listens at 0.0.0.0 and nothing else.
+"""
+
+import errno
+import socket
+from ipaddress import ip_address
+from typing import Any
+
+EVERYWHERE = frozenset({"", "0.0.0.0", "::"})  # noqa: S104  # whoever listens there was told to
+_NO_IPV6 = (errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL)
+"""Of a kernel without it, and of one where it is switched off."""
+
+
+def host_and_port(text: str) -> tuple[str, int]:
+    """The host (without brackets; it may be empty) and the port. Raises ValueError that says what would be right."""
+    host, colon, port = text.rpartition(":")
+    bare = host[1:-1] if host.startswith("[") and host.endswith("]") else host
+    if not colon or not port.isascii() or not port.isdecimal() or len(port) > 5 or int(port) > 65_535:
+        raise ValueError("must be HOST:PORT with a port from 0 to 65535, 127.0.0.1:9000 or [::1]:9000 for instance")
+    if bare != host and not _is_address(bare):
+        raise ValueError(f"{bare!r} in brackets is no address: must be HOST:PORT, [::1]:9000 for instance")
+    if ":" in bare and bare == host:
+        raise ValueError("an IPv6 address stands in brackets: must be HOST:PORT, [::1]:9000 for instance")
+    return bare, int(port)
+
+
+def joined(host: str, port: int) -> str:
+    """HOST:PORT, with brackets around an IPv6 address."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def listening_at(host: str, port: int) -> dict[str, Any]:
+    """What servers of asyncio take to listen there (port 0: any free one). Raises OSError."""
+    if host not in EVERYWHERE:
+        return {"host": host, "port": port}
+    return {"sock": listening_everywhere(port)}
+
+
+def listening_everywhere(port: int, *, backlog: int | None = None) -> socket.socket:
+    """One socket at every address of this machine, of either family. Raises OSError."""
+    try:
+        return socket.create_server(("", port), family=socket.AF_INET6, backlog=backlog, dualstack_ipv6=True)
+    except OSError as error:
+        if error.errno not in _NO_IPV6:
+            raise
+    return socket.create_server(("", port), backlog=backlog)
+
+
+def _is_address(text: str) -> bool:
+    try:
+        ip_address(text)
+    except ValueError:
+        return False
+    return True

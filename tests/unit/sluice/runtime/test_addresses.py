@@ -1,0 +1,170 @@
+"""An address is read as it was meant, and whoever listens everywhere is reached there: by IPv4 and by IPv6."""
+
+import asyncio
+import errno
+import socket
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import grpc
+import pytest
+from aiohttp import web
+
+from sluice.runtime import rpc
+from sluice.runtime.addresses import host_and_port, joined, listening_everywhere
+from sluice.runtime.metrics import Counts
+from sluice.runtime.metrics_page import serving_metrics
+from sluice.runtime.rpc_identity import Trust
+from sluice_console.shell.web.addresses import listen
+from sluice_pod_watcher.settings import address_of
+from sluice_pod_watcher.shell.http_server import Address, ConnectionLimits, serving
+
+
+def has_ipv6() -> bool:
+    """Whether this machine's loopback has an IPv6 address."""
+    try:
+        socket.create_server(("::1", 0), family=socket.AF_INET6).close()
+    except OSError:
+        return False
+    return True
+
+
+NEEDS_IPV6 = pytest.mark.skipif(not has_ipv6(), reason="this machine has no IPv6")
+
+
+@pytest.mark.parametrize(
+    ("text", "address"),
+    [
+        ("127.0.0.1:9411", ("127.0.0.1", 9411)),
+        ("[::1]:0", ("::1", 0)),
+        ("[fd00::1:2]:9411", ("fd00::1:2", 9411)),
+        ("[fe80::1%eth0]:1", ("fe80::1%eth0", 1)),
+        ("[10.1.2.3]:9411", ("10.1.2.3", 9411)),
+        ("gpu-1.example:65535", ("gpu-1.example", 65535)),
+        (":80", ("", 80)),
+    ],
+)
+def test_an_address_is_read_as_it_was_meant(text: str, address: tuple[str, int]):
+    """A manifest writes brackets around the address of its pod, which may be of either family."""
+    assert host_and_port(text) == address
+    assert host_and_port(joined(*address)) == address
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("", "must be HOST:PORT with a port from 0 to 65535"),
+        ("127.0.0.1", "must be HOST:PORT with a port"),
+        ("h:", "must be HOST:PORT with a port"),
+        ("h:65536", "must be HOST:PORT with a port"),
+        ("h:1e3", "must be HOST:PORT with a port"),
+        ("h:٣", "must be HOST:PORT with a port"),
+        ("h:" + "0" * 5000, "must be HOST:PORT with a port"),
+        ("fd00::1:9411", "an IPv6 address stands in brackets"),
+        ("[h]:1", "'h' in brackets is no address"),
+        ("[]:1", "'' in brackets is no address"),
+        ("[h:1]:80", "'h:1' in brackets is no address"),
+    ],
+)
+def test_what_is_no_address_is_told_what_would_be_right(text: str, told: str):
+    """An IPv6 address without brackets would be taken for another one, at gRPC's own port."""
+    with pytest.raises(ValueError, match=told):
+        host_and_port(text)
+
+
+@asynccontextmanager
+async def grpc_at(address: str) -> AsyncIterator[int]:
+    """As the services answer one another and probes."""
+    async with rpc.serve(lambda _: None, address=address, trust=Trust(plain_text=True)) as served:
+        yield host_and_port(served)[1]
+
+
+@asynccontextmanager
+async def metrics_at(address: str) -> AsyncIterator[int]:
+    """As a scraper asks."""
+    async with serving_metrics(address, Counts()) as served:
+        yield host_and_port(served)[1]
+
+
+@asynccontextmanager
+async def http_at(address: str) -> AsyncIterator[int]:
+    """As the webhook and its health are served."""
+    where = Address(*address_of(address, "webhook_address"))
+    async with serving("test", lambda _: web.Application(), where, None, ConnectionLimits()) as port:
+        yield port
+
+
+@asynccontextmanager
+async def page_at(address: str) -> AsyncIterator[int]:
+    """As the page is served."""
+    with listen(address) as taken:
+        yield taken.getsockname()[1]
+
+
+SERVED = pytest.mark.parametrize("served", [grpc_at, metrics_at, http_at, page_at])
+
+
+async def reached(port: int) -> set[str]:
+    """The addresses of this machine's loopback at which somebody listens."""
+    found = set()
+    for host in ("127.0.0.1", "::1"):
+        try:
+            _, writer = await asyncio.open_connection(host, port)
+        except OSError:
+            continue
+        writer.close()
+        found.add(host)
+    return found
+
+
+@NEEDS_IPV6
+@SERVED
+@pytest.mark.parametrize("host", ["0.0.0.0", "[::]"])
+async def test_who_listens_everywhere_is_reached_in_a_cluster_of_either_family(served, host: str):
+    """At 0.0.0.0 alone the webhook of an IPv6 cluster would answer nobody, and no pod would start."""
+    async with served(f"{host}:0") as port:
+        assert await reached(port) == {"127.0.0.1", "::1"}
+
+
+@NEEDS_IPV6
+@SERVED
+async def test_who_listens_at_one_address_is_reached_at_no_other(served):
+    """What is for this machine's own stays so."""
+    for host, only in (("127.0.0.1", "127.0.0.1"), ("[::1]", "::1"), ("[127.0.0.1]", "127.0.0.1")):
+        async with served(f"{host}:0") as port:
+            assert await reached(port) == {only}
+
+
+async def test_a_kernel_without_ipv6_listens_everywhere_all_the_same(monkeypatch: pytest.MonkeyPatch):
+    """Nodes with ipv6.disable=1 are not rare."""
+    create = socket.create_server
+
+    def without(address, *, family=socket.AF_INET, **more) -> socket.socket:
+        if family == socket.AF_INET6:
+            raise OSError(errno.EAFNOSUPPORT, "Address family not supported by protocol")
+        return create(address, family=family, **more)
+
+    monkeypatch.setattr(socket, "create_server", without)
+    with listening_everywhere(0) as taken:
+        assert await reached(taken.getsockname()[1]) == {"127.0.0.1"}
+
+
+@pytest.mark.parametrize("served", [metrics_at, http_at, page_at])
+async def test_a_port_that_somebody_has_is_said(served):
+    """Otherwise half of the clients would reach somebody else."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(Exception, match="in use"):
+            async with served(f"0.0.0.0:{port}"):
+                pass
+
+
+async def test_an_agent_says_its_address_as_others_can_dial_it():
+    """Brackets around an IPv4 address are nothing that gRPC knows."""
+    async with rpc.serve(lambda _: None, address="[127.0.0.1]:0") as address:
+        assert address.startswith("127.0.0.1:")
+        async with grpc.aio.insecure_channel(address) as channel, asyncio.timeout(10):
+            await channel.channel_ready()
+    with pytest.raises(rpc.AddressError, match="cannot listen at '::1:0': an IPv6 address stands in brackets"):
+        async with rpc.serve(lambda _: None, address="::1:0"):
+            pass
