@@ -238,8 +238,7 @@ users:
 
     async def ended() -> bool:
         # The loop takes the end of its child itself: were it waited for here, the loop might never hear of it.
-        return not psutil.pid_exists(pid) and all(
-            each.is_closing() for each in gc.get_objects() if issubclass(type(each), BaseSubprocessTransport)
-        )
+        transports = [each for each in gc.get_objects() if issubclass(type(each), BaseSubprocessTransport)]
+        return not psutil.pid_exists(pid) and all(each.is_closing() for each in transports if each.get_pid() == pid)
 
     await eventually(ended)
