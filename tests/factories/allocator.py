@@ -187,6 +187,12 @@ class Bench:
         self._keep(entry)
         return self.handle(Observed(stream_of(address.kind), entry))
 
+    def observe_unreadable(self, address: Address, why: str) -> list[Instruction]:
+        """A value is there that nobody understands."""
+        entry = Entry(address.subject, self._next(address.subject), OperationId(""), None, why)
+        self._keep(entry)
+        return self.handle(Observed(stream_of(address.kind), entry))
+
     def tick(self) -> list[Instruction]:
         """Some time has passed. Where STATE is wanted anew it is read as it is, and a little more passes."""
         said = self.handle(Ticked())

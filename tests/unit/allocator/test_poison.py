@@ -166,7 +166,7 @@ def test_pods_are_served_behind_a_word_that_was_set_aside(address: Address, mess
     bench = scene()
     before = dict(bench.allocator.desk.world.ledger)
     bench.land_all(bench.observe(address, message))
-    bench.handle(Observed(stream_of(address.kind), Entry(address.subject, 99_000, OperationId(""), None, "not ours")))
+    bench.observe_unreadable(address, "not ours")
     goes_on(bench)
     after = bench.allocator.desk.world.ledger
     for allocation, entry in before.items():
