@@ -3,7 +3,7 @@
 import asyncio
 import itertools
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
@@ -53,6 +53,9 @@ class Rig(Protocol):
     async def wipe(self) -> None:
         """Lose everything, streams included."""
 
+    async def shown(self, view: "View", *sequences: int) -> None:
+        """Wait until a first reading has ended; it has shown what was written before it at these sequences."""
+
 
 class MemoryRig:
     """The memory bus."""
@@ -72,6 +75,10 @@ class MemoryRig:
     async def wipe(self) -> None:
         """Lose everything, streams included."""
         self.broker.wipe()
+
+    async def shown(self, view: "View", *sequences: int) -> None:
+        """Wait until a first reading has ended; it has shown what was written before it at these sequences."""
+        await _shown(view, sequences)
 
 
 class NatsRig:
@@ -108,6 +115,10 @@ class NatsRig:
             await server.start()
         await self.broker.ready()
 
+    async def shown(self, view: "View", *sequences: int) -> None:
+        """Wait until a first reading has ended; it has shown what was written before it at these sequences."""
+        await _shown(view, sequences)
+
 
 class SharedClusterRig(NatsRig):
     """Three servers that many tests use one after another; electing leaders anew takes seconds."""
@@ -117,6 +128,15 @@ class SharedClusterRig(NatsRig):
         async with raw(self.broker.url) as connection:
             for stream in Stream:
                 await connection.ask(f"STREAM.DELETE.{stream}")
+
+    async def shown(self, view: "View", *sequences: int) -> None:
+        """Wait for them, too: the server that serves the reading may have them a moment after the other two."""
+        await view.until(lambda view: view.caught_up >= 1 and view.has(sequences))
+
+
+async def _shown(view: "View", sequences: Sequence[int]) -> None:
+    await view.until(lambda view: view.caught_up == 1)
+    assert view.has(sequences), view.observed
 
 
 @asynccontextmanager
@@ -241,6 +261,10 @@ class View:
                     self.caught_up += 1
                     self.known = {entry.subject: entry for entry in self.observed}
         self.news.set()
+
+    def has(self, sequences: Sequence[int]) -> bool:
+        """Whether these are among the last values."""
+        return set(sequences) <= {entry.sequence for entry in self.known.values()}
 
     async def until(self, there: Callable[["View"], bool], within_s: float = 10.0) -> None:
         """Wait until something is known."""
