@@ -340,15 +340,15 @@ class Judge(NodeJudge):
     def _released(self, released: Released, operation: OperationId) -> None:
         bound = self.bound_to(released.request)
         if self.decided_in[operation] in self.over:
-            if bound is not None and bound.node in self.removed and self.able_for(bound.node) < LIVING_S:
-                self.lost[released.request] = None  # its node was removed, and nobody has heard of that since
+            if bound is not None and self._is_as_true_in_every_life(bound):
+                self.lost[released.request] = None
             return  # it lands late: whoever goes by another will be blamed
         if bound is not None and operation in self.released_with_node:
             self.went_with_node[bound.allocation] = None
         if bound is not None and bound.allocation in self.went_with_node:
             self.lost[released.request] = None
             return  # nobody knows what became of it: that is what the word says
-        if bound is not None and (bound.allocation in self.ended_with_disk or self.went_with_disk(bound.allocation)):
+        if bound is not None and self._is_gone_with_disk(bound):
             self.lost[released.request] = None
         if bound is not None and self.nobody_can_tell(bound.allocation):
             self.lost[released.request] = None
@@ -360,6 +360,14 @@ class Judge(NodeJudge):
         asked = self.requests.get(released.request)
         if asked is not None and self.processes_of(asked.owner):
             self.fail("LAW 3", f"{released.request} is released while its processes run")
+
+    def _is_as_true_in_every_life(self, bound: Bound) -> bool:
+        """Whether a slice was removed with its node, of which nobody has heard since, or has gone with its disk."""
+        is_removed = bound.node in self.removed and self.able_for(bound.node) < LIVING_S
+        return is_removed or self._is_gone_with_disk(bound)
+
+    def _is_gone_with_disk(self, bound: Bound) -> bool:
+        return bound.allocation in self.ended_with_disk or self.went_with_disk(bound.allocation)
 
     def _slice(self, said: SliceReady | SliceGone | SliceFailed | SliceDegraded) -> None:
         if not isinstance(said, SliceGone):

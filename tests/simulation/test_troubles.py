@@ -11,7 +11,7 @@ from simulation.scene import MIG_NODE, Scene, sliced
 from simulation.troubles import TROUBLE_KINDS, damage
 
 from sluice.contracts.exchange import Entry, Stream, Write
-from sluice.contracts.ids import Incarnation, NodeName, OperationId
+from sluice.contracts.ids import Incarnation, NodeName, OperationId, SourceName
 from sluice.contracts.messages import (
     AllocationRequested,
     AnyMessage,
@@ -230,6 +230,27 @@ def test_the_judge_blames_nobody_for_a_release_of_what_nobody_has_told_of_since_
     judge.decided_in[released.operation] = ""
     with pytest.raises(ViolationError, match="is released before") if is_shown else nullcontext():
         judge.landed(released, entry.sequence)
+
+
+@pytest.mark.parametrize("has_new_disk", [False, True])
+def test_the_judge_believes_a_release_of_a_life_before_where_the_slice_went_with_its_disk(has_new_disk: bool) -> None:
+    """It was decided before a second wipe and lands after it: it stays true, and its pod is asked for anew."""
+    scene = with_a_running_pod()
+    scene.wait(SETTLED_PAST_S)
+    bound, judge = scene.bound("first"), scene.world.judge
+    assert bound is not None
+    scene.world.broker.wipe()
+    judge.held_at_end[bound.request] = None
+    if has_new_disk:
+        scene.strike("disk wiped", bound.node, lasts_s=1.0)
+    entry = Entry(f"sluice.binding.{bound.request}", 1, OperationId("x"), bound)
+    released = _write_over(entry, Released(request=bound.request, cause="slice lost"))
+    judge.decided_in[released.operation] = next(iter(judge.over))
+    judge.landed(released, entry.sequence)
+    withdrawn = RequestWithdrawn(revision=1, source=SourceName("folder"), cause="pod gone")
+    asked = Entry(f"sluice.request.{bound.request}", 2, OperationId("x"), None)
+    with nullcontext() if has_new_disk else pytest.raises(ViolationError, match="the pod is still in the folder"):
+        judge.landed(_write_over(asked, withdrawn), asked.sequence)
 
 
 def _write_over(entry: Entry, message: AnyMessage) -> Write:
