@@ -6,14 +6,11 @@ IPv4 address they are taken off. A host that means every address means those of 
 the broker: where a cluster has IPv6 alone, nobody would reach what listens at 0.0.0.0 and nothing else.
 """
 
-import errno
 import socket
 from ipaddress import ip_address
 from typing import Any
 
 EVERYWHERE = frozenset({"", "0.0.0.0", "::"})  # noqa: S104  # whoever listens there was told to
-_NO_IPV6 = (errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL)
-"""Of a kernel without it, and of one where it is switched off."""
 
 
 def host_and_port(text: str) -> tuple[str, int]:
@@ -43,11 +40,8 @@ def listening_at(host: str, port: int) -> dict[str, Any]:
 
 def listening_everywhere(port: int, *, backlog: int | None = None) -> socket.socket:
     """One socket at every address of this machine, of either family. Raises OSError."""
-    try:
+    if socket.has_dualstack_ipv6():  # not where the kernel has no IPv6
         return socket.create_server(("", port), family=socket.AF_INET6, backlog=backlog, dualstack_ipv6=True)
-    except OSError as error:
-        if error.errno not in _NO_IPV6:
-            raise
     return socket.create_server(("", port), backlog=backlog)
 
 

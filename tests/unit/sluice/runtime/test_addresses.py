@@ -137,14 +137,14 @@ async def test_who_listens_at_one_address_is_reached_at_no_other(served):
 
 async def test_a_kernel_without_ipv6_listens_everywhere_all_the_same(monkeypatch: pytest.MonkeyPatch):
     """Nodes with ipv6.disable=1 are not rare."""
-    create = socket.create_server
 
-    def without(address, *, family=socket.AF_INET, **more) -> socket.socket:
-        if family == socket.AF_INET6:
-            raise OSError(errno.EAFNOSUPPORT, "Address family not supported by protocol")
-        return create(address, family=family, **more)
+    class Without(socket.socket):
+        def __init__(self, family=-1, *more, **named) -> None:
+            if family == socket.AF_INET6:
+                raise OSError(errno.EAFNOSUPPORT, "Address family not supported by protocol")
+            super().__init__(family, *more, **named)
 
-    monkeypatch.setattr(socket, "create_server", without)
+    monkeypatch.setattr(socket, "socket", Without)
     with listening_everywhere(0) as taken:
         assert await reached(taken.getsockname()[1]) == {"127.0.0.1"}
 
