@@ -3,7 +3,20 @@
 import asyncio
 
 import pytest
-from factories.buses import NODE, OTHER_NODE, Rig, ensured, eventually, order, place, say, settled, watching, word
+from factories.buses import (
+    NODE,
+    OTHER_NODE,
+    Rig,
+    ensured,
+    eventually,
+    order,
+    place,
+    say,
+    settled,
+    shown,
+    watching,
+    word,
+)
 
 from sluice.contracts import subjects
 from sluice.contracts.exchange import Stream, WriteAccepted, WriteRefused
@@ -109,7 +122,7 @@ async def test_bytes_that_nobody_understands_stop_nothing_and_still_guard(rig: R
     async with watching(bus.read(Stream.BOOK)) as view:
         stored = await bus.last(Stream.BOOK, place("a").subject)
         assert stored is not None
-        await rig.shown(view, stored.sequence)
+        await shown(rig, view, stored.sequence)
         found = view.known[place("a").subject]
         assert found.message is None
         assert found.operation == ""
