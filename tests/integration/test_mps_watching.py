@@ -145,8 +145,35 @@ def test_only_clients_that_were_named_are_let_go(place: Place) -> None:
     until(lambda: len(place.seen(running).clients) == 2, "both are listed")
     place.daemons.terminate_clients(TerminateMpsClients(4, H1, (going.pid, os.getpid(), 999_999)))
     assert going.hear()["error"] == "CUDA_ERROR_MPS_CLIENT_TERMINATED"
-    assert [client.pid for client in place.seen(running).clients] == [staying.pid]
+    assert {client.pid for client in place.seen(running).clients} == {going.pid, staying.pid}, "it has its memory still"
     assert staying.allocate(10) == {"held_mib": 10}
+    going.end()
+    until(lambda: [each.pid for each in place.seen(running).clients] == [staying.pid], "it is gone with its process")
+
+
+def test_a_client_is_let_go_once_whoever_asks_and_its_neighbours_stay_watched(place: Place) -> None:
+    """Named a second time, the daemon of 580.159 hears nobody any more until the process has ended."""
+    running = place.daemons.start(start_order())
+    going, staying = place.client(), place.client()
+    going.hear(), staying.hear()
+    until(lambda: len(place.seen(running).clients) == 2, "both are listed")
+    order = TerminateMpsClients(4, H1, (going.pid,))
+    place.daemons.terminate_clients(order)
+    place.daemons.terminate_clients(order)
+    place.reborn().terminate_clients(order)  # an agent that was restarted in between
+    assert place.seen(running).alive
+    assert staying.allocate(10) == {"held_mib": 10}
+
+
+def test_a_process_that_has_the_number_of_one_that_was_let_go_is_let_go_too(place: Place) -> None:
+    """It would compute on in a slice that was taken back."""
+    running = place.daemons.start(start_order())
+    going = place.client()
+    going.hear()
+    until(lambda: place.seen(running).clients, "it is listed")
+    (place.daemons.root / H1 / "terminated.json").write_text(f'{{"{going.pid}":1}}')
+    place.daemons.terminate_clients(TerminateMpsClients(4, H1, (going.pid,)))
+    assert going.hear()["error"] == "CUDA_ERROR_MPS_CLIENT_TERMINATED"
 
 
 def test_clients_of_a_home_that_is_gone_are_gone(place: Place) -> None:

@@ -174,7 +174,11 @@ class WatchMps:
 
 @dataclass(frozen=True, slots=True)
 class TerminateMpsClients:
-    """Have the server let go of these clients -> MpsClientsTerminated. Those that are not its clients are fine."""
+    """
+    Have the server let go of these clients -> MpsClientsTerminated. Those that are not its clients are fine.
+
+    They can compute no more then, and are there until their processes end. Whoever was told once is not told again.
+    """
 
     token: int
     home: HomeId

@@ -25,6 +25,7 @@ from sluice_node_agent.device.mps_control import (
 from sluice_node_agent.device.mps_ending import Deadline, Ending
 from sluice_node_agent.device.mps_home import HomeDirectory, HomeOwner, MpsError, as_mps_error
 from sluice_node_agent.device.mps_log import ControlLog
+from sluice_node_agent.device.mps_terminated import Terminated
 from sluice_node_agent.device.processes import Processes
 
 __all__ = ["MpsDaemons", "MpsError"]
@@ -197,26 +198,31 @@ class MpsDaemons:
             waiting=log.waiting_for_another(order.uid),
         )
 
+    @as_mps_error()
     def terminate_clients(self, order: TerminateMpsClients) -> None:
-        """Have the servers let go of clients, and see it done. Raises MpsError; a dead daemon has no clients."""
+        """
+        Have the servers let go of clients, each once. Raises MpsError; a dead daemon has no clients.
+
+        Who is let go can compute no more, and is listed, with its memory, until its process ends (seen of 580.159):
+        that is for the next look at the device to find out, and nobody waits for it here.
+        """
         deadline = Deadline(self._timeout_s)
-        _, control = self._home(order.home)
+        directory, control = self._home(order.home)
         try:
             for server in control.servers(deadline.left_s):
-                theirs = set(control.clients_of(server, deadline.left_s)) & set(order.pids)
-                if not theirs:
-                    continue
-                said = control.ask(tuple(f"terminate_client {server} {pid}" for pid in sorted(theirs)), deadline.left_s)
-                for _ in deadline.pauses():
-                    theirs &= set(control.clients_of(server, deadline.left_s))
-                    if not theirs:
-                        break
-                else:
-                    words = f" (it said: {' '.join(said)})" if said else ""
-                    pids = ", ".join(map(str, sorted(theirs)))
-                    raise MpsError(f"home {order.home}: server {server} still serves {pids}{words}")
+                for pid in sorted(set(control.clients_of(server, deadline.left_s)) & set(order.pids)):
+                    self._let_go(directory, control, server, pid, deadline)
         except NoDaemonError:
             return
+
+    def _let_go(self, directory: HomeDirectory, control: MpsControl, server: int, pid: int, deadline: Deadline) -> None:
+        terminated = Terminated(directory.path, self._processes)
+        if not terminated.add(pid):
+            return
+        refusal = control.terminate(server, pid, deadline.left_s)
+        if refusal and pid in control.clients_of(server, deadline.left_s):
+            terminated.forget(pid)
+            raise MpsError(f"home {directory.home}: server {server} does not let go of {pid} (it said: {refusal})")
 
     # -- ending ---------------------------------------------------------------------------------------------------
 

@@ -20,6 +20,7 @@ from sluice_node_agent.device.processes import Processes
 _CONTROL, _SERVER = "nvidia-cuda-mps-control", "nvidia-cuda-mps-server"
 _COMM = _CONTROL[:15]
 """What both are called in /proc/<pid>/comm, which is cut after 15 characters (proc(5))."""
+_SAID_ONCE = ("quit", "terminate_client")
 _NOBODY = "Cannot find MPS control daemon process"
 _PERCENTAGE = re.compile(r"[0-9]{1,3}(?:\.[0-9]{1,10})?")
 _MEMORY = re.compile(r"([0-9]{1,12})([MG])")
@@ -107,12 +108,12 @@ class MpsControl:
         The lines that commands are answered with. Raises NoDaemonError, NoAnswerError, MpsError.
 
         A conversation that broke is had once more: 535.261 drops it when a server ends at that moment. All commands may
-        be said twice, except `quit`.
+        be said twice, except `quit` and `terminate_client`.
         """
         try:
             return self._ask(commands, timeout_s)
         except _BrokenError:
-            if commands[0].startswith("quit"):
+            if commands[0].startswith(_SAID_ONCE):
                 raise
             return self._ask(commands, timeout_s)
 
@@ -164,6 +165,15 @@ class MpsControl:
     def clients_of(self, server: int, timeout_s: float) -> tuple[int, ...]:
         """The clients of a server; none when there is no such server."""
         return numbers_in(self.ask((f"get_client_list {server}",), timeout_s))
+
+    def terminate(self, server: int, pid: int, timeout_s: float) -> str:
+        """
+        Have a server let go of a client; returns what was said against it, empty when it was done.
+
+        Only for a process that was never named before (`mps_terminated`). Releases before 580 may say nothing.
+        """
+        said = self.ask((f"terminate_client {server} {pid}",), timeout_s)
+        return "" if said in ([], ["0"]) else _one_line(" ".join(said))
 
     def set_defaults(self, limits: MpsLimits, timeout_s: float) -> None:
         """Set what the next server gives its clients, and read it back. Raises MpsError when it reads otherwise."""

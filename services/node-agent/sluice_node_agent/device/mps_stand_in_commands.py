@@ -3,7 +3,7 @@ The commands of the MPS stand-in's control daemon, except `quit`: what each answ
 
 Texts and silences are as observed with 535.261 and 550.163: a value that is not understood is ignored and the old one
 printed, memory of a GiB and more is printed in whole GiB, rounded down, an unknown server is said in words with exit
-status 0.
+status 0. What `terminate_client` says and does is as seen with 580.159 (docs/hardware).
 """
 
 from __future__ import annotations
@@ -76,9 +76,9 @@ def _of_server(daemon: Daemon, server: Server, command: str, arguments: list[str
         case "terminate_client":
             pid = _number(arguments[:1])
             if pid not in server.clients:
-                return f"Client {pid} not found\n"
+                return f"Invalid process {pid}!\n1\n"
             daemon.terminate(pid)
-            return ""
+            return "0\n"
         case "set_active_thread_percentage" | "get_active_thread_percentage":
             if command.startswith("set") and not daemon.switched("limits_not_taken"):
                 server.percentage = _percentage(arguments[:1], server.percentage)

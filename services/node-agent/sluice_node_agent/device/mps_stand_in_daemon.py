@@ -10,6 +10,7 @@ import contextlib
 import fcntl
 import json
 import os
+import select
 import selectors
 import signal
 import socket
@@ -49,6 +50,7 @@ class Server:
     memory_mib: dict[int, int]
     state: str = "INITIALIZING"
     clients: list[int] = field(default_factory=list)
+    terminated: set[int] = field(default_factory=set)
     draining: bool = False
 
 
@@ -211,8 +213,19 @@ class Daemon:
         self._tell({"do": "leave", "force": force})
 
     def terminate(self, pid: int) -> None:
-        """Have the server let go of a client."""
-        self._tell({"do": "terminate", "pid": pid})
+        """
+        Have the server let go of a client, which is listed until its process ends.
+
+        A second time, nothing and nobody is answered until then, as release 580.159 does.
+        """
+        server = self.server
+        assert server is not None
+        while pid in server.terminated and self.server is server:
+            select.select([server.link], [], [])
+            self._on_server(server.link)
+        if pid in server.clients and self.server is server:
+            server.terminated.add(pid)
+            self._tell({"do": "terminate", "pid": pid})
 
     # -- clients --------------------------------------------------------------------------------------------------
 
@@ -309,6 +322,7 @@ class Daemon:
             server.clients.remove(said["client"])
             if said["client"] not in server.clients:  # a process may have several contexts
                 self._hardware.remove({said["client"]})
+                server.terminated.discard(said["client"])
 
     def _serve_pending(self, server: Server) -> None:
         for waiting in [waiting for waiting in self._pending if waiting.hello["uid"] == server.uid]:

@@ -3,8 +3,9 @@
 The server of the MPS stand-in: a process per user that holds the clients, as `nvidia-cuda-mps-server` does.
 
 The control daemon hands it each client's connection, so clients outlive the daemon and die with the server. It enforces
-what a real one does: limits as they were when a client came, at most 48 clients, and a fault that ends them all.
-SIGUSR1 is its fault switch. It never ends by itself when its daemon dies: the worst that a real one could do.
+what a real one does: limits as they were when a client came, at most 48 clients, and a fault that ends them all. Who
+was let go of can do nothing more, and keeps its memory until its process ends (seen of 580.159). SIGUSR1 is its fault
+switch. It never ends by itself when its daemon dies: the worst that a real one could do.
 """
 
 import json
@@ -21,6 +22,7 @@ from sluice_node_agent.device.mps_stand_in import PACKET_MAX, SERVER_NAME
 CLIENTS_MAX = 48
 """Clients of one server on Volta and later (NVIDIA MPS, "Client-Server Connection Limit"), before CUDA 13.1."""
 _FAULT = "CUDA_ERROR_MPS_RPC_FAILURE"
+_TERMINATED = "CUDA_ERROR_MPS_CLIENT_TERMINATED"
 
 
 class Server:
@@ -83,10 +85,10 @@ class Server:
             case "serve":
                 self._serve(socket.socket(fileno=handles[0]), said)
             case "terminate":
-                for context in [
-                    number for number, (_, client) in self._clients.items() if client["pid"] == said["pid"]
-                ]:
-                    self._let_go(context, "CUDA_ERROR_MPS_CLIENT_TERMINATED")
+                for connection, client in self._clients.values():
+                    if client["pid"] == said["pid"]:
+                        client["terminated"] = True
+                        _send(connection, {"error": _TERMINATED})
             case "leave":
                 self._leaving = True
                 self.log("Server has been notified to shutdown")
@@ -108,7 +110,7 @@ class Server:
             connection.close()
             return
         self._context += 1
-        client = {"pid": pid, "limit_mib": said["limit_mib"], "held_mib": 0}
+        client = {"pid": pid, "limit_mib": said["limit_mib"], "held_mib": 0, "terminated": False}
         self._clients[self._context] = (connection, client)
         self._selector.register(connection, selectors.EVENT_READ, self._context)
         self.log(f"Client {{PID: {pid}, Context ID: {self._context}}} connected")
@@ -124,6 +126,9 @@ class Server:
             data = b""
         if not data:
             self._let_go(context)
+            return
+        if client["terminated"]:
+            _send(connection, {"error": _TERMINATED})
             return
         wanted = client["held_mib"] + int(json.loads(data)["allocate_mib"])
         limit = client["limit_mib"]
