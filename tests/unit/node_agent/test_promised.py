@@ -76,6 +76,34 @@ def test_a_promise_that_was_revoked_unread_is_gone_while_those_before_it_live_on
     assert node.word("a1") == ready
 
 
+@pytest.mark.parametrize(
+    ("kind", "owner", "is_in_the_way"),
+    [("mps", "", False), ("mps", "pod-2", True), ("compute", "", True)],
+    ids=["the server of the home", "its own server", "a process of nobody known"],
+)
+def test_a_whole_gpu_that_was_given_back_unheard_is_not_kept_by_those_who_share_it_since(
+    node, kind, owner, is_in_the_way
+):
+    """Their MPS server would keep the booking of a pod that has long gone, for as long as they live."""
+    node.live()
+    node.order(node.grant(node.share("a1", WHOLE)))
+    node.work()
+    ready = node.word("a1")
+    whole = node.booking("a2", WHOLE, owner="pod-2")  # it was here before them, and the journal that said so is lost
+    gpu, token = node.gpus[2], node.agent._sender._token
+    record = SliceRecord(booking=whole, revision=2, phase="unmaking", devices=(DeviceRecord(),), cause="never made")
+    assert _own(node.order(node.revoke(whole))) == [SaveJournal(token + 1, record)]
+    assert _own(node.agent.handle(JournalSaved(token + 1), node.now)) == [ListHolders(token + 2, gpu, str(gpu))]
+    there = (
+        Holder(pid=7, owner="pod-1", name="train", kind="compute"),
+        Holder(pid=101, owner=owner, name="nvidia-cuda-mps-server", kind=kind),
+    )
+    stone = Tombstone(allocation=A2, request=whole.request, revision=2, cause="never made")
+    listed = node.agent.handle(HoldersListed(token + 2, there), node.now)
+    assert _own(listed) == ([] if is_in_the_way else [SaveJournal(token + 3, stone)])
+    assert node.word("a1") == ready
+
+
 def test_a_revoked_promise_takes_nothing_of_its_predecessor_when_the_journal_is_lost(node):
     """A tenant's slice would be said to be gone while its instance is there, and the next one be given its place."""
     node.live()

@@ -123,7 +123,7 @@ class Bench:
         if work.record.phase == "ready":
             self._take_adjusted(work, result, now)
             return
-        outcome = unmaking.take_result(work.record, sent, result)
+        outcome = unmaking.take_result(work.record, sent, result, self.floor)
         work.to_terminate = outcome.clients
         if outcome.trouble:
             work.free_of_holders = ()

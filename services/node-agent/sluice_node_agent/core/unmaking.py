@@ -67,7 +67,7 @@ class Outcome:
     """Processes of the tenant that an MPS server may still serve."""
 
 
-def take_result(record: SliceRecord, sent: OwnInstruction, result: Result) -> Outcome:
+def take_result(record: SliceRecord, sent: OwnInstruction, result: Result, floor: Floor) -> Outcome:
     """What the result of a step changes."""
     match result:
         case TicketRemoved():
@@ -76,7 +76,7 @@ def take_result(record: SliceRecord, sent: OwnInstruction, result: Result) -> Ou
             stale = tuple(ticket for ticket in record.stale_tickets if ticket != sent.ticket)
             return Outcome(replace(record, ticket=ticket, stale_tickets=stale))
         case HoldersListed():
-            return _take_holders(record, result, _number_of(record, sent))
+            return _take_holders(record, result, _number_of(record, sent), floor)
         case MpsClientsTerminated():
             return Outcome()
         case TicketRefused(message=message) | MpsRefused(message=message):
@@ -170,9 +170,9 @@ def _looked_at(grant: DeviceGrant, device: DeviceRecord) -> str:
     return str(grant.gpu) if grant.profile is None and grant.share is None else device.uuid
 
 
-def _take_holders(record: SliceRecord, result: HoldersListed, number: int) -> Outcome:
+def _take_holders(record: SliceRecord, result: HoldersListed, number: int, floor: Floor) -> Outcome:
     grant = record.booking.devices[number]
-    left = [holder for holder in result.holders if _is_in_the_way(holder, record, grant)]
+    left = [holder for holder in result.holders if _is_in_the_way(holder, record, grant, floor)]
     if not left:
         return Outcome(free=number, holders=_named(result.holders))
     theirs = tuple(holder.pid for holder in left if holder.owner == record.booking.owner)
@@ -183,13 +183,23 @@ def _take_holders(record: SliceRecord, result: HoldersListed, number: int) -> Ou
     )
 
 
-def _is_in_the_way(holder: Holder, record: SliceRecord, grant: DeviceGrant) -> bool:
+def _is_in_the_way(holder: Holder, record: SliceRecord, grant: DeviceGrant, floor: Floor) -> bool:
     """Whose processes keep a slice: its tenant's, and those of nobody known unless they only look at the device."""
-    if holder.kind == "mps" and grant.share is not None and holder.owner != record.booking.owner:
+    if holder.kind == "mps" and _has_home(grant, floor) and holder.owner != record.booking.owner:
         return False  # the home's own server; a tenant may call itself like one
     if _was_to_come_later(record) and holder.owner != record.booking.owner:
         return False  # it is of those that are there before it
     return holder.owner == record.booking.owner or (not holder.owner and holder.kind != "file")
+
+
+def _has_home(grant: DeviceGrant, floor: Floor) -> bool:
+    """
+    Whether an MPS server there is a home's: of its shares, or of who came after it.
+
+    A journal that was lost does not say any more that a GPU which was granted whole was given back, and shares stand on
+    it since: while they do, their server would keep the booking of who has long gone.
+    """
+    return grant.share is not None or (grant.profile is None and key_of(grant) in floor.homes)
 
 
 def _was_to_come_later(record: SliceRecord) -> bool:
