@@ -342,6 +342,7 @@ class Judge(NodeJudge):
         if self.decided_in[operation] in self.over:
             if bound is not None and self._is_as_true_in_every_life(bound):
                 self.lost[released.request] = None
+                self.went_with_node[bound.allocation] = None  # or with its disk: whoever finds it takes it back
             return  # it lands late: whoever goes by another will be blamed
         if bound is not None and operation in self.released_with_node:
             self.went_with_node[bound.allocation] = None

@@ -129,9 +129,9 @@ def _sizes_guessed(_original: Any) -> Any:
 
 
 def _everybody_let_go(original: Any) -> Any:
-    def take_holders(record: Any, result: Any, number: int) -> Any:
+    def take_holders(record: Any, result: Any, number: int, floor: Any) -> Any:
         """When one tenant's processes linger, the server lets go of all its clients."""
-        outcome = original(record, result, number)
+        outcome = original(record, result, number, floor)
         if not outcome.clients:
             return outcome
         return replace(outcome, clients=tuple(holder.pid for holder in result.holders if holder.kind == "compute"))

@@ -105,6 +105,16 @@ def _holders_of_others(_original: Any) -> Any:
     return is_a_promise
 
 
+def own_home_only(_: Any) -> Any:
+    """A GPU that was granted whole is kept by the MPS server of those who share it."""
+
+    def has_home(grant: Any, _floor: Any) -> bool:
+        """Only a share's own home has a server that is nobody's."""
+        return grant.share is not None
+
+    return has_home
+
+
 def _takes_what_is_there(_original: Any) -> Any:
     def was_begun(self: Any, _order: Any) -> bool:
         """After the journal was lost, what is found at a promised place is taken for the promise's own."""
@@ -193,7 +203,11 @@ TURN_BUGS = (
         "holders of others",
         "capacity, as long as somebody else runs there",
         ("I4",),
-        ((taking, "_was_never_begun", _holders_of_others), (unmaking, "_was_to_come_later", _holders_of_others)),
+        (
+            (taking, "_was_never_begun", _holders_of_others),
+            (unmaking, "_was_to_come_later", _holders_of_others),
+            (unmaking, "_has_home", own_home_only),
+        ),
         _shared_for_good,
     ),
 )

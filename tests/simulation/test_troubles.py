@@ -253,6 +253,28 @@ def test_the_judge_believes_a_release_of_a_life_before_where_the_slice_went_with
         judge.landed(_write_over(asked, withdrawn), asked.sequence)
 
 
+@pytest.mark.parametrize("is_removed", [False, True])
+def test_the_judge_believes_a_release_of_a_life_before_where_the_slice_went_with_its_node(is_removed: bool) -> None:
+    """The agent is back later and shows the slice that was given up with its node: it is taken back."""
+    scene = with_a_running_pod()
+    bound, judge = scene.bound("first"), scene.world.judge
+    assert bound is not None
+    scene.world.broker.wipe()
+    scene.host(f"agent-{bound.node}").kill()
+    if is_removed:
+        judge.removed[bound.node] = None
+    entry = Entry(f"sluice.binding.{bound.request}", 1, OperationId("x"), bound)
+    released = _write_over(entry, Released(request=bound.request, cause="slice lost"))
+    judge.decided_in[released.operation] = next(iter(judge.over))
+    judge.landed(released, entry.sequence)
+    revoke = Revoke(
+        revision=2, incarnation=Incarnation(""), booking=judge.bookings[bound.allocation], cause="released: slice lost"
+    )
+    order = Entry(f"sluice.ledger.{bound.node}.{bound.allocation}", 2, OperationId("x"), None)
+    with nullcontext() if is_removed else pytest.raises(ViolationError, match="is bound and wanted, and revoked"):
+        judge.landed(_write_over(order, revoke), order.sequence)
+
+
 def _write_over(entry: Entry, message: AnyMessage) -> Write:
     return Write(
         operation=OperationId("by-hand-1"),

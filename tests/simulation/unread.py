@@ -7,11 +7,13 @@ Each story ends when nothing was violated, and raises ViolationError where the r
 from typing import Any
 
 from simulation.hardware import OPERATOR
+from simulation.planted_turns import own_home_only
 from simulation.planting import Planted
 from simulation.pods import mps
 from simulation.scene import WHOLE, WHOLE_NODE, Scene, sliced
 
 from sluice.contracts.messages import Grant, Revoke, SliceGone
+from sluice_node_agent.core import unmaking
 from sluice_node_agent.core.found import Found
 from sluice_node_agent.core.taking import Taking
 
@@ -100,7 +102,7 @@ REVOKED_UNREAD = Planted(
     "a revoke comes after nobody",
     "capacity, as long as somebody else runs there",
     ("I4",),
-    ((Taking, "_was_begun", _only_grants_come_later),),
+    ((Taking, "_was_begun", _only_grants_come_later), (unmaking, "_has_home", own_home_only)),
 )
 NOT_SEEN = Planted(
     "not seen is not there",
