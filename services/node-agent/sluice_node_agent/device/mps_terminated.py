@@ -10,6 +10,8 @@ from pathlib import Path
 
 import msgspec
 
+from sluice.contracts.codec import NOT_READABLE
+from sluice.contracts.refusals import shorten
 from sluice_node_agent.device.mps_home import MpsError
 from sluice_node_agent.device.processes import Processes
 
@@ -30,8 +32,9 @@ class Terminated:
                 self._told = msgspec.json.decode(file.read(_MAX_BYTES), type=dict[int, int])
         except FileNotFoundError:
             self._told = {}
-        except (OSError, msgspec.MsgspecError, ValueError) as error:
-            raise MpsError(f"{self._path} cannot be read: {error}; remove it once its clients have ended") from error
+        except (OSError, *NOT_READABLE) as error:
+            why = shorten(str(error), 300)
+            raise MpsError(f"{self._path} cannot be read: {why}; remove it once its clients have ended") from error
 
     def add(self, pid: int) -> bool:
         """Note a process that lives and was not told yet; False when there is nothing to tell it."""
