@@ -165,6 +165,27 @@ def test_a_client_is_let_go_once_whoever_asks_and_its_neighbours_stay_watched(pl
     assert staying.allocate(10) == {"held_mib": 10}
 
 
+def test_a_stopped_client_is_not_let_go_but_the_others_are_and_its_neighbours_stay_watched(place: Place) -> None:
+    """Told to let go of one that cannot answer, the daemon of 580.159 hears nobody any more until it has ended."""
+    running = place.daemons.start(start_order())
+    stopped, going, staying = sorted((place.client(), place.client(), place.client()), key=lambda client: client.pid)
+    for client in (stopped, going, staying):
+        client.hear()
+    until(lambda: len(place.seen(running).clients) == 3, "all are listed")
+    stopped.process.send_signal(signal.SIGSTOP)
+    until(lambda: place.processes.is_stopped(stopped.pid), "it is stopped")
+    order = TerminateMpsClients(4, H1, (stopped.pid, going.pid))
+    said = refusal_of(lambda: place.daemons.terminate_clients(order))
+    assert said == f"home h1: process {stopped.pid} is stopped; no server lets go of it: continue or kill it"
+    assert going.hear()["error"] == "CUDA_ERROR_MPS_CLIENT_TERMINATED"
+    assert place.seen(running).alive
+    assert staying.allocate(10) == {"held_mib": 10}
+    stopped.process.send_signal(signal.SIGCONT)
+    until(lambda: not place.processes.is_stopped(stopped.pid), "it goes on")
+    place.daemons.terminate_clients(order)
+    assert stopped.hear()["error"] == "CUDA_ERROR_MPS_CLIENT_TERMINATED"
+
+
 def test_a_process_that_has_the_number_of_one_that_was_let_go_is_let_go_too(place: Place) -> None:
     """It would compute on in a slice that was taken back."""
     running = place.daemons.start(start_order())

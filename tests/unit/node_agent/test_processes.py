@@ -117,6 +117,19 @@ def test_a_torn_stat_is_told_as_nothing(tmp_path):
     assert told(tmp_path, 40, stat="40 (mps) S 1").started_at(40) == 0
 
 
+@pytest.mark.parametrize("state", ["T", "t"], ids=["by a signal", "by a debugger"])
+def test_a_process_of_which_one_thread_is_stopped_is_stopped(tmp_path, state):
+    """Told to let go of it, its MPS daemon would hear nobody any more."""
+    seen = told(tmp_path, 40, stat="40 (python) S 1 1\n")
+    assert not seen.is_stopped(40), "no thread of it is there any more"
+    for thread, its in ((40, "S"), (41, state)):
+        task = tmp_path / "40" / "task" / str(thread)
+        task.mkdir(parents=True)
+        (task / "stat").write_text(f"{thread} (T) (t) {its} 1 1\n", encoding="ascii")
+    assert seen.is_stopped(40)
+    assert not seen.is_stopped(7), "gone"
+
+
 def test_a_real_process_has_its_real_name_and_start():
     """The fake /proc of the other tests is like the real one."""
     seen = Processes()
@@ -262,7 +275,7 @@ def test_a_real_process_whose_first_thread_has_ended_is_found():
         child.communicate("\n")
 
 
-@pytest.mark.parametrize("ask", ["owner_of", "name_of", "started_at", "command_of", "environment_of"])
+@pytest.mark.parametrize("ask", ["owner_of", "name_of", "started_at", "is_stopped", "command_of", "environment_of"])
 def test_a_process_that_could_not_be_looked_at_is_not_told_as_gone(ask):
     """An agent without a descriptor left takes living daemons for dead, and kills them under their tenants."""
     seen = Processes()

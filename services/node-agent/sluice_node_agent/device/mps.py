@@ -204,16 +204,26 @@ class MpsDaemons:
         Have the servers let go of clients, each once. Raises MpsError; a dead daemon has no clients.
 
         Who is let go can compute no more, and is listed, with its memory, until its process ends (seen of 580.159):
-        that is for the next look at the device to find out, and nobody waits for it here.
+        that is for the next look at the device to find out, and nobody waits for it here. A process that is stopped is
+        left out, and said after the others: it would not answer its server, and the daemon nobody else until it does.
         """
         deadline = Deadline(self._timeout_s)
         directory, control = self._home(order.home)
+        stopped = []
         try:
             for server in control.servers(deadline.left_s):
                 for pid in sorted(set(control.clients_of(server, deadline.left_s)) & set(order.pids)):
+                    if self._processes.is_stopped(pid):
+                        stopped.append(pid)
+                        continue
                     self._let_go(directory, control, server, pid, deadline)
         except NoDaemonError:
             return
+        if stopped:
+            pids = ", ".join(map(str, stopped))
+            raise MpsError(
+                f"home {order.home}: process {pids} is stopped; no server lets go of it: continue or kill it"
+            )
 
     def _let_go(self, directory: HomeDirectory, control: MpsControl, server: int, pid: int, deadline: Deadline) -> None:
         terminated = Terminated(directory.path, self._processes)

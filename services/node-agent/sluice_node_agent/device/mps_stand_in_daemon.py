@@ -216,10 +216,12 @@ class Daemon:
         """
         Have the server let go of a client, which is listed until its process ends.
 
-        A second time, nothing and nobody is answered until then, as release 580.159 does.
+        A second time, or when it is stopped, nothing and nobody is answered until then, as release 580.159 does.
         """
         server = self.server
         assert server is not None
+        if pid in server.clients and _is_stopped(pid):
+            server.terminated.add(pid)
         while pid in server.terminated and self.server is server:
             select.select([server.link], [], [])
             self._on_server(server.link)
@@ -360,6 +362,14 @@ def _open_log(directory: str, name: str) -> int | None:
     except OSError:
         sys.stderr.write(f"Warning: Failed writing log files to directory [{directory}]. No logs will be available.\n")
         return None
+
+
+def _is_stopped(pid: int) -> bool:
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            return file.read().rpartition(b") ")[2][:1] in b"Tt"
+    except OSError:
+        return False
 
 
 def _receive(source: socket.socket) -> bytes:

@@ -33,6 +33,8 @@ _POD = re.compile(
     r"(?:[\w-]*kubepods(?:-burstable|-besteffort)?-)?"
     r"pod(?P<uid>[0-9a-f]{8}(?P<dash>[-_])(?:[0-9a-f]{4}(?P=dash)){3}[0-9a-f]{12}|[0-9a-f]{32})(?:\.slice)?"
 )
+_STOPPED = frozenset({"T", "t"})
+"""By a signal, or by who traces it (proc(5)). A process in a frozen cgroup of v2 looks as one that sleeps ("S")."""
 _TICKS = re.compile(r"[0-9]{1,20}")
 _DEVICE_NAME = re.compile(r"nvidia(\d+|ctl|-cap\d+|-uvm)")
 
@@ -74,12 +76,16 @@ class Processes:
 
     def started_at(self, pid: int) -> int:
         """When it began, in clock ticks since boot; 0 when it is gone or a zombie. With the pid it names a process."""
-        # The name may hold spaces and brackets, so what follows the last bracket counts.
-        fields = self._text(pid, "stat").rpartition(")")[2].split()
+        fields = self._stat(pid, "stat")
         if len(fields) <= _STAT_STARTED_AT or fields[0] in {"Z", "X", "x"}:
             return 0
         ticks = fields[_STAT_STARTED_AT]
         return int(ticks) if _TICKS.fullmatch(ticks) else 0
+
+    def is_stopped(self, pid: int) -> bool:
+        """Whether one of its threads does nothing until somebody lets it go on."""
+        states = (self._stat(pid, f"task/{thread}/stat")[:1] for thread in self._threads(pid))
+        return any(state[0] in _STOPPED for state in states if state)
 
     def command_of(self, pid: int) -> tuple[str, ...]:
         """Its arguments, the program first; empty when it is gone, or a thread of the kernel."""
@@ -108,13 +114,7 @@ class Processes:
         """
         if self.started_at(pid):
             return (pid,)
-        try:
-            threads = [int(path.name) for path in (self.root / str(pid) / "task").iterdir()]
-        except OSError as error:
-            if error.errno in _NOTHING_TO_SEE:
-                return ()
-            raise
-        return tuple(sorted(thread for thread in threads if thread != pid))
+        return tuple(thread for thread in self._threads(pid) if thread != pid)
 
     def own_pod(self) -> str:
         """The UID of the pod that we are in; "" for none."""
@@ -162,6 +162,19 @@ class Processes:
             return int((self.root / "self").readlink().name)
         except (OSError, ValueError):
             return 0
+
+    def _threads(self, pid: int) -> tuple[int, ...]:
+        """All its threads, the first among them; empty when it is gone."""
+        try:
+            return tuple(sorted(int(path.name) for path in (self.root / str(pid) / "task").iterdir()))
+        except OSError as error:
+            if error.errno in _NOTHING_TO_SEE:
+                return ()
+            raise
+
+    def _stat(self, pid: int, name: str) -> list[str]:
+        """The fields of such a file from the third on: the name before them may hold spaces and brackets."""
+        return self._text(pid, name).rpartition(")")[2].split()
 
     def _text(self, pid: int, name: str) -> str:
         return self.read(pid, name).decode("utf-8", "replace")
