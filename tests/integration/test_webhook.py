@@ -161,10 +161,10 @@ async def test_a_caller_that_breaks_off_is_no_defect_of_ours():
     """An API server that is restarted: each review on its way was an error with a traceback, as if we had failed."""
     with structlog.testing.capture_logs() as logged:
         async with webhook() as caller:
-            _, writer = await asyncio.open_connection("127.0.0.1", caller.port, ssl=caller.trust())
-            writer.write(b"POST /mutate HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n{")
-            await writer.drain()
-            await asyncio.sleep(0.1)  # it has begun to read
+            reader, writer = await asyncio.open_connection("127.0.0.1", caller.port, ssl=caller.trust())
+            writer.write(b"POST /mutate HTTP/1.1\r\nHost: x\r\nExpect: 100-continue\r\nContent-Length: 100\r\n\r\n{")
+            async with asyncio.timeout(BOUND_S):
+                assert (await reader.readline()).split()[1] == b"100", "it begins to read"
             writer.transport.abort()
             async with asyncio.timeout(BOUND_S):
                 while not [line for line in logged if "request" in line["event"]]:  # noqa: ASYNC110 - logs wake nobody
