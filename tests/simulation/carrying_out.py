@@ -203,7 +203,7 @@ def home_of(pipe_directory: str) -> str:
 
 def _holders(gpu: Gpu, machine: Machine, uuid: str) -> tuple[Holder, ...]:
     tenants = [
-        Holder(process.pid, "" if process.owner == OPERATOR else process.owner, kind=process.kind)
+        Holder(process.pid, "" if process.owner == OPERATOR else process.owner, kind="compute")
         for process in gpu.holders(uuid)
     ]
     servers = [
@@ -246,7 +246,7 @@ def _terminate(machine: Machine, terminate: TerminateMpsClients) -> None:
         raise DaemonRefusedError(f"no daemon of {terminate.home} answers")
     gpu = machine.gpus[daemon.directory.gpu]
     for process in clients_of(gpu, terminate.home):
-        if process.pid in terminate.pids:
+        if process.pid in terminate.pids and not process.terminated:
             machine.mps.on_terminated(daemon, process.owner)
     let_go(gpu, terminate.home, terminate.pids)
 

@@ -169,18 +169,18 @@ class Daemons:
 
 def clients_of(gpu: Gpu, home: str) -> list[Process]:
     """The processes that the server of a home serves."""
-    return [process for process in gpu.processes if process.home == home and process.kind == "compute"]
+    return [process for process in gpu.processes if process.home == home]
 
 
 def let_go(gpu: Gpu, home: str, pids: tuple[int, ...]) -> list[str]:
     """
-    The server lets go of clients. Returns whose they are.
+    The server lets go of clients, of each once: asked again, the daemon would be deaf. Returns whose they are.
 
-    Their processes live on without a context, and still have the device's files open.
+    They compute no more. Their processes live on as its clients, with what memory they have, until they end.
     """
-    found = [process for process in clients_of(gpu, home) if process.pid in pids]
+    found = [process for process in clients_of(gpu, home) if process.pid in pids and not process.terminated]
     for process in found:
-        gpu.processes[gpu.processes.index(process)] = replace(process, kind="file")
+        gpu.processes[gpu.processes.index(process)] = replace(process, terminated=True)
     return [process.owner for process in found]
 
 

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cache
 from random import Random
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 from simulation.daemons import Daemons
 from simulation.tables import GpuRow, ProfileRow, Span, fits_in, overlap
@@ -55,14 +55,15 @@ class Process:
     """
     A process on a device: a MIG device, or a whole GPU.
 
-    `home` names the daemon that it is a client of; empty when it runs without MPS. `file`: its server has let it go.
+    `home` names the daemon that it is a client of; empty when it runs without MPS. Once `terminated` it computes no
+    more, and is listed, with its memory, until it ends (docs/hardware).
     """
 
     pid: int
     owner: str
     device: str
     home: str = ""
-    kind: Literal["compute", "file"] = "compute"
+    terminated: bool = False
     memory_mib: int = 0
     """What it may use of a home: as its container was told when it began, within what its server let it have then."""
 
@@ -333,7 +334,7 @@ class Machine:
         gpu = self.gpu_with(device)
         if gpu is None or gpu.lost:
             return None
-        if not home and gpu.exclusive and (gpu.servers or any(other.kind == "compute" for other in gpu.processes)):
+        if not home and gpu.exclusive and (gpu.servers or gpu.processes):
             return None
         process = Process(self.new_pid(), owner, device, home, memory_mib=memory_mib)
         gpu.processes.append(process)

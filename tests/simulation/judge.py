@@ -203,13 +203,11 @@ class Judge(NodeJudge):
 
     def _check_tenants(self, booking: Booking, gpu: Gpu, mine: Held, held: list[Held]) -> None:
         """
-        Nobody is left there but those who live in the same home.
+        Nobody is left there but those who live in the same home, not even whom its daemon has let go of (LAW 3).
 
-        Whom a daemon has let go of computes no more. SliceGone waits for him too (LAW 3); but where his slice went with
-        journal and ledger, nobody tells him from a tool that only has the device's files open.
-
-        Nor is there anything at the place of a whole GPU, or an instance of a fixed layout, that shows that its slice
-        went so: it can be granted, and is handed to nobody while he is on it (ADR 0047), which `started` checks.
+        Where his slice went with journal and ledger, nothing at the place of a whole GPU, or of an instance of a fixed
+        layout, shows that it did: it can be granted, and is handed to nobody while he is on it (ADR 0047), which
+        `started` checks.
         """
         others = [one.allocation for one in held if one.span == mine.span and one.allocation != booking.allocation]
         together = {self.bookings[other].owner for other in others}
@@ -217,8 +215,6 @@ class Judge(NodeJudge):
         for process in gpu.processes:
             at = gpu.span_of(process.device)
             if at is None or not overlap(at, mine.span) or process.owner in {booking.owner, OPERATOR, *together}:
-                continue
-            if process.home and process.kind == "file":
                 continue
             is_shown = bool(process.home) and gpu.layout is None
             if nothing_is_made and not is_shown and self.belongs_to_nobody(booking.node, process):

@@ -277,10 +277,10 @@ class NodeJudge(Books):
             self.fail("undisturbed", f"a client of {owner} is let go by {daemon}, and its share is not revoked")
 
     def started(self, machine: Machine, process: Process) -> None:
-        """A container runs on a device. Whom a daemon has let go of computes no more (see `judge._check_tenants`)."""
+        """A container runs on a device."""
         self.sizes.began[machine.node, process.pid] = self.clockwork.now
         for gpu, other in machine.processes():
-            together = (process.home and process.home == other.home) or other.kind == "file"
+            together = process.home and process.home == other.home
             if other.owner not in {process.owner, OPERATOR} and other.device == process.device and not together:
                 self.fail("I1", f"{process} and {other} share {process.device} of {gpu.uuid}")
         for ticket in machine.tickets.values():

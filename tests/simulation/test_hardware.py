@@ -149,13 +149,14 @@ def test_clients_end_with_their_daemon_and_not_with_its_agent(whole: Gpu) -> Non
 
 
 def test_a_client_that_was_let_go_is_still_there(whole: Gpu) -> None:
-    """Its process lives on without a context, and is nobody's client any more."""
+    """It computes no more; its memory is had again only when its process has ended."""
     machine = Machine(NodeName("node"), {whole.uuid: whole})
     daemon_on(machine, whole, whole.uuid)
     process = machine.start_process("pod", whole.uuid, "h1")
     assert process is not None
     assert let_go(whole, "h1", (process.pid, 99)) == ["pod"]
-    assert (clients_of(whole, "h1"), [one.kind for one in whole.processes]) == ([], ["file"])
+    assert [(one.pid, one.terminated) for one in clients_of(whole, "h1")] == [(process.pid, True)]
+    assert let_go(whole, "h1", (process.pid,)) == [], "asked a second time, the daemon would hear nobody any more"
 
 
 def test_one_process_in_exclusive_mode_keeps_all_others_out(whole: Gpu) -> None:

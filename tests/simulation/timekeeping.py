@@ -236,7 +236,7 @@ class TimeJudge:
 
 
 def _clients(machine: Machine, home: str) -> list[Process]:
-    return [process for _, process in machine.processes() if process.home == home and process.kind == "compute"]
+    return [process for _, process in machine.processes() if process.home == home]
 
 
 def _shares(booking: Booking, container: str) -> list[Share]:
