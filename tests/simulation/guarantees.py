@@ -53,10 +53,13 @@ class GuaranteeJudge:
         self._going: dict[AllocationId, dict[AllocationId, None]] = {}
         """... and who was being evicted, for this one or for those that were decided before."""
         self._was_wiped = False
-        self._told: dict[RunId, dict[str, None]] = {}
+        self._sent: dict[RunId, int] = {}
+        """The last decision of each process that it has sent a word of."""
+        self._told: dict[RunId, dict[str, int]] = {}
         """
         Once a broker has lost what the operator said, it binds a process only when that has heard it again: the word is
-        in BOOK, and no guard of a ledger covers it. What was under way to it from before the wipe is none of that.
+        in BOOK, and no guard of a ledger covers it. What was under way to it from before the wipe is none of that. Nor
+        does it bind what was decided before that and waits behind its guard: up to this decision.
         """
         self._said: dict[str, OperationId] = {}
         """What the operator said last in this life of the broker."""
@@ -67,11 +70,11 @@ class GuaranteeJudge:
         """A core wants something."""
         if not self._guaranteed or not isinstance(instruction, Write):
             return
-        message = instruction.message
+        message, number = instruction.message, _number_of(instruction.operation)
+        self._sent[host.run] = max(number, self._sent.get(host.run, 0))
         if isinstance(message, Revoke):
             self._revoking.setdefault(host.run, {})[message.booking.allocation] = None
         elif isinstance(message, Grant) and message.evict and message.booking.allocation not in self._stood:
-            number = _number_of(instruction.operation)
             evicting = self._evicting.setdefault(host.run, {})
             evicting |= dict.fromkeys(message.after, number)
             self._decided[message.booking.allocation] = host.run, number
@@ -81,8 +84,8 @@ class GuaranteeJudge:
             leaving = {**self._revoking.get(host.run, {}), **evicted}
             stood = {each: booking for each, booking in self._standing().items() if each not in leaving}
             self._stood[message.booking.allocation] = stood
-            told = self._told.get(host.run, {}) if self._was_wiped else self._guaranteed
-            unaware = tuple(namespace for namespace in self._guaranteed if namespace not in told)
+            told = self._told.get(host.run, {}) if self._was_wiped else dict.fromkeys(self._guaranteed, -1)
+            unaware = tuple(each for each in self._guaranteed if each not in told or number <= told[each])
             self._unaware_of[message.booking.allocation] = unaware
 
     def listener(self, allocator: Host) -> Callable[[object], None]:
@@ -93,7 +96,8 @@ class GuaranteeJudge:
                 return
             namespace = event.entry.message.namespace
             if self._said.get(namespace) == event.entry.operation:
-                self._told.setdefault(allocator.run, {})[namespace] = None
+                told = self._told.setdefault(allocator.run, {})
+                told.setdefault(namespace, self._sent.get(allocator.run, 0))
 
         return hear
 

@@ -1,5 +1,6 @@
 """Evictions for a place: the interleavings that a simpler rule would lose, each played once on purpose."""
 
+from collections.abc import Callable
 from contextlib import nullcontext
 
 import pytest
@@ -13,9 +14,9 @@ from simulation.scene import A30_NODE, MIG_NODE, Scene, sliced
 from simulation.weather import Weather
 
 from sluice.contracts import subjects
-from sluice.contracts.exchange import Observed, Stream, Write
+from sluice.contracts.exchange import Entry, Observed, Stream, Write
 from sluice.contracts.ids import AllocationId, Incarnation, NodeName, OperationId, RequestId, SourceName
-from sluice.contracts.messages import Booking, DeviceGrant, Grant, Pending, Revoke
+from sluice.contracts.messages import Amounts, Booking, DeviceGrant, Grant, Pending, QuotaSet, Revoke
 
 UNLUCKY = Weather(until=40.0, ack_lost=0.1, request_lost=0.05, late=0.05, twice=0.3, redelivered=0.3)
 VICTIMS = ("left", "right")
@@ -290,6 +291,31 @@ def test_the_judge_lets_count_again_who_was_to_go_for_a_grant_that_was_given_up(
 def test_the_judge_goes_by_the_order_in_which_one_allocator_has_decided(was_first: bool) -> None:
     """What waits behind its guard is sent after what was decided later: a namespace gives up one for itself."""
     scene = Scene(MIG_NODE, quotas=(QuotaSaid(0.0, "den", guaranteed=(1, None, None)),))
+    land = _landing(scene)
+    for number, name in enumerate(("one", "two")):
+        land(_booked(name, "den"), number)
+    land(_booked("own", "den", instead_of="one"), 5)
+    with nullcontext() if was_first else pytest.raises(ViolationError, match="den has 0 devices left of 1"):
+        land(_booked("waited", "lab", instead_of="two"), 4 if was_first else 6)
+
+
+@pytest.mark.parametrize("was_first", [True, False])
+def test_a_guarantee_that_is_said_again_after_a_wipe_binds_what_is_decided_after_it_was_heard(was_first: bool) -> None:
+    """What waited behind its guard meanwhile was decided without it (seed 2920002922)."""
+    scene = Scene(MIG_NODE, quotas=(QuotaSaid(0.0, "den", guaranteed=(1, None, None)),))
+    judge, allocator, land = scene.world.guarantees, scene.host("allocator-a"), _landing(scene)
+    judge.wiped()
+    land(_booked("one", "den"), 5)
+    said, address = QuotaSet(namespace="den", guaranteed=Amounts(gpus=1)), subjects.quota("den")
+    judge.landed(Write(OperationId("operator-2"), 1, Stream.BOOK, address.subject, address.guard, 0, said, ""), 2)
+    entry = Entry(address.subject, 2, OperationId("operator-2"), said)
+    judge.listener(allocator)(Observed(Stream.BOOK, entry))
+    with nullcontext() if was_first else pytest.raises(ViolationError, match="den has 0 devices left of 1"):
+        land(_booked("waited", "lab", instead_of="one"), 4 if was_first else 6)
+
+
+def _landing(scene: Scene) -> Callable[[Grant, int], None]:
+    """Have an allocator decide something, by the number of its decision, and the judge see it land."""
     judge, books, allocator = scene.world.guarantees, scene.world.judge, scene.host("allocator-a")
 
     def write(message: Grant, number: int) -> Write:
@@ -303,8 +329,4 @@ def test_the_judge_goes_by_the_order_in_which_one_allocator_has_decided(was_firs
         books.after[message.booking.allocation] = message.after
         judge.landed(write(message, number), 1)
 
-    for number, name in enumerate(("one", "two")):
-        land(_booked(name, "den"), number)
-    land(_booked("own", "den", instead_of="one"), 5)
-    with nullcontext() if was_first else pytest.raises(ViolationError, match="den has 0 devices left of 1"):
-        land(_booked("waited", "lab", instead_of="two"), 4 if was_first else 6)
+    return land
