@@ -205,7 +205,7 @@ class MpsDaemons:
 
         Who is let go can compute no more, and is listed, with its memory, until its process ends (seen of 580.159):
         that is for the next look at the device to find out, and nobody waits for it here. A process that is stopped is
-        left out, and said after the others: it would not answer its server, and the daemon nobody else until it does.
+        left out, and said after the others: asked for it, the daemon hears nobody until that process ends.
         """
         deadline = Deadline(self._timeout_s)
         directory, control = self._home(order.home)

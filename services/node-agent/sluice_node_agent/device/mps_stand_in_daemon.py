@@ -367,7 +367,7 @@ def _open_log(directory: str, name: str) -> int | None:
 def _is_stopped(pid: int) -> bool:
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
-            return file.read().rpartition(b") ")[2][:1] in b"Tt"
+            return file.read().rpartition(b") ")[2][:1] in {b"T", b"t"}
     except OSError:
         return False
 
