@@ -10,6 +10,7 @@ from factories.workloads import arrive, depart, fleet_of, simulated
 from judges.answers import over_commits, read_answers
 
 from sluice.contracts.fleet import parse_fleet
+from sluice.mig.catalog import catalog
 from sluice_allocator.offline import perfect
 from sluice_allocator.offline.answers import AnswerWriter
 from sluice_allocator.offline.asks import Policies
@@ -319,11 +320,15 @@ def coming_and_going(pods):
 
 
 def empty_caches():
-    """Caches are bounded and the process's own; how they lie in memory depends on all tests before this one."""
+    """
+    Caches are bounded and the process's own; how they lie in memory depends on all tests before this one.
+
+    The catalog is read once a process: tests that come later hold its models, and ask whether they are given the same.
+    """
     gc.unfreeze()  # what was there before the first test is not listed otherwise
     gc.collect()
     for each in gc.get_objects():
-        if isinstance(each, functools._lru_cache_wrapper):
+        if isinstance(each, functools._lru_cache_wrapper) and each.__module__ != catalog.__module__:
             each.cache_clear()
 
 
