@@ -245,10 +245,8 @@ def _terminate(machine: Machine, terminate: TerminateMpsClients) -> None:
     if daemon is None:
         raise DaemonRefusedError(f"no daemon of {terminate.home} answers")
     gpu = machine.gpus[daemon.directory.gpu]
-    for process in clients_of(gpu, terminate.home):
-        if process.pid in terminate.pids and not process.terminated:
-            machine.mps.on_terminated(daemon, process.owner)
-    let_go(gpu, terminate.home, terminate.pids)
+    for owner in let_go(gpu, terminate.home, terminate.pids):
+        machine.mps.on_terminated(daemon, owner)
 
 
 def _is_meant(daemon: Daemon, watch: WatchMps) -> bool:

@@ -77,7 +77,7 @@ class Daemons:
     """Faults to come: how the next starts fail. `before` leaves nothing, `after` a daemon that runs."""
     watcher: Callable[[str, Daemon], None] = lambda _what, _daemon: None
     on_terminated: Callable[[Daemon, str], None] = lambda _daemon, _owner: None
-    """Told before a client is let go by order: of which daemon, and whose it is."""
+    """Told when a client is let go by order: of which daemon, and whose it is."""
 
     def alive(self, home: str) -> Daemon | None:
         """The running daemon of a home."""

@@ -23,6 +23,7 @@ from sluice.contracts.ids import OperationId, RequestId
 from sluice.contracts.messages import (
     AllocationRequested,
     AnyMessage,
+    Booking,
     Closed,
     EvictionBlocked,
     EvictionDone,
@@ -252,7 +253,7 @@ class PreemptionJudge:
             if victim is None or victim.request == booking.request:
                 continue
             ranks = self._ranks_of(victim.request)
-            if not ranks or mine is None or _is_moved(self._judge, victim.request):
+            if not ranks or mine is None or self._is_kept(victim):
                 continue
             least = min((rank.priority for rank in ranks if rank.preemptible), default=None)
             if least is None:
@@ -262,6 +263,11 @@ class PreemptionJudge:
                 self._judge.fail("less important", text)
         if not grant.after:
             self._judge.fail("place first", f"{booking.allocation} evicts, and does not wait for anybody")
+
+    def _is_kept(self, victim: Booking) -> bool:
+        """Whether a place is kept for who comes in a moved pod's stead: after what that has itself. Nobody is there."""
+        after = [self._judge.bookings.get(each) for each in self._judge.after.get(victim.allocation, ())]
+        return bool(after) and all(each is not None and each.request == victim.request for each in after)
 
     def _ended(self, entry: Revoke | Closed) -> None:
         """A grant that evicted does not stand any more: orders that follow from it may still be on their way."""
@@ -297,9 +303,3 @@ class PreemptionJudge:
 def _rank_of(pod: Pod) -> Rank:
     keys = dict(pod.ask.annotations)
     return Rank(int(keys.get(PRIORITY, "0")), keys.get(PREEMPTIBLE) == "true")
-
-
-def _is_moved(judge: Books, request: str) -> bool:
-    """Whether a pod may be evicted for another reason: it said that it may be moved."""
-    asked = judge.requests.get(request)
-    return asked is not None and (asked.leeway.movable or asked.leeway.substitute == "return")

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from contextlib import nullcontext
 
+import msgspec
 import pytest
 from simulation.judge import ViolationError
 from simulation.planted_preemptions import COUNTED_ON_TWICE, PREEMPTION_BUGS, PROMISED_IS_HAD
@@ -312,6 +313,31 @@ def test_a_guarantee_that_is_said_again_after_a_wipe_binds_what_is_decided_after
     judge.listener(allocator)(Observed(Stream.BOOK, entry))
     with nullcontext() if was_first else pytest.raises(ViolationError, match="den has 0 devices left of 1"):
         land(_booked("waited", "lab", instead_of="one"), 4 if was_first else 6)
+
+
+@pytest.mark.parametrize("is_kept", [True, False])
+def test_only_a_place_that_is_kept_for_a_moved_pod_goes_to_who_is_less_important(is_kept: bool) -> None:
+    """Nobody is there; what its pod said of moves may have been edited since, and its grant have landed late."""
+    scene = Scene(MIG_NODE, A30_NODE)
+    scene.pod("moved", ranked("1g.5gb", 1, preemptible=True))
+    scene.pod("comes", ranked("1g.6gb", 0))
+    scene.until(lambda: scene.runs("moved") and scene.runs("comes"))
+    books, moved, comes = scene.world.judge, scene.bound("moved"), scene.bound("comes")
+    assert moved is not None
+    assert comes is not None
+
+    def land(name: str, request: RequestId, after: AllocationId) -> None:
+        grant = _booked(name, "lab", instead_of=after)
+        grant = msgspec.structs.replace(grant, booking=msgspec.structs.replace(grant.booking, request=request))
+        books.bookings[grant.booking.allocation] = grant.booking
+        books.after[grant.booking.allocation] = grant.after
+        address = subjects.ledger(NodeName("node-0"), grant.booking.allocation)
+        write = Write(OperationId(f"o-{name}"), 1, Stream.BOOK, address.subject, address.guard, 0, grant, "")
+        scene.world.preemptions.landed(write, 1)
+
+    land("kept", moved.request, moved.allocation)
+    with nullcontext() if is_kept else pytest.raises(ViolationError, match=f"{moved.request} of 1 goes for"):
+        land("taken", comes.request, AllocationId("kept") if is_kept else moved.allocation)
 
 
 def _landing(scene: Scene) -> Callable[[Grant, int], None]:
