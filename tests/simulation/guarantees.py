@@ -2,7 +2,7 @@
 What namespaces are guaranteed, while pods are evicted for others: the judge who counts what is left of it.
 
 It counts a second time, in devices, by the ledger alone. It demands of nobody what could not be known when it was
-decided.
+decided, and asks an allocator nothing but which of its words have no answer yet.
 """
 
 from collections.abc import Callable
@@ -14,6 +14,7 @@ from simulation.host import Host
 from sluice.contracts.exchange import Observed, Write
 from sluice.contracts.ids import AllocationId, OperationId, RunId
 from sluice.contracts.messages import Booking, Grant, QuotaSet, Revoke
+from sluice_allocator.core.allocator import Allocator
 
 if TYPE_CHECKING:
     from simulation.plan import Plan
@@ -53,13 +54,11 @@ class GuaranteeJudge:
         self._going: dict[AllocationId, dict[AllocationId, None]] = {}
         """... and who was being evicted, for this one or for those that were decided before."""
         self._was_wiped = False
-        self._sent: dict[RunId, int] = {}
-        """The last decision of each process that it has sent a word of."""
-        self._told: dict[RunId, dict[str, int]] = {}
+        self._told: dict[RunId, dict[str, frozenset[OperationId]]] = {}
         """
         Once a broker has lost what the operator said, it binds a process only when that has heard it again: the word is
         in BOOK, and no guard of a ledger covers it. What was under way to it from before the wipe is none of that. Nor
-        does it bind what was decided before that and waits behind its guard: up to this decision.
+        does it bind what was decided before that, and is not settled: these words.
         """
         self._said: dict[str, OperationId] = {}
         """What the operator said last in this life of the broker."""
@@ -71,7 +70,6 @@ class GuaranteeJudge:
         if not self._guaranteed or not isinstance(instruction, Write):
             return
         message, number = instruction.message, _number_of(instruction.operation)
-        self._sent[host.run] = max(number, self._sent.get(host.run, 0))
         if isinstance(message, Revoke):
             self._revoking.setdefault(host.run, {})[message.booking.allocation] = None
         elif isinstance(message, Grant) and message.evict and message.booking.allocation not in self._stood:
@@ -84,9 +82,8 @@ class GuaranteeJudge:
             leaving = {**self._revoking.get(host.run, {}), **evicted}
             stood = {each: booking for each, booking in self._standing().items() if each not in leaving}
             self._stood[message.booking.allocation] = stood
-            told = self._told.get(host.run, {}) if self._was_wiped else dict.fromkeys(self._guaranteed, -1)
-            unaware = tuple(each for each in self._guaranteed if each not in told or number <= told[each])
-            self._unaware_of[message.booking.allocation] = unaware
+            unaware = (each for each in self._guaranteed if self._is_unaware(host.run, each, instruction.operation))
+            self._unaware_of[message.booking.allocation] = tuple(unaware)
 
     def listener(self, allocator: Host) -> Callable[[object], None]:
         """Hears what an allocator is told."""
@@ -97,7 +94,8 @@ class GuaranteeJudge:
             namespace = event.entry.message.namespace
             if self._said.get(namespace) == event.entry.operation:
                 told = self._told.setdefault(allocator.run, {})
-                told.setdefault(namespace, self._sent.get(allocator.run, 0))
+                assert isinstance(allocator.core, Allocator)
+                told.setdefault(namespace, frozenset(allocator.core.desk.undecided))
 
         return hear
 
@@ -122,6 +120,11 @@ class GuaranteeJudge:
         self._told.clear()
         self._said.clear()
         self._was_wiped = True
+
+    def _is_unaware(self, run: RunId, namespace: str, operation: OperationId) -> bool:
+        """Whether a process had not heard again of a guarantee when it decided something."""
+        unsettled = self._told.get(run, {}).get(namespace)
+        return self._was_wiped and (unsettled is None or operation in unsettled)
 
     def _granted(self, grant: Grant) -> None:
         """
