@@ -387,6 +387,18 @@ def test_a_kept_place_is_not_bound_while_its_pod_has_another(bench):
     assert [each.allocation for each in said if isinstance(each, Bound)] == [old.booking.allocation]
 
 
+def test_a_kept_place_is_not_bound_when_its_pods_own_slice_is_gone_and_no_binding_tells(bench):
+    """It is taken back in that very step: bound, a pod would be told of a slice that is about to be destroyed."""
+    old, kept = being_moved(bench)
+    all_of(bench, bench.ready(kept))
+    del bench.allocator.desk.world.bindings[RequestId("web-1")]
+    said = messages(all_of(bench, bench.gone(old)))
+    assert [each.cause for each in said if isinstance(each, Revoke)] == ["its slice is gone, and its pod is not"]
+    assert kept.booking.allocation not in [each.allocation for each in said if isinstance(each, Bound)]
+    again = messages(all_of(bench, bench.gone(kept)))
+    assert not [each for each in again if isinstance(each, Bound)]
+
+
 # -- making room for others ---------------------------------------------------------------------------------------
 
 
