@@ -6,12 +6,20 @@ It tells what tests/simulation declares, and decides nothing.
 
 import sys
 from collections.abc import Iterator
+from dataclasses import asdict
 from pathlib import Path
+
+import msgspec
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "tests"))
 
 from simulation.invariants import CASES, ELSEWHERE, LAWS, PLANTED, PLAYED, RULES, Case  # noqa: E402
+from simulation.record import Record  # noqa: E402
+from simulation.variants import Variant  # noqa: E402
+
+RECORDS = ROOT / "tests" / "simulation" / "records"
+DAY_S = 86_400
 
 HEAD = """# Invariants, and the bugs that prove them
 
@@ -21,6 +29,15 @@ What must hold at every instant, and what once all is calm. The judges share no 
 begins with the name of its rule. The numbers are those of the list of invariants that the tests began with; what has
 none was added later.
 """
+RUNS = """
+## Runs that were recorded
+
+What one and the same source has played: each file of `tests/simulation/records` has the SHA-256 of all that decides how
+a seed goes. While that is the same, `--record` with the file says what was played, and plays nothing. CI plays 2,000
+others at each change, always the same. What earlier runs found, and what became of it: `tests/simulation/README.md`.
+
+| seeds | from | events | days of virtual time | violations | source |
+|---|---|---|---|---|---|"""
 BUGS = """
 ## Planted bugs
 
@@ -41,7 +58,8 @@ Each *case* of [protocol.md](protocol.md), and the planted bugs, or the test, th
 
 def page() -> str:
     """The whole page."""
-    return "\n".join([HEAD, *_rules(), BUGS, *_bugs(), TOLD, *(_case(case) for case in (*CASES, *LAWS)), ""])
+    told = (_case(case) for case in (*CASES, *LAWS))
+    return "\n".join([HEAD, *_rules(), RUNS, *_runs(), BUGS, *_bugs(), TOLD, *told, ""])
 
 
 def _rules() -> Iterator[str]:
@@ -52,6 +70,21 @@ def _rules() -> Iterator[str]:
     yield "\nWithout a name of their own in a violation:\n\n| number | how it is judged |\n|---|---|"
     for number, says in ELSEWHERE:
         yield f"| {number} | {says} |"
+
+
+def _runs() -> Iterator[str]:
+    for path in sorted(RECORDS.glob("*.json")):
+        run = msgspec.json.decode(path.read_bytes(), type=Record)
+        days = round(run.virtual_s / DAY_S)
+        what = f"{run.seeds:,} {_kind(run.asked.variant)} | {run.asked.first:,} | {run.events:,} | {days:,}"
+        yield f"| {what} | {len(run.violations)} | `{run.source[:12]}` |"
+
+
+def _kind(variant: Variant) -> str:
+    """How seeds were drawn, by the options that are not what they are by default."""
+    chosen = {name: value for name, value in asdict(variant).items() if value}
+    without = [f"without {kind}" for kind in chosen.pop("without", ())]
+    return ", ".join([*chosen, *without]) or "plain"
 
 
 def _bugs() -> Iterator[str]:
