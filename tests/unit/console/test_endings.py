@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from factories.processes import heeding_ctrl_c
 
 from sluice_console.shell.typed import EXIT_FAILED
 
@@ -70,7 +71,8 @@ def test_ctrl_c_at_a_question_ends_the_command():
     """Who is asked whether to evict pods, and wants out, need not find out that only a second Ctrl-C counts."""
     ours, theirs = pty.openpty()
     ends = {"stdin": theirs, "stdout": theirs, "stderr": theirs}
-    asks = subprocess.Popen([sys.executable, "-c", _ASKS], start_new_session=True, **ends)
+    with heeding_ctrl_c():
+        asks = subprocess.Popen([sys.executable, "-c", _ASKS], start_new_session=True, **ends)
     try:
         os.close(theirs)
         shown = b""
