@@ -22,9 +22,10 @@ from chaos.planted import command
 from chaos.wires import HOST, Wire
 from factories.processes import Process, own_environment, switch_off
 
-from sluice.runtime.broker import Broker, Launch, Server, ServerPlan, free_ports, server_binary
+from sluice.runtime.broker import Broker, Launch, Server, ServerPlan, server_binary
 from sluice.runtime.broker import Process as BrokerProcess
 from sluice.runtime.nats_bus import NatsBus
+from sluice.runtime.ports import free_ports
 from sluice_console.core.plan import Wanted, launches
 from sluice_console.shell import tether
 from sluice_console.shell.data_directory import lock_data_directory, power_switch, short_mps_dir

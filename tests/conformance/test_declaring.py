@@ -9,11 +9,12 @@ from sluice.contracts.exchange import Stream
 from sluice.contracts.ids import Incarnation
 from sluice.contracts.streams import STREAMS, consumer_of
 from sluice.runtime import nats_connection, nats_declare
-from sluice.runtime.broker import Broker, BrokerError, Launch, Server, ServerPlan, free_ports
+from sluice.runtime.broker import Broker, BrokerError, Launch, Server, ServerPlan
 from sluice.runtime.bus import BusError
 from sluice.runtime.nats_bus import NatsBus
 from sluice.runtime.nats_connection import Connection
 from sluice.runtime.nats_wire import STREAM_NOT_FOUND, ApiError
+from sluice.runtime.ports import free_ports
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

@@ -15,8 +15,9 @@ from factories.credentials import CLIENT, SERVER, Authority, Files
 from sluice.contracts.ids import NodeName
 from sluice.contracts.rights import certificate_name, rights_of
 from sluice.contracts.streams import Role
-from sluice.runtime.broker import Server, ServerPlan, free_ports
+from sluice.runtime.broker import Server, ServerPlan
 from sluice.runtime.broker_users import CertifiedUser, authorization
+from sluice.runtime.ports import free_ports
 from sluice.runtime.settings import CommonSettings
 
 HOST = "localhost"

@@ -21,8 +21,8 @@ from factories.kubernetes import Cluster
 from factories.processes import Process, own_environment, switch_off
 
 from sluice.contracts.messages import SourceSynced
-from sluice.runtime.broker import free_ports
 from sluice.runtime.nats_bus import NatsBus
+from sluice.runtime.ports import free_ports
 from sluice_console.core.plan import SERVICES, Wanted, launches
 from sluice_console.core.world import World
 from sluice_console.shell.broker_child import broker_spec

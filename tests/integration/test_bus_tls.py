@@ -21,7 +21,7 @@ from sluice.contracts.ids import NodeName
 from sluice.contracts.rights import certificate_name, rights_of
 from sluice.contracts.streams import Role
 from sluice.runtime import metrics
-from sluice.runtime.broker import Broker, free_ports
+from sluice.runtime.broker import Broker
 from sluice.runtime.broker_users import User
 from sluice.runtime.bus import BusError, DeniedError
 from sluice.runtime.bus_identity import IdentityError, credentials_of
@@ -29,6 +29,7 @@ from sluice.runtime.nats_bus import NatsBus
 from sluice.runtime.nats_connection import Connection
 from sluice.runtime.nats_history import open_history
 from sluice.runtime.nats_identity import Credentials
+from sluice.runtime.ports import free_ports
 from sluice.runtime.runtime_metrics import DENIED
 from sluice.runtime.settings import CommonSettings
 

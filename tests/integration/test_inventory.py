@@ -25,9 +25,9 @@ from sluice.contracts.messages import (
 from sluice.contracts.pb import agent_pb2_grpc, inventory_pb2, node_pb2
 from sluice.contracts.pb.inventory_pb2_grpc import InventoryServiceStub
 from sluice.runtime import rpc
-from sluice.runtime.broker import free_ports
 from sluice.runtime.clock import SystemClock
 from sluice.runtime.memory_bus import MemoryBroker
+from sluice.runtime.ports import free_ports
 from sluice.runtime.rpc_health import Health
 from sluice.runtime.service import Service
 from sluice.runtime.telemetry import TraceBook

@@ -16,8 +16,9 @@ from sluice.contracts.messages import NodeInventory
 from sluice.contracts.pb import agent_pb2_grpc, inventory_pb2
 from sluice.contracts.pb.inventory_pb2_grpc import InventoryServiceStub
 from sluice.runtime import rpc
-from sluice.runtime.broker import Broker, free_ports
+from sluice.runtime.broker import Broker
 from sluice.runtime.nats_bus import NatsBus
+from sluice.runtime.ports import free_ports
 
 WAIT_S = 20.0
 

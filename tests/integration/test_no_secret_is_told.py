@@ -20,9 +20,10 @@ from sluice.contracts.callers import Caller, name_of, name_of_node
 from sluice.contracts.ids import NodeName
 from sluice.contracts.rights import certificate_name, rights_of
 from sluice.contracts.streams import Role
-from sluice.runtime.broker import Broker, free_ports
+from sluice.runtime.broker import Broker
 from sluice.runtime.broker_users import User
 from sluice.runtime.nats_identity import Credentials
+from sluice.runtime.ports import free_ports
 
 NODE = NodeName("gpu-1.example.internal")
 PASSWORD, WRONG, IN_URL, TOKEN, HEADER = (

@@ -26,8 +26,9 @@ from sluice.contracts import subjects
 from sluice.contracts.exchange import Observed, Stream
 from sluice.contracts.ids import SourceName
 from sluice.contracts.messages import AllocationRequested, Amounts, QuotaSet
-from sluice.runtime.broker import Broker, free_ports
+from sluice.runtime.broker import Broker
 from sluice.runtime.nats_bus import NatsBus
+from sluice.runtime.ports import free_ports
 
 NAME = f"{SERVICE[1]}.{SERVICE[0]}.svc"
 CONFIGURATION = "mutatingwebhookconfigurations.admissionregistration.k8s.io"

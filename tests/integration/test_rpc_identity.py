@@ -29,8 +29,9 @@ from sluice.contracts.pb import agent_pb2, agent_pb2_grpc, health_pb2, health_pb
 from sluice.contracts.pb.inventory_pb2_grpc import InventoryServiceStub
 from sluice.contracts.slice_usage import NodeUsage
 from sluice.runtime import rpc
-from sluice.runtime.broker import Broker, free_ports
+from sluice.runtime.broker import Broker
 from sluice.runtime.nats_bus import NatsBus
+from sluice.runtime.ports import free_ports
 from sluice.runtime.rpc_identity import Identity, Trust
 from sluice_console.shell.usages import ask_agents
 

@@ -19,10 +19,11 @@ from sluice.contracts.pb import agent_pb2, agent_pb2_grpc, node_pb2
 from sluice.contracts.rights import rights_of
 from sluice.contracts.streams import Role
 from sluice.runtime import rpc
-from sluice.runtime.broker import Server, ServerPlan, free_ports
+from sluice.runtime.broker import Server, ServerPlan
 from sluice.runtime.bus import BusError
 from sluice.runtime.bus_identity import credentials_of
 from sluice.runtime.nats_connection import Connection
+from sluice.runtime.ports import free_ports
 from sluice.runtime.rpc_identity import Identity, Trust
 from sluice.runtime.settings import CommonSettings, load
 from sluice_console.shell import security_commands as typed

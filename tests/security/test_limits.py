@@ -13,8 +13,8 @@ from sluice.contracts.codec import MESSAGE_BYTES_MAX, Undecodable, decode
 from sluice.contracts.ids import HomeId
 from sluice.contracts.pb import health_pb2, health_pb2_grpc
 from sluice.runtime import rpc
-from sluice.runtime.broker import free_ports
 from sluice.runtime.clock import SystemClock
+from sluice.runtime.ports import free_ports
 from sluice.runtime.rpc_health import Health
 from sluice_node_agent.device import mps_control
 from sluice_node_agent.device.mps_control import MpsControl

@@ -9,7 +9,6 @@ import asyncio
 import contextlib
 import shutil
 import signal
-import socket
 import sysconfig
 import time
 from collections.abc import Awaitable, Callable
@@ -23,8 +22,8 @@ from sluice.runtime.bus import BusError
 from sluice.runtime.nats_connection import Connection
 from sluice.runtime.nats_identity import Credentials
 from sluice.runtime.nats_wire import ApiError
+from sluice.runtime.ports import LOOPBACK, free_ports
 
-LOOPBACK = "127.0.0.1"
 PAYLOAD_BYTES_MAX = MESSAGE_BYTES_MAX + 48_576
 """1 MiB: a message and its headers."""
 READY_TIMEOUT_S = 20.0
@@ -322,15 +321,6 @@ async def _until(asked: Callable[[], Awaitable[bool]]) -> None:
         if await asked():
             return
         await asyncio.sleep(POLL_S)
-
-
-def free_ports(count: int) -> list[int]:
-    """Loopback ports that nobody listens on. Another process may take one before it is used: then a start fails."""
-    with contextlib.ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for each in sockets:
-            each.bind((LOOPBACK, 0))
-        return [each.getsockname()[1] for each in sockets]
 
 
 def _quoted(path: Path) -> str:

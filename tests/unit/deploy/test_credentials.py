@@ -25,11 +25,12 @@ from sluice.contracts.exchange import Stream
 from sluice.contracts.ids import NodeName
 from sluice.contracts.rights import rights_of, user_of
 from sluice.contracts.streams import Role
-from sluice.runtime.broker import Server, ServerPlan, free_ports, server_binary
+from sluice.runtime.broker import Server, ServerPlan, server_binary
 from sluice.runtime.bus import BusError
 from sluice.runtime.nats_bus import NatsBus
 from sluice.runtime.nats_connection import Connection
 from sluice.runtime.nats_identity import Credentials
+from sluice.runtime.ports import free_ports
 from sluice_console.shell.security.authorities import RENEW_DAYS, SERVER_DAYS, CredentialsError
 
 NOW = dt.datetime(2026, 11, 21, tzinfo=dt.UTC)

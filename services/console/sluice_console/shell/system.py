@@ -22,9 +22,9 @@ from sluice.contracts.limits_file import BYTES_MAX, read_limits
 from sluice.contracts.messages import BY_HAND, SourceSynced
 from sluice.contracts.strict_tables import TOML_BYTES_MAX, TableError
 from sluice.contracts.tickets import QUOTA_LIBRARY
-from sluice.runtime.broker import free_ports
 from sluice.runtime.bus import BusError
 from sluice.runtime.nats_bus import NatsBus
+from sluice.runtime.ports import free_ports
 from sluice.runtime.texts import text_of
 from sluice_console.core.plan import SERVICES, Launch, Wanted, launches
 from sluice_console.core.world import World

@@ -10,10 +10,10 @@ import structlog
 from sluice.contracts.exchange import Stream
 from sluice.contracts.pb import health_pb2, health_pb2_grpc
 from sluice.runtime import rpc
-from sluice.runtime.broker import free_ports
 from sluice.runtime.clock import SystemClock
 from sluice.runtime.core_runner import CoreRunner
 from sluice.runtime.memory_bus import MemoryBroker, MemoryBus
+from sluice.runtime.ports import free_ports
 from sluice.runtime.rpc_health import STUCK_S, Health
 from sluice.runtime.settings import TICK_MAX_S, SettingsError, load
 from sluice.runtime.telemetry import TraceBook, connect
