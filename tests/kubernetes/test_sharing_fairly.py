@@ -82,6 +82,11 @@ def _notes(scene: Scene, name: str) -> list[str]:
     return [each["note"] for each in listed if each["regarding"]["name"] == name]
 
 
+def _why_evicted(scene: Scene, name: str) -> list[str]:
+    """Events are for people: they are written beside the eviction, not before it."""
+    return [note for note in _notes(scene, name) if note.startswith("evicts the pod")]
+
+
 def _asks(scene: Scene) -> list[str]:
     """The pods of the namespace for which somebody has asked."""
     asked = [message for _, message in scene.live.world.of("request", AllocationRequested)]
@@ -190,6 +195,7 @@ async def test_a_budget_holds_up_an_eviction_and_then_lets_it_pass(at, reader: R
         )
         blocked = "cannot evict the pod now, and tries again: Cannot evict pod as it would violate the pod's disruption"
         await scene.until(lambda: any(blocked in each for each in _notes(scene, victim)), "the budget to hold it up")
+        await scene.until(lambda: _why_evicted(scene, victim), "an Event that says why")
         seen = await reader.sees(scene, victim)
         (evicting,) = seen.notes("Evicting")
         assert evicting == f"evicts the pod: its place is needed for {scene.namespace}/service"
@@ -233,11 +239,11 @@ async def test_a_drained_node_is_left_and_who_insists_on_it_reads_why(at, reader
         node = pod["spec"]["nodeName"]
         sluice(scene, "drain", node, "--yes", "--why", "new fans")
         await scene.until(lambda: _all_but(scene, name), "the pod to be evicted and made anew")
-        notes = [note for note in _notes(scene, name) if note.startswith("evicts the pod")]
+        notes = await scene.until(lambda: _why_evicted(scene, name), "an Event that says why")
         assert notes == [f"evicts the pod: {node} is drained (new fans)"]
         ((_, moved),) = (await scene.started(1)).items()
         assert moved["spec"]["nodeName"] != node
-        shown = {each["node"]: each for each in json.loads(sluice(scene, "nodes", "--json"))["nodes"]}
+        shown = await scene.until(lambda: _nodes_once_idle(scene, node), f"{node} to be shown as idle")
         assert (shown[node]["state"], shown[node]["why"], shown[node]["pods"]) == ("draining", "new fans", 0)
         assert (shown[node]["idle"], bool(shown[node]["idle_since"])) == (True, True)
         assert (shown[moved["spec"]["nodeName"]]["state"], shown[moved["spec"]["nodeName"]]["pods"]) == ("open", 1)
@@ -254,6 +260,12 @@ async def test_a_drained_node_is_left_and_who_insists_on_it_reads_why(at, reader
         sluice(scene, "uncordon", node)
         pods = await scene.started(2)
         assert pods["insists"]["spec"]["nodeName"] == node
+
+
+def _nodes_once_idle(scene: Scene, node: str) -> dict[str, Json]:
+    """What `sluice nodes` shows, by name; empty while somebody is on `node`: its agent takes slices back after pods."""
+    shown = {each["node"]: each for each in json.loads(sluice(scene, "nodes", "--json"))["nodes"]}
+    return shown if shown[node]["idle"] else {}
 
 
 def sluice(scene: Scene, *words: str) -> str:
