@@ -77,7 +77,7 @@ NO_PLACE_FOR_TWO = Plan(
 
 BUGS = (
     (
-        draw_plan(8),
+        draw_plan(21),
         Planted(
             name="promises counted for ever",
             loses="every promise: the limit of its model is used up by one that is over",

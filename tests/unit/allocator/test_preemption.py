@@ -438,6 +438,25 @@ def test_people_are_told_for_whom_a_promised_place_waits(bench):
     )
 
 
+def test_who_waits_is_told_at_once_why_the_pod_before_it_cannot_go(bench):
+    """It would read for minutes that somebody goes for it, beside a budget that forbids it."""
+    run(bench, low("batch", WHOLE))
+    promise_for(bench, high("service", WHOLE))
+    tick(bench, 1.0)
+    (pending,) = said(
+        outcome(bench, "batch", EvictionBlocked(request=RequestId("batch"), why="the budget allows none"))
+    )
+    assert isinstance(pending, Pending)
+    assert pending.request == "service"
+    assert pending.message == (
+        "its place on node-a is booked and waits for default/batch (cannot be evicted: the budget allows none) "
+        "to be evicted for it"
+    )
+    (pending,) = said(outcome(bench, "batch", EvictionDone(request=RequestId("batch"))))
+    assert isinstance(pending, Pending)
+    assert pending.message == "its place on node-a is booked and waits for default/batch to be evicted for it"
+
+
 # -- where nobody is evicted ------------------------------------------------------------------------------------------
 
 

@@ -57,7 +57,12 @@ from sluice_allocator.core.unbacked import Unbacked
 from sluice_allocator.core.unowned import Unowned
 from sluice_allocator.core.waiting.attempts import Attempts
 from sluice_allocator.core.waiting.promise_making import promise_places
-from sluice_allocator.core.waiting.promised import count_promises, is_about_promises, look_at_promises
+from sluice_allocator.core.waiting.promised import (
+    count_promises,
+    is_about_promises,
+    look_at_promises,
+    look_at_those_who_wait_for,
+)
 from sluice_allocator.core.waiting.resting import note_taken_back
 from sluice_allocator.core.waiting.scheduling import end_pauses, refresh_pending, serve
 from sluice_allocator.core.world import request_of
@@ -171,6 +176,8 @@ class Allocator:
         match address.kind:
             case "request" | "waiting" | "eviction" | "evicted":
                 self._request_changed(RequestId(address.key[0]))
+                if address.kind == "evicted":
+                    look_at_those_who_wait_for(desk, RequestId(address.key[0]))
             case "binding":
                 self._request_changed(RequestId(address.key[0]))
                 look_at_binding(desk, RequestId(address.key[0]))

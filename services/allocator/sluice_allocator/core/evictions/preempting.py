@@ -28,8 +28,12 @@ from sluice.contracts.usage import Usage, total
 from sluice_allocator.core.desk import Desk
 from sluice_allocator.core.limits.quotas import forbids_place, guaranteed, keeps_guarantee
 from sluice_allocator.core.placement import Asking, Avoid, Displacing, Victim, find_displacing, find_displacing_own
-from sluice_allocator.core.waiting.promised import is_being_revoked, is_gone, is_promise
-from sluice_allocator.core.world import request_of
+from sluice_allocator.core.waiting.promised import (
+    is_being_revoked,
+    is_gone,
+    is_promise,
+    look_at_those_who_wait_for,
+)
 
 
 def find_victims(
@@ -222,5 +226,4 @@ def look_at_evictions(desk: Desk) -> None:
     for request in desk.sparing.due(desk.now):
         for allocation in desk.world.allocations_of.get(request, ()):
             desk.sparing.look[allocation] = None
-            for promise in desk.world.promises.get(allocation, ()):
-                desk.changed_requests[request_of(desk.world.ledger[promise])] = None
+        look_at_those_who_wait_for(desk, request)

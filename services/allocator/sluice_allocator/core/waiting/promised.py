@@ -259,6 +259,13 @@ def look_at_promises(desk: Desk, allocation: AllocationId) -> None:
             desk.changed_requests[request_of(desk.world.ledger[other])] = None
 
 
+def look_at_those_who_wait_for(desk: Desk, request: RequestId) -> None:
+    """What is said of a pod's eviction has changed, or time has passed: look again at who waits for its places."""
+    for allocation in desk.world.allocations_of.get(request, ()):
+        for promise in desk.world.promises.get(allocation, ()):
+            desk.changed_requests[request_of(desk.world.ledger[promise])] = None
+
+
 def say_for_whom_it_waits(desk: Desk, request: RequestId, asked: AllocationRequested, grant: Grant) -> bool:
     """Tell why a request with a promised place is not bound yet. False when its place is there."""
     message = for_whom_it_waits(desk, grant)
