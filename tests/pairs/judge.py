@@ -24,6 +24,7 @@ from sluice.contracts.messages import (
     Bound,
     Closed,
     DeviceGrant,
+    EvictionBlocked,
     Grant,
     NodeSnapshot,
     Pending,
@@ -67,6 +68,8 @@ class Judge:
         """By allocators."""
         self.evicted: list[tuple[float, RequestId, str]] = []
         """When, who, and the name under which it comes again."""
+        self.blocked: list[tuple[float, RequestId]] = []
+        """When, and who could not be evicted then."""
         self.made: dict[AllocationId, None] = {}
         """Allocations that were ready at any time."""
         self.of_allocation: dict[AllocationId, RequestId] = {}
@@ -136,6 +139,8 @@ class Judge:
         match message:
             case Grant():
                 self._granted(message, entry.sequence)
+            case EvictionBlocked():
+                self.blocked.append((self._bus.now, message.request))
             case Revoke():
                 self.standing[message.booking.allocation] = message
                 self.revoked_at.setdefault(message.booking.allocation, self._bus.now)

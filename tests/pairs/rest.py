@@ -77,9 +77,9 @@ class Rest:
             return False
         victims = {of[each] for each in grant.after if each in of}
         until = self.judge.revoked_at.get(booking.allocation, float("inf")) + 1.5
-        return booking.request not in victims and any(
-            at < when < until and request in victims for when, request, _ in self.judge.evicted
-        )
+        if booking.request in victims or any(at < when < until and who in victims for when, who in self.judge.blocked):
+            return False  # a budget came in between: nobody could know that beforehand
+        return any(at < when < until and who in victims for when, who, _ in self.judge.evicted)
 
     # -- nothing is left over --------------------------------------------------------------------------------------
 
