@@ -39,6 +39,7 @@ SET_ASIDE = {
     ("6", "7"): set(),
     ("7", "8"): set(),
     ("8", "9"): set(),
+    ("9", "10"): set(),
 }
 """
 Per pair of versions, the words that readers of the older set aside (docs/evolution.md says what that costs).

@@ -121,6 +121,7 @@ ELSEWHERE = (
 """Invariants without a name of their own in a violation, and by which they are judged."""
 
 CASES = (
+    Case("a pod is told of a slice that was waived before", ("bound in any life",)),
     Case("the clock of whoever makes the streams anew is an hour behind", ("old numbers kept",)),
     Case(
         "the bus is wiped while a patch that binds a pod is without its answer", ("an unanswered patch binds nobody",)

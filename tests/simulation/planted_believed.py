@@ -21,9 +21,33 @@ from sluice_pod_watcher.core.cluster import requests
 from sluice_pod_watcher.core.cluster.api_side import ApiSide
 from sluice_pod_watcher.core.cluster.records import Record
 from sluice_pod_watcher.core.cluster.requests import Requests
+from sluice_pod_watcher.core.voice import Voice
 
 NAMES_NO_LIFE = ASKED_IN_ANY_LIFE.patches
 """With a source of the version before, what it asked at first may land late and be read; with others it may not."""
+
+
+def _answered_in_any_life(original: Any) -> Any:
+    def _answer(self: Any, message: Any) -> Any:
+        """What a request was bound to it is bound to, whenever that was decided."""
+        return message if isinstance(message, Bound) else original(self, message)
+
+    return _answer
+
+
+def _told_in_any_life(_original: Any) -> Any:
+    def is_bound_in_this_life(_self: Any, _bound: Any) -> bool:
+        """A pod has what it is told that it has."""
+        return True
+
+    return is_bound_in_this_life
+
+
+BOUND_IN_ANY_LIFE = (
+    (World, "_answer", _answered_in_any_life),
+    (Voice, "is_bound_in_this_life", _told_in_any_life),
+)
+"""With an allocator of the version before, what is bound names no life and may land late and be read."""
 
 
 def _only_what_is_there_is_looked_at(original: Any) -> Any:
@@ -208,13 +232,20 @@ BELIEVED_BUGS = (
         (
             (ended, "waits_for_node", _source_knows_all),
             (ended, "answer_without_slice", _a_silent_source_has_nothing),
+            *BOUND_IN_ANY_LIFE,
         ),
     ),
     Planted(
         "a late binding counts",
         "the slice that it runs on: what was bound before the broker was wiped, and landed after that, takes its place",
         ("LAW 3", "undisturbed"),
-        ((Bound, "is_for", _bound_once_for_all),),
+        ((Bound, "is_for", _bound_once_for_all), *BOUND_IN_ANY_LIFE),
+    ),
+    Planted(
+        "bound in any life",
+        "its request: it is told of a slice that was waived before the broker was wiped, and is then said to be lost",
+        ("undisturbed",),
+        BOUND_IN_ANY_LIFE,
     ),
     Planted(
         "a waiver of another life is not there",
@@ -276,6 +307,7 @@ BELIEVED_BUGS = (
             (standing, "is_found_instead", _nothing_is_found),
             (settling_one, "is_found_instead", _nothing_is_found),
             *NAMES_NO_LIFE,
+            *BOUND_IN_ANY_LIFE,
         ),
     ),
     Planted(
@@ -303,6 +335,6 @@ BELIEVED_BUGS = (
         "whatever was pulled opens its node",
         "the slice that it runs on: an empty picture of its node, of before a wipe, landed after it",
         ("I1",),
-        ((nodes, "_may_open", _whatever_was_pulled_counts),),
+        ((nodes, "_may_open", _whatever_was_pulled_counts), *BOUND_IN_ANY_LIFE),
     ),
 )

@@ -6,6 +6,7 @@ minutes, each alone and in pairs, while pods run, come and go; with a crash and 
 from collections.abc import Callable
 
 import pytest
+from msgspec.structs import replace
 from simulation.planted_believed import BELIEVED_BUGS
 from simulation.planted_truth import NEVER_ENTERED
 from simulation.planting import Planted
@@ -23,6 +24,7 @@ from simulation.unanswered import (
 from simulation.weather import Weather
 
 from sluice.contracts.exchange import Stream
+from sluice.contracts.ids import Incarnation
 from sluice.contracts.messages import Bound, NodeChanged
 
 WIPED, FORGOTTEN, UNREACHABLE = "broker wiped", "journal lost", "source unreachable"
@@ -33,9 +35,14 @@ KEPT = ("kept-0", "kept-1", "kept-2")
 UNLUCKY = Weather(until=40.0, ack_lost=0.1, request_lost=0.05, late=0.05, twice=0.2, redelivered=0.3)
 
 
-def standing(scene: Scene) -> dict[str, Bound | None]:
-    """What the pods that stay are bound to."""
-    return {name: scene.bound(name) for name in KEPT}
+def standing(scene: Scene) -> dict[str, Bound]:
+    """What the pods that stay are bound to, in whichever life of the bus that was said."""
+    bound = {}
+    for name in KEPT:
+        each = scene.bound(name)
+        assert each is not None, f"{name} is not bound"
+        bound[name] = replace(each, incarnation=Incarnation(""))
+    return bound
 
 
 def lose(scene: Scene, what: str) -> None:

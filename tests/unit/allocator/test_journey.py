@@ -88,6 +88,7 @@ def test_a_pod_is_bound_only_when_its_slice_is_ready(bench):
             containers=(ContainerDevices(container="main", visible_devices="MIG-ticket-1-0"),),
             slice_sequence=5,
             source=FOLDER,
+            incarnation=INCARNATION,
         )
     ]
 

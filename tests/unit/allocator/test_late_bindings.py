@@ -326,3 +326,15 @@ def pulled(bench: Bench, generation: int) -> None:
     bench.land_all(
         bench.observe(subjects.inventory(ITS_NODE), NodeInventory(snapshot=seen, stale=False, incarnation=LIFE))
     )
+
+
+def test_a_pod_that_waits_is_not_released_for_what_it_was_bound_to_in_another_life(empty):
+    """It was waived then, so that its pod has nothing: it would lose its request for a slice that it never had."""
+    empty.read_all((subjects.request(P1), asked("p1")), incarnation=LIFE)
+    word = msgspec.structs.replace(bound(LATE, OTHER), incarnation=INCARNATION)
+    assert words(empty.observe(subjects.binding(P1), word)) == []
+
+    (grant,) = [each for each in opened(empty, OTHER) if isinstance(each, (Grant, Revoke, Released))]
+    assert isinstance(grant, Grant)
+    (again,) = [write.message for write in empty.land_all(empty.ready(grant)) if isinstance(write.message, Bound)]
+    assert (again.request, again.allocation, again.incarnation) == (P1, grant.booking.allocation, LIFE)

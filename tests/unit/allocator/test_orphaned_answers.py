@@ -6,8 +6,18 @@ from factories.allocator import FOLDER, INCARNATION, asked, claim
 
 from sluice.contracts import subjects
 from sluice.contracts.exchange import Stream, Write
-from sluice.contracts.ids import AllocationId, Incarnation, RequestId, RunId, SourceName
-from sluice.contracts.messages import Closed, Grant, Refused, Released, RequestWithdrawn, Revoke, SourceSynced, Waived
+from sluice.contracts.ids import AllocationId, Incarnation, NodeName, RequestId, RunId, SourceName
+from sluice.contracts.messages import (
+    Bound,
+    Closed,
+    Grant,
+    Refused,
+    Released,
+    RequestWithdrawn,
+    Revoke,
+    SourceSynced,
+    Waived,
+)
 from sluice.contracts.refusals import Refusal, RefusalReason
 
 GONE = RequestId("gone")
@@ -26,6 +36,18 @@ WAIVED = Waived(
     source=FOLDER,
 )
 LATE = msgspec.structs.replace(WAIVED, incarnation=Incarnation("of another life"))
+LATE_BOUND = Bound(
+    request=GONE,
+    request_revision=1,
+    allocation=AllocationId("gone_r9_1"),
+    node=NodeName("node-a"),
+    revision=1,
+    ticket="ticket-1",
+    containers=(),
+    source=FOLDER,
+    incarnation=Incarnation("of another life"),
+)
+ANSWERS = {"refused": REFUSED, "waived": WAIVED, "waived in another life": LATE, "bound in another life": LATE_BOUND}
 
 
 def synced(bench, epoch: int = 1, count: int = 0) -> None:
@@ -46,7 +68,7 @@ def quiet(bench) -> None:
     bench.allocator.ensuring.done("node-a")
 
 
-@pytest.mark.parametrize("answer", [REFUSED, WAIVED, LATE], ids=["refused", "waived", "waived in another life"])
+@pytest.mark.parametrize("answer", ANSWERS.values(), ids=ANSWERS)
 def test_an_answer_that_nobody_asks_for_is_ended(bench, answer):
     """STATE forgot the request, or the word landed after a wipe, and its pod has gone: it would stay for ever."""
     quiet(bench)
@@ -75,7 +97,7 @@ def test_an_answer_that_nobody_asks_for_is_ended(bench, answer):
     assert tick(bench, 300.0) == []
 
 
-@pytest.mark.parametrize("answer", [REFUSED, WAIVED, LATE], ids=["refused", "waived", "waived in another life"])
+@pytest.mark.parametrize("answer", ANSWERS.values(), ids=ANSWERS)
 def test_an_answer_that_lands_when_all_is_over_is_ended(bench, answer):
     """Its request is closed and the last word of its pod is said: the answer would stay for ever."""
     quiet(bench)

@@ -140,9 +140,9 @@ class Bench:
         (message,) = self.requests().values()
         return message
 
-    def bound(self, uid: str, revision: int = 1, *, warnings: tuple[str, ...] = ()) -> None:
+    def bound(self, uid: str, revision: int = 1, *, warnings: tuple[str, ...] = (), life: str = "") -> None:
         """The allocator has given a slice."""
-        self.observe(subjects.binding(RequestId(uid)), bound(uid, revision, warnings=warnings))
+        self.observe(subjects.binding(RequestId(uid)), bound(uid, revision, warnings=warnings, life=life))
 
     def released(self, uid: str) -> None:
         """Nothing is held any more."""
@@ -155,7 +155,7 @@ class Bench:
         self.observe(subjects.binding(RequestId(uid)), message)
 
 
-def bound(uid: str, revision: int = 1, *, warnings: tuple[str, ...] = ()) -> Bound:
+def bound(uid: str, revision: int = 1, *, warnings: tuple[str, ...] = (), life: str = "") -> Bound:
     """The allocator's answer."""
     return Bound(
         request=RequestId(uid),
@@ -166,6 +166,7 @@ def bound(uid: str, revision: int = 1, *, warnings: tuple[str, ...] = ()) -> Bou
         ticket="ticket-1",
         containers=(ContainerDevices(container="main", visible_devices="MIG-1"),),
         warnings=warnings,
+        incarnation=Incarnation(life),
     )
 
 

@@ -510,3 +510,15 @@ def test_the_heartbeat_goes_on_and_counts_what_lives(bench, manifest):
         bench.handle(Ticked())
         epochs.append((bench.bus["sluice.source.folder"].epoch, bench.bus["sluice.source.folder"].count))
     assert epochs == [(3, 1), (4, 1), (5, 1)]
+
+
+@pytest.mark.parametrize(("life", "is_heard"), [("1000", False), ("2000", True), ("", True)])
+def test_a_pod_is_not_told_of_a_slice_of_before_a_wipe(bench, manifest, life, is_heard):
+    """It was waived before that: the pod would run without it, and its request end when that is found out."""
+    bench.files["a.yaml"] = manifest("a", profile="1g.5gb")
+    bench.list()
+    (uid,) = bench.requests()
+    bench.read((subjects.request(uid), bench.requests()[uid]), incarnation="2000")
+    bench.told.clear()
+    bench.bound(uid, life=life)
+    assert [bool(bench.told), bench.requests()[uid].held is not None] == [is_heard, is_heard]

@@ -44,13 +44,16 @@ class Bound(Message, frozen=True, kw_only=True):
     warnings: tuple[str, ...] = ()
     source: SourceName = SourceName("")
     """As in `Refused`."""
+    incarnation: Incarnation = Incarnation("")
+    """The life of the bus in which it was decided, or empty (an older allocator's). In another one it says nothing."""
 
     def is_for(self, held: Held | None) -> bool:
         """
         Whether it says the same as its source, who remembers what the pod has, if it has anything.
 
-        A pod is bound once. So a Bound of which this is false was sent before the broker was wiped, and landed after
-        that; what the pod has, it was bound to by another that went with the broker.
+        A pod is bound once. So a Bound of which this is false was sent by an older allocator, which names no life,
+        before the broker was wiped, and landed after that; what the pod has, it was bound to by another that went with
+        the broker.
         """
         return held is None or held.allocation == self.allocation
 

@@ -55,6 +55,7 @@ def bound_of(desk: Desk, allocation: AllocationId, grant: Grant, revision: int) 
         slice_sequence=desk.world.sequences.get(subjects.slice_(grant.booking.node, allocation).subject, 0),
         warnings=(*slice_.warnings, *advice(slice_, grant.booking, time_quota=_keeps_time(desk, grant))),
         source=grant.booking.source,
+        incarnation=desk.world.incarnation,
     )
 
 

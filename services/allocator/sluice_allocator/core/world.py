@@ -8,8 +8,6 @@ there any more. It must not decide anything.
 from dataclasses import dataclass, field
 from typing import TypeGuard, TypeVar
 
-from msgspec.structs import replace
-
 from sluice.contracts import subjects
 from sluice.contracts.exchange import Entry, Observed, ReadingStarted, Stream, stream_of
 from sluice.contracts.ids import AllocationId, Incarnation, NodeName, RequestId, SourceName
@@ -299,11 +297,18 @@ class World:
 
     def _answer(self, message: AnyMessage | None) -> BindingFact | None:
         """
-        What a request was answered. What was waived in another life of the bus may have been bound there since: such a
-        word speaks of no place, and is there to be ended like any other.
+        What a request was answered. What was waived in another life of the bus may have been bound there since, and
+        what was bound may have been waived: such a word speaks of no place, and is there to be ended like any other.
         """
-        if isinstance(message, Waived) and message.incarnation not in {"", self.incarnation}:
-            return replace(message, allocations=())
+        if isinstance(message, Bound | Waived) and message.incarnation not in {"", self.incarnation}:
+            return Waived(
+                request=message.request,
+                request_revision=message.request_revision,
+                allocations=(),
+                cause="said in another life of the bus",
+                incarnation=message.incarnation,
+                source=message.source,
+            )
         return message if isinstance(message, BINDING) else None
 
     def _told_all(self, message: AnyMessage | None) -> SourceSynced | None:

@@ -26,6 +26,7 @@ from sluice.contracts.ids import Incarnation, NodeName, RequestId, RunId, Source
 from sluice.contracts.messages import (
     AllocationRequested,
     AnyMessage,
+    Bound,
     EvictionBlocked,
     EvictionDone,
     EvictionOrdered,
@@ -93,6 +94,7 @@ class Voice:
         self._state_is_read = False
         self._life = self._read_life = Incarnation("")
         """Of STATE, when it was read whole; and of the reading that is under way."""
+        self._book_life = Incarnation("")
         self._epoch = 0
         self._sync_due = False
 
@@ -102,6 +104,8 @@ class Voice:
         """Take in one event of the exchange; what it reports goes to `yield_to_rivals` when the event is understood."""
         reports = self._outbox.handle(event, now)
         match event:
+            case ReadingStarted(stream=Stream.BOOK):
+                self._book_life = event.incarnation
             case ReadingStarted(stream=Stream.STATE):
                 self._state_is_read, self._read_life = False, event.incarnation
                 self._outbox.forget(self._source)  # if the broker was wiped, everything else is said before it again
@@ -148,6 +152,10 @@ class Voice:
     def is_of_this_life(self, order: EvictionOrdered) -> bool:
         """Whether an order was given in the life of STATE in which it is read; one that has landed late is nobody's."""
         return order.incarnation in {"", self._read_life}
+
+    def is_bound_in_this_life(self, bound: Bound) -> bool:
+        """Whether a pod was bound in the life of BOOK in which that is read; one that has landed late binds nobody."""
+        return bound.incarnation in {"", self._book_life}
 
     def evicted_of(self, uid: RequestId) -> AnyMessage | None:
         """What the bus has of the eviction of a request's pod."""

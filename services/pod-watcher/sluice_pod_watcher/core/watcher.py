@@ -178,6 +178,8 @@ class Watcher:
         uid = RequestId(subjects.parse(event.entry.subject).key[0])
         message = event.entry.message
         match message:
+            case Bound() if not self._voice.is_bound_in_this_life(message):
+                pass
             case Bound() | Refused() | Released():
                 self._answer(uid, message)
             case AllocationRequested() | RequestRejected() | RequestWithdrawn():

@@ -43,7 +43,9 @@ from sluice_pod_watcher.core.cluster.rules import ClusterRules
 from sluice_pod_watcher.core.events import Tell
 
 
-def bound(uid: str, node: str = "node-a", *, revision: int = 1, ticket: str = "t-1", devices: str = "MIG-1") -> Bound:
+def bound(
+    uid: str, node: str = "node-a", *, revision: int = 1, ticket: str = "t-1", devices: str = "MIG-1", life: str = ""
+) -> Bound:
     """The allocator's answer."""
     return Bound(
         request=RequestId(uid),
@@ -53,6 +55,7 @@ def bound(uid: str, node: str = "node-a", *, revision: int = 1, ticket: str = "t
         revision=revision,
         ticket=ticket,
         containers=(ContainerDevices(container="main", visible_devices=devices),),
+        incarnation=Incarnation(life),
     )
 
 

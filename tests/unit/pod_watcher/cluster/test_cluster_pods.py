@@ -778,6 +778,16 @@ def test_a_pod_that_is_bound_again_after_a_wipe_is_not_evicted_for_what_it_lost_
     assert bench.api.conditions[-1] == ("u1", "True", "SliceReady")
 
 
+@pytest.mark.parametrize(("life", "is_bound"), [("1", False), ("2", True), ("", True)])
+def test_a_pod_is_not_bound_to_a_slice_of_before_a_wipe(bench, life, is_bound):
+    """It was waived before that: the pod would be pinned to a node on which nothing is there for it."""
+    bench.create("train", "u1")
+    bench.life = "2"
+    bench.read()
+    bench.bind("u1", life=life)
+    assert bool(bench.annotations("u1").get("granted.sluice.dev/allocation")) == is_bound
+
+
 def test_an_ordered_eviction_is_carried_out_and_answered(bench):
     """mig-adapter 3, 6: it deletes pods whatever their budgets say, and goes on as if an error had been none."""
     bench.create("train", "u1")

@@ -110,6 +110,8 @@ class BusSide:
 
     def _observed(self, uid: RequestId, entry: Entry, now: float) -> None:
         match message := entry.message:
+            case Bound() if not self._desk.voice.is_bound_in_this_life(message):
+                pass
             case Bound() | Refused() | Released():
                 at = self._life, entry.sequence
                 if not self._desk.ready or self._reading[Stream.BOOK]:
