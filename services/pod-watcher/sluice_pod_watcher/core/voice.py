@@ -94,7 +94,8 @@ class Voice:
         self._state_is_read = False
         self._life = self._read_life = Incarnation("")
         """Of STATE, when it was read whole; and of the reading that is under way."""
-        self._book_life = Incarnation("")
+        self.book_life = Incarnation("")
+        """Of BOOK, as it is being read or was read last."""
         self._epoch = 0
         self._sync_due = False
 
@@ -105,7 +106,7 @@ class Voice:
         reports = self._outbox.handle(event, now)
         match event:
             case ReadingStarted(stream=Stream.BOOK):
-                self._book_life = event.incarnation
+                self.book_life = event.incarnation
             case ReadingStarted(stream=Stream.STATE):
                 self._state_is_read, self._read_life = False, event.incarnation
                 self._outbox.forget(self._source)  # if the broker was wiped, everything else is said before it again
@@ -155,7 +156,7 @@ class Voice:
 
     def is_bound_in_this_life(self, bound: Bound) -> bool:
         """Whether a pod was bound in the life of BOOK in which that is read; one that has landed late binds nobody."""
-        return bound.incarnation in {"", self._book_life}
+        return bound.incarnation in {"", self.book_life}
 
     def evicted_of(self, uid: RequestId) -> AnyMessage | None:
         """What the bus has of the eviction of a request's pod."""

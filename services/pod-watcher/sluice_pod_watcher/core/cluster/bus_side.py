@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 from sluice.contracts import subjects
 from sluice.contracts.exchange import Entry, ExchangeEvent, Observed, ReadAgain, ReadingCaughtUp, ReadingStarted, Stream
-from sluice.contracts.ids import Incarnation, NodeName, RequestId
+from sluice.contracts.ids import NodeName, RequestId
 from sluice.contracts.messages import (
     AllocationRequested,
     BindingMessage,
@@ -38,8 +38,6 @@ class BusSide:
         """Nothing was read."""
         self._desk = desk
         self._reading: dict[Stream, bool] = dict.fromkeys((Stream.BOOK, Stream.STATE), True)
-        self._life = Incarnation("")
-        """Of BOOK, as it is read."""
         self._read_answers: dict[RequestId, tuple[BindingMessage, AnsweredAt]] = {}
         self._read_words: dict[RequestId, None] = {}
         self._read_notes: dict[tuple[RequestId, bool], _Note] = {}
@@ -66,7 +64,7 @@ class BusSide:
         reports = self._desk.voice.handle(event, now)
         match event:
             case ReadingStarted(stream=Stream.BOOK):
-                self._reading[Stream.BOOK], self._life = True, event.incarnation
+                self._reading[Stream.BOOK] = True
                 self._read_answers = {}
             case ReadingStarted():
                 if self._desk.voice.begins_anew:
@@ -113,7 +111,7 @@ class BusSide:
             case Bound() if not self._desk.voice.is_bound_in_this_life(message):
                 pass
             case Bound() | Refused() | Released():
-                at = self._life, entry.sequence
+                at = self._desk.voice.book_life, entry.sequence
                 if not self._desk.ready or self._reading[Stream.BOOK]:
                     self._read_answers[uid] = message, at
                 else:
