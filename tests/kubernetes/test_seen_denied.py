@@ -18,8 +18,8 @@ from factories.kubernetes import Cluster, Json
 from factories.seen import kubectl, kubectl_is_there
 from fake_kube.server import FakeKube
 
+from sluice.contracts.admission import AdmissionRules, amounts, by_hand, environment, volumes
 from sluice.runtime.clock import SystemClock
-from sluice_pod_watcher.admission import AdmissionRules, amounts, by_hand, environment, volumes
 from sluice_pod_watcher.shell.http_server import Address
 from sluice_pod_watcher.shell.webhook.generations import CertificateRules
 from sluice_pod_watcher.shell.webhook.keeper import CertificateKeeper, NobodyToTell

@@ -132,32 +132,32 @@ CONTROLS = (
     Control(
         "devices are not chosen by hand",
         _all_gpus,
-        patched("sluice_pod_watcher.admission.reviewing.problems_of_env", lambda *_: ()),
+        patched("sluice.contracts.admission.judging.problems_of_env", lambda *_: ()),
     ),
     Control(
         "no host path into ours",
         _host_directory,
-        patched("sluice_pod_watcher.admission.reviewing.problems_of_volumes", lambda *_: ()),
+        patched("sluice.contracts.admission.judging.problems_of_volumes", lambda *_: ()),
     ),
     Control(
         "no host IPC with a share",
         _host_ipc,
-        patched("sluice_pod_watcher.admission.by_hand.problems_of_privileges", lambda *_: ()),
+        patched("sluice.contracts.admission.by_hand.problems_of_privileges", lambda *_: ()),
     ),
     Control(
         "no privileged tenants",
         _privileged,
-        patched("sluice_pod_watcher.admission.by_hand.problems_of_privileged", lambda *_: ()),
+        patched("sluice.contracts.admission.by_hand.problems_of_privileged", lambda *_: ()),
     ),
     Control(
         "grants are written by Sluice alone",
         _forged_grant,
-        patched("sluice_pod_watcher.admission.by_hand.problems_of_grants", lambda *_: ()),
+        patched("sluice.contracts.admission.by_hand.problems_of_grants", lambda *_: ()),
     ),
     Control(
         "gates are set by Sluice alone",
         _gate_by_hand,
-        patched("sluice_pod_watcher.admission.by_hand.problems_of_marks", lambda *_: ()),
+        patched("sluice.contracts.admission.by_hand.problems_of_marks", lambda *_: ()),
     ),
     Control(
         "annotations are known keys",

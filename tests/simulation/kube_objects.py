@@ -9,7 +9,7 @@ from typing import Any
 
 from simulation.pods import Pod
 
-from sluice_pod_watcher.admission.asks import stored_from
+from sluice.contracts.admission.asks import stored_from
 
 Json = dict[str, Any]
 GATE, MANAGED, REQUEST, CONDITION = (

@@ -4,11 +4,11 @@ import re
 from pathlib import Path
 from typing import Literal
 
+from sluice.contracts.admission.rules import HOST_DIRECTORIES
 from sluice.contracts.ids import SourceName, is_token
 from sluice.runtime.addresses import host_and_port
 from sluice.runtime.settings import CommonSettings
 from sluice_pod_watcher.admission import AdmissionRules
-from sluice_pod_watcher.admission.rules import HOST_DIRECTORIES
 from sluice_pod_watcher.core.cluster.rules import CLUSTER, ClusterRules
 from sluice_pod_watcher.core.rules import FOLDER, Rules
 

@@ -2,8 +2,8 @@
 
 import pytest
 
+from sluice.contracts.admission.rules import HOST_DIRECTORIES
 from sluice.runtime.settings import SettingsError, load
-from sluice_pod_watcher.admission.rules import HOST_DIRECTORIES
 from sluice_pod_watcher.core.cluster.events import ListingEnded
 from sluice_pod_watcher.settings import PodWatcherSettings, address_of
 from sluice_pod_watcher.shell.kube.watch_status import WatchStatus

@@ -6,10 +6,10 @@ Pure: no clock, no network, no memory between two reviews. What a pod asks for i
 Nothing here grants anything: a pod that passes waits behind its gate for what the watcher is told.
 """
 
-from sluice_pod_watcher.admission.asks import Asked, StoredAsk, read_stored
+from sluice.contracts.admission.asks import Asked, StoredAsk, read_stored
+from sluice.contracts.admission.rules import AdmissionRules
+from sluice.contracts.admission.shapes import NotAReview
 from sluice_pod_watcher.admission.responses import AdmissionResponse
 from sluice_pod_watcher.admission.reviewing import review
-from sluice_pod_watcher.admission.rules import AdmissionRules
-from sluice_pod_watcher.admission.shapes import NotAReview
 
 __all__ = ["AdmissionResponse", "AdmissionRules", "Asked", "NotAReview", "StoredAsk", "read_stored", "review"]

@@ -8,15 +8,15 @@ comes: a list or map that is absent is added whole.
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from sluice.contracts.admission.asks import Asked, StoredAsk
+from sluice.contracts.admission.by_hand import has_gate
+from sluice.contracts.admission.environment import missing_env
+from sluice.contracts.admission.rules import AdmissionRules
+from sluice.contracts.admission.shapes import Container, Pod
+from sluice.contracts.admission.volumes import OUR_MOUNT, OUR_VOLUME, lacks_mount, lacks_volume
 from sluice.contracts.asking import is_gpu_resource
 from sluice.contracts.kubernetes import ANNOTATION_REQUEST, GATE, LABEL_MANAGED, MANAGED
-from sluice_pod_watcher.admission.asks import Asked, StoredAsk
-from sluice_pod_watcher.admission.by_hand import has_gate
-from sluice_pod_watcher.admission.environment import missing_env
 from sluice_pod_watcher.admission.responses import Operation
-from sluice_pod_watcher.admission.rules import AdmissionRules
-from sluice_pod_watcher.admission.shapes import Container, Pod
-from sluice_pod_watcher.admission.volumes import OUR_MOUNT, OUR_VOLUME, lacks_mount, lacks_volume
 
 
 def edits(pod: Pod, stored: StoredAsk, asked: Asked, rules: AdmissionRules) -> Iterator[Operation]:

@@ -7,6 +7,7 @@ It must not change what it knows by itself (`requests` does), nor write anything
 from dataclasses import dataclass, field
 from typing import Literal
 
+from sluice.contracts.admission.asks import Asked
 from sluice.contracts.ids import Incarnation, RequestId, SourceName
 from sluice.contracts.messages import (
     AllocationRequested,
@@ -19,7 +20,6 @@ from sluice.contracts.messages import (
     RequestWithdrawn,
     WithdrawCause,
 )
-from sluice_pod_watcher.admission.asks import Asked
 from sluice_pod_watcher.core.cluster.events import Patch
 from sluice_pod_watcher.core.cluster.pod_views import PodView
 from sluice_pod_watcher.core.cluster.terms import Terms

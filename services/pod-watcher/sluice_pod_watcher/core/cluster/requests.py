@@ -12,6 +12,8 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Literal
 
+from sluice.contracts.admission.asks import Asked, read_stored
+from sluice.contracts.admission.rules import DEVICES_MAX
 from sluice.contracts.asking import AskLimits
 from sluice.contracts.ids import RequestId
 from sluice.contracts.messages import (
@@ -22,8 +24,6 @@ from sluice.contracts.messages import (
     RequestWithdrawn,
     WithdrawCause,
 )
-from sluice_pod_watcher.admission.asks import Asked, read_stored
-from sluice_pod_watcher.admission.rules import DEVICES_MAX
 from sluice_pod_watcher.core.cluster.events import Raw
 from sluice_pod_watcher.core.cluster.grants import held_by
 from sluice_pod_watcher.core.cluster.pod_views import PodView

@@ -7,6 +7,7 @@ It must not know which pod is asked for when (`requests` does).
 from dataclasses import dataclass
 from typing import Any
 
+from sluice.contracts.admission.asks import Asked
 from sluice.contracts.messages import (
     NO_LEEWAY,
     NO_NEEDS,
@@ -20,7 +21,6 @@ from sluice.contracts.messages import (
 )
 from sluice.contracts.pod_specs import read_host_needs, with_node
 from sluice.contracts.refusals import Refusal
-from sluice_pod_watcher.admission.asks import Asked
 
 
 @dataclass(frozen=True, slots=True)

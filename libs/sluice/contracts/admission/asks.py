@@ -26,7 +26,7 @@ from sluice.contracts.asking import (
 )
 from sluice.contracts.asking.keys import FASTGSHARE, SLUICE
 from sluice.contracts.asking.sluice_keys import POD_KEYS
-from sluice.contracts.asking.written import as_written
+from sluice.contracts.asking.written import AskError, Written, as_written
 from sluice.contracts.codec import NOT_READABLE
 from sluice.contracts.kubernetes import ANNOTATION_REQUEST, is_granted
 from sluice.contracts.messages import Claim
@@ -85,8 +85,12 @@ def decode_stored(text: str) -> StoredAsk | Refusal:
         return not_stored(text, f"not what Sluice stores there ({shorten(str(error), 300)})")
 
 
-def stored_from(annotations: Mapping[str, str], spec: Mapping[str, Any]) -> StoredAsk:
-    """The ask of a pod that is new, as it is written; perhaps nothing, perhaps nonsense."""
+def stored_from(annotations: Mapping[str, object], spec: Mapping[str, Any]) -> StoredAsk | Refusal:
+    """The ask of a pod that is new, as it is written; perhaps nothing, perhaps nonsense. Refuses values of no text."""
+    try:
+        asks = {key: Written(key, value).text() for key, value in annotations.items() if is_ask(key)}
+    except AskError as wrong:
+        return wrong.refusal
     resources = {}
     for container in _containers(spec):
         limits, requests = _amounts(container, "limits"), _amounts(container, "requests")
@@ -97,7 +101,7 @@ def stored_from(annotations: Mapping[str, str], spec: Mapping[str, Any]) -> Stor
     return StoredAsk(
         version=1,
         first=str(first.get("name", "")),
-        annotations={key: text for key, text in annotations.items() if is_ask(key)},
+        annotations=asks,
         resources=resources,
     )
 

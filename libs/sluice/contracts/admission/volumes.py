@@ -3,12 +3,12 @@
 from collections.abc import Iterator
 from typing import Any
 
+from sluice.contracts.admission.host_paths import leads_to, parts_of
+from sluice.contracts.admission.problems import Problem, forbidden
+from sluice.contracts.admission.rules import AdmissionRules
+from sluice.contracts.admission.shapes import Container, CsiVolume, Spec, Volume, VolumeMount
 from sluice.contracts.kubernetes import CSI_DRIVER, MOUNT_PATH, TICKET_SUB_PATH, VOLUME
 from sluice.contracts.messages import Claim
-from sluice_pod_watcher.admission.host_paths import leads_to, parts_of
-from sluice_pod_watcher.admission.problems import Problem, forbidden
-from sluice_pod_watcher.admission.rules import AdmissionRules
-from sluice_pod_watcher.admission.shapes import Container, CsiVolume, Spec, Volume, VolumeMount
 
 OUR_VOLUME: dict[str, Any] = {"name": VOLUME, "csi": {"driver": CSI_DRIVER, "readOnly": True}}
 OUR_MOUNT: dict[str, Any] = {

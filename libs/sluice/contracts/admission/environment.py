@@ -10,6 +10,9 @@ container of a GPU pod has such entries of the variables that choose devices.
 from collections.abc import Iterator
 from typing import Any
 
+from sluice.contracts.admission.problems import Problem, forbidden, invalid
+from sluice.contracts.admission.rules import AdmissionRules
+from sluice.contracts.admission.shapes import Container, EnvVar
 from sluice.contracts.kubernetes import (
     ENV_ALWAYS,
     ENV_PRELOAD,
@@ -22,9 +25,6 @@ from sluice.contracts.kubernetes import (
     granted_field_path,
 )
 from sluice.contracts.messages import Claim
-from sluice_pod_watcher.admission.problems import Problem, forbidden, invalid
-from sluice_pod_watcher.admission.rules import AdmissionRules
-from sluice_pod_watcher.admission.shapes import Container, EnvVar
 
 _NONE = frozenset({NO_DEVICES, "none"})
 """Values of NVIDIA_VISIBLE_DEVICES that ask for no device."""

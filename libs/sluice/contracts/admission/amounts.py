@@ -7,11 +7,11 @@ limit for each request, and both equal. That they are whole numbers, whoever und
 
 from collections.abc import Iterator
 
+from sluice.contracts.admission.problems import Problem, invalid
+from sluice.contracts.admission.shapes import Container
 from sluice.contracts.asking.keys import is_gpu_resource
 from sluice.contracts.asking.written import as_written
 from sluice.contracts.quantities import NotANumber, parse_quantity
-from sluice_pod_watcher.admission.problems import Problem, invalid
-from sluice_pod_watcher.admission.shapes import Container
 
 
 def problems_of_amounts(path: str, container: Container) -> Iterator[Problem]:

@@ -2,12 +2,12 @@
 
 from collections.abc import Iterator
 
+from sluice.contracts.admission.asks import Asked, StoredAsk
+from sluice.contracts.admission.shapes import Pod
 from sluice.contracts.asking import hami, is_gpu_resource
 from sluice.contracts.asking.keys import HAMI
 from sluice.contracts.asking.sluice_keys import MODES
 from sluice.contracts.refusals import shorten
-from sluice_pod_watcher.admission.asks import Asked, StoredAsk
-from sluice_pod_watcher.admission.shapes import Pod
 
 HAMI_SCHEDULER = "hami-scheduler"
 """The name that HAMi's own webhook writes (https://github.com/Project-HAMi/HAMi, charts/hami/values.yaml)."""

@@ -10,11 +10,11 @@ from typing import Any
 
 import msgspec
 
+from sluice.contracts.admission.asks import Asked, StoredAsk, understand
 from sluice.contracts.asking import AskLimits
 from sluice.contracts.asking.keys import HAMI, SLUICE, VOLCANO, VgpuNames
 from sluice.contracts.asking.sluice_keys import CONTAINER_KEYS
 from sluice.contracts.refusals import Refusal
-from sluice_pod_watcher.admission.asks import Asked, StoredAsk, understand
 
 _VGPU_MODES = {"exclusive": "mig", "mps": "hami-core", "fractional": "hami-core"}
 """HAMi's words for our modes; `auto` is none, for that is what HAMi means without a word."""

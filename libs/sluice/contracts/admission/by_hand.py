@@ -7,12 +7,12 @@ something. An exported manifest of a pod of ours has them; the sentences say wha
 
 from collections.abc import Iterator
 
+from sluice.contracts.admission.environment import may_share
+from sluice.contracts.admission.problems import Problem, forbidden
+from sluice.contracts.admission.rules import AdmissionRules
+from sluice.contracts.admission.shapes import Container, Pod, Spec
 from sluice.contracts.kubernetes import ANNOTATION_REQUEST, GATE, LABEL_MANAGED, MANAGED, is_granted
 from sluice.contracts.messages import Claim
-from sluice_pod_watcher.admission.environment import may_share
-from sluice_pod_watcher.admission.problems import Problem, forbidden
-from sluice_pod_watcher.admission.rules import AdmissionRules
-from sluice_pod_watcher.admission.shapes import Container, Pod, Spec
 
 _LEAVE_OUT = "leave it out"
 

@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass
 
+from sluice.contracts.admission.host_paths import parts_of
 from sluice.contracts.kubernetes import CSI_DRIVER, DEFAULT_MODES, ENV_ALWAYS
-from sluice_pod_watcher.admission.host_paths import parts_of
 
 HOST_DIRECTORIES = (
     "/run/sluice",

@@ -1,0 +1,93 @@
+"""
+A pod that is to be created: what it asks for, and all that a cluster finds wrong with it, in the order a person reads.
+
+The first sentence is the ask's own refusal, where there is one; what is beside the ask follows.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from sluice.contracts.admission import by_hand
+from sluice.contracts.admission.amounts import problems_of_amounts
+from sluice.contracts.admission.asks import Asked, StoredAsk, asks_at_all, stored_from, understand
+from sluice.contracts.admission.default_modes import with_default_mode
+from sluice.contracts.admission.environment import problems_of_env
+from sluice.contracts.admission.problems import Problem, refused
+from sluice.contracts.admission.rules import AdmissionRules
+from sluice.contracts.admission.shapes import Container, Pod, Spec
+from sluice.contracts.admission.volumes import problems_of_mounts, problems_of_volumes
+from sluice.contracts.asking import AskLimits
+from sluice.contracts.messages import HostNeeds
+from sluice.contracts.pod_specs import read_host_needs, with_node
+from sluice.contracts.refusals import Refusal
+
+NODE_NAME = "fastgshare/node_name"
+"""The annotation that names a node beside the spec."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """A pod's ask: as it was written, as it is stored (with defaults), and as it is understood."""
+
+    before: StoredAsk
+    stored: StoredAsk
+    asked: Asked
+
+
+def read_ask(
+    annotations: Mapping[str, object], spec: Mapping[str, Any], limits: AskLimits, *, default_mode: str = ""
+) -> Ask | Refusal | None:
+    """The ask of a pod that nobody has reviewed before; None when it asks for no GPU. Never raises."""
+    before = stored_from(annotations, spec)
+    if isinstance(before, Refusal):
+        return before
+    if not asks_at_all(before):
+        return None
+    asked = understand(before, spec, limits)
+    if isinstance(asked, Refusal):
+        return asked
+    if not asked.pod.claims:
+        return None
+    return Ask(before, *with_default_mode(before, asked, spec, limits, default_mode))
+
+
+def problems_of_new(pod: Pod, ask: Ask | Refusal | None, rules: AdmissionRules) -> list[Problem]:
+    """All that is wrong with a pod that is to be created, its ask first."""
+    marks = [*by_hand.problems_of_marks(pod), *by_hand.problems_of_grants(pod)]
+    if ask is None:
+        return marks
+    if isinstance(ask, Refusal):
+        return [refused(ask), *marks, *problems_beside(pod, None, rules, is_new=True)]
+    return [*marks, *problems_beside(pod, ask.asked, rules, is_new=True)]
+
+
+def problems_beside(pod: Pod, asked: Asked | None, rules: AdmissionRules, *, is_new: bool) -> Iterator[Problem]:
+    """
+    All that is wrong beside the ask. When that was refused (None), no container is known to get a GPU.
+
+    Amounts are judged when the pod `is_new`: later ones are what others have put back.
+    """
+    spec = pod.spec
+    yield from by_hand.problems_of_place(spec)
+    yield from by_hand.problems_of_privileges(spec, list(asked.pod.claims) if asked is not None else [], rules)
+    yield from problems_of_volumes(spec, rules)
+    for path, container in _named(spec):
+        claim = asked.claim_for(container.name) if asked is not None else None
+        if is_new:
+            yield from problems_of_amounts(path, container)
+        yield from problems_of_env(path, container, claim, rules)
+        yield from problems_of_mounts(path, container, claim)
+        yield from by_hand.problems_of_privileged(path, container, rules)
+
+
+def needs_of(spec: Mapping[str, Any], asked: Asked) -> HostNeeds | Refusal:
+    """What the pod needs of its node, with the node that its annotations name."""
+    needs = read_host_needs(spec)
+    return needs if isinstance(needs, Refusal) else with_node(needs, asked.pod.node_name, NODE_NAME)
+
+
+def _named(spec: Spec) -> Iterator[tuple[str, Container]]:
+    for path, containers in (("spec.containers", spec.containers), ("spec.initContainers", spec.init_containers)):
+        for container in containers or ():
+            yield f"{path}[{container.name}]", container
