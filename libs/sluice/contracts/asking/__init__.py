@@ -8,11 +8,12 @@ places, and nothing is dropped silently: a key that is ours is understood or ref
 
 from sluice.contracts.asking.keys import is_gpu_resource, is_our_annotation
 from sluice.contracts.asking.parsing import parse_pod
-from sluice.contracts.asking.pods import AskLimits, ContainerAsk, PodAsk
+from sluice.contracts.asking.pods import ANY_COUNT, AskLimits, ContainerAsk, PodAsk
 from sluice.contracts.asking.words import claim_modes, claim_sizes
 from sluice.contracts.asking.written import Unquoted
 
 __all__ = [
+    "ANY_COUNT",
     "AskLimits",
     "ContainerAsk",
     "PodAsk",

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from sluice.contracts.asking import values
 from sluice.contracts.asking.keys import HAMI, VOLCANO, VgpuNames
 from sluice.contracts.asking.pods import AskLimits, ContainerAsk
-from sluice.contracts.asking.written import AskError, Written, nearest
+from sluice.contracts.asking.written import AskError, Written, amounts_asked, nearest
 from sluice.contracts.messages import Claim, DeviceFilter
 from sluice.contracts.messages.requests import Mode
 from sluice.contracts.quantities import MEMORY_MIB_MAX, WHOLE_MAX
@@ -49,14 +49,9 @@ class PodWords:
 
 
 def resources_of(container: ContainerAsk, names: VgpuNames) -> dict[str, Written]:
-    """The amounts of one family that a container writes, by the family's name; limits before requests."""
-    found: dict[str, Written] = {}
-    for name in names.resources:
-        for written in (container.limits, container.requests):
-            if name in written:
-                found[name] = Written(name, written[name])
-                break
-    return found
+    """The amounts of one family that a container asks for, by the family's name; limits before requests."""
+    asked = amounts_asked(container.limits, container.requests)
+    return {name: Written(name, asked[name]) for name in names.resources if name in asked}
 
 
 # -- the pod ------------------------------------------------------------------------------------------------------
@@ -127,16 +122,12 @@ def claim_of(
         return values.amount(asked[name], 0, most, unit=unit) if name in asked else None
 
     count = amount(names.count, limits.max_gpus_per_node)
-    memory_mib = amount(names.memory, MEMORY_MIB_MAX, "MiB: 8192, not 8Gi") or None
-    percentage = amount(names.memory_percentage, 100, "percent of the GPU's memory") or None
+    memory_mib = amount(names.memory, MEMORY_MIB_MAX, "MiB: 8192, not 8Gi")
+    percentage = amount(names.memory_percentage, 100, "percent of the GPU's memory")
     cores = amount(names.cores, 100, "percent of the GPU's SMs")
     if names.priority:
         amount(names.priority, WHOLE_MAX)
     if count is None and all(size is None for size in (memory_mib, percentage, cores)):
-        return None
-    if count == 0:
-        sizes = {names.memory: memory_mib, names.memory_percentage: percentage, names.cores: cores}
-        _check_nothing(asked, names, sizes)
         return None
     if count is not None and cores is None and memory_mib is None and percentage in {None, 100}:
         return _whole(container, count, words)
@@ -156,13 +147,6 @@ def claim_of(
         numa_bind=words.numa_bind,
         uid=container.uid if modes != ("exclusive",) else None,
     )
-
-
-def _check_nothing(asked: Mapping[str, Written], names: VgpuNames, sizes: Mapping[str, int | None]) -> None:
-    """No GPU may have no size only."""
-    for name, size in sizes.items():
-        if size:
-            raise asked[name].contradicts(asked[names.count], "a size of no GPU", f"{names.count} of at least 1")
 
 
 def _whole(container: ContainerAsk, count: int, words: PodWords) -> Claim:

@@ -9,27 +9,25 @@ from sluice.contracts.asking import values
 from sluice.contracts.asking.hami import PodWords
 from sluice.contracts.asking.keys import MIG_RESOURCE
 from sluice.contracts.asking.pods import AskLimits, ContainerAsk
-from sluice.contracts.asking.written import Written
+from sluice.contracts.asking.written import Written, amounts_asked
 from sluice.contracts.messages import Claim
 from sluice.contracts.refusals import RefusalReason, shorten
 from sluice.mig.profile import ProfileName, ProfileNameError
 
 
 def resources_of(container: ContainerAsk) -> dict[str, Written]:
-    """The amounts of MIG profiles that a container writes; limits before requests."""
-    names = dict.fromkeys(name for name in (*container.limits, *container.requests) if name.startswith(MIG_RESOURCE))
-    return {name: Written(name, container.limits.get(name, container.requests.get(name))) for name in names}
+    """The amounts of MIG profiles that a container asks for; limits before requests."""
+    asked = amounts_asked(container.limits, container.requests)
+    return {name: Written(name, size) for name, size in asked.items() if name.startswith(MIG_RESOURCE)}
 
 
 def claim_of(container: ContainerAsk, asked: dict[str, Written], words: PodWords, limits: AskLimits) -> Claim | None:
-    """The claim for one profile; None when its count is zero. Raises AskError, as for two profiles in one container."""
+    """The claim for one profile. Raises AskError, as for two profiles in one container."""
     claim: Claim | None = None
     first: Written | None = None
     for written in asked.values():
         count = values.amount(written, 0, limits.max_gpus_per_node)
         profile = _profile(written)
-        if count == 0:
-            continue
         if first is not None:
             why = "one container is given devices of one profile"
             raise written.contradicts(first, why, "one profile, or the other one in a container of its own")
@@ -42,6 +40,7 @@ def claim_of(container: ContainerAsk, asked: dict[str, Written], words: PodWords
 
 def _profile(written: Written) -> str:
     text = written.field.removeprefix(MIG_RESOURCE)
+    values.refuse_compute_instance(written, text, MIG_RESOURCE)
     slices, _, rest = text.partition(".")
     memory, *attributes = rest.split(".") if len(rest) < values.NAME_CHARACTERS_MAX else [rest]
     try:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from sluice.contracts.asking import fastgshare, hami, mig_resources, pod_words, profiles, sluice_keys, values
 from sluice.contracts.asking.keys import FASTGSHARE, HAMI, SLUICE, VOLCANO, VgpuNames, is_sluice_key
 from sluice.contracts.asking.pods import AskLimits, ContainerAsk, PodAsk
-from sluice.contracts.asking.written import AskError, Written
+from sluice.contracts.asking.written import AskError, Written, is_silence
 from sluice.contracts.messages import Claim
 from sluice.contracts.quantities import WHOLE_MAX
 from sluice.contracts.refusals import Refusal, RefusalReason
@@ -51,6 +51,8 @@ def _said(annotations: Mapping[str, object], containers: Sequence[ContainerAsk])
     said, of_first = _Said(), dict[str, Written]()
     names = dict.fromkeys(container.name for container in containers)
     for key, raw in annotations.items():
+        if is_silence(raw):
+            continue
         written = Written(key, raw)
         if is_sluice_key(key):
             _check_containers(written, containers)

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from sluice.contracts.messages import NO_LEEWAY, Claim, Leeway, PodGroup
+from sluice.contracts.quantities import WHOLE_MAX
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,3 +46,7 @@ class AskLimits:
 
     max_gpus_per_node: int = 8
     """More devices in one pod are refused: no node could ever hold them."""
+
+
+ANY_COUNT = AskLimits(max_gpus_per_node=WHOLE_MAX)
+"""For a reader who hands the ask on: how many devices a pod may have is configured where it is decided."""

@@ -206,6 +206,7 @@ _PARTITION = f"{SLUICE}/sm-partition = 1 to 100 beside it"
 
 
 def _profile(written: Written) -> str:
+    values.refuse_compute_instance(written, written.text())
     try:
         return str(ProfileName.parse(written.text()))
     except ProfileNameError:
@@ -263,9 +264,4 @@ def _uuids(said: Said, key: str) -> tuple[GpuUuid, ...]:
 
 def _listed_by(said: Said, key: str, read: Callable[[Written], tuple[_Value, ...]]) -> tuple[_Value, ...]:
     written = said.get(key)
-    if written is None:
-        return ()
-    listed = read(written)
-    if not listed:
-        raise written.wrong(RefusalReason.INVALID_VALUE, "an empty list", "at least one name, or leave the key out")
-    return listed
+    return read(written) if written is not None else ()

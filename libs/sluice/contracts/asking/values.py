@@ -7,6 +7,7 @@ Every reader takes a `Written` and raises `AskError`; none knows which vocabular
 import re
 from collections.abc import Sequence
 
+from sluice.contracts.asking.keys import SLUICE
 from sluice.contracts.asking.written import Written, nearest
 from sluice.contracts.ids import GpuUuid
 from sluice.contracts.policies import why_no_gpu_policy, why_no_node_policy
@@ -20,7 +21,7 @@ from sluice.contracts.quantities import (
     parse_quantity,
     parse_whole,
 )
-from sluice.contracts.refusals import RefusalReason
+from sluice.contracts.refusals import RefusalReason, shorten
 
 LIST_MAX = 64
 """Names in one list. A node has far fewer GPUs, and the field far fewer models."""
@@ -68,7 +69,9 @@ def _range(least: int, most: int, unit: str) -> str:
 def decimal(written: Written, places: int, least: int, most: int) -> int:
     """A decimal number, exactly, in units of its last allowed place; `least` and `most` are in these units."""
     scale = 10**places
-    allowed = f"from {_decimal_text(least, scale)} to {_decimal_text(most, scale)}, at most {places} decimals"
+    fewest = _decimal_text(least, scale)
+    bounds = f"from {fewest} to {_decimal_text(most, scale)}" if most < WHOLE_MAX else f"at least {fewest}"
+    allowed = f"{bounds}, at most {places} decimals"
     number = parse_decimal(written.text(), places)
     if isinstance(number, NotANumber):
         raise written.wrong(RefusalReason.INVALID_VALUE, number.why, allowed)
@@ -135,6 +138,19 @@ def choice(written: Written, choices: Sequence[str]) -> str:
         why = f"there is no such choice{nearest(text, choices)}"
         raise written.wrong(RefusalReason.INVALID_VALUE, why, ", ".join(choices))
     return text
+
+
+def refuse_compute_instance(written: Written, text: str, prefix: str = "") -> None:
+    """
+    Refuse the name of a compute instance, `1c.3g.20gb`: a part of the SMs of a GPU instance, whose memory is shared.
+
+    NVIDIA's names: https://docs.nvidia.com/datacenter/tesla/mig-user-guide/, "Compute Instances".
+    """
+    slices, _, instance = text.partition(".")
+    if re.fullmatch(r"[0-9]{1,2}c", slices) and instance:
+        why = f"compute-instance profiles are not supported; {shorten(instance, 40)} is the GPU instance around it"
+        right = f"{prefix}{shorten(instance, 40)}, or a fractional share ({SLUICE}/sm-partition)"
+        raise written.wrong(RefusalReason.UNKNOWN_PROFILE, why, right)
 
 
 def node_name(written: Written) -> str:

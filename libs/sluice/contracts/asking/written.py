@@ -5,11 +5,13 @@ What a person wrote, and how it is refused: the field as it was spelled, the val
 """
 
 import difflib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from sluice.contracts.quantities import parse_quantity
 from sluice.contracts.refusals import Refusal, RefusalReason, shorten
 
+_NULLS = frozenset({"", "~", "null", "Null", "NULL"})
 _CHOICES_MAX = 50
 """Nearest names are looked for among that many, so that a refusal takes no time."""
 
@@ -19,6 +21,32 @@ class Unquoted:
     """A value of a manifest that is no string (`2`, `true`, `null`), as it was written."""
 
     text: str
+
+
+def is_null(value: object) -> bool:
+    """Whether nothing was written."""
+    return value is None or (isinstance(value, Unquoted) and value.text in _NULLS)
+
+
+def is_silence(value: object) -> bool:
+    """Whether an annotation says nothing: null, or a text without a character, as charts render what is left out."""
+    return is_null(value) or (isinstance(value, str) and not value.strip())
+
+
+def is_no_amount(value: object) -> bool:
+    """
+    Whether an amount of a resource says nothing: zero, too.
+
+    A LimitRange's default and a chart's values write zero for whoever did not ask, and the API server makes zero of
+    null (apimachinery, pkg/api/resource/quantity.go, `UnmarshalJSON`).
+    """
+    is_number = isinstance(value, str | Unquoted | int | float) and not isinstance(value, bool)
+    return is_silence(value) or (is_number and parse_quantity(as_written(value).strip()) == 0)
+
+
+def amounts_asked(limits: Mapping[str, object], requests: Mapping[str, object]) -> dict[str, object]:
+    """The amounts of a container's resources that say something, by name; limits before requests."""
+    return {name: size for each in (requests, limits) for name, size in each.items() if not is_no_amount(size)}
 
 
 class AskError(Exception):

@@ -80,7 +80,6 @@ GOOD = {"gpu_mem": "1048576", "gpu_sm_partition": "12"}
     ("said", "reason", "field"),
     [
         (GOOD | {"allocation_type": "NONE"}, R.INVALID_VALUE, "allocation_type"),
-        (GOOD | {"allocation_type": ""}, R.INVALID_VALUE, "allocation_type"),
         (GOOD | {"gpu_mem": "0"}, R.OUT_OF_RANGE, "gpu_mem"),
         (GOOD | {"gpu_mem": "-1"}, R.OUT_OF_RANGE, "gpu_mem"),
         (GOOD | {"gpu_mem": "1.5"}, R.INVALID_VALUE, "gpu_mem"),
