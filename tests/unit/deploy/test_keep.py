@@ -120,6 +120,8 @@ ASKS = {
     "FaST-GShare": pod(metadata={"annotations": {"fastgshare/gpu_mem": "1"}}),
     "our gate by hand": pod(**GATED),
     "our label by hand": pod(metadata={"labels": {names.LABEL_MANAGED: "x"}}),
+    "NVIDIA's runtime by its class": pod(runtimeClassName="nvidia"),
+    "another class of NVIDIA's runtime": pod(runtimeClassName="nvidia-cdi"),
     "an init container": pod(initContainers=[{"name": "i", "resources": {"requests": {"nvidia.com/gpu": "1"}}}]),
     **{
         name: {**pod(), "spec": {"containers": [{"name": "main", "resources": {"limits": {name: "1"}}}]}}
@@ -127,6 +129,8 @@ ASKS = {
     },
 }
 LEFT_ALONE = {
+    "another runtime": pod(runtimeClassName="kata"),
+    "the GPU operator's own": pod(metadata={"namespace": "gpu-operator"}, runtimeClassName="nvidia"),
     "no GPU": pod(),
     "other resources": {**pod(), "spec": {"containers": [{"name": "main", "resources": {"limits": {"cpu": "1"}}}]}},
     "told to be ignored": pod(metadata={"labels": {names.LABEL_IGNORE: ""}, "annotations": {"sluice.dev/gpus": "1"}}),

@@ -2,11 +2,15 @@
 
 from collections.abc import Iterator
 
-from sluice.contracts.admission.asks import Asked, StoredAsk
+from sluice.contracts.admission.asks import Asked, StoredAsk, speaks_for_main
+from sluice.contracts.admission.environment import sees_all_gpus
 from sluice.contracts.admission.shapes import Pod
 from sluice.contracts.asking import hami, is_gpu_resource
-from sluice.contracts.asking.keys import HAMI
+from sluice.contracts.asking.keys import HAMI, SLUICE
 from sluice.contracts.asking.sluice_keys import MODES
+from sluice.contracts.kubernetes import ENV_VISIBLE_DEVICES, NO_DEVICES
+from sluice.contracts.pod_specs import main_container
+from sluice.contracts.pod_specs.main_container import DEFAULT_CONTAINER
 from sluice.contracts.refusals import shorten
 
 HAMI_SCHEDULER = "hami-scheduler"
@@ -22,6 +26,10 @@ def on_first(pod: Pod, before: StoredAsk, stored: StoredAsk) -> Iterator[str]:
     for key, value in before.annotations.items():
         if key.endswith("sluice.dev/mode") and "fastpod" in value:
             yield f"{key} = {shorten(value, 40)!r}: fastpod is now called {MODES['fastpod']}, and means the same"
+    yield from _on_main_container(pod, before)
+    if pod.spec.resource_claims:
+        why = "Dynamic Resource Allocation gives the pod devices beside those of Sluice, which knows nothing of them"
+        yield f"spec.resourceClaims: {why}; one of the two is enough"
     if pod.spec.scheduler_name == HAMI_SCHEDULER:
         yield f"spec.schedulerName = {HAMI_SCHEDULER!r}: the pod is started by that scheduler, which must be running"
     for key, value in stored.annotations.items():
@@ -29,11 +37,32 @@ def on_first(pod: Pod, before: StoredAsk, stored: StoredAsk) -> Iterator[str]:
             yield f"{key} = {value!r}: the default of this namespace, for the pod names no mode"
 
 
+def _on_main_container(pod: Pod, stored: StoredAsk) -> Iterator[str]:
+    """Keys that name no container speak for the main one; which that is may be a guess."""
+    key = next((key for key in stored.annotations if speaks_for_main(key)), None)
+    names = [each.name for each in pod.spec.containers or ()]
+    main = main_container(pod.metadata.annotations or {}, names)
+    if key is not None and main.guessed_among:
+        others = ", ".join(main.guessed_among[1:])
+        better = f"say {main.name}.{key}" if key.startswith(f"{SLUICE}/") else f"set {DEFAULT_CONTAINER}"
+        yield shorten(
+            f"{key} is taken to speak for container {main.name}, the first one, and not for {others}: {better}", 240
+        )
+
+
+def on_no_ask(pod: Pod) -> tuple[str, ...]:
+    """Of a pod that asks for no GPU, and would see all of them by its images."""
+    listed = (*(pod.spec.containers or ()), *(pod.spec.init_containers or ()))
+    if not any(sees_all_gpus(pod.spec, each) for each in listed):
+        return ()
+    what = "the pod asks Sluice for no GPU, so its containers are given none"
+    return (f"spec.runtimeClassName = {pod.spec.runtime_class_name!r}: {what} ({ENV_VISIBLE_DEVICES}={NO_DEVICES})",)
+
+
 def on_later(pod: Pod, asked: Asked) -> Iterator[str]:
     """Of a pod whose ask was stored before: what was added since is not served."""
     for container in (*(pod.spec.containers or ()), *(pod.spec.init_containers or ())):
-        limits, requests = container.amounts()
-        found = next((name for name in (*limits, *requests) if is_gpu_resource(name)), None)
+        found = next((name for name in container.asked() if is_gpu_resource(name)), None)
         if found is not None and asked.claim_for(container.name) is None:
             where = f"container {shorten(container.name, 63)}"
             yield f"{where}: {found} was added after the pod's ask was stored, and is taken out: it gets no GPU"

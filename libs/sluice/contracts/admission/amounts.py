@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from sluice.contracts.admission.problems import Problem, invalid
 from sluice.contracts.admission.shapes import Container
 from sluice.contracts.asking.keys import is_gpu_resource
-from sluice.contracts.asking.written import as_written
+from sluice.contracts.asking.written import as_written, is_no_amount
 from sluice.contracts.quantities import NotANumber, parse_quantity
 
 
@@ -18,10 +18,10 @@ def problems_of_amounts(path: str, container: Container) -> Iterator[Problem]:
     """What the API server would have refused about one container's GPU resources."""
     limits, requests = container.amounts()
     for name, requested in requests.items():
-        if not is_gpu_resource(name):
+        if not is_gpu_resource(name) or is_no_amount(requested):
             continue
         field, value = f"{path}.resources.requests[{name}]", as_written(requested)
-        if name not in limits:
+        if is_no_amount(limits.get(name)):
             yield invalid(field, value, "a GPU resource needs a limit, and has only a request", "the same under limits")
         elif not _equal(value, as_written(limits[name])):
             limit = as_written(limits[name])[:40]

@@ -26,11 +26,18 @@ from sluice.contracts.asking import (
 )
 from sluice.contracts.asking.keys import FASTGSHARE, SLUICE
 from sluice.contracts.asking.sluice_keys import POD_KEYS
-from sluice.contracts.asking.written import AskError, Written, as_written
+from sluice.contracts.asking.written import (
+    AskError,
+    Written,
+    amounts_asked,
+    as_written,
+    is_no_amount,
+    is_silence,
+)
 from sluice.contracts.codec import NOT_READABLE
 from sluice.contracts.kubernetes import ANNOTATION_REQUEST, is_granted
 from sluice.contracts.messages import Claim
-from sluice.contracts.pod_specs import read_containers
+from sluice.contracts.pod_specs import main_container, read_containers
 from sluice.contracts.refusals import Refusal, RefusalReason, shorten
 
 _LISTS = ("containers", "initContainers")
@@ -40,7 +47,7 @@ ASK_KEYS_MAX = 2000
 
 class StoredAsk(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
     """
-    The value of ANNOTATION_REQUEST. `first` is the container that keys without a container's name speak for.
+    The value of ANNOTATION_REQUEST. `first` is the main container: keys without a container's name speak for it.
 
     It is named because others may put containers before it after the ask was stored.
     """
@@ -58,10 +65,16 @@ class StoredAsk(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, f
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """What a pod asks for. `served_by` names, for an init container, the container whose devices it uses."""
+    """
+    What a pod asks for. `served_by` names, for an init container, the container whose devices it uses.
+
+    `annotations` and `containers` are what the one parser made `pod` of: whoever parses them again has the same.
+    """
 
     pod: PodAsk
     served_by: Mapping[str, str]
+    annotations: Mapping[str, str]
+    containers: tuple[ContainerAsk, ...]
 
     def claim_for(self, container: str) -> Claim | None:
         """The claim that serves a container; None for one that gets no GPU."""
@@ -88,19 +101,23 @@ def decode_stored(text: str) -> StoredAsk | Refusal:
 def stored_from(annotations: Mapping[str, object], spec: Mapping[str, Any]) -> StoredAsk | Refusal:
     """The ask of a pod that is new, as it is written; perhaps nothing, perhaps nonsense. Refuses values of no text."""
     try:
-        asks = {key: Written(key, value).text() for key, value in annotations.items() if is_ask(key)}
+        asks = {
+            key: Written(key, value).text()
+            for key, value in annotations.items()
+            if is_ask(key) and not is_silence(value)
+        }
     except AskError as wrong:
         return wrong.refusal
     resources = {}
     for container in _containers(spec):
-        limits, requests = _amounts(container, "limits"), _amounts(container, "requests")
-        found = {name: as_written(amount) for name, amount in (requests | limits).items() if is_gpu_resource(name)}
+        amounts = amounts_asked(_amounts(container, "limits"), _amounts(container, "requests"))
+        found = {name: as_written(amount) for name, amount in amounts.items() if is_gpu_resource(name)}
         if found:
             resources[str(container.get("name"))] = found
-    first = next(iter(_listed(spec, "containers")), {})
+    names = [str(each.get("name", "")) for each in _listed(spec, "containers")]
     return StoredAsk(
         version=1,
-        first=str(first.get("name", "")),
+        first=main_container(annotations, names).name,
         annotations=asks,
         resources=resources,
     )
@@ -148,7 +165,7 @@ def understand(stored: StoredAsk, spec: Mapping[str, Any], limits: AskLimits) ->
             return served
         if served:
             served_by[container.name] = served
-    return Asked(pod, served_by)
+    return Asked(pod, served_by, annotations, tuple(containers.apps))
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,15 +196,19 @@ def _asking(stored: StoredAsk, spec: Mapping[str, Any]) -> _Asking | Refusal:
 
 def _speaks(stored: StoredAsk, container: str) -> bool:
     """Whether anything is said for this container."""
-    if any(amount not in {"0", ""} for amount in stored.resources.get(container, {}).values()):
+    if not all(is_no_amount(amount) for amount in stored.resources.get(container, {}).values()):
         return True
     own = f"{container}.{SLUICE}/"
     return any(
-        key.startswith(own)
-        or (container == stored.first and key.startswith(FASTGSHARE))
-        or (container == stored.first and key.startswith(f"{SLUICE}/") and key.partition("/")[2] not in POD_KEYS)
-        for key in stored.annotations
+        key.startswith(own) or (container == stored.first and speaks_for_main(key))
+        for key, text in stored.annotations.items()
+        if not is_silence(text)
     )
+
+
+def speaks_for_main(key: str) -> bool:
+    """Whether an annotation says something of a container and does not say of which."""
+    return key.startswith(FASTGSHARE) or (key.startswith(f"{SLUICE}/") and key.partition("/")[2] not in POD_KEYS)
 
 
 def _served(container: ContainerAsk, stored: StoredAsk, pod: PodAsk, limits: AskLimits) -> str | Refusal:

@@ -12,7 +12,8 @@ from typing import Any
 
 from sluice.contracts.admission.problems import Problem, forbidden, invalid
 from sluice.contracts.admission.rules import AdmissionRules
-from sluice.contracts.admission.shapes import Container, EnvVar
+from sluice.contracts.admission.shapes import Container, EnvVar, Spec
+from sluice.contracts.asking.keys import is_gpu_resource
 from sluice.contracts.kubernetes import (
     ENV_ALWAYS,
     ENV_PRELOAD,
@@ -75,6 +76,20 @@ def missing_env(container: Container, claim: Claim | None) -> list[dict[str, Any
         for variable, field_path in field_paths(container.name, claim).items()
         if variable not in present
     ]
+
+
+def sees_all_gpus(spec: Spec, container: Container) -> bool:
+    """
+    Whether a container of a pod that asks for nothing may see every GPU of its node: its image says which.
+
+    A runtime class may be NVIDIA's, whose runtime gives what the environment asks for, and CUDA images ask for `all`
+    (https://docs.nvidia.com/datacenter/cloud-native/container-toolkit/latest/docker-specialized.html). Devices of
+    another device plugin or of DRA are left alone: the kubelet lets the pod's own variables win over a plugin's.
+    """
+    resources = container.resources
+    others = any(name.startswith("nvidia.com/") and not is_gpu_resource(name) for name in container.asked())
+    named = any(entry.name == ENV_VISIBLE_DEVICES for entry in container.env or ())
+    return bool(spec.runtime_class_name) and not (others or named or (resources is not None and resources.claims))
 
 
 def _is_reserved(name: str, rules: AdmissionRules) -> bool:

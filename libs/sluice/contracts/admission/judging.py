@@ -81,6 +81,12 @@ def problems_beside(pod: Pod, asked: Asked | None, rules: AdmissionRules, *, is_
         yield from by_hand.problems_of_privileged(path, container, rules)
 
 
+def problems_of_all_amounts(pod: Pod) -> Iterator[Problem]:
+    """What the API server would have refused about the GPU resources of any container."""
+    for path, container in _named(pod.spec):
+        yield from problems_of_amounts(path, container)
+
+
 def needs_of(spec: Mapping[str, Any], asked: Asked) -> HostNeeds | Refusal:
     """What the pod needs of its node, with the node that its annotations name."""
     needs = read_host_needs(spec)

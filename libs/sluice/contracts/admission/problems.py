@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from sluice.contracts.refusals import Refusal, shorten
+from sluice.contracts.refusals import Refusal, RefusalReason, shorten
 
 FORBIDDEN: Final = 403
 """It might be meant, and is not allowed."""
@@ -22,22 +22,27 @@ class Problem:
     """One reason why a pod is not taken. `code` is the HTTP status that fits it."""
 
     code: Literal[403, 422]
-    sentence: str
+    refusal: Refusal
+
+    @property
+    def sentence(self) -> str:
+        """The problem as a person reads it."""
+        return self.refusal.sentence()
 
 
 def forbidden(field: str, value: str, why: str, allowed: str) -> Problem:
     """What a pod may not have."""
-    return Problem(FORBIDDEN, _sentence(field, value, why, allowed))
+    return Problem(FORBIDDEN, _refusal(RefusalReason.UNSUPPORTED_KEY, field, value, why, allowed))
 
 
 def invalid(field: str, value: str, why: str, allowed: str) -> Problem:
     """What is written wrongly."""
-    return Problem(INVALID, _sentence(field, value, why, allowed))
+    return Problem(INVALID, _refusal(RefusalReason.INVALID_VALUE, field, value, why, allowed))
 
 
 def refused(refusal: Refusal) -> Problem:
     """A refusal of the ask, in its own words."""
-    return Problem(INVALID, refusal.sentence())
+    return Problem(INVALID, refusal)
 
 
 def tell(problems: Sequence[Problem]) -> tuple[int, str]:
@@ -53,6 +58,5 @@ def tell(problems: Sequence[Problem]) -> tuple[int, str]:
     return code, "; ".join([*shown, f"and {more} more"] if more else shown)
 
 
-def _sentence(field: str, value: str, why: str, allowed: str) -> str:
-    """The same form as of a refusal, so that a person sees one language."""
-    return f"{shorten(field, 240)} = {shorten(value)!r}: {why} (allowed: {allowed})"
+def _refusal(reason: RefusalReason, field: str, value: str, why: str, allowed: str) -> Refusal:
+    return Refusal(reason=reason, message=why, field=shorten(field, 240), value=shorten(value), allowed=allowed)

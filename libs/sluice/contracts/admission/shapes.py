@@ -11,6 +11,8 @@ from typing import Any
 
 import msgspec
 
+from sluice.contracts.asking.written import amounts_asked
+
 
 class _Shape(msgspec.Struct, frozen=True, rename="camel", gc=False):
     """
@@ -86,6 +88,8 @@ class Resources(_Shape, frozen=True):
 
     limits: dict[str, Any] | None = None
     requests: dict[str, Any] | None = None
+    claims: list[Any] | None = None
+    """Of Dynamic Resource Allocation, by the names that the pod gives them."""
 
 
 class Container(_Shape, frozen=True):
@@ -102,6 +106,10 @@ class Container(_Shape, frozen=True):
         """Limits and requests."""
         resources = self.resources or Resources()
         return resources.limits or {}, resources.requests or {}
+
+    def asked(self) -> dict[str, object]:
+        """The amounts that say something, limits before requests."""
+        return amounts_asked(*self.amounts())
 
 
 class Gate(_Shape, frozen=True):
@@ -123,6 +131,8 @@ class Spec(_Shape, frozen=True):
     scheduler_name: str | None = None
     host_pid: bool | None = msgspec.field(default=None, name="hostPID")
     host_ipc: bool | None = msgspec.field(default=None, name="hostIPC")
+    resource_claims: list[Any] | None = None
+    """Of Dynamic Resource Allocation."""
 
 
 class Metadata(_Shape, frozen=True):

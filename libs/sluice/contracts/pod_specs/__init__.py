@@ -7,5 +7,6 @@ server would. What the containers ask of GPUs is not read here (`sluice.contract
 
 from sluice.contracts.pod_specs.containers import read_containers
 from sluice.contracts.pod_specs.host_needs import read_host_needs, with_node
+from sluice.contracts.pod_specs.main_container import MainContainer, main_container
 
-__all__ = ["read_containers", "read_host_needs", "with_node"]
+__all__ = ["MainContainer", "main_container", "read_containers", "read_host_needs", "with_node"]

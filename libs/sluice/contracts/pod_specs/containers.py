@@ -4,9 +4,8 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from sluice.contracts.asking.keys import is_gpu_resource
 from sluice.contracts.asking.pods import ContainerAsk
-from sluice.contracts.asking.written import AskError, Unquoted, Written
+from sluice.contracts.asking.written import AskError, Unquoted, Written, is_null
 from sluice.contracts.pod_specs import shapes
 from sluice.contracts.quantities import NotANumber, parse_whole
 from sluice.contracts.refusals import Refusal, RefusalReason
@@ -39,25 +38,28 @@ def _containers(spec: Mapping[str, Any]) -> tuple[ContainerAsk, ...]:
         if name in found:
             raise shapes.wrong(f"{path}.name", name, "two containers have this name", "a name of its own")
         found[name] = _container(each, name, path, pod_uid)
-    _check_init_containers(spec)
+    for at, each in enumerate(shapes.sequence(spec.get("initContainers"), "spec.initContainers")):
+        _resources(shapes.mapping(each, f"spec.initContainers[{at}]"), f"spec.initContainers[{at}]")
     return tuple(found.values())
 
 
 def _container(written: Mapping[str, Any], name: str, path: str, pod_uid: int | None) -> ContainerAsk:
-    resources = shapes.mapping(written.get("resources"), f"{path}.resources")
+    limits, requests = _resources(written, path)
     uid = _uid(written, path)
-    return ContainerAsk(
-        name=name,
-        limits=shapes.mapping(resources.get("limits"), f"{path}.resources.limits"),
-        requests=shapes.mapping(resources.get("requests"), f"{path}.resources.requests"),
-        uid=uid if uid is not None else pod_uid,
-    )
+    return ContainerAsk(name=name, limits=limits, requests=requests, uid=uid if uid is not None else pod_uid)
+
+
+def _resources(written: Mapping[str, Any], path: str) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
+    """Limits and requests."""
+    resources = shapes.mapping(written.get("resources"), f"{path}.resources")
+    limits = shapes.mapping(resources.get("limits"), f"{path}.resources.limits")
+    return limits, shapes.mapping(resources.get("requests"), f"{path}.resources.requests")
 
 
 def _uid(holder: Mapping[str, Any], path: str) -> int | None:
     context = shapes.mapping(holder.get("securityContext"), f"{path}.securityContext")
     value, path = context.get("runAsUser"), f"{path}.securityContext.runAsUser"
-    if shapes.is_null(value):
+    if is_null(value):
         return None
     if isinstance(value, bool) or not isinstance(value, int | Unquoted):
         raise shapes.wrong(path, value, "no number", _UID_ALLOWED)
@@ -67,16 +69,3 @@ def _uid(holder: Mapping[str, Any], path: str) -> int | None:
     if not 0 <= uid <= UID_MAX:
         raise Written(path, value).wrong(RefusalReason.OUT_OF_RANGE, "out of range", _UID_ALLOWED)
     return uid
-
-
-def _check_init_containers(spec: Mapping[str, Any]) -> None:
-    """What an init container asks of GPUs would be passed over, so it is refused."""
-    for at, each in enumerate(shapes.sequence(spec.get("initContainers"), "spec.initContainers")):
-        path = f"spec.initContainers[{at}]"
-        resources = shapes.mapping(shapes.mapping(each, path).get("resources"), f"{path}.resources")
-        for part in ("limits", "requests"):
-            for name, value in shapes.mapping(resources.get(part), f"{path}.resources.{part}").items():
-                if is_gpu_resource(name):
-                    why = "an init container is given no GPU of its own in this version"
-                    field = f"{path}.resources.{part}.{name}"
-                    raise Written(field, value).wrong(RefusalReason.UNSUPPORTED_KEY, why, "GPUs in app containers only")

@@ -7,19 +7,13 @@ Every reader names the path of what it reads, and raises AskError when the shape
 from collections.abc import Mapping
 from typing import Any
 
-from sluice.contracts.asking.written import AskError, Unquoted, Written
+from sluice.contracts.asking.written import AskError, Written, is_null
 from sluice.contracts.refusals import RefusalReason
 
 ENTRIES_MAX = 100
 """Of one list or mapping. What is taken goes over the bus, and no real pod has more."""
 TEXT_CHARACTERS_MAX = 317
 """A label's key: a domain of at most 253, a slash, and a name of at most 63."""
-_NULLS = frozenset({"", "~", "null", "Null", "NULL"})
-
-
-def is_null(value: object) -> bool:
-    """Whether nothing was written."""
-    return value is None or (isinstance(value, Unquoted) and value.text in _NULLS)
 
 
 def mapping(value: object, path: str) -> Mapping[str, Any]:

@@ -5,17 +5,18 @@ So a second review of the same pod changes nothing. Operations are of RFC 6902, 
 comes: a list or map that is absent is added whole.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 from sluice.contracts.admission.asks import Asked, StoredAsk
 from sluice.contracts.admission.by_hand import has_gate
-from sluice.contracts.admission.environment import missing_env
+from sluice.contracts.admission.environment import missing_env, sees_all_gpus
 from sluice.contracts.admission.rules import AdmissionRules
 from sluice.contracts.admission.shapes import Container, Pod
 from sluice.contracts.admission.volumes import OUR_MOUNT, OUR_VOLUME, lacks_mount, lacks_volume
 from sluice.contracts.asking import is_gpu_resource
 from sluice.contracts.kubernetes import ANNOTATION_REQUEST, GATE, LABEL_MANAGED, MANAGED
+from sluice.contracts.messages import Claim
 from sluice_pod_watcher.admission.responses import Operation
 
 
@@ -37,20 +38,40 @@ def edits(pod: Pod, stored: StoredAsk, asked: Asked, rules: AdmissionRules) -> I
             yield from _container_edits(f"{path}/{at}", container, asked)
 
 
+def hiding(pod: Pod) -> Iterator[Operation]:
+    """What is to be done to a pod that asks for no GPU: what its images ask for, the node's runtime would give them."""
+    spec = pod.spec
+    for path, containers in (("/spec/containers", spec.containers), ("/spec/initContainers", spec.init_containers)):
+        for at, container in enumerate(containers or ()):
+            if sees_all_gpus(spec, container):
+                yield from _env_edits(f"{path}/{at}", container, None)
+
+
+def hiding_in_added(pod: Pod, added: Collection[str]) -> Iterator[Operation]:
+    """The same for containers for debugging, which get no GPU in any pod; those that were there cannot be changed."""
+    for at, container in enumerate(pod.spec.ephemeral_containers or ()):
+        if container.name in added and sees_all_gpus(pod.spec, container):
+            yield from _env_edits(f"/spec/ephemeralContainers/{at}", container, None)
+
+
 def _container_edits(path: str, container: Container, asked: Asked) -> Iterator[Operation]:
     for part, amounts in zip(("limits", "requests"), container.amounts(), strict=True):
         for name in amounts:
             if is_gpu_resource(name):
                 yield {"op": "remove", "path": f"{path}/resources/{part}/{_escaped(name)}"}
     claim = asked.claim_for(container.name)
+    yield from _env_edits(path, container, claim)
+    if claim is not None and lacks_mount(container):
+        yield _append(f"{path}/volumeMounts", container.volume_mounts, OUR_MOUNT)
+
+
+def _env_edits(path: str, container: Container, claim: Claim | None) -> Iterator[Operation]:
     missing = missing_env(container, claim)
     if missing and not container.env:
         yield {"op": "add", "path": f"{path}/env", "value": missing}
     else:
         for at, entry in enumerate(missing):
             yield {"op": "add", "path": f"{path}/env/{at}", "value": entry}
-    if claim is not None and lacks_mount(container):
-        yield _append(f"{path}/volumeMounts", container.volume_mounts, OUR_MOUNT)
 
 
 def _put(path: str, present: Mapping[str, str] | None, key: str, value: str) -> Operation:

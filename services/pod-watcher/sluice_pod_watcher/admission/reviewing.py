@@ -19,7 +19,7 @@ from sluice.contracts.admission.volumes import problems_of_mounts
 from sluice.contracts.asking import AskLimits
 from sluice.contracts.kubernetes import ANNOTATION_REQUEST, LABEL_IGNORE, LABEL_MANAGED
 from sluice.contracts.refusals import Refusal
-from sluice_pod_watcher.admission.editing import edits
+from sluice_pod_watcher.admission.editing import edits, hiding, hiding_in_added
 from sluice_pod_watcher.admission.responses import AdmissionResponse
 
 _MIRROR = "kubernetes.io/config.mirror"
@@ -61,7 +61,7 @@ def _review_pod(request: Request, pod: Pod, rules: AdmissionRules) -> AdmissionR
         found = read_ask(pod.metadata.annotations or {}, spec, limits, default_mode=rules.default_mode)
         problems = problems_of_new(pod, found, rules)
         if found is None:
-            return _denied(request, problems) if problems else AdmissionResponse(request.uid)
+            return _denied(request, problems) if problems else _hidden(request, pod)
         ask = found
     if not isinstance(ask, Refusal):
         needs = needs_of({**spec, "nodeName": None}, ask.asked)
@@ -71,6 +71,11 @@ def _review_pod(request: Request, pod: Pod, rules: AdmissionRules) -> AdmissionR
     warnings = advice.on_later(pod, ask.asked) if later else advice.on_first(pod, ask.before, ask.stored)
     patch = tuple(edits(pod, ask.stored, ask.asked, rules))
     return AdmissionResponse(request.uid, patch=patch, warnings=tuple(dict.fromkeys(warnings)))
+
+
+def _hidden(request: Request, pod: Pod) -> AdmissionResponse:
+    """A pod that asks for no GPU, and gets none by its images either."""
+    return AdmissionResponse(request.uid, patch=tuple(hiding(pod)), warnings=advice.on_no_ask(pod))
 
 
 def _ask_of_later(pod: Pod, spec: Mapping[str, Any], limits: AskLimits) -> Ask | Refusal:
@@ -112,14 +117,14 @@ def _review_ephemeral(request: Request, rules: AdmissionRules) -> AdmissionRespo
     pod, old = read_pod(request.object), read_pod(request.old_object)
     if isinstance(pod, NotAReview):
         return pod
-    if LABEL_MANAGED not in (pod.metadata.labels or {}):
-        return AdmissionResponse(request.uid)
     present = set() if isinstance(old, NotAReview) else {each.name for each in old.spec.ephemeral_containers or ()}
+    added = {each.name: each for each in pod.spec.ephemeral_containers or () if each.name not in present}
     problems: list[Problem] = []
-    for container in pod.spec.ephemeral_containers or ():
-        if container.name not in present:
-            path = f"spec.ephemeralContainers[{container.name}]"
-            problems += problems_of_env(path, container, None, rules)
-            problems += problems_of_mounts(path, container, None)
-            problems += by_hand.problems_of_privileged(path, container, rules)
-    return _denied(request, problems) if problems else AdmissionResponse(request.uid)
+    for name, container in added.items() if LABEL_MANAGED in (pod.metadata.labels or {}) else ():
+        path = f"spec.ephemeralContainers[{name}]"
+        problems += problems_of_env(path, container, None, rules)
+        problems += problems_of_mounts(path, container, None)
+        problems += by_hand.problems_of_privileged(path, container, rules)
+    if problems:
+        return _denied(request, problems)
+    return AdmissionResponse(request.uid, patch=tuple(hiding_in_added(pod, added)))
