@@ -170,7 +170,7 @@ def test_everything_that_a_manifest_says_reaches_the_allocator():
     (pod,) = read_manifests("f", MANIFEST, limits=ManifestLimits(), asks=AskLimits())
     question = question_of(pod)
     (container,) = question.containers
-    assert dict(question.annotations) == {"sluice.dev/priority": "5", "of/others": "text"}
+    assert dict(question.annotations) == {"sluice.dev/priority": "5"}
     assert (dict(container.limits), container.run_as_user) == ({"nvidia.com/gpu": "1"}, 1000)
     assert (question.host.room.cpu_milli, question.host.room.memory_mib) == (500, 1024)
     assert dict(question.host.room.resources) == {"example.com/nic": 1}

@@ -6,7 +6,21 @@ from sluice.contracts.messages import AllocationRequested, Claim, RequestRejecte
 from sluice.contracts.refusals import RefusalReason
 from sluice_pod_watcher.core.events import FolderListed, ManifestFile
 
-SERVICE = "apiVersion: v1\nkind: Service\nmetadata:\n  name: web\n"
+CHART = """\
+apiVersion: v1
+kind: Service
+metadata:
+  name: web
+---
+apiVersion: apps/v1
+kind: Deployment
+metadata: {name: web}
+spec:
+  replicas: 2
+  template:
+    metadata: {annotations: {sluice.dev/profile: 1g.5gb}}
+    spec: {containers: [{name: main}]}
+"""
 
 
 def rejected(bench) -> dict[str, RequestRejected]:
@@ -25,7 +39,9 @@ def rejected(bench) -> dict[str, RequestRejected]:
         ("x: *nothing\n", RefusalReason.NOT_YAML, "line 1", "x: *nothing", "*nothing stands for nothing"),
         ("[" * 100, RefusalReason.TOO_LARGE, "line 1", "[" * 100, "nested deeper than 64 levels"),
         ("---\na: 1\n" * 1001, RefusalReason.TOO_LARGE, None, "a: 1", "more than 1000 documents"),
-        (SERVICE, RefusalReason.NOT_A_POD, "kind", "Service", "bad.yaml, line 1"),
+        ("kind: pod\nmetadata: {name: a}\n", RefusalReason.NOT_A_POD, "kind", "pod", "bad.yaml, line 1"),
+        ("kind: Pos\nspec: {containers: []}\n", RefusalReason.NOT_A_POD, "kind", "Pos", "bad.yaml, line 1"),
+        ("a:\n\tb: 1\n", RefusalReason.NOT_YAML, "line 2", "b: 1", "the line is indented with a tab"),
         ("just some words\n", RefusalReason.NOT_A_POD, "", "just some words", "a manifest is a mapping"),
         ("kind: Pod\napiVersion: v2\n", RefusalReason.NOT_A_POD, "apiVersion", "v2", "bad.yaml, line 1"),
     ],
@@ -41,6 +57,28 @@ def test_a_file_that_holds_no_pods_is_refused_by_name_and_place(bench, manifest,
     assert value is None or refusal.value == value
     assert words in refusal.message
     assert [each.name for each in bench.requests().values() if isinstance(each, AllocationRequested)] == ["good"]
+
+
+def test_a_chart_is_read_as_the_pods_that_its_controllers_would_make(bench):
+    """What is no pod is passed over with a line, and what makes pods asks for each of them."""
+    bench.files["chart.yaml"] = CHART
+    bench.list()
+    assert sorted(each.name for each in bench.requests().values()) == ["web-0", "web-1"]
+    assert "chart.yaml, line 1: Service web is skipped: it has no pod template" in bench.told
+    bench.files["chart.yaml"] = CHART.replace("replicas: 2", "replicas: 1")
+    bench.list()
+    bench.list(after_s=2.0)
+    wanted = [each.name for each in bench.requests().values() if isinstance(each, AllocationRequested)]
+    assert wanted == ["web-0"]
+
+
+def test_a_guess_about_whom_a_key_speaks_for_is_said(bench, manifest):
+    """The folder warns as a cluster does."""
+    bench.files["a.yaml"] = manifest("a", containers=("one", "two"))
+    bench.list()
+    (warning,) = [line for line in bench.told if "is taken to speak for" in line]
+    assert "container one" in warning
+    assert "one.sluice.dev/profile" in warning
 
 
 @pytest.mark.parametrize(

@@ -2,29 +2,30 @@
 One text of manifests to the pods in it: who each is, and what it asks for or why that cannot be understood.
 
 What is wrong with the text as a whole (not YAML, too large) breaks it, for nobody can say which pods are in it; what is
-wrong with one object refuses that object alone. A pod without any key or resource of ours asks for nothing.
+wrong with one object refuses that object alone. A pod without any key or resource of ours asks for nothing. An object
+with pod templates stands for the pods that its controller would make; of any other kind is only said that it is there.
 """
 
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from itertools import islice
 from typing import Any
 
 import msgspec
 
-from sluice.contracts.asking import (
-    AskLimits,
-    ContainerAsk,
-    PodAsk,
-    Unquoted,
-    is_gpu_resource,
-    is_our_annotation,
-    parse_pod,
-)
+from sluice.contracts.admission import AdmissionRules, advice
+from sluice.contracts.admission.judging import Ask, needs_of, problems_of_all_amounts, problems_of_new, read_ask
+from sluice.contracts.admission.problems import Problem, refused
+from sluice.contracts.admission.shapes import NotAReview, Pod, read_pod
+from sluice.contracts.asking import AskLimits, ContainerAsk, PodAsk, Unquoted
+from sluice.contracts.asking.written import as_written, nearest
 from sluice.contracts.manifests.limits import ManifestLimits
+from sluice.contracts.manifests.plain import plain
+from sluice.contracts.manifests.workloads import PODS_MAX, PodTemplate, pod_templates
 from sluice.contracts.manifests.yaml_documents import YamlError, read_documents
 from sluice.contracts.messages import NO_NEEDS, HostNeeds
-from sluice.contracts.pod_specs import read_containers, read_host_needs, with_node
+from sluice.contracts.pod_specs import read_containers
 from sluice.contracts.refusals import Refusal, RefusalReason, shorten
 
 _LABEL = r"[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?"
@@ -32,17 +33,18 @@ _NAMESPACE = re.compile(_LABEL)
 _POD_NAME = re.compile(rf"{_LABEL}(?:\.{_LABEL})*")
 POD_NAME_MAX = 253
 NAME_ALLOWED = "a-z, 0-9, '-' and '.', beginning and ending with a letter or digit"
-NODE_NAME = "fastgshare/node_name"
-"""The annotation that names a node beside the spec."""
 LIST_KINDS = frozenset({"List", "PodList"})
+_CLUSTER = AdmissionRules()
+"""How a cluster judges where its owner has set nothing."""
 
 
 @dataclass(frozen=True, slots=True)
 class PodManifest:
     """
-    One object of a text. Neither an `ask` nor a `refusal` means a pod that asks for nothing.
+    One pod of a text. Neither an `ask` nor a `refusal` means a pod that asks for nothing; or, where it is `skipped`,
+    an object that is no pod and makes none.
 
-    Of a pod that asks: its annotations and containers as they were written, and what it needs of its node.
+    Of a pod that asks: its annotations and containers as the one parser reads them, and what it needs of its node.
     """
 
     namespace: str
@@ -52,12 +54,18 @@ class PodManifest:
     host: HostNeeds = NO_NEEDS
     ask: PodAsk | None = None
     refusal: Refusal | None = None
+    problems: tuple[Problem, ...] = ()
+    """All that a cluster would deny the pod for: the refusal, and rules that hold only there."""
+    warnings: tuple[str, ...] = ()
+    """What a person should know of a pod that is taken as it is."""
+    skipped: str = ""
+    """Why this object was not looked at, in a sentence."""
 
 
 def read_manifests(
     file: str, text: str, *, limits: ManifestLimits, asks: AskLimits
 ) -> tuple[PodManifest, ...] | Refusal:
-    """The objects of a text, in their order; or why it cannot be read at all. Never raises, whatever is in it."""
+    """The pods of a text, in their order; or why it cannot be read at all. Never raises, whatever is in it."""
     if len(text) > limits.file_bytes_max:
         return too_large(file, limits)
     try:
@@ -72,7 +80,12 @@ def read_manifests(
     if len(objects) > limits.documents_max:
         why = f"{file} holds {len(objects)} objects"
         return Refusal(reason=RefusalReason.TOO_LARGE, message=why, allowed=f"at most {limits.documents_max}")
-    return tuple(_read(file, each, asks) for each in objects)
+    most = max(limits.documents_max, PODS_MAX)
+    pods = tuple(islice((pod for each in objects for pod in _read(file, each, asks)), most + 1))
+    if len(pods) > most:
+        why = f"{file} makes more than {most} pods"
+        return Refusal(reason=RefusalReason.TOO_LARGE, message=why, allowed=f"at most {most}")
+    return pods
 
 
 def too_large(file: str, limits: ManifestLimits) -> Refusal:
@@ -107,81 +120,133 @@ def _objects(value: Any, line: int) -> Iterator[_Object]:
     kind = value.get("kind") if isinstance(value, dict) else None
     if isinstance(kind, str) and kind in LIST_KINDS and isinstance(value.get("items"), list):
         for at, item in enumerate(value["items"]):
-            yield _Object(item, line, f"items[{at}].")
+            yield _Object(plain(item), line, f"items[{at}].")
     else:
-        yield _Object(value, line, "")
+        yield _Object(plain(value), line, "")
 
 
-def _read(file: str, item: _Object, limits: AskLimits) -> PodManifest:
-    """What one object is."""
-    where = f"line {item.line}"
-    if not isinstance(item.value, dict):
-        why = f"{file}, {where}: a manifest is a mapping"
-        return PodManifest("", "", refusal=_not_a_pod(item, "", why, _words(item.value), "a Pod"))
-    metadata = item.value.get("metadata")
-    metadata = metadata if isinstance(metadata, dict) else {}
+def _read(file: str, item: _Object, limits: AskLimits) -> Iterator[PodManifest]:
+    """The pods that one object is, or makes."""
+    where = f"{file}, line {item.line}"
+    value = item.value
+    if not isinstance(value, dict):
+        why = f"{where}: a manifest is a mapping"
+        yield PodManifest("", "", refusal=_not_a_pod(item, "", why, _words(value), "a Pod"))
+        return
+    metadata = _mapping(value.get("metadata"))
     name, namespace = _text(metadata.get("name")), _text(metadata.get("namespace")) or "default"
-    kind, version = item.value.get("kind"), item.value.get("apiVersion", "v1")
-    if kind != "Pod":
-        why = f"{file}, {where}: only pods are read"
-        return PodManifest(namespace, name, refusal=_not_a_pod(item, "kind", why, _words(kind), "Pod"))
-    if version != "v1":
-        why = f"{file}, {where}: no version of a Pod"
-        return PodManifest(namespace, name, refusal=_not_a_pod(item, "apiVersion", why, _words(version), "v1"))
-    annotations = metadata.get("annotations")
-    if annotations is not None and not isinstance(annotations, dict) and not _is_null(annotations):
+    kind, version = value.get("kind"), value.get("apiVersion", "v1")
+    if kind == "Pod" and version == "v1":
+        yield _pod(item, metadata, limits)
+    elif kind == "Pod":
+        why = f"{where}: no version of a Pod"
+        yield PodManifest(namespace, name, refusal=_not_a_pod(item, "apiVersion", why, _words(version), "v1"))
+    elif not isinstance(kind, str) or not kind or nearest(kind, ["Pod"]) or _is_shaped_as_a_pod(value):
+        why = f"{where}: a pod of another kind"
+        yield PodManifest(namespace, name, refusal=_not_a_pod(item, "kind", why, _words(kind), "Pod"))
+    else:
+        templates = pod_templates(value)
+        for template in templates:
+            yield from _made(item, template, metadata, limits)
+        if not any(template.count for template in templates):
+            what = "its templates make no pod (0 replicas)" if templates else "it has no pod template"
+            skipped = f"{where}: {shorten(kind, 63)} {name or '(no name)'} is skipped: {what}"
+            yield PodManifest(namespace, name, skipped=skipped)
+
+
+def _is_shaped_as_a_pod(value: Mapping[str, Any]) -> bool:
+    return isinstance(_mapping(value.get("spec")).get("containers"), list)
+
+
+def _made(item: _Object, template: PodTemplate, owner: Mapping[str, Any], limits: AskLimits) -> Iterator[PodManifest]:
+    """The pods of one template, named by its object, its role and a number; all ask alike."""
+    base = "-".join(filter(None, (_text(owner.get("name")), template.role)))
+    namespace = {"namespace": owner["namespace"]} if "namespace" in owner else {}
+    if template.count > PODS_MAX:
+        refusal = _wrong(
+            item, template.path, f"{template.count} pods", "more than are looked at", f"at most {PODS_MAX}"
+        )
+        yield PodManifest(_text(owner.get("namespace")) or "default", base, refusal=refusal)
+    elif template.count:
+        metadata = {**template.metadata, **namespace, "name": f"{base}-0"}
+        value = {"metadata": metadata, "spec": template.spec}
+        first = _pod(_Object(value, item.line, f"{item.path}{template.path}."), metadata, limits)
+        if item.value.get("kind") == "DaemonSet":
+            first = replace(first, warnings=(*first.warnings, "a DaemonSet has a pod on each node; here it has one"))
+        for number in range(template.count):
+            yield replace(first, name=f"{base}-{number}")
+
+
+# -- one pod ------------------------------------------------------------------------------------------------------
+
+
+def _pod(item: _Object, metadata: Mapping[str, Any], limits: AskLimits) -> PodManifest:
+    """What one pod asks for, and what is wrong with it."""
+    name, namespace = _text(metadata.get("name")), _text(metadata.get("namespace")) or "default"
+    annotations = metadata.get("annotations", {})
+    if not isinstance(annotations, dict):
         refusal = _wrong(item, "metadata.annotations", annotations, "no mapping", "a mapping of strings")
         return PodManifest(namespace, name, refusal=refusal)
-    annotations = annotations if isinstance(annotations, dict) else {}
-    spec = item.value.get("spec")
-    if not any(is_our_annotation(key) for key in annotations) and not _names_gpus(spec):
-        return PodManifest(namespace, name)
+    spec = _mapping(item.value.get("spec"))
+    pod = read_pod(item.value)
+    ask = read_ask(annotations, spec, limits)
+    if ask is None:
+        return _asks_nothing(namespace, name, pod)
     wrong = _wrong_identity(item, metadata)
     if wrong is not None:
-        return PodManifest(namespace, name, refusal=wrong)
-    return replace(_asked(item, annotations, spec, limits), namespace=namespace, name=name)
+        return PodManifest(namespace, name, refusal=wrong, problems=(refused(wrong),))
+    read = _refused(item, ask) if isinstance(ask, Refusal) else _asked(item, spec, pod, ask)
+    problems: list[Problem] = []
+    if not isinstance(pod, NotAReview):
+        problems = [Problem(each.code, _in_file(item, each.refusal)) for each in problems_of_new(pod, ask, _CLUSTER)]
+    elif read.refusal is None:
+        problems = [refused(Refusal(reason=RefusalReason.INVALID_VALUE, message=pod.why))]
+    if read.refusal is not None and not any(each.refusal == read.refusal for each in problems):
+        problems.append(refused(read.refusal))
+    return replace(read, namespace=namespace, name=name, problems=tuple(problems))
 
 
-def _names_gpus(spec: Any) -> bool:
-    """Whether any container's resources are ours to understand. Whatever has another shape names none."""
-    listed = [each for kind in ("containers", "initContainers") for each in _items(spec, kind)]
-    parts = [_child(_child(each, "resources"), part) for each in listed for part in ("limits", "requests")]
-    return any(isinstance(part, dict) and any(is_gpu_resource(name) for name in part) for part in parts)
+def _asks_nothing(namespace: str, name: str, pod: Pod | NotAReview) -> PodManifest:
+    """A pod without an ask, which may still carry marks of ours."""
+    if isinstance(pod, NotAReview):
+        return PodManifest(namespace, name)
+    problems = tuple(problems_of_new(pod, None, _CLUSTER))
+    return PodManifest(namespace, name, problems=problems, warnings=advice.on_no_ask(pod))
 
 
-def _child(value: Any, key: str) -> Any:
-    return value.get(key) if isinstance(value, dict) else None
-
-
-def _items(value: Any, key: str) -> list[Any]:
-    listed = _child(value, key)
-    return listed if isinstance(listed, list) else []
-
-
-def _asked(item: _Object, annotations: dict[str, Any], spec: Any, limits: AskLimits) -> PodManifest:
+def _asked(item: _Object, spec: Mapping[str, Any], pod: Pod | NotAReview, ask: Ask) -> PodManifest:
     """What a pod asks for; who it is, is left to the caller."""
     containers = read_containers(spec)
     if isinstance(containers, Refusal):
         return _refused(item, containers)
-    ask = parse_pod(annotations, containers, limits=limits)
-    if isinstance(ask, Refusal):
-        return PodManifest("", "", refusal=ask)
-    if not ask.claims:
-        return PodManifest("", "")
-    needs = read_host_needs(spec)
-    if not isinstance(needs, Refusal):
-        needs = with_node(needs, ask.node_name, NODE_NAME)
+    amounts = () if isinstance(pod, NotAReview) else problems_of_all_amounts(pod)
+    for problem in amounts:
+        return _refused(item, problem.refusal)
+    needs = needs_of(spec, ask.asked)
     if isinstance(needs, Refusal):
         return _refused(item, needs)
-    return PodManifest("", "", annotations, containers, needs, ask)
+    asked = ask.asked
+    known = () if isinstance(pod, NotAReview) else tuple(advice.on_first(pod, ask.before, ask.stored))
+    return PodManifest("", "", asked.annotations, asked.containers, needs, asked.pod, warnings=known)
 
 
 def _refused(item: _Object, refusal: Refusal) -> PodManifest:
-    """A refusal of something within the object, by its path in the file."""
-    return PodManifest("", "", refusal=msgspec.structs.replace(refusal, field=item.path + refusal.field))
+    return PodManifest("", "", refusal=_in_file(item, refusal))
 
 
-def _wrong_identity(item: _Object, metadata: dict[str, Any]) -> Refusal | None:
+def _in_file(item: _Object, refusal: Refusal) -> Refusal:
+    """A refusal with the path of its field in the file, where it is a path and no name of a key."""
+    if not item.path or not refusal.field.startswith(("spec", "metadata.")):
+        return refusal
+    return msgspec.structs.replace(refusal, field=item.path + refusal.field)
+
+
+def _mapping(value: Any) -> dict[str, Any]:
+    """A mapping; an empty one for whatever has another shape."""
+    return value if isinstance(value, dict) else {}
+
+
+def _wrong_identity(item: _Object, metadata: Mapping[str, Any]) -> Refusal | None:
     name, namespace = metadata.get("name"), metadata.get("namespace", "default")
     if not isinstance(name, str) or len(name) > POD_NAME_MAX or _POD_NAME.fullmatch(name) is None:
         return _wrong(item, "metadata.name", name, "no name of a pod", f"at most {POD_NAME_MAX} of {NAME_ALLOWED}")
@@ -210,17 +275,13 @@ def _text(value: Any) -> str:
     return shorten(value, POD_NAME_MAX) if isinstance(value, str) else ""
 
 
-def _is_null(value: Any) -> bool:
-    return isinstance(value, Unquoted) and value.text in {"", "~", "null", "Null", "NULL"}
-
-
 def _words(value: Any) -> str:
     """An outside value as it was written, when it is short; else what it is."""
     match value:
         case str():
             return value
-        case Unquoted():
-            return value.text
+        case Unquoted() | bool() | int():
+            return as_written(value)
         case dict():
             return "a mapping"
         case list():

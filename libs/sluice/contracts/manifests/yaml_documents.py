@@ -13,11 +13,13 @@ from typing import Any
 import yaml
 
 from sluice.contracts.asking import Unquoted
+from sluice.contracts.asking.written import is_null
 from sluice.contracts.manifests.limits import ManifestLimits
 
 _STRING = "tag:yaml.org,2002:str"
 _STRINGS = frozenset({_STRING, "tag:yaml.org,2002:value"})
 """A lone `=` is a type of its own to the parser, and a string to people."""
+_TAB = "the line is indented with a tab, and YAML takes spaces alone: put spaces in its place"
 _MERGE = "tag:yaml.org,2002:merge"
 _PLAIN_TAGS = frozenset(f"tag:yaml.org,2002:{name}" for name in ("str", "int", "float", "bool", "null", "map", "seq"))
 
@@ -62,6 +64,8 @@ def read_documents(text: str, limits: ManifestLimits) -> list[YamlDocument]:
             loader.dispose()
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
+        if mark is not None and _indents_with_tab(text, mark.line):
+            raise YamlError(_TAB, mark.line + 1) from None
         why = " ".join(part for part in (error.context, error.problem) if part)
         raise YamlError(why or "cannot be parsed", mark.line + 1 if mark is not None else 0) from None
     except yaml.YAMLError as error:  # characters that YAML forbids
@@ -69,6 +73,13 @@ def read_documents(text: str, limits: ManifestLimits) -> list[YamlDocument]:
     except UnicodeError:
         raise YamlError("holds characters that are no text", 0) from None
     return documents
+
+
+def _indents_with_tab(text: str, line: int) -> bool:
+    """Whether the line of this number (0 is the first) has a tab before its first other character."""
+    lines = text.split("\n", line + 1)
+    indent = lines[line] if line < len(lines) else ""
+    return "\t" in indent[: len(indent) - len(indent.lstrip())]
 
 
 @dataclass(slots=True)
@@ -124,7 +135,7 @@ class _Builder:
 
     def _document(self) -> YamlDocument | None:
         root, self._root = self._root, None
-        if root is None or (isinstance(root[0], Unquoted) and root[0].text in {"", "~", "null", "Null", "NULL"}):
+        if root is None or is_null(root[0]):
             return None
         return YamlDocument(root[1], root[0])
 

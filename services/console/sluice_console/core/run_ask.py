@@ -4,13 +4,12 @@ What `sluice run` asks for, as a manifest of one pod; what its command is told; 
 The rules of asking are those of every manifest (`sluice.contracts.manifests`). Nothing here knows processes.
 """
 
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 import msgspec
 
-from sluice.contracts.asking import AskLimits
+from sluice.contracts.asking import ANY_COUNT
 from sluice.contracts.manifests import ManifestLimits, read_manifests
 from sluice.contracts.messages import AllocationRequested, ContainerDevices
 from sluice.contracts.refusals import Refusal
@@ -23,8 +22,6 @@ OURS = ("NVIDIA_VISIBLE_DEVICES", "NVIDIA_DRIVER_CAPABILITIES", "CUDA_VISIBLE_DE
 """Variables that choose devices: what the caller's own say is not true on the slice. So are all of CUDA_MPS_*."""
 _MPS = "CUDA_MPS_"
 _KEYS = {"profile": "--profile", "memory": "--memory", "gpus": "--gpus", "mode": "--mode"}
-_ANY_COUNT = AskLimits(max_gpus_per_node=sys.maxsize)
-"""How many GPUs a pod may have is configured at the allocator, which judges that."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,7 +71,7 @@ def manifest_of(ask: RunAsk, *, namespace: str, name: str, uid: int, node: str) 
 
 def why_refused(file: str, text: str) -> str:
     """What is wrong with the ask, in the words of the command line; empty when it can be understood."""
-    found = read_manifests(file, text, limits=ManifestLimits(), asks=_ANY_COUNT)
+    found = read_manifests(file, text, limits=ManifestLimits(), asks=ANY_COUNT)
     if isinstance(found, Refusal):
         return found.sentence()
     return next((_with_option(pod.refusal) for pod in found if pod.refusal is not None), "")

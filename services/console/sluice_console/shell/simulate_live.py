@@ -4,13 +4,13 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from sluice.contracts.asking import AskLimits
+from sluice.contracts.asking import ANY_COUNT
 from sluice.contracts.manifests import ManifestLimits, PodManifest, read_manifests
 from sluice.contracts.pb.allocator_pb2_grpc import AllocatorServiceStub
 from sluice.contracts.refusals import Refusal
 from sluice_console.core.documents import SimulatedDocument, SimulatedPodDocument
 from sluice_console.core.questions import question_of
-from sluice_console.core.simulated import idle_pod, refused_pod, simulated_pod, with_group
+from sluice_console.core.simulated import denied_pod, idle_pod, refused_pod, simulated_pod, with_group, with_warnings
 from sluice_console.core.visible import visible
 from sluice_console.shell.allocator import NotAskableError, allocator
 from sluice_console.shell.connect import connected
@@ -23,8 +23,6 @@ EXIT_WOULD_WAIT = 5
 EXIT_WOULD_BE_REFUSED = 6
 STANDARD_INPUT = "-"
 LIMITS = ManifestLimits()
-ANY_COUNT = AskLimits(max_gpus_per_node=sys.maxsize)
-"""How many GPUs a pod may have is configured at the allocator, which judges that."""
 
 
 class NotReadableError(Exception):
@@ -40,7 +38,8 @@ async def simulate(url: str, files: Sequence[str], *, form: Form) -> int:
     try:
         if files.count(STANDARD_INPUT) > 1:
             raise NotReadableError("standard input can be read once: name - once")
-        pods = [(file, pod) for file in files for pod in _manifests(file)]
+        read = [(file, pod) for file in files for pod in _manifests(file)]
+        pods = [(file, pod) for file, pod in read if not pod.skipped]
         async with connected(url) as bus, allocator(bus) as asked:
             document = SimulatedDocument(pods=tuple([await _answer(asked, file, pod) for file, pod in pods]))
     except NotReadableError as error:
@@ -49,6 +48,9 @@ async def simulate(url: str, files: Sequence[str], *, form: Form) -> int:
     except NotAskableError as error:
         sys.stderr.write(f"sluice simulate: {visible(str(error))}\n")
         return EXIT_FAILED
+    for _, pod in read:
+        if pod.skipped:
+            sys.stderr.write(f"{visible(pod.skipped)}\n")
     if is_for_programs(form):
         print_document(document, form)
     else:
@@ -82,9 +84,12 @@ def _manifests(file: str) -> tuple[PodManifest, ...]:
 
 
 async def _answer(asked: AllocatorServiceStub, file: str, pod: PodManifest) -> SimulatedPodDocument:
+    if pod.problems:
+        return denied_pod(pod.namespace, pod.name, file, pod.problems)
     if pod.refusal is not None:
         return refused_pod(pod.namespace, pod.name, file, pod.refusal)
     if pod.ask is None:
-        return idle_pod(pod.namespace, pod.name, file)
+        return with_warnings(idle_pod(pod.namespace, pod.name, file), pod.warnings)
     found = simulated_pod(pod.namespace, pod.name, file, await asked.Simulate(question_of(pod)))
+    found = with_warnings(found, pod.warnings)
     return with_group(found, pod.ask.group) if pod.ask.group is not None else found

@@ -29,6 +29,8 @@ class Found:
     claims: tuple[Claim, ...] = ()
     refusal: Refusal | None = None
     terms: Terms = NO_TERMS
+    notes: tuple[str, ...] = ()
+    """What a person should know of it, in sentences: warnings of an ask, or why it was not looked at."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,10 +58,11 @@ def parse_file(file: ManifestFile, rules: Rules) -> ParsedFile:
 def _found(pod: PodManifest) -> Found:
     """An object of the file; `document` is left to `_identified`."""
     if pod.ask is None:
-        return Found("", pod.namespace, pod.name, refusal=pod.refusal)
+        notes = (pod.skipped,) if pod.skipped else ()
+        return Found("", pod.namespace, pod.name, refusal=pod.refusal, notes=notes)
     ask = pod.ask
     terms = Terms(pod.host, ask.priority, ask.node_policy, ask.gpu_policy, ask.leeway, ask.group)
-    return Found("", pod.namespace, pod.name, claims=pod.ask.claims, terms=terms)
+    return Found("", pod.namespace, pod.name, claims=pod.ask.claims, terms=terms, notes=pod.warnings)
 
 
 # -- all of a file ------------------------------------------------------------------------------------------------

@@ -184,6 +184,7 @@ class Pods:
         ask = Ask(1, found.claims, found.refusal, found.terms)
         record = self.identities.begin(place, found.namespace, found.name, ask)
         self._tell_ask(record)
+        self.told += [words.warns(record, note) for note in found.notes]
 
     def _say(self, record: IdentityRecord, ask: Ask) -> None:
         self._tell_ask(self.identities.say(record.uid, ask))
@@ -214,9 +215,7 @@ class Pods:
         """Say once of each pod that it is none of ours."""
         new = [place for place in asking_nothing if place not in self._left_alone]
         self._left_alone = dict.fromkeys(asking_nothing)
-        self.told += [
-            words.asks_nothing(place[0], asking_nothing[place].namespace, asking_nothing[place].name) for place in new
-        ]
+        self.told += [words.asks_nothing(place[0], asking_nothing[place]) for place in new]
 
     # -- answers --------------------------------------------------------------------------------------------------
 

@@ -4,6 +4,7 @@ from sluice.contracts.asking import claim_modes, claim_sizes
 from sluice.contracts.messages import BindingMessage, Bound, Claim, Held, Refused, Released
 from sluice.contracts.refusals import shorten
 from sluice_pod_watcher.core.events import IdentityRecord, Tell
+from sluice_pod_watcher.core.manifests import Found
 
 
 def pod(record: IdentityRecord) -> str:
@@ -44,9 +45,16 @@ def stays(record: IdentityRecord) -> Tell:
     return Tell("warning", f"{pod(record)} stays as it was, for the edit is refused: {why}", record.uid)
 
 
-def asks_nothing(file: str, namespace: str, name: str) -> Tell:
-    """A pod that is none of ours."""
-    return Tell("info", f"{namespace}/{name or '(no name)'} ({file}) asks for no slice: left alone")
+def warns(record: IdentityRecord, note: str) -> Tell:
+    """What a person should know of an ask that is taken as it is."""
+    return Tell("warning", f"{pod(record)}: {note}", record.uid)
+
+
+def asks_nothing(file: str, found: Found) -> Tell:
+    """A pod that is none of ours, or an object that is no pod."""
+    if found.notes:
+        return Tell("info", "; ".join(found.notes))
+    return Tell("info", f"{found.namespace}/{found.name or '(no name)'} ({file}) asks for no slice: left alone")
 
 
 def answered(who: str, uid: str, answer: BindingMessage, held: Held | None) -> Tell:

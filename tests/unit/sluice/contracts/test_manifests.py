@@ -55,7 +55,7 @@ def test_a_pod_of_somebody_else_asks_for_nothing():
 
 def test_one_wrong_document_refuses_only_itself():
     """The others are still read."""
-    wrong = "{kind: Deployment, metadata: {name: x}}"
+    wrong = "{kind: pod, metadata: {name: x}}"
     found = pods(f"{wrong}\n---\n{POD.format(name='a')}")
     assert [pod.refusal.reason if pod.refusal else None for pod in found] == [RefusalReason.NOT_A_POD, None]
 

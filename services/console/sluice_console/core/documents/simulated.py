@@ -83,6 +83,8 @@ class SimulatedPodDocument(Document, frozen=True, kw_only=True):
     more: int = 0
     """Reasons that `steps` does not list."""
     refusal: Refusal | None = None
+    warnings: tuple[str, ...] = ()
+    """What its creator would be warned of."""
 
 
 class SimulatedDocument(Document, frozen=True, kw_only=True):

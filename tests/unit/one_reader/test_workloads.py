@@ -1,0 +1,134 @@
+"""Objects that make pods: what `kubectl apply` of a chart would start is what is looked at."""
+
+import pytest
+import yaml
+
+from sluice.contracts.asking import AskLimits
+from sluice.contracts.manifests import ManifestLimits, read_manifests
+from sluice.contracts.refusals import Refusal, RefusalReason
+
+TEMPLATE = {
+    "metadata": {"annotations": {"sluice.dev/profile": "1g.5gb"}},
+    "spec": {"containers": [{"name": "main", "image": "x"}]},
+}
+
+
+def read(kind, spec, **metadata):
+    """The pods of one object."""
+    text = yaml.safe_dump({"apiVersion": "x/v1", "kind": kind, "metadata": {"name": "w", **metadata}, "spec": spec})
+    found = read_manifests("f.yaml", text, limits=ManifestLimits(), asks=AskLimits())
+    assert not isinstance(found, Refusal), found
+    return found
+
+
+@pytest.mark.parametrize(
+    ("kind", "spec", "names"),
+    [
+        ("Deployment", {"replicas": 2, "template": TEMPLATE}, ["w-0", "w-1"]),
+        ("Deployment", {"replicas": None, "template": TEMPLATE}, ["w-0"]),
+        ("StatefulSet", {"replicas": 3, "template": TEMPLATE}, ["w-0", "w-1", "w-2"]),
+        ("ReplicaSet", {"template": TEMPLATE}, ["w-0"]),
+        ("DaemonSet", {"template": TEMPLATE}, ["w-0"]),
+        ("Job", {"template": TEMPLATE}, ["w-0"]),
+        ("Job", {"parallelism": 4, "completions": 2, "template": TEMPLATE}, ["w-0", "w-1"]),
+        ("CronJob", {"jobTemplate": {"spec": {"parallelism": 2, "template": TEMPLATE}}}, ["w-0", "w-1"]),
+        ("Notebook", {"template": TEMPLATE}, ["w-0"]),
+        ("Rollout", {"replicas": 2, "template": TEMPLATE}, ["w-0", "w-1"]),
+        (
+            "PyTorchJob",
+            {
+                "pytorchReplicaSpecs": {
+                    "Master": {"replicas": 1, "template": TEMPLATE},
+                    "Worker": {"replicas": 2, "template": TEMPLATE},
+                }
+            },
+            ["w-master-0", "w-worker-0", "w-worker-1"],
+        ),
+        (
+            "RayCluster",
+            {
+                "headGroupSpec": {"template": TEMPLATE},
+                "workerGroupSpecs": [
+                    {"groupName": "small", "replicas": 2, "template": TEMPLATE},
+                    {"replicas": 1, "template": TEMPLATE},
+                ],
+            },
+            ["w-head-0", "w-small-0", "w-small-1", "w-worker-1-0"],
+        ),
+        (
+            "JobSet",
+            {
+                "replicatedJobs": [
+                    {"name": "Driver", "template": {"spec": {"template": TEMPLATE}}},
+                    {"name": "workers", "replicas": 2, "template": {"spec": {"parallelism": 2, "template": TEMPLATE}}},
+                ]
+            },
+            ["w-driver-0", "w-workers-0", "w-workers-1", "w-workers-2", "w-workers-3"],
+        ),
+        (
+            "LeaderWorkerSet",
+            {
+                "replicas": 2,
+                "leaderWorkerTemplate": {"size": 3, "leaderTemplate": TEMPLATE, "workerTemplate": TEMPLATE},
+            },
+            ["w-leader-0", "w-leader-1", "w-worker-0", "w-worker-1", "w-worker-2", "w-worker-3"],
+        ),
+        ("LeaderWorkerSet", {"leaderWorkerTemplate": {"size": 2, "workerTemplate": TEMPLATE}}, ["w-0", "w-1"]),
+    ],
+)
+def test_as_many_pods_are_looked_at_as_the_controller_would_make(kind, spec, names):
+    """Each with the ask of its template, in the namespace of its object."""
+    pods = read(kind, spec, namespace="team-a")
+    assert [pod.name for pod in pods] == names
+    assert {pod.namespace for pod in pods} == {"team-a"}
+    assert all(pod.ask is not None and pod.ask.claims[0].profile == "1g.5gb" for pod in pods)
+
+
+@pytest.mark.parametrize(
+    ("kind", "spec", "why"),
+    [
+        ("Service", {"ports": [{"port": 80}]}, "f.yaml, line 1: Service w is skipped: it has no pod template"),
+        ("ConfigMap", None, "f.yaml, line 1: ConfigMap w is skipped: it has no pod template"),
+        (
+            "Deployment",
+            {"replicas": 0, "template": TEMPLATE},
+            "f.yaml, line 1: Deployment w is skipped: its templates make no pod (0 replicas)",
+        ),
+    ],
+)
+def test_what_makes_no_pod_is_skipped_with_a_line(kind, spec, why):
+    """A chart has services, and that is no mistake."""
+    (found,) = read(kind, spec)
+    assert (found.skipped, found.ask, found.refusal) == (why, None, None)
+
+
+@pytest.mark.parametrize("kind", ["pod", "Pods", "Deployment"])
+def test_a_pod_under_another_kind_is_refused_and_not_skipped(kind):
+    """Whoever misspelt it would wait for a slice that nobody was asked for."""
+    (found,) = read(kind, TEMPLATE["spec"])
+    assert found.refusal is not None
+    assert (found.refusal.reason, found.refusal.field) == (RefusalReason.NOT_A_POD, "kind")
+
+
+def test_a_mistake_in_a_template_is_named_by_its_path_in_the_file():
+    """Nobody finds `spec.containers[0]` in a Deployment."""
+    spec = {"containers": [{"name": "A"}]}
+    (found,) = read("Deployment", {"template": {"metadata": TEMPLATE["metadata"], "spec": spec}})
+    assert found.refusal is not None
+    assert found.refusal.field == "spec.template.spec.containers[0].name"
+
+
+def test_a_million_replicas_take_no_time():
+    """One number in a file may not stop whoever reads it."""
+    (found,) = read("Deployment", {"replicas": 10**6, "template": TEMPLATE})
+    assert found.refusal is not None
+    assert found.refusal.value == "1000000 pods"
+    many = "---\n".join(
+        yaml.safe_dump(
+            {"kind": "Job", "metadata": {"name": f"j{at}"}, "spec": {"parallelism": 900, "template": TEMPLATE}}
+        )
+        for at in range(3)
+    )
+    refused = read_manifests("f.yaml", many, limits=ManifestLimits(), asks=AskLimits())
+    assert isinstance(refused, Refusal)
+    assert refused.message == "f.yaml makes more than 1000 pods"
