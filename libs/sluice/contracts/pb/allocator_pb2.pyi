@@ -162,20 +162,22 @@ class Toleration(_message.Message):
     def __init__(self, key: _Optional[str] = ..., operator: _Optional[str] = ..., value: _Optional[str] = ..., effect: _Optional[str] = ...) -> None: ...
 
 class SimulateResponse(_message.Message):
-    __slots__ = ("bound", "waits", "refused", "nothing", "decided_by", "waiting")
+    __slots__ = ("bound", "waits", "refused", "nothing", "decided_by", "waiting", "devices_max")
     BOUND_FIELD_NUMBER: _ClassVar[int]
     WAITS_FIELD_NUMBER: _ClassVar[int]
     REFUSED_FIELD_NUMBER: _ClassVar[int]
     NOTHING_FIELD_NUMBER: _ClassVar[int]
     DECIDED_BY_FIELD_NUMBER: _ClassVar[int]
     WAITING_FIELD_NUMBER: _ClassVar[int]
+    DEVICES_MAX_FIELD_NUMBER: _ClassVar[int]
     bound: WouldBeBound
     waits: WouldWait
     refused: Refusal
     nothing: AsksNothing
     decided_by: str
     waiting: int
-    def __init__(self, bound: _Optional[_Union[WouldBeBound, _Mapping]] = ..., waits: _Optional[_Union[WouldWait, _Mapping]] = ..., refused: _Optional[_Union[Refusal, _Mapping]] = ..., nothing: _Optional[_Union[AsksNothing, _Mapping]] = ..., decided_by: _Optional[str] = ..., waiting: _Optional[int] = ...) -> None: ...
+    devices_max: int
+    def __init__(self, bound: _Optional[_Union[WouldBeBound, _Mapping]] = ..., waits: _Optional[_Union[WouldWait, _Mapping]] = ..., refused: _Optional[_Union[Refusal, _Mapping]] = ..., nothing: _Optional[_Union[AsksNothing, _Mapping]] = ..., decided_by: _Optional[str] = ..., waiting: _Optional[int] = ..., devices_max: _Optional[int] = ...) -> None: ...
 
 class AsksNothing(_message.Message):
     __slots__ = ()

@@ -14,9 +14,9 @@ from sluice_allocator.core.sizes.adjustments import AdjustRefused, Effect, Outco
 from sluice_allocator.core.steps import Step
 
 
-def simulated(found: Simulated, run: RunId, *, waiting: int) -> pb.SimulateResponse:
-    """What would become of a pod."""
-    answer = pb.SimulateResponse(decided_by=run, waiting=waiting)
+def simulated(found: Simulated, run: RunId, *, waiting: int, devices_max: int) -> pb.SimulateResponse:
+    """What would become of a pod, and how many devices one may ask for."""
+    answer = pb.SimulateResponse(decided_by=run, waiting=waiting, devices_max=devices_max)
     match found:
         case WouldBind():
             bound = pb.WouldBeBound(

@@ -55,7 +55,9 @@ class AllocatorServer(AllocatorServiceServicer):
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
             raise AssertionError("abort raises") from error
         desk = self._core.desk
-        return answers.simulated(simulate(desk, pod), self._run, waiting=len(desk.queue))
+        return answers.simulated(
+            simulate(desk, pod), self._run, waiting=len(desk.queue), devices_max=desk.rules.max_gpus_per_node
+        )
 
     async def Explain(self, request: pb.ExplainRequest, context: Any) -> pb.ExplainResponse:  # noqa: N802
         """How one request stands at this moment."""

@@ -4,8 +4,9 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from sluice.contracts.asking import ANY_COUNT
+from sluice.contracts.asking import ANY_COUNT, AskLimits
 from sluice.contracts.manifests import ManifestLimits, PodManifest, read_manifests
+from sluice.contracts.pb import allocator_pb2 as pb
 from sluice.contracts.pb.allocator_pb2_grpc import AllocatorServiceStub
 from sluice.contracts.refusals import Refusal
 from sluice_console.core.documents import SimulatedDocument, SimulatedPodDocument
@@ -38,9 +39,13 @@ async def simulate(url: str, files: Sequence[str], *, form: Form) -> int:
     try:
         if files.count(STANDARD_INPUT) > 1:
             raise NotReadableError("standard input can be read once: name - once")
-        read = [(file, pod) for file in files for pod in _manifests(file)]
-        pods = [(file, pod) for file, pod in read if not pod.skipped]
+        texts = [(file, _text(file)) for file in files]
+        for file, text in texts:
+            _manifests(file, text, ANY_COUNT)  # a text that is none is said before anybody is asked
         async with connected(url) as bus, allocator(bus) as asked:
+            limits = await _limits(asked)
+            read = [(file, pod) for file, text in texts for pod in _manifests(file, text, limits)]
+            pods = [(file, pod) for file, pod in read if not pod.skipped]
             document = SimulatedDocument(pods=tuple([await _answer(asked, file, pod) for file, pod in pods]))
     except NotReadableError as error:
         sys.stderr.write(f"sluice simulate: {visible(str(error))}\n")
@@ -66,7 +71,7 @@ def exit_code(document: SimulatedDocument) -> int:
     return EXIT_WOULD_WAIT if "pending" in answers else 0
 
 
-def _manifests(file: str) -> tuple[PodManifest, ...]:
+def _text(file: str) -> str:
     try:
         with sys.stdin.buffer if file == STANDARD_INPUT else Path(file).open("rb") as opened:
             data = opened.read(LIMITS.file_bytes_max + 1)
@@ -77,10 +82,20 @@ def _manifests(file: str) -> tuple[PodManifest, ...]:
         raise NotReadableError(f"{file} is not UTF-8 text: {error.reason}") from error
     if len(data) > LIMITS.file_bytes_max:
         raise NotReadableError(f"{file} is too large (allowed: at most {LIMITS.file_bytes_max} bytes)")
-    found = read_manifests(file, text, limits=LIMITS, asks=ANY_COUNT)
+    return text
+
+
+def _manifests(file: str, text: str, limits: AskLimits) -> tuple[PodManifest, ...]:
+    found = read_manifests(file, text, limits=LIMITS, asks=limits)
     if isinstance(found, Refusal):
         raise NotReadableError(found.sentence())
     return found
+
+
+async def _limits(asked: AllocatorServiceStub) -> AskLimits:
+    """How many devices a pod may ask for, as the allocator is configured: it says so with every answer."""
+    about = await asked.Simulate(pb.SimulateRequest(containers=[pb.ContainerAsk(name="any")]))
+    return AskLimits(about.devices_max) if about.devices_max else ANY_COUNT
 
 
 async def _answer(asked: AllocatorServiceStub, file: str, pod: PodManifest) -> SimulatedPodDocument:
