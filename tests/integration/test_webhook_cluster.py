@@ -4,54 +4,21 @@ The webhook behind an API server: what `kubectl` shows of pods that pass and of 
 The API server is the fake, which calls webhooks over TLS and judges their patches as a real one was seen to do.
 """
 
-import base64
 import secrets
-from pathlib import Path
 
 import pytest
-import yaml
 from factories.admission import gpu
-from factories.kubernetes import Cluster
-from fake_kube.server import FakeKube
+from factories.webhook_cluster import webhook_cluster
 
 from sluice.contracts.asking import AskLimits
-from sluice.runtime.clock import SystemClock
-from sluice_pod_watcher.admission import AdmissionRules, Asked, read_stored
-from sluice_pod_watcher.shell.http_server import Address
-from sluice_pod_watcher.shell.webhook.generations import CertificateRules
-from sluice_pod_watcher.shell.webhook.keeper import CertificateKeeper, NobodyToTell
-from sluice_pod_watcher.shell.webhook.server import listening
-from sluice_pod_watcher.shell.webhook.sources import RotatingCertificates
-from sluice_pod_watcher.shell.webhook.stores import MemoryStore
-from sluice_pod_watcher.shell.webhook.tls import new_context
-
-SERVICE, NAMESPACE = "sluice-webhook", "sluice-system"
-SHIPPED = Path(__file__).resolve().parents[2] / "deploy" / "kubernetes" / "base" / "admission" / "webhook.yaml"
-CONFIGURATIONS = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations"
+from sluice_pod_watcher.admission import Asked, read_stored
 
 
 @pytest.fixture
 async def kube(tmp_path):
     """A cluster with the webhook configuration as it is shipped, the webhook behind it, and a namespace."""
-    context = new_context()
-    source = RotatingCertificates(MemoryStore(), (f"{SERVICE}.{NAMESPACE}.svc",), CertificateRules())
-    keeper = CertificateKeeper(context, source, NobodyToTell(), SystemClock())
-    await keeper.refresh()
-    with FakeKube() as fake:
-        async with (
-            listening(AdmissionRules(), context, keeper, Address("127.0.0.1", 0)) as port,
-            Cluster(fake.kubeconfig(tmp_path / "config"), fake).opened() as opened,
-        ):
-            fake.route_service(NAMESPACE, SERVICE, host="127.0.0.1", port=port)
-            configuration = yaml.safe_load(SHIPPED.read_text(encoding="utf-8"))
-            for hook in configuration["webhooks"]:
-                hook["clientConfig"] = {
-                    **hook["clientConfig"],
-                    "caBundle": base64.b64encode(keeper.bundle.encode()).decode(),
-                }
-            made = await opened.post(CONFIGURATIONS, configuration)
-            assert made.code == 201, made
-            yield opened
+    async with webhook_cluster(tmp_path / "config") as opened:
+        yield opened
 
 
 async def created(kube, body, **labels):
@@ -154,3 +121,27 @@ async def test_a_limit_range_neither_changes_the_ask_nor_leaves_a_resource_behin
     assert not [name for part in reply.body["spec"]["containers"][0]["resources"].values() for name in part]
     asked = read_stored(reply.body["metadata"]["annotations"]["sluice.dev/request"], reply.body["spec"], AskLimits())
     assert asked.pod.claims[0].gpus == 3
+
+
+async def test_an_image_that_asks_for_all_gpus_sees_none_in_a_pod_that_asks_for_none(kube):
+    """A device plugin would have hidden them; the runtime class alone shows all of the node's."""
+    made = await kube.post("/apis/node.k8s.io/v1/runtimeclasses", {"metadata": {"name": "nvidia"}, "handler": "nvidia"})
+    assert made.code == 201, made
+    body = body_of(resources={"limits": {"nvidia.com/gpu": "0"}}, runtimeClassName="nvidia")
+    reply = await created(kube, body)
+    assert reply.code == 201, reply
+    assert reply.body["spec"]["containers"][0]["env"] == [{"name": "NVIDIA_VISIBLE_DEVICES", "value": "void"}]
+    assert "schedulingGates" not in reply.body["spec"]
+    (warning,) = reply.warnings
+    assert warning.startswith("spec.runtimeClassName = 'nvidia'")
+    alone = await created(kube, body, **{"sluice.dev/ignore": ""})
+    assert "env" not in alone.body["spec"]["containers"][0]
+
+
+async def test_a_notebook_profile_with_zero_gpus_beside_an_instance_gets_the_instance(kube):
+    """JupyterHub writes both, and a LimitRange writes the zero for everybody."""
+    both = {"nvidia.com/gpu": "0", "nvidia.com/mig-1g.5gb": "1"}
+    reply = await created(kube, body_of(resources={"limits": both, "requests": both}))
+    assert reply.code == 201, reply
+    asked = read_stored(reply.body["metadata"]["annotations"]["sluice.dev/request"], reply.body["spec"], AskLimits())
+    assert [(claim.profile, claim.gpus) for claim in asked.pod.claims] == [("1g.5gb", 1)]
