@@ -44,6 +44,17 @@ def random_lines(pods, *, seed, mean_stay=100.0):
     return lines
 
 
+def test_zero_and_null_in_a_workload_ask_for_nothing():
+    """A workload that was made of a cluster's pods has what its LimitRange wrote."""
+    lines = [
+        arrive(1, "hub", {"nvidia.com/gpu": 0, "nvidia.com/mig-1g.5gb": "1", "nvidia.com/gpumem": None}),
+        arrive(2, "idle", {"nvidia.com/gpu": "0", "nvidia.com/mig-1g.5gb": None}),
+    ]
+    (first, second), _ = answered(fleet_of(), lines)
+    assert (first["id"], first["answer"], first["devices"][0]["profile"]) == ("hub", "bound", "1g.5gb")
+    assert (second["id"], [each["reason"] for each in second["reasons"]]) == ("idle", ["NothingAsked"])
+
+
 def test_a_bound_pod_is_told_exactly_what_it_has():
     """Node, GPU, place and size: what people plan with."""
     (first, *_), summary = answered(fleet_of(), [arrive(12.5, "p1", profile="3g.20gb")])

@@ -325,6 +325,17 @@ def test_a_default_mode_keeps_an_init_container_on_the_devices_of_its_app():
     assert found.pod.claims[0].modes == ("mps",)
 
 
+def test_a_claim_of_dra_beside_an_ask_is_warned_of():
+    """The pod would hold two GPUs, and its user thinks of one."""
+    made = pod(annotations={"sluice.dev/profile": "1g.5gb"}, resourceClaims=[{"name": "gpu"}])
+    (warning,) = answer(made).warnings
+    assert warning == (
+        "spec.resourceClaims: Dynamic Resource Allocation gives the pod devices beside those of Sluice, which knows "
+        "nothing of them; one of the two is enough"
+    )
+    assert answer(pod(resourceClaims=[{"name": "gpu"}])).warnings == ()
+
+
 def test_keys_that_say_nothing_here_are_told_as_warnings():
     """Who moves from HAMi learns from kubectl what is different, and the pod runs."""
     made = pod(

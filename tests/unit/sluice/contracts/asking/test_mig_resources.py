@@ -54,6 +54,23 @@ def test_what_cannot_be_one_profile_is_refused(limits, annotations, reason):
     assert refusal.reason is reason
 
 
-def test_none_of_a_profile_is_nothing():
-    """A template that sets a count to zero does not ask."""
-    assert ask({"nvidia.com/mig-1g.5gb": 0}) == PodAsk()
+def test_a_compute_instance_is_refused_with_the_instance_around_it():
+    """`nvidia-smi mig -lcip` lists such names, and they look like a mistake of spelling elsewhere."""
+    resource = ask({"nvidia.com/mig-1c.3g.20gb": 1})
+    assert isinstance(resource, Refusal)
+    assert resource.sentence() == (
+        "nvidia.com/mig-1c.3g.20gb = '1': compute-instance profiles are not supported; 3g.20gb is the GPU instance "
+        "around it (allowed: nvidia.com/mig-3g.20gb, or a fractional share (sluice.dev/sm-partition))"
+    )
+    annotation = ask({}, {"sluice.dev/profile": "2c.3g.20gb"})
+    assert isinstance(annotation, Refusal)
+    assert (annotation.reason, annotation.value) == (R.UNKNOWN_PROFILE, "2c.3g.20gb")
+    assert "compute-instance profiles are not supported; 3g.20gb" in annotation.message
+
+
+@pytest.mark.parametrize("nothing", [0, "0", "0m", None, ""], ids=repr)
+def test_none_of_a_profile_is_nothing(nothing):
+    """A template that sets a count to zero does not ask, and contradicts nobody who does."""
+    assert ask({"nvidia.com/mig-1g.5gb": nothing}) == PodAsk()
+    assert ask({"nvidia.com/mig-1g.5gb": nothing, "nvidia.com/gpu": 1}) == ask({"nvidia.com/gpu": 1})
+    assert ask({"nvidia.com/gpu": nothing, "nvidia.com/mig-1g.5gb": 1}) == ask({"nvidia.com/mig-1g.5gb": 1})

@@ -2,7 +2,7 @@
 
 import pytest
 
-from sluice.contracts.asking import AskLimits, ContainerAsk, PodAsk, Unquoted, parse_pod
+from sluice.contracts.asking import ANY_COUNT, AskLimits, ContainerAsk, PodAsk, Unquoted, parse_pod
 from sluice.contracts.messages import Claim, DeviceFilter
 from sluice.contracts.refusals import Refusal, RefusalReason
 
@@ -319,3 +319,20 @@ def test_what_is_said_of_the_pod_is_no_claim_of_a_container():
     refusal = parse_claims({"main.sluice.dev/priority": "5"}, MAIN)
     assert isinstance(refusal, Refusal)
     assert refusal.allowed == "sluice.dev/priority"
+
+
+@pytest.mark.parametrize("nothing", [None, "", "  ", Unquoted("null"), Unquoted("~")], ids=repr)
+def test_a_key_without_a_value_is_as_if_it_were_not_there(nothing):
+    """A chart renders every key that it has, and leaves out the value of those that nobody set."""
+    said = keys(profile="1g.5gb")
+    assert parse_claims(said | {"sluice.dev/memory": nothing, "sluice.dev/mode": nothing}, MAIN) == main(
+        profile="1g.5gb"
+    )
+    assert parse_claims({"sluice.dev/profile": nothing, "sluice.dev/group": nothing}, MAIN) == ()
+
+
+def test_where_no_count_is_too_many_none_is_named():
+    """A bound of nine digits is no help to anybody."""
+    refusal = parse_claims(keys(shares="0"), MAIN, max_gpus_per_node=ANY_COUNT.max_gpus_per_node)
+    assert isinstance(refusal, Refusal)
+    assert refusal.allowed == "at least 0.01, at most 2 decimals"
