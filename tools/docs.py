@@ -1,5 +1,5 @@
 """
-Generates docs/{events,json,metrics,invariants,alerts}.md and the dashboard from the declarations in the code.
+Generates docs/{events,json,metrics,invariants,alerts,models}.md and the dashboard from the declarations in the code.
 
 `--check` fails when one is out of date.
 
@@ -20,6 +20,7 @@ from dashboard import dashboard
 from invariants_page import page as invariants
 from message_examples import EXAMPLES, example_of
 from metrics_page import page as metrics
+from models_page import page as models
 
 from sluice.contracts import codec
 from sluice.contracts.messages import AnyMessage, Envelope
@@ -111,6 +112,7 @@ def main() -> int:
         (DOCS / "metrics.md", metrics()),
         (DOCS / "invariants.md", invariants()),
         (DOCS / "alerts.md", alerts_page()),
+        (DOCS / "models.md", models()),
         (DASHBOARD, dashboard()),
     ):
         found = page.read_text() if page.exists() else ""

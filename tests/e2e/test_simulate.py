@@ -9,6 +9,8 @@ import pytest
 from factories.workloads import arrive, as_text, depart, fleet_of
 from judges.answers import over_commits, read_answers
 
+from sluice.mig.catalog import catalog
+
 EXAMPLES = Path(__file__).parents[2] / "examples"
 SLUICE = (sys.executable, "-m", "sluice_console", "simulate")
 DIRECT = (sys.executable, "-m", "sluice_allocator.offline")
@@ -182,3 +184,51 @@ def test_usage_is_said_in_words(arguments):
     assert result.returncode == 2
     assert "--workload" in result.stderr
     assert "Traceback" not in result.stderr
+
+
+SPELLED_OUT = """[[node]]
+name = "new"
+[[node.gpus]]
+model = "NVIDIA X100"
+memory_mib = 98304
+multiprocessors = 132
+profiles = [
+  { name = "1g.13gb", memory_mib = 11264, multiprocessors = 16, starts = [0, 1, 2, 3, 4, 5, 6], size = 1 },
+  { name = "7g.97gb", memory_mib = 95232, multiprocessors = 132, starts = [0], size = 8 },
+]
+"""
+
+
+def test_every_model_is_rehearsed_by_the_name_that_a_pod_gives_it(files):
+    """A fleet of B200 could not be simulated at all, or its pods would not find their GPU by its name."""
+    models = [model for model in catalog() if model.key != "gb200-189gb"]  # its boards have the name of the others
+    kinds = ", ".join(f'{{ model = "{model.key}" }}' for model in models)
+    lines = [arrive(0, model.key, gpu_model=(model.short_names or (model.key,))[-1], gpus="1") for model in models]
+
+    answers, _ = files.answers(f'[[node]]\nname = "n"\ngpus = [{kinds}]\n', lines, "--no-queue")
+
+    given = {answer["id"]: devices(answer, "gpu", "profile") for answer in answers}
+    assert given == {
+        model.key: [(f"GPU-n-{number}", model.largest.name if model.profiles else None)]
+        for number, model in enumerate(models)
+    }
+
+
+def test_a_model_of_the_fleet_files_own_is_rehearsed(files):
+    """Who has a GPU that this release does not know could not plan for it."""
+    lines = [arrive(0, f"p{number}", profile="1g.13gb", gpu_model="x100") for number in range(8)]
+
+    answers, _ = files.answers(SPELLED_OUT, lines, "--no-queue")
+
+    assert [answer["answer"] for answer in answers] == ["bound"] * 7 + ["refused"]
+
+
+def test_a_name_that_is_half_a_model_is_answered_with_both(files):
+    """Who writes `a100` is told which two there are, and that his own can be spelled out."""
+    files.fleet.write_text('[[node]]\nname = "n"\ngpus = [{model = "a100"}]\n', encoding="utf-8")
+    files.workload.write_text("", encoding="utf-8")
+
+    result = files.run()
+
+    assert result.returncode == 2
+    assert 'gpus[1].model = "a100": no known GPU model; did you mean a100-40gb or a100-80gb?' in result.stderr

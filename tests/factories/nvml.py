@@ -88,7 +88,12 @@ class NvmlMachine:
     def add_gpu(self, model: str, *, mig: bool = True, numa: int | None = None, name: str = "", seed: str = "") -> str:
         """A GPU of a model of the catalog (its key); its UUID."""
         made = f"GPU-{uuid.uuid5(_NAMESPACE, seed) if seed else uuid.uuid4()}"
-        product = name or _MODELS[model]["product_names"][0]
+        known = _MODELS[model]
+        product = name or known["product_names"][0]
+        if not known["profiles"]:
+            sizes = known["memory_mib"], known["multiprocessors"], -1 if numa is None else numa
+            self._call("add_plain_gpu", made.encode(), product.encode(), *sizes)
+            return made
         self._call("add_gpu", model.encode(), made.encode(), product.encode(), int(mig), -1 if numa is None else numa)
         return made
 

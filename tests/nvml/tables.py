@@ -11,9 +11,17 @@ from typing import Any
 
 CATALOG = Path(__file__).parents[2] / "libs" / "sluice" / "mig" / "catalog.toml"
 
-CORES_PER_SM = {"ampere": 64, "hopper": 128, "blackwell-gb202": 128}
-"""Of the GPUs in the catalog (NVIDIA CUDA C++ Programming Guide, compute capabilities 8.0, 9.0 and 12.0)."""
-COMPUTE_CAPABILITY = {"ampere": (8, 0), "hopper": (9, 0), "blackwell-gb202": (12, 0)}
+COMPUTE_CAPABILITY = {
+    "ampere": (8, 0),
+    "hopper": (9, 0),
+    "blackwell-gb100": (10, 0),
+    "blackwell-gb110": (10, 3),
+    "blackwell-gb202": (12, 0),
+}
+"""Of the catalog's GPUs with MIG (https://developer.nvidia.com/cuda-gpus)."""
+CORES_PER_SM = {architecture: 64 if architecture == "ampere" else 128 for architecture in COMPUTE_CAPABILITY}
+"""NVIDIA CUDA C++ Programming Guide, by compute capability."""
+NO_PCI_ID = "0x0"
 
 _TYPES = """\
 /* Generated from libs/sluice/mig/catalog.toml by tests/nvml/tables.py. */
@@ -40,14 +48,14 @@ typedef struct {
 def header(catalog: Path = CATALOG) -> str:
     """The text of `tables.h`."""
     models = tomllib.loads(catalog.read_text(encoding="utf-8"))["model"]
-    rows = ",\n".join(_model(model) for model in models)
+    rows = ",\n".join(_model(model) for model in models if model["profiles"])
     return f"{_TYPES}static const ModelRow MODELS[] = {{\n{rows},\n}};\n\n#endif\n"
 
 
 def _model(model: dict[str, Any]) -> str:
     major, minor = COMPUTE_CAPABILITY[model["architecture"]]
     numbers = (
-        int(model["pci_device_ids"][0], 16),
+        int(model.get("pci_device_ids", [NO_PCI_ID])[0], 16),
         model["memory_mib"],
         model["multiprocessors"],
         model["memory_slices"],

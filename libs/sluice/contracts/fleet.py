@@ -18,26 +18,27 @@ Takes the text, not the file; `[node.faults]` is handed on as it is, because onl
     timing = { create_ms = 150, destroy_ms = 100 }
     gpus = [
         { model = "a100-40gb", count = 4, mig = true, numa = [0, 0, 1, 1], nvlink = [[0, 1], [2, 3]] },
-        { model = "T4", mig = false, memory_mib = 15360, multiprocessors = 40 },
+        { model = "t4" },
     ]
 
 `layout` (of GPUs with MIG) lists the instances that an administrator made on each: "3g.20gb", or "3g.20gb:4" with its
 first memory slice. Such GPUs have a fixed layout, even an empty one. `numa` has one number per GPU of its entry;
 `nvlink` lists groups of GPUs (counted from 0 within the entry) that are linked each to each. A model that is not in the
-catalog can be given without MIG, with its sizes.
+catalog is spelled out (`sluice.contracts.fleet_models`).
 """
 
 import re
 from dataclasses import dataclass, field, replace
 from typing import get_args
 
+from sluice.contracts.fleet_models import MEMORY_MIB_MAX, MODEL_KEYS, has_mig, layout_of, model_of
 from sluice.contracts.ids import NodeName
 from sluice.contracts.messages import Mode, Taint
 from sluice.contracts.refusals import shorten
 from sluice.contracts.strict_tables import Table, TableError, read_toml
-from sluice.mig.catalog import catalog, find
-from sluice.mig.layout import Instance, Layout, fits
+from sluice.mig.layout import Layout
 from sluice.mig.model import GpuModel
+from sluice.mig.naming import product_name_of
 
 FaultValue = int | float | bool | str
 
@@ -49,7 +50,6 @@ NODES_MAX = 20_000
 GPUS_PER_NODE_MAX = 64
 DURATION_MS_MAX = 600_000
 NODE_NAME_MAX = 253
-MEMORY_MIB_MAX = 1 << 40
 COUNT_MAX = 1_000_000
 PODS_DEFAULT = 110
 """What a kubelet takes when not told otherwise (https://kubernetes.io/docs/setup/best-practices/cluster-large/)."""
@@ -73,7 +73,7 @@ _NODE_KEYS = (
     "modes",
     "time_quota",
 )
-_GPU_KEYS = ("model", "count", "mig", "memory_mib", "multiprocessors", "numa", "nvlink", "layout")
+_GPU_KEYS = (*MODEL_KEYS, "count", "mig", "numa", "nvlink", "layout")
 _TAINT = re.compile(r"(?P<key>[^=:\s]+)(?:=(?P<value>[^=:\s]*))?:(?P<effect>NoSchedule|PreferNoSchedule|NoExecute)")
 _TIMING_KEYS = ("create_ms", "destroy_ms")
 
@@ -135,12 +135,11 @@ class Fleet:
         return next((node for node in self.nodes if node.name == name), None)
 
 
-def parse_fleet(text: str, *, origin: str, catalog_only: bool = False) -> Fleet:
+def parse_fleet(text: str, *, origin: str) -> Fleet:
     """
     Read a fleet from TOML; `origin` is what errors call it, for instance the file's path.
 
-    With `catalog_only` only models of the catalog will do: simulated devices can be no others. Raises FleetError at
-    the first mistake.
+    Raises FleetError at the first mistake.
     """
     top = read_toml(text, origin=origin, error=FleetError)
     top.only(_FLEET_KEYS)
@@ -150,19 +149,11 @@ def parse_fleet(text: str, *, origin: str, catalog_only: bool = False) -> Fleet:
             if node.name in nodes:
                 raise entry.wrong("name", f"two nodes are called {node.name}; every name must be its own")
             nodes[node.name] = node
-        if catalog_only:
-            _refuse_unknown(entry, nodes[next(reversed(nodes))])
         if len(nodes) > NODES_MAX:
             raise FleetError(origin, "node", len(nodes), f"at most {NODES_MAX} nodes in one fleet")
     if not nodes:
         raise FleetError(origin, "node", None, 'at least one node is needed: [[node]] name = "gpu-1"')
     return Fleet(tuple(nodes.values()))
-
-
-def _refuse_unknown(entry: Table, node: FleetNode) -> None:
-    for kind, item in zip(node.gpus, entry.tables("gpus"), strict=True):
-        if find(kind.product_name) is None:
-            raise item.wrong("model", "a model that is not known can be simulated offline only (docs/simulate.md)")
 
 
 def _nodes(entry: Table, number: int) -> list[FleetNode]:
@@ -206,46 +197,18 @@ def _gpus(entry: Table) -> tuple[FleetGpus, ...]:
 
 def _gpu(item: Table) -> FleetGpus:
     item.only(_GPU_KEYS)
-    name = item.text("model")
-    model = find(name)
-    mig = item.flag("mig", default=True)
-    if model is None:
-        model = _model_without_mig(item, name, mig=mig)
-    else:
-        _not_for_known(item, model)
+    mig = has_mig(item)
+    model = model_of(item, mig=mig)
     count = item.whole("count", 1, 1, GPUS_PER_NODE_MAX)
     return FleetGpus(
         model=model,
-        product_name=name if name in model.product_names else model.product_names[0],
+        product_name=product_name_of(model, item.text("model")),
         count=count,
         mig=mig,
         numa=_numa(item, count),
         nvlink=_nvlink(item, count),
-        layout=_layout(item, model, mig=mig),
+        layout=layout_of(item, model, mig=mig),
     )
-
-
-def _model_without_mig(item: Table, name: str, *, mig: bool) -> GpuModel:
-    """A model that the catalog lacks: its sizes have to be given, and it has no MIG."""
-    if mig or "memory_mib" not in item.values or "multiprocessors" not in item.values:
-        known = ", ".join(f"{model.key} ({model.product_names[0]})" for model in catalog()[:20])
-        cure = "any other model needs mig = false, memory_mib and multiprocessors"
-        raise item.wrong("model", f"no known GPU model with MIG; known: {known}; {cure}")
-    return GpuModel(
-        key=name,
-        product_names=(name,),
-        memory_mib=item.whole("memory_mib", 0, 1, MEMORY_MIB_MAX),
-        multiprocessors=item.whole("multiprocessors", 0, 1, COUNT_MAX),
-        memory_slices=1,
-        compute_slices=1,
-        profiles=(),
-    )
-
-
-def _not_for_known(item: Table, model: GpuModel) -> None:
-    for key in ("memory_mib", "multiprocessors"):
-        if key in item.values:
-            raise item.wrong(key, f"only for models that are not known; {model.key} has its own")
 
 
 def _numa(item: Table, count: int) -> tuple[int, ...]:
@@ -268,31 +231,6 @@ def _nvlink(item: Table, count: int) -> tuple[tuple[int, ...], ...]:
     if not all(_is_from(gpu, 0, count - 1) for gpu in named) or len(named) != len(dict.fromkeys(named)):
         raise item.wrong("nvlink", right)
     return tuple(tuple(group) for group in groups)
-
-
-def _layout(item: Table, model: GpuModel, *, mig: bool) -> Layout | None:
-    """The instances of a fixed layout; one without a start is at the first place that is left."""
-    if "layout" not in item.values:
-        return None
-    if not mig:
-        raise item.wrong("layout", "is of GPUs with MIG")
-    found: list[Instance] = []
-    for text in item.texts("layout"):
-        name, _, start = text.partition(":")
-        profile = model.profile(name)
-        if profile is None:
-            raise item.wrong("layout", f"{model.key} has no profile {name!r}; it has {_names(model)}")
-        asked = [Instance(name, span.start, span.size) for span in profile.placements if start in {"", str(span.start)}]
-        fitting = next((each for each in asked if fits(model, found, each)), None)
-        if fitting is None:
-            there = ", ".join(f"{each.profile}:{each.start}" for each in found) or "nothing"
-            raise item.wrong("layout", f"{text!r} cannot be beside {there} on {model.key}")
-        found.append(fitting)
-    return tuple(sorted(found, key=lambda each: each.start))
-
-
-def _names(model: GpuModel) -> str:
-    return ", ".join(profile.name for profile in model.profiles)
 
 
 def _is_from(value: object, least: int, most: int) -> bool:

@@ -8,7 +8,7 @@ import hashlib
 from functools import lru_cache
 
 from sluice.contracts.messages import GpuReport, PlacementReport, ProfileReport
-from sluice.mig.catalog import find
+from sluice.mig.catalog import find_all
 from sluice.mig.model import Engines, GpuModel, Placement, Profile
 
 
@@ -21,17 +21,18 @@ def model_from_report(report: GpuReport) -> GpuModel:
     without profiles. Placements that lie outside any GPU (no size, a negative start) are left out.
     """
     sizes = (report.memory_mib, report.multiprocessors, report.memory_slices, report.compute_slices)
-    return _model_of(report.model, sizes, report.profiles)
+    return model_of_facts(report.model, sizes, report.profiles)
 
 
 @lru_cache(maxsize=256)  # each GPU of a node is shown again and again; of more models than that there are none
-def _model_of(name: str, sizes: tuple[int, int, int, int], reported: tuple[ProfileReport, ...]) -> GpuModel:
+def model_of_facts(name: str, sizes: tuple[int, int, int, int], reported: tuple[ProfileReport, ...]) -> GpuModel:
+    """As `model_from_report`; `sizes` are MiB, SMs, memory slices and compute slices."""
     memory_mib, multiprocessors, memory_slices, compute_slices = sizes
     profiles = tuple(_profile(profile) for profile in reported)
     ends = [placement.start + placement.size for profile in profiles for placement in profile.placements]
-    known = find(name)
+    known = find_all(name)
     model = GpuModel(
-        key=known.key if known is not None else name,
+        key=known[0].key if known else name,
         product_names=(name,),
         memory_mib=memory_mib,
         multiprocessors=multiprocessors,
@@ -39,9 +40,11 @@ def _model_of(name: str, sizes: tuple[int, int, int, int], reported: tuple[Profi
         compute_slices=compute_slices,
         profiles=profiles,
     )
-    if known is not None and _facts(known) == _facts(model):
-        return known
-    digest = hashlib.sha256(repr(_facts(model)).encode()).hexdigest()[:8]
+    facts = _facts(model)
+    same = next((each for each in known if _facts(each) == facts), None)
+    if same is not None:
+        return same
+    digest = hashlib.sha256(repr(facts).encode()).hexdigest()[:8]
     return GpuModel(
         key=f"{model.key}-{digest}",
         product_names=model.product_names,

@@ -3,8 +3,10 @@ The GPU models that are known without asking a GPU. Serves the simulator, tests,
 
 A live GPU's own report always wins: sizes, and even profile names, depend on the driver. The facts and their public
 sources are in `catalog.toml`; this is the only module of the package that reads a file, and it reads only that one.
+Whether a part of a name means a model is `sluice.mig.naming`'s business.
 """
 
+import re
 import tomllib
 from functools import lru_cache
 from importlib import resources
@@ -12,26 +14,51 @@ from typing import Any
 
 from sluice.mig.model import Engines, GpuModel, Placement, Profile
 
+_WORDS = re.compile(r"[a-z0-9]+")
+_BRANDS = ("nvidia", "tesla", "geforce")
+"""Words that some drivers put before a name, and others leave out."""
+
 
 @lru_cache(maxsize=1)
 def catalog() -> tuple[GpuModel, ...]:
-    """Every known model, in the order of the file."""
+    """Every known model, in the order of the file. Those without MIG have no profiles."""
     text = resources.files("sluice.mig").joinpath("catalog.toml").read_text(encoding="utf-8")
     return tuple(_model(entry) for entry in tomllib.loads(text)["model"])
 
 
+@lru_cache(maxsize=1)
+def with_mig() -> tuple[GpuModel, ...]:
+    """Every known model that can be cut into instances, in the order of the file."""
+    return tuple(model for model in catalog() if model.profiles)
+
+
 def find(name: str) -> GpuModel | None:
-    """The model known by this key, product name or older product name, with or without `NVIDIA `; or None."""
-    return _by_name().get(_folded(name))
+    """The model known by this key, short name or (older) product name, with or without `NVIDIA `; or None."""
+    return next(iter(find_all(name)), None)
+
+
+def find_all(name: str) -> tuple[GpuModel, ...]:
+    """Every model that has this name, the one that it means first: early boards of a product have its name, too."""
+    return tuple(_by_name().get(folded(name), ()))
 
 
 @lru_cache(maxsize=1)
-def _by_name() -> dict[str, GpuModel]:
-    return {_folded(name): model for model in catalog() for name in (model.key, *model.product_names)}
+def _by_name() -> dict[str, dict[GpuModel, None]]:
+    """By every name; keys and products come before short names."""
+    found: dict[str, dict[GpuModel, None]] = {}
+    for names_of in (lambda model: (model.key, *model.product_names), lambda model: model.short_names):
+        for model in catalog():
+            for name in names_of(model):
+                found.setdefault(folded(name), {})[model] = None
+    return found
 
 
-def _folded(name: str) -> str:
-    return name.strip().casefold().removeprefix("nvidia ")
+def folded(name: str) -> str:
+    """A name as names are compared: small letters, blanks for whatever is neither letter nor digit, without brands."""
+    words = _WORDS.findall(name.casefold())
+    while words and words[0] in _BRANDS:
+        del words[0]
+    return " ".join(words)
 
 
 def _model(entry: dict[str, Any]) -> GpuModel:
@@ -43,6 +70,8 @@ def _model(entry: dict[str, Any]) -> GpuModel:
         memory_slices=entry["memory_slices"],
         compute_slices=entry["compute_slices"],
         profiles=tuple(_profile(profile) for profile in entry["profiles"]),
+        short_names=tuple(entry.get("short_names", ())),
+        confidence=entry["confidence"],
     )
 
 

@@ -77,6 +77,10 @@ class GpuModel:
     memory_slices: int
     compute_slices: int
     profiles: tuple[Profile, ...]
+    short_names: tuple[str, ...] = field(default=(), compare=False)
+    """What people call it beside its key."""
+    confidence: str = field(default="reported", compare=False)
+    """`reported` by a device; in the catalog `high` (as devices were seen to report), or in part `inferred`."""
     _by_name: dict[str, Profile] = field(init=False, repr=False, compare=False)
     _hash: int = field(init=False, repr=False, compare=False)
     _largest: Profile | None = field(init=False, repr=False, compare=False)

@@ -306,3 +306,29 @@ def test_everything_that_was_ever_on_the_devices_is_told_to_whoever_asked_for_it
     assert [state.gpus[0].instances[0].uuid for state in states] == [uuid, ""]
     assert states[-1] == file.read()
     assert int(lines[0][0]) <= int(lines[1][0]) <= time.time_ns()
+
+
+def test_a_model_that_the_fleet_spells_out_is_simulated_as_written(tmp_path):
+    """`sluice up` could not rehearse a GPU that came out after this release."""
+    profiles = '{name="1g.12gb", memory_mib=11264, multiprocessors=16, starts=[0, 1, 2], size=1}'
+    text = f'{{model="NVIDIA X100", count=2, memory_mib=98304, multiprocessors=132, profiles=[{profiles}]}}'
+    hardware = HardwareFile(tmp_path / "n1.json")
+    hardware.make(_fleet(text))
+    hardware.make(_fleet(text))
+    simulated = SimulatedGpus(hardware)
+    first = simulated.read()[0]
+    assert (first.model, first.memory_mib, first.memory_slices) == ("NVIDIA X100", 98304, 3)
+    gi_id = simulated.create_gpu_instance(first.uuid, first.profiles[0].profile_id, 1, 1)
+    assert simulated.create_compute_instance(first.uuid, gi_id).startswith("MIG-")
+    assert _spans(simulated) == [("1g.12gb", 1, 1)]
+    assert simulated.remaining(first.uuid) == {"1g.12gb": 2}
+    with pytest.raises(HardwareFileError, match="other GPUs"):
+        hardware.make(_fleet(text.replace("11264", "11008")))
+
+
+def test_a_gpu_without_mig_is_simulated_by_its_name_alone(tmp_path):
+    """A fleet of L4 and T4 would need their sizes looked up first."""
+    hardware = HardwareFile(tmp_path / "n1.json")
+    hardware.make(_fleet('{model="l4"}, {model="Tesla T4"}'))
+    told = [(gpu.model, gpu.mig_enabled, gpu.memory_mib, gpu.profiles) for gpu in SimulatedGpus(hardware).read()]
+    assert told == [("NVIDIA L4", False, 23034, ()), ("Tesla T4", False, 15360, ())]

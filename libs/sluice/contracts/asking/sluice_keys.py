@@ -17,6 +17,7 @@ from sluice.contracts.messages import Claim, DeviceFilter
 from sluice.contracts.messages.requests import Mode
 from sluice.contracts.quantities import WHOLE_MAX
 from sluice.contracts.refusals import RefusalReason, shorten
+from sluice.mig.naming import is_meant
 from sluice.mig.profile import ProfileName, ProfileNameError
 
 SIZE_KEYS = ("profile", "sm-count", "sm-percentage", "memory", "sm-partition", "quota-request", "quota-limit", "shares")
@@ -246,7 +247,7 @@ def _part_of_time(written: Written) -> int:
 
 def _filter(said: Said) -> DeviceFilter:
     models, not_models = _names(said, "gpu-model"), _names(said, "gpu-model-not")
-    if models and all(any(part.casefold() in model.casefold() for part in not_models) for model in models):
+    if models and all(any(is_meant(model, part) for part in not_models) for model in models):
         raise said["gpu-model-not"].contradicts(said["gpu-model"], "no GPU is left", "models that are not wanted")
     uuids, not_uuids = _uuids(said, "gpu-uuid"), _uuids(said, "gpu-uuid-not")
     if uuids and all(uuid in not_uuids for uuid in uuids):

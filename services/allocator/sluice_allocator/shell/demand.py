@@ -11,6 +11,7 @@ from functools import lru_cache
 from sluice.contracts.messages import AllocationRequested, Claim
 from sluice.mig.catalog import catalog
 from sluice.mig.model import GpuModel
+from sluice.mig.naming import is_meant
 from sluice_allocator.core.desk import Desk
 
 ANY = "any"
@@ -57,8 +58,7 @@ def _admits(claim: Claim, model: GpuModel) -> bool:
     """Whether a model could serve a claim, by its name and its profiles."""
     if claim.profile is not None and model.profile(claim.profile) is None:
         return False
-    names = [name.casefold() for name in model.product_names]
-    only = claim.only
-    if any(part.casefold() in name for part in only.not_models for name in names):
+    only, names = claim.only, model.product_names
+    if any(is_meant(name, part) for part in only.not_models for name in names):
         return False
-    return not only.models or any(part.casefold() in name for part in only.models for name in names)
+    return not only.models or any(is_meant(name, part) for part in only.models for name in names)

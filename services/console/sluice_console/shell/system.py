@@ -283,7 +283,7 @@ def _nodes(fleet_file: Path | None) -> tuple[str, ...]:
 
 def _read_fleet(file: Path) -> Fleet:
     try:
-        return parse_fleet(text_of(file, TOML_BYTES_MAX), origin=str(file), catalog_only=True)
+        return parse_fleet(text_of(file, TOML_BYTES_MAX), origin=str(file))
     except OSError as error:
         raise NotStartedError(f"--fleet {file} cannot be read: {error.strerror}") from error
     except FleetError as error:

@@ -18,8 +18,12 @@ import msgspec
 
 from sluice.contracts.codec import NOT_READABLE
 from sluice.contracts.fleet import FaultValue, FleetGpus, FleetNode
+from sluice.contracts.hardware import profile_reports
 from sluice.contracts.ids import GpuUuid, NodeName
+from sluice.contracts.messages import ProfileReport
 from sluice.contracts.refusals import shorten
+from sluice.mig.catalog import find
+from sluice.mig.model import GpuModel
 from sluice.runtime.errors import ServiceError
 from sluice_node_agent.core.events import HolderKind
 from sluice_node_agent.device import hardware_lines
@@ -60,12 +64,24 @@ class Process(msgspec.Struct, kw_only=True):
     """Of the time in which a kernel of it runs."""
 
 
+class SpelledOut(msgspec.Struct, kw_only=True):
+    """What a fleet file says of a model that is not in the catalog. MiB and SMs."""
+
+    memory_mib: int
+    multiprocessors: int
+    memory_slices: int
+    compute_slices: int
+    profiles: tuple[ProfileReport, ...] = ()
+
+
 class Gpu(msgspec.Struct, kw_only=True):
     """One GPU. `lost` is empty, or says how it was lost. `linked` are the indexes of the GPUs that NVLink connects."""
 
     uuid: GpuUuid
     index: int
     model: str
+    spelled_out: SpelledOut | None = None
+    """Its model; None where that is the catalog's of this key."""
     product_name: str
     mig: bool
     switched: bool = False
@@ -150,8 +166,9 @@ class HardwareFile:
                 return
             self._take_over_document()
             hardware = self._read()
-            found = [(gpu.uuid, gpu.model, gpu.mig is not gpu.switched) for gpu in hardware.gpus]
-            if hardware.node != node.name or found != [(gpu.uuid, gpu.model, gpu.mig) for gpu in wanted]:
+            found = [(gpu.uuid, gpu.model, gpu.spelled_out, gpu.mig is not gpu.switched) for gpu in hardware.gpus]
+            same = found == [(gpu.uuid, gpu.model, gpu.spelled_out, gpu.mig) for gpu in wanted]
+            if hardware.node != node.name or not same:
                 raise HardwareFileError(
                     f"{self._path} holds other GPUs than the fleet says node {node.name} has; "
                     "give the node another name, or remove the file while nothing runs"
@@ -258,6 +275,7 @@ def _gpus_of(node: FleetNode) -> list[Gpu]:
                 uuid=GpuUuid(f"GPU-{uuid.uuid5(_NAMESPACE, f'{node.name}/{index}')}"),
                 index=index,
                 model=kind.model.key,
+                spelled_out=_spelled_out(kind.model),
                 product_name=kind.product_name,
                 mig=kind.mig,
                 numa_node=kind.numa[number] if kind.numa else None,
@@ -267,6 +285,18 @@ def _gpus_of(node: FleetNode) -> list[Gpu]:
             )
             gpus.append(gpu)
     return gpus
+
+
+def _spelled_out(model: GpuModel) -> SpelledOut | None:
+    if find(model.key) == model:
+        return None
+    return SpelledOut(
+        memory_mib=model.memory_mib,
+        multiprocessors=model.multiprocessors,
+        memory_slices=model.memory_slices,
+        compute_slices=model.compute_slices,
+        profiles=profile_reports(model),
+    )
 
 
 def _made_by_hand(kind: FleetGpus) -> list[Instance]:

@@ -7,7 +7,7 @@ Read from the hardware file's values as they are at one moment; it changes nothi
 from collections.abc import Collection, Iterable
 
 from sluice.contracts.fleet_snapshot import LINK_SCORE
-from sluice.contracts.hardware import profile_reports
+from sluice.contracts.hardware import model_of_facts, profile_reports
 from sluice.contracts.ids import GpuUuid
 from sluice.contracts.messages import GpuReport, InstanceReport
 from sluice.mig.catalog import find
@@ -21,8 +21,11 @@ from sluice_node_agent.device.processes import Processes
 
 _PROCESSES = Processes()
 """Those of this machine, which the real ones among a simulated node's are."""
-_WITHOUT_GPM = {"a100", "a30"}
-"""Models before Hopper, by the first word of their key (NVML API reference, "GPM Functions")."""
+_WITHOUT_GPM = {
+    *("a100", "a30", "a10", "a10g", "a40", "rtx-a6000", "rtx-3090", "t4", "v100"),
+    *("l4", "l20", "l40", "l40s", "rtx-4090", "rtx-6000-ada"),
+}
+"""Models before Hopper, and Ada, by their key or its first word (NVML API reference, "GPM Functions")."""
 
 
 def find_gpu(hardware: Hardware, gpu: GpuUuid) -> Gpu:
@@ -51,7 +54,11 @@ def instance_of(gpu: Gpu, gi_id: int) -> Instance:
 
 
 def model_of(gpu: Gpu) -> GpuModel:
-    """The model in the catalog. Raises NotSupportedError."""
+    """The model as the fleet file spelled it out, else the catalog's. Raises NotSupportedError."""
+    own = gpu.spelled_out
+    if own is not None:
+        sizes = (own.memory_mib, own.multiprocessors, own.memory_slices, own.compute_slices)
+        return model_of_facts(gpu.model, sizes, own.profiles)
     model = find(gpu.model)
     if model is None:
         raise NotSupportedError(f"{gpu.uuid}: {gpu.model} is no known model")
@@ -114,7 +121,7 @@ def holders(gpu: Gpu, device: str) -> tuple[Holder, ...]:
 def uses(gpu: Gpu, wanted: Collection[str]) -> tuple[DeviceUse, ...]:
     """What devices are used for, told as NVML would: before Hopper no MIG device tells how busy it is."""
     there = {instance.uuid for instance in gpu.instances if instance.uuid} if gpu.mig else {str(gpu.uuid)}
-    has_gpm = gpu.model.partition("-")[0] not in _WITHOUT_GPM
+    has_gpm = _WITHOUT_GPM.isdisjoint((gpu.model, gpu.model.partition("-")[0]))
     return tuple(_use(gpu, device, has_gpm=has_gpm) for device in wanted if device in there)
 
 

@@ -71,7 +71,7 @@ class SimulatedNode:
 def simulated_nodes(settings: NodeAgentSettings, path: Path) -> tuple[SimulatedNode, ...]:
     """The nodes of the fleet file that this process serves. Raises FleetFileError."""
     try:
-        fleet = parse_fleet(text_of(path, TOML_BYTES_MAX), origin=str(path), catalog_only=True)
+        fleet = parse_fleet(text_of(path, TOML_BYTES_MAX), origin=str(path))
     except OSError as error:
         raise FleetFileError(f"the fleet file {path} cannot be read: {error}") from error
     except FleetError as error:

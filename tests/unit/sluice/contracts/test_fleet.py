@@ -139,9 +139,14 @@ def in_node(line: str) -> str:
         (in_node("faults = {a = []}"), "node 1 (gpu-1).faults.a", "[]", "a number, a text, or true or false"),
         (in_node("gpus = 2"), "node 1 (gpu-1).gpus", "2", "must be a list of tables"),
         (in_node("gpus = [{}]"), "node 1 (gpu-1).gpus[1].model", "(not given)", "must be a text"),
-        (in_node('gpus = [{model = "A1000"}]'), "node 1 (gpu-1).gpus[1].model", '"A1000"', "known: a100-40gb (NVIDIA"),
+        (in_node('gpus = [{model = "A1000"}]'), "node 1 (gpu-1).gpus[1].model", '"A1000"', "did you mean "),
         (in_node('gpus = [{model = "A30", mig = 1}]'), "node 1 (gpu-1).gpus[1].mig", "1", "true or false"),
-        (in_node('gpus = [{model = "A30", x = 1}]'), "node 1 (gpu-1).gpus[1].x", "1", "known here: model, count, mig"),
+        (
+            in_node('gpus = [{model = "A30", x = 1}]'),
+            "node 1 (gpu-1).gpus[1].x",
+            "1",
+            "known here: model, memory_mib",
+        ),
         (in_node('gpus = [{model = "A30", count = 65}]'), "node 1 (gpu-1).gpus[1].count", "65", "from 1 to 64"),
         (
             in_node('gpus = [{model = "A30", layout = ["3g.20gb"]}]'),
@@ -182,7 +187,9 @@ def in_node(line: str) -> str:
         (in_node("modes = []"), "node 1 (gpu-1).modes", "[]", "at least one of: exclusive, mps, fractional"),
         (in_node('modes = ["mig"]'), "node 1 (gpu-1).modes", "['mig']", "at least one of: exclusive, mps, fractional"),
         (in_node("time_quota = 1"), "node 1 (gpu-1).time_quota", "1", "true or false"),
-        (in_node('gpus = [{model = "T4"}]'), "node 1 (gpu-1).gpus[1].model", '"T4"', "mig = false, memory_mib and"),
+        (in_node('gpus = [{model = "T4", mig = true}]'), "node 1 (gpu-1).gpus[1].mig", "true", "t4 has no MIG"),
+        (in_node('gpus = [{model = "a100"}]'), "node 1 (gpu-1).gpus[1].model", '"a100"', "a100-40gb or a100-80gb?"),
+        (in_node('gpus = [{model = "X1"}]'), "node 1 (gpu-1).gpus[1].model", '"X1"', "profiles or mig = false"),
         (
             in_node('gpus = [{model = "T4", mig = false, memory_mib = 0, multiprocessors = 40}]'),
             "node 1 (gpu-1).gpus[1].memory_mib",
@@ -193,7 +200,7 @@ def in_node(line: str) -> str:
             in_node('gpus = [{model = "A30", memory_mib = 1}]'),
             "node 1 (gpu-1).gpus[1].memory_mib",
             "1",
-            "only for models that are not known",
+            "a30-24gb has its own",
         ),
         (
             in_node('gpus = [{model = "A30", numa = [0, 0]}]'),
@@ -228,12 +235,60 @@ def test_a_mistake_is_named_where_it_is(text: str, at: str, value: str, right: s
     assert len(str(error)) < 1000
 
 
-def test_devices_of_a_model_that_is_not_known_cannot_be_simulated() -> None:
-    """`sluice up` says so before it starts anything; a workload may be simulated on them."""
-    text = in_node('gpus = [{model = "A30"}, {model = "T4", mig = false, memory_mib = 1, multiprocessors = 1}]')
-    assert parse_fleet(text, origin="fleet.toml").nodes
-    with pytest.raises(FleetError, match=r'gpus\[2\]\.model = "T4": .* offline only'):
-        parse_fleet(text, origin="fleet.toml", catalog_only=True)
+SPELLED_OUT = """{ model = "NVIDIA X100", memory_mib = 98304, multiprocessors = 132, profiles = [
+  { name = "1g.12gb", memory_mib = 11264, multiprocessors = 16, starts = [0, 1, 2, 3, 4, 5, 6], size = 1 },
+  { name = "1g.12gb+me", memory_mib = 11264, multiprocessors = 16, starts = [0, 1], size = 1, max_instances = 1 },
+  { name = "7g.96gb", memory_mib = 95232, multiprocessors = 132, starts = [0], size = 8, engines = [7, 7, 0, 0, 0] },
+] }"""
+
+
+def test_a_model_that_is_not_known_can_be_spelled_out() -> None:
+    """A fleet with a GPU that came out last month could not be rehearsed."""
+    (node,) = parse_fleet(in_node(f"gpus = [{SPELLED_OUT}]"), origin="fleet.toml").nodes
+    (gpus,) = node.gpus
+    model = gpus.model
+    assert (gpus.product_name, gpus.mig, model.memory_mib, model.multiprocessors) == ("NVIDIA X100", True, 98304, 132)
+    assert (model.memory_slices, model.compute_slices, model.largest.name) == (8, 7, "7g.96gb")
+    assert [(each.name, each.max_instances) for each in model.profiles] == [
+        ("1g.12gb", 7),
+        ("1g.12gb+me", 1),
+        ("7g.96gb", 1),
+    ]
+    assert model.confidence == "reported"
+
+
+def test_what_the_file_spells_out_counts_before_the_catalog() -> None:
+    """A fleet file that gave the sizes of a T4 before T4 was known must be read as before."""
+    text = in_node('gpus = [{model = "T4", mig = false, memory_mib = 15109, multiprocessors = 40}]')
+    (node,) = parse_fleet(text, origin="fleet.toml").nodes
+    assert (node.gpus[0].model.memory_mib, node.gpus[0].mig) == (15109, False)
+    (node,) = parse_fleet(in_node('gpus = [{model = "t4"}]'), origin="fleet.toml").nodes
+    assert (node.gpus[0].product_name, node.gpus[0].mig) == ("Tesla T4", False)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "at", "right"),
+    [
+        ('name = "7g.96gb"', 'name = "7g"', "profiles[3].name", "3g.20gb, 1g.5gb+me"),
+        ('name = "7g.96gb"', 'name = "1c.7g.96gb"', "profiles[3].name", "without the compute instance"),
+        ('name = "7g.96gb"', 'name = "1g.12gb"', "profiles", "two profiles have one name"),
+        ("memory_mib = 95232", "memory_mib = 98305", "profiles[3].memory_mib", "from 1 to 98304"),
+        ("starts = [0], size = 8", "starts = [57], size = 8", "profiles[3].starts", "from 0 to 56 for 8 slices"),
+        ("starts = [0], size = 8", "starts = [0, 0], size = 8", "profiles[3].starts", "none twice"),
+        ("starts = [0], size = 8", "starts = [true], size = 8", "profiles[3].starts", "a list of memory slices"),
+        ("starts = [0], size = 8", "starts = [], size = 8", "profiles[3].starts", "a list of memory slices"),
+        ("max_instances = 1", "max_instances = 3", "profiles[2].max_instances", "from 1 to 2"),
+        ("[7, 7, 0, 0, 0]", "[7, 7]", "profiles[3].engines", "five numbers"),
+        ("[7, 7, 0, 0, 0]", "[7, 7, 0, 0, -1]", "profiles[3].engines", "from 0 to 1000"),
+        ("engines = [7", "engine = [7", "profiles[3].engine", "known here: name, memory_mib"),
+    ],
+)
+def test_a_slip_in_a_model_that_is_spelled_out_is_named(old: str, new: str, at: str, right: str) -> None:
+    """A model that was misread would be a wrong fleet in everything that follows."""
+    with pytest.raises(FleetError) as caught:
+        parse_fleet(in_node(f"gpus = [{SPELLED_OUT.replace(old, new)}]"), origin="fleet.toml")
+    assert caught.value.field == f"node 1 (gpu-1).gpus[1].{at}"
+    assert right in caught.value.message
 
 
 def test_too_much_is_refused_before_it_is_built() -> None:

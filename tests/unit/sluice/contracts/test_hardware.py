@@ -56,11 +56,11 @@ def test_another_driver_is_another_model() -> None:
 def test_a_gpu_without_mig_is_a_model_without_profiles() -> None:
     """An older GPU is given whole; its report must not stop anything."""
     report = msgspec.structs.replace(
-        report_of(catalog()[0]), model="Tesla T4", mig_enabled=False, memory_slices=0, compute_slices=0, profiles=()
+        report_of(catalog()[0]), model="Tesla P4", mig_enabled=False, memory_slices=0, compute_slices=0, profiles=()
     )
     model = model_from_report(report)
     assert model.profiles == ()
-    assert model.key.startswith("Tesla T4-")
+    assert model.key.startswith("Tesla P4-")
     assert table_of(model).creatable(table_of(model).empty) == {}
 
 

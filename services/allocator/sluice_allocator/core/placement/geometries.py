@@ -5,11 +5,11 @@ Its users ask for memory and expect one of the profiles that HAMi makes, so that
 and never a 1g.10gb or a 4g.20gb. Only names are kept: sizes are those of the live GPU. Nothing is decided here.
 """
 
-import re
 from dataclasses import dataclass
 from functools import lru_cache
 
 from sluice.mig.model import GpuModel, Profile
+from sluice.mig.naming import is_named
 from sluice.mig.profile import ProfileName, ProfileNameError
 
 ROUNDED_FROM_GB = 20
@@ -67,16 +67,11 @@ def chosen_by_memory(model: GpuModel, geometries: tuple[Geometry, ...]) -> tuple
 
 def names_model(model: GpuModel, parts: tuple[str, ...]) -> bool:
     """
-    Whether one of `parts` stands in a product name of the model, as whole words and without regard to case.
+    Whether one of `parts` names the model: whole words of a product name, or a name of the catalog.
 
     HAMi compares parts of words, so that its row for H20 also catches every H200.
     """
-    return any(_words(part).search(name) is not None for part in parts for name in model.product_names)
-
-
-@lru_cache(maxsize=1024)
-def _words(part: str) -> re.Pattern[str]:
-    return re.compile(rf"(?<![a-z0-9]){re.escape(part)}(?![a-z0-9])", re.IGNORECASE)
+    return any(is_named(name, part) for part in parts for name in model.product_names)
 
 
 def names_same(one: str, other: str) -> bool:

@@ -13,6 +13,7 @@ import msgspec
 from sluice.contracts.messages import Claim, Share
 from sluice.contracts.refusals import WaitReason
 from sluice.mig.model import GpuModel, Profile
+from sluice.mig.naming import is_meant
 from sluice.mig.profile import ProfileName
 from sluice.mig.shares import width_percent
 from sluice_allocator.core.placement.gpus import Gpu
@@ -62,10 +63,10 @@ class Want:
         only = self.claim.only
         if not only.models and not only.not_models:
             return None
-        name = gpu.report.model.casefold()
-        if only.models and not any(part.casefold() in name for part in only.models):
+        name = gpu.report.model
+        if only.models and not any(is_meant(name, part) for part in only.models):
             return WaitReason.GPU_MODEL_MISMATCH
-        if any(part.casefold() in name for part in only.not_models):
+        if any(is_meant(name, part) for part in only.not_models):
             return WaitReason.GPU_MODEL_MISMATCH
         return None
 
