@@ -232,3 +232,14 @@ def test_a_name_that_is_half_a_model_is_answered_with_both(files):
 
     assert result.returncode == 2
     assert 'gpus[1].model = "a100": no known GPU model; did you mean a100-40gb or a100-80gb?' in result.stderr
+
+
+def test_profiles_with_attributes_are_had_by_either_spelling(files):
+    """A pod that asks for all media engines by NVIDIA's resource would be refused for ever."""
+    asked = {"1g.24gb.me.all": "1g.24gb+me.all", "2g.48gb.gfx": "2g.48gb+gfx", "1g.24gb-me": "1g.24gb-me"}
+    lines = [arrive(0, name, {f"nvidia.com/mig-{name}": 1}) for name in asked]
+    lines += [arrive(1, f"{name} by annotation", profile=name) for name in asked.values()]
+
+    answers, _ = files.answers(fleet_of(gpus=6, model="NVIDIA RTX PRO 6000 Blackwell Server Edition"), lines)
+
+    assert [devices(answer, "profile") for answer in answers] == [[(name,)] for name in asked.values()] * 2

@@ -30,6 +30,7 @@ def test_a_quota_that_no_longer_counts_is_found_with_its_namespace():
     ("hard", "expected"),
     [
         ({"requests.nvidia.com/mig-1g.5gb": "7"}, {"compute_slices": 7, "memory_mib": 7 * 5 * 1024}),
+        ({"requests.nvidia.com/mig-2g.48gb.me.all": "1"}, {"compute_slices": 2, "memory_mib": 48 * 1024}),
         (
             {"requests.nvidia.com/mig-3g.20gb": "2", "requests.nvidia.com/mig-1g.5gb.me": "1"},
             {"compute_slices": 7, "memory_mib": 45 * 1024},

@@ -1,5 +1,5 @@
 """
-NVIDIA's resources of the mixed MIG strategy: `nvidia.com/mig-<profile>: <count>`, a `+` in the profile written `.`.
+NVIDIA's resources of the mixed MIG strategy: `nvidia.com/mig-<profile>: <count>`, each `+` in the profile written `.`.
 
 Source: https://docs.nvidia.com/datacenter/cloud-native/kubernetes/latest/index.html#mig-support-in-kubernetes and the
 resource names of https://github.com/NVIDIA/k8s-device-plugin. They mean instances of their own, and nothing else.
@@ -12,7 +12,8 @@ from sluice.contracts.asking.pods import AskLimits, ContainerAsk
 from sluice.contracts.asking.written import Written, amounts_asked
 from sluice.contracts.messages import Claim
 from sluice.contracts.refusals import RefusalReason, shorten
-from sluice.mig.profile import ProfileName, ProfileNameError
+from sluice.mig.profile import ProfileNameError
+from sluice.mig.resource_names import from_resource
 
 
 def resources_of(container: ContainerAsk) -> dict[str, Written]:
@@ -41,10 +42,8 @@ def claim_of(container: ContainerAsk, asked: dict[str, Written], words: PodWords
 def _profile(written: Written) -> str:
     text = written.field.removeprefix(MIG_RESOURCE)
     values.refuse_compute_instance(written, text, MIG_RESOURCE)
-    slices, _, rest = text.partition(".")
-    memory, *attributes = rest.split(".") if len(rest) < values.NAME_CHARACTERS_MAX else [rest]
     try:
-        return str(ProfileName.parse("+".join((f"{slices}.{memory}", *attributes))))
+        return str(from_resource(text))
     except ProfileNameError:
         why = f"{shorten(text, 63)!r} is no name of a MIG profile"
         allowed = f"for instance {MIG_RESOURCE}1g.5gb or {MIG_RESOURCE}1g.5gb.me"

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 
 from sluice.contracts.quantities import NotANumber, parse_quantity
 from sluice.mig.profile import ProfileName, ProfileNameError
+from sluice.mig.resource_names import from_resource
 from sluice_console.core.doctor.findings import (
     Check,
     FindingDocument,
@@ -114,13 +115,11 @@ def _add(sums: _Sums, resource: str, text: str) -> None:
 
 
 def _profile(resource: str) -> ProfileName | None:
-    """The profile of a resource of the device plugin, which writes `.` for `+`."""
+    """The profile of a resource of the device plugin."""
     if not resource.startswith(_INSTANCES):
         return None
-    slices, _, rest = resource.removeprefix(_INSTANCES).partition(".")
-    memory, *attributes = rest.split(".")
     try:
-        return ProfileName.parse("+".join((f"{slices}.{memory}", *attributes)))
+        return from_resource(resource.removeprefix(_INSTANCES))
     except ProfileNameError:
         return None
 

@@ -5,6 +5,7 @@ import pytest
 from sluice.contracts.asking import ContainerAsk, PodAsk, parse_pod
 from sluice.contracts.messages import Claim, DeviceFilter
 from sluice.contracts.refusals import Refusal, RefusalReason
+from sluice.mig.catalog import with_mig
 
 R = RefusalReason
 
@@ -20,6 +21,10 @@ def ask(limits, annotations=None):
         ("nvidia.com/mig-1g.5gb", "1g.5gb"),
         ("nvidia.com/mig-1g.5gb.me", "1g.5gb+me"),
         ("nvidia.com/mig-1g.24gb.gfx", "1g.24gb+gfx"),
+        ("nvidia.com/mig-1g.24gb.me.all", "1g.24gb+me.all"),
+        ("nvidia.com/mig-2g.48gb.me.all", "2g.48gb+me.all"),
+        ("nvidia.com/mig-1g.24gb-me", "1g.24gb-me"),
+        ("nvidia.com/mig-1g.99gb.gfx.me.all", "1g.99gb+gfx+me.all"),
         ("nvidia.com/mig-7g.80gb", "7g.80gb"),
     ],
 )
@@ -74,3 +79,12 @@ def test_none_of_a_profile_is_nothing(nothing):
     assert ask({"nvidia.com/mig-1g.5gb": nothing}) == PodAsk()
     assert ask({"nvidia.com/mig-1g.5gb": nothing, "nvidia.com/gpu": 1}) == ask({"nvidia.com/gpu": 1})
     assert ask({"nvidia.com/gpu": nothing, "nvidia.com/mig-1g.5gb": 1}) == ask({"nvidia.com/mig-1g.5gb": 1})
+
+
+def test_every_profile_of_every_model_is_asked_for_as_the_plugin_names_it():
+    """A pod that runs under NVIDIA's plugin would be refused here, or given another profile."""
+    for model in with_mig():
+        for profile in model.profiles:
+            answer = ask({f"nvidia.com/mig-{profile.name.replace('+', '.')}": 1})
+            assert isinstance(answer, PodAsk)
+            assert [claim.profile for claim in answer.claims] == [profile.name]
