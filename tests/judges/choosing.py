@@ -19,6 +19,7 @@ from judges.placements import (
     profile_of,
     size_of,
     slices,
+    span_of,
     taken_from_us,
     why_not_together,
     width,
@@ -66,7 +67,7 @@ class Chooser:
             and profile.memory_mib >= (claim.memory_mib or 0)
             and profile.multiprocessors >= (claim.sm_count or 0)
             and profile.multiprocessors * 100 >= (claim.sm_percentage or 0) * top.multiprocessors
-            and profile.memory_mib * 100 >= (claim.memory_percentage or 0) * top.memory_mib
+            and span_of(profile) * 100 >= (claim.memory_percentage or 0) * span_of(top)
         ]
         if claim.profile is not None:
             return next((profile.name for profile in enough if profile.name == claim.profile), None)
@@ -91,10 +92,13 @@ class Chooser:
         memory_mib = largest_of(gpu).memory_mib if gpu.mig_enabled else gpu.memory_mib
         uid = claim.uid or 0
         asked = [claim.memory_mib or 0]
-        if claim.memory_percentage is not None:
-            asked.append((memory_mib * claim.memory_percentage + 99) // 100)
-        if max(asked) == 0:  # no memory is named: as much of it as of the SMs
-            asked.append(memory_mib * (claim.sm_partition or 100) // 100)
+        percent = claim.memory_percentage
+        if percent is None and claim.memory_mib is None:  # no memory is named: as much of it as of the SMs
+            percent = claim.sm_partition or 100
+        if percent is not None:  # what an instance of as many memory slices has is that part, too
+            whole = span_of(largest_of(gpu)) if gpu.mig_enabled else 0
+            enough = [each.memory_mib for each in gpu.profiles if whole and span_of(each) * 100 >= percent * whole]
+            asked.append(max(1, min([memory_mib * percent // 100, *enough])))
         if mode == "mps":
             return Share(mode="mps", uid=uid, memory_mib=max(asked))
         return Share(

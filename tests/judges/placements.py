@@ -127,6 +127,11 @@ def largest_of(gpu: GpuReport) -> ProfileReport:
     return max(gpu.profiles, key=lambda profile: (profile.compute_slices, profile.memory_mib))
 
 
+def span_of(profile: ProfileReport) -> int:
+    """How many memory slices an instance takes. Percents of memory are of these, not of MiB."""
+    return min((place.size for place in profile.placements), default=0)
+
+
 def slices(start: int, size: int) -> set[int]:
     """The memory slices of a span."""
     return set(range(start, start + size))

@@ -41,7 +41,8 @@ SIZES = st.sampled_from(
         *({"memory_mib": mib} for mib in (1, 4864, 4865, 8000, 20096, 30000)),
         *({"sm_percentage": percent} for percent in (1, 14, 15, 29, 50, 58, 100)),
         *({"sm_count": sms} for sms in (1, 14, 15, 42, 98)),
-        *({"memory_percentage": percent} for percent in (1, 25, 50, 100)),
+        *({"memory_percentage": percent} for percent in (1, 12, 13, 25, 26, 50, 51, 100)),
+        *({"memory_percentage": percent, "known_geometries": True} for percent in (12, 25, 50, 75)),
         *({"memory_mib": mib, "known_geometries": True} for mib in (1, 5000, 8000, 20000)),
     ]
 )
@@ -80,6 +81,9 @@ def share_claims(draw: st.DrawFn, container: str) -> Claim:
         values["quota_request_permille"] = draw(st.sampled_from([0, 100, limit // 2, limit]))
         if draw(st.booleans()):
             del values["memory_mib"]
+    if draw(st.integers(0, 3)) == 0:
+        values["memory_percentage"] = draw(st.sampled_from([1, 13, 25, 50, 51, 100]))
+        values.pop("memory_mib", None)
     snug = modes[0] == "exclusive" and draw(st.booleans())
     gpus = draw(st.sampled_from([1, 1, 1, 1, 2, 3]))
     uid = draw(st.sampled_from([None, 0, 1000]))

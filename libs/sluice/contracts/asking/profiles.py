@@ -52,7 +52,7 @@ def _amount(known: _Known, key: str) -> int:
     if key == "memory":
         return profile.memory_mib
     if key == "memory %":
-        return profile.memory_mib * 100 // model.largest.memory_mib
+        return model.memory_percent(profile)
     if key == "sm-count":
         return profile.multiprocessors
     return profile.multiprocessors * 100 // model.largest.multiprocessors

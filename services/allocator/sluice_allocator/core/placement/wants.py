@@ -2,7 +2,8 @@
 What one device of a claim must be, worked out once per kind of GPU: the profile, or the share, or why neither.
 
 Never gives less than asked: sizes round up to the next profile, percents of SMs to the next SM. A GPU without MIG is
-given whole or shared. Percents are of what the GPU can give: with MIG, of its largest profile.
+given whole or shared. Percents are of what the GPU can give: with MIG of its largest profile, those of memory of its
+memory slices.
 """
 
 from collections.abc import Collection
@@ -130,8 +131,8 @@ class Want:
         if claim.memory_mib is not None:
             wastes.append((shape.memory_mib - claim.memory_mib) * 100 // shape.memory_mib)
         if claim.memory_percentage is not None:
-            asked = claim.memory_percentage * largest.memory_mib
-            wastes.append((100 * shape.memory_mib - asked) // shape.memory_mib)
+            has = max(1, gpu.model.memory_percent(shape))
+            wastes.append((has - claim.memory_percentage) * 100 // has)
         if claim.sm_count is not None:
             wastes.append((shape.multiprocessors - claim.sm_count) * 100 // shape.multiprocessors)
         if claim.sm_percentage is not None:
@@ -158,9 +159,9 @@ class Want:
             return WaitReason.GPU_MODE_NOT_FIT
         memory_mib = claim.memory_mib or 0
         if claim.memory_percentage is not None:
-            memory_mib = max(memory_mib, gpu.memory_mib * claim.memory_percentage // 100)
+            memory_mib = max(memory_mib, percent_mib(gpu, claim.memory_percentage))
         elif claim.memory_mib is None:  # a share that names no memory has as much of it as of the SMs
-            memory_mib = gpu.memory_mib * (claim.sm_partition or 100) // 100
+            memory_mib = percent_mib(gpu, claim.sm_partition or 100)
         memory_mib = max(1, memory_mib)
         if mode == "mps":
             return Share(mode="mps", uid=uid, memory_mib=memory_mib)
@@ -258,6 +259,19 @@ def is_whole(claim: Claim) -> bool:
     return all(size is None for size in sizes) and all_of_it
 
 
+def percent_mib(gpu: Gpu, percent: int) -> int:
+    """
+    So many percent of a GPU's memory in MiB, rounded down: as many shares of 1/n as it takes fit, and no more.
+
+    With MIG never more than an instance of that part has: two halves live on two halves of the GPU.
+    """
+    exact = gpu.memory_mib * percent // 100
+    if not gpu.mig:
+        return exact
+    parts = [each.memory_mib for each in gpu.model.profiles if gpu.model.memory_percent(each) >= percent]
+    return min((exact, *parts))
+
+
 def shape_for(
     model: GpuModel, claim: Claim, rules: PlacingRules, *, mig: bool, among: Collection[str] | None = None
 ) -> Shape:
@@ -301,7 +315,7 @@ def _is_enough(model: GpuModel, profile: Profile, claim: Claim) -> bool:
     if claim.sm_count is not None and profile.multiprocessors < claim.sm_count:
         return False
     percent = claim.memory_percentage
-    if percent is not None and profile.memory_mib * 100 < percent * largest.memory_mib:
+    if percent is not None and model.memory_percent(profile) < percent:
         return False
     percent = claim.sm_percentage
     return percent is None or profile.multiprocessors * 100 >= percent * largest.multiprocessors
