@@ -28,8 +28,9 @@ from sluice.contracts.messages import (
     InstanceReport,
     Pending,
     Taint,
+    WaitOver,
 )
-from sluice.contracts.refusals import WaitReason
+from sluice.contracts.refusals import ReasonCount, WaitReason
 from sluice.contracts.remedies import REMEDIES
 from sluice_allocator.core.placement import Asking, NoPlace, Place, PlacingRules, find_place
 
@@ -466,6 +467,24 @@ async def test_a_person_sees_that_nobody_answers(tmp_path):
         await stage.until_told("train", "NotYetLookedAt")
         note = "it has asked for its slice, and no allocator has answered. If this lasts, the allocator may be down."
         assert (await stage.described())["train"].events == (Said("Warning", "NotYetLookedAt", note),)
+
+
+async def test_a_person_sees_no_alarm_between_the_grant_and_the_binding_of_a_pod_that_waited(tmp_path):
+    """People would look for an allocator that has just answered."""
+    async with staged(tmp_path, replace(RULES, unanswered_after_s=0.5)) as stage:
+        uid = (await stage.create("train"))["train"]
+        count = ReasonCount(reason=WaitReason.GPU_LAYOUT_FULL, count=1, of="A100")
+        waits = Pending(request=uid, request_revision=1, message="1 A100 is full", reasons=(count,))
+        await stage.say(subjects.waiting(uid), waits)
+        await stage.create("unanswered")
+        await stage.until_told("unanswered", "NotYetLookedAt")  # the other has waited for even longer
+        await stage.until_told("train", "WaitsForSlice")
+        await stage.say(subjects.waiting(uid), WaitOver(request=uid))
+        await stage.create("later")
+        await stage.until_told("later", "NotYetLookedAt")  # by now the word before it was read, and looked at
+        await stage.bind(uid)
+        await stage.until_told("train", "SliceBound")
+        assert sorted(each.reason for each in stage.told("train")) == ["SliceBound", "WaitsForSlice"]
 
 
 def test_a_description_ends_like_this(described):

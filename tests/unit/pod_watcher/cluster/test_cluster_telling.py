@@ -8,7 +8,8 @@ from msgspec.structs import replace
 
 from sluice.contracts import subjects
 from sluice.contracts.ids import NodeName, RequestId
-from sluice.contracts.messages import Pending, Refused, Released
+from sluice.contracts.kubernetes import GATE
+from sluice.contracts.messages import Pending, Refused, Released, WaitOver
 from sluice.contracts.refusals import ReasonCount, Refusal, RefusalReason, WaitReason
 from sluice_pod_watcher.core.cluster import events as e
 from sluice_pod_watcher.core.cluster.pacing import Budget, Line
@@ -172,6 +173,45 @@ def test_nobody_is_told_of_an_allocator_that_is_only_busy(bench):
     pending(bench, "u1", "3 A100 are full")
     bench.pass_time(1)
     assert [each.reason for each in bench.api.events] == ["NotYetLookedAt", "WaitsForSlice"]
+
+
+@pytest.mark.parametrize("waited_s", [40, 300])
+def test_a_pod_that_has_waited_long_is_not_told_of_a_dead_allocator_when_it_is_granted(bench, waited_s):
+    """Between grant and binding people would be sent to look for an allocator that has just served them."""
+    bench.create("train", "u1")
+    pending(bench, "u1", "3 A100 are full")
+    bench.pass_time(waited_s)
+    bench.observe(subjects.waiting(RequestId("u1")), WaitOver(request=RequestId("u1")))
+    bench.pass_time(29)
+    assert {each.reason for each in bench.api.events} == {"WaitsForSlice"}
+    bench.bind("u1")
+    assert [each.reason for each in bench.api.events] == ["WaitsForSlice", "SliceBound"]
+
+
+def test_a_pod_whose_slice_takes_long_to_make_is_told_so(bench, sick_node):
+    """The allocator has answered: it would be blamed for what a node does."""
+    bench.create("train", "u1")
+    bench.observe(subjects.inventory(NodeName("node-a")), sick_node("making"))
+    bench.pass_time(120)
+    (told,) = bench.api.events
+    assert (told.level, told.reason) == ("Normal", "WaitsForSlice")
+    assert told.note.startswith("its place on node-a is booked, and its slice is being made.")
+    bench.observe(subjects.inventory(NodeName("node-a")), sick_node("ready"))
+    bench.pass_time(29)
+    assert len(bench.api.events) == 1
+    bench.pass_time(3)
+    assert bench.api.events[-1].reason == "NotYetLookedAt"
+
+
+def test_a_pod_that_others_held_back_is_given_the_same_patience_when_it_asks(bench):
+    """What Kueue lets in after an hour would read at once that the allocator may be down."""
+    bench.create("train", "u1", gates=("kueue.x-k8s.io/admission", GATE))
+    bench.pass_time(3600)
+    bench.change("u1", spec={"schedulingGates": [{"name": GATE}]})
+    bench.pass_time(29)
+    assert {each.reason for each in bench.api.events} == {"OtherGates"}
+    bench.pass_time(3)
+    assert bench.api.events[-1].reason == "NotYetLookedAt"
 
 
 def test_a_refusal_of_the_api_server_is_told_when_it_lasts(bench):

@@ -1,8 +1,8 @@
 """
-Which pods have a slice that is out of order, and why: from what the inventory shows of each node.
+Which pods have a slice that is out of order, and why, and whose is still being made: from what the inventory shows.
 
-The binding of such a pod stands, and nothing else would tell its owner why the program fails. Costs the slices of one
-node for each of its inventories.
+The binding of a pod whose slice ails stands, and nothing else would tell its owner why the program fails. That a slice
+is being made is the answer to a pod that has no binding yet. Costs the slices of one node for each of its inventories.
 """
 
 from dataclasses import dataclass, field
@@ -11,13 +11,22 @@ from sluice.contracts.ids import NodeName, RequestId
 from sluice.contracts.messages import DeviceGrant, GpuReport, NodeInventory
 from sluice.contracts.refusals import shorten
 
+_BEING_MADE = frozenset({"planned", "making"})
+
 
 @dataclass(slots=True)
 class Ailing:
-    """What ails the slices of a cluster's pods. An inventory that is stale changes nothing: nobody has looked."""
+    """
+    What ails the slices of a cluster's pods, and which are being made.
+
+    An inventory that is stale changes nothing: nobody has looked.
+    """
 
     _of_node: dict[NodeName, dict[RequestId, str]] = field(default_factory=dict)
     """A request may have slices on several nodes, of which one is its pod's."""
+    _making_on: dict[NodeName, dict[RequestId, None]] = field(default_factory=dict)
+    _made_on: dict[RequestId, NodeName] = field(default_factory=dict)
+    """The same by request; of several nodes the latest that was heard."""
 
     def heard(self, word: NodeInventory) -> list[RequestId]:
         """What the inventory says of a node now. Returns the requests of which something is new."""
@@ -25,15 +34,22 @@ class Ailing:
             return []
         node, gpus = word.snapshot.node, {gpu.uuid: gpu for gpu in word.snapshot.gpus}
         found: dict[RequestId, str] = {}
+        making: dict[RequestId, None] = {}
         for each in word.snapshot.slices:
+            if each.state in _BEING_MADE and not each.revoked:
+                making[each.booking.request] = None
             if each.state == "degraded" and not each.revoked:
                 why = dict.fromkeys(_what_ails(device, gpus.get(device.gpu)) for device in each.booking.devices)
                 found[each.booking.request] = "; ".join(filter(None, why)) or "its devices are not there any more"
-        return self._replace(node, found)
+        return [*self._replace(node, found), *self._replace_making(node, making)]
 
     def node_gone(self, node: NodeName) -> list[RequestId]:
         """Nobody looks at that node any more."""
-        return self._replace(node, {})
+        return [*self._replace(node, {}), *self._replace_making(node, {})]
+
+    def made_on(self, request: RequestId) -> str:
+        """The node on which a request's slice is being made; empty where none is."""
+        return self._made_on.get(request, "")
 
     def why(self, request: RequestId, node: NodeName) -> str:
         """What ails a request's slice on the node of its pod; empty when nothing is known."""
@@ -46,6 +62,18 @@ class Ailing:
         else:
             self._of_node.pop(node, None)
         return [uid for uid in (before | found) if before.get(uid) != found.get(uid)]
+
+    def _replace_making(self, node: NodeName, making: dict[RequestId, None]) -> list[RequestId]:
+        before = self._making_on.pop(node, {})
+        if making:
+            self._making_on[node] = making
+        changed = [uid for uid in (before | making) if (uid in before) != (uid in making)]
+        for uid in changed:
+            if uid in making:
+                self._made_on[uid] = node
+            elif self._made_on.get(uid) == node:
+                del self._made_on[uid]
+        return changed
 
 
 def _what_ails(device: DeviceGrant, gpu: GpuReport | None) -> str:

@@ -124,7 +124,7 @@ class BusSide:
             case EvictionOrdered() if not self._desk.voice.is_of_this_life(message):
                 pass
             case Pending() | WaitOver() | EvictionOrdered() | EvictionOver():
-                self._note(uid, message)
+                self._note(uid, message, now)
             case HostFacts() | NodeChanged() | NodeRemoved() | NodeInventory():
                 self._of_node(NodeName(uid), message, now)
             case _:
@@ -143,13 +143,21 @@ class BusSide:
                 self._desk.mirror.node_gone(node)
             case NodeInventory():
                 self._desk.removals.inventory(message)
-                self._desk.look_at |= dict.fromkeys(self._desk.following.ailing.heard(message))
+                self._heard_of_slices(self._desk.following.ailing.heard(message), now)
                 if self._desk.rules.mirror_gpus:
                     self._desk.mirror.inventory(message)
             case _:
                 pass
 
-    def _note(self, uid: RequestId, message: _Note) -> None:
+    def _heard_of_slices(self, uids: Iterable[RequestId], now: float) -> None:
+        """A slice is being made, or is so no more: that is an answer; or something ails it."""
+        for uid in uids:
+            self._desk.look_at[uid] = None
+            record = self._desk.requests.records.get(uid)
+            if record is not None:
+                record.quiet_since = now
+
+    def _note(self, uid: RequestId, message: _Note, now: float) -> None:
         if isinstance(message, EvictionOrdered) and self._reading[Stream.STATE]:
             self._read_orders[uid] = None
         record = self._desk.requests.records.get(uid)
@@ -160,12 +168,12 @@ class BusSide:
         self._desk.look_at[uid] = None
         match message:
             case Pending():
-                if record.pending is None or record.pending.message != message.message:
+                if not isinstance(record.pending, Pending) or record.pending.message != message.message:
                     who = f"{record.namespace}/{record.name}"
                     self._desk.told.append(words.waits(who, uid, message.message))
-                record.pending = message
+                record.pending, record.quiet_since = message, now
             case WaitOver():
-                record.pending = None
+                record.pending, record.quiet_since = message, now
             case EvictionOrdered():
                 record.eviction = message.cause
                 self._see_whether_evicted(uid, record)
@@ -256,6 +264,6 @@ class BusSide:
         self._read_words = {}
         notes, self._read_notes = self._read_notes, {}
         for (uid, _), note in notes.items():
-            self._note(uid, note)
+            self._note(uid, note, now)
         if adopted and self._desk.ready and not self._reading[Stream.BOOK] and not self._read_answers:
             self._desk.out.append(ReadAgain(Stream.BOOK))  # their answers were passed over as somebody else's

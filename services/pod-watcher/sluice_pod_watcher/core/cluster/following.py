@@ -25,7 +25,7 @@ from sluice_pod_watcher.core.cluster.events import (
 )
 from sluice_pod_watcher.core.cluster.grants import annotations_of, held_by
 from sluice_pod_watcher.core.cluster.pacing import Wakes, pause_s
-from sluice_pod_watcher.core.cluster.plight import lost_words
+from sluice_pod_watcher.core.cluster.plight import lost_words, plight_of
 from sluice_pod_watcher.core.cluster.pod_views import PodView
 from sluice_pod_watcher.core.cluster.records import Record, Writing
 from sluice_pod_watcher.core.cluster.rules import ClusterRules
@@ -243,7 +243,8 @@ class Following:
 
     def _tell(self, record: Record, stuck: str, now: float) -> None:
         ails = self.ailing.why(record.uid, record.held.node) if record.held is not None else ""
-        written, later = self.telling.tell(record, stuck, ails, now)
+        plight = plight_of(record, stuck, ails, self.ailing.made_on(record.uid))
+        written, later = self.telling.tell(record, plight, now)
         if written is not None:
             self.out.append(written)
         for at in later:

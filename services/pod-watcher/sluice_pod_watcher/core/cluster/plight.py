@@ -8,7 +8,7 @@ said again.
 from dataclasses import dataclass
 from typing import Literal
 
-from sluice.contracts.messages import Bound, Pending, Refused, Released
+from sluice.contracts.messages import Bound, Pending, Refused, Released, WaitOver
 from sluice.contracts.refusals import Refusal, WaitReason, shorten
 from sluice.contracts.remedies import remedy_of
 from sluice_pod_watcher.core.cluster.pod_views import Condition, PodView
@@ -16,7 +16,7 @@ from sluice_pod_watcher.core.cluster.records import Record
 
 NOTE_CHARACTERS_MAX = 900
 """An Event's note holds 1,024 (tried)."""
-WAITS, UNANSWERED = "WaitsForSlice", "NotYetLookedAt"
+WAITS, UNANSWERED, BEING_MADE = "WaitsForSlice", "NotYetLookedAt", "SliceBeingMade"
 Patience = Literal["none", "a moment", "an answer"]
 
 
@@ -40,11 +40,12 @@ class Plight:
         return Condition("False", self.reason, self.message)
 
 
-def plight_of(record: Record, stuck: str, ails: str) -> Plight | None:
+def plight_of(record: Record, stuck: str, ails: str, made_on: str) -> Plight | None:
     """
     What is the matter with a pod; None when nothing is.
 
-    `stuck`: why a pod that was bound does not start. `ails`: what is wrong with a slice that it has.
+    `stuck`: why a pod that was bound does not start. `ails`: what is wrong with a slice that it has. `made_on`: the
+    node on which a slice for it is being made.
     """
     view, answer = record.view, record.answer
     if view is None:
@@ -66,7 +67,7 @@ def plight_of(record: Record, stuck: str, ails: str) -> Plight | None:
         case _ if not view.is_gated or record.terms is None:
             return None
         case _:
-            return _waiting(record.pending)
+            return _waiting(record.pending, made_on)
 
 
 def lost_words(released: Released) -> str:
@@ -110,8 +111,12 @@ def _once_more(view: PodView) -> str:
     return "If it must not wait, delete the pod and create it anew: it gets another slice."
 
 
-def _waiting(pending: Pending | None) -> Plight:
-    if pending is None:
+def _waiting(pending: Pending | WaitOver | None, made_on: str) -> Plight:
+    if not isinstance(pending, Pending):
+        if made_on or pending is not None:
+            place = f"its place on {made_on} is booked" if made_on else "a place is booked for it"
+            words = f"{place}, and its slice is being made. If this lasts, look at the agent of that node."
+            return _said(BEING_MADE, WAITS, words, level="Normal", patience="an answer")
         words = "it has asked for its slice, and no allocator has answered. If this lasts, the allocator may be down."
         return _said(UNANSWERED, UNANSWERED, words, patience="an answer")
     lead = pending.reasons[0] if pending.reasons else None

@@ -18,6 +18,7 @@ from sluice.contracts.messages import (
     RequestMessage,
     RequestRejected,
     RequestWithdrawn,
+    WaitOver,
     WithdrawCause,
 )
 from sluice_pod_watcher.core.cluster.events import Patch
@@ -52,7 +53,9 @@ class Record:
     namespace: str
     name: str
     since: float
-    """When it was first seen."""
+    """When it was first seen, or began to ask: others may have held it back before that."""
+    quiet_since: float
+    """Since when nothing was said to it: it began to ask, or was answered, then."""
     view: PodView | None = None
     asked: Asked | None = None
     terms: Terms | None = None
@@ -67,7 +70,8 @@ class Record:
     answer: BindingMessage | None = None
     answered_at: AnsweredAt = (Incarnation(""), 0)
     """Of the last answer that was read, be it that a later reading has not shown it."""
-    pending: Pending | None = None
+    pending: Pending | WaitOver | None = None
+    """Why it waits, or that it does so no more: then a place is booked for it."""
     eviction: str = ""
     """Why the allocator wants the pod gone."""
     evicted: bool = False

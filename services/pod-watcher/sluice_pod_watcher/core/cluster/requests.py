@@ -19,6 +19,7 @@ from sluice.contracts.ids import RequestId
 from sluice.contracts.messages import (
     AllocationRequested,
     Bound,
+    Pending,
     RequestMessage,
     RequestRejected,
     RequestWithdrawn,
@@ -75,7 +76,7 @@ class Requests:
                 record.answer,
                 wanted=record.living,
                 understood=record.terms is None or record.terms.refusal is None,
-                waits=record.pending is not None,
+                waits=isinstance(record.pending, Pending),
             )
             for record in self.records.values()
             if not record.closed and (record.terms is not None or record.on_bus)
@@ -118,7 +119,7 @@ class Requests:
             self.gone(other.uid)  # two objects never have one name, so that one is gone
         change: Change = "" if record is not None and record.view is not None else "new"
         if record is None:
-            record = self.records[view.uid] = Record(view.uid, view.namespace, view.name, now)
+            record = self.records[view.uid] = Record(view.uid, view.namespace, view.name, now, now)
         if not view.is_gated:
             record.unsure, record.sent = "", ()
         before, record.view, record.doubt = record.view, view, record.unsure == "read"
@@ -131,7 +132,7 @@ class Requests:
         if view.has_ended:
             return record, "ended" if self._ended(record, "containers ended") else change
         if before is None or _readable(before) != _readable(view):
-            change = self._read_terms(record, raw) or change
+            change = self._read_terms(record, raw, now) or change
         self._count(record)
         return record, change
 
@@ -167,7 +168,7 @@ class Requests:
             return self._heard_end(record, uid, word, now)
         if record is None:
             over: WithdrawCause | None = "pod gone" if uid in self._gone else None  # who asks had not heard that it is
-            record = self.records[uid] = Record(uid, word.namespace, word.name, now, ended=over)
+            record = self.records[uid] = Record(uid, word.namespace, word.name, now, now, ended=over)
         record.on_bus = True
         if _counts(record, word):
             record.terms = terms_of(word)
@@ -201,7 +202,7 @@ class Requests:
         if known is not None:
             is_news = known.living and known.view is not None and view.version > known.view.version
             return self.doubted(uid) if is_news else None
-        record = self.records[uid] = Record(uid, view.namespace, view.name, now)
+        record = self.records[uid] = Record(uid, view.namespace, view.name, now, now)
         record.doubt = True
         self._count(record)
         return record
@@ -224,7 +225,7 @@ class Requests:
             if word.closing:
                 self._bury(uid)  # an API server that shows it again shows what was: no UID lives twice
                 return None  # any other word is not the last: of a pod that was closed the bus has forgotten it
-            record = self.records[uid] = Record(uid, "", "", now, ended=word.cause, held=word.held)
+            record = self.records[uid] = Record(uid, "", "", now, now, ended=word.cause, held=word.held)
         record.on_bus = True
         record.revision = max(record.revision, word.revision)
         record.held = record.held or word.held
@@ -245,7 +246,7 @@ class Requests:
         self._say(record)
         return record.terms is not None
 
-    def _read_terms(self, record: Record, raw: Raw) -> Change:
+    def _read_terms(self, record: Record, raw: Raw, now: float) -> Change:
         """What the pod asks for now."""
         view = record.view
         assert view is not None
@@ -256,7 +257,7 @@ class Requests:
             if isinstance(asked, Asked):
                 record.asked = asked
             elif record.held is None and not record.is_passed_over:
-                return self._take_terms(record, Terms(refusal=asked))
+                return self._take_terms(record, Terms(refusal=asked), now)
         if record.is_passed_over:
             return ""
         if record.asked is None or (not view.is_gated and record.held is None and record.terms is None):
@@ -268,13 +269,15 @@ class Requests:
         if record.terms is None and view.others_gates:
             return ""  # whoever else holds it lets it in first: a slice beside a closed gate would serve nobody
         terms = terms_of_pod(record.asked, spec, has_controller=bool(view.controller), held=record.held)
-        return self._take_terms(record, terms)
+        return self._take_terms(record, terms, now)
 
-    def _take_terms(self, record: Record, terms: Terms) -> Change:
+    def _take_terms(self, record: Record, terms: Terms, now: float) -> Change:
         if terms == record.terms or (record.terms is not None and record.terms.claims and terms.refusal is not None):
             return ""  # an edit that cannot be understood disturbs nothing
         change: Change = "new" if record.terms is None else "changed"
         record.revision += record.terms is not None
+        record.since = now if record.terms is None else record.since
+        record.quiet_since = now
         record.terms = terms
         self._count(record)
         self._say(record)

@@ -14,7 +14,7 @@ from sluice.contracts.ids import RequestId
 from sluice.contracts.refusals import shorten
 from sluice_pod_watcher.core.cluster.events import WriteEvent, WritePodCondition
 from sluice_pod_watcher.core.cluster.pacing import Budget, Line
-from sluice_pod_watcher.core.cluster.plight import NOTE_CHARACTERS_MAX, Plight, plight_of
+from sluice_pod_watcher.core.cluster.plight import NOTE_CHARACTERS_MAX, Plight
 from sluice_pod_watcher.core.cluster.pod_views import Condition
 from sluice_pod_watcher.core.cluster.records import Record
 from sluice_pod_watcher.core.cluster.rules import ClusterRules
@@ -40,16 +40,15 @@ class Telling:
         """What does not fit drops the oldest: events are for people, who look at the latest."""
 
     def tell(
-        self, record: Record, stuck: str, ails: str, now: float
+        self, record: Record, plight: Plight | None, now: float
     ) -> tuple[WritePodCondition | None, tuple[float, ...]]:
         """The condition to write now, if any, and when to look again. Events wait for `due`."""
         view = record.view
         if view is None or view.dying or record.ended is not None:
             return None, ()
-        plight = plight_of(record, stuck, ails)
         if plight is None:
             record.event_told = None
-        begins = record.since + self._after_s[plight.patience] if plight is not None else now
+        begins = self._begins(record, plight) if plight is not None else now
         if now < begins:
             return None, (begins,)
         again = self._remind(record, plight, now) if plight is not None else None
@@ -59,6 +58,11 @@ class Telling:
     def turns(self, now: float) -> list[RequestId]:
         """Pods that stood in line for their condition, and whose turn it is."""
         return self._line.turns(now)
+
+    def _begins(self, record: Record, plight: Plight) -> float:
+        """From when on a trouble is told. Whether an answer is missing counts from the last one, whatever it was."""
+        since = record.quiet_since if plight.patience == "an answer" else record.since
+        return since + self._after_s[plight.patience]
 
     # -- the condition --------------------------------------------------------------------------------------------
 
