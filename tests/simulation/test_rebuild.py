@@ -4,12 +4,13 @@ minutes, each alone and in pairs, while pods run, come and go; with a crash and 
 """
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
 from simulation.planted_believed import BELIEVED_BUGS
 from simulation.planted_truth import NEVER_ENTERED
-from simulation.planting import Planted
+from simulation.planting import Planted, planted
 from simulation.scene import MIG_NODE, Scene, sliced
 from simulation.searching import assert_played
 from simulation.unanswered import (
@@ -26,11 +27,16 @@ from simulation.weather import Weather
 from sluice.contracts.exchange import Stream
 from sluice.contracts.ids import Incarnation
 from sluice.contracts.messages import Bound, NodeChanged
+from sluice_allocator.core import binding
 
 WIPED, FORGOTTEN, UNREACHABLE = "broker wiped", "journal lost", "source unreachable"
 CASES = [(WIPED,), (FORGOTTEN,), (UNREACHABLE,), (FORGOTTEN, WIPED), (WIPED, UNREACHABLE), (FORGOTTEN, UNREACHABLE)]
 MINUTES_S = 150.0
 """How long the source is away: all who wait for it have given up waiting several times."""
+AT_ONCE_S = 20.0
+"""The node is opened and the slices are made by then; a third of the time after which anything is told anyway."""
+FORGOTTEN_WORDS = 200
+"""More of STATE than is said before the slices are there again."""
 KEPT = ("kept-0", "kept-1", "kept-2")
 UNLUCKY = Weather(until=40.0, ack_lost=0.1, request_lost=0.05, late=0.05, twice=0.2, redelivered=0.3)
 
@@ -168,6 +174,39 @@ def test_a_broker_that_has_lost_one_stream_returns_to_what_runs(stream: Stream) 
     scene.until(lambda: all(scene.runs(name) for name in (*KEPT, "leaving", "after")), longest_s=90.0)
     assert standing(scene) == before
     scene.finish()
+
+
+def a_node_is_rebooted_and_the_broker_forgets_its_latest_words() -> None:
+    """As where the broker's node loses its power: what is made again has numbers that the words of before had."""
+    scene = Scene(MIG_NODE)
+    for name in KEPT:
+        scene.pod(name, sliced("2g.10gb"))
+    scene.until(lambda: all(scene.runs(name) for name in KEPT), longest_s=60.0)
+    tickets = {each.ticket for each in standing(scene).values()}
+    scene.wait(5.0)
+    scene.strike("broker restart", lasts_s=1.0, number=FORGOTTEN_WORDS)
+    scene.strike("reboot", "node-0", lasts_s=1.0)
+    scene.until(lambda: not tickets & {each.ticket for each in standing(scene).values()}, longest_s=AT_ONCE_S)
+    scene.until(lambda: all(scene.runs(name) for name in KEPT))
+    scene.finish()
+
+
+def _newer_by_the_numbers_of_state(_original: Any) -> Any:
+    def is_newer(_desk: Any, again: Bound, bound: Bound) -> bool:
+        """Section 5 broken: the numbers of STATE tell which word of an agent is the newer one."""
+        return again.slice_sequence > bound.slice_sequence
+
+    return is_newer
+
+
+def test_after_a_reboot_pods_have_their_new_devices_at_once_though_the_bus_forgets() -> None:
+    """Their containers would wait for a minute, with UUIDs that name nothing."""
+    schedule = a_node_is_rebooted_and_the_broker_forgets_its_latest_words
+    schedule()
+    patch = (binding, "_is_newer", _newer_by_the_numbers_of_state)
+    bug = Planted("newer by the numbers of STATE", "a minute", (), (patch,))
+    with planted(bug), pytest.raises(AssertionError):
+        schedule()
 
 
 def book_is_lost_while_a_slice_is_made() -> None:

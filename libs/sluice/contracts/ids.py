@@ -33,7 +33,20 @@ OperationId = NewType("OperationId", str)
 Incarnation = NewType("Incarnation", str)
 """One life of the broker's data: the first sequence of the BOOK stream. A wiped broker begins another."""
 
+_DIGITS_MAX = 18
+"""Of the number of a write: more than any process makes."""
 _TOKEN = re.compile(r"[A-Za-z0-9_-]{1,253}")
+
+
+def operation_id(run: RunId, number: int) -> OperationId:
+    """The id of the `number`th write of one process: later ones have higher numbers."""
+    return OperationId(f"{run}-{number}")
+
+
+def operation_parts(operation: OperationId) -> tuple[RunId, int]:
+    """Which process wrote, and the number of that write; -1 where `operation` names none."""
+    run, _, number = operation.rpartition("-")
+    return RunId(run), int(number) if number.isascii() and number.isdecimal() and len(number) <= _DIGITS_MAX else -1
 
 
 def is_token(text: str) -> bool:

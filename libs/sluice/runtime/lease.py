@@ -61,8 +61,8 @@ class Lease:
         self._expected: int | None = None
         """The sequence of our lease; None when it must be read first."""
         self._until = float("-inf")
-        self._stands = (0, 0.0)
-        """The sequence that keeps us from the lease, and when it was seen first."""
+        self._stands = (OperationId(""), 0.0)
+        """The write that keeps us from the lease, and when it was seen first."""
         self._log = logs.get("lease", role=role)
         self.epoch = 0
 
@@ -120,8 +120,8 @@ class Lease:
         if isinstance(found.message, LeaseHeld) and found.message.owner in {self._run, _NOBODY}:
             return True
         now = self._clock.monotonic()
-        if self._stands[0] != found.sequence:
-            self._stands = (found.sequence, now)
+        if self._stands[0] != found.operation:  # by no number of STATE: those are given out again
+            self._stands = (found.operation, now)
         return now - self._stands[1] > STANDS_TTLS * self._ttl_s
 
     def _write(self, owner: RunId, expected: int, ttl_s: int) -> Write:

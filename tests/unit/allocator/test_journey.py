@@ -1,6 +1,9 @@
 """One request's life in the allocator's core, as whole lists of instructions."""
 
+import itertools
+
 import msgspec
+import pytest
 from factories.allocator import FOLDER, INCARNATION, asked, claim, gpu_report, ready_of, snapshot
 from msgspec.structs import replace
 
@@ -89,6 +92,7 @@ def test_a_pod_is_bound_only_when_its_slice_is_ready(bench):
             slice_sequence=5,
             source=FOLDER,
             incarnation=INCARNATION,
+            slice_operation=OperationId("other-slice-5"),
         )
     ]
 
@@ -372,10 +376,34 @@ def test_an_allocator_that_reads_late_puts_no_old_strings_over_new_ones(bench):
     """Somebody else bound the pod to what its slice is after a reboot; the older word read here changes nothing."""
     grant = bench.bound("p1")
     bound = bench.allocator.desk.world.bindings[P1]
-    newer = msgspec.structs.replace(bound, revision=2, ticket="ticket-2", slice_sequence=9_999_999)
+    changes = {"revision": 2, "ticket": "ticket-2"}
+    newer = msgspec.structs.replace(bound, **changes, slice_operation=OperationId("other-slice-999"))
 
     assert bench.observe(subjects.binding(P1), newer) == []
     assert bench.ready(grant) == []
+    of_a_later_run = msgspec.structs.replace(newer, revision=3, slice_operation=OperationId("agent-2-1"))
+    assert bench.observe(subjects.binding(P1), of_a_later_run) == []
+    assert bench.ready(grant) == []
+    of_an_older_allocator = msgspec.structs.replace(
+        newer, revision=4, slice_operation=OperationId(""), slice_sequence=9_999_999
+    )
+    assert bench.observe(subjects.binding(P1), of_an_older_allocator) == []
+    assert bench.ready(grant) == []
+
+
+@pytest.mark.parametrize("by", ["another-write-7", "agent-1-1"])
+def test_a_pod_is_told_its_new_devices_at_once_where_the_bus_gives_its_numbers_out_again(bench, by):
+    """A reboot of the node that the broker is on, too: the pod's containers would wait a minute with the old UUIDs."""
+    grant = bench.granted("p1")
+    address = subjects.slice_(NODE, grant.booking.allocation)
+    bench.state_sequence = itertools.count(1000)
+    bench.land_all(bench.observe(address, ready_of(grant), "another-write-6"))
+    bench.state_sequence = itertools.count(500)
+
+    (told,) = bench.observe(address, ready_of(grant, "ticket-2"), by)
+
+    assert (told.message.revision, told.message.ticket) == (2, "ticket-2")
+    assert (told.message.slice_operation, told.message.slice_sequence) == (by, 500)
 
 
 def test_a_pod_is_told_what_became_of_the_daemon_it_shares_and_when_that_is_over(bench):

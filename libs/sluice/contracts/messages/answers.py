@@ -2,7 +2,7 @@
 
 import msgspec
 
-from sluice.contracts.ids import AllocationId, Incarnation, NodeName, RequestId, SourceName
+from sluice.contracts.ids import AllocationId, Incarnation, NodeName, OperationId, RequestId, SourceName
 from sluice.contracts.messages.base import Message
 from sluice.contracts.messages.requests import Held
 from sluice.contracts.refusals import ReasonCount, Refusal
@@ -40,12 +40,17 @@ class Bound(Message, frozen=True, kw_only=True):
     ticket: str
     containers: tuple[ContainerDevices, ...]
     slice_sequence: int = 0
-    """Where in STATE the agent said so. An allocator that reads late must not put older strings over newer ones."""
+    """Where in STATE the agent said so, for allocators that do not read `slice_operation`."""
     warnings: tuple[str, ...] = ()
     source: SourceName = SourceName("")
     """As in `Refused`."""
     incarnation: Incarnation = Incarnation("")
     """The life of the bus in which it was decided, or empty (an older allocator's). In another one it says nothing."""
+    slice_operation: OperationId = OperationId("")
+    """
+    By which write the agent said so: an allocator that reads late must not put older strings over newer ones. Empty: an
+    older allocator's. Not by numbers of STATE, which forgets what it acknowledged and gives its numbers out again.
+    """
 
     def is_for(self, held: Held | None) -> bool:
         """

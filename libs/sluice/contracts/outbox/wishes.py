@@ -11,7 +11,7 @@ There are two ways of wanting:
 from typing import Literal
 
 from sluice.contracts.exchange import Entry, Stream, stream_of
-from sluice.contracts.ids import OperationId, RunId
+from sluice.contracts.ids import OperationId, RunId, operation_id
 from sluice.contracts.messages import AnyMessage
 from sluice.contracts.outbox.known import Known
 from sluice.contracts.outbox.lanes import EXPLAINED_BY_READING, Flight, Kept, Lane, Pump
@@ -123,7 +123,7 @@ class Wishes:
         self, address: Address, message: AnyMessage, request: str, ttl_s: int | None, kind: Literal["commit", "keep"]
     ) -> Flight:
         self._number += 1
-        return Flight(OperationId(f"{self._run}-{self._number}"), address, message, request, ttl_s, kind)
+        return Flight(operation_id(self._run, self._number), address, message, request, ttl_s, kind)
 
     def _mark(self, kept: Kept) -> None:
         self._lane(kept.address).dirty[kept.address.subject] = None

@@ -5,7 +5,7 @@ It must not choose among places, nor say that nobody will have one (`requests` a
 """
 
 from sluice.contracts import subjects
-from sluice.contracts.ids import AllocationId, RequestId
+from sluice.contracts.ids import AllocationId, OperationId, RequestId, operation_parts
 from sluice.contracts.messages import (
     Bound,
     Closed,
@@ -56,6 +56,7 @@ def bound_of(desk: Desk, allocation: AllocationId, grant: Grant, revision: int) 
         warnings=(*slice_.warnings, *advice(slice_, grant.booking, time_quota=_keeps_time(desk, grant))),
         source=grant.booking.source,
         incarnation=desk.world.incarnation,
+        slice_operation=desk.world.slice_operations.get(allocation, OperationId("")),
     )
 
 
@@ -66,7 +67,7 @@ def follow_bound(desk: Desk, request: RequestId, binding: Bound, entries: dict[A
         again = bound_of(desk, binding.allocation, entry, binding.revision + 1)
         if again is None or _told(again) == _told(binding):
             desk.differing.pop(request, None)
-        elif again.slice_sequence > binding.slice_sequence or _differs_for_long(desk, request):
+        elif _is_newer(desk, again, binding) or _differs_for_long(desk, request):
             desk.commit(subjects.binding(request), again, request)
     elif request in desk.committing:
         return  # decided before that word was read, and not answered yet: nothing may land for what is released
@@ -91,6 +92,23 @@ def bind_again(desk: Desk, late: Bound, grant: Grant) -> None:
 def _told(bound: Bound) -> tuple[object, ...]:
     """What a binding tells its pod: when this differs, it is said anew."""
     return bound.ticket, bound.containers, bound.warnings
+
+
+def _is_newer(desk: Desk, again: Bound, binding: Bound) -> bool:
+    """
+    Whether what an agent says of a slice was said after what its pod was told.
+
+    One process numbers its writes. Of two runs of an agent the present one is that for which its node is open, as BOOK
+    tells, which forgets nothing. What an older allocator has bound is compared by the numbers of STATE, as it did.
+    """
+    if not (again.slice_operation and binding.slice_operation):
+        return again.slice_sequence > binding.slice_sequence
+    run, number = operation_parts(again.slice_operation)
+    told_by, told = operation_parts(binding.slice_operation)
+    if run == told_by:
+        return number > told
+    head = desk.world.heads.get(binding.node)
+    return head is not None and head.agent_run == run
 
 
 def _differs_for_long(desk: Desk, request: RequestId) -> bool:

@@ -65,7 +65,7 @@ class Desk:
     changed_requests: OrderedDict[RequestId, None] = field(default_factory=OrderedDict)
     changed_nodes: OrderedDict[NodeName, None] = field(default_factory=OrderedDict)
     differing: dict[RequestId, float] = field(default_factory=dict)
-    """Since when a binding's strings differ from its slice's although the binding seems newer."""
+    """Since when a binding's strings differ from its slice's although nothing tells that those are newer."""
     opening: Opening = field(default_factory=Opening)
     """Nodes that are not open, and the requests that wait for them, for they may have their slices."""
     reopening: Reopening = field(default_factory=Reopening)

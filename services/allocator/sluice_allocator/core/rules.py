@@ -23,8 +23,8 @@ class Rules:
     pending_refresh_batch: int = 24
     """At most so many waiting requests are looked at again in one tick."""
     rebind_anyway_s: float = 60.0
-    """Strings that differ from the binding's for this long replace them, even if STATE numbered them lower (it may
-    forget what it acknowledged, and number anew)."""
+    """Strings that differ from the binding's for this long replace them, even where nothing tells that they are newer:
+    an older allocator has bound the pod, by numbers of STATE, which may have been given out again since."""
     wake_tries: int = 48
     """One event is worth this many tries of waiting requests at what was freed; the rest goes on with the next one."""
     tries_per_grant: int = 4

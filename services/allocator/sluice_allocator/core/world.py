@@ -10,7 +10,7 @@ from typing import TypeGuard, TypeVar
 
 from sluice.contracts import subjects
 from sluice.contracts.exchange import Entry, Observed, ReadingStarted, Stream, stream_of
-from sluice.contracts.ids import AllocationId, Incarnation, NodeName, RequestId, SourceName
+from sluice.contracts.ids import AllocationId, Incarnation, NodeName, OperationId, RequestId, SourceName
 from sluice.contracts.messages import (
     AllocationRequested,
     AnyMessage,
@@ -82,6 +82,8 @@ class World:
     slices: dict[AllocationId, SliceFact] = field(default_factory=dict)
     slice_nodes: dict[AllocationId, NodeName] = field(default_factory=dict)
     """Whose agent speaks of each slice."""
+    slice_operations: dict[AllocationId, OperationId] = field(default_factory=dict)
+    """By which write its agent said what it says of each slice."""
     slices_of: dict[RequestId, dict[AllocationId, None]] = field(default_factory=dict)
     """The slices that agents speak of, per request."""
     allocations_on: dict[NodeName, dict[AllocationId, None]] = field(default_factory=dict)
@@ -199,6 +201,8 @@ class World:
         """Know one value: read, or written by this process."""
         if address.kind == "request":
             self._remember_first_word(RequestId(address.key[-1]), entry)
+        elif address.kind == "slice":
+            self.slice_operations[AllocationId(address.key[-1])] = entry.operation
         self.sequences[entry.subject] = entry.sequence
         self._put(address, entry.message)
 
@@ -237,6 +241,8 @@ class World:
         self.sequences.pop(address.subject, None)
         if address.kind == "request":
             self.first_words.pop(RequestId(address.key[-1]), None)
+        elif address.kind == "slice":
+            self.slice_operations.pop(AllocationId(address.key[-1]), None)
         self._put(address, None)
 
     # -- inside ---------------------------------------------------------------------------------------------------
@@ -272,6 +278,8 @@ class World:
             address = parse(subject)
             if stream_of(address.kind) is stream:
                 self.sequences[subject] = -1
+        if stream is Stream.STATE:
+            self.first_words.clear()
         if stream is Stream.BOOK:
             self.book_read = int(self.incarnation or 0) - 1  # its first sequence: before that there is nothing
 
