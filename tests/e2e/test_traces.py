@@ -1,5 +1,8 @@
 """A pod's traces over real processes: whoever looks into a trace viewer sees its whole way as one tree."""
 
+from contextlib import AbstractContextManager
+from pathlib import Path
+
 import pytest
 from factories.collector import Collector, Span, collecting
 from factories.system import Running, fleet_text, standing, up, wait_for
@@ -106,3 +109,40 @@ def roots(trace: list[Span]) -> list[Span]:
     """The spans whose parent is not in the trace."""
     known = {span.own for span in trace}
     return [span for span in trace if span.parent not in known]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(150)
+def test_a_restarted_agent_makes_the_trace_of_a_pod_no_longer(tmp_path):
+    """Who looks for what took long would read "8 min 51 s" of a pod that had its slice in a fifth of a second."""
+    with collecting() as collector, _collected(tmp_path, collector) as running:
+        running.write("pod")
+        wait_for(lambda: standing(running).bound, EXPORT_S, running)
+        (request,) = standing(running).bound
+        way = when_whole(running, collector, trace_id(request), {"publish Bound", "request seen to bound"})
+        ended_ns = max(span.ended_ns for span in way)
+        wait_for(lambda: _words(running).count("AllocationRequested") == 2, EXPORT_S, running)  # now with what it has
+        before = running.json("trace", "pod")["parts"]
+        (agent,) = running.children("sluice_node_agent")
+        agent.kill()
+        later = when_whole(running, collector, trace_id(request, "running"), {"publish SliceReady"})
+        after = running.json("trace", "pod")["parts"]
+        (root,) = roots(later)
+        again = collector.traces[trace_id(request)]
+
+    assert [part["part"] for part in before] == ["request"]
+    assert [part["part"] for part in after] == ["request", "running"]
+    assert after[0] == before[0]
+    assert (root.name, root.links) == ("request runs", (trace_id(request),))
+    assert min(span.began_ns for span in later) > ended_ns
+    assert max(span.ended_ns for span in again) < min(span.began_ns for span in later)
+
+
+def _collected(folder: Path, collector: Collector) -> AbstractContextManager[Running]:
+    """A system of one node, whose spans go to a collector."""
+    return up(folder, fleet_text(1, 1), environment={"SLUICE_OTLP_ENDPOINT": collector.endpoint})
+
+
+def _words(running: Running) -> list[str]:
+    """The names of what `sluice trace` shows of the pod's way to its slice."""
+    return [span["name"] for span in running.json("trace", "pod")["parts"][0]["spans"]]

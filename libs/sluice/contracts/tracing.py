@@ -9,8 +9,13 @@ import hashlib
 from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
-Part = Literal["request", "release"]
-"""A request has two traces: from being asked for to the open gate, and from being given back to its last word."""
+Part = Literal["request", "running", "release"]
+"""
+The traces of a request: from being asked for to the open gate; what is said of it while its pod runs (its slice is
+ready again after a restart, or has another size); from being given back to its last word.
+"""
+PARTS: tuple[Part, ...] = ("request", "running", "release")
+"""In the order in which they follow each other. None is gone back to."""
 
 STEPS = "Sluice-Steps"
 """The header of a word that tells what its writer did for the request since its last word, and how long it took."""

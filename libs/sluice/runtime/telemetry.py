@@ -15,7 +15,7 @@ from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar, Token
 from typing import TYPE_CHECKING, Literal
 
-from sluice.contracts.tracing import STEPS, STEPS_MAX, Part, root_of, steps_text, trace_id
+from sluice.contracts.tracing import PARTS, STEPS, STEPS_MAX, Part, root_of, steps_text, trace_id
 from sluice.runtime.arrivals import Arrivals
 from sluice.runtime.bounded import Bounded
 
@@ -26,6 +26,8 @@ TRACEPARENT = "traceparent"
 """The header of W3C Trace Context, level 1 (https://www.w3.org/TR/trace-context/)."""
 REQUESTS_MAX = 10_000
 """Requests whose trace is remembered; the one not heard of for longest is forgotten first."""
+LINGER_S = 10.0
+"""So long after its last word on a request's way to the slice a process may go on with what it decided by then."""
 FLUSH_TIMEOUT_S = 2.0
 """How long closing may wait for the collector."""
 
@@ -101,6 +103,10 @@ class TraceBook:
         """Start with an empty book; `spans` records."""
         self._spans = spans
         self._book: Bounded[str, str] = Bounded(requests_max)
+        self._over: Bounded[str, float] = Bounded(requests_max)
+        """Requests on whose way to the slice this process has said its last word, and until when it lingers there."""
+        self._unbegun: Bounded[str, None] = Bounded(requests_max)
+        """Requests whose pods run, and of which nothing was recorded since."""
         self._news: Bounded[str, str] = Bounded(requests_max)
         """Subjects of words about no request -> the trace that they were said in."""
         self._steps: Bounded[str, deque[tuple[str, int, int]]] = Bounded(requests_max)
@@ -129,6 +135,7 @@ class TraceBook:
                 self._news.put(subject, traceparent)
         elif not self._takes_back(request, traceparent):
             self._book.put(request, traceparent)
+            self._unbegun.pop(request, None)
 
     def arrived(
         self, subject: str, sequence: int, request: str, headers: Mapping[str, str] | None, stored_ns: int = 0
@@ -141,14 +148,19 @@ class TraceBook:
             self.arrivals.put(subject, sequence, request, usable, stored_ns)
 
     def _takes_back(self, request: str, traceparent: str) -> bool:
-        """Whether this would take a request whose second trace has begun back to the first: it comes late."""
+        """Whether this would take a request back to a trace that is over: it comes late."""
         known = self._book.get(request, "")
-        return bool(known) and _trace(known) != _trace(traceparent) and _trace(known) == trace_id(request, "release")
+        if not known or _trace(known) == _trace(traceparent):
+            return False
+        later = [trace_id(request, part) for part in PARTS[1:]]
+        return _trace(known) in later and _trace(traceparent) not in later[later.index(_trace(known)) :]
 
     def at(self, request: str) -> str:
         """Where in its trace a request is: the last span that is known of it, else the root."""
         if not request:
             return ""
+        if request in self._over:
+            self._settle(request)
         return self._book.get(request) or root_of(request)
 
     def at_once(self, subject: str) -> str:
@@ -175,7 +187,34 @@ class TraceBook:
         self._book.put(request, root)
         if self._spans is not None:
             links = (root_of(request),) if part == "release" else ()
+            self._unbegun.pop(request, None)
             self._spans.root(name, root, links=links, ago_s=ago_s, attributes=_about(request, attributes))
+
+    def runs(self, request: str, *, linger_s: float = LINGER_S) -> None:
+        """
+        The way of a request to its slice is over: what is said of it later is in the trace of its running.
+
+        What this process still does for it within `linger_s` belongs to the way: an Event, a line in the log.
+        """
+        if request and request not in self._over:
+            self._over.put(request, time.monotonic() + linger_s)
+
+    def _settle(self, request: str) -> None:
+        """Where its way is over, and for long enough, the request is in the trace of its running."""
+        until = self._over.get(request)
+        if until is None or time.monotonic() < until:
+            return
+        del self._over[request]
+        root = root_of(request, "running")
+        if not self._takes_back(request, root) and _trace(self._book.get(request, "")) != _trace(root):
+            self._book.put(request, root)
+            self._unbegun.put(request, None)
+
+    def _begin_running(self, request: str) -> None:
+        """Something is recorded in the trace of a request's running: that has a first span, too."""
+        if self._spans is not None and self._unbegun.pop(request, True) is None:
+            root, before = root_of(request, "running"), (root_of(request),)
+            self._spans.root("request runs", root, links=before, attributes=_about(request, NONE))
 
     def span(
         self,
@@ -195,6 +234,7 @@ class TraceBook:
         above = self.at(request) or parent or _current.get()
         if self._spans is None or not above:
             return within(above)
+        self._begin_running(request)
         return self._live(name, above, kind, links, _about(request, attributes))
 
     def past(
@@ -215,9 +255,13 @@ class TraceBook:
 
         With `enter_it` what follows for the request is inside of it.
         """
-        above = parent or self.at(request)
+        at = self.at(request)
+        above = parent or at
         if self._spans is None or not above:
             return ""
+        if parent and request and self._takes_back(request, parent):
+            above, links = at, (*links, parent)
+        self._begin_running(request)
         about = _about(request, attributes)
         made = self._spans.past(
             name, above, began_ns=began_ns, ended_ns=ended_ns, kind=kind, links=links, attributes=about

@@ -11,7 +11,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
 from sluice.contracts.exchange import Entry, Observed, Write
-from sluice.contracts.messages import AllocationRequested, RequestRejected, RequestWithdrawn
+from sluice.contracts.messages import AllocationRequested, Bound, RequestRejected, RequestWithdrawn, SliceReady
 from sluice.contracts.tracing import Part
 from sluice.runtime.bounded import Bounded
 from sluice.runtime.span_attributes import of_message, of_subject
@@ -65,6 +65,8 @@ class Turns:
 
         `doing` is each instruction with its request. Returns the span that what belongs to no request belongs to.
         """
+        if isinstance(event, Observed) and isinstance(event.entry.message, AllocationRequested):
+            self._heard_that_it_runs(event.entry)
         writes = [each for each, request in doing if request and isinstance(each, Write)]
         for write in writes:
             self._begin(write, took_s)
@@ -91,6 +93,11 @@ class Turns:
             kind = type(each.message if isinstance(each, Write) else each).__name__
             self.signal(f"decided {kind}", request, ended_ns)
         return cause
+
+    def _heard_that_it_runs(self, entry: Entry) -> None:
+        """A source remembers what a pod is bound to, as a process that has just begun reads it, too."""
+        if _ends_way(entry.message):
+            self._traces.runs(entry.subject.rpartition(".")[2])
 
     def _begin(self, write: Write, ago_s: float) -> None:
         """Words of a source begin a trace."""
@@ -170,12 +177,21 @@ class Turns:
 
     def published(self, write: Write, *, unknown: bool) -> None:
         """The attempt is over; called inside of its span."""
+        if not unknown and _ends_way(write.message):
+            self._traces.runs(write.request)
         if not self._traces.recording:
             return
         if unknown:
             self._attempts.put(write.operation, current())
         else:
             self._attempts.pop(write.operation, None)
+
+
+def _ends_way(message: object) -> bool:
+    """Whether it is the last that its writer says of a request on its way to the slice: what it says then is later."""
+    if isinstance(message, AllocationRequested):
+        return message.held is not None
+    return isinstance(message, SliceReady | Bound)
 
 
 def _words(writes: Sequence[Write]) -> Iterator[tuple[str, str]]:

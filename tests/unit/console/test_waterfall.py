@@ -1,14 +1,16 @@
 """`sluice trace`: the way of one request as a waterfall, without any collector."""
 
+from dataclasses import replace
+
 import msgspec
 import pytest
 
 from sluice.contracts.ids import RequestId
-from sluice.contracts.messages import Envelope, Pending, RequestWithdrawn, SliceReady
+from sluice.contracts.messages import Envelope, Held, Pending, RequestWithdrawn, SliceReady
 from sluice.contracts.tracing import steps_text, trace_id
 from sluice_console.core.documents import PodDocument
 from sluice_console.core.story import Happened
-from sluice_console.core.waterfall import SPANS_MAX, WaterfallDocument, bars, duration, waterfall
+from sluice_console.core.waterfall import OCCASIONS_MAX, SPANS_MAX, WaterfallDocument, bars, duration, waterfall
 
 
 def said(make, kind: str, message, at: str, *steps: tuple[str, float, float], commit_ms: float | None = None):
@@ -128,9 +130,55 @@ def test_times_and_headers_that_nobody_of_us_wrote_break_nothing(make, time):
 def test_a_pod_that_was_changed_for_months_is_told_in_bounded_words(make):
     """A page is not asked to draw a hundred thousand bars."""
     words = [said(make, "binding", make.bound(), f"{number // 10:02}.{number % 10}00") for number in range(590)]
-    (part,) = waterfall(pod(make), words).parts
-    assert len(part.spans) == SPANS_MAX
-    assert part.left_out > 0
+    asked, running = waterfall(pod(make), words).parts
+    assert len(asked.spans) == 1
+    assert len(running.spans) == SPANS_MAX
+    assert running.left_out > 0
+
+
+def test_a_restart_of_an_agent_makes_the_way_of_a_pod_no_longer(make):
+    """A pod that had its slice in a fifth of a second would read "8 min 51 s" for ever."""
+    held = msgspec.structs.replace(make.asked(), held=Held(node=make.node, allocation=make.allocation))
+    at = "2026-01-02T03:12:{}+00:00"
+    again = [
+        said(make, "slice", ready(make), "00.000", ("SaveJournal", 20.0, 15.0), commit_ms=2.0),
+        said(make, "binding", make.bound(), "00.000", commit_ms=1.0),
+    ]
+    times = zip(again, ("50.000", "50.005"), strict=True)
+    later = [
+        replace(each, envelope=msgspec.structs.replace(each.envelope, id=f"l{second}", time=at.format(second)))
+        for each, second in times
+    ]
+    history = [
+        said(make, "request", make.asked(), "00.000", commit_ms=1.0),
+        said(make, "ledger", make.grant(), "00.010", commit_ms=1.0),
+        said(make, "slice", ready(make), "00.200", commit_ms=1.0),
+        said(make, "binding", make.bound(), "00.205", commit_ms=1.0),
+        said(make, "request", held, "00.240", ("BindPod", 30.0, 25.0), commit_ms=9.0),
+        *later,
+    ]
+    first, second = waterfall(pod(make), history).parts
+    assert (first.part, first.took_ms, first.spans[-1].name) == ("request", 249.0, "AllocationRequested")
+    assert (second.part, second.trace_id) == ("running", trace_id(make.request, "running"))
+    assert [span.name for span in second.spans] == ["journal", "SliceReady", "deliver", "Bound"]
+    assert second.took_ms < 30
+
+
+def test_each_occasion_while_a_pod_runs_is_told_by_itself(make):
+    """Two restarts in a month would be a bar of a month."""
+    first = [said(make, "request", make.asked(), "00.000"), said(make, "binding", make.bound(), "00.100")]
+    hours = [said(make, "slice", ready(make), "00.000") for _ in range(OCCASIONS_MAX + 3)]
+    later = [
+        replace(
+            each,
+            envelope=msgspec.structs.replace(each.envelope, id=f"h{hour}", time=f"2026-01-02T{hour:02}:00:00+00:00"),
+        )
+        for hour, each in enumerate(hours, start=4)
+    ]
+    parts = waterfall(pod(make), [*first, *later]).parts
+    assert [part.part for part in parts] == ["request", *["running"] * OCCASIONS_MAX]
+    assert all(part.took_ms == 0 for part in parts[1:])
+    assert parts[-1].began == "2026-01-02T16:00:00.000+00:00"
 
 
 def test_bars_stay_inside_their_width_and_are_never_empty(make):

@@ -5,11 +5,11 @@ It needs no collector of traces. Each service says its own times by its own cloc
 those clocks are together; what seems to end before it begins is told as taking no time.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Literal
 
-from sluice.contracts.messages import AllocationRequested, Grant, Pending, RequestWithdrawn
+from sluice.contracts.messages import AllocationRequested, Bound, Grant, Pending, RequestWithdrawn, WaitOver
 from sluice.contracts.tracing import COMMIT, STEPS, Part, milliseconds, steps_of, trace_id
 from sluice_console.core.documents import VERSION, Document, PodDocument
 from sluice_console.core.steps import concerns
@@ -17,6 +17,10 @@ from sluice_console.core.story import Happened, sentence
 
 SPANS_MAX = 400
 """Spans of one part; of a pod that was moved and adjusted for months the last ones are shown."""
+OCCASIONS_MAX = 10
+"""Of a pod that runs for months, so many of the occasions are shown on which something was said of it."""
+QUIET = timedelta(seconds=30)
+"""Words that are further apart have nothing to do with each other: longer than a slice takes to be made."""
 GAP_MS = 0.5
 """Gaps below this are not shown as waiting: times are told in milliseconds."""
 _UNTOLD = frozenset({"Tell"})
@@ -58,6 +62,7 @@ _NAMES = {
     "ReadGpu": "read GPU",
 }
 
+_Word = tuple[datetime, Happened]
 SpanKind = Literal["wait", "step", "word"]
 """Time in which the next service has not begun yet; something that was done; a word that was written on the bus."""
 
@@ -78,10 +83,13 @@ class SpanDocument(Document, frozen=True, kw_only=True):
 
 
 class PartDocument(Document, frozen=True, kw_only=True):
-    """One of the two traces of a request."""
+    """One of the traces of a request; of `running`, what came of one occasion."""
 
     part: Part
-    """`request` is from the pod that was seen to the open gate, `release` from its end to its last word."""
+    """
+    `request` is from the pod that was seen to the open gate, `release` from its end to its last word. What is between
+    is `running`: one for each occasion, a restart of an agent for example.
+    """
     trace_id: str
     """The same trace at a collector, where there is one."""
     began: str
@@ -101,12 +109,12 @@ class WaterfallDocument(Document, frozen=True, kw_only=True):
     name: str
     state: str
     parts: tuple[PartDocument, ...]
-    """None where the history knows nothing (any more)."""
+    """None where the history knows nothing (any more). Of what came while the pod ran, the last OCCASIONS_MAX."""
 
 
 def waterfall(pod: PodDocument, history: Iterable[Happened]) -> WaterfallDocument:
     """The waterfall of one request; `history` may hold words about others too."""
-    words: list[tuple[datetime, Happened]] = []
+    words: list[_Word] = []
     seen = set()
     for happened in history:
         if not concerns(pod.request, happened) or happened.envelope.id in seen:
@@ -120,28 +128,66 @@ def waterfall(pod: PodDocument, history: Iterable[Happened]) -> WaterfallDocumen
         namespace=pod.namespace,
         name=pod.name,
         state=pod.state,
-        parts=tuple(_part(pod.request, part, of_it) for part, of_it in _parts(words).items() if of_it),
+        parts=tuple(_part(pod.request, part, of_it) for part, of_it in _parts(words)),
     )
 
 
-def _parts(words: Sequence[tuple[datetime, Happened]]) -> dict[Part, list[tuple[datetime, Happened]]]:
-    """
-    Which words belong to the release: those after the first withdrawal, by their place or by their time.
+def _parts(words: Sequence[_Word]) -> Iterator[tuple[Part, list[_Word]]]:
+    """The request's way, the last occasions since, and its release; each in the order of time."""
+    told = {part: sorted(of_it, key=lambda each: each[0]) for part, of_it in _sorted_out(words).items()}
+    if told["request"]:
+        yield "request", told["request"]
+    for occasion in _occasions(told["running"])[-OCCASIONS_MAX:]:
+        yield "running", occasion
+    if told["release"]:
+        yield "release", told["release"]
 
-    Either may be a little wrong: each service records its own words, a moment after them and by its own clock.
+
+def _sorted_out(words: Sequence[_Word]) -> dict[Part, list[_Word]]:
+    """
+    Which words belong to what.
+
+    Those of the release are after the first withdrawal, by their place or by their time; those of the running after
+    the first binding, by both. Either may be a little wrong: each service records its own words, a moment after them
+    and by its own clock. That the wait is over, and that the source knows the binding, is the end of the first part.
     """
     ends = next((at for at, each in words if isinstance(each.envelope.message, RequestWithdrawn)), None)
-    told: dict[Part, list[tuple[datetime, Happened]]] = {"request": [], "release": []}
-    part: Part = "request"
+    told: dict[Part, list[_Word]] = {"request": [], "running": [], "release": []}
+    bound: datetime | None = None
+    ending, is_released = list[type](), False
     for at, happened in words:
-        if isinstance(happened.envelope.message, RequestWithdrawn):
-            part = "release"
-        told["release" if ends is not None and at >= ends else part].append((at, happened))
+        message = happened.envelope.message
+        is_released = is_released or isinstance(message, RequestWithdrawn)
+        if is_released or (ends is not None and at >= ends):
+            told["release"].append((at, happened))
+        elif bound is None or at <= bound:
+            told["request"].append((at, happened))
+            bound = at if isinstance(message, Bound) else bound
+        elif _is_end(message) and not told["running"] and type(message) not in ending:
+            ending.append(type(message))
+            told["request"].append((at, happened))
+        else:
+            told["running"].append((at, happened))
     return told
 
 
-def _part(request: str, part: Part, words: Sequence[tuple[datetime, Happened]]) -> PartDocument:
-    words = sorted(words, key=lambda each: each[0])
+def _is_end(message: object) -> bool:
+    """Whether it says that the wait is over, or that a source remembers what its pod is bound to: now it may start."""
+    return isinstance(message, WaitOver) or (isinstance(message, AllocationRequested) and message.held is not None)
+
+
+def _occasions(words: Sequence[_Word]) -> list[list[_Word]]:
+    """What came of one thing is said within moments; between two things a pod runs for long."""
+    occasions: list[list[_Word]] = []
+    for word in words:
+        if occasions and word[0] - occasions[-1][-1][0] <= QUIET:
+            occasions[-1].append(word)
+        else:
+            occasions.append([word])
+    return occasions
+
+
+def _part(request: str, part: Part, words: Sequence[_Word]) -> PartDocument:
     began = min(_first_moment(at, happened) for at, happened in words)
     spans: list[SpanDocument] = []
     before: tuple[Happened, float] | None = None

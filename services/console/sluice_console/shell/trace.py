@@ -13,7 +13,11 @@ from sluice_console.shell.present import PIPE_WIDTH, console, said
 _STYLES = {"wait": "dim", "step": "cyan", "word": "green"}
 _TEXT_WIDTH = 62
 """What a line holds beside its bar."""
-_TITLES = {"request": "from the pod that was seen to the open gate", "release": "from its end to its last word"}
+_TITLES = {
+    "request": "from the pod that was seen to the open gate",
+    "running": "while it ran",
+    "release": "from its end to its last word",
+}
 
 
 async def trace(url: str, wanted: str, *, form: Form) -> int:
@@ -33,7 +37,7 @@ async def trace(url: str, wanted: str, *, form: Form) -> int:
 
 
 def show(document: WaterfallDocument) -> None:
-    """Both parts, a line per span."""
+    """All parts, a line per span."""
     out = console()
     unicode = (out.encoding or "").lower().replace("-", "") == "utf8"
     columns = shutil.get_terminal_size().columns if sys.stdout.isatty() else PIPE_WIDTH

@@ -15,7 +15,7 @@ from typing import TypeVar
 
 from sluice.contracts import subjects
 from sluice.contracts.exchange import Entry, ReadLast, Stream
-from sluice.contracts.ids import AllocationId, NodeName, RunId
+from sluice.contracts.ids import AllocationId, NodeName, RequestId, RunId
 from sluice.contracts.messages import Grant
 from sluice.runtime import logs, metrics
 from sluice.runtime.bus import Bus
@@ -26,7 +26,7 @@ from sluice.runtime.service import Service
 from sluice.runtime.turns import Phase
 from sluice_node_agent.core.agent import Agent
 from sluice_node_agent.core.events import AgentStarted, Event
-from sluice_node_agent.core.records import NodeRecord, Record
+from sluice_node_agent.core.records import NodeRecord, Record, SliceRecord
 from sluice_node_agent.device.mps import MpsError
 from sluice_node_agent.device.port import BackendError, DeviceError, RebootedError
 from sluice_node_agent.device.processes import Processes
@@ -51,6 +51,9 @@ PHASES = (
     Phase("unmake slice", "saw Revoke", "decided SliceGone"),
 )
 """What a node does for a request, in traces: its steps are inside of them in time."""
+
+WAS_READY = frozenset({"ready", "degraded"})
+"""Phases of a slice of which it was said that it is ready."""
 
 T = TypeVar("T")
 InThread = Callable[[Callable[[], None]], Awaitable[None]]
@@ -118,6 +121,8 @@ class Lives:
         started = await self._in_thread(lambda: what_is_there(site, journal, tickets, marks, shared.endpoint))
         if started.journal_problem:
             log.error("rebuilding from devices and ledger", problem=started.journal_problem)
+        for request in had_slices(started):
+            shared.service.traces.runs(request, linger_s=0.0)
         if site.no_shares:
             log.warning("shares (mps, fractional) cannot be handed out here", why=site.no_shares)
         quotas = self._quotas(site)
@@ -199,6 +204,12 @@ def first_word_of(entry: Entry) -> ReadLast | None:
         return None
     node, allocation = subjects.parse(entry.subject).key
     return ReadLast(Stream.STATE, subjects.slice_(NodeName(node), AllocationId(allocation)).subject)
+
+
+def had_slices(started: AgentStarted) -> list[RequestId]:
+    """Of whom an earlier life has said that the slice is ready: what is said of them now is not their way to it."""
+    records = (record for record in started.records if isinstance(record, SliceRecord))
+    return [each.booking.request for each in records if each.phase in WAS_READY or each.lost or each.stale_tickets]
 
 
 def what_is_there(site: OpenSite, journal: Journal, tickets: Tickets, marks: Marks, endpoint: str) -> AgentStarted:

@@ -10,7 +10,7 @@ import { make } from "./dom.js";
 
 /** A bar is at least this wide, in percent: what took no time is seen, too. */
 const LEAST = 0.6;
-const NAMES = /** @type {Record<string, string>} */ ({ request: "Way to the slice", release: "Way back" });
+const NAMES = /** @type {Record<string, string>} */ ({ request: "Way to the slice", running: "While it ran", release: "Way back" });
 
 /**
  * @param {{parts: Part[]}} trace
