@@ -345,6 +345,19 @@ async def test_a_job_of_sixteen_is_served_whole_or_not_at_all(here):
         await here.bound(name)
 
 
+async def test_the_pods_of_a_group_are_replaced_one_by_one(here):
+    """The update of a Deployment would stop at its first pod: that comes before an old one goes."""
+    keys = {"profile": "1g.5gb", "group": "web", "group_size": "2"}
+    for name in ("web-old-1", "web-old-2"):
+        here.put(name, **keys)
+    for name in ("web-old-1", "web-old-2"):
+        await here.bound(name)
+    for number in (1, 2):
+        here.put(f"web-new-{number}", **keys)
+        await here.bound(f"web-new-{number}")
+        here.remove(f"web-old-{number}")
+
+
 # -- other sizes --------------------------------------------------------------------------------------------------
 
 

@@ -25,6 +25,10 @@ if TYPE_CHECKING:
 
 JOB_SEEDS = 0.3
 """In so many seeds some pods are of jobs."""
+SURGES = 0.3
+"""Of the jobs of a seed, so many get one more pod while they run, as a Deployment does when its template changes."""
+SURGES_UNTIL_S = 36.0
+"""Before the last faults end, and everything is to be calm."""
 JOBS = 4
 SIZES = (2, 2, 3, 3, 4)
 PROFILES = ("1g.5gb", "2g.10gb", "3g.20gb", "3g.20gb", "4g.20gb", "7g.40gb", "7g.40gb")
@@ -45,7 +49,7 @@ def with_jobs(plan: "Plan", seeds: float = JOB_SEEDS) -> "Plan":
     if dice.random() >= seeds or any(job_of(life.pod) is not None for life in plan.pods):
         return plan
     lives = list(plan.pods)
-    free = list(range(len(lives)))
+    free, later = list(range(len(lives))), Random(f"surges {plan.seed}")
     for number in range(dice.randint(1, JOBS)):
         size = dice.choice(SIZES)
         if size > len(free):
@@ -58,6 +62,8 @@ def with_jobs(plan: "Plan", seeds: float = JOB_SEEDS) -> "Plan":
         if dice.random() < 0.4:  # one pod of it is retried: deleted, and made anew under another UID
             lives.append(_retry(lives[chosen[-1]], dice))
             lives[chosen[-1]] = replace(lives[chosen[-1]], removed_at=lives[-1].made_at - 0.5)
+        if later.random() < SURGES:
+            lives.append(_surge(lives[chosen[0]], later))
     return replace(plan, pods=tuple(lives))
 
 
@@ -70,6 +76,12 @@ def _life(life: "PodLife", ask: Ask, made_at: float, ends: float | None, dice: R
 def _retry(life: "PodLife", dice: Random) -> "PodLife":
     made = life.made_at + dice.uniform(1.0, 8.0)
     return replace(life, pod=replace(life.pod, name=f"{life.pod.name}-again"), made_at=made)
+
+
+def _surge(life: "PodLife", dice: Random) -> "PodLife":
+    made = min(life.made_at + dice.uniform(5.0, 30.0), SURGES_UNTIL_S)
+    surge = life.coming_at(made, life.removed_at)
+    return replace(surge, pod=replace(life.pod, name=f"{life.pod.name}-surge"))
 
 
 def job_of(pod: Pod) -> tuple[str, str, int] | None:
@@ -122,6 +134,8 @@ class JobJudge:
             for request, asked in self.judge.requests.items()
             if asked.name in sisters and request not in self.judge.ended
         ]
+        if sum(request in self.judge.bound for request in living) >= job[2]:
+            return None
         if len(sisters) > job[2]:
             return True  # who of them is too many is not for the judge to say
         if any(request in self.judge.bound for request in living):

@@ -35,6 +35,14 @@ def _half_kept(_original: Any) -> Any:
     return is_given_up
 
 
+def _never_whole(_original: Any) -> Any:
+    def runs_whole(*_arguments: Any) -> bool:
+        """Whoever is beyond the size waits for as many more, be it that the job runs."""
+        return False
+
+    return runs_whole
+
+
 def _all_jobs(plan: Plan) -> Plan:
     return with_jobs(plan, 1.0)
 
@@ -63,3 +71,11 @@ HALF_KEPT = Planted(
     ((groups, "_is_given_up", _half_kept),),
 )
 """Rare among seeds: `test_jobs` plays it."""
+
+ONE_TOO_MANY = Planted(
+    "one too many waits for ever",
+    "an update: the pod that comes before another one goes is never served",
+    ("I4",),
+    ((groups, "_runs_whole", _never_whole),),
+)
+"""The same."""

@@ -3,9 +3,10 @@
 import pytest
 from simulation.jobs import of_job
 from simulation.judge import ViolationError
-from simulation.planted_jobs import HALF_KEPT
+from simulation.planted_jobs import HALF_KEPT, ONE_TOO_MANY
 from simulation.planting import planted
 from simulation.scene import MIG_NODE, Scene, sliced
+from simulation.searching import assert_played
 from simulation.weather import Weather
 
 from sluice.contracts.messages import Bound, Grant, Pending, Revoke, SliceReady, Waived
@@ -144,3 +145,22 @@ def test_a_job_of_which_a_pod_never_comes_holds_nothing() -> None:
     assert isinstance(said, Pending)
     assert said.message == "3 of 4 pods of group train have asked"
     scene.finish()
+
+
+def one_more_comes_while_a_job_runs() -> None:
+    """As from a Deployment whose template has changed: the new pod comes first, and only then an old one goes."""
+    scene = Scene(*TWO_NODES)
+    old = ask_for(scene, "web", 2, "1g.5gb")
+    scene.until(lambda: runs_whole(scene, old))
+    scene.pod("new-0", of_job("web", 2, "1g.5gb"))
+    scene.wait(10.0)
+    if scene.runs("new-0"):
+        scene.remove(old[0])
+        scene.pod("new-1", of_job("web", 2, "1g.5gb"))
+        scene.wait(10.0)
+    scene.finish()
+
+
+def test_the_pods_of_a_running_job_are_replaced_one_by_one() -> None:
+    """A rolling update would stop at its first pod, for ever."""
+    assert_played(one_more_comes_while_a_job_runs, ONE_TOO_MANY)

@@ -365,6 +365,32 @@ def test_a_pod_that_is_made_anew_while_its_job_runs_is_served_alone():
     assert bound(ready(bench, again["b2"])) == ["b2"]
 
 
+def test_one_more_pod_is_served_alone_while_as_many_as_the_size_run():
+    """A Deployment makes the new pod before an old one goes: its update would wait for ever at the first."""
+    bench = fleet(4)
+    granted = grants(ask(bench, member("a", WHOLE), member("b", WHOLE)))
+    for grant in granted.values():
+        ready(bench, grant)
+    surge = grants(ask(bench, member("new-a", WHOLE)))
+    assert bound(ready(bench, surge["new-a"])) == ["new-a"]
+    withdraw(bench, "a")
+    gone(bench, granted["a"])
+    again = grants(ask(bench, member("new-b", WHOLE)))
+    assert bound(ready(bench, again["new-b"])) == ["new-b"]
+
+
+def test_one_more_pod_waits_while_a_job_still_comes_together():
+    """What is half granted starts together or not at all: a third pod takes no place from it, and none alone."""
+    bench = fleet(3)
+    granted = grants(ask(bench, member("a", WHOLE), member("b", WHOLE), member("c", WHOLE)))
+    assert sorted(granted) == ["a", "b"]
+    assert not bound(ready(bench, granted["a"]))
+    assert "c" not in grants(tick(bench, 1.0))
+    said = ready(bench, granted["b"])
+    assert sorted(bound(said)) == ["a", "b"]
+    assert sorted(grants(said)) == ["c"]
+
+
 def test_nothing_of_a_running_job_is_given_back():
     """Patience is for jobs that have not begun: a place that somebody is bound to is never waived."""
     bench = fleet(2)

@@ -6,6 +6,7 @@ Pods that are granted together or not at all (`group`, `group-size`): how each g
     some have a place, some have none    -> those who have none look for one at once
     all have a place, and all are ready  -> all may be bound, and whoever is first begins the job
     somebody is bound                    -> the rest is served as single pods
+    as many as its size are bound        -> whoever comes beside them, too
     nothing comes of it for too long     -> all places that nobody is bound to are waived, and given back
 
 All of it is derived from the requests, the ledger and the bindings, so a restart in the middle and a second allocator
@@ -247,8 +248,10 @@ def _parties(desk: Desk, gang: Gang) -> Iterator[Party]:
     """
     The members as parties of the group's size, each with what it means for its members.
 
-    Whoever is bound comes first, then whoever has a place, then who asked first: so a job that runs is one party,
-    whoever was made anew belongs to it, and what is too many waits as the next party.
+    Whoever is bound comes first, then whoever has a place, then who asked first: so a job that runs is one party, and
+    whoever was made anew belongs to it. What is too many waits as the next party while the first comes together. When
+    that runs whole, the size is fulfilled and whoever comes beside it is a single pod: it takes the place of one that
+    is about to go, or is one more (ADR 0054).
     """
     members = sorted(gang.known.values(), key=_order)
     if not members:
@@ -259,8 +262,12 @@ def _parties(desk: Desk, gang: Gang) -> Iterator[Party]:
         members = [member for member in members if member.size == size]
     number = 0
     if not others or members[0].started:
-        for at in range(0, len(members), size):
+        beside = members[size:] if _runs_whole(members, size) else []
+        for at in range(0, len(members) - len(beside), size):
             yield _party(desk, gang, number, members[at : at + size])
+            number += 1
+        if beside:
+            yield _all(gang, _new_party(gang, number, size, beside), Stand.ALONE)
             number += 1
         members = []
     running = [member for member in others if member.started]
@@ -270,6 +277,11 @@ def _parties(desk: Desk, gang: Gang) -> Iterator[Party]:
         others = [member for member in others if not member.started]
     if others:
         yield _party_at_odds(desk, gang, number, (size, others[0].size), [*members, *others])
+
+
+def _runs_whole(members: list[Member], size: int) -> bool:
+    """Whether as many members as the size says are bound; those that are bound come first."""
+    return len(members) >= size and all(member.started for member in members[:size])
 
 
 def _order(member: Member) -> tuple[bool, bool, int, RequestId]:
