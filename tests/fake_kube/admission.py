@@ -1,14 +1,14 @@
 """
 Everything that may change a pod before it is checked and stored: built-in defaults, webhooks, and both once more.
 
-The order is a real server's: LimitRange and token volume, the webhooks, then again what a webhook's
+The order is a real server's: LimitRange, token volume and priority, the webhooks, then again what a webhook's
 change calls for, then the webhooks with `reinvocationPolicy: IfNeeded` for which something changed after their turn.
 """
 
 import secrets
 
 import aiohttp
-from fake_kube import limits, pod_defaults, webhooks
+from fake_kube import limits, pod_defaults, priorities, webhooks
 from fake_kube.errors import Json, forbidden
 from fake_kube.patches import clone
 from fake_kube.store import Store
@@ -75,9 +75,10 @@ class Admission:
         return await webhooks.call(hook, asked, self._routes, self._session)
 
     def _built_in(self, pod: Json, suffix: str) -> None:
-        limits.fill(pod, self._store.listed("limitranges", pod["metadata"]["namespace"]))
         pod_defaults.fill(pod["spec"])
+        limits.fill(pod, self._store.listed("limitranges", pod["metadata"]["namespace"]))
         pod_defaults.inject(pod, suffix)
+        priorities.resolve(pod, self._store.listed("priorityclasses.scheduling.k8s.io", ""))
         self._runtime_class(pod)
 
     def _runtime_class(self, pod: Json) -> None:

@@ -10,46 +10,71 @@ from fractions import Fraction
 from fake_kube import pod_defaults, quantities
 from fake_kube.errors import Json, forbidden
 
+LIMIT_RANGER = "kubernetes.io/limit-ranger"
+"""
+The annotation in which the plugin says what it wrote
+(https://github.com/kubernetes/kubernetes/blob/master/plugin/pkg/admission/limitranger/admission.go).
+"""
+
 
 def fill(pod: Json, ranges: list[Json]) -> None:
-    """Write the defaults of LimitRanges into the containers. A maximum without a default is the default too."""
+    """
+    Write the defaults of LimitRanges into the containers, whose own defaults are in already, and say so.
+
+    A maximum without a default is the default too, a default is the default request, and else a minimum is.
+    """
+    spec, said = pod["spec"], []
     for each in ranges:
+        limits: Json = {}
+        requests: Json = {}
         for limit in each["spec"]["limits"]:
-            if limit["type"] != "Container":
-                continue
-            default = {**(limit.get("max") or {}), **(limit.get("default") or {})}
-            request = {**default, **(limit.get("defaultRequest") or {})}
-            for container in pod_defaults.containers(pod):
-                resources = container.setdefault("resources", {})
-                own = set((resources.get("limits") or {}).keys() | (resources.get("requests") or {}).keys())
-                for kind, amounts in (("limits", default), ("requests", request)):
-                    for name, amount in amounts.items():
-                        if name not in own or (kind == "requests" and name not in (resources.get("requests") or {})):
-                            resources.setdefault(kind, {}).setdefault(name, amount)
+            if limit["type"] == "Container":
+                default = {**(limit.get("max") or {}), **(limit.get("default") or {})}
+                limits |= default
+                requests |= {**(limit.get("min") or {}), **default, **(limit.get("defaultRequest") or {})}
+        for kind, key in (("container", "containers"), ("init container", "initContainers")):
+            for container in spec.get(key) or []:
+                for part, amounts in (("request", requests), ("limit", limits)):
+                    written = container.setdefault("resources", {}).setdefault(f"{part}s", {})
+                    absent = sorted(name for name in amounts if name not in written)
+                    written |= {name: amounts[name] for name in absent}
+                    if absent:
+                        said.append(f"{', '.join(absent)} {part} for {kind} {container['name']}")
+    if said:
+        annotations = pod["metadata"].setdefault("annotations", {})
+        annotations[LIMIT_RANGER] = f"LimitRanger plugin set: {'; '.join(said)}"
 
 
 def check_ranges(pod: Json, ranges: list[Json]) -> None:
     """
-    Hold a pod against the maxima.
+    Hold a pod against the maxima and minima.
 
     Raises:
         ApiError: 403 in the server's words.
     """
     for each in ranges:
         for limit in each["spec"]["limits"]:
-            if limit["type"] != "Container":
-                continue
-            for name, most in (limit.get("max") or {}).items():
+            if limit["type"] == "Container":
                 for container in pod_defaults.containers(pod):
-                    asked = ((container.get("resources") or {}).get("limits") or {}).get(name)
-                    if asked is None:
-                        why = "  No limit is specified"
-                    elif quantities.parse(asked) > quantities.parse(most):
-                        why = f", but limit is {asked}"
-                    else:
-                        continue
-                    text = f"maximum {name} usage per Container is {most}" + (why if why[0] == "," else f".{why}")
-                    raise forbidden("pods", pod["metadata"]["name"], text)
+                    why = _beyond(container.get("resources") or {}, limit)
+                    if why:
+                        raise forbidden("pods", pod["metadata"]["name"], why)
+
+
+def _beyond(resources: Json, limit: Json) -> str:
+    """What one container has too much or too little of; empty when it has neither."""
+    for kind, part, bounds, passes in (
+        ("maximum", "limit", limit.get("max"), lambda asked, bound: asked <= bound),
+        ("minimum", "request", limit.get("min"), lambda asked, bound: asked >= bound),
+    ):
+        for name, bound in (bounds or {}).items():
+            asked = (resources.get(f"{part}s") or {}).get(name)
+            usage = f"{kind} {name} usage per Container is {bound}"
+            if asked is None:
+                return f"{usage}.  No {part} is specified"
+            if not passes(quantities.parse(asked), quantities.parse(bound)):
+                return f"{usage}, but {part} is {asked}"
+    return ""
 
 
 def usage(pod: Json) -> Counter[str]:

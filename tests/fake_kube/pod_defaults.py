@@ -20,9 +20,7 @@ _SPEC: Json = {
     "serviceAccount": "default",
     "securityContext": {},
     "schedulerName": "default-scheduler",
-    "priority": 0,
     "enableServiceLinks": True,
-    "preemptionPolicy": "PreemptLowerPriority",
 }
 
 
