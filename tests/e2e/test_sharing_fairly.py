@@ -7,6 +7,7 @@ One running system serves all tests here, one after another: each has a namespac
 
 import asyncio
 import io
+import json
 import os
 import re
 import tempfile
@@ -111,12 +112,15 @@ class Here:
         self.watching = watching
         self.namespace = namespace
 
-    def put(self, name: str, profile: str | None = "7g.40gb", **keys: str) -> None:
-        """A pod in the folder."""
+    def put(
+        self, name: str, profile: str | None = "7g.40gb", *, spec: dict[str, object] | None = None, **keys: str
+    ) -> None:
+        """A pod in the folder; `spec` is more of its spec."""
         asked = {"profile": profile, **keys} if profile is not None else keys
         said = ", ".join(f'sluice.dev/{key.replace("_", "-")}: "{value}"' for key, value in asked.items())
         text = POD.format(name=name, namespace=self.namespace, annotations=said, uid=os.getuid())
-        self.up.write(f"{name}.yaml", text)
+        more = "".join(f"  {key}: {json.dumps(value)}\n" for key, value in (spec or {}).items())
+        self.up.write(f"{name}.yaml", text + more)
 
     def remove(self, name: str) -> None:
         """Its manifest is gone."""
@@ -307,6 +311,22 @@ async def test_a_more_important_pod_takes_the_place_of_one_that_allows_it(here):
     )
     here.remove("service")
     await here.bound(waits.name)
+
+
+async def test_a_priority_class_of_the_folder_counts_and_one_that_is_nowhere_is_warned_of(here):
+    """A chart's `priorityClassName` would be passed over without a word, and production wait behind experiments."""
+    for number in range(4):
+        here.put(f"batch-{number}", preemptible="true")
+        await here.bound(f"batch-{number}")
+    here.put("service", spec={"priorityClassName": "production"})
+    await here.waiting("service", "no free place")
+    await here.told(
+        "service", "asks for 7g.40gb", "spec.priorityClassName = 'production': no PriorityClass of this name"
+    )
+
+    policies = {"kind": "PriorityClass", "metadata": {"name": "production"}, "value": 1_000_000}
+    here.up.write("classes.yaml", json.dumps({"apiVersion": "scheduling.k8s.io/v1", **policies}))
+    await here.bound("service")
 
 
 async def test_a_pod_that_its_namespace_may_not_have_waits_until_the_quota_is_raised(here):

@@ -69,3 +69,53 @@ async def test_a_waiting_pod_is_explained_as_of_now(up):
     assert (story["standing"]["state"], story["standing"]["waiting"]) == ("queued", 1)
     assert "devices" in [step["filter"] for step in story["standing"]["steps"]]
     assert "which GPUs could serve it" in up.sluice("explain", "waits").stdout
+
+
+URGENT = """
+kind: Pod
+metadata: { name: batch, annotations: { sluice.dev/gpus: "1", sluice.dev/preemptible: "true" } }
+spec: { priority: -5, containers: [{ name: main }] }
+"""
+CLASSES = """
+kind: PriorityClass
+apiVersion: scheduling.k8s.io/v1
+metadata: { name: production }
+value: 1000000
+---
+kind: Pod
+metadata: { name: service, annotations: { sluice.dev/gpus: "1" } }
+spec: { priorityClassName: production, containers: [{ name: main }] }
+---
+kind: Pod
+metadata: { name: patient, annotations: { sluice.dev/gpus: "1" } }
+spec: { priorityClassName: production, preemptionPolicy: Never, containers: [{ name: main }] }
+---
+kind: Pod
+metadata: { name: unknown, annotations: { sluice.dev/gpus: "1" } }
+spec: { priorityClassName: productoin, containers: [{ name: main }] }
+"""
+
+
+async def test_a_simulated_pod_is_as_urgent_as_its_spec_says(up, tmp_path):
+    """Whoever asks beforehand would read that production waits, and that nothing was wrong with a slip in its class."""
+    up.start()
+    await up.ready()
+    async with up.watching() as watching:
+        gpus = await watching.until(lambda _pods, gpus: len(gpus), "the GPUs to be known")
+        for number in range(gpus):
+            up.write(f"batch-{number}.yaml", URGENT.replace("batch", f"batch-{number}"))
+        await watching.until(
+            lambda pods, _gpus: sum(pod.state == "bound" for pod in pods.values()) == gpus, "all GPUs to be taken"
+        )
+    (tmp_path / "pods.yaml").write_text(CLASSES)
+    done = up.sluice("simulate", "-f", str(tmp_path / "pods.yaml"), "--json")
+    answers = by_name(done)
+    assert {name: (pod["answer"], bool(pod.get("evicts"))) for name, pod in answers.items()} == {
+        "service": ("bound", True),
+        "patient": ("pending", False),
+        "unknown": ("bound", True),
+    }, done.stderr
+    assert answers["service"]["evicts"][0]["priority"] == -5
+    assert [len(answers[name]["warnings"]) for name in ("service", "patient", "unknown")] == [0, 0, 1]
+    words = up.sluice("simulate", "-f", str(tmp_path / "pods.yaml")).stdout
+    assert "warning: spec.priorityClassName = 'productoin'" in " ".join(words.split())

@@ -5,7 +5,7 @@ Every part is the real one; GPUs are simulated, and so is the cluster: two nodes
 """
 
 import json
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
@@ -216,6 +216,40 @@ async def test_a_budget_holds_up_an_eviction_and_then_lets_it_pass(at, reader: R
         (anew,) = [name for name in await scene.pods() if name not in pods]
         said = await reader.is_told(scene, anew, "no free place")
         assert said.note.endswith("[GpuLayoutFull, elsewhere CardMigTopologyInfeasible]"), said
+
+
+@pytest.fixture
+async def classes(server: Cluster) -> AsyncIterator[tuple[str, str]]:
+    """A PriorityClass that preempts, and one of the same value that never does. They are of the whole cluster."""
+    path = "/apis/scheduling.k8s.io/v1/priorityclasses"
+    said = {"fair-urgent": "PreemptLowerPriority", "fair-patient": "Never"}
+    async with server.opened() as opened:
+        for name, policy in said.items():
+            body = {"metadata": {"name": name}, "value": 1_000_000, "preemptionPolicy": policy}
+            assert (await opened.post(path, body)).code == 201
+    yield "fair-urgent", "fair-patient"
+    async with server.opened() as opened:
+        for name in said:
+            await opened.delete(f"{path}/{name}")
+
+
+async def test_a_priority_class_counts_and_one_that_never_preempts_only_waits(
+    at, reader: Reader, classes: tuple[str, str]
+) -> None:
+    """What clusters govern urgency by: production would wait behind experiments, or evict whom it promised to spare."""
+    urgent, patient = classes
+    async with at as scene:
+        await _deploy(scene, "batch", GPUS, {**WHOLE, "sluice.dev/preemptible": "true"})
+        await scene.started(GPUS)
+        await scene.apply(user_pod("patient", annotations=WHOLE, priorityClassName=patient))
+        await reader.is_told(scene, "patient", "no free place")
+        assert len(await scene.pods()) == GPUS + 1, "nobody has gone"
+
+        await scene.apply(user_pod("urgent", annotations=WHOLE, priorityClassName=urgent))
+        await scene.until(lambda: _is_placed(scene, "urgent"), "the urgent one to have a place")
+        pods = await scene.started(GPUS)
+        await scene.is_on_its_slice(pods["urgent"])
+        assert "patient" not in pods
 
 
 async def test_who_is_over_the_quota_of_its_namespace_reads_the_numbers(at, reader: Reader) -> None:

@@ -15,6 +15,7 @@ MEMORY_MIB_MAX = 16 * 1024 * 1024
 """16 TiB: far above any GPU. Larger amounts are slips of the pen."""
 WHOLE_MAX = 999_999_999
 """Whole numbers are cut here, so that nobody has to calculate with a million digits."""
+_INT32_MAX = 2**31 - 1
 QUANTITY_CHARACTERS_MAX = 32
 
 EXPONENT_MAX = 30
@@ -65,6 +66,16 @@ def parse_whole(text: str) -> int | NotANumber:
     digits = text.lstrip("+-").lstrip("0") or "0"
     size = int(digits) if len(digits) <= len(str(WHOLE_MAX)) else WHOLE_MAX + 1
     return -size if text.startswith("-") else size
+
+
+def parse_int32(text: str) -> int | NotANumber:
+    """A whole number that fits into 32 bits with its sign. Priorities of Kubernetes exceed WHOLE_MAX."""
+    if _WHOLE.fullmatch(text) is None:
+        return NotANumber("not a whole number")
+    digits = text.lstrip("+-").lstrip("0") or "0"
+    size = int(digits) if len(digits) <= len(str(_INT32_MAX)) else _INT32_MAX + 1
+    size = -size if text.startswith("-") else size
+    return size if -_INT32_MAX - 1 <= size <= _INT32_MAX else NotANumber("out of range")
 
 
 def parse_decimal(text: str, places: int) -> int | NotANumber:

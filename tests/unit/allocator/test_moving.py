@@ -489,6 +489,24 @@ def test_room_is_only_proposed_where_nobody_wants_it_done():
     assert (standing.plan.gains_mib, standing.plan.node) == (40320, standing.plan.moved[0].from_node)
 
 
+def test_nobody_is_moved_for_a_request_that_never_preempts(tidy):
+    """A move evicts somebody, and such a request has said that it only waits."""
+    all_of(tidy, tidy.request(msgspec.structs.replace(asked("large", WHOLE), preempts=False)))
+    assert messages(passes(tidy, 3 * COOLDOWN_S)) == []
+    standing = how_it_stands(tidy.allocator.desk, RequestId("large"))
+    assert standing is not None
+    assert standing.plan is None
+
+
+def test_nobody_is_moved_for_a_promise_to_a_request_that_never_preempts():
+    """What waits longest is promised a place, which its tenants leave when they are done."""
+    bench = tidied(Rules(closing_ttl_s=3600, promise_after_s=60, defragment=True, defragment_arrivals=2))
+    all_of(bench, bench.request(msgspec.structs.replace(asked("large", WHOLE), preempts=False)))
+    said = messages(passes(bench, 3 * COOLDOWN_S))
+    assert next(each for each in said if isinstance(each, Grant)).booking.name == "large"
+    assert [each for each in said if isinstance(each, EvictionOrdered)] == []
+
+
 def test_a_pod_that_was_moved_is_not_moved_again_soon(tidy):
     """Ping-pong: two large ones that come and go would restart it for ever."""
     all_of(tidy, tidy.request(asked("large", WHOLE)))

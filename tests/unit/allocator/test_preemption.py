@@ -1,5 +1,7 @@
 """Preemption: who is evicted for whom, what is said, and what becomes of evictions that come to nothing."""
 
+from dataclasses import replace
+
 import pytest
 from factories.allocator import INCARNATION, Bench, asked, claim, gpu_report, order, snapshot, working_allocator
 from factories.preemption import (
@@ -47,7 +49,7 @@ from sluice.contracts.messages import (
 )
 from sluice.contracts.refusals import WaitReason
 from sluice_allocator.core.allocator import Allocator
-from sluice_allocator.core.asking_why import PodAsked, State, WouldBind, how_it_stands, simulate
+from sluice_allocator.core.asking_why import PodAsked, State, WouldBind, WouldWait, how_it_stands, simulate
 from sluice_allocator.core.rules import Rules
 
 # -- who goes ---------------------------------------------------------------------------------------------------------
@@ -98,6 +100,22 @@ def test_nobody_is_evicted_who_did_not_say_so(bench):
     run(bench, asked("training", WHOLE))
     (pending,) = said(bench.land_all(bench.request(high("service", WHOLE))))
     assert isinstance(pending, Pending)
+
+
+def test_who_never_preempts_waits_although_it_is_more_important(bench):
+    """`preemptionPolicy: Never` is a promise to the others, and their work would be lost."""
+    run(bench, low("batch", WHOLE))
+    (pending,) = said(bench.land_all(bench.request(high("service", WHOLE, preempts=False))))
+    assert isinstance(pending, Pending)
+    assert evictions(bench) == {}
+
+
+def test_who_never_preempts_does_not_stand_for_others_who_ask_for_the_same(bench):
+    """A more important pod behind it would wait for a place that it could have at once."""
+    run(bench, low("batch", WHOLE))
+    bench.land_all(bench.request(high("patient", WHOLE, priority=20, preempts=False)))
+    promise = promise_for(bench, high("service", WHOLE, priority=10))
+    assert (promise.booking.request, promise.evict) == ("service", True)
 
 
 def test_an_operator_who_turns_it_off_sees_no_eviction():
@@ -380,6 +398,21 @@ def ask(bench: Bench, **annotations: str):
     """Simulate a pod of one container with these keys of ours."""
     said = {f"sluice.dev/{key}": value for key, value in annotations.items()}
     return simulate(bench.allocator.desk, PodAsked("default", said, (ContainerAsk("main"),)))
+
+
+def test_a_simulated_pod_has_the_priority_of_its_spec_and_evicts_only_if_it_may(empty):
+    """Whoever asks beforehand would read that a pod waits, and it evicts somebody."""
+    start(empty, nodes=1)
+    run(empty, low("batch", WHOLE, priority=1))
+    said = {"sluice.dev/profile": "7g.40gb"}
+    pod = PodAsked("default", said, (ContainerAsk("main"),), priority=10)
+    found = simulate(empty.allocator.desk, pod)
+    assert isinstance(found, WouldBind)
+    assert [each.name for each in found.evicts] == ["batch"]
+    assert isinstance(simulate(empty.allocator.desk, replace(pod, preempts=False)), WouldWait)
+    assert isinstance(
+        simulate(empty.allocator.desk, replace(pod, annotations=said | {"sluice.dev/priority": "1"})), WouldWait
+    ), "the annotation comes before the spec"
 
 
 def test_a_simulated_preemption_is_the_real_one(empty):

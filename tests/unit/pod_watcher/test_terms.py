@@ -106,3 +106,73 @@ def test_terms_survive_a_restart(bench, new):
     again.start(disk=bench.disk)
     again.list()
     assert list(again.requests()) == [uid]
+
+
+CLASS = """\
+apiVersion: scheduling.k8s.io/v1
+kind: PriorityClass
+metadata: {{name: production}}
+value: {value}
+preemptionPolicy: Never
+"""
+IN_CLASS = """\
+apiVersion: v1
+kind: Pod
+metadata: {{name: service, annotations: {{sluice.dev/profile: 1g.5gb{more}}}}}
+spec:
+  priorityClassName: production{spec}
+  containers: [{{name: main}}]
+"""
+
+
+def in_class(more: str = "", spec: str = "") -> str:
+    """A pod of that class."""
+    return IN_CLASS.format(more=more, spec=spec)
+
+
+def urgency(bench) -> tuple[int, bool]:
+    """What the only pod asks."""
+    (asked,) = [each for each in bench.requests().values() if isinstance(each, AllocationRequested)]
+    return asked.priority, asked.preempts
+
+
+@pytest.mark.parametrize(
+    ("pod", "expected"),
+    [
+        (in_class(), (1000, False)),
+        (in_class(spec="\n  priority: 7"), (7, False)),
+        (in_class(more=", sluice.dev/priority: '3'"), (3, False)),
+        (in_class(spec="\n  preemptionPolicy: PreemptLowerPriority"), (1000, True)),
+    ],
+)
+def test_a_priority_class_of_another_file_counts_where_the_pod_says_nothing_itself(bench, pod, expected):
+    """`priorityClassName` is what people write, and what docs/queue.md promises to count."""
+    bench.files |= {"a.yaml": pod, "classes.yaml": CLASS.format(value=1000)}
+    bench.list()
+    assert urgency(bench) == expected
+    assert not [each for each in bench.told if "PriorityClass" in each]
+
+
+def test_a_class_that_is_nowhere_is_warned_of_once(bench):
+    """A pod that production depends on would wait behind everybody, and nothing would say why."""
+    bench.files["a.yaml"] = in_class()
+    bench.list()
+    bench.list()
+    assert urgency(bench) == (0, True)
+    (warning,) = [each for each in bench.told if "spec.priorityClassName = 'production'" in each]
+    assert "default/service" in warning
+    bench.files["classes.yaml"] = CLASS.format(value=1000)
+    bench.list()
+    assert urgency(bench) == (1000, False)
+
+
+def test_a_file_that_is_being_written_takes_nobody_his_class(bench):
+    """Each time an editor saves the file of the classes, all pods of other files would be unimportant for a moment."""
+    bench.files |= {"a.yaml": in_class(), "classes.yaml": CLASS.format(value=1000)}
+    bench.list()
+    bench.files["classes.yaml"] = CLASS.format(value=1000)[:60] + "{"
+    bench.list()
+    assert urgency(bench) == (1000, False)
+    del bench.files["classes.yaml"]
+    bench.list()
+    assert urgency(bench) == (0, True)

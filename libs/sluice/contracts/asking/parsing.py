@@ -109,7 +109,7 @@ def _with_pod_words(ask: PodAsk, said: _Said, reader: "_Reader") -> PodAsk:
         node_policy = values.node_policy(said.pod["node-policy"])
     if "gpu-policy" in said.pod:
         gpu_policy = values.gpu_policy(said.pod["gpu-policy"])
-    priority = values.whole(said.pod["priority"], -WHOLE_MAX, WHOLE_MAX) if "priority" in said.pod else 0
+    priority = values.whole(said.pod["priority"], -WHOLE_MAX, WHOLE_MAX) if "priority" in said.pod else None
     leeway, group = pod_words.leeway_of(said.pod), pod_words.group_of(said.pod)
     return PodAsk(ask.claims, priority, node_policy, gpu_policy, ask.node_name, leeway, group)
 

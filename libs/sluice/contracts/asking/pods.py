@@ -28,11 +28,11 @@ class PodAsk:
     What a pod asks for, checked. Without claims it asks for nothing.
 
     An empty policy is the pool's; a chain of GPU policies is separated by commas. `node_name` is the only node that
-    will do; empty is any.
+    will do; empty is any. Without a `priority` that of the pod's spec counts.
     """
 
     claims: tuple[Claim, ...] = ()
-    priority: int = 0
+    priority: int | None = None
     node_policy: str = ""
     gpu_policy: str = ""
     node_name: str = ""

@@ -6,6 +6,6 @@ Whoever has a manifest reads it here, so that a folder of them, a cluster and a 
 
 from sluice.contracts.manifests.leased import LEASED, is_leased
 from sluice.contracts.manifests.limits import ManifestLimits
-from sluice.contracts.manifests.reading import PodManifest, read_manifests, too_large
+from sluice.contracts.manifests.reading import PodManifest, read_manifests, too_large, with_classes
 
-__all__ = ["LEASED", "ManifestLimits", "PodManifest", "is_leased", "read_manifests", "too_large"]
+__all__ = ["LEASED", "ManifestLimits", "PodManifest", "is_leased", "read_manifests", "too_large", "with_classes"]

@@ -7,7 +7,7 @@ with pod templates stands for the pods that its controller would make; of any ot
 """
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import Any
@@ -25,7 +25,16 @@ from sluice.contracts.manifests.plain import plain
 from sluice.contracts.manifests.workloads import PODS_MAX, PodTemplate, pod_templates
 from sluice.contracts.manifests.yaml_documents import YamlError, read_documents
 from sluice.contracts.messages import NO_NEEDS, HostNeeds
-from sluice.contracts.pod_specs import read_containers
+from sluice.contracts.pod_specs import (
+    NO_URGENCY,
+    PriorityClass,
+    Urgency,
+    read_containers,
+    read_priority_class,
+    read_urgency,
+    resolved,
+    unknown_class,
+)
 from sluice.contracts.refusals import Refusal, RefusalReason, shorten
 
 _LABEL = r"[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?"
@@ -33,6 +42,7 @@ _NAMESPACE = re.compile(_LABEL)
 _POD_NAME = re.compile(rf"{_LABEL}(?:\.{_LABEL})*")
 POD_NAME_MAX = 253
 NAME_ALLOWED = "a-z, 0-9, '-' and '.', beginning and ending with a letter or digit"
+PRIORITY_CLASS = "PriorityClass"
 LIST_KINDS = frozenset({"List", "PodList"})
 _CLUSTER = AdmissionRules()
 """How a cluster judges where its owner has set nothing."""
@@ -44,7 +54,9 @@ class PodManifest:
     One pod of a text. Neither an `ask` nor a `refusal` means a pod that asks for nothing; or, where it is `skipped`,
     an object that is no pod and makes none.
 
-    Of a pod that asks: its annotations and containers as the one parser reads them, and what it needs of its node.
+    Of a pod that asks: its annotations and containers as the one parser reads them, what it needs of its node, and how
+    urgent it is, where what the ask says of that is in already. `defines` is set for a PriorityClass, which asks for
+    nothing.
     """
 
     namespace: str
@@ -60,6 +72,21 @@ class PodManifest:
     """What a person should know of a pod that is taken as it is."""
     skipped: str = ""
     """Why this object was not looked at, in a sentence."""
+    urgency: Urgency = NO_URGENCY
+    defines: PriorityClass | None = None
+
+
+def with_classes(pods: Iterable[PodManifest]) -> tuple[PodManifest, ...]:
+    """The same pods, with what the PriorityClasses among them say; a class that is not among them is warned of."""
+    listed = tuple(pods)
+    classes = [pod.defines for pod in listed if pod.defines is not None]
+    return tuple(_with_classes(pod, classes) if pod.ask is not None else pod for pod in listed)
+
+
+def _with_classes(pod: PodManifest, classes: Iterable[PriorityClass]) -> PodManifest:
+    urgency = resolved(pod.urgency, classes)
+    missing = unknown_class(urgency)
+    return replace(pod, urgency=urgency, warnings=(*pod.warnings, missing) if missing else pod.warnings)
 
 
 def read_manifests(
@@ -138,6 +165,8 @@ def _read(file: str, item: _Object, limits: AskLimits) -> Iterator[PodManifest]:
     kind, version = value.get("kind"), value.get("apiVersion", "v1")
     if kind == "Pod" and version == "v1":
         yield _pod(item, metadata, limits)
+    elif kind == PRIORITY_CLASS:
+        yield _priority_class(item, name)
     elif kind == "Pod":
         why = f"{where}: no version of a Pod"
         yield PodManifest(namespace, name, refusal=_not_a_pod(item, "apiVersion", why, _words(version), "v1"))
@@ -225,9 +254,21 @@ def _asked(item: _Object, spec: Mapping[str, Any], pod: Pod | NotAReview, ask: A
     needs = needs_of(spec, ask.asked)
     if isinstance(needs, Refusal):
         return _refused(item, needs)
+    urgency = read_urgency(spec)
+    if isinstance(urgency, Refusal):
+        return _refused(item, urgency)
     asked = ask.asked
+    if asked.pod.priority is not None:
+        urgency = replace(urgency, priority=asked.pod.priority)
     known = () if isinstance(pod, NotAReview) else tuple(advice.on_first(pod, ask.before, ask.stored))
-    return PodManifest("", "", asked.annotations, asked.containers, needs, asked.pod, warnings=known)
+    return PodManifest("", "", asked.annotations, asked.containers, needs, asked.pod, warnings=known, urgency=urgency)
+
+
+def _priority_class(item: _Object, name: str) -> PodManifest:
+    found = read_priority_class(item.value)
+    if isinstance(found, Refusal):
+        return replace(_refused(item, found), name=name)
+    return PodManifest("", name, defines=found)
 
 
 def _refused(item: _Object, refusal: Refusal) -> PodManifest:

@@ -164,6 +164,10 @@ class AllocationRequested(Message, frozen=True, kw_only=True):
     leeway: Leeway = NO_LEEWAY
     group: PodGroup | None = None
     held: Held | None = None
+    preempts: bool = True
+    """Whether others may be evicted for it. False is Kubernetes' `preemptionPolicy: Never`: it only waits."""
+    warnings: tuple[str, ...] = ()
+    """What its source took as it was written, and its owner should know: sentences."""
     incarnation: Incarnation = Incarnation("")
     """
     Of STATE, as its source reads it. In another life it has landed late, and does not say what its source remembers by

@@ -66,7 +66,7 @@ ADJUST_REFUSAL_QUOTA_EXCEEDED: AdjustRefusal
 ADJUST_REFUSAL_NOT_NOW: AdjustRefusal
 
 class SimulateRequest(_message.Message):
-    __slots__ = ("namespace", "name", "annotations", "containers", "host")
+    __slots__ = ("namespace", "name", "annotations", "containers", "host", "priority", "never_preempts")
     class AnnotationsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -79,12 +79,16 @@ class SimulateRequest(_message.Message):
     ANNOTATIONS_FIELD_NUMBER: _ClassVar[int]
     CONTAINERS_FIELD_NUMBER: _ClassVar[int]
     HOST_FIELD_NUMBER: _ClassVar[int]
+    PRIORITY_FIELD_NUMBER: _ClassVar[int]
+    NEVER_PREEMPTS_FIELD_NUMBER: _ClassVar[int]
     namespace: str
     name: str
     annotations: _containers.ScalarMap[str, str]
     containers: _containers.RepeatedCompositeFieldContainer[ContainerAsk]
     host: HostNeeds
-    def __init__(self, namespace: _Optional[str] = ..., name: _Optional[str] = ..., annotations: _Optional[_Mapping[str, str]] = ..., containers: _Optional[_Iterable[_Union[ContainerAsk, _Mapping]]] = ..., host: _Optional[_Union[HostNeeds, _Mapping]] = ...) -> None: ...
+    priority: int
+    never_preempts: bool
+    def __init__(self, namespace: _Optional[str] = ..., name: _Optional[str] = ..., annotations: _Optional[_Mapping[str, str]] = ..., containers: _Optional[_Iterable[_Union[ContainerAsk, _Mapping]]] = ..., host: _Optional[_Union[HostNeeds, _Mapping]] = ..., priority: _Optional[int] = ..., never_preempts: _Optional[bool] = ...) -> None: ...
 
 class ContainerAsk(_message.Message):
     __slots__ = ("name", "limits", "requests", "run_as_user")

@@ -1,5 +1,6 @@
 """
-The spec of a Pod, as far as it says where the pod can run: its containers, and what it needs of a node besides GPUs.
+The spec of a Pod, as far as it says where the pod can run and how urgently: its containers, what it needs of a node
+besides GPUs, and its priority.
 
 Takes plain mappings and lists, as any reader of YAML or JSON makes them, and checks what it takes as the Kubernetes API
 server would. What the containers ask of GPUs is not read here (`sluice.contracts.asking`), only handed on.
@@ -8,5 +9,27 @@ server would. What the containers ask of GPUs is not read here (`sluice.contract
 from sluice.contracts.pod_specs.containers import read_containers
 from sluice.contracts.pod_specs.host_needs import read_host_needs, with_node
 from sluice.contracts.pod_specs.main_container import MainContainer, main_container
+from sluice.contracts.pod_specs.urgency import (
+    NO_URGENCY,
+    PriorityClass,
+    Urgency,
+    read_priority_class,
+    read_urgency,
+    resolved,
+    unknown_class,
+)
 
-__all__ = ["MainContainer", "main_container", "read_containers", "read_host_needs", "with_node"]
+__all__ = [
+    "NO_URGENCY",
+    "MainContainer",
+    "PriorityClass",
+    "Urgency",
+    "main_container",
+    "read_containers",
+    "read_host_needs",
+    "read_priority_class",
+    "read_urgency",
+    "resolved",
+    "unknown_class",
+    "with_node",
+]

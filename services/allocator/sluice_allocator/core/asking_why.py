@@ -53,6 +53,9 @@ class PodAsked:
     annotations: dict[str, str]
     containers: tuple[ContainerAsk, ...]
     host: HostNeeds = NO_NEEDS
+    priority: int = 0
+    """Of its spec: it counts where no annotation names one."""
+    preempts: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +125,9 @@ def simulate(desk: Desk, pod: PodAsked) -> Simulated:
     found = limited or find_place(desk.fleet, asking)
     if not isinstance(found, Place):
         at_limit = limited is not None
-        displacing = find_victims(desk, None, asking, ask.priority, at_limit=at_limit) if ask.group is None else None
+        priority = ask.priority if ask.priority is not None else pod.priority
+        may_evict = pod.preempts and ask.group is None
+        displacing = find_victims(desk, None, asking, priority, at_limit=at_limit) if may_evict else None
         if displacing is None:
             return WouldWait(found.message, steps_of(found.reasons), found.more)
         devices = _given(desk, displacing.place.devices)

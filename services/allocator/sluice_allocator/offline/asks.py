@@ -83,7 +83,7 @@ def request_of(
         origin=arrival.where,
         owner=request,
         claims=ask.claims,
-        priority=arrival.priority or ask.priority,
+        priority=arrival.priority or ask.priority or 0,
         host=_needs(arrival, ask),
         node_policy=ask.node_policy or policies.node,
         gpu_policy=ask.gpu_policy or policies.gpu,

@@ -30,7 +30,14 @@ def pod_asked(request: pb.SimulateRequest) -> PodAsked:
         for each in request.containers
     )
     host = _needs(request.host)
-    return PodAsked(request.namespace or "default", dict(request.annotations), containers, host)
+    return PodAsked(
+        request.namespace or "default",
+        dict(request.annotations),
+        containers,
+        host,
+        priority=request.priority,
+        preempts=not request.never_preempts,
+    )
 
 
 def change_asked(request: pb.AdjustRequest) -> Change:

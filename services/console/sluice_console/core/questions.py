@@ -17,6 +17,8 @@ def question_of(pod: PodManifest) -> pb.SimulateRequest:
         annotations=_texts(pod.annotations),
         containers=[_container(each) for each in pod.containers],
         host=_host(pod.host),
+        priority=pod.urgency.value,
+        never_preempts=not pod.urgency.may_preempt,
     )
 
 

@@ -250,8 +250,7 @@ def _refusal(refused: pb.Refusal) -> Refusal:
 def simulated_lines(pod: SimulatedPodDocument) -> list[str]:
     """One pod's answer, as a person would want it: what, where, what it leaves; or why not, step by step."""
     name = f"{pod.namespace}/{pod.name}" if pod.name else pod.origin
-    lines = [f"{name}: {pod.message}"]
-    lines += [f"  warning: {each}" for each in pod.warnings]
+    lines = [f"{name}: {pod.message}", *(f"  warning: {each}" for each in pod.warnings)]
     lines += [f"  {device_text(each)}" for each in pod.devices]
     lines += [
         f"  evicts {each.namespace}/{each.name} of priority {each.priority}, with {each.memory_mib} MiB"

@@ -85,10 +85,7 @@ def sentence(message: AnyMessage) -> str:  # noqa: C901, PLR0912 - one case per 
     """What the message says, without whom it is about."""
     match message:
         case AllocationRequested():
-            edited = "" if message.revision <= 1 else f" (edit {message.revision})"
-            if message.held is not None:
-                return f"is remembered by its source to have its slice on {message.held.node}"
-            return f"asks for {ask_text(message.claims)}{edited}, in {message.origin}"
+            return _asked_text(message)
         case RequestRejected():
             return f"cannot be understood: {message.origin}: {message.refusal.sentence()}"
         case RequestWithdrawn():
@@ -208,6 +205,14 @@ def _waived_text(waived: Waived) -> str:
     """Some words are of no place: they come before the one that all is lost."""
     what = "gives its place back before anybody started there" if waived.allocations else "gets no place"
     return f"{what}: {waived.cause}"
+
+
+def _asked_text(asked: AllocationRequested) -> str:
+    if asked.held is not None:
+        return f"is remembered by its source to have its slice on {asked.held.node}"
+    edited = "" if asked.revision <= 1 else f" (edit {asked.revision})"
+    warnings = "".join(f"; warning: {each}" for each in asked.warnings)
+    return f"asks for {ask_text(asked.claims)}{edited}, in {asked.origin}{warnings}"
 
 
 def _granted_text(grant: Grant) -> str:

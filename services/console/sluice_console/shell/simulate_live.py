@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from sluice.contracts.asking import ANY_COUNT, AskLimits
-from sluice.contracts.manifests import ManifestLimits, PodManifest, read_manifests
+from sluice.contracts.manifests import ManifestLimits, PodManifest, read_manifests, with_classes
 from sluice.contracts.pb import allocator_pb2 as pb
 from sluice.contracts.pb.allocator_pb2_grpc import AllocatorServiceStub
 from sluice.contracts.refusals import Refusal
@@ -44,16 +44,17 @@ async def simulate(url: str, files: Sequence[str], *, form: Form) -> int:
             _manifests(file, text, ANY_COUNT)  # a text that is none is said before anybody is asked
         async with connected(url) as bus, allocator(bus) as asked:
             limits = await _limits(asked)
-            read = [(file, pod) for file, text in texts for pod in _manifests(file, text, limits)]
-            pods = [(file, pod) for file, pod in read if not pod.skipped]
-            document = SimulatedDocument(pods=tuple([await _answer(asked, file, pod) for file, pod in pods]))
+            named = [(file, pod) for file, text in texts for pod in _manifests(file, text, limits)]
+            pods = zip((file for file, _ in named), with_classes(pod for _, pod in named), strict=True)
+            answers = [await _answer(asked, file, pod) for file, pod in pods if not pod.skipped and pod.defines is None]
+        document = SimulatedDocument(pods=tuple(answers))
     except NotReadableError as error:
         sys.stderr.write(f"sluice simulate: {visible(str(error))}\n")
         return EXIT_USAGE
     except NotAskableError as error:
         sys.stderr.write(f"sluice simulate: {visible(str(error))}\n")
         return EXIT_FAILED
-    for _, pod in read:
+    for _, pod in named:
         if pod.skipped:
             sys.stderr.write(f"{visible(pod.skipped)}\n")
     if is_for_programs(form):

@@ -31,6 +31,9 @@ class Terms:
     gpu_policy: str = ""
     leeway: Leeway = NO_LEEWAY
     group: PodGroup | None = None
+    preempts: bool = True
+    warnings: tuple[str, ...] = ()
+    """What is taken as it was written, and its owner should know: sentences."""
 
 
 NO_TERMS = Terms()

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from sluice.contracts.refusals import Refusal
 from sluice_pod_watcher.core.events import NO_TERMS, ManifestFile
 from sluice_pod_watcher.core.identities import Place
-from sluice_pod_watcher.core.manifests import Found, ParsedFile, duplicate, parse_file
+from sluice_pod_watcher.core.manifests import Found, ParsedFile, duplicate, parse_file, with_class
 from sluice_pod_watcher.core.rules import Rules
 
 
@@ -36,7 +36,13 @@ class Folder:
         for file in sorted(files, key=lambda each: each.name):
             known = self._parsed.get(file.name)
             same = known is not None and (known[0] is file or known[0] == file)
-            parsed[file.name] = known if known is not None and same else (file, parse_file(file, self.rules))
+            if known is not None and same:
+                parsed[file.name] = known
+                continue
+            found = parse_file(file, self.rules)
+            if found.broken is not None and known is not None:
+                found = replace(found, classes=known[1].classes)  # an editor may be in the middle of writing it
+            parsed[file.name] = file, found
         self._parsed = parsed
 
     def view(self, holders: Iterable[Place]) -> View:
@@ -49,12 +55,13 @@ class Folder:
         wanted: dict[Place, Found] = {}
         broken: dict[str, Refusal] = {}
         asking_nothing: dict[Place, Found] = {}
+        classes = [each for _, parsed in self._parsed.values() for each in parsed.classes]
         for name, (_, parsed) in self._parsed.items():
             if parsed.broken is not None:
                 broken[name] = parsed.broken
             for found in parsed.found:
                 asks = bool(found.claims) or found.refusal is not None
-                (wanted if asks else asking_nothing)[name, found.document] = found
+                (wanted if asks else asking_nothing)[name, found.document] = with_class(found, classes)
         held: dict[str, str] = {}
         for file, document in holders:
             if file in broken or (file, document) in wanted:

@@ -4,11 +4,13 @@ One manifest file of the folder to the pods in it, each with an identity that su
 How a manifest is read, and what it asks for, is `sluice.contracts.manifests`; here it becomes a file of this folder.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from sluice.contracts.asking import AskLimits
 from sluice.contracts.manifests import ManifestLimits, PodManifest, read_manifests, too_large
 from sluice.contracts.messages import Claim
+from sluice.contracts.pod_specs import NO_URGENCY, PriorityClass, Urgency, resolved, unknown_class
 from sluice.contracts.refusals import Refusal, RefusalReason, shorten
 from sluice_pod_watcher.core.events import NO_TERMS, ManifestFile, Terms
 from sluice_pod_watcher.core.rules import Rules
@@ -29,8 +31,10 @@ class Found:
     claims: tuple[Claim, ...] = ()
     refusal: Refusal | None = None
     terms: Terms = NO_TERMS
-    notes: tuple[str, ...] = ()
-    """What a person should know of it, in sentences: warnings of an ask, or why it was not looked at."""
+    skipped: str = ""
+    """Why it was not looked at, in a sentence."""
+    urgency: Urgency = NO_URGENCY
+    """What `terms` says of it, before PriorityClasses of other files are looked at."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +43,7 @@ class ParsedFile:
 
     found: tuple[Found, ...] = ()
     broken: Refusal | None = None
+    classes: tuple[PriorityClass, ...] = ()
 
 
 def parse_file(file: ManifestFile, rules: Rules) -> ParsedFile:
@@ -52,17 +57,40 @@ def parse_file(file: ManifestFile, rules: Rules) -> ParsedFile:
     found = read_manifests(file.name, file.text, limits=limits, asks=AskLimits(rules.max_gpus_per_node))
     if isinstance(found, Refusal):
         return ParsedFile(broken=found)
-    return ParsedFile(found=_identified([_found(each) for each in found], file.name))
+    classes = tuple(each.defines for each in found if each.defines is not None)
+    pods = [_found(each) for each in found if each.defines is None]
+    return ParsedFile(found=_identified(pods, file.name), classes=classes)
 
 
 def _found(pod: PodManifest) -> Found:
     """An object of the file; `document` is left to `_identified`."""
     if pod.ask is None:
-        notes = (pod.skipped,) if pod.skipped else ()
-        return Found("", pod.namespace, pod.name, refusal=pod.refusal, notes=notes)
-    ask = pod.ask
-    terms = Terms(pod.host, ask.priority, ask.node_policy, ask.gpu_policy, ask.leeway, ask.group)
-    return Found("", pod.namespace, pod.name, claims=pod.ask.claims, terms=terms, notes=pod.warnings)
+        return Found("", pod.namespace, pod.name, refusal=pod.refusal, skipped=pod.skipped)
+    ask, urgency = pod.ask, pod.urgency
+    terms = Terms(
+        host=pod.host,
+        priority=urgency.value,
+        node_policy=ask.node_policy,
+        gpu_policy=ask.gpu_policy,
+        leeway=ask.leeway,
+        group=ask.group,
+        preempts=urgency.may_preempt,
+        warnings=pod.warnings,
+    )
+    return Found("", pod.namespace, pod.name, claims=ask.claims, terms=terms, urgency=urgency)
+
+
+def with_class(found: Found, classes: Iterable[PriorityClass]) -> Found:
+    """The same with what its PriorityClass says, which may be in another file; or a warning that there is none."""
+    if not found.claims:
+        return found
+    urgency = resolved(found.urgency, classes)
+    missing = unknown_class(urgency)
+    if urgency == found.urgency and not missing:
+        return found
+    warnings = (*found.terms.warnings, missing) if missing else found.terms.warnings
+    terms = replace(found.terms, priority=urgency.value, preempts=urgency.may_preempt, warnings=warnings)
+    return replace(found, terms=terms)
 
 
 # -- all of a file ------------------------------------------------------------------------------------------------

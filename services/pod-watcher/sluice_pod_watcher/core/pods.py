@@ -90,6 +90,8 @@ class Pods:
             leeway=last.terms.leeway,
             group=last.terms.group,
             held=record.held,
+            preempts=last.terms.preempts,
+            warnings=last.terms.warnings,
         )
 
     def all_requests(self) -> tuple[RequestId, ...]:
@@ -184,7 +186,6 @@ class Pods:
         ask = Ask(1, found.claims, found.refusal, found.terms)
         record = self.identities.begin(place, found.namespace, found.name, ask)
         self._tell_ask(record)
-        self.told += [words.warns(record, note) for note in found.notes]
 
     def _say(self, record: IdentityRecord, ask: Ask) -> None:
         self._tell_ask(self.identities.say(record.uid, ask))
@@ -192,6 +193,7 @@ class Pods:
     def _tell_ask(self, record: IdentityRecord) -> None:
         self.due[record.uid] = None
         self.told.append(words.stays(record) if record.document.endswith(EDIT) else words.asks(record))
+        self.told += words.warnings(record)
 
     def _end(self, record: IdentityRecord, why: str) -> None:
         self.identities.end(record.uid, "pod gone")
@@ -379,7 +381,14 @@ def _place(message: AllocationRequested | RequestRejected) -> Place:
 def _ask(message: AllocationRequested | RequestRejected) -> Ask:
     if isinstance(message, AllocationRequested):
         terms = Terms(
-            message.host, message.priority, message.node_policy, message.gpu_policy, message.leeway, message.group
+            message.host,
+            message.priority,
+            message.node_policy,
+            message.gpu_policy,
+            message.leeway,
+            message.group,
+            message.preempts,
+            message.warnings,
         )
         return Ask(message.revision, message.claims, terms=terms)
     return Ask(message.revision, refusal=message.refusal)

@@ -33,6 +33,11 @@ def asks(record: IdentityRecord) -> Tell:
     return Tell("info", f"{pod(record)} {now} for {ask(last.claims)}", record.uid)
 
 
+def warnings(record: IdentityRecord) -> list[Tell]:
+    """What is taken as it was written, and may not be what was meant."""
+    return [Tell("warning", f"{pod(record)}: {each}", record.uid) for each in record.asks[-1].terms.warnings]
+
+
 def ended(record: IdentityRecord, why: str) -> Tell:
     """Nobody wants it any more."""
     return Tell("info", f"{pod(record)} {why}; its request is withdrawn", record.uid)
@@ -45,15 +50,10 @@ def stays(record: IdentityRecord) -> Tell:
     return Tell("warning", f"{pod(record)} stays as it was, for the edit is refused: {why}", record.uid)
 
 
-def warns(record: IdentityRecord, note: str) -> Tell:
-    """What a person should know of an ask that is taken as it is."""
-    return Tell("warning", f"{pod(record)}: {note}", record.uid)
-
-
 def asks_nothing(file: str, found: Found) -> Tell:
     """A pod that is none of ours, or an object that is no pod."""
-    if found.notes:
-        return Tell("info", "; ".join(found.notes))
+    if found.skipped:
+        return Tell("info", found.skipped)
     return Tell("info", f"{found.namespace}/{found.name or '(no name)'} ({file}) asks for no slice: left alone")
 
 

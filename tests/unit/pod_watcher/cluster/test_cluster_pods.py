@@ -52,6 +52,20 @@ def pin(node="node-a"):
 # -- asking -------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize(
+    ("annotations", "expected"),
+    [("", (1_000_000, False)), (',"sluice.dev/priority":"-3"', (-3, False))],
+)
+def test_the_priority_that_the_api_server_resolved_counts_unless_the_pod_names_one(bench, annotations, expected):
+    """A PriorityClass is what clusters govern urgency by; passed over, production waits behind experiments."""
+    stored = f'{{"version":1,"first":"main","annotations":{{"sluice.dev/profile":"1g.5gb"{annotations}}}}}'
+    spec = {"priorityClassName": "production", "priority": 1_000_000, "preemptionPolicy": "Never"}
+    bench.create("service", "u1", stored=stored, spec=spec)
+    word = bench.word("u1")
+    assert isinstance(word, AllocationRequested)
+    assert (word.priority, word.preempts) == expected
+
+
 def test_a_pod_is_asked_for_by_its_uid(bench):
     """Without this nobody would look for a slice."""
     bench.create("train", "u1")

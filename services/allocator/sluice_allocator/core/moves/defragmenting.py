@@ -6,7 +6,8 @@ on (a Grant with `after`, as aging writes it), and each pod that a promise waits
 place first). So a promise of any origin is helped along, and a restart between the two finds what is left to be done.
 
 Pods are only ever moved for one who gains more than they are worth together, at most one for so many requests that
-came, and never one that was moved lately. It must not move a pod whose owner has not said that it may be.
+came, and never one that was moved lately. A move evicts, so none is made for a request that does not preempt. It must
+not move a pod whose owner has not said that it may be.
 """
 
 from dataclasses import dataclass
@@ -56,7 +57,7 @@ class Proposal:
 
 def propose(desk: Desk, request: RequestId, asked: AllocationRequested) -> Proposal | None:
     """Who could be moved where so that a request fits that waits now; None where nobody could. Changes nothing."""
-    if asked.group is not None:
+    if asked.group is not None or not asked.preempts:
         return None
     plan = _plan(desk, request, asked, lambda allocation: _asking_of_mover(desk, allocation))
     if plan is None:
@@ -92,7 +93,7 @@ def _promise_by_moving(desk: Desk) -> None:
     """Try one of those who wait, in turn."""
     turn = desk.moves.looked_at = desk.queue.head_after(desk.moves.looked_at)
     asked = desk.world.requests.get(turn[2]) if turn is not None else None
-    if turn is None or not isinstance(asked, AllocationRequested) or asked.group is not None:
+    if turn is None or not isinstance(asked, AllocationRequested) or asked.group is not None or not asked.preempts:
         return
     request = turn[2]
     if request in desk.committing or standing_promise(desk, request) is not None:
@@ -109,6 +110,9 @@ def _promise_by_moving(desk: Desk) -> None:
 
 def _help(desk: Desk, promise: Grant) -> None:
     """Move one pod that a promise waits for, if all that it waits for go or may be moved, and that is worth it."""
+    asked = desk.world.requests.get(promise.booking.request)
+    if isinstance(asked, AllocationRequested) and not asked.preempts:
+        return
     movable: list[AllocationId] = []
     for allocation in unfinished(desk, promise):
         if isinstance(desk.world.ledger.get(allocation), Revoke) or _is_moving(desk, allocation):

@@ -29,7 +29,7 @@ def shape_of(request: AllocationRequested, *, limited: bool = False) -> bytes:
 
     Who asks is left in where it decides: shares live among those of the same namespace and user, and a namespace that
     is `limited` may have to wait where others need not. Who is of a group is promised nothing and evicts nobody: behind
-    one such as its first, nobody else of its shape would be, nor would.
+    one such as its first, nobody else of its shape would be, nor would. So it is with a request that does not preempt.
     """
     is_shared = any(claim.modes != ("exclusive",) or claim.shares_percent is not None for claim in request.claims)
     claims = [_anonymous(claim, keep_uid=is_shared) for claim in request.claims]
@@ -37,7 +37,16 @@ def shape_of(request: AllocationRequested, *, limited: bool = False) -> bytes:
     served_by = request.leeway.substitute != "no"
     of_group = request.group is not None
     return _encoder.encode(
-        (claims, request.host, request.node_policy, request.gpu_policy, namespace, served_by, of_group)
+        (
+            claims,
+            request.host,
+            request.node_policy,
+            request.gpu_policy,
+            namespace,
+            served_by,
+            of_group,
+            request.preempts,
+        )
     )
 
 

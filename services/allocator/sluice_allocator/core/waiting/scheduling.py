@@ -303,7 +303,7 @@ def _or_evict(desk: Desk, request: RequestId, asked: AllocationRequested, over: 
 
 def _evict_for(desk: Desk, request: RequestId, asked: AllocationRequested, *, at_limit: bool = False) -> bool:
     """Book the place of others who are less important, and have them evicted. False when that does not help."""
-    if asked.group is not None or standing_promise(desk, request) is not None:
+    if not asked.preempts or asked.group is not None or standing_promise(desk, request) is not None:
         return False  # members of a group are granted together or not at all; a promise is waited for
     avoid = not_from_others(desk, request)
     found = find_victims(desk, request, asking_of(asked), asked.priority, avoid, at_limit=at_limit)

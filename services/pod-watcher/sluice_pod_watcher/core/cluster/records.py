@@ -180,4 +180,5 @@ class Record:
             leeway=terms.leeway,
             group=terms.group,
             held=self.held,
+            preempts=terms.preempts,
         )

@@ -19,7 +19,7 @@ from sluice.contracts.messages import (
     PodGroup,
     RequestRejected,
 )
-from sluice.contracts.pod_specs import read_host_needs, with_node
+from sluice.contracts.pod_specs import NO_URGENCY, read_host_needs, read_urgency, resolved, with_node
 from sluice.contracts.refusals import Refusal
 
 
@@ -35,18 +35,30 @@ class Terms:
     leeway: Leeway = NO_LEEWAY
     group: PodGroup | None = None
     refusal: Refusal | None = None
+    preempts: bool = True
 
 
 def terms_of(word: AllocationRequested | RequestRejected) -> Terms:
     """What the bus says that a request asks for."""
     if isinstance(word, RequestRejected):
         return Terms(refusal=word.refusal)
-    return Terms(word.claims, word.host, word.priority, word.node_policy, word.gpu_policy, word.leeway, word.group)
+    return Terms(
+        word.claims,
+        word.host,
+        word.priority,
+        word.node_policy,
+        word.gpu_policy,
+        word.leeway,
+        word.group,
+        preempts=word.preempts,
+    )
 
 
 def terms_of_pod(asked: Asked, spec: dict[str, Any], *, has_controller: bool, held: Held | None) -> Terms:
     """
-    What a pod asks for, with what its spec needs of a node.
+    What a pod asks for, with what its spec needs of a node and how urgent it says it is.
+
+    The API server has resolved the pod's PriorityClass into its spec; the pod's own annotation comes before that.
 
     One that has its slice is where it is, also if its spec says by now what nobody could be placed by: refused, it
     would have a slice that nobody asks for.
@@ -59,8 +71,21 @@ def terms_of_pod(asked: Asked, spec: dict[str, Any], *, has_controller: bool, he
         if held is None:
             return Terms(refusal=needs)
         needs = HostNeeds(node_name=held.node)
+    urgency = read_urgency(spec)
+    if isinstance(urgency, Refusal):
+        urgency = NO_URGENCY  # no API server takes such a pod
+    priority = pod.priority if pod.priority is not None else resolved(urgency, ()).value
     leeway = pod.leeway if has_controller else _unmoved(pod.leeway)
-    return Terms(pod.claims, needs, pod.priority, pod.node_policy, pod.gpu_policy, leeway, pod.group)
+    return Terms(
+        pod.claims,
+        needs,
+        priority,
+        pod.node_policy,
+        pod.gpu_policy,
+        leeway,
+        pod.group,
+        preempts=urgency.may_preempt,
+    )
 
 
 def _unmoved(leeway: Leeway) -> Leeway:

@@ -149,7 +149,7 @@ def test_the_annotations_choose_devices_and_policies():
         models=("A100", "h100"), not_models=("PCIe",), uuids=("GPU-1", "GPU-2")
     )
     assert answer.claims[0].numa_bind
-    assert (answer.priority, answer.node_policy, answer.gpu_policy) == (0, "spread", "numa,binpack")
+    assert (answer.priority, answer.node_policy, answer.gpu_policy) == (None, "spread", "numa,binpack")
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,110 @@
+"""How urgent a pod is by Kubernetes' own words: `priority`, its class, and whether others go for it."""
+
+import pytest
+
+from sluice.contracts.asking import Unquoted
+from sluice.contracts.pod_specs import (
+    NO_URGENCY,
+    PriorityClass,
+    Urgency,
+    read_priority_class,
+    read_urgency,
+    resolved,
+    unknown_class,
+)
+from sluice.contracts.refusals import Refusal
+
+CLASSES = (
+    PriorityClass("production", 1_000_000),
+    PriorityClass("patient", 500, preempts=False),
+    PriorityClass("usual", 10, is_default=True),
+    PriorityClass("modest", 5, is_default=True),
+)
+
+
+@pytest.mark.parametrize(
+    ("spec", "expected"),
+    [
+        ({}, Urgency()),
+        ({"priority": 7}, Urgency(7)),
+        ({"priority": Unquoted("-7")}, Urgency(-7)),
+        ({"priority": 2_000_001_000}, Urgency(2_000_001_000)),
+        ({"priority": Unquoted("2147483647")}, Urgency(2**31 - 1)),
+        ({"priority": Unquoted("null"), "preemptionPolicy": None, "priorityClassName": ""}, Urgency()),
+        ({"preemptionPolicy": "Never"}, Urgency(preempts=False)),
+        ({"preemptionPolicy": "PreemptLowerPriority"}, Urgency(preempts=True)),
+        ({"priorityClassName": "production"}, Urgency(class_name="production")),
+    ],
+)
+def test_what_a_spec_says_is_read(spec, expected):
+    """A pod that production depends on would wait behind everybody's experiments."""
+    assert read_urgency(spec) == expected
+
+
+@pytest.mark.parametrize(
+    ("spec", "field"),
+    [
+        ({"priority": "7"}, "spec.priority"),
+        ({"priority": True}, "spec.priority"),
+        ({"priority": 2**31}, "spec.priority"),
+        ({"priority": Unquoted("9" * 400)}, "spec.priority"),
+        ({"priority": Unquoted("1.5")}, "spec.priority"),
+        ({"preemptionPolicy": "never"}, "spec.preemptionPolicy"),
+        ({"priorityClassName": ["a"]}, "spec.priorityClassName"),
+    ],
+)
+def test_a_slip_is_refused_by_its_field(spec, field):
+    """Taken for nothing, the pod would wait for a reason that stands nowhere."""
+    found = read_urgency(spec)
+    assert isinstance(found, Refusal)
+    assert found.field == field
+
+
+@pytest.mark.parametrize(
+    ("urgency", "expected"),
+    [
+        (Urgency(class_name="production"), (1_000_000, True)),
+        (Urgency(class_name="patient"), (500, False)),
+        (Urgency(3, class_name="production"), (3, True)),
+        (Urgency(preempts=True, class_name="patient"), (500, True)),
+        (Urgency(class_name="system-node-critical"), (2_000_001_000, True)),
+        (NO_URGENCY, (5, True)),
+    ],
+)
+def test_a_class_says_what_the_spec_does_not(urgency, expected):
+    """The API server resolves it so; of several defaults the least counts."""
+    found = resolved(urgency, CLASSES)
+    assert (found.value, found.may_preempt, unknown_class(found)) == (*expected, "")
+
+
+def test_a_class_that_is_nowhere_is_warned_of():
+    """The pod would wait behind everybody without a word."""
+    found = resolved(Urgency(class_name="productoin"), CLASSES)
+    assert found.value == 0
+    assert "spec.priorityClassName = 'productoin'" in unknown_class(found)
+
+
+@pytest.mark.parametrize(
+    ("manifest", "expected"),
+    [
+        ({"metadata": {"name": "a"}, "value": 5}, PriorityClass("a", 5)),
+        (
+            {"metadata": {"name": "a"}, "value": Unquoted("-5"), "globalDefault": Unquoted("true")},
+            PriorityClass("a", -5, is_default=True),
+        ),
+        (
+            {"metadata": {"name": "a"}, "value": 5, "globalDefault": False, "preemptionPolicy": "Never"},
+            PriorityClass("a", 5, preempts=False),
+        ),
+    ],
+)
+def test_a_class_is_read(manifest, expected):
+    """The folder of a machine without an API server has them beside the pods."""
+    assert read_priority_class(manifest) == expected
+
+
+def test_a_class_without_a_number_is_refused():
+    """Its pods would all have another priority than is written there."""
+    found = read_priority_class({"metadata": {"name": "a"}, "value": "high"})
+    assert isinstance(found, Refusal)
+    assert found.field == "value"
