@@ -167,7 +167,25 @@ class Judge:
             self._resized[booking.namespace] = None
             return
         self._after[allocation] = grant.after
+        self._is_patient(grant)
         self._is_given_once(booking)
+
+    def _is_patient(self, grant: Grant) -> None:
+        """Nobody else is evicted for a request that never preempts."""
+        last = self._bus.values.last(subjects.request(grant.booking.request).subject, self._bus.now)
+        asked = last.message if last is not None else None
+        others = [
+            each
+            for each in grant.after
+            if self.of_allocation.get(each) != grant.booking.request and not self._is_kept(each)
+        ]
+        if grant.evict and others and isinstance(asked, AllocationRequested) and not asked.preempts:
+            raise ViolationError("never preempts", f"{others} are evicted for {grant.booking.request}")
+
+    def _is_kept(self, allocation: AllocationId) -> bool:
+        """Whether it is a place for who comes in a moved pod's stead: nobody is there."""
+        after, request = self._after.get(allocation, ()), self.of_allocation.get(allocation)
+        return bool(after) and all(self.of_allocation.get(each) == request for each in after)
 
     def _is_ready(self, ready: SliceReady) -> None:
         self.made[ready.allocation] = None

@@ -29,6 +29,7 @@ class PodSpec:
     life_s: float | None = None
     group: str = ""
     group_size: int = 0
+    preempts: bool = True
 
 
 @dataclass(frozen=True, slots=True)

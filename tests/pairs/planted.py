@@ -45,6 +45,14 @@ def _woken_by_itself(original: Any) -> Any:
     return freed
 
 
+def _never_is_ignored(original: Any) -> Any:
+    def evict_for(desk: Any, request: Any, asked: Any, **named: Any) -> Any:
+        """Others are evicted for a pod that said it only waits."""
+        return original(desk, request, replace(asked, preempts=True), **named)
+
+    return evict_for
+
+
 _WHOLE = (Claim(container="main", profile="7g.40gb"),)
 _TWO_GPUS = (("a100-40gb", "a100-40gb"),)
 
@@ -74,8 +82,28 @@ NO_PLACE_FOR_TWO = Plan(
     steps=((0.5, Comes(PodSpec("tenant", _WHOLE))), (24.9, _of_job("j0")), (24.9, _of_job("j1"))),
 )
 """A job of two waits where one GPU is free, and a trial of it takes several events."""
+PATIENT = Plan(
+    seed=0,
+    nodes=_TWO_GPUS,
+    promises_percent=0,
+    steps=(
+        (0.5, Comes(PodSpec("one", _WHOLE, preemptible=True))),
+        (0.5, Comes(PodSpec("two", _WHOLE, preemptible=True))),
+        (4.0, Comes(PodSpec("patient", _WHOLE, priority=2, preempts=False))),
+    ),
+)
+"""Both GPUs have tenants who may go, and one more important pod that only waits."""
 
 BUGS = (
+    (
+        PATIENT,
+        Planted(
+            name="never is ignored",
+            loses="a pod, to one that said it only waits",
+            caught_by=("never preempts",),
+            patches=((scheduling, "_evict_for", _never_is_ignored),),
+        ),
+    ),
     (
         draw_plan(21),
         Planted(

@@ -127,6 +127,7 @@ class Source:
             leeway=Leeway(preemptible=spec.preemptible, movable=spec.movable, substitute=spec.substitute),
             group=PodGroup(name=spec.group, size=spec.group_size) if spec.group else None,
             held=pod.held,
+            preempts=spec.preempts,
             incarnation=self._state,
         )
         self._bus.put(address, asked)

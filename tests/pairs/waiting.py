@@ -83,7 +83,7 @@ class Waiting:
             raise ViolationError("waits for nothing", f"{place.node} {place.devices}; {story}")
         if promise is not None:
             return
-        if find_victims(self.desk, pod.uid, asking_of(asked), asked.priority) is not None:
+        if asked.preempts and find_victims(self.desk, pod.uid, asking_of(asked), asked.priority) is not None:
             raise ViolationError("evicts nobody", story)
         if self._could_be_promised(pod, asked):
             raise ViolationError("promised nothing", story)

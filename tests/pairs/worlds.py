@@ -32,6 +32,8 @@ PROFILES = {
     "a100-40gb": ("1g.5gb", "1g.10gb", "2g.10gb", "3g.20gb", "3g.20gb", "4g.20gb", "7g.40gb"),
 }
 NAMESPACES = ("lab", "den")
+PATIENT = 0.15
+"""So many pods never have anybody evicted for them."""
 TOPICS = ("several", "movable", "larger", "preemption", "groups", "quotas", "shares", "containers")
 FAULTS = ("cordons", "edits", "health", "restarts", "leases", "stalls", "readings")
 
@@ -39,14 +41,16 @@ FAULTS = ("cordons", "edits", "health", "restarts", "leases", "stalls", "reading
 def draw_plan(seed: int) -> Plan:
     """The world of a seed."""
     dice = Random(seed)
-    return _Drawing(dice).plan(seed)
+    return _Drawing(dice, Random(f"patience {seed}")).plan(seed)
 
 
 class _Drawing:
     """Draws one world."""
 
-    def __init__(self, dice: Random) -> None:
+    def __init__(self, dice: Random, patience: Random) -> None:
         self.dice = dice
+        self.patience = patience
+        """Drawn apart: all else of a seed stays what it was."""
         self.steps: list[tuple[float, Step]] = []
         self.names: list[str] = []
         self.singles: list[str] = []
@@ -155,6 +159,7 @@ class _Drawing:
         pod = replace(pod, namespace=dice.choice(NAMESPACES))
         if "preemption" in self.topics:
             pod = replace(pod, priority=dice.choice((0, 0, 1, 2)), preemptible=dice.random() < 0.5)
+            pod = replace(pod, preempts=self.patience.random() >= PATIENT)
         if "movable" in self.topics:
             pod = replace(pod, movable=dice.random() < 0.7)
         if "larger" in self.topics and pod.claims[0].profile is not None:

@@ -92,6 +92,7 @@ RULES = (
     Rule("cordoned", "Who was told of a cordon books nothing new there.", "cordons.py"),
     Rule("limits", "The bus says what the file says, and nothing else in its name.", "limits.py"),
     Rule("less important", "Who is evicted is less important.", "preemptions.py"),
+    Rule("never preempts", "Nobody is evicted for a pod whose `preemptionPolicy` is Never.", "preemptions.py"),
     Rule("twice opt-in", "Who is evicted has said so, and so has who evicts.", "preemptions.py"),
     Rule("place first", "A place is booked before anybody is evicted for it, and goes to that one.", "preemptions.py"),
     Rule("booked first", "Of a move, too.", "moves.py"),

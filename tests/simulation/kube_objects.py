@@ -26,6 +26,8 @@ def pod_object(pod: Pod, uid: str, *, finalizer: bool) -> Json:
     spec: Json = {"containers": [{"name": name, "image": "cuda"} for name in pod.ask.containers]}
     if pod.user is not None:
         spec["securityContext"] = {"runAsUser": pod.user}
+    if not pod.preempts:
+        spec["preemptionPolicy"] = "Never"
     annotations = dict(pod.ask.annotations)
     stored = stored_from(annotations, spec).as_text()
     meta = _meta(pod.namespace, pod.name, uid, {MANAGED: "true"}, {**annotations, REQUEST: stored})

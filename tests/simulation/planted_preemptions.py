@@ -23,6 +23,14 @@ def _equals_go(original: Any) -> Any:
     return find_victims
 
 
+def _never_is_ignored(original: Any) -> Any:
+    def evict_for(desk: Any, request: Any, asked: Any, **named: Any) -> Any:
+        """Others are evicted for a pod that said it only waits."""
+        return original(desk, request, msgspec.structs.replace(asked, preempts=True), **named)
+
+    return evict_for
+
+
 def _nobody_asked(original: Any) -> Any:
     def may_go_at(desk: Any, allocation: Any, entry: Any) -> Any:
         """Whoever has a lower priority goes, whatever it said of itself."""
@@ -116,6 +124,13 @@ PREEMPTION_BUGS = (
         "a pod, to one that is no more important",
         ("less important",),
         ((scheduling, "find_victims", _equals_go),),
+        _all_preempting,
+    ),
+    Planted(
+        "never is ignored",
+        "a pod, to one that said it only waits",
+        ("never preempts",),
+        ((scheduling, "_evict_for", _never_is_ignored),),
         _all_preempting,
     ),
     Planted(

@@ -113,6 +113,8 @@ class Pod:
     namespace: str = "lab"
     user: int | None = None
     """Who it says that it runs as."""
+    preempts: bool = True
+    """Whether others may be evicted for it; else its spec says `preemptionPolicy: Never`."""
 
     @property
     def uid(self) -> int:
@@ -137,7 +139,7 @@ class Pod:
         lines = ["apiVersion: v1", "kind: Pod", "metadata:", f"  name: {self.name}"]
         lines += [f"  namespace: {self.namespace}"]
         lines += ["  annotations:", *(f'    {key}: "{value}"' for key, value in self.ask.annotations)]
-        lines += ["spec:"]
+        lines += ["spec:", *(() if self.preempts else ("  preemptionPolicy: Never",))]
         lines += ["  securityContext:", f"    runAsUser: {self.user}"] if self.user is not None else []
         lines += ["  containers:"]
         for container in self.ask.containers:

@@ -33,12 +33,14 @@ from sluice.contracts.messages import (
 )
 
 if TYPE_CHECKING:
-    from simulation.plan import Plan
+    from simulation.plan import Plan, PodLife
     from simulation.world import World
 
 PREEMPTING_SEEDS = 0.4
 """In so many seeds pods have priorities, and may be evicted for each other."""
 GUARANTEED_PODS = 0.3
+PATIENT_PODS = 0.2
+"""So many of them are evicted for, and have nobody evicted for themselves, however important they are."""
 PRIORITY, PREEMPTIBLE, GROUP = "sluice.dev/priority", "sluice.dev/preemptible", "sluice.dev/group"
 ORDER_IS_LATE_S = 25.0
 """An order may land so long after the grant that it follows from was taken back: whoever says it stood still."""
@@ -53,10 +55,18 @@ def with_preemptions(plan: "Plan", seeds: float = PREEMPTING_SEEDS) -> "Plan":
         return plan
     others = 0.0 if plan.quotas else GUARANTEED_PODS
     pods = tuple(replace(life, pod=_ranked(life.pod, dice, others)) for life in plan.pods)
+    patient = Random(f"never preempting {plan.seed}")
+    pods = tuple(_patient(life, patient) for life in pods)
     if plan.quotas:
         return replace(plan, pods=pods)
     guaranteed = QuotaSaid(0.0, "den", guaranteed=(dice.choice((1, 2, 3)), None, None))
     return replace(plan, pods=pods, quotas=(guaranteed,))
+
+
+def _patient(life: "PodLife", dice: Random) -> "PodLife":
+    """The same, which may never have anybody evicted for it if it is of those."""
+    never, ranked = dice.random() < PATIENT_PODS, any(key == PRIORITY for key, _ in life.pod.ask.annotations)
+    return replace(life, pod=replace(life.pod, preempts=False)) if never and ranked else life
 
 
 def _ranked(pod: Pod, dice: Random, others: float) -> Pod:
@@ -200,6 +210,7 @@ class Rank:
 
     priority: int
     preemptible: bool
+    preempts: bool
 
 
 class PreemptionJudge:
@@ -233,7 +244,7 @@ class PreemptionJudge:
         said = [_rank_of(pod) for pod in self._judge.folder.written.get(asked.name, ())]
         if not said:
             return
-        rank = Rank(asked.priority, asked.leeway.preemptible)
+        rank = Rank(asked.priority, asked.leeway.preemptible, asked.preempts)
         now, ranks = self._judge.clockwork.now, self._ranks.setdefault(request, {})
         for before, until in ranks.items():
             ranks[before] = min(until, now)
@@ -245,9 +256,10 @@ class PreemptionJudge:
         return [rank for rank, until in self._ranks.get(request, {}).items() if now - until <= ORDER_IS_LATE_S]
 
     def _granted(self, grant: Grant) -> None:
-        """Only the less important go, and only those who said so."""
+        """Only the less important go, only those who said so, and for nobody who never preempts."""
         booking = grant.booking
-        mine = max((rank.priority for rank in self._ranks_of(booking.request)), default=None)
+        asks = self._ranks_of(booking.request)
+        mine = max((rank.priority for rank in asks), default=None)
         for allocation in grant.after:
             victim = self._judge.bookings.get(allocation)
             if victim is None or victim.request == booking.request:
@@ -255,6 +267,8 @@ class PreemptionJudge:
             ranks = self._ranks_of(victim.request)
             if not ranks or mine is None or self._is_kept(victim):
                 continue
+            if not any(rank.preempts for rank in asks):
+                self._judge.fail("never preempts", f"{victim.request} goes for {booking.request}, which only waits")
             least = min((rank.priority for rank in ranks if rank.preemptible), default=None)
             if least is None:
                 self._judge.fail("twice opt-in", f"{victim.request} goes for {booking.request} and never said it may")
@@ -302,4 +316,4 @@ class PreemptionJudge:
 
 def _rank_of(pod: Pod) -> Rank:
     keys = dict(pod.ask.annotations)
-    return Rank(int(keys.get(PRIORITY, "0")), keys.get(PREEMPTIBLE) == "true")
+    return Rank(int(keys.get(PRIORITY, "0")), keys.get(PREEMPTIBLE) == "true", pod.preempts)
