@@ -1,9 +1,11 @@
 """`sluice up`: the whole system as processes, from a manifest in a folder to a slice on a device, and back."""
 
 import asyncio
+import ctypes
 import os
 import shutil
 import signal
+import socket
 from contextlib import contextmanager
 
 import psutil
@@ -12,6 +14,15 @@ import pytest
 from sluice_console.shell.agents import snapshots
 
 pytestmark = pytest.mark.timeout(90)
+
+
+def has_a_driver():
+    """Whether this machine has NVIDIA's library."""
+    try:
+        ctypes.CDLL("libnvidia-ml.so.1")
+    except OSError:
+        return False
+    return True
 
 
 @contextmanager
@@ -172,3 +183,48 @@ async def test_many_nodes_share_processes_and_two_allocators_share_the_work(up):
         up.add("two-gpus")
         pod = await watching.bound("two-gpus")
         assert len(pod.containers[0].visible_devices.split(",")) == 2
+
+
+@pytest.mark.skipif(has_a_driver(), reason="this machine has an NVIDIA driver")
+@pytest.mark.parametrize("command", ["up", "run"])
+async def test_a_machine_without_a_gpu_is_told_in_one_sentence_what_to_do_instead(up, command):
+    """Not the same line of JSON again and again: the library is not there a second later either."""
+    what = {
+        "up": ("up", "--data", str(up.data_dir), "--pods", str(up.pods_dir), "--web", "off"),
+        "run": ("run", "--real", "--", "true"),
+    }[command]
+    up.environment["XDG_STATE_HOME"] = str(up.temporary / "state")
+    done = up.sluice(*what)
+    assert done.returncode == {"up": 1, "run": 125}[command]
+    (sentence,) = [line for line in done.stderr.splitlines() if "libnvidia-ml.so.1" in line]
+    assert "cannot work: the NVIDIA driver's library libnvidia-ml.so.1 was not found" in sentence
+    assert "without a GPU --fleet FILE simulates some (examples/fleet.toml)" in sentence
+    assert "starting it again" not in done.stderr + done.stdout
+    assert "{" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "sentence"),
+    [
+        ("SLUICE_ALLOCATOR_TICK_S", "soon", "cannot work: sluice-allocator: SLUICE_ALLOCATOR_TICK_S is 'soon'"),
+        (
+            "SLUICE_METRICS_ADDRESS",
+            "127.0.0.1:PORT",
+            "cannot work: metrics cannot be served at 127.0.0.1:PORT: ",
+        ),
+    ],
+)
+async def test_what_a_restart_cannot_heal_ends_the_start(up, variable, value, sentence):
+    """A wrong setting, a port that another has: one sentence, and nothing is left running."""
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = str(taken.getsockname()[1])
+        up.environment[variable] = value.replace("PORT", port)
+        sentence = sentence.replace("PORT", port)
+        done = up.sluice("up", "--fleet", str(up.fleet), "--pods", str(up.pods_dir), "--web", "off")
+    assert done.returncode == 1
+    (said,) = [line for line in done.stderr.splitlines() if "cannot work" in line]
+    assert sentence in said
+    assert "starting it again" not in done.stderr + done.stdout
+    assert not list(up.temporary.iterdir())

@@ -32,7 +32,7 @@ from sluice.runtime.bus import Bus
 from sluice.runtime.clock import SystemClock
 from sluice.runtime.memory_bus import MemoryBroker
 from sluice.runtime.nats_bus import NatsBus
-from sluice.runtime.service import Service
+from sluice.runtime.service import EXIT_MEND, Service
 from sluice.runtime.telemetry import TraceBook
 from sluice_pod_watcher.core.events import FolderListed, FolderUnlistable, HostsKnown
 from sluice_pod_watcher.settings import PodWatcherSettings
@@ -248,7 +248,7 @@ def start(environ: dict[str, str]) -> subprocess.Popen[str]:
     [("pods", "cannot be listed: No such file"), ("fleet", "cannot be read"), ("fleet key", "memry_mib")],
 )
 def test_a_start_that_cannot_work_ends_with_one_sentence(tmp_path, missing, words):
-    """No traceback, exit code 1, at once."""
+    """No traceback, the exit code of what a person must mend, at once."""
     pods, fleet = tmp_path / "pods", tmp_path / "fleet.toml"
     if missing != "pods":
         pods.mkdir()
@@ -261,7 +261,7 @@ def test_a_start_that_cannot_work_ends_with_one_sentence(tmp_path, missing, word
     finally:
         process.kill()
         process.wait()
-    assert process.returncode == 1
+    assert process.returncode == EXIT_MEND
     assert words in said
     assert "Traceback" not in said
 

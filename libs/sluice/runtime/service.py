@@ -36,6 +36,11 @@ DRAIN_S = 5.0
 """How long a service may take to end after the first signal."""
 
 EXIT_FAILED = 1
+EXIT_MEND = 78
+"""
+A person must mend something first (EX_CONFIG of sysexits.h): a setting, a missing library, a folder that may not be
+read. A code of its own, so that a supervisor can tell what another start may heal from what it cannot.
+"""
 EXIT_DENIED = 77
 """
 The broker denied a subject (EX_NOPERM of sysexits.h): a code of its own, so that whoever counts how services end (a
@@ -70,7 +75,7 @@ def run(
 ) -> int:
     """
     Run `main` until it returns, fails, or SIGTERM or SIGINT comes. Returns the exit code: 0, EXIT_FAILED after a
-    failure, EXIT_DENIED when the broker denied a subject.
+    failure, EXIT_MEND after one that a person must mend, EXIT_DENIED when the broker denied a subject.
 
     `words` is the command line: `--version` alone is answered, anything else is refused (code 2), for a service that
     starts although it was told something it does not know is not what was asked for.
@@ -84,7 +89,7 @@ def run(
         loaded = settings() if callable(settings) else settings
     except SettingsError as error:
         sys.stderr.write(f"sluice-{name}: {error}\n")
-        return 1
+        return EXIT_MEND
     own_run = RunId(secrets.token_hex(5))
     logs.configure(service=name, run=own_run, level=loaded.log_level, form=loaded.log_format)
     traces = telemetry.connect(loaded.otlp_endpoint, service=name, run=own_run)
@@ -143,8 +148,15 @@ async def _until_signal(
         task.result()
     except Exception as error:  # noqa: BLE001 - the last place that can say why a process ends
         _tell(error)
-        return EXIT_DENIED if any(isinstance(leaf, DeniedError) for leaf in _leaves(error)) else EXIT_FAILED
+        return _code_after(list(_leaves(error)))
     return 0
+
+
+def _code_after(leaves: Sequence[BaseException]) -> int:
+    """How a process ends that failed by these errors."""
+    if any(isinstance(leaf, DeniedError) for leaf in leaves):
+        return EXIT_DENIED
+    return EXIT_MEND if all(isinstance(leaf, ServiceError) for leaf in leaves) else EXIT_FAILED
 
 
 async def _shown(main: Callable[[Service[S]], Awaitable[None]], service: Service[S]) -> None:

@@ -11,12 +11,17 @@ import psutil
 import pytest
 
 from sluice_console.shell import children as module
-from sluice_console.shell.children import Children, ChildSpec, last_line
+from sluice_console.shell.children import Children, ChildSpec, last_line, last_words
 
 FOREVER = "import signal; print('up', flush=True); signal.pause()"
 STUBBORN = (
     "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('up', flush=True)\nwhile True: signal.pause()"
 )
+
+
+def never(_child, _code):
+    """Every child is started again."""
+    return False
 
 
 class Watched:
@@ -25,8 +30,13 @@ class Watched:
     def __init__(self, folder):
         self.folder = folder
         self.said: list[str] = []
+        self.useless: set[tuple[str, int]] = set()
+        """Whose death with which code is not followed by another life."""
         self.reborn: asyncio.Queue[str] = asyncio.Queue()
-        self.children = Children(self.said.append, self._reborn)
+        self.children = Children(self.said.append, self._reborn, self._given_up)
+
+    def _given_up(self, child, code):
+        return (child.spec.name, code) in self.useless
 
     async def _reborn(self, child):
         await self.reborn.put(child.spec.name)
@@ -79,6 +89,32 @@ async def test_a_child_that_keeps_failing_is_tried_more_and_more_slowly_and_its_
     ]
 
 
+async def test_a_child_whose_next_life_would_be_of_no_use_stays_dead(watched):
+    """A missing library is not there a second later either, and its line must not be said again and again."""
+    watched.useless.add(("bad", 78))
+    async with ending(watched, "bad"):
+        child = await watched.start("bad", "import sys; print('up', flush=True); sys.exit(78)")
+        await asyncio.wait_for(child.watcher, 10)
+        assert (watched.said, child.deaths, watched.reborn.qsize()) == ([], 1, 0)
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        (b'{"part":"service","event":"there is no driver","level":"error","run":"a"}\n', "there is no driver"),
+        (b"sluice-allocator: SLUICE_X is set\n\n", "sluice-allocator: SLUICE_X is set"),
+        (b'{"event":"whole"}\n{"event":"cut o', "whole"),
+        (b"\xff[1\n", "\ufffd[1"),
+        (b"", ""),
+        (b"x" * 9000, "x" * 497 + "..."),
+    ],
+)
+def test_what_a_log_ends_with_is_shown_as_a_person_reads_it(tmp_path, line, words):
+    """A line of JSON hides its one sentence among ids and times."""
+    (tmp_path / "log").write_bytes(line)
+    assert last_words(tmp_path / "log") == words
+
+
 async def test_a_child_that_dies_while_its_last_birth_is_seen_to_is_started_again(tmp_path):
     """A broker that is killed twice is back in a moment, although its streams could not be looked at in between."""
     born: asyncio.Queue[int] = asyncio.Queue()
@@ -88,7 +124,7 @@ async def test_a_child_that_dies_while_its_last_birth_is_seen_to_is_started_agai
         await asyncio.Event().wait()
 
     watched = Watched(tmp_path)
-    watched.children = Children(watched.said.append, reborn)
+    watched.children = Children(watched.said.append, reborn, never)
     async with ending(watched, "one"):
         pids = [(await watched.start("one", FOREVER)).pid]
         for _ in range(2):
@@ -106,7 +142,7 @@ async def test_seeing_to_a_birth_that_fails_is_told_unless_all_is_being_stopped(
         raise ValueError("it is away")
 
     watched = Watched(tmp_path)
-    watched.children = Children(watched.said.append, reborn)
+    watched.children = Children(watched.said.append, reborn, never)
     async with ending(watched, "one"):
         child = await watched.start("one", FOREVER)
         for stops in (False, True):
@@ -139,7 +175,7 @@ import asyncio, os, pathlib, sys
 from sluice_console.shell.children import Children, ChildSpec
 async def main():
     async def reborn(child): pass
-    children = Children(print, reborn)
+    children = Children(print, reborn, lambda child, code: False)
     command = (sys.executable, "-c", "import signal; signal.pause()")
     spec = ChildSpec("c", command, dict(os.environ), pathlib.Path(sys.argv[1]))
     print((await children.start(spec)).pid, flush=True)

@@ -14,12 +14,19 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import msgspec
+
+from sluice.contracts.codec import NOT_READABLE
+
 PAUSE_FIRST_S = 0.2
 PAUSE_MAX_S = 5.0
 HEALTHY_AFTER_S = 10.0
 """A life this long was no failed start: the next pause is the first one again."""
 TERM_GRACE_S = 6.0
 """How long a child may take to stop by itself; the services drain for at most 5 s."""
+LINE_BYTES_MAX = 8192
+"""So much of the end of a log is looked at."""
+WORDS_MAX = 500
 _TETHER = Path(__file__).with_name("tether.py")
 
 
@@ -53,20 +60,24 @@ class Child:
 
 Say = Callable[[str], None]
 Reborn = Callable[[Child], Awaitable[None]]
+GivenUp = Callable[[Child, int], bool]
+"""Whether a child that has ended with an exit code is to stay so."""
 
 
 class Children:
     """
     All children of one `sluice up`, in the order of their start.
 
-    `say` gets one line per death. `reborn` sees to what a restart means to others: beside the watch, and only until the
-    child's next death.
+    `say` gets one line per death. `given_up` is asked at each death whether another life would be of no use; who says
+    so says why. `reborn` sees to what a restart means to others: beside the watch, and only until the child's next
+    death.
     """
 
-    def __init__(self, say: Say, reborn: Reborn) -> None:
+    def __init__(self, say: Say, reborn: Reborn, given_up: GivenUp) -> None:
         """Begin with none."""
         self._say = say
         self._reborn = reborn
+        self._given_up = given_up
         self._children: dict[str, Child] = {}
 
     def __iter__(self) -> Iterator[Child]:
@@ -92,6 +103,8 @@ class Children:
                 return
             child.deaths += 1
             child.failed_starts = 1 if clock() - began >= HEALTHY_AFTER_S else child.failed_starts + 1
+            if self._given_up(child, code):
+                return
             again = f"starting it again in {_pause_s(child):g} s"
             self._say(f"{child.spec.name} {_ending(code)}; {again}{_last_words(child, code)}")
             await self._start_again(child)
@@ -205,18 +218,42 @@ def _ending(code: int) -> str:
 
 
 def _last_words(child: Child, code: int) -> str:
-    """The last line a failed child wrote: usually the reason."""
-    line = last_line(child.spec.log)
-    return f" ({line})" if code > 0 and line else ""
+    """The last thing a failed child said: usually the reason."""
+    words = last_words(child.spec.log)
+    return f" ({words})" if code > 0 and words else ""
+
+
+class _Told(msgspec.Struct):
+    """What a person reads of a line of our services' logs (`sluice.runtime.logs`)."""
+
+    event: str
+
+
+def last_words(log: Path) -> str:
+    """The last thing that is said in a log, for a person: of a line that is JSON only its sentence."""
+    words = next((words for line in reversed(_last_lines(log)) if (words := _words_of(line))), "")
+    return words if len(words) <= WORDS_MAX else f"{words[: WORDS_MAX - 3]}..."
+
+
+def _words_of(line: str) -> str:
+    if not line.startswith("{"):
+        return line.strip()
+    try:
+        return msgspec.json.decode(line, type=_Told).event
+    except NOT_READABLE:
+        return ""  # cut off, where the disk was full
 
 
 def last_line(log: Path, limit: int = 300) -> str:
     """The last non-empty line of a log, shortened."""
+    return next((line.strip()[:limit] for line in reversed(_last_lines(log)) if line.strip()), "")
+
+
+def _last_lines(log: Path) -> list[str]:
     try:
         with log.open("rb") as file:
             file.seek(0, os.SEEK_END)
-            file.seek(max(0, file.tell() - 8192))
-            lines = file.read().decode(errors="replace").splitlines()
+            file.seek(max(0, file.tell() - LINE_BYTES_MAX))
+            return file.read().decode(errors="replace").splitlines()
     except OSError:
-        return ""
-    return next((line.strip()[:limit] for line in reversed(lines) if line.strip()), "")
+        return []

@@ -25,11 +25,12 @@ from sluice.contracts.tickets import QUOTA_LIBRARY
 from sluice.runtime.bus import BusError
 from sluice.runtime.nats_bus import NatsBus
 from sluice.runtime.ports import free_ports
+from sluice.runtime.service import EXIT_MEND
 from sluice.runtime.texts import text_of
 from sluice_console.core.plan import SERVICES, Launch, Wanted, launches
 from sluice_console.core.world import World
 from sluice_console.shell.broker_child import broker_spec
-from sluice_console.shell.children import Child, Children, ChildSpec, last_line
+from sluice_console.shell.children import Child, Children, ChildSpec, last_words
 from sluice_console.shell.connect import connected
 from sluice_console.shell.data_directory import (
     NotStartedError,
@@ -45,7 +46,8 @@ from sluice_console.shell.power_off import power_off
 from sluice_console.shell.running import LOCK, Running, announce, retract, this_node
 from sluice_console.shell.streams import declared
 
-BROKER = "broker"
+BROKER, AGENT = "broker", "node-agent"
+"""How the names of children begin, as people read them."""
 QUOTA_LIBRARY_VARIABLE = "SLUICE_NODE_AGENT_QUOTA_LIBRARY"
 QUOTA_BUILT = Path(__file__).resolve().parents[4] / "out" / "quota" / QUOTA_LIBRARY
 STARTS_MAX = 4
@@ -92,7 +94,7 @@ class System:
         if not os.path.isdir(options.pods_dir):  # noqa: PTH112 - `is_dir` raises where it may not look
             raise NotStartedError(f"--pods {options.pods_dir} is no folder")
         _check_limits(options.limits_file)
-        self._children = Children(say, self._reborn)
+        self._children = Children(say, self._reborn, self._given_up)
         self._stack = AsyncExitStack()
         self._connections = AsyncExitStack()
         self._failed: asyncio.Future[str] | None = None
@@ -139,7 +141,7 @@ class System:
         try:
             await declared(self._bus, within_s=BROKER_UP_S)
         except TimeoutError:
-            raise NotStartedError(f"the broker does not work: {last_line(logs / 'broker.log')}") from None
+            raise NotStartedError(f"the broker does not work: {last_words(logs / 'broker.log')}") from None
         wanted = Wanted(
             nodes=self.nodes,
             fleet_file=str(self._options.fleet_file.resolve()) if self._options.fleet_file is not None else "",
@@ -191,7 +193,7 @@ class System:
         try:
             return await self._connections.enter_async_context(connected(self.nats_url, within_s=BROKER_UP_S))
         except BusError as error:
-            words = last_line(self.data_dir / "logs" / "broker.log")
+            words = last_words(self.data_dir / "logs" / "broker.log")
             raise NotStartedError(f"the broker does not work: {error} {words}".strip()) from error
 
     async def also(self, spec: ChildSpec) -> None:
@@ -232,10 +234,27 @@ class System:
         parts += [f"not pulled: {', '.join(silent[:5])}"] if silent else []
         return f"{'; '.join(parts) or 'the manifests were not read'} (logs are in {self.data_dir / 'logs'})"
 
+    def _given_up(self, child: Child, code: int) -> bool:
+        """
+        Before the system is ready, one that a person must mend ends the attempt at once, any other after STARTS_MAX.
+
+        Later both are started again: a disk that was full has room again some day.
+        """
+        if self._failed is None or (code != EXIT_MEND and child.failed_starts < STARTS_MAX):
+            return False
+        if not self._failed.done():
+            words = last_words(child.spec.log) or "it said nothing"
+            how = "cannot work" if code == EXIT_MEND else "does not stay up"
+            self._failed.set_result(f"{child.spec.name} {how}: {words}{self._instead(child)}")
+        return True
+
+    def _instead(self, child: Child) -> str:
+        """What can be had where an agent cannot serve the GPUs of this machine."""
+        if self._options.fleet_file is not None or not child.spec.name.startswith(AGENT):
+            return ""
+        return "; without a GPU --fleet FILE simulates some (examples/fleet.toml)"
+
     async def _reborn(self, child: Child) -> None:
-        if self._failed is not None and not self._failed.done() and child.failed_starts >= STARTS_MAX:
-            words = last_line(child.spec.log)
-            self._failed.set_result(f"{child.spec.name} does not stay up: {words or 'it said nothing'}")
         if child.spec.name == BROKER and self._bus is not None:  # else whoever waits for it declares the streams
             await self._ensure_streams_again(self._bus)
 

@@ -11,6 +11,8 @@ import time
 
 import pytest
 
+from sluice.runtime.service import EXIT_FAILED, EXIT_MEND
+
 PRELUDE = """
 import asyncio, sys, threading, time
 from sluice.runtime.bus import BusError
@@ -192,17 +194,17 @@ def test_a_second_signal_ends_at_once(start):
 
 
 @pytest.mark.parametrize(
-    ("error", "sentence"),
+    ("error", "sentence", "expected"),
     [
-        ("BusError('no permission to write sluice.node.a')", "no permission to write sluice.node.a"),
-        ("ServiceError('another agent of a holds the lock')", "another agent of a holds the lock"),
-        ("ExceptionGroup('', [ExceptionGroup('', [BusError('server too old')])])", "server too old"),
+        ("BusError('no permission to write sluice.node.a')", "no permission to write sluice.node.a", EXIT_FAILED),
+        ("ServiceError('another agent of a holds the lock')", "another agent of a holds the lock", EXIT_MEND),
+        ("ExceptionGroup('', [ExceptionGroup('', [BusError('server too old')])])", "server too old", EXIT_FAILED),
     ],
 )
-def test_a_known_error_is_one_sentence(start, error, sentence):
-    """Who can mend it reads what to mend, not a traceback."""
+def test_a_known_error_is_one_sentence(start, error, sentence, expected):
+    """Who can mend it reads what to mend, not a traceback; and who starts it again learns whether that may help."""
     code, _, log = finish(start(f"async def main(service): raise {error}"))
-    assert code == 1
+    assert code == expected
     assert [(line["level"], line["event"]) for line in log[1:]] == [("error", sentence)]
     assert "exception" not in log[-1]
 
@@ -235,14 +237,14 @@ def test_an_error_while_stopping_is_a_failure(start):
     assert process.stdout.readline() == "ready\n"
     process.terminate()
     code, _, log = finish(process)
-    assert (code, log[-1]["event"]) == (1, "the journal could not be closed")
+    assert (code, log[-1]["event"]) == (EXIT_MEND, "the journal could not be closed")
 
 
 def test_wrong_settings_are_told_before_anything_starts(start):
-    """One line on stderr, exit code 1."""
+    """One line on stderr, and the exit code of what a person must mend."""
     process = start("async def main(service): say('started')", SLUICE_LOG_LEVL="debug")
     out, err = process.communicate(timeout=20)
-    assert (process.returncode, out) == (1, "")
+    assert (process.returncode, out) == (EXIT_MEND, "")
     assert err == (
         "sluice-allocator: SLUICE_LOG_LEVL is set, but there is no such setting (did you mean SLUICE_LOG_LEVEL?)\n"
     )

@@ -20,7 +20,7 @@ from typing import NoReturn, TypeVar
 from sluice.runtime.bus import Bus, BusError
 from sluice_console.core.documents import PodDocument
 from sluice_console.core.run_ask import RunAsk, devices_text, environment_on, manifest_of, why_refused
-from sluice_console.shell.children import last_line
+from sluice_console.shell.children import last_words
 from sluice_console.shell.connect import connected
 from sluice_console.shell.failing import CommandError
 from sluice_console.shell.run import lease, signals, systems
@@ -237,7 +237,7 @@ async def _end_of(asked: systems.Asked) -> NoReturn:
     finally:
         loop.remove_reader(life)
         os.close(life)
-    words = last_line(asked.pods_dir.parent / LOG) or f"it ended with {asked.process.wait()}"
+    words = last_words(asked.pods_dir.parent / LOG) or f"it ended with {asked.process.wait()}"
     raise RunError(f"the system of this run has ended: {words}")
 
 

@@ -18,7 +18,7 @@ from pathlib import Path
 import msgspec
 
 from sluice.contracts.codec import NOT_READABLE
-from sluice_console.shell.children import last_line
+from sluice_console.shell.children import last_words
 from sluice_console.shell.data_directory import temporary_directory
 from sluice_console.shell.examples import examples_dir
 from sluice_console.shell.run.embedded import DATA, LOG, PODS, USED
@@ -262,7 +262,7 @@ async def _announced(base: Path, process: "subprocess.Popen[bytes]") -> Running:
                 if running is not None and running.pid == process.pid:
                     return running
                 if process.poll() is not None:
-                    words = last_line(base / LOG) or f"it ended with {process.returncode}; its log is {base / LOG}"
+                    words = last_words(base / LOG) or f"it ended with {process.returncode}; its log is {base / LOG}"
                     raise RunError(f"a system for this run cannot be started: {words}")
                 await asyncio.sleep(LOOK_EVERY_S)
     except TimeoutError:
