@@ -1,15 +1,17 @@
 """What a service refuses to work with, said in words instead of failing later."""
 
+import asyncio
 from pathlib import Path
 
 import pytest
-from factories.buses import NODE, MemoryRig, NatsRig, order, place, raw, watching
+from factories.buses import NODE, MemoryRig, NatsRig, order, place, raw, say, watching
 
 from sluice.contracts.exchange import Stream
 from sluice.contracts.ids import Incarnation
+from sluice.contracts.store_sizes import MIB, STORE_BYTES_MAX
 from sluice.contracts.streams import STREAMS, consumer_of
 from sluice.runtime import nats_connection, nats_declare
-from sluice.runtime.broker import Broker, BrokerError, Launch, Server, ServerPlan
+from sluice.runtime.broker import Broker, BrokerError, Launch, Process, Server, ServerPlan, launch_process
 from sluice.runtime.bus import BusError
 from sluice.runtime.nats_bus import NatsBus
 from sluice.runtime.nats_connection import Connection
@@ -27,6 +29,56 @@ async def test_a_stream_with_other_settings_is_not_used(nats: NatsRig) -> None:
         await connection.ask("STREAM.UPDATE.BOOK", {**config, "max_msgs_per_subject": 2})
     with pytest.raises(BusError, match="max_msgs_per_subject is 2 instead of 1"):
         await bus.ensure_streams()
+
+
+async def test_history_gets_the_size_of_the_disk_and_keeps_its_words(nats: NatsRig) -> None:
+    """A data directory of a larger disk goes on with this one's size: what was booked and told is all there."""
+    bus = await nats.bus("administrator")
+    await say(bus, place("a"), 0)
+    async with raw(nats.broker.url) as connection:
+        for mib in (64, 16, 4096):
+            await bus.resize_history(mib * MIB)
+            await bus.ensure_streams()
+            assert await bus.stream_problems() == []
+            found = {name: await connection.ask(f"STREAM.INFO.{name}") for name in Stream}
+            assert found[Stream.HISTORY]["config"]["max_bytes"] == mib * MIB
+            assert [found[name]["state"]["messages"] for name in (Stream.BOOK, Stream.HISTORY)] == [1, 1]
+            assert found[Stream.BOOK]["config"]["max_bytes"] == -1, "what is booked has no size"
+
+
+async def test_a_store_without_room_for_history_is_named_with_what_to_set(tmp_path: Path) -> None:
+    """At once, and not after twenty seconds with the last line of the broker's log."""
+    config = tmp_path / "nats-server.conf"
+
+    def small(plan: Path) -> Path:
+        config.write_text(plan.read_text().replace(f"max_file_store: {STORE_BYTES_MAX}", "max_file_store: 100MB"))
+        return config
+
+    async def launch(plan: Path, log: Path) -> Process:
+        return await launch_process(small(plan), log)
+
+    async with Broker(tmp_path / "broker", launch=launch) as broker:
+        bus = await NatsBus.connect(broker.url, name="administrator")
+        try:
+            with pytest.raises(BusError, match=r"HISTORY may take 4096 MiB.* no room for it: set SLUICE_HISTORY_MIB"):
+                await bus.ensure_streams()
+            await bus.ensure_streams(history_bytes=50 * MIB)
+            with pytest.raises(BusError, match=r"HISTORY may take 200 MiB.* no room for it"):
+                await bus.resize_history(200 * MIB)
+        finally:
+            await bus.close()
+
+
+async def test_how_long_nothing_was_stored_is_known_by_the_brokers_clock(nats: NatsRig) -> None:
+    """By that alone a broker of elsewhere shows that it cannot store."""
+    bus = await nats.bus("administrator")
+    assert await bus.unstored_s(Stream.BOOK) is None
+    await say(bus, place("a"), 0)
+    first = await bus.unstored_s(Stream.BOOK)
+    assert first is not None
+    async with asyncio.timeout(10):
+        while (await bus.unstored_s(Stream.BOOK) or 0.0) <= first:  # noqa: ASYNC110 - a clock
+            await asyncio.sleep(0.01)
 
 
 async def test_a_durable_with_other_settings_is_not_used(nats: NatsRig) -> None:

@@ -32,8 +32,8 @@ async def test_a_broker_that_died_at_its_start_is_started_again_whenever_it_dies
     """Its first death comes before anybody is connected to it, and its second one when everything runs."""
     spec_of = module.broker_spec
 
-    def dies_once(*args):
-        spec = spec_of(*args)
+    def dies_once(*args, **how):
+        spec = spec_of(*args, **how)
         return dataclasses.replace(spec, command=("sh", "-c", DIES_ONCE, str(tmp_path / "died"), *spec.command))
 
     monkeypatch.setattr(module, "broker_spec", dies_once)

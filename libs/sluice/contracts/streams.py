@@ -12,14 +12,13 @@ from typing import Any
 from sluice.contracts import messages as m
 from sluice.contracts.exchange import Stream, stream_of
 from sluice.contracts.ids import Incarnation, NodeName
+from sluice.contracts.store_sizes import HISTORY_BYTES_MAX
 from sluice.contracts.subjects import HISTORY_PREFIX, ledger_filter, node_token
 
 HISTORY_AGE_S = 7 * 24 * 3600
 """How long HISTORY keeps a word. For people; nothing is decided from it."""
 HISTORY_PER_SUBJECT_MAX = 1_000
 """Words of one subject in HISTORY: a lease that is renewed every second shall not push out the pods."""
-HISTORY_BYTES_MAX = 4 * 1024**3
-"""Disk that HISTORY may take before its oldest words go."""
 ACK_WAIT_S = 30
 """After this an entry that an agent did not acknowledge is delivered again."""
 ACKS_PENDING_MAX = 256

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Protocol, Self
 
 from sluice.contracts.codec import MESSAGE_BYTES_MAX
+from sluice.contracts.store_sizes import STORE_BYTES_MAX
 from sluice.runtime.broker_users import User, authorization
 from sluice.runtime.bus import BusError
 from sluice.runtime.nats_connection import Connection
@@ -47,6 +48,8 @@ class ServerPlan:
     cluster_port: int = 0
     routes: tuple[int, ...] = ()
     users: tuple[User, ...] = ()
+    monitor_port: int = 0
+    """Where the server says over HTTP whether it is well (`/healthz`); 0 is nowhere."""
 
     def config(self) -> str:
         """The text of the server's configuration file."""
@@ -55,8 +58,10 @@ class ServerPlan:
             f"server_name: {self.name}",
             f'listen: "{LOOPBACK}:{self.port}"',
             f"max_payload: {PAYLOAD_BYTES_MAX}",
-            f'jetstream {{ store_dir: "{store}", sync_interval: always }}',
+            f'jetstream {{ store_dir: "{store}", max_file_store: {STORE_BYTES_MAX}, sync_interval: always }}',
         ]
+        if self.monitor_port:
+            lines.append(f'http: "{LOOPBACK}:{self.monitor_port}"')
         if self.routes:
             routes = ", ".join(f'"nats-route://{LOOPBACK}:{port}"' for port in self.routes)
             lines.append(f'cluster {{ name: sluice, listen: "{LOOPBACK}:{self.cluster_port}", routes: [{routes}] }}')

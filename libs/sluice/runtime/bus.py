@@ -20,6 +20,7 @@ from sluice.contracts.exchange import (
     WriteUnknown,
 )
 from sluice.contracts.ids import Incarnation, NodeName
+from sluice.contracts.store_sizes import HISTORY_BYTES_MAX
 
 Answer = WriteAccepted | WriteRefused | WriteUnknown
 Reading = ReadingStarted | Observed | ReadingCaughtUp
@@ -79,8 +80,12 @@ class Bus(Protocol):
     async def incarnation(self, stream: Stream) -> Incarnation:
         """Which life of the broker's data this is. Raises TimeoutError when there is no such stream."""
 
-    async def ensure_streams(self) -> None:
-        """Declare the streams where they are missing (PROTOCOL §1). Needs the administrator's rights."""
+    async def ensure_streams(self, *, history_bytes: int = HISTORY_BYTES_MAX) -> None:
+        """
+        Declare the streams where they are missing (PROTOCOL §1). Needs the administrator's rights.
+
+        `history_bytes` is what HISTORY may take of the broker's disk.
+        """
 
     async def ensure_agent(self, node: NodeName) -> None:
         """Declare the durable of one node's agent where it is missing. Needs the administrator's rights."""

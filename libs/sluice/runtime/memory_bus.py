@@ -21,6 +21,7 @@ from sluice.contracts.exchange import (
     WriteUnknown,
 )
 from sluice.contracts.ids import Incarnation, NodeName, OperationId
+from sluice.contracts.store_sizes import HISTORY_BYTES_MAX
 from sluice.contracts.subjects import SubjectError, ledger_filter, parse
 from sluice.runtime.bus import Answer, BusError, Reading
 from sluice.runtime.clock import Clock, SystemClock
@@ -181,8 +182,9 @@ class MemoryBus:
         assert incarnation is not None
         return incarnation
 
-    async def ensure_streams(self) -> None:
-        """Make the streams that are missing."""
+    async def ensure_streams(self, *, history_bytes: int = HISTORY_BYTES_MAX) -> None:
+        """Make the streams that are missing. Nothing is on a disk."""
+        del history_bytes
         self._broker.values.ensure(self._broker.clock.monotonic())
         self._broker.changed()
 

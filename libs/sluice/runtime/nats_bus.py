@@ -17,6 +17,7 @@ from sluice.contracts.codec import MessageTooLargeError
 from sluice.contracts.exchange import Entry, Stream, Write, WriteAccepted, WriteRefused, WriteUnknown, stream_of
 from sluice.contracts.ids import Incarnation, NodeName
 from sluice.contracts.refusals import shorten
+from sluice.contracts.store_sizes import HISTORY_BYTES_MAX
 from sluice.contracts.subjects import HISTORY_PREFIX
 from sluice.contracts.tracing import COMMIT
 from sluice.runtime import logs, metrics, nats_declare
@@ -229,15 +230,23 @@ class NatsBus:
         """What of the streams is not as declared, a sentence each. Raises TimeoutError and BusError."""
         return await nats_declare.stream_problems(self._connection)
 
+    async def unstored_s(self, stream: Stream) -> float | None:
+        """For how long nothing has been stored in a stream, by the broker's clock. Raises TimeoutError, BusError."""
+        return await nats_declare.unstored_s(self._connection, stream)
+
     # -- declaring ------------------------------------------------------------------------------------------------
 
     async def incarnation(self, stream: Stream) -> Incarnation:
         """Which life of the broker's data this is. Raises TimeoutError when there is no such stream."""
         return await nats_declare.incarnation(self._connection, stream)
 
-    async def ensure_streams(self) -> None:
+    async def ensure_streams(self, *, history_bytes: int = HISTORY_BYTES_MAX) -> None:
         """Declare the streams where they are missing. Raises BusError where one exists with other settings."""
-        await nats_declare.ensure_streams(self._connection)
+        await nats_declare.ensure_streams(self._connection, history_bytes=history_bytes)
+
+    async def resize_history(self, history_bytes: int) -> None:
+        """Let HISTORY take so many bytes of the broker's disk. Raises BusError, TimeoutError."""
+        await nats_declare.resize_history(self._connection, history_bytes)
 
     async def ensure_agent(self, node: NodeName) -> None:
         """Declare the durable of a node's agent where it is missing. Raises BusError where it differs."""

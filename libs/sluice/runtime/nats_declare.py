@@ -1,16 +1,19 @@
 """
 Declares the streams and the agents' durables where they are missing.
 
-It never changes and never deletes: what exists in another shape is an error that says what differs, for sequences and
-the promise of every guard hang on these settings. But a durable that names another life than its stream's is told the
-right one: it was sent before the streams were made anew, and landed after it.
+It never changes a shape and never deletes: what exists in another one is an error that says what differs, for sequences
+and the promise of every guard hang on these settings. How much disk HISTORY may take is no shape: it can be given
+another size at any time (`resize_history`). And a durable that names another life than its stream's is told the right
+one: it was sent before the streams were made anew, and landed after it.
 """
 
 import time
+from datetime import datetime
 from typing import Any
 
 from sluice.contracts.exchange import Stream
 from sluice.contracts.ids import Incarnation, NodeName
+from sluice.contracts.store_sizes import HISTORY_BYTES_MAX, MIB
 from sluice.contracts.streams import INCARNATION_KEY, STREAMS, StreamDeclaration, consumer_config, consumer_of
 from sluice.runtime import logs
 from sluice.runtime.bus import BusError
@@ -18,28 +21,34 @@ from sluice.runtime.nats_connection import REQUEST_TIMEOUT_S, Connection
 from sluice.runtime.nats_wire import (
     CONSUMER_EXISTS,
     CONSUMER_NOT_FOUND,
+    INSUFFICIENT_STORAGE,
     STREAM_IN_USE,
     STREAM_NOT_FOUND,
     ApiError,
 )
 
 CLUSTER_REPLICAS = 3
+_NO_SHAPE = ("first_seq", "max_bytes")
 _NOT_YET = frozenset({10005, 10008, 10023, 10074})
 """JetStream's codes for a cluster that has no leader or not enough servers at the moment."""
 
 _log = logs.get("streams")
 
 
-async def ensure_streams(connection: Connection) -> None:
+async def ensure_streams(connection: Connection, *, history_bytes: int = HISTORY_BYTES_MAX) -> None:
     """
-    Make each stream that is missing: those that are made together are of one incarnation.
+    Make each stream that is missing: those that are made together are of one incarnation. HISTORY may take so many
+    bytes of disk.
 
-    Raises BusError where one exists with other settings, TimeoutError while the cluster is not ready for it.
+    Raises BusError where one exists with other settings, or the broker's store has no room for HISTORY; TimeoutError
+    while the cluster is not ready for it.
     """
     replicas = CLUSTER_REPLICAS if connection.clustered else 1
     first_sequence = time.time_ns() // 1_000_000
     for declaration in STREAMS:
         wanted = declaration.config(first_sequence=first_sequence, replicas=replicas)
+        if declaration.stream is Stream.HISTORY:
+            wanted["max_bytes"] = history_bytes
         await _ensure_stream(connection, declaration, wanted)
 
 
@@ -50,14 +59,44 @@ async def _ensure_stream(connection: Connection, declaration: StreamDeclaration,
             made = await connection.ask(f"STREAM.CREATE.{declaration.stream}", wanted, timeout_s=REQUEST_TIMEOUT_S)
         except ApiError as error:
             if error.err_code != STREAM_IN_USE:
-                raise _not_made(error) from error
+                raise _not_made(error, wanted) from error
             found = await _find(connection, f"STREAM.INFO.{declaration.stream}", STREAM_NOT_FOUND)  # another was first
         else:
             _log.info("stream made", stream=declaration.stream.value, first_sequence=wanted["first_seq"])
             _refuse_older(declaration.stream, made)
     if found is not None:
         _refuse_older(declaration.stream, found)
-        _compare(f"stream {declaration.stream}", wanted, found["config"], but=("first_seq",))
+        _compare(f"stream {declaration.stream}", wanted, found["config"], but=_NO_SHAPE)
+
+
+async def resize_history(connection: Connection, history_bytes: int) -> None:
+    """
+    Let HISTORY take so many bytes where it was made with another size. With fewer its oldest words go, and no others.
+
+    Raises BusError where the broker's store has no room for it, or we may not.
+    """
+    found = await _find(connection, f"STREAM.INFO.{Stream.HISTORY}", STREAM_NOT_FOUND)
+    if found is None or found["config"].get("max_bytes") == history_bytes:
+        return
+    wanted = {**found["config"], "max_bytes": history_bytes}
+    try:
+        await connection.ask(f"STREAM.UPDATE.{Stream.HISTORY}", wanted, timeout_s=REQUEST_TIMEOUT_S)
+    except ApiError as error:
+        raise _not_made(error, wanted) from error
+    _log.info("HISTORY has another size", bytes=history_bytes, before=found["config"].get("max_bytes"))
+
+
+async def unstored_s(connection: Connection, stream: Stream) -> float | None:
+    """
+    For how long nothing has been stored in a stream, by the broker's own clock; None for an empty one.
+
+    Raises TimeoutError while the cluster does not answer, BusError where we may not ask.
+    """
+    found = await _find(connection, f"STREAM.INFO.{stream}", STREAM_NOT_FOUND)
+    if found is None or not found["state"]["messages"]:
+        return None
+    now, last = (datetime.fromisoformat(each) for each in (found["ts"], found["state"]["last_ts"]))
+    return max(0.0, (now - last).total_seconds())
 
 
 async def stream_problems(connection: Connection) -> list[str]:
@@ -78,7 +117,7 @@ async def stream_problems(connection: Connection) -> list[str]:
                 f"stream {declaration.stream}",
                 declaration.config(first_sequence=0, replicas=replicas),
                 found["config"],
-                but=("first_seq",),
+                but=_NO_SHAPE,
             )
             _refuse_older(declaration.stream, found)
         except BusError as error:
@@ -154,7 +193,12 @@ async def _find(connection: Connection, verb: str, missing: int) -> dict[str, An
         raise _not_made(error) from error
 
 
-def _not_made(error: ApiError) -> Exception:
+def _not_made(error: ApiError, wanted: dict[str, Any] | None = None) -> Exception:
+    if error.err_code == INSUFFICIENT_STORAGE and wanted is not None:
+        return BusError(
+            f"the stream {wanted['name']} may take {wanted['max_bytes'] // MIB} MiB, and the broker's store has no "
+            "room for it: set SLUICE_HISTORY_MIB to half of the broker's max_file_store, or enlarge it (docs/sizing.md)"
+        )
     if error.code >= 500 or error.err_code in _NOT_YET:
         return TimeoutError(str(error))
     return BusError(str(error))

@@ -58,6 +58,7 @@ It may be an earlier attempt of the same write: so nothing is known yet, and a r
 """
 STREAM_NOT_FOUND = 10059
 STREAM_IN_USE = 10058
+INSUFFICIENT_STORAGE = 10047
 CONSUMER_NOT_FOUND = 10014
 CONSUMER_EXISTS = 10148
 

@@ -21,11 +21,12 @@ import os
 import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, Literal, TypeVar, get_args, get_origin
+from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin
 
 import msgspec
 
 from sluice.contracts.refusals import shorten
+from sluice.contracts.store_sizes import HISTORY_BYTES_MAX, HISTORY_MIB_MIN, MIB
 from sluice.contracts.strict_tables import SHOWN_MAX, as_written, parse_toml
 from sluice.runtime.errors import ServiceError
 from sluice.runtime.texts import text_of
@@ -77,6 +78,8 @@ class CommonSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Certificates (PEM) of who may vouch for those it speaks gRPC with."""
     grpc_plain_text: bool = False
     """Speak gRPC without certificates beyond the loopback too, where the network is nobody else's."""
+    history_mib: Annotated[int, msgspec.Meta(ge=HISTORY_MIB_MIN)] = HISTORY_BYTES_MAX // MIB
+    """What HISTORY may take of the broker's disk, for who declares the streams (docs/sizing.md)."""
     data_dir: Path = Path("/var/lib/sluice")
     """Where a service keeps what must survive it."""
     log_level: Literal["debug", "info", "warning", "error"] = "info"

@@ -119,6 +119,23 @@ def test_a_cluster_that_nobody_follows_is_told_at_once(well):
     assert worst(check_bus(followed)) == "ok", check_bus(followed)
 
 
+def test_a_broker_that_stores_nothing_is_named_before_those_who_wait_for_it(well):
+    """`start the allocator` is what it said while a disk was full: the allocator ran all the time."""
+    no_lease = without(well, "sluice.lease.allocator")
+    full = replace(no_lease, trouble="the disk under /data is full: 0 MiB free")
+    wrong = [finding for finding in check_bus(full) if finding.level != "ok"]
+    assert [finding.check for finding in wrong] == [Check.BROKER, Check.ALLOCATOR]
+    assert wrong[0].what == "the disk under /data is full: 0 MiB free"
+    assert wrong[1].remedy.startswith("see to the broker first")
+    elsewhere = [finding for finding in check_bus(replace(no_lease, unstored_s=45.0)) if finding.level != "ok"]
+    assert [finding.check for finding in elsewhere] == [Check.BROKER, Check.ALLOCATOR]
+    assert "has stored nothing for 45 s, and no service holds a lease" in elsewhere[0].what
+    assert "no space left on device" in elsewhere[0].remedy
+    assert "start it, or look into its log" not in elsewhere[1].remedy
+    assert only(replace(no_lease, unstored_s=5.0), Check.ALLOCATOR, "problem").startswith("no allocator works")
+    assert worst(check_bus(replace(well, unstored_s=45.0))) == "ok", "a lease is there, so something was stored"
+
+
 def test_a_broker_that_lets_us_in_and_does_not_answer_is_told_apart():
     """To look for a firewall while two of three brokers are down costs the night."""
     cluster, single = silent_broker("nats://here", clustered=True), silent_broker("nats://here", clustered=False)

@@ -10,6 +10,7 @@ from factories.credentials import credentials
 from unit.deploy.reading import EVERY, VALUES, Rendering, environment, every_container, named
 
 from sluice.contracts import kubernetes as names
+from sluice.contracts.store_sizes import HISTORY_BYTES_MAX, STORE_BYTES_MAX, VOLUME_BYTES
 from sluice.runtime.addresses import host_and_port
 from sluice.runtime.settings import CommonSettings, load
 from sluice_allocator.settings import AllocatorSettings
@@ -177,6 +178,40 @@ def test_what_is_probed_and_served_is_listened_at(rendered: Rendering, overlay):
     for service in (each for each in objects if each["kind"] == "Service"):
         component = service["spec"]["selector"]["app.kubernetes.io/component"]
         assert {port["targetPort"] for port in service["spec"]["ports"]} <= set(ports_of[component])
+
+
+@pytest.mark.parametrize("overlay", OVERLAYS)
+def test_a_broker_whose_disk_was_full_is_started_again(rendered: Rendering, overlay):
+    """Of a single server only the whole question sees it; one of three would be ended for what the others do."""
+    broker = named(rendered(overlay), "StatefulSet", "sluice-nats")
+    (container,) = broker["spec"]["template"]["spec"]["containers"]
+    alone = broker["spec"]["replicas"] == 1
+    path = container["livenessProbe"]["httpGet"]["path"]
+    assert path == ("/healthz" if alone else "/healthz?js-enabled-only=true")
+
+
+@pytest.mark.parametrize("overlay", OVERLAYS)
+def test_the_store_fits_the_volume_and_history_the_store(rendered: Rendering, overlay):
+    """What is worked out in one place is written in several."""
+    objects = rendered(overlay)
+    broker = named(objects, "StatefulSet", "sluice-nats")
+    (claim,) = broker["spec"]["volumeClaimTemplates"]
+    assert bytes_of(claim["spec"]["resources"]["requests"]["storage"]) == VOLUME_BYTES
+    (config,) = (
+        each["data"]["nats.conf"]
+        for each in objects
+        if each["kind"] == "ConfigMap" and each["metadata"]["name"].startswith("sluice-nats")
+    )
+    assert f"max_file_store: {STORE_BYTES_MAX // 1024**3}GB\n" in config
+    assert HISTORY_BYTES_MAX < STORE_BYTES_MAX < VOLUME_BYTES
+    told = [environment(container).get("SLUICE_HISTORY_MIB") for _, _, container in every_container(objects)]
+    assert set(told) == {None}, "every service takes the size that fits this volume"
+
+
+def bytes_of(quantity: str) -> int:
+    """A quantity of GiB."""
+    assert quantity.endswith("Gi")
+    return int(quantity.removesuffix("Gi")) * 1024**3
 
 
 @pytest.mark.parametrize("overlay", OVERLAYS)

@@ -8,6 +8,7 @@ import grpc.aio
 
 from sluice.contracts.callers import Caller, name_of
 from sluice.contracts.exchange import Stream
+from sluice.contracts.store_sizes import MIB
 from sluice.runtime import logs, rpc
 from sluice.runtime.bus import Bus
 from sluice.runtime.bus_identity import credentials_of
@@ -83,7 +84,8 @@ async def serve_on(bus: Bus, service: Service[AllocatorSettings], health: Health
         asyncio.TaskGroup() as tasks,
     ):
         logs.get("allocator").info("serving", grpc_address=endpoint)
-        tasks.create_task(_keep_streams(bus, service.clock), name="streams")
+        history_bytes = settings.history_mib * MIB
+        tasks.create_task(_keep_streams(bus, service.clock, history_bytes), name="streams")
         tasks.create_task(keep_old_aside(service.clock), name="garbage")
         tasks.create_task(_go_on(core, runner, service.clock), name="go on")
         if settings.always_active:
@@ -118,7 +120,7 @@ async def _go_on(core: Allocator, runner: CoreRunner[Event], clock: Clock) -> No
         await clock.sleep(0 if core.unfinished else GO_ON_S)
 
 
-async def _keep_streams(bus: Bus, clock: Clock) -> None:
+async def _keep_streams(bus: Bus, clock: Clock, history_bytes: int) -> None:
     """
     Declare what is missing: a wiped broker has no streams, so nobody could hold a lease on it.
 
@@ -131,7 +133,7 @@ async def _keep_streams(bus: Bus, clock: Clock) -> None:
                 await bus.incarnation(stream)
         except TimeoutError:
             try:
-                await bus.ensure_streams()
+                await bus.ensure_streams(history_bytes=history_bytes)
             except TimeoutError as error:
                 log.debug("the broker is not ready", why=str(error))
         await clock.sleep(STREAMS_LOOK_S)

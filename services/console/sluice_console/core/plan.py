@@ -30,6 +30,8 @@ class Wanted:
     """Where MPS daemons keep their sockets, when the data directory's own name is too long for that."""
     limits_file: str = ""
     """What the pod-watcher reads limits and cordons from, if it does."""
+    history_mib: int = 0
+    """What HISTORY may take of the broker's disk; 0 leaves it to the services' own setting."""
     quota_library: str = ""
     """The time quota's client library, for the agents; empty where there is none."""
 
@@ -73,6 +75,8 @@ def _variables(wanted: Wanted, launch: Launch) -> dict[str, str]:
         own["QUOTA_LIBRARY"] = wanted.quota_library
     prefix = f"SLUICE_{launch.service.upper().replace('-', '_')}_"
     common = {"SLUICE_NATS_URL": wanted.nats_url, "SLUICE_DATA_DIR": wanted.data_dir}
+    if wanted.history_mib:
+        common["SLUICE_HISTORY_MIB"] = str(wanted.history_mib)
     return common | {prefix + name: value for name, value in own.items()}
 
 

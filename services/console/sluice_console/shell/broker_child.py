@@ -8,7 +8,12 @@ from sluice.runtime.bus import BusError
 from sluice_console.shell.children import ChildSpec
 
 
-def broker_spec(name: str, port: int, data_dir: Path, log: Path) -> ChildSpec:
+def store_of(data_dir: Path) -> Path:
+    """Where the broker keeps what it stores."""
+    return data_dir / "nats"
+
+
+def broker_spec(name: str, port: int, data_dir: Path, log: Path, *, monitor_port: int = 0) -> ChildSpec:
     """
     Write the configuration, and say how to run the server. Raises BusError when there is no nats-server.
 
@@ -16,7 +21,8 @@ def broker_spec(name: str, port: int, data_dir: Path, log: Path) -> ChildSpec:
     running system loses what the broker knew, and nothing that it needs to start again.
     """
     config = data_dir / "nats-server.conf"
-    config.write_text(ServerPlan("sluice", data_dir / "nats", port).config(), encoding="utf-8")
+    plan = ServerPlan("sluice", store_of(data_dir), port, monitor_port=monitor_port)
+    config.write_text(plan.config(), encoding="utf-8")
     try:
         command = (str(server_binary()), "-c", str(config))
     except BrokerError as error:

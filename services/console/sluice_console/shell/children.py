@@ -143,6 +143,10 @@ class Children:
                 return  # what it is seen to with is being taken away
             self._say(f"{child.spec.name} was started again, but not seen to: {error!r}")
 
+    async def start_again(self, name: str) -> None:
+        """End a child's present life, and let it have another. Takes at most about TERM_GRACE_S."""
+        await _stop(self._children[name])
+
     async def stop(self, names: tuple[str, ...]) -> list[str]:
         """
         Stop the children of these names, together. None of the others is started again from now on.

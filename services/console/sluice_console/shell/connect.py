@@ -13,10 +13,18 @@ from sluice.runtime.settings import CommonSettings, load
 CONNECT_WITHIN_S = 5.0
 
 
+def settings_of_console() -> CommonSettings:
+    """What the environment tells every service, and so this command. Raises BusError."""
+    try:
+        return load(CommonSettings, service="console")
+    except ServiceError as error:
+        raise BusError(str(error)) from error
+
+
 def user_of_the_bus() -> Who | None:
     """Who we are on the bus, as the environment says. Raises BusError."""
     try:
-        return credentials_of(load(CommonSettings, service="console"))
+        return credentials_of(settings_of_console())
     except ServiceError as error:
         raise BusError(str(error)) from error
 

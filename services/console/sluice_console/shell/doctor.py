@@ -43,6 +43,7 @@ from sluice_console.core.doctor.quotas import check_quotas, quota_commands
 from sluice_console.core.doctor.seen import KINDS, SeenCluster, Trial, groups, is_installed
 from sluice_console.core.world import World
 from sluice_console.shell.allocator import NotAskableError, allocator, trusted
+from sluice_console.shell.broker_disk import trouble_at
 from sluice_console.shell.connect import connected
 from sluice_console.shell.forms import Form, is_for_programs, print_document
 from sluice_console.shell.kubectl import Kubectl, KubectlError
@@ -157,6 +158,8 @@ async def _seen_bus(bus: NatsBus, url: str, look: Look) -> SeenBus:
         allocator=None if missing else await _ask_allocator(bus),
         inventory=await _ask_inventory(look.inventory or _inventory_of(url)),
         version=release(),
+        trouble=await trouble_at(url),
+        unstored_s=None if missing else await bus.unstored_s(Stream.STATE),
     )
 
 

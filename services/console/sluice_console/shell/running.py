@@ -42,6 +42,8 @@ class Running(msgspec.Struct, frozen=True, kw_only=True):
     """UTC, ISO 8601."""
     used_by: str = ""
     """Of one that `sluice run` has started: the file that is locked for as long as somebody uses it."""
+    monitor: str = ""
+    """Where its broker says over HTTP whether it is well, HOST:PORT."""
     simulated: bool = True
     """Whether its nodes are simulated; else there is one, this machine."""
 

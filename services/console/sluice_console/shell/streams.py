@@ -3,9 +3,11 @@
 import asyncio
 import sys
 
-from sluice.runtime.bus import Bus, BusError
+from sluice.contracts.store_sizes import MIB
+from sluice.runtime.bus import BusError
+from sluice.runtime.nats_bus import NatsBus
 from sluice.runtime.silence import remedy
-from sluice_console.shell.connect import connected
+from sluice_console.shell.connect import connected, settings_of_console
 
 WITHIN_S = 30.0
 """A cluster that has just been started has a leader within some seconds."""
@@ -13,10 +15,15 @@ _PAUSE_FIRST_S, _PAUSE_MAX_S = 0.1, 2.0
 
 
 async def ensure(url: str) -> int:
-    """Declare the streams where they are missing. Raises BusError when one exists with other settings."""
+    """
+    Declare the streams where they are missing, and give HISTORY the size that SLUICE_HISTORY_MIB says.
+
+    Raises BusError when one exists with other settings.
+    """
+    history_bytes = settings_of_console().history_mib * MIB
     async with connected(url) as bus:
         try:
-            await declared(bus, within_s=WITHIN_S)
+            await declared(bus, history_bytes=history_bytes, within_s=WITHIN_S)
         except TimeoutError:
             raise BusError(
                 f"the broker at {url} does not declare streams within {WITHIN_S:g} s: {remedy(clustered=bus.clustered)}"
@@ -25,13 +32,18 @@ async def ensure(url: str) -> int:
     return 0
 
 
-async def declared(bus: Bus, *, within_s: float) -> None:
-    """Declare the streams where they are missing, as soon as the broker can. Raises BusError, and TimeoutError."""
+async def declared(bus: NatsBus, *, history_bytes: int, within_s: float) -> None:
+    """
+    Declare the streams where they are missing, HISTORY with so many bytes of disk, as soon as the broker can.
+
+    Raises BusError, and TimeoutError.
+    """
     pause_s = _PAUSE_FIRST_S
     async with asyncio.timeout(within_s):
         while True:
             try:
-                await bus.ensure_streams()
+                await bus.ensure_streams(history_bytes=history_bytes)
+                await bus.resize_history(history_bytes)
             except (TimeoutError, OSError):
                 await asyncio.sleep(pause_s)
                 pause_s = min(_PAUSE_MAX_S, pause_s * 2)

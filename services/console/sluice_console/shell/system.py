@@ -20,6 +20,7 @@ from typing import IO, Self
 from sluice.contracts.fleet import Fleet, FleetError, parse_fleet
 from sluice.contracts.limits_file import BYTES_MAX, read_limits
 from sluice.contracts.messages import BY_HAND, SourceSynced
+from sluice.contracts.store_sizes import MIB, history_bytes
 from sluice.contracts.strict_tables import TOML_BYTES_MAX, TableError
 from sluice.contracts.tickets import QUOTA_LIBRARY
 from sluice.runtime.bus import BusError
@@ -29,7 +30,8 @@ from sluice.runtime.service import EXIT_MEND
 from sluice.runtime.texts import text_of
 from sluice_console.core.plan import SERVICES, Launch, Wanted, launches
 from sluice_console.core.world import World
-from sluice_console.shell.broker_child import broker_spec
+from sluice_console.shell.broker_child import broker_spec, store_of
+from sluice_console.shell.broker_disk import check_room, disk_bytes, keep_storing
 from sluice_console.shell.children import Child, Children, ChildSpec, last_words
 from sluice_console.shell.connect import connected
 from sluice_console.shell.data_directory import (
@@ -102,6 +104,8 @@ class System:
         self.data_dir = Path()
         self.nats_url = ""
         self.inventory_address = ""
+        self.monitor = ""
+        self._history_bytes = 0
 
     @property
     def bus(self) -> NatsBus:
@@ -130,16 +134,20 @@ class System:
     async def _start(self) -> None:
         self._failed = asyncio.get_running_loop().create_future()
         lock = self._take_data_dir()
+        check_room(self.data_dir)
+        self._history_bytes = history_bytes(disk_bytes(self.data_dir, store_of(self.data_dir)))
         mps_dir = short_mps_dir(self.data_dir, self.nodes)
         self._stack.push_async_callback(self._switch_off, power_switch(self.data_dir, mps_dir, lock))
-        nats_port, grpc_port = free_ports(2)
+        nats_port, grpc_port, monitor_port = free_ports(3)
         self.nats_url = f"nats://127.0.0.1:{nats_port}"
         self.inventory_address = f"127.0.0.1:{grpc_port}"
+        self.monitor = f"127.0.0.1:{monitor_port}"
         logs = self.data_dir / "logs"
-        await self._children.start(broker_spec(BROKER, nats_port, self.data_dir, logs / "broker.log"))
+        broker = broker_spec(BROKER, nats_port, self.data_dir, logs / "broker.log", monitor_port=monitor_port)
+        await self._children.start(broker)
         self._bus = await self._connect()
         try:
-            await declared(self._bus, within_s=BROKER_UP_S)
+            await declared(self._bus, history_bytes=self._history_bytes, within_s=BROKER_UP_S)
         except TimeoutError:
             raise NotStartedError(f"the broker does not work: {last_words(logs / 'broker.log')}") from None
         wanted = Wanted(
@@ -155,6 +163,7 @@ class System:
             mps_dir=mps_dir,
             # Not resolved: who changes it may do that by another link.
             limits_file=str(self._options.limits_file.absolute()) if self._options.limits_file is not None else "",
+            history_mib=self._history_bytes // MIB,
             quota_library=quota_library(),
         )
         for launch in launches(wanted):
@@ -163,6 +172,13 @@ class System:
         running = self.running()
         announce(running, to_user=self._options.announced)
         self._stack.callback(retract, running)
+        keeping = asyncio.create_task(
+            keep_storing(self.monitor, self.data_dir, say=self._say, start_again=self._start_broker_again)
+        )
+        self._stack.push_async_callback(_ended, keeping)
+
+    async def _start_broker_again(self) -> None:
+        await self._children.start_again(BROKER)
 
     def running(self) -> Running:
         """How to reach this system."""
@@ -175,6 +191,7 @@ class System:
             nodes=self.nodes,
             started_at=datetime.now(UTC).isoformat(timespec="seconds"),
             used_by=str(self._options.used_by or ""),
+            monitor=self.monitor,
             simulated=self._options.fleet_file is not None,
         )
 
@@ -261,7 +278,7 @@ class System:
     async def _ensure_streams_again(self, bus: NatsBus) -> None:
         """The restarted broker may have lost its store."""
         try:
-            await declared(bus, within_s=BROKER_BACK_S)
+            await declared(bus, history_bytes=self._history_bytes, within_s=BROKER_BACK_S)
         except TimeoutError:
             self._say(f"the broker was started again but does not answer for {BROKER_BACK_S:g} s")
 
@@ -292,6 +309,12 @@ class System:
     def kill_now(self) -> None:
         """Kill every process without waiting; for the second Ctrl-C."""
         self._children.kill_now()
+
+
+async def _ended(task: asyncio.Task[None]) -> None:
+    task.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await task
 
 
 def _nodes(fleet_file: Path | None) -> tuple[str, ...]:

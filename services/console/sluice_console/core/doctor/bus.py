@@ -18,6 +18,8 @@ from sluice_console.core.world import World
 CLOCK_SKEW_S = 2.0
 """Clocks that differ by more are told. A write takes milliseconds; nothing is decided from another host's clock, but
 people read logs and traces side by side."""
+STORES_NOTHING_S = 15.0
+"""Leases are renewed every second or two, and run out after some."""
 UNREAD_SHOWN_MAX = 20
 """So many messages that cannot be read have a line each: one bad writer can leave thousands."""
 BEHIND_S = 60.0
@@ -61,6 +63,10 @@ class SeenBus:
     inventory: Asked | None = None
     version: str = ""
     """Of the console that looks."""
+    trouble: str = ""
+    """Why the broker cannot store, where it runs on this machine and says so."""
+    unstored_s: float | None = None
+    """For how long nothing has been stored in STATE, by the broker's clock."""
 
 
 def timed_subjects(world: World) -> list[str]:
@@ -71,7 +77,7 @@ def timed_subjects(world: World) -> list[str]:
 def check_bus(seen: SeenBus) -> list[FindingDocument]:
     """Look at everything."""
     return [
-        ok(Check.BROKER, f"the broker at {seen.url} answers"),
+        _broker(seen),
         *_streams(seen),
         *_words(seen.world),
         *_allocator(seen),
@@ -84,19 +90,41 @@ def check_bus(seen: SeenBus) -> list[FindingDocument]:
     ]
 
 
+def _broker(seen: SeenBus) -> FindingDocument:
+    """
+    A broker can answer and store nothing: its disk is full, or was, for it keeps the error until it is started again.
+
+    Only one on this machine can be asked. Of others it is known by what they have not stored: whoever has a lease
+    writes every second or two, and while nothing is stored every lease runs out.
+    """
+    if seen.trouble:
+        return problem(Check.BROKER, seen.trouble, "free some space there; the broker is started again by itself")
+    idle = seen.unstored_s is not None and seen.unstored_s > STORES_NOTHING_S
+    if idle and not any(True for _ in seen.world.of("lease", LeaseHeld)):
+        return problem(
+            Check.BROKER,
+            f"the broker at {seen.url} has stored nothing for {seen.unstored_s:.0f} s, and no service holds a lease: "
+            "it cannot store, or none of them runs",
+            "look into its log: where its disk is full ('no space left on device'), free some space and start it "
+            "again; in a cluster its probe does that (docs/operations.md). Nothing is lost",
+        )
+    return ok(Check.BROKER, f"the broker at {seen.url} answers")
+
+
 def silent_broker(url: str, *, clustered: bool) -> FindingDocument:
     """A broker that lets us in and whose streams do not answer."""
     if clustered:
         return problem(
             Check.BROKER,
             f"the broker at {url} lets us in, but its streams do not answer: of its cluster too few servers are there, "
-            "so nothing is granted or given back; pods run on",
-            "bring the other servers back, two of three must be there; nothing is lost, and all goes on by itself",
+            "or their disks are full, so nothing is granted or given back; pods run on",
+            "bring the other servers back, two of three must be there and have room on their disks; nothing is lost, "
+            "and all goes on by itself",
         )
     return problem(
         Check.BROKER,
         f"the broker at {url} lets us in, but its streams do not answer: nothing is granted or given back; pods run on",
-        "look into the broker's log: is its disk full or slow? nothing is lost, and all goes on by itself",
+        "look into the broker's log: is its disk full or slow? Nothing is lost",
     )
 
 
@@ -151,7 +179,13 @@ def _without(subject: str) -> str:
 
 def _allocator(seen: SeenBus) -> Iterator[FindingDocument]:
     held = _lease(seen, "allocator")
-    if held is None:
+    if held is None and _broker(seen).level != "ok":
+        yield problem(
+            Check.ALLOCATOR,
+            "nobody holds the lease, for the broker stores nothing; nothing new is granted",
+            "see to the broker first; an allocator that runs goes on by itself",
+        )
+    elif held is None:
         yield problem(
             Check.ALLOCATOR,
             "no allocator works: nobody holds the lease, so nothing new is granted",

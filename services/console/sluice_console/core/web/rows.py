@@ -128,7 +128,7 @@ class FleetRow(Row, frozen=True, kw_only=True):
     """Requests that have no row, because too many have one."""
 
 
-BusState = Literal["connecting", "reading", "live", "lost"]
+BusState = Literal["connecting", "reading", "live", "lost", "full"]
 
 
 class BusRow(Row, frozen=True, kw_only=True):

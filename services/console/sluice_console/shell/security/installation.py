@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 from sluice.contracts.ids import NodeName
+from sluice.contracts.store_sizes import STORE_BYTES_MAX
 from sluice.contracts.streams import Role
 from sluice.runtime.broker import PAYLOAD_BYTES_MAX
 from sluice.runtime.broker_users import CertifiedUser, authorization
@@ -284,6 +285,7 @@ tls {{
 
 jetstream {{
     store_dir: "nats-data"
+    max_file_store: {STORE_BYTES_MAX}
     # A decision that was acknowledged must survive a crash. The default syncs every two minutes.
     sync_interval: always
 }}

@@ -29,8 +29,9 @@ async def web(url: str, address: str, hosts: Collection[str]) -> int:
     stop = asyncio.Event()
     with _on_signal(stop):
         async with serving(make_app(board, hub, Stories(url), names), hub, taken):
-            sys.stdout.write(f"the page is at {url_of(*taken.getsockname()[:2])} (Ctrl-C stops it)\n")
-            sys.stdout.flush()
+            with contextlib.suppress(OSError):  # its reader is gone, or the disk is full that it goes to
+                sys.stdout.write(f"the page is at {url_of(*taken.getsockname()[:2])} (Ctrl-C stops it)\n")
+                sys.stdout.flush()
             feeding = asyncio.ensure_future(feed.run(url))
             stopping = asyncio.ensure_future(stop.wait())
             try:

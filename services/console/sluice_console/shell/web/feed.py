@@ -5,12 +5,14 @@ Changes are collected for a moment, so that a storm of words about one node is o
 """
 
 import asyncio
+import math
 from datetime import UTC, datetime
 from typing import Protocol
 
 from sluice.contracts.messages import AnyMessage
 from sluice_console.core.web.board import Board
 from sluice_console.core.web.rows import BusState
+from sluice_console.shell.broker_disk import trouble_at
 from sluice_console.shell.connect import connected
 from sluice_console.shell.live import UNREAD_MAX_S, LiveWorld, following
 from sluice_console.shell.web.hub import Hub
@@ -19,6 +21,8 @@ COLLECT_S = 0.1
 """No browser hears of changes more often: ten times a second is more than eyes follow."""
 LOOK_S = 0.5
 """How often it is asked whether there is still a broker, while nothing is heard."""
+ASK_BROKER_S = 2.0
+"""How often the broker is asked whether it can store."""
 ROWS_AT_ONCE = 25
 """Nodes and requests whose rows are made before others get their turn: some milliseconds."""
 
@@ -46,9 +50,13 @@ class Feed:
         self._state: BusState = "connecting"
         self._told: tuple[BusState, str] | None = None
         self._rereads_since_s: float | None = None
+        self._url = ""
+        self._trouble = ""
+        self._asked_at_s = -math.inf
 
     async def run(self, url: str) -> None:
         """Follow the bus at `url` until cancelled; wait for it while it is not there. Raises BusError."""
+        self._url = url
         await self._tell("connecting", "")
         async with connected(url, within_s=None) as bus, following(bus, self._heard) as live:
             while True:
@@ -70,6 +78,7 @@ class Feed:
 
     async def _look(self, bus: HasConnection, live: LiveWorld) -> None:
         self._board.incarnation(live.world.incarnation)
+        await self._ask_broker()
         await self._tell(*self._how(bus, live))
 
     def _how(self, bus: HasConnection, live: LiveWorld) -> tuple[BusState, str]:
@@ -83,7 +92,16 @@ class Feed:
         rereads_s = now_s - self._rereads_since_s if self._rereads_since_s is not None else 0.0
         if max(rereads_s, bus.unread_s) > UNREAD_MAX_S:
             return "lost", "the broker answers, but its streams cannot be read; `sluice doctor` looks why"
+        if self._trouble:
+            return "full", self._trouble
         return ("live", "") if live.caught_up else ("reading", "")
+
+    async def _ask_broker(self) -> None:
+        """Whether a broker of this machine can store; of others that is not known here."""
+        now_s = asyncio.get_running_loop().time()
+        if now_s - self._asked_at_s >= ASK_BROKER_S:
+            self._asked_at_s = now_s
+            self._trouble = await trouble_at(self._url)
 
     async def _tell(self, state: BusState, message: str) -> None:
         """Bring board and browsers up to date, in turns with everybody else."""

@@ -53,6 +53,7 @@ export function standing(server, bus) {
   if (bus.state === "lost") {
     return ["lost", "broker lost", `${sentence(bus.message)} since ${clock(new Date(bus.since))}. What you see is as it was then. Slices that pods have stay as they are.`];
   }
+  if (bus.state === "full") return ["lost", "broker can't store", `${sentence(bus.message)} (since ${clock(new Date(bus.since))}). Slices that pods have stay as they are.`];
   if (bus.state === "connecting") return ["reading", "waiting for the broker", `No broker answers since ${clock(new Date(bus.since))}; the page shows the fleet as soon as one does.`];
   return ["reading", "reading", ""];
 }

@@ -1,0 +1,132 @@
+"""`sluice up` and `sluice demo` on disks that are small, or full: real brokers on a tmpfs that each test mounts."""
+
+import asyncio
+import os
+import subprocess
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.timeout(180)
+GOES_ON_WITHIN_S = 30.0
+NOTICED_WITHIN_S = 30.0
+"""The broker notices it at the first word that it writes, and a lease is renewed every second or two."""
+
+
+@pytest.fixture
+def disk(tmp_path):
+    """Mounts disks of so many MiB; none of them stays."""
+    mounted: list[Path] = []
+
+    def mount(mib: int) -> Path:
+        if os.geteuid() != 0:
+            pytest.skip("only root may mount a tmpfs")
+        folder = tmp_path / f"disk-{len(mounted)}"
+        folder.mkdir()
+        command = ("mount", "-t", "tmpfs", "-o", f"size={mib}m", "tmpfs", str(folder))
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        if done.returncode:
+            pytest.skip(f"no tmpfs can be mounted here: {done.stderr.strip()}")
+        mounted.append(folder)
+        return folder
+
+    yield mount
+    for folder in mounted:
+        subprocess.run(("umount", "--lazy", str(folder)), check=True)
+
+
+@contextmanager
+def filled(folder):
+    """The disk is full, to the last byte, for the time of the context."""
+    filler = folder / "filler"
+    with suppress(OSError), filler.open("wb", buffering=0) as file:
+        while True:
+            file.write(bytes(65536))
+    with suppress(OSError), filler.open("ab", buffering=0) as file:
+        while True:
+            file.write(b"\0")
+    try:
+        yield
+    finally:
+        filler.unlink()
+
+
+async def page_says(url, words):
+    """Return when the page's server sends its browsers these words."""
+    host, _, port = url.removeprefix("http://").rstrip("/").partition(":")
+    async with asyncio.timeout(NOTICED_WITHIN_S):
+        while True:
+            try:
+                reader, writer = await asyncio.open_connection(host, int(port), limit=2**20)
+            except ConnectionRefusedError:
+                await asyncio.sleep(0.1)  # it is being started
+                continue
+            try:
+                writer.write(b"GET /api/stream HTTP/1.1\r\nHost: localhost\r\n\r\n")
+                while line := await reader.readline():
+                    if words in line.decode():
+                        return
+            finally:
+                writer.close()
+
+
+async def test_a_disk_that_was_full_costs_nobody_a_slice_and_all_goes_on_by_itself(up, disk):
+    """nats-server keeps its error: without a new life of the broker nothing would be granted for ever."""
+    folder = disk(300)
+    up.data_dir = folder / "data"
+    up.start("--web", "127.0.0.1:0")
+    await up.ready()
+    (page,) = (line.split()[1] for line in up.said().splitlines() if line.startswith("  page"))
+    async with up.watching() as watching:
+        up.add("by-profile")
+        before = await watching.bound("by-profile")
+        await page_says(page, '"state":"live"')
+        broker = up.child("nats-server").pid
+        with filled(folder):
+            up.add("two-containers")
+            async with asyncio.timeout(NOTICED_WITHIN_S):
+                while "is full" not in up.said():  # noqa: ASYNC110 - another process says it
+                    await asyncio.sleep(0.1)
+            wrong = f"the disk under {up.data_dir} is full: 0 MiB free; the broker can't store"
+            await page_says(page, wrong)
+            doctor = up.sluice("doctor")
+            assert doctor.returncode == 1, doctor.stdout
+            assert wrong in doctor.stdout
+            assert "start it, or look into its log" not in doctor.stdout
+            assert up.child("nats-server").pid == broker, "it is of no use to start it while the disk is full"
+        meanwhile = "two-containers", "bound"
+        after = await watching.until(
+            lambda pods, _gpus: next((pod for name, pod in pods.items() if (name, pod.state) == meanwhile), None),
+            "the pod that came meanwhile to be bound",
+            within_s=GOES_ON_WITHIN_S,
+        )
+        assert after.containers
+        assert (await watching.bound("by-profile")).containers == before.containers
+    assert up.said().count("is full") == 1
+    assert "the broker is started again" in up.said()
+    healed = up.sluice("doctor")
+    assert healed.returncode == 0, healed.stdout
+
+
+async def test_the_demo_works_with_500_mb(up, disk):
+    """The first command that anybody types needs no more disk than a small laptop, or a container's /tmp, has."""
+    up.environment["TMPDIR"] = str(disk(500))
+    demo = up.sluice("demo", timeout_s=100)
+    assert demo.returncode == 0, demo.stdout + demo.stderr
+
+
+@pytest.mark.parametrize("command", ["demo", "up"])
+async def test_a_disk_that_is_too_small_is_named_with_what_would_do(up, disk, command):
+    """Not the last line of the broker's log, which says that it is ready."""
+    folder = disk(50)
+    up.environment["TMPDIR"] = str(folder)
+    words = ("demo",) if command == "demo" else ("up", "--fleet", str(up.fleet), "--pods", str(up.pods_dir))
+    done = up.sluice(*words)
+    assert done.returncode == 1
+    assert f"the disk under {folder}" in done.stderr
+    assert (
+        "has 50 MiB free, and Sluice needs 64 MiB there: free some space, or name a folder on another disk"
+        in done.stderr
+    )
+    assert not list(folder.iterdir())
