@@ -9,6 +9,7 @@ import pytest_asyncio
 from factories.web_page import (
     CHROMIUM,
     CHROMIUM_OPTIONS,
+    LAYOUTS,
     WHY_NO_CHROMIUM,
     name_of,
     node_values,
@@ -21,6 +22,7 @@ from playwright.async_api import Browser, async_playwright
 from playwright.async_api import Page as Tab
 
 from sluice.contracts.ids import AllocationId, NodeName, RequestId
+from sluice.contracts.messages import AnyMessage, InstanceReport, NodeChanged, NodeInventory, NodeOpened
 from sluice.contracts.slice_usage import NodeUsage, SliceUsage
 from sluice.contracts.subjects import guarded
 
@@ -277,3 +279,49 @@ async def test_light_and_dark_follow_the_system_until_somebody_chooses(opened):
         assert (await text(tab, "#theme"), light != dark) == ("Theme: light", True)
         await tab.reload()
         assert await tab.evaluate(background) == light
+
+
+async def test_the_filter_dims_what_is_on_screen_and_room_means_that_something_fits(opened):
+    """Who looks for one GPU among those in sight saw all alike; who looks for a free one found full ones."""
+    async with page() as here:
+        here.hear(node_values(0, 9) | _full(1))
+        tab = await opened(here.url)
+        await until(tab, "() => document.querySelectorAll('.gpu').length === 10")
+        await dimmed(tab)
+        await tab.locator("#filter").fill("train-0-3-0")
+        await dimmed(tab, 0, 1, 2, 4, 5, 6, 7, 8)
+        await picture(tab, "filtered")
+        await tab.locator("#filter").fill("train-0-5-0")
+        await dimmed(tab, 0, 1, 2, 3, 4, 6, 7, 8)
+        await tab.locator("#filter").fill("")
+        await dimmed(tab)
+        await tab.locator("#show").select_option("is:room")
+        await dimmed(tab, *(index for index in range(9) if sum(LAYOUTS[index % len(LAYOUTS)]) >= 8))
+        assert await tab.locator(".node[data-node=gpu-1]").count() == 0, "nothing fits beside seven slices"
+        await picture(tab, "with-room")
+        here.hear(_full(0))
+        await until(tab, "() => document.querySelector('#nothing').innerText === 'No GPU is meant by the filter.'")
+
+
+async def dimmed(tab: Tab, *indexes: int) -> None:
+    """Wait until of the GPUs in sight just these are dimmed."""
+    found = "[...document.querySelectorAll('.gpu.dimmed .index')].map((index) => index.innerText).join(' ')"
+    await until(tab, f"() => {found} === '{' '.join(map(str, indexes))}'")
+
+
+def _full(number: int) -> dict[str, AnyMessage]:
+    """A node whose one GPU has seven 1g.5gb: a memory slice is left, and nothing can be made of it."""
+    values = node_values(number, 1)
+    subject = next(subject for subject, message in values.items() if isinstance(message, NodeInventory))
+    inventory = values[subject]
+    assert isinstance(inventory, NodeInventory)
+    (gpu,) = inventory.snapshot.gpus
+    instances = tuple(
+        InstanceReport(gi_id=at + 1, profile="1g.5gb", start=at, size=1, uuid=f"MIG-{number}-{at}", allocation=None)
+        for at in range(7)
+    )
+    filled = msgspec.structs.replace(gpu, instances=instances, creatable={"1g.5gb": 0})
+    snapshot = msgspec.structs.replace(inventory.snapshot, gpus=(filled,), slices=())
+    return {subject: msgspec.structs.replace(inventory, snapshot=snapshot)} | {
+        other: message for other, message in values.items() if isinstance(message, NodeChanged | NodeOpened)
+    }

@@ -128,10 +128,20 @@ export function spoken(gpu) {
   return parts.filter(Boolean).join(". ");
 }
 
+/** What more could be made on a GPU: how often, by profile. @param {Gpu} gpu */
+function fitting(gpu) {
+  return Object.entries(gpu.fits ?? {}).filter(([, count]) => count > 0);
+}
+
+/** Whether it can be given to one more: memory that no instance can be made of is no room. @param {Gpu} gpu */
+export function hasRoom(gpu) {
+  return gpu.mig ? fitting(gpu).length > 0 : (gpu.in_use ?? 0) < 1;
+}
+
 /** @param {Gpu} gpu */
 export function fitsText(gpu) {
   if (!gpu.mig) return "";
-  const counts = Object.entries(gpu.fits ?? {}).filter(([, count]) => count > 0);
+  const counts = fitting(gpu);
   if (counts.length === 0) return "nothing more fits";
   return `fits ${counts.map(([profile, count]) => `${count}×${profile}`).join(" or ")}`;
 }

@@ -3,6 +3,7 @@
  * @module
  * @import {Gpu, NodeRow} from "./store.js"
  */
+import { hasRoom } from "./bars.js";
 
 const TROUBLE_STATES = new Set(["stale", "not open", "removed"]);
 
@@ -14,7 +15,7 @@ function is(node, gpu) {
   const ill = Boolean(gpu?.trouble) || places.some((place) => place.ill);
   const stale = TROUBLE_STATES.has(node.state);
   return {
-    room: gpu !== undefined && !gpu.trouble && !stale && !cordoned && (gpu.in_use ?? 0) < 1,
+    room: gpu !== undefined && !gpu.trouble && !stale && !cordoned && hasRoom(gpu),
     empty: gpu !== undefined && places.every((place) => place.state === "free" || place.state === "unusable"),
     changing: places.some((place) =>
       [place.state, ...(place.shares ?? []).map((share) => share.state)].some((s) => s === "making" || s === "ending")),

@@ -37,6 +37,7 @@ export function gpuElement(key, gpu, how) {
     tabindex: -1,
     title: title.filter(Boolean).join(" · "),
     "data-key": key,
+    "data-uuid": gpu.uuid,
     "aria-label": spoken(gpu),
   }, caption, bar);
   return tile;

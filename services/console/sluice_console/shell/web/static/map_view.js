@@ -148,6 +148,7 @@ export class MapView {
         this._drawn.set(id, drawn);
       }
       if (drawn.top !== item.top) this._move(drawn, item.top);
+      if (item.kind === "node") this._dim(item.name, drawn.element);
       before = this._order(drawn.element, before);
     }
     for (const [id, { element }] of this._drawn) {
@@ -179,6 +180,17 @@ export class MapView {
     if (first === null || now === first || (now !== null && this._focus)) return;
     if (now !== null) now.tabIndex = -1;
     first.tabIndex = 0;
+  }
+
+  /**
+   * What the filter says of a node's GPUs may change while they stay where they are.
+   * @param {string} name @param {HTMLElement} element
+   */
+  _dim(name, element) {
+    const dimmed = this._said.get(name)?.dimmed;
+    for (const tile of element.querySelectorAll(".gpu")) {
+      tile.classList.toggle("dimmed", dimmed?.has(/** @type {HTMLElement} */ (tile).dataset.uuid ?? "") ?? false);
+    }
   }
 
   /** @param {{element: HTMLElement, top: number}} drawn @param {number} top */
@@ -231,6 +243,7 @@ export class MapView {
       drawn.element.firstElementChild?.replaceWith(this._label(name));
       const stale = this._store.get(key).state === "stale";
       for (const tile of drawn.element.querySelectorAll(".gpu")) tile.classList.toggle("stale", stale);
+      this._dim(name, drawn.element);
       return;
     }
     const old = drawn.element.querySelector(`.gpu[data-key="${CSS.escape(key)}"]`);
