@@ -21,6 +21,7 @@ from factories.kubernetes import Cluster
 from factories.processes import Process, own_environment, switch_off
 
 from sluice.contracts.messages import SourceSynced
+from sluice.contracts.tickets import SHARE_PREFIX
 from sluice.runtime.nats_bus import NatsBus
 from sluice.runtime.ports import free_ports
 from sluice_console.core.plan import SERVICES, Wanted, launches
@@ -35,6 +36,7 @@ READY_WITHIN_S = 45.0
 STREAMS_WITHIN_S = 20.0
 CONNECT_WITHIN_S = 10.0
 WATCHER = "pod-watcher"
+AGENT = "node-agent"
 GPU = "A100-SXM4-40GB"
 SLICES_PER_GPU = 7
 """Instances 1g.5gb that one of them holds (NVIDIA MIG User Guide, supported profiles)."""
@@ -68,6 +70,8 @@ class ClusterSystem:
     watcher: Mapping[str, str] = field(default_factory=dict)
     others: Mapping[str, str] = field(default_factory=dict)
     """More settings of every process, with their whole names."""
+    pods: Path | None = None
+    """Where the tickets of a kubelet's pods are: its node, of which there is one then, looks for their processes."""
     _processes: dict[str, Process] = field(default_factory=dict)
     _stack: contextlib.ExitStack = field(default_factory=contextlib.ExitStack)
 
@@ -119,7 +123,20 @@ class ClusterSystem:
             variables = launch.variables
             if launch.service == WATCHER:
                 variables = {"SLUICE_NATS_URL": self.url, "SLUICE_DATA_DIR": str(self.data), **self._watcher_settings()}
+            if self.pods is not None and launch.service == AGENT:
+                variables = {**variables, **self._kubelet_settings(self.pods)}
             self._run(launch.name, (sys.executable, "-m", SERVICES[launch.service]), variables)
+
+    def _kubelet_settings(self, pods: Path) -> dict[str, str]:
+        """Of an agent on a node with a kubelet, whose volumes somebody else serves."""
+        (self.folder / "kubelet").mkdir(exist_ok=True)
+        settings = {
+            "ROLE": "agent",
+            "NODES": ",".join(self.nodes),
+            "KUBELET_ROOT": str(self.folder / "kubelet"),
+            "PODS_DIR": str(pods),
+        }
+        return {f"SLUICE_NODE_AGENT_{name}": value for name, value in settings.items()}
 
     def _watcher_settings(self) -> dict[str, str]:
         settings = {
@@ -195,6 +212,9 @@ class ClusterSystem:
 
     def tickets(self) -> dict[str, list[str]]:
         """The tickets that are there, by node."""
+        if self.pods is not None:
+            found = (each.name for each in self.pods.glob("[!.]*/[!.]*") if not each.name.startswith(SHARE_PREFIX))
+            return {self.nodes[0]: sorted(found)}
         folders = {node: places.tickets_directory(self.data, node) for node in self.nodes}
         return {node: sorted(each.name for each in at.iterdir()) if at.is_dir() else [] for node, at in folders.items()}
 

@@ -20,6 +20,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from factories.pod_cgroups import PodCgroups
 
 from sluice.contracts.kubernetes import CSI_DRIVER, VOLUME
 from sluice.contracts.pb import csi_pb2, csi_pb2_grpc, pluginregistration_pb2, pluginregistration_pb2_grpc
@@ -27,7 +28,6 @@ from sluice.runtime import rpc
 
 NODE = "gpu-1.example"
 WITHIN_S = 20.0
-CGROUPS = {"v1": Path("/sys/fs/cgroup/pids"), "v2": Path("/sys/fs/cgroup/unified"), "v2-only": Path("/sys/fs/cgroup")}
 
 _TESTS = Path(__file__).resolve().parents[1]
 _AGENT = f"""
@@ -66,8 +66,7 @@ class KubeletNode:
         self.pods = self.folder / "pods"
         self.kind = kind
         self.drivers = []
-        self.processes = []
-        self.cgroups = []
+        self.cgroups = PodCgroups()
         for name in ("plugins_registry", "plugins", "pods"):
             (self.root / name).mkdir(parents=True)
         self.pods.mkdir()
@@ -235,43 +234,18 @@ class KubeletNode:
 
     def start_process(self, uid, *, version, name):
         """A process of a pod, in a real cgroup called `name`."""
-        base = CGROUPS[version]
-        if not (base / "cgroup.procs").exists() or (version != "v1" and not (base / "cgroup.controllers").exists()):
-            pytest.skip(f"no cgroup {version} here")
-        top = base / f"sluice-test-{os.getpid()}-{len(self.cgroups)}"
-        cgroup = top / "kubepods" / name
-        try:
-            cgroup.mkdir(parents=True)
-        except OSError as error:
-            pytest.skip(f"no cgroup can be made here: {error}")
-        self.cgroups.append(top)
-        process = subprocess.Popen(["sleep", "600"])
-        self.processes.append(process)
-        (cgroup / "cgroup.procs").write_text(str(process.pid))
-        return process
+        return self.cgroups.start(version=version, name=name)
 
     def close(self):
         """Stop and remove everything."""
-        for process in (*self.processes, *self.drivers, self.holder):
+        self.cgroups.close()
+        for process in (*self.drivers, self.holder):
             if process.poll() is None:
                 process.kill()
             process.wait(WITHIN_S)
         for pipe in (self.holder.stdout, self.holder.stderr):
             pipe.close()
-        for top in self.cgroups:
-            for path in sorted(top.rglob("*"), key=lambda path: -len(path.parts)):
-                if path.is_dir():
-                    eventually(lambda path=path: _removed(path), f"{path} is removed")
-            eventually(lambda top=top: _removed(top), f"{top} is removed")
         shutil.rmtree(self.folder)
-
-
-def _removed(cgroup):
-    try:
-        cgroup.rmdir()
-    except OSError:  # its last process is still ending
-        return not cgroup.exists()
-    return True
 
 
 @contextlib.contextmanager

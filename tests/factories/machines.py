@@ -26,6 +26,7 @@ PODS_DIR = Path("/run/sluice/pods")
 ROOT_MOUNT = "22 1 8:1 / / rw,relatime shared:1 - ext4 /dev/sda1 rw"
 RUN_MOUNT = "25 22 0:23 / /run rw,nosuid shared:5 - tmpfs tmpfs rw,size=1g"
 """Lines of /proc/self/mountinfo, as a kernel writes them."""
+POD_PID, POD_UID = 950, "0d2f3a44-9c1e-4b7a-8f10-2b6c5d4e3f21"
 DRIVER = "580.65.06"
 PROC_VERSION = f"NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  {DRIVER}  Release Build  (u@h)\nGCC 12.2.0\n"
 ALL_RIGHTS = (1 << 41) - 1
@@ -88,6 +89,8 @@ def well_made(hardware: HardwareFile) -> Iterator[Machine]:
         (proc / "self/mountinfo").write_text(f"{ROOT_MOUNT}\n{RUN_MOUNT}\n")
         process(proc, 1, "/sbin/init")
         process(proc, 900, "/usr/bin/kubelet")
+        process(proc, POD_PID, "/pause")
+        (proc / str(POD_PID) / "cgroup").write_text(f"0::/kubepods/burstable/pod{POD_UID}/7f7f\n")
         (folder / "data").mkdir(mode=0o755)
         yield Machine(
             node=NODE,

@@ -30,7 +30,10 @@ from sluice_node_agent.core.events import (
     GpuTroubled,
     JournalSaved,
     MpsSeen,
+    PodProcess,
     QuarantineReleased,
+    TenantsListed,
+    TenantsUnseen,
     TicketMade,
     TicketRefused,
     TicketRemoved,
@@ -42,6 +45,7 @@ from sluice_node_agent.core.instructions import (
     DestroyGpuInstance,
     GpuInstruction,
     ListHolders,
+    ListTenants,
     MakeTicket,
     MpsInstruction,
     ReadGpu,
@@ -78,6 +82,8 @@ NAMES_EVERY_S = 3.0
 WRITE_S = 0.0001
 """A record into the file: a copy in memory."""
 MPS_S = 0.05
+UNSEEN = 0.05
+"""So often processes cannot be looked for: an agent may have no file left to open."""
 SUPERVISOR_S = 0.8
 """An agent that cannot start is started again after so long."""
 
@@ -177,6 +183,7 @@ class AgentHost(Host):
             homes=found_homes(machine),
             marks=found_marks(machine),
             unmarked=marks_of(machine.doubts),
+            has_pods=machine.has_pods,
             time_quota=machine.time is not None,
         )
         self.offer(started)
@@ -244,6 +251,8 @@ class AgentHost(Host):
                 self._do(self._slowly(CREATE_S), lambda: self._gpu(instruction), instruction.gpu)
             case VerifyInstance() | ReadGpu() | ListHolders() | SetComputeMode():
                 self._do(DISK_S, lambda: self._gpu(instruction), instruction.gpu)
+            case ListTenants():
+                self._do(DISK_S, lambda: self._tenants(instruction))
             case StartMps() | StopMps():
                 self._do(self._slowly(MPS_S), lambda: self._mps(instruction), instruction.home)
             case SetMpsLimits() | SetQuotas() | WatchMps() | TerminateMpsClients():
@@ -371,6 +380,13 @@ class AgentHost(Host):
             for hear in self.on_refused:
                 hear(self.machine, gpu, instruction, refused)
             return DeviceRefused(instruction.token, DeviceErrorKind(refused.kind), refused.why)
+
+    def _tenants(self, instruction: ListTenants) -> Event:
+        """Who is in the pod's cgroup; now and then that cannot be seen."""
+        if self.dice.random() < UNSEEN:
+            return TenantsUnseen(instruction.token, "too many open files")
+        left = self.machine.of_pod(instruction.owner)
+        return TenantsListed(instruction.token, tuple(PodProcess(process.pid, "python") for process in left))
 
     def _mps(self, instruction: MpsInstruction) -> Event:
         return on_mps(self.machine, instruction, self.clockwork.now, self.dice, dying=not self.alive)

@@ -198,7 +198,7 @@ class Kubelets:
     def _missing(self, request: str, bound: Bound) -> list[ContainerDevices]:
         """The containers that do not run. One that shares devices uses the first: it can talk to one daemon only."""
         owner = self.owners.get(request)
-        running = {process.device for _, process in self.machines[bound.node].processes() if process.owner == owner}
+        running = {process.device for process in self.machines[bound.node].of_pod(owner or "")}
         return [one for one in bound.containers if not running.issuperset(_used(one))]
 
     def _try(self, request: str) -> None:
@@ -214,11 +214,11 @@ class Kubelets:
         if ready:
             self.trace.tell("kubelet", "containers start", request, f"{bound.node} {devices}")
             for one in missing:
-                self._start(machine, request, one, pod.uid)
+                self._start(machine, request, one, pod)
         if not ready or self._missing(request, bound):
             self.clockwork.after(RESTART_S, lambda: self._try(request))
 
-    def _start(self, machine: Machine, request: str, container: ContainerDevices, uid: int) -> None:
+    def _start(self, machine: Machine, request: str, container: ContainerDevices, pod: Pod) -> None:
         """
         Start what a container runs, on each device that it uses, if that can be had now.
 
@@ -229,7 +229,7 @@ class Kubelets:
         owner, home = self.owners[request], home_of(container.mps_pipe_directory)
         if container.mps_pipe_directory and home in machine.mps.directories:
             daemon = machine.mps.alive(home)
-            if daemon is None or daemon.fault or daemon.directory.uid != uid:
+            if daemon is None or daemon.fault or daemon.directory.uid != pod.uid:
                 return
         else:
             home = ""
@@ -237,10 +237,27 @@ class Kubelets:
         daemon = machine.mps.alive(home)
         limit = min(told, daemon.memory_mib) if daemon is not None else told
         for uuid in _used(container):
-            process = machine.start_process(owner, uuid, home, limit)
-            if process is not None:
-                for hear in self.on_started:
-                    hear(machine, process)
+            if pod.opens_after_s:
+                self._start_waiting(machine, request, machine.start_waiting(owner, uuid, home, limit))
+            else:
+                self._tell_started(machine, machine.start_process(owner, uuid, home, limit))
+
+    def _start_waiting(self, machine: Machine, request: str, process: Process | None) -> None:
+        """It computes something else first. One that does not find its device then ends, and is started again."""
+
+        def open_late() -> None:
+            if process is None or process not in machine.waiting:
+                return
+            opened = machine.open_late(process)
+            self._tell_started(machine, opened)
+            if opened is None:
+                self.clockwork.after(RESTART_S, lambda: self._try(request))
+
+        self.clockwork.after(self.pods[request].opens_after_s, open_late)
+
+    def _tell_started(self, machine: Machine, process: Process | None) -> None:
+        for hear in self.on_started if process is not None else ():
+            hear(machine, process)
 
 
 def _used(container: ContainerDevices) -> list[str]:

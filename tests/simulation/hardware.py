@@ -66,6 +66,8 @@ class Process:
     terminated: bool = False
     memory_mib: int = 0
     """What it may use of a home: as its container was told when it began, within what its server let it have then."""
+    file: tuple[str, int | None] = ("", None)
+    """Of one that has not opened its device yet: behind which file that is, by GPU and id of the GPU instance."""
 
 
 @dataclass(slots=True)
@@ -303,6 +305,10 @@ class Machine:
     journal_problem: str = ""
     forgot_at: float = 0.0
     """When an agent began without what its journal had said."""
+    has_pods: bool = False
+    """Whether it has a kubelet, so that what runs of a pod is in a cgroup of its own."""
+    waiting: list[Process] = field(default_factory=list)
+    """Processes of pods that have not opened their devices yet: nothing on a GPU says that they are there."""
     looks: dict[str, list[tuple[float, float]]] = field(default_factory=dict)
     """When an agent asked who is there, by home, and when it was answered."""
     mps: Daemons = field(default_factory=Daemons)
@@ -340,8 +346,39 @@ class Machine:
         gpu.processes.append(process)
         return process
 
+    def start_waiting(self, owner: str, device: str, home: str = "", memory_mib: int = 0) -> Process | None:
+        """A container's process that will open its device later, if that is there now."""
+        gpu = self.gpu_with(device)
+        if gpu is None:
+            return None
+        gi_id = next((found.gi_id for found in gpu.instances.values() if found.uuid == device), None)
+        process = Process(self.new_pid(), owner, device, home, memory_mib=memory_mib, file=(gpu.uuid, gi_id))
+        self.waiting.append(process)
+        return process
+
+    def open_late(self, process: Process) -> Process | None:
+        """
+        A process that waited opens what is behind its device's file now, be it another instance than the one it was
+        given: a driver numbers the files of instances by ids that it uses again.
+        """
+        if process not in self.waiting:
+            return None
+        self.waiting.remove(process)
+        gpu = self.gpus[process.file[0]]
+        behind = gpu.instances.get(process.file[1]) if process.file[1] is not None else None
+        device = behind.uuid if behind is not None else process.device
+        if not device or (process.home and self.mps.alive(process.home) is None):
+            return None  # it finds no device, or no daemon, and ends
+        return self.start_process(process.owner, device, process.home, process.memory_mib)
+
+    def of_pod(self, owner: str) -> list[Process]:
+        """All that is in a pod's cgroup."""
+        there = [*(process for _, process in self.processes()), *self.waiting]
+        return [process for process in there if process.owner == owner]
+
     def end_processes(self, owner: str) -> None:
         """The pod's cgroup is empty."""
+        self.waiting = [process for process in self.waiting if process.owner != owner]
         for gpu in self.gpus.values():
             gpu.processes = [process for process in gpu.processes if process.owner != owner]
 
@@ -361,6 +398,7 @@ class Machine:
         self.mps.reboot(homes_survive=homes_survive)
         self.marks.clear()
         self.doubts.clear()
+        self.waiting.clear()
         for gpu in self.gpus.values():
             gpu.instances.clear()
             gpu.processes.clear()

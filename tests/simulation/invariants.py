@@ -123,6 +123,8 @@ ELSEWHERE = (
 
 CASES = (
     Case("a pod is told of a slice that was waived before", ("bound in any life",)),
+    Case("it has not opened its device when its slice is given back", ("an empty device is enough",)),
+    Case("an agent has no file left to open, and sees no process", ("unseen is nobody",)),
     Case("the clock of whoever makes the streams anew is an hour behind", ("old numbers kept",)),
     Case(
         "the bus is wiped while a patch that binds a pod is without its answer", ("an unanswered patch binds nobody",)

@@ -66,7 +66,17 @@ class NodeJudge(Books):
                     continue
                 if not self._is_of_another(machine, process, booking, device):
                     self.fail("LAW 3", f"{allocation} is said to be gone and {process} runs")
+            self._check_nobody_opens_it_late(machine, booking, device)
             self._check_place_is_empty(machine, booking, device)
+
+    def _check_nobody_opens_it_late(self, machine: Machine, booking: Booking, device: DeviceGrant) -> None:
+        """Nothing of its pod lives that was given the device and has not opened it yet."""
+        for process in machine.waiting:
+            was_given = booking.allocation in self.told_devices.get(process.device, {})
+            if process.owner != booking.owner or process.file[0] != device.gpu or not was_given:
+                continue
+            if not self._is_of_another(machine, process, booking, device):
+                self.fail("LAW 3", f"{booking.allocation} is said to be gone and {process} may open its device yet")
 
     def _names_no_devices(self, machine: Machine, allocation: str) -> bool:
         """
@@ -279,6 +289,9 @@ class NodeJudge(Books):
     def started(self, machine: Machine, process: Process) -> None:
         """A container runs on a device."""
         self.sizes.began[machine.node, process.pid] = self.clockwork.now
+        others = {ticket.owner for ticket in machine.tickets.values() if process.device in ticket.devices}
+        if others and process.owner not in others:
+            self.fail("I1", f"{process} has opened what was handed to {', '.join(sorted(others))}")
         for gpu, other in machine.processes():
             together = process.home and process.home == other.home
             if other.owner not in {process.owner, OPERATOR} and other.device == process.device and not together:

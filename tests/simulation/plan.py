@@ -63,6 +63,10 @@ QUOTA_OTHERS = 0.3
 REMOVING_SEEDS = 0.3
 """In so many seeds nodes are removed, and come back."""
 REMOVED_S = (14.0, 26.0)
+KUBELET_SEEDS, LATE_SEEDS = 0.7, 0.35
+LATE_PODS = 0.4
+"""In so many seeds nodes have kubelets; in so many of all, so many pods open their devices so long after they began."""
+OPENS_AFTER_S = (0.3, 6.0)
 CLUSTER_SEEDS = 0.1
 """In so many seeds the pods are those of a cluster, and not a folder's."""
 KEEPING_WARM = 0.3
@@ -140,6 +144,8 @@ class Plan:
     """No clock goes as fast as another."""
     timed: tuple[str, ...] = ()
     """The nodes where time is enforced."""
+    kubelets: bool = False
+    """What runs of a pod is in a cgroup of its own, where its node's agent looks for it."""
 
     def lines(self) -> list[str]:
         """The plan for people."""
@@ -149,6 +155,7 @@ class Plan:
         head += f", of a cluster with {self.watchers} pod-watchers" if self.cluster else ""
         head += ", its operator has a file" if self.limits_file else ""
         head += ", no two clocks go alike" if self.clocks_off else ""
+        head += ", its pods have cgroups" if self.kubelets else ""
         head += f", time is enforced on {', '.join(self.timed)}" if self.timed else ""
         head += f", at most {self.pods_per_node_max} pods per node" if self.pods_per_node_max is not None else ""
         pods = [
@@ -200,8 +207,29 @@ def draw_plan(seed: int, without: Sequence[str] = (), sizes: Sequence[tuple[int,
     plan = with_resizings(with_preemptions(_with_layouts(with_moves(with_jobs(plan)))))
     plan = _with_limits_file(with_cordons(with_limit(_with_removals(plan, without))), without)
     plan = _with_losses(_with_burst(_with_troubles(plan, hosts, without)), without)
+    plan = _with_kubelets(plan)
     in_cluster = Random(f"of a cluster {seed}").random() < CLUSTER_SEEDS and "cluster" not in without
     return with_cluster(plan, without) if in_cluster else plan
+
+
+def _with_kubelets(plan: Plan) -> Plan:
+    """In most seeds pods have cgroups, and in half of those some open their devices late."""
+    roll = Random(f"kubelets {plan.seed}").random()
+    if roll < LATE_SEEDS:
+        return with_late_openers(plan)
+    return replace(plan, kubelets=roll < KUBELET_SEEDS)
+
+
+def with_late_openers(plan: Plan) -> Plan:
+    """The same plan, where some pods compute something else before they open their devices."""
+    dice = Random(f"late openers {plan.seed}")
+    pods = tuple(
+        replace(life, pod=replace(life.pod, opens_after_s=dice.uniform(*OPENS_AFTER_S)))
+        if dice.random() < LATE_PODS
+        else life
+        for life in plan.pods
+    )
+    return replace(plan, pods=pods, kubelets=True)
 
 
 def _with_troubles(plan: Plan, hosts: Sequence[str], without: Sequence[str]) -> Plan:

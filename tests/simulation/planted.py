@@ -17,6 +17,7 @@ from simulation.planted_fixed import FIXED_BUGS
 from simulation.planted_homes import HOME_BUGS
 from simulation.planted_jobs import JOB_BUGS
 from simulation.planted_limits import LIMITS_BUGS
+from simulation.planted_lingering import LINGERING_BUGS
 from simulation.planted_moves import MOVE_BUGS
 from simulation.planted_preemptions import PREEMPTION_BUGS
 from simulation.planted_quotas import QUOTA_BUGS
@@ -365,6 +366,7 @@ BUGS = (
     *LIMITS_BUGS,
     *REMOVAL_BUGS,
     *TRUTH_BUGS,
+    *LINGERING_BUGS,
     *TROUBLE_BUGS,
     *WORDS_BUGS,
 )

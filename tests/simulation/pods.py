@@ -115,6 +115,8 @@ class Pod:
     """Who it says that it runs as."""
     preempts: bool = True
     """Whether others may be evicted for it; else its spec says `preemptionPolicy: Never`."""
+    opens_after_s: float = 0.0
+    """How long its processes run before they open their devices."""
 
     @property
     def uid(self) -> int:

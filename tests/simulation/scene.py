@@ -47,13 +47,14 @@ class Scene:
         cluster: bool = False,
         watchers: int = 1,
         timed: bool = False,
+        kubelets: bool = False,
     ) -> None:
         """
         Nodes are named node-0, node-1, ... in the order given; everything has started and nothing is asked for.
 
         With `folder_evicts` the pod-watcher carries out evictions itself; without, the evictor does. With `cluster` the
         pods are those of a cluster; it has so many `watchers`, of which one works. Where it is `timed`, all nodes
-        enforce time.
+        enforce time. With `kubelets` agents look for the processes of pods in their cgroups.
         """
         named = tuple((f"node-{number}", gpus) for number, gpus in enumerate(nodes or (MIG_NODE,)))
         plan = Plan(
@@ -68,6 +69,7 @@ class Scene:
             quotas=quotas,
             cluster=cluster,
             watchers=watchers,
+            kubelets=kubelets,
             timed=tuple(node for node, _ in named) if timed else (),
         )
         self.world = World(plan, "lines")
@@ -93,11 +95,20 @@ class Scene:
         *,
         runs: bool = True,
         lingers_s: float = 0.0,
+        opens_after_s: float = 0.0,
         namespace: str = "lab",
         user: int | None = None,
     ) -> None:
         """A person writes a pod."""
-        pod = Pod(name, ask, runs=runs, lingers_s=lingers_s, namespace=namespace, user=user)
+        pod = Pod(
+            name,
+            ask,
+            runs=runs,
+            lingers_s=lingers_s,
+            namespace=namespace,
+            user=user,
+            opens_after_s=opens_after_s,
+        )
         self.world.folder.put(pod, self.world.clockwork.now)
 
     def remove(self, name: str) -> None:

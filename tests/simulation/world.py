@@ -205,7 +205,7 @@ class World:
             made[uuid] = Gpu(uuid, index, row, mig=mig, dice=self._dice(uuid))  # type: ignore[arg-type]
             made[uuid].layout = self.plan.layouts.get(uuid)
             made[uuid].lay_out()
-        machine = Machine(NodeName(node), made)
+        machine = Machine(NodeName(node), made, has_pods=self.plan.kubelets)
         if node in self.plan.timed:
             clock = self.clockwork
             machine.time = Timekeepers(

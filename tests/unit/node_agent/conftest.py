@@ -40,14 +40,18 @@ from sluice_node_agent.core.events import (
     MpsSeen,
     MpsStarted,
     MpsStopped,
+    PodProcess,
     QuotaSeen,
     QuotasSet,
+    TenantsListed,
+    TenantsUnseen,
     TicketMade,
     TicketRefused,
     TicketRemoved,
 )
 from sluice_node_agent.core.instructions import (
     GPU_INSTRUCTIONS,
+    ListTenants,
     MakeTicket,
     RemoveTicket,
     SaveJournal,
@@ -223,6 +227,9 @@ class Node:
         self.waiting: deque[Any] = deque()
         self.own_done: list[Any] = []
         self.time_quota = False
+        self.has_pods = False
+        self.pods: dict[str, tuple[PodProcess, ...]] = {}  # what runs of each pod, whatever it holds
+        self.unseen = ""  # why that cannot be looked at
         self.nameless: dict[int, str] = {}  # GPUs that cannot tell their UUID when an agent starts
         self.refused: list[type] = []  # the next of each is refused by the device
 
@@ -253,6 +260,8 @@ class Node:
             witnesses=self.tickets.read(),
             modes=("exclusive", "mps", "fractional"),
             time_quota=self.time_quota,
+            has_pods=self.has_pods,
+            why_unseen=self.unseen,
             mps_root="/mps",
             homes=self.mps.found(),
             marks=self.marks.found(gpus, all_told=not self.nameless),
@@ -444,6 +453,9 @@ class Node:
                 except OSError as error:
                     return TicketRefused(token, str(error))
                 return TicketMade(token)
+            case ListTenants(token=token, owner=owner):
+                unseen = self.unseen
+                return TenantsUnseen(token, unseen) if unseen else TenantsListed(token, self.pods.get(owner, ()))
             case RemoveTicket(token=token, ticket=ticket):
                 self.tickets.remove(ticket)
                 return TicketRemoved(token)

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from factories.machines import found, made_hardware, only, well_made
+from factories.machines import POD_PID, found, made_hardware, only, well_made
 
 from sluice_node_agent.device.preflight import CAP_SYS_ADMIN, Check, worst
 from sluice_node_agent.device.processes import Processes
@@ -82,6 +82,12 @@ def test_a_container_without_the_hosts_processes_is_told(well):
     assert "ok" in {finding.level for finding in found(well, Check.HOST_PROCESSES)}, "a kubelet is seen: kind, k3d"
     (well_known / "comm").write_text("python\n")
     assert "hostPID" in only(well, Check.HOST_PROCESSES, "problem").remedy
+
+
+def test_a_kubelet_whose_pods_have_no_cgroups_is_told(well):
+    """No process of any pod would be found, and every slice given back under who still runs."""
+    (well.processes.root / str(POD_PID) / "cgroup").write_text("0::/system.slice/containerd.service/7f7f\n")
+    assert "pod<uid>" in only(well, Check.HOST_PROCESSES, "warning").remedy
 
 
 def test_hidden_processes_are_told(well):

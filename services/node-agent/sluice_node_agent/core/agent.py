@@ -207,7 +207,7 @@ class Agent:
         for gpu in named_gpus(event):
             floor.devices.expect(gpu)
         event = dataclasses.replace(event, gpus=tuple(floor.devices.reports.values()))
-        floor.time_quota = event.time_quota
+        floor.has_pods, floor.time_quota = event.has_pods, event.time_quota
         self._read_at = dict.fromkeys(floor.devices.reports, now + self._rules.read_devices_s)
         slices = [record for record in event.records if isinstance(record, SliceRecord)]
         lived_in = [record for record in event.records if isinstance(record, HomeRecord)]

@@ -8,7 +8,7 @@ from sluice.contracts.ids import AllocationId, RunId
 from sluice.contracts.messages import DeviceGrant
 from sluice.contracts.ticket_names import ticket_name
 from sluice_node_agent.core import adjusting, making, unmaking
-from sluice_node_agent.core.backing_off import back_off
+from sluice_node_agent.core.backing_off import back_off, wait_for_end
 from sluice_node_agent.core.events import Result
 from sluice_node_agent.core.floor import Floor
 from sluice_node_agent.core.instances import NOTHING
@@ -125,12 +125,18 @@ class Bench:
             return
         outcome = unmaking.take_result(work.record, sent, result, self.floor)
         work.to_terminate = outcome.clients
-        if outcome.trouble:
-            work.free_of_holders = ()
+        if outcome.ends_by_itself:
+            wait_for_end(work, outcome.trouble, self._rules, now, outcome.holders)
+        elif outcome.trouble:
+            work.deserted, work.free_of_holders = False, ()
             back_off(work, outcome.trouble, self._rules, now, outcome.holders or work.holders)
         elif outcome.record is not None:
             work.recovered()
             self.save(outcome.record)
+        elif outcome.deserted:
+            if work.waiting_since is not None:
+                work.recovered()
+            work.deserted, work.holders = True, ()
         elif outcome.free is not None:
             work.free_of_holders = (*work.free_of_holders, outcome.free)
             work.holders = outcome.holders

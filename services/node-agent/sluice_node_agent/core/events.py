@@ -49,6 +49,15 @@ class Holder:
 
 
 @dataclass(frozen=True, slots=True)
+class PodProcess:
+    """A process in the cgroup of a pod. `in_kernel`: it waits there, and no signal ends it meanwhile (state D)."""
+
+    pid: int
+    name: str = ""
+    in_kernel: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class FoundHome:
     """
     A home whose directory was found at the start: who it is for, as was written there when its daemon was started.
@@ -153,6 +162,10 @@ class AgentStarted:
     marks: tuple[Mark, ...] = ()
     unmarked: tuple[Mark, ...] | None = None
     nameless: Mapping[int, str] = field(default_factory=dict)
+    has_pods: bool = False
+    """Whether a kubelet may run pods on this machine: what runs of one is in its cgroup, and is looked for there."""
+    why_unseen: str = ""
+    """Why the processes of those pods cannot be seen; empty when they can."""
     time_quota: bool = False
     """Whether the client library of the time quota is here, so that fractional shares are held to their time."""
     version: str = ""
@@ -239,6 +252,22 @@ class HoldersListed:
 
     token: int
     holders: tuple[Holder, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class TenantsListed:
+    """All processes of one pod, whatever they hold."""
+
+    token: int
+    processes: tuple[PodProcess, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class TenantsUnseen:
+    """It could not be looked for the processes of a pod: nothing follows from that."""
+
+    token: int
+    message: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -351,6 +380,8 @@ Result = (
     | GpuInstanceDestroyed
     | GpuRead
     | HoldersListed
+    | TenantsListed
+    | TenantsUnseen
     | DeviceRefused
     | TicketMade
     | TicketRemoved
@@ -373,6 +404,8 @@ RESULTS = (
     GpuInstanceDestroyed,
     GpuRead,
     HoldersListed,
+    TenantsListed,
+    TenantsUnseen,
     DeviceRefused,
     TicketMade,
     TicketRemoved,

@@ -20,6 +20,8 @@ class Floor:
 
     boot_id: str = ""
     mps_root: str = ""
+    has_pods: bool = False
+    """Whether a kubelet may run pods here: their processes are looked for, besides those on devices."""
     time_quota: bool = False
     """Whether the time of fractional shares is enforced."""
     devices: Devices = field(default_factory=Devices)

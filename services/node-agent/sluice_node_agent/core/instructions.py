@@ -112,6 +112,18 @@ class ListHolders:
 
 
 @dataclass(frozen=True, slots=True)
+class ListTenants:
+    """
+    List all processes of a pod, those included that hold no device (yet) -> TenantsListed, or TenantsUnseen.
+
+    `owner` is the pod's UID. One that has no cgroup on this machine has none.
+    """
+
+    token: int
+    owner: str
+
+
+@dataclass(frozen=True, slots=True)
 class SetComputeMode:
     """
     Put a whole GPU in compute mode EXCLUSIVE_PROCESS, or back in DEFAULT -> ComputeModeSet.

@@ -51,6 +51,10 @@ class News:
             f"a GPU cannot tell its UUID, so that nothing new is put on it: {why}" for why in event.nameless.values()
         )
         self._warnings = (*self._warnings, *left_out)
+        if event.has_pods and event.why_unseen:
+            why = event.why_unseen
+            unseen = f"no slice that a pod had is given back, for its processes cannot be looked for: {why}"
+            self._warnings = (*self._warnings, unseen)
         self._generation = self._asked_upto = self._reserved_upto = generation
 
     def warn(self, sentences: Sequence[str]) -> None:

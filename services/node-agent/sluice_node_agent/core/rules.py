@@ -15,6 +15,11 @@ class Rules:
     """The wait after the first failed attempt to unmake; doubled each time."""
     back_off_max_s: float = 30.0
     """The longest wait between two attempts to unmake. They never end: only the last one frees the place."""
+    look_for_tenants_s: float = 0.5
+    """
+    How often it is looked whether the processes of a pod have ended whose slice is to be given back. They end without
+    us, mostly within the pod's grace period, and the next pod waits for nothing else.
+    """
     quarantine_after: int = 5
     """So many failed attempts to unmake, and people are told."""
     remake_retry_s: float = 30.0

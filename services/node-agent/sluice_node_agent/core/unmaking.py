@@ -1,7 +1,11 @@
 """
-How a slice is taken down: ticket, then per device in reverse: no process of the tenant left, compute instance, GPU
-instance; each result saved. For an order to unmake (which ends in a tombstone) and for undoing what failed half-way.
-A share leaves its home, and is gone when nothing of the home is left, or when others still live there.
+How a slice is taken down: ticket, then the pod's processes, then per device in reverse: no process of the tenant left,
+compute instance, GPU instance; each result saved. For an order to unmake (which ends in a tombstone) and for undoing
+what failed half-way. A share leaves its home, and is gone when nothing of the home is left, or when others still live
+there.
+
+That a device is empty does not say that its pod is gone: a process that has not opened it yet may do so later, and a
+new instance may be behind the same device file by then. So no process of the pod may be left, whatever it holds.
 
 Pure decisions over one record. What refuses is tried again by the caller: nothing here gives up, because a place is
 free only when the device says so.
@@ -19,15 +23,27 @@ from sluice_node_agent.core.events import (
     HoldersListed,
     MpsClientsTerminated,
     MpsRefused,
+    PodProcess,
     Result,
+    TenantsListed,
+    TenantsUnseen,
     TicketRefused,
     TicketRemoved,
 )
 from sluice_node_agent.core.floor import Floor
 from sluice_node_agent.core.instances import NOTHING
-from sluice_node_agent.core.instructions import ListHolders, OwnInstruction, RemoveTicket, TerminateMpsClients
+from sluice_node_agent.core.instructions import (
+    ListHolders,
+    ListTenants,
+    OwnInstruction,
+    RemoveTicket,
+    TerminateMpsClients,
+)
 from sluice_node_agent.core.records import DeviceRecord, SliceRecord, Tombstone
 from sluice_node_agent.core.work import HomeKey, Next, Work, key_of, pairs, with_device, without_device
+
+_NAMED_MAX = 5
+"""Processes that a sentence names."""
 
 
 def next_step(work: Work, floor: Floor, token: int) -> Next:
@@ -39,7 +55,7 @@ def next_step(work: Work, floor: Floor, token: int) -> Next:
     for number, grant, device in reversed(pairs(record)):
         if device.step == "made" and record.lost and not record.revoked:
             continue  # its pod may still use what is left: only what is missing is tried again
-        if record.revoked and number not in work.free_of_holders and not record.ignores_holders:
+        if record.revoked and not record.ignores_holders:
             step = _to_empty(work, number, floor, token)
             if step is not None:
                 return step
@@ -56,7 +72,7 @@ def next_step(work: Work, floor: Floor, token: int) -> Next:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What a step led to: the changed record, or trouble, or neither (nobody was found on the device)."""
+    """What a step led to: the changed record, or trouble, or neither (nobody was found)."""
 
     record: SliceRecord | None = None
     trouble: str = ""
@@ -65,6 +81,10 @@ class Outcome:
     """The number of a device on which no process of the tenant is left."""
     clients: tuple[int, ...] = ()
     """Processes of the tenant that an MPS server may still serve."""
+    deserted: bool = False
+    """No process of the pod is left."""
+    ends_by_itself: bool = False
+    """The trouble is that something runs which ends without us."""
 
 
 def take_result(record: SliceRecord, sent: OwnInstruction, result: Result, floor: Floor) -> Outcome:
@@ -77,6 +97,10 @@ def take_result(record: SliceRecord, sent: OwnInstruction, result: Result, floor
             return Outcome(replace(record, ticket=ticket, stale_tickets=stale))
         case HoldersListed():
             return _take_holders(record, result, _number_of(record, sent), floor)
+        case TenantsListed(processes=processes):
+            return _take_tenants(processes)
+        case TenantsUnseen(message=message):
+            return Outcome(trouble=f"whether processes of its pod are left cannot be seen: {message}")
         case MpsClientsTerminated():
             return Outcome()
         case TicketRefused(message=message) | MpsRefused(message=message):
@@ -92,6 +116,29 @@ def take_result(record: SliceRecord, sent: OwnInstruction, result: Result, floor
 
 
 def _to_empty(work: Work, number: int, floor: Floor, token: int) -> OwnInstruction | None:
+    """
+    What it takes to know that no process of the pod is left, and none on this device; None when that is known.
+
+    To look for processes costs less than to look who is on a device, so it comes first. But who shares a device is let
+    go by its server first: it would compute until its process ends.
+    """
+    grant, owner = work.record.booking.devices[number], work.record.booking.owner
+    looks_for_pod = floor.has_pods and bool(owner) and not work.deserted and not _lives_on(work, floor)
+    is_let_go = grant.share is None or (bool(work.holders) and not work.to_terminate)
+    if looks_for_pod and is_let_go:
+        return ListTenants(token, owner)
+    step = _to_empty_device(work, number, floor, token) if number not in work.free_of_holders else None
+    return ListTenants(token, owner) if step is None and looks_for_pod else step
+
+
+def _lives_on(work: Work, floor: Floor) -> bool:
+    """Whether the same pod has another slice here, which stands: its processes are there for that one."""
+    owner = work.record.booking.owner
+    others = (other for other in floor.works.values() if other is not work and other.record.booking.owner == owner)
+    return any(_stands(other.record) for other in others)
+
+
+def _to_empty_device(work: Work, number: int, floor: Floor, token: int) -> OwnInstruction | None:
     """What it takes to know that no process of the tenant is left on a device; None when none can be there."""
     _, grant, device = pairs(work.record)[number]
     if grant.share is not None:
@@ -170,6 +217,14 @@ def _looked_at(grant: DeviceGrant, device: DeviceRecord) -> str:
     return str(grant.gpu) if grant.profile is None and grant.share is None else device.uuid
 
 
+def _take_tenants(processes: tuple[PodProcess, ...]) -> Outcome:
+    if not processes:
+        return Outcome(deserted=True)
+    named = tuple(_named_process(process) for process in processes)
+    shown = ", ".join(named[:_NAMED_MAX]) + (f" and {len(named) - _NAMED_MAX} more" if len(named) > _NAMED_MAX else "")
+    return Outcome(trouble=f"processes of its pod still run: {shown}", holders=named, ends_by_itself=True)
+
+
 def _take_holders(record: SliceRecord, result: HoldersListed, number: int, floor: Floor) -> Outcome:
     grant = record.booking.devices[number]
     left = [holder for holder in result.holders if _is_in_the_way(holder, record, grant, floor)]
@@ -205,6 +260,11 @@ def _has_home(grant: DeviceGrant, floor: Floor) -> bool:
 def _was_to_come_later(record: SliceRecord) -> bool:
     """Whether it was revoked while others were there before it, and nothing is known of its having been begun."""
     return bool(record.after) and not record.boot_id
+
+
+def _named_process(process: PodProcess) -> str:
+    waits = " (waits in the kernel, so that no signal ends it)" if process.in_kernel else ""
+    return f"{process.name or 'process'} {process.pid}{waits}"
 
 
 def _named(holders: tuple[Holder, ...] | list[Holder]) -> tuple[str, ...]:

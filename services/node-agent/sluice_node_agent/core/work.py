@@ -33,6 +33,8 @@ class Job:
     """That instruction is a save: what the record says is not on disk yet, so it is not told to anybody."""
     failures: int = 0
     """Failed attempts, in a row."""
+    waiting_since: float | None = None
+    """Since when it has waited for what ends by itself, and is looked at more often than it counts as failed."""
     retry_at: float | None = None
     trouble: str = ""
     holders: tuple[str, ...] = ()
@@ -47,6 +49,7 @@ class Job:
     def recovered(self) -> None:
         """The last attempt got further: what went wrong before does not count any more."""
         self.failures = 0
+        self.waiting_since = None
         self.retry_at = None
         self.trouble = ""
         self.holders = ()
@@ -57,6 +60,8 @@ class Work(Job):
     """One slice that is not gone."""
 
     record: SliceRecord
+    deserted: bool = False
+    """No process of its pod was found in this attempt to unmake."""
     free_of_holders: tuple[int, ...] = ()
     """Devices on which no process of the tenant was found in this attempt to unmake."""
     to_terminate: tuple[int, ...] = ()

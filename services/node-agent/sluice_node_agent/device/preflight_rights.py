@@ -144,7 +144,9 @@ def check_host_processes(machine: Machine) -> list[Finding]:
                 "run the agent as root, or mount /proc without hidepid",
             )
         ]
-    return [Finding(Check.HOST_PROCESSES, "ok", f"the processes of the node are seen, {len(names)} different names")]
+    return _check_pods_are_known(machine, names) or [
+        Finding(Check.HOST_PROCESSES, "ok", f"the processes of the node are seen, {len(names)} different names")
+    ]
 
 
 def check_directories(machine: Machine) -> list[Finding]:
@@ -222,6 +224,23 @@ def is_seen(path: Path) -> bool:
         return path.exists()
     except PermissionError:
         return False
+
+
+def _check_pods_are_known(machine: Machine, names: set[str]) -> list[Finding]:
+    """Whether pods are known by their cgroups: of a kubelet that keeps them elsewhere every pod would look gone."""
+    seen = machine.processes
+    if machine.pods_dir is None or not names & _KUBELETS or any(seen.pod_of(pid) for pid in seen.pids()):
+        return []
+    return [
+        Finding(
+            Check.HOST_PROCESSES,
+            "warning",
+            "a kubelet runs here, and no process is in the cgroup of a pod: unless there is no pod here at all, nobody "
+            "could tell whether processes of a pod are left when its slice is to be given back",
+            "let the container runtime put pods where the kubelet says (.../kubepods/.../pod<uid>, or "
+            "kubepods-...-pod<uid>.slice), which is the default of both",
+        )
+    ]
 
 
 # -- inside -------------------------------------------------------------------------------------------------------

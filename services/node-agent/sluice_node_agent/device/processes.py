@@ -87,6 +87,10 @@ class Processes:
         states = (self._stat(pid, f"task/{thread}/stat")[:1] for thread in self._threads(pid))
         return any(state[0] in _STOPPED for state in states if state)
 
+    def is_in_kernel(self, pid: int) -> bool:
+        """Whether it waits in the kernel for something that no signal interrupts (state D in proc(5))."""
+        return self._stat(pid, "stat")[:1] == ["D"]
+
     def command_of(self, pid: int) -> tuple[str, ...]:
         """Its arguments, the program first; empty when it is gone, or a thread of the kernel."""
         line = self._text(pid, "cmdline")

@@ -25,6 +25,8 @@ from sluice_node_agent.core.events import (
     JournalSaved,
     MpsRefused,
     Result,
+    TenantsListed,
+    TenantsUnseen,
     TicketMade,
     TicketRefused,
     TicketRemoved,
@@ -36,6 +38,7 @@ from sluice_node_agent.core.instructions import (
     DestroyGpuInstance,
     GpuInstruction,
     ListHolders,
+    ListTenants,
     MakeTicket,
     MpsInstruction,
     ReadGpu,
@@ -56,6 +59,7 @@ from sluice_node_agent.device.port import DeviceError, GpuBackend
 from sluice_node_agent.shell.journal import Journal
 from sluice_node_agent.shell.marks import Marks
 from sluice_node_agent.shell.metrics import DEVICE_REFUSALS
+from sluice_node_agent.shell.pod_processes import PodProcesses
 from sluice_node_agent.shell.steps import on_daemon
 from sluice_node_agent.shell.tickets import Tickets
 
@@ -86,6 +90,8 @@ class Helpers:
     journal: ThreadPoolExecutor = field(default_factory=lambda: _threads(1, "journal"))
     tickets: ThreadPoolExecutor = field(default_factory=lambda: _threads(1, "tickets"))
     mps: ThreadPoolExecutor = field(default_factory=lambda: _threads(_MPS_THREADS, "mps"))
+    pods: ThreadPoolExecutor = field(default_factory=lambda: _threads(1, "pods"))
+    """For looks at all processes: who waits shares the next one."""
 
     @classmethod
     def for_nodes(cls, nodes: int) -> Self:
@@ -95,7 +101,7 @@ class Helpers:
 
     def shut_down(self) -> None:
         """Take no more calls; wait for none."""
-        for threads in (self.journal, self.tickets, self.mps):
+        for threads in (self.journal, self.tickets, self.mps, self.pods):
             threads.shutdown(wait=False, cancel_futures=True)
 
 
@@ -115,15 +121,17 @@ class Hands:
         instant: bool = False,
         helpers: Helpers | None = None,
         quotas: "QuotaHomes | None" = None,
+        pods: PodProcesses | None = None,
     ) -> None:
         """
         Use what was opened; opens and closes nothing itself but threads.
 
         `threads` are those of the GPUs; none is used where calls about them are `instant`. Without `mps` all orders
         about daemons are refused; those to start one also where `no_shares` says why. Without `quotas` no time is
-        enforced.
+        enforced. Without `pods` no pod has processes here.
         """
         self._quotas = quotas
+        self._pods = pods
         self._backend = backend
         self._journal = journal
         self._tickets = tickets
@@ -238,6 +246,16 @@ class Hands:
             metrics.count(DEVICE_REFUSALS, type(order).__name__, "MpsRefused")
             self._log.warning("MPS daemon refused", instruction=order, why=str(error))
             return MpsRefused(order.token, str(error))
+
+    # -- pods -----------------------------------------------------------------------------------------------------
+
+    async def _on_pod(self, order: ListTenants) -> Result:
+        if self._pods is None:
+            return TenantsListed(order.token, ())
+        try:
+            return TenantsListed(order.token, await self._pods.left_of(order.owner))
+        except OSError as error:
+            return TenantsUnseen(order.token, str(error))
 
     # -- journal --------------------------------------------------------------------------------------------------
 

@@ -37,6 +37,7 @@ from sluice_node_agent.shell.hands import Hands, Helpers
 from sluice_node_agent.shell.journal import Journal
 from sluice_node_agent.shell.marks import Marks
 from sluice_node_agent.shell.metrics import AgentMetrics
+from sluice_node_agent.shell.pod_processes import PodProcesses
 from sluice_node_agent.shell.pod_volumes import marks_of, tickets_of
 from sluice_node_agent.shell.pulled import Pulled
 from sluice_node_agent.shell.quota_homes import QuotaHomes
@@ -118,7 +119,10 @@ class Lives:
             if old:
                 log.info("removed tickets of before the reboot", tickets=old)
         marks = await self._in_thread(lambda: marks_of(settings, node, site.backend.boot_id()))
-        started = await self._in_thread(lambda: what_is_there(site, journal, tickets, marks, shared.endpoint))
+        pods = PodProcesses.of(settings, shared.helpers.pods)
+        started = await self._in_thread(
+            lambda: what_is_there(site, journal, tickets, marks, shared.endpoint, pods=pods)
+        )
         if started.journal_problem:
             log.error("rebuilding from devices and ledger", problem=started.journal_problem)
         for request in had_slices(started):
@@ -139,6 +143,7 @@ class Lives:
                 instant=site.instant,
                 helpers=shared.helpers,
                 quotas=quotas,
+                pods=pods,
             ) as hands,
             shared.connect(node) as bus,
         ):
@@ -212,7 +217,9 @@ def had_slices(started: AgentStarted) -> list[RequestId]:
     return [each.booking.request for each in records if each.phase in WAS_READY or each.lost or each.stale_tickets]
 
 
-def what_is_there(site: OpenSite, journal: Journal, tickets: Tickets, marks: Marks, endpoint: str) -> AgentStarted:
+def what_is_there(
+    site: OpenSite, journal: Journal, tickets: Tickets, marks: Marks, endpoint: str, *, pods: PodProcesses | None = None
+) -> AgentStarted:
     """All that is found at the start of a life; blocks. Raises SiteError, RebootedError."""
     backend, mps = site.backend, site.mps
     try:
@@ -263,6 +270,8 @@ def what_is_there(site: OpenSite, journal: Journal, tickets: Tickets, marks: Mar
         marks=marked,
         unmarked=unmarked,
         nameless=nameless,
+        has_pods=pods is not None,
+        why_unseen=pods.why_unseen() if pods is not None else "",
         time_quota=site.quota_library is not None,
         version=release(),
     )

@@ -1,0 +1,58 @@
+"""A node with a kubelet in a whole Sluice: its pods' processes in their cgroups, and their tickets in their volumes."""
+
+import os
+from collections.abc import Iterator
+
+import pytest
+from factories.cluster_scenes import Scene, scene_on, user_pod
+from factories.cluster_system import ClusterSystem, whole_on
+from factories.kubernetes import Cluster
+from factories.pod_cgroups import IGNORES_TERM, PodCgroups, pod_cgroups
+from fake_kube.server import FakeKube
+
+NODE = "gpu-1"
+ALL_OF_ONE = {"nvidia.com/mig-7g.40gb": "1"}
+
+
+@pytest.fixture(scope="module")
+def system(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[ClusterSystem, Cluster]]:
+    """One node with one GPU."""
+    if os.geteuid() != 0:
+        pytest.skip("cgroups and pods' directories are root's")
+    folder = tmp_path_factory.mktemp("kubelet")
+    with FakeKube() as fake:
+        cluster = Cluster(fake.kubeconfig(folder / "kubeconfig"), fake)
+        with whole_on(folder, cluster, [NODE], gpus=1, agents=1, pods=folder / "pods") as started:
+            yield started, cluster
+
+
+@pytest.fixture
+def cgroups() -> Iterator[PodCgroups]:
+    """For the processes of pods."""
+    with pod_cgroups() as there:
+        yield there
+
+
+def _pod(name: str):
+    return user_pod(name, resources={"limits": ALL_OF_ONE})
+
+
+def _explained(scene: Scene, name: str) -> str:
+    return scene.system.sluice("explain", f"{scene.namespace}/{name}").stdout
+
+
+async def test_the_next_pod_waits_for_a_process_that_ignores_the_end_of_its_pod(system, cgroups) -> None:
+    """A process that holds no device yet would open the next pod's; once it ends, the next pod is served at once."""
+    async with scene_on(*system) as scene:
+        first = (await scene.apply(_pod("first")), await scene.started(1))[1]["first"]
+        process = cgroups.start_anywhere(first["metadata"]["uid"], IGNORES_TERM)
+        await scene.delete("first", grace_s=0)
+        await scene.apply(_pod("second"))
+        why = f"processes of its pod still run: sh {process.pid}"
+        await scene.until(lambda: why in _explained(scene, "first"), "a person to see what the GPU waits for")
+        process.terminate()
+        assert (await scene.pods())["second"]["spec"].get("schedulingGates"), "its device is given on while it lives"
+        assert process.poll() is None
+
+        cgroups.close()
+        await scene.started(1)

@@ -1,0 +1,55 @@
+"""Bugs about processes that outlive their pod and hold no device yet: nothing on it says that they are there."""
+
+from dataclasses import replace
+from typing import Any
+
+from simulation.plan import Plan, with_late_openers
+from simulation.planting import Planted
+
+from sluice_node_agent.core import unmaking
+from sluice_node_agent.core.events import TenantsListed, TenantsUnseen
+
+
+def _an_empty_device_is_enough(_original: Any) -> Any:
+    def to_empty(work: Any, number: int, floor: Any, token: int) -> Any:
+        """Section 5 broken: it is asked who is on the device, and whoever has not opened it yet is not."""
+        return unmaking._to_empty_device(work, number, floor, token) if number not in work.free_of_holders else None
+
+    return to_empty
+
+
+def _unseen_is_nobody(original: Any) -> Any:
+    def take_result(record: Any, sent: Any, result: Any, floor: Any) -> Any:
+        """A look that could not be made found nobody."""
+        if isinstance(result, TenantsUnseen):
+            result = TenantsListed(result.token, ())
+        return original(record, sent, result, floor)
+
+    return take_result
+
+
+def _all_open_late(plan: Plan) -> Plan:
+    """Every pod that goes leaves processes behind for some time, and most have not opened their devices by then."""
+    plan = with_late_openers(plan)
+    pods = [replace(life, pod=replace(life.pod, runs=True, lingers_s=4.0)) for life in plan.pods]
+    soon = [replace(life, removed_at=life.made_at + 3.0 + number % 3) for number, life in enumerate(pods)]
+    return replace(plan, pods=tuple(soon))
+
+
+EMPTY_IS_ENOUGH = Planted(
+    "an empty device is enough",
+    "its device, to a process of the pod before",
+    ("LAW 3", "I1"),
+    ((unmaking, "_to_empty", _an_empty_device_is_enough),),
+    _all_open_late,
+)
+LINGERING_BUGS = (
+    EMPTY_IS_ENOUGH,
+    Planted(
+        "unseen is nobody",
+        "its device, to a process that nobody could see",
+        ("LAW 3", "I1"),
+        ((unmaking, "take_result", _unseen_is_nobody),),
+        _all_open_late,
+    ),
+)
