@@ -1,12 +1,13 @@
 """A node with a kubelet in a whole Sluice: its pods' processes in their cgroups, and their tickets in their volumes."""
 
 import os
+import shutil
 from collections.abc import Iterator
 
 import pytest
 from factories.cluster_scenes import Scene, scene_on, user_pod
 from factories.cluster_system import ClusterSystem, whole_on
-from factories.kubernetes import Cluster
+from factories.kubernetes import Cluster, Json
 from factories.pod_cgroups import IGNORES_TERM, PodCgroups, pod_cgroups
 from fake_kube.server import FakeKube
 
@@ -33,7 +34,7 @@ def cgroups() -> Iterator[PodCgroups]:
         yield there
 
 
-def _pod(name: str):
+def _pod(name: str) -> Json:
     return user_pod(name, resources={"limits": ALL_OF_ONE})
 
 
@@ -56,3 +57,33 @@ async def test_the_next_pod_waits_for_a_process_that_ignores_the_end_of_its_pod(
 
         cgroups.close()
         await scene.started(1)
+
+
+def _restarts(pod: Json) -> int:
+    (status,) = pod["status"]["containerStatuses"]
+    return int(status["restartCount"])
+
+
+def _small(name: str) -> Json:
+    return user_pod(name, resources={"limits": {"nvidia.com/mig-1g.5gb": "1"}})
+
+
+async def test_pods_start_again_after_the_memory_disk_of_their_node_was_emptied(system) -> None:
+    """A node of kind that is restarted has the same boot id and no tickets: its pods would wait for ever."""
+    names = [f"pod-{number}" for number in range(7)]
+    async with scene_on(*system) as scene:
+        for name in names:
+            await scene.apply(_small(name))
+        before = await scene.started(len(names))
+        there = scene.system.tickets()
+        for left in scene.system.pods.iterdir():
+            shutil.rmtree(left) if left.is_dir() else left.unlink()
+        nodes = scene.fake("a node that is restarted").nodes
+        for name in names:
+            nodes.finish(scene.namespace, name, 137)
+        await scene.until(lambda: scene.system.tickets() == there, "every ticket to be there again, under its name")
+        again = await scene.started(len(names))
+        assert all(_restarts(pod) == 1 for pod in again.values())
+        assert {name: pod["metadata"]["annotations"] for name, pod in again.items()} == {
+            name: pod["metadata"]["annotations"] for name, pod in before.items()
+        }

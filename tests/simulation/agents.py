@@ -37,8 +37,10 @@ from sluice_node_agent.core.events import (
     TicketMade,
     TicketRefused,
     TicketRemoved,
+    TicketsCompared,
 )
 from sluice_node_agent.core.instructions import (
+    CompareTickets,
     CreateComputeInstance,
     CreateGpuInstance,
     DestroyComputeInstance,
@@ -245,6 +247,8 @@ class AgentHost(Host):
             case MakeTicket():
                 ordered_at = self.clockwork.now
                 self._do(DISK_S, lambda: self._make_ticket(instruction, ordered_at))
+            case CompareTickets():
+                self._do(DISK_S, lambda: self._compare_tickets(instruction))
             case RemoveTicket():
                 self._do(DISK_S, lambda: self._remove_ticket(instruction))
             case CreateGpuInstance() | CreateComputeInstance() | DestroyComputeInstance() | DestroyGpuInstance():
@@ -354,6 +358,14 @@ class AgentHost(Host):
         self.machine.tickets[make.ticket].said = make.record
         return TicketMade(make.token)
 
+    def _compare_tickets(self, compare: CompareTickets) -> Event:
+        there = self.machine.tickets
+
+        def is_wrong(ordered: MakeTicket) -> bool:
+            return ordered.ticket not in there or there[ordered.ticket].said != ordered.record
+
+        return TicketsCompared(compare.token, tuple(each.ticket for each in compare.tickets if is_wrong(each)))
+
     def _remove_ticket(self, remove: RemoveTicket) -> Event:
         if self.no_room_for_tickets:
             return TicketRefused(remove.token, "no space left on device")
@@ -436,5 +448,6 @@ def quick_rules(closing_ttl_s: int, keep_warm_s: float = 0.0) -> Rules:
         remake_retry_s=3.0,
         read_devices_s=4.0,
         watch_mps_s=2.0,
+        compare_tickets_s=0.0,
         keep_warm_s=keep_warm_s,
     )

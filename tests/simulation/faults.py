@@ -40,6 +40,7 @@ class Faults:
             "broker wipe": lambda _: self._wipe(),
             "reboot": self._reboot,
             "journal lost": self._lose_journal,
+            "tickets lost": self._lose_tickets,
             "lease": self._lease,
             "daemon dies": self._end_daemon,
             "daemon fault": self._end_daemon,
@@ -110,6 +111,15 @@ class Faults:
         self.world.judge.journals_lost[host.machine.node] = None
         host.machine.journal_problem = "there is no journal" if fault.number else "a record's checksum is wrong"
         self._start_later(host.name, fault.lasts_s)
+
+    def _lose_tickets(self, fault: Fault) -> None:
+        """The memory disk is emptied in the same boot, and some containers are started again."""
+        machine = self.world.machines[fault.target]
+        machine.tickets.clear()
+        for owner in dict.fromkeys(process.owner for _, process in machine.processes() if process.owner != OPERATOR):
+            if self.dice.random() < 0.5:
+                machine.end_processes(owner)
+                self.world.kubelets.crashed([owner])
 
     def _start_later(self, name: str, lasts_s: float) -> None:
         host = self.world.hosts[name]

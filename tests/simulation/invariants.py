@@ -11,6 +11,7 @@ from simulation.planted import BUGS
 from simulation.planted_cordons import PROMISED_FOR_EVER, SENT_AS_DECIDED
 from simulation.planted_jobs import HALF_KEPT
 from simulation.planted_kube import READ_IS_SETTLED, RELEASE_FORGOTTEN
+from simulation.planted_lingering import WRITTEN_ONCE
 from simulation.planted_preemptions import COUNTED_ON_TWICE, PROMISED_IS_HAD
 from simulation.planted_quarrels import GRANTED_AGAIN, OPENED_AGAIN, TWO_BINDS
 from simulation.planted_quotas import BOUND_ON_WHAT_IS_KNOWN
@@ -37,7 +38,7 @@ PLAYED: tuple[Planted, ...] = (
     NOT_KNOWN_TO_HAVE_LIVED, LEFT_BEHIND, LINGERS_UNSEEN, NOBODYS_IS_OURS, COUNTED_ON_TWICE, PROMISED_IS_HAD,
     LATEST_IS_RIGHT, RELEASE_FORGOTTEN, TOLD_IN_ANY_LIFE, ASKED_IN_ANY_LIFE, EVICTED_IN_ANY_LIFE, READ_IS_SETTLED,
     OPENED_UNHEARD, GONE_IN_ANOTHER_LIFE, NEVER_ENTERED, REMOVED_HAS_NOTHING, LATE_IS_OVER, LATER_SLICE_STAYS,
-    RELEASED_OVER_NOTHING, *SIZE_BUGS, *STARVING_BUGS, *RARE_BUGS,
+    RELEASED_OVER_NOTHING, WRITTEN_ONCE, *SIZE_BUGS, *STARVING_BUGS, *RARE_BUGS,
 )  # fmt: skip
 """Too rare for chance: schedules of their own play these, or a plan that is kept."""
 PLANTED: tuple[Planted, ...] = (*BUGS, *(bug for bug in PLAYED if bug not in BUGS))
@@ -124,6 +125,7 @@ ELSEWHERE = (
 CASES = (
     Case("a pod is told of a slice that was waived before", ("bound in any life",)),
     Case("it has not opened its device when its slice is given back", ("an empty device is enough",)),
+    Case("a node's memory disk is emptied in the same boot", ("what was written once is there",)),
     Case("an agent has no file left to open, and sees no process", ("unseen is nobody",)),
     Case("the clock of whoever makes the streams anew is an hour behind", ("old numbers kept",)),
     Case(

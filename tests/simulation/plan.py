@@ -43,7 +43,7 @@ FaultKind = Literal[
     "lease", "journal lost", "daemon dies", "daemon fault", "mps start fails", "gpu lost", "xid", "release",
     "relaid", "node removed", "disk wiped", "disk full", "journal damaged", "identities lost", "mute", "deaf",
     "gpu slow", "replica lags", "clock", "api away", "api busy", "api lags", "watch gap", "watch replays",
-    "node object gone",
+    "node object gone", "tickets lost",
 ]  # fmt: skip
 KINDS: tuple[FaultKind, ...] = (
     "crash", "crash", "pause", "broker restart", "broker wipe", "reboot", "disconnect", "create fails", "in use",
@@ -63,6 +63,9 @@ QUOTA_OTHERS = 0.3
 REMOVING_SEEDS = 0.3
 """In so many seeds nodes are removed, and come back."""
 REMOVED_S = (14.0, 26.0)
+TICKETS_LOST_SEEDS = 0.3
+_ONLY_TICKETS_LEFT = frozenset({"journal lost", "journal damaged", "disk wiped"})
+"""After these nothing but tickets says whose a slice is: who loses them too has lost it."""
 KUBELET_SEEDS, LATE_SEEDS = 0.7, 0.35
 LATE_PODS = 0.4
 """In so many seeds nodes have kubelets; in so many of all, so many pods open their devices so long after they began."""
@@ -213,11 +216,16 @@ def draw_plan(seed: int, without: Sequence[str] = (), sizes: Sequence[tuple[int,
 
 
 def _with_kubelets(plan: Plan) -> Plan:
-    """In most seeds pods have cgroups, and in half of those some open their devices late."""
+    """In most seeds pods have cgroups, and in half of those some open their devices late, or tickets are lost."""
     roll = Random(f"kubelets {plan.seed}").random()
-    if roll < LATE_SEEDS:
-        return with_late_openers(plan)
-    return replace(plan, kubelets=roll < KUBELET_SEEDS)
+    if roll >= KUBELET_SEEDS:
+        return plan
+    plan = with_late_openers(plan) if roll < LATE_SEEDS else replace(plan, kubelets=True)
+    dice = Random(f"tickets lost {plan.seed}")
+    if dice.random() >= TICKETS_LOST_SEEDS or any(fault.kind in _ONLY_TICKETS_LEFT for fault in plan.faults):
+        return plan
+    lost = [Fault(dice.uniform(3.0, plan.faults_until), "tickets lost", dice.choice(plan.nodes)[0]) for _ in range(2)]
+    return replace(plan, faults=tuple(sorted((*plan.faults, *lost), key=lambda fault: fault.at)))
 
 
 def with_late_openers(plan: Plan) -> Plan:

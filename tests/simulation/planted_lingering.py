@@ -1,4 +1,4 @@
-"""Bugs about processes that outlive their pod and hold no device yet: nothing on it says that they are there."""
+"""Bugs about what an agent takes for granted: that who holds no device is gone, and that a ticket is where it was."""
 
 from dataclasses import replace
 from typing import Any
@@ -7,6 +7,7 @@ from simulation.plan import Plan, with_late_openers
 from simulation.planting import Planted
 
 from sluice_node_agent.core import unmaking
+from sluice_node_agent.core.bench import Bench
 from sluice_node_agent.core.events import TenantsListed, TenantsUnseen
 
 
@@ -28,6 +29,14 @@ def _unseen_is_nobody(original: Any) -> Any:
     return take_result
 
 
+def _written_once_is_there(_original: Any) -> Any:
+    def tickets_compared(_self: Any, _wrong: Any) -> list[Any]:
+        """A ticket that was made is there until it is removed."""
+        return []
+
+    return tickets_compared
+
+
 def _all_open_late(plan: Plan) -> Plan:
     """Every pod that goes leaves processes behind for some time, and most have not opened their devices by then."""
     plan = with_late_openers(plan)
@@ -42,6 +51,12 @@ EMPTY_IS_ENOUGH = Planted(
     ("LAW 3", "I1"),
     ((unmaking, "_to_empty", _an_empty_device_is_enough),),
     _all_open_late,
+)
+WRITTEN_ONCE = Planted(
+    "what was written once is there",
+    "its container's next start, for ever",
+    ("I4",),
+    ((Bench, "tickets_compared", _written_once_is_there),),
 )
 LINGERING_BUGS = (
     EMPTY_IS_ENOUGH,

@@ -56,6 +56,7 @@ from sluice_allocator.core.placement import PlacingRules
 
 CALM_S = 120.0
 """So long after the last fault everyone must have an answer."""
+COMPARE_TICKETS_S = 4.0
 STEADY = 3
 """Seconds for which a goal must hold."""
 
@@ -94,7 +95,8 @@ class World:
         self.judge = Judge(self.clockwork, self.machines, self.folder, self.kubelets)
         shared = (self.clockwork, self.broker)
         ttl = plan.closing_ttl_s
-        rules = quick_rules(ttl, plan.keep_warm_s)
+        compares_s = COMPARE_TICKETS_S if plan.kubelets else 0.0
+        rules = replace(quick_rules(ttl, plan.keep_warm_s), compare_tickets_s=compares_s)
         self.agents = {
             node: AgentHost(machine, rules, *shared, Random(f"{node} {plan.seed}"), self.trace)
             for node, machine in self.machines.items()

@@ -48,9 +48,11 @@ from sluice_node_agent.core.events import (
     TicketMade,
     TicketRefused,
     TicketRemoved,
+    TicketsCompared,
 )
 from sluice_node_agent.core.instructions import (
     GPU_INSTRUCTIONS,
+    CompareTickets,
     ListTenants,
     MakeTicket,
     RemoveTicket,
@@ -456,6 +458,8 @@ class Node:
             case ListTenants(token=token, owner=owner):
                 unseen = self.unseen
                 return TenantsUnseen(token, unseen) if unseen else TenantsListed(token, self.pods.get(owner, ()))
+            case CompareTickets(token=token, tickets=tickets):
+                return TicketsCompared(token, self.tickets.wrong_of(tickets))
             case RemoveTicket(token=token, ticket=ticket):
                 self.tickets.remove(ticket)
                 return TicketRemoved(token)

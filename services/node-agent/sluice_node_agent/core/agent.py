@@ -38,6 +38,7 @@ from sluice_node_agent.core.events import (
     GpuTroubled,
     QuarantineReleased,
     Result,
+    TicketsCompared,
 )
 from sluice_node_agent.core.floor import Floor
 from sluice_node_agent.core.found import named_gpus, what_was_found
@@ -45,6 +46,7 @@ from sluice_node_agent.core.graves import Graves
 from sluice_node_agent.core.housing import Housing
 from sluice_node_agent.core.instructions import (
     GPU_INSTRUCTIONS,
+    CompareTickets,
     CreateGpuInstance,
     Instruction,
     ListHolders,
@@ -112,6 +114,8 @@ class Agent:
         self._looks: list[Instruction] = []
         self._was_forgotten = False
         """The bus had lost the news of this node, and its ledger was not read since: it may be open no more."""
+        self._compare_at: float | None = 0.0
+        """When to compare tickets; None while a look is out."""
         self._look_at = 0.0
         """When to look whether the bus still has the news of this node."""
         self._is_open = False
@@ -328,6 +332,10 @@ class Agent:
             case WarmOne():
                 self._warm.take_result(job, result, now)
                 self._look_at_gpu(job.record.gpu)
+            case None if isinstance(sent, CompareTickets):
+                self._compare_at = now + self._rules.compare_tickets_s
+                wrong = result.wrong if isinstance(result, TicketsCompared) else ()
+                self._due.update(dict.fromkeys(self._bench.tickets_compared(wrong)))
             case _:
                 pass
 
@@ -447,6 +455,7 @@ class Agent:
         self._clearing.tick(now)
         if self._is_open:
             self._warm.tick(now)
+            self._compare_tickets(now)
         for gpu, why in self._overdue.look(now).items():
             if self._floor.devices.answers(gpu):  # it is read when the call has come back
                 self._floor.devices.lose(gpu, why)
@@ -455,6 +464,14 @@ class Agent:
             self._read(gpu)
         for allocation in self._graves.forget_old(now):
             self._sender.save(Forgotten(allocation=allocation), None)
+
+    def _compare_tickets(self, now: float) -> None:
+        if self._compare_at is None or self._compare_at > now or not self._rules.compare_tickets_s:
+            return
+        tickets = self._bench.tickets_to_compare()
+        if tickets:
+            self._compare_at = None
+            self._sender.send(CompareTickets(self._sender.next_token, tickets), None)
 
     def _read(self, gpu: GpuUuid) -> None:
         if self._read_at.pop(gpu, None) is not None:

@@ -4,15 +4,17 @@ Where slices are worked on: which step each needs, and what the result of a step
 It must not read orders: the agent changes a slice's record (through `save`), this carries it out.
 """
 
+from collections.abc import Collection
+
 from sluice.contracts.ids import AllocationId, RunId
 from sluice.contracts.messages import DeviceGrant
 from sluice.contracts.ticket_names import ticket_name
 from sluice_node_agent.core import adjusting, making, unmaking
 from sluice_node_agent.core.backing_off import back_off, wait_for_end
-from sluice_node_agent.core.events import Result
+from sluice_node_agent.core.events import Result, TicketMade
 from sluice_node_agent.core.floor import Floor
 from sluice_node_agent.core.instances import NOTHING
-from sluice_node_agent.core.instructions import CreateGpuInstance, DestroyGpuInstance, OwnInstruction
+from sluice_node_agent.core.instructions import CreateGpuInstance, DestroyGpuInstance, MakeTicket, OwnInstruction
 from sluice_node_agent.core.records import DeviceRecord, SliceRecord, Tombstone
 from sluice_node_agent.core.resuming import claims_of, has_changed, resume
 from sluice_node_agent.core.rules import Rules
@@ -80,13 +82,35 @@ class Bench:
             case "making":
                 return making.next_step(record, self.floor, self._rules, token, ticket)
             case "ready":
-                return making.lost_devices(record, self.floor) or adjusting.next_step(work, self.floor, token, ticket)
+                again = making.lost_devices(record, self.floor)
+                if again is None and work.ticket_is_wrong and self._has_settled_ticket(record):
+                    return making.make_ticket(record, self.floor, token)
+                return again or adjusting.next_step(work, self.floor, token, ticket)
             case "degraded":
                 return making.to_make_again(record)
             case "undoing" | "unmaking":
                 return unmaking.next_step(work, self.floor, token)
             case "failed":
                 return None
+
+    def _has_settled_ticket(self, record: SliceRecord) -> bool:
+        """Whether it is known what the ticket of a ready slice says: not while its shares become others."""
+        devices = self.floor.devices
+        if any(devices.is_unknown(grant.gpu) for grant in record.booking.devices):
+            return False
+        return not record.stale_tickets and (record.adjusting is None or record.adjusting.told)
+
+    def tickets_to_compare(self) -> tuple[MakeTicket, ...]:
+        """The tickets that should be there, as they should be."""
+        ready = [work.record for work in self.floor.works.values() if work.record.phase == "ready" and work.idle]
+        return tuple(making.make_ticket(record, self.floor, 0) for record in ready if self._has_settled_ticket(record))
+
+    def tickets_compared(self, wrong: Collection[str]) -> list[AllocationId]:
+        """Note which are not as they should be. Returns whose they are; what was just removed is nobody's."""
+        found = [work for work in self.floor.works.values() if work.record.ticket in wrong]
+        for work in found:
+            work.ticket_is_wrong = work.record.phase == "ready"
+        return [work.allocation for work in found if work.ticket_is_wrong]
 
     def _create(self, work: Work, step: CreateGpuInstance) -> None:
         """Create an instance, or take a warm one. What is warm and in the way goes first."""
@@ -142,12 +166,15 @@ class Bench:
             work.holders = outcome.holders
 
     def _take_adjusted(self, work: Work, result: Result, now: float) -> None:
+        if isinstance(result, TicketMade):
+            work.ticket_is_wrong = False
         adjusted = adjusting.take_result(work.record, result)
         if isinstance(adjusted, str):
             back_off(work, adjusted, self._rules, now)
         else:
             work.recovered()
-            self.save(adjusted)
+            if adjusted != work.record:
+                self.save(adjusted)
 
     def was_read(self, works: list[Work]) -> None:
         """A GPU answers (again), or has refused them a step: what was begun on it may be there, or further."""

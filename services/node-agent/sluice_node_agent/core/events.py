@@ -294,8 +294,16 @@ class TicketRemoved:
 
 
 @dataclass(frozen=True, slots=True)
+class TicketsCompared:
+    """Which of the tickets that were named are not there, or not as they should be."""
+
+    token: int
+    wrong: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class TicketRefused:
-    """A ticket could not be made or removed."""
+    """A ticket could not be made or removed, or tickets not be looked at."""
 
     token: int
     message: str
@@ -385,6 +393,7 @@ Result = (
     | DeviceRefused
     | TicketMade
     | TicketRemoved
+    | TicketsCompared
     | TicketRefused
     | ComputeModeSet
     | MpsStarted
@@ -409,6 +418,7 @@ RESULTS = (
     DeviceRefused,
     TicketMade,
     TicketRemoved,
+    TicketsCompared,
     TicketRefused,
     ComputeModeSet,
     MpsStarted,

@@ -243,6 +243,15 @@ class RemoveTicket:
     ticket: str
 
 
+@dataclass(frozen=True, slots=True)
+class CompareTickets:
+    """See whether these tickets are there, as they were ordered -> TicketsCompared, or TicketRefused."""
+
+    token: int
+    tickets: tuple[MakeTicket, ...]
+    """Their own tokens mean nothing."""
+
+
 GpuInstruction = (
     CreateGpuInstance
     | CreateComputeInstance
@@ -264,5 +273,6 @@ GPU_INSTRUCTIONS = (
     SetComputeMode,
 )
 MpsInstruction = StartMps | SetMpsLimits | SetQuotas | WatchMps | TerminateMpsClients | StopMps
-OwnInstruction = SaveJournal | GpuInstruction | MpsInstruction | MakeTicket | RemoveTicket
+TicketInstruction = MakeTicket | RemoveTicket | CompareTickets
+OwnInstruction = SaveJournal | GpuInstruction | MpsInstruction | TicketInstruction | ListTenants
 Instruction = ExchangeInstruction | OwnInstruction

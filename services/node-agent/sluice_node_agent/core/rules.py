@@ -24,6 +24,11 @@ class Rules:
     """So many failed attempts to unmake, and people are told."""
     remake_retry_s: float = 30.0
     """How long to wait before a slice that was lost, and could not be made again, is tried once more."""
+    compare_tickets_s: float = 10.0
+    """
+    How often tickets are compared with what they should be; 0: never. They lie on a memory disk, which may be emptied
+    or mounted anew without a reboot, and no container starts without one.
+    """
     read_devices_s: float = 10.0
     """How often each GPU is read for what changed without us (foreign instances, health)."""
     driver_patience_s: float = 60.0

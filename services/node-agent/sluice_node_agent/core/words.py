@@ -38,7 +38,7 @@ def word_of(work: Work, floor: Floor, rules: Rules) -> SliceMessage | None:
             allocation=allocation, request=request, revision=revision, message=stuck.trouble, holders=stuck.holders
         )
     if record.phase == "ready":
-        return _word_of_ready(record, floor)
+        return _word_of_ready(record, floor, work.trouble if work.ticket_is_wrong else "")
     if record.phase == "making" and (record.lost or _is_in_the_dark(record, floor)):
         return _word_of_wrong(record, floor)
     if record.phase == "failed":
@@ -122,7 +122,7 @@ def is_out_of_order(home: HomeWork) -> bool:
 # -- inside -------------------------------------------------------------------------------------------------------
 
 
-def _word_of_ready(record: SliceRecord, floor: Floor) -> SliceReady | SliceDegraded | None:
+def _word_of_ready(record: SliceRecord, floor: Floor, no_ticket: str) -> SliceReady | SliceDegraded | None:
     booking = record.booking
     wrong = _word_of_wrong(record, floor)
     if wrong is not None:
@@ -139,7 +139,7 @@ def _word_of_ready(record: SliceRecord, floor: Floor) -> SliceReady | SliceDegra
             for _, grant, device in pairs(record)
         ),
         containers=containers_of(record, floor),
-        warnings=tuple(_warnings(record, floor)),
+        warnings=(*_warnings(record, floor), *((f"its containers cannot start: {no_ticket}",) if no_ticket else ())),
         shrinking=_is_shrinking(record),
     )
 

@@ -64,6 +64,8 @@ class Work(Job):
     """No process of its pod was found in this attempt to unmake."""
     free_of_holders: tuple[int, ...] = ()
     """Devices on which no process of the tenant was found in this attempt to unmake."""
+    ticket_is_wrong: bool = False
+    """The last look at tickets has not found its own, or not as it should be."""
     to_terminate: tuple[int, ...] = ()
     """Processes of the tenant that the MPS server of a shared device must let go of."""
     looks: dict[HomeKey, int] = field(default_factory=dict)

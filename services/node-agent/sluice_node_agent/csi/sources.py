@@ -91,7 +91,12 @@ class Sources:
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
-        """Be the only one who changes anything. Raises OSError (ETIMEDOUT) when somebody else is for too long."""
+        """
+        Be the only one who changes anything. Raises OSError (ETIMEDOUT) when somebody else is for too long.
+
+        What was here may have been removed since it was opened: a memory disk is emptied, or another mounted over it.
+        """
+        self.root.mkdir(mode=_ROOT_MODE, parents=True, exist_ok=True)
         descriptor = os.open(self.root / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             _lock(descriptor, self.root / _LOCK)
@@ -119,6 +124,7 @@ class Sources:
 
     def note_published(self, target: Target) -> None:
         """From now on a volume may show the pod's directory."""
+        (self.root / _PUBLISHED).mkdir(mode=_ROOT_MODE, exist_ok=True)
         (self.root / _PUBLISHED / _note(target)).touch(mode=0o600)
 
     def note_unpublished(self, target: Target) -> None:
@@ -127,7 +133,8 @@ class Sources:
 
     def is_published(self, uid: str) -> bool:
         """Whether a volume may show the pod's directory. It must then stay: one made anew would not be seen there."""
-        return any(note.name.startswith(f"{uid}.") for note in (self.root / _PUBLISHED).iterdir())
+        notes = self.root / _PUBLISHED
+        return notes.is_dir() and any(note.name.startswith(f"{uid}.") for note in notes.iterdir())
 
     def release(self, uid: str) -> None:
         """Remove the directory of a pod, if nothing is in it and no volume shows it."""

@@ -42,6 +42,24 @@ def make_view(place: Path, container: ContainerDevices, *, aside: Path) -> None:
             (place / target.name).symlink_to(target, target_is_directory=True)
 
 
+def shows_home(place: Path, container: ContainerDevices) -> bool:
+    """Whether what is at `place` is the home that is there now, or links to it."""
+    home = Path(container.mps_pipe_directory).parent
+    try:
+        return place.samefile(home) or leads_home(place, container)
+    except FileNotFoundError:
+        return False
+
+
+def leads_home(place: Path, container: ContainerDevices) -> bool:
+    """Whether the links at `place` lead to the container's home."""
+    wanted = {PIPE: container.mps_pipe_directory, LOG: container.mps_log_directory}
+    try:
+        return all(str((place / name).readlink()) == target for name, target in wanted.items())
+    except OSError:
+        return False
+
+
 def remove_view(place: Path) -> None:
     """Take away what is shown at `place`, and the empty directory. Fine when it is gone. Raises OSError."""
     try:

@@ -30,8 +30,10 @@ from sluice_node_agent.core.events import (
     TicketMade,
     TicketRefused,
     TicketRemoved,
+    TicketsCompared,
 )
 from sluice_node_agent.core.instructions import (
+    CompareTickets,
     CreateComputeInstance,
     CreateGpuInstance,
     DestroyComputeInstance,
@@ -50,6 +52,7 @@ from sluice_node_agent.core.instructions import (
     StartMps,
     StopMps,
     TerminateMpsClients,
+    TicketInstruction,
     VerifyInstance,
     WatchMps,
 )
@@ -76,6 +79,7 @@ _MPS_THREADS = 8
 """Calls to MPS daemons under way at once; those that come meanwhile wait."""
 _SHARED_MAX = 16
 """Threads of one kind for the agents of one process: many simulated nodes take turns."""
+_VERBS = {MakeTicket: "made", RemoveTicket: "removed", CompareTickets: "looked at"}
 _NO_MPS = "this agent has no MPS"
 
 
@@ -191,6 +195,8 @@ class Hands:
                 self._save, request=_request_of, limit=_OUT_MAX, quiet=True, at_once=self._save_at_once
             ),
             **_each((MakeTicket, RemoveTicket), self._on_ticket, whose, quiet=True, at_once=self._at_ticket),
+            **_each((CompareTickets,), self._on_ticket, quiet=True, at_once=self._at_ticket),
+            **_each((ListTenants,), self._on_pod, quiet=True),
         }
 
     # -- devices and daemons --------------------------------------------------------------------------------------
@@ -327,14 +333,14 @@ class Hands:
 
     # -- tickets --------------------------------------------------------------------------------------------------
 
-    async def _on_ticket(self, order: MakeTicket | RemoveTicket) -> Result:
+    async def _on_ticket(self, order: TicketInstruction) -> Result:
         return await self._in_thread(self._helpers.tickets, lambda: self._ticket(order))
 
-    def _at_ticket(self, order: MakeTicket | RemoveTicket) -> Callable[[], Result] | None:
+    def _at_ticket(self, order: TicketInstruction) -> Callable[[], Result] | None:
         """Some names in a directory's page: a thread would cost more. Not where the driver of volumes may be in it."""
         return None if self._tickets.shared else lambda: self._ticket(order)
 
-    def _ticket(self, order: MakeTicket | RemoveTicket) -> Result:
+    def _ticket(self, order: TicketInstruction) -> Result:
         try:
             match order:
                 case MakeTicket():
@@ -343,9 +349,13 @@ class Hands:
                 case RemoveTicket():
                     self._tickets.remove(order.ticket)
                     return TicketRemoved(order.token)
+                case CompareTickets():
+                    wrong = self._tickets.wrong_of(order.tickets)
+                    if wrong:
+                        self._log.warning("tickets are missing or changed, and are made again", tickets=wrong)
+                    return TicketsCompared(order.token, wrong)
         except OSError as error:
-            verb = "made" if isinstance(order, MakeTicket) else "removed"
-            return TicketRefused(order.token, f"the ticket cannot be {verb}: {error}")
+            return TicketRefused(order.token, f"the ticket cannot be {_VERBS[type(order)]}: {error}")
 
     # -- inside ---------------------------------------------------------------------------------------------------
 

@@ -23,6 +23,7 @@ LINES_MAX = 4096
 _PUT, _TAKEN, _DOUBTED, _SETTLED = b"+", b"-", b"?", b"!"
 _WHOLE = b"whole"
 _PARTS = 4
+_MODE = 0o700
 
 
 @dataclass(slots=True)
@@ -111,6 +112,7 @@ class MarkFile:
 
     def _begin_anew(self) -> None:
         """Replace the file by a short one; what a killed writer has left half written is not in it."""
+        self._path.parent.mkdir(mode=_MODE, parents=True, exist_ok=True)  # its disk may have been emptied
         draft = self._path.with_name(f"{self._path.name}.new")
         head = [f"{self._boot_id}\n".encode(), *([_WHOLE + b"\n"] if self._is.whole else [])]
         lines = [_line(_PUT, mark) for mark in _in_order(self._is.there)]

@@ -27,7 +27,7 @@ from sluice_node_agent.core.instructions import MakeTicket
 from sluice_node_agent.csi.mounting import mounted_below
 from sluice_node_agent.csi.places import is_pod_uid
 from sluice_node_agent.csi.sources import Sources
-from sluice_node_agent.csi.views import make_view, remove_views
+from sluice_node_agent.csi.views import leads_home, make_view, remove_view, remove_views, shows_home
 from sluice_node_agent.shell.ticket_document import DOCUMENT_MAX, pack, unpack
 
 _DIRECTORY_MODE = 0o711
@@ -82,7 +82,7 @@ class Tickets:
         return tuple(old)
 
     def make(self, order: MakeTicket) -> None:
-        """Make a ticket, whole or not at all. Of one that is there already only what it tells people is said anew."""
+        """Make a ticket, whole or not at all. Of one that is there already only what is wrong with it is made anew."""
         ticket = order.ticket
         if not is_ticket_name(ticket) or ticket.startswith(SHARE_PREFIX):
             raise OSError(errno.EINVAL, f"{ticket!r} is no ticket's name")
@@ -92,6 +92,10 @@ class Tickets:
             return
         with self._sources.locked():
             self._make_in(self._sources.make(order.owner), order, self._show)
+
+    def wrong_of(self, orders: Iterable[MakeTicket]) -> tuple[str, ...]:
+        """Those of the tickets that are not there, or not as `make` would leave them. Raises OSError."""
+        return tuple(order.ticket for order in orders if not self._is_right(order))
 
     def remove(self, ticket: str) -> None:
         """Remove a ticket. First its name goes: nobody can start with half of one."""
@@ -117,18 +121,37 @@ class Tickets:
         assert self._sources is not None
         for container in sharing:
             _check_name(container)
-            make_view(draft.parent / ticket_of(ticket, container), container, aside=self._sources.aside)
+            place = draft.parent / ticket_of(ticket, container)
+            if not shows_home(place, container):
+                remove_view(place)  # of a home that was lost with its directory
+                make_view(place, container, aside=self._sources.aside)
 
     def _make_in(self, folder: Path, order: MakeTicket, for_shares: "ForShares") -> None:
         place, draft = folder / order.ticket, folder / f".{order.ticket}"
+        sharing = [container for container in order.containers if container.mps_pipe_directory]
         if place.is_dir():
             _say(place, order)
+            for_shares(place, order.ticket, sharing)
             return
         self._remove_from(folder, order.ticket)
         _make_directory(draft)
         _say(draft, order)
-        for_shares(draft, order.ticket, [container for container in order.containers if container.mps_pipe_directory])
+        for_shares(draft, order.ticket, sharing)
         draft.rename(place)
+
+    def _is_right(self, order: MakeTicket) -> bool:
+        in_volume = self._sources is not None and is_pod_uid(order.owner)
+        folder = self._sources.root / order.owner if self._sources is not None and in_volume else self._directory
+        place = folder / order.ticket
+        try:
+            if (place / _DOCUMENT).read_bytes() != pack(order):
+                return False
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+        sharing = (container for container in order.containers if container.mps_pipe_directory)
+        if in_volume:
+            return all(shows_home(folder / ticket_of(order.ticket, container), container) for container in sharing)
+        return all(leads_home(place / container.container, container) for container in sharing)
 
     def _remove_from(self, folder: Path, ticket: str) -> None:
         place, draft = folder / ticket, folder / f".{ticket}"
@@ -191,6 +214,10 @@ def _link(draft: Path, _ticket: str, sharing: Iterable[ContainerDevices]) -> Non
     for container in sharing:
         _check_name(container)
         place = draft / container.container
+        if leads_home(place, container):
+            continue
+        if place.is_dir():
+            shutil.rmtree(place)  # unlinks links, and follows none
         _make_directory(place)
         for name, target in ((PIPE, container.mps_pipe_directory), (LOG, container.mps_log_directory)):
             (place / name).symlink_to(target, target_is_directory=True)

@@ -1,0 +1,44 @@
+"""The memory disk that tickets lie on is emptied, and the node has not been rebooted."""
+
+import pytest
+from simulation.judge import ViolationError
+from simulation.planted_lingering import WRITTEN_ONCE
+from simulation.planting import planted
+from simulation.pods import Ask, mps
+from simulation.scene import MIG_NODE, WHOLE, WHOLE_NODE, Scene, sliced
+from simulation.tables import GpuRow
+
+Node = tuple[tuple[GpuRow, bool], ...]
+MODES = [(WHOLE_NODE, WHOLE), (MIG_NODE, sliced("3g.20gb")), (WHOLE_NODE, mps(30_000))]
+
+
+def _emptied(scene: Scene, ask: Ask) -> None:
+    scene.pod("a", ask)
+    scene.until(lambda: scene.runs("a"))
+    scene.world.machines["node-0"].tickets.clear()
+    scene.world.kubelets.restart(scene.request("a"), 0.0)
+    scene.until(lambda: not scene.runs("a"))
+
+
+@pytest.mark.parametrize(("node", "ask"), MODES, ids=["whole GPU", "instance", "share"])
+@pytest.mark.parametrize("dies", [False, True], ids=["the agent goes on", "the agent is started again"])
+def test_a_container_starts_again_after_its_ticket_was_lost(node: Node, ask: Ask, *, dies: bool) -> None:
+    """Under the same name: its pod is told nothing new, and waits for nothing else."""
+    scene = Scene(node, kubelets=True)
+    _emptied(scene, ask)
+    before = scene.bound("a")
+    if dies:
+        scene.host("agent-node-0").kill()
+        scene.host("agent-node-0").start()
+    scene.until(lambda: scene.runs("a"))
+    assert scene.bound("a") == before
+    scene.finish()
+
+
+def test_without_the_rule_it_never_starts_again() -> None:
+    """The same schedule breaks where what was written once is taken to be there."""
+    scene = Scene(MIG_NODE, kubelets=True)
+    _emptied(scene, sliced("3g.20gb"))
+    with planted(WRITTEN_ONCE), pytest.raises(ViolationError) as found:
+        scene.finish()
+    assert found.value.rule in WRITTEN_ONCE.caught_by
