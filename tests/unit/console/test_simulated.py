@@ -18,6 +18,7 @@ from sluice_console.core.simulated import (
     simulated_pod,
     standing,
     with_group,
+    with_warnings,
 )
 from sluice_console.shell.simulate_live import exit_code
 
@@ -144,6 +145,14 @@ def test_the_exit_code_is_the_worst_of_the_answers(answers, code):
         "n": idle_pod("n", "p", "f"),
     }
     assert exit_code(SimulatedDocument(pods=tuple(pods[each] for each in answers))) == code
+
+
+def test_a_person_reads_what_a_cluster_would_warn_of():
+    """Below the answer, one line each; a pod that is refused has other worries."""
+    warned = with_warnings(idle_pod("n", "p", "f"), ("its images see no GPU",))
+    assert simulated_lines(warned) == ["n/p: asks for nothing of Sluice", "  warning: its images see no GPU"]
+    refusal = Refusal(reason=RefusalReason.INVALID_VALUE, message="wrong", field="a", value="b")
+    assert with_warnings(refused_pod("n", "p", "f", refusal), ("x",)).warnings == ()
 
 
 MANIFEST = """

@@ -92,6 +92,7 @@ environments = (
 )
 
 
+LABELS = st.sampled_from([*[None, {}] * 5, {"sluice.dev/ignore": ""}, {"sluice.dev/managed": "true"}])
 MORE = {
     "hostPID": True,
     "hostIPC": True,
@@ -140,7 +141,7 @@ def pods(draw):
     metadata = {
         "name": "p",
         "annotations": copy.deepcopy(draw(st.none() | PLAIN_ANNOTATIONS | PLAIN_ANNOTATIONS | annotations)),
-        "labels": draw(st.sampled_from([None, {}])),
+        "labels": draw(LABELS),
     }
     return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
 
@@ -242,7 +243,7 @@ def test_the_webhook_a_folder_and_simulate_give_one_answer(made):
         assert webhook[0] == "nothing" or folder[2] == webhook[2]
 
 
-ONLY_IN_A_CLUSTER = ("spec.nodeName", "hostPID", "hostIPC", "privileged", "hostPath", "].env[", "grants", "marks")
+ONLY_IN_A_CLUSTER = ("spec.nodeName", "hostPID", "hostIPC", "privileged", "hostPath", "].env[", "metadata.labels")
 """What a folder has no kubelet for."""
 
 

@@ -132,3 +132,22 @@ def test_a_million_replicas_take_no_time():
     refused = read_manifests("f.yaml", many, limits=ManifestLimits(), asks=AskLimits())
     assert isinstance(refused, Refusal)
     assert refused.message == "f.yaml makes more than 1000 pods"
+
+
+def test_a_pod_that_leaves_its_name_to_the_api_server_is_read():
+    """`kubectl create` takes it, and a rehearsal should."""
+    text = yaml.safe_dump({"kind": "Pod", **TEMPLATE, "metadata": {**TEMPLATE["metadata"], "generateName": "train-"}})
+    (found,) = read_manifests("f.yaml", text, limits=ManifestLimits(), asks=AskLimits())
+    assert (found.name, found.refusal) == ("train-0", None)
+
+
+def test_a_pod_that_is_to_be_left_alone_asks_for_nothing():
+    """The label holds in a folder as in a cluster."""
+    metadata = {**TEMPLATE["metadata"], "name": "p", "labels": {"sluice.dev/ignore": ""}}
+    (found,) = read_manifests(
+        "f.yaml",
+        yaml.safe_dump({"kind": "Pod", **TEMPLATE, "metadata": metadata}),
+        limits=ManifestLimits(),
+        asks=AskLimits(),
+    )
+    assert (found.ask, found.refusal, found.problems) == (None, None, ())

@@ -4,7 +4,7 @@ A pod that is to be created: what it asks for, and all that a cluster finds wron
 The first sentence is the ask's own refusal, where there is one; what is beside the ask follows.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,12 +18,17 @@ from sluice.contracts.admission.rules import AdmissionRules
 from sluice.contracts.admission.shapes import Container, Pod, Spec
 from sluice.contracts.admission.volumes import problems_of_mounts, problems_of_volumes
 from sluice.contracts.asking import AskLimits
+from sluice.contracts.kubernetes import LABEL_IGNORE
 from sluice.contracts.messages import HostNeeds
 from sluice.contracts.pod_specs import read_host_needs, with_node
 from sluice.contracts.refusals import Refusal
 
 NODE_NAME = "fastgshare/node_name"
 """The annotation that names a node beside the spec."""
+
+
+MIRROR = "kubernetes.io/config.mirror"
+"""The kubelet's own picture of a static pod, which runs already."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +38,13 @@ class Ask:
     before: StoredAsk
     stored: StoredAsk
     asked: Asked
+
+
+def is_left_alone(
+    namespace: str, labels: Mapping[str, Any], annotations: Mapping[str, Any], exempt: Collection[str]
+) -> bool:
+    """Whether Sluice has nothing to do with a pod, whatever it asks for: it runs already, or somebody said so."""
+    return namespace in exempt or LABEL_IGNORE in labels or MIRROR in annotations
 
 
 def read_ask(

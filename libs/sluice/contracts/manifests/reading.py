@@ -15,7 +15,14 @@ from typing import Any
 import msgspec
 
 from sluice.contracts.admission import AdmissionRules, advice
-from sluice.contracts.admission.judging import Ask, needs_of, problems_of_all_amounts, problems_of_new, read_ask
+from sluice.contracts.admission.judging import (
+    Ask,
+    is_left_alone,
+    needs_of,
+    problems_of_all_amounts,
+    problems_of_new,
+    read_ask,
+)
 from sluice.contracts.admission.problems import Problem, refused
 from sluice.contracts.admission.shapes import NotAReview, Pod, read_pod
 from sluice.contracts.asking import AskLimits, ContainerAsk, PodAsk, Unquoted
@@ -211,11 +218,15 @@ def _made(item: _Object, template: PodTemplate, owner: Mapping[str, Any], limits
 
 def _pod(item: _Object, metadata: Mapping[str, Any], limits: AskLimits) -> PodManifest:
     """What one pod asks for, and what is wrong with it."""
+    if "name" not in metadata and isinstance(metadata.get("generateName"), str):
+        metadata = {**metadata, "name": f"{metadata['generateName']}0"}
     name, namespace = _text(metadata.get("name")), _text(metadata.get("namespace")) or "default"
     annotations = metadata.get("annotations", {})
     if not isinstance(annotations, dict):
         refusal = _wrong(item, "metadata.annotations", annotations, "no mapping", "a mapping of strings")
         return PodManifest(namespace, name, refusal=refusal)
+    if is_left_alone(namespace, _mapping(metadata.get("labels")), annotations, _CLUSTER.exempt_namespaces):
+        return PodManifest(namespace, name)
     spec = _mapping(item.value.get("spec"))
     pod = read_pod(item.value)
     ask = read_ask(annotations, spec, limits)

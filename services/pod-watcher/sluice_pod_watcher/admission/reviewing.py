@@ -11,19 +11,16 @@ from typing import Any
 from sluice.contracts.admission import advice, by_hand
 from sluice.contracts.admission.asks import decode_stored, not_stored, understand
 from sluice.contracts.admission.environment import problems_of_env
-from sluice.contracts.admission.judging import Ask, needs_of, problems_beside, problems_of_new, read_ask
+from sluice.contracts.admission.judging import Ask, is_left_alone, needs_of, problems_beside, problems_of_new, read_ask
 from sluice.contracts.admission.problems import Problem, refused, tell
 from sluice.contracts.admission.rules import AdmissionRules
 from sluice.contracts.admission.shapes import NotAReview, Pod, Request, read_pod, read_request
 from sluice.contracts.admission.volumes import problems_of_mounts
 from sluice.contracts.asking import AskLimits
-from sluice.contracts.kubernetes import ANNOTATION_REQUEST, LABEL_IGNORE, LABEL_MANAGED
+from sluice.contracts.kubernetes import ANNOTATION_REQUEST, LABEL_MANAGED
 from sluice.contracts.refusals import Refusal
 from sluice_pod_watcher.admission.editing import edits, hiding, hiding_in_added
 from sluice_pod_watcher.admission.responses import AdmissionResponse
-
-_MIRROR = "kubernetes.io/config.mirror"
-"""The kubelet's own picture of a static pod, which runs already."""
 
 
 def review(raw: object, rules: AdmissionRules) -> AdmissionResponse | NotAReview:
@@ -45,7 +42,8 @@ def review(raw: object, rules: AdmissionRules) -> AdmissionResponse | NotAReview
     pod = read_pod(request.object)
     if isinstance(pod, NotAReview):
         return pod
-    if _MIRROR in (pod.metadata.annotations or {}) or LABEL_IGNORE in (pod.metadata.labels or {}):
+    metadata = pod.metadata
+    if is_left_alone(request.namespace, metadata.labels or {}, metadata.annotations or {}, rules.exempt_namespaces):
         return untouched
     return _review_pod(request, pod, rules)
 
