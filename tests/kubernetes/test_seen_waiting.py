@@ -97,6 +97,14 @@ def far_apart() -> Place | NoPlace:
     return Shop(snapshot("gpu-1", gpus, modes=ALL_MODES)).ask(claim(gpus=2, numa_bind=True))
 
 
+def spread_over_nodes() -> Place | NoPlace:
+    """Two nodes that hold fourteen small ones each, and have one each already."""
+    shop = Shop(node("gpu-1", 2), node("gpu-2", 2))
+    for name in ("gpu-1", "gpu-2"):
+        shop.take_on(f"GPU-{name}-0", SMALL)
+    return shop.ask(claim(profile="1g.5gb", gpus=14))
+
+
 def at_its_limit_of_pods() -> Place | NoPlace:
     """Two idle GPUs on a node that may have one pod with a slice, and has it."""
     shop = Shop(node("gpu-1", 2), rules=PlacingRules(pods_per_node_max=1))
@@ -114,19 +122,18 @@ def fixed(asked: Claim, *, given: bool) -> Place | NoPlace:
 
 
 HALF_THE_TIME = {"quota_request_permille": 600, "quota_limit_permille": 800}
-NEVER = "no node that is known now could ever serve it"
-HELPS_NEVER = "Waiting alone does not help: change what the pod asks for, or have such a node added."
+HELPS_NEVER = "It starts when a node joins that can serve it; asking for what is there is quicker."
 SCENES: dict[WaitReason, tuple[Callable[[], Place | NoPlace | Pending], str]] = {
     WaitReason.NO_NODES: (
         lambda: Shop().ask(SMALL),
-        "no node with GPUs is known yet. Ask whoever runs the cluster whether the node agents run. [NoNodes]",
+        (
+            "no node with GPUs is known yet; 1g.5gb is a profile of A100-40GB. "
+            "Ask whoever runs the cluster whether the node agents run. [NoNodes]"
+        ),
     ),
     WaitReason.NO_NODE_CAN_FIT: (
         lambda: Shop(node("gpu-1", 2, model="a30")).ask(SMALL),
-        (
-            f"{NEVER} (2 x NVIDIA A30: has no such profile, or none that is large enough). "
-            f"{HELPS_NEVER} Ask for a profile or for sizes that one of these GPUs can have. [NoNodeCanFit]"
-        ),
+        (f"no GPU here has 1g.5gb. Closest: 1g.6gb (A30-24GB). A100-40GB has it. {HELPS_NEVER} [NoNodeCanFit]"),
     ),
     WaitReason.NODE_NOT_OPEN: (
         lambda: unusable(WaitReason.NODE_NOT_OPEN),
@@ -151,24 +158,41 @@ SCENES: dict[WaitReason, tuple[Callable[[], Place | NoPlace | Pending], str]] = 
     ),
     WaitReason.NODE_NOT_NAMED: (
         lambda: empty(host=HostNeeds(node_name="gpu-7")),
-        (
-            f"2 x {A100}: not on the node that the pod names. "
-            "It starts when there is room on the node that the pod names; naming none is quicker. [NodeNotNamed]"
-        ),
+        (f"no node with GPUs here is named gpu-7. {HELPS_NEVER} [NoNodeCanFit]"),
     ),
     WaitReason.NODE_SELECTOR_MISMATCH: (
         lambda: on_host(selector={"zone": "b"}, labels={"zone": "a"}),
         (
-            f"{NEVER} (1 node (zone=a): not selected by the pod). {HELPS_NEVER} "
+            f"no node here has the label zone=b; there is zone=a. {HELPS_NEVER} "
             "Compare its nodeSelector and affinity with kubectl get nodes --show-labels. [NoNodeCanFit]"
         ),
     ),
     WaitReason.NODE_TAINTED: (
         lambda: on_host(taints=(Taint(key="team", value="x"),)),
         (
-            f"{NEVER} (1 node (tainted team=x:NoSchedule): a taint that the pod does not tolerate). "
-            f"{HELPS_NEVER} "
+            f"it does not tolerate the taints of the nodes here: team=x:NoSchedule. {HELPS_NEVER} "
             "Give the pod a toleration for that taint, if it may run there. [NoNodeCanFit]"
+        ),
+    ),
+    WaitReason.NODE_NOT_READY: (
+        lambda: on_host(taints=(Taint(key="node.kubernetes.io/not-ready"),)),
+        (
+            "1 node: not ready. "
+            "It starts when its node is ready (again), or elsewhere when there is room. [NodeNotReady]"
+        ),
+    ),
+    WaitReason.NODE_UNDER_PRESSURE: (
+        lambda: on_host(taints=(Taint(key="node.kubernetes.io/disk-pressure"),)),
+        (
+            "1 node: short of memory, disk or process ids. It starts when the node has memory, disk and "
+            "process ids to spare again, or elsewhere when there is room. [NodeUnderPressure]"
+        ),
+    ),
+    WaitReason.NODE_LEAVING: (
+        lambda: on_host(taints=(Taint(key="ToBeDeletedByClusterAutoscaler"),)),
+        (
+            "1 node: being taken away by an autoscaler. "
+            "It starts on another such node, or on the one that an autoscaler adds in its place. [NodeLeaving]"
         ),
     ),
     WaitReason.NODE_INSUFFICIENT_CPU: (
@@ -210,7 +234,7 @@ SCENES: dict[WaitReason, tuple[Callable[[], Place | NoPlace | Pending], str]] = 
     WaitReason.GPU_MODE_NOT_FIT: (
         lambda: Shop(node("gpu-1", 2, modes=("exclusive",))).ask(mps(4096)),
         (
-            f"{NEVER} (2 x {A100}: not set up for the mode that is asked for). {HELPS_NEVER} "
+            f"no node here serves the mode that it asks for (mps). {HELPS_NEVER} "
             "A profile needs a GPU with MIG on, a share needs a node that serves mps or fractional: ask for "
             "another mode. "
             "[NoNodeCanFit]"
@@ -218,15 +242,11 @@ SCENES: dict[WaitReason, tuple[Callable[[], Place | NoPlace | Pending], str]] = 
     ),
     WaitReason.GPU_MODEL_MISMATCH: (
         lambda: empty(claim(profile="1g.5gb", only=DeviceFilter(models=("H100",)))),
-        (f"{NEVER} (2 x {A100}: another model than asked for). {HELPS_NEVER} [NoNodeCanFit]"),
+        (f"no GPU here is of a model that it asks for (H100); there is A100-40GB. {HELPS_NEVER} [NoNodeCanFit]"),
     ),
     WaitReason.GPU_UUID_MISMATCH: (
         lambda: empty(claim(profile="1g.5gb", only=DeviceFilter(uuids=(GpuUuid("GPU-7"),)))),
-        (
-            f"2 x {A100}: not among the GPUs named. It starts when the GPU that the pod names is free; naming "
-            f"none helps. "
-            "[GpuUuidMismatch, elsewhere CardUuidMismatch]"
-        ),
+        (f"no GPU here is GPU-7. {HELPS_NEVER} [NoNodeCanFit]"),
     ),
     WaitReason.GPU_NO_SUCH_PROFILE: (
         another_model_is_full,
@@ -309,14 +329,10 @@ SCENES: dict[WaitReason, tuple[Callable[[], Place | NoPlace | Pending], str]] = 
     ),
     WaitReason.NUMA_NOT_FIT: (
         far_apart,
-        (
-            "1 node: no NUMA node has all the GPUs asked for free. "
-            "It starts when one NUMA node has all of them free; leaving out numa-bind helps. "
-            "[NumaNotFit]"
-        ),
+        (f"it asks for 2 GPUs on one NUMA node, and the most is 1. {HELPS_NEVER} [NoNodeCanFit]"),
     ),
     WaitReason.TOO_FEW_GPUS_ON_NODE: (
-        lambda: Shop(node("gpu-1", 1), node("gpu-2", 1)).ask(claim(gpus=2)),
+        spread_over_nodes,
         (
             "2 nodes: none has all the GPUs asked for free. "
             "It starts when one node has all of them free; asking for fewer helps. "
@@ -334,8 +350,7 @@ SCENES: dict[WaitReason, tuple[Callable[[], Place | NoPlace | Pending], str]] = 
     WaitReason.GPU_NOT_IN_LAYOUT: (
         lambda: fixed(SMALL, given=False),
         (
-            f"{NEVER} (1 x {A100}: no instance of that size in the layout that its administrator fixed). "
-            f"{HELPS_NEVER} "
+            f"no GPU here has 1g.5gb in its fixed layout. Closest: 3g.20gb (A100-40GB). {HELPS_NEVER} "
             "Ask for an instance of a size that is there, or allow a larger one (sluice.dev/substitute). "
             "[NoNodeCanFit]"
         ),

@@ -3,9 +3,17 @@
 import msgspec
 from factories.allocator import gpu_report, snapshot
 from hypothesis import strategies as st
-from judges.placements import BoardTruth, is_to_be_had, profile_of, taken_from_us, why_not_together
+from judges.placements import BoardTruth, NodeTruth, is_to_be_had, profile_of, taken_from_us, why_not_together
 
-from sluice.contracts.messages import GpuReport, HostFacts, InstanceReport, NodeSnapshot, PlacementReport, Taint
+from sluice.contracts.messages import (
+    GpuReport,
+    HostFacts,
+    HostRoom,
+    InstanceReport,
+    NodeSnapshot,
+    PlacementReport,
+    Taint,
+)
 
 NODES = ("node-a", "node-b", "node-c", "node-d")
 KINDS = ("a100-40gb", "a100-40gb", "a30-24gb", "a100-40gb without MIG", "T4", "a100-40gb fixed")
@@ -63,10 +71,9 @@ def linked(gpus: tuple[GpuReport, ...]) -> tuple[GpuReport, ...]:
     )
 
 
-HOSTS = (
-    st.none()
-    | st.none()
-    | st.builds(
+DESCRIBED = st.tuples(
+    st.sampled_from([None, (0, 0, 0), (6000, 4096, 0), (0, 0, 2)]),
+    st.builds(
         HostFacts,
         cpu_cores=st.sampled_from([2.0, 8.0, 64.0]),
         memory_mib=st.sampled_from([4096, 262144]),
@@ -82,11 +89,32 @@ HOSTS = (
                 (Taint(key="gpu"),),
                 (Taint(key="old", value="yes", effect="NoExecute"),),
                 (Taint(key="busy", effect="PreferNoSchedule"),),
+                (Taint(key="node.kubernetes.io/unschedulable"),),
+                (Taint(key="node.kubernetes.io/not-ready", effect="NoExecute"), Taint(key="gpu")),
+                (Taint(key="node.kubernetes.io/memory-pressure"),),
+                (Taint(key="ToBeDeletedByClusterAutoscaler", value="1"),),
             ]
         ),
         cordoned=st.sampled_from([False, False, False, True]),
-    )
+    ),
 )
+
+
+def offering(described: tuple[tuple[int, int, int] | None, HostFacts]) -> HostFacts:
+    """The same node, and what it offers in all: what is free, and what others take; or nothing is said of that."""
+    taken, facts = described
+    if taken is None:
+        return facts
+    nics = facts.resources.get("example.com/nic", 0) + taken[2]
+    offers = HostRoom(
+        cpu_milli=round(facts.cpu_cores * 1000) + taken[0],
+        memory_mib=facts.memory_mib + taken[1],
+        resources={"example.com/nic": nics} if nics else {},
+    )
+    return msgspec.structs.replace(facts, allocatable=offers)
+
+
+HOSTS = st.none() | st.none() | DESCRIBED.map(offering)
 """What a node has besides GPUs."""
 
 
@@ -153,3 +181,34 @@ def smallest_sum(report: GpuReport, board: BoardTruth) -> int:
             spans.append(span)
             made += 1
     return made
+
+
+PASSES = ("node.kubernetes.io/", "ToBeDeletedByClusterAutoscaler")
+"""Taints that Kubernetes and autoscalers set, and take away again."""
+
+
+def emptied(node: NodeTruth) -> NodeTruth:
+    """A node when nobody is on it, its GPUs are mended, and nothing keeps pods away but what was put there for that."""
+    replace = msgspec.structs.replace
+    host = node.host
+    if host is not None:
+        offers, room = host.allocatable, {"cpu_cores": 1e6, "memory_mib": 1 << 40}
+        room |= {"resources": {"example.com/nic": 1 << 20}}
+        if offers is not None:
+            room = {
+                "cpu_cores": offers.cpu_milli / 1000,
+                "memory_mib": offers.memory_mib,
+                "resources": offers.resources,
+            }
+        taints = tuple(taint for taint in host.taints if not taint.key.startswith(PASSES))
+        host = replace(host, **room, pods_free=110, taints=taints, cordoned=False)
+    gpus = tuple(
+        replace(
+            gpu,
+            healthy=True,
+            quarantined=(),
+            instances=tuple(replace(each, unusable="") for each in gpu.instances) if gpu.fixed_layout else (),
+        )
+        for gpu in node.snapshot.gpus
+    )
+    return NodeTruth(replace(node.snapshot, gpus=gpus), host, pods_max=node.pods_max)

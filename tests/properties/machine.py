@@ -14,7 +14,7 @@ from judges.choosing import Chooser
 from judges.placements import Truth
 from properties.asks import TENANTS, asks
 from properties.changing import ChangingFleet
-from properties.facts import smallest_sum
+from properties.facts import emptied, smallest_sum
 from properties.plans import wrong_with
 
 from sluice.contracts.ids import AllocationId, NodeName, RequestId, SourceName
@@ -106,6 +106,7 @@ class FleetMachine(ChangingFleet):
             for name in self.truth.nodes:
                 assert find_place_on(self.fleet, asking, NodeName(name)) is None
             self._check_reasons(answer)
+            self._check_never(asking, answer)
             return
         wrong = self.chooser.wrong_with(asking, answer.node, answer.devices)
         assert not wrong, wrong
@@ -152,6 +153,15 @@ class FleetMachine(ChangingFleet):
             counted[each.reason, each.of] += each.count
         for (reason, of), count in counted.items():
             assert count <= there[of], f"{reason}: {count} of {there[of]} {of}"
+
+    def _check_never(self, asking: Asking, answer: NoPlace) -> None:
+        """What is said to fit no node here has no place on them once they are empty, mended and ready either."""
+        if answer.reasons[0].reason is not WaitReason.NO_NODE_CAN_FIT:
+            return
+        calm = {name: emptied(node) for name, node in self.truth.nodes.items()}
+        truth = Truth(calm, {}, self.truth.overcommit_percent)
+        missed = Chooser(truth, GEOMETRIES).some_place(asking)
+        assert missed is None, f"{answer.message}, but there would be a place on {missed}"
 
     @precondition(lambda self: self.truth.bookings)
     @rule(data=st.data())

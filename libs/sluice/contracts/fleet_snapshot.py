@@ -11,7 +11,7 @@ from functools import lru_cache
 from sluice.contracts.fleet import FleetGpus, FleetNode
 from sluice.contracts.hardware import profile_reports
 from sluice.contracts.ids import GpuUuid, RunId
-from sluice.contracts.messages import GpuReport, HostFacts, InstanceReport, NodeSnapshot, ProfileReport
+from sluice.contracts.messages import GpuReport, HostFacts, HostRoom, InstanceReport, NodeSnapshot, ProfileReport
 from sluice.mig.model import GpuModel
 
 LINK_SCORE = 100
@@ -27,6 +27,9 @@ def host_facts(node: FleetNode) -> HostFacts:
         resources=node.resources,
         labels=node.labels,
         taints=node.taints,
+        allocatable=HostRoom(
+            cpu_milli=round(node.cpu_cores * 1000), memory_mib=node.memory_mib, resources=node.resources
+        ),
     )
 
 

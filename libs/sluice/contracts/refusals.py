@@ -1,8 +1,9 @@
 """
 Why a request is refused or waits, as data.
 
-A refusal is for what no known model and no configured limit could satisfy, or what is wrong in itself; everything
-else waits, with reasons. The reason is one word for machines, the message one sentence for people.
+A refusal is for what is wrong in itself, whatever there may be: syntax, contradictions, a name that no profile can
+have, more than the configured limits allow. Everything else waits, with reasons, also what nothing that is known now
+could serve: tomorrow's node may. The reason is one word for machines, the message one sentence for people.
 """
 
 import re
@@ -76,6 +77,9 @@ class WaitReason(_Reason):
     NODE_NOT_OPEN = "NodeNotOpen"
     NODE_STALE = "NodeStale"
     NODE_CORDONED = "NodeCordoned"
+    NODE_NOT_READY = "NodeNotReady"
+    NODE_UNDER_PRESSURE = "NodeUnderPressure"
+    NODE_LEAVING = "NodeLeaving"
     NODE_NOT_NAMED = "NodeNotNamed"
     NODE_SELECTOR_MISMATCH = "NodeSelectorMismatch"
     NODE_TAINTED = "NodeTainted"

@@ -11,10 +11,15 @@ from sluice.contracts.refusals import ReasonCount, WaitReason
 
 REMEDIES = {
     WaitReason.NO_NODES: "Ask whoever runs the cluster whether the node agents run.",
-    WaitReason.NO_NODE_CAN_FIT: "Waiting alone does not help: change what the pod asks for, or have such a node added.",
+    WaitReason.NO_NODE_CAN_FIT: "It starts when a node joins that can serve it; asking for what is there is quicker.",
     WaitReason.NODE_NOT_OPEN: "This lasts a moment; if it does not, the node's agent has to be looked at.",
     WaitReason.NODE_STALE: "It starts when the node's agent answers again, or elsewhere when there is room.",
     WaitReason.NODE_CORDONED: "It starts when the cordon is lifted, or elsewhere when there is room.",
+    WaitReason.NODE_NOT_READY: "It starts when its node is ready (again), or elsewhere when there is room.",
+    WaitReason.NODE_UNDER_PRESSURE: (
+        "It starts when the node has memory, disk and process ids to spare again, or elsewhere when there is room."
+    ),
+    WaitReason.NODE_LEAVING: "It starts on another such node, or on the one that an autoscaler adds in its place.",
     WaitReason.NODE_NOT_NAMED: "It starts when there is room on the node that the pod names; naming none is quicker.",
     WaitReason.NODE_SELECTOR_MISMATCH: "Compare its nodeSelector and affinity with kubectl get nodes --show-labels.",
     WaitReason.NODE_TAINTED: "Give the pod a toleration for that taint, if it may run there.",
@@ -77,7 +82,6 @@ _WHATEVER_IS_FREE = frozenset(
         WaitReason.NODE_SELECTOR_MISMATCH,
         WaitReason.NODE_TAINTED,
         WaitReason.GPU_MODE_NOT_FIT,
-        WaitReason.GPU_NO_SUCH_PROFILE,
         WaitReason.GPU_NOT_IN_LAYOUT,
     }
 )

@@ -236,3 +236,5 @@ class HostFacts(Message, frozen=True, kw_only=True):
     cordoned: bool = False
     source: SourceName = SourceName("")
     """Who says so: whose node it is, when several clusters share a bus. Empty: not known."""
+    allocatable: HostRoom | None = None
+    """What it offers all pods together: what no pod can have more of, whoever leaves. None: its writer did not say."""

@@ -272,8 +272,8 @@ def test_it_is_said_that_nobody_made_such_an_instance():
     """A pod would seem to wait for others to end, for ever."""
     found = Shop(fixed("n", SEVENTHS)).ask(claim(profile="3g.20gb"))
     assert isinstance(found, NoPlace)
-    assert found.message.startswith("no node that is known now could ever serve it")
-    assert "no instance of that size in the layout that its administrator fixed" in found.message
+    assert found.reasons[0].reason is WaitReason.NO_NODE_CAN_FIT
+    assert found.message == "no GPU here has 3g.20gb in its fixed layout. Closest: 1g.5gb (A100-40GB)"
 
 
 def test_an_instance_that_nobody_can_name_is_left_out():

@@ -8,10 +8,10 @@ from hypothesis import given as over
 from hypothesis import settings, strategies
 
 from sluice.contracts.messages import Claim
-from sluice.contracts.refusals import Refusal
+from sluice.contracts.refusals import WaitReason
 from sluice.mig.catalog import catalog, find
 from sluice.mig.model import GpuModel, Profile
-from sluice_allocator.core.placement import Asking, NoPlace, Place, PlacingRules, refuse
+from sluice_allocator.core.placement import NoPlace, Place, PlacingRules
 from sluice_allocator.core.placement.rules import AllowedProfiles
 from sluice_allocator.core.placement.substitutes import TRIED_MAX, larger_profiles, ways
 from sluice_allocator.core.placement.wants import larger_for, shape_for
@@ -192,15 +192,21 @@ def _only(uuid: str):
     return claim().only.__class__(uuids=(uuid,))
 
 
-def test_what_only_a_substitute_could_serve_is_not_refused():
-    """Refused is for ever: a pod that a larger profile serves must not end so."""
+def test_what_a_substitute_could_serve_is_not_said_to_fit_nowhere():
+    """Its owner would change what a larger profile serves as soon as one is free."""
     rules = PlacingRules(
         allowed_profiles=tuple(AllowedProfiles((each.product_names[0],), (each.largest.name,)) for each in WITH_MIG)
     )
-    fleet = Shop(rules=rules).fleet
-    asked = (claim(profile="1g.5gb"),)
-    assert isinstance(refuse(fleet, Asking(asked), max_gpus_per_node=8), Refusal)
-    assert refuse(fleet, Asking(asked, substitute=True), max_gpus_per_node=8) is None
+    shop = Shop(node("node-a", 1), rules=rules)
+    asked = claim(profile="1g.5gb")
+    never, taken = shop.ask(asked), shop.take(asked, substitute=True)
+    assert isinstance(never, NoPlace)
+    assert never.message == "the operator of this fleet allows no 1g.5gb on A100-40GB. Closest: 7g.40gb (A100-40GB)"
+    assert never.reasons[0].reason is WaitReason.NO_NODE_CAN_FIT
+    assert taken is not None
+    waits = shop.ask(asked, substitute=True)
+    assert isinstance(waits, NoPlace)
+    assert WaitReason.NO_NODE_CAN_FIT not in [each.reason for each in waits.reasons]
 
 
 @pytest.mark.parametrize("most", [(), (0,), (6,), (2, 0, 3), (6, 6), (6, 6, 6, 6, 6, 6)])

@@ -3,7 +3,7 @@
 import msgspec
 import pytest
 
-from sluice.contracts.messages import HostFacts, Taint
+from sluice.contracts.messages import HostFacts, HostRoom, Taint
 from sluice_pod_watcher.core.cluster import events as e
 from sluice_pod_watcher.shell.kube.watching import room_only
 
@@ -57,6 +57,7 @@ def test_a_node_is_said_with_what_others_leave(hosts):
         resources={"example.com/nic": 1},
         labels={"zone": "a"},
         source="cluster",
+        allocatable=HostRoom(cpu_milli=8000, memory_mib=16 * GIB, resources={"example.com/nic": 2}),
     )
 
 

@@ -3,7 +3,7 @@
 from sluice.contracts.fleet import Fleet, parse_fleet
 from sluice.contracts.fleet_snapshot import empty_snapshot, host_facts
 from sluice.contracts.hardware import model_from_report
-from sluice.contracts.messages import HostFacts, Taint
+from sluice.contracts.messages import HostFacts, HostRoom, Taint
 from sluice.mig.catalog import find
 
 
@@ -63,6 +63,7 @@ resources = { nic = 2 }
         resources={"nic": 2},
         labels={"sluice.dev/pool": "a"},
         taints=(Taint(key="k"),),
+        allocatable=HostRoom(cpu_milli=8000, memory_mib=1024, resources={"nic": 2}),
     )
 
 

@@ -11,11 +11,13 @@ from dataclasses import dataclass, field
 from sluice.contracts.messages import HostNeeds, Mode, NodeExpression, Share, Taint, Toleration
 from sluice.contracts.refusals import WaitReason
 from sluice.mig.table import State
+from sluice_allocator.core.placement.capacity import NodeShape, ShapeKey
 from sluice_allocator.core.placement.gpus import Gpu
 from sluice_allocator.core.placement.homes import Home, HomeSize, TrustDomain, level_needed
 from sluice_allocator.core.placement.hosts import Node
 from sluice_allocator.core.placement.rules import PoolRules
 from sluice_allocator.core.placement.shelf import Ladder, Shelf
+from sluice_allocator.core.placement.taints import PASSING, meaning_of
 
 ClassKey = tuple[object, ...]
 HomesKey = tuple[TrustDomain, str, str, str | None]
@@ -39,7 +41,9 @@ class NodeClass:
     """Those that requests have selected by."""
     taints: tuple[Taint, ...]
     nodes: dict[int, Node] = field(default_factory=dict)
-    """The members, by number."""
+    """The members with GPUs that may be given, by number."""
+    shapes: dict[ShapeKey, NodeShape] = field(default_factory=dict)
+    """All members, by the GPUs that they have: what they could serve if they were empty."""
     samples: dict[str, Gpu] = field(default_factory=dict)
     """One GPU of each kind that was ever here: what it can do is what all of its kind can."""
     states: dict[str, dict[State, Shelf]] = field(default_factory=dict)
@@ -64,13 +68,19 @@ class NodeClass:
         return with_mig + (idle.devices if idle is not None else 0) + len(self.booked_whole.get(kind, ()))
 
     def why_not(self, needs: HostNeeds) -> WaitReason | None:
-        """Why a pod with these needs may not be on such nodes; None when it may. Labels of single nodes aside."""
-        if self.taints and not all(
-            taint.effect not in KEEPS_OUT or any(tolerates(each, taint) for each in needs.tolerations)
+        """
+        Why a pod with these needs may not be on such nodes; None when it may. Labels of single nodes aside.
+
+        A taint that somebody has put there for a purpose comes before those that pass by themselves.
+        """
+        if not self.taints:
+            return None
+        found = [
+            meaning_of(taint)
             for taint in self.taints
-        ):
-            return WaitReason.NODE_TAINTED
-        return None
+            if taint.effect in KEEPS_OUT and not any(tolerates(each, taint) for each in needs.tolerations)
+        ]
+        return next((why for why in found if why not in PASSING), found[0] if found else None)
 
 
 MEMORY_PARTS = 16

@@ -12,13 +12,15 @@ from sluice.contracts.messages import Share
 from sluice.contracts.refusals import KNOWN_AS, ReasonCount, WaitReason
 from sluice.mig.model import Profile
 from sluice_allocator.core.placement.classes import NodeClass
+from sluice_allocator.core.placement.empty_gpus import never_on
+from sluice_allocator.core.placement.ever import where_nothing_is, why_never
 from sluice_allocator.core.placement.gpus import Gpu
-from sluice_allocator.core.placement.homes import Home
 from sluice_allocator.core.placement.hosts import Node
 from sluice_allocator.core.placement.looking import Look, NoPlace
 from sluice_allocator.core.placement.one_device import find_one
 from sluice_allocator.core.placement.ranking import full_profile
 from sluice_allocator.core.placement.shelf import Ladder, Shelf
+from sluice_allocator.core.placement.taints import PASSING
 from sluice_allocator.core.placement.wants import Want, WholeGpu
 
 REASONS_MAX = 20
@@ -34,13 +36,14 @@ def explain_look(look: Look) -> NoPlace:
     """Why what is looked for has no place now."""
     fleet = look.fleet
     if not fleet.gpus:
-        return NoPlace(IN_WORDS[WaitReason.NO_NODES], (_reason(WaitReason.NO_NODES, 0, "nodes", ""),))
+        words = f"{IN_WORDS[WaitReason.NO_NODES]}{where_nothing_is(look)}"
+        return NoPlace(words, (_reason(WaitReason.NO_NODES, 0, "nodes", ""),))
+    never = why_never(look)
     tally: Tally = Counter()
-    could_ever = False
     several = sum(claim.gpus for claim in look.asking.claims) > 1 or any(c.numa_bind for c in look.asking.claims)
     for want in dict.fromkeys(look.wants):
         of_this: Tally = Counter()
-        could_ever |= _tally(look, want, of_this)
+        _tally(look, want, of_this)
         tally |= of_this  # the most over the claims: a reason never counts more GPUs than there are
     for uuid in look.avoid:
         if uuid in fleet.gpus:
@@ -48,18 +51,24 @@ def explain_look(look: Look) -> NoPlace:
             node = fleet.nodes[gpu.node]
             words = fleet.stock.class_of(node).words if node.gpus else ""
             tally[WaitReason.GPU_AVOIDED, gpu.report.model, words] += 1
-    if not tally or (several and could_ever and not _short_of_one(look)):
+    if not tally or (several and never is None and not _short_of_one(look)):
         bound = any(claim.numa_bind for claim in look.asking.claims)
         why = WaitReason.NUMA_NOT_FIT if bound else WaitReason.TOO_FEW_GPUS_ON_NODE
         tally[why, "nodes", ""] = fleet.usable_nodes()
     ordered = sorted(tally.items(), key=lambda item: (-item[1], item[0][1], item[0][0], item[0][2]))
     reasons = tuple(_reason(reason, count, of, on) for (reason, of, on), count in ordered)
-    if not could_ever:
+    if never is not None:
         lead = _reason(WaitReason.NO_NODE_CAN_FIT, len(fleet.shown), "nodes", "")
-        because = f" ({_sentence(reasons)})" if reasons else ""
-        message = f"{IN_WORDS[WaitReason.NO_NODE_CAN_FIT]}{because}"
+        reasons = _led_by(never.reason, reasons, len(fleet.shown))
+        message = never.words or f"{IN_WORDS[WaitReason.NO_NODE_CAN_FIT]} ({_sentence(reasons)})"
         return NoPlace(message, *_bounded((lead, *reasons)))
     return NoPlace(_sentence(reasons), *_bounded(reasons))
+
+
+def _led_by(first: WaitReason, reasons: tuple[ReasonCount, ...], nodes: int) -> tuple[ReasonCount, ...]:
+    """What nothing here has comes first, and then what else is in the way."""
+    its = tuple(each for each in reasons if each.reason is first) or (_reason(first, nodes, "nodes", ""),)
+    return (*its, *(each for each in reasons if each.reason is not first))
 
 
 def _short_of_one(look: Look) -> bool:
@@ -70,68 +79,34 @@ def _short_of_one(look: Look) -> bool:
 # -- counting -----------------------------------------------------------------------------------------------------
 
 
-def _tally(look: Look, want: Want, tally: Tally) -> bool:
-    """Count why GPUs cannot serve one claim. True when some GPU could if it were free."""
-    could_ever = False
+def _tally(look: Look, want: Want, tally: Tally) -> None:
+    """Count why GPUs cannot serve one claim."""
     for group in look.fleet.stock.classes.values():
         why = look.why_not(group)
         if why is not None:
             tally[why, "nodes", group.words] += len(group.nodes)
             continue
         for kind, sample in group.samples.items():
-            could_ever |= _tally_kind(look, want, group, kind, sample, tally)
+            _tally_kind(look, want, group, kind, sample, tally)
     for group, reason, gpu, count in look.fleet.stock.out_of_use():
-        never = look.why_not(group) or _never(want, group, gpu)
-        could_ever |= never is None
-        tally[never if never is not None else reason, gpu.report.model, group.words] += count
-    return could_ever
-
-
-def _never(want: Want, group: NodeClass, gpu: Gpu) -> WaitReason | None:
-    """Why such a GPU on such nodes could not serve the claim even with nothing on it; None when it could."""
-    claim = want.claim
-    if claim.shares_percent is not None:
-        full = full_profile(gpu)
-        if gpu.layout is not None and full is not None and not gpu.table.count(gpu.table.empty, full):
-            return WaitReason.GPU_NOT_IN_LAYOUT
-        return want.admits(gpu) or (None if "fractional" in group.modes else WaitReason.GPU_MODE_NOT_FIT)
-    reasons: list[WaitReason] = []
-    for mode in claim.modes:
-        found: object = WaitReason.GPU_MODE_NOT_FIT
-        if mode in group.modes:
-            found = want.shape_on(gpu) if mode == "exclusive" else want.share_on(gpu, mode)
-        if not isinstance(found, WaitReason):
-            if mode == "exclusive" or _home_large_enough(want, gpu, mode):
-                return None
-            fixed = gpu.layout is not None
-            found = WaitReason.GPU_NOT_IN_LAYOUT if fixed else WaitReason.GPU_INSUFFICIENT_MEMORY
-        reasons.append(found)
-    return reasons[0]
-
-
-def _home_large_enough(want: Want, gpu: Gpu, mode: str) -> bool:
-    share = want.share_on(gpu, mode)
-    if isinstance(share, WaitReason):
-        return False
-    if gpu.mig:
-        return bool(want.home_profiles(gpu, share, 100))
-    size = gpu.home_size(None, taking_turns=False, overcommit_percent=100)
-    return Home(size, share.mode, want.domain).why_not(share) is None
+        kept_out = look.why_not(group)
+        never = kept_out if kept_out not in PASSING else None
+        never = never or never_on(want, group, gpu, substitute=look.asking.substitute)
+        tally[never or reason, gpu.report.model, group.words] += count
 
 
 def _tally_kind(  # noqa: PLR0917  # one step of a count
     look: Look, want: Want, group: NodeClass, kind: str, sample: Gpu, tally: Tally
-) -> bool:
-    never = _never(want, group, sample)
+) -> None:
+    never = never_on(want, group, sample, substitute=look.asking.substitute)
     in_use = group.in_use(kind)
     if never is not None:
         if in_use:
             tally[never, sample.report.model, group.words] += in_use
-        return False
+        return
     for reason, count in _why_full(look, want, group, kind, sample):
         tally[reason, sample.report.model, group.words] += count
     _tally_homes(look, want, group, sample, tally)
-    return in_use > 0
 
 
 def _why_full(look: Look, want: Want, group: NodeClass, kind: str, sample: Gpu) -> Iterator[tuple[WaitReason, int]]:
@@ -252,7 +227,7 @@ def _bounded(reasons: tuple[ReasonCount, ...]) -> tuple[tuple[ReasonCount, ...],
 
 IN_WORDS = {
     WaitReason.NO_NODES: "no node with GPUs is known yet",
-    WaitReason.NO_NODE_CAN_FIT: "no node that is known now could ever serve it",
+    WaitReason.NO_NODE_CAN_FIT: "no node here could ever serve it",
     WaitReason.GPU_LAYOUT_FULL: "no free place of that size",
     WaitReason.GPU_ENGINES_USED_UP: "the media engines that it needs are in use",
     WaitReason.GPU_NO_SUCH_PROFILE: "has no such profile, or none that is large enough",
@@ -272,6 +247,9 @@ IN_WORDS = {
     WaitReason.NODE_NOT_OPEN: "their node is not open yet",
     WaitReason.NODE_STALE: "their node has not answered lately",
     WaitReason.NODE_CORDONED: "cordoned",
+    WaitReason.NODE_NOT_READY: "not ready",
+    WaitReason.NODE_UNDER_PRESSURE: "short of memory, disk or process ids",
+    WaitReason.NODE_LEAVING: "being taken away by an autoscaler",
     WaitReason.NODE_NOT_NAMED: "not on the node that the pod names",
     WaitReason.NODE_SELECTOR_MISMATCH: "not selected by the pod",
     WaitReason.NODE_TAINTED: "a taint that the pod does not tolerate",

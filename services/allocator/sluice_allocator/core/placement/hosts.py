@@ -14,6 +14,7 @@ from sluice.contracts.refusals import WaitReason
 from sluice_allocator.core.placement.rules import Weights
 
 if TYPE_CHECKING:
+    from sluice_allocator.core.placement.capacity import NodeShape, ShapeKey
     from sluice_allocator.core.placement.gpus import Gpu
     from sluice_allocator.core.placement.shelf import Shelf
 
@@ -60,6 +61,11 @@ class Node:
     """What our pods take."""
     shelves: dict["Shelf", int] = field(default_factory=dict)
     """Where searches find it, and for how many of its devices each."""
+    shape: "NodeShape | None" = None
+    """Where it counts with all that it has when empty, ..."""
+    shape_key: "ShapeKey" = ()
+    offers: HostRoom | None = None
+    """... and what it counts with besides GPUs; None when it does not tell."""
     gpu_percent: int = 0
     """The sum of what is free of each GPU (`Gpu.free_percent`)."""
     wealth: int = 0

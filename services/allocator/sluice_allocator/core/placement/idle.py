@@ -11,13 +11,12 @@ from fractions import Fraction
 from typing import Literal
 
 from sluice.contracts.messages import Claim
-from sluice.mig.model import Profile
 from sluice_allocator.core.placement.asking import Asking
+from sluice_allocator.core.placement.empty_gpus import most_exclusive
 from sluice_allocator.core.placement.fleet import Fleet
-from sluice_allocator.core.placement.gpus import Gpu
 from sluice_allocator.core.placement.looking import Look, look_for
-from sluice_allocator.core.placement.substitutes import has_substitutes
-from sluice_allocator.core.placement.wants import Want, WholeGpu
+from sluice_allocator.core.placement.taints import PASSING
+from sluice_allocator.core.placement.wants import Want
 
 Kind = tuple[int, str]
 """A kind of GPUs in a class of nodes, by its number."""
@@ -62,8 +61,8 @@ def too_few_gpus(fleet: Fleet, together: Iterable[tuple[Asking, int]]) -> TooFew
     """
     Whether even an idle fleet has too little for all of them together: each asking, and how many pods it is of.
 
-    None where that is not sure. GPUs that may not be used do not count. The largest shortage is told, of the fewest
-    pods.
+    None where that is not sure. GPUs that cannot be used just now count, too, for they come back. The largest shortage
+    is told, of the fewest pods.
     """
     there = _there(fleet)
     of_kinds: dict[frozenset[Kind], _Demand] = {}
@@ -71,7 +70,7 @@ def too_few_gpus(fleet: Fleet, together: Iterable[tuple[Asking, int]]) -> TooFew
     for number, (asking, pods) in enumerate(together):
         look = look_for(fleet, asking, frozenset())
         for claim, want in zip(asking.claims, look.wants, strict=True):
-            most = _most(look, want, there) if _is_counted(claim) else {}
+            most = _most(look, want) if _is_counted(claim) else {}
             if most:
                 for demand in (
                     of_kinds.setdefault(frozenset(most), _Demand()),
@@ -83,10 +82,14 @@ def too_few_gpus(fleet: Fleet, together: Iterable[tuple[Asking, int]]) -> TooFew
 
 
 def _there(fleet: Fleet) -> dict[Kind, int]:
-    """How many GPUs of each kind may be given."""
-    classes = fleet.stock.classes.values()
-    counted = {(group.number, kind): group.in_use(kind) for group in classes for kind in group.samples}
-    return {kind: count for kind, count in counted.items() if count}
+    """How many GPUs of each kind there are, also where they cannot be given just now."""
+    counted: dict[Kind, int] = {}
+    for group in fleet.stock.classes.values():
+        for shape in group.shapes.values():
+            for gpu, each in shape.gpus:
+                kind = (group.number, gpu.kind)
+                counted[kind] = counted.get(kind, 0) + each * shape.nodes
+    return counted
 
 
 def _short_of_gpus(demands: dict[frozenset[Kind], _Demand], there: Mapping[Kind, int]) -> Iterable[TooFew]:
@@ -116,25 +119,13 @@ def _is_counted(claim: Claim) -> bool:
     return claim.modes == ("exclusive",) and claim.shares_percent is None
 
 
-def _most(look: Look, want: Want, there: Mapping[Kind, int]) -> dict[Kind, int]:
+def _most(look: Look, want: Want) -> dict[Kind, int]:
     """How many devices for a want each kind of GPU holds at most, of those that hold any."""
     found = {
-        (group.number, kind): _most_on(gpu, want, substitute=look.asking.substitute)
-        for group in look.groups()
-        if "exclusive" in group.modes
-        for kind, gpu in group.samples.items()
-        if (group.number, kind) in there
+        (group.number, gpu.kind): most_exclusive(want, gpu, substitute=look.asking.substitute)
+        for group in look.fleet.stock.classes.values()
+        if "exclusive" in group.modes and look.why_not(group) in {None, *PASSING}
+        for shape in group.shapes.values()
+        for gpu, _ in shape.gpus
     }
     return {kind: most for kind, most in found.items() if most}
-
-
-def _most_on(gpu: Gpu, want: Want, *, substitute: bool) -> int:
-    shape = want.shape_on(gpu)
-    if isinstance(shape, WholeGpu):
-        return 1
-    profiles = {shape.name} if isinstance(shape, Profile) else set()
-    if substitute and has_substitutes(want.claim):
-        profiles |= {larger.name for larger in want.larger_on(gpu)}
-    if gpu.layout is not None:
-        return sum(instance.profile in profiles for instance in gpu.layout)
-    return max((gpu.table.count(gpu.table.empty, name) for name in profiles), default=0)

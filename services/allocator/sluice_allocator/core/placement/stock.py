@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from sluice.contracts.ids import GpuUuid, NodeName
 from sluice.contracts.messages import HostNeeds
 from sluice.contracts.refusals import WaitReason
+from sluice_allocator.core.placement.capacity import NodeShape, shape_of_gpus
 from sluice_allocator.core.placement.classes import KEEPS_OUT, ClassKey, HomesKey, NodeClass, keys_of, rung_of
 from sluice_allocator.core.placement.counted import CountedNodes
 from sluice_allocator.core.placement.gpus import Gpu, HomeOnGpu
@@ -16,6 +17,7 @@ from sluice_allocator.core.placement.hosts import Node
 from sluice_allocator.core.placement.preferences import Preferences
 from sluice_allocator.core.placement.rules import DEFAULT_POOL, PlacingRules
 from sluice_allocator.core.placement.shelf import Ladder, Shelf
+from sluice_allocator.core.placement.taints import PASSING, meaning_of
 from sluice_allocator.core.placement.victims import Victims
 
 OutClass = tuple[int, WaitReason, str]
@@ -61,6 +63,7 @@ class Stock:
         for key, values in self._single.items():
             if key in node.labels:
                 values.setdefault(node.labels[key], {})[node] = None
+        _count_in(node, group)
         usable: list[Gpu] = []
         for gpu in node.all_gpus:
             reason = self._why_unusable(gpu)
@@ -98,6 +101,7 @@ class Stock:
             self._take_out(gpu)
             self.victims.forget(gpu)
         node.gpus = ()
+        _count_out(node, group)
         group.nodes.pop(node.number, None)
         self.counted.forget(node, group)
         self.victims.counted.forget(node, group)
@@ -305,6 +309,12 @@ class Stock:
                 named |= self._single[single[0].key].get(value, {})
         return list(named) if needs.affinity else None
 
+    def values_of(self, key: str) -> dict[str, None]:
+        """The values that nodes have of a label that somebody has selected by."""
+        if key in self._single:
+            return {value: None for value, nodes in self._single[key].items() if nodes}
+        return {group.labels[key]: None for group in self.classes.values() if group.shapes and key in group.labels}
+
     def _select_by(self, key: str) -> None:
         values = {node.labels.get(key) for node in self.nodes}
         if len(self._selected_by) >= SELECTED_KEYS_MAX or len(values) > VALUES_PER_KEY_MAX:
@@ -359,13 +369,33 @@ class Stock:
         found = self.classes.get(key)
         if found is None:
             rules = self._rules.pool(pool)
-            words = _words(pool, labels, [f"{taint.key}={taint.value}:{taint.effect}" for taint in taints])
+            kept = [taint for taint in taints if meaning_of(taint) not in PASSING]
+            words = _words(pool, labels, [f"{taint.key}={taint.value}:{taint.effect}" for taint in kept])
             found = NodeClass(self._numbered, key, words, rules, node.modes, node.time_quota, labels, taints)
             self._numbered += 1
             self.classes[key] = found
             if rules.node_policy not in {"fragmentation", "first-fit"}:
                 self.weigh_all()
         return found
+
+
+def _count_in(node: Node, group: NodeClass) -> None:
+    """A node belongs to this class, with all that it would have if it were empty."""
+    node.shape_key, gpus = shape_of_gpus(node.all_gpus)
+    node.shape = group.shapes.get(node.shape_key)
+    if node.shape is None:
+        node.shape = group.shapes[node.shape_key] = NodeShape(gpus)
+    node.offers = node.facts.allocatable if node.facts is not None else None
+    node.shape.put(node.offers)
+
+
+def _count_out(node: Node, group: NodeClass) -> None:
+    """It does not any more."""
+    if node.shape is not None:
+        node.shape.take(node.offers)
+        if not node.shape.nodes:
+            del group.shapes[node.shape_key]
+        node.shape = None
 
 
 def _homes_key(at_home: HomeOnGpu) -> HomesKey:

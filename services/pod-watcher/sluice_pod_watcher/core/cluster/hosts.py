@@ -278,6 +278,7 @@ def _facts(node: _Node, taken: _Taken) -> HostFacts:
         labels=node.labels,
         taints=node.taints,
         cordoned=node.cordoned,
+        allocatable=node.room,
     )
 
 

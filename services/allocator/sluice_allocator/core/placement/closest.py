@@ -1,0 +1,98 @@
+"""
+The nearest thing that there is to something that is asked for and is not there: a profile, a label, a resource.
+
+Suggests only, for people; nothing is decided by it.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from sluice.contracts.asking.keys import HAMI, VOLCANO
+from sluice.contracts.asking.written import nearest
+from sluice.contracts.refusals import shorten
+from sluice.mig.catalog import catalog, find
+from sluice.mig.profile import ProfileName, ProfileNameError
+
+NAMED_MAX = 3
+"""So many models, labels or taints are named in a sentence."""
+
+
+@dataclass(frozen=True, slots=True)
+class Closest:
+    """A profile, and the models here that have it, in short names."""
+
+    profile: str
+    models: tuple[str, ...]
+
+    def __str__(self) -> str:
+        """`4g.40gb (H100, A100-80GB)`."""
+        return f"{self.profile} ({listed(self.models)})"
+
+
+def closest_profile(asked: str, there: Iterable[tuple[str, str]]) -> Closest | None:
+    """
+    Of the profiles that are there, each with its model's short name, the one most like the `asked` name.
+
+    By compute slices first, the larger of two as far away; then by attributes, then by memory.
+    """
+    wanted = _parsed(asked)
+    models: dict[str, dict[str, None]] = {}
+    for model, profile in there:
+        models.setdefault(profile, {})[model] = None
+    known = [(name, parsed) for name in models if (parsed := _parsed(name)) is not None]
+    if wanted is None or not known:
+        return None
+    name, _ = min(known, key=lambda each: (*_distance(wanted, each[1]), each[0]))
+    return Closest(name, tuple(models[name]))
+
+
+def _distance(wanted: ProfileName, other: ProfileName) -> tuple[int, bool, int, int]:
+    return (
+        abs(other.slices - wanted.slices),
+        other.slices < wanted.slices,
+        len({*wanted.attributes} ^ {*other.attributes}),
+        abs(other.memory_gb - wanted.memory_gb),
+    )
+
+
+def _parsed(name: str) -> ProfileName | None:
+    try:
+        return ProfileName.parse(name)
+    except ProfileNameError:
+        return None
+
+
+def models_that_have(profile: str) -> tuple[str, ...]:
+    """The models with such a profile, wherever there may be any: by the catalog."""
+    return tuple(model.key.upper() for model in catalog() if model.profile(profile) is not None)
+
+
+def profiles_of_the_catalog() -> list[tuple[str, str]]:
+    """Every profile that is known without asking a GPU, each with its model's short name."""
+    return [(model.key.upper(), profile.name) for model in catalog() for profile in model.profiles]
+
+
+def short_name(product: str) -> str:
+    """A product as people call it."""
+    known = find(product)
+    return known.key.upper() if known is not None else product.removeprefix("NVIDIA ")
+
+
+def no_such_resource(name: str, there: Sequence[str]) -> str:
+    """That no node has a resource, and the one that may be meant: of a node, or one that asks for GPUs."""
+    known = [*there, *HAMI.resources, *VOLCANO.resources]
+    return f"{shorten(name)} is no resource of any node here{nearest(name, known)}"
+
+
+def no_such_label(key: str, value: str, values: Sequence[str], keys: Sequence[str]) -> str:
+    """That no node has a label, and what there is instead: another value, or a key that is like it."""
+    if values:
+        others = listed([f"{key}={each}" for each in values])
+        return f"no node here has the label {key}={value}; there {'is' if len(values) == 1 else 'are'} {others}"
+    return f"no node here has a label {key}{nearest(key, keys)}"
+
+
+def listed(names: Sequence[str]) -> str:
+    """The first few, and that there are more."""
+    more = f" and {len(names) - NAMED_MAX} more" if len(names) > NAMED_MAX else ""
+    return ", ".join(shorten(each) for each in names[:NAMED_MAX]) + more

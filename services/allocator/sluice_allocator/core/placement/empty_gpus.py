@@ -1,0 +1,83 @@
+"""
+What one GPU could serve with nothing on it: whether a device of a claim at all, and how many.
+
+It knows kinds of GPUs and classes of nodes, and neither what is free nor what else a pod needs.
+"""
+
+from sluice.contracts.refusals import WaitReason
+from sluice.mig.model import Profile
+from sluice_allocator.core.placement.classes import NodeClass
+from sluice_allocator.core.placement.gpus import Gpu
+from sluice_allocator.core.placement.homes import Home
+from sluice_allocator.core.placement.ranking import full_profile
+from sluice_allocator.core.placement.substitutes import has_substitutes
+from sluice_allocator.core.placement.wants import Want, WholeGpu
+
+_ANYTHING = 1 << 16
+"""Devices that a GPU may hold of which nothing is known."""
+
+
+def never_on(want: Want, group: NodeClass, gpu: Gpu, *, substitute: bool) -> WaitReason | None:
+    """Why such a GPU on such nodes could not serve the claim even with nothing on it; None when it could."""
+    claim = want.claim
+    if claim.shares_percent is not None:
+        full = full_profile(gpu)
+        if gpu.layout is not None and full is not None and not gpu.table.count(gpu.table.empty, full):
+            return WaitReason.GPU_NOT_IN_LAYOUT
+        return want.admits(gpu) or (None if "fractional" in group.modes else WaitReason.GPU_MODE_NOT_FIT)
+    reasons: list[WaitReason] = []
+    for mode in claim.modes:
+        found: object = WaitReason.GPU_MODE_NOT_FIT
+        if mode in group.modes:
+            found = want.shape_on(gpu) if mode == "exclusive" else want.share_on(gpu, mode)
+        if not isinstance(found, WaitReason):
+            if mode == "exclusive" or _home_large_enough(want, gpu, mode):
+                return None
+            fixed = gpu.layout is not None
+            found = WaitReason.GPU_NOT_IN_LAYOUT if fixed else WaitReason.GPU_INSUFFICIENT_MEMORY
+        if mode == "exclusive" and mode in group.modes and most_exclusive(want, gpu, substitute=substitute):
+            return None  # a larger one may serve
+        reasons.append(found)
+    return reasons[0]
+
+
+def _home_large_enough(want: Want, gpu: Gpu, mode: str) -> bool:
+    share = want.share_on(gpu, mode)
+    if isinstance(share, WaitReason):
+        return False
+    if gpu.mig:
+        return bool(want.home_profiles(gpu, share, 100))
+    size = gpu.home_size(None, taking_turns=False, overcommit_percent=100)
+    return Home(size, share.mode, want.domain).why_not(share) is None
+
+
+def most_exclusive(want: Want, gpu: Gpu, *, substitute: bool) -> int:
+    """How many devices of one's own for a claim such a GPU holds at most, larger ones where those may serve."""
+    shape = want.shape_on(gpu)
+    if isinstance(shape, WholeGpu):
+        return 1
+    profiles = {shape.name} if isinstance(shape, Profile) else set()
+    if substitute and has_substitutes(want.claim):
+        profiles |= {larger.name for larger in want.larger_on(gpu)}
+    if gpu.layout is not None:
+        return sum(instance.profile in profiles for instance in gpu.layout)
+    return max((gpu.table.count(gpu.table.empty, name) for name in profiles), default=0)
+
+
+def is_unread(gpu: Gpu) -> bool:
+    """Whether its agent has not been able to read what it is: it may be anything."""
+    return gpu.report.lost and not gpu.report.memory_mib
+
+
+def most_on(want: Want, group: NodeClass, gpu: Gpu, *, substitute: bool) -> int:
+    """How many devices of a claim such a GPU holds at most. Shares of one claim are on as many GPUs."""
+    if is_unread(gpu):
+        return _ANYTHING
+    if never_on(want, group, gpu, substitute=substitute) is not None:
+        return 0
+    if want.claim.shares_percent is not None:
+        return 1
+    shared = int(want.claim.modes != ("exclusive",))
+    if "exclusive" not in want.claim.modes or "exclusive" not in group.modes:
+        return shared
+    return max(shared, most_exclusive(want, gpu, substitute=substitute))

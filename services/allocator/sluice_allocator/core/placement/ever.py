@@ -1,0 +1,202 @@
+"""
+Why no node here could ever serve what is asked, were nothing on it: what tells "not as things stand" from "not now".
+
+Judged by classes of nodes and the shapes of the nodes in them, never node by node, and only where it is sure: what is
+said here never to fit does not, and what is not said may not fit all the same (the most of each amount need not be on
+one node). It is no refusal, for tomorrow's node may; it is one sentence with the nearest thing that there is. What
+passes by itself, as a cordon or a node that is not ready, is no reason here.
+"""
+
+from fractions import Fraction
+
+from sluice.contracts.asking import claim_sizes
+from sluice.contracts.ids import NodeName
+from sluice.contracts.messages import Claim
+from sluice.contracts.refusals import WaitReason, shorten
+from sluice_allocator.core.placement.capacity import NodeShape
+from sluice_allocator.core.placement.classes import KEEPS_OUT, NodeClass, selects, tolerates
+from sluice_allocator.core.placement.closest import (
+    closest_profile,
+    listed,
+    models_that_have,
+    no_such_label,
+    no_such_resource,
+    profiles_of_the_catalog,
+)
+from sluice_allocator.core.placement.empty_gpus import most_on
+from sluice_allocator.core.placement.looking import Look
+from sluice_allocator.core.placement.no_device import Never, Shapes, both_amounts, no_device
+from sluice_allocator.core.placement.refusing import gpus_at_least
+from sluice_allocator.core.placement.taints import PASSING, meaning_of
+from sluice_allocator.core.placement.wants import Want
+
+SHAPES_MAX = 512
+"""Of more shapes of nodes nothing is concluded: a look at each would be one at the fleet."""
+NODES_LOOKED_AT = 16
+"""So many nodes are looked at, for keys of labels that are like one that no node has."""
+
+
+def why_never(look: Look) -> Never | None:
+    """Why no node here could ever serve all of it; None where one could, or where that is not sure."""
+    shapes = _shapes(look)
+    if isinstance(shapes, Never):
+        return shapes
+    if len(shapes) > SHAPES_MAX:
+        return None
+    for want in dict.fromkeys(look.wants):
+        never = no_device(look, want, shapes)
+        if never is not None:
+            return never
+    enough = [(group, shape) for group, shape in shapes if _has_devices(look, group, shape)]
+    if not enough:
+        return _too_many(look, shapes)
+    return None if any(_has_room(look, shape) for _, shape in enough) else _too_little_room(look, enough)
+
+
+def where_nothing_is(look: Look) -> str:
+    """Of a fleet without GPUs: which models have the profiles that are asked for."""
+    words = []
+    for profile in dict.fromkeys(claim.profile for claim in look.asking.claims if claim.profile is not None):
+        models = models_that_have(profile)
+        nearest = closest_profile(profile, profiles_of_the_catalog())
+        unknown = f"no model that Sluice knows has {profile}" + (f". Closest: {nearest}" if nearest else "")
+        words.append(f"{profile} is a profile of {listed(models)}" if models else unknown)
+    return "".join(f"; {each}" for each in words)
+
+
+# -- which nodes ----------------------------------------------------------------------------------------------------
+
+
+def _shapes(look: Look) -> Shapes | Never:
+    """The shapes of the nodes on which the pod may be, some day; or why it may be on none."""
+    host, stock = look.asking.host, look.fleet.stock
+    if host.node_name:
+        node = look.fleet.nodes.get(NodeName(host.node_name))
+        if node is None or node.shape is None or not node.all_gpus:
+            return Never(WaitReason.NODE_NOT_NAMED, f"no node with GPUs here is named {shorten(host.node_name)}")
+        selected = [stock.class_of(node)] if selects(host, node.labels) else []
+        shapes: Shapes = [(group, node.shape) for group in selected]
+    else:
+        selected = [group for group in stock.classes.values() if group.shapes and _is_selected(look, group)]
+        shapes = [(group, shape) for group in selected for shape in group.shapes.values() if shape.gpus]
+    if not shapes or (look.one_by_one and not _some_node_is_selected(look)):
+        return Never(WaitReason.NODE_SELECTOR_MISMATCH, _not_selected(look))
+    may_be = [(group, shape) for group, shape in shapes if group.why_not(host) in {None, *PASSING}]
+    if not may_be:
+        taints = {
+            f"{taint.key}={taint.value}:{taint.effect}": None
+            for group, _ in shapes
+            for taint in group.taints
+            if taint.effect in KEEPS_OUT
+            and meaning_of(taint) not in PASSING
+            and not any(tolerates(each, taint) for each in host.tolerations)
+        }
+        whose = "that it selects" if host.node_selector or host.affinity or host.node_name else "here"
+        words = f"it does not tolerate the taints of the nodes {whose}: {listed(list(taints))}"
+        return Never(WaitReason.NODE_TAINTED, words)
+    return may_be
+
+
+def _is_selected(look: Look, group: NodeClass) -> bool:
+    return look.one_by_one or selects(look.asking.host, group.labels)
+
+
+def _some_node_is_selected(look: Look) -> bool:
+    """Whether some node has labels of single nodes that the pod selects by; sure only where those name a few."""
+    named = look.fleet.stock.named_by(look.asking.host)
+    return named is None or len(named) > SHAPES_MAX or any(node.all_gpus and look.admits(node) for node in named)
+
+
+def _not_selected(look: Look) -> str:
+    host, stock = look.asking.host, look.fleet.stock
+    for key, value in host.node_selector.items():
+        values = stock.values_of(key)
+        if value not in values:
+            some = look.fleet.stock.nodes[:NODES_LOOKED_AT]
+            keys = list(dict.fromkeys(each for node in some for each in node.labels))
+            return no_such_label(key, shorten(value), [] if len(values) > SHAPES_MAX else sorted(values), keys)
+    if host.node_selector and not host.affinity:
+        return "no node here has all the labels that its nodeSelector names"
+    for expression in (each for term in host.affinity for each in term if each.operator == "In"):
+        values = stock.values_of(expression.key)
+        if not set(expression.values) & set(values):
+            there = f"; there is {listed([f'{expression.key}={each}' for each in sorted(values)])}" if values else ""
+            return f"no node here has the label {expression.key}={listed(expression.values)}{there}"
+    return "no node here matches its nodeSelector and required node affinity"
+
+
+# -- all on one node ------------------------------------------------------------------------------------------------
+
+
+def _most_together(look: Look, claim: Claim, want: Want, group: NodeClass, shape: NodeShape) -> int:
+    """How many devices of a claim an empty node of this shape holds: on one NUMA node, where they must be on one."""
+    on_numa: dict[int | None, int] = {}
+    for gpu, count in shape.gpus:
+        most = count * most_on(want, group, gpu, substitute=look.asking.substitute)
+        on_numa[gpu.report.numa_node] = on_numa.get(gpu.report.numa_node, 0) + most
+    if not claim.numa_bind or claim.gpus == 1:
+        return sum(on_numa.values())
+    return max((most for numa, most in on_numa.items() if numa is not None), default=0)
+
+
+def _has_devices(look: Look, group: NodeClass, shape: NodeShape) -> bool:
+    """Whether an empty node of this shape may hold the devices of each claim, and those of one's own together."""
+    takes = Fraction(0)
+    gpus: dict[int, int] = {}
+    for claim, want in zip(look.asking.claims, look.wants, strict=True):
+        if _most_together(look, claim, want, group, shape) < gpus_at_least(claim):
+            return False
+        if claim.modes == ("exclusive",) and claim.shares_percent is None:
+            each = [most_on(want, group, gpu, substitute=look.asking.substitute) for gpu, _ in shape.gpus]
+            takes += Fraction(claim.gpus, max(each))
+            gpus |= {at: shape.gpus[at][1] for at, most in enumerate(each) if most}
+    return takes <= sum(gpus.values())
+
+
+def _too_many(look: Look, shapes: Shapes) -> Never:
+    for claim, want in zip(look.asking.claims, look.wants, strict=True):
+        most = max(_most_together(look, claim, want, group, shape) for group, shape in shapes)
+        if most < (devices := gpus_at_least(claim)):
+            sizes = ", ".join(claim_sizes(claim))
+            what = f"{devices} x {sizes}" if sizes and claim.shares_percent is None else f"{devices} GPUs"
+            if claim.numa_bind:
+                why = f"it asks for {what} on one NUMA node, and the most is {most}"
+                return Never(WaitReason.NUMA_NOT_FIT, why)
+            return Never(WaitReason.TOO_FEW_GPUS_ON_NODE, f"it asks for {what}, and the most is {most} on one node")
+    why = "its containers ask for more together than the GPUs of any one node hold"
+    return Never(WaitReason.TOO_FEW_GPUS_ON_NODE, why)
+
+
+# -- besides GPUs ---------------------------------------------------------------------------------------------------
+
+
+def _has_room(look: Look, shape: NodeShape) -> bool:
+    need = look.need
+    return bool(shape.untold) or (
+        shape.cpu_milli.most >= need.cpu_milli
+        and shape.memory_mib.most >= need.memory_mib
+        and all(shape.most_of(name) >= count for name, count in need.resources.items())
+    )
+
+
+def _too_little_room(look: Look, shapes: Shapes) -> Never:
+    need = look.need
+    for name, count in need.resources.items():
+        most = max(shape.most_of(name) for _, shape in shapes)
+        if not most:
+            there = list(dict.fromkeys(each for _, shape in shapes for each in shape.resources))
+            return Never(WaitReason.NODE_INSUFFICIENT_RESOURCE, no_such_resource(name, there))
+        if most < count:
+            why = f"it requests {count} of {shorten(name)}, and the most on one node is {most}"
+            return Never(WaitReason.NODE_INSUFFICIENT_RESOURCE, why)
+    most = max(shape.memory_mib.most for _, shape in shapes)
+    if most < need.memory_mib:
+        asked, has = both_amounts(need.memory_mib, most)
+        why = f"it requests {asked} of memory, and the largest node has {has}"
+        return Never(WaitReason.NODE_INSUFFICIENT_MEMORY, why)
+    most = max(shape.cpu_milli.most for _, shape in shapes)
+    if most < need.cpu_milli:
+        why = f"it requests {need.cpu_milli / 1000:g} CPUs, and the largest node has {most / 1000:g}"
+        return Never(WaitReason.NODE_INSUFFICIENT_CPU, why)
+    why = "no one node has the CPU, the memory and all else that it requests beside its GPUs"
+    return Never(WaitReason.NODE_INSUFFICIENT_RESOURCE, why)

@@ -1,0 +1,126 @@
+"""
+Why no GPU here could ever serve even one device of a claim: a sentence about it, with the nearest thing that there is.
+
+It must not look at what is booked: whether a device is free is another question (`explaining`).
+"""
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from sluice.contracts.asking import claim_modes, claim_sizes
+from sluice.contracts.refusals import WaitReason
+from sluice.mig.model import Profile
+from sluice_allocator.core.placement.capacity import NodeShape
+from sluice_allocator.core.placement.classes import NodeClass
+from sluice_allocator.core.placement.closest import closest_profile, listed, models_that_have, short_name
+from sluice_allocator.core.placement.empty_gpus import is_unread, never_on
+from sluice_allocator.core.placement.gpus import Gpu
+from sluice_allocator.core.placement.looking import Look
+from sluice_allocator.core.placement.wants import Want
+
+Shapes = list[tuple[NodeClass, NodeShape]]
+_NO_PROFILE = frozenset({WaitReason.GPU_NO_SUCH_PROFILE, WaitReason.GPU_NOT_IN_LAYOUT})
+
+
+class Never(NamedTuple):
+    """The first thing that is not there, and one sentence about it; empty where the counted reasons say it best."""
+
+    reason: WaitReason
+    words: str
+
+
+def no_device(look: Look, want: Want, shapes: Shapes) -> Never | None:
+    """Why not even one device of a claim could ever be had here."""
+    only = want.claim.only
+    if only.uuids and not any(uuid in look.fleet.gpus for uuid in only.uuids):
+        return Never(WaitReason.GPU_UUID_MISMATCH, f"no GPU here is {listed(only.uuids)}")
+    found: list[tuple[WaitReason, NodeClass, Gpu]] = []
+    for group, gpu in _kinds(shapes):
+        why = never_on(want, group, gpu, substitute=look.asking.substitute)
+        if why is None or is_unread(gpu):
+            return None
+        found.append((why, group, gpu))
+    wanted = [(why, group, gpu) for why, group, gpu in found if want.admits(gpu) is None]
+    if not wanted:
+        there = listed(list(dict.fromkeys(short_name(gpu.report.model) for _, _, gpu in found)))
+        asked = f"is of a model that it asks for ({listed(only.models)})" if only.models else "is of another model"
+        return Never(WaitReason.GPU_MODEL_MISMATCH, f"no GPU here {asked}; there is {there}")
+    sized = [gpu for why, group, gpu in wanted if why in _NO_PROFILE and "exclusive" in group.modes]
+    if sized and want.claim.profile is not None:
+        return Never(_reason_of(wanted, _NO_PROFILE), _no_profile(look, want.claim.profile, sized))
+    too_small = [(why, gpu) for why, _, gpu in wanted if why in {*_NO_PROFILE, WaitReason.GPU_INSUFFICIENT_MEMORY}]
+    if too_small:
+        return Never(too_small[0][0], _no_size(look, want, [gpu for _, gpu in too_small]))
+    return Never(wanted[0][0], _no_mode(want, [gpu for _, _, gpu in wanted]))
+
+
+def _kinds(shapes: Shapes) -> Iterator[tuple[NodeClass, Gpu]]:
+    seen: dict[tuple[int, str], None] = {}
+    for group, shape in shapes:
+        for gpu, _ in shape.gpus:
+            if (group.number, gpu.kind) not in seen:
+                seen[group.number, gpu.kind] = None
+                yield group, gpu
+
+
+def _reason_of(found: list[tuple[WaitReason, NodeClass, Gpu]], among: frozenset[WaitReason]) -> WaitReason:
+    return next(why for why, _, _ in found if why in among)
+
+
+def _to_be_had(look: Look, gpu: Gpu) -> Iterator[Profile]:
+    """The profiles of which there may be an instance on such a GPU."""
+    for profile in gpu.model.profiles if gpu.mig else ():
+        in_layout = gpu.layout is None or any(each.profile == profile.name for each in gpu.layout)
+        if in_layout and look.fleet.rules.allows(gpu.model, profile.name):
+            yield profile
+
+
+def _no_profile(look: Look, asked: str, gpus: list[Gpu]) -> str:
+    there = [(short_name(gpu.report.model), profile.name) for gpu in gpus for profile in _to_be_had(look, gpu)]
+    nearest = closest_profile(asked, there)
+    closest = f". Closest: {nearest}" if nearest is not None else ""
+    if any(name == asked for _, name in there):
+        return f"{asked} is smaller than the sizes that it asks for beside it"
+    knows = [short_name(gpu.report.model) for gpu in gpus if gpu.model.profile(asked) is not None]
+    if knows and all(gpu.layout is None for gpu in gpus):
+        return f"the operator of this fleet allows no {asked} on {listed(list(dict.fromkeys(knows)))}{closest}"
+    if knows:
+        return f"no GPU here has {asked} in its fixed layout{closest}"
+    others = models_that_have(asked)
+    elsewhere = f". {listed(others)} ha{'s' if len(others) == 1 else 've'} it" if others else ""
+    return f"no GPU here has {asked}{closest}{elsewhere}"
+
+
+def _no_size(look: Look, want: Want, gpus: list[Gpu]) -> str:
+    claim = want.claim
+    most = max(
+        [
+            (size.memory_mib, f"{size.name} ({short_name(gpu.report.model)})")
+            for gpu in gpus
+            for size in _to_be_had(look, gpu)
+        ]
+        or [(gpu.memory_mib, short_name(gpu.report.model)) for gpu in gpus]
+    )
+    if claim.memory_mib is not None and claim.memory_mib > most[0]:
+        asked, has = both_amounts(claim.memory_mib, most[0])
+        return f"no GPU here has {asked} of memory for one device; the most is {has}: {most[1]}"
+    sms = max((size.multiprocessors for gpu in gpus for size in _to_be_had(look, gpu)), default=0)
+    if claim.sm_count is not None and claim.sm_count > sms:
+        return f"no GPU here has {claim.sm_count} SMs for one device; the most is {sms}"
+    return f"no GPU here has a device for it with all of {', '.join(claim_sizes(claim)) or 'a whole GPU'}"
+
+
+def _no_mode(want: Want, gpus: list[Gpu]) -> str:
+    if want.claim.modes == ("exclusive",) and want.claim.shares_percent is None and not any(gpu.mig for gpu in gpus):
+        sizes = ", ".join(claim_sizes(want.claim))
+        return f"no GPU here has MIG on, which an instance of {sizes} needs" if sizes else ""
+    if "exclusive" in want.claim.modes:
+        return ""
+    return f"no node here serves the mode that it asks for ({claim_modes(want.claim)})"
+
+
+def both_amounts(asked_mib: int, most_mib: int) -> tuple[str, str]:
+    """Two amounts of memory, in GiB where that tells them apart."""
+    if min(asked_mib, most_mib) < 10 * 1024 or asked_mib // 1024 == most_mib // 1024:
+        return f"{asked_mib} MiB", f"{most_mib} MiB"
+    return f"{asked_mib / 1024:.4g} GiB", f"{most_mib // 1024} GiB"

@@ -1,0 +1,48 @@
+"""
+What a taint says of a node: that somebody keeps it for certain pods, or only that it cannot take any just now.
+
+Kubernetes and autoscalers taint nodes by themselves and take such taints away again, so a pod waits for that and is
+never told to tolerate them. Sources: https://kubernetes.io/docs/reference/labels-annotations-taints/ for
+`node.kubernetes.io/*` and `node.cloudprovider.kubernetes.io/*`, the FAQ of kubernetes/autoscaler for its startup and
+status taints and `ToBeDeletedByClusterAutoscaler`, https://karpenter.sh/docs/concepts/disruption/ for `karpenter.sh/*`.
+"""
+
+from sluice.contracts.messages import Taint
+from sluice.contracts.refusals import WaitReason
+
+_KUBERNETES = "node.kubernetes.io/"
+_CLOUD = "node.cloudprovider.kubernetes.io/"
+_KNOWN = {
+    f"{_KUBERNETES}unschedulable": WaitReason.NODE_CORDONED,
+    f"{_KUBERNETES}memory-pressure": WaitReason.NODE_UNDER_PRESSURE,
+    f"{_KUBERNETES}disk-pressure": WaitReason.NODE_UNDER_PRESSURE,
+    f"{_KUBERNETES}pid-pressure": WaitReason.NODE_UNDER_PRESSURE,
+    f"{_CLOUD}shutdown": WaitReason.NODE_LEAVING,
+    "ToBeDeletedByClusterAutoscaler": WaitReason.NODE_LEAVING,
+    "karpenter.sh/disrupted": WaitReason.NODE_LEAVING,
+    "karpenter.sh/disruption": WaitReason.NODE_LEAVING,
+    "karpenter.sh/unregistered": WaitReason.NODE_NOT_READY,
+}
+_NOT_READY = (
+    _KUBERNETES,  # not-ready, unreachable, network-unavailable, out-of-service, and what is added to them
+    _CLOUD,  # uninitialized
+    "startup-taint.cluster-autoscaler.kubernetes.io/",
+    "status-taint.cluster-autoscaler.kubernetes.io/",
+    "ignore-taint.cluster-autoscaler.kubernetes.io/",
+)
+PASSING = frozenset(
+    {
+        WaitReason.NODE_CORDONED,
+        WaitReason.NODE_NOT_READY,
+        WaitReason.NODE_UNDER_PRESSURE,
+        WaitReason.NODE_LEAVING,
+    }
+)
+"""What such taints mean: reasons that keep a pod away now, and say nothing of whether the node could ever serve it."""
+
+
+def meaning_of(taint: Taint) -> WaitReason:
+    """Why a node with this taint takes no pod that does not tolerate it."""
+    if taint.key in _KNOWN:
+        return _KNOWN[taint.key]
+    return WaitReason.NODE_NOT_READY if taint.key.startswith(_NOT_READY) else WaitReason.NODE_TAINTED
