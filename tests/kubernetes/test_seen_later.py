@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import pytest
 from factories.allocator import gpu_report, snapshot
-from factories.places import Shop, claim, node
+from factories.places import claim
 from factories.seen import NODE, RULES, Described, Said, Stage, staged
 
 from sluice.contracts import subjects
@@ -38,15 +38,9 @@ GPU = gpu_report(NODE, 0).uuid
 
 def refused(*claims: Claim, rules: PlacingRules | None = None, **asking: str) -> Refusal:
     """What the allocator refuses, and why."""
-    shop = Shop(node("gpu-1", 1), rules=rules)
-    found = refuse(shop.fleet, Asking(claims, **asking), max_gpus_per_node=8)
+    found = refuse(rules or PlacingRules(), Asking(claims, **asking), max_gpus_per_node=8)
     assert found is not None
     return found
-
-
-def largest() -> str:
-    """The profiles that are allowed are a long list; the sentence begins like this."""
-    return "profile = '9g.80gb': no known GPU model has this profile (allowed: "
 
 
 class Refusing(NamedTuple):
@@ -70,13 +64,13 @@ REFUSALS = {
         "securityContext.runAsUser = '': a share of a GPU needs to know whose processes use it, "
         "and this cluster assumes nothing (allowed: a user id)",
     ),
-    RefusalReason.UNKNOWN_PROFILE: Refusing(refused(claim(profile="9g.80gb")), largest()),
 }
 AT_ADMISSION = {
     RefusalReason.OUT_OF_RANGE,
     RefusalReason.UNKNOWN_KEY,
     RefusalReason.UNSUPPORTED_KEY,
     RefusalReason.UNKNOWN_CONTAINER,
+    RefusalReason.UNKNOWN_PROFILE,
 }
 """Refused before there is a pod: what `kubectl apply` prints is in test_seen_denied."""
 IN_A_FOLDER = {RefusalReason.NOT_YAML, RefusalReason.NOT_A_POD, RefusalReason.DUPLICATE_POD}

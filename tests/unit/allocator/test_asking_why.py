@@ -78,11 +78,12 @@ def test_a_pod_that_would_wait_is_told_why_filter_by_filter(bench):
     assert [(each.reason, each.count) for each in step.reasons] == [(WaitReason.GPU_LAYOUT_FULL, 1)]
 
 
-def test_a_pod_that_no_model_could_serve_is_refused_and_told_what_would_be_right(bench):
-    """As its real request would be."""
+def test_a_pod_that_nothing_here_could_serve_would_wait_and_is_told_what_comes_nearest(bench):
+    """As its real request would be: tomorrow's node may have it."""
     found = ask(bench, profile="9g.90gb")
-    assert isinstance(found, Refusal)
-    assert found.reason is RefusalReason.UNKNOWN_PROFILE
+    assert isinstance(found, WouldWait)
+    assert found.message == "no GPU here has 9g.90gb. Closest: 7g.40gb (A100-40GB)"
+    assert found.steps[0].reasons[0].reason is WaitReason.NO_NODE_CAN_FIT
 
 
 def test_a_mistake_in_a_key_is_told_with_key_and_value(bench):
@@ -179,7 +180,7 @@ def test_a_bound_request_is_told_with_what_it_has(bench):
 
 def test_a_refused_request_is_told_with_its_refusal(bench):
     """And so is one that its source could not understand."""
-    bench.land_all(bench.request(asked("p1", claim(profile="9g.90gb"))))
+    bench.land_all(bench.request(asked("p1", claim(gpus=9))))
     found = how_it_stands(bench.allocator.desk, RequestId("p1"))
     assert found is not None
     assert found.state is State.REFUSED

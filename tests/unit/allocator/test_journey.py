@@ -150,17 +150,17 @@ def test_a_waiting_pod_is_told_why_and_served_the_moment_another_ends(bench):
     assert any(isinstance(m, Grant) and m.booking.request == "p2" for m in said)
 
 
-def test_what_no_model_could_ever_serve_is_refused_not_left_pending(bench):
-    """An unknown profile: Refused, naming field, value and the known profiles."""
-    (refused,) = messages(bench.request(asked("p1", claim(profile="9g.99gb"))))
+def test_what_the_settings_allow_nobody_is_refused_not_left_pending(bench):
+    """More GPUs than one pod may have: Refused, naming field, value and what is allowed."""
+    (refused,) = messages(bench.request(asked("p1", claim(gpus=9))))
 
     assert isinstance(refused, Refused)
-    assert (refused.refusal.reason, refused.refusal.field, refused.refusal.value) == (
-        RefusalReason.UNKNOWN_PROFILE,
-        "profile",
-        "9g.99gb",
+    assert (refused.refusal.reason, refused.refusal.field, refused.refusal.value, refused.refusal.allowed) == (
+        RefusalReason.TOO_LARGE,
+        "gpus",
+        "9",
+        "1 to 8 over all containers",
     )
-    assert "7g.40gb" in refused.refusal.allowed
 
 
 def test_what_only_this_fleet_cannot_do_waits_for_nodes(bench):
@@ -173,7 +173,7 @@ def test_what_only_this_fleet_cannot_do_waits_for_nodes(bench):
 
 def test_a_refused_pod_that_is_edited_gets_another_look(bench):
     """A newer revision of a refused request is granted."""
-    bench.land_all(bench.request(asked("p1", claim(profile="9g.99gb"))))
+    bench.land_all(bench.request(asked("p1", claim(gpus=9))))
 
     said = messages(bench.request(asked("p1", claim(profile="2g.10gb"), revision=2)))
 

@@ -9,7 +9,8 @@ from sluice.contracts import subjects
 from sluice.contracts.messages import AllocationRequested, Grant, Pending, Refused, Revoke, WaitOver
 from sluice.contracts.refusals import WaitReason
 
-IMPOSSIBLE = claim(profile="9g.900gb")
+IMPOSSIBLE = claim(gpus=9)
+"""More than the allocator's setting allows one pod."""
 
 
 def mended(bench: Bench, request: AllocationRequested) -> list:

@@ -64,7 +64,11 @@ class Bound(Message, frozen=True, kw_only=True):
 
 
 class Refused(Message, frozen=True, kw_only=True):
-    """No known model and no configured limit could ever satisfy the request."""
+    """
+    The request is wrong in itself, or asks for more than the configured limits allow.
+
+    Older allocators also refused what no model that they knew could serve. Whoever would not refuse it waives that.
+    """
 
     request: RequestId
     request_revision: int
@@ -83,7 +87,8 @@ class Released(Message, frozen=True, kw_only=True):
 class Waived(Message, frozen=True, kw_only=True):
     """
     The request will not be bound to these allocations, which are taken back: its group has no place for all, an earlier
-    grant took what its namespace had left, their node does not answer, or they cannot be used any more.
+    grant took what its namespace had left, their node does not answer, or they cannot be used any more. Of none at all:
+    what was answered before, a refusal that does not hold any more, is no answer.
 
     Said where `Bound` would be said and under the same guard, so that one of the two is the last word about an
     allocation. No answer to the pod, which waits on: `Bound` may follow, for another allocation.

@@ -367,7 +367,8 @@ class Allocator:
         desk.changed_nodes |= dict.fromkeys(desk.removals.due(now, desk.rules.removed_grace_s))
         desk.changed_nodes |= dict.fromkeys(desk.reopening.waiting())
         desk.changed_nodes |= dict.fromkeys(desk.unentered.due(now, desk.rules.orphan_grace_s))
-        desk.changed_requests |= dict.fromkeys((*desk.differing, *desk.overs.due(now), *desk.orders.due(now)))
+        due = (*desk.overs.due(now), *desk.orders.due(now), *desk.unrefused.due(now))
+        desk.changed_requests |= dict.fromkeys((*desk.differing, *due))
         self.ensuring.begin_anew(desk.world.incarnation, desk.world.news)
         read_again = [ReadAgain(Stream.BOOK)] if self.unbacked.must_read_again(desk, now) else []
         wanted = desk.unheard.must_read_again(), self.orphans.must_read_again()

@@ -118,7 +118,7 @@ def simulate(desk: Desk, pod: PodAsked) -> Simulated:
         return host
     substitute = ask.leeway.substitute != "no"
     asking = Asking(ask.claims, pod.namespace, host, ask.node_policy, ask.gpu_policy, substitute)
-    refusal = refuse(desk.fleet, asking, max_gpus_per_node=desk.rules.max_gpus_per_node)
+    refusal = refuse(desk.fleet.rules, asking, max_gpus_per_node=desk.rules.max_gpus_per_node)
     if refusal is not None:
         return refusal
     limited = why_waits(desk, None, asking)

@@ -30,7 +30,7 @@ from sluice_allocator.core.unheard import Unheard
 from sluice_allocator.core.waiting.aging import Aging, Promised
 from sluice_allocator.core.waiting.attempts import Attempts
 from sluice_allocator.core.waiting.overs import Overs
-from sluice_allocator.core.waiting.queue import Shapes, WaitingQueue
+from sluice_allocator.core.waiting.queue import WaitingQueue
 from sluice_allocator.core.waiting.wakes import Wakes
 from sluice_allocator.core.world import World, request_of
 
@@ -72,7 +72,6 @@ class Desk:
     """Nodes that another allocator has opened for somebody else than this one had."""
     strays: OrderedDict[AllocationId, None] = field(default_factory=OrderedDict)
     """Slices that are spoken of and not in the ledger: to be looked at."""
-    possible: Shapes = field(default_factory=Shapes)
     to_try: OrderedDict[RequestId, None] = field(default_factory=OrderedDict)
     """Requests that have come to wait and were not tried yet."""
     to_tell: OrderedDict[RequestId, None] = field(default_factory=OrderedDict)
@@ -93,6 +92,8 @@ class Desk:
     """Whom to try again because of what their namespaces have given back."""
     overs: Overs = field(default_factory=Overs)
     """Requests of which it was said that they wait no more, although others say that they do."""
+    unrefused: Overs = field(default_factory=Overs)
+    """Requests whose refusal was waived, although another allocator may refuse them again."""
     orders: Overs = field(default_factory=Overs)
     """Requests whose pods were ordered to go, or not to, although others say the opposite."""
     aging: Aging = field(default_factory=Aging)

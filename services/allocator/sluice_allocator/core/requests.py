@@ -8,6 +8,7 @@ path of their own.
     asked, nothing granted                -> wait for a place
     granted and slice ready, not bound    -> Bound (the binding's guard makes the request unique)
     granted, but not the bound one        -> Revoke (surplus)
+    refused, and would not be now         -> Waived (of no place: it waits like any other)
     bound in another life of the bus,
       and its source has another slice    -> Bound, to what it has
     withdrawn, refused or failed          -> Revoke
@@ -29,6 +30,7 @@ from sluice.contracts.messages import (
     WaitOver,
     Waived,
 )
+from sluice.contracts.refusals import Refusal
 from sluice_allocator.core.binding import (
     bind_again,
     bindable,
@@ -117,6 +119,7 @@ def _settle_asked(
         return
     if isinstance(desk.world.answer_to(request), Refused):
         desk.queue.remove(request)
+        _judge_again(desk, request, asked)
         return
     if request in desk.committing or not all(_may_have_another(desk, grant) for grant in grants.values()):
         desk.queue.remove(request)
@@ -225,17 +228,28 @@ def _release_lost(desk: Desk, request: RequestId, asked: AllocationRequested, ca
         desk.commit(subjects.binding(request), waived(desk, request, asked, [], cause), request)
 
 
+def _refusal(desk: Desk, asked: AllocationRequested) -> Refusal | None:
+    return refuse(desk.fleet.rules, asking_of(asked), max_gpus_per_node=desk.rules.max_gpus_per_node)
+
+
+def _judge_again(desk: Desk, request: RequestId, asked: AllocationRequested) -> None:
+    """
+    A refusal lasts for as long as it would be said: settings change, and older allocators refused what was not there.
+
+    Waived and not passed over, so that everybody knows: whoever has not read that would take back its slice.
+    """
+    if _refusal(desk, asked) is None and desk.unrefused.may_say(request, desk.now):
+        no_more = waived(desk, request, asked, [], "what it was refused for holds no more")
+        desk.commit(subjects.binding(request), no_more, request)
+
+
 def _refuse_or_queue(desk: Desk, request: RequestId, asked: AllocationRequested) -> None:
-    shape = shape_of(asked, limited=asked.namespace in desk.world.quotas)
-    refusal = None
-    if shape not in desk.possible:
-        refusal = refuse(desk.fleet, asking_of(asked), max_gpus_per_node=desk.rules.max_gpus_per_node)
+    refusal = _refusal(desk, asked)
     if refusal is not None:
         desk.queue.remove(request)
         refused = Refused(request=request, request_revision=asked.revision, refusal=refusal, source=asked.source)
         desk.commit(subjects.binding(request), refused, request)
         return
-    desk.possible.add(shape)
     if desk.rules.defragment and desk.attempts.is_new(request, desk.now):
         desk.moves.arrived(desk.rules.defragment_arrivals, desk.rules.defragment_moves_max)
     if take_over(desk, request, asked):
@@ -244,6 +258,7 @@ def _refuse_or_queue(desk: Desk, request: RequestId, asked: AllocationRequested)
         if not desk.gangs.leads(request):
             desk.queue.remove(request)
         return
+    shape = shape_of(asked, limited=asked.namespace in desk.world.quotas)
     if stands_alone(desk, request):
         shape = alone(shape, request)
     elif desk.nothing_else_to_do and shape not in desk.queue.shapes:

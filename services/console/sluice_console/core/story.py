@@ -203,7 +203,7 @@ _STATES = {"fault": "in fault", "down": "down"}
 
 def _waived_text(waived: Waived) -> str:
     """Some words are of no place: they come before the one that all is lost."""
-    what = "gives its place back before anybody started there" if waived.allocations else "gets no place"
+    what = "gives its place back before anybody started there" if waived.allocations else "has no place"
     return f"{what}: {waived.cause}"
 
 

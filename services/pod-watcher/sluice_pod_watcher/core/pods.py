@@ -19,6 +19,7 @@ from sluice.contracts.messages import (
     BindingMessage,
     Bound,
     Held,
+    Refused,
     Released,
     RequestMessage,
     RequestRejected,
@@ -262,6 +263,12 @@ class Pods:
             place = (record.file, record.document)
             found = self._wanted.get(place)
             self._begin(place, found if found is not None and found.claims else _found(record, record.asks[-1]))
+
+    def refused_no_more(self, uid: RequestId) -> None:
+        """A refusal was waived: the pod waits like any other."""
+        if isinstance(self.answers.get(uid), Refused):
+            del self.answers[uid]
+            self.due[uid] = None
 
     def take_evicted(self) -> list[RequestId]:
         """Who was evicted, as far as that is on disk: a crash before would keep the pod under its old id."""

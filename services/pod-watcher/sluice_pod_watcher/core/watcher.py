@@ -33,6 +33,7 @@ from sluice.contracts.messages import (
     Released,
     RequestRejected,
     RequestWithdrawn,
+    Waived,
 )
 from sluice_pod_watcher.core import words
 from sluice_pod_watcher.core.events import (
@@ -182,6 +183,9 @@ class Watcher:
                 pass
             case Bound() | Refused() | Released():
                 self._answer(uid, message)
+            case Waived():
+                self._read_answers.pop(uid, None)
+                self._pods.refused_no_more(uid)
             case AllocationRequested() | RequestRejected() | RequestWithdrawn():
                 if message.source == self.rules.source:
                     self._own_word(uid)

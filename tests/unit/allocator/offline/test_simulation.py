@@ -187,7 +187,7 @@ def test_the_more_urgent_pod_is_served_first():
 @pytest.mark.parametrize(
     ("line", "reason"),
     [
-        (arrive(0, "a", profile="9g.90gb"), "UnknownProfile"),
+        (arrive(0, "a", profile="nine"), "UnknownProfile"),
         (arrive(0, "a", profil="1g.5gb"), "UnknownKey"),
         (arrive(0, "a", gpus="9"), "OutOfRange"),
         (arrive(0, "a"), "NothingAsked"),

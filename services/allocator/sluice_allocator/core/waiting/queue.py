@@ -18,8 +18,6 @@ from sluice.contracts.refusals import ReasonCount, WaitReason
 from sluice_allocator.core.placement import NoPlace
 from sluice_allocator.core.waiting.turns import Turn, Turns
 
-SHAPES_REMEMBERED = 4096
-
 _encoder = msgspec.msgpack.Encoder()
 
 
@@ -53,25 +51,6 @@ def shape_of(request: AllocationRequested, *, limited: bool = False) -> bytes:
 def alone(shape: bytes, request: RequestId) -> bytes:
     """The shape of a request that may fail where its equals fit: it shall not stand for them, nor they for it."""
     return shape + request.encode()
-
-
-class Shapes:
-    """Shapes that some known model could serve. Models come to be known and are not forgotten, so it stays true."""
-
-    def __init__(self) -> None:
-        """None is known to be possible."""
-        self._shapes: dict[bytes, None] = {}
-
-    def __contains__(self, shape: bytes) -> bool:
-        """Whether a shape is known to be possible."""
-        return shape in self._shapes
-
-    def add(self, shape: bytes) -> None:
-        """A shape is possible. Too many are forgotten, and found to be possible again."""
-        if shape not in self._shapes:
-            if len(self._shapes) == SHAPES_REMEMBERED:
-                self._shapes.clear()
-            self._shapes[shape] = None
 
 
 def _anonymous(claim: Claim, *, keep_uid: bool) -> Claim:

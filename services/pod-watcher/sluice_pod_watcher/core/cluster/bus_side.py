@@ -22,6 +22,7 @@ from sluice.contracts.messages import (
     RequestRejected,
     RequestWithdrawn,
     WaitOver,
+    Waived,
 )
 from sluice.contracts.outbox import Settled
 from sluice_pod_watcher.core import words
@@ -110,12 +111,8 @@ class BusSide:
         match message := entry.message:
             case Bound() if not self._desk.voice.is_bound_in_this_life(message):
                 pass
-            case Bound() | Refused() | Released():
-                at = self._desk.voice.book_life, entry.sequence
-                if not self._desk.ready or self._reading[Stream.BOOK]:
-                    self._read_answers[uid] = message, at
-                else:
-                    self._answer(uid, message, at)
+            case Bound() | Refused() | Released() | Waived():
+                self._answered(uid, message, entry.sequence)
             case AllocationRequested() | RequestRejected() | RequestWithdrawn():
                 if message.source == self._desk.rules.source:
                     self._read_words[uid] = None
@@ -129,6 +126,15 @@ class BusSide:
                 self._of_node(NodeName(uid), message, now)
             case _:
                 pass
+
+    def _answered(self, uid: RequestId, message: BindingMessage | Waived, sequence: int) -> None:
+        at = self._desk.voice.book_life, sequence
+        if isinstance(message, Waived):
+            self._refused_no_more(uid)
+        elif not self._desk.ready or self._reading[Stream.BOOK]:
+            self._read_answers[uid] = message, at
+        else:
+            self._answer(uid, message, at)
 
     def _of_node(
         self, node: NodeName, message: HostFacts | NodeChanged | NodeRemoved | NodeInventory, now: float
@@ -247,6 +253,14 @@ class BusSide:
         self._desk.told.append(words.answered(f"{record.namespace}/{record.name}", uid, answer, record.held))
         if isinstance(answer, Bound) and answer.warnings and answer.is_for(record.held):
             self._desk.following.telling.event(record, "Warning", "SliceWarning", "; ".join(answer.warnings))
+
+    def _refused_no_more(self, uid: RequestId) -> None:
+        """A refusal was waived: its pod waits like any other."""
+        self._read_answers.pop(uid, None)
+        record = self._desk.requests.records.get(uid)
+        if record is not None and isinstance(record.answer, Refused):
+            record.answer = None
+            self._desk.look_at[uid] = self._desk.requests.due[uid] = None
 
     def _take_words(self, uids: Iterable[RequestId], now: float) -> None:
         """Learn what the bus says of our own requests: the last value that is known counts, not the one just read."""
