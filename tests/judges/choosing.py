@@ -24,6 +24,7 @@ from judges.placements import (
     why_not_together,
     width,
 )
+from judges.pods import why_not_with
 
 from sluice.contracts.messages import Claim, DeviceGrant, GpuReport, Share
 from sluice_allocator.core.placement import Asking
@@ -144,6 +145,7 @@ class Chooser:
         if node is None:
             return [f"there is no node {name}"]
         why = why_not_on(node, asking.host, [b.room for b in self.truth.bookings.values() if b.node == name])
+        why = why or why_not_with(self.truth, name, asking)
         wrong = [f"{name}: {why}"] if why else []
         left = list(devices)
         for claim in asking.claims:
@@ -228,7 +230,7 @@ class Chooser:
         """A node that could serve the whole request, with the modes; None when no node can."""
         for name, node in self.truth.nodes.items():
             rooms = [booking.room for booking in self.truth.bookings.values() if booking.node == name]
-            if why_not_on(node, asking.host, rooms) is None:
+            if why_not_on(node, asking.host, rooms) is None and why_not_with(self.truth, name, asking) is None:
                 for modes in itertools.product(*(claim.modes for claim in asking.claims)):
                     if all(mode in node.snapshot.modes for mode in modes) and self._fits_on(node, asking, modes):
                         return f"{name} {modes}"

@@ -15,7 +15,7 @@ def why_not_on(node: NodeTruth, needs: HostNeeds, taken: Sequence[HostRoom]) -> 
     """Why a pod with these needs may not be there beside pods that took `taken`; None when it may."""
     if needs.node_name and needs.node_name != node.snapshot.node:
         return f"it must be on {needs.node_name}"
-    labels = dict(node.host.labels) if node.host is not None else {}
+    labels = {"kubernetes.io/hostname": node.snapshot.node, **(node.host.labels if node.host is not None else {})}
     if node.pods_max is not None and len(taken) >= node.pods_max:
         return "as many pods as its operator allows"
     if any(labels.get(key) != value for key, value in needs.node_selector.items()):

@@ -6,6 +6,7 @@ the messages and works everything out anew each time, slice by slice. Slow, and 
 """
 
 from dataclasses import dataclass, field
+from typing import Any
 
 from sluice.contracts.messages import Booking, DeviceGrant, GpuReport, HostFacts, NodeSnapshot, ProfileReport, Share
 
@@ -68,6 +69,10 @@ class Truth:
     nodes: dict[str, NodeTruth] = field(default_factory=dict)
     bookings: dict[str, Booking] = field(default_factory=dict)
     overcommit_percent: int = 100
+    pods: dict[str, tuple[str, Any]] = field(default_factory=dict)
+    """Who counts for what pods say of each other: by name, the node and what was asked for."""
+    elsewhere: dict[str, NodeTruth] = field(default_factory=dict)
+    """Nodes without an inventory."""
 
     def board(self, uuid: str) -> BoardTruth:
         """What is booked on one GPU."""

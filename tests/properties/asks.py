@@ -1,20 +1,25 @@
 """What may be asked for: every mode, size, filter, constraint and policy, mixed."""
 
 from hypothesis import strategies as st
+from msgspec.structs import replace
 from properties.facts import NODES
 
-from sluice.contracts.ids import GpuUuid
+from sluice.contracts.ids import GpuUuid, SourceName
 from sluice.contracts.messages import (
     ANY_DEVICE,
     Claim,
     DeviceFilter,
     HostNeeds,
+    HostPort,
     HostRoom,
     NodeExpression,
+    PodTerm,
+    SpreadTerm,
     Toleration,
 )
 from sluice.contracts.policies import GPU_POLICIES, NODE_POLICIES
 from sluice_allocator.core.placement import Asking
+from sluice_allocator.core.placement.crowds import Peer
 
 PROFILES = (
     *("1g.5gb", "1g.5gb", "1g.5gb+me", "1g.10gb", "2g.10gb", "3g.20gb", "4g.20gb", "7g.40gb"),
@@ -130,6 +135,71 @@ DEMANDING = st.builds(
         ]
     ),
 )
+APPS = ({}, {"app": "llm"}, {"app": "llm", "tier": "web"}, {"app": "etl"})
+"""The labels of pods."""
+SELECTORS = st.sampled_from(
+    [
+        (),
+        (NodeExpression(key="app", operator="In", values=("llm",)),),
+        (NodeExpression(key="app", operator="In", values=("llm", "etl")),),
+        (NodeExpression(key="tier", operator="Exists"),),
+        (
+            NodeExpression(key="tier", operator="DoesNotExist"),
+            NodeExpression(key="app", operator="In", values=("llm",)),
+        ),
+        (NodeExpression(key="app", operator="NotIn", values=("llm",)),),
+        (NodeExpression(key="app", operator="In"),),
+    ]
+)
+TOPOLOGY_KEYS = st.sampled_from(["kubernetes.io/hostname", "zone", "rack"])
+POD_TERMS = st.builds(
+    PodTerm,
+    topology_key=TOPOLOGY_KEYS,
+    selector=SELECTORS,
+    namespaces=st.sampled_from([("default",), ("default",), ("other",), ("*",)]),
+)
+SPREAD_TERMS = st.builds(
+    SpreadTerm,
+    topology_key=TOPOLOGY_KEYS,
+    max_skew=st.sampled_from([1, 1, 2]),
+    selector=SELECTORS,
+    min_domains=st.sampled_from([1, 1, 2, 5]),
+    by_affinity=st.booleans(),
+    by_taints=st.booleans(),
+)
+PORTS = st.builds(
+    HostPort,
+    port=st.sampled_from([80, 8080]),
+    protocol=st.sampled_from(["TCP", "UDP"]),
+    ip=st.sampled_from(["", "10.0.0.1", "10.0.0.2"]),
+)
+ZONE_OF_A_VOLUME = ((NodeExpression(key="zone", operator="In", values=("b",)),),)
+
+
+@st.composite
+def needs_of_others(draw: st.DrawFn, needs: HostNeeds) -> HostNeeds:
+    """The same with some terms about other pods, ports, and a volume in a zone."""
+    kind = draw(st.sampled_from(["beside", "apart", "apart", "spread", "spread", "ports", "volumes", "all"]))
+    found: dict[str, object] = {}
+    if kind in {"beside", "all"}:
+        found["beside"] = draw(st.lists(POD_TERMS, min_size=1, max_size=2).map(tuple))
+    if kind in {"apart", "all"}:
+        found["apart"] = draw(st.lists(POD_TERMS, min_size=1, max_size=2).map(tuple))
+    if kind in {"spread", "all"}:
+        found["spread"] = draw(st.lists(SPREAD_TERMS, min_size=1, max_size=2).map(tuple))
+    if kind in {"ports", "all"}:
+        found["ports"] = draw(st.lists(PORTS, min_size=1, max_size=2).map(tuple))
+    if kind == "volumes":
+        found["volumes"] = (ZONE_OF_A_VOLUME,)
+    return replace(needs, **found)
+
+
+def peer(asking: Asking) -> Peer:
+    """A pod, as the engine is told of it."""
+    labels = tuple(sorted(asking.labels.items()))
+    return Peer(asking.source, asking.namespace, labels, asking.host.apart, asking.host.ports)
+
+
 TOLERANT = HostNeeds(tolerations=(Toleration(operator="Exists"),))
 SHARED = [
     *({"modes": ("mps",), "memory_mib": mib, "gpus": gpus} for mib in (400, 3000, 9000) for gpus in (1, 2)),
@@ -141,7 +211,9 @@ SHARED = [
     ),
     *({"modes": ("fractional",), "shares_percent": percent} for percent in (10, 60, 120)),
 ]
-TENANTS = st.sampled_from(SHARED).map(lambda shape: Asking((Claim(container="main", **shape),), host=TOLERANT))
+TENANTS = st.sampled_from(SHARED).map(
+    lambda shape: Asking((Claim(container="main", **shape),), host=TOLERANT, source=SourceName("folder"))
+)
 """Shares of one trust domain and few sizes, so that homes fill up to the last percent, MiB, turn and tenant."""
 NEEDS = st.just(TOLERANT) | st.just(TOLERANT) | st.just(HostNeeds(room=HostRoom(cpu_milli=100))) | DEMANDING
 """What the node must be like; mostly anything."""
@@ -159,10 +231,13 @@ def asks(draw: st.DrawFn) -> Asking:
         claims = (draw(SPLIT_CLAIMS),)
     else:
         claims = (draw(exclusive_claims("main")), draw(exclusive_claims("second") | share_claims("second")))
+    needs = draw(NEEDS)
     return Asking(
         claims,
         namespace=draw(st.sampled_from(["default", "default", "other"])),
-        host=draw(NEEDS),
+        host=draw(needs_of_others(needs)) if draw(st.integers(0, 2)) == 0 else needs,
+        labels=draw(st.sampled_from(APPS)),
+        source=SourceName("folder"),
         node_policy=draw(st.sampled_from(["", "", *NODE_POLICIES])),
         gpu_policy=draw(st.sampled_from(GPU_CHAINS)),
     )

@@ -29,7 +29,7 @@ class ChangingFleet(RuleBasedStateMachine):
         self.rules = PlacingRules()
         self.fleet = Fleet(self.rules)
         self.history: list[tuple[str, tuple[Any, ...]]] = []
-        self.lost: dict[str, NodeTruth] = {}
+        self.lost: dict[str, NodeTruth] = self.truth.elsewhere
         self.gone: dict[str, list[GpuReport]] = {}
 
     @initialize(

@@ -8,10 +8,14 @@ from judges.placements import BoardTruth, NodeTruth, is_to_be_had, profile_of, t
 from sluice.contracts.messages import (
     GpuReport,
     HostFacts,
+    HostPort,
     HostRoom,
     InstanceReport,
+    NodeExpression,
     NodeSnapshot,
+    OtherPods,
     PlacementReport,
+    PodTerm,
     Taint,
 )
 
@@ -71,6 +75,17 @@ def linked(gpus: tuple[GpuReport, ...]) -> tuple[GpuReport, ...]:
     )
 
 
+LLM = (NodeExpression(key="app", operator="In", values=("llm",)),)
+OTHERS = (
+    OtherPods(namespace="default", labels={"app": "llm"}, count=2),
+    OtherPods(namespace="other", labels={"app": "etl"}, leaving=True),
+    OtherPods(namespace="default", labels={"tier": "web"}, leaving=True),
+    OtherPods(
+        namespace="web", apart=(PodTerm(topology_key="kubernetes.io/hostname", selector=LLM, namespaces=("default",)),)
+    ),
+    OtherPods(namespace="web", apart=(PodTerm(topology_key="zone", namespaces=("*",)),)),
+)
+"""Pods that are none of ours."""
 DESCRIBED = st.tuples(
     st.sampled_from([None, (0, 0, 0), (6000, 4096, 0), (0, 0, 2)]),
     st.builds(
@@ -80,7 +95,12 @@ DESCRIBED = st.tuples(
         pods_free=st.sampled_from([2, 110]),
         resources=st.sampled_from([{}, {"example.com/nic": 2}]),
         labels=st.fixed_dictionaries(
-            {}, optional={"zone": st.sampled_from(["a", "b"]), "rack": st.sampled_from(["1", "2", "x"])}
+            {},
+            optional={
+                "kubernetes.io/hostname": st.sampled_from(["one", "other"]),
+                "zone": st.sampled_from(["a", "b"]),
+                "rack": st.sampled_from(["1", "2", "x"]),
+            },
         ),
         taints=st.sampled_from(
             [
@@ -96,6 +116,9 @@ DESCRIBED = st.tuples(
             ]
         ),
         cordoned=st.sampled_from([False, False, False, True]),
+        source=st.sampled_from(["", "folder"]),
+        ports=st.sampled_from([(), (), (HostPort(port=80),)]),
+        others=st.lists(st.sampled_from(OTHERS), max_size=2).map(tuple),
     ),
 )
 

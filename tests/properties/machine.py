@@ -12,7 +12,7 @@ from hypothesis.stateful import invariant, precondition, rule
 from judges.amounts import amount_of, amounts
 from judges.choosing import Chooser
 from judges.placements import Truth
-from properties.asks import TENANTS, asks
+from properties.asks import TENANTS, asks, peer
 from properties.changing import ChangingFleet
 from properties.facts import emptied, smallest_sum
 from properties.plans import wrong_with
@@ -126,6 +126,8 @@ class FleetMachine(ChangingFleet):
             room=asking.host.room,
         )
         self.truth.bookings[booking.allocation] = booking
+        self.truth.pods[booking.allocation] = (booking.node, asking)
+        self._tell("know", booking.request, peer(asking))
         self.asked[booking.allocation] = asking
         self._tell("book", booking)
 
@@ -169,8 +171,17 @@ class FleetMachine(ChangingFleet):
         """A pod has ended."""
         allocation = data.draw(st.sampled_from(sorted(self.truth.bookings)))
         del self.truth.bookings[allocation]
+        self.truth.pods.pop(allocation, None)
         self.going.pop(AllocationId(allocation), None)
         self._tell("unbook", AllocationId(allocation))
+
+    @precondition(lambda self: self.truth.pods)
+    @rule(data=st.data())
+    def is_withdrawn(self, data: st.DataObject) -> None:
+        """A pod has ended, and its slice is there still: it keeps nobody out any more."""
+        allocation = data.draw(st.sampled_from(sorted(self.truth.pods)))
+        del self.truth.pods[allocation]
+        self._tell("know", RequestId(f"r{allocation[1:]}"), None)
 
     # -- evictions -------------------------------------------------------------------------------------------------
 
@@ -210,7 +221,8 @@ class FleetMachine(ChangingFleet):
     def _without(self, gone: list[AllocationId]) -> Chooser:
         """The same fleet when some have gone."""
         left = {each: booking for each, booking in self.truth.bookings.items() if each not in gone}
-        return Chooser(Truth(self.truth.nodes, left, self.truth.overcommit_percent), GEOMETRIES)
+        truth = self.truth  # for what pods say of each other everybody is there until he has gone
+        return Chooser(Truth(truth.nodes, left, truth.overcommit_percent, truth.pods, truth.elsewhere), GEOMETRIES)
 
     # -- making room -----------------------------------------------------------------------------------------------
 
@@ -265,6 +277,7 @@ class FleetMachine(ChangingFleet):
         for allocation in sorted(self.truth.bookings):
             self._tell("unbook", AllocationId(allocation))
         self.truth.bookings.clear()
+        self.truth.pods.clear()
         for name, node in self.truth.nodes.items():
             for gpu in node.snapshot.gpus:
                 if gpu.mig_enabled and gpu.profiles and node.may_give(gpu):

@@ -26,13 +26,16 @@ def wrong_with(plan: MovePlan, asking: Asking, now: Chooser, ways: Mapping[Alloc
     for said, devices in ((plan.gains_mib, plan.place.devices), (plan.moves_mib, moved)):
         real = sum(amount_of(device, reports[device.gpu])[1] for device in devices)
         wrong += [f"{said} MiB are said, and it is {real}"] if said != real else []
-    then = Truth(truth.nodes, dict(truth.bookings), truth.overcommit_percent)
+    pods = {**truth.pods, "it": (plan.place.node, asking)}
+    then = Truth(truth.nodes, dict(truth.bookings), truth.overcommit_percent, pods, truth.elsewhere)
     after = Chooser(then, now.geometries)
     for number, move in enumerate(plan.moves):
         wrong += after.wrong_with(ways[move.allocation], move.to.node, move.to.devices)
         before = truth.bookings[move.allocation]
         moved_to = msgspec.structs.replace(before, node=move.to.node, devices=move.to.devices)
         then.bookings[f"moved {number}"] = moved_to
+        pods[f"moved {number}"] = (move.to.node, ways[move.allocation])
     for move in plan.moves:
         del then.bookings[move.allocation]
+    then.pods = truth.pods  # it is chosen beside the pods that are there now
     return wrong + after.wrong_with(asking, plan.place.node, plan.place.devices)

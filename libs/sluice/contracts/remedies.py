@@ -34,6 +34,21 @@ REMEDIES = {
     WaitReason.NODE_INSUFFICIENT_RESOURCE: (
         "It starts when all else that the pod requests (resources.requests) is free on a node with a free slice."
     ),
+    WaitReason.NODE_POD_ANTI_AFFINITY: (
+        "It starts when such a pod ends, or a node without one is added; a preferred podAntiAffinity waits for none."
+    ),
+    WaitReason.NODE_POD_AFFINITY: (
+        "It starts when a pod that its podAffinity names is where a slice is free; a preferred one does not wait."
+    ),
+    WaitReason.NODE_TOPOLOGY_SPREAD: (
+        "It starts when the domain with fewest of its pods has a free slice; a larger maxSkew or ScheduleAnyway helps."
+    ),
+    WaitReason.NODE_HOST_PORT_TAKEN: (
+        "It starts when the pod with that hostPort ends; leaving hostPort out, behind a Service, does not wait."
+    ),
+    WaitReason.NODE_VOLUME_ELSEWHERE: (
+        "It starts when a slice is free where its volumes are: compare kubectl describe pv with the nodes' labels."
+    ),
     WaitReason.GPU_UNHEALTHY: "It starts when the GPU is mended, or elsewhere when there is room.",
     WaitReason.GPU_MODE_NOT_FIT: (
         "A profile needs a GPU with MIG on, a share needs a node that serves mps or fractional: ask for another mode."
@@ -81,6 +96,7 @@ _WHATEVER_IS_FREE = frozenset(
     {
         WaitReason.NODE_SELECTOR_MISMATCH,
         WaitReason.NODE_TAINTED,
+        WaitReason.NODE_VOLUME_ELSEWHERE,
         WaitReason.GPU_MODE_NOT_FIT,
         WaitReason.GPU_NOT_IN_LAYOUT,
     }

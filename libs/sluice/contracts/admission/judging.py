@@ -99,9 +99,9 @@ def problems_of_all_amounts(pod: Pod) -> Iterator[Problem]:
         yield from problems_of_amounts(path, container)
 
 
-def needs_of(spec: Mapping[str, Any], asked: Asked) -> HostNeeds | Refusal:
-    """What the pod needs of its node, with the node that its annotations name."""
-    needs = read_host_needs(spec)
+def needs_of(spec: Mapping[str, Any], asked: Asked, namespace: str, labels: Mapping[str, str]) -> HostNeeds | Refusal:
+    """What the pod of that namespace and those labels needs of its node, with the node that its annotations name."""
+    needs = read_host_needs(spec, namespace, labels)
     return needs if isinstance(needs, Refusal) else with_node(needs, asked.pod.node_name, NODE_NAME)
 
 

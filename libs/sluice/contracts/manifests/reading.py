@@ -37,6 +37,7 @@ from sluice.contracts.pod_specs import (
     PriorityClass,
     Urgency,
     read_containers,
+    read_pod_labels,
     read_priority_class,
     read_urgency,
     resolved,
@@ -71,6 +72,7 @@ class PodManifest:
     annotations: Mapping[str, object] = field(default_factory=dict)
     containers: tuple[ContainerAsk, ...] = ()
     host: HostNeeds = NO_NEEDS
+    labels: Mapping[str, str] = field(default_factory=dict)
     ask: PodAsk | None = None
     refusal: Refusal | None = None
     problems: tuple[Problem, ...] = ()
@@ -235,7 +237,7 @@ def _pod(item: _Object, metadata: Mapping[str, Any], limits: AskLimits) -> PodMa
     wrong = _wrong_identity(item, metadata)
     if wrong is not None:
         return PodManifest(namespace, name, refusal=wrong, problems=(refused(wrong),))
-    read = _refused(item, ask) if isinstance(ask, Refusal) else _asked(item, spec, pod, ask)
+    read = _refused(item, ask) if isinstance(ask, Refusal) else _asked(item, metadata, spec, pod, ask)
     problems: list[Problem] = []
     if not isinstance(pod, NotAReview):
         problems = [Problem(each.code, _in_file(item, each.refusal)) for each in problems_of_new(pod, ask, _CLUSTER)]
@@ -254,15 +256,20 @@ def _asks_nothing(namespace: str, name: str, pod: Pod | NotAReview) -> PodManife
     return PodManifest(namespace, name, problems=problems, warnings=advice.on_no_ask(pod))
 
 
-def _asked(item: _Object, spec: Mapping[str, Any], pod: Pod | NotAReview, ask: Ask) -> PodManifest:
+def _asked(
+    item: _Object, metadata: Mapping[str, Any], spec: Mapping[str, Any], pod: Pod | NotAReview, ask: Ask
+) -> PodManifest:
     """What a pod asks for; who it is, is left to the caller."""
+    labels = read_pod_labels(metadata)
+    if isinstance(labels, Refusal):
+        return _refused(item, labels)
     containers = read_containers(spec)
     if isinstance(containers, Refusal):
         return _refused(item, containers)
     amounts = () if isinstance(pod, NotAReview) else problems_of_all_amounts(pod)
     for problem in amounts:
         return _refused(item, problem.refusal)
-    needs = needs_of(spec, ask.asked)
+    needs = needs_of(spec, ask.asked, _text(metadata.get("namespace")) or "default", labels)
     if isinstance(needs, Refusal):
         return _refused(item, needs)
     urgency = read_urgency(spec)
@@ -272,7 +279,9 @@ def _asked(item: _Object, spec: Mapping[str, Any], pod: Pod | NotAReview, ask: A
     if asked.pod.priority is not None:
         urgency = replace(urgency, priority=asked.pod.priority)
     known = () if isinstance(pod, NotAReview) else tuple(advice.on_first(pod, ask.before, ask.stored))
-    return PodManifest("", "", asked.annotations, asked.containers, needs, asked.pod, warnings=known, urgency=urgency)
+    return PodManifest(
+        "", "", asked.annotations, asked.containers, needs, labels, asked.pod, warnings=known, urgency=urgency
+    )
 
 
 def _priority_class(item: _Object, name: str) -> PodManifest:

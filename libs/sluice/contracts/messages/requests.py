@@ -92,6 +92,44 @@ class HostRoom(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     resources: dict[str, int] = msgspec.field(default_factory=dict)
 
 
+Selector = tuple[NodeExpression, ...]
+"""On labels: all must hold. Empty: every pod. An `In` without values, which nothing holds, stands for null."""
+EVERY_NAMESPACE = "*"
+"""In place of a name: pods of all namespaces. No namespace has this name."""
+
+
+class PodTerm(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """
+    A required term of podAffinity or podAntiAffinity: pods by namespace and labels, and the node label that says how
+    far it reaches. `matchLabelKeys` and the pod's own namespace are resolved by who reads the pod.
+    """
+
+    topology_key: str
+    selector: Selector = ()
+    namespaces: tuple[str, ...] = ()
+
+
+class SpreadTerm(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A topology spread constraint with `DoNotSchedule`, over pods of the pod's own namespace."""
+
+    topology_key: str
+    max_skew: int = 1
+    selector: Selector = ()
+    min_domains: int = 1
+    by_affinity: bool = True
+    """Only nodes count that the pod's selector and node affinity admit (`nodeAffinityPolicy: Honor`)."""
+    by_taints: bool = False
+    """Only nodes count whose taints the pod tolerates (`nodeTaintsPolicy: Honor`)."""
+
+
+class HostPort(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A port of the node that a pod binds; without `ip` on all its addresses."""
+
+    port: int
+    protocol: str = "TCP"
+    ip: str = ""
+
+
 class HostNeeds(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What a pod needs of its node besides GPUs, so that it is pinned only where it can really run."""
 
@@ -102,6 +140,14 @@ class HostNeeds(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     affinity: tuple[tuple[NodeExpression, ...], ...] = ()
     """Required node affinity: of the terms at least one must hold whole."""
     tolerations: tuple[Toleration, ...] = ()
+    beside: tuple[PodTerm, ...] = ()
+    """Required podAffinity: only in domains where pods run that all of these terms match."""
+    apart: tuple[PodTerm, ...] = ()
+    """Required podAntiAffinity: in no domain where a pod runs that one of these terms matches."""
+    spread: tuple[SpreadTerm, ...] = ()
+    ports: tuple[HostPort, ...] = ()
+    volumes: tuple[tuple[Selector, ...], ...] = ()
+    """Where its volumes are: for each that is bound to some nodes, terms of which at least one must hold whole."""
 
 
 NO_NEEDS = HostNeeds()
@@ -168,6 +214,8 @@ class AllocationRequested(Message, frozen=True, kw_only=True):
     """Whether others may be evicted for it. False is Kubernetes' `preemptionPolicy: Never`: it only waits."""
     warnings: tuple[str, ...] = ()
     """What its source took as it was written, and its owner should know: sentences."""
+    labels: dict[str, str] = msgspec.field(default_factory=dict)
+    """Of the pod: what terms of other pods match."""
     incarnation: Incarnation = Incarnation("")
     """
     Of STATE, as its source reads it. In another life it has landed late, and does not say what its source remembers by
@@ -219,6 +267,17 @@ class Taint(msgspec.Struct, frozen=True, kw_only=True):
     effect: str = "NoSchedule"
 
 
+class OtherPods(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Pods on a node that are none of ours and alike: what they are matched by, and whom they want apart from them."""
+
+    namespace: str
+    labels: dict[str, str] = msgspec.field(default_factory=dict)
+    apart: tuple[PodTerm, ...] = ()
+    count: int = 1
+    leaving: bool = False
+    """They are being deleted: spreading does not count them any more."""
+
+
 class HostFacts(Message, frozen=True, kw_only=True):
     """
     What a node has besides GPUs for pods of ours: allocatable, less what pods that are not ours take.
@@ -234,6 +293,10 @@ class HostFacts(Message, frozen=True, kw_only=True):
     labels: dict[str, str] = msgspec.field(default_factory=dict)
     taints: tuple[Taint, ...] = ()
     cordoned: bool = False
+    ports: tuple[HostPort, ...] = ()
+    """Those that others' pods bind."""
+    others: tuple[OtherPods, ...] = ()
+    """Those of others' pods that matter to requests of ours: matched by a term of one, or wanting pods apart."""
     source: SourceName = SourceName("")
     """Who says so: whose node it is, when several clusters share a bus. Empty: not known."""
     allocatable: HostRoom | None = None

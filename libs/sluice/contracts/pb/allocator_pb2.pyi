@@ -66,8 +66,15 @@ ADJUST_REFUSAL_QUOTA_EXCEEDED: AdjustRefusal
 ADJUST_REFUSAL_NOT_NOW: AdjustRefusal
 
 class SimulateRequest(_message.Message):
-    __slots__ = ("namespace", "name", "annotations", "containers", "host", "priority", "never_preempts")
+    __slots__ = ("namespace", "name", "annotations", "containers", "host", "priority", "never_preempts", "labels")
     class AnnotationsEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: str
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
+    class LabelsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
         VALUE_FIELD_NUMBER: _ClassVar[int]
@@ -81,6 +88,7 @@ class SimulateRequest(_message.Message):
     HOST_FIELD_NUMBER: _ClassVar[int]
     PRIORITY_FIELD_NUMBER: _ClassVar[int]
     NEVER_PREEMPTS_FIELD_NUMBER: _ClassVar[int]
+    LABELS_FIELD_NUMBER: _ClassVar[int]
     namespace: str
     name: str
     annotations: _containers.ScalarMap[str, str]
@@ -88,7 +96,8 @@ class SimulateRequest(_message.Message):
     host: HostNeeds
     priority: int
     never_preempts: bool
-    def __init__(self, namespace: _Optional[str] = ..., name: _Optional[str] = ..., annotations: _Optional[_Mapping[str, str]] = ..., containers: _Optional[_Iterable[_Union[ContainerAsk, _Mapping]]] = ..., host: _Optional[_Union[HostNeeds, _Mapping]] = ..., priority: _Optional[int] = ..., never_preempts: _Optional[bool] = ...) -> None: ...
+    labels: _containers.ScalarMap[str, str]
+    def __init__(self, namespace: _Optional[str] = ..., name: _Optional[str] = ..., annotations: _Optional[_Mapping[str, str]] = ..., containers: _Optional[_Iterable[_Union[ContainerAsk, _Mapping]]] = ..., host: _Optional[_Union[HostNeeds, _Mapping]] = ..., priority: _Optional[int] = ..., never_preempts: _Optional[bool] = ..., labels: _Optional[_Mapping[str, str]] = ...) -> None: ...
 
 class ContainerAsk(_message.Message):
     __slots__ = ("name", "limits", "requests", "run_as_user")
@@ -117,7 +126,7 @@ class ContainerAsk(_message.Message):
     def __init__(self, name: _Optional[str] = ..., limits: _Optional[_Mapping[str, str]] = ..., requests: _Optional[_Mapping[str, str]] = ..., run_as_user: _Optional[int] = ...) -> None: ...
 
 class HostNeeds(_message.Message):
-    __slots__ = ("room", "node_name", "node_selector", "affinity", "tolerations")
+    __slots__ = ("room", "node_name", "node_selector", "affinity", "tolerations", "beside", "apart", "spread", "ports")
     class NodeSelectorEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -130,12 +139,56 @@ class HostNeeds(_message.Message):
     NODE_SELECTOR_FIELD_NUMBER: _ClassVar[int]
     AFFINITY_FIELD_NUMBER: _ClassVar[int]
     TOLERATIONS_FIELD_NUMBER: _ClassVar[int]
+    BESIDE_FIELD_NUMBER: _ClassVar[int]
+    APART_FIELD_NUMBER: _ClassVar[int]
+    SPREAD_FIELD_NUMBER: _ClassVar[int]
+    PORTS_FIELD_NUMBER: _ClassVar[int]
     room: _node_pb2.HostRoom
     node_name: str
     node_selector: _containers.ScalarMap[str, str]
     affinity: _containers.RepeatedCompositeFieldContainer[NodeTerm]
     tolerations: _containers.RepeatedCompositeFieldContainer[Toleration]
-    def __init__(self, room: _Optional[_Union[_node_pb2.HostRoom, _Mapping]] = ..., node_name: _Optional[str] = ..., node_selector: _Optional[_Mapping[str, str]] = ..., affinity: _Optional[_Iterable[_Union[NodeTerm, _Mapping]]] = ..., tolerations: _Optional[_Iterable[_Union[Toleration, _Mapping]]] = ...) -> None: ...
+    beside: _containers.RepeatedCompositeFieldContainer[PodTerm]
+    apart: _containers.RepeatedCompositeFieldContainer[PodTerm]
+    spread: _containers.RepeatedCompositeFieldContainer[SpreadTerm]
+    ports: _containers.RepeatedCompositeFieldContainer[HostPort]
+    def __init__(self, room: _Optional[_Union[_node_pb2.HostRoom, _Mapping]] = ..., node_name: _Optional[str] = ..., node_selector: _Optional[_Mapping[str, str]] = ..., affinity: _Optional[_Iterable[_Union[NodeTerm, _Mapping]]] = ..., tolerations: _Optional[_Iterable[_Union[Toleration, _Mapping]]] = ..., beside: _Optional[_Iterable[_Union[PodTerm, _Mapping]]] = ..., apart: _Optional[_Iterable[_Union[PodTerm, _Mapping]]] = ..., spread: _Optional[_Iterable[_Union[SpreadTerm, _Mapping]]] = ..., ports: _Optional[_Iterable[_Union[HostPort, _Mapping]]] = ...) -> None: ...
+
+class PodTerm(_message.Message):
+    __slots__ = ("topology_key", "selector", "namespaces")
+    TOPOLOGY_KEY_FIELD_NUMBER: _ClassVar[int]
+    SELECTOR_FIELD_NUMBER: _ClassVar[int]
+    NAMESPACES_FIELD_NUMBER: _ClassVar[int]
+    topology_key: str
+    selector: _containers.RepeatedCompositeFieldContainer[NodeExpression]
+    namespaces: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, topology_key: _Optional[str] = ..., selector: _Optional[_Iterable[_Union[NodeExpression, _Mapping]]] = ..., namespaces: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class SpreadTerm(_message.Message):
+    __slots__ = ("topology_key", "max_skew", "selector", "min_domains", "ignores_affinity", "honors_taints")
+    TOPOLOGY_KEY_FIELD_NUMBER: _ClassVar[int]
+    MAX_SKEW_FIELD_NUMBER: _ClassVar[int]
+    SELECTOR_FIELD_NUMBER: _ClassVar[int]
+    MIN_DOMAINS_FIELD_NUMBER: _ClassVar[int]
+    IGNORES_AFFINITY_FIELD_NUMBER: _ClassVar[int]
+    HONORS_TAINTS_FIELD_NUMBER: _ClassVar[int]
+    topology_key: str
+    max_skew: int
+    selector: _containers.RepeatedCompositeFieldContainer[NodeExpression]
+    min_domains: int
+    ignores_affinity: bool
+    honors_taints: bool
+    def __init__(self, topology_key: _Optional[str] = ..., max_skew: _Optional[int] = ..., selector: _Optional[_Iterable[_Union[NodeExpression, _Mapping]]] = ..., min_domains: _Optional[int] = ..., ignores_affinity: _Optional[bool] = ..., honors_taints: _Optional[bool] = ...) -> None: ...
+
+class HostPort(_message.Message):
+    __slots__ = ("port", "protocol", "ip")
+    PORT_FIELD_NUMBER: _ClassVar[int]
+    PROTOCOL_FIELD_NUMBER: _ClassVar[int]
+    IP_FIELD_NUMBER: _ClassVar[int]
+    port: int
+    protocol: str
+    ip: str
+    def __init__(self, port: _Optional[int] = ..., protocol: _Optional[str] = ..., ip: _Optional[str] = ...) -> None: ...
 
 class NodeTerm(_message.Message):
     __slots__ = ("expressions",)

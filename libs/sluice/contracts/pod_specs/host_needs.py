@@ -1,8 +1,8 @@
 """
 What a Pod needs of its node besides GPUs: room, labels, tolerated taints, a certain node.
 
-Only what must hold is read. Preferences (`preferredDuringScheduling...`), affinity to other pods and spreading are
-wishes about a node among several that would do, and are left to whoever schedules by them.
+Only what must hold is read. Preferences (`preferredDuringScheduling...`, `ScheduleAnyway`) are wishes about a node
+among several that would do, and are left to whoever schedules by them. `pod_needs` reads what is said of other pods.
 Sources: https://kubernetes.io/docs/concepts/scheduling-eviction/assign-pod-node/,
 https://kubernetes.io/docs/concepts/workloads/pods/init-containers/#resource-sharing-within-containers,
 https://kubernetes.io/docs/concepts/configuration/manage-resources-containers/#pod-level-resource-specification.
@@ -18,6 +18,7 @@ from sluice.contracts.asking.keys import is_gpu_resource
 from sluice.contracts.asking.written import AskError, Written
 from sluice.contracts.messages import HostNeeds, HostRoom, NodeExpression, Toleration
 from sluice.contracts.pod_specs import shapes
+from sluice.contracts.pod_specs.pod_needs import pod_needs, read_labels
 from sluice.contracts.quantities import WHOLE_MAX, NotANumber, parse_quantity, parse_whole
 from sluice.contracts.refusals import Refusal, RefusalReason
 
@@ -31,10 +32,26 @@ _Amounts = dict[str, Fraction]
 """Of resources, by name: cores, bytes, pieces."""
 
 
-def read_host_needs(spec: object) -> HostNeeds | Refusal:
-    """What the pod of this `spec` needs of its node; or what is wrong with it. Never raises."""
+def read_host_needs(
+    spec: object, namespace: str = "default", labels: Mapping[str, str] | None = None
+) -> HostNeeds | Refusal:
+    """
+    What the pod of this `spec` needs of its node; or what is wrong with it. Never raises.
+
+    Its namespace and labels are what its terms about other pods mean where they name none.
+    """
     try:
-        return _needs(shapes.mapping(spec, "spec"))
+        read = shapes.mapping(spec, "spec")
+        others = pod_needs(read, namespace, labels or {})
+        return msgspec.structs.replace(_needs(read), **msgspec.structs.asdict(others))
+    except AskError as error:
+        return error.refusal
+
+
+def read_pod_labels(metadata: Mapping[str, Any]) -> dict[str, str] | Refusal:
+    """The labels of a pod, which terms of other pods match. Never raises."""
+    try:
+        return read_labels(metadata)
     except AskError as error:
         return error.refusal
 

@@ -7,13 +7,15 @@ Every reader names the path of what it reads, and raises AskError when the shape
 from collections.abc import Mapping
 from typing import Any
 
-from sluice.contracts.asking.written import AskError, Written, is_null
+from sluice.contracts.asking.written import AskError, Unquoted, Written, is_null
+from sluice.contracts.quantities import parse_whole
 from sluice.contracts.refusals import RefusalReason
 
 ENTRIES_MAX = 100
 """Of one list or mapping. What is taken goes over the bus, and no real pod has more."""
 TEXT_CHARACTERS_MAX = 317
 """A label's key: a domain of at most 253, a slash, and a name of at most 63."""
+_TRUE = frozenset({"true", "True", "TRUE"})
 
 
 def mapping(value: object, path: str) -> Mapping[str, Any]:
@@ -50,6 +52,19 @@ def text(value: object, path: str) -> str:
 def texts(value: object, path: str) -> tuple[str, ...]:
     """A list of texts."""
     return tuple(text(each, f"{path}[{at}]") for at, each in enumerate(sequence(value, path)))
+
+
+def whole(value: object, path: str) -> int:
+    """A whole number."""
+    number = parse_whole(value.text) if isinstance(value, Unquoted) else value
+    if isinstance(number, bool) or not isinstance(number, int):
+        raise wrong(path, value, "not a whole number", "a whole number")
+    return number
+
+
+def is_true(value: object) -> bool:
+    """Whether a truth value is true; what is none is left to the API server."""
+    return value is True or (isinstance(value, Unquoted) and value.text in _TRUE)
 
 
 def choice(value: object, path: str, choices: tuple[str, ...]) -> str:

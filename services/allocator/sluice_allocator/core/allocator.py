@@ -17,7 +17,15 @@ from sluice.contracts.exchange import (
     Ticked,
 )
 from sluice.contracts.ids import AllocationId, NodeName, RequestId, RunId, SourceName, request_named
-from sluice.contracts.messages import Bound, Closed, Grant, NodeClosed, NodeOpened, SliceGone
+from sluice.contracts.messages import (
+    AllocationRequested,
+    Bound,
+    Closed,
+    Grant,
+    NodeClosed,
+    NodeOpened,
+    SliceGone,
+)
 from sluice.contracts.outbox import Contested, Outbox, Report, Settled
 from sluice.contracts.subjects import Address
 from sluice_allocator.core.desk import Desk
@@ -50,6 +58,7 @@ from sluice_allocator.core.moves.defragmenting import defragment
 from sluice_allocator.core.moves.moving import count_move, move_pods_back
 from sluice_allocator.core.nodes import settle_node
 from sluice_allocator.core.orphans import Orphans
+from sluice_allocator.core.placement import peer_of
 from sluice_allocator.core.requests import settle_request
 from sluice_allocator.core.rules import Rules
 from sluice_allocator.core.sizes.adjusting import ask, ask_again, landed
@@ -212,6 +221,8 @@ class Allocator:
 
     def _request_changed(self, request: RequestId) -> None:
         self.desk.changed_requests[request] = None
+        asked = self.desk.world.requests.get(request)
+        self.desk.fleet.know(request, peer_of(asked) if isinstance(asked, AllocationRequested) else None)
         look_at_held(self.desk, request)
         if self.desk.gangs.member_of:
             self.desk.gangs.touch(request)
@@ -285,7 +296,8 @@ class Allocator:
                 self._rebook(allocation)
             everything = (*desk.world.requests, *desk.world.bindings, *desk.world.allocations_of, *desk.world.waiting)
             desk.changed_requests |= dict.fromkeys(everything)
-            desk.changed_nodes |= dict.fromkeys((*desk.world.inventories, *desk.world.news, *desk.world.removed))
+            nodes = (*desk.world.inventories, *desk.world.news, *desk.world.removed, *desk.world.hosts)
+            desk.changed_nodes |= dict.fromkeys(nodes)
             desk.removals.begin_anew()
             desk.wakes.everything()
             if desk.outbox.paused:

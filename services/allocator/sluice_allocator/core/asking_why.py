@@ -5,12 +5,13 @@ Made from the facts and by the search that real requests are served with, betwee
 booked, queued or wanted: whoever asks leaves no trace.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from enum import Enum
+from itertools import islice
 
 from sluice.contracts.asking import AskLimits, ContainerAsk, parse_pod
-from sluice.contracts.ids import AllocationId, NodeName, RequestId
+from sluice.contracts.ids import AllocationId, NodeName, RequestId, SourceName
 from sluice.contracts.messages import (
     NO_NEEDS,
     AllocationRequested,
@@ -56,6 +57,7 @@ class PodAsked:
     priority: int = 0
     """Of its spec: it counts where no annotation names one."""
     preempts: bool = True
+    labels: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +108,12 @@ class AsksNothing:
 Simulated = WouldBind | WouldWait | Refusal | AsksNothing
 
 
+def _only_source(desk: Desk) -> SourceName:
+    """Whose pod it would be, where one cluster or folder asks; where several do its terms find nobody."""
+    found = list(islice(desk.world.sources, 2))
+    return found[0] if len(found) == 1 else SourceName("")
+
+
 def simulate(desk: Desk, pod: PodAsked) -> Simulated:
     """What would become of a pod if it asked now, alone."""
     ask = parse_pod(pod.annotations, pod.containers, limits=AskLimits(desk.rules.max_gpus_per_node))
@@ -117,7 +125,16 @@ def simulate(desk: Desk, pod: PodAsked) -> Simulated:
     if isinstance(host, Refusal):
         return host
     substitute = ask.leeway.substitute != "no"
-    asking = Asking(ask.claims, pod.namespace, host, ask.node_policy, ask.gpu_policy, substitute)
+    asking = Asking(
+        ask.claims,
+        pod.namespace,
+        host,
+        ask.node_policy,
+        ask.gpu_policy,
+        substitute,
+        labels=dict(pod.labels),
+        source=_only_source(desk),
+    )
     refusal = refuse(desk.fleet.rules, asking, max_gpus_per_node=desk.rules.max_gpus_per_node)
     if refusal is not None:
         return refusal

@@ -124,7 +124,8 @@ class Desk:
         left = self.changed_requests or self.changed_nodes or self.strays or self.to_try or self.to_tell or self.wakes
         together = self.gangs.dirty or self.gangs.trial
         left = left or self.sparing.look
-        return not (left or together or self.over_quota.woken or self.queue.has_news)
+        woken = self.over_quota.woken or self.fleet.peers.woken
+        return not (left or together or woken or self.queue.has_news)
 
     def commit(self, address: Address, message: AnyMessage, request: RequestId | str, ttl_s: int | None = None) -> None:
         """Write a decision, guarded by what is known."""

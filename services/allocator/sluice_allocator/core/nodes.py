@@ -35,6 +35,7 @@ from sluice_allocator.core.waiting.promised import look_at_promises_on
 def settle_node(desk: Desk, node: NodeName) -> None:
     """Look at one node: take in its inventory, open it where it must be opened, use it or say why not."""
     look_at_opening(desk, node)
+    changed = desk.fleet.set_host(node, desk.world.hosts.get(node))  # one without GPUs is a domain, too
     if settle_removed(desk, node):
         return
     inventory = desk.world.inventories.get(node)
@@ -63,7 +64,6 @@ def settle_node(desk: Desk, node: NodeName) -> None:
     if why_not is WaitReason.NODE_NOT_OPEN and _may_open(desk, node, inventory):
         _open(desk, node, inventory)
     cordon = desk.world.cordons.get(node)
-    changed = desk.fleet.set_host(node, desk.world.hosts.get(node))
     changed |= desk.fleet.set_usable(node, why_not)
     changed |= desk.fleet.cordon(node, frozenset(cordon.gpus if cordon is not None else ()))
     if changed:

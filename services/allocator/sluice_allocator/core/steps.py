@@ -28,6 +28,11 @@ _FILTERS: dict[str, frozenset[WaitReason]] = {
             WaitReason.NODE_INSUFFICIENT_PODS,
             WaitReason.NODE_PODS_AT_LIMIT,
             WaitReason.NODE_INSUFFICIENT_RESOURCE,
+            WaitReason.NODE_POD_ANTI_AFFINITY,
+            WaitReason.NODE_POD_AFFINITY,
+            WaitReason.NODE_TOPOLOGY_SPREAD,
+            WaitReason.NODE_HOST_PORT_TAKEN,
+            WaitReason.NODE_VOLUME_ELSEWHERE,
         }
     ),
     "devices": frozenset(

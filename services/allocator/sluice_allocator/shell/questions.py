@@ -2,7 +2,7 @@
 
 from sluice.contracts.asking import ContainerAsk
 from sluice.contracts.ids import RequestId
-from sluice.contracts.messages import HostNeeds, HostRoom, NodeExpression, Toleration
+from sluice.contracts.messages import HostNeeds, HostPort, HostRoom, NodeExpression, PodTerm, SpreadTerm, Toleration
 from sluice.contracts.pb import allocator_pb2 as pb
 from sluice.contracts.refusals import shorten
 from sluice_allocator.core.asking_why import PodAsked
@@ -35,6 +35,7 @@ def pod_asked(request: pb.SimulateRequest) -> PodAsked:
         dict(request.annotations),
         containers,
         host,
+        labels=dict(request.labels),
         priority=request.priority,
         preempts=not request.never_preempts,
     )
@@ -58,6 +59,29 @@ def _needs(host: pb.HostNeeds) -> HostNeeds:
         node_selector=dict(host.node_selector),
         affinity=tuple(tuple(_expression(each) for each in term.expressions) for term in host.affinity),
         tolerations=tuple(_toleration(each) for each in host.tolerations),
+        beside=tuple(_pod_term(each) for each in host.beside),
+        apart=tuple(_pod_term(each) for each in host.apart),
+        spread=tuple(_spread_term(each) for each in host.spread),
+        ports=tuple(HostPort(port=each.port, protocol=each.protocol or "TCP", ip=each.ip) for each in host.ports),
+    )
+
+
+def _pod_term(term: pb.PodTerm) -> PodTerm:
+    return PodTerm(
+        topology_key=term.topology_key,
+        selector=tuple(_expression(each) for each in term.selector),
+        namespaces=tuple(term.namespaces),
+    )
+
+
+def _spread_term(term: pb.SpreadTerm) -> SpreadTerm:
+    return SpreadTerm(
+        topology_key=term.topology_key,
+        max_skew=max(1, term.max_skew),
+        selector=tuple(_expression(each) for each in term.selector),
+        min_domains=max(1, term.min_domains),
+        by_affinity=not term.ignores_affinity,
+        by_taints=term.honors_taints,
     )
 
 

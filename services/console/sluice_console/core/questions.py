@@ -1,10 +1,10 @@
 """A manifest as a question to the allocator: as it was written, for the allocator reads it with its own limits."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from sluice.contracts.asking import ContainerAsk, Unquoted
 from sluice.contracts.manifests import PodManifest
-from sluice.contracts.messages import HostNeeds
+from sluice.contracts.messages import HostNeeds, NodeExpression, PodTerm, SpreadTerm
 from sluice.contracts.pb import allocator_pb2 as pb
 from sluice.contracts.pb import node_pb2
 
@@ -19,6 +19,7 @@ def question_of(pod: PodManifest) -> pb.SimulateRequest:
         host=_host(pod.host),
         priority=pod.urgency.value,
         never_preempts=not pod.urgency.may_preempt,
+        labels=pod.labels,
     )
 
 
@@ -44,16 +45,32 @@ def _host(host: HostNeeds) -> pb.HostNeeds:
         ),
         node_name=host.node_name,
         node_selector=host.node_selector,
-        affinity=[
-            pb.NodeTerm(
-                expressions=[
-                    pb.NodeExpression(key=each.key, operator=each.operator, values=each.values) for each in term
-                ]
-            )
-            for term in host.affinity
-        ],
+        affinity=[pb.NodeTerm(expressions=_expressions(term)) for term in host.affinity],
         tolerations=[
             pb.Toleration(key=each.key, operator=each.operator, value=each.value, effect=each.effect)
             for each in host.tolerations
         ],
+        beside=[_pod_term(each) for each in host.beside],
+        apart=[_pod_term(each) for each in host.apart],
+        spread=[_spread_term(each) for each in host.spread],
+        ports=[pb.HostPort(port=each.port, protocol=each.protocol, ip=each.ip) for each in host.ports],
     )
+
+
+def _pod_term(term: PodTerm) -> pb.PodTerm:
+    return pb.PodTerm(topology_key=term.topology_key, selector=_expressions(term.selector), namespaces=term.namespaces)
+
+
+def _spread_term(term: SpreadTerm) -> pb.SpreadTerm:
+    return pb.SpreadTerm(
+        topology_key=term.topology_key,
+        max_skew=term.max_skew,
+        selector=_expressions(term.selector),
+        min_domains=term.min_domains,
+        ignores_affinity=not term.by_affinity,
+        honors_taints=term.by_taints,
+    )
+
+
+def _expressions(expressions: Iterable[NodeExpression]) -> list[pb.NodeExpression]:
+    return [pb.NodeExpression(key=each.key, operator=each.operator, values=each.values) for each in expressions]

@@ -62,7 +62,7 @@ def _review_pod(request: Request, pod: Pod, rules: AdmissionRules) -> AdmissionR
             return _denied(request, problems) if problems else _hidden(request, pod)
         ask = found
     if not isinstance(ask, Refusal):
-        needs = needs_of({**spec, "nodeName": None}, ask.asked)
+        needs = needs_of({**spec, "nodeName": None}, ask.asked, request.namespace, pod.metadata.labels or {})
         problems += [refused(needs)] if isinstance(needs, Refusal) else []
     if isinstance(ask, Refusal) or problems:
         return _denied(request, problems)

@@ -1,6 +1,7 @@
 """What the pod-watcher's core hears and says, besides the exchange that all cores share."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Literal
 
 from sluice.contracts.exchange import ExchangeEvent, ExchangeInstruction, Ticked
@@ -34,6 +35,7 @@ class Terms:
     preempts: bool = True
     warnings: tuple[str, ...] = ()
     """What is taken as it was written, and its owner should know: sentences."""
+    labels: Mapping[str, str] = field(default_factory=dict)
 
 
 NO_TERMS = Terms()

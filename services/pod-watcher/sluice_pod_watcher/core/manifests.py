@@ -74,6 +74,7 @@ def _found(pod: PodManifest) -> Found:
         gpu_policy=ask.gpu_policy,
         leeway=ask.leeway,
         group=ask.group,
+        labels=pod.labels,
         preempts=urgency.may_preempt,
         warnings=pod.warnings,
     )

@@ -11,14 +11,18 @@ is elsewhere. If it is gone meanwhile, the next listing says so.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+
+import msgspec
 
 from sluice.contracts.ids import RequestId
 from sluice.contracts.messages import (
+    NO_NEEDS,
     AllocationRequested,
     BindingMessage,
     Bound,
     Held,
+    HostNeeds,
     Refused,
     Released,
     RequestMessage,
@@ -90,6 +94,7 @@ class Pods:
             gpu_policy=last.terms.gpu_policy,
             leeway=last.terms.leeway,
             group=last.terms.group,
+            labels=dict(last.terms.labels),
             held=record.held,
             preempts=last.terms.preempts,
             warnings=last.terms.warnings,
@@ -175,7 +180,12 @@ class Pods:
             return found
         elif last.claims and self._has_slice(record):
             if _takes_the_same(last, found):
-                self.due[record.uid] = None  # how a slice was chosen says nothing any more once it is there
+                # How a slice was chosen says nothing any more once it is there, but what others' terms speak of does.
+                host = msgspec.structs.replace(last.terms.host, **_of_pods(found.terms.host))
+                followed = replace(last.terms, host=host, labels=found.terms.labels)
+                if followed != last.terms:
+                    self.identities.say(record.uid, Ask(last.revision + 1, last.claims, None, followed))
+                self.due[record.uid] = None
                 return None
             self._end(record, "was changed after it had its slice: it is a new pod now")
             self._begin(place, found)
@@ -394,8 +404,9 @@ def _ask(message: AllocationRequested | RequestRejected) -> Ask:
             message.gpu_policy,
             message.leeway,
             message.group,
-            message.preempts,
-            message.warnings,
+            preempts=message.preempts,
+            warnings=message.warnings,
+            labels=message.labels,
         )
         return Ask(message.revision, message.claims, terms=terms)
     return Ask(message.revision, refusal=message.refusal)
@@ -407,7 +418,14 @@ def _found(record: IdentityRecord, ask: Ask) -> Found:
 
 def _takes_the_same(one: Ask, other: Ask | Found) -> bool:
     """Whether two asks take the same of a node. How they choose, and how urgently, counts only before they have it."""
-    return (one.claims, one.terms.host) == (other.claims, other.terms.host)
+    nothing = _of_pods(NO_NEEDS)
+    hosts = (msgspec.structs.replace(each.terms.host, **nothing) for each in (one, other))
+    return one.claims == other.claims and next(hosts) == next(hosts)
+
+
+def _of_pods(host: HostNeeds) -> dict[str, object]:
+    """What is said of other pods and of ports: also what a version did not read that is older than that."""
+    return {"beside": host.beside, "apart": host.apart, "spread": host.spread, "ports": host.ports}
 
 
 def _is_too_late(record: IdentityRecord, bound: Bound) -> bool:

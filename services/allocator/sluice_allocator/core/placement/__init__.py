@@ -11,10 +11,11 @@ from sluice_allocator.core.placement.idle import TooFew, too_few_gpus
 from sluice_allocator.core.placement.least import least_usage
 from sluice_allocator.core.placement.leftover import left_over
 from sluice_allocator.core.placement.looking import NoPlace, Place
+from sluice_allocator.core.placement.peers import peer_of
 from sluice_allocator.core.placement.promising import Promise, find_promise
 from sluice_allocator.core.placement.refusing import refuse
 from sluice_allocator.core.placement.rules import PlacingRules, PoolRules, Weights
-from sluice_allocator.core.placement.search import explain, find_free, find_place, find_place_on
+from sluice_allocator.core.placement.search import explain, find_free, find_place, find_place_on, wait_for_pods
 from sluice_allocator.core.placement.victims import Victim
 
 __all__ = [
@@ -40,6 +41,8 @@ __all__ = [
     "find_promise",
     "least_usage",
     "left_over",
+    "peer_of",
     "refuse",
     "too_few_gpus",
+    "wait_for_pods",
 ]

@@ -2,7 +2,7 @@
 
 import msgspec
 
-from sluice.contracts.ids import GpuUuid
+from sluice.contracts.ids import GpuUuid, SourceName
 from sluice.contracts.messages import NO_NEEDS, AllocationRequested, Claim, HostNeeds
 
 Avoid = frozenset[GpuUuid]
@@ -25,9 +25,22 @@ class Asking(msgspec.Struct, frozen=True):
     """Whether a larger compatible profile may serve where the asked one has no place."""
     steps: tuple[int, ...] = ()
     """Per claim, the how-manieth larger profile is looked for instead of the asked one; empty: the asked ones."""
+    labels: dict[str, str] = msgspec.field(default_factory=dict)
+    """Of the pod, which terms of other pods match."""
+    source: SourceName = SourceName("")
+    """Whose pod it is: terms speak of pods of one cluster."""
 
 
 def asking_of(asked: AllocationRequested) -> Asking:
     """What to look for on behalf of a request."""
     substitute = asked.leeway.substitute != "no"
-    return Asking(asked.claims, asked.namespace, asked.host, asked.node_policy, asked.gpu_policy, substitute)
+    return Asking(
+        asked.claims,
+        asked.namespace,
+        asked.host,
+        asked.node_policy,
+        asked.gpu_policy,
+        substitute,
+        labels=asked.labels,
+        source=asked.source,
+    )

@@ -5,11 +5,12 @@ The labels that tell classes apart are those that requests have selected by so f
 that differ on every node) would make every node a class of its own.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from sluice.contracts.messages import HostNeeds, Mode, NodeExpression, Share, Taint, Toleration
+from sluice.contracts.messages import HostNeeds, Mode, Share, Taint, Toleration
 from sluice.contracts.refusals import WaitReason
+from sluice.contracts.selecting import all_hold
 from sluice.mig.table import State
 from sluice_allocator.core.placement.capacity import NodeShape, ShapeKey
 from sluice_allocator.core.placement.gpus import Gpu
@@ -121,38 +122,23 @@ def selects(needs: HostNeeds, labels: Mapping[str, str]) -> bool:
     """Whether a node with these labels is among those that the pod selects."""
     if any(labels.get(key) != value for key, value in needs.node_selector.items()):
         return False
-    return not needs.affinity or any(all(_holds(each, labels) for each in term) for term in needs.affinity if term)
+    return not needs.affinity or any(all_hold(term, labels) for term in needs.affinity if term)
+
+
+def reaches_volumes(needs: HostNeeds, labels: Mapping[str, str]) -> bool:
+    """Whether all volumes of a pod can be had on a node with these labels."""
+    return all(any(all_hold(term, labels) for term in terms) for terms in needs.volumes)
 
 
 def keys_of(needs: HostNeeds) -> list[str]:
-    """The labels by which a pod selects nodes."""
-    return list(dict.fromkeys([*needs.node_selector, *(each.key for term in needs.affinity for each in term)]))
+    """The labels by which a pod, or one of its volumes, selects nodes."""
+    terms = (*needs.affinity, *(term for terms in needs.volumes for term in terms))
+    return list(dict.fromkeys([*needs.node_selector, *(each.key for term in terms for each in term)]))
 
 
-def _holds(each: NodeExpression, labels: Mapping[str, str]) -> bool:
-    value = labels.get(each.key)
-    match each.operator:
-        case "In":
-            return value is not None and value in each.values
-        case "NotIn":
-            return value is None or value not in each.values
-        case "Exists":
-            return value is not None
-        case "DoesNotExist":
-            return value is None
-        case "Gt" | "Lt":
-            return value is not None and len(each.values) == 1 and _compares(each.operator, value, each.values[0])
-
-
-def _compares(operator: str, value: str, bound: str) -> bool:
-    """As Kubernetes does: both must be whole numbers, else it does not hold."""
-    if len(value) > 18 or len(bound) > 18:
-        return False
-    try:
-        have, than = int(value), int(bound)
-    except ValueError:
-        return False
-    return have > than if operator == "Gt" else have < than
+def tolerated(taints: Iterable[Taint], tolerations: Iterable[Toleration]) -> bool:
+    """Whether a pod may be where these taints are."""
+    return all(taint.effect not in KEEPS_OUT or any(tolerates(each, taint) for each in tolerations) for taint in taints)
 
 
 def tolerates(toleration: Toleration, taint: Taint) -> bool:

@@ -8,14 +8,17 @@ of the others and of the request taken. So the cost is bounded as theirs is. Not
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import Self
 
 import msgspec
+from msgspec.structs import replace
 
 from sluice.contracts.ids import AllocationId, GpuUuid, NodeName, RequestId, SourceName
 from sluice.contracts.messages import Booking, NodeSnapshot
 from sluice_allocator.core.placement.asking import Asking, Avoid
 from sluice_allocator.core.placement.fleet import Fleet
 from sluice_allocator.core.placement.looking import Place
+from sluice_allocator.core.placement.peers import peer_of_asking
 from sluice_allocator.core.placement.promising import find_promise
 from sluice_allocator.core.placement.search import find_place, find_place_on
 
@@ -76,10 +79,10 @@ def plan_moves(
     )
     if promise is None or not 0 < len(promise.after) <= moves_max:
         return None
-    trial = _Trial(fleet, shown, destinations)
-    if not trial.take(promise.place, asking):
-        return None
-    moves = [trial.move(allocation) for allocation in _largest_first(fleet, promise.after)]
+    with _Trial(fleet, shown, destinations) as trial:
+        if not trial.take(promise.place, asking):
+            return None
+        moves = [trial.move(allocation) for allocation in _largest_first(fleet, promise.after)]
     found = tuple(move for move in moves if move is not None)
     if len(found) < len(moves):
         return None
@@ -114,7 +117,7 @@ class _Destinations:
         asking = self.may_move(allocation)
         if asking is None:
             return False
-        shape = _encoder.encode(asking)
+        shape = _encoder.encode(asking if self.fleet.peers.tells_apart(asking) else replace(asking, labels={}))
         found = self._known.get(shape)
         if found is None:
             if len(self._known) >= SHAPES_LOOKED_UP_MAX:
@@ -133,6 +136,17 @@ class _Trial:
     _nodes: dict[NodeName, Fleet] = field(default_factory=dict)
     _gpus: dict[GpuUuid, None] = field(default_factory=dict)
     _taken: int = 0
+
+    def __enter__(self) -> Self:
+        """What pods want of each other is looked up where everybody is known: there the new ones count meanwhile."""
+        self.fleet.peers.quiet = True
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Take them back."""
+        for number in range(1, self._taken + 1):
+            self.fleet.peers.take(AllocationId(f"{_TRIED}{number}"))
+        self.fleet.peers.quiet = False
 
     def move(self, allocation: AllocationId) -> Move | None:
         """A place for one of them: where nothing was taken yet if there is one, else beside what was."""
@@ -159,6 +173,7 @@ class _Trial:
             self._gpus |= dict.fromkeys(gpu.uuid for gpu in snapshot.gpus)
         self._taken += 1
         name = f"{_TRIED}{self._taken}"
+        self.fleet.peers.put(AllocationId(name), place.node, peer_of_asking(asking))
         trial.book(
             Booking(
                 allocation=AllocationId(name),

@@ -7,6 +7,7 @@ one node). It is no refusal, for tomorrow's node may; it is one sentence with th
 passes by itself, as a cordon or a node that is not ready, is no reason here.
 """
 
+from collections.abc import Mapping
 from fractions import Fraction
 
 from sluice.contracts.asking import claim_sizes
@@ -14,7 +15,7 @@ from sluice.contracts.ids import NodeName
 from sluice.contracts.messages import Claim
 from sluice.contracts.refusals import WaitReason, shorten
 from sluice_allocator.core.placement.capacity import NodeShape
-from sluice_allocator.core.placement.classes import KEEPS_OUT, NodeClass, selects, tolerates
+from sluice_allocator.core.placement.classes import KEEPS_OUT, NodeClass, reaches_volumes, selects, tolerates
 from sluice_allocator.core.placement.closest import (
     closest_profile,
     listed,
@@ -74,12 +75,14 @@ def _shapes(look: Look) -> Shapes | Never:
         node = look.fleet.nodes.get(NodeName(host.node_name))
         if node is None or node.shape is None or not node.all_gpus:
             return Never(WaitReason.NODE_NOT_NAMED, f"no node with GPUs here is named {shorten(host.node_name)}")
-        selected = [stock.class_of(node)] if selects(host, node.labels) else []
+        selected = [stock.class_of(node)] if _may_select(look, node.labels) else []
         shapes: Shapes = [(group, node.shape) for group in selected]
     else:
         selected = [group for group in stock.classes.values() if group.shapes and _is_selected(look, group)]
         shapes = [(group, shape) for group in selected for shape in group.shapes.values() if shape.gpus]
     if not shapes or (look.one_by_one and not _some_node_is_selected(look)):
+        if host.volumes and _is_selected_apart_from_volumes(look):
+            return Never(WaitReason.NODE_VOLUME_ELSEWHERE, "no node with GPUs here can reach all of its volumes")
         return Never(WaitReason.NODE_SELECTOR_MISMATCH, _not_selected(look))
     may_be = [(group, shape) for group, shape in shapes if group.why_not(host) in {None, *PASSING}]
     if not may_be:
@@ -98,13 +101,28 @@ def _shapes(look: Look) -> Shapes | Never:
 
 
 def _is_selected(look: Look, group: NodeClass) -> bool:
-    return look.one_by_one or selects(look.asking.host, group.labels)
+    return look.one_by_one or _may_select(look, group.labels)
+
+
+def _may_select(look: Look, labels: Mapping[str, str]) -> bool:
+    host = look.asking.host
+    return selects(host, labels) and reaches_volumes(host, labels)
+
+
+def _is_selected_apart_from_volumes(look: Look) -> bool:
+    """Whether some node has what the pod itself selects by; sure only where no labels of single nodes are named."""
+    classes = look.fleet.stock.classes.values()
+    return not look.one_by_one and any(each.shapes and selects(look.asking.host, each.labels) for each in classes)
 
 
 def _some_node_is_selected(look: Look) -> bool:
     """Whether some node has labels of single nodes that the pod selects by; sure only where those name a few."""
     named = look.fleet.stock.named_by(look.asking.host)
-    return named is None or len(named) > SHAPES_MAX or any(node.all_gpus and look.admits(node) for node in named)
+    return (
+        named is None
+        or len(named) > SHAPES_MAX
+        or any(node.all_gpus and _may_select(look, node.labels) for node in named)
+    )
 
 
 def _not_selected(look: Look) -> str:

@@ -86,6 +86,11 @@ def _tally(look: Look, want: Want, tally: Tally) -> None:
         if why is not None:
             tally[why, "nodes", group.words] += len(group.nodes)
             continue
+        beside = look.kept_out(group)
+        if beside is not None:
+            if group.nodes:
+                tally[beside, "nodes", group.words] += len(group.nodes)
+            continue
         for kind, sample in group.samples.items():
             _tally_kind(look, want, group, kind, sample, tally)
     for group, reason, gpu, count in look.fleet.stock.out_of_use():
@@ -163,8 +168,9 @@ def _why_not_node(look: Look, want: Want, node: Node, shelf: Shelf) -> WaitReaso
     host = look.asking.host
     if host.node_name not in {"", node.name}:
         return WaitReason.NODE_NOT_NAMED
-    if not look.admits(node):
-        return WaitReason.NODE_SELECTOR_MISMATCH
+    reason = look.why_not_on(node)
+    if reason is not None:
+        return reason
     reason = node.why_no_room(look.need)
     if reason is not None:
         return reason
@@ -258,6 +264,11 @@ IN_WORDS = {
     WaitReason.NODE_INSUFFICIENT_PODS: "their node takes no more pods",
     WaitReason.NODE_PODS_AT_LIMIT: "as many pods with slices on their node as its operator allows",
     WaitReason.NODE_INSUFFICIENT_RESOURCE: "not enough of another resource left on their node",
+    WaitReason.NODE_POD_ANTI_AFFINITY: "a pod is there that a required podAntiAffinity keeps apart from it",
+    WaitReason.NODE_POD_AFFINITY: "no pod is there that its required podAffinity wants beside it",
+    WaitReason.NODE_TOPOLOGY_SPREAD: "one more there would be beyond the maxSkew of its topologySpreadConstraints",
+    WaitReason.NODE_HOST_PORT_TAKEN: "another pod on their node has the hostPort that it wants",
+    WaitReason.NODE_VOLUME_ELSEWHERE: "a volume of the pod cannot be had there",
     WaitReason.NUMA_NOT_FIT: "no NUMA node has all the GPUs asked for free",
     WaitReason.TOO_FEW_GPUS_ON_NODE: "none has all the GPUs asked for free",
     WaitReason.QUOTA_EXCEEDED: "more than their namespace may have",

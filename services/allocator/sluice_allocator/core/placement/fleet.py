@@ -7,7 +7,7 @@ whether somebody should get one, nor where (that is `search`).
 
 from collections.abc import Iterable
 
-from sluice.contracts.ids import AllocationId, GpuUuid, NodeName
+from sluice.contracts.ids import AllocationId, GpuUuid, NodeName, RequestId
 from sluice.contracts.messages import Booking, DeviceGrant, GpuReport, HostFacts, NodeSnapshot
 from sluice.contracts.refusals import WaitReason
 from sluice.contracts.usage import Usage, total, usage_of_device
@@ -15,6 +15,7 @@ from sluice.mig.fixed import fixed_table_of
 from sluice.mig.model import GpuModel
 from sluice.mig.table import table_of
 from sluice_allocator.core.placement.accounts import Accounts
+from sluice_allocator.core.placement.crowds import Peer
 from sluice_allocator.core.placement.fixed_layouts import layout_of
 from sluice_allocator.core.placement.gpus import (
     Gpu,
@@ -26,6 +27,7 @@ from sluice_allocator.core.placement.gpus import (
 )
 from sluice_allocator.core.placement.hosts import Node
 from sluice_allocator.core.placement.households import Households, span_of
+from sluice_allocator.core.placement.peers import Peers
 from sluice_allocator.core.placement.rules import PlacingRules
 from sluice_allocator.core.placement.stock import Stock
 from sluice_allocator.core.placement.victims import Victim
@@ -35,13 +37,15 @@ from sluice_allocator.core.placement.wants import Wants
 class Fleet:
     """All nodes, all GPUs and all bookings."""
 
-    def __init__(self, rules: PlacingRules = PlacingRules()) -> None:  # noqa: B008  # frozen
-        """Begin with no node and nothing booked."""
+    def __init__(self, rules: PlacingRules = PlacingRules(), peers: Peers | None = None) -> None:  # noqa: B008  # frozen
+        """Begin with no node and nothing booked. `peers`: those of another fleet, which this one leaves as they are."""
         self.rules = rules
         self.gpus: dict[GpuUuid, Gpu] = {}
         self.nodes: dict[NodeName, Node] = {}
         self.stock = Stock(rules, self.why_unusable)
         self.accounts = Accounts()
+        self.peers = peers if peers is not None else Peers()
+        self._is_trial = peers is not None
         self.wants = Wants(rules)
         self.shown: dict[NodeName, None] = {}
         """The nodes whose inventory is there."""
@@ -72,6 +76,7 @@ class Fleet:
         node.time_quota = snapshot.time_quota
         gpus = [self._show_gpu(node.name, report) for report in snapshot.gpus]
         self.shown[node.name] = None
+        self._tell_peers(node.name)
         node.all_gpus = tuple(sorted(gpus, key=lambda gpu: gpu.report.index))
         self.stock.offer(node)
 
@@ -121,6 +126,7 @@ class Fleet:
                 self._lose(gpu)
             node.all_gpus = ()
         self.shown.pop(name, None)
+        self._tell_peers(name)
         self._unusable.pop(name, None)
         self._cordoned.pop(name, None)
 
@@ -132,6 +138,7 @@ class Fleet:
             del self._hosts[name]
         else:
             self._hosts[name] = facts
+        self._tell_peers(name)
         node = self.nodes.get(name)
         if node is not None:
             self.stock.withdraw(node)
@@ -140,6 +147,10 @@ class Fleet:
                 self.households.resize(gpu)
             self.stock.offer(node)
         return True
+
+    def _tell_peers(self, name: NodeName) -> None:
+        if not self._is_trial:
+            self.peers.see(name, self._hosts.get(name), is_shown=name in self.shown)
 
     def set_usable(self, name: NodeName, why_not: WaitReason | None) -> bool:
         """Use a node's GPUs for new slices, or do not and say why. True when that changed."""
@@ -198,6 +209,12 @@ class Fleet:
         """The models that live GPUs have reported."""
         return self._models.all()
 
+    # -- pods, as terms of other pods speak of them ---------------------------------------------------------------
+
+    def know(self, request: RequestId, peer: Peer | None) -> None:
+        """The pod of a request; None when nobody asks any more: what is booked for it keeps nobody out."""
+        self.peers.know(request, peer)
+
     # -- bookings -------------------------------------------------------------------------------------------------
 
     def book(self, booking: Booking) -> bool:
@@ -216,6 +233,8 @@ class Fleet:
         self.accounts.book(booking.namespace, allocation, self.usage_of(booking.devices), is_open=is_open)
         node = self._node(booking.node)
         node.take(allocation, booking.room)
+        if not self._is_trial:
+            self.peers.book(allocation, booking.request, booking.node)
         for number, grant in enumerate(booking.devices):
             gpu = self.gpus.get(grant.gpu)
             if gpu is None:
@@ -244,6 +263,8 @@ class Fleet:
         self.accounts.unbook(booking.namespace, allocation, self.usage_of(booking.devices))
         node = self._node(booking.node)
         node.give_back(allocation)
+        if not self._is_trial:
+            self.peers.unbook(allocation)
         for number, grant in enumerate(booking.devices):
             gpu = self.gpus.get(grant.gpu)
             if gpu is None:
@@ -306,10 +327,11 @@ class Fleet:
         """
         A fleet of one node as it is shown here, with all that is booked on it: to find out what would be if.
 
-        Costs what the node's bookings cost; nothing that is done to it is seen here.
+        Costs what the node's bookings cost; nothing that is done to it is seen here. Pods that are taken away there go
+        on to be counted for what other pods want (`peers`).
         """
         name = snapshot.node
-        trial = Fleet(self.rules)
+        trial = Fleet(self.rules, self.peers)
         trial.wants, trial._models = self.wants, self._models  # true of any fleet
         trial.households.sizes = self.households.sizes
         trial.set_host(name, self._hosts.get(name))

@@ -1,7 +1,8 @@
 """
 What a node has besides GPUs: CPU, memory, pods and the user's own resources, and what our pods take of it.
 
-A node of which nobody has said anything is taken to have room for everything and to carry no labels.
+A node of which nobody has said anything is taken to have room for everything and to carry no label but its
+name as that of its host.
 """
 
 from collections.abc import Mapping, Sequence
@@ -9,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from sluice.contracts.ids import AllocationId, NodeName
+from sluice.contracts.kubernetes import LABEL_HOSTNAME
 from sluice.contracts.messages import HostFacts, HostRoom, Mode, Taint
 from sluice.contracts.refusals import WaitReason
 from sluice_allocator.core.placement.rules import Weights
@@ -33,6 +35,12 @@ def wealth_of(cpu_milli: int, gpu_percent: int) -> int:
     """
     each = max(1, max(0, cpu_milli) * 100 // max(1, gpu_percent))
     return (each * each).bit_length()
+
+
+def tell_of_labels(node: NodeName, facts: HostFacts | None) -> Mapping[str, str]:
+    """The labels of a node. Where nobody says its host name, as a kubelet does, it is the node's name."""
+    labels = facts.labels if facts is not None else {}
+    return labels if LABEL_HOSTNAME in labels else {**labels, LABEL_HOSTNAME: node}
 
 
 @dataclass(slots=True, eq=False)
@@ -76,7 +84,7 @@ class Node:
     def learn(self, facts: HostFacts | None) -> None:
         """Take in what is said of the node; None when nothing is said any more."""
         self.facts = facts
-        self.labels = facts.labels if facts is not None else {}
+        self.labels = tell_of_labels(self.name, facts)
         self.taints = facts.taints if facts is not None else ()
         self._count()
 

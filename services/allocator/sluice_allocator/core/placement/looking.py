@@ -6,10 +6,11 @@ from sluice.contracts.ids import NodeName
 from sluice.contracts.messages import DeviceGrant, HostRoom
 from sluice.contracts.refusals import ReasonCount, WaitReason
 from sluice_allocator.core.placement.asking import Asking, Avoid
-from sluice_allocator.core.placement.classes import NodeClass, selects
+from sluice_allocator.core.placement.classes import NodeClass, reaches_volumes, selects
 from sluice_allocator.core.placement.fleet import Fleet
 from sluice_allocator.core.placement.gpus import Gpu
 from sluice_allocator.core.placement.hosts import NO_WEALTH, Node, wealth_of
+from sluice_allocator.core.placement.pod_terms import Bar, bars_for
 from sluice_allocator.core.placement.policies import Policy, policy_for
 from sluice_allocator.core.placement.wants import Want
 
@@ -43,26 +44,54 @@ class Look(msgspec.Struct, eq=False):
     """One for each claim."""
     one_by_one: bool = False
     """Whether each node has to be asked for its labels: the pod selects by labels that tell no classes apart."""
+    bars: tuple[Bar, ...] = ()
+    """What other pods that are there make of nodes."""
+    picky: bool = False
+    """Whether each node has to be asked for the pods on it, or their ports."""
 
     def groups(self) -> list[NodeClass]:
         """The classes of nodes that may serve it."""
         host = self.asking.host
-        anywhere = not host.node_selector and not host.affinity
+        anywhere = not (host.node_selector or host.affinity or host.volumes or self.bars)
         return [
             group
             for group in self.fleet.stock.classes.values()
-            if group.nodes and ((anywhere and not group.taints) or self.why_not(group) is None)
+            if group.nodes
+            and ((anywhere and not group.taints) or (self.why_not(group) is None and self.kept_out(group) is None))
         ]
 
     def why_not(self, group: NodeClass) -> WaitReason | None:
         """Why no node of a class may serve it; None when some may."""
         if not self.one_by_one and not selects(self.asking.host, group.labels):
             return WaitReason.NODE_SELECTOR_MISMATCH
+        if self.asking.host.volumes and not self.one_by_one and not reaches_volumes(self.asking.host, group.labels):
+            return WaitReason.NODE_VOLUME_ELSEWHERE
         return group.why_not(self.asking.host)
+
+    def kept_out(self, group: NodeClass) -> WaitReason | None:
+        """Why no node of a class may serve it now, for the pods that are there; None when some may."""
+        if not self.bars:
+            return None
+        told = self.fleet.stock.tells_apart
+        return next((bar.reason for bar in self.bars if told(bar.key) and bar.forbids(group.labels.get(bar.key))), None)
 
     def admits(self, node: Node) -> bool:
         """Whether a node of such a class may serve it, room aside."""
-        return not self.one_by_one or selects(self.asking.host, node.labels)
+        return not (self.one_by_one or self.picky) or self.why_not_on(node) is None
+
+    def why_not_on(self, node: Node) -> WaitReason | None:
+        """Why this node of such a class may not serve it, room aside; None when it may."""
+        host = self.asking.host
+        if self.one_by_one and not selects(host, node.labels):
+            return WaitReason.NODE_SELECTOR_MISMATCH
+        if self.one_by_one and not reaches_volumes(host, node.labels):
+            return WaitReason.NODE_VOLUME_ELSEWHERE
+        for bar in self.bars:
+            if bar.forbids(node.labels.get(bar.key)):
+                return bar.reason
+        if host.ports and self.fleet.peers.is_taken(node.name, host.ports):
+            return WaitReason.NODE_HOST_PORT_TAKEN
+        return None
 
     def may_use(self, gpu: Gpu, want: Want) -> bool:
         """Whether this very GPU may serve a claim, whatever is on it."""
@@ -94,4 +123,8 @@ def look_for(fleet: Fleet, asking: Asking, avoid: Avoid) -> Look:
     else:
         look.wants = [fleet.wants.of(claim, asking.namespace) for claim in asking.claims]
     look.one_by_one = fleet.stock.tell_apart_by(asking.host)
+    look.bars = bars_for(fleet.peers, asking)
+    look.picky = bool(look.bars or asking.host.ports)
+    for bar in look.bars:
+        fleet.stock.tell_apart_few(bar.key)
     return look

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 
 from msgspec.structs import replace
 
-from sluice.contracts.ids import NodeName
+from sluice.contracts.ids import NodeName, RequestId
 from sluice.contracts.messages import Claim, DeviceGrant
 from sluice.mig.model import Profile
 from sluice_allocator.core.placement.amounts import free_percent
@@ -25,6 +25,7 @@ from sluice_allocator.core.placement.looking import Look, NoPlace, Place, look_f
 from sluice_allocator.core.placement.one_device import find_one
 from sluice_allocator.core.placement.one_instance import Found
 from sluice_allocator.core.placement.one_node import fill
+from sluice_allocator.core.placement.pod_terms import named_by
 from sluice_allocator.core.placement.ranking import tail
 from sluice_allocator.core.placement.shelf import GivenUp
 from sluice_allocator.core.placement.substitutes import ways
@@ -59,6 +60,12 @@ def find_place_on(fleet: Fleet, asking: Asking, node: NodeName, avoid: Avoid = f
     if place is None and asking.substitute:
         place = _find_larger(look, lambda larger: _find_on(larger, known))
     return place
+
+
+def wait_for_pods(fleet: Fleet, asking: Asking, request: RequestId) -> None:
+    """A request has found no place: it is woken when other pods, for which that may be so, have come or gone."""
+    look = look_for(fleet, asking, frozenset())
+    fleet.peers.register(request, (bar.crowd for bar in look.bars))
 
 
 def explain(fleet: Fleet, asking: Asking, avoid: Avoid = frozenset()) -> NoPlace:
@@ -139,7 +146,10 @@ def named_nodes(look: Look) -> list[Node] | None:
         if claim.only.uuids:
             gpus = [fleet.gpus[uuid] for uuid in claim.only.uuids if uuid in fleet.gpus]
             return list(dict.fromkeys(fleet.nodes[gpu.node] for gpu in gpus))
-    return fleet.stock.named_by(host) if look.one_by_one else None
+    if look.one_by_one:
+        return fleet.stock.named_by(host)
+    beside = named_by(fleet.peers, look.bars, fleet.stock.tells_apart) if look.bars else None
+    return [fleet.nodes[name] for name in beside if name in fleet.nodes] if beside is not None else None
 
 
 def _find_on(look: Look, node: Node) -> Place | None:

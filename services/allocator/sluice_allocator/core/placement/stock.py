@@ -7,6 +7,7 @@ It moves what it is told to move, and nothing else: a booking touches the shelve
 from collections.abc import Callable, Iterator, Mapping
 
 from sluice.contracts.ids import GpuUuid, NodeName
+from sluice.contracts.kubernetes import LABEL_HOSTNAME
 from sluice.contracts.messages import HostNeeds
 from sluice.contracts.refusals import WaitReason
 from sluice_allocator.core.placement.capacity import NodeShape, shape_of_gpus
@@ -24,6 +25,8 @@ OutClass = tuple[int, WaitReason, str]
 """Of GPUs that cannot be given to anybody now: the number of their class of nodes, why, and their kind."""
 SELECTED_KEYS_MAX = 32
 """At most so many labels tell classes of nodes apart; what is selected by more is looked up node by node."""
+FEW_VALUES_MAX = 16
+"""A label by which pods are kept apart or spread tells classes apart while it has so few values: zones, not hosts."""
 VALUES_PER_KEY_MAX = 64
 """A label with more values than this is one of single nodes (a host name), and tells no classes apart."""
 
@@ -51,6 +54,8 @@ class Stock:
         """The labels that tell classes apart, with all values that they were seen to have."""
         self._single: dict[str, dict[str, dict[Node, None]]] = {}
         """The nodes by their values of labels that tell no classes apart, as far as anybody selected by them."""
+        self._of_hosts: dict[str, None] = {}
+        """Labels by which pods are kept apart, and each node is asked for."""
         self._out: dict[OutClass, dict[GpuUuid, Gpu]] = {}
         self._out_of: dict[GpuUuid, OutClass] = {}
 
@@ -287,13 +292,26 @@ class Stock:
         A label that nobody has selected by before sorts all nodes anew: once per label, and for at most
         SELECTED_KEYS_MAX of them.
         """
-        if not needs.node_selector and not needs.affinity:
+        if not needs.node_selector and not needs.affinity and not needs.volumes:
             return False
         keys = keys_of(needs)
         for key in keys:
             if key not in self._selected_by and key not in self._single:
                 self._select_by(key)
         return any(key not in self._selected_by for key in keys)
+
+    def tells_apart(self, key: str) -> bool:
+        """Whether all nodes of a class have the same value of a label."""
+        return key in self._selected_by
+
+    def tell_apart_few(self, key: str) -> None:
+        """Tell classes apart by a label of large domains: what one domain may not serve is passed over as a whole."""
+        if key in self._selected_by or key in self._single or key in self._of_hosts:
+            return
+        if key == LABEL_HOSTNAME or len({node.labels.get(key) for node in self.nodes}) > FEW_VALUES_MAX:
+            self._of_hosts[key] = None
+        else:
+            self._select_by(key)
 
     def named_by(self, needs: HostNeeds) -> list[Node] | None:
         """The only nodes that a pod's labels of single nodes leave; None when they leave more than a few."""

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 import msgspec
 
 from sluice.contracts.ids import RequestId
-from sluice.contracts.messages import AllocationRequested, Claim
+from sluice.contracts.messages import AllocationRequested, Claim, PodTerm, SpreadTerm
 from sluice.contracts.refusals import ReasonCount, WaitReason
 from sluice_allocator.core.placement import NoPlace
 from sluice_allocator.core.waiting.turns import Turn, Turns
@@ -26,26 +26,23 @@ def shape_of(request: AllocationRequested, *, limited: bool = False) -> bytes:
     What a request asks for, without who asks: requests of equal shapes fit the same places.
 
     Who asks is left in where it decides: shares live among those of the same namespace and user, and a namespace that
-    is `limited` may have to wait where others need not. Who is of a group is promised nothing and evicts nobody: behind
-    one such as its first, nobody else of its shape would be, nor would. So it is with a request that does not preempt.
+    is `limited` may have to wait where others need not; terms about other pods speak of one namespace and of the labels
+    that they name. Who is of a group is promised nothing and evicts nobody: behind one such as its first, nobody else
+    of its shape would be, nor would. So it is with a request that does not preempt.
     """
     is_shared = any(claim.modes != ("exclusive",) or claim.shares_percent is not None for claim in request.claims)
     claims = [_anonymous(claim, keep_uid=is_shared) for claim in request.claims]
     namespace = request.namespace if is_shared or limited else None
     served_by = request.leeway.substitute != "no"
     of_group = request.group is not None
-    return _encoder.encode(
-        (
-            claims,
-            request.host,
-            request.node_policy,
-            request.gpu_policy,
-            namespace,
-            served_by,
-            of_group,
-            request.preempts,
-        )
-    )
+    host, alike = request.host, (namespace, served_by, of_group, request.preempts)
+    asked = (claims, host, request.node_policy, request.gpu_policy, *alike)
+    if not (host.beside or host.apart or host.spread):
+        return _encoder.encode(asked)
+    terms: tuple[PodTerm | SpreadTerm, ...] = (*host.beside, *host.apart, *host.spread)
+    keys = {each.key for term in terms for each in term.selector}
+    labels = sorted((key, value) for key, value in request.labels.items() if key in keys)
+    return _encoder.encode((*asked, request.namespace, labels))
 
 
 def alone(shape: bytes, request: RequestId) -> bytes:

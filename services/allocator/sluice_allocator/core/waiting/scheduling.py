@@ -25,7 +25,7 @@ from sluice_allocator.core.evictions.preempting import find_victims
 from sluice_allocator.core.groups.settling import joins_group, refresh_groups, shape_of_group, tell_group, turn_of
 from sluice_allocator.core.groups.trials import begin_trial, go_on_with_trials, offer_to_group
 from sluice_allocator.core.limits.quotas import forbids_asking, forbids_place, look_at_given_back, no_place
-from sluice_allocator.core.placement import NoPlace, Place, asking_of, explain, find_free, find_place_on
+from sluice_allocator.core.placement import NoPlace, Place, asking_of, explain, find_free, find_place_on, wait_for_pods
 from sluice_allocator.core.waiting.exchanging import exchange_promise
 from sluice_allocator.core.waiting.promised import (
     not_from_others,
@@ -51,6 +51,8 @@ def serve(desk: Desk) -> None:
         look_at_given_back(desk)
     if desk.over_quota.woken:
         _offer_to_namespaces(desk)
+    if desk.fleet.peers.woken:
+        _try_where_pods_have_changed(desk)
     if desk.to_try:
         _try_those_who_are_new(desk)
     if desk.to_tell and not desk.wakes.offers_everything:
@@ -62,6 +64,16 @@ def _try_those_who_are_new(desk: Desk) -> None:
         request, _ = desk.to_try.popitem(last=False)
         if request in desk.queue:
             _try_new(desk, request)
+
+
+def _try_where_pods_have_changed(desk: Desk) -> None:
+    """Try those again for whom other pods stood in the way, or were missing; some per event."""
+    woken = desk.fleet.peers.woken
+    for _ in range(min(desk.rules.new_tries, len(woken))):
+        request = next(iter(woken))
+        del woken[request]
+        if request in desk.queue:
+            _try_all_alike(desk, desk.queue.group_of(request).members.first()[2])
 
 
 def _tell_those_behind(desk: Desk) -> None:
@@ -139,8 +151,14 @@ def _take_back_word_of_promise(desk: Desk, request: RequestId, asked: Allocation
 
 def stands_alone(desk: Desk, request: RequestId) -> bool:
     """Whether a request waits apart from its equals: it may fail where they fit, has a promise, or a group's turn."""
-    may_fail = bool(desk.attempts.avoided(request, desk.now))
+    may_fail = bool(desk.attempts.avoided(request, desk.now)) or _is_kept_out(desk, request)
     return may_fail or joins_group(desk, request) or standing_promise(desk, request) is not None
+
+
+def _is_kept_out(desk: Desk, request: RequestId) -> bool:
+    """Whether pods that are there want this one apart from them, and perhaps not its equals."""
+    asked = desk.world.requests.get(request)
+    return isinstance(asked, AllocationRequested) and desk.fleet.peers.keep_out(asked)
 
 
 def shape_in_queue(desk: Desk, request: RequestId, asked: AllocationRequested) -> bytes:
@@ -252,7 +270,10 @@ def _try_on(desk: Desk, request: RequestId, node: NodeName) -> bool:
         return False
     place = find_place_on(desk.fleet, asking_of(asked), node, desk.attempts.avoided(request, desk.now))
     if place is None:
-        return exchange_promise(desk, request, asked, freed_on=node)
+        if exchange_promise(desk, request, asked, freed_on=node):
+            return True
+        _stand_apart(desk, request, asked)
+        return False
     if not isinstance(_within_limits(desk, request, asked, place), Place):
         return False
     _grant(desk, request, asked, place)
@@ -281,7 +302,20 @@ def _try_everywhere(desk: Desk, request: RequestId) -> bool:
         return True
     group.why, group.searched_at = found, desk.now
     _say_pending(desk, request, asked, found)
+    _stand_apart(desk, request, asked)
     return False
+
+
+def _stand_apart(desk: Desk, request: RequestId, asked: AllocationRequested) -> None:
+    """One that other pods have come to keep out waits by itself, and its equals are tried without it."""
+    group = desk.queue.group_of(request)
+    if not desk.fleet.peers.keep_out(asked) or len(shape := shape_in_queue(desk, request, asked)) == len(group.shape):
+        return
+    if wait(desk, request, asked, shape):
+        alone_now = desk.queue.group_of(request)
+        alone_now.why, alone_now.searched_at = group.why, desk.now
+        if group.members:
+            desk.to_try[group.members.first()[2]] = None
 
 
 def _search(desk: Desk, request: RequestId, asked: AllocationRequested) -> Place | NoPlace | None:
@@ -291,6 +325,7 @@ def _search(desk: Desk, request: RequestId, asked: AllocationRequested) -> Place
     if free is None:
         if exchange_promise(desk, request, asked) or _evict_for(desk, request, asked):
             return None
+        wait_for_pods(desk.fleet, asking, request)
         return with_cordons(desk, with_promises(desk, explain(desk.fleet, asking, avoid)))
     within = _within_limits(desk, request, asked, free)
     return _or_evict(desk, request, asked, within) if isinstance(within, NoPlace) else within

@@ -72,6 +72,7 @@ class PodView:
     dying: bool
     nothing_holds_it: bool
     """It is dying, its grace period is over and nobody has a finalizer on it: what is deleted like this is gone."""
+    labels: Mapping[str, str]
     is_ignored: bool
     """It has the label that tells Sluice to leave it alone."""
     gates: tuple[str, ...]
@@ -126,6 +127,7 @@ def read_pod(raw: Raw) -> PodView | None:
         editable=tuple(spec.get(each) for each in _EDITABLE) if not generation else (),
         dying=dying,
         nothing_holds_it=dying and meta.get("deletionGracePeriodSeconds") == 0 and not meta.get("finalizers"),
+        labels={str(key): str(text) for key, text in _map(meta, "labels").items()},
         is_ignored=LABEL_IGNORE in _map(meta, "labels"),
         gates=tuple(str(each.get("name")) for each in _list(spec, "schedulingGates")),
         request=str(annotations.get(ANNOTATION_REQUEST, "")),

@@ -181,4 +181,5 @@ class Record:
             group=terms.group,
             held=self.held,
             preempts=terms.preempts,
+            labels=dict(terms.labels),
         )

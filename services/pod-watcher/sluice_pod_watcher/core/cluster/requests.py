@@ -30,7 +30,7 @@ from sluice_pod_watcher.core.cluster.grants import held_by
 from sluice_pod_watcher.core.cluster.pod_views import PodView
 from sluice_pod_watcher.core.cluster.records import Record
 from sluice_pod_watcher.core.cluster.rules import ClusterRules
-from sluice_pod_watcher.core.cluster.terms import Terms, terms_of, terms_of_pod
+from sluice_pod_watcher.core.cluster.terms import Terms, terms_followed, terms_of, terms_of_pod
 from sluice_pod_watcher.core.stages import stage_of
 
 Change = Literal["", "new", "changed", "ended"]
@@ -265,11 +265,20 @@ class Requests:
         is_refused_with_its_slice = record.held is not None and record.is_refused
         is_let_go = isinstance(record.answer, Bound) or not view.is_gated
         if record.terms is not None and is_let_go and not is_refused_with_its_slice:
-            return ""
+            return self._follow(record, record.terms, view, spec)
         if record.terms is None and view.others_gates:
             return ""  # whoever else holds it lets it in first: a slice beside a closed gate would serve nobody
-        terms = terms_of_pod(record.asked, spec, has_controller=bool(view.controller), held=record.held)
+        terms = terms_of_pod(record.asked, spec, view, held=record.held)
         return self._take_terms(record, terms, now)
+
+    def _follow(self, record: Record, terms: Terms, view: PodView, spec: Raw) -> Change:
+        """Of one that has its slice: what of it others' terms speak of, which may be edited while it runs."""
+        followed = terms_followed(terms, view, spec)
+        if followed != terms:
+            record.revision += 1
+            record.terms = followed
+            self._say(record)
+        return ""
 
     def _take_terms(self, record: Record, terms: Terms, now: float) -> Change:
         if terms == record.terms or (record.terms is not None and record.terms.claims and terms.refusal is not None):
@@ -326,4 +335,4 @@ def _counts(record: Record, word: AllocationRequested | RequestRejected) -> bool
 
 def _readable(view: PodView) -> tuple[object, ...]:
     """What of a pod says what it asks for, and when: read anew when it is another."""
-    return (view.generation, view.editable, view.request, view.gates, view.is_ignored)
+    return (view.generation, view.editable, view.request, view.gates, view.is_ignored, view.labels)

@@ -4,8 +4,11 @@ What a request of a pod says, besides who it is: read from the pod's ask and its
 It must not know which pod is asked for when (`requests` does).
 """
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any
+
+import msgspec
 
 from sluice.contracts.admission.asks import Asked
 from sluice.contracts.messages import (
@@ -21,6 +24,7 @@ from sluice.contracts.messages import (
 )
 from sluice.contracts.pod_specs import NO_URGENCY, read_host_needs, read_urgency, resolved, with_node
 from sluice.contracts.refusals import Refusal
+from sluice_pod_watcher.core.cluster.pod_views import PodView
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +38,7 @@ class Terms:
     gpu_policy: str = ""
     leeway: Leeway = NO_LEEWAY
     group: PodGroup | None = None
+    labels: Mapping[str, str] = field(default_factory=dict)
     refusal: Refusal | None = None
     preempts: bool = True
 
@@ -50,11 +55,12 @@ def terms_of(word: AllocationRequested | RequestRejected) -> Terms:
         word.gpu_policy,
         word.leeway,
         word.group,
+        labels=word.labels,
         preempts=word.preempts,
     )
 
 
-def terms_of_pod(asked: Asked, spec: dict[str, Any], *, has_controller: bool, held: Held | None) -> Terms:
+def terms_of_pod(asked: Asked, spec: dict[str, Any], view: PodView, *, held: Held | None) -> Terms:
     """
     What a pod asks for, with what its spec needs of a node and how urgent it says it is.
 
@@ -64,7 +70,7 @@ def terms_of_pod(asked: Asked, spec: dict[str, Any], *, has_controller: bool, he
     would have a slice that nobody asks for.
     """
     pod = asked.pod
-    needs = read_host_needs(spec)
+    needs = read_host_needs(spec, view.namespace, view.labels)
     if not isinstance(needs, Refusal):
         needs = with_node(needs, pod.node_name, "sluice.dev/node-name")
     if isinstance(needs, Refusal):
@@ -75,7 +81,7 @@ def terms_of_pod(asked: Asked, spec: dict[str, Any], *, has_controller: bool, he
     if isinstance(urgency, Refusal):
         urgency = NO_URGENCY  # no API server takes such a pod
     priority = pod.priority if pod.priority is not None else resolved(urgency, ()).value
-    leeway = pod.leeway if has_controller else _unmoved(pod.leeway)
+    leeway = pod.leeway if view.controller else _unmoved(pod.leeway)
     return Terms(
         pod.claims,
         needs,
@@ -84,8 +90,18 @@ def terms_of_pod(asked: Asked, spec: dict[str, Any], *, has_controller: bool, he
         pod.gpu_policy,
         leeway,
         pod.group,
+        view.labels,
         preempts=urgency.may_preempt,
     )
+
+
+def terms_followed(terms: Terms, view: PodView, spec: Mapping[str, Any]) -> Terms:
+    """The terms of a pod that has its slice, as others' terms speak of it: labels may be edited while it runs."""
+    now = read_host_needs(spec, view.namespace, view.labels)
+    if isinstance(now, Refusal) or terms.refusal is not None:
+        return terms
+    host = msgspec.structs.replace(terms.host, beside=now.beside, apart=now.apart, spread=now.spread, ports=now.ports)
+    return replace(terms, host=host, labels=view.labels)
 
 
 def _unmoved(leeway: Leeway) -> Leeway:

@@ -1,0 +1,211 @@
+"""
+How many pods of a kind are in each domain of a node label, kept in step with every pod that comes and goes.
+
+A pod touches the crowds that it is of, and a look at a domain is one look into a table: neither grows with the fleet.
+Nothing is judged here (`pod_terms` does).
+"""
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Generic, TypeVar
+
+from sluice.contracts.ids import NodeName, RequestId, SourceName
+from sluice.contracts.messages import EVERY_NAMESPACE, HostNeeds, HostPort, PodTerm, Selector, Taint
+from sluice.contracts.selecting import all_hold
+from sluice_allocator.core.placement.classes import selects, tolerated
+
+Part = tuple[tuple[str, ...], Selector]
+"""Namespaces, and what is asked of labels there."""
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Peer:
+    """A pod, as far as terms of other pods and of its own speak of it."""
+
+    source: SourceName
+    namespace: str
+    labels: tuple[tuple[str, str], ...] = ()
+    apart: tuple[PodTerm, ...] = ()
+    ports: tuple[HostPort, ...] = ()
+    leaving: bool = False
+    """It is being deleted; spreading does not count it any more."""
+
+
+@dataclass(slots=True, eq=False)
+class Spot:
+    """A node, and who is there."""
+
+    name: NodeName
+    source: SourceName
+    is_known: bool = False
+    """Whether anybody speaks of it: only such a node is a domain that counts for spreading."""
+    labels: Mapping[str, str] = field(default_factory=dict)
+    taints: tuple[Taint, ...] = ()
+    kinds: "dict[Kind, int]" = field(default_factory=dict)
+    held: "dict[Crowd, int]" = field(default_factory=dict)
+    """Terms of pods there that want others apart."""
+    ports: dict[HostPort, int] = field(default_factory=dict)
+
+
+@dataclass(slots=True, eq=False)
+class Kind:
+    """Pods that no term can tell apart."""
+
+    peer: Peer
+    labels: dict[str, str]
+    spots: dict[Spot, int] = field(default_factory=dict)
+    crowds: "dict[Crowd, None]" = field(default_factory=dict)
+
+
+@dataclass(slots=True, eq=False)
+class Domains:
+    """The nodes over which a pod is to be spread, by their values of one label."""
+
+    key: str
+    keys: tuple[str, ...]
+    """Of all its constraints: a node that lacks one does not count."""
+    source: SourceName
+    needs: HostNeeds
+    by_affinity: bool
+    """Whether what the pod says of labels and names of nodes counts."""
+    by_taints: bool
+    spots: dict[Spot, None] = field(default_factory=dict)
+    values: Counter[str] = field(default_factory=Counter)
+
+    def look_at(self, spot: Spot) -> None:
+        """A node is, or has become, this."""
+        self.forget(spot)
+        if self._has(spot):
+            self.spots[spot] = None
+            self.values[spot.labels[self.key]] += 1
+
+    def forget(self, spot: Spot) -> None:
+        """A node does not count, or is about to be another one."""
+        if spot in self.spots:
+            del self.spots[spot]
+            value = spot.labels[self.key]
+            self.values[value] -= 1
+            if not self.values[value]:
+                del self.values[value]
+
+    def _has(self, spot: Spot) -> bool:
+        if (
+            not spot.is_known
+            or spot.source not in {"", self.source}
+            or any(key not in spot.labels for key in self.keys)
+        ):
+            return False
+        if self.by_affinity and (self.needs.node_name not in {"", spot.name} or not selects(self.needs, spot.labels)):
+            return False
+        return not self.by_taints or tolerated(spot.taints, self.needs.tolerations)
+
+
+@dataclass(slots=True, eq=False)
+class Crowd:
+    """Pods that all parts match, by the values of one label of their nodes."""
+
+    key: str
+    source: SourceName
+    parts: tuple[Part, ...]
+    domains: Domains | None = None
+    """Only pods on these nodes count; None: on all that have the label."""
+    counts: dict[str, int] = field(default_factory=dict)
+    levels: Counter[int] = field(default_factory=Counter)
+    """How many domains have so many."""
+    kinds: dict[Kind, None] = field(default_factory=dict)
+    holders: int = 0
+    """Of a term that wants others apart: how many pods have it, also where their node has no such label."""
+    interested: dict[RequestId, None] = field(default_factory=dict)
+    """Who found no place because of it."""
+
+    def has(self, kind: Kind) -> bool:
+        """Whether pods of a kind are of it. Spreading does not count those that are being deleted."""
+        peer = kind.peer
+        if self.source != peer.source or (peer.leaving and self.domains is not None):
+            return False
+        return all(_speaks_of(part, peer.namespace, kind.labels) for part in self.parts)
+
+    def speaks_of(self, source: SourceName, namespace: str, labels: Mapping[str, str]) -> bool:
+        """Whether its parts match such a pod."""
+        return self.source == source and all(_speaks_of(part, namespace, labels) for part in self.parts)
+
+    def add(self, spot: Spot, more: int) -> bool:
+        """More of it, or fewer, are on a node. True when that may let somebody in who was kept out."""
+        value = spot.labels.get(self.key)
+        if value is None or not more or (self.domains is not None and spot not in self.domains.spots):
+            return False
+        before = self.counts.get(value, 0)
+        after = before + more
+        if after:
+            self.counts[value] = after
+        else:
+            del self.counts[value]
+        for count, by in ((before, -1), (after, 1)):
+            if count:
+                self.levels[count] += by
+                if not self.levels[count]:
+                    del self.levels[count]
+        return self.domains is not None or not before or not after
+
+    def least(self) -> int:
+        """How many are in the domain that has fewest."""
+        if self.domains is None or len(self.counts) < len(self.domains.values):
+            return 0
+        return min(self.levels, default=0)
+
+
+def _speaks_of(part: Part, namespace: str, labels: Mapping[str, str]) -> bool:
+    namespaces, selector = part
+    return (namespace in namespaces or EVERY_NAMESPACE in namespaces) and all_hold(selector, labels)
+
+
+class ByLabel(Generic[T]):
+    """Crowds by a label that their pods must have, so that a pod looks only at those that may be its own."""
+
+    __slots__ = ("_by_pair", "_rest")
+
+    def __init__(self) -> None:
+        """None is known."""
+        self._by_pair: dict[tuple[str, str], dict[T, None]] = {}
+        self._rest: dict[T, None] = {}
+
+    def __bool__(self) -> bool:
+        """Whether there is any."""
+        return bool(self._by_pair or self._rest)
+
+    def add(self, item: T, parts: tuple[Part, ...]) -> None:
+        """One more."""
+        for pair in _pairs(parts):
+            self._by_pair.setdefault(pair, {})[item] = None
+        if not _pairs(parts):
+            self._rest[item] = None
+
+    def remove(self, item: T, parts: tuple[Part, ...]) -> None:
+        """One less."""
+        for pair in _pairs(parts):
+            of_pair = self._by_pair[pair]
+            of_pair.pop(item, None)
+            if not of_pair:
+                del self._by_pair[pair]
+        self._rest.pop(item, None)
+
+    def near(self, labels: Mapping[str, str]) -> Iterator[T]:
+        """Those that may match a pod with these labels, each once: by its first label that is asked for."""
+        if not self:
+            return
+        found: dict[T, None] = {}
+        for pair in labels.items():
+            found |= self._by_pair.get(pair, {})
+        yield from found
+        yield from self._rest
+
+
+def _pairs(parts: tuple[Part, ...]) -> list[tuple[str, str]]:
+    """The pairs of label and value of which a matching pod has one; none where it need not have any."""
+    for _, selector in parts:
+        for each in selector:
+            if each.operator == "In":
+                return list(dict.fromkeys((each.key, value) for value in each.values))
+    return []

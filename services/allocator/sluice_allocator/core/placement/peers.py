@@ -1,0 +1,359 @@
+"""
+Which pods are where, as far as terms of other pods speak of them: ours by their bookings, others' as their source says.
+
+Ours count from the moment a place is booked for them, which is earlier than the API server knows of it, until nobody
+asks for it any more. It finds crowds and keeps them; it must not judge (`pod_terms` does).
+Source of the rules: https://kubernetes.io/docs/concepts/scheduling-eviction/assign-pod-node/#inter-pod-affinity-and-anti-affinity.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import TypeVar
+
+from sluice.contracts.ids import AllocationId, NodeName, RequestId, SourceName
+from sluice.contracts.messages import AllocationRequested, HostFacts, HostPort, OtherPods, PodTerm, Taint
+from sluice.contracts.selecting import collide
+from sluice_allocator.core.placement.asking import Asking
+from sluice_allocator.core.placement.crowds import ByLabel, Crowd, Domains, Kind, Part, Peer, Spot
+from sluice_allocator.core.placement.hosts import tell_of_labels
+
+T = TypeVar("T")
+CROWDS_MAX = 4096
+"""So many crowds are kept for those who ask, each with an entry per domain with pods; then all are counted again."""
+
+
+def peer_of(asked: AllocationRequested) -> Peer:
+    """A pod of ours."""
+    labels = tuple(sorted(asked.labels.items()))
+    return Peer(asked.source, asked.namespace, labels, asked.host.apart, asked.host.ports)
+
+
+def peer_of_asking(asking: Asking) -> Peer:
+    """A pod that may come."""
+    labels = tuple(sorted(asking.labels.items()))
+    return Peer(asking.source, asking.namespace, labels, asking.host.apart, asking.host.ports)
+
+
+class Peers:
+    """All pods on all nodes."""
+
+    def __init__(self) -> None:
+        """No pod, no node."""
+        self.woken: dict[RequestId, None] = {}
+        """Who may find a place now that found none before. Taken by who serves them."""
+        self.quiet = False
+        """Whether nobody is woken: what is put down now is taken back in a moment."""
+        self._known: dict[RequestId, Peer] = {}
+        self._booked: dict[AllocationId, tuple[RequestId, NodeName]] = {}
+        self._of_request: dict[RequestId, dict[AllocationId, None]] = {}
+        self._put: dict[AllocationId, tuple[Peer, Spot]] = {}
+        self._others: dict[NodeName, list[Peer]] = {}
+        self._spots: dict[NodeName, Spot] = {}
+        self._kinds: dict[tuple[object, ...], Kind] = {}
+        self._kinds_by: dict[tuple[str, str], dict[Kind, None]] = {}
+        self._held: dict[tuple[SourceName, PodTerm], Crowd] = {}
+        """Who is kept out by pods that are there, by the term that they have in common."""
+        self._held_by = ByLabel[Crowd]()
+        self._crowds: dict[tuple[object, ...], Crowd] = {}
+        self._crowds_by = ByLabel[Crowd]()
+        self._domains: dict[tuple[object, ...], Domains] = {}
+        self._by_value: dict[str, dict[str, dict[NodeName, None]]] = {}
+        """The nodes by a label's values, of labels by which nodes were looked for."""
+
+    # -- who is there ---------------------------------------------------------------------------------------------
+
+    def know(self, request: RequestId, peer: Peer | None) -> None:
+        """What a request's pod is; None when nobody asks any more: what is still booked keeps nobody out."""
+        if self._known.get(request) == peer:
+            return
+        if peer is None:
+            del self._known[request]
+        else:
+            self._known[request] = peer
+        for allocation in self._of_request.get(request, ()):
+            self.take(allocation)
+            if peer is not None:
+                self.put(allocation, self._booked[allocation][1], peer)
+
+    def book(self, allocation: AllocationId, request: RequestId, node: NodeName) -> None:
+        """A place is booked for a request."""
+        self.unbook(allocation)
+        self._booked[allocation] = (request, node)
+        self._of_request.setdefault(request, {})[allocation] = None
+        peer = self._known.get(request)
+        if peer is not None:
+            self.put(allocation, node, peer)
+
+    def unbook(self, allocation: AllocationId) -> None:
+        """It is free."""
+        found = self._booked.pop(allocation, None)
+        if found is None:
+            return
+        of_request = self._of_request[found[0]]
+        del of_request[allocation]
+        if not of_request:
+            del self._of_request[found[0]]
+        self.take(allocation)
+
+    def put(self, allocation: AllocationId, node: NodeName, peer: Peer) -> None:
+        """A pod is on a node."""
+        spot = self._spot(node)
+        self._put[allocation] = (peer, spot)
+        self._count(peer, spot, 1)
+
+    def take(self, allocation: AllocationId) -> None:
+        """It is not there any more."""
+        found = self._put.pop(allocation, None)
+        if found is not None:
+            self._count(*found, -1)
+            self._forget_spot(found[1])
+
+    # -- nodes ----------------------------------------------------------------------------------------------------
+
+    def see(self, node: NodeName, facts: HostFacts | None, *, is_shown: bool) -> None:
+        """What is said of a node; `is_shown`: whether it has an inventory."""
+        others = [each for pods in facts.others for each in _peers_of(pods, facts.source)] if facts is not None else []
+        if facts is not None and facts.ports:
+            others.append(Peer(facts.source, "", ports=facts.ports))
+        labels, taints = tell_of_labels(node, facts), facts.taints if facts is not None else ()
+        source = facts.source if facts is not None else SourceName("")
+        is_known = not _is_missing(facts) and (facts is not None or is_shown)
+        spot = self._spot(node)
+        if (spot.labels, spot.taints, spot.source, spot.is_known) != (labels, taints, source, is_known):
+            self._move(spot, labels, taints, source, is_known=is_known)
+        before = self._others.pop(node, [])
+        if others:
+            self._others[node] = others
+        if others != before:
+            for peer in before:
+                self._count(peer, spot, -1)
+            for peer in others:
+                self._count(peer, spot, 1)
+        self._forget_spot(spot)
+
+    def _spot(self, node: NodeName) -> Spot:
+        spot = self._spots.get(node)
+        if spot is None:
+            spot = self._spots[node] = Spot(node, SourceName(""), labels=tell_of_labels(node, None))
+            for key in self._by_value:
+                self._file(spot, key)
+        return spot
+
+    def _file(self, spot: Spot, key: str) -> None:
+        if key in spot.labels:
+            self._by_value[key].setdefault(spot.labels[key], {})[spot.name] = None
+
+    def _unfile(self, spot: Spot, key: str) -> None:
+        if key in spot.labels:
+            of_value = self._by_value[key][spot.labels[key]]
+            del of_value[spot.name]
+            if not of_value:
+                del self._by_value[key][spot.labels[key]]
+
+    def _forget_spot(self, spot: Spot) -> None:
+        if not (spot.is_known or spot.kinds or spot.ports or spot.held):
+            for key in self._by_value:
+                self._unfile(spot, key)
+            del self._spots[spot.name]
+
+    def _move(
+        self,
+        spot: Spot,
+        labels: Mapping[str, str],
+        taints: tuple[Taint, ...],
+        source: SourceName,
+        *,
+        is_known: bool,
+    ) -> None:
+        """The node is another one: whoever is on it is in other domains."""
+        self._count_all(spot, -1)
+        for domains in self._domains.values():
+            domains.forget(spot)
+        for key in self._by_value:
+            self._unfile(spot, key)
+        spot.labels, spot.taints, spot.source, spot.is_known = labels, taints, source, is_known
+        for domains in self._domains.values():
+            domains.look_at(spot)
+        for key in self._by_value:
+            self._file(spot, key)
+        self._count_all(spot, 1)
+        for crowd in self._crowds.values():
+            if crowd.domains is not None:
+                self._wake(crowd)  # there may be more domains than before, or fewer
+
+    def _count_all(self, spot: Spot, sign: int) -> None:
+        for kind, count in spot.kinds.items():
+            for crowd in kind.crowds:
+                self._add(crowd, spot, sign * count)
+        for crowd, count in spot.held.items():
+            self._add(crowd, spot, sign * count)
+
+    # -- what pods ask for ----------------------------------------------------------------------------------------
+
+    def crowd(self, source: SourceName, parts: tuple[Part, ...], key: str, domains: Domains | None = None) -> Crowd:
+        """The pods that all parts match, by the values of a label."""
+        name = (source, parts, key, domains)
+        found = self._crowds.get(name)
+        if found is None:
+            if len(self._crowds) >= CROWDS_MAX:
+                self._forget_crowds()
+            found = self._crowds[name] = Crowd(key, source, parts, domains)
+            self._crowds_by.add(found, parts)
+            for kind in self._kinds_near(parts):
+                if found.has(kind):
+                    kind.crowds[found] = found.kinds[kind] = None
+                    for spot, count in kind.spots.items():
+                        found.add(spot, count)
+        return found
+
+    def domains(self, wanted: Domains) -> Domains:
+        """The nodes that count for spreading by a label, as they are now."""
+        needs = wanted.needs
+        name = (
+            wanted.key,
+            wanted.keys,
+            wanted.source,
+            (needs.node_name, tuple(sorted(needs.node_selector.items())), needs.affinity)
+            if wanted.by_affinity
+            else None,
+            wanted.by_taints,
+            needs.tolerations if wanted.by_taints else (),
+        )
+        found = self._domains.get(name)
+        if found is None:
+            found = self._domains[name] = wanted
+            for spot in self._spots.values():
+                found.look_at(spot)
+        return found
+
+    def keeping_out(self, source: SourceName, namespace: str, labels: Mapping[str, str]) -> Iterator[Crowd]:
+        """Where pods are that want such a pod apart from them."""
+        for crowd in self._held_by.near(labels):
+            if crowd.speaks_of(source, namespace, labels):
+                yield crowd
+
+    def keep_out(self, asked: AllocationRequested) -> bool:
+        """Whether pods that are there keep out this one, and not all that ask for the same: its equals may fit."""
+        own = {(each.topology_key, ((each.namespaces, each.selector),)) for each in asked.host.apart}
+        found = self.keeping_out(asked.source, asked.namespace, asked.labels)
+        return any((crowd.key, crowd.parts) not in own for crowd in found)
+
+    def tells_apart(self, asking: Asking) -> bool:
+        """Whether a pod's labels may decide where it can be."""
+        host = asking.host
+        return bool(host.beside or host.apart or host.spread or self._held_by)
+
+    def is_taken(self, node: NodeName, ports: Iterable[HostPort]) -> bool:
+        """Whether a pod on a node binds one of these ports."""
+        spot = self._spots.get(node)
+        if spot is None or not spot.ports:
+            return False
+        return any(collide(each, other) for each in ports for other in spot.ports)
+
+    def nodes_with(self, key: str, values: Iterable[str]) -> list[NodeName]:
+        """The nodes that have one of these values of a label. Walks over them, and not over the others."""
+        by_value = self._by_value.get(key)
+        if by_value is None:
+            by_value = self._by_value[key] = {}
+            for spot in self._spots.values():
+                self._file(spot, key)
+        return [name for value in values for name in by_value.get(value, ())]
+
+    def register(self, request: RequestId, crowds: Iterable[Crowd]) -> None:
+        """A request has found no place among these: it is woken when that may be over."""
+        for crowd in crowds:
+            crowd.interested[request] = None
+
+    # -- inside ---------------------------------------------------------------------------------------------------
+
+    def _count(self, peer: Peer, spot: Spot, more: int) -> None:
+        kind = self._kind(peer)
+        _bump(spot.kinds, kind, more)
+        _bump(kind.spots, spot, more)
+        for crowd in kind.crowds:
+            self._add(crowd, spot, more)
+        if not kind.spots:
+            self._forget_kind(kind)
+        for term in peer.apart:
+            held = self._holding(peer.source, term)
+            _bump(spot.held, held, more)
+            self._add(held, spot, more)
+            held.holders += more
+            if not held.holders:
+                del self._held[peer.source, term]
+                self._held_by.remove(held, held.parts)
+        for port in peer.ports:
+            _bump(spot.ports, port, more)
+
+    def _add(self, crowd: Crowd, spot: Spot, more: int) -> None:
+        if crowd.add(spot, more):
+            self._wake(crowd)
+
+    def _wake(self, crowd: Crowd) -> None:
+        if crowd.interested and not self.quiet:
+            self.woken |= crowd.interested
+            crowd.interested = {}
+
+    def _kind(self, peer: Peer) -> Kind:
+        name = (peer.source, peer.namespace, peer.labels, peer.leaving)
+        kind = self._kinds.get(name)
+        if kind is None:
+            kind = self._kinds[name] = Kind(peer, dict(peer.labels))
+            for pair in peer.labels:
+                self._kinds_by.setdefault(pair, {})[kind] = None
+            for crowd in self._crowds_by.near(kind.labels):
+                if crowd.has(kind):
+                    kind.crowds[crowd] = crowd.kinds[kind] = None
+        return kind
+
+    def _forget_kind(self, kind: Kind) -> None:
+        peer = kind.peer
+        del self._kinds[peer.source, peer.namespace, peer.labels, peer.leaving]
+        for pair in peer.labels:
+            del self._kinds_by[pair][kind]
+            if not self._kinds_by[pair]:
+                del self._kinds_by[pair]
+        for crowd in kind.crowds:
+            crowd.kinds.pop(kind, None)
+
+    def _kinds_near(self, parts: tuple[Part, ...]) -> Iterable[Kind]:
+        for _, selector in parts:
+            for each in selector:
+                if each.operator == "In":
+                    pairs = ((each.key, value) for value in each.values)
+                    return list(dict.fromkeys(kind for pair in pairs for kind in self._kinds_by.get(pair, ())))
+        return self._kinds.values()
+
+    def _holding(self, source: SourceName, term: PodTerm) -> Crowd:
+        held = self._held.get((source, term))
+        if held is None:
+            parts = ((term.namespaces, term.selector),)
+            held = self._held[source, term] = Crowd(term.topology_key, source, parts)
+            self._held_by.add(held, parts)
+        return held
+
+    def _forget_crowds(self) -> None:
+        """They are counted again when somebody asks; whoever waits for one asks at once."""
+        for crowd in self._crowds.values():
+            self._wake(crowd)
+        for kind in self._kinds.values():
+            kind.crowds.clear()
+        self._crowds, self._crowds_by, self._domains = {}, ByLabel[Crowd](), {}
+
+
+def _is_missing(facts: HostFacts | None) -> bool:
+    """Whether a source says that its node is not there (any more): nothing is known of it, and nothing fits there."""
+    return facts is not None and facts.cordoned and not facts.labels and not facts.pods_free
+
+
+def _bump(counts: dict[T, int], key: T, more: int) -> None:
+    left = counts.get(key, 0) + more
+    if left:
+        counts[key] = left
+    else:
+        del counts[key]
+
+
+def _peers_of(pods: OtherPods, source: SourceName) -> Iterator[Peer]:
+    peer = Peer(source, pods.namespace, tuple(sorted(pods.labels.items())), pods.apart, leaving=pods.leaving)
+    for _ in range(pods.count):
+        yield peer
