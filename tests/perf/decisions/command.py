@@ -14,6 +14,7 @@ from perf.decisions.scenes import (
     Memory,
     Running,
     Waking,
+    apart_and_spread,
     compared,
     exclusive,
     fractional,
@@ -36,8 +37,9 @@ SCENES: dict[str, Callable[[int], Running]] = {
     "MPS shares": mps,
     "two on one node": two_on_one_node,
     "limited namespace": limited,
+    "replicas apart and spread": apart_and_spread,
 }
-BESIDE_ONE_INSTANCE = ("two on one node", "limited namespace")
+BESIDE_ONE_INSTANCE = ("two on one node", "limited namespace", "replicas apart and spread")
 """What may cost more than one instance alone, and how much more is the promise."""
 Measured = TypeVar("Measured")
 Given = ParamSpec("Given")

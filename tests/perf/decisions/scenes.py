@@ -12,7 +12,20 @@ from perf.decisions.system import FOLDER, GPUS_PER_NODE, System, nodes
 
 from sluice.contracts import subjects
 from sluice.contracts.ids import RunId
-from sluice.contracts.messages import NO_NEEDS, Amounts, Claim, HostNeeds, HostRoom, Mode, QuotaSet, SourceSynced
+from sluice.contracts.kubernetes import LABEL_HOSTNAME
+from sluice.contracts.messages import (
+    NO_NEEDS,
+    Amounts,
+    Claim,
+    HostNeeds,
+    HostRoom,
+    Mode,
+    NodeExpression,
+    PodTerm,
+    QuotaSet,
+    SourceSynced,
+    SpreadTerm,
+)
 from sluice.runtime.garbage import collect_rarely, set_old_aside
 from sluice_allocator.core.allocator import Allocator
 from sluice_allocator.core.rules import Rules
@@ -123,6 +136,33 @@ def two_on_one_node(gpus: int) -> Running:
     return Running(
         gpus, _half_full(gpus), lambda: Claim(container="main", profile=random.choice(PROFILES[:3]), gpus=2), needs
     )
+
+
+APPS = 5
+"""Of so many applications the pods are: four replicas of each live at a time."""
+
+
+class Replicas(Running):
+    """The same, each a replica that is to have a host of its own, in the zone with fewest of its application."""
+
+    def step(self, pods: int) -> None:
+        """So many pods come, and the oldest ones go."""
+        for _ in range(pods):
+            app = f"app-{self.came % APPS}"
+            selector = (NodeExpression(key="app", operator="In", values=(app,)),)
+            apart = PodTerm(topology_key=LABEL_HOSTNAME, selector=selector, namespaces=("default",))
+            spread = SpreadTerm(topology_key="zone", selector=selector, max_skew=2)
+            host = HostNeeds(apart=(apart,), spread=(spread,))
+            self.system.arrive(f"pod-{self.came}", self.claim(), host, labels={"app": app})
+            if self.came >= LIVING:
+                self.system.depart(f"pod-{self.came - LIVING}")
+            self.came += 1
+
+
+def apart_and_spread(gpus: int) -> Running:
+    """MIG instances of replicas that are to be apart by host and spread over zones."""
+    random = Random(0)
+    return Replicas(gpus, _half_full(gpus), lambda: Claim(container="main", profile=random.choice(PROFILES)))
 
 
 def limited(gpus: int) -> Running:

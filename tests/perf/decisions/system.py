@@ -69,7 +69,15 @@ class System:
         self.cluster = PerfectCluster(self.core, self._hear)
         self.cluster.start(nodes(gpus, mig=mig, modes=modes))
 
-    def arrive(self, name: str, claim: Claim, host: HostNeeds = NO_NEEDS, *, priority: int = 0) -> None:
+    def arrive(
+        self,
+        name: str,
+        claim: Claim,
+        host: HostNeeds = NO_NEEDS,
+        *,
+        priority: int = 0,
+        labels: dict[str, str] | None = None,
+    ) -> None:
         """A pod asks; everything that follows happens."""
         asked = AllocationRequested(
             revision=1,
@@ -81,6 +89,7 @@ class System:
             claims=(claim,),
             priority=priority,
             host=host,
+            labels=labels or {},
         )
         self.cluster.say(subjects.request(RequestId(name)), asked)
         self.cluster.settle()

@@ -10,6 +10,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
+import msgspec
+
 from sluice.contracts.ids import NodeName, RequestId, SourceName
 from sluice.contracts.messages import EVERY_NAMESPACE, HostNeeds, HostPort, PodTerm, Selector, Taint
 from sluice.contracts.selecting import all_hold
@@ -20,8 +22,7 @@ Part = tuple[tuple[str, ...], Selector]
 T = TypeVar("T")
 
 
-@dataclass(frozen=True, slots=True)
-class Peer:
+class Peer(msgspec.Struct, frozen=True):
     """A pod, as far as terms of other pods and of its own speak of it."""
 
     source: SourceName

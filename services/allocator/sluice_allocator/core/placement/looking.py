@@ -123,8 +123,9 @@ def look_for(fleet: Fleet, asking: Asking, avoid: Avoid) -> Look:
     else:
         look.wants = [fleet.wants.of(claim, asking.namespace) for claim in asking.claims]
     look.one_by_one = fleet.stock.tell_apart_by(asking.host)
-    look.bars = bars_for(fleet.peers, asking)
+    if fleet.peers.tells_apart(asking):
+        look.bars = bars_for(fleet.peers, asking)
+        for bar in look.bars:
+            fleet.stock.tell_apart_few(bar.key)
     look.picky = bool(look.bars or asking.host.ports)
-    for bar in look.bars:
-        fleet.stock.tell_apart_few(bar.key)
     return look

@@ -23,7 +23,7 @@ CROWDS_MAX = 4096
 
 def peer_of(asked: AllocationRequested) -> Peer:
     """A pod of ours."""
-    labels = tuple(sorted(asked.labels.items()))
+    labels = tuple(sorted(asked.labels.items())) if asked.labels else ()
     return Peer(asked.source, asked.namespace, labels, asked.host.apart, asked.host.ports)
 
 
@@ -240,7 +240,7 @@ class Peers:
     def tells_apart(self, asking: Asking) -> bool:
         """Whether a pod's labels may decide where it can be."""
         host = asking.host
-        return bool(host.beside or host.apart or host.spread or self._held_by)
+        return bool(self._held or host.apart or host.spread or host.beside)
 
     def is_taken(self, node: NodeName, ports: Iterable[HostPort]) -> bool:
         """Whether a pod on a node binds one of these ports."""
@@ -267,8 +267,11 @@ class Peers:
 
     def _count(self, peer: Peer, spot: Spot, more: int) -> None:
         kind = self._kind(peer)
-        _bump(spot.kinds, kind, more)
-        _bump(kind.spots, spot, more)
+        left = spot.kinds.get(kind, 0) + more
+        if left:
+            spot.kinds[kind] = kind.spots[spot] = left
+        else:
+            del spot.kinds[kind], kind.spots[spot]
         for crowd in kind.crowds:
             self._add(crowd, spot, more)
         if not kind.spots:
