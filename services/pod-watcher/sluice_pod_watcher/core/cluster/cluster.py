@@ -159,6 +159,7 @@ class Cluster:
             desk.say_hosts(now)
             if self.rules.mirror_gpus:
                 desk.out += desk.mirror.due(now)
+        desk.say_whom_terms_speak_of()
         desk.voice.say_what_is_due()
         desk.out += desk.following.telling.due(now)
         if not self._goes_on and (desk.backlog or desk.voice.is_behind):

@@ -52,6 +52,19 @@ class Desk:
             if record.held is not None:
                 self.hosts.named(record.held.node)
 
+    def say_whom_terms_speak_of(self) -> None:
+        """Say of others' pods what requests that are said next will be judged by: before them, on the same stream."""
+        neighbours = self.hosts.neighbours
+        found: dict[NodeName, None] = {}
+        for uid in self.requests.due:
+            record = self.requests.records.get(uid)
+            if record is None or record.terms is None or not record.living:
+                neighbours.forget(uid)
+            else:
+                found |= dict.fromkeys(neighbours.ask(uid, record.namespace, record.terms.host))
+        for node, facts in self.hosts.said_now(found):
+            self.voice.host(node, facts)
+
     def say_hosts(self, now: float) -> None:
         """Say what nodes have besides GPUs, and which are not there any more."""
         for node in self.hosts.take_gone():

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from sluice.contracts.asking import is_gpu_resource
 from sluice.contracts.ids import NodeName
-from sluice.contracts.messages import HostFacts, HostRoom, Taint
+from sluice.contracts.messages import NO_NEEDS, HostFacts, HostNeeds, HostPort, HostRoom, Taint
 from sluice.contracts.pod_specs import read_host_needs
 from sluice.contracts.quantities import NotANumber, parse_quantity
 from sluice.contracts.refusals import Refusal
@@ -30,11 +30,14 @@ from sluice_pod_watcher.core.cluster.events import (
     Raw,
     What,
 )
+from sluice_pod_watcher.core.cluster.neighbours import Kind, Neighbours, kind_of
 from sluice_pod_watcher.core.cluster.pod_views import DONE, node_name_of, version_of
 from sluice_pod_watcher.core.cluster.rules import ClusterRules
 
 _MIB = 1024**2
 _NOTHING = Fraction(0)
+_AMOUNTS = ("containers", "initContainers", "resources", "overhead")
+_READ = (*_AMOUNTS, "affinity", "hostNetwork")
 KEPT_MAX = 4096
 """Amounts, and rooms of pods, whose reading is remembered: a cluster writes the same few again and again."""
 
@@ -59,6 +62,13 @@ class _Taking:
     version: int
     node: NodeName
     room: HostRoom
+    kind: Kind
+    ports: tuple[HostPort, ...]
+
+    @property
+    def told(self) -> tuple[object, ...]:
+        """What of it is said of its node."""
+        return self.node, self.room, self.kind, self.ports
 
 
 @dataclass(slots=True)
@@ -81,12 +91,14 @@ class Hosts:
     """Every node, what others take of each, and which of them have to be said."""
 
     rules: ClusterRules
+    neighbours: Neighbours = field(default_factory=Neighbours)
+    """What terms of pods speak of."""
     _nodes: dict[NodeName, _Node] = field(default_factory=dict)
     _taking: dict[str, _Taking] = field(default_factory=dict)
     _taken: dict[NodeName, _Taken] = field(default_factory=dict)
     _dirty: OrderedDict[NodeName, None] = field(default_factory=OrderedDict)
-    _rooms: dict[str, HostRoom] = field(default_factory=dict)
-    """Rooms that were read before, by what the pods' specs say."""
+    _needs: dict[str, HostNeeds] = field(default_factory=dict)
+    """What was read before, by what the pods' specs say."""
     _gone: dict[NodeName, None] = field(default_factory=dict)
     _unproven: dict[NodeName, None] = field(default_factory=dict)
     """Ours, not seen, and nodes were not listed yet."""
@@ -169,7 +181,8 @@ class Hosts:
         if not node or str(_map(raw, "status").get("phase")) in DONE:
             self._take(uid, None)
             return
-        self._take(uid, _Taking(version, node, self._room(spec)))
+        needs = self._read(spec, meta)
+        self._take(uid, _Taking(version, node, needs.room, kind_of(meta, needs), needs.ports))
 
     # -- saying ---------------------------------------------------------------------------------------------------
 
@@ -212,8 +225,22 @@ class Hosts:
                 found.append((name, self.no_room))
             else:
                 self._said_at[name] = now
-                found.append((name, replace(_facts(node, self._taken.get(name, _Taken())), source=self.rules.source)))
+                found.append((name, self._said(name, node)))
         return found
+
+    def said_now(self, names: Iterable[NodeName]) -> list[tuple[NodeName, HostFacts]]:
+        """What is to be said of these before anything else: a request is about to speak of pods there."""
+        if not all(self._listed.values()):
+            return []
+        return [(name, self._said(name, node)) for name in names if (node := self._nodes.get(name)) is not None]
+
+    def _said(self, name: NodeName, node: _Node) -> HostFacts:
+        return replace(
+            _facts(node, self._taken.get(name, _Taken())),
+            ports=self.neighbours.ports(name),
+            others=self.neighbours.others(name),
+            source=self.rules.source,
+        )
 
     def say_again(self, missing: Iterable[NodeName]) -> None:
         """Everything has to be compared with the bus again, also that nothing fits on the missing ones."""
@@ -221,21 +248,25 @@ class Hosts:
 
     # -- inside ---------------------------------------------------------------------------------------------------
 
-    def _room(self, spec: Mapping[str, Any]) -> HostRoom:
+    def _read(self, spec: Mapping[str, Any], meta: Mapping[str, Any]) -> HostNeeds:
         """
-        What a pod of somebody else takes. What its spec says of nodes is not looked at.
+        What a pod of somebody else takes, and whom it wants apart. What its spec says of nodes is not looked at.
 
         Only absurd amounts are refused here, and they fit on no node: such a pod takes its place and nothing else.
         """
-        asks = {key: spec.get(key) for key in ("containers", "initContainers", "resources", "overhead")}
-        known = self._rooms.get(text := str(asks))
+        asks = {key: spec.get(key) for key in _READ}
+        labels = meta.get("labels") if asks["affinity"] else None
+        namespace = str(meta.get("namespace", "")) if asks["affinity"] else ""
+        known = self._needs.get(text := str((asks, namespace, labels)))
         if known is not None:
             return known
-        if len(self._rooms) >= KEPT_MAX:
-            self._rooms.clear()
-        needs = read_host_needs(asks)
-        room = self._rooms[text] = HostRoom() if isinstance(needs, Refusal) else needs.room
-        return room
+        if len(self._needs) >= KEPT_MAX:
+            self._needs.clear()
+        needs = read_host_needs(asks, namespace, labels)
+        if isinstance(needs, Refusal):
+            needs = read_host_needs({key: asks[key] for key in _AMOUNTS})
+        found = self._needs[text] = NO_NEEDS if isinstance(needs, Refusal) else needs
+        return found
 
     def _drop_node(self, name: NodeName) -> None:
         if self._nodes.pop(name, None) is not None:
@@ -254,13 +285,14 @@ class Hosts:
         before = self._taking.pop(uid, None)
         if taking is not None:
             self._taking[uid] = taking
-        if before is not None and taking is not None and (before.node, before.room) == (taking.node, taking.room):
+        if before is not None and taking is not None and before.told == taking.told:
             return
         for each, sign in ((before, -1), (taking, 1)):
             if each is None:
                 continue
             taken = self._taken.setdefault(each.node, _Taken())
             taken.add(each.room, sign)
+            self.neighbours.count(each.node, each.kind, each.ports, sign)
             if not taken.pods:
                 del self._taken[each.node]
             if each.node in self._nodes:

@@ -2,14 +2,17 @@
 What is listed and watched for a cluster's core: our pods, what nodes offer, and what others' pods take of it.
 
 Our pods are read whole, and chosen by their label: a tenth of the bytes of watching all pods (measured). The others
-are watched for the room that they take on nodes, by the opposite of the label; one with our gate, or with a slice
-written on it, has lost its label. An API server sends objects whole; of others' pods and of nodes (10 KiB each, most of
-it images and heartbeats) all but a few fields is thrown away unread.
+are watched for the room that they take on nodes and for what keeps ours from being beside them, by the opposite of the
+label; one with our gate, or with a slice written on it, has lost its label. An API server sends objects whole; of
+others' pods and of nodes (10 KiB each, most of it images and heartbeats) all but a few fields is thrown away unread.
 """
+
+from typing import Any
 
 import msgspec
 
 from sluice.contracts.kubernetes import GRANTED_ALLOCATION, LABEL_MANAGED, MANAGED
+from sluice.contracts.pod_specs.pod_needs import REQUIRED
 from sluice.runtime.clock import Clock
 from sluice_pod_watcher.core.cluster.events import NodeGone, NodeSeen, OtherPodGone, OtherPodSeen, PodGone, PodSeen, Raw
 from sluice_pod_watcher.shell.kube.client import KubeApi
@@ -31,6 +34,8 @@ class _Meta(msgspec.Struct, omit_defaults=True, rename="camel"):
     namespace: str = ""
     name: str = ""
     resource_version: str = ""
+    deletion_timestamp: str | None = None
+    labels: dict[str, str] | None = None
     annotations: _Granted | None = None
 
 
@@ -39,8 +44,16 @@ class _Resources(msgspec.Struct, omit_defaults=True):
     requests: _Amounts | None = None
 
 
+class _Port(msgspec.Struct, omit_defaults=True):
+    container_port: int | None = msgspec.field(default=None, name="containerPort")
+    host_port: int | None = msgspec.field(default=None, name="hostPort")
+    host_ip: str | None = msgspec.field(default=None, name="hostIP")
+    protocol: str | None = None
+
+
 class _Container(msgspec.Struct, omit_defaults=True, rename="camel"):
     resources: _Resources | None = None
+    ports: list[_Port] | None = None
     restart_policy: str | None = None
 
 
@@ -48,7 +61,17 @@ class _Gate(msgspec.Struct):
     name: str = ""
 
 
+class _AntiAffinity(msgspec.Struct, omit_defaults=True):
+    required: list[dict[str, Any]] | None = msgspec.field(default=None, name=REQUIRED)
+
+
+class _Affinity(msgspec.Struct, omit_defaults=True, rename="camel"):
+    pod_anti_affinity: _AntiAffinity | None = None
+
+
 class _Spec(msgspec.Struct, omit_defaults=True, rename="camel"):
+    host_network: bool | None = None
+    affinity: _Affinity | None = None
     node_name: str | None = None
     scheduling_gates: list[_Gate] | None = None
     containers: list[_Container] | None = None
@@ -100,7 +123,7 @@ _PODS, _NODES = msgspec.json.Decoder(_Pod), msgspec.json.Decoder(_Node)
 
 
 def room_only(raw: bytes | msgspec.Raw) -> Raw:
-    """Of a pod, what says who it is, how much room it takes and where, and whether it is ours."""
+    """Of a pod, what says who it is, how much room it takes and where, whom it wants apart, and whether it is ours."""
     found: dict[str, object] = msgspec.to_builtins(_PODS.decode(raw))
     return found
 

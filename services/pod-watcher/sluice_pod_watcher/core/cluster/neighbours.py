@@ -1,0 +1,121 @@
+"""
+What is said of pods that are none of ours, for what pods want of each other: only of those that matter to a request.
+
+Of most pods of a cluster nothing is said. Said are those that some term of a pod of ours speaks of, those that want
+others apart from them, and the ports of the host that any of them binds. Equal pods of a node are one entry with a
+count, and what is said of one node is bounded. Nothing is judged here: the allocator does that, for it knows of places
+that are not taken yet.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from sluice.contracts.ids import NodeName, RequestId
+from sluice.contracts.messages import EVERY_NAMESPACE, HostNeeds, HostPort, OtherPods, PodTerm, Selector
+from sluice.contracts.selecting import all_hold
+
+OTHERS_MAX, PORTS_MAX = 100, 200
+"""So many kinds of pods, and ports, are told of one node: a kubelet runs 110 pods by default."""
+Kind = tuple[str, tuple[tuple[str, str], ...], tuple[PodTerm, ...], bool]
+"""Namespace, labels, whom it wants apart, whether it is being deleted."""
+Spoken = tuple[tuple[str, ...], Selector]
+"""Namespaces, and what is asked of labels there."""
+
+
+def kind_of(meta: Mapping[str, Any], needs: HostNeeds) -> Kind:
+    """What terms can tell of a pod."""
+    labels = meta.get("labels")
+    pairs = sorted((str(key), str(text)) for key, text in labels.items()) if isinstance(labels, dict) else ()
+    return str(meta.get("namespace", "")), tuple(pairs), needs.apart, bool(meta.get("deletionTimestamp"))
+
+
+@dataclass(slots=True)
+class Neighbours:
+    """Others' pods by node, and what the terms of our requests speak of."""
+
+    _kinds: dict[Kind, dict[NodeName, int]] = field(default_factory=dict)
+    _on: dict[NodeName, dict[Kind, int]] = field(default_factory=dict)
+    _ports: dict[NodeName, dict[HostPort, int]] = field(default_factory=dict)
+    _spoken: dict[Spoken, dict[RequestId, None]] = field(default_factory=dict)
+    """By whose request."""
+    _of_request: dict[RequestId, tuple[Spoken, ...]] = field(default_factory=dict)
+    _matters: dict[Kind, bool] = field(default_factory=dict)
+
+    def count(self, node: NodeName, kind: Kind, ports: Iterable[HostPort], more: int) -> None:
+        """More of a kind are on a node, or fewer."""
+        nodes = self._kinds.setdefault(kind, {})
+        on_node, ports_there = self._on.setdefault(node, {}), self._ports.setdefault(node, {})
+        _add(nodes, node, more)
+        _add(on_node, kind, more)
+        for port in ports:
+            _add(ports_there, port, more)
+        if not nodes:
+            del self._kinds[kind]
+            self._matters.pop(kind, None)
+        if not on_node:
+            del self._on[node]
+        if not ports_there:
+            del self._ports[node]
+
+    def ask(self, request: RequestId, namespace: str, host: HostNeeds) -> list[NodeName]:
+        """What a request's pod says of others. Returns the nodes of which more has to be said than before, for it."""
+        terms = (*((each.namespaces, each.selector) for each in (*host.beside, *host.apart)),)
+        spoken = (*terms, *(((namespace,), each.selector) for each in host.spread))
+        if self._of_request.get(request, ()) == spoken:
+            return []
+        self.forget(request)
+        if not spoken:
+            return []
+        self._of_request[request] = spoken
+        new = [each for each in dict.fromkeys(spoken) if each not in self._spoken]
+        for each in spoken:
+            self._spoken.setdefault(each, {})[request] = None
+        found: dict[NodeName, None] = {}
+        for kind, nodes in self._kinds.items() if new else ():
+            if not self._matters.get(kind, False) and any(_speaks_of(each, kind) for each in new):
+                self._matters[kind] = True
+                found |= dict.fromkeys(nodes)
+        return list(found)
+
+    def forget(self, request: RequestId) -> None:
+        """It is over. What was said for it stays, until something else is to be said of the node."""
+        for each in dict.fromkeys(self._of_request.pop(request, ())):
+            del self._spoken[each][request]
+            if not self._spoken[each]:
+                del self._spoken[each]
+                self._matters.clear()
+
+    def ports(self, node: NodeName) -> tuple[HostPort, ...]:
+        """The ports that they bind on a node."""
+        return tuple(self._ports.get(node, ()))[:PORTS_MAX]
+
+    def others(self, node: NodeName) -> tuple[OtherPods, ...]:
+        """Those on a node that matter."""
+        return tuple(self._told(node))[:OTHERS_MAX]
+
+    def _told(self, node: NodeName) -> Iterator[OtherPods]:
+        for kind, count in sorted(self._on.get(node, {}).items(), key=lambda each: each[0][:2]):
+            if self._does_matter(kind):
+                namespace, labels, apart, leaving = kind
+                yield OtherPods(namespace=namespace, labels=dict(labels), apart=apart, count=count, leaving=leaving)
+
+    def _does_matter(self, kind: Kind) -> bool:
+        known = self._matters.get(kind)
+        if known is None:
+            known = bool(kind[2]) or any(_speaks_of(each, kind) for each in self._spoken)
+            self._matters[kind] = known
+        return known
+
+
+def _speaks_of(spoken: Spoken, kind: Kind) -> bool:
+    namespaces, selector = spoken
+    return (kind[0] in namespaces or EVERY_NAMESPACE in namespaces) and all_hold(selector, dict(kind[1]))
+
+
+def _add(counts: dict[Any, int], key: object, more: int) -> None:
+    left = counts.get(key, 0) + more
+    if left:
+        counts[key] = left
+    else:
+        del counts[key]
