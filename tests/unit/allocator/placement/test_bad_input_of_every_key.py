@@ -73,7 +73,9 @@ NONSENSE: dict[str, object] = {
     "mapping": {"a": 1},
     "bytes": b"8",
 }
-IMPOSSIBLE = set(NONSENSE) - {"zero", "minus zero", "below one"}
+SILENCE = {"empty", "blank", "nothing"}
+"""What charts render for a value that nobody set."""
+IMPOSSIBLE = set(NONSENSE) - {"zero", "minus zero", "below one"} - SILENCE
 """No number that a person could mean."""
 
 
@@ -116,6 +118,16 @@ def _fastgshare(key: str, value: object):
     return {f"fastgshare/{name}": text for name, text in (said | {key: value}).items()}, {}
 
 
+@pytest.mark.parametrize("what", sorted(SILENCE))
+@pytest.mark.parametrize(("field", "make"), [pytest.param(field, make, id=field) for field, _, make in pods()])
+def test_a_key_without_a_value_changes_nothing(field, make, what):
+    """What is beside it is served as if the key had been left out, or refused for what then is missing."""
+    annotations, resources = make(NONSENSE[what])
+    without = [{name: text for name, text in said.items() if name != field} for said in (annotations, resources)]
+    with_it = parse_pod(annotations, (ContainerAsk(CONTAINER, limits=resources),))
+    assert with_it == parse_pod(without[0], (ContainerAsk(CONTAINER, limits=without[1]),))
+
+
 CASES = [pytest.param(field, key, make, what, id=f"{field} {what}") for field, key, make in pods() for what in NONSENSE]
 
 
@@ -128,7 +140,7 @@ def test_nonsense_is_refused_by_its_name_or_means_something(field, key, make, wh
         assert key not in NUMBERS or what not in IMPOSSIBLE, f"{field} = {what} was taken for {ask}"
         _check_claims(ask)
         if not ask.claims:
-            assert what in {"zero", "minus zero"}, f"{field} = {what} was dropped"
+            assert what in {"zero", "minus zero", *SILENCE}, f"{field} = {what} was dropped"
             return
         place = find_place(FLEET, Asking(ask.claims, node_policy=ask.node_policy, gpu_policy=ask.gpu_policy))
         if isinstance(place, Place):
