@@ -37,7 +37,7 @@ async def test_every_mistake_in_a_manifest_is_refused_in_words_and_disturbs_no_o
     for name, (key, value) in MISTAKES.items():
         up.write(f"{name}.yaml", POD.format(name=name, key=key, value=value))
     up.write("not-yaml.yaml", "metadata: [unclosed\n")
-    up.write("not-a-pod.yaml", "apiVersion: v1\nkind: Service\nmetadata: {name: s}\n")
+    up.write("not-a-pod.yaml", "apiVersion: v1\nkind: pod\nmetadata: {name: s}\n")
     up.add("by-profile")
     expected = {*MISTAKES, "not-yaml.yaml", "not-a-pod.yaml"}
     async with up.watching() as watching:
