@@ -33,6 +33,12 @@ def _all_gpus() -> None:
     _denied(pod(container(env=[{"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"}]), annotations=ASKS), "every GPU")
 
 
+def _image() -> None:
+    found = answer(pod(container(), runtimeClassName="nvidia"))
+    written = [each["value"] for each in found.patch if each["path"].endswith("/env")]
+    assert written == [[{"name": "NVIDIA_VISIBLE_DEVICES", "value": "void"}]], "an image sees every GPU of its node"
+
+
 def _host_directory() -> None:
     volumes = [{"name": "h", "hostPath": {"path": "/run/sluice/mps"}}]
     _denied(pod(annotations=ASKS, volumes=volumes), "the directory of all daemons")
@@ -133,6 +139,11 @@ CONTROLS = (
         "devices are not chosen by hand",
         _all_gpus,
         patched("sluice.contracts.admission.judging.problems_of_env", lambda *_: ()),
+    ),
+    Control(
+        "images see no GPU without an ask",
+        _image,
+        patched("sluice_pod_watcher.admission.editing.sees_all_gpus", lambda *_: False),
     ),
     Control(
         "no host path into ours",

@@ -224,7 +224,7 @@ INIT_ONLY = {
 }
 
 
-@settings(max_examples=400)
+@settings(max_examples=250)
 @given(pods())
 @example(INIT_ONLY)
 def test_the_webhook_a_folder_and_simulate_give_one_answer(made):
@@ -247,7 +247,7 @@ ONLY_IN_A_CLUSTER = ("spec.nodeName", "hostPID", "hostIPC", "privileged", "hostP
 """What a folder has no kubelet for."""
 
 
-@settings(max_examples=200)
+@settings(max_examples=120)
 @given(pods(), st.data())
 def test_null_zero_and_empty_change_nothing(made, data):
     """A LimitRange's zero and a chart's empty value are written beside every ask."""
