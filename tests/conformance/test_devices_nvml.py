@@ -337,6 +337,73 @@ def test_what_the_driver_asks_for_is_believed_until_it_is_done(rig):
     assert rig.backend.read_gpu(gpu).healthy
 
 
+@pytest.fixture
+def gb10(nvml_library, tmp_path):
+    """A machine with one GPU that has no memory of its own to tell of, nor a NUMA node or links."""
+    machine = NvmlMachine(nvml_library, tmp_path)
+    machine.add_plain_gpu("NVIDIA GB10", memory_mib=0, multiprocessors=48)
+    with machine.loaded():
+        yield machine
+
+
+@contextmanager
+def _opened(machine):
+    backend = NvmlGpus(machine.processes)
+    try:
+        yield backend
+    finally:
+        backend.close()
+
+
+def test_a_gpu_that_does_not_tell_its_memory_is_not_lost(gb10):
+    """Nothing would ever be granted on a GB10, and its owner be sent to look for a broken card."""
+    with _opened(gb10) as backend:
+        (report,) = backend.read()
+        assert (report.model, report.lost, report.healthy) == ("NVIDIA GB10", False, True)
+        assert (report.memory_mib, report.multiprocessors, report.numa_node) == (0, 48, None)
+        assert backend.read_gpu(report.uuid) == report
+        pid = gb10.add_process(report.uuid, owner="")
+        assert [holder.pid for holder in backend.processes(report.uuid, report.uuid)] == [pid]
+        (use,) = backend.uses(report.uuid, [report.uuid])
+        assert use.memory_mib is None
+
+
+@pytest.mark.parametrize(
+    "symbol",
+    [
+        "nvmlDeviceGetMemoryInfo",
+        "nvmlDeviceGetPciInfo_v3",
+        "nvmlDeviceGetMemoryAffinity",
+        "nvmlDeviceGetNvLinkState",
+        "nvmlDeviceGetNumGpuCores",
+        "nvmlDeviceGetCudaComputeCapability",
+        "nvmlDeviceGetTotalEccErrors",
+        "nvmlDeviceGetFieldValues",
+        "nvmlDeviceGetMinorNumber",
+        "nvmlDeviceGetMigMode",
+        "nvmlDeviceGetSupportedEventTypes",
+        "nvmlSystemGetCudaDriverVersion_v2",
+    ],
+)
+def test_a_fact_that_this_gpu_does_not_tell_is_no_lost_gpu(gb10, symbol):
+    """Each generation of GPUs leaves out some: an agent that needs them all serves none of it."""
+    gb10.fail(symbol, pynvml.NVML_ERROR_NOT_SUPPORTED, ALWAYS)
+    with _opened(gb10) as backend:
+        (report,) = backend.read()
+        assert (report.lost, report.healthy) == (False, True)
+        assert backend.processes(report.uuid, report.uuid) == ()
+        assert len(backend.uses(report.uuid, [report.uuid])) == 1
+
+
+def test_memory_that_cannot_be_read_for_a_moment_is_no_unknown_memory(rig):
+    """The GPU would be another model for a moment, and what is booked on it be measured anew."""
+    before = rig.backend.read()
+    rig.machine.fail("nvmlDeviceGetMemoryInfo", pynvml.NVML_ERROR_TIMEOUT, 1)
+    (slow,) = rig.backend.read()
+    assert (slow.lost, slow.memory_mib) == (True, before[0].memory_mib)
+    assert rig.backend.read() == before
+
+
 def test_a_gpu_that_tells_no_errors_is_served_all_the_same(nvml_library, tmp_path):
     """A node with one old GPU would have no agent."""
     machine = NvmlMachine(nvml_library, tmp_path)

@@ -122,6 +122,29 @@ async def test_an_agent_on_nvml_makes_keeps_and_unmakes_slices(folder, machine, 
             await bus.close()
 
 
+async def test_a_gpu_whose_memory_is_not_told_is_given_whole(folder, library, tmp_path):
+    """A GB10 has the machine's memory: its driver tells none, and there is nothing wrong with it."""
+    machine = NvmlMachine(library, folder / "gb10", state=folder / "gb10.state")
+    uuid = machine.add_plain_gpu("NVIDIA GB10", memory_mib=0, multiprocessors=48)
+    async with Broker(tmp_path / "nats") as broker:
+        bus = await NatsBus.connect(broker.url, name="desk")
+        process = None
+        try:
+            await bus.ensure_streams()
+            process = await _start(folder, machine, broker)
+            desk = NvmlDesk(bus, folder, [uuid])
+            await desk.open(NODE)
+            booking = await desk.grant(NODE, "a1_R_1", (0, None, 0, 1))
+            word = await desk.ready(NODE, "a1_R_1")
+            assert [each.visible_devices for each in word.containers] == [uuid]
+            await desk.revoke(booking)
+            await desk.gone(NODE, "a1_R_1")
+        finally:
+            if process is not None:
+                await kill(process)
+            await bus.close()
+
+
 async def test_an_xid_makes_a_gpu_unhealthy_at_once_and_says_why(folder, machine, tmp_path):
     """Nobody is put on a GPU that the driver has given up, and people read which error it was."""
     async with Broker(tmp_path / "nats") as broker:

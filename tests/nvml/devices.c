@@ -219,6 +219,7 @@ EXPORT nvmlReturn_t nvmlDeviceGetNvLinkRemoteDeviceType(Handle device, unsigned 
 EXPORT nvmlReturn_t nvmlDeviceGetMemoryInfo(Handle device, Memory *memory)
 {
     ON_DEVICE(memory);
+    if (t.ci == NULL && t.gpu->memory_mib == 0) return NOT_SUPPORTED; /* as of GB10, which has the machine's */
     uint64_t mib = t.ci == NULL ? t.gpu->memory_mib : model_of(t.gpu)->rows[t.gi->row].memory_mib;
     uint64_t used = machine_memory_used_mib(m, number_of(m, t.gpu), t.ci == NULL ? NO_INSTANCE : t.gi->id);
     *memory = (Memory){.total = mib << 20, .free = (mib - used) << 20, .used = used << 20};
@@ -229,6 +230,7 @@ EXPORT nvmlReturn_t nvmlDeviceGetMemoryInfo_v2(Handle device, MemoryV2 *memory)
 {
     ON_DEVICE(memory);
     if (memory->version != VERSION(MemoryV2, 2)) return ARGUMENT_VERSION_MISMATCH;
+    if (t.ci == NULL && t.gpu->memory_mib == 0) return NOT_SUPPORTED;
     uint64_t mib = t.ci == NULL ? t.gpu->memory_mib : model_of(t.gpu)->rows[t.gi->row].memory_mib;
     *memory = (MemoryV2){.version = memory->version, .total = mib << 20, .free = mib << 20};
     return OK;

@@ -104,6 +104,7 @@ class WaitReason(_Reason):
     GPU_ENGINES_USED_UP = "GpuEnginesUsedUp"
     GPU_NOT_IDLE = "GpuNotIdle"
     GPU_INSUFFICIENT_MEMORY = "GpuInsufficientMemory"
+    GPU_MEMORY_UNKNOWN = "GpuMemoryUnknown"
     GPU_INSUFFICIENT_SMS = "GpuInsufficientSms"
     GPU_TIME_USED_UP = "GpuTimeUsedUp"
     GPU_TENANTS_USED_UP = "GpuTenantsUsedUp"
@@ -132,6 +133,7 @@ KNOWN_AS = {
     WaitReason.GPU_ENGINES_USED_UP: "CardMigTopologyInfeasible",
     WaitReason.GPU_NOT_IDLE: "ExclusiveDeviceAllocateConflict",
     WaitReason.GPU_INSUFFICIENT_MEMORY: "CardInsufficientMemory",
+    WaitReason.GPU_MEMORY_UNKNOWN: "CardInsufficientMemory",
     WaitReason.GPU_INSUFFICIENT_SMS: "CardInsufficientCore",
     WaitReason.GPU_TIME_USED_UP: "CardComputeUnitsExhausted",
     WaitReason.GPU_TENANTS_USED_UP: "CardTimeSlicingExhausted",

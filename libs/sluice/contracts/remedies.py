@@ -60,6 +60,10 @@ REMEDIES = {
     WaitReason.GPU_ENGINES_USED_UP: "It starts when a pod with media engines ends; a profile without them may fit.",
     WaitReason.GPU_NOT_IDLE: "It starts when the last pod on such a GPU ends; a slice of one may start sooner.",
     WaitReason.GPU_INSUFFICIENT_MEMORY: "It starts when a pod on such a GPU ends; a share of less memory may fit now.",
+    WaitReason.GPU_MEMORY_UNKNOWN: (
+        "The driver does not tell how much memory such a GPU has: ask for a whole one (sluice.dev/gpus), or for "
+        "another model."
+    ),
     WaitReason.GPU_INSUFFICIENT_SMS: (
         "It starts when a pod on such a GPU ends; a share with a smaller sm-partition may fit now."
     ),
@@ -98,6 +102,7 @@ _WHATEVER_IS_FREE = frozenset(
         WaitReason.NODE_TAINTED,
         WaitReason.NODE_VOLUME_ELSEWHERE,
         WaitReason.GPU_MODE_NOT_FIT,
+        WaitReason.GPU_MEMORY_UNKNOWN,
         WaitReason.GPU_NOT_IN_LAYOUT,
     }
 )

@@ -2,6 +2,7 @@
 
 import pytest
 from factories.allocator import asked, claim, gpu_report, snapshot
+from msgspec.structs import replace
 
 from sluice.contracts import subjects
 from sluice.contracts.ids import GpuUuid
@@ -52,6 +53,45 @@ def test_a_gpu_without_mig_is_only_given_whole():
     whole, sized = claim(profile=None), claim(profile=None, memory_mib=8000)
     assert shape_for(A100, whole, PlacingRules(), mig=False) is WHOLE
     assert shape_for(A100, sized, PlacingRules(), mig=False) is WaitReason.GPU_MODE_NOT_FIT
+
+
+def _gb10(node):
+    return replace(
+        gpu_report(node, 0, mig=False),
+        model="NVIDIA GB10",
+        memory_mib=0,
+        multiprocessors=48,
+        memory_slices=1,
+        compute_slices=1,
+        profiles=(),
+    )
+
+
+def test_a_gpu_whose_memory_is_not_known_is_given_whole(empty):
+    """Its driver tells none: nothing is wrong with it, and nothing of it can be measured out."""
+    empty.add_node(snapshot("node-a", (_gb10("node-a"),), modes=("exclusive", "mps", "fractional")))
+    assert places(empty.land_all(empty.request(asked("p1", claim(profile=None))))) == [("GPU-node-a-0", None, 0)]
+
+
+@pytest.mark.parametrize(
+    "ask",
+    [
+        {"memory_mib": 8000},
+        {"memory_percentage": 50},
+        {"memory_mib": 8000, "modes": ("mps",), "uid": 0},
+        {"sm_partition": 20, "modes": ("fractional",), "uid": 0},
+        {"shares_percent": 50, "modes": ("fractional",), "uid": 0},
+    ],
+    ids=["memory", "part of the memory", "share by memory", "share by SMs", "part of a GPU"],
+)
+def test_who_asks_for_a_part_of_a_gpu_whose_memory_is_not_known_is_told_so(empty, ask):
+    """A share of an unknown memory would be one without a limit, or one of nothing."""
+    empty.add_node(snapshot("node-a", (_gb10("node-a"),), modes=("exclusive", "mps", "fractional")))
+    writes = empty.land_all(empty.request(asked("p1", claim(**({"profile": None} | ask)))))
+    assert places(writes) == []
+    (waits,) = [write.message for write in writes if isinstance(write.message, Pending)]
+    assert WaitReason.GPU_MEMORY_UNKNOWN in {reason.reason for reason in waits.reasons}
+    assert "its memory is not known" in waits.message
 
 
 def test_small_slices_leave_room_for_the_largest_that_can_still_fit(bench):

@@ -118,7 +118,9 @@ class GpuReport(msgspec.Struct, frozen=True, kw_only=True):
     index: int
     model: str
     memory_mib: int
+    """0 where the driver does not tell it (a GPU that has the machine's memory, as GB10): then it is given whole."""
     multiprocessors: int
+    """0 where nothing tells it."""
     mig_enabled: bool
     memory_slices: SpanSize
     compute_slices: SpanSize

@@ -39,6 +39,7 @@ _FILTERS: dict[str, frozenset[WaitReason]] = {
         {
             WaitReason.GPU_UNHEALTHY,
             WaitReason.GPU_MODE_NOT_FIT,
+            WaitReason.GPU_MEMORY_UNKNOWN,
             WaitReason.GPU_MODEL_MISMATCH,
             WaitReason.GPU_UUID_MISMATCH,
             WaitReason.GPU_NO_SUCH_PROFILE,

@@ -16,7 +16,7 @@ import pynvml  # type: ignore[import-untyped]
 from sluice.contracts.ids import GpuUuid
 from sluice.contracts.messages import ProfileReport
 from sluice.mig.catalog import find
-from sluice_node_agent.device.nvml_errors import known_or
+from sluice_node_agent.device.nvml_errors import MISSING, known_or, told_or
 from sluice_node_agent.device.nvml_health import Facts
 from sluice_node_agent.device.nvml_mig import Handle, Mode
 
@@ -35,15 +35,21 @@ _AFFINITY_WORDS = 4
 """64 NUMA nodes each; no machine with GPUs has more than a few dozen."""
 _SWITCH = pynvml.NVML_NVLINK_DEVICE_TYPE_SWITCH
 
+_UNTOLD = MISSING | {pynvml.NVML_ERROR_NOT_SUPPORTED}
+"""This GPU, or this driver, does not tell such a fact."""
 _CLIENTS_60_FROM = 13010
 """CUDA 13.1 as nvmlSystemGetCudaDriverVersion_v2 tells it (major * 1000 + minor * 10)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Wiring:
-    """Where a GPU is: its PCI place, and what its active NVLinks lead to (other PCI places, or NVSwitches)."""
+    """
+    Where a GPU is: its PCI place, and what its active NVLinks lead to (other PCI places, or NVSwitches).
 
-    pci: tuple[int, int, int]
+    `pci` is None where the driver tells none.
+    """
+
+    pci: tuple[int, int, int] | None
     mig: bool
     direct: Mapping[tuple[int, int, int], int] = field(default_factory=dict)
     switched: int = 0
@@ -60,8 +66,14 @@ def mps_clients_max() -> int:
 
 
 def memory_bytes(device: Handle) -> int:
-    """All memory of the GPU, that which the driver keeps for itself included (as nvidia-smi's memory.total)."""
-    return int(pynvml.nvmlDeviceGetMemoryInfo(device).total)
+    """
+    All memory of the GPU, that which the driver keeps for itself included (as nvidia-smi's memory.total); 0 where the
+    driver does not tell it of this GPU: one that has the machine's memory, as GB10, has none of its own to tell of.
+
+    Any other error is no answer, and raised: a size that is not known for a moment would be another model.
+    """
+    memory = told_or(_UNTOLD, None, pynvml.nvmlDeviceGetMemoryInfo, device)
+    return int(memory.total) if memory is not None else 0
 
 
 def multiprocessors(device: Handle, name: str, profiles: tuple[ProfileReport, ...]) -> int:
@@ -100,7 +112,8 @@ def health(device: Handle, mode: Mode) -> Facts:
 
 def wiring(device: Handle, *, mig: bool) -> Wiring:
     """Where the GPU is, and what it is linked to. A GPU in MIG mode has no peers: P2P is off (MIG user guide)."""
-    pci = _place(pynvml.nvmlDeviceGetPciInfo_v3(device))
+    found = told_or(_UNTOLD, None, pynvml.nvmlDeviceGetPciInfo_v3, device)
+    pci = _place(found) if found is not None else None
     if mig:
         return Wiring(pci, mig)
     direct: Counter[tuple[int, int, int]] = Counter()
@@ -125,7 +138,7 @@ def links(own: Wiring, others: Mapping[GpuUuid, Wiring]) -> dict[GpuUuid, int]:
     """
     found = {}
     for uuid, other in others.items():
-        if own.mig or other.mig or other.pci == own.pci:
+        if own.mig or other.mig or own.pci is None or other.pci is None or other.pci == own.pci:
             continue
         count = own.direct.get(other.pci, 0) + min(own.switched, other.switched)
         if count:
@@ -133,7 +146,7 @@ def links(own: Wiring, others: Mapping[GpuUuid, Wiring]) -> dict[GpuUuid, int]:
     return found
 
 
-def numa_node(device: Handle, pci: tuple[int, int, int]) -> int | None:
+def numa_node(device: Handle, pci: tuple[int, int, int] | None) -> int | None:
     """
     The NUMA node whose memory is closest to the GPU; None when the machine has no such node or does not tell.
 
@@ -145,6 +158,8 @@ def numa_node(device: Handle, pci: tuple[int, int, int]) -> int | None:
     mask = sum(word << (64 * number) for number, word in enumerate(words))
     if mask.bit_count() == 1:
         return mask.bit_length() - 1
+    if pci is None:
+        return None
     domain, bus, slot = pci
     try:
         node = int((SYS / f"{domain:04x}:{bus:02x}:{slot:02x}.0" / "numa_node").read_text(encoding="ascii"))

@@ -141,7 +141,7 @@ def check_gpus(machine: Machine, devices: Devices) -> list[Finding]:
                 )
             )
         else:
-            found.append(Finding(Check.GPUS, "ok", f"{name}: {gpu.memory_mib} MiB, {gpu.multiprocessors} SMs"))
+            found.append(Finding(Check.GPUS, "ok", f"{name}: {_sizes_of(gpu)}"))
         found += _check_model(machine, devices, gpu)
         found += _check_mig(gpu)
     return found
@@ -178,6 +178,11 @@ def check_instances(machine: Machine, devices: Devices) -> list[Finding]:
             f"nvidia-smi mig -dci {one}, then nvidia-smi mig -dgi {one}; without ids all of the node's are destroyed",
         ),
     ]
+
+
+def _sizes_of(gpu: GpuReport) -> str:
+    memory = f"{gpu.memory_mib} MiB" if gpu.memory_mib else "its memory is not known, so it is given whole"
+    return f"{memory}, {gpu.multiprocessors} SMs" if gpu.multiprocessors else memory
 
 
 def _unusable(devices: Devices) -> list[Finding]:

@@ -112,7 +112,8 @@ class MarkFile:
 
     def _begin_anew(self) -> None:
         """Replace the file by a short one; what a killed writer has left half written is not in it."""
-        self._path.parent.mkdir(mode=_MODE, parents=True, exist_ok=True)  # its disk may have been emptied
+        if not self._path.parent.exists():  # its disk was emptied
+            self._path.parent.mkdir(mode=_MODE, parents=True)
         draft = self._path.with_name(f"{self._path.name}.new")
         head = [f"{self._boot_id}\n".encode(), *([_WHOLE + b"\n"] if self._is.whole else [])]
         lines = [_line(_PUT, mark) for mark in _in_order(self._is.there)]

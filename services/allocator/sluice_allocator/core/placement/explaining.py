@@ -239,6 +239,7 @@ IN_WORDS = {
     WaitReason.GPU_NO_SUCH_PROFILE: "has no such profile, or none that is large enough",
     WaitReason.GPU_NOT_IN_LAYOUT: "no instance of that size in the layout that its administrator fixed",
     WaitReason.GPU_INSTANCES_TAKEN: "no free instance of that size in the layout that its administrator fixed",
+    WaitReason.GPU_MEMORY_UNKNOWN: "its memory is not known, so only whole GPUs can be had",
     WaitReason.GPU_MODE_NOT_FIT: "not set up for the mode that is asked for",
     WaitReason.GPU_MODEL_MISMATCH: "another model than asked for",
     WaitReason.GPU_UUID_MISMATCH: "not among the GPUs named",

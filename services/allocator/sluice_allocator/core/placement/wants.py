@@ -60,7 +60,9 @@ class Want:
     _snug: dict[str, bool] = field(default_factory=dict)
 
     def admits(self, gpu: Gpu) -> WaitReason | None:
-        """Why the claim does not want this product; None when it does. UUIDs are not looked at."""
+        """Why the claim does not want this product, or cannot; None when it does. UUIDs are not looked at."""
+        if self.claim.shares_percent is not None and has_unknown_memory(gpu.model, mig=gpu.mig):
+            return WaitReason.GPU_MEMORY_UNKNOWN
         only = self.claim.only
         if not only.models and not only.not_models:
             return None
@@ -157,6 +159,8 @@ class Want:
         uid = claim.uid if claim.uid is not None else self.rules.assumed_uid
         if uid is None or (gpu.mig and not gpu.model.profiles):
             return WaitReason.GPU_MODE_NOT_FIT
+        if has_unknown_memory(gpu.model, mig=gpu.mig):
+            return WaitReason.GPU_MEMORY_UNKNOWN  # every share has a part of it
         memory_mib = claim.memory_mib or 0
         if claim.memory_percentage is not None:
             memory_mib = max(memory_mib, percent_mib(gpu, claim.memory_percentage))
@@ -276,8 +280,12 @@ def shape_for(
     model: GpuModel, claim: Claim, rules: PlacingRules, *, mig: bool, among: Collection[str] | None = None
 ) -> Shape:
     """The profile of `model` that serves the claim exclusively (or WHOLE), or why none does; a size by one `among`."""
+    if not mig and not is_whole(claim):
+        by_memory = claim.memory_mib is not None or claim.memory_percentage is not None
+        is_unknown = by_memory and has_unknown_memory(model, mig=False)
+        return WaitReason.GPU_MEMORY_UNKNOWN if is_unknown else WaitReason.GPU_MODE_NOT_FIT
     if not mig:
-        return WHOLE if is_whole(claim) else WaitReason.GPU_MODE_NOT_FIT
+        return WHOLE
     if not model.profiles:
         return WaitReason.GPU_MODE_NOT_FIT
     if claim.profile is not None:
@@ -297,6 +305,11 @@ def shape_for(
     if not enough:
         return WaitReason.GPU_NO_SUCH_PROFILE
     return min(enough, key=_least_memory_first if claim.known_geometries else _smallest_first)
+
+
+def has_unknown_memory(model: GpuModel, *, mig: bool) -> bool:
+    """Whether the driver does not tell the memory of such a GPU. Its name is known; of an unread one nothing is."""
+    return not mig and model.memory_mib == 0 and bool(model.product_names[0])
 
 
 def larger_for(model: GpuModel, claim: Claim, rules: PlacingRules) -> tuple[Profile, ...]:
