@@ -80,6 +80,22 @@ async def test_a_person_reads_why_a_pod_is_not_taken(kube):
     )
 
 
+async def test_more_instances_than_gpus_are_taken_and_more_than_a_node_holds_are_not(kube):
+    """`kubectl apply` would refuse nine small instances, which one node holds six times."""
+    reply = await created(kube, body_of(resources={"limits": {"nvidia.com/mig-1g.5gb": "9"}}))
+    assert reply.code == 201, reply
+    asked = read_stored(reply.body["metadata"]["annotations"]["sluice.dev/request"], reply.body["spec"], AskLimits())
+    assert asked.pod.claims[0].gpus == 9
+    reply = await created(kube, body_of(resources={"limits": {"nvidia.com/mig-1g.5gb": "57"}}))
+    assert (reply.code, reply.message) == (
+        422,
+        (
+            'admission webhook "pods.sluice.dev" denied the request: '
+            "nvidia.com/mig-1g.5gb = '57': out of range (allowed: a whole number from 0 to 56)"
+        ),
+    )
+
+
 async def test_the_default_mode_of_a_namespace_reaches_its_pods_with_a_warning(kube):
     """The label is read by the API server alone."""
     body = body_of(annotations={"sluice.dev/memory": "4Gi"})

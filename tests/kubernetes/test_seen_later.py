@@ -52,8 +52,9 @@ class Refusing(NamedTuple):
 
 REFUSALS = {
     RefusalReason.TOO_LARGE: Refusing(
-        refused(claim(profile="1g.5gb", gpus=9)),
-        "gpus = '9': more devices than any node may give to one pod (allowed: 1 to 8 over all containers)",
+        refused(claim(profile="1g.5gb", gpus=57)),
+        "gpus = '57': more devices than any node may give to one pod (allowed: 1 to 8 whole GPUs, or 1 to 56 "
+        "instances or shares on them, over all containers)",
     ),
     RefusalReason.INVALID_VALUE: Refusing(
         refused(claim(profile="1g.5gb"), node_policy="best"),

@@ -8,6 +8,9 @@ slice* is the `g` of a profile's name. The two are never mixed. This module know
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+INSTANCES_MAX = 7
+"""Of one GPU (NVIDIA MIG user guide: "up to seven independent GPU instances"); no model of the catalog has more."""
+
 
 @dataclass(frozen=True, slots=True, order=True)
 class Placement:

@@ -97,3 +97,12 @@ def test_the_library_is_what_was_built_here_unless_somebody_says_otherwise(tmp_p
     assert system.quota_library() == str(tmp_path / "built.so")
     monkeypatch.setenv(system.QUOTA_LIBRARY_VARIABLE, "off")
     assert system.quota_library() == ""
+
+
+def test_a_pod_may_ask_for_all_gpus_of_the_largest_node():
+    """Ten GPUs would be refused under `sluice up` on a node of sixteen, and granted by `sluice simulate`."""
+    of_sixteen = {launch.service: launch.variables for launch in launches(wanted(largest_node_gpus=16))}
+    assert of_sixteen["allocator"]["SLUICE_ALLOCATOR_MAX_GPUS_PER_NODE"] == "16"
+    assert of_sixteen["pod-watcher"]["SLUICE_POD_WATCHER_MAX_GPUS_PER_NODE"] == "16"
+    of_four = [name for launch in launches(wanted(largest_node_gpus=4)) for name in launch.variables]
+    assert not any("MAX_GPUS" in name for name in of_four)  # what a person has set in the environment counts

@@ -18,8 +18,8 @@ Where tickets, sockets, journals and the pipes of MPS daemons are, and where the
 Who registers a driver with the kubelet could pass for ours, so the registry is among them.
 """
 
-DEVICES_MAX = 64
-"""Of one pod: no rule may allow more."""
+GPUS_MAX = 64
+"""Of one node: no rule may allow more."""
 _NEVER_ALLOWED = frozenset(variable for variable, _ in ENV_ALWAYS)
 """Admission sets these, so nobody else can."""
 
@@ -29,7 +29,7 @@ class AdmissionRules:
     """How one cluster wants its pods judged. Raises ValueError when that makes no sense."""
 
     max_gpus_per_node: int = 8
-    """More devices in one pod are refused: no node could ever hold them."""
+    """What no node with so many GPUs could hold is refused."""
     default_mode: str = ""
     """Of containers that name none, where it fits what they ask for; empty leaves them as they are."""
     runtime_class: str = ""
@@ -48,8 +48,8 @@ class AdmissionRules:
 
     def __post_init__(self) -> None:
         """Refuse what could not work."""
-        if not 1 <= self.max_gpus_per_node <= DEVICES_MAX:
-            raise ValueError(f"max_gpus_per_node = {self.max_gpus_per_node}: from 1 to {DEVICES_MAX}")
+        if not 1 <= self.max_gpus_per_node <= GPUS_MAX:
+            raise ValueError(f"max_gpus_per_node = {self.max_gpus_per_node}: from 1 to {GPUS_MAX}")
         if self.default_mode and self.default_mode not in DEFAULT_MODES:
             raise ValueError(f"default_mode = {self.default_mode!r}: one of {', '.join(DEFAULT_MODES)}, or empty")
         for name in sorted(self.env_allowed):

@@ -18,6 +18,7 @@ from sluice.contracts.messages import Claim, DeviceFilter
 from sluice.contracts.messages.requests import Mode
 from sluice.contracts.quantities import MEMORY_MIB_MAX, WHOLE_MAX
 from sluice.contracts.refusals import RefusalReason
+from sluice.mig.model import INSTANCES_MAX
 
 USE_TYPE, NOUSE_TYPE = "nvidia.com/use-gputype", "nvidia.com/nouse-gputype"
 USE_UUID, NOUSE_UUID = "nvidia.com/use-gpuuuid", "nvidia.com/nouse-gpuuuid"
@@ -121,15 +122,17 @@ def claim_of(
     def amount(name: str, most: int, unit: str = "") -> int | None:
         return values.amount(asked[name], 0, most, unit=unit) if name in asked else None
 
-    count = amount(names.count, limits.max_gpus_per_node)
     memory_mib = amount(names.memory, MEMORY_MIB_MAX, "MiB: 8192, not 8Gi")
     percentage = amount(names.memory_percentage, 100, "percent of the GPU's memory")
     cores = amount(names.cores, 100, "percent of the GPU's SMs")
     if names.priority:
         amount(names.priority, WHOLE_MAX)
+    whole = cores is None and memory_mib is None and percentage in {None, 100}
+    per_gpu = INSTANCES_MAX if "mig" in words.modes and not whole else 1
+    count = amount(names.count, limits.max_gpus_per_node * per_gpu)
     if count is None and all(size is None for size in (memory_mib, percentage, cores)):
         return None
-    if count is not None and cores is None and memory_mib is None and percentage in {None, 100}:
+    if count is not None and whole:
         return _whole(container, count, words)
     if memory_mib is None and percentage is None:
         percentage = 100

@@ -12,6 +12,7 @@ from sluice.contracts.asking.pods import AskLimits, ContainerAsk
 from sluice.contracts.asking.written import Written, amounts_asked
 from sluice.contracts.messages import Claim
 from sluice.contracts.refusals import RefusalReason, shorten
+from sluice.mig.model import INSTANCES_MAX
 from sluice.mig.profile import ProfileNameError
 from sluice.mig.resource_names import from_resource
 
@@ -27,8 +28,8 @@ def claim_of(container: ContainerAsk, asked: dict[str, Written], words: PodWords
     claim: Claim | None = None
     first: Written | None = None
     for written in asked.values():
-        count = values.amount(written, 0, limits.max_gpus_per_node)
         profile = _profile(written)
+        count = values.amount(written, 0, limits.max_gpus_per_node * INSTANCES_MAX)
         if first is not None:
             why = "one container is given devices of one profile"
             raise written.contradicts(first, why, "one profile, or the other one in a container of its own")

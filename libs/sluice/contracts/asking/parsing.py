@@ -8,7 +8,7 @@ A container speaks one vocabulary; two containers of a pod may speak different o
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from sluice.contracts.asking import fastgshare, hami, mig_resources, pod_words, profiles, sluice_keys, values
+from sluice.contracts.asking import counting, fastgshare, hami, mig_resources, pod_words, profiles, sluice_keys, values
 from sluice.contracts.asking.keys import FASTGSHARE, HAMI, SLUICE, VOLCANO, VgpuNames, is_sluice_key
 from sluice.contracts.asking.pods import AskLimits, ContainerAsk, PodAsk
 from sluice.contracts.asking.written import AskError, Written, is_silence
@@ -126,7 +126,6 @@ class _Reader:
         """HAMi's annotations, once a container has asked with resources."""
         self.first_field: Written | None = None
         """What the first claim was asked with."""
-        self._asked_gpus = 0
 
     def read(self, container: ContainerAsk, *, first: bool) -> None:
         """Take in one container. Raises AskError."""
@@ -174,8 +173,7 @@ class _Reader:
         field_said = said.get("gpus", said.get("shares", next(iter(said.values()))))
         if self.first_field is None:
             self.first_field = field_said
-        most = self._limits.max_gpus_per_node
-        self._asked_gpus += -(-claim.shares_percent // 100) if claim.shares_percent is not None else claim.gpus
-        if self._asked_gpus > most:
-            why = f"with this container the pod asks for {self._asked_gpus} devices on one node"
-            raise field_said.wrong(RefusalReason.TOO_LARGE, why, f"1 to {most} over all containers")
+        many = counting.too_many(self.claims, self._limits.max_gpus_per_node)
+        if many is not None:
+            why = f"with this container the pod asks for {many.asked} devices on one node"
+            raise field_said.wrong(RefusalReason.TOO_LARGE, why, many.allowed)

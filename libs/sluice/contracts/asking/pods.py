@@ -45,7 +45,7 @@ class AskLimits:
     """What this fleet could ever give."""
 
     max_gpus_per_node: int = 8
-    """More devices in one pod are refused: no node could ever hold them."""
+    """What no node with so many GPUs could hold is refused (`counting`)."""
 
 
 ANY_COUNT = AskLimits(max_gpus_per_node=WHOLE_MAX)

@@ -8,7 +8,10 @@ only told apart here (`POD_KEYS`), and read by whoever reads the pod.
 from collections.abc import Callable, Iterable, Mapping
 from typing import TypeVar
 
+from msgspec.structs import replace
+
 from sluice.contracts.asking import values
+from sluice.contracts.asking.counting import devices_max
 from sluice.contracts.asking.keys import SLUICE
 from sluice.contracts.asking.pods import AskLimits, ContainerAsk
 from sluice.contracts.asking.written import AskError, Written, nearest
@@ -111,9 +114,8 @@ def claim_of(container: ContainerAsk, said: Said, limits: AskLimits) -> Claim:
     shares = _take(said, "shares", lambda each: values.decimal(each, 2, 1, limits.max_gpus_per_node * 100))
     _check_shares(said, modes)
     _check_modes(said, modes)
-    return Claim(
+    claim = Claim(
         container=container.name,
-        gpus=_take(said, "gpus", lambda each: values.whole(each, 1, limits.max_gpus_per_node)) or 1,
         modes=modes,
         snug=snug,
         profile=profile,
@@ -129,6 +131,8 @@ def claim_of(container: ContainerAsk, said: Said, limits: AskLimits) -> Claim:
         numa_bind=_take(said, "numa-bind", values.truth) or False,
         uid=container.uid if modes != ("exclusive",) else None,
     )
+    most = devices_max(claim, limits.max_gpus_per_node)
+    return replace(claim, gpus=_take(said, "gpus", lambda each: values.whole(each, 1, most)) or 1)
 
 
 def _take(said: Said, key: str, read: Callable[[Written], _Value]) -> _Value | None:

@@ -10,7 +10,7 @@ class Rules:
     """Times in seconds of the caller's clock."""
 
     max_gpus_per_node: int = 8
-    """More devices in one request are refused: no node could ever hold them."""
+    """What no node with so many GPUs could hold is refused."""
     orphan_grace_s: float = 30.0
     """How long a grant without a request lives on after its source has said all it has (PROTOCOL §6)."""
     removed_grace_s: float = 30.0

@@ -8,6 +8,7 @@ is never what somebody wrote: what names no single known model or profile is `an
 from collections import Counter
 from functools import lru_cache
 
+from sluice.contracts.asking.counting import devices_of
 from sluice.contracts.messages import AllocationRequested, Claim
 from sluice.mig.catalog import catalog
 from sluice.mig.model import GpuModel
@@ -17,7 +18,6 @@ from sluice_allocator.core.desk import Desk
 ANY = "any"
 WHOLE = "whole"
 SHARE = "share"
-_PERCENT_OF_GPU = 100
 
 
 def pending_devices(desk: Desk) -> Counter[tuple[str, str]]:
@@ -29,13 +29,8 @@ def pending_devices(desk: Desk) -> Counter[tuple[str, str]]:
             continue  # withdrawn, and about to leave
         members = group.members.before(group.members.last()) + 1
         for claim in asked.claims:
-            found[_labels(claim)] += members * _devices(claim)
+            found[_labels(claim)] += members * devices_of(claim)
     return found
-
-
-def _devices(claim: Claim) -> int:
-    """How many; of an amount over several devices as many as it takes."""
-    return claim.gpus if claim.shares_percent is None else -(-claim.shares_percent // _PERCENT_OF_GPU)
 
 
 @lru_cache(maxsize=1024)

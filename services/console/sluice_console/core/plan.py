@@ -3,6 +3,8 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from sluice.contracts.asking import AskLimits
+
 SERVICES = {
     "inventory": "sluice_inventory",
     "node-agent": "sluice_node_agent",
@@ -34,6 +36,8 @@ class Wanted:
     """What HISTORY may take of the broker's disk; 0 leaves it to the services' own setting."""
     quota_library: str = ""
     """The time quota's client library, for the agents; empty where there is none."""
+    largest_node_gpus: int = 0
+    """How many GPUs the largest node has, as far as that is known before its agent tells."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +77,8 @@ def _variables(wanted: Wanted, launch: Launch) -> dict[str, str]:
         own["MPS_DIR"] = wanted.mps_dir
     if wanted.quota_library and launch.service == "node-agent":
         own["QUOTA_LIBRARY"] = wanted.quota_library
+    if wanted.largest_node_gpus > AskLimits().max_gpus_per_node and launch.service in {"allocator", "pod-watcher"}:
+        own["MAX_GPUS_PER_NODE"] = str(wanted.largest_node_gpus)
     prefix = f"SLUICE_{launch.service.upper().replace('-', '_')}_"
     common = {"SLUICE_NATS_URL": wanted.nats_url, "SLUICE_DATA_DIR": wanted.data_dir}
     if wanted.history_mib:

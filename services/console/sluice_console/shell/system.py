@@ -92,7 +92,9 @@ class System:
         """Check what was asked for. Raises NotStartedError."""
         self._options = options
         self._say = say
-        self.nodes = _nodes(options.fleet_file)
+        fleet = _read_fleet(options.fleet_file) if options.fleet_file is not None else Fleet(())
+        self.nodes = tuple(str(node.name) for node in fleet.nodes) or (this_node(),)
+        self._largest_node_gpus = max((sum(kind.count for kind in node.gpus) for node in fleet.nodes), default=0)
         if not os.path.isdir(options.pods_dir):  # noqa: PTH112 - `is_dir` raises where it may not look
             raise NotStartedError(f"--pods {options.pods_dir} is no folder")
         _check_limits(options.limits_file)
@@ -165,6 +167,7 @@ class System:
             limits_file=str(self._options.limits_file.absolute()) if self._options.limits_file is not None else "",
             history_mib=self._history_bytes // MIB,
             quota_library=quota_library(),
+            largest_node_gpus=self._largest_node_gpus,
         )
         for launch in launches(wanted):
             await self._children.start(_spec(launch, logs))
@@ -315,12 +318,6 @@ async def _ended(task: asyncio.Task[None]) -> None:
     task.cancel()
     with contextlib.suppress(asyncio.CancelledError):
         await task
-
-
-def _nodes(fleet_file: Path | None) -> tuple[str, ...]:
-    if fleet_file is None:
-        return (this_node(),)
-    return tuple(str(node.name) for node in _read_fleet(fleet_file).nodes)
 
 
 def _read_fleet(file: Path) -> Fleet:

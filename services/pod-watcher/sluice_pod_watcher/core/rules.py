@@ -16,7 +16,7 @@ class Rules:
     source: SourceName = FOLDER
     """For whom this watcher asks. Two folders need two names: each source withdraws what it does not list."""
     max_gpus_per_node: int = 8
-    """More devices in one claim are refused: no node could ever hold them."""
+    """What no node with so many GPUs could hold is refused."""
     relist_s: float = 5.0
     """The folder is listed at least this often, whatever the file system tells; each listing is a heartbeat."""
     gone_grace_s: float = 1.0

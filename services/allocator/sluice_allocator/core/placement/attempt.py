@@ -56,6 +56,8 @@ class Attempt:
     placed: list[tuple[Unit, Option]] = field(default_factory=list)
     preferred: dict[int, frozenset[Gpu]] = field(default_factory=dict)
     """Per claim, the GPUs that are closest to each other, where that decides."""
+    evenly: bool = False
+    """Whether the emptiest GPU is the best one, whatever the policy says: so that each gets some of every size."""
     steps: int = 0
 
     def state(self, gpu: Gpu) -> State:
@@ -134,7 +136,8 @@ def _instances(attempt: Attempt, gpu: Gpu, profile: Profile, before: tuple[int, 
     rank, _, best = preference
     for choice in gpu.table.choices(state, profile.name):
         second = int(choice.start != best.start)
-        key = (before[0], second, *before[1:], profile.memory_mib, *rank, gpu.report.index, -choice.start)
+        fullness = -gpu.table.free_slices(state) if attempt.evenly else 0
+        key = (before[0], second, *before[1:], fullness, profile.memory_mib, *rank, gpu.report.index, -choice.start)
         yield Option(key, gpu, (profile.name, choice.start, choice.size), None, choice.state_after)
 
 

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from fractions import Fraction
 
 from sluice.contracts.asking import claim_sizes
+from sluice.contracts.asking.counting import devices_of
 from sluice.contracts.ids import NodeName
 from sluice.contracts.messages import Claim
 from sluice.contracts.refusals import WaitReason, shorten
@@ -27,7 +28,6 @@ from sluice_allocator.core.placement.closest import (
 from sluice_allocator.core.placement.empty_gpus import most_on
 from sluice_allocator.core.placement.looking import Look
 from sluice_allocator.core.placement.no_device import Never, Shapes, both_amounts, no_device
-from sluice_allocator.core.placement.refusing import gpus_at_least
 from sluice_allocator.core.placement.taints import PASSING, meaning_of
 from sluice_allocator.core.placement.wants import Want
 
@@ -162,7 +162,7 @@ def _has_devices(look: Look, group: NodeClass, shape: NodeShape) -> bool:
     takes = Fraction(0)
     gpus: dict[int, int] = {}
     for claim, want in zip(look.asking.claims, look.wants, strict=True):
-        if _most_together(look, claim, want, group, shape) < gpus_at_least(claim):
+        if _most_together(look, claim, want, group, shape) < devices_of(claim):
             return False
         if claim.modes == ("exclusive",) and claim.shares_percent is None:
             each = [most_on(want, group, gpu, substitute=look.asking.substitute) for gpu, _ in shape.gpus]
@@ -174,7 +174,7 @@ def _has_devices(look: Look, group: NodeClass, shape: NodeShape) -> bool:
 def _too_many(look: Look, shapes: Shapes) -> Never:
     for claim, want in zip(look.asking.claims, look.wants, strict=True):
         most = max(_most_together(look, claim, want, group, shape) for group, shape in shapes)
-        if most < (devices := gpus_at_least(claim)):
+        if most < (devices := devices_of(claim)):
             sizes = ", ".join(claim_sizes(claim))
             what = f"{devices} x {sizes}" if sizes and claim.shares_percent is None else f"{devices} GPUs"
             if claim.numa_bind:

@@ -6,12 +6,12 @@ It must not look for places, and says nothing of what is free.
 
 from collections.abc import Iterator
 
+from sluice.contracts.asking.counting import devices_of
 from sluice.contracts.messages import Claim
 from sluice.contracts.refusals import WaitReason
 from sluice.contracts.usage import PERMILLE, Usage, compute_slices_of, total
 from sluice.mig.model import Profile
 from sluice_allocator.core.placement.fleet import Fleet
-from sluice_allocator.core.placement.refusing import gpus_at_least
 from sluice_allocator.core.placement.wants import shape_for
 
 
@@ -23,7 +23,7 @@ def least_usage(fleet: Fleet, claims: tuple[Claim, ...]) -> Usage:
 def _least_of(fleet: Fleet, claim: Claim) -> Usage:
     """Of each dimension the least, which no single place may have: a bound from below."""
     ways = list(_ways(fleet, claim))
-    gpus = gpus_at_least(claim)
+    gpus = devices_of(claim)
     if not ways:
         return Usage(gpus)
     each = Usage(1, min(way.memory_mib for way in ways), min(way.compute_permille for way in ways))

@@ -48,6 +48,8 @@ class Look(msgspec.Struct, eq=False):
     """What other pods that are there make of nodes."""
     picky: bool = False
     """Whether each node has to be asked for the pods on it, or their ports."""
+    steps: int = 0
+    """Devices put down so far to see whether the rest fits, on all nodes."""
 
     def groups(self) -> list[NodeClass]:
         """The classes of nodes that may serve it."""

@@ -21,22 +21,55 @@ from sluice_allocator.core.placement.wants import Want, WholeGpu
 
 NUMA_CHOICES_MAX = 64
 STEPS_MAX = 600
-"""So many devices are put down at most before a node is given up. Few nodes need more than one step per device."""
+"""
+So many devices are put down at most before a node is given up. Few nodes need more than one step per device: 64 GPUs
+hold 448 instances. Who needs more is tried once more, with the sizes spread over the GPUs.
+"""
+STEPS_IN_ALL_MAX = 5000
+"""On all nodes, for one look: some 80 ms."""
 _TRIED = AllocationId("")
 """Whose shares are put down only to see whether the rest fits; no allocation has this name."""
 
 
 def fill(look: Look, node: Node) -> tuple[DeviceGrant, ...] | None:
     """Devices for all claims on this node, in the order of the claims; None when they do not all fit."""
+    if _too_few_slices(look, node):
+        return None
     policy = look.policy(look.fleet.stock.class_of(node))
     units = _units(look, node)
     for on_numa in _numa_choices(look, node):
-        attempt = Attempt(look, node, policy, on_numa)
-        if policy.linked:
-            _prefer_linked(attempt)
-        if _place(attempt, units, 0):
-            return _devices(attempt)
+        for evenly in (False, True):
+            attempt = Attempt(look, node, policy, on_numa, evenly=evenly)
+            if policy.linked:
+                _prefer_linked(attempt)
+            done = _place(attempt, units, 0)
+            look.steps += attempt.steps
+            if done:
+                return _devices(attempt)
+            if attempt.steps <= STEPS_MAX or look.steps > STEPS_IN_ALL_MAX:
+                break  # every way was tried, or enough of them
     return None
+
+
+def _too_few_slices(look: Look, node: Node) -> bool:
+    """
+    Whether instances of several sizes need more memory slices than are free, so that no way of placing them would do.
+
+    In thousandths of a GPU, since GPUs of one node may be cut differently; rounded in favour of trying.
+    """
+    if len(look.wants) == 1:
+        return False  # counted before
+    needed = 0
+    for claim, want in zip(look.asking.claims, look.wants, strict=True):
+        if claim.modes == ("exclusive",) and claim.shares_percent is None:
+            needed += claim.gpus * min((_thousandths(want, gpu) for gpu in node.gpus), default=0)
+    free = sum(-(-1000 * gpu.table.free_slices(gpu.state) // max(1, gpu.model.memory_slices)) for gpu in node.gpus)
+    return needed > free
+
+
+def _thousandths(want: Want, gpu: Gpu) -> int:
+    shape = want.shape_on(gpu) if gpu.mig else None
+    return 1000 * shape.memory_slices // max(1, gpu.model.memory_slices) if isinstance(shape, Profile) else 0
 
 
 def _numa_choices(look: Look, node: Node) -> Iterator[dict[int, frozenset[Gpu]]]:
@@ -66,14 +99,22 @@ def _devices(attempt: Attempt) -> tuple[DeviceGrant, ...]:
 
 
 def _units(look: Look, node: Node) -> list[Unit]:
-    units: list[tuple[int, Unit]] = []
+    """Largest first; of equal size those first of which a GPU holds fewer: 4g before 3g, +me before 1g."""
+    units: list[tuple[int, int, Unit]] = []
     for number, (claim, want) in enumerate(zip(look.asking.claims, look.wants, strict=True)):
         size = max((_size(want, gpu) for gpu in node.gpus), default=0)
         if claim.shares_percent is not None:
-            units.append((size, Unit(number, want, split=True)))
+            units.append((size, 1, Unit(number, want, split=True)))
         else:
-            units += [(size, Unit(number, want))] * claim.gpus
-    return [unit for _, unit in sorted(units, key=lambda each: (-each[0], each[1].claim))]
+            fits = min((_fits(want, gpu) for gpu in node.gpus), default=1)
+            units += [(size, fits, Unit(number, want))] * claim.gpus
+    return [unit for _, _, unit in sorted(units, key=lambda each: (-each[0], each[1], each[2].claim))]
+
+
+def _fits(want: Want, gpu: Gpu) -> int:
+    """How many devices of a claim an empty GPU of this kind holds, for the order in which devices are placed."""
+    shape = want.shape_on(gpu) if want.claim.modes[0] == "exclusive" else None
+    return shape.max_instances if isinstance(shape, Profile) else 1
 
 
 def _size(want: Want, gpu: Gpu) -> int:

@@ -4,6 +4,7 @@ What is wrong in itself, or beyond what the operator's settings allow: refused a
 Never for what there is now: what no GPU that is known could serve waits, for tomorrow's node may (`ever` says why).
 """
 
+from sluice.contracts.asking.counting import too_many
 from sluice.contracts.messages import Claim
 from sluice.contracts.refusals import Refusal, RefusalReason
 from sluice_allocator.core.placement.asking import Asking
@@ -13,14 +14,14 @@ from sluice_allocator.core.placement.rules import PlacingRules
 
 def refuse(rules: PlacingRules, asking: Asking, *, max_gpus_per_node: int) -> Refusal | None:
     """Why this is not to be served under these settings, whatever nodes there may be; None when it may wait."""
-    total = sum(gpus_at_least(claim) for claim in asking.claims)
-    if total > max_gpus_per_node:
+    many = too_many(asking.claims, max_gpus_per_node)
+    if many is not None:
         return Refusal(
             reason=RefusalReason.TOO_LARGE,
             message="more devices than any node may give to one pod",
             field="shares" if any(claim.shares_percent for claim in asking.claims) else "gpus",
-            value=str(total),
-            allowed=f"1 to {max_gpus_per_node} over all containers",
+            value=str(many.asked),
+            allowed=many.allowed,
         )
     why = check_names(asking.node_policy, asking.gpu_policy)
     if why is not None:
@@ -31,11 +32,6 @@ def refuse(rules: PlacingRules, asking: Asking, *, max_gpus_per_node: int) -> Re
         if refusal is not None:
             return refusal
     return None
-
-
-def gpus_at_least(claim: Claim) -> int:
-    """How many devices a claim takes at least."""
-    return claim.gpus if claim.shares_percent is None else -(-claim.shares_percent // 100)
 
 
 def _refuse_share(claim: Claim, rules: PlacingRules) -> Refusal | None:

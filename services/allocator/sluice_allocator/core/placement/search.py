@@ -24,7 +24,7 @@ from sluice_allocator.core.placement.hosts import Node
 from sluice_allocator.core.placement.looking import Look, NoPlace, Place, look_for
 from sluice_allocator.core.placement.one_device import find_one
 from sluice_allocator.core.placement.one_instance import Found
-from sluice_allocator.core.placement.one_node import fill
+from sluice_allocator.core.placement.one_node import STEPS_IN_ALL_MAX, fill
 from sluice_allocator.core.placement.pod_terms import named_by
 from sluice_allocator.core.placement.ranking import tail
 from sluice_allocator.core.placement.shelf import GivenUp
@@ -191,7 +191,7 @@ class _Fill:
     def __call__(self, node: Node) -> tuple[DeviceGrant, ...] | GivenUp | None:
         if not self._look.admits(node):
             return None
-        if self._left == 0:
+        if self._left == 0 or self._look.steps > STEPS_IN_ALL_MAX:
             return GivenUp()
         devices = fill(self._look, node)
         self._left -= devices is None

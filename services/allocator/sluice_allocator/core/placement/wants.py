@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 
+from sluice.contracts.asking.counting import is_whole
 from sluice.contracts.messages import Claim, Share
 from sluice.contracts.refusals import WaitReason
 from sluice.mig.model import GpuModel, Profile
@@ -254,13 +255,6 @@ class Wants:
 
 
 # -- sizes --------------------------------------------------------------------------------------------------------
-
-
-def is_whole(claim: Claim) -> bool:
-    """Whether a claim asks for whole GPUs: no size at all, or all of it."""
-    sizes = (claim.profile, claim.sm_count, claim.memory_mib)
-    all_of_it = claim.sm_percentage in {None, 100} and claim.memory_percentage in {None, 100}
-    return all(size is None for size in sizes) and all_of_it
 
 
 def percent_mib(gpu: Gpu, percent: int) -> int:

@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import Literal
 
 from sluice.contracts.admission.asks import Asked, read_stored
-from sluice.contracts.admission.rules import DEVICES_MAX
+from sluice.contracts.admission.rules import GPUS_MAX
 from sluice.contracts.asking import AskLimits
 from sluice.contracts.ids import RequestId
 from sluice.contracts.messages import (
@@ -34,7 +34,7 @@ from sluice_pod_watcher.core.cluster.terms import Terms, terms_followed, terms_o
 from sluice_pod_watcher.core.stages import stage_of
 
 Change = Literal["", "new", "changed", "ended"]
-_OF_WHO_HAS_IT = AskLimits(max_gpus_per_node=DEVICES_MAX)
+_OF_WHO_HAS_IT = AskLimits(max_gpus_per_node=GPUS_MAX)
 """The limit of today is none for a pod that was given its slice under another one."""
 
 

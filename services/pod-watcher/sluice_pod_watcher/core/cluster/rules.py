@@ -14,7 +14,7 @@ class ClusterRules:
     source: SourceName = CLUSTER
     """For whom this watcher asks. Two clusters on one bus need two names."""
     max_gpus_per_node: int = 8
-    """More devices in one pod are refused: no node could ever hold them."""
+    """What no node with so many GPUs could hold is refused."""
     closing_ttl_s: int = 4 * 3600
     """How long closing words stay on the bus: far above any pause of any process (PROTOCOL W5)."""
     retry_initial_s: float = 1.0

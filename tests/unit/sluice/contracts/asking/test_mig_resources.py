@@ -6,6 +6,7 @@ from sluice.contracts.asking import ContainerAsk, PodAsk, parse_pod
 from sluice.contracts.messages import Claim, DeviceFilter
 from sluice.contracts.refusals import Refusal, RefusalReason
 from sluice.mig.catalog import with_mig
+from sluice.mig.model import INSTANCES_MAX
 
 R = RefusalReason
 
@@ -43,7 +44,7 @@ def test_the_resource_names_the_profile(resource, profile):
         ({"nvidia.com/mig-": 1}, {}, R.UNKNOWN_PROFILE),
         ({"nvidia.com/mig-1g.5gb." + ".".join("m" * 500): 1}, {}, R.UNKNOWN_PROFILE),
         ({"nvidia.com/mig-1g.5gb": "1.5"}, {}, R.INVALID_VALUE),
-        ({"nvidia.com/mig-1g.5gb": 9}, {}, R.OUT_OF_RANGE),
+        ({"nvidia.com/mig-1g.5gb": 57}, {}, R.OUT_OF_RANGE),
         ({"nvidia.com/mig-1g.5gb": 1, "nvidia.com/mig-2g.10gb": 1}, {}, R.CONTRADICTION),
         ({"nvidia.com/mig-1g.5gb": 1, "nvidia.com/gpu": 1}, {}, R.CONTRADICTION),
         ({"nvidia.com/mig-1g.5gb": 1, "volcano.sh/vgpu-number": 1}, {}, R.CONTRADICTION),
@@ -79,6 +80,67 @@ def test_none_of_a_profile_is_nothing(nothing):
     assert ask({"nvidia.com/mig-1g.5gb": nothing}) == PodAsk()
     assert ask({"nvidia.com/mig-1g.5gb": nothing, "nvidia.com/gpu": 1}) == ask({"nvidia.com/gpu": 1})
     assert ask({"nvidia.com/gpu": nothing, "nvidia.com/mig-1g.5gb": 1}) == ask({"nvidia.com/mig-1g.5gb": 1})
+
+
+@pytest.mark.parametrize(
+    ("limits", "count"),
+    [
+        ({"nvidia.com/mig-1g.5gb": 9}, 9),
+        ({"nvidia.com/mig-1g.5gb": 56}, 56),
+        ({"nvidia.com/gpu": 9, "nvidia.com/gpumem": 4000}, 9),
+        ({"nvidia.com/gpu": 28, "nvidia.com/gpumem-percentage": 25}, 28),
+        ({"volcano.sh/vgpu-number": 9, "volcano.sh/vgpu-cores": 10}, 9),
+    ],
+)
+def test_a_container_may_have_more_instances_than_its_node_has_gpus(limits, count):
+    """A pod of nine small instances would be refused on nodes that hold 56."""
+    answer = ask(limits)
+    assert isinstance(answer, PodAsk)
+    assert [claim.gpus for claim in answer.claims] == [count]
+
+
+@pytest.mark.parametrize(
+    ("limits", "annotations", "allowed"),
+    [
+        ({"nvidia.com/mig-1g.5gb": 57}, {}, "0 to 56"),
+        ({"nvidia.com/gpu": 57, "nvidia.com/gpumem": 4000}, {}, "0 to 56"),
+        ({"nvidia.com/gpu": 9}, {}, "0 to 8"),
+        ({"nvidia.com/gpu": 9, "nvidia.com/gpumem-percentage": 100}, {}, "0 to 8"),
+        ({"nvidia.com/gpu": 9, "nvidia.com/gpumem": 4000}, {"nvidia.com/vgpu-mode": "hami-core"}, "0 to 8"),
+        ({}, {"sluice.dev/gpus": "9"}, "1 to 8"),
+        ({}, {"sluice.dev/gpus": "57", "sluice.dev/memory": "5Gi"}, "1 to 56"),
+        ({}, {"sluice.dev/gpus": "9", "sluice.dev/memory": "5Gi", "sluice.dev/mode": "mps"}, "1 to 8"),
+    ],
+)
+def test_more_devices_than_any_node_holds_are_refused_with_what_it_holds(limits, annotations, allowed):
+    """Whole GPUs, and shares of one container, are on as many GPUs; a pod would wait for ever."""
+    refusal = ask(limits, annotations)
+    assert isinstance(refusal, Refusal)
+    assert refusal.reason is R.OUT_OF_RANGE
+    assert refusal.allowed.endswith(allowed)
+
+
+def test_devices_of_all_containers_together_fit_on_a_node():
+    """Two containers with five instances each would be refused, and 60 instances in two would wait for ever."""
+
+    def pod(*limits):
+        return parse_pod({}, [ContainerAsk(f"c{number}", limits=each) for number, each in enumerate(limits)])
+
+    five, many = {"nvidia.com/mig-1g.5gb": 5}, {"nvidia.com/mig-1g.5gb": 30}
+    assert isinstance(pod(five, five), PodAsk)
+    assert isinstance(pod(many, {"nvidia.com/mig-2g.10gb": 20}), PodAsk)
+    refusal = pod(many, many)
+    assert isinstance(refusal, Refusal)
+    assert (refusal.reason, refusal.message) == (
+        R.TOO_LARGE,
+        "with this container the pod asks for 60 devices on one node",
+    )
+    assert "1 to 8 whole GPUs, or 1 to 56 instances or shares on them" in refusal.allowed
+
+
+def test_no_known_gpu_holds_more_instances_than_a_pod_may_count_on():
+    """A model with eight instances would have its last one refused."""
+    assert max(profile.max_instances for model in with_mig() for profile in model.profiles) == INSTANCES_MAX
 
 
 def test_every_profile_of_every_model_is_asked_for_as_the_plugin_names_it():

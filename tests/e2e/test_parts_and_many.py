@@ -1,0 +1,110 @@
+"""Parts of a GPU, and more instances than a node has GPUs: manifests in the folder of a running system."""
+
+from pathlib import Path
+
+FLEET = """\
+[[node]]
+name = "one-mig"
+labels = { "kubernetes.io/hostname" = "one-mig" }
+gpus = [{ model = "a100-40gb" }]
+timing = { create_ms = 0, destroy_ms = 0 }
+[[node]]
+name = "eight"
+labels = { "kubernetes.io/hostname" = "eight" }
+gpus = [{ model = "a100-40gb", count = 8 }]
+timing = { create_ms = 0, destroy_ms = 0 }
+[[node]]
+name = "pro"
+gpus = [{ model = "rtx-pro-6000" }]
+[[node]]
+name = "own"
+[[node.gpus]]
+model = "NVIDIA X100"
+memory_mib = 98304
+multiprocessors = 132
+profiles = [{ name = "1g.13gb", memory_mib = 11264, multiprocessors = 16, starts = [0, 1, 2], size = 1 }]
+"""
+HALF = """\
+apiVersion: v1
+kind: Pod
+metadata: {{name: {name}, annotations: {{nvidia.com/vgpu-mode: mig}}}}
+spec:
+  nodeSelector: {{kubernetes.io/hostname: one-mig}}
+  containers: [{{name: m, image: x, resources: {{limits: {{nvidia.com/gpu: 1, nvidia.com/gpumem-percentage: 50}}}}}}]
+"""
+INSTANCES = """\
+apiVersion: v1
+kind: Pod
+metadata: {{name: {name}}}
+spec: {{containers: [{containers}]}}
+"""
+CONTAINER = '{{name: "{name}", image: x, resources: {{limits: {{"nvidia.com/mig-{profile}": {count}}}}}}}'
+
+
+def write_pod(up, pod, *containers):
+    """A pod of containers, each (name, profile, count)."""
+    listed = ", ".join(CONTAINER.format(name=name, profile=profile, count=count) for name, profile, count in containers)
+    up.write(f"{pod}.yaml", INSTANCES.format(name=pod, containers=listed))
+
+
+def start(up, base: Path):
+    """With the fleet above."""
+    up.fleet = base / "fleet.toml"
+    up.fleet.write_text(FLEET, encoding="utf-8")
+    up.start()
+
+
+async def test_two_halves_of_one_card_run_side_by_side(up, tmp_path):
+    """The first half would be given the whole card, and the second pod would wait for ever."""
+    start(up, tmp_path)
+    await up.ready()
+    async with up.watching() as watching:
+        for name in ("half-1", "half-2"):
+            up.write(f"{name}.yaml", HALF.format(name=name))
+        for name in ("half-1", "half-2"):
+            await watching.bound(name)
+        shown = up.sluice("gpus").stdout
+        assert "default/half-1  3g.20gb" in shown or "half-1 3g.20gb" in shown, shown
+        assert "default/half-2  3g.20gb" in shown or "half-2 3g.20gb" in shown, shown
+
+
+async def test_a_pod_is_given_all_gpus_of_a_node_of_sixteen(up, tmp_path):
+    """Ten whole GPUs would be refused where the fleet has a node of sixteen."""
+    up.fleet = tmp_path / "fleet.toml"
+    up.fleet.write_text('[[node]]\nname = "n"\ngpus = [{ model = "t4", count = 16 }]\n', encoding="utf-8")
+    up.start()
+    await up.ready()
+    async with up.watching() as watching:
+        limits = '{limits: {"nvidia.com/gpu": 10}}'
+        up.write("ten.yaml", INSTANCES.format(name="ten", containers=f"{{name: m, image: x, resources: {limits}}}"))
+        ten = await watching.bound("ten")
+        assert len(set(ten.containers[0].visible_devices.split(","))) == 10
+
+
+async def test_a_pod_is_given_all_that_eight_gpus_hold(up, tmp_path):
+    """Nine instances would be refused on a node that holds 56, and five and five in two containers as well."""
+    start(up, tmp_path)
+    await up.ready()
+    async with up.watching() as watching:
+        write_pod(up, "nine", ("m", "1g.5gb", 9))
+        write_pod(up, "five-five", ("a", "1g.5gb", 5), ("b", "1g.5gb", 5))
+        write_pod(up, "media", ("m", "1g.24gb.me.all", 1))
+        write_pod(up, "own", ("m", "1g.13gb", 3))
+        nine, both = await watching.bound("nine"), await watching.bound("five-five")
+        media, own = await watching.bound("media"), await watching.bound("own")
+        assert [len(part.visible_devices.split(",")) for part in nine.containers] == [9]
+        assert [len(part.visible_devices.split(",")) for part in both.containers] == [5, 5]
+        assert (media.node, own.node, len(own.containers[0].visible_devices.split(","))) == ("pro", "own", 3)
+
+        for pod in ("nine", "five-five"):
+            (up.pods_dir / f"{pod}.yaml").unlink()
+        write_pod(up, "all", ("m", "1g.5gb", 56))
+        everything = await watching.bound("all")
+        (part,) = everything.containers
+        assert len(set(part.visible_devices.split(","))) == 56
+        assert everything.node == "eight"
+
+        write_pod(up, "more", ("m", "1g.5gb", 57))
+        refused = await watching.until(lambda pods, _: pods.get("more"), "the pod to be known")
+        assert refused.state == "refused"
+        assert "0 to 56" in refused.message
