@@ -8,7 +8,7 @@ TERM, a volume that is still in use) it holds by a switch, never by time.
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from fake_kube import containers, limits, pod_defaults, podwork, scheduling
+from fake_kube import beside, containers, limits, pod_defaults, podwork, scheduling
 from fake_kube.calls import stamp
 from fake_kube.errors import Json
 from fake_kube.kubelet import Kubelet
@@ -221,6 +221,7 @@ class Nodes:
         for node in nodes:
             name = node["metadata"]["name"]
             why = scheduling.obstacle(pod, node, self._used.get(name, Counter()))
+            why = why or beside.obstacle(pod, node, store)
             if not why:
                 bound = clone(pod)
                 bound["spec"]["nodeName"] = name

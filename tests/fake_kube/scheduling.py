@@ -56,10 +56,11 @@ def _term(term: Json, node: Json) -> bool:
     if any(each["key"] != "metadata.name" for each in fields):
         return False
     name = {"metadata.name": node["metadata"]["name"]}
-    return all(_meets(labels, each) for each in expressions) and all(_meets(name, each) for each in fields)
+    return all(meets(labels, each) for each in expressions) and all(meets(name, each) for each in fields)
 
 
-def _meets(values: dict[str, str], wanted: Json) -> bool:
+def meets(values: dict[str, str], wanted: Json) -> bool:
+    """Whether labels, or fields, meet one requirement."""
     value, operator, accepted = values.get(wanted["key"]), wanted["operator"], wanted.get("values") or []
     if operator == "In":
         return value in accepted

@@ -104,6 +104,9 @@ BUILT_IN = (
     Resource("policy", "v1", "poddisruptionbudgets", "PodDisruptionBudget", status=True),
     Resource("apps", "v1", "deployments", "Deployment", status=True),
     # Stored and shown; nobody acts on these.
+    Resource("", "v1", "persistentvolumeclaims", "PersistentVolumeClaim", status=True),
+    Resource("", "v1", "persistentvolumes", "PersistentVolume", namespaced=False, status=True),
+    Resource("storage.k8s.io", "v1", "storageclasses", "StorageClass", namespaced=False),
     Resource("apps", "v1", "daemonsets", "DaemonSet", status=True),
     Resource("apps", "v1", "statefulsets", "StatefulSet", status=True),
     Resource("batch", "v1", "jobs", "Job", status=True),

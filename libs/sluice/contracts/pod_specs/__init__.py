@@ -7,7 +7,7 @@ server would. What the containers ask of GPUs is not read here (`sluice.contract
 """
 
 from sluice.contracts.pod_specs.containers import read_containers
-from sluice.contracts.pod_specs.host_needs import read_host_needs, read_pod_labels, with_node
+from sluice.contracts.pod_specs.host_needs import read_host_needs, read_node_terms, read_pod_labels, with_node
 from sluice.contracts.pod_specs.main_container import MainContainer, main_container
 from sluice.contracts.pod_specs.pod_needs import unknown_demands
 from sluice.contracts.pod_specs.urgency import (
@@ -28,6 +28,7 @@ __all__ = [
     "main_container",
     "read_containers",
     "read_host_needs",
+    "read_node_terms",
     "read_pod_labels",
     "read_priority_class",
     "read_urgency",

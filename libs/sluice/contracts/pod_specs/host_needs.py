@@ -16,7 +16,7 @@ import msgspec
 
 from sluice.contracts.asking.keys import is_gpu_resource
 from sluice.contracts.asking.written import AskError, Written
-from sluice.contracts.messages import HostNeeds, HostRoom, NodeExpression, Toleration
+from sluice.contracts.messages import HostNeeds, HostRoom, NodeExpression, Selector, Toleration
 from sluice.contracts.pod_specs import shapes
 from sluice.contracts.pod_specs.pod_needs import pod_needs, read_labels
 from sluice.contracts.quantities import WHOLE_MAX, NotANumber, parse_quantity, parse_whole
@@ -44,6 +44,15 @@ def read_host_needs(
         read = shapes.mapping(spec, "spec")
         others = pod_needs(read, namespace, labels or {})
         return msgspec.structs.replace(_needs(read), **msgspec.structs.asdict(others))
+    except AskError as error:
+        return error.refusal
+
+
+def read_node_terms(terms: object) -> tuple[Selector, ...] | Refusal:
+    """The terms of a node selector, of which one must hold whole; what they say of fields is not read. Never raises."""
+    try:
+        listed = shapes.sequence(terms, "nodeSelectorTerms")
+        return tuple(_term(each, f"nodeSelectorTerms[{at}]")[0] for at, each in enumerate(listed))
     except AskError as error:
         return error.refusal
 

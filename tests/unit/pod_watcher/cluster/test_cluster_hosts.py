@@ -2,8 +2,9 @@
 
 import msgspec
 import pytest
+from api_model import new_pod
 
-from sluice.contracts.messages import HostFacts, HostRoom, Taint
+from sluice.contracts.messages import HostFacts, HostPort, HostRoom, NodeExpression, Taint
 from sluice_pod_watcher.core.cluster import events as e
 from sluice_pod_watcher.shell.kube.watching import room_only
 
@@ -127,3 +128,105 @@ def test_heartbeats_of_a_node_are_no_news(hosts):
         hosts.handle(e.NodeSeen(node(version=version)))
         hosts.pass_time(2)
     assert len(hosts.words) == words
+
+
+# -- what terms of pods speak of ----------------------------------------------------------------------------------
+
+
+def labelled(uid, version=1, *, labels, apart=None, port=0, deleted=False, at="n1"):
+    """A pod that is none of ours, as it is watched."""
+    made = other(uid, version, at=at)
+    made["metadata"]["labels"] = labels
+    if deleted:
+        made["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+    if port:
+        made["spec"]["containers"][0]["ports"] = [{"containerPort": 80, "hostPort": port}]
+    if apart is not None:
+        term = {"topologyKey": "kubernetes.io/hostname", "labelSelector": apart}
+        made["spec"]["affinity"] = {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}
+    return room_only(msgspec.json.encode(made))
+
+
+def test_of_others_pods_only_those_that_keep_ours_out_are_told(hosts):
+    """A node has a hundred pods, and their labels would be most of what is said of it."""
+    db = {"matchLabels": {"app": "db"}}
+    hosts.handle(
+        e.OtherPodSeen(labelled("p1", labels={"app": "web"})),
+        e.OtherPodSeen(labelled("p2", labels={"app": "db"}, apart=db)),
+        e.OtherPodSeen(labelled("p3", labels={"app": "web"}, port=8080)),
+    )
+    said = facts(hosts)
+    assert [(each.labels, len(each.apart)) for each in said.others] == [({"app": "db"}, 1)]
+    assert said.ports == (HostPort(port=8080),)
+    hosts.handle(e.OtherPodGone(labelled("p2", 2, labels={})), e.OtherPodGone(labelled("p3", 2, labels={})))
+    assert (facts(hosts).others, facts(hosts).ports) == ((), ())
+
+
+def test_who_is_spoken_of_is_told_before_the_request_that_speaks_of_them(hosts):
+    """Told after it, a place beside them would be given meanwhile."""
+    hosts.handle(*(e.OtherPodSeen(labelled(f"p{at}", labels={"app": "llm"})) for at in range(2)))
+    hosts.handle(e.OtherPodSeen(labelled("p9", labels={"app": "llm"}, deleted=True)))
+    assert facts(hosts).others == ()
+    term = {"topologyKey": "kubernetes.io/hostname", "labelSelector": {"matchLabels": {"app": "llm"}}}
+    required = {"requiredDuringSchedulingIgnoredDuringExecution": [term]}
+    hosts.words.clear()
+    pod = new_pod("ours", "u1")
+    pod["metadata"]["namespace"], pod["spec"]["affinity"] = "x", {"podAntiAffinity": required}
+    hosts.show(hosts.api.store(pod))
+    host, request = (message for _, message in hosts.words)
+    assert sorted((each.count, each.leaving) for each in host.others) == [(1, True), (2, False)]
+    assert request.host.apart[0].namespaces == ("x",)
+
+
+# -- where volumes are --------------------------------------------------------------------------------------------
+
+IN_B = [{"matchExpressions": [{"key": "zone", "operator": "In", "values": ["b"]}]}]
+B = (NodeExpression(key="zone", operator="In", values=("b",)),)
+PV = {"spec": {"nodeAffinity": {"required": {"nodeSelectorTerms": IN_B}}}}
+LATE = {"volumeBindingMode": "WaitForFirstConsumer"}
+TOPOLOGIES = [{"matchLabelExpressions": [{"key": "zone", "values": ["b"]}]}]
+
+
+@pytest.mark.parametrize(
+    ("found", "places", "is_warned"),
+    [
+        (({}, PV, None), ((B,),), False),
+        (({}, {"spec": {}}, None), (), False),
+        ((None, None, None), (), False),
+        (({}, None, LATE), (), False),
+        (({}, None, LATE | {"allowedTopologies": TOPOLOGIES}), ((B,),), False),
+        (({}, None, {"volumeBindingMode": "Immediate"}), (), True),
+    ],
+    ids=["bound", "bound anywhere", "not there", "bound later", "bound later in a zone", "not bound yet"],
+)
+def test_a_pod_with_a_volume_asks_for_a_node_that_reaches_it(hosts, found, places, is_warned):
+    """Read once, before it asks; what nobody knows is told to its owner and holds nothing up."""
+    hosts.automatic = False
+    volume = {"name": "models", "persistentVolumeClaim": {"claimName": "models"}}
+    pod = new_pod("train", "u1")
+    pod["spec"]["volumes"] = [*pod["spec"].get("volumes", []), volume]
+    hosts.show(hosts.api.store(pod))
+    assert "sluice.request.u1" not in hosts.bus
+    (asked,) = [each for each in hosts.calls if isinstance(each, e.ReadClaims)]
+    assert asked.names == ("models",)
+    hosts.handle(e.ClaimsRead(asked.uid, (("models", *found),)))
+    assert hosts.bus["sluice.request.u1"].host.volumes == places
+    assert [each.reason for each in hosts.api.events] == ["SliceWarning"] * is_warned
+
+
+def test_where_volumes_are_is_asked_again_while_the_api_server_is_away(hosts):
+    """A pod that asked without it would be pinned where it cannot start."""
+    hosts.automatic = False
+    pod = new_pod("train", "u1")
+    pod["spec"]["volumes"] = [{"name": "m", "ephemeral": {}}]
+    hosts.show(hosts.api.store(pod))
+    (asked,) = hosts.calls
+    hosts.calls.clear()
+    hosts.handle(e.ClaimsUnreadable(asked.uid, "away"))
+    assert "sluice.request.u1" not in hosts.bus
+    hosts.pass_time(3)
+    (again,) = hosts.calls
+    assert again.names == ("train-m",)
+    hosts.handle(e.ClaimsRead(again.uid, forbidden="it may not"))
+    assert hosts.bus["sluice.request.u1"].host.volumes == ()
+    assert [each.note.partition(".")[0] for each in hosts.api.events] == ["it may not"]

@@ -6,8 +6,11 @@ is believed only of a pod that was read by its name and not found, and a pod tha
 """
 
 from sluice.contracts.ids import RequestId
+from sluice_pod_watcher.core.cluster.claims import VolumeClaim, places_of
 from sluice_pod_watcher.core.cluster.desk import Desk
 from sluice_pod_watcher.core.cluster.events import (
+    ClaimsRead,
+    ClaimsUnreadable,
     EvictionRefused,
     ListingEnded,
     ListingStarted,
@@ -30,7 +33,7 @@ RESTORED = (
 )
 Listing = ListingStarted | ListingEnded
 Result = PatchDone | PatchRefused | PodEvicted | EvictionRefused
-ApiEvent = PodSeen | PodGone | PodRead | PodUnreadable | Listing | Result
+ApiEvent = PodSeen | PodGone | PodRead | PodUnreadable | ClaimsRead | ClaimsUnreadable | Listing | Result
 
 
 class ApiSide:
@@ -50,6 +53,8 @@ class ApiSide:
                 self._listing(event)
             case PatchDone() | PatchRefused() | PodEvicted() | EvictionRefused():
                 self._result(event, now)
+            case ClaimsRead() | ClaimsUnreadable():
+                self._claims(event, now)
             case _:
                 self._pod_event(event, now)
 
@@ -117,6 +122,20 @@ class ApiSide:
             self._desk.look_at[event.uid] = None
         else:
             self._gone(event.uid)
+
+    def _claims(self, event: ClaimsRead | ClaimsUnreadable, now: float) -> None:
+        """Where the volumes of a pod are was asked, before anything is asked for it."""
+        record = self._desk.requests.records.get(event.uid)
+        if record is None:
+            return
+        if isinstance(event, ClaimsUnreadable):
+            self._desk.following.claims_unreadable(record, now)
+            return
+        places, unknown = places_of(tuple(VolumeClaim(*each) for each in event.claims))
+        unknown = (event.forbidden,) if event.forbidden else unknown
+        self._desk.following.claims_read(record, unknown)
+        self._desk.tell_change(record, self._desk.requests.claims_read(record, places, now))
+        self._desk.look_at[record.uid] = None
 
     def _gone(self, uid: RequestId) -> None:
         record = self._desk.requests.records.get(uid)

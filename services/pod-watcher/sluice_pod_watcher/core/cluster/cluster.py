@@ -14,6 +14,8 @@ from sluice_pod_watcher.core.cluster.api_side import ApiSide
 from sluice_pod_watcher.core.cluster.bus_side import BusSide
 from sluice_pod_watcher.core.cluster.desk import Desk
 from sluice_pod_watcher.core.cluster.events import (
+    ClaimsRead,
+    ClaimsUnreadable,
     Event,
     EvictionRefused,
     GoOn,
@@ -97,7 +99,7 @@ class Cluster:
                     desk.requests.others_were_listed = True
             case ListingStarted() | ListingEnded() | PodSeen() | PodGone() | PodRead() | PodUnreadable():
                 self._api.handle(event, now)
-            case PatchDone() | PatchRefused() | PodEvicted() | EvictionRefused():
+            case PatchDone() | PatchRefused() | PodEvicted() | EvictionRefused() | ClaimsRead() | ClaimsUnreadable():
                 self._api.handle(event, now)
             case GpusListed() | GpuMirrored() | GpuNotMirrored():
                 self._mirror_event(event, now)

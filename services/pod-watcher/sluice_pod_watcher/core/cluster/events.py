@@ -165,6 +165,31 @@ class GpuNotMirrored:
 
 
 @dataclass(frozen=True, slots=True)
+class ClaimsRead:
+    """
+    What `ReadClaims` found: for each claim the object, its volume and its class, as far as they are there.
+
+    `forbidden`: why they may not be read at all; empty when they may.
+    """
+
+    uid: RequestId
+    claims: "tuple[ClaimObjects, ...]" = ()
+    forbidden: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimsUnreadable:
+    """They could not be read now; `message` says why."""
+
+    uid: RequestId
+    message: str
+
+
+ClaimObjects = tuple[str, Raw | None, Raw | None, Raw | None]
+"""The name of a claim; the claim, its volume, its class."""
+
+
+@dataclass(frozen=True, slots=True)
 class WentOn:
     """It is our turn again, after `GoOn`."""
 
@@ -185,6 +210,8 @@ Event = (
     | PatchRefused
     | PodRead
     | PodUnreadable
+    | ClaimsRead
+    | ClaimsUnreadable
     | PodEvicted
     | EvictionRefused
     | GpusListed
@@ -240,6 +267,15 @@ class ReadPod:
 
 
 @dataclass(frozen=True, slots=True)
+class ReadClaims:
+    """Read these volume claims, and where their volumes can be had. `ClaimsRead` or `ClaimsUnreadable` follows."""
+
+    uid: RequestId
+    namespace: str
+    names: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class EvictPod:
     """
     Evict the pod, with the UID as a precondition. `PodEvicted` or `EvictionRefused` follows.
@@ -292,5 +328,17 @@ class GoOn:
     """There is more to do than one turn allows: let others have theirs. `WentOn` follows."""
 
 
-Own = GoOn | BindPod | ReAnnotate | WritePodCondition | ReadPod | EvictPod | WriteEvent | MirrorGpu | UnmirrorGpu | Tell
+Own = (
+    GoOn
+    | BindPod
+    | ReAnnotate
+    | WritePodCondition
+    | ReadPod
+    | ReadClaims
+    | EvictPod
+    | WriteEvent
+    | MirrorGpu
+    | UnmirrorGpu
+    | Tell
+)
 Instruction = ExchangeInstruction | Own

@@ -6,6 +6,7 @@ A pod's gate cannot be put back and its pin cannot be changed (422), so it is bo
 be carried out whole.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from sluice.contracts.ids import RequestId
@@ -20,6 +21,7 @@ from sluice_pod_watcher.core.cluster.events import (
     Own,
     Patch,
     PatchRefused,
+    ReadClaims,
     ReadPod,
     ReAnnotate,
 )
@@ -74,6 +76,7 @@ class Following:
             if record.eviction and not record.evicted:
                 self._evicted(record)
             return
+        self._read_claims(record, view, now)
         if record.asked is None and record.held is not None:
             self._complain(record, ASKS_FOR_WHAT)
         stuck = self._stuck(record, view, now)
@@ -157,6 +160,23 @@ class Following:
             if refused in WORTH_READING:
                 record.doubted()
             self._failed(record, record.telling, now, self.rules.condition_interval_s)
+
+    # -- where its volumes are ------------------------------------------------------------------------------------
+
+    def _read_claims(self, record: Record, view: PodView, now: float) -> None:
+        if record.unread is not None and self._may(record, record.reading_claims, now):
+            self.out.append(ReadClaims(record.uid, record.namespace, view.claims))
+
+    def claims_read(self, record: Record, unknown: Iterable[str]) -> None:
+        """They were read; what nobody knows of them is told."""
+        record.reading_claims = Writing()
+        for each in unknown:
+            why = f"{each}. Its slice may be given where the volume cannot be had, and then it is not scheduled there"
+            self.telling.event(record, "Warning", "SliceWarning", why)
+
+    def claims_unreadable(self, record: Record, now: float) -> None:
+        """They could not be read now."""
+        self._failed(record, record.reading_claims, now, self.rules.retry_initial_s)
 
     # -- reading it by name ---------------------------------------------------------------------------------------
 

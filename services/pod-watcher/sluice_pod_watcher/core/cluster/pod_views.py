@@ -18,6 +18,7 @@ from sluice.contracts.kubernetes import (
     LABEL_IGNORE,
     is_granted,
 )
+from sluice_pod_watcher.core.cluster.claims import claims_of
 from sluice_pod_watcher.core.cluster.events import Raw
 
 DONE = frozenset({"Succeeded", "Failed"})
@@ -73,6 +74,8 @@ class PodView:
     nothing_holds_it: bool
     """It is dying, its grace period is over and nobody has a finalizer on it: what is deleted like this is gone."""
     labels: Mapping[str, str]
+    claims: tuple[str, ...]
+    """The volume claims that it mounts."""
     is_ignored: bool
     """It has the label that tells Sluice to leave it alone."""
     gates: tuple[str, ...]
@@ -128,6 +131,7 @@ def read_pod(raw: Raw) -> PodView | None:
         dying=dying,
         nothing_holds_it=dying and meta.get("deletionGracePeriodSeconds") == 0 and not meta.get("finalizers"),
         labels={str(key): str(text) for key, text in _map(meta, "labels").items()},
+        claims=claims_of(str(meta["name"]), spec),
         is_ignored=LABEL_IGNORE in _map(meta, "labels"),
         gates=tuple(str(each.get("name")) for each in _list(spec, "schedulingGates")),
         request=str(annotations.get(ANNOTATION_REQUEST, "")),

@@ -21,7 +21,8 @@ from sluice.contracts.messages import (
     WaitOver,
     WithdrawCause,
 )
-from sluice_pod_watcher.core.cluster.events import Patch
+from sluice_pod_watcher.core.cluster.claims import Places
+from sluice_pod_watcher.core.cluster.events import Patch, Raw
 from sluice_pod_watcher.core.cluster.pod_views import PodView
 from sluice_pod_watcher.core.cluster.terms import Terms
 
@@ -81,6 +82,11 @@ class Record:
     """Of annotations, pin and gate: one write at a time."""
     reading: Writing = field(default_factory=Writing)
     evicting: Writing = field(default_factory=Writing)
+    reading_claims: Writing = field(default_factory=Writing)
+    places: Places | None = None
+    """Where its volumes can be had; None while that was not read."""
+    unread: Raw | None = None
+    """Its object, as long as what it asks for waits for that."""
     telling: Writing = field(default_factory=Writing)
     """Of the condition."""
     unsure: Unsure = ""

@@ -25,6 +25,7 @@ from sluice.contracts.messages import (
     RequestWithdrawn,
     WithdrawCause,
 )
+from sluice_pod_watcher.core.cluster.claims import Places
 from sluice_pod_watcher.core.cluster.events import Raw
 from sluice_pod_watcher.core.cluster.grants import held_by
 from sluice_pod_watcher.core.cluster.pod_views import PodView
@@ -218,6 +219,13 @@ class Requests:
         record.doubted()
         return record
 
+    def claims_read(self, record: Record, places: Places, now: float) -> Change:
+        """Where its volumes can be had is known: what it asks for can be said."""
+        record.places, raw, record.unread = places, record.unread, None
+        if raw is None or not record.living or record.view is None:
+            return ""
+        return self._read_terms(record, raw, now)
+
     # -- inside ---------------------------------------------------------------------------------------------------
 
     def _heard_end(self, record: Record | None, uid: RequestId, word: RequestWithdrawn, now: float) -> Record | None:
@@ -268,7 +276,10 @@ class Requests:
             return self._follow(record, record.terms, view, spec)
         if record.terms is None and view.others_gates:
             return ""  # whoever else holds it lets it in first: a slice beside a closed gate would serve nobody
-        terms = terms_of_pod(record.asked, spec, view, held=record.held)
+        if view.claims and record.places is None and view.is_gated and record.held is None:
+            record.unread = raw  # where its volumes are is asked first (`following`)
+            return ""
+        terms = terms_of_pod(record.asked, spec, view, places=record.places or (), held=record.held)
         return self._take_terms(record, terms, now)
 
     def _follow(self, record: Record, terms: Terms, view: PodView, spec: Raw) -> Change:

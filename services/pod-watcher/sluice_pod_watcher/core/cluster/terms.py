@@ -24,6 +24,7 @@ from sluice.contracts.messages import (
 )
 from sluice.contracts.pod_specs import NO_URGENCY, read_host_needs, read_urgency, resolved, with_node
 from sluice.contracts.refusals import Refusal
+from sluice_pod_watcher.core.cluster.claims import Places
 from sluice_pod_watcher.core.cluster.pod_views import PodView
 
 
@@ -60,7 +61,7 @@ def terms_of(word: AllocationRequested | RequestRejected) -> Terms:
     )
 
 
-def terms_of_pod(asked: Asked, spec: dict[str, Any], view: PodView, *, held: Held | None) -> Terms:
+def terms_of_pod(asked: Asked, spec: dict[str, Any], view: PodView, *, places: Places, held: Held | None) -> Terms:
     """
     What a pod asks for, with what its spec needs of a node and how urgent it says it is.
 
@@ -77,6 +78,8 @@ def terms_of_pod(asked: Asked, spec: dict[str, Any], view: PodView, *, held: Hel
         if held is None:
             return Terms(refusal=needs)
         needs = HostNeeds(node_name=held.node)
+    if places:
+        needs = msgspec.structs.replace(needs, volumes=places)
     urgency = read_urgency(spec)
     if isinstance(urgency, Refusal):
         urgency = NO_URGENCY  # no API server takes such a pod

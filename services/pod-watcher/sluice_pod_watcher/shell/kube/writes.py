@@ -21,6 +21,8 @@ from sluice.runtime.clock import Clock
 from sluice.runtime.core_runner import Executor
 from sluice_pod_watcher.core.cluster.events import (
     BindPod,
+    ClaimsRead,
+    ClaimsUnreadable,
     Event,
     EvictionRefused,
     EvictPod,
@@ -29,6 +31,8 @@ from sluice_pod_watcher.core.cluster.events import (
     PodEvicted,
     PodRead,
     PodUnreadable,
+    Raw,
+    ReadClaims,
     ReadPod,
     ReAnnotate,
     Step,
@@ -42,7 +46,7 @@ IN_FLIGHT_MAX = 8
 CONTROLLER = "sluice.dev/pod-watcher"
 NOTE_BYTES_MAX = 1024
 """Of an Event: an API server speaks of characters, and counts bytes."""
-GONE, ALREADY_THERE = 404, 409
+FORBIDDEN, GONE, ALREADY_THERE = 403, 404, 409
 AS_LONG_AS_IT_LASTS = frozenset({GONE, ALREADY_THERE})
 """Of an event: it, or its pod's namespace, is gone; or a predecessor has written it."""
 NOT_SENT = "not sent: the lease has run out, and another pod-watcher may be at work"
@@ -71,6 +75,7 @@ class Writes:
             ReAnnotate: Executor(self._annotate, request=_request, quiet=True),
             WritePodCondition: Executor(self._tell, request=_request, quiet=True),
             ReadPod: Executor(self._read, request=_request, limit=IN_FLIGHT_MAX, quiet=True),
+            ReadClaims: Executor(self._claims, request=_request, limit=IN_FLIGHT_MAX, quiet=True),
             EvictPod: Executor(self._evict, request=_request),
             WriteEvent: Executor(self._event, request=_request, limit=IN_FLIGHT_MAX, quiet=True),
         }
@@ -122,6 +127,34 @@ class Writes:
         except (KubeError, *NOT_READABLE) as error:
             return PodUnreadable(wanted.uid, shorten(str(error), 300))
         return PodRead(wanted.uid, items[0] if items else None)
+
+    async def _claims(self, wanted: ReadClaims) -> Event:
+        found = []
+        try:
+            for name in wanted.names:
+                claim = await self._object(f"/api/v1/namespaces/{wanted.namespace}/persistentvolumeclaims/{name}")
+                spec = (claim or {}).get("spec") or {}
+                volume_name, class_name = spec.get("volumeName"), spec.get("storageClassName")
+                volume = await self._object(f"/api/v1/persistentvolumes/{volume_name}") if volume_name else None
+                late = claim is not None and not volume_name and class_name
+                path = f"/apis/storage.k8s.io/v1/storageclasses/{class_name}"
+                found.append((name, claim, volume, await self._object(path) if late else None))
+        except KubeError as error:
+            if error.status == FORBIDDEN:
+                return ClaimsRead(wanted.uid, forbidden=f"where its volumes are may not be read: {error.message}")
+            return ClaimsUnreadable(wanted.uid, shorten(str(error), 300))
+        except NOT_READABLE as error:
+            return ClaimsUnreadable(wanted.uid, shorten(str(error), 300))
+        return ClaimsRead(wanted.uid, tuple(found))
+
+    async def _object(self, path: str) -> Raw | None:
+        """One object; None when there is none."""
+        try:
+            return as_it_is(await self.api.call("GET", path))
+        except KubeError as error:
+            if error.status == GONE:
+                return None
+            raise
 
     async def _evict(self, wanted: EvictPod) -> Event:
         body = {
@@ -203,5 +236,5 @@ def _pod(namespace: str, name: str) -> str:
     return f"/api/v1/namespaces/{namespace}/pods/{name}"
 
 
-def _request(wanted: BindPod | ReAnnotate | WritePodCondition | ReadPod | EvictPod | WriteEvent) -> str:
+def _request(wanted: BindPod | ReAnnotate | WritePodCondition | ReadPod | ReadClaims | EvictPod | WriteEvent) -> str:
     return wanted.uid
