@@ -5,6 +5,9 @@ What its operators type is in `sluice_console.shell.operator_commands`. A comman
 typed: all of it takes longer to load than most commands take to run.
 """
 
+from sluice.runtime import starting  # the first import, so that Ctrl-C ends the others quietly
+
+# isort: split
 import errno
 import os
 import sys
@@ -262,6 +265,7 @@ def _open_what_is_closed() -> None:
 def _code_of(words: Sequence[str] | None) -> int | str | None:
     """How the command ends."""
     try:
+        starting.over()
         app(words, exit_on_error=False)
     except SystemExit as ended:
         return ended.code

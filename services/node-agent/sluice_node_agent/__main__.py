@@ -1,5 +1,8 @@
 """Puts the node agent together and runs it. `python -m sluice_node_agent`, or `sluice-node-agent`."""
 
+from sluice.runtime import starting  # noqa: F401 - the first import, so that Ctrl-C ends the others quietly
+
+# isort: split
 import os
 import sys
 from collections.abc import Sequence

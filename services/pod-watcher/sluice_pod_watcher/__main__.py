@@ -1,5 +1,8 @@
 """Puts the pod-watcher together and runs it. `python -m sluice_pod_watcher`, or `sluice-pod-watcher`."""
 
+from sluice.runtime import starting  # noqa: F401 - the first import, so that Ctrl-C ends the others quietly
+
+# isort: split
 import os
 import sys
 

@@ -4,6 +4,9 @@ Runs a workload over a fleet on virtual time: `python -m sluice_allocator.offlin
 Answers go to a file beside the wanted one, which takes its name when all is done: half an answer is none.
 """
 
+from sluice.runtime import starting  # the first import, so that Ctrl-C ends the others quietly
+
+# isort: split
 import argparse
 import os
 import sys
@@ -37,6 +40,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run. Returns the exit code; every expected failure is one sentence on stderr."""
     wanted = _parser().parse_args(arguments)
     try:
+        starting.over()
         policies = _policies(wanted.policy)
         fleet = _fleet(wanted.fleet)
         _run(fleet, policies, _placing(wanted.placement), wanted)
