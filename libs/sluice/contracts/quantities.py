@@ -13,6 +13,8 @@ from fractions import Fraction
 
 MEMORY_MIB_MAX = 16 * 1024 * 1024
 """16 TiB: far above any GPU. Larger amounts are slips of the pen."""
+BARE_MIB_MIN = 320
+"""Whole numbers without a unit below it are doubted: the largest GPU of the catalog has 288 GB."""
 WHOLE_MAX = 999_999_999
 """Whole numbers are cut here, so that nobody has to calculate with a million digits."""
 _INT32_MAX = 2**31 - 1
@@ -130,6 +132,19 @@ def parse_memory_mib(text: str) -> int | NotANumber:
     size_bytes_scaled = int(match["whole"] + (part or "")) * (_UNITS[unit] if unit else _MIB)
     size_mib = min(-(-size_bytes_scaled // (scale * _MIB)), MEMORY_MIB_MAX + 1)
     return -1 if match["sign"] == "-" and size_mib else size_mib
+
+
+def doubt_of_memory(text: str) -> str:
+    """
+    Why an amount of memory may not be what was meant, in a sentence; empty where there is no doubt.
+
+    A whole number without a unit is MiB. No GPU has BARE_MIB_MIN GiB, and no workload does with so few MiB: below it
+    somebody who writes `10` most likely means GiB.
+    """
+    size = parse_whole(text)
+    if isinstance(size, NotANumber) or not 0 < size < BARE_MIB_MIN:
+        return ""
+    return f"{text} without a unit is {size} MiB; did you mean {size}Gi? ({size}Mi says that few)"
 
 
 def _unit_advice(text: str, unit: str) -> str:

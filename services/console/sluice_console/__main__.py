@@ -266,7 +266,7 @@ def _code_of(words: Sequence[str] | None) -> int | str | None:
     """How the command ends."""
     try:
         starting.over()
-        app(words, exit_on_error=False)
+        app(run_command.with_delimiter(app, sys.argv[1:] if words is None else list(words)), exit_on_error=False)
     except SystemExit as ended:
         return ended.code
     except CycloptsError:

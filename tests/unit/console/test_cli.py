@@ -17,9 +17,45 @@ from sluice_console.core.world import World
 from sluice_console.shell.failing import CommandError
 from sluice_console.shell.present import console, show_pods
 from sluice_console.shell.quarantine import NobodyToAskError, NotThereError, Release, SaidNoError, check, quarantined_on
-from sluice_console.shell.typed import EXIT_FAILED, UsageError, agreed, run
+from sluice_console.shell.run_command import with_delimiter
+from sluice_console.shell.typed import EXIT_FAILED, EXIT_USAGE, UsageError, agreed, run
 
 DOCS = Path(__file__).parents[3] / "docs"
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ("run -- true", "run -- true"),
+        ("run true --lr 3 --memory 9", "run -- true --lr 3 --memory 9"),
+        ("run --memory 8Gi -q python x.py -q", "run --memory 8Gi -q -- python x.py -q"),
+        ("run --memory=8Gi --real python", "run --memory=8Gi --real -- python"),
+        ("run --nats nats://x:1 --gpus 2 -- a -- b", "run --nats nats://x:1 --gpus 2 -- a -- b"),
+        ("run --memry 8Gi true", "run --memry 8Gi true"),
+        ("run --memory", "run --memory"),
+        ("run --help", "run --help"),
+        ("gpus --memory run", "gpus --memory run"),
+    ],
+)
+def test_the_options_of_a_command_are_not_taken_for_those_of_run(words, expected):
+    """`sluice run python x.py --memory 9` would have asked for 9 MiB, and `--memry` been looked for as a program."""
+    assert with_delimiter(command.app, words.split()) == expected.split()
+
+
+@pytest.mark.parametrize(
+    ("words", "right"),
+    [
+        ("run --memry 8Gi -- true", "--memory"),
+        ("run --profil=1g.5gb true", "--profile"),
+        ("gpus --sever x", "--server"),
+        ("drain n --yess", "--yes"),
+        ("up --fleeet x --pods y", "--fleet"),
+    ],
+)
+def test_a_misspelt_option_is_answered_with_the_right_one(typed, capsys, words, right):
+    """In every command: what looks like an option is one, and never the name of a program."""
+    assert typed(*words.split()) == EXIT_USAGE
+    assert f"Did you mean {right}?" in re.sub(r"[^\x20-\x7e]+", " ", capsys.readouterr().err)
 
 
 @pytest.fixture
@@ -74,6 +110,11 @@ def typed(monkeypatch, tmp_path):
         (("security", "remove-node", "folder", "n"), 2, "nobody is there to be asked; say --yes"),
         (("run",), 125, "which command?"),
         (("run", "--wait-s", "0", "--", "true"), 125, "--wait-s 0: more than 0 and at most"),
+        (("run", "--memry", "8Gi", "--", "true"), 2, ""),
+        (("run", "--memory", "10", "--", "true"), 125, "--memory: 10 without a unit is 10 MiB; did you mean 10Gi?"),
+        (("adjust", "a", "--memory", "10", "--server", "nats://127.0.0.1:1"), 2, "did you mean 10Gi?"),
+        (("run", "--", "--no-such-program"), 127, "--no-such-program: there is no such command"),
+        (("run", "no-such-program", "--memry", "8Gi"), 127, "no-such-program: there is no such command"),
     ],
 )
 def test_scripts_can_tell_why_a_command_failed(typed, capsys, words, code, said):

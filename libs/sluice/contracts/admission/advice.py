@@ -11,6 +11,7 @@ from sluice.contracts.asking.sluice_keys import MODES
 from sluice.contracts.kubernetes import ENV_VISIBLE_DEVICES, NO_DEVICES
 from sluice.contracts.pod_specs import main_container
 from sluice.contracts.pod_specs.main_container import DEFAULT_CONTAINER
+from sluice.contracts.quantities import doubt_of_memory
 from sluice.contracts.refusals import shorten
 
 HAMI_SCHEDULER = "hami-scheduler"
@@ -26,6 +27,8 @@ def on_first(pod: Pod, before: StoredAsk, stored: StoredAsk) -> Iterator[str]:
     for key, value in before.annotations.items():
         if key.endswith("sluice.dev/mode") and "fastpod" in value:
             yield f"{key} = {shorten(value, 40)!r}: fastpod is now called {MODES['fastpod']}, and means the same"
+        if key.endswith("sluice.dev/memory") and (doubt := doubt_of_memory(value)):
+            yield f"{key}: {doubt}"
     yield from _on_main_container(pod, before)
     if pod.spec.resource_claims:
         why = "Dynamic Resource Allocation gives the pod devices beside those of Sluice, which knows nothing of them"

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from sluice.contracts.pb import allocator_pb2 as pb
-from sluice.contracts.quantities import NotANumber, parse_decimal, parse_memory_mib, parse_whole
+from sluice.contracts.quantities import NotANumber, doubt_of_memory, parse_decimal, parse_memory_mib, parse_whole
 from sluice_console.core.documents import AdjustDocument, AdjustedFieldDocument, FittingDocument
 
 _WORDS = {
@@ -46,6 +46,9 @@ def question_of(request: str, container: str, sizes: Sizes, *, dry_run: bool) ->
     sure = _number("--quota-request", sizes.quota_request, _part, "a part of time from 0.001 to 1")
     allowed = _number("--quota-limit", sizes.quota_limit, _part, "a part of time from 0.001 to 1")
     if memory_mib is not None:
+        doubt = doubt_of_memory(sizes.memory or "")
+        if doubt:
+            raise AdjustError(f"--memory: {doubt}")
         asked.memory_mib = memory_mib
     if partition is not None:
         asked.sm_partition = partition

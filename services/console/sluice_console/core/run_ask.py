@@ -12,6 +12,7 @@ import msgspec
 from sluice.contracts.asking import ANY_COUNT
 from sluice.contracts.manifests import ManifestLimits, read_manifests
 from sluice.contracts.messages import AllocationRequested, ContainerDevices
+from sluice.contracts.quantities import doubt_of_memory
 from sluice.contracts.refusals import Refusal
 from sluice.contracts.tickets import quota_library_beside
 from sluice_console.core.documents import PodDocument
@@ -75,6 +76,12 @@ def why_refused(file: str, text: str) -> str:
     if isinstance(found, Refusal):
         return found.sentence()
     return next((_with_option(pod.refusal) for pod in found if pod.refusal is not None), "")
+
+
+def why_doubted(ask: RunAsk) -> str:
+    """What of an ask that can be understood is most likely not what was meant; empty where nothing is."""
+    doubt = doubt_of_memory(ask.memory or "")
+    return f"--memory: {doubt}" if doubt else ""
 
 
 def _with_option(refusal: Refusal) -> str:

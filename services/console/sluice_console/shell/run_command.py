@@ -3,7 +3,7 @@
 import os
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, get_args
 
 from cyclopts import App, Parameter
 
@@ -13,13 +13,39 @@ from sluice_console.shell.typed import run
 WAIT_MAX_S = 30 * 86400
 
 
+NAME = "run"
+
+
 def add_to(app: App) -> None:
     """Give the command its verb."""
-    app.command(run_command, name="run")
+    app.command(run_command, name=NAME)
+
+
+def with_delimiter(app: App, words: list[str]) -> list[str]:
+    """
+    What was typed, with `--` before the command that `sluice run` runs, whose options are none of ours.
+
+    Ours end at the first word that is none of them. What begins with a hyphen before it is an option: one that is not
+    known is left for the parser to say so.
+    """
+    if words[:1] != [NAME]:
+        return words
+    takes_value = {
+        name: bool not in {argument.hint, *get_args(argument.hint)}
+        for argument in app[NAME].assemble_argument_collection()
+        for name in argument.names
+    }
+    at = 1
+    while at < len(words) and words[at].startswith("-"):
+        name, is_set, _ = words[at].partition("=")
+        if name not in takes_value:
+            return words
+        at += 2 if takes_value[name] and not is_set else 1
+    return [*words[:at], "--", *words[at:]] if at < len(words) else words
 
 
 def run_command(
-    *command: Annotated[str, Parameter(help="What to run, after --.", allow_leading_hyphen=True)],
+    *command: Annotated[str, Parameter(help="What to run, after --.")],
     profile: Annotated[str | None, Parameter(help="A MIG profile: 1g.5gb.")] = None,
     memory: Annotated[str | None, Parameter(help="At least so much: 8Gi, or MiB.")] = None,
     sm: Annotated[str | None, Parameter(help="At least so many percent of the SMs; of a share, exactly.")] = None,

@@ -348,6 +348,11 @@ def test_keys_that_say_nothing_here_are_told_as_warnings():
         "hami.io/device-scoring-weights is not used by Sluice: the weights of the pool count",
         "spec.schedulerName = 'hami-scheduler': the pod is started by that scheduler, which must be running",
     )
+    few = pod(annotations={"main.sluice.dev/memory": "10"})
+    assert answer(few).warnings == (
+        "main.sluice.dev/memory: 10 without a unit is 10 MiB; did you mean 10Gi? (10Mi says that few)",
+    )
+    assert answer(pod(annotations={"sluice.dev/memory": "8000"})).warnings == ()
     fast = pod(annotations={"sluice.dev/mode": "fastpod", "sluice.dev/sm-partition": "10"})
     assert answer(fast).warnings == (
         "sluice.dev/mode = 'fastpod': fastpod is now called fractional, and means the same",

@@ -7,7 +7,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sluice.contracts.quantities import NotANumber, parse_decimal, parse_memory_mib, parse_quantity, parse_whole
+from sluice.contracts.quantities import (
+    NotANumber,
+    doubt_of_memory,
+    parse_decimal,
+    parse_memory_mib,
+    parse_quantity,
+    parse_whole,
+)
 
 
 @pytest.mark.parametrize(
@@ -122,3 +129,18 @@ def test_a_decimal_is_exact_or_refused(whole, part):
         assert isinstance(answer, NotANumber)
     else:
         assert answer == exact
+
+
+@pytest.mark.parametrize("text", ["1", "8", "10", "80", "288", "+8", "007", "319"])
+def test_a_few_mib_without_a_unit_are_doubted(text):
+    """`10` is ten MiB: somebody who wants 10 GiB gets the smallest slice there is, and a process that dies in it."""
+    size = int(text)
+    assert (
+        doubt_of_memory(text) == f"{text} without a unit is {size} MiB; did you mean {size}Gi? ({size}Mi says that few)"
+    )
+
+
+@pytest.mark.parametrize("text", ["8000", "320", "0", "-8", "10Mi", "8Gi", "1G", "50%", "", "eight", "9" * 40])
+def test_what_is_plain_is_not_doubted(text):
+    """As documented, `8000` is MiB; and who writes a unit has said what is meant."""
+    assert doubt_of_memory(text) == ""

@@ -19,7 +19,7 @@ from typing import NoReturn, TypeVar
 
 from sluice.runtime.bus import Bus, BusError
 from sluice_console.core.documents import PodDocument
-from sluice_console.core.run_ask import RunAsk, devices_text, environment_on, manifest_of, why_refused
+from sluice_console.core.run_ask import RunAsk, devices_text, environment_on, manifest_of, why_doubted, why_refused
 from sluice_console.shell.children import last_words
 from sluice_console.shell.connect import connected
 from sluice_console.shell.failing import CommandError
@@ -113,7 +113,7 @@ def check(wanted: Wanted) -> None:
     if shutil.which(program) is None:
         raise _why_not(program)
     text = manifest_of(wanted.ask, namespace=wanted.namespace, name=wanted.name or "run", uid=os.getuid(), node="")
-    if why := why_refused("the ask", text):
+    if why := why_refused("the ask", text) or why_doubted(wanted.ask):
         raise RunError(why)
 
 
