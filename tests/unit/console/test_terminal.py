@@ -2,11 +2,18 @@
 
 import os
 import pty
+import re
 import select
 import signal
+import struct
 import subprocess
 import sys
 import termios
+from fcntl import ioctl
+
+import pytest
+
+from sluice_console.shell.terminal import Terminal
 
 PROGRAM = """
 import asyncio
@@ -55,5 +62,49 @@ def test_a_stopped_top_leaves_the_shell_a_terminal_as_it_was():
     finally:
         shown.kill()
         shown.wait()
+        os.close(far)
+        os.close(near)
+
+
+SEQUENCE = re.compile(r"\x1b\[([0-9;?]*)([A-Za-z])")
+
+
+def seen(sent: str, columns: int) -> list[str]:
+    """What a terminal shows that does not wrap (xterm): a character behind the last column takes that one's place."""
+    lines, row, column, at = {}, 0, 0, 0
+    while at < len(sent):
+        sequence = SEQUENCE.match(sent, at)
+        if sequence is not None:
+            at = sequence.end()
+            if sequence[2] == "H":
+                row = column = 0
+            elif sequence[2] == "K":
+                lines[row] = lines.get(row, [" "] * columns)[:column] + [" "] * (columns - column)
+            elif sequence[2] == "J":
+                lines = {number: line for number, line in lines.items() if number <= row}
+            continue
+        match sent[at]:
+            case "\r":
+                column = 0
+            case "\n":
+                row += 1
+            case character:
+                lines.setdefault(row, [" "] * columns)[column] = character
+                column = min(column + 1, columns - 1)
+        at += 1
+    return ["".join(lines[number]).rstrip() for number in sorted(lines)]
+
+
+@pytest.mark.parametrize(("columns", "width"), [(20, 19), (20, 20), (20, 21), (40, 300)])
+def test_a_full_line_shows_its_last_character(columns, width):
+    """Of a table that is as wide as the terminal the last digit was gone, and nobody could tell."""
+    far, near = pty.openpty()
+    try:
+        ioctl(near, termios.TIOCSWINSZ, struct.pack("HHHH", 10, columns, 0, 0))
+        line = "".join(chr(ord("a") + number % 26) for number in range(width))
+        Terminal(near, near).draw(["x" * columns, f"\x1b[1m{line}\x1b[0m", "short"])
+        sent = read_until(far, b"short").decode()
+        assert seen(sent, columns) == ["x" * columns, line[:columns], "short"]
+    finally:
         os.close(far)
         os.close(near)

@@ -103,21 +103,20 @@ class Top:
         return lines[first : first + room]
 
 
-def heading(gpus: GpusDocument, pods: PodsDocument, *, connected: bool, paused: bool) -> str:
-    """The state of the fleet in one line."""
+def heading(gpus: GpusDocument, pods: PodsDocument, *, connected: bool) -> str:
+    """The state of the fleet in one line. What is wrong comes first: on a narrow terminal its end is cut."""
     slices = sum(gpu.memory_slices for gpu in gpus.gpus)
     used = sum(gpu.allocated_fraction * gpu.memory_slices for gpu in gpus.gpus)
-    parts = [
+    ill = sum(not gpu.healthy for gpu in gpus.gpus)
+    stale = sum(node.stale for node in gpus.nodes)
+    parts = [] if connected else ["NO BROKER: this is how it was"]
+    parts += [f"{_count(ill, 'GPU')} ill"] if ill else []
+    parts += [f"{_count(stale, 'node')} stale"] if stale else []
+    parts += [
         f"{_count(len(gpus.nodes), 'node')}, {_count(len(gpus.gpus), 'GPU')}",
         f"{used / slices:.0%} in use" if slices else "nothing to use",
         _pods(pods),
     ]
-    ill = sum(not gpu.healthy for gpu in gpus.gpus)
-    stale = sum(node.stale for node in gpus.nodes)
-    parts += [f"{_count(ill, 'GPU')} ill"] if ill else []
-    parts += [f"{_count(stale, 'node')} stale"] if stale else []
-    parts += [] if connected else ["NO BROKER: this is how it was"]
-    parts += ["paused"] if paused else []
     return "sluice  " + "  |  ".join(parts)
 
 

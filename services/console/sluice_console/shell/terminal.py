@@ -1,13 +1,14 @@
 """
 A terminal as a screen of lines and keys: entered, drawn over without flicker, and always given back as it was.
 
-It decides nothing about what is shown. Drawing goes from the top over what is there, line by line, each erased behind
-its end, in one write that terminals take as one update where they know of that.
+It decides nothing about what is shown. Drawing goes from the top over what is there, line by line, each erased and
+written, in one write that terminals take as one update where they know of that.
 """
 
 import asyncio
 import contextlib
 import os
+import re
 import signal
 import termios
 import tty
@@ -16,6 +17,8 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
 
+from rich.cells import cell_len, set_cell_size
+
 _ENTER = "\x1b[?1049h\x1b[?25l\x1b[?7l"
 """Another screen, no cursor, no wrapping of lines that are too long (xterm, "DEC Private Mode Set")."""
 _LEAVE = "\x1b[?7h\x1b[?25h\x1b[?1049l"
@@ -23,6 +26,7 @@ _BEGIN, _END = "\x1b[?2026h", "\x1b[?2026l"
 """Synchronized output (https://gist.github.com/christianparpart/d8a62cc1ab659194337d73e399004036): passed over where
 it is not known."""
 _HOME, _ERASE_LINE, _ERASE_BELOW = "\x1b[H", "\x1b[K", "\x1b[J"
+_SEQUENCE = re.compile(r"(\x1b\[[0-9;?]*[A-Za-z])")
 SMALLEST = (20, 4)
 """Columns and lines that are drawn at least; a terminal that says 0 by 0 says nothing."""
 
@@ -43,9 +47,14 @@ class Terminal:
         return max(SMALLEST[0], columns or 80), max(SMALLEST[1], lines or 24)
 
     def draw(self, lines: list[str]) -> None:
-        """Show these lines from the top, and nothing below. No more than fit."""
-        shown = lines[: self.size()[1]]
-        body = "\r\n".join(f"{line}\x1b[0m{_ERASE_LINE}" for line in shown)
+        """
+        Show these lines from the top, and nothing below. No more than fit, of each as much as fits.
+
+        A line is erased before it is written: a cursor that has written the last column stays on it, and what erases
+        from there on takes the character with it (DEC STD 070, autowrap off).
+        """
+        columns, count = self.size()
+        body = "\r\n".join(f"{_ERASE_LINE}{cut(line, columns)}\x1b[0m" for line in lines[:count])
         _write(self.screen, f"{_BEGIN}{_HOME}{body}{_ERASE_BELOW}{_END}")
 
     @asynccontextmanager
@@ -98,6 +107,19 @@ class Terminal:
     def _give_back(self, before: list[Any]) -> None:
         _write(self.screen, _LEAVE)
         termios.tcsetattr(self.keys, termios.TCSADRAIN, before)
+
+
+def cut(line: str, columns: int) -> str:
+    """As much of a line as that many columns show; sequences of control characters take none, and all stay."""
+    kept = []
+    for number, piece in enumerate(_SEQUENCE.split(line)):
+        is_text = number % 2 == 0
+        if is_text and cell_len(piece) > columns:
+            piece = set_cell_size(piece, columns)  # noqa: PLW2901 - what is kept of it
+        if is_text:
+            columns -= cell_len(piece)
+        kept.append(piece)
+    return "".join(kept)
 
 
 def _write(screen: int, text: str) -> None:

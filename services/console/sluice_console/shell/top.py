@@ -40,7 +40,7 @@ async def top(url: str) -> int:
 
 def _print_once(world: World) -> None:
     out = console()
-    out.print(heading(gpus_document(world), pods_document(world), connected=True, paused=False), markup=False)
+    out.print(heading(gpus_document(world), pods_document(world), connected=True), markup=False)
     for looked in (Looked("gpus"), Looked("pods")):
         out.print()
         looked.show(out, looked.document(world, {}), world, wide=False)
@@ -118,7 +118,7 @@ class _Shown:
             return
         world = self.live.world
         current = self.bus.connected and self.bus.unread_s <= UNREAD_MAX_S
-        self._heading = heading(gpus_document(world), pods_document(world), connected=current, paused=self.top.paused)
+        self._heading = heading(gpus_document(world), pods_document(world), connected=current)
         self._lines = self._rendered(world)
         self._size = self.terminal.size()
 
@@ -136,8 +136,8 @@ class _Shown:
     def _draw(self) -> None:
         if self.terminal.size() != self._size and self._lines:
             self._look(even_if_paused=True)
-        paused = "  |  paused" if self.top.paused and "paused" not in self._heading else ""
-        head = f"\x1b[1m{self._heading}{paused}\x1b[0m"
+        paused = "paused  |  " if self.top.paused else ""
+        head = f"\x1b[1m{paused}{self._heading}\x1b[0m"
         room = self._room()
         shown = self.top.shown(self._lines, room)
         rest = max(0, len(self._lines) - self.top.first - len(shown))
