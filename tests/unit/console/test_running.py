@@ -14,6 +14,7 @@ from sluice_console.shell.running import (
     find_running,
     pointers_dir,
     retract,
+    running_at,
     server_url,
 )
 
@@ -113,3 +114,22 @@ def test_a_system_that_is_not_announced_is_found_by_its_data_directory_only(plac
     assert (place / "data-1" / "up.json").is_file()
     with pytest.raises(NothingRunningError):
         find_running()
+
+
+def test_of_several_systems_a_command_says_which_one_it_asks(place, capsys):
+    """`sluice drain` on the wrong one of two takes pods from somebody who is not meant."""
+    older, newer = running(place, pid=os.getppid(), port=1), running(place, port=2)
+    announce(older)
+    assert server_url(None) == older.nats_url
+    assert capsys.readouterr().err == "", "of one there is nothing to say"
+    announce(newer)
+    os.utime(pointers_dir() / f"{older.pid}.json", (1, 1))
+    assert server_url(None) == newer.nats_url
+    assert capsys.readouterr().err == (
+        f"sluice: 2 systems are running; this is the newest, nats://127.0.0.1:2 ({newer.data_dir}). --server URL or "
+        f"SLUICE_NATS_URL names another: nats://127.0.0.1:1 ({older.data_dir})\n"
+    )
+    assert server_url("nats://127.0.0.1:1") == "nats://127.0.0.1:1"
+    assert capsys.readouterr().err == "", "who has named one knows"
+    assert running_at("nats://127.0.0.1:1") == older
+    assert running_at("nats://127.0.0.1:3") is None

@@ -17,7 +17,7 @@ import msgspec
 from sluice.contracts.codec import NOT_READABLE
 from sluice_console.core.broker_disk import Lives, too_small, what_is_wrong
 from sluice_console.shell.data_directory import NotStartedError
-from sluice_console.shell.running import Running, running_systems
+from sluice_console.shell.running import Running, running_at
 
 LOOK_S = 2.0
 ANSWERS_WITHIN_S = 2.0
@@ -75,7 +75,7 @@ async def write_error(monitor: str) -> str | None:
 
 async def trouble_at(url: str) -> str:
     """What keeps the broker of a `sluice up` of this user from storing; empty where it stores, or is none of ours."""
-    running = next((each for each in running_systems() if each.nats_url == url), None)
+    running = running_at(url)
     return await trouble_of(running) if running is not None and running.monitor else ""
 
 

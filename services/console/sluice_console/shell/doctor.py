@@ -49,7 +49,7 @@ from sluice_console.shell.forms import Form, is_for_programs, print_document
 from sluice_console.shell.kubectl import Kubectl, KubectlError
 from sluice_console.shell.live import NotAnsweringError, read_world
 from sluice_console.shell.present import console, said
-from sluice_console.shell.running import NothingRunningError, find_running, server_url
+from sluice_console.shell.running import NothingRunningError, running_at, server_url
 
 EXIT_CODES: dict[Level, int] = {"ok": 0, "warning": 0, "problem": 1, "unknown": 2}
 ASK_WITHIN_S = 5.0
@@ -190,11 +190,8 @@ async def _ask_allocator(bus: NatsBus) -> Asked:
 
 def _inventory_of(url: str) -> str:
     """Of the running `sluice up`, if the bus that is looked at is its own."""
-    try:
-        running = find_running()
-    except NothingRunningError:
-        return ""
-    return running.inventory_grpc if running.nats_url == url else ""
+    running = running_at(url)
+    return running.inventory_grpc if running is not None else ""
 
 
 async def _ask_inventory(address: str) -> Asked | None:

@@ -9,6 +9,7 @@ import contextlib
 import fcntl
 import os
 import platform
+import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,6 +20,7 @@ from sluice.contracts.codec import NOT_READABLE
 from sluice_console.shell.failing import CommandError
 
 SERVER_VARIABLE = "SLUICE_NATS_URL"
+OTHERS_SHOWN_MAX = 5
 LOCK = "up.lock"
 """In the data directory: locked for as long as its system lives."""
 
@@ -109,13 +111,35 @@ def running_systems() -> Iterator[Running]:
 
 
 def find_running() -> Running:
-    """The newest living `sluice up` of this user. Raises NothingRunningError."""
-    for running in running_systems():
-        return running
-    raise NothingRunningError(
-        "nothing is running: no `sluice up` of this user was found, and neither --server nor "
-        f"{SERVER_VARIABLE} names a NATS server"
-    )
+    """
+    The newest living `sluice up` of this user; where there are several, which one that is goes to standard error.
+
+    Raises NothingRunningError.
+    """
+    found = list(running_systems())
+    if not found:
+        raise NothingRunningError(
+            "nothing is running: no `sluice up` of this user was found, and neither --server nor "
+            f"{SERVER_VARIABLE} names a NATS server"
+        )
+    newest, *others = found
+    if others:
+        shown = ", ".join(_named(each) for each in others[:OTHERS_SHOWN_MAX])
+        more = f" and {len(others) - OTHERS_SHOWN_MAX} more" if len(others) > OTHERS_SHOWN_MAX else ""
+        sys.stderr.write(
+            f"sluice: {len(found)} systems are running; this is the newest, {_named(newest)}. --server URL or "
+            f"{SERVER_VARIABLE} names another: {shown}{more}\n"
+        )
+    return newest
+
+
+def running_at(url: str) -> Running | None:
+    """The living `sluice up` of this user with this NATS server."""
+    return next((each for each in running_systems() if each.nats_url == url), None)
+
+
+def _named(running: Running) -> str:
+    return f"{running.nats_url} ({running.data_dir})"
 
 
 def _read(file: Path) -> Running | None:

@@ -28,7 +28,7 @@ from sluice_console.shell.running import (
     NothingRunningError,
     Running,
     find_running,
-    running_systems,
+    running_at,
     this_node,
 )
 
@@ -90,10 +90,8 @@ def named(url: str, pods_dir: Path | None, node: str) -> Asked:
         if not os.path.isdir(pods_dir):  # noqa: PTH112 - `is_dir` raises where it may not look
             raise RunError(f"--pods {pods_dir} is no folder; name the one that the pod-watcher of this machine reads")
         return Asked(url, pods_dir.resolve(), node or this_node())
-    for running in running_systems():
-        if running.nats_url == url:
-            return _joined(running, node) or _unknown(url)
-    return _unknown(url)
+    running = running_at(url)
+    return (_joined(running, node) if running is not None else None) or _unknown(url)
 
 
 def _unknown(url: str) -> Asked:
