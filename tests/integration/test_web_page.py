@@ -126,6 +126,11 @@ async def test_a_person_sees_the_fleet_follows_it_and_asks_about_it(opened):
         assert "The broker does not answer since" in await text(tab, "#banner")
         assert await tab.locator(".gpu").count() == 3, "what was known stays"
         await picture(tab, "broker-lost")
+        here.board.bus("full", "2026-01-01T10:00:00Z", "the disk under /data is full: 0 MiB free; free some space")
+        here.hear({})
+        await until(tab, "() => document.querySelector('#status').innerText === \"broker can't store\"")
+        assert "The disk under /data is full: 0 MiB free; free some space (since" in await text(tab, "#banner")
+        await picture(tab, "disk-full")
 
 
 async def test_on_a_phone_what_is_chosen_is_in_sight(opened):

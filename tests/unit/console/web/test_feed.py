@@ -78,6 +78,30 @@ async def test_a_broker_that_answers_and_has_nothing_to_read_is_lost_too(fed, mo
     assert standing(board)["message"].startswith("the broker answers, but its streams cannot be read")
 
 
+async def test_a_broker_that_cannot_store_is_not_live_although_it_answers(fed, monkeypatch):
+    """Nothing that is asked for comes, and the page looked as if nobody asked."""
+    board, feed, live = fed
+    said = iter(["the disk is full: 1 MiB free", "the disk is full: 0 MiB free", ""])
+
+    async def trouble(_url):
+        return next(said)
+
+    monkeypatch.setattr(feed_module, "trouble_at", trouble)
+    monkeypatch.setattr(feed_module, "ASK_BROKER_S", 0.0)
+    await live.apply([ReadingStarted(each, Incarnation("1")) for each in BOTH])
+    await live.apply([ReadingCaughtUp(each) for each in BOTH])
+    await feed._look(Connection(), live)
+    full = standing(board)
+    assert (full["state"], full["message"]) == ("full", "the disk is full: 1 MiB free")
+    monkeypatch.setattr(feed_module, "datetime", None)  # since when it is so is not said anew with each MiB
+    await feed._look(Connection(), live)
+    assert standing(board) == full | {"message": "the disk is full: 0 MiB free"}
+    monkeypatch.undo()
+    feed._trouble = ""
+    await feed._look(Connection(), live)
+    assert standing(board)["state"] == "live"
+
+
 async def test_a_broker_whose_streams_are_gone_is_lost_too(fed):
     """Wiped while no allocator runs: the fleet that was must not look as if it were there."""
     board, feed, live = fed

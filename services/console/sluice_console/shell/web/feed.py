@@ -50,6 +50,7 @@ class Feed:
         self._state: BusState = "connecting"
         self._told: tuple[BusState, str] | None = None
         self._rereads_since_s: float | None = None
+        self._since = ""
         self._url = ""
         self._trouble = ""
         self._asked_at_s = -math.inf
@@ -106,8 +107,10 @@ class Feed:
     async def _tell(self, state: BusState, message: str) -> None:
         """Bring board and browsers up to date, in turns with everybody else."""
         if self._told != (state, message):
+            if self._told is None or self._told[0] != state:
+                self._since = datetime.now(UTC).isoformat(timespec="seconds")
             self._told = (state, message)
-            self._board.bus(state, datetime.now(UTC).isoformat(timespec="seconds"), message)
+            self._board.bus(state, self._since, message)
         while True:
             change = self._board.step(ROWS_AT_ONCE)
             if change is not None:
