@@ -134,6 +134,18 @@ async def test_a_command_gets_its_slice_its_streams_and_its_exit_code(shared):
     await free(shared)
 
 
+async def test_a_command_has_of_the_driver_what_its_caller_chose_or_its_profile_is_made_for(shared):
+    """A transcoder on an instance with the media engines would be told that it may only compute."""
+    print_it = ("--", "printenv", "NVIDIA_DRIVER_CAPABILITIES")
+    without = {name: value for name, value in shared.environment.items() if name != "NVIDIA_DRIVER_CAPABILITIES"}
+    ran = await done(shared, "--profile", "1g.5gb+me", *print_it, env=without)
+    assert (ran.returncode, ran.stdout.strip()) == (0, "compute,utility,video"), ran.stderr
+    chosen = without | {"NVIDIA_DRIVER_CAPABILITIES": "compute,graphics"}
+    ran = await done(shared, "--profile", "1g.5gb", *print_it, env=chosen)
+    assert (ran.returncode, ran.stdout.strip()) == (0, "compute,graphics"), ran.stderr
+    await free(shared)
+
+
 async def test_a_share_is_told_its_daemon_and_its_limits(shared):
     """Without them its processes would run beside the daemon, or not at all. And a signal's number is told."""
     options = ("--mode", "fractional", "--sm", "20", "--memory", "2Gi")

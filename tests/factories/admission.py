@@ -109,6 +109,10 @@ def patched(document: Json, patch: list[Json]) -> Json:
             holder[last] = value
         elif each["op"] == "remove":
             del holder[int(last) if isinstance(holder, list) else last]
+        elif each["op"] == "replace":
+            key = int(last) if isinstance(holder, list) else last
+            assert holder[key] is not None, f"{each['path']} is not there"
+            holder[key] = value
         else:
             raise AssertionError(f"{each['op']} is not used by Sluice")
     return result

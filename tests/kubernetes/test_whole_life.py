@@ -13,7 +13,7 @@ from factories.cluster_scenes import IMAGE, Scene, distinct, scene_on, user_pod
 from factories.cluster_system import ClusterSystem, whole_on
 from factories.kubernetes import Cluster, Json
 
-from sluice.contracts.kubernetes import ENV_MPS_PIPE_DIRECTORY, ENV_VISIBLE_DEVICES
+from sluice.contracts.kubernetes import ENV_DRIVER_CAPABILITIES, ENV_MPS_PIPE_DIRECTORY, ENV_VISIBLE_DEVICES
 from sluice.contracts.messages import Grant
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
@@ -87,6 +87,24 @@ async def test_an_unmodified_pod_gets_its_slice_and_gives_it_back(at, asked: str
             assert scene.patches() == written + 1, "a pod is written once"
         await scene.delete("train")
         await scene.given_back()
+
+
+async def test_a_chart_that_sets_the_variables_of_the_nvidia_runtime_works_unchanged(at) -> None:
+    """Charts for video and graphics all set them; and a +me instance is for video whatever is set."""
+    variables = {"NVIDIA_VISIBLE_DEVICES": "all", ENV_DRIVER_CAPABILITIES: "compute,utility,graphics"}
+    chart = user_pod("chart", resources={"limits": {"nvidia.com/mig-1g.5gb": 1}})
+    chart["spec"]["containers"][0]["env"] = [{"name": name, "value": text} for name, text in variables.items()]
+    said = {"sluice.dev/profile": "2g.10gb", "sluice.dev/driver-capabilities": "all"}
+    async with at as scene:
+        await scene.apply(chart)
+        await scene.apply(user_pod("codec", resources={"limits": {"nvidia.com/mig-1g.5gb.me": 1}}))
+        await scene.apply(user_pod("says", annotations=said))
+        pods = await scene.started(3)
+        found = {name: scene.environment(pod, "main")[ENV_DRIVER_CAPABILITIES] for name, pod in pods.items()}
+        assert found == {"chart": "compute,utility,graphics", "codec": "compute,utility,video", "says": "all"}
+        told = await scene.is_on_its_slice(pods["chart"])
+        assert told.containers[0].driver_capabilities == "compute,utility,graphics"
+        assert scene.devices(pods["chart"]) == told.containers[0].visible_devices.split(",")
 
 
 async def test_every_replica_of_a_deployment_has_a_slice_of_its_own(at) -> None:

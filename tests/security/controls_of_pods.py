@@ -7,7 +7,8 @@ from pathlib import Path
 
 import yaml
 from deploy_check import KUBERNETES
-from factories.admission import answer, container, pod
+from factories.admission import answer, container, env_of, from_grant, pod, sent_patch
+from factories.admission import patched as patched_pod
 from security.controls import Control, patched
 
 from sluice.contracts.asking import AskLimits, ContainerAsk, parse_pod
@@ -30,7 +31,12 @@ def _denied(made: dict, what: str) -> None:
 
 
 def _all_gpus() -> None:
-    _denied(pod(container(env=[{"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"}]), annotations=ASKS), "every GPU")
+    every = [{"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"}]
+    _denied(pod(container(), container("side", env=every), annotations=ASKS), "every GPU")
+    _denied(pod(container(env=[every[0] | {"value": "0"}]), annotations=ASKS), "a GPU by its index")
+    made = pod(container(env=every), annotations=ASKS)
+    seen = env_of(patched_pod(made, sent_patch(answer(made))), "main")["NVIDIA_VISIBLE_DEVICES"]
+    assert seen == from_grant("main", "visible-devices"), "a container sees every GPU beside what it was given"
 
 
 def _image() -> None:
@@ -138,7 +144,7 @@ CONTROLS = (
     Control(
         "devices are not chosen by hand",
         _all_gpus,
-        patched("sluice.contracts.admission.judging.problems_of_env", lambda *_: ()),
+        patched("sluice.contracts.admission.judging.problems_of_env", lambda *_, **__: ()),
     ),
     Control(
         "images see no GPU without an ask",

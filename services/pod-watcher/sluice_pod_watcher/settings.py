@@ -4,7 +4,8 @@ import re
 from pathlib import Path
 from typing import Literal
 
-from sluice.contracts.admission.rules import HOST_DIRECTORIES
+from sluice.contracts.admission.rules import ENV_ALLOWED, HOST_DIRECTORIES
+from sluice.contracts.driver_capabilities import CAPABILITIES
 from sluice.contracts.ids import SourceName, is_token
 from sluice.runtime.addresses import host_and_port
 from sluice.runtime.settings import CommonSettings
@@ -30,6 +31,9 @@ class PodWatcherSettings(CommonSettings, frozen=True, kw_only=True):
     """For whom it asks; empty is `folder` or `cluster`. Two of them on one bus need two names: each source withdraws
     what it does not list."""
     max_gpus_per_node: int = 8
+    driver_capabilities: tuple[str, ...] = CAPABILITIES
+    """What containers may choose of the driver, by `sluice.dev/driver-capabilities` or their own variable. Compute and
+    utility cannot be left out: every container with a GPU has them."""
     closing_ttl_s: int = 4 * 3600
     tick_s: float = 0.5
     limits_file: Path | None = None
@@ -83,7 +87,7 @@ class PodWatcherSettings(CommonSettings, frozen=True, kw_only=True):
     runtime_class: str = ""
     allow_privileged: bool = False
     default_mode: str = ""
-    env_allowed: tuple[str, ...] = ("NVIDIA_TF32_OVERRIDE",)
+    env_allowed: tuple[str, ...] = ENV_ALLOWED
     host_directories: tuple[str, ...] = HOST_DIRECTORIES
 
     def __post_init__(self) -> None:
@@ -143,6 +147,7 @@ class PodWatcherSettings(CommonSettings, frozen=True, kw_only=True):
         return Rules(
             source=SourceName(self.source or FOLDER),
             max_gpus_per_node=self.max_gpus_per_node,
+            driver_capabilities=self.driver_capabilities,
             relist_s=self.relist_s,
             gone_grace_s=self.gone_grace_s,
             closing_ttl_s=self.closing_ttl_s,
@@ -153,6 +158,7 @@ class PodWatcherSettings(CommonSettings, frozen=True, kw_only=True):
         return ClusterRules(
             source=SourceName(self.source or CLUSTER),
             max_gpus_per_node=self.max_gpus_per_node,
+            driver_capabilities=self.driver_capabilities,
             closing_ttl_s=self.closing_ttl_s,
             unscheduled_after_s=self.unscheduled_after_s,
             start_after_s=self.start_after_s,
@@ -166,6 +172,7 @@ class PodWatcherSettings(CommonSettings, frozen=True, kw_only=True):
         """What admission takes. Raises ValueError."""
         return AdmissionRules(
             max_gpus_per_node=self.max_gpus_per_node,
+            driver_capabilities=self.driver_capabilities,
             default_mode=self.default_mode,
             runtime_class=self.runtime_class,
             allow_privileged=self.allow_privileged,

@@ -97,6 +97,23 @@ def test_a_pod_is_bound_only_when_its_slice_is_ready(bench):
     ]
 
 
+@pytest.mark.parametrize(
+    ("profile", "chosen", "expected"),
+    [
+        ("1g.5gb", "", "compute,utility"),
+        ("1g.5gb", "compute,graphics", "compute,graphics"),
+        ("1g.5gb+me", "", "compute,utility,video"),
+        ("1g.5gb+me", "all", "all"),
+    ],
+)
+def test_a_container_has_of_the_driver_what_it_chose_or_what_its_profile_is_made_for(bench, profile, chosen, expected):
+    """The agent sees devices alone, and a +me instance would be bought for nothing."""
+    one = msgspec.structs.replace(claim(profile=profile), driver_capabilities=chosen)
+    (landed,) = bench.land_all(bench.request(asked("p1", one)))
+    (bound,) = messages(bench.ready(landed.message))
+    assert [each.driver_capabilities for each in bound.containers] == [expected]
+
+
 def test_a_pod_that_ends_gives_its_place_back_in_the_right_order(bench):
     """Revoke, then (after SliceGone) Closed and Released, each once, closing words with a TTL."""
     grant = bench.bound("p1")

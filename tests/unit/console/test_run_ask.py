@@ -30,7 +30,7 @@ GIVEN = ContainerDevices(container="command", visible_devices="MIG-1")
 
 def asked(**sizes):
     """The claim that a manifest of these options makes, as the pod-watcher reads it."""
-    text = manifest_of(RunAsk(**sizes), namespace="ns", name="n", uid=7, node="")
+    text = manifest_of(RunAsk(**sizes), namespace="ns", name="n", uid=7, node="", environ={})
     (pod,) = read_manifests("a.yaml", text, limits=ManifestLimits(), asks=AskLimits(8))
     assert pod.refusal is None, pod.refusal
     (claim,) = pod.ask.claims
@@ -53,7 +53,7 @@ def test_sizes_are_those_of_manifests_and_a_share_is_of_the_users_own():
 
 def test_a_node_is_where_the_pod_must_be():
     """A slice on another machine is of no use to a command here."""
-    text = manifest_of(RunAsk(), namespace="ns", name="n", uid=0, node="here")
+    text = manifest_of(RunAsk(), namespace="ns", name="n", uid=0, node="here", environ={})
     assert json.loads(text)["spec"]["nodeName"] == "here"
 
 
@@ -87,8 +87,22 @@ def test_a_command_starts_only_on_what_the_source_of_its_pod_remembers(make):
 )
 def test_what_cannot_be_asked_for_names_the_option(sizes, words):
     """Nobody knows the annotation behind it."""
-    text = manifest_of(RunAsk(**sizes), namespace="default", name="n", uid=0, node="")
+    text = manifest_of(RunAsk(**sizes), namespace="default", name="n", uid=0, node="", environ={})
     assert words in why_refused("the ask", text)
+
+
+def test_the_callers_say_on_the_driver_is_asked_for_as_a_pods_is():
+    """A renderer would be told that it may compute, whatever it was started with."""
+    environ = {"NVIDIA_DRIVER_CAPABILITIES": "compute,graphics", "HOME": "/h"}
+    text = manifest_of(RunAsk(), namespace="default", name="n", uid=0, node="", environ=environ)
+    (found,) = read_manifests("f", text, limits=ManifestLimits(), asks=AskLimits())
+    assert found.ask is not None
+    assert [claim.driver_capabilities for claim in found.ask.claims] == ["compute,graphics"]
+    assert "/h" not in text
+    wrong = manifest_of(
+        RunAsk(), namespace="default", name="n", uid=0, node="", environ={"NVIDIA_DRIVER_CAPABILITIES": "grafics"}
+    )
+    assert "did you mean graphics?" in why_refused("the ask", wrong)
 
 
 def test_the_callers_own_devices_are_not_the_commands():

@@ -46,6 +46,7 @@ PASS = {
     "a pod that is to be left alone": pod(metadata={"labels": {names.LABEL_IGNORE: "true"}}),
     "a container without a GPU": pod(env=[env("NVIDIA_VISIBLE_DEVICES", "void")]),
     "GPUs hidden from a library": pod(env=[env("CUDA_VISIBLE_DEVICES", ""), env("CUDA_VISIBLE_DEVICES", "-1")]),
+    "one of a pod's own devices, by its index": pod(env=[INJECTED, env("CUDA_VISIBLE_DEVICES", "0,1")], **GATED),
     "another directory of the host": pod(volumes=[host("/home"), host("/run/other"), host("/run/sluicegate")]),
     "monitoring of the host": pod(volumes=[host("/"), host("/var/run"), host("/run")]),
     "another driver of the kubelet's": pod(volumes=[host("/var/lib/kubelet/pods"), host("/var/lib/kubelet/plugins")]),
@@ -60,6 +61,7 @@ REFUSED = {
         BY_HAND,
     ),
     "a GPU for a library by hand": (pod(env=[env("CUDA_VISIBLE_DEVICES", "0")]), BY_HAND),
+    "a GPU for a library by its UUID": (pod(env=[env("CUDA_VISIBLE_DEVICES", "0,MIG-1")], **GATED), BY_HAND),
     "a GPU from a ConfigMap": (
         pod(env=[{"name": "CUDA_VISIBLE_DEVICES", "valueFrom": {"configMapKeyRef": {"name": "c", "key": "k"}}}]),
         BY_HAND,

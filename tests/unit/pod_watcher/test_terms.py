@@ -176,3 +176,24 @@ def test_a_file_that_is_being_written_takes_nobody_his_class(bench):
     del bench.files["classes.yaml"]
     bench.list()
     assert urgency(bench) == (0, True)
+
+
+VIDEO = """\
+apiVersion: v1
+kind: Pod
+metadata: {name: codec}
+spec:
+  containers:
+    - name: main
+      env: [{name: NVIDIA_DRIVER_CAPABILITIES, value: "compute,video"}]
+      resources: {limits: {nvidia.com/gpu: 1}}
+"""
+
+
+def test_what_a_container_says_of_the_driver_is_asked_for(bench):
+    """A folder's pod is read as a cluster's is."""
+    bench.files["a.yaml"] = VIDEO
+    bench.list()
+    asked = bench.only()
+    assert isinstance(asked, AllocationRequested)
+    assert [claim.driver_capabilities for claim in asked.claims] == ["compute,video"]

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from sluice.contracts.admission.asks import Asked, StoredAsk, speaks_for_main
-from sluice.contracts.admission.environment import sees_all_gpus
+from sluice.contracts.admission.environment import replaced_env, sees_all_gpus
 from sluice.contracts.admission.shapes import Pod
 from sluice.contracts.asking import hami, is_gpu_resource
 from sluice.contracts.asking.keys import HAMI, SLUICE
@@ -18,7 +18,7 @@ HAMI_SCHEDULER = "hami-scheduler"
 """The name that HAMi's own webhook writes (https://github.com/Project-HAMi/HAMi, charts/hami/values.yaml)."""
 
 
-def on_first(pod: Pod, before: StoredAsk, stored: StoredAsk) -> Iterator[str]:
+def on_first(pod: Pod, before: StoredAsk, stored: StoredAsk, asked: Asked) -> Iterator[str]:
     """Of a pod that is new; `before` is its ask without defaults."""
     if any(HAMI.priority in amounts for amounts in stored.resources.values()):
         yield f"{HAMI.priority} is not used by Sluice: who waits goes first by the annotation sluice.dev/priority"
@@ -38,6 +38,7 @@ def on_first(pod: Pod, before: StoredAsk, stored: StoredAsk) -> Iterator[str]:
     for key, value in stored.annotations.items():
         if key not in before.annotations:
             yield f"{key} = {value!r}: the default of this namespace, for the pod names no mode"
+    yield from _replaced(pod, asked)
 
 
 def _on_main_container(pod: Pod, stored: StoredAsk) -> Iterator[str]:
@@ -69,3 +70,18 @@ def on_later(pod: Pod, asked: Asked) -> Iterator[str]:
         if found is not None and asked.claim_for(container.name) is None:
             where = f"container {shorten(container.name, 63)}"
             yield f"{where}: {found} was added after the pod's ask was stored, and is taken out: it gets no GPU"
+    yield from _replaced(pod, asked)
+
+
+def _replaced(pod: Pod, asked: Asked) -> Iterator[str]:
+    """Variables that say something other than the container will have, which its owner may not expect."""
+    for container in (*(pod.spec.containers or ()), *(pod.spec.init_containers or ())):
+        claim, env = asked.claim_for(container.name), container.env or []
+        for entry in (env[at] for at, _ in replaced_env(container, claim)):
+            said, name = claim.driver_capabilities if claim is not None else "", shorten(container.name, 63)
+            if entry.name == ENV_VISIBLE_DEVICES:
+                yield f"container {name}: {entry.name} = 'all' becomes what the container is given"
+            elif entry.value and not said:
+                yield f"container {name}: {entry.name} was added after the pod's ask was stored, and is replaced"
+            elif entry.value and entry.value != said:
+                yield f"container {name}: {entry.name} = {shorten(entry.value, 60)!r} becomes {said!r}"

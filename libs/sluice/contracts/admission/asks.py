@@ -25,7 +25,7 @@ from sluice.contracts.asking import (
     parse_pod,
 )
 from sluice.contracts.asking.keys import FASTGSHARE, SLUICE
-from sluice.contracts.asking.sluice_keys import POD_KEYS
+from sluice.contracts.asking.sluice_keys import DRIVER_CAPABILITIES, POD_KEYS
 from sluice.contracts.asking.written import (
     AskError,
     Written,
@@ -35,9 +35,9 @@ from sluice.contracts.asking.written import (
     is_silence,
 )
 from sluice.contracts.codec import NOT_READABLE
-from sluice.contracts.kubernetes import ANNOTATION_REQUEST, is_granted
+from sluice.contracts.kubernetes import ANNOTATION_REQUEST, ENV_DRIVER_CAPABILITIES, is_granted
 from sluice.contracts.messages import Claim
-from sluice.contracts.pod_specs import main_container, read_containers
+from sluice.contracts.pod_specs import literal_variable, main_container, read_containers
 from sluice.contracts.refusals import Refusal, RefusalReason, shorten
 
 _LISTS = ("containers", "initContainers")
@@ -123,6 +123,18 @@ def stored_from(annotations: Mapping[str, object], spec: Mapping[str, Any]) -> S
     )
 
 
+def with_variables(stored: StoredAsk, asked: "Asked", spec: Mapping[str, Any]) -> StoredAsk:
+    """
+    The ask with the driver capabilities that its containers say by a variable, as our own key for each.
+
+    So they are read from one place from then on, and the variable can be read from what is granted.
+    """
+    claiming = {claim.container for claim in asked.pod.claims}
+    said = {str(each.get("name")): literal_variable(each, ENV_DRIVER_CAPABILITIES) for each in _containers(spec)}
+    added = {f"{name}.{SLUICE}/{DRIVER_CAPABILITIES}": text for name, text in said.items() if text and name in claiming}
+    return msgspec.structs.replace(stored, annotations=added | stored.annotations)
+
+
 def is_ask(annotation: str) -> bool:
     """Whether an annotation says what a pod asks for."""
     return (is_our_annotation(annotation) and not is_granted(annotation) and annotation != ANNOTATION_REQUEST) or (
@@ -202,7 +214,7 @@ def _speaks(stored: StoredAsk, container: str) -> bool:
     return any(
         key.startswith(own) or (container == stored.first and speaks_for_main(key))
         for key, text in stored.annotations.items()
-        if not is_silence(text)
+        if not is_silence(text) and not key.endswith(f"{SLUICE}/{DRIVER_CAPABILITIES}")
     )
 
 
@@ -228,7 +240,8 @@ def _served(container: ContainerAsk, stored: StoredAsk, pod: PodAsk, limits: Ask
         return ""
     claim = ask.claims[0]
     for other in pod.claims:
-        if msgspec.structs.replace(other, container=container.name) == claim:
+        as_its = {"container": container.name, "driver_capabilities": claim.driver_capabilities}
+        if msgspec.structs.replace(other, **as_its) == claim:
             return other.container
     field = next((key for key in said if key.startswith(own)), next(iter(container.limits), own))
     return Refusal(

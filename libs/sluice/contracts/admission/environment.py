@@ -4,7 +4,8 @@ The environment of a GPU pod's containers: which variables are ours, and that no
 Every entry of a name is looked at: a list may hold a name twice, and the last one wins in the kubelet. What `envFrom`
 brings is not seen here; an entry in `env` wins over it
 (https://kubernetes.io/docs/reference/kubernetes-api/workload-resources/pod-v1/#environment-variables), and every
-container of a GPU pod has such entries of the variables that choose devices.
+container of a GPU pod has such entries of the variables that choose devices. A literal entry that says what is granted
+anyway is replaced by ours, as the kubelet lets the variables of a device plugin replace a pod's own.
 """
 
 from collections.abc import Iterator
@@ -13,9 +14,12 @@ from typing import Any
 from sluice.contracts.admission.problems import Problem, forbidden, invalid
 from sluice.contracts.admission.rules import AdmissionRules
 from sluice.contracts.admission.shapes import Container, EnvVar, Spec
-from sluice.contracts.asking.keys import is_gpu_resource
+from sluice.contracts.asking.keys import SLUICE, is_gpu_resource
+from sluice.contracts.asking.sluice_keys import DRIVER_CAPABILITIES
+from sluice.contracts.driver_capabilities import NotAllowedError, UnknownCapabilityError, chosen, same
 from sluice.contracts.kubernetes import (
     ENV_ALWAYS,
+    ENV_DRIVER_CAPABILITIES,
     ENV_PRELOAD,
     ENV_QUOTA,
     ENV_QUOTA_SOCKET,
@@ -29,9 +33,15 @@ from sluice.contracts.messages import Claim
 
 _NONE = frozenset({NO_DEVICES, "none"})
 """Values of NVIDIA_VISIBLE_DEVICES that ask for no device."""
-_NAMES = frozenset({"CUDA_VISIBLE_DEVICES", ENV_TICKET, ENV_QUOTA_SOCKET})
+_CUDA_DEVICES = "CUDA_VISIBLE_DEVICES"
+_NAMES = frozenset({_CUDA_DEVICES, ENV_TICKET, ENV_QUOTA_SOCKET})
 _PREFIXES = ("NVIDIA_", "CUDA_MPS_")
 _ALLOWED = f"leave it out; {ENV_VISIBLE_DEVICES} may be {NO_DEVICES!r} in a container without a GPU"
+_ALLOWED_WITH_GPU = {
+    ENV_DRIVER_CAPABILITIES: f"a value that stands here, or the annotation {SLUICE}/{DRIVER_CAPABILITIES}",
+    ENV_VISIBLE_DEVICES: "leave it out, or 'all', which is all that the container is given",
+    _CUDA_DEVICES: "leave it out, or indexes among the container's own devices, from 0 on",
+}
 
 
 def may_share(claim: Claim) -> bool:
@@ -48,11 +58,17 @@ def field_paths(container: str, claim: Claim | None) -> dict[str, str]:
     return {variable: granted_field_path(container, key) for variable, key in wanted}
 
 
-def problems_of_env(path: str, container: Container, claim: Claim | None, rules: AdmissionRules) -> Iterator[Problem]:
-    """Variables that only Sluice may set. `claim` is what serves the container."""
+def problems_of_env(
+    path: str, container: Container, claim: Claim | None, rules: AdmissionRules, *, later: bool = False
+) -> Iterator[Problem]:
+    """Variables that only Sluice may set. `claim` is what serves the container; `later`: its ask was stored before."""
     ours = field_paths(container.name, claim)
     for entry in container.env or ():
         if _is_ours(entry, ours) or not (entry.name in ours or _is_reserved(entry.name, rules)):
+            continue
+        if _says_what_is_granted(entry, claim):
+            if claim is not None and not later:
+                yield from _contradictions(path, entry, claim, rules)
             continue
         if entry.name == ENV_PRELOAD:
             why = "a fractional share preloads the library of its time quota here, and a second entry would replace it"
@@ -61,9 +77,22 @@ def problems_of_env(path: str, container: Container, claim: Claim | None, rules:
             continue
         field, value = f"{path}.env[{entry.name}]", entry.value if entry.value is not None else "(from elsewhere)"
         if not _asks_for_none(entry):
-            yield forbidden(field, value, "Sluice sets this from what the pod is given", _ALLOWED)
+            allowed = _ALLOWED_WITH_GPU.get(entry.name, _ALLOWED) if claim is not None else _ALLOWED
+            yield forbidden(field, value, "Sluice sets this from what the pod is given", allowed)
         elif claim is not None:
             yield invalid(field, value, "the container asks for a GPU, and here for none", "one of the two")
+
+
+def replaced_env(container: Container, claim: Claim | None) -> Iterator[tuple[int, dict[str, Any]]]:
+    """
+    Entries of a container without problems that say what it is given anyway: by their position, what they become.
+
+    So a container's variables are read from what was granted, and from nowhere else.
+    """
+    ours = field_paths(container.name, claim)
+    for at, entry in enumerate(container.env or ()):
+        if claim is not None and _is_replaced(entry):
+            yield at, {"name": entry.name, "valueFrom": {"fieldRef": {"fieldPath": ours[entry.name]}}}
 
 
 def missing_env(container: Container, claim: Claim | None) -> list[dict[str, Any]]:
@@ -90,6 +119,45 @@ def sees_all_gpus(spec: Spec, container: Container) -> bool:
     others = any(name.startswith("nvidia.com/") and not is_gpu_resource(name) for name in container.asked())
     named = any(entry.name == ENV_VISIBLE_DEVICES for entry in container.env or ())
     return bool(spec.runtime_class_name) and not (others or named or (resources is not None and resources.claims))
+
+
+def _says_what_is_granted(entry: EnvVar, claim: Claim | None) -> bool:
+    """Whether a variable of ours, set by hand, does no harm: it gives a container no device and takes none away."""
+    if claim is None:
+        # Without a device the NVIDIA runtime does nothing, whatever is chosen.
+        return entry.name == ENV_DRIVER_CAPABILITIES
+    return _is_replaced(entry) or _chooses_among_its_own(entry, claim)
+
+
+def _is_replaced(entry: EnvVar) -> bool:
+    """Whether a literal entry says what is granted: which capabilities, as the ask has them then; and all GPUs."""
+    if entry.value_from is not None:
+        return False
+    return entry.name == ENV_DRIVER_CAPABILITIES or (entry.name == ENV_VISIBLE_DEVICES and entry.value == "all")
+
+
+def _chooses_among_its_own(entry: EnvVar, claim: Claim) -> bool:
+    """Whether CUDA is told which of the container's own devices to use, by their index: it sees no others."""
+    if entry.name != _CUDA_DEVICES or entry.value_from is not None or not entry.value:
+        return False
+    devices = -(-claim.shares_percent // 100) if claim.shares_percent is not None else claim.gpus
+    indexes = entry.value.split(",")
+    return all(len(each) <= 2 and each.isascii() and each.isdecimal() and int(each) < devices for each in indexes)
+
+
+def _contradictions(path: str, entry: EnvVar, claim: Claim, rules: AdmissionRules) -> Iterator[Problem]:
+    """An entry that names other capabilities than the ask has: an annotation says something else."""
+    if entry.name != ENV_DRIVER_CAPABILITIES or not entry.value:
+        return
+    field = f"{path}.env[{entry.name}]"
+    try:
+        is_same = same(chosen(entry.value, rules.driver_capabilities), claim.driver_capabilities)
+    except (UnknownCapabilityError, NotAllowedError) as error:
+        yield invalid(field, entry.value, str(error), ", ".join(rules.driver_capabilities))
+        return
+    if not is_same:
+        why = f"the pod's annotations say {claim.driver_capabilities!r} for this container"
+        yield invalid(field, entry.value, why, "one of them, or both alike")
 
 
 def _is_reserved(name: str, rules: AdmissionRules) -> bool:

@@ -10,7 +10,7 @@ from typing import Any
 
 from sluice.contracts.admission import by_hand
 from sluice.contracts.admission.amounts import problems_of_amounts
-from sluice.contracts.admission.asks import Asked, StoredAsk, asks_at_all, stored_from, understand
+from sluice.contracts.admission.asks import Asked, StoredAsk, asks_at_all, stored_from, understand, with_variables
 from sluice.contracts.admission.default_modes import with_default_mode
 from sluice.contracts.admission.environment import problems_of_env
 from sluice.contracts.admission.problems import Problem, refused
@@ -61,6 +61,10 @@ def read_ask(
         return asked
     if not asked.pod.claims:
         return None
+    before = with_variables(before, asked, spec)
+    asked = understand(before, spec, limits)
+    if isinstance(asked, Refusal):
+        return asked
     return Ask(before, *with_default_mode(before, asked, spec, limits, default_mode))
 
 
@@ -88,7 +92,7 @@ def problems_beside(pod: Pod, asked: Asked | None, rules: AdmissionRules, *, is_
         claim = asked.claim_for(container.name) if asked is not None else None
         if is_new:
             yield from problems_of_amounts(path, container)
-        yield from problems_of_env(path, container, claim, rules)
+        yield from problems_of_env(path, container, claim, rules, later=not is_new)
         yield from problems_of_mounts(path, container, claim)
         yield from by_hand.problems_of_privileged(path, container, rules)
 

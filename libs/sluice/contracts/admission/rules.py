@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 
 from sluice.contracts.admission.host_paths import parts_of
+from sluice.contracts.asking import AskLimits
+from sluice.contracts.driver_capabilities import CAPABILITIES, why_no_capabilities
 from sluice.contracts.kubernetes import CSI_DRIVER, DEFAULT_MODES, ENV_ALWAYS
 
 HOST_DIRECTORIES = (
@@ -18,6 +20,12 @@ Where tickets, sockets, journals and the pipes of MPS daemons are, and where the
 Who registers a driver with the kubelet could pass for ours, so the registry is among them.
 """
 
+ENV_ALLOWED = ("NVIDIA_API_KEY", "NVIDIA_DISABLE_REQUIRE", "NVIDIA_REQUIRE_CUDA", "NVIDIA_TF32_OVERRIDE")
+"""
+What charts set and gives nobody a device: the key of NVIDIA's services (https://docs.nvidia.com/nim/), which driver an
+image needs and that it need not be checked (https://docs.nvidia.com/datacenter/cloud-native/container-toolkit/latest/
+docker-specialized.html#constraints), and how cuBLAS computes (https://docs.nvidia.com/cuda/cublas/).
+"""
 GPUS_MAX = 64
 """Of one node: no rule may allow more."""
 _NEVER_ALLOWED = frozenset(variable for variable, _ in ENV_ALWAYS)
@@ -40,14 +48,21 @@ class AdmissionRules:
     """Pods there are never touched. Sluice's own belongs to them: it must start without its webhook."""
     host_directories: tuple[str, ...] = HOST_DIRECTORIES
     """Directories of a node that no GPU pod may mount, nor anything below or above them."""
-    env_allowed: frozenset[str] = frozenset({"NVIDIA_TF32_OVERRIDE"})
-    """
-    NVIDIA_ variables that a pod may set: such as the libraries in a container read, and the container runtime does not
-    (https://docs.nvidia.com/cuda/cublas/ for this one). All others are refused, for the runtime may learn new ones.
-    """
+    driver_capabilities: tuple[str, ...] = CAPABILITIES
+    """What a container may choose of the driver. Those of everybody (USUAL) cannot be left out."""
+    env_allowed: frozenset[str] = frozenset(ENV_ALLOWED)
+    """NVIDIA_ variables that a pod may set. All others are refused, for the runtime may learn new ones."""
+
+    @property
+    def asks(self) -> AskLimits:
+        """What bounds an ask."""
+        return AskLimits(self.max_gpus_per_node, self.driver_capabilities)
 
     def __post_init__(self) -> None:
         """Refuse what could not work."""
+        why = why_no_capabilities(self.driver_capabilities)
+        if why:
+            raise ValueError(why)
         if not 1 <= self.max_gpus_per_node <= GPUS_MAX:
             raise ValueError(f"max_gpus_per_node = {self.max_gpus_per_node}: from 1 to {GPUS_MAX}")
         if self.default_mode and self.default_mode not in DEFAULT_MODES:

@@ -8,7 +8,19 @@ A container speaks one vocabulary; two containers of a pod may speak different o
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from sluice.contracts.asking import counting, fastgshare, hami, mig_resources, pod_words, profiles, sluice_keys, values
+import msgspec
+
+from sluice.contracts.asking import (
+    capabilities,
+    counting,
+    fastgshare,
+    hami,
+    mig_resources,
+    pod_words,
+    profiles,
+    sluice_keys,
+    values,
+)
 from sluice.contracts.asking.keys import FASTGSHARE, HAMI, SLUICE, VOLCANO, VgpuNames, is_sluice_key
 from sluice.contracts.asking.pods import AskLimits, ContainerAsk, PodAsk
 from sluice.contracts.asking.written import AskError, Written, is_silence
@@ -43,6 +55,8 @@ class _Said:
     """Our own keys of the pod at large."""
     own: dict[str, dict[str, Written]] = field(default_factory=dict)
     """Our own keys, by container."""
+    capabilities: dict[str, Written] = field(default_factory=dict)
+    """Driver capabilities, by container; of all that get a GPU and name none themselves under no name."""
     fast: dict[str, Written] = field(default_factory=dict)
     hami: dict[str, Written] = field(default_factory=dict)
 
@@ -59,6 +73,8 @@ def _said(annotations: Mapping[str, object], containers: Sequence[ContainerAsk])
             container, own_key = sluice_keys.container_and_key(written, names)
             if own_key in sluice_keys.POD_KEYS:
                 said.pod[own_key] = written
+            elif own_key == sluice_keys.DRIVER_CAPABILITIES:
+                said.capabilities[container or ""] = written
             elif container is None:
                 of_first[own_key] = written
             else:
@@ -92,7 +108,7 @@ def _pod(said: _Said, containers: Sequence[ContainerAsk], limits: AskLimits) -> 
 
 def _with_pod_words(ask: PodAsk, said: _Said, reader: "_Reader") -> PodAsk:
     """The ask with what is said of the pod at large."""
-    first = next(iter(said.pod.values()), None)
+    first = next(iter((*said.pod.values(), *said.capabilities.values())), None)
     if first is not None and not ask.claims:
         why = "it says how, and nothing says what: the pod asks for no GPU"
         raise first.wrong(RefusalReason.CONTRADICTION, why, f"for instance {SLUICE}/memory beside it")
@@ -148,7 +164,9 @@ class _Reader:
             for names, asked in vgpus.values():
                 if asked:
                     claim = hami.claim_of(container, asked, names, self._words(names), self._limits)
+        chosen = capabilities.chosen_for(container, claim, self._said.capabilities, self._limits)
         if claim is not None:
+            claim = msgspec.structs.replace(claim, driver_capabilities=chosen) if chosen else claim
             self._add(claim, next(each for each in spoken if each))
 
     @staticmethod

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from sluice.contracts.driver_capabilities import CAPABILITIES
 from sluice.contracts.messages import NO_LEEWAY, Claim, Leeway, PodGroup
 from sluice.contracts.quantities import WHOLE_MAX
 
@@ -20,6 +21,8 @@ class ContainerAsk:
     requests: Mapping[str, object] = field(default_factory=dict)
     uid: int | None = None
     """The user its processes run as (`runAsUser`), where that is known."""
+    driver_capabilities: str = ""
+    """The literal value of its own variable NVIDIA_DRIVER_CAPABILITIES."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +49,8 @@ class AskLimits:
 
     max_gpus_per_node: int = 8
     """What no node with so many GPUs could hold is refused (`counting`)."""
+    driver_capabilities: tuple[str, ...] = CAPABILITIES
+    """What a container may choose; others are refused, and `all` is all of these."""
 
 
 ANY_COUNT = AskLimits(max_gpus_per_node=WHOLE_MAX)

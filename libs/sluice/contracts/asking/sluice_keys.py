@@ -26,11 +26,13 @@ from sluice.mig.profile import ProfileName, ProfileNameError
 SIZE_KEYS = ("profile", "sm-count", "sm-percentage", "memory", "sm-partition", "quota-request", "quota-limit", "shares")
 FILTER_KEYS = ("gpu-model", "gpu-model-not", "gpu-uuid", "gpu-uuid-not", "numa-bind")
 CONTAINER_KEYS = (*SIZE_KEYS, "gpus", "mode", *FILTER_KEYS)
+DRIVER_CAPABILITIES = "driver-capabilities"
+"""Stands beside any vocabulary: it says how a container uses what it asks for, in whichever words."""
 LEEWAY_KEYS = ("preemptible", "movable", "substitute")
 GROUP_KEYS = ("group", "group-size")
 POD_KEYS = ("priority", "node-policy", "gpu-policy", *LEEWAY_KEYS, *GROUP_KEYS)
 """What is said of the whole pod, never of one container."""
-KEYS = (*CONTAINER_KEYS, *POD_KEYS)
+KEYS = (*CONTAINER_KEYS, DRIVER_CAPABILITIES, *POD_KEYS)
 """Every key that a person may write."""
 MODES: Mapping[str, Mode] = {
     "exclusive": "exclusive",

@@ -278,7 +278,7 @@ def _asked(
     asked = ask.asked
     if asked.pod.priority is not None:
         urgency = replace(urgency, priority=asked.pod.priority)
-    known = () if isinstance(pod, NotAReview) else tuple(advice.on_first(pod, ask.before, ask.stored))
+    known = () if isinstance(pod, NotAReview) else tuple(advice.on_first(pod, ask.before, ask.stored, ask.asked))
     return PodManifest(
         "", "", asked.annotations, asked.containers, needs, labels, asked.pod, warnings=known, urgency=urgency
     )

@@ -16,7 +16,7 @@ class ContainerDevices(msgspec.Struct, frozen=True, kw_only=True):
     """For NVIDIA_VISIBLE_DEVICES: UUIDs of MIG devices or GPUs, comma-separated."""
     memory_mib: int = 0
     driver_capabilities: str = "compute,utility"
-    """For NVIDIA_DRIVER_CAPABILITIES."""
+    """For NVIDIA_DRIVER_CAPABILITIES. Decided by the request: it counts in Bound alone."""
     mps_pipe_directory: str = ""
     """Of the daemon that serves the first shared device, on the node (CUDA_MPS_PIPE_DIRECTORY); empty without MPS."""
     mps_log_directory: str = ""

@@ -65,6 +65,8 @@ class Claim(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """All devices of the container on one NUMA node."""
     uid: int | None = None
     """Of the container's processes (`runAsUser`): with the namespace, the trust domain of a share."""
+    driver_capabilities: str = ""
+    """For NVIDIA_DRIVER_CAPABILITIES of the container. Empty: what its devices imply. Says nothing of the devices."""
 
 
 class Toleration(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -100,7 +100,7 @@ class SimulateRequest(_message.Message):
     def __init__(self, namespace: _Optional[str] = ..., name: _Optional[str] = ..., annotations: _Optional[_Mapping[str, str]] = ..., containers: _Optional[_Iterable[_Union[ContainerAsk, _Mapping]]] = ..., host: _Optional[_Union[HostNeeds, _Mapping]] = ..., priority: _Optional[int] = ..., never_preempts: _Optional[bool] = ..., labels: _Optional[_Mapping[str, str]] = ...) -> None: ...
 
 class ContainerAsk(_message.Message):
-    __slots__ = ("name", "limits", "requests", "run_as_user")
+    __slots__ = ("name", "limits", "requests", "run_as_user", "driver_capabilities")
     class LimitsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -119,11 +119,13 @@ class ContainerAsk(_message.Message):
     LIMITS_FIELD_NUMBER: _ClassVar[int]
     REQUESTS_FIELD_NUMBER: _ClassVar[int]
     RUN_AS_USER_FIELD_NUMBER: _ClassVar[int]
+    DRIVER_CAPABILITIES_FIELD_NUMBER: _ClassVar[int]
     name: str
     limits: _containers.ScalarMap[str, str]
     requests: _containers.ScalarMap[str, str]
     run_as_user: int
-    def __init__(self, name: _Optional[str] = ..., limits: _Optional[_Mapping[str, str]] = ..., requests: _Optional[_Mapping[str, str]] = ..., run_as_user: _Optional[int] = ...) -> None: ...
+    driver_capabilities: str
+    def __init__(self, name: _Optional[str] = ..., limits: _Optional[_Mapping[str, str]] = ..., requests: _Optional[_Mapping[str, str]] = ..., run_as_user: _Optional[int] = ..., driver_capabilities: _Optional[str] = ...) -> None: ...
 
 class HostNeeds(_message.Message):
     __slots__ = ("room", "node_name", "node_selector", "affinity", "tolerations", "beside", "apart", "spread", "ports")

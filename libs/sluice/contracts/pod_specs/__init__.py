@@ -6,7 +6,7 @@ Takes plain mappings and lists, as any reader of YAML or JSON makes them, and ch
 server would. What the containers ask of GPUs is not read here (`sluice.contracts.asking`), only handed on.
 """
 
-from sluice.contracts.pod_specs.containers import read_containers
+from sluice.contracts.pod_specs.containers import literal_variable, read_containers
 from sluice.contracts.pod_specs.host_needs import read_host_needs, read_node_terms, read_pod_labels, with_node
 from sluice.contracts.pod_specs.main_container import MainContainer, main_container
 from sluice.contracts.pod_specs.pod_needs import unknown_demands
@@ -25,6 +25,7 @@ __all__ = [
     "MainContainer",
     "PriorityClass",
     "Urgency",
+    "literal_variable",
     "main_container",
     "read_containers",
     "read_host_needs",

@@ -1,4 +1,4 @@
-"""The containers of a Pod: their names, their resources as they were written, and the user they run as."""
+"""The containers of a Pod: their names, their resources as they were written, the user they run as, one variable."""
 
 import re
 from collections.abc import Mapping
@@ -6,6 +6,7 @@ from typing import Any
 
 from sluice.contracts.asking.pods import ContainerAsk
 from sluice.contracts.asking.written import AskError, Unquoted, Written, is_null
+from sluice.contracts.kubernetes import ENV_DRIVER_CAPABILITIES
 from sluice.contracts.pod_specs import shapes
 from sluice.contracts.quantities import NotANumber, parse_whole
 from sluice.contracts.refusals import Refusal, RefusalReason
@@ -46,7 +47,13 @@ def _containers(spec: Mapping[str, Any]) -> tuple[ContainerAsk, ...]:
 def _container(written: Mapping[str, Any], name: str, path: str, pod_uid: int | None) -> ContainerAsk:
     limits, requests = _resources(written, path)
     uid = _uid(written, path)
-    return ContainerAsk(name=name, limits=limits, requests=requests, uid=uid if uid is not None else pod_uid)
+    return ContainerAsk(
+        name=name,
+        limits=limits,
+        requests=requests,
+        uid=uid if uid is not None else pod_uid,
+        driver_capabilities=literal_variable(written, ENV_DRIVER_CAPABILITIES),
+    )
 
 
 def _resources(written: Mapping[str, Any], path: str) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
@@ -54,6 +61,15 @@ def _resources(written: Mapping[str, Any], path: str) -> tuple[Mapping[str, Any]
     resources = shapes.mapping(written.get("resources"), f"{path}.resources")
     limits = shapes.mapping(resources.get("limits"), f"{path}.resources.limits")
     return limits, shapes.mapping(resources.get("requests"), f"{path}.resources.requests")
+
+
+def literal_variable(container: Mapping[str, Any], name: str) -> str:
+    """The value of a container's own variable where it is written there; of several the last, as for the kubelet."""
+    env = container.get("env")
+    listed = [each for each in env if isinstance(each, dict)] if isinstance(env, list) else []
+    values = [each.get("value") for each in listed if each.get("name") == name]
+    last = values[-1] if values else ""
+    return last if isinstance(last, str) else ""
 
 
 def _uid(holder: Mapping[str, Any], path: str) -> int | None:

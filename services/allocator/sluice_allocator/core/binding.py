@@ -4,11 +4,18 @@ What is said to the pod of a request that was granted: `Bound` and, when its sli
 It must not choose among places, nor say that nobody will have one (`requests` and `waiving` do).
 """
 
+from collections.abc import Iterator
+
+import msgspec
+
 from sluice.contracts import subjects
+from sluice.contracts.driver_capabilities import implied
 from sluice.contracts.ids import AllocationId, OperationId, RequestId, operation_parts
 from sluice.contracts.messages import (
+    AllocationRequested,
     Bound,
     Closed,
+    ContainerDevices,
     Grant,
     Held,
     LedgerEntry,
@@ -51,13 +58,24 @@ def bound_of(desk: Desk, allocation: AllocationId, grant: Grant, revision: int) 
         node=grant.booking.node,
         revision=revision,
         ticket=slice_.ticket,
-        containers=slice_.containers,
+        containers=tuple(_containers(desk, grant, slice_)),
         slice_sequence=desk.world.sequences.get(subjects.slice_(grant.booking.node, allocation).subject, 0),
         warnings=(*slice_.warnings, *advice(slice_, grant.booking, time_quota=_keeps_time(desk, grant))),
         source=grant.booking.source,
         incarnation=desk.world.incarnation,
         slice_operation=desk.world.slice_operations.get(allocation, OperationId("")),
     )
+
+
+def _containers(desk: Desk, grant: Grant, slice_: SliceReady) -> Iterator[ContainerDevices]:
+    """What each container is told: of its devices by the agent, of the driver by what it asks for and has."""
+    asked = desk.world.requests.get(grant.booking.request)
+    claims = asked.claims if isinstance(asked, AllocationRequested) else ()
+    chosen = {claim.container: claim.driver_capabilities for claim in claims}
+    for each in slice_.containers:
+        profiles = [device.profile for device in grant.booking.devices if device.container == each.container]
+        capabilities = chosen.get(each.container) or implied(profiles)
+        yield msgspec.structs.replace(each, driver_capabilities=capabilities)
 
 
 def follow_bound(desk: Desk, request: RequestId, binding: Bound, entries: dict[AllocationId, LedgerEntry]) -> None:

@@ -26,6 +26,7 @@ def pod_asked(request: pb.SimulateRequest) -> PodAsked:
             dict(each.limits),
             dict(each.requests),
             each.run_as_user if each.HasField("run_as_user") else None,
+            each.driver_capabilities,
         )
         for each in request.containers
     )

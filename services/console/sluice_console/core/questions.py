@@ -29,6 +29,7 @@ def _container(container: ContainerAsk) -> pb.ContainerAsk:
         limits=_texts(container.limits),
         requests=_texts(container.requests),
         run_as_user=container.uid,
+        driver_capabilities=container.driver_capabilities,
     )
 
 

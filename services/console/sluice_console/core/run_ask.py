@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import msgspec
 
 from sluice.contracts.asking import ANY_COUNT
+from sluice.contracts.kubernetes import ENV_DRIVER_CAPABILITIES
 from sluice.contracts.manifests import ManifestLimits, read_manifests
 from sluice.contracts.messages import AllocationRequested, ContainerDevices
 from sluice.contracts.quantities import doubt_of_memory
@@ -51,8 +52,13 @@ class RunAsk:
         return "sm-partition" if self.mode in {"fractional", "fastpod"} else "sm-percentage"
 
 
-def manifest_of(ask: RunAsk, *, namespace: str, name: str, uid: int, node: str) -> str:
-    """The pod that asks, as JSON (which is YAML). `node` is where it must be; empty is anywhere."""
+def manifest_of(ask: RunAsk, *, namespace: str, name: str, uid: int, node: str, environ: Mapping[str, str]) -> str:
+    """
+    The pod that asks, as JSON (which is YAML). `node` is where it must be; empty is anywhere.
+
+    Of the caller's variables that one is passed on by which a container chooses what it has of the driver.
+    """
+    said = [{"name": name, "value": environ[name]} for name in (ENV_DRIVER_CAPABILITIES,) if environ.get(name)]
     pod = {
         "apiVersion": "v1",
         "kind": "Pod",
@@ -64,7 +70,7 @@ def manifest_of(ask: RunAsk, *, namespace: str, name: str, uid: int, node: str) 
         "spec": {
             **({"nodeName": node} if node else {}),
             "securityContext": {"runAsUser": uid},  # shares are served to one user
-            "containers": [{"name": CONTAINER}],
+            "containers": [{"name": CONTAINER, "env": said} if said else {"name": CONTAINER}],
         },
     }
     return msgspec.json.format(msgspec.json.encode(pod), indent=2).decode() + "\n"

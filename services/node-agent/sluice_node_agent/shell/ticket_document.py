@@ -5,10 +5,12 @@ The copy has a checksum, as each line of the journal has one. What an earlier ve
 """
 
 import zlib
+from typing import Any
 
 import msgspec
 
 from sluice.contracts.codec import NOT_READABLE
+from sluice.contracts.messages import ContainerDevices
 from sluice.contracts.refusals import shorten
 from sluice_node_agent.core.instructions import MakeTicket
 from sluice_node_agent.core.records import TicketRecord
@@ -34,11 +36,18 @@ def pack(order: MakeTicket) -> bytes:
     said = {
         "allocation": order.allocation,
         "owner": order.owner,
-        "containers": order.containers,
+        "containers": [_told(each) for each in order.containers],
         "record": msgspec.Raw(record),
         "checksum": _sum(record),
     }
     return _pack(said) + b"\n"
+
+
+def _told(container: ContainerDevices) -> dict[str, Any]:
+    """What a container was told of its devices. What it has of the driver its request says, which no agent sees."""
+    said: dict[str, Any] = msgspec.to_builtins(container)
+    del said["driver_capabilities"]
+    return said
 
 
 def unpack(document: bytes) -> TicketRecord | str:

@@ -10,7 +10,7 @@ from typing import Any
 
 from sluice.contracts.admission.asks import Asked, StoredAsk
 from sluice.contracts.admission.by_hand import has_gate
-from sluice.contracts.admission.environment import missing_env, sees_all_gpus
+from sluice.contracts.admission.environment import missing_env, replaced_env, sees_all_gpus
 from sluice.contracts.admission.rules import AdmissionRules
 from sluice.contracts.admission.shapes import Container, Pod
 from sluice.contracts.admission.volumes import OUR_MOUNT, OUR_VOLUME, lacks_mount, lacks_volume
@@ -66,6 +66,8 @@ def _container_edits(path: str, container: Container, asked: Asked) -> Iterator[
 
 
 def _env_edits(path: str, container: Container, claim: Claim | None) -> Iterator[Operation]:
+    for at, entry in replaced_env(container, claim):
+        yield {"op": "replace", "path": f"{path}/env/{at}", "value": entry}
     missing = missing_env(container, claim)
     if missing and not container.env:
         yield {"op": "add", "path": f"{path}/env", "value": missing}

@@ -51,7 +51,7 @@ def review(raw: object, rules: AdmissionRules) -> AdmissionResponse | NotAReview
 def _review_pod(request: Request, pod: Pod, rules: AdmissionRules) -> AdmissionResponse:
     spec: Mapping[str, Any] = (request.object or {})["spec"]
     later = by_hand.went_through(pod)
-    limits = AskLimits(rules.max_gpus_per_node)
+    limits = rules.asks
     if later:
         ask = _ask_of_later(pod, spec, limits)
         problems = _problems_of_later(pod, ask, rules)
@@ -66,7 +66,7 @@ def _review_pod(request: Request, pod: Pod, rules: AdmissionRules) -> AdmissionR
         problems += [refused(needs)] if isinstance(needs, Refusal) else []
     if isinstance(ask, Refusal) or problems:
         return _denied(request, problems)
-    warnings = advice.on_later(pod, ask.asked) if later else advice.on_first(pod, ask.before, ask.stored)
+    warnings = advice.on_later(pod, ask.asked) if later else advice.on_first(pod, ask.before, ask.stored, ask.asked)
     patch = tuple(edits(pod, ask.stored, ask.asked, rules))
     return AdmissionResponse(request.uid, patch=patch, warnings=tuple(dict.fromkeys(warnings)))
 

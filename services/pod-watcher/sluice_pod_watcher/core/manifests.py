@@ -54,7 +54,9 @@ def parse_file(file: ManifestFile, rules: Rules) -> ParsedFile:
     limits = ManifestLimits(rules.file_bytes_max, rules.documents_max, rules.nesting_max, rules.nodes_max)
     if file.too_large:
         return ParsedFile(broken=too_large(file.name, limits))
-    found = read_manifests(file.name, file.text, limits=limits, asks=AskLimits(rules.max_gpus_per_node))
+    found = read_manifests(
+        file.name, file.text, limits=limits, asks=AskLimits(rules.max_gpus_per_node, rules.driver_capabilities)
+    )
     if isinstance(found, Refusal):
         return ParsedFile(broken=found)
     classes = tuple(each.defines for each in found if each.defines is not None)

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from sluice.contracts.driver_capabilities import CAPABILITIES
 from sluice.contracts.ids import SourceName
 from sluice.contracts.manifests import ManifestLimits
 
@@ -17,6 +18,8 @@ class Rules:
     """For whom this watcher asks. Two folders need two names: each source withdraws what it does not list."""
     max_gpus_per_node: int = 8
     """What no node with so many GPUs could hold is refused."""
+    driver_capabilities: tuple[str, ...] = CAPABILITIES
+    """What a container may choose of the driver."""
     relist_s: float = 5.0
     """The folder is listed at least this often, whatever the file system tells; each listing is a heartbeat."""
     gone_grace_s: float = 1.0

@@ -3,6 +3,7 @@
 import copy
 import json
 
+import pytest
 from factories.admission import answer, container, env_of, from_grant, gpu, patched, pod, sent_patch, taken
 
 from sluice.contracts.asking import AskLimits
@@ -94,11 +95,37 @@ def test_what_the_api_server_fills_in_is_still_ours():
 def test_what_another_webhook_spoils_is_denied():
     """The last word before the pod is stored is ours."""
     made = taken(pod(container(resources=gpu(gpu="1"))))
-    made["spec"]["containers"][0]["env"].append({"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"})
-    assert message_of(made).startswith("spec.containers[main].env[NVIDIA_VISIBLE_DEVICES] = 'all': Sluice sets this")
+    made["spec"]["containers"][0]["env"].append({"name": "NVIDIA_VISIBLE_DEVICES", "value": "0"})
+    assert message_of(made).startswith("spec.containers[main].env[NVIDIA_VISIBLE_DEVICES] = '0': Sluice sets this")
     made = taken(pod(container(resources=gpu(gpu="1"))))
     made["spec"]["volumes"].append({"name": "h", "hostPath": {"path": "/run/sluice"}})
     assert message_of(made).startswith("spec.volumes[h].hostPath.path = '/run/sluice': leads to /run/sluice")
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "warning"),
+    [
+        ("NVIDIA_VISIBLE_DEVICES", "all", "NVIDIA_VISIBLE_DEVICES = 'all' becomes what the container is given"),
+        (
+            "NVIDIA_DRIVER_CAPABILITIES",
+            "all",
+            "NVIDIA_DRIVER_CAPABILITIES was added after the pod's ask was stored, and is replaced",
+        ),
+    ],
+)
+def test_what_another_webhook_says_of_devices_gives_way_to_what_is_granted(name, value, warning):
+    """A preset for every pod of a namespace would refuse each with a GPU, or choose beside what was granted."""
+    made = taken(pod(container(resources=gpu(gpu="1"))))
+    made["spec"]["containers"][0]["env"].append({"name": name, "value": value})
+    response = answer(made)
+    assert response.warnings == (f"container main: {warning}",)
+    sources = [
+        each["valueFrom"]["fieldRef"]["fieldPath"]
+        for each in patched(made, sent_patch(response))["spec"]["containers"][0]["env"]
+        if each["name"] == name
+    ]
+    assert len(sources) == 2
+    assert all("main.granted.sluice.dev/" in each for each in sources)
 
 
 def test_the_mode_of_a_namespace_is_not_read_twice():

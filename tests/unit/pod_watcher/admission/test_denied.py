@@ -12,6 +12,11 @@ ENV_WHY = (
     "Sluice sets this from what the pod is given "
     "(allowed: leave it out; NVIDIA_VISIBLE_DEVICES may be 'void' in a container without a GPU)"
 )
+ENV_ALLOWED = {
+    "NVIDIA_VISIBLE_DEVICES": "leave it out, or 'all', which is all that the container is given",
+    "NVIDIA_DRIVER_CAPABILITIES": "a value that stands here, or the annotation sluice.dev/driver-capabilities",
+    "CUDA_VISIBLE_DEVICES": "leave it out, or indexes among the container's own devices, from 0 on",
+}
 HOST_ALLOWED = "where the slices of other pods are reached (allowed: other directories of the host)"
 MOUNT = {"name": "sluice-slice", "mountPath": "/run/sluice/slice", "subPathExpr": "$(SLUICE_TICKET)", "readOnly": True}
 
@@ -48,12 +53,14 @@ def host(path):
 @pytest.mark.parametrize(
     ("name", "value"),
     [
-        ("NVIDIA_VISIBLE_DEVICES", "all"),
+        ("NVIDIA_VISIBLE_DEVICES", "0"),
+        ("NVIDIA_VISIBLE_DEVICES", "GPU-1"),
         ("NVIDIA_VISIBLE_DEVICES", ""),
         ("NVIDIA_VISIBLE_DEVICES", "$(ELSEWHERE)"),
-        ("NVIDIA_DRIVER_CAPABILITIES", "all"),
         ("NVIDIA_MIG_CONFIG_DEVICES", "all"),
-        ("CUDA_VISIBLE_DEVICES", "0"),
+        ("CUDA_VISIBLE_DEVICES", "1"),
+        ("CUDA_VISIBLE_DEVICES", "0,1"),
+        ("CUDA_VISIBLE_DEVICES", "MIG-11111111-2222-3333-4444-555555555555"),
         ("CUDA_MPS_PIPE_DIRECTORY", "/run/sluice/x"),
         ("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", "100"),
         ("SLUICE_TICKET", "."),
@@ -62,8 +69,39 @@ def host(path):
 )
 def test_nobody_chooses_devices_by_variables(name, value):
     """A pod with its own device list would see the slices of others."""
-    message = f"spec.containers[main].env[{name}] = {value!r}: {ENV_WHY}"
+    why = ENV_WHY if name not in ENV_ALLOWED else f"{ENV_WHY.partition(' (')[0]} (allowed: {ENV_ALLOWED[name]})"
+    message = f"spec.containers[main].env[{name}] = {value!r}: {why}"
     assert denial(with_env(name=name, value=value)) == (403, message)
+
+
+@pytest.mark.parametrize(
+    ("value", "sentence"),
+    [
+        ("compute,vidoe", "'vidoe' is no driver capability; did you mean video?"),
+        ("compute utility", "'compute utility' is no driver capability"),
+    ],
+)
+def test_a_slip_in_the_capabilities_is_refused_before_the_container_fails(value, sentence):
+    """The runtime refuses them when the container starts, and the slice is held meanwhile."""
+    code, message = denial(with_env(name="NVIDIA_DRIVER_CAPABILITIES", value=value))
+    assert code == 422
+    assert sentence in message
+
+
+def test_capabilities_that_a_cluster_does_not_give_are_named():
+    """Whoever may not draw must read what there is."""
+    rules = AdmissionRules(driver_capabilities=("compute", "utility", "video"))
+    code, message = denial(with_env(name="NVIDIA_DRIVER_CAPABILITIES", value="compute,graphics"), rules)
+    assert code == 422
+    assert "'graphics' is not given here (allowed: compute, utility, video, or all)" in message
+
+
+def test_an_annotation_and_a_variable_that_say_different_things_are_refused():
+    """One of them would be passed over without a word."""
+    env = [{"name": "NVIDIA_DRIVER_CAPABILITIES", "value": "compute,video"}]
+    said = {"main.sluice.dev/driver-capabilities": "compute"}
+    code, message = denial(pod(container(resources=GPU, env=env), annotations=said))
+    assert (code, "the pod's annotations say 'compute' for this container" in message) == (422, True)
 
 
 def test_a_second_preload_does_not_replace_the_time_quota():
@@ -83,8 +121,12 @@ def test_a_second_preload_does_not_replace_the_time_quota():
 def test_a_variable_that_is_read_from_elsewhere_is_as_bad():
     """A ConfigMap can say `all` after the pod was admitted."""
     source = {"configMapKeyRef": {"name": "gpus", "key": "all"}}
-    message = f"spec.containers[main].env[NVIDIA_VISIBLE_DEVICES] = '(from elsewhere)': {ENV_WHY}"
-    assert denial(with_env(name="NVIDIA_VISIBLE_DEVICES", valueFrom=source)) == (403, message)
+    why = ENV_WHY.partition(" (")[0]
+    for name in ("NVIDIA_VISIBLE_DEVICES", "NVIDIA_DRIVER_CAPABILITIES"):
+        message = f"spec.containers[main].env[{name}] = '(from elsewhere)': {why} (allowed: {ENV_ALLOWED[name]})"
+        assert denial(with_env(name=name, valueFrom=source)) == (403, message)
+    allowed = ENV_ALLOWED["NVIDIA_VISIBLE_DEVICES"]
+    message = f"spec.containers[main].env[NVIDIA_VISIBLE_DEVICES] = '(from elsewhere)': {why} (allowed: {allowed})"
     other = {"fieldRef": {"fieldPath": "metadata.annotations['other.granted.sluice.dev/visible-devices']"}}
     assert denial(with_env(name="NVIDIA_VISIBLE_DEVICES", valueFrom=other)) == (403, message)
 
@@ -422,6 +464,8 @@ def test_a_plain_debug_container_is_let_into_a_gpu_pod():
         ({"host_directories": ("//",)}, "host_directories holds '//': absolute paths"),
         ({"env_allowed": frozenset({"CUDA_MPS_PIPE_DIRECTORY"})}, "env_allowed holds 'CUDA_MPS_PIPE_DIRECTORY'"),
         ({"env_allowed": frozenset({"NVIDIA_VISIBLE_DEVICES"})}, "env_allowed holds 'NVIDIA_VISIBLE_DEVICES'"),
+        ({"driver_capabilities": ("compute", "utility", "x11")}, "driver_capabilities holds 'x11'"),
+        ({"driver_capabilities": ("compute", "video")}, "driver_capabilities lacks 'utility'"),
     ],
 )
 def test_rules_that_would_open_a_door_or_deny_everybody_are_refused(rules, message):

@@ -230,8 +230,10 @@ def test_the_runtime_class_is_set_where_the_pod_names_none():
 
 def test_a_variable_that_only_libraries_read_stays_the_users():
     """`NVIDIA_TF32_OVERRIDE` is of cuBLAS: refusing it would break training pods for nothing."""
-    tuned = [{"name": "NVIDIA_TF32_OVERRIDE", "value": "0"}]
-    assert env_of(taken(pod(container(env=tuned, resources=gpu(gpu="1")))), "main")["NVIDIA_TF32_OVERRIDE"] == "0"
+    names = ("NVIDIA_TF32_OVERRIDE", "NVIDIA_API_KEY", "NVIDIA_DISABLE_REQUIRE", "NVIDIA_REQUIRE_CUDA")
+    tuned = [{"name": name, "value": "0"} for name in names]
+    found = env_of(taken(pod(container(env=tuned, resources=gpu(gpu="1")))), "main")
+    assert {name: found[name] for name in names} == dict.fromkeys(names, "0")
 
 
 # -- whose pod it is ----------------------------------------------------------------------------------------------
@@ -357,3 +359,68 @@ def test_keys_that_say_nothing_here_are_told_as_warnings():
     assert answer(fast).warnings == (
         "sluice.dev/mode = 'fastpod': fastpod is now called fractional, and means the same",
     )
+
+
+# -- driver capabilities ------------------------------------------------------------------------------------------
+
+
+def capabilities_of(made) -> dict[str, str]:
+    """What each container with a GPU is to have, as the watcher will read it."""
+    return {claim.container: claim.driver_capabilities for claim in asked(made).pod.claims}
+
+
+def in_env(value: str, **more: str):
+    """The variables of a chart."""
+    said = {"NVIDIA_DRIVER_CAPABILITIES": value} | more
+    return [{"name": name, "value": text} for name, text in said.items()]
+
+
+def test_a_chart_that_sets_the_variables_of_the_nvidia_runtime_is_taken_as_it_is():
+    """Public charts for video and graphics all do, and would have to be edited."""
+    env = in_env("compute,utility,graphics", NVIDIA_VISIBLE_DEVICES="all", CUDA_VISIBLE_DEVICES="0")
+    made = pod(container(resources=gpu(gpu="1"), env=env))
+    response = answer(made)
+    after = patched(made, sent_patch(response))
+    assert capabilities_of(after) == {"main": "compute,utility,graphics"}
+    found = env_of(after, "main")
+    assert found["NVIDIA_DRIVER_CAPABILITIES"] == from_grant("main", "driver-capabilities")
+    assert found["NVIDIA_VISIBLE_DEVICES"] == from_grant("main", "visible-devices")
+    assert found["CUDA_VISIBLE_DEVICES"] == "0"
+    assert response.warnings == ("container main: NVIDIA_VISIBLE_DEVICES = 'all' becomes what the container is given",)
+    assert answer(after).patch == ()
+
+
+def test_capabilities_are_said_of_the_pod_of_a_container_or_by_its_variable():
+    """Whoever transcodes in one container and computes in another needs both."""
+    said = {"sluice.dev/driver-capabilities": "compute,video", "logs.sluice.dev/driver-capabilities": "all"}
+    listed = [
+        container(resources=gpu(gpu="1")),
+        container("logs", resources=gpu(gpu="1")),
+        container("draw", resources=gpu(**{"mig-1g.5gb": "1"}), env=in_env("compat32,graphics,graphics")),
+        container("side", env=in_env("display")),
+    ]
+    made = taken(pod(*listed, annotations=said))
+    assert capabilities_of(made) == {"main": "compute,video", "logs": "all", "draw": "compat32,graphics"}
+    assert env_of(made, "side") == {"NVIDIA_DRIVER_CAPABILITIES": "display", "NVIDIA_VISIBLE_DEVICES": "void"}
+
+
+def test_an_init_container_with_the_same_ask_need_not_say_the_same_of_the_driver():
+    """It would be refused as one that asks for something else."""
+    init = [container("fetch", resources=gpu(gpu="1"))]
+    made = taken(pod(container(resources=gpu(gpu="1"), env=in_env("all")), init=init))
+    assert asked(made).served_by == {"fetch": "main"}
+
+
+def test_where_an_operator_restricts_them_all_is_what_is_allowed_and_nothing_else_is_implied():
+    """`all` is what most images and charts say, and the runtime reads it in the same way."""
+    rules = AdmissionRules(driver_capabilities=("compute", "utility", "video"))
+    made = pod(
+        container(resources=gpu(gpu="1"), env=in_env("all")),
+        container("draw", resources=gpu(**{"mig-1g.24gb.gfx": "1"})),
+    )
+    response = answer(made, rules)
+    after = patched(made, sent_patch(response))
+    found = read_stored(after["metadata"]["annotations"]["sluice.dev/request"], after["spec"], rules.asks)
+    assert isinstance(found, Asked)
+    assert [claim.driver_capabilities for claim in found.pod.claims] == ["compute,utility,video", "compute,utility"]
+    assert "NVIDIA_DRIVER_CAPABILITIES = 'all' becomes 'compute,utility,video'" in response.warnings[0]

@@ -51,7 +51,8 @@ def alone(shape: bytes, request: RequestId) -> bytes:
 
 
 def _anonymous(claim: Claim, *, keep_uid: bool) -> Claim:
-    return msgspec.structs.replace(claim, container="", uid=claim.uid if keep_uid else None)
+    uid = claim.uid if keep_uid else None
+    return msgspec.structs.replace(claim, container="", uid=uid, driver_capabilities="")
 
 
 @dataclass(slots=True, eq=False)

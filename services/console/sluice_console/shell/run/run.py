@@ -112,7 +112,8 @@ def check(wanted: Wanted) -> None:
     program = wanted.command[0]
     if shutil.which(program) is None:
         raise _why_not(program)
-    text = manifest_of(wanted.ask, namespace=wanted.namespace, name=wanted.name or "run", uid=os.getuid(), node="")
+    who = {"namespace": wanted.namespace, "name": wanted.name or "run"}
+    text = manifest_of(wanted.ask, **who, uid=os.getuid(), node="", environ=os.environ)
     if why := why_refused("the ask", text) or why_doubted(wanted.ask):
         raise RunError(why)
 
@@ -154,9 +155,8 @@ class _Run:
     async def _ask(self, asked: systems.Asked) -> int:
         wanted = self.wanted
         name = f"run-{os.getpid()}-{secrets.token_hex(4)}"
-        text = manifest_of(
-            wanted.ask, namespace=wanted.namespace, name=wanted.name or name, uid=os.getuid(), node=asked.node
-        )
+        who = {"namespace": wanted.namespace, "name": wanted.name or name}
+        text = manifest_of(wanted.ask, **who, uid=os.getuid(), node=asked.node, environ=os.environ)
         async with connected(asked.url) as bus:
             ask = lease.take(asked.pods_dir, name, text)
             self.signals.ask = ask

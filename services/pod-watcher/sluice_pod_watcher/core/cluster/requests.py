@@ -49,7 +49,7 @@ class Requests:
         self.records: dict[RequestId, Record] = {}
         self._by_name: dict[tuple[str, str], RequestId] = {}
         self._gone: OrderedDict[RequestId, None] = OrderedDict()
-        self._limits = AskLimits(rules.max_gpus_per_node)
+        self._limits = AskLimits(rules.max_gpus_per_node, rules.driver_capabilities)
         self._asking: dict[RequestId, None] = {}
         self._unknown: dict[RequestId, None] = {}
         """Pods that may have a slice, and of which neither they nor the bus say what they ask for."""

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from sluice.contracts.driver_capabilities import CAPABILITIES
 from sluice.contracts.ids import SourceName
 
 CLUSTER = SourceName("cluster")
@@ -15,6 +16,8 @@ class ClusterRules:
     """For whom this watcher asks. Two clusters on one bus need two names."""
     max_gpus_per_node: int = 8
     """What no node with so many GPUs could hold is refused."""
+    driver_capabilities: tuple[str, ...] = CAPABILITIES
+    """What a container may choose of the driver."""
     closing_ttl_s: int = 4 * 3600
     """How long closing words stay on the bus: far above any pause of any process (PROTOCOL W5)."""
     retry_initial_s: float = 1.0

@@ -1,0 +1,90 @@
+"""
+Which parts of NVIDIA's driver a container is given: the words of NVIDIA_DRIVER_CAPABILITIES, and what devices imply.
+
+They choose libraries and device nodes that the NVIDIA runtime mounts, never which GPU. `compute` is for CUDA and
+OpenCL, `compat32` for 32-bit programs, `graphics` for OpenGL and Vulkan, `utility` for nvidia-smi and NVML, `video` for
+the Video Codec SDK, `display` for X11 (https://docs.nvidia.com/datacenter/cloud-native/container-toolkit/latest/
+docker-specialized.html#driver-capabilities); `ngx`, and which are supported at all, is in
+https://github.com/NVIDIA/nvidia-container-toolkit/blob/main/internal/config/image/capabilities.go.
+"""
+
+from collections.abc import Iterable, Sequence
+
+from sluice.mig.profile import ProfileName, ProfileNameError
+
+ALL = "all"
+CAPABILITIES = ("compute", "compat32", "display", "graphics", "ngx", "utility", "video")
+USUAL = ("compute", "utility")
+"""What a container has that says nothing: the runtime's own default for such an image."""
+_OF_ATTRIBUTES = {"gfx": ("graphics", "display"), "me": ("video",)}
+"""
+A `+gfx` instance can draw and a `+me` one has the media engines (https://docs.nvidia.com/datacenter/tesla/mig-user-guide/,
+"GPU Instance Profiles"): whoever asks for one wants to use that.
+"""
+
+
+class UnknownCapabilityError(ValueError):
+    """A word that is no capability. Carries the `word`."""
+
+    def __init__(self, word: str) -> None:
+        """Say which."""
+        super().__init__(f"{word[:80]!r} is no driver capability")
+        self.word = word
+
+
+class NotAllowedError(ValueError):
+    """A capability that this cluster does not give. Carries the `word`."""
+
+    def __init__(self, word: str) -> None:
+        """Say which."""
+        super().__init__(f"{word!r} is not given here")
+        self.word = word
+
+
+def chosen(text: str, allowed: Sequence[str] = CAPABILITIES) -> str:
+    """
+    A list separated by commas as NVIDIA_DRIVER_CAPABILITIES takes it, each once; empty when nothing is named.
+
+    `all` is all that are allowed, as for the runtime. Raises UnknownCapabilityError, NotAllowedError.
+    """
+    words = tuple(dict.fromkeys(part.strip() for part in text.split(",") if part.strip()))
+    for word in words:
+        if word not in (ALL, *CAPABILITIES):
+            raise UnknownCapabilityError(word)
+    if ALL in words:
+        return ALL if set(allowed) >= set(CAPABILITIES) else ",".join(allowed)
+    for word in words:
+        if word not in allowed:
+            raise NotAllowedError(word)
+    return ",".join(words)
+
+
+def why_no_capabilities(allowed: Sequence[str]) -> str:
+    """Why a cluster cannot allow these and no others, in a sentence; empty when it can."""
+    wrong = next((word for word in allowed if word not in CAPABILITIES), "")
+    if wrong:
+        return f"driver_capabilities holds {wrong!r}: some of {', '.join(CAPABILITIES)}"
+    missing = next((word for word in USUAL if word not in allowed), "")
+    return f"driver_capabilities lacks {missing!r}, which every container with a GPU has" if missing else ""
+
+
+def same(one: str, other: str) -> bool:
+    """Whether two lists name the same, in whatever order."""
+    return set(one.split(",")) == set(other.split(","))
+
+
+def implied(profiles: Iterable[str | None], allowed: Sequence[str] = CAPABILITIES) -> str:
+    """What a container has that names nothing, by the profiles of its devices (None: a whole GPU)."""
+    more = [word for profile in profiles for word in _of_profile(profile) if word in allowed]
+    return ",".join(dict.fromkeys((*USUAL, *more)))
+
+
+def _of_profile(profile: str | None) -> tuple[str, ...]:
+    if profile is None:
+        return ()
+    try:
+        attributes = ProfileName.parse(profile).attributes
+    except ProfileNameError:
+        return ()
+    named = (each[1:].partition(".")[0] for each in attributes if each.startswith("+"))
+    return tuple(word for name in named for word in _OF_ATTRIBUTES.get(name, ()))
