@@ -78,7 +78,7 @@ async def test_an_installation_is_looked_through_and_its_trust_is_tried(tmp_path
             "apiVersion": "v1",
             "kind": "ResourceQuota",
             "metadata": {"name": "gpus", "namespace": "default"},
-            "spec": {"hard": {"requests.nvidia.com/gpu": "4"}},
+            "spec": {"hard": {"limits.nvidia.com/gpu": "4"}},
         }
         await desk.kubectl("create", "--validate=false", "--filename", "-", given=quota)
         code, document = await desk.doctor()
@@ -109,3 +109,27 @@ async def test_an_installation_is_looked_through_and_its_trust_is_tried(tmp_path
         ((level, what),) = said(document, "admission")
         assert level == "problem"
         assert "failed calling webhook" in what
+
+
+async def test_limits_of_others_on_gpus_are_found_however_they_are_spelled(tmp_path: Path) -> None:
+    """Each looks as if it held, and one of them refuses every pod with a slice."""
+    with FakeKube() as kube:
+        desk = Desk(tmp_path, kube.kubeconfig(tmp_path / "config"))
+        everything = {"apiVersion": "v1", "kind": "List", "items": deploy_check.render("single")}
+        await desk.kubectl("create", "--validate=false", "--filename", "-", given=everything)
+        for name, kind, spec in (
+            ("hami", "ResourceQuota", {"hard": {"limits.nvidia.com/gpu": "8", "limits.nvidia.com/gpumem": "40000"}}),
+            ("plain", "ResourceQuota", {"hard": {"nvidia.com/gpu": "6"}}),
+            ("bounds", "LimitRange", {"limits": [{"type": "Container", "min": {"nvidia.com/gpu": "1"}}]}),
+            ("gives", "LimitRange", {"limits": [{"type": "Container", "default": {"nvidia.com/gpu": "1"}}]}),
+        ):
+            made = {"apiVersion": "v1", "kind": kind, "metadata": {"name": name, "namespace": "default"}, "spec": spec}
+            await desk.kubectl("create", "--validate=false", "--filename", "-", given=made)
+        code, document = await desk.doctor()
+        assert code == 1
+        ((level, what),) = said(document, "resource-quotas")
+        assert (level, "default/hami" in what, "default/plain" in what) == ("warning", True, True)
+        assert [(each["gpus"], each["memory_mib"]) for each in document["quotas"]] == [(6, 40000)]
+        found = dict(said(document, "limit-ranges"))
+        assert "default/bounds (min nvidia.com/gpu)" in found["problem"]
+        assert "default/gives: nvidia.com/gpu=1" in found["warning"]

@@ -62,13 +62,13 @@ async def test_an_unmodified_pod_is_stored_gated_and_ready_to_be_told_its_slice(
 async def test_a_person_reads_why_a_pod_is_not_taken(kube):
     """The whole line that `kubectl apply` prints."""
     body = body_of(resources=gpu(gpu="1"))
-    body["spec"]["containers"][0]["env"] = [{"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"}]
+    body["spec"]["containers"][0]["env"] = [{"name": "NVIDIA_VISIBLE_DEVICES", "value": "0"}]
     reply = await created(kube, body)
     assert reply.code == 403
     assert reply.message == (
         'admission webhook "pods.sluice.dev" denied the request: '
-        "spec.containers[main].env[NVIDIA_VISIBLE_DEVICES] = 'all': Sluice sets this from what the pod is given "
-        "(allowed: leave it out; NVIDIA_VISIBLE_DEVICES may be 'void' in a container without a GPU)"
+        "spec.containers[main].env[NVIDIA_VISIBLE_DEVICES] = '0': Sluice sets this from what the pod is given "
+        "(allowed: leave it out, or 'all', which is all that the container is given)"
     )
     reply = await created(kube, body_of(resources=gpu(gpu="500m")))
     assert (reply.code, reply.message) == (
@@ -137,6 +137,48 @@ async def test_a_limit_range_neither_changes_the_ask_nor_leaves_a_resource_behin
     assert not [name for part in reply.body["spec"]["containers"][0]["resources"].values() for name in part]
     asked = read_stored(reply.body["metadata"]["annotations"]["sluice.dev/request"], reply.body["spec"], AskLimits())
     assert asked.pod.claims[0].gpus == 3
+
+
+RANGES = {
+    "a default": {"default": {"nvidia.com/gpu": "1"}},
+    "a default request": {"defaultRequest": {"nvidia.com/gpu": "1"}},
+    "a default of none": {"default": {"nvidia.com/gpu": "0"}},
+    "another family's default": {"default": {"volcano.sh/vgpu-number": "1", "cpu": "1"}},
+}
+OWN_WORDS = {
+    "annotation": {"annotations": {"sluice.dev/profile": "1g.5gb"}},
+    "mig resource": {"resources": gpu(**{"mig-1g.5gb": "1"})},
+}
+
+
+@pytest.mark.parametrize("words", OWN_WORDS)
+@pytest.mark.parametrize("limit", RANGES)
+async def test_a_default_of_a_limit_range_contradicts_no_ask(kube, limit, words):
+    """Every pod of the namespace with words of its own was refused, or would get a whole GPU beside its slice."""
+    name = f"ranged-{secrets.token_hex(4)}"
+    await kube.post("/api/v1/namespaces", {"metadata": {"name": name}})
+    spec = {"limits": [{"type": "Container", **RANGES[limit]}]}
+    made = await kube.post(f"/api/v1/namespaces/{name}/limitranges", {"metadata": {"name": "l"}, "spec": spec})
+    assert made.code == 201, made
+    body = body_of(**OWN_WORDS[words])
+    body["spec"]["containers"].append({"name": "side", "image": "train:latest"})
+    reply = await kube.post(f"/api/v1/namespaces/{name}/pods", body)
+    assert reply.code == 201, reply
+    asked = read_stored(reply.body["metadata"]["annotations"]["sluice.dev/request"], reply.body["spec"], AskLimits())
+    assert [(claim.container, claim.profile, claim.gpus) for claim in asked.pod.claims] == [("main", "1g.5gb", 1)]
+    for each in reply.body["spec"]["containers"]:
+        assert not [found for part in each["resources"].values() for found in part if "/" in found]
+
+
+async def test_a_pod_that_asks_for_nothing_asks_for_what_its_namespace_gives_it(kube):
+    """That is what such a LimitRange is for."""
+    await kube.post("/api/v1/namespaces", {"metadata": {"name": "giving"}})
+    spec = {"limits": [{"type": "Container", "default": {"nvidia.com/mig-1g.5gb": "1"}}]}
+    await kube.post("/api/v1/namespaces/giving/limitranges", {"metadata": {"name": "l"}, "spec": spec})
+    reply = await kube.post("/api/v1/namespaces/giving/pods", body_of())
+    assert reply.code == 201, reply
+    asked = read_stored(reply.body["metadata"]["annotations"]["sluice.dev/request"], reply.body["spec"], AskLimits())
+    assert [claim.profile for claim in asked.pod.claims] == ["1g.5gb"]
 
 
 async def test_an_image_that_asks_for_all_gpus_sees_none_in_a_pod_that_asks_for_none(kube):

@@ -68,9 +68,24 @@ REQUEST = "spec.containers[main].resources.requests[nvidia.com/gpu] = '1': "
 DENIALS = {
     "a list of devices": Denial(
         403,
-        with_env("NVIDIA_VISIBLE_DEVICES", "all"),
-        "spec.containers[main].env[NVIDIA_VISIBLE_DEVICES] = 'all': Sluice sets this from what the pod is given "
-        "(allowed: leave it out; NVIDIA_VISIBLE_DEVICES may be 'void' in a container without a GPU)",
+        with_env("NVIDIA_VISIBLE_DEVICES", "0,1"),
+        "spec.containers[main].env[NVIDIA_VISIBLE_DEVICES] = '0,1': Sluice sets this from what the pod is given "
+        "(allowed: leave it out, or 'all', which is all that the container is given)",
+    ),
+    "capabilities twice": Denial(
+        422,
+        pod(
+            container(resources=GPU, env=[{"name": "NVIDIA_DRIVER_CAPABILITIES", "value": "video"}]),
+            annotations={"main.sluice.dev/driver-capabilities": "compute"},
+        ),
+        "spec.containers[main].env[NVIDIA_DRIVER_CAPABILITIES] = 'video': the pod's annotations say 'compute' for this "
+        "container (allowed: one of them, or both alike)",
+    ),
+    "a slip in the capabilities": Denial(
+        422,
+        with_env("NVIDIA_DRIVER_CAPABILITIES", "compute,vidoe"),
+        "main.sluice.dev/driver-capabilities = 'compute,vidoe': 'vidoe' is no driver capability; did you mean video? "
+        "(allowed: compute, compat32, display, graphics, ngx, utility, video, or all)",
     ),
     "a gpu and none": Denial(
         422,

@@ -71,7 +71,67 @@ def test_a_limit_range_that_refuses_every_pod_is_a_problem():
     limits = {"metadata": {"namespace": "a", "name": "l"}, "spec": {"limits": [{"max": {"nvidia.com/gpu": "2"}}]}}
     found, _ = check_quotas([], [limits])
     assert [(each.check, each.level) for each in found] == [(Check.QUOTAS, "ok"), (Check.LIMITS, "problem")]
-    assert "a/l (nvidia.com/gpu)" in found[1].what
+    assert "a/l (max nvidia.com/gpu)" in found[1].what
+
+
+@pytest.mark.parametrize("bound", ["min", "maxLimitRequestRatio"])
+@pytest.mark.parametrize("resource", ["nvidia.com/gpu", "nvidia.com/gpumem", "nvidia.com/mig-1g.5gb"])
+def test_every_bound_of_a_limit_range_is_found(bound, resource):
+    """The API server answers that no request is specified, and every pod with a slice is 403."""
+    limits = {"metadata": {"namespace": "a", "name": "l"}, "spec": {"limits": [{bound: {resource: "1"}}]}}
+    found, _ = check_quotas([], [limits])
+    assert (found[1].level, f"a/l ({bound} {resource})" in found[1].what) == ("problem", True)
+
+
+@pytest.mark.parametrize("part", ["default", "defaultRequest"])
+def test_a_limit_range_that_gives_gpus_to_everybody_is_named(part):
+    """Each sidecar and each web server of the namespace would take a whole GPU."""
+    item = {"type": "Container", part: {"nvidia.com/gpu": "1", "cpu": "500m"}}
+    found, _ = check_quotas([], [{"metadata": {"namespace": "a", "name": "l"}, "spec": {"limits": [item]}}])
+    assert (found[1].level, "a/l: nvidia.com/gpu=1" in found[1].what) == ("warning", True)
+    assert "cpu" not in found[1].what
+
+
+def test_a_default_of_no_gpu_is_in_nobodys_way():
+    """It says what is so anyway."""
+    item = {"type": "Container", "default": {"nvidia.com/gpu": "0"}}
+    found, _ = check_quotas([], [{"metadata": {"namespace": "a", "name": "l"}, "spec": {"limits": [item]}}])
+    assert worst(found) == "ok"
+
+
+@pytest.mark.parametrize("prefix", ["requests.", "limits.", ""])
+@pytest.mark.parametrize(
+    ("resource", "amount", "expected"),
+    [
+        ("nvidia.com/gpu", "4", {"gpus": 4}),
+        ("nvidia.com/gpumem", "20000", {"memory_mib": 20000}),
+        ("volcano.sh/vgpu-number", "4", {"gpus": 4}),
+        ("volcano.sh/vgpu-memory", "20000", {"memory_mib": 20000}),
+        ("nvidia.com/mig-3g.20gb", "2", {"compute_slices": 6, "memory_mib": 2 * 20 * 1024}),
+    ],
+)
+def test_a_quota_is_translated_however_it_is_spelled(prefix, resource, amount, expected):
+    """HAMi documents `limits.`; passed over, a team could take the whole fleet, and the doctor would say all is ok."""
+    found, (proposal,) = check_quotas([quota("a", "q", **{f"{prefix}{resource}": amount})], [])
+    assert proposal == QuotaProposalDocument(namespace="a", quotas=("q",), **expected)
+    assert found[0].level == "warning"
+
+
+def test_the_spellings_of_one_quota_hold_together():
+    """HAMi's users write two of them, and the smaller one counts there, too."""
+    hard = {"requests.nvidia.com/gpu": "30", "limits.nvidia.com/gpu": "20", "limits.nvidia.com/gpumem": "160000"}
+    _, proposals = check_quotas([quota("jupyter", "gpu-quota", **hard)], [])
+    assert quota_commands(proposals) == ["sluice quota set jupyter --gpus 20 --memory 160000Mi"]
+
+
+def test_a_quota_of_some_pods_only_is_named_and_not_proposed_for_all():
+    """Set for the whole namespace, a limit of its batch pods would stop its services."""
+    scoped = quota("a", "batch", **{"requests.nvidia.com/gpu": "2"})
+    selector = {"matchExpressions": [{"scopeName": "PriorityClass", "operator": "In", "values": ["batch"]}]}
+    scoped["spec"]["scopeSelector"] = selector
+    found, proposals = check_quotas([scoped], [])
+    assert quota_commands(proposals) == []
+    assert any("nvidia.com/gpu=2 of some pods only (batch has scopes)" in each.what for each in found)
 
 
 @pytest.mark.parametrize(

@@ -197,3 +197,28 @@ def test_what_a_container_says_of_the_driver_is_asked_for(bench):
     asked = bench.only()
     assert isinstance(asked, AllocationRequested)
     assert [claim.driver_capabilities for claim in asked.claims] == ["compute,video"]
+
+
+EXPORTED = """\
+apiVersion: v1
+kind: Pod
+metadata:
+  name: exported
+  annotations:
+    sluice.dev/profile: 1g.5gb
+    kubernetes.io/limit-ranger: >-
+      LimitRanger plugin set: nvidia.com/gpu request for container main; nvidia.com/gpu limit for container main
+spec:
+  containers:
+    - name: main
+      resources: {limits: {nvidia.com/gpu: 1}, requests: {nvidia.com/gpu: 1}}
+"""
+
+
+def test_a_default_of_a_cluster_is_none_in_an_exported_manifest_either(bench):
+    """One reader, one answer: what the webhook takes, a folder and a simulation take."""
+    bench.files["a.yaml"] = EXPORTED
+    bench.list()
+    asked = bench.only()
+    assert isinstance(asked, AllocationRequested), asked
+    assert [claim.profile for claim in asked.claims] == ["1g.5gb"]

@@ -8,6 +8,7 @@ from sluice.contracts.admission.shapes import Pod
 from sluice.contracts.asking import hami, is_gpu_resource
 from sluice.contracts.asking.keys import HAMI, SLUICE
 from sluice.contracts.asking.sluice_keys import MODES
+from sluice.contracts.asking.written import as_written
 from sluice.contracts.kubernetes import ENV_VISIBLE_DEVICES, NO_DEVICES
 from sluice.contracts.pod_specs import main_container
 from sluice.contracts.pod_specs.main_container import DEFAULT_CONTAINER
@@ -39,6 +40,7 @@ def on_first(pod: Pod, before: StoredAsk, stored: StoredAsk, asked: Asked) -> It
         if key not in before.annotations:
             yield f"{key} = {value!r}: the default of this namespace, for the pod names no mode"
     yield from _replaced(pod, asked)
+    yield from _passed_over(pod, stored)
 
 
 def _on_main_container(pod: Pod, stored: StoredAsk) -> Iterator[str]:
@@ -85,3 +87,12 @@ def _replaced(pod: Pod, asked: Asked) -> Iterator[str]:
                 yield f"container {name}: {entry.name} was added after the pod's ask was stored, and is replaced"
             elif entry.value and entry.value != said:
                 yield f"container {name}: {entry.name} = {shorten(entry.value, 60)!r} becomes {said!r}"
+
+
+def _passed_over(pod: Pod, stored: StoredAsk) -> Iterator[str]:
+    """Defaults of a LimitRange that say nothing beside what the pod asks for itself."""
+    for container in (*(pod.spec.containers or ()), *(pod.spec.init_containers or ())):
+        for name, amount in container.asked().items():
+            if is_gpu_resource(name) and name not in stored.resources.get(container.name, {}):
+                default = f"{name} = {shorten(as_written(amount), 20)!r}"
+                yield f"container {shorten(container.name, 63)}: {default} of a LimitRange is passed over"

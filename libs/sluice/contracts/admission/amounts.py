@@ -5,7 +5,7 @@ Its rules for extended resources (https://kubernetes.io/docs/concepts/configurat
 limit for each request, and both equal. That they are whole numbers, whoever understands them says.
 """
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 from sluice.contracts.admission.problems import Problem, invalid
 from sluice.contracts.admission.shapes import Container
@@ -14,11 +14,15 @@ from sluice.contracts.asking.written import as_written, is_no_amount
 from sluice.contracts.quantities import NotANumber, parse_quantity
 
 
-def problems_of_amounts(path: str, container: Container) -> Iterator[Problem]:
-    """What the API server would have refused about one container's GPU resources."""
+def problems_of_amounts(path: str, container: Container, asked: Collection[str]) -> Iterator[Problem]:
+    """
+    What the API server would have refused about one container's GPU resources.
+
+    Of those alone that it asks for: a default request without a limit, which says nothing beside an ask, is taken out.
+    """
     limits, requests = container.amounts()
     for name, requested in requests.items():
-        if not is_gpu_resource(name) or is_no_amount(requested):
+        if not is_gpu_resource(name) or is_no_amount(requested) or name not in asked:
             continue
         field, value = f"{path}.resources.requests[{name}]", as_written(requested)
         if is_no_amount(limits.get(name)):

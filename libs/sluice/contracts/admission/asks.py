@@ -25,6 +25,7 @@ from sluice.contracts.asking import (
     parse_pod,
 )
 from sluice.contracts.asking.keys import FASTGSHARE, SLUICE
+from sluice.contracts.asking.limit_ranges import without_defaults
 from sluice.contracts.asking.sluice_keys import DRIVER_CAPABILITIES, POD_KEYS
 from sluice.contracts.asking.written import (
     AskError,
@@ -99,7 +100,11 @@ def decode_stored(text: str) -> StoredAsk | Refusal:
 
 
 def stored_from(annotations: Mapping[str, object], spec: Mapping[str, Any]) -> StoredAsk | Refusal:
-    """The ask of a pod that is new, as it is written; perhaps nothing, perhaps nonsense. Refuses values of no text."""
+    """
+    The ask of a pod that is new, as its owner wrote it; perhaps nothing, perhaps nonsense. Refuses values of no text.
+
+    What a LimitRange filled in is left out where it says nothing beside that.
+    """
     try:
         asks = {
             key: Written(key, value).text()
@@ -108,16 +113,20 @@ def stored_from(annotations: Mapping[str, object], spec: Mapping[str, Any]) -> S
         }
     except AskError as wrong:
         return wrong.refusal
+    main = main_container(annotations, [str(each.get("name", "")) for each in _listed(spec, "containers")]).name
+    written = [
+        ContainerAsk(str(each.get("name")), _amounts(each, "limits"), _amounts(each, "requests"))
+        for each in _containers(spec)
+    ]
     resources = {}
-    for container in _containers(spec):
-        amounts = amounts_asked(_amounts(container, "limits"), _amounts(container, "requests"))
+    for container in without_defaults(annotations, written, first=main):
+        amounts = amounts_asked(container.limits, container.requests)
         found = {name: as_written(amount) for name, amount in amounts.items() if is_gpu_resource(name)}
         if found:
-            resources[str(container.get("name"))] = found
-    names = [str(each.get("name", "")) for each in _listed(spec, "containers")]
+            resources[container.name] = found
     return StoredAsk(
         version=1,
-        first=main_container(annotations, names).name,
+        first=main,
         annotations=asks,
         resources=resources,
     )

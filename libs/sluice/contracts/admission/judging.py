@@ -75,14 +75,16 @@ def problems_of_new(pod: Pod, ask: Ask | Refusal | None, rules: AdmissionRules) 
         return marks
     if isinstance(ask, Refusal):
         return [refused(ask), *marks, *problems_beside(pod, None, rules, is_new=True)]
-    return [*marks, *problems_beside(pod, ask.asked, rules, is_new=True)]
+    return [*marks, *problems_beside(pod, ask.asked, rules, is_new=True, written=ask.before)]
 
 
-def problems_beside(pod: Pod, asked: Asked | None, rules: AdmissionRules, *, is_new: bool) -> Iterator[Problem]:
+def problems_beside(
+    pod: Pod, asked: Asked | None, rules: AdmissionRules, *, is_new: bool, written: StoredAsk | None = None
+) -> Iterator[Problem]:
     """
     All that is wrong beside the ask. When that was refused (None), no container is known to get a GPU.
 
-    Amounts are judged when the pod `is_new`: later ones are what others have put back.
+    Amounts are judged when the pod `is_new`, those of its ask as it was `written`: later ones are what others put back.
     """
     spec = pod.spec
     yield from by_hand.problems_of_place(spec)
@@ -91,16 +93,20 @@ def problems_beside(pod: Pod, asked: Asked | None, rules: AdmissionRules, *, is_
     for path, container in _named(spec):
         claim = asked.claim_for(container.name) if asked is not None else None
         if is_new:
-            yield from problems_of_amounts(path, container)
+            yield from problems_of_amounts(path, container, _asked_by(container, written))
         yield from problems_of_env(path, container, claim, rules, later=not is_new)
         yield from problems_of_mounts(path, container, claim)
         yield from by_hand.problems_of_privileged(path, container, rules)
 
 
-def problems_of_all_amounts(pod: Pod) -> Iterator[Problem]:
+def problems_of_all_amounts(pod: Pod, written: StoredAsk) -> Iterator[Problem]:
     """What the API server would have refused about the GPU resources of any container."""
     for path, container in _named(pod.spec):
-        yield from problems_of_amounts(path, container)
+        yield from problems_of_amounts(path, container, _asked_by(container, written))
+
+
+def _asked_by(container: Container, written: StoredAsk | None) -> Collection[str]:
+    return container.asked() if written is None else written.resources.get(container.name, {})
 
 
 def needs_of(spec: Mapping[str, Any], asked: Asked, namespace: str, labels: Mapping[str, str]) -> HostNeeds | Refusal:

@@ -1,6 +1,8 @@
 """Which keys are ours to understand: the names of every vocabulary, and nothing about what they mean."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Literal
 
 SLUICE = "sluice.dev"
 FASTGSHARE = "fastgshare/"
@@ -40,7 +42,28 @@ VOLCANO = VgpuNames(
     cores="volcano.sh/vgpu-cores",
     mode="volcano.sh/vgpu-mode",
 )
-_RESOURCES = frozenset((*HAMI.resources, *VOLCANO.resources))
+Amount = Literal["gpus", "memory_mib", "memory_percentage", "sm_percentage", "priority", "instances"]
+"""What an amount of a resource counts; instances are of the profile in its name."""
+
+
+def _amounts(family: VgpuNames) -> dict[str, Amount]:
+    amounts: dict[str, Amount] = {
+        family.count: "gpus",
+        family.memory: "memory_mib",
+        family.memory_percentage: "memory_percentage",
+        family.cores: "sm_percentage",
+    }
+    return amounts | ({family.priority: "priority"} if family.priority else {})
+
+
+AMOUNTS: Mapping[str, Amount] = {**_amounts(HAMI), **_amounts(VOLCANO)}
+"""Every resource that is ours to understand, but for those of MIG profiles."""
+_IN_QUOTAS = ("requests.", "limits.")
+"""
+How a ResourceQuota spells a resource, beside its bare name. Kubernetes counts `requests.` of an extended resource alone
+(https://kubernetes.io/docs/concepts/policy/resource-quotas/#quota-for-extended-resources), HAMi `limits.`
+(https://project-hami.io/docs/userguide/nvidia-device/using-resourcequota/), and the API server takes all three.
+"""
 
 
 def is_sluice_key(key: str) -> bool:
@@ -54,6 +77,17 @@ def is_our_annotation(key: str) -> bool:
     return key.startswith(FASTGSHARE) or is_sluice_key(key)
 
 
+def amount_of(resource: str) -> Amount | None:
+    """What an amount of a resource counts; None for one that is not ours."""
+    return "instances" if resource.startswith(MIG_RESOURCE) else AMOUNTS.get(resource)
+
+
 def is_gpu_resource(name: str) -> bool:
     """Whether a resource asks for GPUs, so that it is a claim and no countable resource of the node."""
-    return name in _RESOURCES or name.startswith(MIG_RESOURCE)
+    return amount_of(name) is not None
+
+
+def resource_in_quota(key: str) -> str:
+    """The resource that a key of a ResourceQuota limits, however it is spelled."""
+    prefix = next((each for each in _IN_QUOTAS if key.startswith(each)), "")
+    return key.removeprefix(prefix)

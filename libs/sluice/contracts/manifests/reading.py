@@ -266,7 +266,7 @@ def _asked(
     containers = read_containers(spec)
     if isinstance(containers, Refusal):
         return _refused(item, containers)
-    amounts = () if isinstance(pod, NotAReview) else problems_of_all_amounts(pod)
+    amounts = () if isinstance(pod, NotAReview) else problems_of_all_amounts(pod, ask.before)
     for problem in amounts:
         return _refused(item, problem.refusal)
     needs = needs_of(spec, ask.asked, _text(metadata.get("namespace")) or "default", labels)

@@ -1,6 +1,7 @@
 """
-ResourceQuotas and LimitRanges about GPUs: Sluice takes these resources out of pods at admission, so a quota no longer
-counts them, and a LimitRange with a `max` refuses every pod of ours (both tried on kube-apiserver 1.36.2).
+ResourceQuotas and LimitRanges about GPUs: Sluice takes these resources out of pods at admission, so a quota does not
+count them, and a LimitRange with a `max` or a `min` refuses every pod of ours (tried on kube-apiserver 1.36.2). Each is
+found however it is spelled (`sluice.contracts.asking.keys`), those that only HAMi's scheduler counted as well.
 
 It proposes the same limits in the words of Sluice. It must not set them.
 """
@@ -8,6 +9,7 @@ It proposes the same limits in the words of Sluice. It must not set them.
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
+from sluice.contracts.asking.keys import amount_of, resource_in_quota
 from sluice.contracts.quantities import NotANumber, parse_quantity
 from sluice.mig.profile import ProfileName, ProfileNameError
 from sluice.mig.resource_names import from_resource
@@ -23,13 +25,8 @@ from sluice_console.core.doctor.findings import (
 )
 from sluice_console.core.doctor.objects import Object, at, full_name, items, name, namespace
 
-_QUOTA = "requests."
-"""A quota on a resource that is no ordinary one counts requests only
-(https://kubernetes.io/docs/concepts/policy/resource-quotas/#quota-for-extended-resources)."""
 _OURS = ("nvidia.com/", "volcano.sh/vgpu-", "fastgshare/")
-_GPUS = frozenset({"nvidia.com/gpu", "volcano.sh/vgpu-number"})
-_MEMORY = frozenset({"nvidia.com/gpumem", "volcano.sh/vgpu-memory"})
-"""In MiB, as HAMi and Volcano count it."""
+"""What may be about GPUs: also what Sluice has no word for is named, and does not fall away in silence."""
 _INSTANCES = "nvidia.com/mig-"
 _MIB_PER_GB = 1024
 """Of the figure in a profile's name, which is rounded up: a limit from it admits what the old one did."""
@@ -83,17 +80,18 @@ def _by_namespace(quotas: Sequence[Object]) -> dict[str, _Sums]:
     """Several quotas of a namespace hold together, so the smallest counts."""
     sums: dict[str, _Sums] = {}
     for quota in quotas:
-        hard = {
-            key.removeprefix(_QUOTA): str(amount)
-            for key, amount in (at(quota, "spec", "hard") or {}).items()
-            if key.startswith(_QUOTA) and key.removeprefix(_QUOTA).startswith(_OURS)
-        }
+        written = [(resource_in_quota(key), str(amount)) for key, amount in (at(quota, "spec", "hard") or {}).items()]
+        hard = [(resource, amount) for resource, amount in written if resource.startswith(_OURS)]
         if not hard:
             continue
         each = sums.setdefault(namespace(quota), _Sums())
         each.quotas.append(name(quota))
-        for resource, text in hard.items():
-            _add(each, resource, text)
+        of_some = bool(at(quota, "spec", "scopes") or at(quota, "spec", "scopeSelector"))
+        for resource, text in hard:
+            if of_some:
+                each.others.add(f"{resource}={text} of some pods only ({name(quota)} has scopes)")
+            else:
+                _add(each, resource, text)
     return sums
 
 
@@ -103,10 +101,10 @@ def _add(sums: _Sums, resource: str, text: str) -> None:
         sums.others.add(f"{resource}={text}")
         return
     number = int(amount)
-    profile = _profile(resource)
-    if resource in _GPUS:
+    profile, counts = _profile(resource), amount_of(resource)
+    if counts == "gpus":
         sums.gpus = number if sums.gpus is None else min(sums.gpus, number)
-    elif resource in _MEMORY:
+    elif counts == "memory_mib":
         sums.memory_mib = number if sums.memory_mib is None else min(sums.memory_mib, number)
     elif profile is not None:
         sums.instances[profile] = min(sums.instances.get(profile, number), number)
@@ -143,7 +141,7 @@ def _of_quotas(sums: dict[str, _Sums]) -> Iterator[FindingDocument]:
         return
     yield warning(
         Check.QUOTAS,
-        f"no longer count pods with slices, in {counted(len(sums), 'namespace')}: "
+        f"do not count pods with slices, in {counted(len(sums), 'namespace')}: "
         + named(f"{where}/{quota}" for where, each in sorted(sums.items()) for quota in each.quotas),
         "limits of Sluice hold in their place (docs/quotas.md); the commands that set the same are below",
     )
@@ -157,18 +155,54 @@ def _of_quotas(sums: dict[str, _Sums]) -> Iterator[FindingDocument]:
 
 
 def _of_limits(limits: Sequence[Object]) -> Iterator[FindingDocument]:
-    refusing = [
-        f"{full_name(each)} ({resource})"
-        for each in limits
-        for limit in items(each, "spec", "limits")
-        for resource in (at(limit, "max") or {})
-        if resource.startswith(_OURS)
-    ]
+    """What LimitRanges do to pods with slices, and to pods that ask for nothing."""
+    refusing = _bounds(limits, "max", "min", "maxLimitRequestRatio")
+    filling = [f"{each}={amount}" for each, amount in _amounts(limits).items() if _is_some(amount)]
     if refusing:
         yield problem(
             Check.LIMITS,
-            f"a LimitRange with a max on a GPU resource refuses every pod with a slice: {named(refusing)}",
-            "take that max out; the API server wants the resource in every container then, and Sluice has taken it out",
+            f"a LimitRange with a bound on a GPU resource refuses every pod with a slice: {named(refusing)}",
+            "take that bound out; the API server wants the resource in every container then, and Sluice has taken it "
+            "out. Limits of one pod are quotas of Sluice (sluice quota set NAMESPACE --pod-gpus N)",
         )
-    else:
+    if filling:
+        yield warning(
+            Check.LIMITS,
+            f"a LimitRange gives GPUs to every container of a pod that asks for none: {named(filling)}",
+            "take that default out where this is not meant; beside what a pod asks for itself it says nothing",
+        )
+    if not refusing and not filling:
         yield ok(Check.LIMITS, "no LimitRange is in the way of pods with slices")
+
+
+def _bounds(limits: Sequence[Object], *parts: str) -> list[str]:
+    """Each bound on a GPU resource: `team-a/limits (min nvidia.com/gpu)`."""
+    return [
+        f"{full_name(each)} ({part} {resource})"
+        for each in limits
+        for limit in items(each, "spec", "limits")
+        for part in parts
+        for resource in (at(limit, part) or {})
+        if resource.startswith(_OURS)
+    ]
+
+
+def _amounts(limits: Sequence[Object]) -> dict[str, str]:
+    """
+    What is filled in of GPU resources, by `team-a/limits: nvidia.com/gpu`.
+
+    The API server makes a max the default, too, and a min the default request, and keeps both when the bound is gone.
+    """
+    return {
+        f"{full_name(each)}: {resource}": str(amount)
+        for each in limits
+        for limit in items(each, "spec", "limits")
+        for part in ("defaultRequest", "default")
+        for resource, amount in (at(limit, part) or {}).items()
+        if resource.startswith(_OURS)
+    }
+
+
+def _is_some(amount: str) -> bool:
+    size = parse_quantity(amount)
+    return isinstance(size, NotANumber) or size != 0
