@@ -8,6 +8,7 @@ from sluice.contracts.messages import PodGroup
 from sluice.contracts.pb import allocator_pb2 as pb
 from sluice.contracts.pb import node_pb2
 from sluice.contracts.refusals import Refusal, RefusalReason
+from sluice_console.core.admitted import with_warnings
 from sluice_console.core.documents import SimulatedDocument
 from sluice_console.core.questions import question_of
 from sluice_console.core.simulated import (
@@ -18,7 +19,6 @@ from sluice_console.core.simulated import (
     simulated_pod,
     standing,
     with_group,
-    with_warnings,
 )
 from sluice_console.shell.simulate_live import exit_code
 

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from sluice.contracts.asking import ANY_COUNT, AskLimits, PodAsk, parse_pod
 from sluice.contracts.manifests import ManifestLimits, read_manifests
 from sluice_allocator.shell.questions import pod_asked
+from sluice_console.core.admitted import denied_pod
 from sluice_console.core.questions import question_of
-from sluice_console.core.simulated import denied_pod
 from sluice_pod_watcher.admission import Asked, read_stored
 from sluice_pod_watcher.core.events import ManifestFile
 from sluice_pod_watcher.core.manifests import parse_file

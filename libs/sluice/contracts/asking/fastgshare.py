@@ -1,5 +1,5 @@
 """
-FaST-GShare's vocabulary: annotations `fastgshare/<key>` of a pod, which speak for its first container.
+FaST-GShare's vocabulary: annotations `fastgshare/<key>` of a pod, which speak for its main container.
 
 Facts from https://github.com/KontonGu/FaST-GShare and https://github.com/ishworgiri1999/FaST-GShare
 (pkg/apis/fastgshare.caps.in.tum/v1/types.go): MPS, FASTPOD and EXCLUSIVE, memory in bytes, an absolute number of SMs

@@ -1,5 +1,5 @@
 """
-Our own vocabulary: `sluice.dev/<key>` for the pod's first container, `<container>.sluice.dev/<key>` for another one.
+Our own vocabulary: `sluice.dev/<key>` for the pod's main container, `<container>.sluice.dev/<key>` for another one.
 
 Reads one container's keys into a claim, and refuses keys that contradict each other. What is of the pod at large is
 only told apart here (`POD_KEYS`), and read by whoever reads the pod.

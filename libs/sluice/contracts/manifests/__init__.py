@@ -6,6 +6,7 @@ Whoever has a manifest reads it here, so that a folder of them, a cluster and a 
 
 from sluice.contracts.manifests.leased import LEASED, is_leased
 from sluice.contracts.manifests.limits import ManifestLimits
-from sluice.contracts.manifests.reading import PodManifest, read_manifests, too_large, with_classes
+from sluice.contracts.manifests.pods import PodManifest, with_classes
+from sluice.contracts.manifests.reading import read_manifests, too_large
 
 __all__ = ["LEASED", "ManifestLimits", "PodManifest", "is_leased", "read_manifests", "too_large", "with_classes"]

@@ -7,8 +7,8 @@ with pod templates stands for the pods that its controller would make; of any ot
 """
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any
 
@@ -25,24 +25,14 @@ from sluice.contracts.admission.judging import (
 )
 from sluice.contracts.admission.problems import Problem, refused
 from sluice.contracts.admission.shapes import NotAReview, Pod, read_pod
-from sluice.contracts.asking import AskLimits, ContainerAsk, PodAsk, Unquoted
+from sluice.contracts.asking import AskLimits, Unquoted
 from sluice.contracts.asking.written import as_written, nearest
 from sluice.contracts.manifests.limits import ManifestLimits
 from sluice.contracts.manifests.plain import plain
+from sluice.contracts.manifests.pods import PodManifest
 from sluice.contracts.manifests.workloads import PODS_MAX, PodTemplate, pod_templates
 from sluice.contracts.manifests.yaml_documents import YamlError, read_documents
-from sluice.contracts.messages import NO_NEEDS, HostNeeds
-from sluice.contracts.pod_specs import (
-    NO_URGENCY,
-    PriorityClass,
-    Urgency,
-    read_containers,
-    read_pod_labels,
-    read_priority_class,
-    read_urgency,
-    resolved,
-    unknown_class,
-)
+from sluice.contracts.pod_specs import read_containers, read_pod_labels, read_priority_class, read_urgency
 from sluice.contracts.refusals import Refusal, RefusalReason, shorten
 
 _LABEL = r"[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?"
@@ -54,48 +44,6 @@ PRIORITY_CLASS = "PriorityClass"
 LIST_KINDS = frozenset({"List", "PodList"})
 _CLUSTER = AdmissionRules()
 """How a cluster judges where its owner has set nothing."""
-
-
-@dataclass(frozen=True, slots=True)
-class PodManifest:
-    """
-    One pod of a text. Neither an `ask` nor a `refusal` means a pod that asks for nothing; or, where it is `skipped`,
-    an object that is no pod and makes none.
-
-    Of a pod that asks: its annotations and containers as the one parser reads them, what it needs of its node, and how
-    urgent it is, where what the ask says of that is in already. `defines` is set for a PriorityClass, which asks for
-    nothing.
-    """
-
-    namespace: str
-    name: str
-    annotations: Mapping[str, object] = field(default_factory=dict)
-    containers: tuple[ContainerAsk, ...] = ()
-    host: HostNeeds = NO_NEEDS
-    labels: Mapping[str, str] = field(default_factory=dict)
-    ask: PodAsk | None = None
-    refusal: Refusal | None = None
-    problems: tuple[Problem, ...] = ()
-    """All that a cluster would deny the pod for: the refusal, and rules that hold only there."""
-    warnings: tuple[str, ...] = ()
-    """What a person should know of a pod that is taken as it is."""
-    skipped: str = ""
-    """Why this object was not looked at, in a sentence."""
-    urgency: Urgency = NO_URGENCY
-    defines: PriorityClass | None = None
-
-
-def with_classes(pods: Iterable[PodManifest]) -> tuple[PodManifest, ...]:
-    """The same pods, with what the PriorityClasses among them say; a class that is not among them is warned of."""
-    listed = tuple(pods)
-    classes = [pod.defines for pod in listed if pod.defines is not None]
-    return tuple(_with_classes(pod, classes) if pod.ask is not None else pod for pod in listed)
-
-
-def _with_classes(pod: PodManifest, classes: Iterable[PriorityClass]) -> PodManifest:
-    urgency = resolved(pod.urgency, classes)
-    missing = unknown_class(urgency)
-    return replace(pod, urgency=urgency, warnings=(*pod.warnings, missing) if missing else pod.warnings)
 
 
 def read_manifests(

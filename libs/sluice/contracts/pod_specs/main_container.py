@@ -30,7 +30,6 @@ INJECTED = frozenset(
         "queue-proxy",  # knative/serving, pkg/reconciler/revision/resources
         "cloud-sql-proxy",  # Google's Cloud SQL Auth Proxy, its examples for Kubernetes
         "cloudsql-proxy",  # the same, in its first version
-        "csql-proxy",  # GoogleCloudPlatform/cloud-sql-proxy-operator
         "gke-gcsfuse-sidecar",  # GoogleCloudPlatform/gcs-fuse-csi-driver, pkg/webhook
         "azwi-proxy",  # Azure/azure-workload-identity, pkg/webhook
         "otc-container",  # open-telemetry/opentelemetry-operator, internal/naming

@@ -1,10 +1,9 @@
 """What an allocator answers, as documents and as lines for a person. Asks nobody; judges nothing."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
 import msgspec
 
-from sluice.contracts.admission.problems import Problem, tell
 from sluice.contracts.codec import Undecodable
 from sluice.contracts.convert_bookings import MODES_BACK, share_from_proto
 from sluice.contracts.messages import PodGroup
@@ -99,22 +98,10 @@ def with_group(pod: SimulatedPodDocument, group: PodGroup) -> SimulatedPodDocume
     return msgspec.structs.replace(pod, message=words)
 
 
-def with_warnings(pod: SimulatedPodDocument, warnings: Sequence[str]) -> SimulatedPodDocument:
-    """The same, with what a cluster would warn of; a pod that is refused has other worries."""
-    return pod if pod.answer == "refused" else msgspec.structs.replace(pod, warnings=tuple(warnings))
-
-
 def idle_pod(namespace: str, name: str, origin: str) -> SimulatedPodDocument:
     """A pod without any key of ours."""
     message = "asks for nothing of Sluice"
     return SimulatedPodDocument(namespace=namespace, name=name, origin=origin, answer="nothing", message=message)
-
-
-def denied_pod(namespace: str, name: str, origin: str, problems: Sequence[Problem]) -> SimulatedPodDocument:
-    """A pod that admission would deny, in its words."""
-    _, text = tell(problems)
-    pod = refused_pod(namespace, name, origin, problems[0].refusal)
-    return msgspec.structs.replace(pod, message=f"would be refused: {text}")
 
 
 def refused_pod(namespace: str, name: str, origin: str, refusal: Refusal) -> SimulatedPodDocument:

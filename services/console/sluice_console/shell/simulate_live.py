@@ -9,9 +9,10 @@ from sluice.contracts.manifests import ManifestLimits, PodManifest, read_manifes
 from sluice.contracts.pb import allocator_pb2 as pb
 from sluice.contracts.pb.allocator_pb2_grpc import AllocatorServiceStub
 from sluice.contracts.refusals import Refusal
+from sluice_console.core.admitted import denied_pod, with_warnings
 from sluice_console.core.documents import SimulatedDocument, SimulatedPodDocument
 from sluice_console.core.questions import question_of
-from sluice_console.core.simulated import denied_pod, idle_pod, refused_pod, simulated_pod, with_group, with_warnings
+from sluice_console.core.simulated import idle_pod, refused_pod, simulated_pod, with_group
 from sluice_console.core.visible import visible
 from sluice_console.shell.allocator import NotAskableError, allocator
 from sluice_console.shell.connect import connected
