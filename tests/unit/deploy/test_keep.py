@@ -155,6 +155,14 @@ def test_who_asks_for_gpus_is_seen(rendered: Rendering, what):
     assert is_sent(rendered, ASKS[what])
 
 
+@pytest.mark.parametrize("namespace", names.NVIDIA_NAMESPACES)
+def test_programs_that_must_see_all_gpus_are_not_hidden_them(rendered: Rendering, namespace):
+    """`sluice simulate` says of them what the API server does."""
+    runtime = {"runtimeClassName": names.NVIDIA_CLASSES}
+    assert is_sent(rendered, pod(metadata={"namespace": "research"}, **runtime))
+    assert not is_sent(rendered, pod(metadata={"namespace": namespace}, **runtime))
+
+
 @pytest.mark.parametrize("what", LEFT_ALONE)
 def test_who_does_not_ask_does_not_depend_on_us(rendered: Rendering, what):
     """With the webhook down, these pods start as ever."""

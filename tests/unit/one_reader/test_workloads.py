@@ -151,3 +151,20 @@ def test_a_pod_that_is_to_be_left_alone_asks_for_nothing():
         asks=AskLimits(),
     )
     assert (found.ask, found.refusal, found.problems) == (None, None, ())
+
+
+@pytest.mark.parametrize(
+    ("runtime", "namespace", "warned"),
+    [
+        ("nvidia", "research", True),
+        ("nvidia-cdi", "research", True),
+        ("kata", "research", False),
+        ("nvidia", "gpu-operator", False),
+    ],
+)
+def test_who_is_not_sent_to_the_webhook_is_not_warned_in_its_name(runtime, namespace, warned):
+    """The API server sends pods by their runtime class and namespace alone."""
+    spec = {"runtimeClassName": runtime, "containers": [{"name": "main", "image": "nvidia/cuda"}]}
+    made = {"kind": "Pod", "metadata": {"name": "p", "namespace": namespace}, "spec": spec}
+    (found,) = read_manifests("f.yaml", yaml.safe_dump(made), limits=ManifestLimits(), asks=AskLimits())
+    assert (found.ask, bool(found.warnings)) == (None, warned)

@@ -27,6 +27,7 @@ from sluice.contracts.admission.problems import Problem, refused
 from sluice.contracts.admission.shapes import NotAReview, Pod, read_pod
 from sluice.contracts.asking import AskLimits, Unquoted
 from sluice.contracts.asking.written import as_written, nearest
+from sluice.contracts.kubernetes import NVIDIA_CLASSES, NVIDIA_NAMESPACES
 from sluice.contracts.manifests.limits import ManifestLimits
 from sluice.contracts.manifests.plain import plain
 from sluice.contracts.manifests.pods import PodManifest
@@ -201,7 +202,8 @@ def _asks_nothing(namespace: str, name: str, pod: Pod | NotAReview) -> PodManife
     if isinstance(pod, NotAReview):
         return PodManifest(namespace, name)
     problems = tuple(problems_of_new(pod, None, _CLUSTER))
-    return PodManifest(namespace, name, problems=problems, warnings=advice.on_no_ask(pod))
+    is_sent = (pod.spec.runtime_class_name or "").startswith(NVIDIA_CLASSES) and namespace not in NVIDIA_NAMESPACES
+    return PodManifest(namespace, name, problems=problems, warnings=advice.on_no_ask(pod) if is_sent else ())
 
 
 def _asked(
