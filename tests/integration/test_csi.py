@@ -84,6 +84,29 @@ async def test_a_volume_is_there_at_once_sealed_and_empty(node):
         node.start_container(UID, "main", TICKET)
 
 
+@pytest.mark.parametrize("how", ["emptied", "mounted over"])
+async def test_a_volume_shows_its_pod_again_when_its_memory_disk_is_another(node, how):
+    """A pod whose volume shows a directory that is gone finds no ticket, however often it is made again."""
+    await node.publish(UID)
+    await node.publish(OTHER)
+    node.agent("make", TICKET, UID)
+    if how == "emptied":
+        node.run("sh", "-c", f"cd {node.pods} && rm -rf [!.]* .published .boot .lock .marks")
+    else:
+        node.run("mount", "-t", "tmpfs", "tmpfs", str(node.pods))
+    assert not node.seen(node.pods / UID).exists()
+    assert TICKET in node.agent("make", TICKET, UID)
+    eventually((node.seen(node.target(UID)) / TICKET).is_dir, "the volume shows the ticket")
+    assert "slice.json" in [path.name for path in node.start_container(UID, "main", TICKET).iterdir()]
+    (options,) = node.mounts(node.target(UID))
+    assert set(options) >= SEALED
+    node.run("umount", str(node.root / "pods" / UID / "c" / "main"))
+    node.agent("remove", TICKET)
+    for uid in (UID, OTHER):
+        await in_time(node.unpublish(uid))
+        assert node.mounts(node.target(uid)) == []
+
+
 async def test_a_restarted_kubelet_asks_again_and_nothing_changes(node):
     """A kubelet's restart disturbs no running pod."""
     await node.publish(UID)

@@ -84,7 +84,7 @@ async def test_an_installation_is_looked_through_and_its_trust_is_tried(tmp_path
         code, document = await desk.doctor()
         assert code == 1
         assert "no caBundle yet" in said(document, "admission")[0][1]
-        for check in ("policies", "volume", "mirror", "rights", "limit-ranges", "waiting-pods"):
+        for check in ("policies", "volume", "mirror", "rights", "limit-ranges", "waiting-pods", "starting-pods"):
             assert [level for level, _ in said(document, check)] == ["ok"], document
         assert [level for level, _ in said(document, "resource-quotas")] == ["warning"]
         assert [(each["namespace"], each["gpus"]) for each in document["quotas"]] == [("default", 4)]

@@ -56,6 +56,7 @@ def looked_at(objects: list[Object], **changes: Any) -> SeenCluster:
     """A cluster with these objects."""
     by_kind = {kind: [each for each in objects if each["kind"] == of.kind] for kind, of in KINDS.items()}
     by_kind["agents"] = [pod for pod in by_kind["agents"] if pod["metadata"]["namespace"] == "sluice-nodes"]
+    by_kind["managed"] = []
     by_kind["waiting"] = [pod for pod in by_kind["waiting"] if pod["metadata"]["namespace"] != "sluice-nodes"]
     trial = Trial("default", pod={"spec": {"schedulingGates": [{"name": GATE}]}})
     return SeenCluster(**({"where": "https://there", "lists": by_kind, "now_s": NOW_S, "trial": trial} | changes))
@@ -297,6 +298,50 @@ def test_a_gate_that_was_written_by_hand_is_found(well):
     assert "never passed admission" in only(
         with_objects(well, "waiting", [waiting(annotations={})]), Check.WAITING, "problem"
     )
+
+
+NO_TICKET = 'failed to create subPath directory for volumeMount "sluice-slice" of container "main"'
+
+
+def bound(name: str, message: str, *, since: str = LONG_AGO, **spec: Any) -> dict[str, Any]:
+    """A pod with a slice whose container its kubelet cannot make."""
+    waits = {"reason": "CreateContainerConfigError", "message": message}
+    return {
+        "kind": "Pod",
+        "metadata": {"name": name, "namespace": "research", "labels": {LABEL_MANAGED: "true"}},
+        "spec": {"nodeName": "gpu-1", **spec},
+        "status": {
+            "phase": "Running",
+            "conditions": [{"type": "Ready", "status": "False", "lastTransitionTime": since}],
+            "containerStatuses": [{"name": "main", "state": {"waiting": waits}}],
+        },
+    }
+
+
+def test_pods_that_are_bound_and_do_not_start_are_named_with_their_node(well):
+    """Their slices are ready, their nodes are well, and nothing of them runs."""
+    seen = with_objects(well, "managed", [bound(f"train-{number}", NO_TICKET) for number in range(7)])
+    told = only(seen, Check.STARTING, "problem")
+    assert "7 pods on gpu-1" in told
+    assert "research/train-0" in told
+
+
+def test_a_pod_that_cannot_start_for_a_reason_of_its_own_is_told_apart(well):
+    """Nobody has to look after a node for a ConfigMap that is missing."""
+    seen = with_objects(well, "managed", [bound("train", 'configmap "settings" not found')])
+    assert 'configmap "settings" not found' in only(seen, Check.STARTING, "warning")
+
+
+def test_pods_that_may_yet_start_are_not_told(well):
+    """One that was just let go, one that waits for its slice, one that is going, and one that runs."""
+    just = bound("just", NO_TICKET, since="2027-01-15T07:59:30Z")
+    gated = bound("gated", NO_TICKET, schedulingGates=[{"name": GATE}])
+    going = bound("going", NO_TICKET)
+    going["metadata"]["deletionTimestamp"] = LONG_AGO
+    runs = bound("runs", NO_TICKET)
+    runs["status"]["containerStatuses"] = [{"name": "main", "state": {"running": {}}}]
+    found = check_cluster(with_objects(well, "managed", [just, gated, going, runs]))
+    assert [each.level for each in found if each.check is Check.STARTING] == ["ok"]
 
 
 def test_a_cluster_without_sluice_is_told_apart(well):

@@ -4,10 +4,13 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from factories.machines import PODS_DIR, ROOT_MOUNT, RUN_MOUNT, found, made_hardware, only, well_made
+from factories.machines import POD_UID, PODS_DIR, ROOT_MOUNT, RUN_MOUNT, found, made_hardware, only, well_made
 
-from sluice_node_agent.device.preflight import Check
-from sluice_node_agent.device.preflight_tickets import file_system_of
+from sluice.contracts.ids import AllocationId, NodeName, RequestId, SourceName
+from sluice.contracts.messages import Booking
+from sluice_node_agent.core.records import NodeRecord, SliceRecord
+from sluice_node_agent.device.preflight import Check, ReadJournal
+from sluice_node_agent.device.preflight_tickets import check_tickets, file_system_of
 
 
 @pytest.fixture
@@ -35,6 +38,37 @@ def test_tickets_that_lie_behind_a_link_are_looked_for_where_they_are(well, tmp_
     (tmp_path / "run").symlink_to("/run")
 
     assert [each.level for each in found(replace(well, pods_dir=tmp_path / "run/sluice/pods"), Check.TICKETS)] == ["ok"]
+
+
+def _ready(owner, ticket="a1-r-1", boot_id="boot-1"):
+    booking = Booking(
+        allocation=AllocationId("a1"),
+        request=RequestId("r1"),
+        request_revision=1,
+        source=SourceName("cluster"),
+        owner=owner,
+        namespace="lab",
+        name="train",
+        node=NodeName("n1"),
+        devices=(),
+    )
+    return SliceRecord(booking=booking, revision=1, phase="ready", devices=(), boot_id=boot_id, ticket=ticket)
+
+
+@pytest.mark.parametrize("has_kubelet", [True, False])
+def test_slices_whose_tickets_are_missing_are_told(well, tmp_path, has_kubelet):
+    """All would be said to be well while no container of their pods starts."""
+    node = NodeRecord(node=NodeName("n1"), boot_id="boot-1", generation_upto=1000)
+    pods_dir = tmp_path / "pods" if has_kubelet else None
+    records = (node, _ready(POD_UID), _ready(POD_UID, "of-before", "boot-0"))
+    machine = replace(well, pods_dir=pods_dir, journal=ReadJournal(exists=True, records=records))
+    (told,) = [finding for finding in check_tickets(machine) if finding.level == "problem"]
+    assert "1 of 1 slices have no ticket" in told.what
+    assert "lab/train" in told.what
+    folder = pods_dir / POD_UID if has_kubelet else machine.data_dir / "tickets" / machine.node
+    (folder / "a1-r-1").mkdir(parents=True)
+    (folder / "a1-r-1/slice.json").write_text("{}")
+    assert [finding for finding in check_tickets(machine) if finding.level == "problem"] == []
 
 
 def test_without_proc_one_finding_is_enough(well):

@@ -371,6 +371,26 @@ def test_the_homes_of_a_node_have_library_and_sockets(connect, tmp_path):
         homes.close()
 
 
+@pytest.mark.parametrize("lost", ["a.sock", "libsluice-quota.so"])
+def test_a_home_whose_sockets_are_gone_is_begun_anew(connect, tmp_path, lost):
+    """After its memory disk was emptied no process that begins is held to its time, and nobody would say so."""
+    library = tmp_path / "library"
+    library.write_bytes(b"elf")
+    (tmp_path / "mps" / "h1").mkdir(parents=True)
+    homes = QuotaHomes(tmp_path / "mps", library, lambda _: "")
+    order = SetQuotas(1, HomeId("h1"), (_tenant("a"), _tenant("b")))
+    try:
+        homes.set(order)
+        assert homes.seen(HomeId("h1")).alive
+        (tmp_path / "mps" / "h1" / "quota" / lost).unlink()
+        assert not homes.seen(HomeId("h1")).alive
+        homes.set(order)
+        connect(tmp_path / "mps" / "h1" / "quota" / "a.sock").hello()
+        assert homes.seen(HomeId("h1")).alive
+    finally:
+        homes.close()
+
+
 def test_what_was_counted_is_told_at_once_whatever_is_under_way(tmp_path, monkeypatch):
     """A page of metrics would stop the whole agent for as long as a disk, or another home's scheduler, is slow."""
     library = tmp_path / "library"

@@ -4,6 +4,7 @@ The driver's life: sockets in the right order, none left behind, and nothing her
 While it is away no pod with a GPU starts or ends on the node, so it begins before everything else.
 """
 
+import asyncio
 import contextlib
 import os
 import stat
@@ -28,6 +29,7 @@ from sluice_node_agent.device.processes import Processes
 
 _THREADS = 8
 """Each holds a volume for some milliseconds; a waiting for processes holds none."""
+_RENEW_EVERY_S = 10.0
 _DIRECTORY_MODE = 0o750
 _SOCKET_PATH_BYTES_MAX = 107
 """unix(7): 108 bytes with the final zero."""
@@ -64,10 +66,11 @@ async def driver(
         contextlib.closing(_Threads(_THREADS, "volumes")) as volume_threads,
         contextlib.closing(_Threads(1, "tenants")) as tenant_threads,
     ):
+        volumes = Volumes(kubelet_root, sources)
         served = Node(
             node,
             kubelet_root,
-            Volumes(kubelet_root, sources),
+            volumes,
             Tenants(processes, tenant_threads),
             volume_threads,
             within_s=within_s,
@@ -86,7 +89,24 @@ async def driver(
             _socket(Path(registration_path(kubelet_root)), register_registration),
         ):
             log.info("serving volumes", driver=CSI_DRIVER, kubelet_root=kubelet_root, pods=sources.root)
-            yield
+            renewing = asyncio.create_task(_keep_shown(volumes, volume_threads, node))
+            try:
+                yield
+            finally:
+                renewing.cancel()
+
+
+async def _keep_shown(volumes: Volumes, threads: ThreadPoolExecutor, node: NodeName) -> None:
+    """Look again and again whether volumes show what they should: their memory disk may have been emptied."""
+    log = logs.get("csi", node=node)
+    loop = asyncio.get_running_loop()
+    while True:
+        try:
+            for target in await loop.run_in_executor(threads, volumes.renew):
+                log.warning("a volume showed a directory that is gone, and shows the pod's again", pod=target.uid)
+        except OSError as error:
+            log.warning("volumes cannot be looked at", why=str(error))
+        await asyncio.sleep(_RENEW_EVERY_S)
 
 
 class _Threads(ThreadPoolExecutor):

@@ -63,17 +63,7 @@ class Sources:
         without mount propagation), it is shown upon itself and shared: that holds for this life of the container.
         """
         with self.locked():
-            was_shared = mounting.is_shared(self.root)
-            if not was_shared:
-                mounting.bind(self.root, self.root)
-                mounting.share(self.root)
-            sealed = self.root / _SEALED
-            sealed.mkdir(mode=_ROOT_MODE, exist_ok=True)
-            if not mounting.is_mounted(sealed) or not sealed.samefile(self.root):
-                mounting.detach_all(sealed)
-                mounting.bind(self.root, sealed)
-            mounting.seal(sealed)  # on a node it is as a container made it before it was sealed
-        return was_shared
+            return self._show_sealed()
 
     def sealed(self, uid: str) -> Path:
         """The directory of a pod as its volume shall show it."""
@@ -122,6 +112,10 @@ class Sources:
             return []
         return sorted(path for path in self.root.iterdir() if is_pod_uid(path.name))
 
+    def keep_sealed(self) -> None:
+        """The sealed view is there, also where what it showed was removed or mounted over since."""
+        self._show_sealed()
+
     def note_published(self, target: Target) -> None:
         """From now on a volume may show the pod's directory."""
         (self.root / _PUBLISHED).mkdir(mode=_ROOT_MODE, exist_ok=True)
@@ -149,6 +143,19 @@ class Sources:
                 raise
 
     # -- inside ---------------------------------------------------------------------------------------------------
+
+    def _show_sealed(self) -> bool:
+        was_shared = mounting.is_shared(self.root)
+        if not was_shared:
+            mounting.bind(self.root, self.root)
+            mounting.share(self.root)
+        sealed = self.root / _SEALED
+        sealed.mkdir(mode=_ROOT_MODE, exist_ok=True)
+        if not mounting.is_mounted(sealed) or not sealed.samefile(self.root):
+            mounting.detach_all(sealed)
+            mounting.bind(self.root, sealed)
+        mounting.seal(sealed)  # on a node it is as a container made it before it was sealed
+        return was_shared
 
     def _known_boot(self) -> str:
         try:

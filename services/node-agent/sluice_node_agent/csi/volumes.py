@@ -11,8 +11,9 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
+from sluice.contracts.kubernetes import VOLUME
 from sluice_node_agent.csi import mounting
-from sluice_node_agent.csi.places import MOUNT, Target
+from sluice_node_agent.csi.places import MOUNT, VOLUMES, Target, target_of
 from sluice_node_agent.csi.sources import Sources
 from sluice_node_agent.csi.views import remove_views
 
@@ -39,13 +40,21 @@ class Volumes:
                 os.mkdir(MOUNT, mode=0o750, dir_fd=parent)
             if self._shows(parent, source):
                 return False
-            self._uncover(parent)
-            here = os.open(MOUNT, _INSIDE, dir_fd=parent)
-            try:
-                mounting.bind(self._sources.sealed(target.uid), f"/proc/self/fd/{here}")
-            finally:
-                os.close(here)
+            self._show(parent, target)
             return True
+
+    def renew(self) -> tuple[Target, ...]:
+        """
+        Show again what volumes showed that is not there any more: a kubelet asks only once. Returns which.
+
+        Only where something of ours is mounted now: what a kubelet gives up meanwhile stays given up.
+        """
+        renewed = []
+        for place in sorted(self._root.glob(f"pods/*/{'/'.join(VOLUMES)}/{VOLUME}/{MOUNT}")):
+            target = target_of(str(place), self._root)
+            if isinstance(target, Target) and self._renewed(target):
+                renewed.append(target)
+        return tuple(renewed)
 
     def unpublish(self, target: Target) -> bool:
         """Take a volume away. Nobody of the pod may be left. Whether there was anything to do."""
@@ -77,12 +86,44 @@ class Volumes:
         finally:
             os.close(opened)
 
-    def _shows(self, parent: int, source: Path) -> bool:
-        """Whether the pod's directory is there already, and sealed."""
+    def _renewed(self, target: Target) -> bool:
+        """Whether a volume showed something else than its pod's directory, and shows that now."""
+        source = self._sources.root / target.uid
+        with (
+            contextlib.suppress(FileNotFoundError, NotADirectoryError),
+            self._sources.locked(),
+            self._parent(target) as parent,
+        ):
+            if not source.is_dir() or not self._is_covered(parent) or self._shows(parent, source):
+                return False
+            self._sources.note_published(target)
+            self._show(parent, target)
+            return True
+        return False
+
+    def _show(self, parent: int, target: Target) -> None:
+        self._uncover(parent)
+        self._sources.keep_sealed()
         here = os.open(MOUNT, _INSIDE, dir_fd=parent)
         try:
-            if mounting.mount_id(here) == mounting.mount_id(parent):
-                return False
+            mounting.bind(self._sources.sealed(target.uid), f"/proc/self/fd/{here}")
+        finally:
+            os.close(here)
+
+    def _is_covered(self, parent: int) -> bool:
+        """Whether something is mounted at the target."""
+        here = os.open(MOUNT, _INSIDE, dir_fd=parent)
+        try:
+            return mounting.mount_id(here) != mounting.mount_id(parent)
+        finally:
+            os.close(here)
+
+    def _shows(self, parent: int, source: Path) -> bool:
+        """Whether the pod's directory is there already, and sealed."""
+        if not self._is_covered(parent):
+            return False
+        here = os.open(MOUNT, _INSIDE, dir_fd=parent)
+        try:
             there, wanted = os.fstat(here), source.stat()
             if (there.st_dev, there.st_ino) != (wanted.st_dev, wanted.st_ino):
                 return False
@@ -93,11 +134,7 @@ class Volumes:
     def _uncover(self, parent: int) -> None:
         """Take away all that is mounted at the target: ours, or what is left of a directory that is gone."""
         for _ in range(_STACKED_MAX):
-            here = os.open(MOUNT, _INSIDE, dir_fd=parent)
-            try:
-                if mounting.mount_id(here) == mounting.mount_id(parent):
-                    return
-            finally:
-                os.close(here)
+            if not self._is_covered(parent):
+                return
             mounting.detach(f"/proc/self/fd/{parent}/{MOUNT}")
         raise OSError(errno.EBUSY, "more is mounted there than can be taken away", MOUNT)

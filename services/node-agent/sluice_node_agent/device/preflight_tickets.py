@@ -1,5 +1,6 @@
 """
-Preflight of where tickets lie: a reboot must take them along, for it takes the devices that they stand for.
+Preflight of tickets: where they lie, for a reboot must take them along with the devices that they stand for; and that
+those of slices that are ready are there.
 
 See `preflight` for what a check may do.
 """
@@ -7,15 +8,56 @@ See `preflight` for what a check may do.
 import os
 from pathlib import Path
 
+from sluice_node_agent.core.records import NodeRecord, SliceRecord
 from sluice_node_agent.device.preflight import Check, Finding, Machine
+from sluice_node_agent.device.preflight_rights import is_seen
 
 FORGOTTEN_AT_REBOOT = frozenset({"tmpfs", "ramfs"})
+_DOCUMENT = "slice.json"
+_NAMED_MAX = 5
 _ESCAPES = {r"\040": " ", r"\011": "\t", r"\012": "\n", r"\134": "\\"}
 """How the kernel writes these in mount points (proc(5), mountinfo)."""
 
 
 def check_tickets(machine: Machine) -> list[Finding]:
-    """Whether the directory of tickets is on a file system that a reboot empties."""
+    """Whether tickets are on a file system that a reboot empties, and those that should be there are."""
+    return [*_check_their_place(machine), *_check_they_are_there(machine)]
+
+
+def _check_they_are_there(machine: Machine) -> list[Finding]:
+    """Only of the boot in which the journal was written last: after a reboot all are made anew when an agent starts."""
+    boots = {record.boot_id for record in machine.journal.records if isinstance(record, NodeRecord)}
+    ready = [
+        record
+        for record in machine.journal.records
+        if isinstance(record, SliceRecord) and record.phase == "ready" and record.ticket and record.boot_id in boots
+    ]
+    flat = machine.data_dir / "tickets" / machine.node
+    missing = [
+        record.booking
+        for record in ready
+        if not any(
+            is_seen(folder / record.ticket / _DOCUMENT)
+            for folder in (flat, *([machine.pods_dir / record.booking.owner] if machine.pods_dir is not None else ()))
+        )
+    ]
+    if not missing:
+        return []
+    pods = ", ".join(f"{booking.namespace}/{booking.name}" for booking in missing[:_NAMED_MAX])
+    more = f" and {len(missing) - _NAMED_MAX} more" if len(missing) > _NAMED_MAX else ""
+    return [
+        Finding(
+            Check.TICKETS,
+            "problem",
+            f"{len(missing)} of {len(ready)} slices have no ticket, so that no container of their pods starts: "
+            f"{pods}{more}",
+            "a running agent makes them again within ten seconds: see that it runs and what its log says; where the "
+            "disk of tickets is full, make room there",
+        )
+    ]
+
+
+def _check_their_place(machine: Machine) -> list[Finding]:
     place = machine.pods_dir
     if place is None:
         return []  # no kubelet here, so nobody starts containers by tickets

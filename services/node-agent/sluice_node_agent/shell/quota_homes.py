@@ -64,7 +64,7 @@ class QuotaHomes:
                 raise QuotaHomesError(f"the time quota of home {order.home} cannot be served: {error}") from error
 
     def seen(self, home: HomeId) -> QuotaSeen | None:
-        """How the scheduler of a home is; None where there is none."""
+        """How the scheduler of a home is; None where there is none. Raises QuotaHomesError."""
         with self._lock:
             server = self._servers.get(home)
             if server is None:
@@ -75,6 +75,10 @@ class QuotaHomes:
                 self._log.error("the time quota of a home has ended by itself", home=home, why=str(error))
                 self._show(home, {})
                 return QuotaSeen(alive=False)
+            if missing := self._missing(home):
+                self._log.error("what tenants of a time quota reach it by is gone; it is begun anew", missing=missing)
+                self._end(home)
+                return QuotaSeen(alive=False)
             self._show(home, usage)
         greeted = {pid for used in usage.values() for pid in used.greeted_pids}
         return QuotaSeen(alive=True, greeted=tuple(sorted(greeted)))
@@ -82,10 +86,7 @@ class QuotaHomes:
     def end(self, home: HomeId) -> None:
         """Serve a home no longer. Raises QuotaHomesError."""
         with self._lock:
-            try:
-                self._stop(home)
-            except QuotaServerError as error:
-                raise QuotaHomesError(str(error)) from error
+            self._end(home)
 
     def close(self) -> None:
         """End all of them: clients follow their fail mode until the next agent is there. Raises QuotaServerError."""
@@ -102,6 +103,19 @@ class QuotaHomes:
         return {name: used for tenants in self._shown.values() for name, used in tenants.items()}
 
     # -- inside -----------------------------------------------------------------------------------------------------
+
+    def _end(self, home: HomeId) -> None:
+        try:
+            self._stop(home)
+        except QuotaServerError as error:
+            raise QuotaHomesError(str(error)) from error
+
+    def _missing(self, home: HomeId) -> list[str]:
+        """Files without which no process that begins now is held to its time: somebody has emptied the directory."""
+        tenants = [tenant for tenant in self._tenants.get(home, {}).values() if tenant is not None]
+        directory = self._root / home / QUOTA
+        files = [directory / QUOTA_LIBRARY, *(directory / tenant.socket for tenant in tenants)] if tenants else []
+        return [str(file) for file in files if not file.exists()]
 
     def _set(self, order: SetQuotas) -> None:
         wanted = {tenant.name: tenant for tenant in order.tenants}

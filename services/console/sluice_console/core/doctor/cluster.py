@@ -35,6 +35,7 @@ from sluice_console.core.doctor.seen import (
     SeenCluster,
     replicas,
 )
+from sluice_console.core.doctor.starting import check_starting
 
 UNTOLD_S = 300.0
 """A pod of ours that waits longer without having been told why: it is told after seconds, or, of very many, minutes."""
@@ -58,6 +59,7 @@ def check_cluster(seen: SeenCluster) -> list[FindingDocument]:
             runtimes=seen.of("runtimes"),
         ),
         *_waiting(seen),
+        *check_starting(seen),
     ]
 
 

@@ -40,6 +40,7 @@ class Check(StrEnum):
     RIGHTS = "rights"
     NODES = "nodes"
     WAITING = "waiting-pods"
+    STARTING = "starting-pods"
     QUOTAS = "resource-quotas"
     LIMITS = "limit-ranges"
 

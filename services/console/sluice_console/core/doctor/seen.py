@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from sluice.contracts.kubernetes import CRD_GPUS, CSI_DRIVER
+from sluice.contracts.kubernetes import CRD_GPUS, CSI_DRIVER, LABEL_MANAGED
 from sluice_console.core.doctor.objects import Object, at, by_name
 
 SYSTEM = "sluice-system"
@@ -79,6 +79,7 @@ KINDS: Mapping[str, Kind] = {
     "daemonsets": Kind("daemonsets.apps", "DaemonSet", _IN_NODES),
     "agents": Kind("pods", "Pod", (*_IN_NODES, *_OF_AGENTS)),
     "waiting": Kind("pods", "Pod", (*_EVERYWHERE, "--field-selector", "status.phase=Pending")),
+    "managed": Kind("pods", "Pod", (*_EVERYWHERE, "--selector", LABEL_MANAGED)),
     "quotas": Kind("resourcequotas", "ResourceQuota", _EVERYWHERE),
     "limits": Kind("limitranges", "LimitRange", _EVERYWHERE),
 }
