@@ -206,6 +206,8 @@ async def test_a_machine_without_a_gpu_is_told_in_one_sentence_what_to_do_instea
 @pytest.mark.parametrize(
     ("variable", "value", "sentence"),
     [
+        ("SLUICE_LOG_LEVEL", "loud", "sluice: SLUICE_LOG_LEVEL is 'loud'"),
+        ("SLUICE_CONFIG", "/nonexistent", "sluice: the settings file /nonexistent cannot be read"),
         ("SLUICE_ALLOCATOR_TICK_S", "soon", "cannot work: sluice-allocator: SLUICE_ALLOCATOR_TICK_S is 'soon'"),
         (
             "SLUICE_METRICS_ADDRESS",
@@ -224,7 +226,7 @@ async def test_what_a_restart_cannot_heal_ends_the_start(up, variable, value, se
         sentence = sentence.replace("PORT", port)
         done = up.sluice("up", "--fleet", str(up.fleet), "--pods", str(up.pods_dir), "--web", "off")
     assert done.returncode == 1
-    (said,) = [line for line in done.stderr.splitlines() if "cannot work" in line]
+    (said,) = [line for line in done.stderr.splitlines() if line.startswith("sluice: ")]
     assert sentence in said
     assert "starting it again" not in done.stderr + done.stdout
     assert not list(up.temporary.iterdir())

@@ -33,7 +33,7 @@ from sluice_console.core.world import World
 from sluice_console.shell.broker_child import broker_spec, store_of
 from sluice_console.shell.broker_disk import check_room, disk_bytes, keep_storing
 from sluice_console.shell.children import Child, Children, ChildSpec, last_words
-from sluice_console.shell.connect import connected
+from sluice_console.shell.connect import connected, settings_of_console
 from sluice_console.shell.data_directory import (
     NotStartedError,
     lock_data_directory,
@@ -98,6 +98,7 @@ class System:
         if not os.path.isdir(options.pods_dir):  # noqa: PTH112 - `is_dir` raises where it may not look
             raise NotStartedError(f"--pods {options.pods_dir} is no folder")
         _check_limits(options.limits_file)
+        _check_settings()
         self._children = Children(say, self._reborn, self._given_up)
         self._stack = AsyncExitStack()
         self._connections = AsyncExitStack()
@@ -338,6 +339,14 @@ def _check_limits(file: Path | None) -> None:
     except OSError as error:
         raise NotStartedError(f"--limits {file} cannot be read: {error.strerror}") from error
     except TableError as error:
+        raise NotStartedError(str(error)) from error
+
+
+def _check_settings() -> None:
+    """What the environment says to every service is read by this one first, before a broker is blamed for it."""
+    try:
+        settings_of_console()
+    except BusError as error:
         raise NotStartedError(str(error)) from error
 
 
