@@ -226,7 +226,8 @@ class KubeKubelets(Kubelets):
         if pod is None or is_dying(pod) or pod["spec"].get("nodeName"):
             return
         node = pinned_to(pod)
-        if ("Node", "", node) not in self.api.objects:
+        there = self.api.objects.get(("Node", "", node))
+        if there is None or there["spec"].get("unschedulable"):
             self.clockwork.after(NO_NODE_S, lambda: self._place(uid))
             return
         scheduled = {"conditions": [*pod["status"].get("conditions", []), {"type": "PodScheduled", "status": "True"}]}

@@ -38,6 +38,8 @@ if TYPE_CHECKING:
 
 WRITES_PER_POD_MAX = 150
 """Three minutes of a condition every few seconds, and of writes that are tried again while nothing answers."""
+SEES_WITHIN_S = 1.0
+"""A watch that is not broken shows a change of a node within this time."""
 PIPE_INSIDE = "/run/sluice/slice/pipe"
 
 
@@ -58,6 +60,8 @@ class KubeJudge:
         self.over: dict[str, None] = {}
         """Lives whose containers have all ended, or whose object is gone, by their UID."""
         self.writes: Counter[str] = Counter()
+        self.cordoned_since: dict[str, float] = {}
+        """Nodes on which the scheduler puts nobody."""
         api.on_written.append(self.written)
         api.on_asked.append(self.asked)
         api.on_change.append(self.changed)
@@ -93,6 +97,8 @@ class KubeJudge:
     def changed(self, change: Change) -> None:
         """Somebody's life may be over."""
         found = change.after or change.before or {}
+        if found["kind"] == "Node":
+            self._node_changed(found["metadata"]["name"], change.after)
         if found["kind"] == "Pod" and (change.after is None or _has_ended(found)):
             self.over[uid_of(found)] = None
 
@@ -103,7 +109,7 @@ class KubeJudge:
         self.writes[uid] += 1
         if self.writes[uid] > WRITES_PER_POD_MAX:
             self.judge.fail("cluster", f"over {WRITES_PER_POD_MAX} writes to {uid}")
-        if step == "evict" and uid not in self.ordered and uid not in self.lost:
+        if step == "evict" and uid not in self.ordered and uid not in self.lost and not self._is_kept_out(uid):
             self.judge.fail("cluster", f"{uid} is evicted, and nobody has ordered that, and its slice was not lost")
 
     def written(self, uid: str, step: str, before: Json, after: Json) -> None:
@@ -117,6 +123,9 @@ class KubeJudge:
         if is_gated(before) and not is_gated(after):
             if given.allocation not in self.ready:
                 self.judge.fail("cluster", f"{uid} is let go before {given.allocation} was ready")
+            since = self.cordoned_since.get(given.node)
+            if since is not None and self.api.clockwork.now - since > SEES_WITHIN_S:
+                self.judge.fail("cluster", f"{uid} is pinned to {given.node}, which has long been cordoned")
             if pinned_to(after) != given.node:
                 self.judge.fail("cluster", f"{uid} is pinned to {pinned_to(after)!r}, its slice is on {given.node}")
             if self.api.sender_is_over and decided_in in self.judge.over:
@@ -124,6 +133,18 @@ class KubeJudge:
         elif given.node not in {after["spec"].get("nodeName", given.node), pinned_to(after)}:
             self.judge.fail("cluster", f"{uid} is told a slice on {given.node}, and is not there")
         self.kubelets.given(given)
+
+    def _node_changed(self, node: str, after: Json | None) -> None:
+        """A node is there, or is not, and takes pods or does not."""
+        if after is not None and after["spec"].get("unschedulable"):
+            self.cordoned_since.setdefault(node, self.api.clockwork.now)
+        else:
+            self.cordoned_since.pop(node, None)
+
+    def _is_kept_out(self, uid: str) -> bool:
+        """Whether a pod waits behind its gate with a slice on a node that is cordoned."""
+        pod, bound = self.api.by_uid(uid), self.judge.bound.get(uid)
+        return pod is not None and is_gated(pod) and bound is not None and bound.node in self.cordoned_since
 
     # -- when all is calm -----------------------------------------------------------------------------------------
 

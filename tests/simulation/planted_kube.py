@@ -19,6 +19,7 @@ from sluice_pod_watcher.core.cluster import api_side, patches
 from sluice_pod_watcher.core.cluster.api_side import ApiSide
 from sluice_pod_watcher.core.cluster.events import BindPod, ListingEnded
 from sluice_pod_watcher.core.cluster.following import Following
+from sluice_pod_watcher.core.cluster.hosts import Hosts
 from sluice_pod_watcher.core.cluster.pod_views import read_pod
 from sluice_pod_watcher.core.cluster.records import Record
 from sluice_pod_watcher.core.cluster.telling import Telling
@@ -315,3 +316,20 @@ KUBE_BUGS = (
         _forgotten_as_they_go,
     ),
 )
+
+
+def _whatever_its_node_says(_original: Any) -> Any:
+    def why_kept_out(*_arguments: Any) -> str:
+        """Section 7 broken: a node that was good when the place was booked is good for ever."""
+        return ""
+
+    return why_kept_out
+
+
+KEPT_OUT = Planted(
+    "pinned whatever its node says",
+    "its start: a pod of the moment after a cordon waits for the end of that, with its slice",
+    ("cluster",),
+    ((standing, "why_kept_out", _whatever_its_node_says), (Hosts, "why_kept_out", _whatever_its_node_says)),
+)
+"""A schedule of its own plays it: no seed cordons a node."""

@@ -9,18 +9,20 @@ from simulation.kube_api import RefusedError
 from simulation.kube_host import ClusterHost
 from simulation.kube_plan import WATCHERS
 from simulation.plan import draw_plan, with_cluster
-from simulation.planted_kube import KUBE_BUGS, READ_IS_SETTLED, RELEASE_FORGOTTEN
+from simulation.planted_kube import KEPT_OUT, KUBE_BUGS, READ_IS_SETTLED, RELEASE_FORGOTTEN
 from simulation.planting import Planted, planted
 from simulation.removals import CUT_OFF
 from simulation.scene import MIG_NODE, Scene, sliced
 from simulation.searching import assert_found, assert_played, dose
 from simulation.world import run_plan
 
+from sluice.contracts.exchange import Write
 from sluice.contracts.messages import (
     AllocationRequested,
     Bound,
     Closed,
     EvictionOrdered,
+    Grant,
     Released,
     Revoke,
     SliceQuarantined,
@@ -388,6 +390,39 @@ def test_a_pod_that_is_let_go_after_a_wipe_by_who_has_died_stays_there_or_goes(
     after = scene.bound("a")
     assert (after is not None and after.allocation == before.allocation) == stays
     scene.finish()
+
+
+def its_node_is_cordoned_when_its_place_is_booked() -> None:
+    """The slice takes longer to be made than the cordon to be seen: the pod goes to the other node."""
+    scene = Scene(MIG_NODE, MIG_NODE, cluster=True)
+    api, cordoned = scene.world.cluster.api, list[str]()
+
+    def cordon(write: Write, _sequence: int) -> None:
+        if isinstance(write.message, Grant) and not cordoned:
+            cordoned.append(write.message.booking.node)
+            node = api.objects["Node", "", cordoned[0]]
+            scene.world.clockwork.after(0.0, lambda: api.write(node, spec={"unschedulable": True}))
+
+    scene.world.broker.on_landed.append(cordon)
+    agents = [host for name, host in scene.world.hosts.items() if name.startswith("agent-")]
+    scene.pod("a", sliced("3g.20gb"))
+    scene.until(lambda: bool(cordoned))
+    for agent in agents:
+        agent.kill()
+    scene.wait(2.0)
+    for agent in agents:
+        agent.start()
+    scene.until(lambda: _is_let_go(scene, "a"), longest_s=60.0)
+    bound = scene.bound("a")
+    assert bound is not None
+    assert bound.node not in cordoned
+    api.write(api.objects["Node", "", cordoned[0]], spec={"unschedulable": False})
+    scene.finish()
+
+
+def test_nobody_is_pinned_to_a_node_that_was_cordoned_meanwhile() -> None:
+    """A pin cannot be changed: the pod would wait for the end of the cordon, and its slice with it."""
+    assert_played(its_node_is_cordoned_when_its_place_is_booked, KEPT_OUT)
 
 
 def test_a_pod_whose_spec_has_become_strange_keeps_its_slice_when_the_bus_is_wiped() -> None:

@@ -95,7 +95,12 @@ def words() -> Iterator[tuple[Address, AnyMessage]]:
     yield subjects.request(RequestId("p9")), wide
     yield subjects.request(RequestId("p1")), world.requests[RequestId("p1")]
     facts = HostFacts(
-        cpu_cores=8, memory_mib=9000, pods_free=9, resources={"x": 1}, labels={"zone": "a"}, taints=(Taint(key="gpu"),)
+        cpu_cores=8,
+        memory_mib=9000,
+        pods_free=9,
+        resources={"x": 1},
+        labels={"zone": "a"},
+        taints=(Taint(key="gpu", effect="PreferNoSchedule"),),
     )
     yield subjects.host(node), facts
     yield subjects.cordon(node), Cordoned(node=node, gpus=("GPU-n-a-0",), drain=True)

@@ -35,7 +35,7 @@ from sluice_allocator.core.waiting.promised import look_at_promises_on
 def settle_node(desk: Desk, node: NodeName) -> None:
     """Look at one node: take in its inventory, open it where it must be opened, use it or say why not."""
     look_at_opening(desk, node)
-    changed = desk.fleet.set_host(node, desk.world.hosts.get(node))  # one without GPUs is a domain, too
+    changed = _take_in_host(desk, node)  # one without GPUs is a domain, too
     if settle_removed(desk, node):
         return
     inventory = desk.world.inventories.get(node)
@@ -71,6 +71,15 @@ def settle_node(desk: Desk, node: NodeName) -> None:
         look_at_promises_on(desk, node)
     if changed and why_not is WaitReason.NODE_STALE:
         _look_at_grants_on(desk, node)
+
+
+def _take_in_host(desk: Desk, node: NodeName) -> bool:
+    """What a node has besides GPUs. Where it keeps pods out by now, those that are not bound there are looked at."""
+    before, facts = desk.fleet.host(node), desk.world.hosts.get(node)
+    known = (before.cordoned, before.taints) if before is not None else (False, ())
+    if facts is not None and (facts.cordoned, facts.taints) != known:
+        _look_at_grants_on(desk, node)
+    return desk.fleet.set_host(node, facts)
 
 
 def _look_at_grants_on(desk: Desk, node: NodeName) -> None:

@@ -93,6 +93,16 @@ def test_cordon_taints_and_labels_are_said(hosts):
     assert (found.cordoned, found.taints, found.labels) == (True, (Taint(key="a", value="b"),), {"zone": "b"})
 
 
+def test_a_cordon_is_said_at_once_however_lately_the_node_was_said(hosts):
+    """For as long as it is not, places are booked on a node that takes no pods."""
+    facts(hosts)
+    hosts.handle(e.OtherPodSeen(other("p1")))
+    before = hosts.bus["sluice.host.n1"]
+    hosts.handle(e.NodeSeen(node(version=2, unschedulable=True)))
+    assert not before.cordoned
+    assert hosts.bus["sluice.host.n1"].cordoned
+
+
 def test_a_deleted_node_has_no_room(hosts):
     """Pods would be pinned to a node that does not come back."""
     facts(hosts)

@@ -961,3 +961,72 @@ def test_a_pod_that_is_refused_is_not_let_go_with_a_slice_that_is_taken_back_for
     after.start()
     assert isinstance(after.word("u1"), RequestRejected)
     assert after.api.opened == []
+
+
+# -- nodes that keep pods out by now ------------------------------------------------------------------------------
+
+
+def node_of(name, version, **spec):
+    """A Node object."""
+    allocatable = {"cpu": "8", "memory": "16Gi", "pods": "10"}
+    meta = {"name": name, "resourceVersion": str(version), "labels": {}}
+    return {"metadata": meta, "spec": spec, "status": {"allocatable": allocatable}}
+
+
+def cordoned(bench, **spec):
+    """A pod-watcher that knows node-a as this."""
+    bench.handle(e.ListingStarted("nodes"), e.NodeSeen(node_of("node-a", 1)), e.ListingEnded("nodes", "1"))
+    bench.handle(e.NodeSeen(node_of("node-a", 2, **spec)))
+
+
+KEEPS_OUT = [
+    ({"unschedulable": True}, "is cordoned"),
+    (
+        {"taints": [{"key": "gpu", "value": "sick", "effect": "NoExecute"}]},
+        "has the taint gpu=sick:NoExecute, which the pod does not tolerate",
+    ),
+]
+
+
+@pytest.mark.parametrize(("spec", "why"), KEEPS_OUT, ids=["cordon", "taint"])
+def test_nobody_is_pinned_to_a_node_that_keeps_pods_out_by_now(bench, spec, why):
+    """A pin cannot be changed: a pod of the moment after a cordon would wait for its end, with its slice."""
+    bench.create("train", "u1")
+    bench.create("other", "u2", owner="Job")
+    cordoned(bench, **spec)
+    bench.automatic = False
+    bench.bind("u1")
+    bench.bind("u2")
+    calls = [each for each in bench.calls if not isinstance(each, e.WritePodCondition)]
+    assert calls == [e.EvictPod(RequestId("u2"), "ns", "other", f"its slice is on node-a, which {why}")]
+    notes = {each.uid: each.note for each in bench.api.events if each.reason != "SliceBound"}
+    assert notes["u1"].startswith(f"the pod is not let go to its slice on node-a, which {why}. It starts there when")
+    bench.calls.clear()
+    bench.handle(e.NodeSeen(node_of("node-a", 3)))
+    assert [each.uid for each in bench.calls if isinstance(each, e.BindPod)] == ["u1"]
+
+
+def test_a_pod_that_tolerates_what_its_node_has_is_pinned_there(bench):
+    """A taint is there for pods that tolerate it."""
+    tolerations = [{"key": "gpu", "operator": "Exists"}]
+    bench.create("train", "u1", spec={"tolerations": tolerations})
+    cordoned(bench, taints=[{"key": "gpu", "effect": "NoSchedule"}, {"key": "x", "effect": "PreferNoSchedule"}])
+    bench.bind("u1")
+    assert bench.annotations("u1")
+
+
+def test_a_patch_that_had_no_answer_is_sent_again_whatever_its_node_says_by_now(bench):
+    """It may have landed, and the pod run there: only the same patch can tell."""
+    bench.create("train", "u1")
+    bench.automatic = False
+    bench.bind("u1")
+    (sent,) = bench.calls
+    bench.calls.clear()
+    bench.handle(e.PatchRefused("u1", "bind", 0, "no answer"))
+    cordoned(bench, unschedulable=True)
+    bench.pass_time(2)
+    (read,) = bench.calls
+    bench.calls.clear()
+    bench.handle(*bench.carry_out(read))
+    bench.pass_time(10)
+    assert [each.patch for each in bench.calls if isinstance(each, e.BindPod)] == [sent.patch]

@@ -5,12 +5,13 @@ The labels that tell classes apart are those that requests have selected by so f
 that differ on every node) would make every node a class of its own.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
-from sluice.contracts.messages import HostNeeds, Mode, Share, Taint, Toleration
+from sluice.contracts.messages import HostNeeds, Mode, Share, Taint
 from sluice.contracts.refusals import WaitReason
 from sluice.contracts.selecting import all_hold
+from sluice.contracts.taints import untolerated
 from sluice.mig.table import State
 from sluice_allocator.core.placement.capacity import NodeShape, ShapeKey
 from sluice_allocator.core.placement.gpus import Gpu
@@ -23,8 +24,6 @@ from sluice_allocator.core.placement.taints import PASSING, meaning_of
 ClassKey = tuple[object, ...]
 HomesKey = tuple[TrustDomain, str, str, str | None]
 """Trust domain, mode, kind of GPU, profile of the home (None for a whole GPU)."""
-KEEPS_OUT = frozenset({"NoSchedule", "NoExecute"})
-"""The effects of a taint that a pod must tolerate. `PreferNoSchedule` keeps nobody out."""
 
 
 @dataclass(slots=True, eq=False)
@@ -76,11 +75,7 @@ class NodeClass:
         """
         if not self.taints:
             return None
-        found = [
-            meaning_of(taint)
-            for taint in self.taints
-            if taint.effect in KEEPS_OUT and not any(tolerates(each, taint) for each in needs.tolerations)
-        ]
+        found = [meaning_of(taint) for taint in untolerated(self.taints, needs.tolerations)]
         return next((why for why in found if why not in PASSING), found[0] if found else None)
 
 
@@ -134,19 +129,3 @@ def keys_of(needs: HostNeeds) -> list[str]:
     """The labels by which a pod, or one of its volumes, selects nodes."""
     terms = (*needs.affinity, *(term for terms in needs.volumes for term in terms))
     return list(dict.fromkeys([*needs.node_selector, *(each.key for term in terms for each in term)]))
-
-
-def tolerated(taints: Iterable[Taint], tolerations: Iterable[Toleration]) -> bool:
-    """Whether a pod may be where these taints are."""
-    return all(taint.effect not in KEEPS_OUT or any(tolerates(each, taint) for each in tolerations) for taint in taints)
-
-
-def tolerates(toleration: Toleration, taint: Taint) -> bool:
-    """Whether a toleration covers a taint (https://kubernetes.io/docs/concepts/scheduling-eviction/taint-and-toleration/)."""
-    if toleration.effect and toleration.effect != taint.effect:
-        return False
-    if not toleration.key:
-        return toleration.operator == "Exists"
-    if toleration.key != taint.key:
-        return False
-    return toleration.operator == "Exists" or toleration.value == taint.value

@@ -15,7 +15,8 @@ import msgspec
 from sluice.contracts.ids import NodeName, RequestId, SourceName
 from sluice.contracts.messages import EVERY_NAMESPACE, HostNeeds, HostPort, PodTerm, Selector, Taint
 from sluice.contracts.selecting import all_hold
-from sluice_allocator.core.placement.classes import selects, tolerated
+from sluice.contracts.taints import untolerated
+from sluice_allocator.core.placement.classes import selects
 
 Part = tuple[tuple[str, ...], Selector]
 """Namespaces, and what is asked of labels there."""
@@ -100,7 +101,7 @@ class Domains:
             return False
         if self.by_affinity and (self.needs.node_name not in {"", spot.name} or not selects(self.needs, spot.labels)):
             return False
-        return not self.by_taints or tolerated(spot.taints, self.needs.tolerations)
+        return not self.by_taints or not untolerated(spot.taints, self.needs.tolerations)
 
 
 @dataclass(slots=True, eq=False)

@@ -15,8 +15,9 @@ from sluice.contracts.asking.counting import devices_of
 from sluice.contracts.ids import NodeName
 from sluice.contracts.messages import Claim
 from sluice.contracts.refusals import WaitReason, shorten
+from sluice.contracts.taints import untolerated
 from sluice_allocator.core.placement.capacity import NodeShape
-from sluice_allocator.core.placement.classes import KEEPS_OUT, NodeClass, reaches_volumes, selects, tolerates
+from sluice_allocator.core.placement.classes import NodeClass, reaches_volumes, selects
 from sluice_allocator.core.placement.closest import (
     closest_profile,
     listed,
@@ -89,10 +90,8 @@ def _shapes(look: Look) -> Shapes | Never:
         taints = {
             f"{taint.key}={taint.value}:{taint.effect}": None
             for group, _ in shapes
-            for taint in group.taints
-            if taint.effect in KEEPS_OUT
-            and meaning_of(taint) not in PASSING
-            and not any(tolerates(each, taint) for each in host.tolerations)
+            for taint in untolerated(group.taints, host.tolerations)
+            if meaning_of(taint) not in PASSING
         }
         whose = "that it selects" if host.node_selector or host.affinity or host.node_name else "here"
         words = f"it does not tolerate the taints of the nodes {whose}: {listed(list(taints))}"

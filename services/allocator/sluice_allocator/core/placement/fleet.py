@@ -130,6 +130,10 @@ class Fleet:
         self._unusable.pop(name, None)
         self._cordoned.pop(name, None)
 
+    def host(self, name: NodeName) -> HostFacts | None:
+        """What is known of a node besides GPUs."""
+        return self._hosts.get(name)
+
     def set_host(self, name: NodeName, facts: HostFacts | None) -> bool:
         """What a node has besides GPUs; None when nothing is said of it. True when that changed."""
         if self._hosts.get(name) == facts:

@@ -10,8 +10,9 @@ from sluice.contracts.ids import GpuUuid, NodeName
 from sluice.contracts.kubernetes import LABEL_HOSTNAME
 from sluice.contracts.messages import HostNeeds
 from sluice.contracts.refusals import WaitReason
+from sluice.contracts.taints import KEEPS_OUT
 from sluice_allocator.core.placement.capacity import NodeShape, shape_of_gpus
-from sluice_allocator.core.placement.classes import KEEPS_OUT, ClassKey, HomesKey, NodeClass, keys_of, rung_of
+from sluice_allocator.core.placement.classes import ClassKey, HomesKey, NodeClass, keys_of, rung_of
 from sluice_allocator.core.placement.counted import CountedNodes
 from sluice_allocator.core.placement.gpus import Gpu, HomeOnGpu
 from sluice_allocator.core.placement.hosts import Node

@@ -76,8 +76,9 @@ class Cluster:
         self.rules = rules
         requests = Requests(rules)
         voice = Voice(run, rules.source, rules.closing_ttl_s, requests)
-        following = Following(rules, Telling(rules))
-        self._desk = Desk(rules, requests, voice, following, Hosts(rules), Mirror(rules), Removals(rules))
+        hosts = Hosts(rules)
+        following = Following(rules, Telling(rules), hosts)
+        self._desk = Desk(rules, requests, voice, following, hosts, Mirror(rules), Removals(rules))
         self._api = ApiSide(self._desk)
         self._bus = BusSide(self._desk)
         self._goes_on = False
@@ -124,7 +125,9 @@ class Cluster:
             case OtherPodGone():
                 self._api.other_gone(event.pod)
             case NodeSeen():
-                desk.removals.here(node_name_of(event.node))
+                node = node_name_of(event.node)
+                desk.removals.here(node)
+                desk.look_at |= desk.following.kept_out.pop(node, {})
             case NodeGone():
                 node = node_name_of(event.node)
                 desk.mirror.node_gone(node)
@@ -157,10 +160,10 @@ class Cluster:
     def _do_what_is_due(self, now: float, *, ticked: bool) -> None:
         desk = self._desk
         desk.settle(now)
-        if ticked:
+        if ticked or desk.hosts.is_urgent:
             desk.say_hosts(now)
-            if self.rules.mirror_gpus:
-                desk.out += desk.mirror.due(now)
+        if ticked and self.rules.mirror_gpus:
+            desk.out += desk.mirror.due(now)
         desk.say_whom_terms_speak_of()
         desk.voice.say_what_is_due()
         desk.out += desk.following.telling.due(now)

@@ -9,7 +9,7 @@ be carried out whole.
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from sluice.contracts.ids import RequestId
+from sluice.contracts.ids import NodeName, RequestId
 from sluice.contracts.kubernetes import ANNOTATION_REQUEST
 from sluice.contracts.messages import Bound, EvictionBlocked, EvictionDone, Released
 from sluice_pod_watcher.core.cluster import patches
@@ -26,6 +26,7 @@ from sluice_pod_watcher.core.cluster.events import (
     ReAnnotate,
 )
 from sluice_pod_watcher.core.cluster.grants import annotations_of, held_by
+from sluice_pod_watcher.core.cluster.hosts import Hosts
 from sluice_pod_watcher.core.cluster.pacing import Wakes, pause_s
 from sluice_pod_watcher.core.cluster.plight import lost_words, plight_of
 from sluice_pod_watcher.core.cluster.pod_views import PodView
@@ -55,8 +56,11 @@ class Following:
 
     rules: ClusterRules
     telling: Telling
+    hosts: Hosts
     wakes: Wakes = field(default_factory=Wakes)
     ailing: Ailing = field(default_factory=Ailing)
+    kept_out: dict[NodeName, dict[RequestId, None]] = field(default_factory=dict)
+    """Pods that are not pinned to the node of their slice, for it keeps them out."""
     answers_are_old: bool = False
     """They are of a life of the bus before the one whose requests are read: its answers are being read."""
     out: list[Own] = field(default_factory=list)
@@ -101,13 +105,35 @@ class Following:
         if not view.is_gated:
             self._annotate(record, view, bound, annotations, now)
             return
-        if record.is_refused or self.answers_are_old:
-            return  # its slice is taken back, or may be another one in this life of the bus
+        if record.is_refused or self.answers_are_old or record.evicting.under_way or record.evicted:
+            return  # its slice is taken back, may be another one in this life of the bus, or the pod goes
+        if not record.unsure and self._is_kept_out(record, view, bound.node, now):
+            return
         patch = patches.bind(view, bound.node, annotations)
         if isinstance(patch, str):
             self._complain(record, f"cannot be bound: {patch}")
         else:
             self._send(record, patch, now)
+
+    def _is_kept_out(self, record: Record, view: PodView, node: NodeName, now: float) -> bool:
+        """
+        Whether the node keeps the pod out by now: a pin cannot be changed, so it would wait there for ever.
+
+        Whom a controller makes anew goes, and gets a slice elsewhere. Another one keeps what it has, behind its gate,
+        and is let go there when the node takes pods again.
+        """
+        assert record.terms is not None
+        why = self.hosts.why_kept_out(node, record.terms.host.tolerations)
+        if not why:
+            self.kept_out.get(node, {}).pop(record.uid, None)
+            return False
+        self.kept_out.setdefault(node, {})[record.uid] = None
+        if view.controller:
+            self._evict(record, f"its slice is on {node}, which {why}", now)
+        else:
+            helps = "It starts there when that is over; delete the pod and create it anew to get a slice elsewhere"
+            self._complain(record, f"is not let go to its slice on {node}, which {why}. {helps}")
+        return True
 
     def _send(self, record: Record, patch: Patch, now: float) -> None:
         """Bind it. This settles a patch that had no answer, be it the same one again: only one of them can land."""

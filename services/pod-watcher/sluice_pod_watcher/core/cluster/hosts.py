@@ -16,10 +16,11 @@ from msgspec.structs import replace
 
 from sluice.contracts.asking import is_gpu_resource
 from sluice.contracts.ids import NodeName
-from sluice.contracts.messages import NO_NEEDS, HostFacts, HostNeeds, HostPort, HostRoom, Taint
+from sluice.contracts.messages import NO_NEEDS, HostFacts, HostNeeds, HostPort, HostRoom, Taint, Toleration
 from sluice.contracts.pod_specs import read_host_needs
 from sluice.contracts.quantities import NotANumber, parse_quantity
 from sluice.contracts.refusals import Refusal
+from sluice.contracts.taints import why_kept_out
 from sluice_pod_watcher.core.cluster.events import (
     ListingEnded,
     ListingStarted,
@@ -102,6 +103,8 @@ class Hosts:
     _gone: dict[NodeName, None] = field(default_factory=dict)
     _unproven: dict[NodeName, None] = field(default_factory=dict)
     """Ours, not seen, and nodes were not listed yet."""
+    _urgent: dict[NodeName, None] = field(default_factory=dict)
+    """Nodes that keep pods out, or let them in, since they were said last: places are booked there meanwhile."""
     _said_at: dict[NodeName, float] = field(default_factory=dict)
     _listed: dict[What, bool] = field(default_factory=lambda: {"others": False, "nodes": False})
     _seen: dict[What, set[str] | None] = field(default_factory=lambda: {"others": None, "nodes": None})
@@ -164,6 +167,8 @@ class Hosts:
         node = _read_node(told, version)
         if known is None or _facts(known, _Taken()) != _facts(node, _Taken()):
             self._dirty[name] = None
+        if known is not None and (known.cordoned, known.taints) != (node.cordoned, node.taints):
+            self._urgent[name] = None
         self._nodes[name] = node
         self._gone.pop(name, None)  # it was away for less than a turn
 
@@ -213,9 +218,15 @@ class Hosts:
         if not all(self._listed.values()):
             return []
         found: list[tuple[NodeName, HostFacts]] = []
+        for name in self._urgent:
+            self._dirty[name] = None
+            self._dirty.move_to_end(name, last=False)
         for _ in range(min(self.rules.hosts_per_tick, len(self._dirty))):
             name = next(iter(self._dirty))
-            if now - self._said_at.get(name, float("-inf")) < self.rules.host_interval_s:
+            if (
+                self._urgent.pop(name, True) is not None
+                and now - self._said_at.get(name, float("-inf")) < self.rules.host_interval_s
+            ):
                 self._dirty.move_to_end(name)
                 continue
             del self._dirty[name]
@@ -241,6 +252,16 @@ class Hosts:
             others=self.neighbours.others(name),
             source=self.rules.source,
         )
+
+    @property
+    def is_urgent(self) -> bool:
+        """Whether something is to be said at once."""
+        return bool(self._urgent) and all(self._listed.values())
+
+    def why_kept_out(self, name: NodeName, tolerations: Iterable[Toleration]) -> str:
+        """What keeps a pod from a node now, as a predicate; empty when nothing does, or the node is not known."""
+        node = self._nodes.get(name)
+        return why_kept_out(_facts(node, _Taken()), tolerations) if node is not None else ""
 
     def say_again(self, missing: Iterable[NodeName]) -> None:
         """Everything has to be compared with the bus again, also that nothing fits on the missing ones."""

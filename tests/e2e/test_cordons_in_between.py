@@ -1,0 +1,41 @@
+"""A node is cordoned or tainted, and pods are created in that moment: whoever books places has not heard of it yet."""
+
+from collections.abc import Iterator
+
+import pytest
+from factories.cluster_scenes import scene_on, user_pod
+from factories.cluster_system import ClusterSystem, whole_on
+from factories.kubernetes import Cluster
+from fake_kube.server import FakeKube
+
+NODES = ("gpu-a", "gpu-b")
+TIMES = 6
+
+
+@pytest.fixture
+def system(tmp_path) -> Iterator[tuple[ClusterSystem, Cluster, FakeKube]]:
+    """Two nodes."""
+    with FakeKube() as fake:
+        cluster = Cluster(fake.kubeconfig(tmp_path / "kubeconfig"), fake)
+        with whole_on(tmp_path, cluster, NODES, agents=1) as started:
+            yield started, cluster, fake
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(240)
+async def test_a_pod_of_the_moment_after_a_cordon_starts_on_another_node(system) -> None:
+    """It would be pinned to the cordoned node, and wait there with its slice until that takes pods again."""
+    started, cluster, fake = system
+    async with scene_on(started, cluster) as scene:
+        for turn in range(TIMES):
+            name = f"train-{turn}"
+            first = await scene.apply(user_pod(f"{name}-first", annotations={"sluice.dev/profile": "1g.5gb"}))
+            pods = await scene.started(1)
+            likely = pods[first["metadata"]["name"]]["spec"]["nodeName"]
+            fake.nodes.cordon(likely)
+            await scene.apply(user_pod(name, annotations={"sluice.dev/profile": "1g.5gb"}))
+            pods = await scene.started(2)
+            assert pods[name]["spec"]["nodeName"] != likely
+            fake.nodes.cordon(likely, on=False)
+            await scene.delete(name, f"{name}-first")
+            await scene.given_back()
