@@ -40,11 +40,17 @@ def is_meant(product_name: str, part: str) -> bool:
     return part.casefold() in product_name.casefold()
 
 
+def is_known(part: str) -> bool:
+    """Whether `part` means any model of the catalog."""
+    return any(is_meant(name, part) for name in _product_names())
+
+
 def product_name_of(model: GpuModel, name: str) -> str:
     """The product name that `name` spells, however it is spelled; the model's first where it spells none."""
     return next((each for each in model.product_names if folded(each) == folded(name)), model.product_names[0])
 
 
+@lru_cache(maxsize=1024)
 def suggestions(name: str) -> tuple[str, ...]:
     """The names of the catalog that somebody may have meant by a name that is in none: some keys, or nothing."""
     words = set(folded(name).split())

@@ -87,6 +87,22 @@ def test_a_profile_has_the_part_that_its_slices_are(model):
     assert on_one_card(model, [({}, {"profile": name, "memory": "50%"})]) == [name]
 
 
+def test_a_slip_in_a_models_name_is_answered_with_the_nearest():
+    """A pod for `rtx4090` would wait for ever, and its owner would look for a free GPU."""
+
+    def said(name, model="rtx-4090"):
+        fleet = fleet_of(model=model, mig="false")
+        answers, _ = read_answers(simulated(fleet, [arrive(0, "p", gpus="1", gpu_model=name)], queue=False))
+        return answers[0]["reasons"][0]["message"] if answers[0]["reasons"] else ""
+
+    assert said("rtx4090").endswith(
+        "'rtx4090' names no known GPU model: did you mean rtx-4090 or rtx-5090 or rtx-3090?"
+    )
+    assert said("rtx-4090") == ""
+    assert "did you mean" not in said("B200")
+    assert "did you mean" not in said("my own card")
+
+
 @every_model
 def test_shares_of_two_namespaces_that_take_half_each_live_on_one_card(model):
     """Half of the MiB is more than half of the slices has: the first share's home would be the whole card."""

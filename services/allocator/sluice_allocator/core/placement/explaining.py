@@ -9,8 +9,9 @@ from collections import Counter
 from collections.abc import Iterator
 
 from sluice.contracts.messages import Share
-from sluice.contracts.refusals import KNOWN_AS, ReasonCount, WaitReason
+from sluice.contracts.refusals import KNOWN_AS, ReasonCount, WaitReason, shorten
 from sluice.mig.model import Profile
+from sluice.mig.naming import is_known, is_meant, suggestions
 from sluice_allocator.core.placement.classes import NodeClass
 from sluice_allocator.core.placement.empty_gpus import never_on
 from sluice_allocator.core.placement.ever import where_nothing_is, why_never
@@ -60,8 +61,8 @@ def explain_look(look: Look) -> NoPlace:
     if never is not None:
         lead = _reason(WaitReason.NO_NODE_CAN_FIT, len(fleet.shown), "nodes", "")
         reasons = _led_by(never.reason, reasons, len(fleet.shown))
-        message = never.words or f"{IN_WORDS[WaitReason.NO_NODE_CAN_FIT]} ({_sentence(reasons)})"
-        return NoPlace(message, *_bounded((lead, *reasons)))
+        words = never.words or f"{IN_WORDS[WaitReason.NO_NODE_CAN_FIT]} ({_sentence(reasons)})"
+        return NoPlace(f"{words}{_did_you_mean(look)}", *_bounded((lead, *reasons)))
     return NoPlace(_sentence(reasons), *_bounded(reasons))
 
 
@@ -69,6 +70,15 @@ def _led_by(first: WaitReason, reasons: tuple[ReasonCount, ...], nodes: int) -> 
     """What nothing here has comes first, and then what else is in the way."""
     its = tuple(each for each in reasons if each.reason is first) or (_reason(first, nodes, "nodes", ""),)
     return (*its, *(each for each in reasons if each.reason is not first))
+
+
+def _did_you_mean(look: Look) -> str:
+    """The nearest model, where a claim names one that is neither known nor here: a slip of the pen waits for ever."""
+    products = [name for model in look.fleet.models() for name in model.product_names]
+    for part in dict.fromkeys(part for claim in look.asking.claims for part in claim.only.models):
+        if not is_known(part) and not any(is_meant(name, part) for name in products) and (near := suggestions(part)):
+            return f"; {shorten(part, 60)!r} names no known GPU model: did you mean {' or '.join(near)}?"
+    return ""
 
 
 def _short_of_one(look: Look) -> bool:
