@@ -359,3 +359,12 @@ async def test_where_nothing_runs_a_run_brings_its_own_system_and_the_last_one_t
     go.unlink()
     assert not list(up.temporary.iterdir())
     assert not list(up.runtime.iterdir())
+
+
+def test_what_this_machine_can_never_give_ends_at_once_with_what_comes_nearest(shared):
+    """A mistyped profile would wait for an hour, for a node that nobody adds to one's own machine."""
+    with running(shared, "true", options=("--profile", "4g.24gb", "--wait-s", "3600")) as run:
+        _, said = run.communicate(timeout=DONE_WITHIN_S)
+    assert run.returncode == 125
+    assert said.rstrip().endswith("no GPU here has 4g.24gb. Closest: 4g.20gb (A100-40GB). A30-24GB has it")
+    assert not list(shared.pods_dir.glob("run-*"))

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from sluice.contracts.exchange import ExchangeEvent, Observed, ReadingStarted, Stream
 from sluice.contracts.ids import Incarnation, RequestId
 from sluice.contracts.messages import AnyMessage, Bound, EvictionOrdered, RequestWithdrawn
+from sluice.contracts.refusals import WaitReason
 from sluice.contracts.subjects import binding, eviction, request
 from sluice.runtime.bus import Bus
 from sluice_console.core.documents import PodDocument
@@ -16,18 +17,21 @@ from sluice_console.shell.live import NotAnsweringError, following
 from sluice_console.shell.run.failing import RunError
 
 
-async def slice_of(bus: Bus, file: str, *, within_s: float, progress: Callable[[str], None]) -> PodDocument:
+async def slice_of(
+    bus: Bus, file: str, *, within_s: float, progress: Callable[[str], None], nodes: int = 0
+) -> PodDocument:
     """
     The pod of the manifest `file` once it has its slice. `progress` hears how it stands, whenever that changes.
 
-    Raises RunError when it is refused, and when it has no slice after `within_s`.
+    Raises RunError when it is refused, when it has no slice after `within_s`, and when none of `nodes` could ever serve
+    it, where those are all that there will be (0: others may join, so it waits).
     """
     last: PodDocument | None = None
 
     def look(world: World) -> PodDocument | None:
         nonlocal last
         last = next((pod for pod in pods_document(world).pods if pod.origin == file), None)
-        if last is not None and (last.state == "refused" or may_start(world, last)):
+        if last is not None and (_is_hopeless(last, nodes) or may_start(world, last)):
             return last
         progress(standing_text(last))
         return None
@@ -40,9 +44,18 @@ async def slice_of(bus: Bus, file: str, *, within_s: float, progress: Callable[[
             f"no slice within {within_s:g} s: {standing_text(last)} (--wait-s waits longer; `sluice gpus` shows who "
             "has what)"
         ) from None
-    if found.state == "refused":
-        raise RunError(found.message)
+    if _is_hopeless(found, nodes):
+        raise RunError(found.message.removeprefix("waits: "))
     return found
+
+
+def _is_hopeless(pod: PodDocument, nodes: int) -> bool:
+    """Whether no waiting helps: it is refused, or could be served by none of all the nodes that there will be."""
+    if pod.state == "refused":
+        return True
+    lead = pod.reasons[0] if pod.state == "waiting" and pod.reasons else None
+    # While the allocator has not seen all of the nodes, it speaks of those that it has.
+    return lead is not None and lead.reason is WaitReason.NO_NODE_CAN_FIT and 0 < nodes <= lead.count
 
 
 class Held:

@@ -52,6 +52,8 @@ class Asked:
     url: str
     pods_dir: Path
     node: str = ""
+    nodes: int = 0
+    """How many nodes it has and ever will have, for it is of this machine alone; 0 where others may join."""
     used: int | None = None
     """The lock that keeps a system alive which a run has started."""
     process: "subprocess.Popen[bytes] | None" = None
@@ -130,7 +132,7 @@ def _joined(running: Running, node: str) -> Asked | None:
     """Use a running system; None when it is about to end."""
     where = node or ("" if running.simulated else running.nodes[0])
     if not running.used_by:
-        return Asked(running.nats_url, Path(running.pods_dir), where)
+        return Asked(running.nats_url, Path(running.pods_dir), where, len(running.nodes))
     try:
         used = os.open(running.used_by, os.O_RDWR | os.O_CLOEXEC)
     except OSError:
@@ -138,7 +140,7 @@ def _joined(running: Running, node: str) -> Asked | None:
     if not _shared(used):
         os.close(used)
         return None
-    return Asked(running.nats_url, Path(running.pods_dir), where, used)
+    return Asked(running.nats_url, Path(running.pods_dir), where, len(running.nodes), used)
 
 
 def is_used(file: Path) -> bool:
@@ -212,7 +214,7 @@ async def _started(node: str, *, simulated: bool, say: Callable[[str], None]) ->
         await Asked("", base / PODS, used=used, process=process, temporary=temporary).leave()
         raise
     where = node or ("" if simulated else running.nodes[0])
-    return Asked(running.nats_url, Path(running.pods_dir), where, used, process, temporary)
+    return Asked(running.nats_url, Path(running.pods_dir), where, len(running.nodes), used, process, temporary)
 
 
 def _spawned(base: Path, fleet: list[str]) -> "subprocess.Popen[bytes]":
