@@ -9,6 +9,7 @@ from sluice.contracts.asking import values
 from sluice.contracts.asking.hami import PodWords
 from sluice.contracts.asking.keys import MIG_RESOURCE
 from sluice.contracts.asking.pods import AskLimits, ContainerAsk
+from sluice.contracts.asking.profiles import meant_profile
 from sluice.contracts.asking.written import Written, amounts_asked
 from sluice.contracts.messages import Claim
 from sluice.contracts.refusals import RefusalReason, shorten
@@ -46,6 +47,6 @@ def _profile(written: Written) -> str:
     try:
         return str(from_resource(text))
     except ProfileNameError:
-        why = f"{shorten(text, 63)!r} is no name of a MIG profile"
+        why = f"{shorten(text, 63)!r} is no name of a MIG profile{meant_profile(text)}"
         allowed = f"for instance {MIG_RESOURCE}1g.5gb or {MIG_RESOURCE}1g.5gb.me"
         raise written.wrong(RefusalReason.UNKNOWN_PROFILE, why, allowed) from None

@@ -1,14 +1,29 @@
-"""A profile with sizes beside it that it has on no known model. A profile that no model has is not judged here."""
+"""
+Names of profiles: one that is written wrongly, and one with sizes beside it that it has on no known model.
 
+Whether any GPU has a profile is not judged here, for tomorrow's may.
+"""
+
+from sluice.contracts.asking.written import nearest
 from sluice.contracts.messages import Claim
 from sluice.contracts.refusals import Refusal, RefusalReason
 from sluice.mig.catalog import catalog
 from sluice.mig.model import GpuModel, Profile
+from sluice.mig.profile import ProfileName, ProfileNameError
 
 _UNITS = {"memory": " MiB", "memory %": " %", "sm-count": " SMs", "sm-percentage": " %"}
 _KEYS = {"memory %": "memory"}
 _Known = tuple[GpuModel, Profile]
 """A profile as one model has it."""
+
+
+def meant_profile(text: str) -> str:
+    """`; did you mean 1g.10gb?` of a text that is nearly the name of a profile (`1G.10GB`), else nothing."""
+    folded = text.strip().casefold()
+    try:
+        return f"; did you mean {ProfileName.parse(folded)}?"
+    except ProfileNameError:
+        return nearest(folded, sorted({profile.name for model in catalog() for profile in model.profiles}))
 
 
 def contradiction(claim: Claim, fields: dict[str, str]) -> Refusal | None:

@@ -14,6 +14,7 @@ from sluice.contracts.asking import values
 from sluice.contracts.asking.counting import devices_max
 from sluice.contracts.asking.keys import SLUICE
 from sluice.contracts.asking.pods import AskLimits, ContainerAsk
+from sluice.contracts.asking.profiles import meant_profile
 from sluice.contracts.asking.written import AskError, Written, nearest
 from sluice.contracts.ids import GpuUuid
 from sluice.contracts.messages import Claim, DeviceFilter
@@ -218,7 +219,8 @@ def _profile(written: Written) -> str:
         return str(ProfileName.parse(written.text()))
     except ProfileNameError:
         allowed = "for instance 1g.5gb, 3g.20gb or 1g.5gb+me"
-        raise written.wrong(RefusalReason.UNKNOWN_PROFILE, "no name of a MIG profile", allowed) from None
+        why = f"no name of a MIG profile{meant_profile(written.text())}"
+        raise written.wrong(RefusalReason.UNKNOWN_PROFILE, why, allowed) from None
 
 
 def _memory(said: Said) -> tuple[int | None, int | None]:

@@ -172,9 +172,7 @@ class _Run:
 
     async def _slice(self, bus: Bus, asked: systems.Asked, ask: lease.Lease) -> PodDocument:
         waiting = asyncio.ensure_future(
-            slice_of(
-                bus, ask.file.name, within_s=self.wanted.wait_s, progress=self.said.progress, nodes=asked.nodes
-            )
+            slice_of(bus, ask.file.name, within_s=self.wanted.wait_s, progress=self.said.progress, nodes=asked.nodes)
         )
         dying = asyncio.ensure_future(_end_of(asked))
         try:

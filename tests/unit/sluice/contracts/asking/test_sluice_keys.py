@@ -336,3 +336,14 @@ def test_where_no_count_is_too_many_none_is_named():
     refusal = parse_claims(keys(shares="0"), MAIN, max_gpus_per_node=ANY_COUNT.max_gpus_per_node)
     assert isinstance(refusal, Refusal)
     assert refusal.allowed == "at least 0.01, at most 2 decimals"
+
+
+@pytest.mark.parametrize(
+    ("written", "meant"),
+    [("1G.10GB", "1g.10gb"), (" 3g.20gb", "3g.20gb"), ("1g10gb", "1g.10gb"), ("1g.5GB+ME", "1g.5gb+me")],
+)
+def test_a_profile_that_is_nearly_one_is_answered_with_the_one_that_is_meant(written, meant):
+    """The person would look for the difference between two spellings."""
+    refusal = parse_pod({"sluice.dev/profile": written}, (ContainerAsk("main"),))
+    assert isinstance(refusal, Refusal)
+    assert refusal.message == f"no name of a MIG profile; did you mean {meant}?"
