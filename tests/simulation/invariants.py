@@ -178,6 +178,12 @@ CASES = (
     Case("a paused old pod-watcher says a request after the new one withdrew it", ("request unguarded",)),
     Case("entry 11 arrives after 12", ("fresh guard", "guard too small")),
     Case("two allocators grant one request on two nodes", ("two binds", "surplus kept")),
+    Case("a pod asks for a model whose node joins later", ("a refusal for capability is final",)),
+    Case(
+        "an older allocator has refused what a newer one serves",
+        test="tests/unit/allocator/test_served_when_it_joins.py::"
+        "test_nobody_loses_a_place_over_a_refusal_that_holds_no_more",
+    ),
     Case("one of two allocators has not heard that a pod is gone", ("granted again at once",)),
     Case(
         "one of two allocators has not read the grant for which a pod is to go",

@@ -21,6 +21,7 @@ from simulation.planted_lingering import LINGERING_BUGS
 from simulation.planted_moves import MOVE_BUGS
 from simulation.planted_preemptions import PREEMPTION_BUGS
 from simulation.planted_quotas import QUOTA_BUGS
+from simulation.planted_refusals import REFUSAL_BUGS
 from simulation.planted_removals import REMOVAL_BUGS
 from simulation.planted_timekeeping import TIME_BUGS
 from simulation.planted_troubles import TROUBLE_BUGS
@@ -369,4 +370,5 @@ BUGS = (
     *LINGERING_BUGS,
     *TROUBLE_BUGS,
     *WORDS_BUGS,
+    *REFUSAL_BUGS,
 )

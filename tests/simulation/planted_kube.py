@@ -9,7 +9,7 @@ from simulation.plan import Fault, FaultKind, Plan, PodLife, with_cluster
 from simulation.planted_rare import left_with_what_is_taken_back
 from simulation.planted_troubles import disks_wiped_behind_the_bus
 from simulation.planting import Planted
-from simulation.pods import Ask
+from simulation.pods import REFUSED
 
 from sluice.contracts.messages import Bound
 from sluice_allocator.core import requests, standing
@@ -213,10 +213,9 @@ def _reboots(plan: Plan) -> Plan:
 
 def _forgotten_as_they_go(plan: Plan) -> Plan:
     """A pod is refused, and goes while its request is forgotten and nobody is there who could withdraw it."""
-    ask = Ask((("sluice.dev/profile", "9g.90gb"),), ("main",), (), end="refused")
     crash, restart = Fault(12.0, "crash", "pod-watcher", 4.0), Fault(12.1, "broker restart", "", 2.0, 20)
     plan = _only(plan, crash, restart)
-    refused = PodLife(replace(plan.pods[0].pod, ask=ask), 11.5, removed_at=13.0)
+    refused = PodLife(replace(plan.pods[0].pod, ask=REFUSED), 11.5, removed_at=13.0)
     return replace(plan, pods=(refused, *plan.pods[1:]))
 
 

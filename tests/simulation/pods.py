@@ -263,9 +263,12 @@ _PROFILES = (
     "1g.5gb", "1g.5gb", "1g.5gb", "1g.5gb+me", "1g.10gb", "2g.10gb", "2g.10gb", "3g.20gb", "3g.20gb", "4g.20gb",
     "7g.40gb", "1g.6gb", "1g.6gb", "2g.12gb", "2g.12gb+me", "4g.24gb",
 )  # fmt: skip
+DEVICES_MAX = 4
+"""So many devices the allocator lets one pod have; its source would let it ask for more."""
+REFUSED = Ask((("sluice.dev/profile", "1g.5gb"), ("sluice.dev/gpus", str(DEVICES_MAX + 1))), ("main",), (), "refused")
 _NEVER = (
-    Ask((("sluice.dev/profile", "9g.90gb"),), ("main",), (), "refused"),
-    Ask((("sluice.dev/memory", "900Gi"),), ("main",), (), "refused"),
+    _one(("sluice.dev/profile", "9g.90gb"), Device("profile", profile="9g.90gb")),
+    REFUSED,
     Ask((("sluice.dev/gpus", "0"),), ("main",), (), "rejected"),
     Ask((("sluice.dev/sm-percentage", "101"),), ("main",), (), "rejected"),
     Ask((("sluice.dev/profile", "large"),), ("main",), (), "rejected"),

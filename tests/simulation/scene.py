@@ -48,13 +48,15 @@ class Scene:
         watchers: int = 1,
         timed: bool = False,
         kubelets: bool = False,
+        late: tuple[str, ...] = (),
     ) -> None:
         """
         Nodes are named node-0, node-1, ... in the order given; everything has started and nothing is asked for.
 
         With `folder_evicts` the pod-watcher carries out evictions itself; without, the evictor does. With `cluster` the
         pods are those of a cluster; it has so many `watchers`, of which one works. Where it is `timed`, all nodes
-        enforce time. With `kubelets` agents look for the processes of pods in their cgroups.
+        enforce time. With `kubelets` agents look for the processes of pods in their cgroups. The nodes in `late` are not
+        there before they `join`.
         """
         named = tuple((f"node-{number}", gpus) for number, gpus in enumerate(nodes or (MIG_NODE,)))
         plan = Plan(
@@ -74,8 +76,12 @@ class Scene:
         )
         self.world = World(plan, "lines")
         self.world.watcher.evicts = folder_evicts or cluster
-        self.world.start()
+        self.world.start(later=tuple(f"agent-{node}" for node in late))
         self.wait(3.0)
+
+    def join(self, node: str) -> None:
+        """A node is there that was not before: its agent starts."""
+        self.host(f"agent-{node}").start()
 
     def wait(self, seconds: float) -> None:
         """Let time pass."""

@@ -10,6 +10,7 @@ from simulation.clockwork import Clockwork
 from simulation.folder import Folder
 from simulation.host import Core, Host
 from simulation.moves import COOLDOWN_S
+from simulation.pods import DEVICES_MAX
 from simulation.trace import Trace
 
 from sluice.contracts.exchange import Stream
@@ -227,6 +228,7 @@ def quick_allocator(closing_ttl_s: int) -> allocator_rules.Rules:
     """The allocator's rules, in a hurry; and one event is worth so little that most work goes on with later ones."""
     return replace(
         allocator_rules.Rules(),
+        max_gpus_per_node=DEVICES_MAX,
         settle_batch=3,
         wake_tries=3,
         new_tries=2,

@@ -97,7 +97,7 @@ def test_what_nobody_made_is_waited_for_with_a_reason() -> None:
     scene.pod("a", sliced("3g.20gb"))
     scene.until(lambda: any(isinstance(write.message, Pending) for write in landed))
     (said,) = [write.message.message for write in landed if isinstance(write.message, Pending)]
-    assert "no instance of that size in the layout that its administrator fixed" in said
+    assert "no GPU here has 3g.20gb in its fixed layout" in said
     gpu_of(scene).layout = LAYOUT
     gpu_of(scene).lay_out()
     scene.until(lambda: scene.runs("a"), longest_s=60.0)

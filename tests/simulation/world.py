@@ -259,12 +259,14 @@ class World:
         self.trace.tell("hardware", what, gpu.uuid, instance)
         self.judge.hardware(what, gpu, instance)  # type: ignore[arg-type]
 
-    def start(self) -> None:
-        """Start every process, and schedule what the plan says."""
+    def start(self, later: tuple[str, ...] = ()) -> None:
+        """Start every process but those that come `later`, and schedule what the plan says."""
         for allocator in self.allocators:
             allocator.holds_lease = self.plan.both_active or allocator is self.allocators[0]
-        for host in self.hosts.values():
-            self.clockwork.after(self.dice.uniform(0, 0.3), host.start)
+        for name, host in self.hosts.items():
+            begins = self.dice.uniform(0, 0.3)
+            if name not in later:
+                self.clockwork.after(begins, host.start)
         if self.cluster is not None:
             self.cluster.start()
         for life in self.plan.pods:
