@@ -23,7 +23,7 @@ MISTAKES = {
     "zero-percent": ("sluice.dev/sm-percentage", '"0"'),
     "too-many-percent": ("sluice.dev/sm-percentage", '"101"'),
     "no-number": ("sluice.dev/sm-count", '"many"'),
-    "no-such-profile": ("sluice.dev/profile", '"9g.900gb"'),
+    "no-such-profile": ("sluice.dev/profile", '"9x.900gb"'),
     "bad-grammar": ("sluice.dev/profile", '"three slices"'),
     "misspelt": ("sluice.dev/profil", '"1g.5gb"'),
     "no-such-container": ("trainer.sluice.dev/profile", '"1g.5gb"'),

@@ -19,7 +19,35 @@ kind: Pod
 metadata: { name: idle }
 spec: { containers: [{ name: main }] }
 """
-WRONG = PODS.replace("1g.5gb", "9g.90gb")
+WRONG = PODS.replace("1g.5gb", "5gb")
+NOT_HERE = """
+kind: Pod
+metadata: { name: b200 }
+spec: { containers: [{ name: m, image: x, resources: { limits: { nvidia.com/mig-1g.23gb: 1 } } }] }
+---
+kind: Pod
+metadata: { name: 170g, annotations: { sluice.dev/memory: 170Gi } }
+spec: { containers: [{ name: m, image: x }] }
+---
+kind: Pod
+metadata: { name: three }
+spec: { containers: [{ name: m, image: x, resources: { limits: { nvidia.com/gpu: 3 } } }] }
+---
+kind: Pod
+metadata: { name: hostmem }
+spec: { containers: [{ name: m, image: x, resources: { limits: { nvidia.com/gpu: 1, memory: 2Ti } } }] }
+---
+kind: Pod
+metadata: { name: hamitypo }
+spec: { containers: [{ name: m, image: x, resources: { limits: { nvidia.com/gpu: 1, nvidia.com/gpu-mem: 4000 } } }] }
+"""
+NEAREST = {
+    "b200": "no GPU here has 1g.23gb. Closest: 1g.20gb (A100-40GB)",
+    "170g": "no GPU here has 170 GiB of memory for one device; the most is 39 GiB: 7g.40gb (A100-40GB)",
+    "three": "it asks for 3 GPUs, and the most is 2 on one node",
+    "hostmem": "it requests 2048 GiB of memory, and the largest node has 512 GiB",
+    "hamitypo": "nvidia.com/gpu-mem is no resource of any node here; did you mean nvidia.com/gpumem?",
+}
 
 
 def by_name(done) -> dict:
@@ -52,6 +80,17 @@ async def test_a_manifest_is_judged_by_the_live_fleet_which_is_not_touched(up, t
     assert "default/waits: would be refused" in done.stdout
     assert up.sluice("simulate", "-f", str(tmp_path / "nothing.yaml")).returncode == 2
     assert json.loads(up.sluice("pods", "--json", "--all").stdout)["pods"] == []
+
+
+async def test_what_no_node_here_has_would_wait_and_is_told_what_comes_nearest(up, tmp_path):
+    """It would be refused, although tomorrow's node may have it; or be said to start when others end."""
+    up.start()
+    await up.ready()
+    (tmp_path / "pods.yaml").write_text(NOT_HERE)
+    answers = by_name(up.sluice("simulate", "-f", str(tmp_path / "pods.yaml"), "--json"))
+    assert {pod["answer"] for pod in answers.values()} == {"pending"}
+    told = {name: pod["message"] for name, pod in answers.items()}
+    assert {name: words for name, words in told.items() if not words.startswith(NEAREST[name])} == {}
 
 
 async def test_a_waiting_pod_is_explained_as_of_now(up):

@@ -11,7 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Self
 
@@ -74,6 +74,7 @@ class ClusterSystem:
     """Where the tickets of a kubelet's pods are: its node, of which there is one then, looks for their processes."""
     _processes: dict[str, Process] = field(default_factory=dict)
     _stack: contextlib.ExitStack = field(default_factory=contextlib.ExitStack)
+    _wanted: Wanted = field(init=False)
 
     def __post_init__(self) -> None:
         """Nothing runs yet."""
@@ -109,7 +110,7 @@ class ClusterSystem:
         broker = broker_spec("broker", self._nats_port, self.data, logs / "broker.log")
         self._run(broker.name, broker.command, {})
         self._ensure_streams()
-        wanted = Wanted(
+        self._wanted = Wanted(
             nodes=tuple(self.nodes),
             fleet_file=str(fleet),
             pods_dir="",
@@ -119,7 +120,7 @@ class ClusterSystem:
             processes=self.agents,
             mps_dir=mps_dir,
         )
-        for launch in launches(wanted):
+        for launch in launches(self._wanted):
             variables = launch.variables
             if launch.service == WATCHER:
                 variables = {"SLUICE_NATS_URL": self.url, "SLUICE_DATA_DIR": str(self.data), **self._watcher_settings()}
@@ -192,6 +193,15 @@ class ClusterSystem:
         """The process of one node's agent; there must be one for each node."""
         assert self.agents >= len(self.nodes), "several nodes share an agent's process"
         return self.process(f"node-agent {node}")
+
+    def join(self, node: str, model: str) -> None:
+        """One more node, with a GPU of this model: its agent starts. Its Node object is the cluster's to add."""
+        fleet = self.folder / f"{node}.toml"
+        fleet.write_text(_node_text(node, 1, model))
+        late = replace(self._wanted, nodes=(node,), fleet_file=str(fleet))
+        (launch,) = (each for each in launches(late) if each.service == "node-agent")
+        self._run(launch.name, (sys.executable, "-m", SERVICES[launch.service]), launch.variables)
+        self.nodes = (*self.nodes, node)
 
     def reboot(self, node: str) -> None:
         """What runs on its devices is gone, and its MIG instances too."""
@@ -286,8 +296,8 @@ async def _nodes_of(cluster: Cluster) -> list[str]:
     return taking
 
 
-def _node_text(name: str, gpus: int) -> str:
+def _node_text(name: str, gpus: int, model: str = GPU) -> str:
     return (
-        f'[[node]]\nname = "{name}"\ngpus = [{{ model = "{GPU}", count = {gpus}, mig = true }}]\n'
+        f'[[node]]\nname = "{name}"\ngpus = [{{ model = "{model}", count = {gpus}, mig = true }}]\n'
         "timing = { create_ms = 5, destroy_ms = 5 }\n"
     )

@@ -151,13 +151,13 @@ def test_who_never_hears_that_all_is_over_is_not_told_at_the_speed_of_ticks(benc
 def test_a_request_that_the_bus_forgot_keeps_its_answer(bench):
     """Its source says it again, late: a pod that was told why it is refused would be told that it is over."""
     quiet(bench)
-    bench.request(asked("gone", claim(profile="9g.90gb")))
+    bench.request(asked("gone", claim(gpus=9)))
     bench.observe(subjects.binding(GONE), REFUSED)
     bench.read_all((subjects.binding(GONE), REFUSED))
     bench.land_all(tick(bench, 1000.0))
     assert tick(bench, 2000.0) == []
 
-    bench.request(asked("gone", claim(profile="9g.90gb")))
+    bench.request(asked("gone", claim(gpus=9)))
     synced(bench, count=1)
     assert tick(bench, 3000.0) == []
     assert tick(bench, 4000.0) == []

@@ -2,7 +2,9 @@
 
 import pytest
 
-from sluice.contracts.messages import AllocationRequested, Claim, RequestRejected, RequestWithdrawn
+from sluice.contracts import subjects
+from sluice.contracts.ids import RequestId
+from sluice.contracts.messages import AllocationRequested, Claim, RequestRejected, RequestWithdrawn, Waived
 from sluice.contracts.refusals import RefusalReason
 from sluice_pod_watcher.core.events import FolderListed, ManifestFile
 
@@ -194,6 +196,17 @@ def test_an_edit_before_there_is_a_slice_is_a_new_revision(bench, manifest, refu
     bench.list()
     message = bench.only()
     assert (message.revision, message.claims) == (2, (Claim(container="main", profile="3g.20gb"),))
+
+
+def test_a_pod_whose_refusal_was_waived_is_counted_as_one_that_waits(bench, manifest):
+    """Whoever watches the counts would look for a mistake in it."""
+    bench.files["a.yaml"] = manifest("a")
+    bench.list()
+    bench.refused("w1-1")
+    assert bench.watcher.stages()["refused"] == 1
+    no_more = Waived(request=RequestId("w1-1"), request_revision=1, allocations=(), cause="it holds no more")
+    bench.observe(subjects.binding(RequestId("w1-1")), no_more)
+    assert "refused" not in bench.watcher.stages()
 
 
 def test_an_edit_of_a_pod_that_has_its_slice_is_a_new_pod(bench, manifest):

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from sluice.contracts import subjects
 from sluice.contracts.ids import NodeName, RequestId
 from sluice.contracts.kubernetes import GATE
-from sluice.contracts.messages import Pending, Refused, Released, WaitOver
+from sluice.contracts.messages import Pending, Refused, Released, WaitOver, Waived
 from sluice.contracts.refusals import ReasonCount, Refusal, RefusalReason, WaitReason
 from sluice_pod_watcher.core.cluster import events as e
 from sluice_pod_watcher.core.cluster.pacing import Budget, Line
@@ -82,6 +82,25 @@ def test_a_refused_pod_says_why(bench):
             "no such profile. This pod can never start: delete it, and create it anew with that mended.",
         )
     ]
+
+
+def test_a_pod_whose_refusal_was_waived_waits_like_any_other_and_is_bound(bench):
+    """Whoever reads that it can never start would delete it, while it waits for a node that joins."""
+    bench.create("train", "u1")
+    refusal = Refusal(reason=RefusalReason.UNKNOWN_PROFILE, message="no such profile")
+    address = subjects.binding(RequestId("u1"))
+    bench.observe(address, Refused(request=RequestId("u1"), request_revision=1, refusal=refusal))
+    bench.pass_time(3)
+    no_more = Waived(request=RequestId("u1"), request_revision=1, allocations=(), cause="it holds no more")
+    bench.observe(address, no_more)
+    pending(bench, "u1", "no GPU here has it")
+    bench.pass_time(60)
+    assert bench.api.conditions == [("u1", "False", "Refused"), ("u1", "False", "GpuLayoutFull")]
+    assert [each.reason for each in bench.api.events] == ["UnknownProfile", "WaitsForSlice"]
+    bench.bind("u1")
+    bench.change("u1", spec={"nodeName": "node-a"}, status=RUNNING)
+    bench.pass_time(60)
+    assert bench.api.conditions[-1][1] == "True"
 
 
 def test_a_pod_that_is_placed_at_once_is_told_nothing_but_its_slice(new):
