@@ -55,8 +55,8 @@ class Scene:
 
         With `folder_evicts` the pod-watcher carries out evictions itself; without, the evictor does. With `cluster` the
         pods are those of a cluster; it has so many `watchers`, of which one works. Where it is `timed`, all nodes
-        enforce time. With `kubelets` agents look for the processes of pods in their cgroups. Nodes in `late` are not there
-        before they `join`.
+        enforce time. With `kubelets` agents look for the processes of pods in their cgroups. Nodes in `late` are not
+        there before they `join`.
         """
         named = tuple((f"node-{number}", gpus) for number, gpus in enumerate(nodes or (MIG_NODE,)))
         plan = Plan(
