@@ -158,3 +158,42 @@ async def test_a_simulated_pod_is_as_urgent_as_its_spec_says(up, tmp_path):
     assert [len(answers[name]["warnings"]) for name in ("service", "patient", "unknown")] == [0, 0, 1]
     words = up.sluice("simulate", "-f", str(tmp_path / "pods.yaml")).stdout
     assert "warning: spec.priorityClassName = 'productoin'" in " ".join(words.split())
+
+
+APART = """
+kind: Pod
+metadata: {{ name: {name}, labels: {{ app: llm }}, annotations: {{ sluice.dev/profile: 1g.5gb }} }}
+spec:
+  affinity:
+    podAntiAffinity:
+      requiredDuringSchedulingIgnoredDuringExecution:
+        - {{ topologyKey: kubernetes.io/hostname, labelSelector: {{ matchLabels: {{ app: llm }} }} }}
+  containers: [{{ name: main }}]
+"""
+
+
+async def test_replicas_of_a_folder_that_want_a_host_each_are_judged_as_in_a_cluster(up, tmp_path):
+    """The same manifest means the same on a workstation: on each node one, and the reason for the one too many."""
+    up.start()
+    await up.ready()
+    nodes = {gpu["node"] for gpu in json.loads(up.sluice("gpus", "--json").stdout)["gpus"]}
+    names = [f"replica-{number}" for number in range(len(nodes) + 1)]
+    for name in names:
+        up.write(f"{name}.yaml", APART.format(name=name))
+    async with up.watching() as watching:
+        await watching.until(
+            lambda pods, _gpus: (
+                sorted(pods[name].state for name in names if name in pods)
+                == sorted(["bound"] * len(nodes) + ["waiting"])
+            ),
+            "all but one to be bound",
+        )
+    pods = {each["name"]: each for each in json.loads(up.sluice("pods", "--json").stdout)["pods"]}
+    bound = [pods[name] for name in names if pods[name]["state"] == "bound"]
+    assert sorted(each["node"] for each in bound) == sorted(nodes)
+    (late,) = [name for name in names if pods[name]["state"] == "waiting"]
+    assert "podAntiAffinity" in up.sluice("explain", late).stdout
+    (tmp_path / "more.yaml").write_text(APART.format(name="more"))
+    done = up.sluice("simulate", "-f", str(tmp_path / "more.yaml"), "--json")
+    reasons = [each["reason"] for step in by_name(done)["more"]["steps"] for each in step["reasons"]]
+    assert reasons == ["NodePodAntiAffinity"]

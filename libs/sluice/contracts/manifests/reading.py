@@ -33,7 +33,13 @@ from sluice.contracts.manifests.plain import plain
 from sluice.contracts.manifests.pods import PodManifest
 from sluice.contracts.manifests.workloads import PODS_MAX, PodTemplate, pod_templates
 from sluice.contracts.manifests.yaml_documents import YamlError, read_documents
-from sluice.contracts.pod_specs import read_containers, read_pod_labels, read_priority_class, read_urgency
+from sluice.contracts.pod_specs import (
+    read_containers,
+    read_pod_labels,
+    read_priority_class,
+    read_urgency,
+    unknown_demands,
+)
 from sluice.contracts.refusals import Refusal, RefusalReason, shorten
 
 _LABEL = r"[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?"
@@ -228,7 +234,8 @@ def _asked(
     asked = ask.asked
     if asked.pod.priority is not None:
         urgency = replace(urgency, priority=asked.pod.priority)
-    known = () if isinstance(pod, NotAReview) else tuple(advice.on_first(pod, ask.before, ask.stored, ask.asked))
+    advised = () if isinstance(pod, NotAReview) else tuple(advice.on_first(pod, ask.before, ask.stored, ask.asked))
+    known = (*advised, *unknown_demands(spec))
     return PodManifest(
         "", "", asked.annotations, asked.containers, needs, labels, asked.pod, warnings=known, urgency=urgency
     )

@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from sluice.contracts.asking.written import is_null
+from sluice.contracts.asking.written import AskError, is_null
 from sluice.contracts.kubernetes import LABEL_NAMESPACE
 from sluice.contracts.messages import EVERY_NAMESPACE, HostPort, NodeExpression, PodTerm, Selector, SpreadTerm
 from sluice.contracts.pod_specs import shapes
@@ -58,20 +58,25 @@ def pod_needs(spec: Mapping[str, Any], namespace: str, labels: Mapping[str, str]
     )
 
 
-def unknown_demands(spec: Mapping[str, Any]) -> list[str]:
-    """What the pod demands of its node that nobody here looks at: one sentence each. The spec was read before."""
-    found = []
+def unknown_demands(spec: object) -> tuple[str, ...]:
+    """What the pod demands of its node that nobody here looks at: one sentence each. Never raises."""
+    try:
+        return tuple(_unknown(shapes.mapping(spec, "spec")))
+    except AskError:
+        return ()  # who reads what it needs refuses it
+
+
+def _unknown(spec: Mapping[str, Any]) -> Iterator[str]:
     affinity = shapes.mapping(spec.get("affinity"), "spec.affinity")
     for kind in ("podAffinity", "podAntiAffinity"):
         path, terms = _listed(affinity, kind)
         for at, each in enumerate(terms):
             term = shapes.mapping(each, f"{path}[{at}]")
             if not is_null(term.get("namespaceSelector")) and _namespaces(term, f"{path}[{at}]") is None:
-                found.append(
+                yield (
                     f"{path}[{at}].namespaceSelector: the labels of namespaces are not known to Sluice, which looks at "
                     f"the pods of `namespaces` alone: name them there, or select them by {LABEL_NAMESPACE}"
                 )
-    return found
 
 
 # -- affinity -----------------------------------------------------------------------------------------------------

@@ -18,6 +18,7 @@ from sluice.contracts.admission.shapes import NotAReview, Pod, Request, read_pod
 from sluice.contracts.admission.volumes import problems_of_mounts
 from sluice.contracts.asking import AskLimits
 from sluice.contracts.kubernetes import ANNOTATION_REQUEST, LABEL_MANAGED
+from sluice.contracts.pod_specs import unknown_demands
 from sluice.contracts.refusals import Refusal
 from sluice_pod_watcher.admission.editing import edits, hiding, hiding_in_added
 from sluice_pod_watcher.admission.responses import AdmissionResponse
@@ -66,7 +67,8 @@ def _review_pod(request: Request, pod: Pod, rules: AdmissionRules) -> AdmissionR
         problems += [refused(needs)] if isinstance(needs, Refusal) else []
     if isinstance(ask, Refusal) or problems:
         return _denied(request, problems)
-    warnings = advice.on_later(pod, ask.asked) if later else advice.on_first(pod, ask.before, ask.stored, ask.asked)
+    advised = advice.on_later(pod, ask.asked) if later else advice.on_first(pod, ask.before, ask.stored, ask.asked)
+    warnings = (*advised, *unknown_demands(spec))
     patch = tuple(edits(pod, ask.stored, ask.asked, rules))
     return AdmissionResponse(request.uid, patch=patch, warnings=tuple(dict.fromkeys(warnings)))
 

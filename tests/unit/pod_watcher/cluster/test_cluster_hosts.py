@@ -240,3 +240,13 @@ def test_where_volumes_are_is_asked_again_while_the_api_server_is_away(hosts):
     hosts.handle(e.ClaimsRead(again.uid, forbidden="it may not"))
     assert hosts.bus["sluice.request.u1"].host.volumes == ()
     assert [each.note.partition(".")[0] for each in hosts.api.events] == ["it may not"]
+
+
+def test_a_demand_that_nobody_looks_at_is_told_to_its_owner(hosts):
+    """A pod of a Deployment has no kubectl that would print the warning of its admission."""
+    pod = new_pod("train", "u1")
+    term = {"topologyKey": "zone", "labelSelector": {}, "namespaceSelector": {"matchLabels": {"team": "ml"}}}
+    pod["spec"]["affinity"] = {"podAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}
+    hosts.show(hosts.api.store(pod))
+    (said,) = hosts.api.events
+    assert (said.reason, "namespaceSelector" in said.note) == ("SliceWarning", True)

@@ -121,3 +121,5 @@ class Desk:
         elif change:
             asks = "now asks" if change == "changed" else "asks"
             self.told.append(Tell("info", f"{who} {asks} for {words.ask(terms.claims)}", record.uid))
+            for each in record.view.unknown if record.view is not None and change == "new" else ():
+                self.following.telling.event(record, "Warning", "SliceWarning", each)

@@ -18,6 +18,7 @@ from sluice.contracts.kubernetes import (
     LABEL_IGNORE,
     is_granted,
 )
+from sluice.contracts.pod_specs import unknown_demands
 from sluice_pod_watcher.core.cluster.claims import claims_of
 from sluice_pod_watcher.core.cluster.events import Raw
 
@@ -76,6 +77,8 @@ class PodView:
     labels: Mapping[str, str]
     claims: tuple[str, ...]
     """The volume claims that it mounts."""
+    unknown: tuple[str, ...]
+    """What it demands of its node that nobody here looks at."""
     is_ignored: bool
     """It has the label that tells Sluice to leave it alone."""
     gates: tuple[str, ...]
@@ -132,6 +135,7 @@ def read_pod(raw: Raw) -> PodView | None:
         nothing_holds_it=dying and meta.get("deletionGracePeriodSeconds") == 0 and not meta.get("finalizers"),
         labels={str(key): str(text) for key, text in _map(meta, "labels").items()},
         claims=claims_of(str(meta["name"]), spec),
+        unknown=unknown_demands(spec),
         is_ignored=LABEL_IGNORE in _map(meta, "labels"),
         gates=tuple(str(each.get("name")) for each in _list(spec, "schedulingGates")),
         request=str(annotations.get(ANNOTATION_REQUEST, "")),

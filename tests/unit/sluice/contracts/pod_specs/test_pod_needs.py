@@ -129,4 +129,4 @@ def test_a_demand_that_nobody_here_can_look_at_is_told() -> None:
     (told,) = unknown_demands({"affinity": by_team})
     assert "namespaceSelector" in told
     assert "namespaces" in told
-    assert unknown_demands({"affinity": apart(labelSelector={}, namespaceSelector={})}) == []
+    assert unknown_demands({"affinity": apart(labelSelector={}, namespaceSelector={})}) == ()
