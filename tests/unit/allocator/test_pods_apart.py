@@ -237,3 +237,10 @@ def test_simulate_answers_as_the_grant_would_be() -> None:
     waits = simulate(bench.allocator.desk, question)
     assert isinstance(waits, WouldWait)
     assert waits.steps[0].reasons[0].reason is WaitReason.NODE_POD_ANTI_AFFINITY
+
+
+def test_a_node_where_the_scheduler_refused_its_predecessor_is_taken_only_where_there_is_nothing_else() -> None:
+    """The pod that a controller makes again would be pinned to the same node, and evicted there, for ever."""
+    bench = bench_of(**{"gpu-1": facts(), "gpu-2": facts()})
+    shun = HostNeeds(shun=(NodeName("gpu-1"),))
+    assert ask(bench, *(pod(f"p{at}", shun) for at in range(8))) == ["gpu-2"] * 7 + ["gpu-1"]

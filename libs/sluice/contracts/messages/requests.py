@@ -150,6 +150,8 @@ class HostNeeds(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     ports: tuple[HostPort, ...] = ()
     volumes: tuple[tuple[Selector, ...], ...] = ()
     """Where its volumes are: for each that is bound to some nodes, terms of which at least one must hold whole."""
+    shun: tuple[NodeName, ...] = ()
+    """Only where there is nothing else: the scheduler could not place pods of the same owner there a while ago."""
 
 
 NO_NEEDS = HostNeeds()

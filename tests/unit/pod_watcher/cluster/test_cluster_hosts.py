@@ -250,3 +250,14 @@ def test_a_demand_that_nobody_looks_at_is_told_to_its_owner(hosts):
     hosts.show(hosts.api.store(pod))
     (said,) = hosts.api.events
     assert (said.reason, "namespaceSelector" in said.note) == ("SliceWarning", True)
+
+
+@pytest.mark.parametrize("owner", ["ReplicaSet", ""])
+def test_what_a_controller_makes_again_avoids_the_node_that_the_scheduler_refused(hosts, owner):
+    """It would be evicted from the same node every minute; a bare pod keeps its slice, and its owner decides."""
+    hosts.create("train-1", "u1", owner=owner)
+    hosts.bind("u1")
+    hosts.pass_time(hosts.core.rules.unscheduled_after_s + 2)
+    assert hosts.api.evictions == (["u1"] if owner else [])
+    hosts.create("train-2", "u2", owner=owner)
+    assert hosts.bus["sluice.request.u2"].host.shun == (("node-a",) if owner else ())

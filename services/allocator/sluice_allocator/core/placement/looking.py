@@ -84,6 +84,8 @@ class Look(msgspec.Struct, eq=False):
     def why_not_on(self, node: Node) -> WaitReason | None:
         """Why this node of such a class may not serve it, room aside; None when it may."""
         host = self.asking.host
+        if host.shun and node.name in host.shun:
+            return WaitReason.GPU_AVOIDED
         if self.one_by_one and not selects(host, node.labels):
             return WaitReason.NODE_SELECTOR_MISMATCH
         if self.one_by_one and not reaches_volumes(host, node.labels):
@@ -129,5 +131,5 @@ def look_for(fleet: Fleet, asking: Asking, avoid: Avoid) -> Look:
         look.bars = bars_for(fleet.peers, asking)
         for bar in look.bars:
             fleet.stock.tell_apart_few(bar.key)
-    look.picky = bool(look.bars or asking.host.ports)
+    look.picky = bool(look.bars or asking.host.ports or asking.host.shun)
     return look

@@ -47,7 +47,14 @@ def find_free(fleet: Fleet, asking: Asking, avoid: Avoid = frozenset()) -> Place
     place = _find(look)
     if place is None and asking.substitute:
         place = _find_larger(look, _find)
+    if place is None and asking.host.shun:
+        return find_free(fleet, _anywhere(asking), avoid)
     return place
+
+
+def _anywhere(asking: Asking) -> Asking:
+    """The same where nothing but shunned nodes is left."""
+    return replace(asking, host=replace(asking.host, shun=()))
 
 
 def find_place_on(fleet: Fleet, asking: Asking, node: NodeName, avoid: Avoid = frozenset()) -> Place | None:
@@ -70,7 +77,7 @@ def wait_for_pods(fleet: Fleet, asking: Asking, request: RequestId) -> None:
 
 def explain(fleet: Fleet, asking: Asking, avoid: Avoid = frozenset()) -> NoPlace:
     """Why nothing fits now, counted per class of nodes and of GPUs."""
-    return explain_look(look_for(fleet, asking, avoid))
+    return explain_look(look_for(fleet, _anywhere(asking) if asking.host.shun else asking, avoid))
 
 
 def _find(look: Look) -> Place | None:

@@ -77,7 +77,7 @@ class Cluster:
         requests = Requests(rules)
         voice = Voice(run, rules.source, rules.closing_ttl_s, requests)
         hosts = Hosts(rules)
-        following = Following(rules, Telling(rules), hosts)
+        following = Following(rules, Telling(rules), hosts, requests.shunned)
         self._desk = Desk(rules, requests, voice, following, hosts, Mirror(rules), Removals(rules))
         self._api = ApiSide(self._desk)
         self._bus = BusSide(self._desk)

@@ -32,6 +32,7 @@ from sluice_pod_watcher.core.cluster.plight import lost_words, plight_of
 from sluice_pod_watcher.core.cluster.pod_views import PodView
 from sluice_pod_watcher.core.cluster.records import Record, Writing
 from sluice_pod_watcher.core.cluster.rules import ClusterRules
+from sluice_pod_watcher.core.cluster.shunned import Shunned
 from sluice_pod_watcher.core.cluster.telling import Telling
 from sluice_pod_watcher.core.events import Tell
 
@@ -57,6 +58,8 @@ class Following:
     rules: ClusterRules
     telling: Telling
     hosts: Hosts
+    shunned: Shunned = field(default_factory=Shunned)
+    """Where pods were not placed; of it others make what the next ones ask for."""
     wakes: Wakes = field(default_factory=Wakes)
     ailing: Ailing = field(default_factory=Ailing)
     kept_out: dict[NodeName, dict[RequestId, None]] = field(default_factory=dict)
@@ -86,7 +89,7 @@ class Following:
         stuck = self._stuck(record, view, now)
         if not record.doubt and isinstance(record.answer, Bound):
             self._bind_or_annotate(record, view, record.answer, now)
-        cause = self._why_evict(record, view, stuck)
+        cause = self._why_evict(record, view, stuck, now)
         if cause:
             self._evict(record, cause, now)
         self._tell(record, stuck, now)
@@ -241,12 +244,14 @@ class Following:
         why = view.unschedulable or "the scheduler has not said why"
         return f"the scheduler has not placed it on {view.place} in {after_s:.0f} s: {why}"
 
-    def _why_evict(self, record: Record, view: PodView, stuck: str) -> str:
+    def _why_evict(self, record: Record, view: PodView, stuck: str, now: float) -> str:
         if record.eviction:
             return record.eviction
         if not view.controller:
             return ""  # nobody would make it anew: it keeps what it has, and is told why it waits
         if stuck:
+            if not view.node:
+                self.shunned.add(view.owner, NodeName(view.place), now)
             return stuck
         if not self.rules.evict_lost:
             return ""

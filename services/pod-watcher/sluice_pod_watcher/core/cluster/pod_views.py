@@ -90,6 +90,8 @@ class PodView:
     pinning: Pinning
     controller: str
     """The kind of the owner that makes it anew; empty for a bare pod."""
+    owner: str
+    """The UID of that owner."""
     has_ended: bool
     has_started: bool
     unschedulable: str
@@ -143,6 +145,7 @@ def read_pod(raw: Raw) -> PodView | None:
         node=NodeName(str(spec.get("nodeName") or "")),
         pinning=_pinning(spec),
         controller="" if owner.get("kind") == "Node" else str(owner.get("kind", "")),
+        owner="" if owner.get("kind") == "Node" else str(owner.get("uid", "")),
         has_ended=containers_ended(spec, status, dying=dying),
         has_started=any("running" in each or "terminated" in each for each in _states(status)),
         unschedulable=_unschedulable(scheduled),

@@ -31,6 +31,7 @@ from sluice_pod_watcher.core.cluster.grants import held_by
 from sluice_pod_watcher.core.cluster.pod_views import PodView
 from sluice_pod_watcher.core.cluster.records import Record
 from sluice_pod_watcher.core.cluster.rules import ClusterRules
+from sluice_pod_watcher.core.cluster.shunned import Shunned
 from sluice_pod_watcher.core.cluster.terms import Terms, terms_followed, terms_of, terms_of_pod
 from sluice_pod_watcher.core.stages import stage_of
 
@@ -45,6 +46,7 @@ class Requests:
     def __init__(self, rules: ClusterRules) -> None:
         """No pod is known."""
         self.rules = rules
+        self.shunned = Shunned()
         self.due: dict[RequestId, None] = {}
         self.records: dict[RequestId, Record] = {}
         self._by_name: dict[tuple[str, str], RequestId] = {}
@@ -279,7 +281,8 @@ class Requests:
         if view.claims and record.places is None and view.is_gated and record.held is None:
             record.unread = raw  # where its volumes are is asked first (`following`)
             return ""
-        terms = terms_of_pod(record.asked, spec, view, places=record.places or (), held=record.held)
+        shun = self.shunned.nodes(view.owner, record.since) if view.owner and record.held is None else ()
+        terms = terms_of_pod(record.asked, spec, view, places=record.places or (), held=record.held, shun=shun)
         return self._take_terms(record, terms, now)
 
     def _follow(self, record: Record, terms: Terms, view: PodView, spec: Raw) -> Change:

@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 
 from sluice.contracts.admission.asks import Asked
+from sluice.contracts.ids import NodeName
 from sluice.contracts.messages import (
     NO_LEEWAY,
     NO_NEEDS,
@@ -61,7 +62,15 @@ def terms_of(word: AllocationRequested | RequestRejected) -> Terms:
     )
 
 
-def terms_of_pod(asked: Asked, spec: dict[str, Any], view: PodView, *, places: Places, held: Held | None) -> Terms:
+def terms_of_pod(
+    asked: Asked,
+    spec: dict[str, Any],
+    view: PodView,
+    *,
+    held: Held | None,
+    places: Places = (),
+    shun: tuple[NodeName, ...] = (),
+) -> Terms:
     """
     What a pod asks for, with what its spec needs of a node and how urgent it says it is.
 
@@ -78,8 +87,8 @@ def terms_of_pod(asked: Asked, spec: dict[str, Any], view: PodView, *, places: P
         if held is None:
             return Terms(refusal=needs)
         needs = HostNeeds(node_name=held.node)
-    if places:
-        needs = msgspec.structs.replace(needs, volumes=places)
+    if places or shun:
+        needs = msgspec.structs.replace(needs, volumes=places, shun=shun)
     urgency = read_urgency(spec)
     if isinstance(urgency, Refusal):
         urgency = NO_URGENCY  # no API server takes such a pod
