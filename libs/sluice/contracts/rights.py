@@ -61,8 +61,6 @@ def rights_of(role: Role, node: NodeName | None = None) -> Rights:
             publish += _reading(stream)
         if role in {Role.ALLOCATOR, Role.ADMINISTRATOR}:
             publish += _declaring()
-        if role is Role.ADMINISTRATOR:
-            publish.append(f"{_API}.STREAM.UPDATE.{Stream.HISTORY}")  # another size; its words are for people alone
     return Rights(user, tuple(dict.fromkeys(publish)), (f"{inbox_prefix(user)}.>",), alone=node is not None)
 
 

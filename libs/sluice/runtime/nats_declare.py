@@ -73,7 +73,8 @@ async def resize_history(connection: Connection, history_bytes: int) -> None:
     """
     Let HISTORY take so many bytes where it was made with another size. With fewer its oldest words go, and no others.
 
-    Raises BusError where the broker's store has no room for it, or we may not.
+    For a broker without users: with STREAM.UPDATE one could let the server itself write elsewhere, so none of ours may.
+    Raises BusError where the broker's store has no room for it.
     """
     found = await _find(connection, f"STREAM.INFO.{Stream.HISTORY}", STREAM_NOT_FOUND)
     if found is None or found["config"].get("max_bytes") == history_bytes:

@@ -3,6 +3,7 @@
 import io
 import re
 import shutil
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -60,7 +61,8 @@ def test_a_misspelt_option_is_answered_with_the_right_one(typed, capsys, words, 
 
 @pytest.fixture
 def typed(monkeypatch, tmp_path):
-    """Type a command as a user for whom nothing runs; its exit code."""
+    """Type a command as a user for whom nothing runs; its exit code. What `sluice run` blocks is heard again after."""
+    heard = signal.pthread_sigmask(signal.SIG_BLOCK, ())
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
     monkeypatch.delenv("SLUICE_NATS_URL", raising=False)
 
@@ -69,7 +71,8 @@ def typed(monkeypatch, tmp_path):
             command.main(words)
         return ended.value.code
 
-    return type_
+    yield type_
+    signal.pthread_sigmask(signal.SIG_SETMASK, heard)
 
 
 @pytest.mark.parametrize(

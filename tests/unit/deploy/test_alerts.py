@@ -34,10 +34,11 @@ SAID = {
     "a node's agent is away": (FLEET, "test_a_node_that_does_not_answer_is_stale_for_those_who_watch"),
     "a node answers and is not opened": (DOCTOR, "test_a_node_that_is_not_open_is_named"),
     "the broker is away": (RUNNING, "test_what_cannot_be_looked_at_is_not_called_well"),
-    "the broker has no quorum, or no disk": (
+    "the broker has no quorum": (
         "tests/integration/test_quorum.py",
         "test_a_broker_without_quorum_is_named_in_log_metrics_and_doctor",
     ),
+    "the broker's disk is full": (DOCTOR, "test_a_broker_that_stores_nothing_is_named_before_those_who_wait_for_it"),
     "the broker denies a service a subject": (
         "tests/integration/test_bus_identity.py",
         "test_a_service_with_anothers_user_ends_and_says_which_subject_it_was",

@@ -16,7 +16,7 @@ _PAUSE_FIRST_S, _PAUSE_MAX_S = 0.1, 2.0
 
 async def ensure(url: str) -> int:
     """
-    Declare the streams where they are missing, and give HISTORY the size that SLUICE_HISTORY_MIB says.
+    Declare the streams where they are missing, HISTORY with the size that SLUICE_HISTORY_MIB says.
 
     Raises BusError when one exists with other settings.
     """
@@ -32,10 +32,11 @@ async def ensure(url: str) -> int:
     return 0
 
 
-async def declared(bus: NatsBus, *, history_bytes: int, within_s: float) -> None:
+async def declared(bus: NatsBus, *, history_bytes: int, within_s: float, resize: bool = False) -> None:
     """
     Declare the streams where they are missing, HISTORY with so many bytes of disk, as soon as the broker can.
 
+    With `resize` one that is there gets that size: a larger disk, or an earlier version, gave it another.
     Raises BusError, and TimeoutError.
     """
     pause_s = _PAUSE_FIRST_S
@@ -43,7 +44,8 @@ async def declared(bus: NatsBus, *, history_bytes: int, within_s: float) -> None
         while True:
             try:
                 await bus.ensure_streams(history_bytes=history_bytes)
-                await bus.resize_history(history_bytes)
+                if resize:
+                    await bus.resize_history(history_bytes)
             except (TimeoutError, OSError):
                 await asyncio.sleep(pause_s)
                 pause_s = min(_PAUSE_MAX_S, pause_s * 2)

@@ -150,7 +150,7 @@ class System:
         await self._children.start(broker)
         self._bus = await self._connect()
         try:
-            await declared(self._bus, history_bytes=self._history_bytes, within_s=BROKER_UP_S)
+            await declared(self._bus, history_bytes=self._history_bytes, within_s=BROKER_UP_S, resize=True)
         except TimeoutError:
             raise NotStartedError(f"the broker does not work: {last_words(logs / 'broker.log')}") from None
         wanted = Wanted(
