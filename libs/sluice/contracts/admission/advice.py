@@ -19,6 +19,10 @@ HAMI_SCHEDULER = "hami-scheduler"
 """The name that HAMi's own webhook writes (https://github.com/Project-HAMi/HAMi, charts/hami/values.yaml)."""
 
 
+SLURM_BRIDGE = "slurm-bridge-scheduler"
+"""Of Slinky, whose admission writes it into the pods of its namespaces (https://github.com/SlinkyProject/slurm-bridge)."""
+
+
 def on_first(pod: Pod, before: StoredAsk, stored: StoredAsk, asked: Asked) -> Iterator[str]:
     """Of a pod that is new; `before` is its ask without defaults."""
     if any(HAMI.priority in amounts for amounts in stored.resources.values()):
@@ -34,13 +38,24 @@ def on_first(pod: Pod, before: StoredAsk, stored: StoredAsk, asked: Asked) -> It
     if pod.spec.resource_claims:
         why = "Dynamic Resource Allocation gives the pod devices beside those of Sluice, which knows nothing of them"
         yield f"spec.resourceClaims: {why}; one of the two is enough"
-    if pod.spec.scheduler_name == HAMI_SCHEDULER:
-        yield f"spec.schedulerName = {HAMI_SCHEDULER!r}: the pod is started by that scheduler, which must be running"
+    yield from _on_scheduler(pod)
     for key, value in stored.annotations.items():
         if key not in before.annotations:
             yield f"{key} = {value!r}: the default of this namespace, for the pod names no mode"
     yield from _replaced(pod, asked)
     yield from _passed_over(pod, stored)
+
+
+def _on_scheduler(pod: Pod) -> Iterator[str]:
+    """A scheduler that must be there, or that decides what Sluice has decided."""
+    name = pod.spec.scheduler_name
+    if name == HAMI_SCHEDULER:
+        yield f"spec.schedulerName = {name!r}: the pod is started by that scheduler, which must be running"
+    if name == SLURM_BRIDGE:
+        yield (
+            f"spec.schedulerName = {name!r}: Slurm chooses the node and counts its GPUs, as Sluice does, and they do not "
+            "agree: leave schedulerName out, or leave the pod to Slurm with the label sluice.dev/ignore"
+        )
 
 
 def _on_main_container(pod: Pod, stored: StoredAsk) -> Iterator[str]:
@@ -72,6 +87,7 @@ def on_later(pod: Pod, asked: Asked) -> Iterator[str]:
         if found is not None and asked.claim_for(container.name) is None:
             where = f"container {shorten(container.name, 63)}"
             yield f"{where}: {found} was added after the pod's ask was stored, and is taken out: it gets no GPU"
+    yield from _on_scheduler(pod)
     yield from _replaced(pod, asked)
 
 

@@ -350,6 +350,9 @@ def test_keys_that_say_nothing_here_are_told_as_warnings():
         "hami.io/device-scoring-weights is not used by Sluice: the weights of the pool count",
         "spec.schedulerName = 'hami-scheduler': the pod is started by that scheduler, which must be running",
     )
+    slurm = pod(container(resources=gpu(gpu="1")), schedulerName="slurm-bridge-scheduler")
+    (warning,) = answer(slurm).warnings
+    assert warning.endswith("leave schedulerName out, or leave the pod to Slurm with the label sluice.dev/ignore")
     few = pod(annotations={"main.sluice.dev/memory": "10"})
     assert answer(few).warnings == (
         "main.sluice.dev/memory: 10 without a unit is 10 MiB; did you mean 10Gi? (10Mi says that few)",
