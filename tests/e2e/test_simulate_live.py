@@ -42,7 +42,7 @@ metadata: { name: hamitypo }
 spec: { containers: [{ name: m, image: x, resources: { limits: { nvidia.com/gpu: 1, nvidia.com/gpu-mem: 4000 } } }] }
 """
 NEAREST = {
-    "b200": "no GPU here has 1g.23gb. Closest: 1g.20gb (A100-40GB)",
+    "b200": "no GPU here has 1g.23gb. Closest: 1g.10gb (A100-40GB)",
     "170g": "no GPU here has 170 GiB of memory for one device; the most is 39 GiB: 7g.40gb (A100-40GB)",
     "three": "it asks for 3 GPUs, and the most is 2 on one node",
     "hostmem": "it requests 2048 GiB of memory, and the largest node has 512 GiB",
@@ -89,7 +89,7 @@ async def test_what_no_node_here_has_would_wait_and_is_told_what_comes_nearest(u
     (tmp_path / "pods.yaml").write_text(NOT_HERE)
     answers = by_name(up.sluice("simulate", "-f", str(tmp_path / "pods.yaml"), "--json"))
     assert {pod["answer"] for pod in answers.values()} == {"pending"}
-    told = {name: pod["message"] for name, pod in answers.items()}
+    told = {name: pod["message"].removeprefix("would wait: ") for name, pod in answers.items()}
     assert {name: words for name, words in told.items() if not words.startswith(NEAREST[name])} == {}
 
 

@@ -53,8 +53,8 @@ def _on_scheduler(pod: Pod) -> Iterator[str]:
         yield f"spec.schedulerName = {name!r}: the pod is started by that scheduler, which must be running"
     if name == SLURM_BRIDGE:
         yield (
-            f"spec.schedulerName = {name!r}: Slurm chooses the node and counts its GPUs, as Sluice does, and they do not "
-            "agree: leave schedulerName out, or leave the pod to Slurm with the label sluice.dev/ignore"
+            f"spec.schedulerName = {name!r}: Slurm chooses the node and counts its GPUs, as Sluice does, and they do "
+            "not agree: leave schedulerName out, or leave the pod to Slurm with the label sluice.dev/ignore"
         )
 
 
