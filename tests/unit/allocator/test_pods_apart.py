@@ -27,6 +27,8 @@ from sluice.contracts.refusals import WaitReason
 from sluice_allocator.core.allocator import Allocator
 from sluice_allocator.core.asking_why import PodAsked, WouldBind, WouldWait, simulate
 from sluice_allocator.core.events import GoOn, LeaseChanged
+from sluice_allocator.core.placement.hosts import Node
+from sluice_allocator.core.placement.looking import Look
 from sluice_allocator.core.rules import Rules
 
 HOSTNAME, ZONE = "kubernetes.io/hostname", "topology.kubernetes.io/zone"
@@ -244,3 +246,24 @@ def test_a_node_where_the_scheduler_refused_its_predecessor_is_taken_only_where_
     bench = bench_of(**{"gpu-1": facts(), "gpu-2": facts()})
     shun = HostNeeds(shun=(NodeName("gpu-1"),))
     assert ask(bench, *(pod(f"p{at}", shun) for at in range(8))) == ["gpu-2"] * 7 + ["gpu-1"]
+
+
+@pytest.mark.parametrize("nodes", [6, 60])
+def test_a_decision_looks_at_as_many_nodes_in_a_large_fleet_as_in_a_small_one(monkeypatch, nodes: int) -> None:
+    """Nodes with a replica are passed over, and one without is taken: the others are not looked at."""
+    looked_at: list[str] = []
+    why_not_on = Look.why_not_on
+
+    def counted(look: Look, node: Node) -> WaitReason | None:
+        looked_at.append(node.name)
+        return why_not_on(look, node)
+
+    bench = bench_of(**{f"gpu-{at:02}": facts("ab"[at % 2]) for at in range(nodes)})
+    both = msgspec.structs.replace(ONE_PER_HOST, spread=OVER_ZONES.spread)
+    ask(bench, *(pod(f"p{at}", both) for at in range(4)))
+    monkeypatch.setattr(Look, "why_not_on", counted)
+    assert ask(bench, pod("p4", both)) == ["gpu-04"]
+    assert len(looked_at) <= 6
+    looked_at.clear()
+    assert ask(bench, pod("plain", app="")) != []
+    assert looked_at == [], "a pod without terms asks no node for its pods"
