@@ -270,13 +270,31 @@ class Site:
 
         return await until(look, f"{kind.__name__} at {address.subject}")
 
-    async def pod(self, name: str) -> tuple[RequestId, Json]:
+    async def claims(self) -> None:
+        """A volume claim that is bound, and one that is bound when its first pod is placed."""
+        spec = {"volumeName": "pv-1"}
+        late = {"storageClassName": "late"}
+        kinds = (
+            ("/api/v1/persistentvolumes", "PersistentVolume", "pv-1", {"spec": {}}),
+            ("/api/v1/namespaces/default/persistentvolumeclaims", "PersistentVolumeClaim", "bound", {"spec": spec}),
+            ("/api/v1/namespaces/default/persistentvolumeclaims", "PersistentVolumeClaim", "late", {"spec": late}),
+        )
+        mode = {"volumeBindingMode": "WaitForFirstConsumer"}
+        storage = ("/apis/storage.k8s.io/v1/storageclasses", "StorageClass", "late", mode)
+        for path, kind, name, rest in (*kinds, storage):
+            version = "storage.k8s.io/v1" if kind == "StorageClass" else "v1"
+            body = {"apiVersion": version, "kind": kind, "metadata": {"name": name}, **rest}
+            made = await self.cluster.post(path, body)
+            assert made.code == 201, made
+
+    async def pod(self, name: str, *claims: str) -> tuple[RequestId, Json]:
         """A person's pod, as it was stored."""
+        volumes = [{"name": each, "persistentVolumeClaim": {"claimName": each}} for each in claims]
         body = {
             "apiVersion": "v1",
             "kind": "Pod",
             "metadata": {"name": name, "annotations": {"sluice.dev/profile": "1g.5gb"}},
-            "spec": {"containers": [{"name": "main", "image": "train:1"}]},
+            "spec": {"containers": [{"name": "main", "image": "train:1"}], "volumes": volumes},
         }
         made = await self.cluster.post("/api/v1/namespaces/default/pods", body)
         assert made.code == 201, made
@@ -386,7 +404,8 @@ async def test_the_services_live_a_whole_pod_life_with_the_rights_they_have(site
 
 async def _live(site: Site) -> None:
     """Two pods: one is served at once and evicted, one waits; GPUs are mirrored; a node goes."""
-    served, stored = await site.pod("served")
+    await site.claims()
+    served, stored = await site.pod("served", "bound", "late")
     assert stored["spec"]["schedulingGates"] == [{"name": "sluice.dev/slice"}]
     waiting, _ = await site.pod("waiting")
     for request in (served, waiting):

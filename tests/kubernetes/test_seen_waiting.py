@@ -24,9 +24,14 @@ from sluice.contracts.messages import (
     Claim,
     DeviceFilter,
     HostNeeds,
+    HostPort,
     HostRoom,
     InstanceReport,
+    NodeExpression,
+    OtherPods,
     Pending,
+    PodTerm,
+    SpreadTerm,
     Taint,
     WaitOver,
 )
@@ -69,6 +74,21 @@ def on_host(room: HostRoom = HostRoom(), selector: dict[str, str] | None = None,
     shop = Shop(node("gpu-1", 2))
     shop.host("gpu-1", **facts)
     return shop.ask(SMALL, host=HostNeeds(room=room, node_selector=selector or {}))
+
+
+IN_B = (NodeExpression(key="zone", operator="In", values=("b",)),)
+BY_APP = (NodeExpression(key="app", operator="In", values=("llm",)),)
+ON_HOST = PodTerm(topology_key="kubernetes.io/hostname", selector=BY_APP, namespaces=("default",))
+EVENLY = SpreadTerm(topology_key="zone", selector=BY_APP)
+LLM = OtherPods(namespace="default", labels={"app": "llm"})
+
+
+def beside(host: HostNeeds, **facts: object) -> Place | NoPlace:
+    """A node on which others' pods are; the pod's volume, and a node without GPUs, are in another zone."""
+    shop = Shop(node("gpu-1", 2))
+    shop.host("gpu-1", labels={"zone": "a"}, **facts)
+    shop.host("cpu-1", labels={"zone": "b"})
+    return shop.ask(SMALL, host=host)
 
 
 def taken(first: Claim, then: Claim, *, namespace: str = "default", **gpu: object) -> Place | NoPlace:
@@ -222,6 +242,43 @@ SCENES: dict[WaitReason, tuple[Callable[[], Place | NoPlace | Pending], str]] = 
             f"2 x {A100}: not enough of another resource left on their node. It starts when all else that the "
             f"pod requests "
             "(resources.requests) is free on a node with a free slice. [NodeInsufficientResource]"
+        ),
+    ),
+    WaitReason.NODE_POD_ANTI_AFFINITY: (
+        lambda: beside(HostNeeds(apart=(ON_HOST,)), others=(LLM,)),
+        (
+            f"2 x {A100}: a pod is there that a required podAntiAffinity keeps apart from it. It starts when such a "
+            "pod ends, or a node without one is added; a preferred podAntiAffinity waits for none. "
+            "[NodePodAntiAffinity]"
+        ),
+    ),
+    WaitReason.NODE_POD_AFFINITY: (
+        lambda: beside(HostNeeds(beside=(ON_HOST,))),
+        (
+            f"2 x {A100}: no pod is there that its required podAffinity wants beside it. It starts when a pod that its "
+            "podAffinity names is where a slice is free; a preferred one does not wait. [NodePodAffinity]"
+        ),
+    ),
+    WaitReason.NODE_TOPOLOGY_SPREAD: (
+        lambda: beside(HostNeeds(spread=(EVENLY,)), others=(LLM, LLM)),
+        (
+            "1 node (zone=a): one more there would be beyond the maxSkew of its topologySpreadConstraints. It starts "
+            "when the domain with fewest of its pods has a free slice; a larger maxSkew or ScheduleAnyway helps. "
+            "[NodeTopologySpread]"
+        ),
+    ),
+    WaitReason.NODE_HOST_PORT_TAKEN: (
+        lambda: beside(HostNeeds(ports=(HostPort(port=80),)), ports=(HostPort(port=80),)),
+        (
+            f"2 x {A100}: another pod on their node has the hostPort that it wants. It starts when the pod with that "
+            "hostPort ends; leaving hostPort out, behind a Service, does not wait. [NodeHostPortTaken]"
+        ),
+    ),
+    WaitReason.NODE_VOLUME_ELSEWHERE: (
+        lambda: beside(HostNeeds(volumes=((IN_B,),))),
+        (
+            f"{NEVER} (1 node (zone=a): a volume of the pod cannot be had there). {HELPS_NEVER} It starts when a slice "
+            "is free where its volumes are: compare kubectl describe pv with the nodes' labels. [NoNodeCanFit]"
         ),
     ),
     WaitReason.GPU_UNHEALTHY: (
