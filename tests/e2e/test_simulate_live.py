@@ -46,7 +46,7 @@ NEAREST = {
     "170g": "no GPU here has 170 GiB of memory for one device; the most is 39 GiB: 7g.40gb (A100-40GB)",
     "three": "it asks for 3 GPUs, and the most is 2 on one node",
     "hostmem": "it requests 2048 GiB of memory, and the largest node has 512 GiB",
-    "hamitypo": "nvidia.com/gpu-mem is no resource of any node here; did you mean nvidia.com/gpumem?",
+    "hamitypo": "no node here has the resource nvidia.com/gpu-mem; did you mean nvidia.com/gpumem?",
 }
 
 

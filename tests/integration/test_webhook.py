@@ -96,7 +96,7 @@ async def test_a_namespaces_mode_comes_by_the_path():
     async with webhook() as caller:
         _, text = await caller.post("/mutate/mps")
         assert json.loads(text)["response"]["warnings"] == [
-            "main.sluice.dev/mode = 'mps': the default of this namespace, for the pod names no mode"
+            "main.sluice.dev/mode = 'mps': the default of this namespace, because the pod names no mode"
         ]
         assert (await caller.post("/mutate/nonsense"))[0] == 404
 

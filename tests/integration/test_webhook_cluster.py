@@ -67,8 +67,8 @@ async def test_a_person_reads_why_a_pod_is_not_taken(kube):
     assert reply.code == 403
     assert reply.message == (
         'admission webhook "pods.sluice.dev" denied the request: '
-        "spec.containers[main].env[NVIDIA_VISIBLE_DEVICES] = '0': Sluice sets this from what the pod is given "
-        "(allowed: leave it out, or 'all', which is all that the container is given)"
+        "spec.containers[main].env[NVIDIA_VISIBLE_DEVICES] = '0': Sluice sets this from what the pod is granted "
+        "(allowed: leave it out, or 'all', for all devices of the container)"
     )
     reply = await created(kube, body_of(resources=gpu(gpu="500m")))
     assert (reply.code, reply.message) == (
@@ -103,7 +103,9 @@ async def test_the_default_mode_of_a_namespace_reaches_its_pods_with_a_warning(k
     assert reply.code == 201, reply
     asked = read_stored(reply.body["metadata"]["annotations"]["sluice.dev/request"], reply.body["spec"], AskLimits())
     assert asked.pod.claims[0].modes == ("mps",)
-    assert reply.warnings == ["main.sluice.dev/mode = 'mps': the default of this namespace, for the pod names no mode"]
+    assert reply.warnings == [
+        "main.sluice.dev/mode = 'mps': the default of this namespace, because the pod names no mode"
+    ]
 
 
 async def test_a_namespace_that_opts_out_is_left_alone(kube):

@@ -69,8 +69,8 @@ DENIALS = {
     "a list of devices": Denial(
         403,
         with_env("NVIDIA_VISIBLE_DEVICES", "0,1"),
-        "spec.containers[main].env[NVIDIA_VISIBLE_DEVICES] = '0,1': Sluice sets this from what the pod is given "
-        "(allowed: leave it out, or 'all', which is all that the container is given)",
+        "spec.containers[main].env[NVIDIA_VISIBLE_DEVICES] = '0,1': Sluice sets this from what the pod is granted "
+        "(allowed: leave it out, or 'all', for all devices of the container)",
     ),
     "capabilities twice": Denial(
         422,
@@ -78,20 +78,20 @@ DENIALS = {
             container(resources=GPU, env=[{"name": "NVIDIA_DRIVER_CAPABILITIES", "value": "video"}]),
             annotations={"main.sluice.dev/driver-capabilities": "compute"},
         ),
-        "spec.containers[main].env[NVIDIA_DRIVER_CAPABILITIES] = 'video': the pod's annotations say 'compute' for this "
-        "container (allowed: one of them, or both alike)",
+        "spec.containers[main].env[NVIDIA_DRIVER_CAPABILITIES] = 'video': the pod's annotations set 'compute' for this "
+        "container (allowed: only one of them, or the same in both)",
     ),
     "a slip in the capabilities": Denial(
         422,
         with_env("NVIDIA_DRIVER_CAPABILITIES", "compute,vidoe"),
-        "main.sluice.dev/driver-capabilities = 'compute,vidoe': 'vidoe' is no driver capability; did you mean video? "
-        "(allowed: compute, compat32, display, graphics, ngx, utility, video, or all)",
+        "main.sluice.dev/driver-capabilities = 'compute,vidoe': 'vidoe' is not a driver capability; did you mean video"
+        "? (allowed: compute, compat32, display, graphics, ngx, utility, video, or all)",
     ),
     "a gpu and none": Denial(
         422,
         with_env("NVIDIA_VISIBLE_DEVICES", "void"),
-        "spec.containers[main].env[NVIDIA_VISIBLE_DEVICES] = 'void': the container asks for a GPU, and here for none "
-        "(allowed: one of the two)",
+        "spec.containers[main].env[NVIDIA_VISIBLE_DEVICES] = 'void': the container asks for a GPU, and this hides all "
+        "GPUs (allowed: one of the two)",
     ),
     "a second preload": Denial(
         403,
@@ -224,7 +224,7 @@ DENIALS = {
     "UnknownProfile": Denial(
         422,
         pod(annotations={"sluice.dev/profile": "big"}),
-        "sluice.dev/profile = 'big': no name of a MIG profile (allowed: *)",
+        "sluice.dev/profile = 'big': not the name of a MIG profile (allowed: *)",
     ),
     "TooLarge": Denial(
         422,
@@ -245,11 +245,11 @@ DENIALS = {
 WARNINGS = {
     "priority": (
         pod(container(resources=gpu(gpu="1", priority="1"))),
-        "nvidia.com/priority is not used by Sluice: who waits goes first by the annotation sluice.dev/priority",
+        "Sluice does not use nvidia.com/priority: the annotation sluice.dev/priority orders waiting pods",
     ),
     "scheduler": (
         pod(container(resources=GPU), schedulerName="hami-scheduler"),
-        "spec.schedulerName = 'hami-scheduler': the pod is started by that scheduler, which must be running",
+        "spec.schedulerName = 'hami-scheduler': that scheduler starts the pod, so it must be running",
     ),
     "fastpod": (
         pod(annotations={"sluice.dev/mode": "fastpod", "sluice.dev/sm-partition": "20"}),
@@ -390,7 +390,7 @@ async def test_a_person_reads_what_a_pod_that_is_taken_does_not_do(tmp_path):
             assert (reply.code, reply.warnings) == (201, [warning])
         asks = pod(annotations={"sluice.dev/memory": "4Gi"})
         reply = await cluster.post(f"/api/v1/namespaces/{mps}/pods", named(asks, "p"))
-        default = "main.sluice.dev/mode = 'mps': the default of this namespace, for the pod names no mode"
+        default = "main.sluice.dev/mode = 'mps': the default of this namespace, because the pod names no mode"
         assert (reply.code, reply.warnings) == (201, [default])
         if kubectl_is_there():
             (tmp_path / "pods.json").write_text(documents(bodies))

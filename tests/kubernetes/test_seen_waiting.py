@@ -142,7 +142,7 @@ def fixed(asked: Claim, *, given: bool) -> Place | NoPlace:
 
 
 HALF_THE_TIME = {"quota_request_permille": 600, "quota_limit_permille": 800}
-HELPS_NEVER = "It starts when a node joins that can serve it; asking for what is there is quicker."
+HELPS_NEVER = "It starts when a node joins that can serve it; asking for what exists is quicker."
 SCENES: dict[WaitReason, tuple[Callable[[], Place | NoPlace | Pending], str]] = {
     WaitReason.NO_NODES: (
         lambda: Shop().ask(SMALL),
@@ -211,7 +211,7 @@ SCENES: dict[WaitReason, tuple[Callable[[], Place | NoPlace | Pending], str]] = 
     WaitReason.NODE_LEAVING: (
         lambda: on_host(taints=(Taint(key="ToBeDeletedByClusterAutoscaler"),)),
         (
-            "1 node: being taken away by an autoscaler. "
+            "1 node: being removed by an autoscaler. "
             "It starts on another such node, or on the one that an autoscaler adds in its place. [NodeLeaving]"
         ),
     ),
@@ -247,7 +247,7 @@ SCENES: dict[WaitReason, tuple[Callable[[], Place | NoPlace | Pending], str]] = 
     WaitReason.NODE_POD_ANTI_AFFINITY: (
         lambda: beside(HostNeeds(apart=(ON_HOST,)), others=(LLM,)),
         (
-            f"2 x {A100}: a pod is there that a required podAntiAffinity keeps apart from it. It starts when such a "
+            f"2 x {A100}: a required podAntiAffinity keeps it apart from a pod there. It starts when such a "
             "pod ends, or a node without one is added; a preferred podAntiAffinity waits for none. "
             "[NodePodAntiAffinity]"
         ),
@@ -255,14 +255,14 @@ SCENES: dict[WaitReason, tuple[Callable[[], Place | NoPlace | Pending], str]] = 
     WaitReason.NODE_POD_AFFINITY: (
         lambda: beside(HostNeeds(beside=(ON_HOST,))),
         (
-            f"2 x {A100}: no pod is there that its required podAffinity wants beside it. It starts when a pod that its "
+            f"2 x {A100}: no pod that its required podAffinity selects is there. It starts when a pod that its "
             "podAffinity names is where a slice is free; a preferred one does not wait. [NodePodAffinity]"
         ),
     ),
     WaitReason.NODE_TOPOLOGY_SPREAD: (
         lambda: beside(HostNeeds(spread=(EVENLY,)), others=(LLM, LLM)),
         (
-            "1 node (zone=a): one more there would be beyond the maxSkew of its topologySpreadConstraints. It starts "
+            "1 node (zone=a): one more there would exceed the maxSkew of its topologySpreadConstraints. It starts "
             "when the domain with fewest of its pods has a free slice; a larger maxSkew or ScheduleAnyway helps. "
             "[NodeTopologySpread]"
         ),
@@ -270,14 +270,14 @@ SCENES: dict[WaitReason, tuple[Callable[[], Place | NoPlace | Pending], str]] = 
     WaitReason.NODE_HOST_PORT_TAKEN: (
         lambda: beside(HostNeeds(ports=(HostPort(port=80),)), ports=(HostPort(port=80),)),
         (
-            f"2 x {A100}: another pod on their node has the hostPort that it wants. It starts when the pod with that "
+            f"2 x {A100}: another pod on their node has the hostPort that it needs. It starts when the pod with that "
             "hostPort ends; leaving hostPort out, behind a Service, does not wait. [NodeHostPortTaken]"
         ),
     ),
     WaitReason.NODE_VOLUME_ELSEWHERE: (
         lambda: beside(HostNeeds(volumes=((IN_B,),))),
         (
-            f"{NEVER} (1 node (zone=a): a volume of the pod cannot be had there). {HELPS_NEVER} It starts when a slice "
+            f"no node with GPUs here can reach all of its volumes. {HELPS_NEVER} It starts when a slice "
             "is free where its volumes are: compare kubectl describe pv with the nodes' labels. [NoNodeCanFit]"
         ),
     ),

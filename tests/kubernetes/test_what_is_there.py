@@ -64,11 +64,11 @@ NEVER = {
     "memory": (asking("p", gpu="1", memory="2Ti"), "it requests 2048 GiB of memory, and the largest node has 512 GiB"),
     "typo": (
         asking("p", gpu="1", more={"nvidia.com/gpu-mem": "4000"}),
-        "nvidia.com/gpu-mem is no resource of any node here; did you mean nvidia.com/gpumem?",
+        "no node here has the resource nvidia.com/gpu-mem; did you mean nvidia.com/gpumem?",
     ),
     "resource": (
         asking("p", gpu="1", more={"rdma/shared_mlx5": "1"}),
-        "rdma/shared_mlx5 is no resource of any node here",
+        "no node here has the resource rdma/shared_mlx5",
     ),
     "label": (
         user_pod("p", annotations={"sluice.dev/profile": "1g.5gb"}, nodeSelector={"kubernetes.io/os": "plan9"}),

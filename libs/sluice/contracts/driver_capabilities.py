@@ -28,7 +28,7 @@ class UnknownCapabilityError(ValueError):
 
     def __init__(self, word: str) -> None:
         """Say which."""
-        super().__init__(f"{word[:80]!r} is no driver capability")
+        super().__init__(f"{word[:80]!r} is not a driver capability")
         self.word = word
 
 
@@ -37,7 +37,7 @@ class NotAllowedError(ValueError):
 
     def __init__(self, word: str) -> None:
         """Say which."""
-        super().__init__(f"{word!r} is not given here")
+        super().__init__(f"{word!r} is not allowed here")
         self.word = word
 
 

@@ -57,7 +57,7 @@ def layout_of(item: Table, model: GpuModel, *, mig: bool) -> Layout | None:
     if "layout" not in item.values:
         return None
     if not mig:
-        raise item.wrong("layout", "is of GPUs with MIG")
+        raise item.wrong("layout", "applies only to GPUs with MIG")
     found: list[Instance] = []
     for text in item.texts("layout"):
         name, _, start = text.partition(":")
@@ -134,7 +134,7 @@ def _name(row: Table) -> ProfileName:
     except ProfileNameError as wrong:
         raise row.wrong("name", str(wrong)) from None
     if name.compute_slices != name.slices:
-        raise row.wrong("name", "a profile of a GPU instance: without the compute instance, 3g.20gb for instance")
+        raise row.wrong("name", "expected a GPU instance profile without the compute instance, 3g.20gb for example")
     return name
 
 

@@ -144,7 +144,7 @@ def doubt_of_memory(text: str) -> str:
     size = parse_whole(text)
     if isinstance(size, NotANumber) or not 0 < size < BARE_MIB_MIN:
         return ""
-    return f"{text} without a unit is {size} MiB; did you mean {size}Gi? ({size}Mi says that few)"
+    return f"{text} without a unit is {size} MiB; did you mean {size}Gi? (write {size}Mi to confirm)"
 
 
 def _unit_advice(text: str, unit: str) -> str:

@@ -116,10 +116,10 @@ def remedy(*, clustered: bool) -> str:
     """What to do about it."""
     if clustered:
         return (
-            "most servers of the cluster must be there, two of three for instance, and have room on their disks: bring "
-            "the others back; nothing is lost, and all goes on by itself"
+            "most servers of the cluster must run, two of three for instance, and have room on their disks: bring "
+            "the others back; nothing is lost, and Sluice continues by itself"
         )
     return (
-        "look into the broker's log: is its disk full or slow? Free some space; after that it must be started again, "
-        "which `sluice up` and a cluster's probe do. Nothing is lost"
+        "check the broker's log: is its disk full or slow? Free some space, then restart it; "
+        "`sluice up` and a cluster's liveness probe do that. Nothing is lost"
     )

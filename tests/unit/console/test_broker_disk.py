@@ -17,7 +17,7 @@ def test_a_full_disk_is_named_with_what_helps():
     assert what_is_wrong("/data", "", 0) == ""
     assert what_is_wrong("/data", FULL, 3 * MIB) == (
         "the disk under /data is full: 3 MiB free; the broker can't store, so nothing is granted or given back; "
-        "free some space (64 MiB are enough), and all goes on by itself"
+        "free some space (64 MiB are enough), and Sluice continues by itself"
     )
     assert what_is_wrong("/data", "input/output error", ROOM) == (
         "the broker can't store under /data, where 64 MiB are free: input/output error; it is started again"

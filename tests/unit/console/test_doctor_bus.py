@@ -126,7 +126,7 @@ def test_a_broker_that_stores_nothing_is_named_before_those_who_wait_for_it(well
     wrong = [finding for finding in check_bus(full) if finding.level != "ok"]
     assert [finding.check for finding in wrong] == [Check.BROKER, Check.ALLOCATOR]
     assert wrong[0].what == "the disk under /data is full: 0 MiB free"
-    assert wrong[1].remedy.startswith("see to the broker first")
+    assert wrong[1].remedy.startswith("repair the broker first")
     elsewhere = [finding for finding in check_bus(replace(no_lease, unstored_s=45.0)) if finding.level != "ok"]
     assert [finding.check for finding in elsewhere] == [Check.BROKER, Check.ALLOCATOR]
     assert "has stored nothing for 45 s, and no service holds a lease" in elsewhere[0].what

@@ -72,7 +72,7 @@ def test_the_heading_says_what_is_wrong(world):
     """A broker that is gone looks like a fleet where nothing happens."""
     gpus, pods = gpus_document(world), pods_document(world)
     assert heading(gpus, pods, connected=True) == "sluice  1 node, 1 GPU  |  50% in use  |  1 pod"
-    assert heading(gpus, pods, connected=False).startswith("sluice  NO BROKER: this is how it was  |  1 node")
+    assert heading(gpus, pods, connected=False).startswith("sluice  NO BROKER: the last known state  |  1 node")
     assert "nothing to use" in heading(GpusDocument(gpus=()), PodsDocument(pods=()), connected=True)
 
 

@@ -52,8 +52,7 @@ def test_a_guess_is_warned_of_and_a_name_is_not():
     two = (container("one"), container("two"))
     (warning,) = answer(pod(*two, annotations={"sluice.dev/profile": "1g.5gb"})).warnings
     assert warning == (
-        "sluice.dev/profile is taken to speak for container one, the first one, and not for two: "
-        "say one.sluice.dev/profile"
+        "sluice.dev/profile applies to container one, the first one, and not to two: use one.sluice.dev/profile"
     )
     named = [
         {"two.sluice.dev/profile": "1g.5gb"},

@@ -78,7 +78,7 @@ def test_a_guess_about_whom_a_key_speaks_for_is_said(bench, manifest):
     """The folder warns as a cluster does."""
     bench.files["a.yaml"] = manifest("a", containers=("one", "two"))
     bench.list()
-    (warning,) = [line for line in bench.told if "is taken to speak for" in line]
+    (warning,) = [line for line in bench.told if "applies to container" in line]
     assert "container one" in warning
     assert "one.sluice.dev/profile" in warning
 

@@ -26,9 +26,9 @@ SLURM_BRIDGE = "slurm-bridge-scheduler"
 def on_first(pod: Pod, before: StoredAsk, stored: StoredAsk, asked: Asked) -> Iterator[str]:
     """Of a pod that is new; `before` is its ask without defaults."""
     if any(HAMI.priority in amounts for amounts in stored.resources.values()):
-        yield f"{HAMI.priority} is not used by Sluice: who waits goes first by the annotation sluice.dev/priority"
+        yield f"Sluice does not use {HAMI.priority}: the annotation sluice.dev/priority orders waiting pods"
     if hami.WEIGHTS in stored.annotations:
-        yield f"{hami.WEIGHTS} is not used by Sluice: the weights of the pool count"
+        yield f"Sluice does not use {hami.WEIGHTS}: the pool's weights apply"
     for key, value in before.annotations.items():
         if key.endswith("sluice.dev/mode") and "fastpod" in value:
             yield f"{key} = {shorten(value, 40)!r}: fastpod is now called {MODES['fastpod']}, and means the same"
@@ -36,12 +36,12 @@ def on_first(pod: Pod, before: StoredAsk, stored: StoredAsk, asked: Asked) -> It
             yield f"{key}: {doubt}"
     yield from _on_main_container(pod, before)
     if pod.spec.resource_claims:
-        why = "Dynamic Resource Allocation gives the pod devices beside those of Sluice, which knows nothing of them"
-        yield f"spec.resourceClaims: {why}; one of the two is enough"
+        why = "Dynamic Resource Allocation gives the pod further devices, which Sluice does not see"
+        yield f"spec.resourceClaims: {why}; use one of the two"
     yield from _on_scheduler(pod)
     for key, value in stored.annotations.items():
         if key not in before.annotations:
-            yield f"{key} = {value!r}: the default of this namespace, for the pod names no mode"
+            yield f"{key} = {value!r}: the default of this namespace, because the pod names no mode"
     yield from _replaced(pod, asked)
     yield from _passed_over(pod, stored)
 
@@ -50,11 +50,11 @@ def _on_scheduler(pod: Pod) -> Iterator[str]:
     """A scheduler that must be there, or that decides what Sluice has decided."""
     name = pod.spec.scheduler_name
     if name == HAMI_SCHEDULER:
-        yield f"spec.schedulerName = {name!r}: the pod is started by that scheduler, which must be running"
+        yield f"spec.schedulerName = {name!r}: that scheduler starts the pod, so it must be running"
     if name == SLURM_BRIDGE:
         yield (
-            f"spec.schedulerName = {name!r}: Slurm chooses the node and counts its GPUs, as Sluice does, and they do "
-            "not agree: leave schedulerName out, or leave the pod to Slurm with the label sluice.dev/ignore"
+            f"spec.schedulerName = {name!r}: Slurm would choose a node and count its GPUs, too, independently "
+            "of Sluice: leave schedulerName out, or leave the pod to Slurm with the label sluice.dev/ignore"
         )
 
 
@@ -65,10 +65,8 @@ def _on_main_container(pod: Pod, stored: StoredAsk) -> Iterator[str]:
     main = main_container(pod.metadata.annotations or {}, names)
     if key is not None and main.guessed_among:
         others = ", ".join(main.guessed_among[1:])
-        better = f"say {main.name}.{key}" if key.startswith(f"{SLUICE}/") else f"set {DEFAULT_CONTAINER}"
-        yield shorten(
-            f"{key} is taken to speak for container {main.name}, the first one, and not for {others}: {better}", 240
-        )
+        better = f"use {main.name}.{key}" if key.startswith(f"{SLUICE}/") else f"set {DEFAULT_CONTAINER}"
+        yield shorten(f"{key} applies to container {main.name}, the first one, and not to {others}: {better}", 240)
 
 
 def on_no_ask(pod: Pod) -> tuple[str, ...]:
@@ -76,7 +74,7 @@ def on_no_ask(pod: Pod) -> tuple[str, ...]:
     listed = (*(pod.spec.containers or ()), *(pod.spec.init_containers or ()))
     if not any(sees_all_gpus(pod.spec, each) for each in listed):
         return ()
-    what = "the pod asks Sluice for no GPU, so its containers are given none"
+    what = "the pod asks for no GPU, so its containers get none"
     return (f"spec.runtimeClassName = {pod.spec.runtime_class_name!r}: {what} ({ENV_VISIBLE_DEVICES}={NO_DEVICES})",)
 
 
@@ -86,7 +84,7 @@ def on_later(pod: Pod, asked: Asked) -> Iterator[str]:
         found = next((name for name in container.asked() if is_gpu_resource(name)), None)
         if found is not None and asked.claim_for(container.name) is None:
             where = f"container {shorten(container.name, 63)}"
-            yield f"{where}: {found} was added after the pod's ask was stored, and is taken out: it gets no GPU"
+            yield f"{where}: {found} was added after the pod's request was stored, and is removed: it gets no GPU"
     yield from _on_scheduler(pod)
     yield from _replaced(pod, asked)
 
@@ -98,9 +96,9 @@ def _replaced(pod: Pod, asked: Asked) -> Iterator[str]:
         for entry in (env[at] for at, _ in replaced_env(container, claim)):
             said, name = claim.driver_capabilities if claim is not None else "", shorten(container.name, 63)
             if entry.name == ENV_VISIBLE_DEVICES:
-                yield f"container {name}: {entry.name} = 'all' becomes what the container is given"
+                yield f"container {name}: {entry.name} = 'all' is replaced by the container's own devices"
             elif entry.value and not said:
-                yield f"container {name}: {entry.name} was added after the pod's ask was stored, and is replaced"
+                yield f"container {name}: {entry.name} was added after the pod's request was stored, and is replaced"
             elif entry.value and entry.value != said:
                 yield f"container {name}: {entry.name} = {shorten(entry.value, 60)!r} becomes {said!r}"
 
@@ -111,4 +109,4 @@ def _passed_over(pod: Pod, stored: StoredAsk) -> Iterator[str]:
         for name, amount in container.asked().items():
             if is_gpu_resource(name) and name not in stored.resources.get(container.name, {}):
                 default = f"{name} = {shorten(as_written(amount), 20)!r}"
-                yield f"container {shorten(container.name, 63)}: {default} of a LimitRange is passed over"
+                yield f"container {shorten(container.name, 63)}: {default} of a LimitRange is ignored"

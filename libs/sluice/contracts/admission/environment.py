@@ -38,9 +38,9 @@ _NAMES = frozenset({_CUDA_DEVICES, ENV_TICKET, ENV_QUOTA_SOCKET})
 _PREFIXES = ("NVIDIA_", "CUDA_MPS_")
 _ALLOWED = f"leave it out; {ENV_VISIBLE_DEVICES} may be {NO_DEVICES!r} in a container without a GPU"
 _ALLOWED_WITH_GPU = {
-    ENV_DRIVER_CAPABILITIES: f"a value that stands here, or the annotation {SLUICE}/{DRIVER_CAPABILITIES}",
-    ENV_VISIBLE_DEVICES: "leave it out, or 'all', which is all that the container is given",
-    _CUDA_DEVICES: "leave it out, or indexes among the container's own devices, from 0 on",
+    ENV_DRIVER_CAPABILITIES: f"a literal value, or the annotation {SLUICE}/{DRIVER_CAPABILITIES}",
+    ENV_VISIBLE_DEVICES: "leave it out, or 'all', for all devices of the container",
+    _CUDA_DEVICES: "leave it out, or indexes of the container's own devices, from 0",
 }
 
 
@@ -78,9 +78,9 @@ def problems_of_env(
         field, value = f"{path}.env[{entry.name}]", entry.value if entry.value is not None else "(from elsewhere)"
         if not _asks_for_none(entry):
             allowed = _ALLOWED_WITH_GPU.get(entry.name, _ALLOWED) if claim is not None else _ALLOWED
-            yield forbidden(field, value, "Sluice sets this from what the pod is given", allowed)
+            yield forbidden(field, value, "Sluice sets this from what the pod is granted", allowed)
         elif claim is not None:
-            yield invalid(field, value, "the container asks for a GPU, and here for none", "one of the two")
+            yield invalid(field, value, "the container asks for a GPU, and this hides all GPUs", "one of the two")
 
 
 def replaced_env(container: Container, claim: Claim | None) -> Iterator[tuple[int, dict[str, Any]]]:
@@ -150,8 +150,8 @@ def _contradictions(path: str, entry: EnvVar, claim: Claim, rules: AdmissionRule
     if entry.name != ENV_DRIVER_CAPABILITIES or not entry.value:
         return
     if not _names_the_same(entry.value, claim.driver_capabilities, rules):
-        why = f"the pod's annotations say {claim.driver_capabilities!r} for this container"
-        yield invalid(f"{path}.env[{entry.name}]", entry.value, why, "one of them, or both alike")
+        why = f"the pod's annotations set {claim.driver_capabilities!r} for this container"
+        yield invalid(f"{path}.env[{entry.name}]", entry.value, why, "only one of them, or the same in both")
 
 
 def _names_the_same(written: str, asked: str, rules: AdmissionRules) -> bool:

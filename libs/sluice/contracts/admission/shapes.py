@@ -195,4 +195,4 @@ def read_pod(raw: object) -> Pod | NotAReview:
     try:
         return msgspec.convert(raw, Pod)
     except msgspec.ValidationError as error:
-        return NotAReview(f"no Pod as an API server has it: {error}")
+        return NotAReview(f"not a Pod as an API server sends it: {error}")

@@ -47,6 +47,6 @@ def _profile(written: Written) -> str:
     try:
         return str(from_resource(text))
     except ProfileNameError:
-        why = f"{shorten(text, 63)!r} is no name of a MIG profile{meant_profile(text)}"
+        why = f"{shorten(text, 63)!r} is not the name of a MIG profile{meant_profile(text)}"
         allowed = f"for instance {MIG_RESOURCE}1g.5gb or {MIG_RESOURCE}1g.5gb.me"
         raise written.wrong(RefusalReason.UNKNOWN_PROFILE, why, allowed) from None

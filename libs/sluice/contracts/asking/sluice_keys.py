@@ -219,7 +219,7 @@ def _profile(written: Written) -> str:
         return str(ProfileName.parse(written.text()))
     except ProfileNameError:
         allowed = "for instance 1g.5gb, 3g.20gb or 1g.5gb+me"
-        why = f"no name of a MIG profile{meant_profile(written.text())}"
+        why = f"not the name of a MIG profile{meant_profile(written.text())}"
         raise written.wrong(RefusalReason.UNKNOWN_PROFILE, why, allowed) from None
 
 

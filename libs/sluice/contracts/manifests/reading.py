@@ -132,7 +132,7 @@ def _read(file: str, item: _Object, limits: AskLimits) -> Iterator[PodManifest]:
     elif kind == PRIORITY_CLASS:
         yield _priority_class(item, name)
     elif kind == "Pod":
-        why = f"{where}: no version of a Pod"
+        why = f"{where}: not a version of Pod"
         yield PodManifest(namespace, name, refusal=_not_a_pod(item, "apiVersion", why, _words(version), "v1"))
     elif not isinstance(kind, str) or not kind or nearest(kind, ["Pod"]) or _is_shaped_as_a_pod(value):
         why = f"{where}: a pod of another kind"
@@ -157,7 +157,7 @@ def _made(item: _Object, template: PodTemplate, owner: Mapping[str, Any], limits
     namespace = {"namespace": owner["namespace"]} if "namespace" in owner else {}
     if template.count > PODS_MAX:
         refusal = _wrong(
-            item, template.path, f"{template.count} pods", "more than are looked at", f"at most {PODS_MAX}"
+            item, template.path, f"{template.count} pods", "more than one object may have", f"at most {PODS_MAX}"
         )
         yield PodManifest(_text(owner.get("namespace")) or "default", base, refusal=refusal)
     elif template.count:
@@ -165,7 +165,7 @@ def _made(item: _Object, template: PodTemplate, owner: Mapping[str, Any], limits
         value = {"metadata": metadata, "spec": template.spec}
         first = _pod(_Object(value, item.line, f"{item.path}{template.path}."), metadata, limits)
         if item.value.get("kind") == "DaemonSet":
-            first = replace(first, warnings=(*first.warnings, "a DaemonSet has a pod on each node; here it has one"))
+            first = replace(first, warnings=(*first.warnings, "a DaemonSet has a pod on each node; Sluice reads one"))
         for number in range(template.count):
             yield replace(first, name=f"{base}-{number}")
 

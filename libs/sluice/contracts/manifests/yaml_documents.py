@@ -19,7 +19,7 @@ from sluice.contracts.manifests.limits import ManifestLimits
 _STRING = "tag:yaml.org,2002:str"
 _STRINGS = frozenset({_STRING, "tag:yaml.org,2002:value"})
 """A lone `=` is a type of its own to the parser, and a string to people."""
-_TAB = "the line is indented with a tab, and YAML takes spaces alone: put spaces in its place"
+_TAB = "the line is indented with a tab; YAML allows only spaces: replace the tab"
 _MERGE = "tag:yaml.org,2002:merge"
 _PLAIN_TAGS = frozenset(f"tag:yaml.org,2002:{name}" for name in ("str", "int", "float", "bool", "null", "map", "seq"))
 

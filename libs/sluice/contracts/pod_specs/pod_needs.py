@@ -74,8 +74,8 @@ def _unknown(spec: Mapping[str, Any]) -> Iterator[str]:
             term = shapes.mapping(each, f"{path}[{at}]")
             if not is_null(term.get("namespaceSelector")) and _namespaces(term, f"{path}[{at}]") is None:
                 yield (
-                    f"{path}[{at}].namespaceSelector: the labels of namespaces are not known to Sluice, which looks at "
-                    f"the pods of `namespaces` alone: name them there, or select them by {LABEL_NAMESPACE}"
+                    f"{path}[{at}].namespaceSelector: Sluice does not know the labels of namespaces and considers "
+                    f"only the pods of `namespaces`: name them there, or select them by {LABEL_NAMESPACE}"
                 )
 
 

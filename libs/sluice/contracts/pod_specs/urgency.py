@@ -97,8 +97,8 @@ def unknown_class(urgency: Urgency) -> str:
     if urgency.is_known:
         return ""
     return (
-        f"spec.priorityClassName = {shorten(urgency.class_name, 63)!r}: no PriorityClass of this name is beside the "
-        "pod, so it waits with priority 0; put the PriorityClass beside it, or write spec.priority"
+        f"spec.priorityClassName = {shorten(urgency.class_name, 63)!r}: there is no PriorityClass of this name beside "
+        "the pod, so it has priority 0; add the PriorityClass, or set spec.priority"
     )
 
 
@@ -118,7 +118,7 @@ def _priority(value: object, path: str) -> int | None:
     if is_null(value):
         return None
     if isinstance(value, bool) or not isinstance(value, int | Unquoted):
-        raise shapes.wrong(path, value, "no number", f"{_PRIORITY_ALLOWED}, without quotes")
+        raise shapes.wrong(path, value, "not a number", f"{_PRIORITY_ALLOWED}, without quotes")
     number = parse_int32(value.text if isinstance(value, Unquoted) else str(value))
     if isinstance(number, NotANumber):
         raise Written(path, value).wrong(RefusalReason.OUT_OF_RANGE, number.why, _PRIORITY_ALLOWED)

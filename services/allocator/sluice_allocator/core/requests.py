@@ -239,7 +239,7 @@ def _judge_again(desk: Desk, request: RequestId, asked: AllocationRequested) -> 
     Waived and not passed over, so that everybody knows: whoever has not read that would take back its slice.
     """
     if _refusal(desk, asked) is None and desk.unrefused.may_say(request, desk.now):
-        no_more = waived(desk, request, asked, [], "what it was refused for holds no more")
+        no_more = waived(desk, request, asked, [], "the reason for its refusal no longer holds")
         desk.commit(subjects.binding(request), no_more, request)
 
 

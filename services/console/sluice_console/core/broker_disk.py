@@ -34,7 +34,7 @@ def what_is_wrong(folder: Path | str, error: str, free_bytes: int) -> str:
     if free_bytes < ROOM_MIB * MIB:
         return (
             f"the disk under {folder} is full: {free_bytes // MIB} MiB free; the broker can't store, so nothing is "
-            f"granted or given back; free some space ({ROOM_MIB} MiB are enough), and all goes on by itself"
+            f"granted or given back; free some space ({ROOM_MIB} MiB are enough), and Sluice continues by itself"
         )
     return (
         f"the broker can't store under {folder}, where {free_bytes // MIB} MiB are free: {error}; it is started again"

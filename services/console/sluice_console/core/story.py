@@ -203,13 +203,13 @@ _STATES = {"fault": "in fault", "down": "down"}
 
 def _waived_text(waived: Waived) -> str:
     """Some words are of no place: they come before the one that all is lost."""
-    what = "gives its place back before anybody started there" if waived.allocations else "has no place"
+    what = "gives up its place before starting" if waived.allocations else "has no place"
     return f"{what}: {waived.cause}"
 
 
 def _asked_text(asked: AllocationRequested) -> str:
     if asked.held is not None:
-        return f"is remembered by its source to have its slice on {asked.held.node}"
+        return f"already has a slice on {asked.held.node}, according to its source"
     edited = "" if asked.revision <= 1 else f" (edit {asked.revision})"
     warnings = "".join(f"; warning: {each}" for each in asked.warnings)
     return f"asks for {ask_text(asked.claims)}{edited}, in {asked.origin}{warnings}"

@@ -109,7 +109,7 @@ def heading(gpus: GpusDocument, pods: PodsDocument, *, connected: bool) -> str:
     used = sum(gpu.allocated_fraction * gpu.memory_slices for gpu in gpus.gpus)
     ill = sum(not gpu.healthy for gpu in gpus.gpus)
     stale = sum(node.stale for node in gpus.nodes)
-    parts = [] if connected else ["NO BROKER: this is how it was"]
+    parts = [] if connected else ["NO BROKER: the last known state"]
     parts += [f"{_count(ill, 'GPU')} ill"] if ill else []
     parts += [f"{_count(stale, 'node')} stale"] if stale else []
     parts += [

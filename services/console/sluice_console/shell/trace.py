@@ -16,7 +16,7 @@ _TEXT_WIDTH = 62
 _TITLES = {
     "request": "from the pod that was seen to the open gate",
     "running": "while it ran",
-    "release": "from its end to its last word",
+    "release": "from its end to its last message",
 }
 
 

@@ -53,7 +53,7 @@ class News:
         self._warnings = (*self._warnings, *left_out)
         if event.has_pods and event.why_unseen:
             why = event.why_unseen
-            unseen = f"no slice that a pod had is given back, for its processes cannot be looked for: {why}"
+            unseen = f"no slice that a pod had is given back, because its processes cannot be checked: {why}"
             self._warnings = (*self._warnings, unseen)
         self._generation = self._asked_upto = self._reserved_upto = generation
 

@@ -100,7 +100,7 @@ def take_result(record: SliceRecord, sent: OwnInstruction, result: Result, floor
         case TenantsListed(processes=processes):
             return _take_tenants(processes)
         case TenantsUnseen(message=message):
-            return Outcome(trouble=f"whether processes of its pod are left cannot be seen: {message}")
+            return Outcome(trouble=f"cannot see whether processes of its pod are left: {message}")
         case MpsClientsTerminated():
             return Outcome()
         case TicketRefused(message=message) | MpsRefused(message=message):

@@ -103,9 +103,9 @@ async def _keep_shown(volumes: Volumes, threads: ThreadPoolExecutor, node: NodeN
     while True:
         try:
             for target in await loop.run_in_executor(threads, volumes.renew):
-                log.warning("a volume showed a directory that is gone, and shows the pod's again", pod=target.uid)
+                log.warning("a volume showed a directory that is gone; it shows the pod's again", pod=target.uid)
         except OSError as error:
-            log.warning("volumes cannot be looked at", why=str(error))
+            log.warning("volumes cannot be checked", why=str(error))
         await asyncio.sleep(_RENEW_EVERY_S)
 
 

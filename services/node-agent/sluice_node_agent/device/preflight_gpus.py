@@ -181,7 +181,7 @@ def check_instances(machine: Machine, devices: Devices) -> list[Finding]:
 
 
 def _sizes_of(gpu: GpuReport) -> str:
-    memory = f"{gpu.memory_mib} MiB" if gpu.memory_mib else "its memory is not known, so it is given whole"
+    memory = f"{gpu.memory_mib} MiB" if gpu.memory_mib else "its memory is unknown, so it is granted whole"
     return f"{memory}, {gpu.multiprocessors} SMs" if gpu.multiprocessors else memory
 
 

@@ -145,7 +145,7 @@ def check_host_processes(machine: Machine) -> list[Finding]:
             )
         ]
     return _check_pods_are_known(machine, names) or [
-        Finding(Check.HOST_PROCESSES, "ok", f"the processes of the node are seen, {len(names)} different names")
+        Finding(Check.HOST_PROCESSES, "ok", f"the agent sees the node's processes, {len(names)} different names")
     ]
 
 
@@ -235,9 +235,9 @@ def _check_pods_are_known(machine: Machine, names: set[str]) -> list[Finding]:
         Finding(
             Check.HOST_PROCESSES,
             "warning",
-            "a kubelet runs here, and no process is in the cgroup of a pod: unless there is no pod here at all, nobody "
-            "could tell whether processes of a pod are left when its slice is to be given back",
-            "let the container runtime put pods where the kubelet says (.../kubepods/.../pod<uid>, or "
+            "a kubelet runs here, but no process is in the cgroup of a pod: unless the node has no pods at all, the "
+            "agent cannot tell whether processes of a pod are left when it gives back a slice",
+            "let the container runtime put pods into the cgroups that the kubelet names (.../kubepods/.../pod<uid>, or "
             "kubepods-...-pod<uid>.slice), which is the default of both",
         )
     ]

@@ -49,10 +49,9 @@ def _check_they_are_there(machine: Machine) -> list[Finding]:
         Finding(
             Check.TICKETS,
             "problem",
-            f"{len(missing)} of {len(ready)} slices have no ticket, so that no container of their pods starts: "
-            f"{pods}{more}",
-            "a running agent makes them again within ten seconds: see that it runs and what its log says; where the "
-            "disk of tickets is full, make room there",
+            f"{len(missing)} of {len(ready)} slices have no ticket, so no container of their pods starts: {pods}{more}",
+            "a running agent restores them within ten seconds: check that it runs, and its log; if the disk of tickets "
+            "is full, free some space there",
         )
     ]
 

@@ -79,7 +79,7 @@ _MPS_THREADS = 8
 """Calls to MPS daemons under way at once; those that come meanwhile wait."""
 _SHARED_MAX = 16
 """Threads of one kind for the agents of one process: many simulated nodes take turns."""
-_VERBS = {MakeTicket: "made", RemoveTicket: "removed", CompareTickets: "looked at"}
+_VERBS = {MakeTicket: "made", RemoveTicket: "removed", CompareTickets: "compared"}
 _NO_MPS = "this agent has no MPS"
 
 
@@ -352,7 +352,7 @@ class Hands:
                 case CompareTickets():
                     wrong = self._tickets.wrong_of(order.tickets)
                     if wrong:
-                        self._log.warning("tickets are missing or changed, and are made again", tickets=wrong)
+                        self._log.warning("tickets are missing or changed, and are restored", tickets=wrong)
                     return TicketsCompared(order.token, wrong)
         except OSError as error:
             return TicketRefused(order.token, f"the ticket cannot be {_VERBS[type(order)]}: {error}")

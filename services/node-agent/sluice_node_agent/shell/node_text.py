@@ -90,7 +90,7 @@ def _gpu_rows(gpus: Sequence[ShownGpu]) -> list[tuple[str, ...]]:
         (
             str(gpu.index),
             gpu.model,
-            f"{gpu.memory_mib} MiB" if gpu.memory_mib else "memory not known",
+            f"{gpu.memory_mib} MiB" if gpu.memory_mib else "memory unknown",
             ("on, fixed layout" if gpu.fixed_layout else "on") if gpu.mig_enabled else "off",
             gpu.state,
             gpu.uuid,

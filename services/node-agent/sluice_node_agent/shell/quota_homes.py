@@ -76,7 +76,9 @@ class QuotaHomes:
                 self._show(home, {})
                 return QuotaSeen(alive=False)
             if missing := self._missing(home):
-                self._log.error("what tenants of a time quota reach it by is gone; it is begun anew", missing=missing)
+                self._log.error(
+                    "a file by which tenants reach the time quota is gone; the quota server restarts", missing=missing
+                )
                 self._end(home)
                 return QuotaSeen(alive=False)
             self._show(home, usage)

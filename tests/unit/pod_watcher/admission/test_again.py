@@ -58,7 +58,7 @@ def test_a_limit_range_does_not_change_what_was_asked():
     for each in again["spec"]["containers"]:
         assert each["resources"] == {"limits": {}, "requests": {}}
     assert response.warnings == (
-        "container proxy: nvidia.com/gpu was added after the pod's ask was stored, and is taken out: it gets no GPU",
+        "container proxy: nvidia.com/gpu was added after the pod's request was stored, and is removed: it gets no GPU",
     )
 
 
@@ -105,11 +105,11 @@ def test_what_another_webhook_spoils_is_denied():
 @pytest.mark.parametrize(
     ("name", "value", "warning"),
     [
-        ("NVIDIA_VISIBLE_DEVICES", "all", "NVIDIA_VISIBLE_DEVICES = 'all' becomes what the container is given"),
+        ("NVIDIA_VISIBLE_DEVICES", "all", "NVIDIA_VISIBLE_DEVICES = 'all' is replaced by the container's own devices"),
         (
             "NVIDIA_DRIVER_CAPABILITIES",
             "all",
-            "NVIDIA_DRIVER_CAPABILITIES was added after the pod's ask was stored, and is replaced",
+            "NVIDIA_DRIVER_CAPABILITIES was added after the pod's request was stored, and is replaced",
         ),
     ],
 )

@@ -9,13 +9,13 @@ from sluice_pod_watcher.admission import AdmissionRules
 
 GPU = gpu(gpu="1")
 ENV_WHY = (
-    "Sluice sets this from what the pod is given "
+    "Sluice sets this from what the pod is granted "
     "(allowed: leave it out; NVIDIA_VISIBLE_DEVICES may be 'void' in a container without a GPU)"
 )
 ENV_ALLOWED = {
-    "NVIDIA_VISIBLE_DEVICES": "leave it out, or 'all', which is all that the container is given",
-    "NVIDIA_DRIVER_CAPABILITIES": "a value that stands here, or the annotation sluice.dev/driver-capabilities",
-    "CUDA_VISIBLE_DEVICES": "leave it out, or indexes among the container's own devices, from 0 on",
+    "NVIDIA_VISIBLE_DEVICES": "leave it out, or 'all', for all devices of the container",
+    "NVIDIA_DRIVER_CAPABILITIES": "a literal value, or the annotation sluice.dev/driver-capabilities",
+    "CUDA_VISIBLE_DEVICES": "leave it out, or indexes of the container's own devices, from 0",
 }
 HOST_ALLOWED = "where the slices of other pods are reached (allowed: other directories of the host)"
 MOUNT = {"name": "sluice-slice", "mountPath": "/run/sluice/slice", "subPathExpr": "$(SLUICE_TICKET)", "readOnly": True}
@@ -77,8 +77,8 @@ def test_nobody_chooses_devices_by_variables(name, value):
 @pytest.mark.parametrize(
     ("value", "sentence"),
     [
-        ("compute,vidoe", "'vidoe' is no driver capability; did you mean video?"),
-        ("compute utility", "'compute utility' is no driver capability"),
+        ("compute,vidoe", "'vidoe' is not a driver capability; did you mean video?"),
+        ("compute utility", "'compute utility' is not a driver capability"),
     ],
 )
 def test_a_slip_in_the_capabilities_is_refused_before_the_container_fails(value, sentence):
@@ -93,7 +93,7 @@ def test_capabilities_that_a_cluster_does_not_give_are_named():
     rules = AdmissionRules(driver_capabilities=("compute", "utility", "video"))
     code, message = denial(with_env(name="NVIDIA_DRIVER_CAPABILITIES", value="compute,graphics"), rules)
     assert code == 422
-    assert "'graphics' is not given here (allowed: compute, utility, video, or all)" in message
+    assert "'graphics' is not allowed here (allowed: compute, utility, video, or all)" in message
 
 
 def test_an_annotation_and_a_variable_that_say_different_things_are_refused():
@@ -101,7 +101,7 @@ def test_an_annotation_and_a_variable_that_say_different_things_are_refused():
     env = [{"name": "NVIDIA_DRIVER_CAPABILITIES", "value": "compute,video"}]
     said = {"main.sluice.dev/driver-capabilities": "compute"}
     code, message = denial(pod(container(resources=GPU, env=env), annotations=said))
-    assert (code, "the pod's annotations say 'compute' for this container" in message) == (422, True)
+    assert (code, "the pod's annotations set 'compute' for this container" in message) == (422, True)
 
 
 def test_a_second_preload_does_not_replace_the_time_quota():
@@ -147,7 +147,7 @@ def test_a_container_cannot_ask_for_a_gpu_and_for_none():
         422,
         (
             "spec.containers[main].env[NVIDIA_VISIBLE_DEVICES] = 'void': "
-            "the container asks for a GPU, and here for none (allowed: one of the two)"
+            "the container asks for a GPU, and this hides all GPUs (allowed: one of the two)"
         ),
     )
 

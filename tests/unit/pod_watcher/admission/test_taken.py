@@ -299,7 +299,7 @@ def test_the_default_mode_of_a_namespace_is_written_down_where_it_fits():
     assert stored(taken(made, rules))["annotations"] == {"main.sluice.dev/mode": "mps", "sluice.dev/memory": "4Gi"}
     assert asked(taken(made, rules)).pod.claims[0].modes == ("mps",)
     assert answer(made, rules).warnings == (
-        "main.sluice.dev/mode = 'mps': the default of this namespace, for the pod names no mode",
+        "main.sluice.dev/mode = 'mps': the default of this namespace, because the pod names no mode",
     )
     vgpu = pod(container(resources=gpu(gpu="1", gpumem="4000")))
     assert asked(taken(vgpu, rules)).pod.claims[0].modes == ("mps",)
@@ -332,8 +332,8 @@ def test_a_claim_of_dra_beside_an_ask_is_warned_of():
     made = pod(annotations={"sluice.dev/profile": "1g.5gb"}, resourceClaims=[{"name": "gpu"}])
     (warning,) = answer(made).warnings
     assert warning == (
-        "spec.resourceClaims: Dynamic Resource Allocation gives the pod devices beside those of Sluice, which knows "
-        "nothing of them; one of the two is enough"
+        "spec.resourceClaims: Dynamic Resource Allocation gives the pod further devices, which Sluice does "
+        "not see; use one of the two"
     )
     assert answer(pod(resourceClaims=[{"name": "gpu"}])).warnings == ()
 
@@ -346,16 +346,16 @@ def test_keys_that_say_nothing_here_are_told_as_warnings():
         schedulerName="hami-scheduler",
     )
     assert answer(made).warnings == (
-        "nvidia.com/priority is not used by Sluice: who waits goes first by the annotation sluice.dev/priority",
-        "hami.io/device-scoring-weights is not used by Sluice: the weights of the pool count",
-        "spec.schedulerName = 'hami-scheduler': the pod is started by that scheduler, which must be running",
+        "Sluice does not use nvidia.com/priority: the annotation sluice.dev/priority orders waiting pods",
+        "Sluice does not use hami.io/device-scoring-weights: the pool's weights apply",
+        "spec.schedulerName = 'hami-scheduler': that scheduler starts the pod, so it must be running",
     )
     slurm = pod(container(resources=gpu(gpu="1")), schedulerName="slurm-bridge-scheduler")
     (warning,) = answer(slurm).warnings
     assert warning.endswith("leave schedulerName out, or leave the pod to Slurm with the label sluice.dev/ignore")
     few = pod(annotations={"main.sluice.dev/memory": "10"})
     assert answer(few).warnings == (
-        "main.sluice.dev/memory: 10 without a unit is 10 MiB; did you mean 10Gi? (10Mi says that few)",
+        "main.sluice.dev/memory: 10 without a unit is 10 MiB; did you mean 10Gi? (write 10Mi to confirm)",
     )
     assert answer(pod(annotations={"sluice.dev/memory": "8000"})).warnings == ()
     fast = pod(annotations={"sluice.dev/mode": "fastpod", "sluice.dev/sm-partition": "10"})
@@ -389,7 +389,9 @@ def test_a_chart_that_sets_the_variables_of_the_nvidia_runtime_is_taken_as_it_is
     assert found["NVIDIA_DRIVER_CAPABILITIES"] == from_grant("main", "driver-capabilities")
     assert found["NVIDIA_VISIBLE_DEVICES"] == from_grant("main", "visible-devices")
     assert found["CUDA_VISIBLE_DEVICES"] == "0"
-    assert response.warnings == ("container main: NVIDIA_VISIBLE_DEVICES = 'all' becomes what the container is given",)
+    assert response.warnings == (
+        "container main: NVIDIA_VISIBLE_DEVICES = 'all' is replaced by the container's own devices",
+    )
     assert answer(after).patch == ()
 
 

@@ -19,7 +19,7 @@ def test_an_image_that_asks_for_all_gpus_gets_none_without_an_ask(runtime, resou
     assert "schedulingGates" not in after["spec"]
     (warning,) = response.warnings
     assert warning == (
-        f"spec.runtimeClassName = {runtime!r}: the pod asks Sluice for no GPU, so its containers are given none "
+        f"spec.runtimeClassName = {runtime!r}: the pod asks for no GPU, so its containers get none "
         "(NVIDIA_VISIBLE_DEVICES=void)"
     )
     assert sent_patch(answer(after)) == []

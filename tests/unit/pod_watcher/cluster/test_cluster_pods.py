@@ -1000,7 +1000,7 @@ def test_nobody_is_pinned_to_a_node_that_keeps_pods_out_by_now(bench, spec, why)
     calls = [each for each in bench.calls if not isinstance(each, e.WritePodCondition)]
     assert calls == [e.EvictPod(RequestId("u2"), "ns", "other", f"its slice is on node-a, which {why}")]
     notes = {each.uid: each.note for each in bench.api.events if each.reason != "SliceBound"}
-    assert notes["u1"].startswith(f"the pod is not let go to its slice on node-a, which {why}. It starts there when")
+    assert notes["u1"].startswith(f"the pod is held back from its slice on node-a, which {why}. It starts there when")
     bench.calls.clear()
     bench.handle(e.NodeSeen(node_of("node-a", 3)))
     assert [each.uid for each in bench.calls if isinstance(each, e.BindPod)] == ["u1"]

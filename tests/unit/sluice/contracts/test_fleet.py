@@ -170,7 +170,7 @@ def in_node(line: str) -> str:
             in_node('gpus = [{model = "A30", mig = false, layout = []}]'),
             "node 1 (gpu-1).gpus[1].layout",
             "[]",
-            "is of GPUs with MIG",
+            "applies only to GPUs with MIG",
         ),
         (in_node('pool = ""'), "node 1 (gpu-1).pool", '""', "must be a text"),
         (

@@ -136,7 +136,8 @@ def test_a_few_mib_without_a_unit_are_doubted(text):
     """`10` is ten MiB: somebody who wants 10 GiB gets the smallest slice there is, and a process that dies in it."""
     size = int(text)
     assert (
-        doubt_of_memory(text) == f"{text} without a unit is {size} MiB; did you mean {size}Gi? ({size}Mi says that few)"
+        doubt_of_memory(text)
+        == f"{text} without a unit is {size} MiB; did you mean {size}Gi? (write {size}Mi to confirm)"
     )
 
 

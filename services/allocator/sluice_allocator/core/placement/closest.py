@@ -81,7 +81,7 @@ def short_name(product: str) -> str:
 def no_such_resource(name: str, there: Sequence[str]) -> str:
     """That no node has a resource, and the one that may be meant: of a node, or one that asks for GPUs."""
     known = [*there, *HAMI.resources, *VOLCANO.resources]
-    return f"{shorten(name)} is no resource of any node here{nearest(name, known)}"
+    return f"no node here has the resource {shorten(name)}{nearest(name, known)}"
 
 
 def no_such_label(key: str, value: str, values: Sequence[str], keys: Sequence[str]) -> str:

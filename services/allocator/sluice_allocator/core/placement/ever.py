@@ -180,7 +180,7 @@ def _too_many(look: Look, shapes: Shapes) -> Never:
                 why = f"it asks for {what} on one NUMA node, and the most is {most}"
                 return Never(WaitReason.NUMA_NOT_FIT, why)
             return Never(WaitReason.TOO_FEW_GPUS_ON_NODE, f"it asks for {what}, and the most is {most} on one node")
-    why = "its containers ask for more together than the GPUs of any one node hold"
+    why = "its containers together ask for more than the GPUs of any one node hold"
     return Never(WaitReason.TOO_FEW_GPUS_ON_NODE, why)
 
 

@@ -105,8 +105,8 @@ def _broker(seen: SeenBus) -> FindingDocument:
             Check.BROKER,
             f"the broker at {seen.url} has stored nothing for {seen.unstored_s:.0f} s, and no service holds a lease: "
             "it cannot store, or none of them runs",
-            "look into its log: where its disk is full ('no space left on device'), free some space and start it "
-            "again; in a cluster its probe does that (docs/operations.md). Nothing is lost",
+            "check its log: if its disk is full ('no space left on device'), free some space and start it "
+            "again; in a cluster its liveness probe does that (docs/operations.md). Nothing is lost",
         )
     return ok(Check.BROKER, f"the broker at {seen.url} answers")
 
@@ -118,8 +118,8 @@ def silent_broker(url: str, *, clustered: bool) -> FindingDocument:
             Check.BROKER,
             f"the broker at {url} lets us in, but its streams do not answer: of its cluster too few servers are there, "
             "or their disks are full, so nothing is granted or given back; pods run on",
-            "bring the other servers back, two of three must be there and have room on their disks; nothing is lost, "
-            "and all goes on by itself",
+            "bring the other servers back: two of three must run and have room on their disks; nothing is lost, "
+            "and Sluice continues by itself",
         )
     return problem(
         Check.BROKER,
@@ -182,8 +182,8 @@ def _allocator(seen: SeenBus) -> Iterator[FindingDocument]:
     if held is None and _broker(seen).level != "ok":
         yield problem(
             Check.ALLOCATOR,
-            "nobody holds the lease, for the broker stores nothing; nothing new is granted",
-            "see to the broker first; an allocator that runs goes on by itself",
+            "no allocator holds the lease, because the broker stores nothing; nothing new is granted",
+            "repair the broker first; a running allocator then continues by itself",
         )
     elif held is None:
         yield problem(

@@ -162,14 +162,14 @@ def _of_limits(limits: Sequence[Object]) -> Iterator[FindingDocument]:
         yield problem(
             Check.LIMITS,
             f"a LimitRange with a bound on a GPU resource refuses every pod with a slice: {named(refusing)}",
-            "take that bound out; the API server wants the resource in every container then, and Sluice has taken it "
-            "out. Limits of one pod are quotas of Sluice (sluice quota set NAMESPACE --pod-gpus N)",
+            "remove that bound: it makes the API server require the resource in every container, and admission takes "
+            "it out. Limit a pod by a quota of Sluice instead (sluice quota set NAMESPACE --pod-gpus N)",
         )
     if filling:
         yield warning(
             Check.LIMITS,
             f"a LimitRange gives GPUs to every container of a pod that asks for none: {named(filling)}",
-            "take that default out where this is not meant; beside what a pod asks for itself it says nothing",
+            "remove that default unless it is intended; it has no effect beside a pod's own request",
         )
     if not refusing and not filling:
         yield ok(Check.LIMITS, "no LimitRange is in the way of pods with slices")

@@ -40,9 +40,7 @@ def check_starting(seen: SeenCluster) -> list[FindingDocument]:
     placed = [pod for pod in pods if _is_on_its_node(pod)]
     held = [each for pod in placed if (each := _held(pod, seen.now_s)) is not None]
     found = [*_without_tickets([each for each in held if each.is_ours]), *_by_others(held)]
-    return found or [
-        ok(Check.STARTING, f"{counted(len(placed), 'pod')} with a slice: all start that have had the time")
-    ]
+    return found or [ok(Check.STARTING, f"{counted(len(placed), 'pod')} with a slice: none is stuck before its start")]
 
 
 # -- inside -------------------------------------------------------------------------------------------------------
@@ -53,10 +51,10 @@ def _without_tickets(held: list[_Held]) -> Iterator[FindingDocument]:
         there = [each for each in held if each.node == node]
         yield problem(
             Check.STARTING,
-            f"{counted(len(there), 'pod')} on {node} cannot start, for the directory of their slice is not there: "
+            f"{counted(len(there), 'pod')} on {node} cannot start, because the directory of their slice is missing: "
             f"{named(each.pod for each in there)} ({there[0].why})",
-            "a node's agent makes it again within ten seconds: see that it runs there (kubectl -n sluice-nodes get "
-            "pods -o wide), what its log says, and what `sluice-node-agent check` says in it",
+            "the node's agent restores it within ten seconds: check that it runs there (kubectl -n sluice-nodes get "
+            "pods -o wide), its log, and `sluice-node-agent check` in it",
         )
 
 
@@ -67,7 +65,7 @@ def _by_others(held: list[_Held]) -> Iterator[FindingDocument]:
             Check.STARTING,
             f"{counted(len(theirs), 'pod')} with a slice cannot start for a reason of their own: "
             f"{named(each.pod for each in theirs)} ({theirs[0].why})",
-            "mend what it says (kubectl describe pod), or delete them: their slices stay theirs until then",
+            "fix what it names (kubectl describe pod), or delete them: they keep their slices until then",
         )
 
 

@@ -70,7 +70,7 @@ def _places(claim: VolumeClaim) -> tuple[Selector, ...] | str:
     if claim.storage_class is None:
         return ()  # without a class, or with one that is not there: nothing says where
     if claim.storage_class.get("volumeBindingMode") != "WaitForFirstConsumer":
-        return "it is not bound yet, and nobody knows where its volume will be"
+        return "it is not bound yet, so the place of its volume is unknown"
     return _allowed(claim.storage_class)
 
 

@@ -134,8 +134,8 @@ class Following:
         if view.controller:
             self._evict(record, f"its slice is on {node}, which {why}", now)
         else:
-            helps = "It starts there when that is over; delete the pod and create it anew to get a slice elsewhere"
-            self._complain(record, f"is not let go to its slice on {node}, which {why}. {helps}")
+            helps = "It starts there when that ends; to get a slice elsewhere, delete the pod and create it again"
+            self._complain(record, f"is held back from its slice on {node}, which {why}. {helps}")
         return True
 
     def _send(self, record: Record, patch: Patch, now: float) -> None:
@@ -200,7 +200,9 @@ class Following:
         """They were read; what nobody knows of them is told."""
         record.reading_claims = Writing()
         for each in unknown:
-            why = f"{each}. Its slice may be given where the volume cannot be had, and then it is not scheduled there"
+            why = (
+                f"{each}. Its slice may be on a node that cannot reach the volume; then the scheduler does not place it"
+            )
             self.telling.event(record, "Warning", "SliceWarning", why)
 
     def claims_unreadable(self, record: Record, now: float) -> None:

@@ -115,7 +115,7 @@ def _waiting(pending: Pending | WaitOver | None, made_on: str) -> Plight:
     if not isinstance(pending, Pending):
         if made_on or pending is not None:
             place = f"its place on {made_on} is booked" if made_on else "a place is booked for it"
-            words = f"{place}, and its slice is being made. If this lasts, look at the agent of that node."
+            words = f"{place}, and its slice is being made. If this lasts, check the agent of that node."
             return _said(BEING_MADE, WAITS, words, level="Normal", patience="an answer")
         words = "it has asked for its slice, and no allocator has answered. If this lasts, the allocator may be down."
         return _said(UNANSWERED, UNANSWERED, words, patience="an answer")

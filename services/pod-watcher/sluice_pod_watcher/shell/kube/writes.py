@@ -141,7 +141,7 @@ class Writes:
                 found.append((name, claim, volume, await self._object(path) if late else None))
         except KubeError as error:
             if error.status == FORBIDDEN:
-                return ClaimsRead(wanted.uid, forbidden=f"where its volumes are may not be read: {error.message}")
+                return ClaimsRead(wanted.uid, forbidden=f"Sluice may not read where its volumes are: {error.message}")
             return ClaimsUnreadable(wanted.uid, shorten(str(error), 300))
         except NOT_READABLE as error:
             return ClaimsUnreadable(wanted.uid, shorten(str(error), 300))

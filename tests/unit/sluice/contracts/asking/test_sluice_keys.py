@@ -346,4 +346,4 @@ def test_a_profile_that_is_nearly_one_is_answered_with_the_one_that_is_meant(wri
     """The person would look for the difference between two spellings."""
     refusal = parse_pod({"sluice.dev/profile": written}, (ContainerAsk("main"),))
     assert isinstance(refusal, Refusal)
-    assert refusal.message == f"no name of a MIG profile; did you mean {meant}?"
+    assert refusal.message == f"not the name of a MIG profile; did you mean {meant}?"
