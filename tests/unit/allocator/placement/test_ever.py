@@ -1,5 +1,6 @@
 """What nothing here could ever serve is told from what waits for room, with the nearest thing that there is."""
 
+import msgspec
 import pytest
 from factories.allocator import gpu_report, snapshot, unread
 from factories.places import Shop, claim, node, share
@@ -98,6 +99,61 @@ def test_what_no_gpu_here_has_is_said_with_what_comes_nearest(models, asked, sen
     """A person would read four lines of profiles, and look for the right one."""
     shop = Shop(*(node(f"n{at}", 1, model=model) for at, model in enumerate(models)))
     assert never(shop, asked) == sentence
+
+
+OFF_A100 = HostNeeds(node_selector={"zone": "b"})
+
+
+@pytest.mark.parametrize(
+    ("asked", "host", "sentence"),
+    [
+        (
+            claim(profile="4g.20gb"),
+            OFF_A100,
+            "no GPU on the nodes that it may use has 4g.20gb. Closest: 4g.40gb (H100-SXM-80GB). A100-40GB has it",
+        ),
+        (
+            claim(profile="4g.20gb", only=DeviceFilter(models=("H100",))),
+            HostNeeds(),
+            (
+                "no GPU of a model that it asks for (H100) here has 4g.20gb. Closest: 4g.40gb (H100-SXM-80GB). "
+                "A100-40GB has it"
+            ),
+        ),
+        (
+            claim(profile="4g.20gb", only=DeviceFilter(not_models=("A100",))),
+            HostNeeds(),
+            "no GPU of another model than A100 here has 4g.20gb. Closest: 4g.40gb (H100-SXM-80GB). A100-40GB has it",
+        ),
+        (
+            claim(only=DeviceFilter(models=("A100-40GB",))),
+            OFF_A100,
+            "no GPU on the nodes that it may use is of a model that it asks for (A100-40GB); there is H100-SXM-80GB",
+        ),
+    ],
+)
+def test_what_only_the_pod_itself_keeps_off_is_not_called_missing_here(asked, host, sentence):
+    """A person sees the GPU in the list, and would read that none here has its profile."""
+    shop = Shop(node("a", 1), node("b", 1, model="h100-sxm-80gb"))
+    hosted(shop, "a", labels={"zone": "a"})
+    hosted(shop, "b", labels={"zone": "b"})
+    assert never(shop, asked, host=host) == sentence
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        claim(memory_mib=10 * GIB),
+        claim(modes=("mps",), memory_mib=GIB),
+        claim(modes=("fractional",), shares_percent=50),
+    ],
+)
+def test_a_part_of_a_gpu_whose_memory_is_not_told_is_said_to_be_had_only_whole(asked):
+    """A person would look for MIG or for MPS, which the nodes beside it have."""
+    shop = Shop(node("a", 1), node("g", 1, model="gb10", mig=False))
+    asked = msgspec.structs.replace(asked, only=DeviceFilter(models=("gb10",)))
+    why_not = "the driver does not tell the memory of GB10, so no part of it can be had"
+    assert never(shop, asked) == f"{why_not}: ask for a whole one (sluice.dev/gpus)"
 
 
 def test_without_mig_an_instance_is_said_to_need_it():

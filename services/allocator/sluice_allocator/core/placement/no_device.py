@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from sluice.contracts.asking import claim_modes, claim_sizes
+from sluice.contracts.messages import DeviceFilter
 from sluice.contracts.refusals import WaitReason
 from sluice.mig.model import Profile
 from sluice_allocator.core.placement.capacity import NodeShape
@@ -31,7 +32,7 @@ class Never(NamedTuple):
 
 def no_device(look: Look, want: Want, shapes: Shapes) -> Never | None:
     """Why not even one device of a claim could ever be had here."""
-    only = want.claim.only
+    only, here = want.claim.only, _here(look, shapes)
     if only.uuids and not any(uuid in look.fleet.gpus for uuid in only.uuids):
         return Never(WaitReason.GPU_UUID_MISMATCH, f"no GPU here is {listed(only.uuids)}")
     found: list[tuple[WaitReason, NodeClass, Gpu]] = []
@@ -40,18 +41,43 @@ def no_device(look: Look, want: Want, shapes: Shapes) -> Never | None:
         if why is None or is_unread(gpu):
             return None
         found.append((why, group, gpu))
-    wanted = [(why, group, gpu) for why, group, gpu in found if want.admits(gpu) is None]
+    wanted = [each for each in found if want.admits(each[2]) is not WaitReason.GPU_MODEL_MISMATCH]
     if not wanted:
         there = listed(list(dict.fromkeys(short_name(gpu.report.model) for _, _, gpu in found)))
         asked = f"is of a model that it asks for ({listed(only.models)})" if only.models else "is of another model"
-        return Never(WaitReason.GPU_MODEL_MISMATCH, f"no GPU here {asked}; there is {there}")
+        return Never(WaitReason.GPU_MODEL_MISMATCH, f"no GPU {here} {asked}; there is {there}")
+    if all(why is WaitReason.GPU_MEMORY_UNKNOWN for why, _, _ in wanted):
+        return Never(WaitReason.GPU_MEMORY_UNKNOWN, _no_memory_told([gpu for _, _, gpu in wanted]))
+    none_here = f"no GPU{_whose_model(only)} {here}"
     sized = [gpu for why, group, gpu in wanted if why in _NO_PROFILE and "exclusive" in group.modes]
     if sized and want.claim.profile is not None:
-        return Never(_reason_of(wanted, _NO_PROFILE), _no_profile(look, want.claim.profile, sized))
+        return Never(_reason_of(wanted, _NO_PROFILE), _no_profile(look, want.claim.profile, sized, none_here))
     too_small = [(why, gpu) for why, _, gpu in wanted if why in {*_NO_PROFILE, WaitReason.GPU_INSUFFICIENT_MEMORY}]
     if too_small:
-        return Never(too_small[0][0], _no_size(look, want, [gpu for _, gpu in too_small]))
-    return Never(wanted[0][0], _no_mode(want, [gpu for _, _, gpu in wanted]))
+        return Never(too_small[0][0], _no_size(look, want, [gpu for _, gpu in too_small], none_here))
+    return Never(wanted[0][0], _no_mode(want, [gpu for _, _, gpu in wanted], none_here))
+
+
+def _here(look: Look, shapes: Shapes) -> str:
+    """Of which GPUs a sentence speaks: where the pod keeps off some nodes, what it lacks may be on those."""
+    numbers = {group.number for group, _ in shapes}
+    with_gpus = [
+        group for group in look.fleet.stock.classes.values() if any(each.gpus for each in group.shapes.values())
+    ]
+    everywhere = not look.asking.host.node_name and all(group.number in numbers for group in with_gpus)
+    return "here" if everywhere else "on the nodes that it may use"
+
+
+def _whose_model(only: DeviceFilter) -> str:
+    if only.models:
+        return f" of a model that it asks for ({listed(only.models)})"
+    return f" of another model than {listed(only.not_models)}" if only.not_models else ""
+
+
+def _no_memory_told(gpus: list[Gpu]) -> str:
+    models = listed(list(dict.fromkeys(short_name(gpu.report.model) for gpu in gpus)))
+    why = f"the driver does not tell the memory of {models}, so no part of it can be had"
+    return f"{why}: ask for a whole one (sluice.dev/gpus)"
 
 
 def _kinds(shapes: Shapes) -> Iterator[tuple[NodeClass, Gpu]]:
@@ -75,7 +101,7 @@ def _to_be_had(look: Look, gpu: Gpu) -> Iterator[Profile]:
             yield profile
 
 
-def _no_profile(look: Look, asked: str, gpus: list[Gpu]) -> str:
+def _no_profile(look: Look, asked: str, gpus: list[Gpu], none_here: str) -> str:
     there = [(short_name(gpu.report.model), profile.name) for gpu in gpus for profile in _to_be_had(look, gpu)]
     nearest = closest_profile(asked, there)
     closest = f". Closest: {nearest}" if nearest is not None else ""
@@ -85,13 +111,13 @@ def _no_profile(look: Look, asked: str, gpus: list[Gpu]) -> str:
     if knows and all(gpu.layout is None for gpu in gpus):
         return f"the operator of this fleet allows no {asked} on {listed(list(dict.fromkeys(knows)))}{closest}"
     if knows:
-        return f"no GPU here has {asked} in its fixed layout{closest}"
+        return f"{none_here} has {asked} in its fixed layout{closest}"
     others = models_that_have(asked)
     elsewhere = f". {listed(others)} ha{'s' if len(others) == 1 else 've'} it" if others else ""
-    return f"no GPU here has {asked}{closest}{elsewhere}"
+    return f"{none_here} has {asked}{closest}{elsewhere}"
 
 
-def _no_size(look: Look, want: Want, gpus: list[Gpu]) -> str:
+def _no_size(look: Look, want: Want, gpus: list[Gpu], none_here: str) -> str:
     claim = want.claim
     most = max(
         [
@@ -103,17 +129,17 @@ def _no_size(look: Look, want: Want, gpus: list[Gpu]) -> str:
     )
     if claim.memory_mib is not None and claim.memory_mib > most[0]:
         asked, has = both_amounts(claim.memory_mib, most[0])
-        return f"no GPU here has {asked} of memory for one device; the most is {has}: {most[1]}"
+        return f"{none_here} has {asked} of memory for one device; the most is {has}: {most[1]}"
     sms = max((size.multiprocessors for gpu in gpus for size in _to_be_had(look, gpu)), default=0)
     if claim.sm_count is not None and claim.sm_count > sms:
-        return f"no GPU here has {claim.sm_count} SMs for one device; the most is {sms}"
-    return f"no GPU here has a device for it with all of {', '.join(claim_sizes(claim)) or 'a whole GPU'}"
+        return f"{none_here} has {claim.sm_count} SMs for one device; the most is {sms}"
+    return f"{none_here} has a device for it with all of {', '.join(claim_sizes(claim)) or 'a whole GPU'}"
 
 
-def _no_mode(want: Want, gpus: list[Gpu]) -> str:
+def _no_mode(want: Want, gpus: list[Gpu], none_here: str) -> str:
     if want.claim.modes == ("exclusive",) and want.claim.shares_percent is None and not any(gpu.mig for gpu in gpus):
         sizes = ", ".join(claim_sizes(want.claim))
-        return f"no GPU here has MIG on, which an instance of {sizes} needs" if sizes else ""
+        return f"{none_here} has MIG on, which an instance of {sizes} needs" if sizes else ""
     if "exclusive" in want.claim.modes:
         return ""
     return f"no node here serves the mode that it asks for ({claim_modes(want.claim)})"
