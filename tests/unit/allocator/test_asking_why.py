@@ -180,7 +180,7 @@ def test_a_bound_request_is_told_with_what_it_has(bench):
 
 def test_a_refused_request_is_told_with_its_refusal(bench):
     """And so is one that its source could not understand."""
-    bench.land_all(bench.request(asked("p1", claim(gpus=9))))
+    bench.land_all(bench.request(asked("p1", claim(gpus=57))))
     found = how_it_stands(bench.allocator.desk, RequestId("p1"))
     assert found is not None
     assert found.state is State.REFUSED
