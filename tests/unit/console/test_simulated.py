@@ -86,6 +86,17 @@ def test_a_person_reads_place_what_is_left_and_why_not_elsewhere():
     ]
 
 
+def test_a_whole_gpu_whose_driver_tells_no_memory_is_not_said_to_have_none():
+    """Somebody would read that the pod is given 0 MiB."""
+    whole = pb.PlacedDevice(
+        container="main", gpu="GPU-1", model="NVIDIA GB10", mode=node_pb2.MODE_EXCLUSIVE, sm_percent=100
+    )
+    bound = pb.SimulateResponse(bound=pb.WouldBeBound(node="gb", devices=[whole]))
+    assert simulated_lines(simulated_pod("ns", "chat", "chat.yaml", bound))[1] == (
+        "  main: exclusive, all of GPU-1 (NVIDIA GB10): memory not known, 100 % of the SMs"
+    )
+
+
 def test_a_person_reads_why_a_pod_would_wait_step_by_step():
     """The sentence first, then each filter."""
     lines = simulated_lines(simulated_pod("ns", "train", "train.yaml", WAITS))

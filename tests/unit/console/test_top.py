@@ -92,6 +92,13 @@ def test_wide_lines_have_everything_and_are_never_cut(world, make):
     assert columns_text(("A", "LONG"), [("a" * 300, "b")]).splitlines() == [f"A{' ' * 299}  LONG", f"{'a' * 300}  b"]
 
 
+def test_memory_that_no_driver_tells_is_no_zero_to_add_up(world):
+    """A GPU with the machine's memory (GB10) would seem to have none."""
+    (gpu,) = gpus_document(world).gpus
+    (row,) = gpu_rows(GpusDocument(gpus=(msgspec.structs.replace(gpu, memory_mib=0),)))
+    assert row[GPU_COLUMNS.index("MEMORY (MiB)")] == "not known"
+
+
 def test_yaml_says_the_same_as_json(world):
     """One document, two ways of writing it."""
     document = gpus_document(world)

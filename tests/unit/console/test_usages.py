@@ -67,12 +67,13 @@ def test_those_that_have_idled_longest_come_first_and_no_others_come():
         ),
         ({"processes": 1, "memory_used_mib": 300}, ("1g.5gb", "?", "?", "300 of 4864 MiB", "1", "-")),
         ({"age_s": None}, ("1g.5gb", "?", "?", "? of 4864 MiB", "?", "-")),
+        ({"profile": None, "memory_mib": 0}, ("whole GPU", "?", "?", "? of ? MiB", "0", "-")),
         (
             {"profile": None, "mode": "mps", "busy_percent": 0.0, "memory_used_mib": 0, "idle_s": 4000.0},
             ("mps on whole GPU", "0%", "?", "0 of 4864 MiB", "0", "1 h 06 min"),
         ),
     ],
-    ids=["busy", "half known", "not looked at yet", "an idle share"],
+    ids=["busy", "half known", "not looked at yet", "memory that no driver tells", "an idle share"],
 )
 def test_what_is_not_known_is_a_question_mark_and_no_zero(facts, cells):
     """A slice that nobody can tell of would look idle."""

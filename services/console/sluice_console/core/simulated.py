@@ -256,7 +256,8 @@ def device_text(device: SimulatedDeviceDocument) -> str:
     span = f"{device.profile} at {device.start}" if device.profile else "all"
     what = f"a share of {span}" if device.share is not None else span
     unbound = device.share is not None and not device.share.sm_partition
-    amount = f"{device.memory_mib} MiB, {'any SMs of its home' if unbound else f'{device.sm_percent} % of the SMs'}"
+    memory = f"{device.memory_mib} MiB" if device.memory_mib else "memory not known"
+    amount = f"{memory}, {'any SMs of its home' if unbound else f'{device.sm_percent} % of the SMs'}"
     return f"{device.container}: {device.mode}, {what} of {device.gpu[:GPU_SHOWN]} ({device.model}): {amount}"
 
 

@@ -142,8 +142,8 @@ def usage_of_pod(request: str, usages: Iterable[UsageDocument]) -> str:
 
 
 def memory_text(each: UsageDocument) -> str:
-    """`300 of 4864 MiB`."""
-    return f"{'?' if each.memory_used_mib is None else each.memory_used_mib} of {each.memory_mib} MiB"
+    """`300 of 4864 MiB`; a driver may not tell how much a GPU has (0)."""
+    return f"{'?' if each.memory_used_mib is None else each.memory_used_mib} of {each.memory_mib or '?'} MiB"
 
 
 def duration_text(duration_s: float) -> str:

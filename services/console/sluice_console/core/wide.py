@@ -15,6 +15,8 @@ from sluice_console.core.visible import visible
 
 GPU_COLUMNS = ("NODE", "GPU", "UUID", "MODEL", "MEMORY (MiB)", "MIG", "IN USE", "TAKEN BY", "STATE", "FREE")
 POD_COLUMNS = ("POD", "STATE", "NODE", "ASKS FOR", "HAS", "REQUEST", "ALLOCATION", "SOURCE")
+MEMORY_NOT_KNOWN = "not known"
+"""Of a GPU whose driver does not tell it; 0 would be a number to add up."""
 USE = "USE"
 """What a pod's slices are used for; behind `POD_COLUMNS` where agents were asked."""
 NODE_COLUMNS = (*COLUMNS, "MODES", "DRIVER", "TOOLKIT")
@@ -43,7 +45,7 @@ def _gpu(gpu: GpuDocument) -> Row:
         str(gpu.index),
         gpu.uuid,
         gpu.model.removeprefix("NVIDIA "),
-        str(gpu.memory_mib),
+        str(gpu.memory_mib) if gpu.memory_mib else MEMORY_NOT_KNOWN,
         ("fixed" if gpu.fixed_layout else "on") if gpu.mig_enabled else "off",
         f"{gpu.allocated_fraction:.0%}",
         ",".join(owners) or "-",

@@ -1,5 +1,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
+import { memory } from "../static/bars.js";
+import { memoryInUse } from "../static/head_view.js";
 import { lasting, useText } from "../static/use_view.js";
 
 const use = { profile: "1g.5gb", mode: "exclusive", memory_mib: 4864, memory_used_mib: 300, busy_percent: 57.4,
@@ -11,6 +13,14 @@ test("what the driver does not tell is not called nothing", () => {
     "1g.5gb: not known how busy, ? of 4864 MiB, 2 processes");
   assert.equal(useText({ ...use, profile: null, mode: "mps", busy_percent: 0, sm_percent: null, idle_s: 8040 }),
     "mps on whole GPU: busy 0 %, 300 of 4864 MiB, 1 process, idle for 2 h 14 min");
+});
+
+test("memory that no driver tells is no memory of 0 MiB", () => {
+  assert.match(useText({ ...use, profile: null, memory_mib: 0, memory_used_mib: null }), /, \? of \? MiB,/);
+  assert.deepEqual([0, 512, 4864].map(memory), ["not known", "512 MiB", "5 GiB"]);
+  assert.deepEqual(memoryInUse({ gpus: 2, memory_mib: 0 }), ["not known", ""]);
+  assert.deepEqual(memoryInUse({ gpus: 2, memory_mib: 40960, in_use_mib: 20480 }), ["50 %", "of 40 GiB"]);
+  assert.deepEqual(memoryInUse({}), ["none", ""]);
 });
 
 test("an idle time is as long as it is told", () => {

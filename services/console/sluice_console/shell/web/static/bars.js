@@ -156,8 +156,9 @@ export function shortModel(model) {
   return model.replace(/^NVIDIA /, "");
 }
 
-/** @param {number} mib */
+/** @param {number} mib 0 where the driver does not tell it */
 export function memory(mib) {
+  if (mib === 0) return "not known";
   if (mib >= 1024 * 1024) return `${(mib / 1024 / 1024).toFixed(1)} TiB`;
   return mib >= 1024 ? `${Math.round(mib / 1024)} GiB` : `${mib} MiB`;
 }

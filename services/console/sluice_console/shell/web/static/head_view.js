@@ -9,11 +9,10 @@ import { at, make } from "./dom.js";
 export function showTotals(fleet) {
   const asked = fleet.requests ?? {};
   const pods = (asked.bound ?? 0) + (asked.making ?? 0) + (asked.ending ?? 0);
-  const used = fleet.memory_mib ? (fleet.in_use_mib ?? 0) / fleet.memory_mib : 0;
   const entries = [
     ["nodes", `${fleet.nodes ?? 0}`, fleet.stale ? `${fleet.stale} stale` : ""],
     ["GPUs", `${fleet.gpus ?? 0}`, fleet.unhealthy ? `${fleet.unhealthy} ill` : ""],
-    ["GPU memory in use", percent(used), `of ${memory(fleet.memory_mib ?? 0)}`],
+    ["GPU memory in use", ...memoryInUse(fleet)],
     ["pods with a slice", `${pods}`, ""],
     ["waiting", `${(asked.waiting ?? 0) + (asked.requested ?? 0)}`, asked.refused ? `${asked.refused} refused` : ""],
   ];
@@ -21,6 +20,16 @@ export function showTotals(fleet) {
   if (fleet.foreign) entries.push(["instances of others", `${fleet.foreign}`, ""]);
   at("totals").replaceChildren(...entries.map(([name, value, note]) =>
     make("div", {}, make("dt", {}, name), make("dd", {}, value, note && make("small", {}, note)))));
+}
+
+/**
+ * How much of the fleet's memory is in use, and of how much: of those GPUs whose driver tells it.
+ * @param {{gpus?: number, memory_mib?: number, in_use_mib?: number}} fleet
+ * @returns {[string, string]}
+ */
+export function memoryInUse(fleet) {
+  if (fleet.memory_mib) return [percent((fleet.in_use_mib ?? 0) / fleet.memory_mib), `of ${memory(fleet.memory_mib)}`];
+  return [fleet.gpus ? memory(0) : "none", ""];
 }
 
 /**

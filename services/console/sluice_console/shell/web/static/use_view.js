@@ -22,7 +22,7 @@ export function uses(usage) {
 export function useText(each) {
   const parts = [each.busy_percent === null ? "not known how busy" : `busy ${Math.round(each.busy_percent)} %`];
   if (each.sm_percent !== null) parts.push(`${Math.round(each.sm_percent)} % of its SMs`);
-  parts.push(`${each.memory_used_mib === null ? "?" : each.memory_used_mib} of ${each.memory_mib} MiB`);
+  parts.push(`${each.memory_used_mib === null ? "?" : each.memory_used_mib} of ${each.memory_mib || "?"} MiB`);
   parts.push(each.processes === 1 ? "1 process" : `${each.processes} processes`);
   if (each.idle_s !== null) parts.push(`idle for ${lasting(each.idle_s)}`);
   const what = each.profile ?? "whole GPU";
