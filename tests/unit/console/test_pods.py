@@ -6,6 +6,7 @@ import msgspec
 from rich.console import Console
 
 from sluice.contracts import subjects
+from sluice.contracts.ids import Incarnation
 from sluice.contracts.messages import (
     ContainerDevices,
     Pending,
@@ -15,9 +16,11 @@ from sluice.contracts.messages import (
     RequestWithdrawn,
     Revoke,
     SliceFailed,
+    SliceQuarantined,
 )
 from sluice.contracts.refusals import ReasonCount, Refusal, RefusalReason, WaitReason
 from sluice_console.core.documents import EarlierDocument, OutDocument, PodsDocument, StandingDocument, StoryDocument
+from sluice_console.core.freeing import being_freed
 from sluice_console.core.pods import pods_document, variables_text
 from sluice_console.shell.present import show_pods, show_story
 
@@ -201,6 +204,31 @@ def test_a_story_says_why_it_began_anew_and_what_helps_who_waits(make):
         "  4 x A100: GpuLayoutFull",
         "  what helps: It starts when a pod with a slice there ends; a smaller slice may start sooner.",
     ]
+
+
+def test_a_pod_that_waits_is_told_whose_place_is_being_freed_and_what_keeps_it(make):
+    """`no free place` sends a person to the pods that run, and the one that is in the way has been deleted."""
+    leaving = Revoke(revision=2, incarnation=Incarnation("1"), booking=make.booking(), cause="pod deleted")
+    stuck = SliceQuarantined(
+        allocation=make.allocation, request=make.request, revision=2, message="processes of its pod still run: sh 7"
+    )
+    room = OutDocument(
+        filter="room", reasons=(ReasonCount(reason=WaitReason.GPU_LAYOUT_FULL, count=1, of="NVIDIA A100-SXM4-40GB"),)
+    )
+    now = StandingDocument(state="waiting", message="waits: full", steps=(room,))
+    seen = make.inventory(make.gpu_report())
+    world = make.world(ledger=leaving, inventory=seen)
+    place = f"3g.20gb at 4 of {make.gpu[:12]} on {make.node} is being taken from default/train"
+    assert being_freed(world, now) == (f"{place} (pod deleted)",)
+    freeing = being_freed(make.world(ledger=leaving, inventory=seen, slice=stuck), now)
+    assert freeing == (f"{place} (processes of its pod still run: sh 7)",)
+    (pod,) = pods_document(make.world(request=make.asked())).pods
+    told = shown(show_story, StoryDocument(pod=pod, steps=(), standing=now, freeing=freeing))
+    assert f"  being freed: {freeing[0]}\n" in told
+
+    elsewhere = OutDocument(filter="room", reasons=(ReasonCount(reason=WaitReason.GPU_LAYOUT_FULL, count=1, of="A30"),))
+    assert being_freed(world, msgspec.structs.replace(now, steps=(elsewhere,))) == ()
+    assert being_freed(world, None) == ()
 
 
 def test_the_allocators_word_is_not_told_twice(make):

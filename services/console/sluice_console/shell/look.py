@@ -10,6 +10,7 @@ from sluice.contracts.messages import AllocationRequested, RequestRejected
 from sluice.runtime.nats_history import EVERYTHING, Recorded, open_history
 from sluice_console.core.documents import PodDocument, PodsDocument, StandingDocument, StoryDocument
 from sluice_console.core.events import EventDocument, event_document
+from sluice_console.core.freeing import being_freed
 from sluice_console.core.pods import pods_document
 from sluice_console.core.simulated import standing
 from sluice_console.core.steps import evicted_before, steps_of
@@ -58,7 +59,8 @@ async def _use(world: World) -> dict[str, str]:
 
 async def explain(url: str, wanted: str, *, form: Form) -> int:
     """`sluice explain`: everything that happened to the requests that `wanted` may mean."""
-    known = pods_document(await world_at(url), with_ended=True)
+    world = await world_at(url)
+    known = pods_document(world, with_ended=True)
     history = await all_history(url)
     everybody = with_past(known, history)
     found = matching(everybody, wanted)
@@ -71,6 +73,7 @@ async def explain(url: str, wanted: str, *, form: Form) -> int:
             earlier=evicted_before(pod, everybody, history),
             steps=steps_of(pod.request, history),
             standing=now,
+            freeing=being_freed(world, now),
         )
         if is_for_programs(form):
             print_document(story, form, one_line=len(found) > 1)

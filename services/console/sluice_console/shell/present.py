@@ -131,7 +131,8 @@ def _why(story: StoryDocument) -> list[str]:
     news = [] if now.message == story.pod.message else [f"the allocator says now: {now.message}"]
     queue = [f"in the queue: {now.before} of its kind before it, {now.waiting} in all"] if now.waiting else []
     proposed = proposal_lines(now.proposal) if now.proposal is not None else []
-    return [*news, *queue, *out_lines(now.steps, now.more), *helps, *proposed]
+    freeing = [f"being freed: {each}" for each in story.freeing]
+    return [*news, *queue, *out_lines(now.steps, now.more), *freeing, *helps, *proposed]
 
 
 def show_quotas(out: Console, document: QuotasDocument, namespace: str | None = None) -> None:

@@ -127,3 +127,5 @@ class StoryDocument(Document, frozen=True, kw_only=True):
     steps: tuple[StepDocument, ...]
     standing: StandingDocument | None = None
     """None when it has ended, or when no allocator answers."""
+    freeing: tuple[str, ...] = ()
+    """While it waits: whose places on such GPUs are being taken away, and what keeps each; the first few."""
