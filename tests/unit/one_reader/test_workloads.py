@@ -134,6 +134,36 @@ def test_a_million_replicas_take_no_time():
     assert refused.message == "f.yaml makes more than 1000 pods"
 
 
+def test_what_leaves_its_name_to_the_api_server_makes_pods_that_are_read():
+    """A Job of `kubectl create` would be refused for a name that nobody wrote."""
+    text = yaml.safe_dump({"kind": "Job", "metadata": {"generateName": "train-"}, "spec": {"template": TEMPLATE}})
+    (pod,) = read_manifests("f.yaml", text, limits=ManifestLimits(), asks=AskLimits())
+    assert (pod.name, pod.refusal, len(pod.ask.claims)) == ("train-0", None, 1)
+
+
+def test_no_pod_of_a_list_in_a_list_is_lost():
+    """As kubectl takes Lists apart; a chart's empty item is nothing."""
+    job = {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": "j"}, "spec": {"template": TEMPLATE}}
+    inner = {"kind": "List", "items": [None, job]}
+    bad = {"kind": "Job", "metadata": {"name": "b"}, "spec": {"template": {**TEMPLATE, "spec": {"containers": [{}]}}}}
+    text = yaml.safe_dump({"kind": "List", "items": [inner, None, {"kind": "List", "items": [bad]}]})
+    good, wrong = read_manifests("f.yaml", text, limits=ManifestLimits(), asks=AskLimits())
+    assert (good.name, good.refusal, wrong.name) == ("j-0", None, "b-0")
+    assert wrong.refusal.field.startswith("items[2].items[0].spec.template.spec.containers[0]")
+
+
+@pytest.mark.parametrize(("version", "warned"), [("apps/v1", 1), ("kubeflow.org/v1", 0)])
+def test_an_ask_that_no_pod_will_have_is_warned_of(version, warned):
+    """On the Deployment itself it looks right, and every pod starts without a GPU."""
+    spec = {"template": {"spec": TEMPLATE["spec"]}}
+    owner = {"name": "llm", "annotations": {"sluice.dev/memory": "8Gi"}}
+    text = yaml.safe_dump({"apiVersion": version, "kind": "Deployment", "metadata": owner, "spec": spec})
+    (pod,) = read_manifests("f.yaml", text, limits=ManifestLimits(), asks=AskLimits())
+    why = "metadata.annotations[sluice.dev/memory]: the pods of a Deployment do not have it"
+    assert pod.ask is None
+    assert pod.warnings == (f"{why}; write it in spec.template.metadata.annotations",) * warned
+
+
 def test_a_pod_that_leaves_its_name_to_the_api_server_is_read():
     """`kubectl create` takes it, and a rehearsal should."""
     text = yaml.safe_dump({"kind": "Pod", **TEMPLATE, "metadata": {**TEMPLATE["metadata"], "generateName": "train-"}})

@@ -8,7 +8,7 @@ with pod templates stands for the pods that its controller would make; of any ot
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import islice
 from typing import Any
 
@@ -29,9 +29,9 @@ from sluice.contracts.asking import AskLimits, Unquoted
 from sluice.contracts.asking.written import as_written, nearest
 from sluice.contracts.kubernetes import NVIDIA_CLASSES, NVIDIA_NAMESPACES
 from sluice.contracts.manifests.limits import ManifestLimits
-from sluice.contracts.manifests.plain import plain
+from sluice.contracts.manifests.objects import ManifestObject, objects_of
 from sluice.contracts.manifests.pods import PodManifest
-from sluice.contracts.manifests.workloads import PODS_MAX, PodTemplate, pod_templates
+from sluice.contracts.manifests.workloads import PODS_MAX, PodTemplate, not_handed_down, pod_templates
 from sluice.contracts.manifests.yaml_documents import YamlError, read_documents
 from sluice.contracts.pod_specs import (
     read_containers,
@@ -48,7 +48,6 @@ _POD_NAME = re.compile(rf"{_LABEL}(?:\.{_LABEL})*")
 POD_NAME_MAX = 253
 NAME_ALLOWED = "a-z, 0-9, '-' and '.', beginning and ending with a letter or digit"
 PRIORITY_CLASS = "PriorityClass"
-LIST_KINDS = frozenset({"List", "PodList"})
 _CLUSTER = AdmissionRules()
 """How a cluster judges where its owner has set nothing."""
 
@@ -67,7 +66,7 @@ def read_manifests(
         line = f"line {error.line}" if error.line else ""
         message = f"{file} {what}: {shorten(error.why, 200)}"
         return Refusal(reason=reason, message=message, field=line, value=shorten(_line(text, error.line)))
-    objects = [each for document in documents for each in _objects(document.value, document.line)]
+    objects = [each for document in documents for each in objects_of(document.value, document.line)]
     if len(objects) > limits.documents_max:
         why = f"{file} holds {len(objects)} objects"
         return Refusal(reason=RefusalReason.TOO_LARGE, message=why, allowed=f"at most {limits.documents_max}")
@@ -97,26 +96,7 @@ def _line(text: str, number: int) -> str:
 # -- one document -------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class _Object:
-    """One object of a file: a document, or an item of a List. `path` leads to it within its document."""
-
-    value: Any
-    line: int
-    path: str
-
-
-def _objects(value: Any, line: int) -> Iterator[_Object]:
-    """The document itself, or the items of a List. A List in a List is no pod, and is refused as such."""
-    kind = value.get("kind") if isinstance(value, dict) else None
-    if isinstance(kind, str) and kind in LIST_KINDS and isinstance(value.get("items"), list):
-        for at, item in enumerate(value["items"]):
-            yield _Object(plain(item), line, f"items[{at}].")
-    else:
-        yield _Object(plain(value), line, "")
-
-
-def _read(file: str, item: _Object, limits: AskLimits) -> Iterator[PodManifest]:
+def _read(file: str, item: ManifestObject, limits: AskLimits) -> Iterator[PodManifest]:
     """The pods that one object is, or makes."""
     where = f"{file}, line {item.line}"
     value = item.value
@@ -151,9 +131,12 @@ def _is_shaped_as_a_pod(value: Mapping[str, Any]) -> bool:
     return isinstance(_mapping(value.get("spec")).get("containers"), list)
 
 
-def _made(item: _Object, template: PodTemplate, owner: Mapping[str, Any], limits: AskLimits) -> Iterator[PodManifest]:
+def _made(
+    item: ManifestObject, template: PodTemplate, owner: Mapping[str, Any], limits: AskLimits
+) -> Iterator[PodManifest]:
     """The pods of one template, named by its object, its role and a number; all ask alike."""
-    base = "-".join(filter(None, (_text(owner.get("name")), template.role)))
+    named = _text(owner.get("name")) or _text(owner.get("generateName")).rstrip("-.")
+    base = "-".join(filter(None, (named, template.role)))
     namespace = {"namespace": owner["namespace"]} if "namespace" in owner else {}
     if template.count > PODS_MAX:
         refusal = _wrong(
@@ -163,9 +146,10 @@ def _made(item: _Object, template: PodTemplate, owner: Mapping[str, Any], limits
     elif template.count:
         metadata = {**template.metadata, **namespace, "name": f"{base}-0"}
         value = {"metadata": metadata, "spec": template.spec}
-        first = _pod(_Object(value, item.line, f"{item.path}{template.path}."), metadata, limits)
+        first = _pod(ManifestObject(value, item.line, f"{item.path}{template.path}."), metadata, limits)
         if item.value.get("kind") == "DaemonSet":
             first = replace(first, warnings=(*first.warnings, "a DaemonSet has a pod on each node; Sluice reads one"))
+        first = replace(first, warnings=(*first.warnings, *not_handed_down(item.value, template)))
         for number in range(template.count):
             yield replace(first, name=f"{base}-{number}")
 
@@ -173,7 +157,7 @@ def _made(item: _Object, template: PodTemplate, owner: Mapping[str, Any], limits
 # -- one pod ------------------------------------------------------------------------------------------------------
 
 
-def _pod(item: _Object, metadata: Mapping[str, Any], limits: AskLimits) -> PodManifest:
+def _pod(item: ManifestObject, metadata: Mapping[str, Any], limits: AskLimits) -> PodManifest:
     """What one pod asks for, and what is wrong with it."""
     if "name" not in metadata and isinstance(metadata.get("generateName"), str):
         metadata = {**metadata, "name": f"{metadata['generateName']}0"}
@@ -213,7 +197,7 @@ def _asks_nothing(namespace: str, name: str, pod: Pod | NotAReview) -> PodManife
 
 
 def _asked(
-    item: _Object, metadata: Mapping[str, Any], spec: Mapping[str, Any], pod: Pod | NotAReview, ask: Ask
+    item: ManifestObject, metadata: Mapping[str, Any], spec: Mapping[str, Any], pod: Pod | NotAReview, ask: Ask
 ) -> PodManifest:
     """What a pod asks for; who it is, is left to the caller."""
     labels = read_pod_labels(metadata)
@@ -241,18 +225,18 @@ def _asked(
     )
 
 
-def _priority_class(item: _Object, name: str) -> PodManifest:
+def _priority_class(item: ManifestObject, name: str) -> PodManifest:
     found = read_priority_class(item.value)
     if isinstance(found, Refusal):
         return replace(_refused(item, found), name=name)
     return PodManifest("", name, defines=found)
 
 
-def _refused(item: _Object, refusal: Refusal) -> PodManifest:
+def _refused(item: ManifestObject, refusal: Refusal) -> PodManifest:
     return PodManifest("", "", refusal=_in_file(item, refusal))
 
 
-def _in_file(item: _Object, refusal: Refusal) -> Refusal:
+def _in_file(item: ManifestObject, refusal: Refusal) -> Refusal:
     """A refusal with the path of its field in the file, where it is a path and no name of a key."""
     if not item.path or not refusal.field.startswith(("spec", "metadata.")):
         return refusal
@@ -264,7 +248,7 @@ def _mapping(value: Any) -> dict[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
-def _wrong_identity(item: _Object, metadata: Mapping[str, Any]) -> Refusal | None:
+def _wrong_identity(item: ManifestObject, metadata: Mapping[str, Any]) -> Refusal | None:
     name, namespace = metadata.get("name"), metadata.get("namespace", "default")
     if not isinstance(name, str) or len(name) > POD_NAME_MAX or _POD_NAME.fullmatch(name) is None:
         return _wrong(item, "metadata.name", name, "no name of a pod", f"at most {POD_NAME_MAX} of {NAME_ALLOWED}")
@@ -274,7 +258,7 @@ def _wrong_identity(item: _Object, metadata: Mapping[str, Any]) -> Refusal | Non
     return None
 
 
-def _wrong(item: _Object, field: str, value: Any, why: str, allowed: str) -> Refusal:
+def _wrong(item: ManifestObject, field: str, value: Any, why: str, allowed: str) -> Refusal:
     return Refusal(
         reason=RefusalReason.INVALID_VALUE,
         message=why,
@@ -284,7 +268,7 @@ def _wrong(item: _Object, field: str, value: Any, why: str, allowed: str) -> Ref
     )
 
 
-def _not_a_pod(item: _Object, field: str, why: str, value: str, allowed: str) -> Refusal:
+def _not_a_pod(item: ManifestObject, field: str, why: str, value: str, allowed: str) -> Refusal:
     path = (item.path + field).rstrip(".")
     return Refusal(reason=RefusalReason.NOT_A_POD, message=why, field=path, value=shorten(value), allowed=allowed)
 

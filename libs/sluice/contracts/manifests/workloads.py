@@ -10,8 +10,12 @@ The number of pods is the product of what stands beside the templates on the way
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from itertools import islice
 from math import prod
 from typing import Any
+
+from sluice.contracts.asking.keys import is_our_annotation
+from sluice.contracts.refusals import shorten
 
 PODS_MAX = 1000
 """Of one object: more are refused, for each is looked at."""
@@ -36,6 +40,21 @@ def pod_templates(value: Mapping[str, Any]) -> list[PodTemplate]:
     spec = value.get("spec")
     found = list(_templates(spec, "spec", (), ())) if isinstance(spec, dict) else []
     return found if len(found) > 1 else [replace(each, role="") for each in found]
+
+
+def not_handed_down(value: Mapping[str, Any], template: PodTemplate) -> Iterator[str]:
+    """
+    A warning of an ask on the object itself, which its pods do not have.
+
+    Controllers of Kubernetes hand no annotations down; those of others may, as Kubeflow's for notebooks does.
+    """
+    metadata = value.get("metadata")
+    annotations = metadata.get("annotations") if isinstance(metadata, dict) else None
+    if isinstance(annotations, dict) and str(value.get("apiVersion")).startswith(("apps/", "batch/")):
+        for key in islice((key for key in annotations if is_our_annotation(key)), 1):
+            where = f"{template.path}.metadata.annotations"
+            why = f"the pods of a {shorten(str(value.get('kind')), 63)} do not have it"
+            yield f"metadata.annotations[{shorten(key)}]: {why}; write it in {where}"
 
 
 def _templates(value: Any, path: str, roles: tuple[str, ...], counts: tuple[int, ...]) -> Iterator[PodTemplate]:

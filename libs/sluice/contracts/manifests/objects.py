@@ -1,0 +1,30 @@
+"""The objects of a text of manifests: its documents, and the items of Lists, however Lists are nested."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from sluice.contracts.asking.written import is_null
+from sluice.contracts.manifests.plain import plain
+
+LIST_KINDS = frozenset({"List", "PodList"})
+
+
+@dataclass(frozen=True, slots=True)
+class ManifestObject:
+    """One object of a file: a document, or an item of a List. `path` leads to it within its document."""
+
+    value: Any
+    line: int
+    path: str
+
+
+def objects_of(value: Any, line: int, path: str = "") -> Iterator[ManifestObject]:
+    """The document itself, or the items of a List as `kubectl` takes it apart. An item that is null is left out."""
+    kind = value.get("kind") if isinstance(value, dict) else None
+    if isinstance(kind, str) and kind in LIST_KINDS and isinstance(value.get("items"), list):
+        for at, item in enumerate(value["items"]):
+            if not is_null(item):
+                yield from objects_of(item, line, f"{path}items[{at}].")
+    else:
+        yield ManifestObject(plain(value), line, path)
