@@ -6,7 +6,7 @@ from math import ceil
 from random import Random
 from typing import Literal
 
-from simulation.shares import gives
+from simulation.shares import gives, instance_mib
 from simulation.tables import GpuRow, at_least
 
 from sluice.contracts.messages import DeviceGrant, Share
@@ -46,7 +46,7 @@ class Device:
 
     def share_on(self, row: GpuRow, mode: Literal["mps", "fractional"], uid: int, *, mig: bool) -> Share:
         """The share of a GPU of this model that serves this."""
-        memory_mib = self.amount or gives(row, mig=mig)[0] * self.partition // 100
+        memory_mib = self.amount or self._part_mib(row, mig=mig)
         if mode == "mps":
             return Share(mode=mode, uid=uid, memory_mib=memory_mib)
         request, limit = self.quota
@@ -80,11 +80,16 @@ class Device:
             size = (profile.memory_mib, profile.compute_slices) if profile else (row.memory_mib, row.compute_slices)
             found.append((1, size[0], size[1] * 1000))
         if self.modes != ("exclusive",):
-            memory_mib = self.amount or gives(row, mig=mig)[0] * self.partition // 100
+            memory_mib = self.amount or self._part_mib(row, mig=mig)
             part = Fraction(max(1, memory_mib), gives(row, mig=mig)[0])
             part = max(part, Fraction(self.partition, 100)) if "mps" in self.modes else Fraction(self.partition, 100)
             found.append((1, memory_mib, ceil(part * row.compute_slices * 1000)))
         return (1, max(c[1] for c in found), max(c[2] for c in found)) if found else None
+
+    def _part_mib(self, row: GpuRow, *, mig: bool) -> int:
+        """As much of the memory as of the SMs: where the home is all of its GPU exactly, else as MIG cuts it."""
+        exact = gives(row, mig=mig)[0] * self.partition // 100
+        return exact if self.want == "part" or not mig else min(exact, instance_mib(row, self.partition))
 
     def _has_sms(self, row: GpuRow, sms: int) -> bool:
         return sms * 100 >= self.amount * row.profiles[-1].multiprocessors
@@ -264,8 +269,8 @@ _PROFILES = (
     "7g.40gb", "1g.6gb", "1g.6gb", "2g.12gb", "2g.12gb+me", "4g.24gb",
 )  # fmt: skip
 DEVICES_MAX = 4
-"""So many devices the allocator lets one pod have; its source would let it ask for more."""
-REFUSED = Ask((("sluice.dev/profile", "1g.5gb"), ("sluice.dev/gpus", str(DEVICES_MAX + 1))), ("main",), (), "refused")
+"""So many whole GPUs the allocator lets one pod have; its source would let it ask for more."""
+REFUSED = Ask((("sluice.dev/gpus", str(DEVICES_MAX + 1)),), ("main",), (), "refused")
 _NEVER = (
     _one(("sluice.dev/profile", "9g.90gb"), Device("profile", profile="9g.90gb")),
     REFUSED,

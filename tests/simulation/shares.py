@@ -52,6 +52,12 @@ def gives(row: GpuRow, *, mig: bool) -> tuple[int, int]:
     return (largest.memory_mib, largest.multiprocessors) if mig else (row.memory_mib, row.multiprocessors)
 
 
+def instance_mib(row: GpuRow, percent: int) -> int:
+    """The memory in MiB of the smallest instance that has so many percent of the memory slices of its GPU."""
+    sizes = [(size, found.memory_mib) for found in row.profiles for _, size in found.placements]
+    return min(memory_mib for size, memory_mib in sizes if size * 100 >= percent * row.memory_slices)
+
+
 def home_gives(row: GpuRow, profile: str) -> tuple[int, int]:
     """The memory in MiB and the SMs of a home: of an instance, or of a whole GPU without MIG."""
     found = row.profile(profile) if profile else None
