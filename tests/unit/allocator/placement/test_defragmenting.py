@@ -70,6 +70,30 @@ def test_nobody_is_moved_who_has_nowhere_to_go():
     assert room.plan(claim(profile="7g.40gb")) is None
 
 
+def test_who_makes_room_for_one_that_wants_an_idle_gpu_goes_to_another():
+    """Beside its new place it would be in the way again, and a restart was for nothing."""
+    room = Room(node("node-a", 1))
+    room.put("GPU-node-a-0", "1g.5gb", movable=True)
+    alone = Asking((claim(modes=("fractional",), sm_partition=20, memory_mib=1000),), gpu_policy="mutex")
+    assert plan_moves(room.fleet, alone, shown=room.shown, may_move=room.movable.get, moves_max=1) is None
+
+    room = Room(node("node-a", 1), node("node-b", 1))
+    room.put("GPU-node-a-0", "1g.5gb", movable=True)
+    room.put("GPU-node-b-0", "1g.5gb", movable=False)
+    plan = plan_moves(room.fleet, alone, shown=room.shown, may_move=room.movable.get, moves_max=1)
+    assert plan is not None
+    assert [move.to.devices[0].gpu for move in plan.moves] == ["GPU-node-b-0"]
+
+
+def test_nobody_is_moved_for_one_that_has_room():
+    """It may wait for something else, its quota say: a restart would not help it."""
+    room = Room(node("node-a", 1), node("node-b", 1, mig=False), node("node-c", 1))
+    room.put("GPU-node-a-0", "1g.5gb", movable=True)
+    room.put("GPU-node-c-0", "1g.5gb", movable=True)
+    assert not isinstance(room.ask(claim()), NoPlace)
+    assert room.plan(claim()) is None
+
+
 def test_the_fewest_are_moved():
     """Where one restart does, two are one too many."""
     room = Room(node("node-a", 1), node("node-b", 1), node("node-c", 1))

@@ -19,6 +19,7 @@ from sluice_allocator.core.placement.asking import Asking, Avoid
 from sluice_allocator.core.placement.fleet import Fleet
 from sluice_allocator.core.placement.looking import Place
 from sluice_allocator.core.placement.peers import peer_of_asking
+from sluice_allocator.core.placement.policies import policy_for
 from sluice_allocator.core.placement.promising import find_promise
 from sluice_allocator.core.placement.search import find_place, find_place_on
 
@@ -64,10 +65,12 @@ def plan_moves(
     moves_max: int,
 ) -> MovePlan | None:
     """
-    The plan that moves fewest; None where no movable pods are in the way alone, or they have nowhere to go.
+    The plan that moves fewest; None where there is room, where others are in the way too, or they have nowhere to go.
 
     `shown` is what the fleet was told of each node.
     """
+    if isinstance(find_place(fleet, asking, avoid), Place):
+        return None
     destinations = _Destinations(fleet, may_move)
     promise = find_promise(
         fleet,
@@ -135,6 +138,8 @@ class _Trial:
     destinations: _Destinations
     _nodes: dict[NodeName, Fleet] = field(default_factory=dict)
     _gpus: dict[GpuUuid, None] = field(default_factory=dict)
+    _idle: dict[GpuUuid, None] = field(default_factory=dict)
+    """Taken for pods that want idle GPUs: who is moved there would be in the way again."""
     _taken: int = 0
 
     def __enter__(self) -> Self:
@@ -156,7 +161,7 @@ class _Trial:
         if isinstance(found, Place) and self.take(found, asking):
             return Move(allocation, found)
         for node, trial in self._nodes.items():
-            beside = find_place_on(trial, asking, node)
+            beside = find_place_on(trial, asking, node, frozenset(self._idle))
             if beside is not None:
                 self.take(beside, asking)
                 return Move(allocation, beside)
@@ -171,6 +176,9 @@ class _Trial:
                 return False
             trial = self._nodes[place.node] = self.fleet.alone(snapshot)
             self._gpus |= dict.fromkeys(gpu.uuid for gpu in snapshot.gpus)
+        pool = trial.stock.class_of(trial.nodes[place.node]).pool
+        if policy_for(asking.node_policy, asking.gpu_policy, pool).idle_only:
+            self._idle |= dict.fromkeys(device.gpu for device in place.devices)
         self._taken += 1
         name = f"{_TRIED}{self._taken}"
         self.fleet.peers.put(AllocationId(name), place.node, peer_of_asking(asking))
