@@ -12,7 +12,11 @@ from sluice.contracts.messages import (
     Claim,
     Closed,
     Grant,
+    HostNeeds,
+    HostPort,
+    NodeExpression,
     Pending,
+    PodTerm,
     QuotaSet,
     RequestWithdrawn,
     Revoke,
@@ -29,6 +33,7 @@ WHOLE = claim(profile="7g.40gb")
 TWO = claim(profile="7g.40gb", gpus=2)
 AFTER_S = 300.0
 BIG = RequestId("big")
+LLM = (NodeExpression(key="app", operator="In", values=("llm",)),)
 
 
 @pytest.fixture
@@ -144,6 +149,26 @@ def test_a_promise_is_exchanged_for_the_free_gpu_beside_what_it_has(half_there: 
     (bound,) = [w.message for w in half_there.land_all(half_there.ready(exchange)) if isinstance(w.message, Bound)]
     assert bound.allocation == exchange.booking.allocation
     assert isinstance(grants(half_there, tenant)[0], Grant)
+
+
+@pytest.mark.parametrize(
+    "host",
+    [
+        HostNeeds(apart=(PodTerm(topology_key="kubernetes.io/hostname", selector=LLM, namespaces=("default",)),)),
+        HostNeeds(ports=(HostPort(port=8000),)),
+    ],
+    ids=["one per host", "host port"],
+)
+def test_what_a_pod_was_promised_does_not_keep_it_from_what_is_free_beside(host: HostNeeds):
+    """A pod that wants its host alone would be in its own way there, and wait for a tenant that need not go."""
+    bench = fleet(WHOLE, a=3)
+    big = changed(asked("big", TWO), host=host, labels={"app": "llm"})
+    bench.land_all(bench.request(big))
+    bench.now += AFTER_S
+    bench.land_all(bench.handle(Ticked()))
+    end(bench, waited_for(bench)[0])
+
+    assert told(end(bench, third(bench)), "big") == ["Grant", "Waived", "Revoke", "Pending"]
 
 
 def test_nobody_comes_between_a_promise_and_what_it_is_exchanged_for(half_there: Bench):

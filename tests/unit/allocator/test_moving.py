@@ -20,9 +20,13 @@ from sluice.contracts.messages import (
     EvictionOrdered,
     EvictionOver,
     Grant,
+    HostNeeds,
+    HostPort,
     Leeway,
+    NodeExpression,
     Pending,
     PodGroup,
+    PodTerm,
     QuotaSet,
     RequestWithdrawn,
     Revoke,
@@ -191,6 +195,23 @@ def test_the_successor_has_the_kept_place_and_nobody_else(bench):
     end(bench, old)
     later = messages(passes(bench, 2 * COOLDOWN_S))
     assert [each for each in later if isinstance(each, EvictionOrdered) or not isinstance(each, Grant)] == []
+
+
+def test_a_kept_place_does_not_keep_its_successor_out(bench):
+    """A replica that wants a host for itself was evicted for a place, and would be in its own way there."""
+    llm = (NodeExpression(key="app", operator="In", values=("llm",)),)
+    apart = PodTerm(topology_key="kubernetes.io/hostname", selector=llm, namespaces=("default",))
+    host = HostNeeds(apart=(apart,), ports=(HostPort(port=8000),))
+    full = bound(bench, asked("full", WHOLE))
+    bound(bench, msgspec.structs.replace(asks("web-1"), host=host, labels={"app": "llm"}))
+    end(bench, full)
+    (kept, _) = messages(passes(bench, COOLDOWN_S + 60))
+    says(bench, "web-1", EvictionDone(request=RequestId("web-1")))
+
+    successor = msgspec.structs.replace(asks("web-2"), host=host, labels={"app": "llm"})
+    granted, *_ = messages(all_of(bench, bench.request(successor)))
+    assert isinstance(granted, Grant)
+    assert (granted.booking.node, granted.after) == (kept.booking.node, (kept.booking.allocation,))
 
 
 def test_a_successor_of_the_same_name_does_not_wait_for_itself(bench):

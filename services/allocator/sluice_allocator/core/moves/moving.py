@@ -227,7 +227,8 @@ def _place_there(desk: Desk, kept: Grant, request: RequestId, asked: AllocationR
     trial = desk.fleet.alone(snapshot)
     trial.unbook(kept.booking.allocation)
     asking = replace(asking_of(asked), substitute=False)
-    return find_place_on(trial, asking, node, desk.attempts.avoided(request, desk.now))
+    with desk.fleet.peers.without([kept.booking.allocation]):
+        return find_place_on(trial, asking, node, desk.attempts.avoided(request, desk.now))
 
 
 def _why_not_any_longer(desk: Desk, grant: Grant, asked: RequestFact | None) -> str | None:

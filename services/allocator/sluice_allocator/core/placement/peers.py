@@ -7,6 +7,7 @@ Source of the rules: https://kubernetes.io/docs/concepts/scheduling-eviction/ass
 """
 
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import TypeVar
 
 from sluice.contracts.ids import AllocationId, NodeName, RequestId, SourceName
@@ -106,6 +107,24 @@ class Peers:
         if found is not None:
             self._count(*found, -1)
             self._forget_spot(found[1])
+
+    @contextmanager
+    def without(self, allocations: Iterable[AllocationId]) -> Iterator[None]:
+        """These places keep nobody out meanwhile: they are kept for the very pod that is looked for."""
+        kept = [(each, *self._put[each]) for each in allocations if each in self._put]
+        before, self.quiet = self.quiet, self.quiet or bool(kept)
+        for allocation, _, _ in kept:
+            self.take(allocation)
+        try:
+            yield
+        finally:
+            for allocation, peer, spot in kept:
+                self.put(allocation, spot.name, peer)
+            self.quiet = before
+
+    def booked_for(self, request: RequestId) -> Iterable[AllocationId]:
+        """What is booked for a request: no pod keeps itself out."""
+        return tuple(self._of_request.get(request, ()))
 
     # -- nodes ----------------------------------------------------------------------------------------------------
 

@@ -60,4 +60,5 @@ def _place_there(desk: Desk, promise: Grant, request: RequestId, asked: Allocati
         return None
     trial = desk.fleet.alone(snapshot)
     trial.unbook(allocation)
-    return find_place_on(trial, asking_of(asked), node, desk.attempts.avoided(request, desk.now))
+    with desk.fleet.peers.without(desk.fleet.peers.booked_for(request)):
+        return find_place_on(trial, asking_of(asked), node, desk.attempts.avoided(request, desk.now))

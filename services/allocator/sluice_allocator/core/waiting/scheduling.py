@@ -268,7 +268,8 @@ def _try_on(desk: Desk, request: RequestId, node: NodeName) -> bool:
     if over is not None:
         _wait_for_limits(desk, request, asked, over)
         return False
-    place = find_place_on(desk.fleet, asking_of(asked), node, desk.attempts.avoided(request, desk.now))
+    with desk.fleet.peers.without(desk.fleet.peers.booked_for(request)):
+        place = find_place_on(desk.fleet, asking_of(asked), node, desk.attempts.avoided(request, desk.now))
     if place is None:
         if exchange_promise(desk, request, asked, freed_on=node):
             return True
@@ -321,7 +322,8 @@ def _stand_apart(desk: Desk, request: RequestId, asked: AllocationRequested) -> 
 def _search(desk: Desk, request: RequestId, asked: AllocationRequested) -> Place | NoPlace | None:
     """A place that is free, or why there is none; None when the request has been given somebody else's."""
     asking, avoid = asking_of(asked), desk.attempts.avoided(request, desk.now)
-    free = find_free(desk.fleet, asking, avoid)
+    with desk.fleet.peers.without(desk.fleet.peers.booked_for(request)):
+        free = find_free(desk.fleet, asking, avoid)
     if free is None:
         if exchange_promise(desk, request, asked) or _evict_for(desk, request, asked):
             return None
