@@ -1,5 +1,5 @@
 """
-Which parts of NVIDIA's driver a container is given: the words of NVIDIA_DRIVER_CAPABILITIES, and what devices imply.
+Parse and compare driver capabilities: the values of NVIDIA_DRIVER_CAPABILITIES, and what devices imply.
 
 They choose libraries and device nodes that the NVIDIA runtime mounts, never which GPU. `compute` is for CUDA and
 OpenCL, `compat32` for 32-bit programs, `graphics` for OpenGL and Vulkan, `utility` for nvidia-smi and NVML, `video` for

@@ -1,5 +1,5 @@
 """
-The GPU model of an entry of a fleet file: one of the catalog by any of its names, or one that the entry spells out.
+Resolve the GPU model of a fleet file's entry: a model of the catalog by any name, or one that the entry spells out.
 
     { model = "NVIDIA X100", count = 2, memory_mib = 98304, multiprocessors = 132, profiles = [
         { name = "1g.12gb", memory_mib = 11264, multiprocessors = 16, starts = [0, 1, 2, 3, 4, 5, 6], size = 1 },

@@ -1,5 +1,5 @@
 """
-Which labels a selector holds for, of nodes and of pods, as Kubernetes compares them. Nothing is remembered.
+Match labels of nodes and pods against selectors, as Kubernetes does. Stateless.
 
 Source: https://kubernetes.io/docs/concepts/overview/working-with-objects/labels/#label-selectors.
 """

@@ -1,9 +1,9 @@
 """
-How much the broker's streams may take of its disk: the one place where that is worked out.
+Compute how much of its disk the broker's streams may take; the only place that does.
 
-Pure numbers, for `sluice up`, which knows its disk, for the manifests, which say a volume, and for who declares the
-streams. Only HISTORY has a size: it is for people, and its oldest words may go. BOOK and STATE hold one word per
-subject, and what a size would throw away there is a booking.
+Pure numbers for `sluice up`, which knows its disk, for the manifests, which set a volume, and for the code that
+declares the streams. Only HISTORY has a size: it is for people, and may lose its oldest messages. BOOK and STATE hold
+one message per subject, and a size limit would drop bookings there.
 """
 
 MIB = 1024**2

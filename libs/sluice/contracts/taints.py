@@ -1,7 +1,8 @@
 """
-What keeps a pod from a node, by what is said of the node: a cordon, or a taint that the pod does not tolerate.
+Decide whether a node's cordon or taints keep a pod away from it.
 
-Whoever books a place asks, and whoever pins a pod to it asks once more: a node may change in between.
+The allocator checks before it books a place, and the pod-watcher again before it pins the pod: a node may change in
+between.
 """
 
 from collections.abc import Iterable

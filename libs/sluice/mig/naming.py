@@ -1,8 +1,8 @@
 """
-Whether what somebody wrote names a GPU, by the product name that the GPU reports; and what he may have meant.
+Match a written model name against the product name that a GPU reports, and suggest the likely name on a miss.
 
 One rule for fleet files, the filters of pods and the tables of pools: a name of the catalog means its model, wherever
-it is written. Which GPUs there are is not known here.
+it is written. Independent of which GPUs exist.
 """
 
 import difflib

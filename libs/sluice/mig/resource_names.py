@@ -1,5 +1,5 @@
 """
-Profile names as Kubernetes resources spell them: NVIDIA's plugin writes `.` for every `+`, and that is read back here.
+Read profile names as Kubernetes resources spell them: NVIDIA's plugin writes `.` for every `+`.
 
 Source: NVIDIA/k8s-device-plugin (`nvidia.com/mig-<profile>`, `+` replaced by `.`) and NVIDIA/go-nvlib
 pkg/nvlib/device/mig_profile.go, whose attributes are `me`, `me.all` and `gfx`. A `.` may so be a `+` or a part of an

@@ -1,5 +1,5 @@
 """
-While a process imports its modules, Ctrl-C ends it without a traceback: to be imported before all others.
+Let Ctrl-C end a process without a traceback while it imports its modules. Import this module first.
 
 Python's own handler raises KeyboardInterrupt in the middle of whatever is imported, where nothing can catch it. The
 signal's default ends the process as the shell expects it (exit code 130). Services leave it so until their event loop

@@ -1,7 +1,7 @@
 """
-One pod as somebody wrote it: what it asks for, and what a cluster finds wrong with it or warns of.
+Read one pod as it was written: its request, and what a cluster refuses or warns about.
 
-Every reader of pods reads them here (the webhook, a folder of manifests, `sluice simulate`), so that they give one
+Every reader of pods uses this package (the webhook, a folder of manifests, `sluice simulate`), so that they give one
 answer in one set of words. Pure: no clock, no network, no memory. Nothing here changes a pod or grants anything.
 """
 

@@ -1,4 +1,4 @@
-"""What a person should know about a pod that is taken as it is: keys that say nothing here, defaults that were used."""
+"""Warnings about a pod that is accepted: keys that have no effect here, defaults that were used."""
 
 from collections.abc import Iterator
 

@@ -1,8 +1,8 @@
 """
-The environment of a GPU pod's containers: which variables are ours, and that nobody else sets them.
+Set the environment of a GPU pod's containers, and refuse variables that only Sluice may set.
 
-Every entry of a name is looked at: a list may hold a name twice, and the last one wins in the kubelet. What `envFrom`
-brings is not seen here; an entry in `env` wins over it
+Checks every entry of a name: a list may hold a name twice, and the last one wins in the kubelet. Entries from
+`envFrom` are not visible here; an entry in `env` wins over it
 (https://kubernetes.io/docs/reference/kubernetes-api/workload-resources/pod-v1/#environment-variables), and every
 container of a GPU pod has such entries of the variables that choose devices. A literal entry that says what is granted
 anyway is replaced by ours, as the kubelet lets the variables of a device plugin replace a pod's own.

@@ -1,7 +1,7 @@
 """
-A pod that is to be created: what it asks for, and all that a cluster finds wrong with it, in the order a person reads.
+Judge a pod before it is created: its request, and all reasons to refuse it, in the order a person reads.
 
-The first sentence is the ask's own refusal, where there is one; what is beside the ask follows.
+A refusal of the request itself comes first; refusals of the rest of the pod follow.
 """
 
 from collections.abc import Collection, Iterator, Mapping

@@ -1,7 +1,7 @@
 """
-Which driver capabilities a container is given: its own word, the variable that its manifest has already, or the pod's.
+Choose a container's driver capabilities: from its own annotation, its variable, or the pod's annotation.
 
-It must not know what is asked for in which vocabulary: capabilities stand beside each of them.
+Independent of the vocabulary of the request: capabilities go with each of them.
 """
 
 from collections.abc import Mapping

@@ -1,7 +1,7 @@
 """
-How many devices a pod may ask for: of whole GPUs as many as a node has, of MIG instances as many as those hold.
+Limit how many devices a pod may ask for: whole GPUs up to those of a node, MIG instances up to what those hold.
 
-Only what no node could ever hold is too many. Whether a node has room, or GPUs of that kind, is not asked here.
+Refuses only what no node could ever hold. Whether a node has room, or GPUs of that kind, is decided elsewhere.
 """
 
 from collections.abc import Sequence

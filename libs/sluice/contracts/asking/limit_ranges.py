@@ -1,5 +1,5 @@
 """
-What a LimitRange filled into a pod, told apart from what its owner wrote: a default never contradicts an ask.
+Separate what a LimitRange filled into a pod from what its owner wrote: a default never contradicts a request.
 
 LimitRanger runs before any webhook (AllOrderedPlugins in
 https://github.com/kubernetes/kubernetes/blob/master/pkg/kubeapiserver/options/plugins.go). It writes defaults into
@@ -7,7 +7,7 @@ every container that lacks them, also into those of a pod that asks in other wor
 `nvidia.com/gpu request for container main; nvidia.com/gpu limit for init container prep`
 (https://github.com/kubernetes/kubernetes/blob/master/plugin/pkg/admission/limitranger/admission.go). Written by hand,
 that annotation can only make a pod ask for less. Of several LimitRanges of a namespace it names what the last one
-filled in. This module does not know what an ask means.
+filled in. Requests are interpreted elsewhere.
 """
 
 import re

@@ -1,5 +1,5 @@
 """
-Values of a manifest as the API server would decode them: null leaves a field out; numbers and truth values are typed.
+Decode values of a manifest as the API server does: null leaves a field out; numbers and booleans are typed.
 
 What is neither stays as it was written (`Unquoted`), so that a refusal can quote it.
 """

@@ -1,4 +1,4 @@
-"""What one object of a manifest says: a pod with its ask, a PriorityClass, or why it was not looked at."""
+"""The result of reading one object of a manifest: a pod with its request, a PriorityClass, or why it was skipped."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace

@@ -1,5 +1,5 @@
 """
-Pod templates in objects of any kind: what a controller would make pods of, and how many.
+Find pod templates in objects of any kind, and how many pods a controller would create from each.
 
 Templates are found by their shape, `...: {spec: {containers: [...]}}` below the object's `spec`, so that the kinds of
 Kubernetes (https://kubernetes.io/docs/concepts/workloads/controllers/) and resources of others that carry templates

@@ -1,5 +1,5 @@
 """
-The main container of a pod: for whom an annotation speaks that names no container.
+Find the main container of a pod, to which annotations without a container's name apply.
 
 Webhooks of service meshes and agents put a container of their own into a pod, and some put it first. So the position
 says nothing while something else does: `kubectl.kubernetes.io/default-container`

@@ -1,8 +1,8 @@
 """
-What a Pod says of other pods and of the node's ports: where it may be beside whom. Only what must hold is read.
+Read a Pod's demands on other pods and on the node's ports: affinity, spreading, host ports. Only required terms.
 
-A term's own namespace and its `matchLabelKeys` are resolved here, as the API server and the scheduler do, so that who
-compares needs nothing else of the pod. What cannot be known without other objects is told (`unknown_demands`).
+Resolves a term's own namespace and its `matchLabelKeys`, as the API server and the scheduler do, so that the
+allocator needs nothing else of the pod. Demands that need other objects are reported (`unknown_demands`).
 Sources: https://kubernetes.io/docs/concepts/scheduling-eviction/assign-pod-node/#inter-pod-affinity-and-anti-affinity,
 https://kubernetes.io/docs/concepts/scheduling-eviction/topology-spread-constraints/,
 https://kubernetes.io/docs/reference/generated/kubernetes-api/v1.34/#containerport-v1-core.

@@ -1,5 +1,5 @@
 """
-How urgent a Pod is by Kubernetes' own words: its priority, or the class that has one, and whether others go for it.
+Read a Pod's Kubernetes priority: its own or its class's, and whether it may preempt others.
 
 When a pod is created, the API server's plugin `Priority` resolves a class into `spec.priority` and
 `spec.preemptionPolicy`, before any webhook sees it (AllOrderedPlugins in

@@ -1,4 +1,4 @@
-"""What the admission of a cluster would say of a simulated pod: a denial, or warnings."""
+"""Predict a cluster's admission of a simulated pod: a denial, or warnings."""
 
 from collections.abc import Sequence
 

@@ -1,8 +1,8 @@
 """
-What is wrong with the disk under a broker of this machine, in words, and when such a broker is started again.
+Describe what is wrong with the disk under a local broker, and decide when to restart the broker.
 
-nats-server keeps the first error of a write for as long as it lives, also when the disk has room again (tried on
-2.15.1; `getWriteErr` in its server/monitor.go): so it takes a new life, which is of no use before there is room.
+nats-server keeps its first write error as long as it runs, even when the disk has room again (tried on
+2.15.1; `getWriteErr` in its server/monitor.go). So only a restart helps, and only once there is room.
 """
 
 from dataclasses import dataclass

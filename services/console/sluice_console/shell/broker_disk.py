@@ -1,7 +1,7 @@
 """
-The disk under the broker of a `sluice up`: asks how much room there is, and the broker whether it can store.
+Check the disk under the broker of a `sluice up`: its free space, and whether the broker can store.
 
-The broker says so at its monitoring port, by `/healthz` (https://docs.nats.io/running-a-nats-service/nats_admin/monitoring):
+The broker reports that at its monitoring port, by `/healthz` (https://docs.nats.io/running-a-nats-service/nats_admin/monitoring):
 of a single server that names each stream with a write error. Its variants `js-enabled-only` and `js-server-only` do not
 look at streams, and say `ok` on a full disk (tried on nats-server 2.15.1).
 """

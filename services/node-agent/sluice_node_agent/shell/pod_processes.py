@@ -1,9 +1,9 @@
 """
-What still runs of a pod on this machine, by its cgroup: also what holds no device, and may open one yet.
+Find a pod's processes on this machine by its cgroup, including those that hold no device yet.
 
-A pod is known by its UID, which its kubelet gives its cgroup (v1 and v2, drivers cgroupfs and systemd). Whoever is no
-pod of a kubelet (a manifest in a folder, a `sluice run`) has no such cgroup, and nothing is found of it here: its
-processes are those on its device, and a `sluice run` asks for as long as one of its processes has its lease.
+The pod's UID identifies its cgroup, which the kubelet names (v1 and v2, drivers cgroupfs and systemd). A request that
+is not a pod of a kubelet (a manifest in a folder, a `sluice run`) has no such cgroup, so this module finds nothing of
+it. Its processes are those on its device, and a `sluice run` keeps its request as long as a process has its lease.
 """
 
 from concurrent.futures import Executor as Threads

@@ -1,8 +1,8 @@
 """
-What nodes have when nothing is on them, counted by shape: how many GPUs of each kind, and the most of all else.
+Count what nodes have when empty, by shape: GPUs of each kind, and the most of every other resource.
 
-Kept as nodes come and go, so that "no node could ever" is told from "not now" without a look at the nodes. What a node
-offers pods in all is `HostFacts.allocatable`; of a node that does not tell it nothing is concluded.
+Updated as nodes come and go, so that the allocator separates "no node could ever" from "not now" without visiting the
+nodes. A node's total for pods is `HostFacts.allocatable`; a node that does not report it proves nothing.
 """
 
 from collections.abc import Sequence

@@ -1,7 +1,7 @@
 """
-The nearest thing that there is to something that is asked for and is not there: a profile, a label, a resource.
+Suggest the nearest available thing to one that a request asks for and no node has: a profile, a label, a resource.
 
-Suggests only, for people; nothing is decided by it.
+For messages only; no decision depends on it.
 """
 
 from collections.abc import Iterable, Sequence

@@ -1,8 +1,8 @@
 """
-How many pods of a kind are in each domain of a node label, kept in step with every pod that comes and goes.
+Count pods of a kind in each domain of a node label, updated with every pod that comes and goes.
 
-A pod touches the crowds that it is of, and a look at a domain is one look into a table: neither grows with the fleet.
-Nothing is judged here (`pod_terms` does).
+A pod updates only its own crowds, and a domain's count is one lookup: neither cost grows with the fleet.
+`pod_terms` judges by these counts.
 """
 
 from collections import Counter

@@ -1,7 +1,7 @@
 """
-What one GPU could serve with nothing on it: whether a device of a claim at all, and how many.
+Decide what one empty GPU could serve: whether it fits a device of a claim, and how many.
 
-It knows kinds of GPUs and classes of nodes, and neither what is free nor what else a pod needs.
+Uses kinds of GPUs and classes of nodes, and neither free capacity nor a pod's other needs.
 """
 
 from sluice.contracts.refusals import WaitReason

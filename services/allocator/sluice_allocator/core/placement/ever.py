@@ -1,10 +1,10 @@
 """
-Why no node here could ever serve what is asked, were nothing on it: what tells "not as things stand" from "not now".
+Explain why no existing node could serve a request even when empty, to separate that case from "not now".
 
-Judged by classes of nodes and the shapes of the nodes in them, never node by node, and only where it is sure: what is
-said here never to fit does not, and what is not said may not fit all the same (the most of each amount need not be on
-one node). It is no refusal, for tomorrow's node may; it is one sentence with the nearest thing that there is. What
-passes by itself, as a cordon or a node that is not ready, is no reason here.
+Judges by classes of nodes and the shapes of the nodes in them, never node by node, and reports only what is certain.
+A request that is not reported may still never fit (the largest amounts need not be on one node). The result is not a
+refusal, because a later node may serve the request; it is one sentence with the nearest available thing. Conditions
+that pass by themselves, such as a cordon or an unready node, do not count.
 """
 
 from collections.abc import Mapping

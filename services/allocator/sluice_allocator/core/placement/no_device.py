@@ -1,7 +1,7 @@
 """
-Why no GPU here could ever serve even one device of a claim: a sentence about it, with the nearest thing that there is.
+Explain why no existing GPU could serve even one device of a claim, and name the nearest available thing.
 
-It must not look at what is booked: whether a device is free is another question (`explaining`).
+Ignores bookings: `explaining` covers whether a device is free.
 """
 
 from collections.abc import Iterator

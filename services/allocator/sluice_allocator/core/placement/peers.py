@@ -1,8 +1,8 @@
 """
-Which pods are where, as far as terms of other pods speak of them: ours by their bookings, others' as their source says.
+Track where pods are that terms of other pods match: ours by their bookings, others' as the pod-watcher reports them.
 
-Ours count from the moment a place is booked for them, which is earlier than the API server knows of it, until nobody
-asks for it any more. It finds crowds and keeps them; it must not judge (`pod_terms` does).
+Ours count from their booking, which the API server learns of later, until their request is gone. This module
+maintains the crowds; `pod_terms` judges by them.
 Source of the rules: https://kubernetes.io/docs/concepts/scheduling-eviction/assign-pod-node/#inter-pod-affinity-and-anti-affinity.
 """
 

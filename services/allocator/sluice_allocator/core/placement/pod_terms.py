@@ -1,8 +1,8 @@
 """
-What a pod's terms about other pods make of a node: as kube-scheduler judges it, from the crowds that `peers` keeps.
+Filter nodes by a pod's terms about other pods, as kube-scheduler does, from the crowds that `peers` keeps.
 
-Each bar looks at one label of a node and at one table. Conservative in one thing: whoever is there counts until it is
-gone, also where it could be evicted or moved, or is about to go.
+Each bar reads one label of a node and one table. Conservative in one point: a pod counts until it is gone, even if it
+could be evicted or moved, or is about to end.
 Sources: https://kubernetes.io/docs/concepts/scheduling-eviction/assign-pod-node/#inter-pod-affinity-and-anti-affinity,
 https://kubernetes.io/docs/concepts/scheduling-eviction/topology-spread-constraints/,
 k8s.io/kubernetes/pkg/scheduler/framework/plugins (interpodaffinity, podtopologyspread, nodeports).

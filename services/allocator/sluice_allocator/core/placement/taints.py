@@ -1,8 +1,8 @@
 """
-What a taint says of a node: that somebody keeps it for certain pods, or only that it cannot take any just now.
+Classify a taint: it reserves the node for certain pods, or the node cannot take any pods just now.
 
-Kubernetes and autoscalers taint nodes by themselves and take such taints away again, so a pod waits for that and is
-never told to tolerate them. Sources: https://kubernetes.io/docs/reference/labels-annotations-taints/ for
+Kubernetes and autoscalers set and remove taints of the second kind by themselves, so a pod waits and needs no
+toleration. Sources: https://kubernetes.io/docs/reference/labels-annotations-taints/ for
 `node.kubernetes.io/*` and `node.cloudprovider.kubernetes.io/*`, the FAQ of kubernetes/autoscaler for its startup and
 status taints and `ToBeDeletedByClusterAutoscaler`, https://karpenter.sh/docs/concepts/disruption/ for `karpenter.sh/*`.
 """

@@ -1,7 +1,7 @@
 """
-Pods that have their slice and do not start: bound, let go, on their node, and a kubelet cannot make their containers.
+Find pods that have their slice and do not start: bound and scheduled, but the kubelet cannot create their containers.
 
-Waiting for a slice is not looked at here (`cluster`), nor is what a pod's own image or program does.
+`cluster` covers pods that wait for a slice. Failures inside a pod's own image or program are out of scope.
 """
 
 from collections.abc import Iterator

@@ -1,8 +1,8 @@
 """
-Where a pod's volumes can be had: what claims, volumes and classes of the API server say of nodes. Nothing raises.
+Find the nodes from which a pod's volumes are accessible, by its claims, volumes and storage classes. Never raises.
 
-A claim that is bound demands what its volume's node affinity demands. One that is bound when its first pod is placed
-demands what its class allows, and nothing without that; who provisions it looks where the pod is.
+A bound claim demands the node affinity of its volume. A claim that binds with its first pod demands the topologies that
+its class allows, if any; the provisioner then follows the pod.
 Sources: https://kubernetes.io/docs/concepts/storage/persistent-volumes/#node-affinity,
 https://kubernetes.io/docs/concepts/storage/storage-classes/#allowed-topologies.
 """

@@ -1,10 +1,10 @@
 """
-What is said of pods that are none of ours, for what pods want of each other: only of those that matter to a request.
+Choose which pods without slices to publish per node, for the affinity and port rules of requests.
 
-Of most pods of a cluster nothing is said. Said are those that some term of a pod of ours speaks of, those that want
-others apart from them, and the ports of the host that any of them binds. Equal pods of a node are one entry with a
-count, and what is said of one node is bounded. Nothing is judged here: the allocator does that, for it knows of places
-that are not taken yet.
+Most pods of a cluster are left out. Published are those that a term of a pod of ours matches, those that keep others
+away by anti-affinity, and the host ports that any of them binds. Equal pods of a node are one entry with a
+count, and the entries of one node are bounded. The allocator judges by them, because it knows the places that are
+booked and not yet taken.
 """
 
 from collections.abc import Iterable, Iterator, Mapping

@@ -1,8 +1,8 @@
 """
-On which nodes the scheduler could not place a pod, by the controller that makes such pods: the next ones avoid them.
+Remember per controller the nodes on which the scheduler could not place its pods, so that the next ones avoid them.
 
-Why it could not is in the scheduler's own words, which are not read. Lost with the process: then the next pod may go
-there once more.
+The scheduler's own message has the reason and is not parsed. A restart loses the memory; then the next pod may try
+such a node once more.
 """
 
 from collections import OrderedDict
