@@ -169,14 +169,14 @@ def test_a_waiting_pod_is_told_why_and_served_the_moment_another_ends(bench):
 
 def test_what_the_settings_allow_nobody_is_refused_not_left_pending(bench):
     """More GPUs than one pod may have: Refused, naming field, value and what is allowed."""
-    (refused,) = messages(bench.request(asked("p1", claim(gpus=9))))
+    (refused,) = messages(bench.request(asked("p1", claim(gpus=57))))
 
     assert isinstance(refused, Refused)
     assert (refused.refusal.reason, refused.refusal.field, refused.refusal.value, refused.refusal.allowed) == (
         RefusalReason.TOO_LARGE,
         "gpus",
-        "9",
-        "1 to 8 over all containers",
+        "57",
+        "1 to 8 whole GPUs, or 1 to 56 instances or shares on them, over all containers",
     )
 
 
@@ -190,7 +190,7 @@ def test_what_only_this_fleet_cannot_do_waits_for_nodes(bench):
 
 def test_a_refused_pod_that_is_edited_gets_another_look(bench):
     """A newer revision of a refused request is granted."""
-    bench.land_all(bench.request(asked("p1", claim(gpus=9))))
+    bench.land_all(bench.request(asked("p1", claim(gpus=57))))
 
     said = messages(bench.request(asked("p1", claim(profile="2g.10gb"), revision=2)))
 

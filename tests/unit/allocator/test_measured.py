@@ -93,7 +93,7 @@ def test_decisions_are_counted_by_what_came_of_them_and_why(measured, counts):
     """Refusals that pile up would be seen by their users first."""
     served(measured, "first")
     measured.land_all(measured.request(asked("large", claim(profile="7g.40gb"))))
-    measured.land_all(measured.request(asked("never", claim(gpus=9))))
+    measured.land_all(measured.request(asked("never", claim(gpus=57))))
     series = counts.samples()[DECISIONS]
     assert series["granted", "none"] == 1
     assert {labels[0] for labels in series} == {"granted", "waits", "refused"}

@@ -9,7 +9,7 @@ from sluice.contracts import subjects
 from sluice.contracts.messages import AllocationRequested, Grant, Pending, Refused, Revoke, WaitOver
 from sluice.contracts.refusals import WaitReason
 
-IMPOSSIBLE = claim(gpus=9)
+IMPOSSIBLE = claim(gpus=57)
 """More than the allocator's setting allows one pod."""
 
 

@@ -196,7 +196,7 @@ def of_the_folder(text):
     (found,) = parse_file(ManifestFile("f.yaml", text), Rules()).found
     if found.refusal is not None:
         return "refused", found.refusal.sentence(), ()
-    return ("asks" if found.claims else "nothing"), found.claims, found.notes
+    return ("asks" if found.claims else "nothing"), found.claims, found.terms.warnings
 
 
 def of_simulate(text):

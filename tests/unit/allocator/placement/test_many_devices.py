@@ -150,7 +150,7 @@ def test_what_no_node_could_hold_is_refused():
     fleet = fleet_of(MODELS[0])
 
     def refusal(*claims):
-        return refuse(fleet, Asking(claims), max_gpus_per_node=GPUS)
+        return refuse(fleet.rules, Asking(claims), max_gpus_per_node=GPUS)
 
     assert refusal(claim(profile="1g.5gb", gpus=56)) is None
     assert refusal(claim("a", profile="1g.5gb", gpus=49), claim("b")) is None
