@@ -409,16 +409,16 @@ def test_a_driver_that_cannot_serve_says_why_in_one_sentence(bare):
     """Who sets up a node reads what is wrong with it."""
     (bare.pods / "somebody's").mkdir()
     number = bare.start(wait=False)
-    assert bare.drivers[number].wait(20) == 1
+    assert bare.drivers[number].wait(20) == 78
     assert "pods_dir must be a directory for Sluice alone" in bare.told(number)
     assert (bare.pods / "somebody's").is_dir()
     (bare.pods / "somebody's").rmdir()
     bare.registration.write_text("not a socket")
     number = bare.start(wait=False)
-    assert bare.drivers[number].wait(20) == 1
+    assert bare.drivers[number].wait(20) == 78
     assert "is there and is no socket" in bare.told(number)
     assert not bare.socket.exists(), "a driver that fails at the second socket removes the first"
     number = bare.start(wait=False, SLUICE_NODE_AGENT_KUBELET_ROOT=f"{bare.root}/not-there")
-    assert bare.drivers[number].wait(20) == 1
+    assert bare.drivers[number].wait(20) == 78
     assert "it must be the kubelet's --root-dir" in bare.told(number)
     eventually(lambda: not bare.socket.exists(), "nothing is left")

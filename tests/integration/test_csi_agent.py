@@ -115,7 +115,7 @@ def test_volumes_are_served_before_anything_of_the_agent_and_their_end_is_clean(
     number = node.start(
         wait=False, SLUICE_NODE_AGENT_ROLE="all", SLUICE_NODE_AGENT_FLEET_FILE=str(node.folder / "fleet.toml")
     )
-    assert node.drivers[number].wait(20) == 1
+    assert node.drivers[number].wait(20) == 78
     events = [line["event"] for line in node.lines(number)]
     assert "serving volumes" in events
     assert any("fleet.toml" in event for event in events[events.index("serving volumes") :])

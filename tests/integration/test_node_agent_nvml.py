@@ -182,7 +182,7 @@ async def test_a_driver_that_cannot_be_used_ends_the_agent_in_one_sentence(folde
         machine.fault(fault, code)
     process = await start_agent(folder, **machine.environment(), SLUICE_NODE_AGENT_NODES=NODE)
     try:
-        assert await asyncio.wait_for(process.wait(), 20) == 1
+        assert await asyncio.wait_for(process.wait(), 20) == 78
     finally:
         await kill(process)
     log = (folder / "agent.log").read_text()

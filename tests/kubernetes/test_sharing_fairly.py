@@ -141,7 +141,7 @@ async def test_a_job_that_can_never_fit_says_so(at, reader: Reader) -> None:
             await scene.apply(member(f"worker-{number}", "huge", GPUS + 1))
         said = await reader.is_told(scene, "worker-0", "empty fleet")
         assert said.note == (
-            "4 of 5 pods of group huge have a place; the 5th (worker-4): 4 x A100-SXM4-40GB: no free place of "
+            "4 of 5 pods of group huge have a place; the 5th (worker-4): 4 x NVIDIA A100-SXM4-40GB: no free place of "
             "that size; even an empty fleet could not hold it: it takes 5 GPUs at least, and 4 could serve it. "
             "It starts when all pods of the group fit at once; fewer or smaller ones may start now. [GroupNotFit]"
         )
@@ -293,7 +293,7 @@ async def test_a_drained_node_is_left_and_who_insists_on_it_reads_why(at, reader
         await scene.apply(user_pod("insists", annotations=WHOLE, nodeSelector=here))
         said = await reader.is_told(scene, "insists", "new fans")
         assert said.note == (
-            f"2 x A100-SXM4-40GB (kubernetes.io/hostname={node}): cordoned; 1 node (kubernetes.io/hostname="
+            f"2 x NVIDIA A100-SXM4-40GB (kubernetes.io/hostname={node}): cordoned; 1 node (kubernetes.io/hostname="
             f"{moved['spec']['nodeName']}): not selected by the pod; {node} is cordoned (new fans). "
             "It starts when the cordon is lifted, or elsewhere when there is room. "
             "[NodeCordoned, elsewhere CardCordoned]"

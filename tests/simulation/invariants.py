@@ -126,7 +126,20 @@ CASES = (
     Case("a pod is told of a slice that was waived before", ("bound in any life",)),
     Case("it has not opened its device when its slice is given back", ("an empty device is enough",)),
     Case("a node's memory disk is emptied in the same boot", ("what was written once is there",)),
-    Case("an agent has no file left to open, and sees no process", ("unseen is nobody",)),
+    Case("an agent has no file descriptor left, and sees no process", ("unseen is nobody",)),
+    Case(
+        "a Deployment creates a pod before it ends another",
+        test="tests/simulation/test_jobs.py::test_the_pods_of_a_running_job_are_replaced_one_by_one",
+    ),
+    Case(
+        "the broker's node loses power",
+        test="tests/simulation/test_rebuild.py::"
+        "test_after_a_reboot_pods_have_their_new_devices_at_once_though_the_bus_forgets",
+    ),
+    Case(
+        "the node is cordoned while the slice is being made",
+        test="tests/simulation/test_kube.py::test_nobody_is_pinned_to_a_node_that_was_cordoned_meanwhile",
+    ),
     Case("the clock of whoever makes the streams anew is an hour behind", ("old numbers kept",)),
     Case(
         "the bus is wiped while a patch that binds a pod is without its answer", ("an unanswered patch binds nobody",)

@@ -38,9 +38,9 @@ def _bound_at_the_grant(original: Any) -> Any:
 
 
 def _first_revision_for_ever(original: Any) -> Any:
-    def word_of_ready(record: Any, floor: Any) -> Any:
+    def word_of_ready(*given: Any) -> Any:
         """Section 5 broken: an agent does not echo the revision that it answers."""
-        word = original(record, floor)
+        word = original(*given)
         return changed(word, revision=1) if isinstance(word, SliceReady) else word
 
     return word_of_ready
