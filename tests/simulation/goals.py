@@ -7,6 +7,7 @@ Each function returns what is still missing, in words; empty is good.
 from dataclasses import replace
 
 from simulation.agents import AgentHost
+from simulation.apart import ApartJudge
 from simulation.broker import Broker
 from simulation.cordons import CordonJudge
 from simulation.crowding import PodsPerNode
@@ -65,6 +66,8 @@ class Goals:
         """What operators have taken out of use; nothing where there is none."""
         self.crowds: PodsPerNode | None = None
         """How many pods a node takes; any number where there is none."""
+        self.apart: ApartJudge | None = None
+        """Which pods may not be beside each other."""
 
     def _values(self) -> dict[str, AnyMessage | None]:
         now = self.broker.clockwork.now
@@ -280,6 +283,8 @@ class Goals:
         let = [sized.ask.devices for sized in sizes_that_serve(pod, rows) if self._is_let(sized)]
         for node in self.agents:
             if self.crowds is not None and not self.crowds.takes_more(node):
+                continue
+            if self.apart is not None and not self.apart.lets(pod, node):
                 continue
             gpus, held = self._usable(node), self.judge.held(node)
             if any(self._fit(gpus, devices, held, (pod.namespace, pod.uid)) for devices in let):

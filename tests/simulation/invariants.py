@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from simulation.forgotten import LEFT_BEHIND, LINGERS_UNSEEN, NOBODYS_IS_OURS, NOT_KNOWN_TO_HAVE_LIVED, TICKETS_UNREAD
 from simulation.planted import BUGS
 from simulation.planted_cordons import PROMISED_FOR_EVER, SENT_AS_DECIDED
-from simulation.planted_jobs import HALF_KEPT
-from simulation.planted_kube import READ_IS_SETTLED, RELEASE_FORGOTTEN
+from simulation.planted_jobs import HALF_KEPT, ONE_TOO_MANY
+from simulation.planted_kube import KEPT_OUT, READ_IS_SETTLED, RELEASE_FORGOTTEN
 from simulation.planted_lingering import WRITTEN_ONCE
 from simulation.planted_preemptions import COUNTED_ON_TWICE, PROMISED_IS_HAD
 from simulation.planted_quarrels import GRANTED_AGAIN, OPENED_AGAIN, TWO_BINDS
@@ -38,7 +38,7 @@ PLAYED: tuple[Planted, ...] = (
     NOT_KNOWN_TO_HAVE_LIVED, LEFT_BEHIND, LINGERS_UNSEEN, NOBODYS_IS_OURS, COUNTED_ON_TWICE, PROMISED_IS_HAD,
     LATEST_IS_RIGHT, RELEASE_FORGOTTEN, TOLD_IN_ANY_LIFE, ASKED_IN_ANY_LIFE, EVICTED_IN_ANY_LIFE, READ_IS_SETTLED,
     OPENED_UNHEARD, GONE_IN_ANOTHER_LIFE, NEVER_ENTERED, REMOVED_HAS_NOTHING, LATE_IS_OVER, LATER_SLICE_STAYS,
-    RELEASED_OVER_NOTHING, WRITTEN_ONCE, *SIZE_BUGS, *STARVING_BUGS, *RARE_BUGS,
+    RELEASED_OVER_NOTHING, WRITTEN_ONCE, ONE_TOO_MANY, KEPT_OUT, *SIZE_BUGS, *STARVING_BUGS, *RARE_BUGS,
 )  # fmt: skip
 """Too rare for chance: schedules of their own play these, or a plan that is kept."""
 PLANTED: tuple[Planted, ...] = (*BUGS, *(bug for bug in PLAYED if bug not in BUGS))
@@ -90,6 +90,7 @@ RULES = (
     Rule("quota", "A namespace is granted, or of several allocators bound, no more than it may have.", "quotas.py"),
     Rule("guaranteed", "Nobody is evicted below what his namespace is guaranteed.", "guarantees.py"),
     Rule("pods per node", "A node has no more pods than it may.", "crowding.py"),
+    Rule("apart", "No pod is booked where others, or what it says of them and of ports, keep it out.", "apart.py"),
     Rule("cordoned", "Who was told of a cordon books nothing new there.", "cordons.py"),
     Rule("limits", "The bus says what the file says, and nothing else in its name.", "limits.py"),
     Rule("less important", "Who is evicted is less important.", "preemptions.py"),
@@ -125,6 +126,12 @@ ELSEWHERE = (
 CASES = (
     Case("a pod is told of a slice that was waived before", ("bound in any life",)),
     Case("it has not opened its device when its slice is given back", ("an empty device is enough",)),
+    Case("a Deployment makes a pod before it ends another", ("one too many waits for ever",)),
+    Case("the node is cordoned while the slice is being made", ("pinned whatever its node says",)),
+    Case(
+        "STATE forgets its latest words, and what is made again has the numbers of before",
+        test="tests/simulation/test_rebuild.py::test_after_a_reboot_pods_have_their_new_devices_at_once_though_the_bus_forgets",
+    ),
     Case("a node's memory disk is emptied in the same boot", ("what was written once is there",)),
     Case("an agent has no file descriptor left, and sees no process", ("unseen is nobody",)),
     Case(

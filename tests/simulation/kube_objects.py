@@ -24,13 +24,16 @@ GRANTED = "granted.sluice.dev"
 def pod_object(pod: Pod, uid: str, *, finalizer: bool) -> Json:
     """A pod as admission leaves it: with its gate, its label, and its ask stored as it was written."""
     spec: Json = {"containers": [{"name": name, "image": "cuda"} for name in pod.ask.containers]}
+    spec |= pod.terms.spec()
+    spec["containers"][0] |= pod.terms.container()
     if pod.user is not None:
         spec["securityContext"] = {"runAsUser": pod.user}
     if not pod.preempts:
         spec["preemptionPolicy"] = "Never"
     annotations = dict(pod.ask.annotations)
     stored = stored_from(annotations, spec).as_text()
-    meta = _meta(pod.namespace, pod.name, uid, {MANAGED: "true"}, {**annotations, REQUEST: stored})
+    labels = {MANAGED: "true", **pod.terms.labels()}
+    meta = _meta(pod.namespace, pod.name, uid, labels, {**annotations, REQUEST: stored})
     if finalizer:
         meta["finalizers"] = ["example.com/keeps-books"]
     spec["schedulingGates"] = [{"name": GATE}]

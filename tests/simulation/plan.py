@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from random import Random
 from typing import Literal
 
+from simulation.apart import with_apart
 from simulation.cordons import CordonSaid, with_cordons
 from simulation.crowding import with_limit
 from simulation.fixed_layouts import FIXED_SEEDS, RELAYS_MEAN, draw_layouts
@@ -18,7 +19,7 @@ from simulation.kube_plan import draw_handovers, draw_kube_faults
 from simulation.limits import FAULTS_MAX, FILE_SEEDS
 from simulation.losses import draw_losses, draw_lost_beside
 from simulation.moves import with_moves
-from simulation.pods import Ask, Pod, draw_ask, draw_pod, draw_share, shared
+from simulation.pods import Ask, Pod, Terms, draw_ask, draw_pod, draw_share, shared
 from simulation.preemptions import with_preemptions
 from simulation.quotas import NO_LIMITS, QuotaSaid, draw_quotas
 from simulation.sizes import Resizing, with_resizings
@@ -163,7 +164,7 @@ class Plan:
         head += f", at most {self.pods_per_node_max} pods per node" if self.pods_per_node_max is not None else ""
         pods = [
             f"{life.made_at:8.3f}  {life.pod.namespace}/{life.pod.name} of {life.pod.uid}:"
-            f" {dict(life.pod.ask.annotations)}, edited {life.edited_at}"
+            f" {dict(life.pod.ask.annotations)}{_terms(life.pod)}, edited {life.edited_at}"
             f" {dict(life.edit.annotations) if life.edit else ''}, spoiled {life.spoiled_at}, removed {life.removed_at}"
             for life in self.pods
         ]
@@ -171,6 +172,10 @@ class Plan:
         head += "".join(f"\n{gpu} is fixed: {layout}" for gpu, layout in self.layouts.items())
         sizes = [f"{each.at:8.3f}  {each}" for each in self.resizings]
         return [head, *(str(fault) for fault in self.faults), *quotas, *pods, *sizes]
+
+
+def _terms(pod: Pod) -> str:
+    return f" {pod.terms}" if pod.terms != Terms() else ""
 
 
 def draw_plan(seed: int, without: Sequence[str] = (), sizes: Sequence[tuple[int, int]] = SIZES) -> Plan:
@@ -210,7 +215,7 @@ def draw_plan(seed: int, without: Sequence[str] = (), sizes: Sequence[tuple[int,
     plan = with_resizings(with_preemptions(_with_layouts(with_moves(with_jobs(plan)))))
     plan = _with_limits_file(with_cordons(with_limit(_with_removals(plan, without))), without)
     plan = _with_losses(_with_burst(_with_troubles(plan, hosts, without)), without)
-    plan = _with_kubelets(plan)
+    plan = with_apart(_with_kubelets(plan))
     in_cluster = Random(f"of a cluster {seed}").random() < CLUSTER_SEEDS and "cluster" not in without
     return with_cluster(plan, without) if in_cluster else plan
 

@@ -11,6 +11,7 @@ from typing import Any
 import msgspec.structs
 from simulation import world
 from simulation.plan import Fault, Plan
+from simulation.planted_apart import APART_BUGS
 from simulation.planted_cordons import CORDON_BUGS
 from simulation.planted_crowding import CROWDING_BUGS
 from simulation.planted_fixed import FIXED_BUGS
@@ -363,6 +364,7 @@ BUGS = (
     *QUOTA_BUGS,
     *TIME_BUGS,
     *CROWDING_BUGS,
+    *APART_BUGS,
     *CORDON_BUGS,
     *LIMITS_BUGS,
     *REMOVAL_BUGS,

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, replace
 from fractions import Fraction
+from json import dumps
 from math import ceil
 from random import Random
 from typing import Literal
@@ -106,6 +107,42 @@ class Ask:
 
 
 @dataclass(frozen=True, slots=True)
+class Terms:
+    """What a pod says of other pods of its namespace, by the label `app`, and of the ports of its host."""
+
+    app: str = ""
+    apart_from: str = ""
+    """The app of which none may be on its host."""
+    spread: bool = False
+    """Whether no host may have more than one more of its app than any other."""
+    port: int = 0
+    """Of its host; 0 for none."""
+
+    def labels(self) -> dict[str, str]:
+        """Its labels."""
+        return {"app": self.app} if self.app else {}
+
+    def spec(self) -> dict[str, object]:
+        """What of its spec says so, but for the port."""
+        found: dict[str, object] = {}
+        if self.apart_from:
+            term = {"topologyKey": _HOST, "labelSelector": {"matchLabels": {"app": self.apart_from}}}
+            found["affinity"] = {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}
+        if self.spread:
+            selector = {"matchLabels": {"app": self.app}}
+            term = {"topologyKey": _HOST, "labelSelector": selector, "maxSkew": 1, "whenUnsatisfiable": "DoNotSchedule"}
+            found["topologySpreadConstraints"] = [term]
+        return found
+
+    def container(self) -> dict[str, object]:
+        """What of its first container says so."""
+        return {"ports": [{"containerPort": self.port, "hostPort": self.port}]} if self.port else {}
+
+
+_HOST = "kubernetes.io/hostname"
+
+
+@dataclass(frozen=True, slots=True)
 class Pod:
     """One manifest file with one pod."""
 
@@ -122,6 +159,7 @@ class Pod:
     """Whether others may be evicted for it; else its spec says `preemptionPolicy: Never`."""
     opens_after_s: float = 0.0
     """How long its processes run before they open their devices."""
+    terms: Terms = Terms()
 
     @property
     def uid(self) -> int:
@@ -145,12 +183,15 @@ class Pod:
         """The manifest."""
         lines = ["apiVersion: v1", "kind: Pod", "metadata:", f"  name: {self.name}"]
         lines += [f"  namespace: {self.namespace}"]
+        lines += [f"  labels: {dumps(self.terms.labels())}"] if self.terms.app else []
         lines += ["  annotations:", *(f'    {key}: "{value}"' for key, value in self.ask.annotations)]
         lines += ["spec:", *(() if self.preempts else ("  preemptionPolicy: Never",))]
         lines += ["  securityContext:", f"    runAsUser: {self.user}"] if self.user is not None else []
+        lines += [f"  {key}: {dumps(value)}" for key, value in self.terms.spec().items()]
         lines += ["  containers:"]
-        for container in self.ask.containers:
+        for number, container in enumerate(self.ask.containers):
             lines += [f"    - name: {container}", "      image: cuda"]
+            lines += [f"      {key}: {dumps(each)}" for key, each in self.terms.container().items() if not number]
         return "\n".join(lines) + "\n"
 
     def asking(self, ask: Ask) -> "Pod":

@@ -16,6 +16,8 @@ PLAIN = ("cluster", "lost together")
 """Left out where bugs are looked for: those about clusters have `test_kube`, those about losses `test_forgotten`."""
 FOUND_AT = {
     "free at revoke": 3,
+    "who is booked is no pod yet": 1,
+    "empty hosts do not count": 9,
     "nothing adopted": 7,
     "holders not asked": 5,
     "stale home after a reboot": 8,

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from random import Random
 
 from simulation.agents import AgentHost, quick_rules
+from simulation.apart import ApartJudge
 from simulation.broker import Broker
 from simulation.clockwork import Clockwork
 from simulation.cordons import CordonJudge
@@ -141,6 +142,7 @@ class World:
         self.turns = TurnJudge(self.judge)
         self.crowds = PodsPerNode(self.judge, plan.pods_per_node_max)
         self.goals.crowds = self.crowds
+        self.apart = self.goals.apart = ApartJudge(self.judge)
         self.time = TimeJudge(self.judge, self.broker)
         self.resizer = Resizer(self.allocators, self.kubelets, self._dice("resizer"))
         self.administrator = Administrator(self.clockwork, self.trace, plan.seed)
@@ -235,8 +237,8 @@ class World:
             host.on_instruction.append(self.judge.instructed)
         for allocator in self.allocators:
             allocator.on_event.append(self.cordons.listener(allocator))
-            allocator.on_event.append(self.guarantees.listener(allocator))
-            allocator.on_instruction += [self.cordons.instructed, self.guarantees.instructed]
+            allocator.on_event += [self.guarantees.listener(allocator), self.apart.listener(allocator)]
+            allocator.on_instruction += [self.cordons.instructed, self.guarantees.instructed, self.apart.instructed]
         for agent in self.agents.values():
             agent.on_ticket.append(self.judge.ticket)
             agent.on_pulled.append(self.judge.sizes.shown)
