@@ -235,6 +235,7 @@ class Judge(NodeJudge):
         if not revoke.booking.devices and self.nobody_can_tell(booking.allocation):
             self.revoked_by_name[booking.allocation] = None
         unwanted = unwanted or booking.allocation in self.revoked_by_name
+        is_bound = is_bound and not self._says_nothing_here(booking)
         if is_bound and not unwanted and booking.allocation not in self.never_made:
             self.fail("undisturbed", f"{booking.allocation} is bound and wanted, and revoked: {revoke.cause}")
         if booking.devices and self._is_entered_anew(booking):
@@ -310,6 +311,17 @@ class Judge(NodeJudge):
                 self.fail("bound once", f"{bound.request}: {bound.allocation} after {before.allocation}")
         self.bound[bound.request] = bound
         self.bound_late[bound.request] = self.decided_in[operation] in self.over
+
+    def _says_nothing_here(self, booking: Booking) -> bool:
+        """
+        Whether a binding was decided in an earlier life of the bus than it landed in, and its pod has nothing by it.
+
+        Nobody follows such a word: neither its source nor its kubelet has what it says.
+        """
+        asked, given = self.requests.get(booking.request), self.kubelets.bound.get(booking.request)
+        held = asked.held if asked is not None else None
+        has_it = any(each is not None and each.allocation == booking.allocation for each in (held, given))
+        return self.bound_late.get(booking.request, False) and not has_it
 
     def _stays_where_it_is(self, bound: Bound) -> bool:
         """
