@@ -114,6 +114,17 @@ def test_the_replica_too_many_waits_with_the_reason_and_is_served_when_one_ends(
     assert ends(bench, "a") == {"c": "gpu-1"}
 
 
+def test_who_waited_for_others_to_go_and_is_gone_is_forgotten() -> None:
+    """Short-lived pods that never fit would be remembered for as long as the one that keeps them out lives."""
+    bench = bench_of(**{"gpu-1": facts()})
+    assert ask(bench, *(pod(name, ONE_PER_HOST) for name in "ab")) == ["gpu-1", WaitReason.NODE_POD_ANTI_AFFINITY]
+    (term,) = ONE_PER_HOST.apart
+    crowd = bench.allocator.desk.fleet.peers.crowd(FOLDER, ((term.namespaces, term.selector),), term.topology_key)
+    assert list(crowd.interested) == ["b"]
+    assert ends(bench, "b") == {}
+    assert not crowd.interested
+
+
 def test_a_pod_that_another_wants_apart_is_kept_out_and_its_equals_are_not() -> None:
     """Terms hold both ways; who waits behind a pod that is kept out is no pod of that label, and gets its place."""
     bench = bench_of(**{"gpu-1": facts()})

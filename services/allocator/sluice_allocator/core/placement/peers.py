@@ -47,6 +47,8 @@ class Peers:
         self._booked: dict[AllocationId, tuple[RequestId, NodeName]] = {}
         self._of_request: dict[RequestId, dict[AllocationId, None]] = {}
         self._put: dict[AllocationId, tuple[Peer, Spot]] = {}
+        self._interests: dict[RequestId, tuple[Crowd, ...]] = {}
+        """Among which each request has found no place."""
         self._others: dict[NodeName, list[Peer]] = {}
         self._spots: dict[NodeName, Spot] = {}
         self._kinds: dict[tuple[object, ...], Kind] = {}
@@ -68,6 +70,7 @@ class Peers:
             return
         if peer is None:
             del self._known[request]
+            self.register(request, ())
         else:
             self._known[request] = peer
         for allocation in self._of_request.get(request, ()):
@@ -278,9 +281,14 @@ class Peers:
         return [name for value in values for name in by_value.get(value, ())]
 
     def register(self, request: RequestId, crowds: Iterable[Crowd]) -> None:
-        """A request has found no place among these: it is woken when that may be over."""
-        for crowd in crowds:
+        """A request has found no place among these, and no others: it is woken when that may be over."""
+        for crowd in self._interests.pop(request, ()):
+            crowd.interested.pop(request, None)
+        found = tuple(crowds)
+        for crowd in found:
             crowd.interested[request] = None
+        if found:
+            self._interests[request] = found
 
     # -- inside ---------------------------------------------------------------------------------------------------
 

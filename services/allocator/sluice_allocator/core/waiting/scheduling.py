@@ -327,8 +327,10 @@ def _search(desk: Desk, request: RequestId, asked: AllocationRequested) -> Place
     if free is None:
         if exchange_promise(desk, request, asked) or _evict_for(desk, request, asked):
             return None
-        wait_for_pods(desk.fleet, asking, request)
-        return with_cordons(desk, with_promises(desk, explain(desk.fleet, asking, avoid)))
+        with desk.fleet.peers.without(desk.fleet.peers.booked_for(request)):
+            wait_for_pods(desk.fleet, asking, request)
+            why = explain(desk.fleet, asking, avoid)
+        return with_cordons(desk, with_promises(desk, why))
     within = _within_limits(desk, request, asked, free)
     return _or_evict(desk, request, asked, within) if isinstance(within, NoPlace) else within
 
