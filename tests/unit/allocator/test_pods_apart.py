@@ -259,6 +259,15 @@ def test_a_node_where_the_scheduler_refused_its_predecessor_is_taken_only_where_
     assert ask(bench, *(pod(f"p{at}", shun) for at in range(8))) == ["gpu-2"] * 7 + ["gpu-1"]
 
 
+def test_what_is_freed_on_the_only_node_is_given_to_who_would_rather_be_elsewhere() -> None:
+    """Each pod that comes meanwhile would be served there before it."""
+    bench = bench_of(**{"gpu-1": facts()})
+    ask(bench, *(pod(f"p{at}") for at in range(7)))
+    (waits,) = ask(bench, pod("shy", HostNeeds(shun=(NodeName("gpu-1"),))))
+    assert waits is not None
+    assert is_gone(bench, "p0") == {"shy"}
+
+
 @pytest.mark.parametrize("nodes", [6, 60])
 def test_a_decision_looks_at_as_many_nodes_in_a_large_fleet_as_in_a_small_one(monkeypatch, nodes: int) -> None:
     """Nodes with a replica are passed over, and one without is taken: the others are not looked at."""

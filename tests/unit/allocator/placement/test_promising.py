@@ -105,6 +105,15 @@ def test_the_gpu_with_fewest_tenants_is_promised():
     assert promise == Promise(Place(NodeName("node-a"), (at("GPU-node-a-1", "7g.40gb", 0),)), (AllocationId("alone"),))
 
 
+def test_a_node_that_a_pod_only_goes_to_last_is_promised_where_there_is_no_other():
+    """On a single node it would wait for as long as others come, and be passed over by each of them."""
+    yard = Yard(snapshot("node-a", (gpu_report("node-a", 0),)))
+    yard.take("a", exactly("7g.40gb"))
+    promise = yard.promise(exactly("7g.40gb"), host=HostNeeds(shun=(NodeName("node-a"),)))
+    assert promise is not None
+    assert promise.after == ("a",)
+
+
 def test_of_two_single_tenants_the_smaller_one_is_waited_for():
     """More of its span is free already, and would be taken by others one after the other."""
     yard = two_gpus()

@@ -4,7 +4,7 @@ Where: what every GPU can do, what is booked on it, and which place is best for 
 Nobody outside this package looks behind this face.
 """
 
-from sluice_allocator.core.placement.asking import Asking, Avoid, asking_of
+from sluice_allocator.core.placement.asking import Asking, Avoid, anywhere, asking_of
 from sluice_allocator.core.placement.displacing import Displacing, find_displacing, find_displacing_own
 from sluice_allocator.core.placement.fleet import Fleet
 from sluice_allocator.core.placement.idle import TooFew, too_few_gpus
@@ -31,6 +31,7 @@ __all__ = [
     "TooFew",
     "Victim",
     "Weights",
+    "anywhere",
     "asking_of",
     "explain",
     "find_displacing",

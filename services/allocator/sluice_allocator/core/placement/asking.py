@@ -1,6 +1,7 @@
 """What a place is looked for: the part of a request that decides where it can go, without whose life it is."""
 
 import msgspec
+from msgspec.structs import replace
 
 from sluice.contracts.ids import GpuUuid, SourceName
 from sluice.contracts.messages import NO_NEEDS, AllocationRequested, Claim, HostNeeds
@@ -29,6 +30,11 @@ class Asking(msgspec.Struct, frozen=True):
     """Of the pod, which terms of other pods match."""
     source: SourceName = SourceName("")
     """Whose pod it is: terms speak of pods of one cluster."""
+
+
+def anywhere(asking: Asking) -> Asking:
+    """The same where nothing but nodes is left on which the scheduler would not have its like a while ago."""
+    return replace(asking, host=replace(asking.host, shun=()))
 
 
 def asking_of(asked: AllocationRequested) -> Asking:

@@ -15,7 +15,7 @@ from itertools import islice
 from sluice.contracts.messages import DeviceGrant, Share
 from sluice.contracts.refusals import WaitReason
 from sluice.mig.model import Profile
-from sluice_allocator.core.placement.asking import Asking, Avoid
+from sluice_allocator.core.placement.asking import Asking, Avoid, anywhere
 from sluice_allocator.core.placement.classes import NodeClass
 from sluice_allocator.core.placement.clearing import WHOLE_GPU, Loss, loss_of
 from sluice_allocator.core.placement.fleet import Fleet
@@ -79,6 +79,8 @@ def find_displacing(
         search.one_device(look.wants[0])
     else:
         search.several_devices()
+    if search.best is None and asking.host.shun:
+        return find_displacing(fleet, anywhere(asking), priority, allows, avoid)
     return search.best
 
 
@@ -98,6 +100,8 @@ def find_displacing_own(
     search = _Search(look, priority, allows, own=True)
     bookings = (fleet.booking(victim.allocation) for victim in sorted(going, key=lambda each: each.who))
     search.try_nodes(fleet.nodes[name] for name in dict.fromkeys(each.node for each in bookings if each is not None))
+    if search.best is None and asking.host.shun:
+        return find_displacing_own(fleet, anywhere(asking), priority, allows, avoid)
     return search.best
 
 

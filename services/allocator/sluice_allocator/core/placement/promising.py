@@ -16,7 +16,7 @@ from sluice.contracts.messages import DeviceGrant, NodeSnapshot
 from sluice.mig.layout import Instance
 from sluice.mig.model import Placement, Profile
 from sluice.mig.table import State
-from sluice_allocator.core.placement.asking import Asking, Avoid
+from sluice_allocator.core.placement.asking import Asking, Avoid, anywhere
 from sluice_allocator.core.placement.classes import NodeClass
 from sluice_allocator.core.placement.fleet import Fleet
 from sluice_allocator.core.placement.gpus import Gpu
@@ -81,9 +81,11 @@ def find_promise(
     look = look_for(fleet, asking, avoid)
     search = _Search(look, shown, wait_for, open_to)
     plain = asking.claims[0].modes == ("exclusive",) and asking.claims[0].shares_percent is None
-    if plain and len(asking.claims) == 1 and asking.claims[0].gpus == 1:
-        return search.one_device(look.wants[0])
-    return search.several()
+    is_one = plain and len(asking.claims) == 1 and asking.claims[0].gpus == 1
+    found = search.one_device(look.wants[0]) if is_one else search.several()
+    if found is None and asking.host.shun:
+        return find_promise(fleet, anywhere(asking), avoid, shown=shown, wait_for=wait_for, open_to=open_to)
+    return found
 
 
 @dataclass(slots=True)

@@ -13,7 +13,7 @@ from sluice.contracts.ids import NodeName, RequestId
 from sluice.contracts.messages import Claim, DeviceGrant
 from sluice.mig.model import Profile
 from sluice_allocator.core.placement.amounts import free_percent
-from sluice_allocator.core.placement.asking import Asking, Avoid
+from sluice_allocator.core.placement.asking import Asking, Avoid, anywhere
 from sluice_allocator.core.placement.classes import NodeClass
 from sluice_allocator.core.placement.counted import Counted
 from sluice_allocator.core.placement.explaining import explain_look
@@ -48,13 +48,8 @@ def find_free(fleet: Fleet, asking: Asking, avoid: Avoid = frozenset()) -> Place
     if place is None and asking.substitute:
         place = _find_larger(look, _find)
     if place is None and asking.host.shun:
-        return find_free(fleet, _anywhere(asking), avoid)
+        return find_free(fleet, anywhere(asking), avoid)
     return place
-
-
-def _anywhere(asking: Asking) -> Asking:
-    """The same where nothing but shunned nodes is left."""
-    return replace(asking, host=replace(asking.host, shun=()))
 
 
 def find_place_on(fleet: Fleet, asking: Asking, node: NodeName, avoid: Avoid = frozenset()) -> Place | None:
@@ -77,7 +72,7 @@ def wait_for_pods(fleet: Fleet, asking: Asking, request: RequestId) -> None:
 
 def explain(fleet: Fleet, asking: Asking, avoid: Avoid = frozenset()) -> NoPlace:
     """Why nothing fits now, counted per class of nodes and of GPUs."""
-    return explain_look(look_for(fleet, _anywhere(asking) if asking.host.shun else asking, avoid))
+    return explain_look(look_for(fleet, anywhere(asking) if asking.host.shun else asking, avoid))
 
 
 def _find(look: Look) -> Place | None:

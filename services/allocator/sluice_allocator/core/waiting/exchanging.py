@@ -16,7 +16,7 @@ from sluice.contracts.messages import AllocationRequested, Grant
 from sluice_allocator.core.booking import booking_of
 from sluice_allocator.core.desk import Desk
 from sluice_allocator.core.limits.quotas import forbids_place
-from sluice_allocator.core.placement import Place, asking_of, find_place_on
+from sluice_allocator.core.placement import Place, anywhere, asking_of, find_place_on
 from sluice_allocator.core.waiting.promised import is_being_revoked, is_exchange, is_gone, standing_promise
 
 
@@ -61,4 +61,4 @@ def _place_there(desk: Desk, promise: Grant, request: RequestId, asked: Allocati
     trial = desk.fleet.alone(snapshot)
     trial.unbook(allocation)
     with desk.fleet.peers.without(desk.fleet.peers.booked_for(request)):
-        return find_place_on(trial, asking_of(asked), node, desk.attempts.avoided(request, desk.now))
+        return find_place_on(trial, anywhere(asking_of(asked)), node, desk.attempts.avoided(request, desk.now))

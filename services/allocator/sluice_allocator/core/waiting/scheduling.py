@@ -269,7 +269,7 @@ def _try_on(desk: Desk, request: RequestId, node: NodeName) -> bool:
         _wait_for_limits(desk, request, asked, over)
         return False
     with desk.fleet.peers.without(desk.fleet.peers.booked_for(request)):
-        place = find_place_on(desk.fleet, asking_of(asked), node, desk.attempts.avoided(request, desk.now))
+        place = _place_on(desk, request, asked, node)
     if place is None:
         if exchange_promise(desk, request, asked, freed_on=node):
             return True
@@ -279,6 +279,14 @@ def _try_on(desk: Desk, request: RequestId, node: NodeName) -> bool:
         return False
     _grant(desk, request, asked, place)
     return True
+
+
+def _place_on(desk: Desk, request: RequestId, asked: AllocationRequested, node: NodeName) -> Place | None:
+    """A place on this node; on one that a pod goes to only if there is nothing else, where there is nothing else."""
+    asking, avoid = asking_of(asked), desk.attempts.avoided(request, desk.now)
+    if node in asking.host.shun:
+        return find_free(desk.fleet, asking, avoid)
+    return find_place_on(desk.fleet, asking, node, avoid)
 
 
 def _try_everywhere(desk: Desk, request: RequestId) -> bool:
