@@ -17,7 +17,7 @@ from sluice.contracts.messages import (
     Toleration,
 )
 from sluice.contracts.refusals import WaitReason
-from sluice_allocator.core.placement import NoPlace, Place, ever
+from sluice_allocator.core.placement import Asking, NoPlace, Place, ever, too_few_gpus
 from sluice_allocator.core.placement.capacity import Most
 from sluice_allocator.core.placement.closest import closest_profile
 
@@ -212,6 +212,25 @@ def test_a_gpu_that_was_never_read_may_be_anything():
 def test_more_than_any_node_has_is_not_said_to_start_when_one_is_free(claims, sentence):
     """Its owner would wait for ever for a node that is free."""
     assert never(Shop(node("a", 2), node("b", 2), node("c", 1)), *claims) == sentence
+
+
+@pytest.mark.parametrize(
+    "profiles",
+    [
+        ("1g.5gb+me", "1g.10gb"),
+        ("2g.10gb", "2g.10gb", "2g.10gb", "1g.5gb"),
+        ("4g.20gb", "3g.20gb"),
+        ("1g.10gb", "2g.10gb", "3g.20gb"),
+    ],
+)
+def test_sizes_that_fit_beside_each_other_are_not_said_never_to_fit(profiles):
+    """A GPU holds one +me and three 2g, and others beside those: its owner would look for another node in vain."""
+    claims = [claim(container=f"c{at}", profile=profile) for at, profile in enumerate(profiles)]
+    shop = Shop(node("a", 1))
+    assert isinstance(shop.ask(*claims), Place)
+    shop.take_on("GPU-a-0", WHOLE)
+    assert never(shop, *claims) == ""
+    assert too_few_gpus(shop.fleet, [(Asking(tuple(claims)), 1)]) is None
 
 
 def test_more_than_any_numa_node_has_is_said_so():

@@ -4,6 +4,8 @@ Decide what one empty GPU could serve: whether it fits a device of a claim, and 
 Uses kinds of GPUs and classes of nodes, and neither free capacity nor a pod's other needs.
 """
 
+from fractions import Fraction
+
 from sluice.contracts.refusals import WaitReason
 from sluice.mig.model import Profile
 from sluice_allocator.core.placement.classes import NodeClass
@@ -53,15 +55,33 @@ def _home_large_enough(want: Want, gpu: Gpu, mode: str) -> bool:
 
 def most_exclusive(want: Want, gpu: Gpu, *, substitute: bool) -> int:
     """How many devices of one's own for a claim such a GPU holds at most, larger ones where those may serve."""
-    shape = want.shape_on(gpu)
-    if isinstance(shape, WholeGpu):
+    if isinstance(want.shape_on(gpu), WholeGpu):
         return 1
-    profiles = {shape.name} if isinstance(shape, Profile) else set()
-    if substitute and has_substitutes(want.claim):
-        profiles |= {larger.name for larger in want.larger_on(gpu)}
+    profiles = {profile.name: None for profile in _serving(want, gpu, substitute=substitute)}
     if gpu.layout is not None:
         return sum(instance.profile in profiles for instance in gpu.layout)
     return max((gpu.table.count(gpu.table.empty, name) for name in profiles), default=0)
+
+
+def _serving(want: Want, gpu: Gpu, *, substitute: bool) -> list[Profile]:
+    shape = want.shape_on(gpu)
+    found = [shape] if isinstance(shape, Profile) else []
+    return [*found, *want.larger_on(gpu)] if substitute and has_substitutes(want.claim) else found
+
+
+def part_of_one(want: Want, gpu: Gpu, *, substitute: bool) -> tuple[Fraction, Fraction]:
+    """
+    The least part of such a GPU that a device of one's own takes: of its memory slices, and of its compute slices.
+
+    How many devices a GPU holds tells neither: of `+me` it holds one, and others beside that.
+    """
+    if is_unread(gpu) or isinstance(want.shape_on(gpu), WholeGpu):
+        part = Fraction(not is_unread(gpu))
+        return part, part
+    whole, serving = gpu.model.largest, _serving(want, gpu, substitute=substitute)
+    memory = min((Fraction(each.memory_slices, whole.memory_slices) for each in serving), default=Fraction(1))
+    compute = min((Fraction(each.compute_slices, whole.compute_slices) for each in serving), default=Fraction(1))
+    return memory, compute
 
 
 def is_unread(gpu: Gpu) -> bool:

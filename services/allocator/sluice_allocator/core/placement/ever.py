@@ -26,7 +26,7 @@ from sluice_allocator.core.placement.closest import (
     no_such_resource,
     profiles_of_the_catalog,
 )
-from sluice_allocator.core.placement.empty_gpus import most_on
+from sluice_allocator.core.placement.empty_gpus import most_on, part_of_one
 from sluice_allocator.core.placement.looking import Look
 from sluice_allocator.core.placement.no_device import Never, Shapes, both_amounts, no_device
 from sluice_allocator.core.placement.taints import PASSING, meaning_of
@@ -158,16 +158,19 @@ def _most_together(look: Look, claim: Claim, want: Want, group: NodeClass, shape
 
 def _has_devices(look: Look, group: NodeClass, shape: NodeShape) -> bool:
     """Whether an empty node of this shape may hold the devices of each claim, and those of one's own together."""
-    takes = Fraction(0)
+    memory, compute = Fraction(0), Fraction(0)
     gpus: dict[int, int] = {}
     for claim, want in zip(look.asking.claims, look.wants, strict=True):
         if _most_together(look, claim, want, group, shape) < devices_of(claim):
             return False
         if claim.modes == ("exclusive",) and claim.shares_percent is None:
-            each = [most_on(want, group, gpu, substitute=look.asking.substitute) for gpu, _ in shape.gpus]
-            takes += Fraction(claim.gpus, max(each))
-            gpus |= {at: shape.gpus[at][1] for at, most in enumerate(each) if most}
-    return takes <= sum(gpus.values())
+            larger = look.asking.substitute
+            some = {n: gpu for n, (gpu, _) in enumerate(shape.gpus) if most_on(want, group, gpu, substitute=larger)}
+            parts = [part_of_one(want, gpu, substitute=larger) for gpu in some.values()]
+            memory += claim.gpus * min(part for part, _ in parts)
+            compute += claim.gpus * min(part for _, part in parts)
+            gpus |= {number: shape.gpus[number][1] for number in some}
+    return max(memory, compute) <= sum(gpus.values())
 
 
 def _too_many(look: Look, shapes: Shapes) -> Never:

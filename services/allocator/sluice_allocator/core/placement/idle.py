@@ -12,8 +12,9 @@ from typing import Literal
 
 from sluice.contracts.messages import Claim
 from sluice_allocator.core.placement.asking import Asking
-from sluice_allocator.core.placement.empty_gpus import most_exclusive
+from sluice_allocator.core.placement.empty_gpus import most_exclusive, part_of_one
 from sluice_allocator.core.placement.fleet import Fleet
+from sluice_allocator.core.placement.gpus import Gpu
 from sluice_allocator.core.placement.looking import Look, look_for
 from sluice_allocator.core.placement.taints import PASSING
 from sluice_allocator.core.placement.wants import Want
@@ -45,14 +46,17 @@ class TooFew:
 class _Demand:
     """What is wanted of the same GPUs: so many devices, which are so many GPUs at least."""
 
-    gpus: Fraction = Fraction(0)
+    memory: Fraction = Fraction(0)
+    compute: Fraction = Fraction(0)
+    """Of whole GPUs, their memory slices and their compute slices."""
     devices: int = 0
     pods: dict[int, int] = field(default_factory=dict)
     """How many, by the number of what they ask for."""
 
-    def add(self, claim: Claim, most: int, number: int, pods: int) -> None:
-        """So many pods more, of which a GPU holds so many devices at most."""
-        self.gpus += Fraction(claim.gpus * pods, most)
+    def add(self, claim: Claim, part: tuple[Fraction, Fraction], number: int, pods: int) -> None:
+        """So many pods more, of which a device takes such parts of a GPU at least."""
+        self.memory += claim.gpus * pods * part[0]
+        self.compute += claim.gpus * pods * part[1]
         self.devices += claim.gpus * pods
         self.pods[number] = pods
 
@@ -70,13 +74,16 @@ def too_few_gpus(fleet: Fleet, together: Iterable[tuple[Asking, int]]) -> TooFew
     for number, (asking, pods) in enumerate(together):
         look = look_for(fleet, asking, frozenset())
         for claim, want in zip(asking.claims, look.wants, strict=True):
-            most = _most(look, want) if _is_counted(claim) else {}
+            samples = _samples(look) if _is_counted(claim) else {}
+            most = _most(look, want, samples)
             if most:
+                parts = [part_of_one(want, samples[kind], substitute=asking.substitute) for kind in most]
+                part = min(memory for memory, _ in parts), min(compute for _, compute in parts)
                 for demand in (
                     of_kinds.setdefault(frozenset(most), _Demand()),
                     of_wants.setdefault(tuple(most.items()), _Demand()),
                 ):
-                    demand.add(claim, max(most.values()), number, pods)
+                    demand.add(claim, part, number, pods)
     found = [*_short_of_gpus(of_kinds, there), *_short_of_devices(of_wants, there)]
     return max(found, key=lambda each: (each.short, -each.pods), default=None)
 
@@ -97,7 +104,8 @@ def _short_of_gpus(demands: dict[frozenset[Kind], _Demand], there: Mapping[Kind,
     everything: frozenset[Kind] = frozenset().union(*demands)
     for kinds in dict.fromkeys([everything, *list(demands)[:COMPARED_MAX]]):
         inside = [demand for of, demand in demands.items() if of <= kinds]
-        gpus = sum((demand.gpus for demand in inside), Fraction(0))
+        memory = sum((demand.memory for demand in inside), Fraction(0))
+        gpus = max(memory, sum((demand.compute for demand in inside), Fraction(0)))
         pods = {number: many for demand in inside for number, many in demand.pods.items()}
         found = TooFew(sum(pods.values()), -(-gpus.numerator // gpus.denominator), sum(there[kind] for kind in kinds))
         if found.short > 0:
@@ -119,13 +127,18 @@ def _is_counted(claim: Claim) -> bool:
     return claim.modes == ("exclusive",) and claim.shares_percent is None
 
 
-def _most(look: Look, want: Want) -> dict[Kind, int]:
-    """How many devices for a want each kind of GPU holds at most, of those that hold any."""
-    found = {
-        (group.number, gpu.kind): most_exclusive(want, gpu, substitute=look.asking.substitute)
+def _samples(look: Look) -> dict[Kind, Gpu]:
+    """A GPU of each kind on which a pod's own devices may be."""
+    return {
+        (group.number, gpu.kind): gpu
         for group in look.fleet.stock.classes.values()
         if "exclusive" in group.modes and look.why_not(group) in {None, *PASSING}
         for shape in group.shapes.values()
         for gpu, _ in shape.gpus
     }
+
+
+def _most(look: Look, want: Want, samples: Mapping[Kind, Gpu]) -> dict[Kind, int]:
+    """How many devices for a want each kind of GPU holds at most, of those that hold any."""
+    found = {kind: most_exclusive(want, gpu, substitute=look.asking.substitute) for kind, gpu in samples.items()}
     return {kind: most for kind, most in found.items() if most}
