@@ -84,8 +84,8 @@ DENIALS = {
     "a slip in the capabilities": Denial(
         422,
         with_env("NVIDIA_DRIVER_CAPABILITIES", "compute,vidoe"),
-        "main.sluice.dev/driver-capabilities = 'compute,vidoe': 'vidoe' is not a driver capability; did you mean video"
-        "? (allowed: compute, compat32, display, graphics, ngx, utility, video, or all)",
+        "spec.containers[main].env[NVIDIA_DRIVER_CAPABILITIES] = 'compute,vidoe': 'vidoe' is not a driver capability; "
+        "did you mean video? (allowed: compute, compat32, display, graphics, ngx, utility, video, or all)",
     ),
     "a gpu and none": Denial(
         422,

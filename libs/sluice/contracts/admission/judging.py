@@ -8,9 +8,18 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import msgspec
+
 from sluice.contracts.admission import by_hand
 from sluice.contracts.admission.amounts import problems_of_amounts
-from sluice.contracts.admission.asks import Asked, StoredAsk, asks_at_all, stored_from, understand, with_variables
+from sluice.contracts.admission.asks import (
+    Asked,
+    StoredAsk,
+    asks_at_all,
+    stored_from,
+    understand,
+    with_variables,
+)
 from sluice.contracts.admission.default_modes import with_default_mode
 from sluice.contracts.admission.environment import problems_of_env
 from sluice.contracts.admission.problems import Problem, refused
@@ -18,7 +27,9 @@ from sluice.contracts.admission.rules import AdmissionRules
 from sluice.contracts.admission.shapes import Container, Pod, Spec
 from sluice.contracts.admission.volumes import problems_of_mounts, problems_of_volumes
 from sluice.contracts.asking import AskLimits
-from sluice.contracts.kubernetes import LABEL_IGNORE
+from sluice.contracts.asking.keys import SLUICE
+from sluice.contracts.asking.sluice_keys import DRIVER_CAPABILITIES
+from sluice.contracts.kubernetes import ENV_DRIVER_CAPABILITIES, LABEL_IGNORE
 from sluice.contracts.messages import HostNeeds
 from sluice.contracts.pod_specs import read_host_needs, with_node
 from sluice.contracts.refusals import Refusal
@@ -61,11 +72,19 @@ def read_ask(
         return asked
     if not asked.pod.claims:
         return None
-    before = with_variables(before, asked, spec)
+    written, before = before, with_variables(before, asked, spec)
     asked = understand(before, spec, limits)
     if isinstance(asked, Refusal):
-        return asked
+        return _as_its_variable(asked, written, before)
     return Ask(before, *with_default_mode(before, asked, spec, limits, default_mode))
+
+
+def _as_its_variable(refusal: Refusal, written: StoredAsk, stored: StoredAsk) -> Refusal:
+    """A refusal of a key that `with_variables` added names the variable, for its owner wrote no such key."""
+    if refusal.field not in stored.annotations or refusal.field in written.annotations:
+        return refusal
+    container = refusal.field.removesuffix(f".{SLUICE}/{DRIVER_CAPABILITIES}")
+    return msgspec.structs.replace(refusal, field=f"spec.containers[{container}].env[{ENV_DRIVER_CAPABILITIES}]")
 
 
 def problems_of_new(pod: Pod, ask: Ask | Refusal | None, rules: AdmissionRules) -> list[Problem]:

@@ -85,7 +85,7 @@ def test_a_slip_in_the_capabilities_is_refused_before_the_container_fails(value,
     """The runtime refuses them when the container starts, and the slice is held meanwhile."""
     code, message = denial(with_env(name="NVIDIA_DRIVER_CAPABILITIES", value=value))
     assert code == 422
-    assert sentence in message
+    assert f"spec.containers[main].env[NVIDIA_DRIVER_CAPABILITIES] = {value!r}: {sentence}" in message
 
 
 def test_capabilities_that_a_cluster_does_not_give_are_named():
