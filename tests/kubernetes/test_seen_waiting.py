@@ -42,8 +42,6 @@ from sluice_allocator.core.placement import Asking, NoPlace, Place, PlacingRules
 A100 = "NVIDIA A100-SXM4-40GB"
 SMALL = claim(profile="1g.5gb")
 WHOLE = claim()
-GB10 = {"model": "NVIDIA GB10", "mig": False, "memory_mib": 0, "memory_slices": 1, "compute_slices": 1, "profiles": ()}
-"""Its driver does not tell how much memory it has."""
 
 
 def mps(memory_mib: int) -> Claim:
@@ -283,14 +281,6 @@ SCENES: dict[WaitReason, tuple[Callable[[], Place | NoPlace | Pending], str]] = 
             "is free where its volumes are: compare kubectl describe pv with the nodes' labels. [NoNodeCanFit]"
         ),
     ),
-    WaitReason.GPU_MEMORY_UNKNOWN: (
-        lambda: Shop(node("gpu-1", 1, **GB10)).ask(mps(4096)),
-        (
-            f"the driver does not tell the memory of GB10, so no part of it can be had. {HELPS_NEVER} "
-            "The driver does not tell how much memory such a GPU has: ask for a whole one (sluice.dev/gpus), or for "
-            "another model. [NoNodeCanFit]"
-        ),
-    ),
     WaitReason.GPU_UNHEALTHY: (
         lambda: Shop(node("gpu-1", 2, healthy=False, health_message="Xid 79")).ask(SMALL),
         (
@@ -305,6 +295,14 @@ SCENES: dict[WaitReason, tuple[Callable[[], Place | NoPlace | Pending], str]] = 
             "A profile needs a GPU with MIG on, a share needs a node that serves mps or fractional: ask for "
             "another mode. "
             "[NoNodeCanFit]"
+        ),
+    ),
+    WaitReason.GPU_MEMORY_UNKNOWN: (
+        lambda: Shop(node("gpu-1", 1, model="gb10", mig=False)).ask(mps(4096)),
+        (
+            f"the driver does not tell the memory of GB10, so it can be had whole only. {HELPS_NEVER} "
+            "The driver does not tell how much memory such a GPU has: ask for a whole one (sluice.dev/gpus), or for "
+            "another model. [NoNodeCanFit]"
         ),
     ),
     WaitReason.GPU_MODEL_MISMATCH: (

@@ -152,8 +152,7 @@ def test_a_part_of_a_gpu_whose_memory_is_not_told_is_said_to_be_had_only_whole(a
     """A person would look for MIG or for MPS, which the nodes beside it have."""
     shop = Shop(node("a", 1), node("g", 1, model="gb10", mig=False))
     asked = msgspec.structs.replace(asked, only=DeviceFilter(models=("gb10",)))
-    why_not = "the driver does not tell the memory of GB10, so no part of it can be had"
-    assert never(shop, asked) == why_not
+    assert never(shop, asked) == "the driver does not tell the memory of GB10, so it can be had whole only"
 
 
 def test_without_mig_an_instance_is_said_to_need_it():
@@ -231,6 +230,13 @@ def test_sizes_that_fit_beside_each_other_are_not_said_never_to_fit(profiles):
     shop.take_on("GPU-a-0", WHOLE)
     assert never(shop, *claims) == ""
     assert too_few_gpus(shop.fleet, [(Asking(tuple(claims)), 1)]) is None
+
+
+def test_where_no_agent_tells_numa_nodes_that_is_said():
+    """`The most is 0` beside eight free GPUs makes nobody think of it."""
+    shop = Shop(snapshot("n", tuple(gpu_report("n", at, numa_node=None) for at in range(2))))
+    sentence = "it asks for 2 GPUs on one NUMA node, and no agent here tells on which its GPUs are"
+    assert never(shop, claim(gpus=2, numa_bind=True)) == sentence
 
 
 def test_more_than_any_numa_node_has_is_said_so():

@@ -181,6 +181,8 @@ def _too_many(look: Look, shapes: Shapes) -> Never:
             what = f"{devices} x {sizes}" if sizes and claim.shares_percent is None else f"{devices} GPUs"
             if claim.numa_bind:
                 why = f"it asks for {what} on one NUMA node, and the most is {most}"
+                if not most:
+                    why = f"it asks for {what} on one NUMA node, and no agent here tells on which its GPUs are"
                 return Never(WaitReason.NUMA_NOT_FIT, why)
             return Never(WaitReason.TOO_FEW_GPUS_ON_NODE, f"it asks for {what}, and the most is {most} on one node")
     why = "its containers together ask for more than the GPUs of any one node hold"
