@@ -66,6 +66,14 @@ def test_a_guess_is_warned_of_and_a_name_is_not():
     assert warning.endswith(f"set {DEFAULT}")
 
 
+def test_what_holds_for_every_container_is_no_guess():
+    """Driver capabilities of the pod are those of each container with a GPU; a warning would say they are of one."""
+    ask = {"limits": {"nvidia.com/mig-1g.5gb": "1"}}
+    two = (container("one", resources=ask), container("two", resources=ask))
+    made = answer(pod(*two, annotations={"sluice.dev/driver-capabilities": "graphics"}))
+    assert made.warnings == ()
+
+
 def test_the_main_container_stays_when_others_come_before_it_later():
     """A mesh may come after the ask was stored, under whatever name."""
     made = taken(pod(container("main"), annotations={"sluice.dev/profile": "1g.5gb"}))

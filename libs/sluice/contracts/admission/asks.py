@@ -229,7 +229,8 @@ def _speaks(stored: StoredAsk, container: str) -> bool:
 
 def speaks_for_main(key: str) -> bool:
     """Whether an annotation says something of a container and does not say of which."""
-    return key.startswith(FASTGSHARE) or (key.startswith(f"{SLUICE}/") and key.partition("/")[2] not in POD_KEYS)
+    of_all = (*POD_KEYS, DRIVER_CAPABILITIES)
+    return key.startswith(FASTGSHARE) or (key.startswith(f"{SLUICE}/") and key.partition("/")[2] not in of_all)
 
 
 def _served(container: ContainerAsk, stored: StoredAsk, pod: PodAsk, limits: AskLimits) -> str | Refusal:
