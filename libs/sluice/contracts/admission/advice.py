@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from sluice.contracts.admission.asks import Asked, StoredAsk, speaks_for_main
-from sluice.contracts.admission.environment import replaced_env, sees_all_gpus
+from sluice.contracts.admission.environment import chooses_devices, replaced_env, sees_all_gpus
 from sluice.contracts.admission.shapes import Pod
 from sluice.contracts.asking import hami, is_gpu_resource
 from sluice.contracts.asking.keys import HAMI, SLUICE
@@ -15,6 +15,8 @@ from sluice.contracts.pod_specs.main_container import DEFAULT_CONTAINER
 from sluice.contracts.quantities import doubt_of_memory
 from sluice.contracts.refusals import shorten
 
+_NAMED_MAX = 5
+"""So many containers are named."""
 HAMI_SCHEDULER = "hami-scheduler"
 """The name that HAMi's own webhook writes (https://github.com/Project-HAMi/HAMi, charts/hami/values.yaml)."""
 
@@ -70,12 +72,22 @@ def _on_main_container(pod: Pod, stored: StoredAsk) -> Iterator[str]:
 
 
 def on_no_ask(pod: Pod) -> tuple[str, ...]:
-    """Of a pod that asks for no GPU, and would see all of them by its images."""
+    """Of a pod that asks for no GPU, and would see all of them: by its images, or by its own variable."""
     listed = (*(pod.spec.containers or ()), *(pod.spec.init_containers or ()))
-    if not any(sees_all_gpus(pod.spec, each) for each in listed):
-        return ()
-    what = "the pod asks for no GPU, so its containers get none"
-    return (f"spec.runtimeClassName = {pod.spec.runtime_class_name!r}: {what} ({ENV_VISIBLE_DEVICES}={NO_DEVICES})",)
+    hidden = [each.name for each in listed if sees_all_gpus(pod.spec, each)]
+    found = []
+    if hidden:
+        names = f"{', '.join(shorten(name, 63) for name in hidden[:_NAMED_MAX])}{' ...' if hidden[_NAMED_MAX:] else ''}"
+        whose = "its containers are" if len(hidden) == len(listed) else f"container {names} is"
+        what = f"the pod asks for no GPU, so {whose} given none ({ENV_VISIBLE_DEVICES}={NO_DEVICES})"
+        found = [f"spec.runtimeClassName = {pod.spec.runtime_class_name!r}: {what}"]
+    by_hand = [(each.name, env) for each in listed for env in each.env or () if chooses_devices(env)]
+    for name, env in by_hand[:_NAMED_MAX]:
+        value = "(from elsewhere)" if env.value_from is not None else env.value or ""
+        what = f"container {shorten(name, 63)}: {ENV_VISIBLE_DEVICES} = {shorten(value, 40)!r}"
+        why = "the pod asks Sluice for no GPU, and its policy refuses devices that are chosen by hand"
+        found.append(f"{what}: {why}; ask for what it needs")
+    return tuple(found)
 
 
 def on_later(pod: Pod, asked: Asked) -> Iterator[str]:

@@ -121,6 +121,11 @@ def sees_all_gpus(spec: Spec, container: Container) -> bool:
     return bool(spec.runtime_class_name) and not (others or named or (resources is not None and resources.claims))
 
 
+def chooses_devices(entry: EnvVar) -> bool:
+    """Whether a variable that its owner wrote names devices for the runtime; one from elsewhere may name any."""
+    return entry.name == ENV_VISIBLE_DEVICES and (entry.value_from is not None or entry.value not in _NONE)
+
+
 def _says_what_is_granted(entry: EnvVar, claim: Claim | None) -> bool:
     """Whether a variable of ours, set by hand, does no harm: it gives a container no device and takes none away."""
     if claim is None:

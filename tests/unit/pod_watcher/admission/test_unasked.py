@@ -42,6 +42,20 @@ def test_devices_of_others_are_left_alone(fields):
     assert env_of(after, "side") == VOID
 
 
+def test_devices_by_hand_without_an_ask_are_warned_of_and_not_called_hidden():
+    """`given none` would be said of the one container that would see every GPU; and a rehearsal would be silent."""
+    by_hand = container(resources=ZERO, env=[{"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"}])
+    hidden, chosen = answer(pod(by_hand, container("side"), runtimeClassName="nvidia")).warnings
+    assert hidden == (
+        "spec.runtimeClassName = 'nvidia': the pod asks Sluice for no GPU, so container side is given none "
+        "(NVIDIA_VISIBLE_DEVICES=void)"
+    )
+    assert chosen == (
+        "container main: NVIDIA_VISIBLE_DEVICES = 'all': the pod asks Sluice for no GPU, and its policy refuses devices "
+        "that are chosen by hand; ask for what it needs"
+    )
+
+
 def test_a_pod_without_a_runtime_class_is_left_as_it_is():
     """The default runtime of a node gives no GPU."""
     assert sent_patch(answer(pod(container(resources=ZERO)))) == []
