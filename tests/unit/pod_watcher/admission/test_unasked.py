@@ -51,8 +51,8 @@ def test_devices_by_hand_without_an_ask_are_warned_of_and_not_called_hidden():
         "(NVIDIA_VISIBLE_DEVICES=void)"
     )
     assert chosen == (
-        "container main: NVIDIA_VISIBLE_DEVICES = 'all': the pod asks Sluice for no GPU, and its policy refuses devices "
-        "that are chosen by hand; ask for what it needs"
+        "container main: NVIDIA_VISIBLE_DEVICES = 'all': the pod asks Sluice for no GPU, and its policy refuses "
+        "devices that are chosen by hand; ask for what it needs"
     )
 
 
