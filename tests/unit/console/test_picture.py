@@ -1,6 +1,7 @@
 """The picture of the fleet, read without any colour."""
 
 import pytest
+from msgspec.structs import replace
 
 from sluice.contracts.messages import PlacementReport
 from sluice_console.core.documents import GpuDocument, GpusDocument, InstanceDocument
@@ -141,6 +142,8 @@ def test_a_gpu_without_mig_says_whether_it_can_be_shared(make):
     shared = make.inventory(gpu, modes=("exclusive", "mps"))
     assert "MIG is off: given whole only" in alone
     assert "MIG is off: given whole, or shared" in plain(picture(gpus_document(make.world(inventory=shared))))
+    untold = make.inventory(replace(gpu, memory_mib=0), modes=("exclusive", "mps"))
+    assert "MIG is off: given whole only" in plain(picture(gpus_document(make.world(inventory=untold))))
 
 
 def test_a_span_that_could_not_be_freed_is_drawn_as_taken(make):

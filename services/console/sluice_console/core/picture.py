@@ -58,7 +58,7 @@ def _gpu(
     gpu: GpuDocument, letters: dict[tuple[str, int, int], str], node: NodeDocument | None, *, unicode: bool
 ) -> list[Line]:
     percent = f"{gpu.allocated_fraction:.0%}"
-    shared = node is not None and any(mode != "exclusive" for mode in node.modes)
+    shared = gpu.memory_mib > 0 and node is not None and any(mode != "exclusive" for mode in node.modes)
     whole = "MIG is off: given whole, or shared" if shared else "MIG is off: given whole only"
     total = f"creatable_total {gpu.creatable_total}" if gpu.mig_enabled else whole
     total = f"layout is fixed, {gpu.creatable_total} free" if gpu.mig_enabled and gpu.fixed_layout else total
