@@ -81,7 +81,8 @@ def on_no_ask(pod: Pod) -> tuple[str, ...]:
         whose = "its containers are" if len(hidden) == len(listed) else f"container {names} is"
         what = f"the pod asks for no GPU, so {whose} given none ({ENV_VISIBLE_DEVICES}={NO_DEVICES})"
         found = [f"spec.runtimeClassName = {pod.spec.runtime_class_name!r}: {what}"]
-    by_hand = [(each.name, env) for each in listed for env in each.env or () if chooses_devices(env)]
+    looked = listed if pod.spec.runtime_class_name else ()  # others are not sent here
+    by_hand = [(each.name, env) for each in looked for env in each.env or () if chooses_devices(env)]
     for name, env in by_hand[:_NAMED_MAX]:
         value = "(from elsewhere)" if env.value_from is not None else env.value or ""
         what = f"container {shorten(name, 63)}: {ENV_VISIBLE_DEVICES} = {shorten(value, 40)!r}"
