@@ -78,15 +78,15 @@ def on_no_ask(pod: Pod) -> tuple[str, ...]:
     found = []
     if hidden:
         names = f"{', '.join(shorten(name, 63) for name in hidden[:_NAMED_MAX])}{' ...' if hidden[_NAMED_MAX:] else ''}"
-        whose = "its containers are" if len(hidden) == len(listed) else f"container {names} is"
-        what = f"the pod asks for no GPU, so {whose} given none ({ENV_VISIBLE_DEVICES}={NO_DEVICES})"
+        whose = "its containers get" if len(hidden) == len(listed) else f"container {names} gets"
+        what = f"the pod asks for no GPU, so {whose} none ({ENV_VISIBLE_DEVICES}={NO_DEVICES})"
         found = [f"spec.runtimeClassName = {pod.spec.runtime_class_name!r}: {what}"]
     looked = listed if pod.spec.runtime_class_name else ()  # others are not sent here
     by_hand = [(each.name, env) for each in looked for env in each.env or () if chooses_devices(env)]
     for name, env in by_hand[:_NAMED_MAX]:
         value = "(from elsewhere)" if env.value_from is not None else env.value or ""
         what = f"container {shorten(name, 63)}: {ENV_VISIBLE_DEVICES} = {shorten(value, 40)!r}"
-        why = "the pod asks Sluice for no GPU, and its policy refuses devices that are chosen by hand"
+        why = "the pod asks for no GPU, and a policy of Sluice refuses devices that are chosen by hand"
         found.append(f"{what}: {why}; ask for what it needs")
     return tuple(found)
 

@@ -47,11 +47,11 @@ def test_devices_by_hand_without_an_ask_are_warned_of_and_not_called_hidden():
     by_hand = container(resources=ZERO, env=[{"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"}])
     hidden, chosen = answer(pod(by_hand, container("side"), runtimeClassName="nvidia")).warnings
     assert hidden == (
-        "spec.runtimeClassName = 'nvidia': the pod asks Sluice for no GPU, so container side is given none "
+        "spec.runtimeClassName = 'nvidia': the pod asks for no GPU, so container side gets none "
         "(NVIDIA_VISIBLE_DEVICES=void)"
     )
     assert chosen == (
-        "container main: NVIDIA_VISIBLE_DEVICES = 'all': the pod asks Sluice for no GPU, and its policy refuses "
+        "container main: NVIDIA_VISIBLE_DEVICES = 'all': the pod asks for no GPU, and a policy of Sluice refuses "
         "devices that are chosen by hand; ask for what it needs"
     )
 
