@@ -15,6 +15,8 @@ DOSE = 100
 PLAIN = ("cluster", "lost together")
 """Left out where bugs are looked for: those about clusters have `test_kube`, those about losses `test_forgotten`."""
 FOUND_AT = {
+    "victims of others relax": 115,
+    "nothing taken back": 104,
     "free at revoke": 3,
     "who is booked is no pod yet": 1,
     "empty hosts do not count": 9,
