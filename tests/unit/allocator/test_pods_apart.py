@@ -114,6 +114,17 @@ def test_the_replica_too_many_waits_with_the_reason_and_is_served_when_one_ends(
     assert ends(bench, "a") == {"c": "gpu-1"}
 
 
+def test_a_pod_that_the_bus_has_forgotten_keeps_others_out_as_long_as_it_has_its_slice() -> None:
+    """A broker that was restarted forgets its latest words: two replicas would be on one host until they are said."""
+    bench = bench_of(**{"gpu-1": facts()})
+    assert ask(bench, pod("a", ONE_PER_HOST)) == ["gpu-1"]
+    words(bench, bench.ready(grants(bench)["a"]))
+    del bench.state[subjects.request(RequestId("a")).subject]
+    words(bench, bench.read_state())
+    assert ask(bench, pod("b", ONE_PER_HOST)) == [WaitReason.NODE_POD_ANTI_AFFINITY]
+    assert is_gone(bench, "a") == {"b"}
+
+
 def test_who_waited_for_others_to_go_and_is_gone_is_forgotten() -> None:
     """Short-lived pods that never fit would be remembered for as long as the one that keeps them out lives."""
     bench = bench_of(**{"gpu-1": facts()})

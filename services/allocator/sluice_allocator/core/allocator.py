@@ -222,7 +222,10 @@ class Allocator:
     def _request_changed(self, request: RequestId) -> None:
         self.desk.changed_requests[request] = None
         asked = self.desk.world.requests.get(request)
-        self.desk.fleet.know(request, peer_of(asked) if isinstance(asked, AllocationRequested) else None)
+        if asked is None:
+            self.desk.fleet.lose_sight(request)
+        else:
+            self.desk.fleet.know(request, peer_of(asked) if isinstance(asked, AllocationRequested) else None)
         look_at_held(self.desk, request)
         if self.desk.gangs.member_of:
             self.desk.gangs.touch(request)

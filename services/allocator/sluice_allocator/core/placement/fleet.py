@@ -219,6 +219,10 @@ class Fleet:
         """The pod of a request; None when nobody asks any more: what is booked for it keeps nobody out."""
         self.peers.know(request, peer)
 
+    def lose_sight(self, request: RequestId) -> None:
+        """The bus does not tell of a request: that says nothing of its pod."""
+        self.peers.lose_sight(request)
+
     # -- bookings -------------------------------------------------------------------------------------------------
 
     def book(self, booking: Booking) -> bool:

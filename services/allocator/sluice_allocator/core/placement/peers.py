@@ -44,6 +44,8 @@ class Peers:
         self.quiet = False
         """Whether nobody is woken: what is put down now is taken back in a moment."""
         self._known: dict[RequestId, Peer] = {}
+        self._unheard: dict[RequestId, None] = {}
+        """Of whose requests the bus does not tell (any more), and for which something is booked."""
         self._booked: dict[AllocationId, tuple[RequestId, NodeName]] = {}
         self._of_request: dict[RequestId, dict[AllocationId, None]] = {}
         self._put: dict[AllocationId, tuple[Peer, Spot]] = {}
@@ -66,6 +68,7 @@ class Peers:
 
     def know(self, request: RequestId, peer: Peer | None) -> None:
         """What a request's pod is; None when nobody asks any more: what is still booked keeps nobody out."""
+        self._unheard.pop(request, None)
         if self._known.get(request) == peer:
             return
         if peer is None:
@@ -77,6 +80,13 @@ class Peers:
             self.take(allocation)
             if peer is not None:
                 self.put(allocation, self._booked[allocation][1], peer)
+
+    def lose_sight(self, request: RequestId) -> None:
+        """The bus does not tell of a request: that says nothing of its pod, which counts while something is booked."""
+        if request in self._of_request:
+            self._unheard[request] = None
+        else:
+            self.know(request, None)
 
     def book(self, allocation: AllocationId, request: RequestId, node: NodeName) -> None:
         """A place is booked for a request."""
@@ -94,9 +104,11 @@ class Peers:
             return
         of_request = self._of_request[found[0]]
         del of_request[allocation]
+        self.take(allocation)
         if not of_request:
             del self._of_request[found[0]]
-        self.take(allocation)
+            if found[0] in self._unheard:
+                self.know(found[0], None)
 
     def put(self, allocation: AllocationId, node: NodeName, peer: Peer) -> None:
         """A pod is on a node."""
