@@ -15,6 +15,7 @@ from simulation.host import Host
 from simulation.pods import Pod, Terms
 
 from sluice.contracts.exchange import Observed, ReadingStarted, Stream, Write
+from sluice.contracts.ids import operation_parts
 from sluice.contracts.messages import (
     AllocationRequested,
     Booking,
@@ -47,10 +48,9 @@ TAKEN_IN_S = 2.0
 
 
 def with_apart(plan: "Plan", seeds: float = APART_SEEDS) -> "Plan":
-    """In some seeds some pods say so: drawn apart. Not with jobs, whose judge counts room on GPUs alone."""
+    """In some seeds some pods say so: drawn apart, so that all else of a seed stays what it is without."""
     dice = Random(f"apart {plan.seed}")
-    jobs = any("group" in key for life in plan.pods for key, _ in life.pod.ask.annotations)
-    if dice.random() >= seeds or jobs:
+    if dice.random() >= seeds:
         return plan
     pods = tuple(
         replace(life, pod=replace(life.pod, terms=dice.choice(SAID))) if dice.random() < APART_PODS else life
@@ -82,6 +82,10 @@ class Told:
     shut: dict[str, None] = field(default_factory=dict)
     """Nodes of which the API server says that they are cordoned, or not there."""
     sent: dict[str, Booking] = field(default_factory=dict)
+    heard_at: dict[str, float] = field(default_factory=dict)
+    """Since when each request is known."""
+    operations: dict[int, float] = field(default_factory=dict)
+    """When each write was sent first: it was decided before any that has a later number."""
 
 
 class ApartJudge:
@@ -102,6 +106,7 @@ class ApartJudge:
                     told.ledger.clear()
                 else:
                     told.requests.clear()
+                    told.heard_at.clear()
                     told.nodes.clear()
                     told.shut.clear()
             elif isinstance(event, Observed):
@@ -113,6 +118,7 @@ class ApartJudge:
         match message:
             case AllocationRequested():
                 told.requests[subject.rpartition(".")[2]] = message
+                told.heard_at.setdefault(subject.rpartition(".")[2], self._books.clockwork.now)
             case RequestWithdrawn():
                 told.requests.pop(subject.rpartition(".")[2], None)
             case Grant() | Revoke():
@@ -134,22 +140,25 @@ class ApartJudge:
         """A core wants something: no new booking on a host where somebody is that must be apart."""
         if not isinstance(instruction, Write) or instruction.attempt > 1:
             return  # what is sent again was decided before
-        grant = instruction.message
+        told, grant = self._told.setdefault(host.run, Told()), instruction.message
+        _, number = operation_parts(instruction.operation)
+        told.operations[number] = self._books.clockwork.now
         if not isinstance(grant, Grant) or grant.adopted or grant.revision > 1:
             return
-        told, booking = self._told.setdefault(host.run, Told()), grant.booking
+        booking = grant.booking
         asked = told.requests.get(booking.request)
         pod = self._pod(asked.name) if asked is not None else None
         if pod is not None and pod.terms != Terms():
-            self._check(host, told, grant, pod)
+            decided = min(at for later, at in told.operations.items() if later >= number)
+            self._check(host, told, grant, pod, decided)
         told.sent[booking.allocation] = booking
 
-    def _check(self, host: Host, told: Told, grant: Grant, pod: Pod) -> None:
+    def _check(self, host: Host, told: Told, grant: Grant, pod: Pod, decided: float) -> None:
         booking = grant.booking
         there = [
             self._pod(told.requests[other.request].name)
             for other in self._known(host.run, told, booking.node)
-            if other.request in told.requests
+            if told.heard_at.get(other.request, decided) < decided
             and self._stands(other)
             and other.request != booking.request
             and other.allocation not in grant.after

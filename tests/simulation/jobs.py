@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from simulation.books import Books
 from simulation.hardware import OPERATOR, Gpu
 from simulation.homes import instances_of
-from simulation.pods import Ask, Device, Pod
+from simulation.pods import Ask, Device, Pod, Terms
 from simulation.shares import Held
 from simulation.tables import GpuRow, ProfileRow, Span, fits_in, overlap
 
@@ -123,7 +123,7 @@ class JobJudge:
     def may_wait(self, pod: Pod, pods: list[Pod], usable: dict[str, list[Gpu]]) -> bool | None:
         """
         Whether a pod may wait for its job, now that all is calm; None when that says nothing: it has no job, or one
-        that has begun. `usable` are the GPUs of each node that may be used.
+        that has begun. `usable` are the GPUs of each node that may be used. Where pods may keep it from nodes, it may.
         """
         job = job_of(pod)
         if job is None:
@@ -144,7 +144,7 @@ class JobJudge:
             return True
         profile = pod.ask.devices[0].profile
         room = sum(_how_many(gpu, self.judge.held(node), profile) for node, gpus in usable.items() for gpu in gpus)
-        return room < job[2]
+        return room < job[2] or any(other.terms != Terms() for other in pods)
 
 
 def _are_together(one: AllocationRequested, other: AllocationRequested) -> bool:
