@@ -321,7 +321,7 @@ async def test_a_priority_class_of_the_folder_counts_and_one_that_is_nowhere_is_
     here.put("service", spec={"priorityClassName": "production"})
     await here.waiting("service", "no free place")
     await here.told(
-        "service", "asks for 7g.40gb", "spec.priorityClassName = 'production': no PriorityClass of this name"
+        "service", "asks for 7g.40gb", "spec.priorityClassName = 'production': there is no PriorityClass of this name"
     )
 
     policies = {"kind": "PriorityClass", "metadata": {"name": "production"}, "value": 1_000_000}

@@ -77,13 +77,6 @@ def _read_anew(plan: Plan) -> Plan:
     return replace(plan, faults=tuple(sorted((*plan.faults, *more), key=lambda fault: fault.at)))
 
 
-def _two(plan: Plan) -> Plan:
-    """Two allocators, which hear of each other late; few pods are limited, so that others run, too."""
-    plan = _limited(plan)
-    weather = replace(plan.weather, stall=0.15)
-    return replace(plan, allocators=2, both_active=True, weather=weather)
-
-
 def _evicting(plan: Plan) -> Plan:
     """One node, full of pods that may be evicted, and important ones, which stay, of a namespace with one device."""
     plan = _limited(plan)
@@ -97,6 +90,7 @@ def _evicting(plan: Plan) -> Plan:
                 life.pod,
                 namespace="den" if number % 2 else "lab",
                 ask=_with_priority(life.pod.ask, "den" if number % 2 else "lab"),
+                preempts=True,
             ),
             removed_at=None,
         )
@@ -134,14 +128,15 @@ QUOTA_BUGS = (
         ((quotas, "_booked", _victims_of_others_relax),),
         _evicting,
     ),
-    Planted(
-        "nothing taken back",
-        "likewise, whenever two allocators work",
-        ("quota",),
-        ((standing, "excess", _nothing_taken_back),),
-        _two,
-    ),
 )
+
+NOTHING_TAKEN_BACK = Planted(
+    "nothing taken back",
+    "what others of the cluster were promised, whenever two allocators work",
+    ("quota",),
+    ((standing, "excess", _nothing_taken_back),),
+)
+"""Rare among seeds: `test_quotas` plays it."""
 
 
 BOUND_ON_WHAT_IS_KNOWN = Planted(
@@ -149,6 +144,5 @@ BOUND_ON_WHAT_IS_KNOWN = Planted(
     "a pod that runs, to a limit that ends nothing that runs",
     ("quota", "undisturbed"),
     ((binding, "may_bind", _bound_on_what_is_known),),
-    _two,
 )
 """Too rare by chance for the dose: it has a schedule of its own in `test_quotas`."""

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import pytest
 from simulation.judge import ViolationError
-from simulation.planted_quotas import BOUND_ON_WHAT_IS_KNOWN, QUOTA_BUGS
+from simulation.planted_quotas import BOUND_ON_WHAT_IS_KNOWN, NOTHING_TAKEN_BACK, QUOTA_BUGS
 from simulation.planting import planted
 from simulation.pods import Ask
 from simulation.preemptions import PREEMPTIBLE, PRIORITY
@@ -342,12 +342,13 @@ def _write(address: subjects.Address, message: AnyMessage) -> Write:
     ("name", "schedule"),
     [
         ("bound on what is known", test_nobody_is_bound_before_what_was_written_before_its_grant_is_known),
+        ("nothing taken back", test_whoever_has_to_go_for_another_counts_until_he_is_gone),
         ("quota free at revoke", test_a_pod_waits_for_its_quota_and_runs_when_another_of_its_namespace_has_ended),
     ],
 )
 def test_the_judge_sees_a_quota_that_is_exceeded(name: str, schedule: Callable[[], None]) -> None:
     """Without chance: with the rule broken the judge speaks up."""
-    bug = next(bug for bug in (*QUOTA_BUGS, BOUND_ON_WHAT_IS_KNOWN) if bug.name == name)
+    bug = next(bug for bug in (*QUOTA_BUGS, BOUND_ON_WHAT_IS_KNOWN, NOTHING_TAKEN_BACK) if bug.name == name)
     with planted(bug), pytest.raises(ViolationError) as found:
         schedule()
     assert found.value.rule == "quota"
