@@ -201,6 +201,8 @@ class NodeJudge(Books):
                 if not self.live_together(ticket.allocation, other.allocation, gpu, span):
                     self.fail("I1", f"{ticket.allocation} and {other.allocation} are both handed {span} of {gpu.uuid}")
         booking = self.bookings.get(ticket.allocation)
+        if ticket.name in self.told_tickets:
+            return  # made again, under its name: it lets in who was let in, also while the daemon of its home is away
         if booking is not None and (wrong := homes.wrong_ticket(machine, ticket, self.sizes.least(booking))):
             self.fail("MPS", wrong)
 
@@ -286,10 +288,27 @@ class NodeJudge(Books):
         if any(allocation not in self.revoked and allocation not in self.failed for allocation in theirs):
             self.fail("undisturbed", f"a client of {owner} is let go by {daemon}, and its share is not revoked")
 
+    def _shares_with(self, machine: Machine, process: Process, ticket: Ticket) -> bool:
+        """Whether a process may come late into the home of others: its ticket is gone, and its share is not."""
+        gpu = machine.gpu_with(process.device)
+        span = gpu.span_of(process.device) if gpu is not None else None
+        if gpu is None or span is None or not process.home:
+            return False
+        mine = [
+            one.allocation
+            for one in self.bookings.values()
+            if (one.owner, one.node) == (process.owner, machine.node) and one.allocation not in self.said_gone
+        ]
+        return any(self.live_together(allocation, ticket.allocation, gpu, span) for allocation in mine)
+
     def started(self, machine: Machine, process: Process) -> None:
         """A container runs on a device."""
         self.sizes.began[machine.node, process.pid] = self.clockwork.now
-        others = {ticket.owner for ticket in machine.tickets.values() if process.device in ticket.devices}
+        others = {
+            ticket.owner
+            for ticket in machine.tickets.values()
+            if process.device in ticket.devices and not self._shares_with(machine, process, ticket)
+        }
         if others and process.owner not in others:
             self.fail("I1", f"{process} has opened what was handed to {', '.join(sorted(others))}")
         for gpu, other in machine.processes():
