@@ -201,8 +201,8 @@ class NodeJudge(Books):
                 if not self.live_together(ticket.allocation, other.allocation, gpu, span):
                     self.fail("I1", f"{ticket.allocation} and {other.allocation} are both handed {span} of {gpu.uuid}")
         booking = self.bookings.get(ticket.allocation)
-        if ticket.name in self.told_tickets:
-            return  # made again, under its name: it lets in who was let in, also while the daemon of its home is away
+        if ticket.name in self.told_tickets and not all(machine.mps.alive(home) for home in ticket.homes):
+            return  # made again, under its name, while a daemon of its homes is away: it lets in who was let in before
         if booking is not None and (wrong := homes.wrong_ticket(machine, ticket, self.sizes.least(booking))):
             self.fail("MPS", wrong)
 
