@@ -74,6 +74,9 @@ check: setup ## Lint, types, import contracts, generated files, manifests; chang
 	$(BIN)/python tools/docs.py --check
 	$(BIN)/python tools/golden.py --check
 	$(BIN)/python tools/deploy_check.py
+	$(BIN)/python tools/version.py --check
+	$(BIN)/python tools/readability.py
+	$(BIN)/codespell
 	sh tools/check_pins.sh
 
 sim: setup ## Simulate SEEDS=N seeds from FROM=n on JOBS=j processes (REPORT=1: say what was reached; CLUSTER=1: a cluster's pods, no folder's; TIMED=1: time is enforced; STORMY=1: faults come at once; COINCIDING=1: within moments; SMALL=1: small worlds; NEAR=1: neighbours of what once went wrong; RECORD=file: go on with what it has), after STEPS=N steps of the machines in tests/properties
