@@ -21,12 +21,13 @@ TRACE_DIR ?= ../shared/traces
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo quota quota-sanitized quota-proof test test-k8s kube-kills check sim schedules soak chaos failover rolling overload perf packing trace decisions screenshots images proto golden fuzz sbom audit fmt docs lock clean
+.PHONY: help setup demo quota quota-sanitized quota-proof test test-k8s kube-kills check sim schedules soak chaos failover rolling overload perf packing trace decisions screenshots images generate proto golden fuzz sbom audit fmt docs lock clean
 
-help: ## Say what each target does
-	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+help: ## Print the targets that most people need; the Makefile has some more, each with a comment
+	@for group in use test measure maintain; do echo "$$group:"; \
+	    awk -F ":.*##$$group: " 'NF == 2 { printf "  %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST); done
 
-setup: .venv/ready quota-if-possible ## Make .venv with everything pinned, and the quota's library where there is a C compiler
+setup: .venv/ready quota-if-possible ##use: Make .venv with everything pinned, and the quota's library where there is a C compiler
 
 .venv/ready: requirements/dev.txt pyproject.toml tools/make_venv.sh
 	sh tools/make_venv.sh $(PYTHON)
@@ -37,21 +38,21 @@ include native/quota/build.mk
 quota-if-possible:
 	@if command -v $(CC) >/dev/null; then $(MAKE) -s quota; else echo "no C compiler ($(CC)): no time quota's library" >&2; fi
 
-quota: $(QUOTA_OUT)/libsluice-quota.so ## Build the time quota's client library, out/quota/libsluice-quota.so
+quota: $(QUOTA_OUT)/libsluice-quota.so # Build the time quota's client library, out/quota/libsluice-quota.so
 
-quota-sanitized: setup ## Test the quota's library with the compiler's sanitizers (a minute)
+quota-sanitized: setup # Test the quota's library with the compiler's sanitizers (a minute)
 	$(BIN)/pytest -m exhaustive tests/quota
 
-quota-proof: setup ## Measure whether tenants of a simulated GPU get the time that they were promised (some four minutes)
+quota-proof: setup # Measure whether tenants of a simulated GPU get the time that they were promised (some four minutes)
 	$(BIN)/python tests/quota
 
-demo: setup ## Watch pods get MIG slices and give them back, on simulated GPUs
+demo: setup ##use: Watch pods get MIG slices and give them back, on simulated GPUs
 	$(BIN)/sluice demo
 
-test: setup ## Run the tests
+test: setup ##test: Run the tests
 	$(BIN)/pytest -n 6 --dist worksteal -m "not perf and not exhaustive"
 
-test-k8s: setup ## Run the Kubernetes tests on a real cluster, KUBECONFIG=file, in namespaces of their own
+test-k8s: setup ##test: Run the Kubernetes tests on a real cluster, KUBECONFIG=file, in namespaces of their own
 ifneq ($(origin KUBECONFIG),command line)
 	@echo "say which cluster: make test-k8s KUBECONFIG=file (the environment's is not taken: it may be production)" >&2
 	@exit 2
@@ -59,13 +60,13 @@ else
 	SLUICE_TEST_KUBECONFIG="$(abspath $(KUBECONFIG))" $(BIN)/pytest tests/kubernetes
 endif
 
-kube-kills: setup ## Bring PODS=N pods to a fake cluster while the pod-watcher is killed KILLS=n times
+kube-kills: setup # Bring PODS=N pods to a fake cluster while the pod-watcher is killed KILLS=n times
 	report=$$(mktemp); code=0; \
 	KUBE_KILLS_PODS=$(PODS) KUBE_KILLS_KILLS=$(KILLS) KUBE_KILLS_REPORT=$$report \
 	$(BIN)/pytest -q tests/e2e/test_kubernetes_kills.py || code=$$?; \
 	cat $$report; rm -f $$report; exit $$code
 
-check: setup ## Lint, types, import contracts, generated files, manifests; changes nothing
+check: setup ##test: Lint, types, import contracts, generated files, manifests; changes nothing
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
@@ -79,29 +80,29 @@ check: setup ## Lint, types, import contracts, generated files, manifests; chang
 	$(BIN)/codespell
 	sh tools/check_pins.sh
 
-sim: setup ## Simulate SEEDS=N seeds from FROM=n on JOBS=j processes (REPORT=1: say what was reached; CLUSTER=1: a cluster's pods, no folder's; TIMED=1: time is enforced; STORMY=1: faults come at once; COINCIDING=1: within moments; SMALL=1: small worlds; NEAR=1: neighbours of what once went wrong; RECORD=file: go on with what it has), after STEPS=N steps of the machines in tests/properties
-	$(BIN)/python tests/properties --steps $(STEPS)
-	$(BIN)/python tests/simulation --seeds $(SEEDS) --from $(FROM) --jobs $(JOBS) $(if $(REPORT),--report -) $(if $(CLUSTER),--cluster) $(if $(TIMED),--timed) $(if $(STORMY),--stormy) $(if $(COINCIDING),--coinciding) $(if $(SMALL),--small) $(if $(NEAR),--near) $(if $(RECORD),--record $(RECORD))
+sim: setup ##test: Simulate SEEDS=n seeds from FROM=n on JOBS=n processes (more options: OPTIONS=--help)
+	$(if $(OPTIONS),,$(BIN)/python tests/properties --steps $(STEPS))
+	$(BIN)/python tests/simulation --seeds $(SEEDS) --from $(FROM) --jobs $(JOBS) $(OPTIONS)
 
-schedules: setup ## Play the simulator's schedules with a crash at every step; `make test` plays some of them
+schedules: setup # Play the simulator's schedules with a crash at every step; `make test` plays some of them
 	$(BIN)/pytest -n $(JOBS) -m exhaustive tests/simulation
 
-soak: setup ## Make and unmake CYCLES=N slices with the agent killed at every step of its journal (some 15 minutes)
+soak: setup ##test: Make and unmake CYCLES=N slices with the agent killed at every step of its journal (some 15 minutes)
 	$(BIN)/python tests/soak --cycles $(CYCLES)
 
-chaos: setup ## Break a running system KILLS=N times on SERVERS=1|3 brokers (SEED=n), and judge what it did
+chaos: setup ##test: Break a running system KILLS=N times on SERVERS=1|3 brokers (SEED=n), and judge what it did
 	$(BIN)/python tests/chaos --kills $(KILLS) --servers $(SERVERS) --seed $(SEED)
 
-failover: setup ## Strike who works KILLS=N times on SERVERS=1|3 brokers: how long until the next request is granted
+failover: setup ##test: Kill or freeze the working service KILLS=N times on SERVERS=1|3 brokers: how long until the next request is granted
 	$(BIN)/python tests/ha failover --kills $(KILLS) --servers $(SERVERS)
 
-rolling: setup ## Replace every service by its next version and back, while pods come and go
+rolling: setup ##test: Replace every service by its next version and back, while pods come and go
 	$(BIN)/python tests/ha rolling --servers $(SERVERS)
 
-overload: setup ## Ask for ten times as much as can be served for SECONDS=60: memory, what is said, and when it is over
+overload: setup # Ask for ten times as much as can be served for SECONDS=60: memory, what is said, and when it is over
 	$(BIN)/python tests/ha overload --seconds $(SECONDS) --servers $(SERVERS)
 
-perf: setup packing trace decisions ## Measure everything: those three, a running system, and start-up after much history
+perf: setup packing trace decisions ##measure: Measure everything: packing, decisions, a running system, start-up after much history
 	$(BIN)/python tests/perf
 	$(BIN)/python tests/perf/closing.py
 	$(BIN)/python tests/perf/node_agent
@@ -109,32 +110,34 @@ perf: setup packing trace decisions ## Measure everything: those three, a runnin
 	$(BIN)/python tests/perf/kubernetes
 	$(BIN)/python tests/perf/web
 
-packing: setup ## Measure how well MIG instances are packed, against others and the ideal
+packing: setup ##measure: Measure how well MIG instances are packed, against others and the ideal
 	$(BIN)/python tests/perf/packing --jobs $(JOBS)
 	$(BIN)/python tests/perf/packing/moves.py --jobs $(JOBS)
 
-trace: setup ## Measure allocation on the openb trace in TRACE_DIR (skipped where there is none)
+trace: setup # Measure allocation on the openb trace in TRACE_DIR (skipped where there is none)
 	TRACE_DIR=$(TRACE_DIR) $(BIN)/python tests/perf/trace --jobs $(JOBS)
 
-decisions: setup ## Measure what a decision costs by size of the fleet (some minutes)
+decisions: setup ##measure: Measure what a decision costs by size of the fleet (some minutes)
 	$(BIN)/python tests/perf/decisions
 
-screenshots: setup ## Take docs/images/map-light.png and map-dark.png anew (needs Debian's chromium)
+screenshots: setup ##maintain: Take docs/images/map-light.png and map-dark.png again (needs Debian's chromium)
 	$(BIN)/python tools/screenshots.py
 
-images: setup ## Build the images of all services and of the broker (BASE_IMAGE=, TAG=; docs/install.md)
+images: setup ##use: Build the images of all services and of the broker (BASE_IMAGE=, TAG=; docs/install.md)
 	sh deploy/docker/build.sh
 
-proto: setup ## Generate the gRPC code from proto/
+generate: proto docs golden ##maintain: Generate what is made from the code: gRPC code, pages, the dashboard, golden messages
+
+proto: setup # Generate the gRPC code from proto/
 	$(BIN)/python tools/proto.py
 
-docs: setup ## Generate docs/events.md and docs/json.md from the code
+docs: setup # Generate docs/events.md and docs/json.md from the code
 	$(BIN)/python tools/docs.py
 
-golden: setup ## Record what this version writes on the bus (docs/evolution.md)
+golden: setup # Record what this version writes on the bus (docs/evolution.md)
 	$(BIN)/python tools/golden.py
 
-fuzz: setup ## Give every reader of outside bytes INPUTS=N inputs (SEED=n)
+fuzz: setup # Give every reader of outside bytes INPUTS=N inputs (SEED=n)
 	$(BIN)/python tests/fuzz --inputs $(INPUTS) --seed $(SEED)
 
 out/audit/ready: requirements/audit.txt
@@ -142,20 +145,20 @@ out/audit/ready: requirements/audit.txt
 	out/audit/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements/audit.txt
 	touch $@
 
-sbom: setup out/audit/ready ## Write out/sbom.cdx.json: what is installed, as CycloneDX
+sbom: setup out/audit/ready # Write out/sbom.cdx.json: what is installed, as CycloneDX
 	out/audit/bin/cyclonedx-py environment --pyproject pyproject.toml --output-reproducible --of JSON -o out/sbom.cdx.json .venv/bin/python
 	$(BIN)/python tools/sbom_check.py out/sbom.cdx.json
 
-audit: setup out/audit/ready ## Ask for known faults of what is pinned (needs a network; AUDIT="--vulnerability-service osv")
+audit: setup out/audit/ready # Ask for known faults of what is pinned (needs a network; AUDIT="--vulnerability-service osv")
 	out/audit/bin/pip-audit --strict --requirement requirements/dev.txt --disable-pip --require-hashes --progress-spinner off $(AUDIT)
 
-fmt: setup ## Format the code
+fmt: setup ##maintain: Format the code
 	$(BIN)/ruff check --fix-only
 	$(BIN)/ruff format
 
-lock: setup ## Resolve the pins anew (asks the package index)
+lock: setup ##maintain: Resolve the pins again (asks the package index)
 	sh tools/lock.sh
 
-clean: ## Remove what the targets made
+clean: ##maintain: Remove what the targets made
 	rm -rf .venv .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache out
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
