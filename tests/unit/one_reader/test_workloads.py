@@ -13,9 +13,12 @@ TEMPLATE = {
 }
 
 
-def read(kind, spec, **metadata):
+GROUPS = {"Deployment": "apps/v1", "StatefulSet": "apps/v1", "Job": "batch/v1"}
+
+
+def read(kind, spec, version="x/v1", **metadata):
     """The pods of one object."""
-    text = yaml.safe_dump({"apiVersion": "x/v1", "kind": kind, "metadata": {"name": "w", **metadata}, "spec": spec})
+    text = yaml.safe_dump({"apiVersion": version, "kind": kind, "metadata": {"name": "w", **metadata}, "spec": spec})
     found = read_manifests("f.yaml", text, limits=ManifestLimits(), asks=AskLimits())
     assert not isinstance(found, Refusal), found
     return found
@@ -108,6 +111,66 @@ def test_a_pod_under_another_kind_is_refused_and_not_skipped(kind):
     (found,) = read(kind, TEMPLATE["spec"])
     assert found.refusal is not None
     assert (found.refusal.reason, found.refusal.field) == (RefusalReason.NOT_A_POD, "kind")
+
+
+@pytest.mark.parametrize(
+    ("kind", "counts", "field", "value"),
+    [
+        ("Deployment", {"replicas": -1}, "spec.replicas", "-1"),
+        ("Deployment", {"replicas": "2"}, "spec.replicas", "2"),
+        ("Deployment", {"replicas": 2.5}, "spec.replicas", "2.5"),
+        ("StatefulSet", {"replicas": True}, "spec.replicas", "true"),
+        ("StatefulSet", {"replicas": ""}, "spec.replicas", ""),
+        ("Job", {"parallelism": -1}, "spec.parallelism", "-1"),
+        ("Job", {"parallelism": 2, "completions": "2"}, "spec.completions", "2"),
+        ("Deployment", {"replicas": 10**30}, "spec.replicas", str(10**30)),
+    ],
+)
+def test_a_number_of_pods_that_is_none_is_refused_as_the_api_server_would(kind, counts, field, value):
+    """Its types are int32, at least 0: `kubectl apply` would make no pod at all, and not one."""
+    (found,) = read(kind, {**counts, "template": TEMPLATE}, GROUPS[kind])
+    assert found.refusal is not None
+    assert (found.refusal.field, found.refusal.value, found.ask) == (field, value, None)
+    quoted = any(isinstance(each, str) for each in counts.values())
+    assert found.refusal.allowed == f"a whole number, at least 0{', without quotes' if quoted else ''}"
+
+
+def test_a_count_of_another_shape_belongs_to_others():
+    """OpenKruise's BroadcastJob takes percents (https://openkruise.io/docs/user-manuals/broadcastjob)."""
+    for counts in ({"parallelism": "10%"}, {"replicas": {"min": 1}}):
+        assert [pod.refusal for pod in read("BroadcastJob", {**counts, "template": TEMPLATE})] == [None]
+
+
+@pytest.mark.parametrize(
+    ("version", "kind", "field", "right"),
+    [
+        ("apps/v1", "deployment", "kind", "Deployment"),
+        ("apps/v1", "Deploymnt", "kind", "Deployment"),
+        ("batch/v1", "job", "kind", "Job"),
+        ("v1", "list", "kind", "List"),
+        ("scheduling.k8s.io/v1", "priorityclass", "kind", "PriorityClass"),
+        ("v1", "Deployment", "apiVersion", "apps/v1"),
+        ("batch/v1", "StatefulSet", "apiVersion", "apps/v1"),
+        ("apps/v1", "ReplicationController", "apiVersion", "v1"),
+    ],
+)
+def test_what_kubernetes_has_no_kind_for_is_refused_with_the_right_one(version, kind, field, right):
+    """Kinds are compared exactly: the API server has "no matches" for it, and its pods would be missed here."""
+    (found,) = read(kind, {"template": TEMPLATE}, version)
+    assert found.refusal is not None
+    assert (found.refusal.reason, found.refusal.field) == (RefusalReason.NOT_A_POD, field)
+    assert found.refusal.allowed == right
+
+
+@pytest.mark.parametrize(
+    ("version", "kind"),
+    [("scheduling.volcano.sh/v1beta1", "PodGroup"), ("v1", "Node"), ("apps/v1", "ControllerRevision"), ("v1", "Event")],
+)
+def test_a_kind_that_is_one_is_not_taken_for_a_slip(version, kind):
+    """A gang of Volcano, beside its pods, is no misspelt Pod."""
+    (found,) = read(kind, {}, version)
+    assert (found.refusal, bool(found.skipped)) == (None, True)
+    assert [pod.refusal for pod in read("StatefulSet", {"template": TEMPLATE}, "apps.kruise.io/v1")] == [None]
 
 
 def test_a_mistake_in_a_template_is_named_by_its_path_in_the_file():

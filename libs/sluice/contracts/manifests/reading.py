@@ -12,8 +12,6 @@ from dataclasses import replace
 from itertools import islice
 from typing import Any
 
-import msgspec
-
 from sluice.contracts.admission import AdmissionRules, advice
 from sluice.contracts.admission.judging import (
     Ask,
@@ -25,13 +23,13 @@ from sluice.contracts.admission.judging import (
 )
 from sluice.contracts.admission.problems import Problem, refused
 from sluice.contracts.admission.shapes import NotAReview, Pod, read_pod
-from sluice.contracts.asking import AskLimits, Unquoted
-from sluice.contracts.asking.written import as_written, nearest
+from sluice.contracts.asking import AskLimits
 from sluice.contracts.kubernetes import NVIDIA_CLASSES, NVIDIA_NAMESPACES
 from sluice.contracts.manifests.limits import ManifestLimits
 from sluice.contracts.manifests.objects import ManifestObject, objects_of
 from sluice.contracts.manifests.pods import PodManifest
-from sluice.contracts.manifests.workloads import PODS_MAX, PodTemplate, not_handed_down, pod_templates
+from sluice.contracts.manifests.refusing import in_file, not_a_pod, wrong
+from sluice.contracts.manifests.workloads import PODS_MAX, PodTemplate, meant, not_handed_down, pod_templates
 from sluice.contracts.manifests.yaml_documents import YamlError, read_documents
 from sluice.contracts.pod_specs import (
     read_containers,
@@ -102,26 +100,27 @@ def _read(file: str, item: ManifestObject, limits: AskLimits) -> Iterator[PodMan
     value = item.value
     if not isinstance(value, dict):
         why = f"{where}: a manifest is a mapping"
-        yield PodManifest("", "", refusal=_not_a_pod(item, "", why, _words(value), "a Pod"))
+        yield PodManifest("", "", refusal=not_a_pod(item, "", why, value, "a Pod"))
         return
     metadata = _mapping(value.get("metadata"))
     name, namespace = _text(metadata.get("name")), _text(metadata.get("namespace")) or "default"
-    kind, version = value.get("kind"), value.get("apiVersion", "v1")
-    if kind == "Pod" and version == "v1":
+    kind, version = value.get("kind"), value.get("apiVersion")
+    right_kind, right_version = meant(kind, version)
+    if not isinstance(kind, str) or not kind or right_kind or (kind != "Pod" and _is_shaped_as_a_pod(value)):
+        why = f"{where}: {'Kubernetes has no such kind' if right_kind else 'a pod of another kind'}"
+        yield PodManifest(namespace, name, refusal=not_a_pod(item, "kind", why, kind, right_kind or "Pod"))
+    elif right_version:
+        why = f"{where}: not a version of {kind}"
+        yield PodManifest(namespace, name, refusal=not_a_pod(item, "apiVersion", why, version, right_version))
+    elif kind == "Pod":
         yield _pod(item, metadata, limits)
     elif kind == PRIORITY_CLASS:
         yield _priority_class(item, name)
-    elif kind == "Pod":
-        why = f"{where}: not a version of Pod"
-        yield PodManifest(namespace, name, refusal=_not_a_pod(item, "apiVersion", why, _words(version), "v1"))
-    elif not isinstance(kind, str) or not kind or nearest(kind, ["Pod"]) or _is_shaped_as_a_pod(value):
-        why = f"{where}: a pod of another kind"
-        yield PodManifest(namespace, name, refusal=_not_a_pod(item, "kind", why, _words(kind), "Pod"))
     else:
         templates = pod_templates(value)
         for template in templates:
             yield from _made(item, template, metadata, limits)
-        if not any(template.count for template in templates):
+        if not any(template.count or template.wrong for template in templates):
             what = "its templates make no pod (0 replicas)" if templates else "it has no pod template"
             skipped = f"{where}: {shorten(kind, 63)} {name or '(no name)'} is skipped: {what}"
             yield PodManifest(namespace, name, skipped=skipped)
@@ -138,8 +137,10 @@ def _made(
     named = _text(owner.get("name")) or _text(owner.get("generateName")).rstrip("-.")
     base = "-".join(filter(None, (named, template.role)))
     namespace = {"namespace": owner["namespace"]} if "namespace" in owner else {}
-    if template.count > PODS_MAX:
-        refusal = _wrong(
+    if template.wrong is not None:
+        yield PodManifest(_text(owner.get("namespace")) or "default", base, refusal=in_file(item, template.wrong))
+    elif template.count > PODS_MAX:
+        refusal = wrong(
             item, template.path, f"{template.count} pods", "more than one object may have", f"at most {PODS_MAX}"
         )
         yield PodManifest(_text(owner.get("namespace")) or "default", base, refusal=refusal)
@@ -164,7 +165,7 @@ def _pod(item: ManifestObject, metadata: Mapping[str, Any], limits: AskLimits) -
     name, namespace = _text(metadata.get("name")), _text(metadata.get("namespace")) or "default"
     annotations = metadata.get("annotations", {})
     if not isinstance(annotations, dict):
-        refusal = _wrong(item, "metadata.annotations", annotations, "no mapping", "a mapping of strings")
+        refusal = wrong(item, "metadata.annotations", annotations, "no mapping", "a mapping of strings")
         return PodManifest(namespace, name, refusal=refusal)
     if is_left_alone(namespace, _mapping(metadata.get("labels")), annotations, _CLUSTER.exempt_namespaces):
         return PodManifest(namespace, name)
@@ -173,13 +174,13 @@ def _pod(item: ManifestObject, metadata: Mapping[str, Any], limits: AskLimits) -
     ask = read_ask(annotations, spec, limits)
     if ask is None:
         return _asks_nothing(namespace, name, pod)
-    wrong = _wrong_identity(item, metadata)
-    if wrong is not None:
-        return PodManifest(namespace, name, refusal=wrong, problems=(refused(wrong),))
+    unnamed = _wrong_identity(item, metadata)
+    if unnamed is not None:
+        return PodManifest(namespace, name, refusal=unnamed, problems=(refused(unnamed),))
     read = _refused(item, ask) if isinstance(ask, Refusal) else _asked(item, metadata, spec, pod, ask)
     problems: list[Problem] = []
     if not isinstance(pod, NotAReview):
-        problems = [Problem(each.code, _in_file(item, each.refusal)) for each in problems_of_new(pod, ask, _CLUSTER)]
+        problems = [Problem(each.code, in_file(item, each.refusal)) for each in problems_of_new(pod, ask, _CLUSTER)]
     elif read.refusal is None:
         problems = [refused(Refusal(reason=RefusalReason.INVALID_VALUE, message=pod.why))]
     if read.refusal is not None and not any(each.refusal == read.refusal for each in problems):
@@ -233,14 +234,7 @@ def _priority_class(item: ManifestObject, name: str) -> PodManifest:
 
 
 def _refused(item: ManifestObject, refusal: Refusal) -> PodManifest:
-    return PodManifest("", "", refusal=_in_file(item, refusal))
-
-
-def _in_file(item: ManifestObject, refusal: Refusal) -> Refusal:
-    """A refusal with the path of its field in the file, where it is a path and no name of a key."""
-    if not item.path or not refusal.field.startswith(("spec", "metadata.")):
-        return refusal
-    return msgspec.structs.replace(refusal, field=item.path + refusal.field)
+    return PodManifest("", "", refusal=in_file(item, refusal))
 
 
 def _mapping(value: Any) -> dict[str, Any]:
@@ -251,42 +245,12 @@ def _mapping(value: Any) -> dict[str, Any]:
 def _wrong_identity(item: ManifestObject, metadata: Mapping[str, Any]) -> Refusal | None:
     name, namespace = metadata.get("name"), metadata.get("namespace", "default")
     if not isinstance(name, str) or len(name) > POD_NAME_MAX or _POD_NAME.fullmatch(name) is None:
-        return _wrong(item, "metadata.name", name, "no name of a pod", f"at most {POD_NAME_MAX} of {NAME_ALLOWED}")
+        return wrong(item, "metadata.name", name, "no name of a pod", f"at most {POD_NAME_MAX} of {NAME_ALLOWED}")
     if not isinstance(namespace, str) or _NAMESPACE.fullmatch(namespace) is None:
         allowed = "at most 63 of a-z, 0-9 and '-'"
-        return _wrong(item, "metadata.namespace", namespace, "no name of a namespace", allowed)
+        return wrong(item, "metadata.namespace", namespace, "no name of a namespace", allowed)
     return None
-
-
-def _wrong(item: ManifestObject, field: str, value: Any, why: str, allowed: str) -> Refusal:
-    return Refusal(
-        reason=RefusalReason.INVALID_VALUE,
-        message=why,
-        field=item.path + field,
-        value=shorten(_words(value)),
-        allowed=allowed,
-    )
-
-
-def _not_a_pod(item: ManifestObject, field: str, why: str, value: str, allowed: str) -> Refusal:
-    path = (item.path + field).rstrip(".")
-    return Refusal(reason=RefusalReason.NOT_A_POD, message=why, field=path, value=shorten(value), allowed=allowed)
 
 
 def _text(value: Any) -> str:
     return shorten(value, POD_NAME_MAX) if isinstance(value, str) else ""
-
-
-def _words(value: Any) -> str:
-    """An outside value as it was written, when it is short; else what it is."""
-    match value:
-        case str():
-            return value
-        case Unquoted() | bool() | int():
-            return as_written(value)
-        case dict():
-            return "a mapping"
-        case list():
-            return "a list"
-        case _:
-            return ""
