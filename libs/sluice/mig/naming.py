@@ -5,8 +5,8 @@ One rule for fleet files, the filters of pods and the tables of pools: a name of
 it is written. Independent of which GPUs exist.
 """
 
-import difflib
 from functools import lru_cache
+from itertools import takewhile
 
 from sluice.mig.catalog import catalog, find_all, folded
 from sluice.mig.model import GpuModel
@@ -14,6 +14,9 @@ from sluice.mig.model import GpuModel
 _REMEMBERED_MAX = 4096
 """Pairs of a product and a part of a name: far more than a fleet's models times what its pods write."""
 _SUGGESTED_MAX = 3
+_SUGGESTED_CHARACTERS_MAX = 40
+_ALIKE = str.maketrans("oilsbz", "011582")
+"""Letters that are taken for digits, and digits for letters."""
 
 
 @lru_cache(maxsize=_REMEMBERED_MAX)
@@ -51,15 +54,41 @@ def product_name_of(model: GpuModel, name: str) -> str:
 
 
 @lru_cache(maxsize=1024)
-def suggestions(name: str) -> tuple[str, ...]:
-    """The names of the catalog that somebody may have meant by a name that is in none: some keys, or nothing."""
+def suggestions(name: str, here: tuple[GpuModel, ...] = ()) -> tuple[str, ...]:
+    """
+    The models that somebody may have meant by a name that means none: some keys, or nothing.
+
+    Those at the least edit distance, once letters that look like digits are the same; of equals those that are `here`
+    first, then those that begin alike.
+    """
+    models = dict.fromkeys((*here, *catalog()))
     words = set(folded(name).split())
-    alike = [model.key for model in catalog() if words and words <= set(_words_of(model))]
+    alike = [model.key for model in models if words and words <= set(_words_of(model))]
     if not alike:
-        names = {folded(each): model.key for model in catalog() for each in _names_of(model)}
-        near = difflib.get_close_matches(folded(name)[:63], list(names), n=_SUGGESTED_MAX, cutoff=0.6)
-        alike = list(dict.fromkeys(names[each] for each in near))
+        said = "".join(folded(name).split())[:_SUGGESTED_CHARACTERS_MAX].translate(_ALIKE)
+        far = {model: min(_far(said, each) for each in _spellings(model)) for model in models}
+        least = min((distance for distance, _ in far.values()), default=0)
+        near = [model for model in models if far[model][0] == least <= max(1, len(said) // 4)] if said else []
+        alike = [model.key for model in sorted(near, key=lambda model: (model not in here, far[model][1]))]
     return tuple(alike[:_SUGGESTED_MAX])
+
+
+@lru_cache(maxsize=256)
+def _spellings(model: GpuModel) -> tuple[str, ...]:
+    """Words in a row of the names of a model, without blanks, as `_ALIKE` writes them."""
+    names = [folded(each).split() for each in _names_of(model)]
+    runs = ("".join(words[a:b]) for words in names for a in range(len(words)) for b in range(a + 1, len(words) + 1))
+    return tuple(dict.fromkeys(run.translate(_ALIKE) for run in runs))
+
+
+def _far(one: str, other: str) -> tuple[int, int]:
+    """How many characters have to be changed, added or left out; and how few stand alike at the beginning, below 0."""
+    row = list(range(len(other) + 1))
+    for at, char in enumerate(one, 1):
+        before, row[0] = row[0], at
+        for to, there in enumerate(other, 1):
+            before, row[to] = row[to], min(row[to] + 1, row[to - 1] + 1, before + (char != there))
+    return row[-1], -sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(one, other, strict=False)))
 
 
 @lru_cache(maxsize=1)

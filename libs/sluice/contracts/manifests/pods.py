@@ -48,5 +48,5 @@ def with_classes(pods: Iterable[PodManifest]) -> tuple[PodManifest, ...]:
 
 def _with_classes(pod: PodManifest, classes: Iterable[PriorityClass]) -> PodManifest:
     urgency = resolved(pod.urgency, classes)
-    missing = unknown_class(urgency)
+    missing = unknown_class(urgency, classes)
     return replace(pod, urgency=urgency, warnings=(*pod.warnings, missing) if missing else pod.warnings)

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from sluice.contracts.asking.written import AskError, Unquoted, Written, is_null
+from sluice.contracts.asking.written import AskError, Unquoted, Written, is_null, nearest
 from sluice.contracts.pod_specs import shapes
 from sluice.contracts.quantities import NotANumber, parse_int32
 from sluice.contracts.refusals import Refusal, RefusalReason, shorten
@@ -92,14 +92,14 @@ def resolved(urgency: Urgency, classes: Iterable[PriorityClass]) -> Urgency:
     return replace(urgency, priority=priority, preempts=preempts)
 
 
-def unknown_class(urgency: Urgency) -> str:
-    """A sentence about a class that was not found; empty when nothing is missing."""
+def unknown_class(urgency: Urgency, classes: Iterable[PriorityClass]) -> str:
+    """A sentence about a class that is not among these, with the nearest one; empty when nothing is missing."""
     if urgency.is_known:
         return ""
-    return (
-        f"spec.priorityClassName = {shorten(urgency.class_name, 63)!r}: there is no PriorityClass of this name beside "
-        "the pod, so it has priority 0; add the PriorityClass, or set spec.priority"
-    )
+    names = (*(each.name for each in classes), *SYSTEM_CLASSES)
+    remedy = nearest(urgency.class_name, names) or "; add the PriorityClass, or set spec.priority"
+    why = "there is no PriorityClass of this name beside the pod, so it has priority 0"
+    return f"spec.priorityClassName = {shorten(urgency.class_name, 63)!r}: {why}{remedy}"
 
 
 # -- inside -------------------------------------------------------------------------------------------------------

@@ -4,7 +4,7 @@ One manifest file of the folder to the pods in it, each with an identity that su
 How a manifest is read, and what it asks for, is `sluice.contracts.manifests`; here it becomes a file of this folder.
 """
 
-from collections.abc import Iterable
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 
 from sluice.contracts.asking import AskLimits
@@ -83,12 +83,12 @@ def _found(pod: PodManifest) -> Found:
     return Found("", pod.namespace, pod.name, claims=ask.claims, terms=terms, urgency=urgency)
 
 
-def with_class(found: Found, classes: Iterable[PriorityClass]) -> Found:
+def with_class(found: Found, classes: Collection[PriorityClass]) -> Found:
     """The same with what its PriorityClass says, which may be in another file; or a warning that there is none."""
     if not found.claims:
         return found
     urgency = resolved(found.urgency, classes)
-    missing = unknown_class(urgency)
+    missing = unknown_class(urgency, classes)
     if urgency == found.urgency and not missing:
         return found
     warnings = (*found.terms.warnings, missing) if missing else found.terms.warnings

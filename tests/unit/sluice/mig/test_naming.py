@@ -1,5 +1,7 @@
 """Whatever names a GPU means one thing everywhere: in a fleet, in a pod's filter and in a pool's table."""
 
+from dataclasses import replace
+
 import pytest
 
 from sluice.mig.catalog import catalog
@@ -60,3 +62,22 @@ def test_an_unknown_name_is_answered_with_the_nearest() -> None:
     assert suggestions("rtx4090")[0] == "rtx-4090"
     assert suggestions("h10")[0] == "h100-sxm-80gb"
     assert suggestions("my own card") == ()
+
+
+@pytest.mark.parametrize(
+    ("slip", "meant"),
+    [("A1O0", "a100-40gb"), ("a10o", "a100-40gb"), ("L4OS", "l40s"), ("4O90", "rtx-4090"), ("h2oo", "h200-141gb")],
+)
+def test_letters_that_look_like_digits_are_no_difference(slip: str, meant: str) -> None:
+    """`A1O0` is an A100: a10 and a10g, which take as many changes, are other cards."""
+    found = suggestions(slip)
+    assert found[0] == meant
+    assert not {"a10", "a10g", "l4"} & {*found}
+
+
+def test_of_equally_near_models_those_of_the_fleet_come_first() -> None:
+    """The fleet's A100 is the 80 GB one, or a model that only its file spells out."""
+    larger = next(model for model in catalog() if model.key == "a100-80gb")
+    assert suggestions("A1O0", (larger,)) == ("a100-80gb", "a100-40gb")
+    own = replace(larger, key="x100", product_names=("NVIDIA X100",), short_names=())
+    assert suggestions("XlOO", (own,)) == ("x100",)

@@ -74,9 +74,11 @@ def _led_by(first: WaitReason, reasons: tuple[ReasonCount, ...], nodes: int) -> 
 
 def _did_you_mean(look: Look) -> str:
     """The nearest model, where a claim names one that is neither known nor here: a slip of the pen waits for ever."""
-    products = [name for model in look.fleet.models() for name in model.product_names]
+    here = tuple(look.fleet.models())
+    products = [name for model in here for name in model.product_names]
     for part in dict.fromkeys(part for claim in look.asking.claims for part in claim.only.models):
-        if not is_known(part) and not any(is_meant(name, part) for name in products) and (near := suggestions(part)):
+        is_there = is_known(part) or any(is_meant(name, part) for name in products)
+        if not is_there and (near := suggestions(part, here)):
             return f"; {shorten(part, 60)!r} names no known GPU model: did you mean {' or '.join(near)}?"
     return ""
 

@@ -74,14 +74,19 @@ def test_a_slip_is_refused_by_its_field(spec, field):
 def test_a_class_says_what_the_spec_does_not(urgency, expected):
     """The API server resolves it so; of several defaults the least counts."""
     found = resolved(urgency, CLASSES)
-    assert (found.value, found.may_preempt, unknown_class(found)) == (*expected, "")
+    assert (found.value, found.may_preempt, unknown_class(found, CLASSES)) == (*expected, "")
 
 
 def test_a_class_that_is_nowhere_is_warned_of():
     """The pod would wait behind everybody without a word."""
     found = resolved(Urgency(class_name="productoin"), CLASSES)
     assert found.value == 0
-    assert "spec.priorityClassName = 'productoin'" in unknown_class(found)
+    said = unknown_class(found, CLASSES)
+    assert said.startswith(
+        "spec.priorityClassName = 'productoin': there is no PriorityClass of this name beside the pod"
+    )
+    assert said.endswith("; did you mean production?")
+    assert unknown_class(Urgency(class_name="xyz"), []).endswith("; add the PriorityClass, or set spec.priority")
 
 
 @pytest.mark.parametrize(
