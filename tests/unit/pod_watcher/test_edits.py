@@ -92,7 +92,7 @@ def test_a_guess_about_whom_a_key_speaks_for_is_said(bench, manifest):
         ({"sm_percentage": "0"}, RefusalReason.OUT_OF_RANGE, "sluice.dev/sm-percentage", "0"),
         ({"sm_percentage": "101"}, RefusalReason.OUT_OF_RANGE, "sluice.dev/sm-percentage", "101"),
         ({"sm_count": "many"}, RefusalReason.INVALID_VALUE, "sluice.dev/sm-count", "many"),
-        ({"profile": "1g.5gb", "memory": "10Gi"}, RefusalReason.CONTRADICTION, "sluice.dev/memory", "10240 MiB"),
+        ({"profile": "1g.5gb", "memory": "10Gi"}, RefusalReason.CONTRADICTION, "sluice.dev/memory", "10Gi"),
     ],
 )
 def test_a_mistake_in_a_pod_is_refused_with_file_field_and_value(bench, manifest, keys, reason, field, value):

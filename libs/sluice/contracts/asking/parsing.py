@@ -154,7 +154,7 @@ class _Reader:
         claim: Claim | None = None
         if own:
             claim = sluice_keys.claim_of(container, own, self._limits)
-            self._check_profile(claim, own)
+            profiles.check_memory(claim, own)
         elif fast:
             pod = fastgshare.read(container, fast)
             claim, self.node_name = pod.claim, pod.node_name
@@ -179,12 +179,6 @@ class _Reader:
         words = hami.words_of(self._said.hami, names)
         self.words = words
         return words
-
-    @staticmethod
-    def _check_profile(claim: Claim, said: Mapping[str, Written]) -> None:
-        refusal = profiles.contradiction(claim, {key: written.field for key, written in said.items()})
-        if refusal is not None:
-            raise AskError(refusal)
 
     def _add(self, claim: Claim, said: Mapping[str, Written]) -> None:
         self.claims.append(claim)

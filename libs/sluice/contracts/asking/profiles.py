@@ -1,20 +1,15 @@
 """
-Names of profiles: one that is written wrongly, and one with sizes beside it that it has on no known model.
+Names of profiles: one that is written wrongly, and one with more memory beside it than it says itself.
 
-Whether any GPU has a profile is not judged here, for tomorrow's may.
+Whether any GPU has a profile, and how many SMs with it, is not judged here, for tomorrow's may.
 """
 
-from sluice.contracts.asking.written import nearest
-from sluice.contracts.messages import Claim
-from sluice.contracts.refusals import Refusal, RefusalReason
-from sluice.mig.catalog import catalog
-from sluice.mig.model import GpuModel, Profile
-from sluice.mig.profile import ProfileName, ProfileNameError
+from collections.abc import Mapping
 
-_UNITS = {"memory": " MiB", "memory %": " %", "sm-count": " SMs", "sm-percentage": " %"}
-_KEYS = {"memory %": "memory"}
-_Known = tuple[GpuModel, Profile]
-"""A profile as one model has it."""
+from sluice.contracts.asking.written import Written, nearest
+from sluice.contracts.messages import Claim
+from sluice.mig.catalog import catalog
+from sluice.mig.profile import ProfileName, ProfileNameError
 
 
 def meant_profile(text: str) -> str:
@@ -26,48 +21,16 @@ def meant_profile(text: str) -> str:
         return nearest(folded, sorted({profile.name for model in catalog() for profile in model.profiles}))
 
 
-def contradiction(claim: Claim, fields: dict[str, str]) -> Refusal | None:
+def check_memory(claim: Claim, said: Mapping[str, Written]) -> None:
     """
-    Why no known model can give both the claim's profile and its other sizes; None when one can.
+    Raises AskError for more memory than the name of the claim's profile has, whatever GPU there may be.
 
-    `fields` are the keys as the person spelled them, by our own keys.
+    `said` are the values as they were written, by our own keys. A name has GB, rounded up from what an instance has
+    (https://docs.nvidia.com/datacenter/tesla/mig-user-guide/, "Device Names"); SMs and parts are of the model alone.
     """
-    if claim.profile is None:
-        return None
-    known: list[_Known] = [(m, profile) for m in catalog() if (profile := m.profile(claim.profile)) is not None]
-    asked = {
-        "memory": claim.memory_mib,
-        "memory %": claim.memory_percentage,
-        "sm-count": claim.sm_count,
-        "sm-percentage": claim.sm_percentage,
-    }
-    sizes = {key: size for key, size in asked.items() if size is not None and _KEYS.get(key, key) in fields}
-    if not known or any(all(size <= _amount(each, key) for key, size in sizes.items()) for each in known):
-        return None
-    most = {key: max(_amount(each, key) for each in known) for key in sizes}
-    key = next((key for key, size in sizes.items() if size > most[key]), None)
-    if key is None:
-        key = next(iter(sizes))
-        why, allowed = "which has not all of these sizes on any known GPU model", "fewer sizes, or another profile"
-    else:
-        why = "which has less on every known GPU model"
-        allowed = f"at most {most[key]}{_UNITS[key]} with that profile, or another profile"
-    return Refusal(
-        reason=RefusalReason.CONTRADICTION,
-        message=f"contradicts {fields['profile']} = {claim.profile!r}, {why}",
-        field=fields[_KEYS.get(key, key)],
-        value=f"{sizes[key]}{_UNITS[key]}",
-        allowed=allowed,
-    )
-
-
-def _amount(known: _Known, key: str) -> int:
-    """What a profile has of one size. Percent are of the model's largest profile, in whole percent."""
-    model, profile = known
-    if key == "memory":
-        return profile.memory_mib
-    if key == "memory %":
-        return model.memory_percent(profile)
-    if key == "sm-count":
-        return profile.multiprocessors
-    return profile.multiprocessors * 100 // model.largest.multiprocessors
+    if claim.profile is None or claim.memory_mib is None or "memory" not in said:
+        return
+    most_gib = ProfileName.parse(claim.profile).memory_gb
+    if claim.memory_mib > most_gib * 1024:
+        why = f"such an instance has at most {most_gib} GiB"
+        raise said["memory"].contradicts(said["profile"], why, f"at most {most_gib}Gi, or another profile")
