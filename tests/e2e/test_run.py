@@ -317,6 +317,13 @@ def test_a_run_that_cannot_be_ends_before_anybody_is_asked(shared):
     assert not done.stdout
 
 
+def test_what_the_system_refuses_is_told_in_options(shared):
+    """How many GPUs a node may have is known there; who typed `--gpus` knows no annotation."""
+    done = shared.sluice("run", "--gpus", "99", "--", "true")
+    assert done.returncode == 125, done.stderr
+    assert "refused: --gpus = '99': " in done.stderr
+
+
 async def test_a_drain_ends_the_command(shared, tmp_path):
     """Its slice is taken away: going on would be on somebody else's."""
     pids = tmp_path / "pids"

@@ -13,11 +13,20 @@ from sluice.contracts.asking import AskLimits
 from sluice.contracts.exchange import Entry, Observed, ReadingStarted, Stream
 from sluice.contracts.ids import Incarnation, OperationId
 from sluice.contracts.manifests import ManifestLimits, read_manifests
-from sluice.contracts.messages import Bound, ContainerDevices, EvictionOrdered, RequestWithdrawn
+from sluice.contracts.messages import Bound, ContainerDevices, EvictionOrdered, Refused, RequestWithdrawn
 from sluice.contracts.messages import Held as Remembered
+from sluice.contracts.refusals import Refusal, RefusalReason
 from sluice_console.core.documents import PodDocument
 from sluice_console.core.pods import pods_document
-from sluice_console.core.run_ask import RunAsk, environment_on, manifest_of, may_start, standing_text, why_refused
+from sluice_console.core.run_ask import (
+    RunAsk,
+    environment_on,
+    manifest_of,
+    may_start,
+    standing_text,
+    why_not,
+    why_refused,
+)
 from sluice_console.shell.run import systems
 from sluice_console.shell.run.asking import Held
 from sluice_console.shell.run.failing import RunError
@@ -77,18 +86,32 @@ def test_a_command_starts_only_on_what_the_source_of_its_pod_remembers(make):
 @pytest.mark.parametrize(
     ("sizes", "words"),
     [
-        ({"profile": "9g.nonsense"}, "--profile: "),
-        ({"sm": "101"}, "--sm: "),
-        ({"memory": "much"}, "--memory: "),
-        ({"gpus": "0"}, "--gpus: "),
-        ({"mode": "mps"}, "memory"),
-        ({"mode": "some", "memory": "1Gi"}, "--mode: "),
+        ({"profile": "9g.nonsense"}, "--profile = '9g.nonsense': "),
+        ({"sm": "101"}, "--sm = '101': "),
+        ({"sm": "101", "mode": "fractional"}, "--sm = '101': "),
+        ({"memory": "much"}, "--memory = 'much': "),
+        ({"memory": "60Gi", "profile": "1g.5gb"}, "--memory = '60Gi': contradicts --profile = '1g.5gb'"),
+        ({"gpus": "0"}, "--gpus = '0': "),
+        ({"mode": "mps"}, "(allowed: --memory)"),
+        ({"mode": "some", "memory": "1Gi"}, "--mode = 'some': "),
     ],
 )
 def test_what_cannot_be_asked_for_names_the_option(sizes, words):
     """Nobody knows the annotation behind it."""
     text = manifest_of(RunAsk(**sizes), namespace="default", name="n", uid=0, node="", environ={})
-    assert words in why_refused("the ask", text)
+    why = why_refused("the ask", text)
+    assert words in why
+    assert "sluice.dev" not in why
+
+
+@pytest.mark.parametrize("field", ["sluice.dev/gpus", "gpus"])
+def test_what_the_system_refuses_names_the_option_too(make, field):
+    """How many GPUs a pod may have is known to the pod-watcher, or to the allocator."""
+    many = {"message": "more than any node", "field": field, "value": "99", "allowed": "1 to 8"}
+    refusal = Refusal(reason=RefusalReason.TOO_LARGE, **many)
+    refused = Refused(request=make.request, request_revision=1, refusal=refusal)
+    (pod,) = pods_document(make.world(request=make.asked(), binding=refused)).pods
+    assert why_not(pod) == "refused: --gpus = '99': more than any node (allowed: 1 to 8)"
 
 
 def test_the_callers_say_on_the_driver_is_asked_for_as_a_pods_is():
@@ -169,7 +192,7 @@ def test_a_command_that_nobody_may_look_at_is_told_in_words():
 
 def test_a_refused_ask_is_told_before_anybody_is_asked():
     """125: it was not run."""
-    with pytest.raises(RunError, match="--sm: ") as told:
+    with pytest.raises(RunError, match="--sm = '101': ") as told:
         check(Wanted(command=("true",), ask=RunAsk(sm="101")))
     assert told.value.exit_code == 125
 

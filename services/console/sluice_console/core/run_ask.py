@@ -4,6 +4,7 @@ What `sluice run` asks for, as a manifest of one pod; what its command is told; 
 The rules of asking are those of every manifest (`sluice.contracts.manifests`). Nothing here knows processes.
 """
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -23,7 +24,9 @@ CONTAINER = "command"
 OURS = ("NVIDIA_VISIBLE_DEVICES", "NVIDIA_DRIVER_CAPABILITIES", "CUDA_VISIBLE_DEVICES")
 """Variables that choose devices: what the caller's own say is not true on the slice. So are all of CUDA_MPS_*."""
 _MPS = "CUDA_MPS_"
-_KEYS = {"profile": "--profile", "memory": "--memory", "gpus": "--gpus", "mode": "--mode"}
+_OPTIONS = {"profile": "--profile", "memory": "--memory", "gpus": "--gpus", "mode": "--mode"}
+_OPTIONS |= dict.fromkeys(("sm-percentage", "sm-partition"), "--sm")
+_KEY = re.compile(rf"\bsluice\.dev/({'|'.join(_OPTIONS)})\b")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,7 +84,7 @@ def why_refused(file: str, text: str) -> str:
     found = read_manifests(file, text, limits=ManifestLimits(), asks=ANY_COUNT)
     if isinstance(found, Refusal):
         return found.sentence()
-    return next((_with_option(pod.refusal) for pod in found if pod.refusal is not None), "")
+    return next((_in_options(pod.refusal) for pod in found if pod.refusal is not None), "")
 
 
 def why_doubted(ask: RunAsk) -> str:
@@ -90,10 +93,17 @@ def why_doubted(ask: RunAsk) -> str:
     return f"--memory: {doubt}" if doubt else ""
 
 
-def _with_option(refusal: Refusal) -> str:
-    key = refusal.field.rpartition("/")[2]
-    option = "--sm" if key.startswith("sm-") else _KEYS.get(key, "")
-    return f"{option}: {refusal.sentence()}" if option else refusal.sentence()
+def why_not(pod: PodDocument) -> str:
+    """Why the ask of a pod is not served, in the words of the command line."""
+    if pod.refusal is not None:
+        return f"refused: {_in_options(pod.refusal)}"
+    return pod.message.removeprefix("waits: ")
+
+
+def _in_options(refusal: Refusal) -> str:
+    """A refusal where the options stand for the keys in which they were asked for."""
+    named = msgspec.structs.replace(refusal, field=_OPTIONS.get(refusal.field, refusal.field))
+    return _KEY.sub(lambda found: _OPTIONS[found[1]], named.sentence())
 
 
 def environment_on(devices: ContainerDevices, environ: Mapping[str, str], *, request: str) -> dict[str, str]:

@@ -11,7 +11,7 @@ from sluice.contracts.subjects import binding, eviction, request
 from sluice.runtime.bus import Bus
 from sluice_console.core.documents import PodDocument
 from sluice_console.core.pods import pods_document
-from sluice_console.core.run_ask import may_start, standing_text
+from sluice_console.core.run_ask import may_start, standing_text, why_not
 from sluice_console.core.world import World
 from sluice_console.shell.live import NotAnsweringError, following
 from sluice_console.shell.run.failing import RunError
@@ -45,7 +45,7 @@ async def slice_of(
             "has what)"
         ) from None
     if _is_hopeless(found, nodes):
-        raise RunError(found.message.removeprefix("waits: "))
+        raise RunError(why_not(found))
     return found
 
 
