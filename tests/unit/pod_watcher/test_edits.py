@@ -290,6 +290,22 @@ def test_a_pod_without_our_annotations_is_left_alone_and_mentioned_once(bench):
     assert bench.told == ["default/web (web.yaml) asks for no slice: left alone"]
 
 
+def test_a_pod_without_an_ask_that_would_see_every_gpu_is_warned_of_as_in_a_cluster(bench):
+    """It is left alone, and its owner waits for a GPU that only an image or a variable speaks of."""
+    head = "apiVersion: v1\nkind: Pod\nmetadata: {name: web}\nspec:\n  containers:\n  - name: main\n"
+    bench.files["web.yaml"] = f"{head}    env: [{{name: NVIDIA_VISIBLE_DEVICES, value: all}}]\n"
+    bench.list()
+    bench.list()
+    left_alone, warned = bench.told
+    assert left_alone == "default/web (web.yaml) asks for no slice: left alone"
+    assert warned.startswith(
+        "default/web (web.yaml): container main: NVIDIA_VISIBLE_DEVICES = 'all': the pod asks for no"
+    )
+    bench.files["web.yaml"] = head
+    bench.list()
+    assert bench.told[2:] == [left_alone]
+
+
 def test_lists_merge_keys_and_aliases_work(bench):
     """What kubectl takes is taken here."""
     bench.files["list.yaml"] = """\

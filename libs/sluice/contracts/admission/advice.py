@@ -71,21 +71,24 @@ def _on_main_container(pod: Pod, stored: StoredAsk) -> Iterator[str]:
         yield shorten(f"{key} applies to container {main.name}, the first one, and not to {others}: {better}", 240)
 
 
-def on_no_ask(pod: Pod) -> tuple[str, ...]:
-    """Of a pod that asks for no GPU, and would see all of them: by its images, or by its own variable."""
+def on_no_ask(pod: Pod, *, is_sent: bool = True) -> tuple[str, ...]:
+    """
+    Of a pod that asks for no GPU, and would see all of them: by its images, or by its own variable.
+
+    Images are kept from them where the webhook `is_sent` the pod; variables are refused by a policy, which sees all.
+    """
     listed = (*(pod.spec.containers or ()), *(pod.spec.init_containers or ()))
-    hidden = [each.name for each in listed if sees_all_gpus(pod.spec, each)]
+    hidden = [each.name for each in listed if is_sent and sees_all_gpus(pod.spec, each)]
     found = []
     if hidden:
         names = f"{', '.join(shorten(name, 63) for name in hidden[:_NAMED_MAX])}{' ...' if hidden[_NAMED_MAX:] else ''}"
         whose = "its containers get" if len(hidden) == len(listed) else f"container {names} gets"
         what = f"the pod asks for no GPU, so {whose} none ({ENV_VISIBLE_DEVICES}={NO_DEVICES})"
         found = [f"spec.runtimeClassName = {pod.spec.runtime_class_name!r}: {what}"]
-    looked = listed if pod.spec.runtime_class_name else ()  # others are not sent here
-    by_hand = [(each.name, env) for each in looked for env in each.env or () if chooses_devices(env)]
+    by_hand = [(each.name, env) for each in listed for env in each.env or () if chooses_devices(env)]
     for name, env in by_hand[:_NAMED_MAX]:
         value = "(from elsewhere)" if env.value_from is not None else env.value or ""
-        what = f"container {shorten(name, 63)}: {ENV_VISIBLE_DEVICES} = {shorten(value, 40)!r}"
+        what = f"container {shorten(name, 63)}: {shorten(env.name, 63)} = {shorten(value, 40)!r}"
         why = "the pod asks for no GPU, and a policy of Sluice refuses devices that are chosen by hand"
         found.append(f"{what}: {why}; ask for what it needs")
     return tuple(found)

@@ -35,7 +35,9 @@ _NONE = frozenset({NO_DEVICES, "none"})
 """Values of NVIDIA_VISIBLE_DEVICES that ask for no device."""
 _CUDA_DEVICES = "CUDA_VISIBLE_DEVICES"
 _NAMES = frozenset({_CUDA_DEVICES, ENV_TICKET, ENV_QUOTA_SOCKET})
-_PREFIXES = ("NVIDIA_", "CUDA_MPS_")
+_CUDA_NONE = frozenset({"", "-1"})
+_MPS = "CUDA_MPS_"
+_PREFIXES = ("NVIDIA_", _MPS)
 _ALLOWED = f"leave it out; {ENV_VISIBLE_DEVICES} may be {NO_DEVICES!r} in a container without a GPU"
 _ALLOWED_WITH_GPU = {
     ENV_DRIVER_CAPABILITIES: f"a literal value, or the annotation {SLUICE}/{DRIVER_CAPABILITIES}",
@@ -122,8 +124,15 @@ def sees_all_gpus(spec: Spec, container: Container) -> bool:
 
 
 def chooses_devices(entry: EnvVar) -> bool:
-    """Whether a variable that its owner wrote names devices for the runtime; one from elsewhere may name any."""
-    return entry.name == ENV_VISIBLE_DEVICES and (entry.value_from is not None or entry.value not in _NONE)
+    """
+    Whether a variable that its owner wrote names devices; one from elsewhere may name any.
+
+    As the policy `sluice-no-side-door` has it (deploy/kubernetes/base/admission).
+    """
+    if entry.name not in {ENV_VISIBLE_DEVICES, _CUDA_DEVICES}:
+        return entry.name.startswith(_MPS)
+    hides = _NONE if entry.name == ENV_VISIBLE_DEVICES else _CUDA_NONE
+    return entry.value_from is not None or (entry.value or "") not in hides
 
 
 def _says_what_is_granted(entry: EnvVar, claim: Claim | None) -> bool:

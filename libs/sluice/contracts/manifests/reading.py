@@ -194,7 +194,7 @@ def _asks_nothing(namespace: str, name: str, pod: Pod | NotAReview) -> PodManife
         return PodManifest(namespace, name)
     problems = tuple(problems_of_new(pod, None, _CLUSTER))
     is_sent = (pod.spec.runtime_class_name or "").startswith(NVIDIA_CLASSES) and namespace not in NVIDIA_NAMESPACES
-    return PodManifest(namespace, name, problems=problems, warnings=advice.on_no_ask(pod) if is_sent else ())
+    return PodManifest(namespace, name, problems=problems, warnings=advice.on_no_ask(pod, is_sent=is_sent))
 
 
 def _asked(

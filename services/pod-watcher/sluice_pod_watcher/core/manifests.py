@@ -67,7 +67,8 @@ def parse_file(file: ManifestFile, rules: Rules) -> ParsedFile:
 def _found(pod: PodManifest) -> Found:
     """An object of the file; `document` is left to `_identified`."""
     if pod.ask is None:
-        return Found("", pod.namespace, pod.name, refusal=pod.refusal, skipped=pod.skipped)
+        terms = replace(NO_TERMS, warnings=pod.warnings)
+        return Found("", pod.namespace, pod.name, refusal=pod.refusal, terms=terms, skipped=pod.skipped)
     ask, urgency = pod.ask, pod.urgency
     terms = Terms(
         host=pod.host,

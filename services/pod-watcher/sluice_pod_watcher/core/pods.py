@@ -53,7 +53,7 @@ class Pods:
     told: list[Tell] = field(default_factory=list)
     _since: dict[Place, float] = field(default_factory=dict)
     """Since when a place is missing or broken, while that does not count yet."""
-    _left_alone: dict[Place, None] = field(default_factory=dict)
+    _left_alone: Mapping[Place, Found] = field(default_factory=dict)
     _wanted: Mapping[Place, Found] = field(default_factory=dict)
     """What the last listing found: how a pod that is evicted is asked for anew."""
     _contested: dict[RequestId, None] = field(default_factory=dict)
@@ -225,10 +225,12 @@ class Pods:
         return False
 
     def _leave_alone(self, asking_nothing: Mapping[Place, Found]) -> None:
-        """Say once of each pod that it is none of ours."""
-        new = [place for place in asking_nothing if place not in self._left_alone]
-        self._left_alone = dict.fromkeys(asking_nothing)
-        self.told += [words.asks_nothing(place[0], asking_nothing[place]) for place in new]
+        """Say once of each pod that it is none of ours, and what it is warned of whenever that changes."""
+        for place, found in asking_nothing.items():
+            before = self._left_alone.get(place)
+            if before is None or before.terms.warnings != found.terms.warnings:
+                self.told += words.asks_nothing(place[0], found)
+        self._left_alone = asking_nothing
 
     # -- answers --------------------------------------------------------------------------------------------------
 

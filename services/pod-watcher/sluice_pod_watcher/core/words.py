@@ -50,11 +50,13 @@ def stays(record: IdentityRecord) -> Tell:
     return Tell("warning", f"{pod(record)} stays as it was, for the edit is refused: {why}", record.uid)
 
 
-def asks_nothing(file: str, found: Found) -> Tell:
-    """A pod that is none of ours, or an object that is no pod."""
+def asks_nothing(file: str, found: Found) -> list[Tell]:
+    """A pod that is none of ours, with what it may get all the same; or an object that is no pod."""
     if found.skipped:
-        return Tell("info", found.skipped)
-    return Tell("info", f"{found.namespace}/{found.name or '(no name)'} ({file}) asks for no slice: left alone")
+        return [Tell("info", found.skipped)]
+    who = f"{found.namespace}/{found.name or '(no name)'} ({file})"
+    warned = [Tell("warning", f"{who}: {each}") for each in found.terms.warnings]
+    return [Tell("info", f"{who} asks for no slice: left alone"), *warned]
 
 
 def answered(who: str, uid: str, answer: BindingMessage, held: Held | None) -> Tell:

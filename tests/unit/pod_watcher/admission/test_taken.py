@@ -250,7 +250,7 @@ def untouched(made, rules=None, **request):
 
 def test_a_pod_that_asks_for_nothing_is_never_touched():
     """Sluice has no say over pods without GPUs, whatever is in them."""
-    assert untouched(PLAIN)
+    assert sent_patch(answer(PLAIN)) == []
     assert untouched(pod(container(resources={"limits": {"nvidia.com/gpu": "0"}})))
     assert untouched(pod(annotations={"nvidia.com/use-gputype": "A100"}))
     assert untouched(pod(container(resources={"limits": {"example.com/fpga": "1"}})))

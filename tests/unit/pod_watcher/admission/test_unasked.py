@@ -56,6 +56,25 @@ def test_devices_by_hand_without_an_ask_are_warned_of_and_not_called_hidden():
     )
 
 
+@pytest.mark.parametrize(
+    ("name", "value", "refused"),
+    [
+        ("NVIDIA_VISIBLE_DEVICES", "all", True),
+        ("NVIDIA_VISIBLE_DEVICES", "", True),
+        ("NVIDIA_VISIBLE_DEVICES", "void", False),
+        ("CUDA_VISIBLE_DEVICES", "0", True),
+        ("CUDA_VISIBLE_DEVICES", "-1", False),
+        ("CUDA_MPS_PIPE_DIRECTORY", "/tmp/mps", True),
+        ("NVIDIA_DRIVER_CAPABILITIES", "all", False),
+    ],
+)
+def test_what_the_policy_refuses_is_warned_of_without_a_runtime_class_too(name, value, refused):
+    """The policy looks at all pods (tests/unit/deploy/test_no_side_door.py); a rehearsal would be silent."""
+    warnings = answer(pod(container(env=[{"name": name, "value": value}]))).warnings
+    why = "the pod asks for no GPU, and a policy of Sluice refuses devices that are chosen by hand"
+    assert warnings == ((f"container main: {name} = {value!r}: {why}; ask for what it needs",) if refused else ())
+
+
 def test_a_pod_without_a_runtime_class_is_left_as_it_is():
     """The default runtime of a node gives no GPU."""
     assert sent_patch(answer(pod(container(resources=ZERO)))) == []
