@@ -50,6 +50,21 @@ NEAREST = {
 }
 
 
+IN_A_CLUSTER = """\
+apiVersion: v1
+kind: Namespace
+metadata: {name: team-a, labels: {sluice.dev/default-mode: mps}}
+---
+apiVersion: v1
+kind: Pod
+metadata: {name: tool, namespace: team-a, annotations: {sluice.dev/memory: 2Gi}}
+spec:
+  securityContext: {runAsUser: 1000}
+  containers: [{name: main, securityContext: {privileged: true}}]
+"""
+"""A pod that only some clusters take, in a namespace whose containers share where they say nothing."""
+
+
 def by_name(done) -> dict:
     """The answers of a --json document by pod."""
     return {pod["name"]: pod for pod in json.loads(done.stdout)["pods"]}
@@ -79,6 +94,18 @@ async def test_a_manifest_is_judged_by_the_live_fleet_which_is_not_touched(up, t
     assert done.returncode == 6, done.stderr
     assert "default/waits: would be refused" in done.stdout
     assert up.sluice("simulate", "-f", str(tmp_path / "nothing.yaml")).returncode == 2
+
+    (tmp_path / "own.yaml").write_text(IN_A_CLUSTER)
+    assert by_name(up.sluice("simulate", "-f", str(tmp_path / "own.yaml"), "--json"))["tool"]["answer"] == "refused"
+    (tmp_path / "cluster.toml").write_text("[pod-watcher]\nrole = 'webhook'\nallow_privileged = true\n")
+    done = up.sluice(
+        "simulate", "-f", str(tmp_path / "own.yaml"), "--admission", str(tmp_path / "cluster.toml"), "--json"
+    )
+    (device,) = by_name(done)["tool"]["devices"]
+    assert (done.returncode, device["mode"]) == (0, "mps")
+    (tmp_path / "cluster.toml").write_text("[pod-watcher]\nallow_privileged = 'yes'\n")
+    done = up.sluice("simulate", "-f", str(tmp_path / "own.yaml"), "--admission", str(tmp_path / "cluster.toml"))
+    assert (done.returncode, "Expected `bool`, got `str` - at `$.allow_privileged`" in done.stderr) == (2, True)
     assert json.loads(up.sluice("pods", "--json", "--all").stdout)["pods"] == []
 
 

@@ -120,6 +120,9 @@ def simulate_command(
     server: Server = None,
     json: AsJson = False,
     output: Documented = None,
+    admission: Annotated[
+        Path | None, Parameter(help="With -f: the settings file of the cluster's pod-watcher (docs/admission.md).")
+    ] = None,
     fleet: Annotated[Path | None, Parameter(help="The nodes, a TOML file (docs/simulate.md).")] = None,
     workload: Annotated[Path | None, Parameter(help="Arrivals and departures, one JSON object a line.")] = None,
     out: Annotated[Path | None, Parameter(help="Where the answers go, one JSON object a line.")] = None,
@@ -144,9 +147,10 @@ def simulate_command(
 
     offline = (fleet, workload, out)
     if file is not None and all(each is None for each in (*offline, placement, policy)) and not no_queue and not seed:
-        return run(simulate(server_url(server), file, form=form_of(output, json=json)))
+        return run(simulate(server_url(server), file, admission=admission, form=form_of(output, json=json)))
     if (
         file is None
+        and admission is None
         and form_of(output, json=json) == "text"
         and server is None
         and fleet is not None
@@ -155,7 +159,8 @@ def simulate_command(
     ):
         become_simulation(Run(fleet, workload, out, placement, policy, queue=not no_queue, seed=seed))
     sys.stderr.write(
-        "sluice simulate: needs either -f FILE [--server URL] [--json], or --fleet, --workload and --out\n"
+        "sluice simulate: needs either -f FILE [--admission FILE] [--server URL] [--json], "
+        "or --fleet, --workload and --out\n"
     )
     return EXIT_USAGE
 

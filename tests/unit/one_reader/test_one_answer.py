@@ -2,23 +2,25 @@
 
 import copy
 import json
+from dataclasses import replace
 
 import yaml
 from factories.admission import answer, patched, sent_patch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from sluice.contracts.asking import ANY_COUNT, AskLimits, PodAsk, parse_pod
-from sluice.contracts.manifests import ManifestLimits, read_manifests
+from sluice.contracts.asking import ANY_COUNT, PodAsk, parse_pod
+from sluice.contracts.manifests import Cluster, ManifestLimits, read_manifests
 from sluice_allocator.shell.questions import pod_asked
 from sluice_console.core.admitted import denied_pod
 from sluice_console.core.questions import question_of
-from sluice_pod_watcher.admission import Asked, read_stored
+from sluice_pod_watcher.admission import AdmissionRules, Asked, read_stored
 from sluice_pod_watcher.core.events import ManifestFile
 from sluice_pod_watcher.core.manifests import parse_file
 from sluice_pod_watcher.core.rules import Rules
 
 NAMES = ("istio-proxy", "main", "side")
+DEFAULT = AdmissionRules()
 
 amounts = st.sampled_from(["1", "2", 1, "0", 0, None])
 gpu_resources = st.dictionaries(
@@ -74,22 +76,16 @@ PLAIN_ANNOTATIONS = st.sampled_from(
     ]
 )
 """Asks that are right by themselves: most of what is drawn freely is refused."""
-environments = (
-    st.none()
-    | st.none()
-    | st.none()
-    | st.lists(
-        st.sampled_from(
-            [
-                {"name": "A", "value": "1"},
-                {"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"},
-                {"name": "NVIDIA_VISIBLE_DEVICES", "value": "void"},
-                {"name": "B", "value": None},
-            ]
-        ),
-        max_size=2,
-    )
+variables = st.sampled_from(
+    [
+        {"name": "A", "value": "1"},
+        {"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"},
+        {"name": "NVIDIA_VISIBLE_DEVICES", "value": "void"},
+        {"name": "B", "value": None},
+        {"name": "NVIDIA_DRIVER_CAPABILITIES", "value": "graphics"},
+    ]
 )
+environments = st.none() | st.none() | st.none() | st.lists(variables, max_size=2)
 
 
 LABELS = st.sampled_from([*[None, {}] * 5, {"sluice.dev/ignore": ""}, {"sluice.dev/managed": "true"}])
@@ -176,39 +172,43 @@ def as_sent(made):
 # -- the three answers --------------------------------------------------------------------------------------------
 
 
-def of_the_webhook(made):
-    """Claims or a denial, and warnings."""
+def of_the_webhook(made, rules=DEFAULT, mode=""):
+    """Claims or a denial, and warnings. Pods of a namespace with a mode are sent to a path of their own."""
     sent = as_sent(made)
-    response = answer(sent)
+    response = answer(sent, replace(rules, default_mode=mode or rules.default_mode))
     if not response.allowed:
         return "refused", response.message, ()
     after = patched(sent, sent_patch(response))
     request = (after["metadata"].get("annotations") or {}).get("sluice.dev/request")
     if request is None:
         return "nothing", (), response.warnings
-    asked = read_stored(request, after["spec"], AskLimits())
+    asked = read_stored(request, after["spec"], rules.asks)
     assert isinstance(asked, Asked)
     return "asks", asked.pod.claims, response.warnings
 
 
-def of_the_folder(text):
+def of_the_folder(text, rules=DEFAULT):
     """Claims or a refusal, and warnings."""
-    (found,) = parse_file(ManifestFile("f.yaml", text), Rules()).found
+    (found,) = parse_file(ManifestFile("f.yaml", text), Rules(driver_capabilities=rules.driver_capabilities)).found
     if found.refusal is not None:
         return "refused", found.refusal.sentence(), ()
     return ("asks" if found.claims else "nothing"), found.claims, found.terms.warnings
 
 
-def of_simulate(text):
-    """What the console says by itself, or what it asks the allocator."""
-    (pod,) = read_manifests("f.yaml", text, limits=ManifestLimits(), asks=ANY_COUNT)
+def of_simulate(text, rules=DEFAULT, mode=""):
+    """What the console says by itself, or what it asks the allocator; the Namespace is among the manifests."""
+    labels = {"sluice.dev/default-mode": mode} if mode else {}
+    namespace = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "default", "labels": labels}}
+    (known,) = read_manifests("ns.yaml", yaml.safe_dump(namespace), limits=ManifestLimits(), asks=ANY_COUNT)
+    cluster = Cluster(rules).with_namespaces([known.defines])
+    (pod,) = read_manifests("f.yaml", text, limits=ManifestLimits(), asks=rules.asks, cluster=cluster)
     if pod.problems:
         return "refused", denied_pod("", "", "", pod.problems).message.removeprefix("would be refused: "), ()
     assert pod.refusal is None
     if pod.ask is None:
         return "nothing", (), pod.warnings
     question = pod_asked(question_of(pod))
-    asked = parse_pod(question.annotations, question.containers)
+    asked = parse_pod(question.annotations, question.containers, limits=rules.asks)
     assert isinstance(asked, PodAsk), "the allocator refuses what every other reader takes"
     return "asks", asked.claims, pod.warnings
 
@@ -224,15 +224,42 @@ INIT_ONLY = {
 }
 
 
+CLUSTERS = st.sampled_from(
+    [
+        *[(DEFAULT, "")] * 4,
+        (AdmissionRules(allow_privileged=True), ""),
+        (AdmissionRules(driver_capabilities=("compute", "utility")), ""),
+        (AdmissionRules(env_allowed=frozenset()), ""),
+        (AdmissionRules(default_mode="fractional"), ""),
+        *[(AdmissionRules(default_mode="exclusive"), mode) for mode in ("exclusive", "mps", "fractional", "auto")],
+    ]
+)
+"""What owners of clusters set, and the mode that a namespace is labelled with."""
+PRIVILEGED = {
+    **INIT_ONLY,
+    "metadata": {"name": "p", "annotations": {"sluice.dev/memory": "4Gi"}},
+    "spec": {"hostPID": True, "containers": [{"name": "main", "securityContext": {"privileged": True}}]},
+}
+RENDERS = copy.deepcopy(INIT_ONLY)
+RENDERS["spec"]["initContainers"][0]["env"] = [{"name": "NVIDIA_DRIVER_CAPABILITIES", "value": "graphics"}]
+
+
 @settings(max_examples=250)
-@given(pods())
-@example(INIT_ONLY)
-def test_the_webhook_a_folder_and_simulate_give_one_answer(made):
-    """A pod that is rehearsed is treated in the cluster as it was in the rehearsal."""
-    webhook = of_the_webhook(made)
+@given(pods(), CLUSTERS)
+@example(INIT_ONLY, (DEFAULT, ""))
+@example(PRIVILEGED, (DEFAULT, ""))
+@example(PRIVILEGED, (AdmissionRules(allow_privileged=True), ""))
+@example(PRIVILEGED, (AdmissionRules(allow_privileged=True), "mps"))
+@example(RENDERS, (AdmissionRules(driver_capabilities=("compute", "utility")), ""))
+def test_the_webhook_a_folder_and_simulate_give_one_answer(made, cluster):
+    """A pod that is rehearsed is treated in the cluster as it was in the rehearsal, whatever its owner has set."""
+    rules, mode = cluster
+    webhook = of_the_webhook(made, rules, mode)
     text = written(made)
-    assert of_simulate(text) == webhook
-    folder = of_the_folder(text)
+    assert of_simulate(text, rules, mode) == webhook
+    if mode or rules.default_mode:
+        return  # a folder has no namespaces, and no modes of theirs
+    folder = of_the_folder(text, rules)
     if folder[0] == "refused":
         assert webhook[0] == "refused"
         assert folder[1] in webhook[1]

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field, replace
 
 from sluice.contracts.admission.problems import Problem
 from sluice.contracts.asking import ContainerAsk, PodAsk
+from sluice.contracts.manifests.clusters import Namespace
 from sluice.contracts.messages import NO_NEEDS, HostNeeds
 from sluice.contracts.pod_specs import NO_URGENCY, PriorityClass, Urgency, resolved, unknown_class
 from sluice.contracts.refusals import Refusal
@@ -18,7 +19,7 @@ class PodManifest:
 
     Of a pod that asks: its annotations and containers as the one parser reads them, what it needs of its node, and how
     urgent it is, where what the ask says of that is in already. `defines` is set for a PriorityClass, which asks for
-    nothing.
+    nothing, and for a Namespace, which is `skipped`.
     """
 
     namespace: str
@@ -36,13 +37,13 @@ class PodManifest:
     skipped: str = ""
     """Why this object was not looked at, in a sentence."""
     urgency: Urgency = NO_URGENCY
-    defines: PriorityClass | None = None
+    defines: PriorityClass | Namespace | None = None
 
 
 def with_classes(pods: Iterable[PodManifest]) -> tuple[PodManifest, ...]:
     """The same pods, with what the PriorityClasses among them say; a class that is not among them is warned of."""
     listed = tuple(pods)
-    classes = [pod.defines for pod in listed if pod.defines is not None]
+    classes = [pod.defines for pod in listed if isinstance(pod.defines, PriorityClass)]
     return tuple(_with_classes(pod, classes) if pod.ask is not None else pod for pod in listed)
 
 

@@ -8,7 +8,7 @@ with pod templates stands for the pods that its controller would make; of any ot
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any
 
@@ -25,6 +25,7 @@ from sluice.contracts.admission.problems import Problem, refused
 from sluice.contracts.admission.shapes import NotAReview, Pod, read_pod
 from sluice.contracts.asking import AskLimits
 from sluice.contracts.kubernetes import NVIDIA_CLASSES, NVIDIA_NAMESPACES
+from sluice.contracts.manifests.clusters import Cluster, read_namespace
 from sluice.contracts.manifests.limits import ManifestLimits
 from sluice.contracts.manifests.objects import ManifestObject, objects_of
 from sluice.contracts.manifests.pods import PodManifest
@@ -46,12 +47,19 @@ _POD_NAME = re.compile(rf"{_LABEL}(?:\.{_LABEL})*")
 POD_NAME_MAX = 253
 NAME_ALLOWED = "a-z, 0-9, '-' and '.', beginning and ending with a letter or digit"
 PRIORITY_CLASS = "PriorityClass"
-_CLUSTER = AdmissionRules()
-"""How a cluster judges where its owner has set nothing."""
+ANY_CLUSTER = Cluster()
+
+
+@dataclass(frozen=True, slots=True)
+class _Judge:
+    """By what a pod is judged: how much it may ask for, and how its cluster treats pods."""
+
+    asks: AskLimits
+    cluster: Cluster
 
 
 def read_manifests(
-    file: str, text: str, *, limits: ManifestLimits, asks: AskLimits
+    file: str, text: str, *, limits: ManifestLimits, asks: AskLimits, cluster: Cluster = ANY_CLUSTER
 ) -> tuple[PodManifest, ...] | Refusal:
     """The pods of a text, in their order; or why it cannot be read at all. Never raises, whatever is in it."""
     if len(text) > limits.file_bytes_max:
@@ -68,8 +76,9 @@ def read_manifests(
     if len(objects) > limits.documents_max:
         why = f"{file} holds {len(objects)} objects"
         return Refusal(reason=RefusalReason.TOO_LARGE, message=why, allowed=f"at most {limits.documents_max}")
+    judge = _Judge(asks, cluster)
     most = max(limits.documents_max, PODS_MAX)
-    pods = tuple(islice((pod for each in objects for pod in _read(file, each, asks)), most + 1))
+    pods = tuple(islice((pod for each in objects for pod in _read(file, each, judge)), most + 1))
     if len(pods) > most:
         why = f"{file} makes more than {most} pods"
         return Refusal(reason=RefusalReason.TOO_LARGE, message=why, allowed=f"at most {most}")
@@ -94,7 +103,7 @@ def _line(text: str, number: int) -> str:
 # -- one document -------------------------------------------------------------------------------------------------
 
 
-def _read(file: str, item: ManifestObject, limits: AskLimits) -> Iterator[PodManifest]:
+def _read(file: str, item: ManifestObject, judge: _Judge) -> Iterator[PodManifest]:
     """The pods that one object is, or makes."""
     where = f"{file}, line {item.line}"
     value = item.value
@@ -113,17 +122,18 @@ def _read(file: str, item: ManifestObject, limits: AskLimits) -> Iterator[PodMan
         why = f"{where}: not a version of {kind}"
         yield PodManifest(namespace, name, refusal=not_a_pod(item, "apiVersion", why, version, right_version))
     elif kind == "Pod":
-        yield _pod(item, metadata, limits)
+        yield _pod(item, metadata, judge)
     elif kind == PRIORITY_CLASS:
         yield _priority_class(item, name)
     else:
         templates = pod_templates(value)
         for template in templates:
-            yield from _made(item, template, metadata, limits)
+            yield from _made(item, template, metadata, judge)
         if not any(template.count or template.wrong for template in templates):
             what = "its templates make no pod (0 replicas)" if templates else "it has no pod template"
             skipped = f"{where}: {shorten(kind, 63)} {name or '(no name)'} is skipped: {what}"
-            yield PodManifest(namespace, name, skipped=skipped)
+            defines = read_namespace(name, _mapping(metadata.get("labels"))) if kind == "Namespace" else None
+            yield PodManifest(namespace, name, skipped=skipped, defines=defines)
 
 
 def _is_shaped_as_a_pod(value: Mapping[str, Any]) -> bool:
@@ -131,7 +141,7 @@ def _is_shaped_as_a_pod(value: Mapping[str, Any]) -> bool:
 
 
 def _made(
-    item: ManifestObject, template: PodTemplate, owner: Mapping[str, Any], limits: AskLimits
+    item: ManifestObject, template: PodTemplate, owner: Mapping[str, Any], judge: _Judge
 ) -> Iterator[PodManifest]:
     """The pods of one template, named by its object, its role and a number; all ask alike."""
     named = _text(owner.get("name")) or _text(owner.get("generateName")).rstrip("-.")
@@ -147,7 +157,7 @@ def _made(
     elif template.count:
         metadata = {**template.metadata, **namespace, "name": f"{base}-0"}
         value = {"metadata": metadata, "spec": template.spec}
-        first = _pod(ManifestObject(value, item.line, f"{item.path}{template.path}."), metadata, limits)
+        first = _pod(ManifestObject(value, item.line, f"{item.path}{template.path}."), metadata, judge)
         if item.value.get("kind") == "DaemonSet":
             first = replace(first, warnings=(*first.warnings, "a DaemonSet has a pod on each node; Sluice reads one"))
         first = replace(first, warnings=(*first.warnings, *not_handed_down(item.value, template)))
@@ -158,7 +168,7 @@ def _made(
 # -- one pod ------------------------------------------------------------------------------------------------------
 
 
-def _pod(item: ManifestObject, metadata: Mapping[str, Any], limits: AskLimits) -> PodManifest:
+def _pod(item: ManifestObject, metadata: Mapping[str, Any], judge: _Judge) -> PodManifest:
     """What one pod asks for, and what is wrong with it."""
     if "name" not in metadata and isinstance(metadata.get("generateName"), str):
         metadata = {**metadata, "name": f"{metadata['generateName']}0"}
@@ -167,20 +177,24 @@ def _pod(item: ManifestObject, metadata: Mapping[str, Any], limits: AskLimits) -
     if not isinstance(annotations, dict):
         refusal = wrong(item, "metadata.annotations", annotations, "no mapping", "a mapping of strings")
         return PodManifest(namespace, name, refusal=refusal)
-    if is_left_alone(namespace, _mapping(metadata.get("labels")), annotations, _CLUSTER.exempt_namespaces):
+    cluster = judge.cluster
+    labels = _mapping(metadata.get("labels"))
+    if cluster.exempts(namespace) or is_left_alone(namespace, labels, annotations, cluster.rules.exempt_namespaces):
         return PodManifest(namespace, name)
     spec = _mapping(item.value.get("spec"))
     pod = read_pod(item.value)
-    ask = read_ask(annotations, spec, limits)
+    ask = read_ask(annotations, spec, judge.asks, default_mode=cluster.default_mode(namespace))
     if ask is None:
-        return _asks_nothing(namespace, name, pod)
+        return _asks_nothing(namespace, name, pod, cluster.rules)
     unnamed = _wrong_identity(item, metadata)
     if unnamed is not None:
         return PodManifest(namespace, name, refusal=unnamed, problems=(refused(unnamed),))
     read = _refused(item, ask) if isinstance(ask, Refusal) else _asked(item, metadata, spec, pod, ask)
     problems: list[Problem] = []
     if not isinstance(pod, NotAReview):
-        problems = [Problem(each.code, in_file(item, each.refusal)) for each in problems_of_new(pod, ask, _CLUSTER)]
+        problems = [
+            Problem(each.code, in_file(item, each.refusal)) for each in problems_of_new(pod, ask, cluster.rules)
+        ]
     elif read.refusal is None:
         problems = [refused(Refusal(reason=RefusalReason.INVALID_VALUE, message=pod.why))]
     if read.refusal is not None and not any(each.refusal == read.refusal for each in problems):
@@ -188,11 +202,11 @@ def _pod(item: ManifestObject, metadata: Mapping[str, Any], limits: AskLimits) -
     return replace(read, namespace=namespace, name=name, problems=tuple(problems))
 
 
-def _asks_nothing(namespace: str, name: str, pod: Pod | NotAReview) -> PodManifest:
+def _asks_nothing(namespace: str, name: str, pod: Pod | NotAReview, rules: AdmissionRules) -> PodManifest:
     """A pod without an ask, which may still carry marks of ours."""
     if isinstance(pod, NotAReview):
         return PodManifest(namespace, name)
-    problems = tuple(problems_of_new(pod, None, _CLUSTER))
+    problems = tuple(problems_of_new(pod, None, rules))
     is_sent = (pod.spec.runtime_class_name or "").startswith(NVIDIA_CLASSES) and namespace not in NVIDIA_NAMESPACES
     return PodManifest(namespace, name, problems=problems, warnings=advice.on_no_ask(pod, is_sent=is_sent))
 

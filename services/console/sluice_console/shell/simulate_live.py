@@ -4,11 +4,15 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+import msgspec
+
+from sluice.contracts.admission import AdmissionRules
 from sluice.contracts.asking import ANY_COUNT, AskLimits
-from sluice.contracts.manifests import ManifestLimits, PodManifest, read_manifests, with_classes
+from sluice.contracts.manifests import Cluster, ManifestLimits, Namespace, PodManifest, read_manifests, with_classes
 from sluice.contracts.pb import allocator_pb2 as pb
 from sluice.contracts.pb.allocator_pb2_grpc import AllocatorServiceStub
-from sluice.contracts.refusals import Refusal
+from sluice.contracts.refusals import Refusal, shorten
+from sluice.contracts.strict_tables import parse_toml
 from sluice_console.core.admitted import denied_pod, with_warnings
 from sluice_console.core.documents import SimulatedDocument, SimulatedPodDocument
 from sluice_console.core.questions import question_of
@@ -31,21 +35,24 @@ class NotReadableError(Exception):
     """A manifest cannot be read. One sentence."""
 
 
-async def simulate(url: str, files: Sequence[str], *, form: Form) -> int:
+async def simulate(url: str, files: Sequence[str], *, admission: Path | None = None, form: Form) -> int:
     """
-    Ask for every pod of these files (`-` is standard input). Returns the exit code.
+    Ask for every pod of these files (`-` is standard input). Returns the exit code. `admission` is the settings file of
+    the cluster's pod-watcher; without one its owner has set nothing.
 
     0: all would be bound now, or ask for nothing; 5: one would wait; 6: one would be refused. Raises BusError.
     """
     try:
         if files.count(STANDARD_INPUT) > 1:
             raise NotReadableError("standard input can be read once: name - once")
+        cluster = Cluster(_rules(admission)) if admission is not None else Cluster()
         texts = [(file, _text(file)) for file in files]
-        for file, text in texts:
-            _manifests(file, text, ANY_COUNT)  # a text that is none is said before anybody is asked
+        # A text that is none is said before anybody is asked.
+        found = [pod for file, text in texts for pod in _manifests(file, text, ANY_COUNT, cluster)]
+        cluster = cluster.with_namespaces(pod.defines for pod in found if isinstance(pod.defines, Namespace))
         async with connected(url) as bus, allocator(bus) as asked:
-            limits = await _limits(asked)
-            named = [(file, pod) for file, text in texts for pod in _manifests(file, text, limits)]
+            limits = AskLimits(await _devices_max(asked), cluster.rules.driver_capabilities)
+            named = [(file, pod) for file, text in texts for pod in _manifests(file, text, limits, cluster)]
             pods = zip((file for file, _ in named), with_classes(pod for _, pod in named), strict=True)
             answers = [await _answer(asked, file, pod) for file, pod in pods if not pod.skipped and pod.defines is None]
         document = SimulatedDocument(pods=tuple(answers))
@@ -87,17 +94,28 @@ def _text(file: str) -> str:
     return text
 
 
-def _manifests(file: str, text: str, limits: AskLimits) -> tuple[PodManifest, ...]:
-    found = read_manifests(file, text, limits=LIMITS, asks=limits)
+def _rules(path: Path) -> AdmissionRules:
+    """What the table `[pod-watcher]` says of admission; its other settings are left to the pod-watcher itself."""
+    try:
+        table = parse_toml(_text(str(path))).get("pod-watcher")
+        if not isinstance(table, dict):
+            raise NotReadableError(f"{path} has no table [pod-watcher]: it is the settings file of the pod-watcher")
+        return msgspec.convert(table, AdmissionRules)
+    except (ValueError, msgspec.ValidationError) as error:
+        raise NotReadableError(f"{path}: {shorten(str(error), 300)}") from error
+
+
+def _manifests(file: str, text: str, limits: AskLimits, cluster: Cluster) -> tuple[PodManifest, ...]:
+    found = read_manifests(file, text, limits=LIMITS, asks=limits, cluster=cluster)
     if isinstance(found, Refusal):
         raise NotReadableError(found.sentence())
     return found
 
 
-async def _limits(asked: AllocatorServiceStub) -> AskLimits:
+async def _devices_max(asked: AllocatorServiceStub) -> int:
     """How many devices a pod may ask for, as the allocator is configured: it says so with every answer."""
     about = await asked.Simulate(pb.SimulateRequest(containers=[pb.ContainerAsk(name="any")]))
-    return AskLimits(about.devices_max) if about.devices_max else ANY_COUNT
+    return about.devices_max or ANY_COUNT.max_gpus_per_node
 
 
 async def _answer(asked: AllocatorServiceStub, file: str, pod: PodManifest) -> SimulatedPodDocument:

@@ -59,8 +59,8 @@ def parse_file(file: ManifestFile, rules: Rules) -> ParsedFile:
     )
     if isinstance(found, Refusal):
         return ParsedFile(broken=found)
-    classes = tuple(each.defines for each in found if each.defines is not None)
-    pods = [_found(each) for each in found if each.defines is None]
+    classes = tuple(each.defines for each in found if isinstance(each.defines, PriorityClass))
+    pods = [_found(each) for each in found if not isinstance(each.defines, PriorityClass)]
     return ParsedFile(found=_identified(pods, file.name), classes=classes)
 
 
