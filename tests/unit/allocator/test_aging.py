@@ -439,7 +439,7 @@ def test_people_are_told_what_a_promise_waits_for(full: Bench):
         "its place on node-a is booked and waits for default/p1, default/p2 to end; "
         "it takes any other that is free earlier"
     )
-    assert stands.turn == Turn(priority=0, before=0, waiting=1)
+    assert stands.turn == Turn(priority=0, before=0, waiting=1, ahead=0)
 
 
 def test_who_could_use_what_is_kept_is_told_that_it_is_kept(full: Bench):

@@ -17,6 +17,7 @@ from sluice_allocator.core.asking_why import (
     PodAsked,
     Simulated,
     State,
+    Turn,
     WouldBind,
     WouldWait,
     how_it_stands,
@@ -158,14 +159,15 @@ def test_each_moment_of_a_requests_life_has_its_word(bench):
 
 
 def test_a_waiting_request_is_told_its_turn_and_the_reasons_of_this_moment(bench):
-    """Two of one shape wait; the second is told that one is before it."""
+    """Two of one shape wait, and a more important one of another: the second is told that both are before it."""
     bench.bound("p0", claim(profile="7g.40gb"))
+    bench.land_all(bench.request(msgspec.structs.replace(asked("high", claim(profile="4g.20gb")), priority=9)))
     for name in ("p1", "p2"):
         bench.land_all(bench.request(asked(name, claim(profile="3g.20gb"))))
     found = how_it_stands(bench.allocator.desk, RequestId("p2"))
     assert found is not None
     assert found.turn is not None
-    assert (found.state, found.turn.before, found.turn.waiting) == (State.QUEUED, 1, 2)
+    assert (found.state, found.turn) == (State.QUEUED, Turn(0, before=1, waiting=3, ahead=2))
     assert [step.filter for step in found.steps] == ["room"]
 
 

@@ -237,12 +237,12 @@ def test_the_allocators_word_is_not_told_twice(make):
     pod = only(make.world(request=make.asked(), waiting=pending))
     step = OutDocument(filter="room", reasons=(ReasonCount(reason=WaitReason.GPU_LAYOUT_FULL, count=4, of="A100"),))
     now = StandingDocument(
-        state="waiting", message="waits: full", before=1, waiting=3, steps=(step,), more=0, proposal=None
+        state="waiting", message="waits: full", before=1, ahead=2, waiting=3, steps=(step,), more=0, proposal=None
     )
     same = shown(show_story, StoryDocument(pod=pod, steps=(), standing=now)).splitlines()
     assert same[1:] == [
         "now: waits: full",
-        "  in the queue: 1 of its kind before it, 3 in all",
+        "  in the queue: 2 before it (1 of its kind), 3 in all",
         "  where there is room now: out are",
         "    4 x A100: GpuLayoutFull",
     ]

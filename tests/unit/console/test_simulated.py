@@ -121,10 +121,12 @@ def test_a_newer_allocators_words_are_left_out_and_stop_nothing():
 def test_a_waiting_requests_turn_is_shown():
     """As the allocator says it now."""
     answer = pb.ExplainResponse(
-        state=pb.REQUEST_STATE_QUEUED, message="waits: full", turn=pb.Turn(before=2, waiting=9), steps=[FULL]
+        state=pb.REQUEST_STATE_QUEUED, message="waits: full", turn=pb.Turn(before=2, waiting=9, ahead=5), steps=[FULL]
     )
     now = standing(answer)
-    assert (now.state, now.before, now.waiting, len(now.steps)) == ("queued", 2, 9, 1)
+    assert (now.state, now.before, now.ahead, now.waiting, len(now.steps)) == ("queued", 2, 5, 9, 1)
+    answer.turn.ahead = 0
+    assert standing(answer).ahead == 2, "of an older allocator at least those of its kind are known"
 
 
 def test_who_could_make_room_is_shown_with_what_it_costs():

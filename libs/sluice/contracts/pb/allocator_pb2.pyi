@@ -459,14 +459,16 @@ class MovedPod(_message.Message):
     def __init__(self, namespace: _Optional[str] = ..., name: _Optional[str] = ..., from_node: _Optional[str] = ..., to_node: _Optional[str] = ..., memory_mib: _Optional[int] = ..., rested: _Optional[bool] = ...) -> None: ...
 
 class Turn(_message.Message):
-    __slots__ = ("priority", "before", "waiting")
+    __slots__ = ("priority", "before", "waiting", "ahead")
     PRIORITY_FIELD_NUMBER: _ClassVar[int]
     BEFORE_FIELD_NUMBER: _ClassVar[int]
     WAITING_FIELD_NUMBER: _ClassVar[int]
+    AHEAD_FIELD_NUMBER: _ClassVar[int]
     priority: int
     before: int
     waiting: int
-    def __init__(self, priority: _Optional[int] = ..., before: _Optional[int] = ..., waiting: _Optional[int] = ...) -> None: ...
+    ahead: int
+    def __init__(self, priority: _Optional[int] = ..., before: _Optional[int] = ..., waiting: _Optional[int] = ..., ahead: _Optional[int] = ...) -> None: ...
 
 class AdjustRequest(_message.Message):
     __slots__ = ("request", "container", "memory_mib", "sm_partition", "quota_request_permille", "quota_limit_permille", "dry_run")

@@ -189,11 +189,17 @@ class State(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """A place in the queue: `before` counts the requests of the same shape that are tried first."""
+    """A place in the queue: `before` counts the requests of the same shape that are tried first, `ahead` all."""
 
     priority: int
     before: int
     waiting: int
+    ahead: int = 0
+
+
+def _turn(desk: Desk, asked: AllocationRequested, request: RequestId) -> Turn:
+    """The turn of a request that waits, as whoever asks for `asked` is told it."""
+    return Turn(asked.priority, desk.queue.before(request), len(desk.queue), desk.queue.ahead(request))
 
 
 @dataclass(frozen=True, slots=True)
@@ -278,7 +284,7 @@ def _standing(desk: Desk, state: State, message: str, booking: Booking) -> Stand
 def _promised(desk: Desk, request: RequestId, asked: AllocationRequested, standing: Standing) -> Standing:
     """One with a promise keeps its turn."""
     message = f"{standing.message}; it takes any other that is free earlier"
-    turn = Turn(asked.priority, desk.queue.before(request), len(desk.queue))
+    turn = _turn(desk, asked, request)
     return replace(standing, message=message, turn=turn)
 
 
@@ -301,7 +307,7 @@ def _without_place(desk: Desk, request: RequestId, asked: AllocationRequested) -
     if together is not None:
         leader, for_what = together
         is_queued = leader is not None and leader in desk.queue
-        turn = Turn(asked.priority, desk.queue.before(leader), len(desk.queue)) if leader and is_queued else None
+        turn = _turn(desk, asked, leader) if leader and is_queued else None
         message, steps = f"waits: {for_what.message}", steps_of(for_what.reasons)
         return Standing(State.QUEUED, message, asked.revision, turn=turn, steps=steps)
     if request in desk.queue.outside:
@@ -314,7 +320,7 @@ def _without_place(desk: Desk, request: RequestId, asked: AllocationRequested) -
             State.QUEUED,
             f"waits: {why.message}",
             asked.revision,
-            turn=Turn(asked.priority, desk.queue.before(request), len(desk.queue)),
+            turn=_turn(desk, asked, request),
             steps=steps_of(why.reasons),
             more=why.more,
             plan=propose(desk, request, asked),

@@ -59,7 +59,9 @@ def explained(request: str, standing: Standing, run: RunId) -> pb.ExplainRespons
     )
     if standing.turn is not None:
         turn = standing.turn
-        answer.turn.CopyFrom(pb.Turn(priority=turn.priority, before=turn.before, waiting=turn.waiting))
+        answer.turn.CopyFrom(
+            pb.Turn(priority=turn.priority, before=turn.before, waiting=turn.waiting, ahead=turn.ahead)
+        )
     if standing.plan is not None:
         answer.proposal.CopyFrom(_proposal(standing.plan))
     if standing.refusal is not None:

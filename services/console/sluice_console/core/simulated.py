@@ -123,6 +123,7 @@ def standing(answer: pb.ExplainResponse) -> StandingDocument:
         message=answer.message,
         before=answer.turn.before,
         waiting=answer.turn.waiting,
+        ahead=max(answer.turn.ahead, answer.turn.before),  # an older allocator counts its own shape alone
         steps=out_of(answer.steps),
         more=answer.more,
         proposal=_proposal(answer.proposal) if answer.HasField("proposal") else None,

@@ -129,10 +129,10 @@ def _why(story: StoryDocument) -> list[str]:
     if now is None or not now.steps:
         return [*(reason_text(reason) for reason in story.pod.reasons), *helps]
     news = [] if now.message == story.pod.message else [f"the allocator says now: {now.message}"]
-    queue = [f"in the queue: {now.before} of its kind before it, {now.waiting} in all"] if now.waiting else []
+    queue = f"in the queue: {now.ahead} before it ({now.before} of its kind), {now.waiting} in all"
     proposed = proposal_lines(now.proposal) if now.proposal is not None else []
     freeing = [f"being freed: {each}" for each in story.freeing]
-    return [*news, *queue, *out_lines(now.steps, now.more), *freeing, *helps, *proposed]
+    return [*news, *([queue] if now.waiting else []), *out_lines(now.steps, now.more), *freeing, *helps, *proposed]
 
 
 def show_quotas(out: Console, document: QuotasDocument, namespace: str | None = None) -> None:

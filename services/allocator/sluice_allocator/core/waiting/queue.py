@@ -224,6 +224,10 @@ class WaitingQueue:
         group, turn = self._waiting[request]
         return group.members.before(turn)
 
+    def ahead(self, request: RequestId) -> int:
+        """How many of all who wait inside have their turn before a request that waits, whatever they ask for."""
+        return self._turns.before(self._waiting[request][1])
+
     def set_aside(self, request: RequestId, namespace: str) -> None:
         """The group of a request that waits is offered no places: the limits of its namespace are in its way."""
         self._move(self.group_of(request), namespace)

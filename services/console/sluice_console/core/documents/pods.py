@@ -101,6 +101,8 @@ class StandingDocument(Document, frozen=True, kw_only=True):
     """Requests of the same shape that are tried before it, while it waits."""
     waiting: int = 0
     """Requests that wait, of all shapes, while it waits."""
+    ahead: int = 0
+    """Requests of all shapes whose turn is before its own, while it waits."""
     steps: tuple[OutDocument, ...] = ()
     """Why no place is free now, filter by filter."""
     more: int = 0
