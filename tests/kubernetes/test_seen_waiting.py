@@ -267,6 +267,14 @@ SCENES: dict[WaitReason, tuple[Callable[[], Place | NoPlace | Pending], str]] = 
             "[NodeTopologySpread]"
         ),
     ),
+    WaitReason.NODE_TOPOLOGY_LABEL_MISSING: (
+        lambda: beside(HostNeeds(spread=(SpreadTerm(topology_key="rack"),))),
+        (
+            f"no node with GPUs here has the label rack, which a topologyKey of the pod names. {HELPS_NEVER} Label the "
+            "nodes (kubectl label node), or name a topologyKey that kubectl get nodes --show-labels shows. "
+            "[NoNodeCanFit]"
+        ),
+    ),
     WaitReason.NODE_HOST_PORT_TAKEN: (
         lambda: beside(HostNeeds(ports=(HostPort(port=80),)), ports=(HostPort(port=80),)),
         (

@@ -91,6 +91,7 @@ class WaitReason(_Reason):
     NODE_POD_ANTI_AFFINITY = "NodePodAntiAffinity"
     NODE_POD_AFFINITY = "NodePodAffinity"
     NODE_TOPOLOGY_SPREAD = "NodeTopologySpread"
+    NODE_TOPOLOGY_LABEL_MISSING = "NodeTopologyLabelMissing"
     NODE_HOST_PORT_TAKEN = "NodeHostPortTaken"
     NODE_VOLUME_ELSEWHERE = "NodeVolumeElsewhere"
     GPU_UNHEALTHY = "GpuUnhealthy"

@@ -43,6 +43,9 @@ REMEDIES = {
     WaitReason.NODE_TOPOLOGY_SPREAD: (
         "It starts when the domain with fewest of its pods has a free slice; a larger maxSkew or ScheduleAnyway helps."
     ),
+    WaitReason.NODE_TOPOLOGY_LABEL_MISSING: (
+        "Label the nodes (kubectl label node), or name a topologyKey that kubectl get nodes --show-labels shows."
+    ),
     WaitReason.NODE_HOST_PORT_TAKEN: (
         "It starts when the pod with that hostPort ends; leaving hostPort out, behind a Service, does not wait."
     ),
@@ -100,6 +103,7 @@ _WHATEVER_IS_FREE = frozenset(
     {
         WaitReason.NODE_SELECTOR_MISMATCH,
         WaitReason.NODE_TAINTED,
+        WaitReason.NODE_TOPOLOGY_LABEL_MISSING,
         WaitReason.NODE_VOLUME_ELSEWHERE,
         WaitReason.GPU_MODE_NOT_FIT,
         WaitReason.GPU_MEMORY_UNKNOWN,

@@ -173,6 +173,33 @@ def test_a_zone_without_gpus_counts_as_it_does_for_the_scheduler() -> None:
 
 
 def test_a_pod_waits_for_the_pod_that_it_wants_beside_it() -> None:
+@pytest.mark.parametrize(
+    "needs",
+    [
+        HostNeeds(spread=(SpreadTerm(topology_key="rack", selector=LLM),)),
+        HostNeeds(beside=(PodTerm(topology_key="rack", selector=LLM, namespaces=("default",)),)),
+    ],
+)
+def test_a_topology_key_that_no_node_carries_is_named(needs: HostNeeds) -> None:
+    """A larger maxSkew would not help: the nodes lack the label, all of them or some."""
+    bench = bench_of(**{"gpu-1": facts("a"), "gpu-2": facts("b")})
+    said = words(bench, bench.request(pod("p", needs)))
+    (waits,) = [each for each in said if isinstance(each, Pending)]
+    assert [each.reason for each in waits.reasons[:2]] == [
+        WaitReason.NO_NODE_CAN_FIT,
+        WaitReason.NODE_TOPOLOGY_LABEL_MISSING,
+    ]
+    assert "the label rack" in waits.message
+    labelled = msgspec.structs.replace(facts(), labels={"rack": "r1"})
+    words(bench, bench.observe(subjects.host(NodeName("gpu-2")), labelled))
+    words(bench, bench.handle(GoOn()))
+    assert grants(bench)["p"].booking.node == "gpu-2"
+    ask(bench, *(pod(f"full-{at}", HostNeeds(node_name="gpu-2"), app="") for at in range(6)))
+    (waits,) = [each for each in words(bench, bench.request(pod("q", needs))) if isinstance(each, Pending)]
+    assert WaitReason.NODE_TOPOLOGY_LABEL_MISSING in [each.reason for each in waits.reasons]
+    assert WaitReason.NO_NODE_CAN_FIT not in [each.reason for each in waits.reasons]
+
+
     """Not anywhere: where that pod is; and it is woken when that pod has its place."""
     beside = HostNeeds(beside=(PodTerm(topology_key=HOSTNAME, selector=LLM, namespaces=("default",)),))
     bench = bench_of(**{"gpu-1": facts(), "gpu-2": facts()})

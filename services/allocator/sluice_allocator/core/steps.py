@@ -31,6 +31,7 @@ _FILTERS: dict[str, frozenset[WaitReason]] = {
             WaitReason.NODE_POD_ANTI_AFFINITY,
             WaitReason.NODE_POD_AFFINITY,
             WaitReason.NODE_TOPOLOGY_SPREAD,
+            WaitReason.NODE_TOPOLOGY_LABEL_MISSING,
             WaitReason.NODE_HOST_PORT_TAKEN,
             WaitReason.NODE_VOLUME_ELSEWHERE,
         }

@@ -30,6 +30,7 @@ from sluice_allocator.core.placement.empty_gpus import most_on, part_of_one
 from sluice_allocator.core.placement.looking import Look
 from sluice_allocator.core.placement.no_device import Never, Shapes, both_amounts, no_device
 from sluice_allocator.core.placement.taints import PASSING, meaning_of
+from sluice_allocator.core.placement.pod_terms import Apart
 from sluice_allocator.core.placement.wants import Want
 
 SHAPES_MAX = 512
@@ -86,6 +87,10 @@ def _shapes(look: Look) -> Shapes | Never:
             return Never(WaitReason.NODE_VOLUME_ELSEWHERE, "no node with GPUs here can reach all of its volumes")
         return Never(WaitReason.NODE_SELECTOR_MISMATCH, _not_selected(look))
     may_be = [(group, shape) for group, shape in shapes if group.why_not(host) in {None, *PASSING}]
+    missing = next((bar.key for bar in look.bars if not isinstance(bar, Apart) and not stock.has_label(bar.key)), "")
+    if missing:
+        words = f"no node with GPUs here has the label {shorten(missing)}, which a topologyKey of the pod names"
+        return Never(WaitReason.NODE_TOPOLOGY_LABEL_MISSING, words)
     if not may_be:
         taints = {
             f"{taint.key}={taint.value}:{taint.effect}": None

@@ -280,6 +280,7 @@ IN_WORDS = {
     WaitReason.NODE_POD_ANTI_AFFINITY: "a required podAntiAffinity keeps it apart from a pod there",
     WaitReason.NODE_POD_AFFINITY: "no pod that its required podAffinity selects is there",
     WaitReason.NODE_TOPOLOGY_SPREAD: "one more there would exceed the maxSkew of its topologySpreadConstraints",
+    WaitReason.NODE_TOPOLOGY_LABEL_MISSING: "without the label that a topologyKey of the pod names",
     WaitReason.NODE_HOST_PORT_TAKEN: "another pod on their node has the hostPort that it needs",
     WaitReason.NODE_VOLUME_ELSEWHERE: "a volume of the pod is not accessible from there",
     WaitReason.NUMA_NOT_FIT: "no NUMA node has all the GPUs asked for free",

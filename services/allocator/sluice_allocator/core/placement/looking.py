@@ -74,8 +74,8 @@ class Look(msgspec.Struct, eq=False):
         """Why no node of a class may serve it now, for the pods that are there; None when some may."""
         if not self.bars:
             return None
-        told = self.fleet.stock.tells_apart
-        return next((bar.reason for bar in self.bars if told(bar.key) and bar.forbids(group.labels.get(bar.key))), None)
+        told = (bar for bar in self.bars if self.fleet.stock.tells_apart(bar.key))
+        return next((why for bar in told if (why := bar.why_not(group.labels.get(bar.key))) is not None), None)
 
     def admits(self, node: Node) -> bool:
         """Whether a node of such a class may serve it, room aside."""
@@ -91,8 +91,9 @@ class Look(msgspec.Struct, eq=False):
         if self.one_by_one and not reaches_volumes(host, node.labels):
             return WaitReason.NODE_VOLUME_ELSEWHERE
         for bar in self.bars:
-            if bar.forbids(node.labels.get(bar.key)):
-                return bar.reason
+            why = bar.why_not(node.labels.get(bar.key))
+            if why is not None:
+                return why
         if host.ports and self.fleet.peers.is_taken(node.name, host.ports):
             return WaitReason.NODE_HOST_PORT_TAKEN
         return None

@@ -10,7 +10,6 @@ k8s.io/kubernetes/pkg/scheduler/framework/plugins (interpodaffinity, podtopology
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import ClassVar
 
 from sluice.contracts.ids import NodeName
 from sluice.contracts.messages import NO_NEEDS
@@ -26,16 +25,15 @@ class Apart:
     """No domain in which a pod of the crowd is: it wants them apart, or they it."""
 
     crowd: Crowd
-    reason: ClassVar[WaitReason] = WaitReason.NODE_POD_ANTI_AFFINITY
 
     @property
     def key(self) -> str:
         """The label that it looks at."""
         return self.crowd.key
 
-    def forbids(self, value: str | None) -> bool:
-        """Whether a node with this value of the label is out of the question now."""
-        return value is not None and value in self.crowd.counts
+    def why_not(self, value: str | None) -> WaitReason | None:
+        """Why no node with this value of the label (None: without it) may be taken now; None when one may."""
+        return WaitReason.NODE_POD_ANTI_AFFINITY if value is not None and value in self.crowd.counts else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,16 +42,17 @@ class Beside:
 
     crowd: Crowd
     is_first: bool
-    reason: ClassVar[WaitReason] = WaitReason.NODE_POD_AFFINITY
 
     @property
     def key(self) -> str:
         """The label that it looks at."""
         return self.crowd.key
 
-    def forbids(self, value: str | None) -> bool:
-        """Whether a node with this value of the label is out of the question now."""
-        return value is None or not (self.is_first or value in self.crowd.counts)
+    def why_not(self, value: str | None) -> WaitReason | None:
+        """Why no node with this value of the label (None: without it) may be taken now; None when one may."""
+        if value is None:
+            return WaitReason.NODE_TOPOLOGY_LABEL_MISSING
+        return None if self.is_first or value in self.crowd.counts else WaitReason.NODE_POD_AFFINITY
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,16 +62,17 @@ class Spread:
     crowd: Crowd
     most: int
     """So many may be there before this pod comes."""
-    reason: ClassVar[WaitReason] = WaitReason.NODE_TOPOLOGY_SPREAD
 
     @property
     def key(self) -> str:
         """The label that it looks at."""
         return self.crowd.key
 
-    def forbids(self, value: str | None) -> bool:
-        """Whether a node with this value of the label is out of the question now."""
-        return value is None or self.crowd.counts.get(value, 0) > self.most
+    def why_not(self, value: str | None) -> WaitReason | None:
+        """Why no node with this value of the label (None: without it) may be taken now; None when one may."""
+        if value is None:
+            return WaitReason.NODE_TOPOLOGY_LABEL_MISSING
+        return WaitReason.NODE_TOPOLOGY_SPREAD if self.crowd.counts.get(value, 0) > self.most else None
 
 
 Bar = Apart | Beside | Spread

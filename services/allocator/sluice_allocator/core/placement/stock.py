@@ -336,6 +336,10 @@ class Stock:
 
     def _select_by(self, key: str) -> None:
         values = {node.labels.get(key) for node in self.nodes}
+    def has_label(self, key: str) -> bool:
+        """Whether a node has a label by which pods are kept apart, spread or brought together."""
+        return key in self._of_hosts or bool(self.values_of(key))
+
         if len(self._selected_by) >= SELECTED_KEYS_MAX or len(values) > VALUES_PER_KEY_MAX:
             self._keep_single(key)
             return
