@@ -19,7 +19,7 @@ from sluice.contracts.messages import (
 )
 from sluice.contracts.policies import GPU_POLICIES, NODE_POLICIES
 from sluice_allocator.core.placement import Asking
-from sluice_allocator.core.placement.crowds import Peer
+from sluice_allocator.core.placement.crowds import Peer, terms_of
 
 PROFILES = (
     *("1g.5gb", "1g.5gb", "1g.5gb+me", "1g.10gb", "2g.10gb", "3g.20gb", "4g.20gb", "7g.40gb"),
@@ -197,7 +197,8 @@ def needs_of_others(draw: st.DrawFn, needs: HostNeeds) -> HostNeeds:
 def peer(asking: Asking) -> Peer:
     """A pod, as the engine is told of it."""
     labels = tuple(sorted(asking.labels.items()))
-    return Peer(asking.source, asking.namespace, labels, asking.host.apart, asking.host.ports)
+    terms = terms_of(asking.source, asking.namespace, asking.host)
+    return Peer(asking.source, asking.namespace, labels, asking.host.apart, asking.host.ports, terms=terms)
 
 
 TOLERANT = HostNeeds(tolerations=(Toleration(operator="Exists"),))

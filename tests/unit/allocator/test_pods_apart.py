@@ -27,8 +27,9 @@ from sluice.contracts.refusals import WaitReason
 from sluice_allocator.core.allocator import Allocator
 from sluice_allocator.core.asking_why import PodAsked, WouldBind, WouldWait, simulate
 from sluice_allocator.core.events import GoOn, LeaseChanged
+from sluice_allocator.core.placement.asking import asking_of
 from sluice_allocator.core.placement.hosts import Node
-from sluice_allocator.core.placement.looking import Look
+from sluice_allocator.core.placement.looking import Look, look_for
 from sluice_allocator.core.rules import Rules
 
 HOSTNAME, ZONE = "kubernetes.io/hostname", "topology.kubernetes.io/zone"
@@ -129,8 +130,8 @@ def test_who_waited_for_others_to_go_and_is_gone_is_forgotten() -> None:
     """Short-lived pods that never fit would be remembered for as long as the one that keeps them out lives."""
     bench = bench_of(**{"gpu-1": facts()})
     assert ask(bench, *(pod(name, ONE_PER_HOST) for name in "ab")) == ["gpu-1", WaitReason.NODE_POD_ANTI_AFFINITY]
-    (term,) = ONE_PER_HOST.apart
-    crowd = bench.allocator.desk.fleet.peers.crowd(FOLDER, ((term.namespaces, term.selector),), term.topology_key)
+    desk = bench.allocator.desk
+    (_, crowd) = {bar.crowd: None for bar in look_for(desk.fleet, asking_of(pod("b", ONE_PER_HOST)), frozenset()).bars}
     assert list(crowd.interested) == ["b"]
     assert ends(bench, "b") == {}
     assert not crowd.interested
@@ -172,7 +173,6 @@ def test_a_zone_without_gpus_counts_as_it_does_for_the_scheduler() -> None:
     assert "q" in grants(bench)
 
 
-def test_a_pod_waits_for_the_pod_that_it_wants_beside_it() -> None:
 @pytest.mark.parametrize(
     "needs",
     [
@@ -200,6 +200,7 @@ def test_a_topology_key_that_no_node_carries_is_named(needs: HostNeeds) -> None:
     assert WaitReason.NO_NODE_CAN_FIT not in [each.reason for each in waits.reasons]
 
 
+def test_a_pod_waits_for_the_pod_that_it_wants_beside_it() -> None:
     """Not anywhere: where that pod is; and it is woken when that pod has its place."""
     beside = HostNeeds(beside=(PodTerm(topology_key=HOSTNAME, selector=LLM, namespaces=("default",)),))
     bench = bench_of(**{"gpu-1": facts(), "gpu-2": facts()})

@@ -20,7 +20,21 @@ from sluice_allocator.core.placement.classes import selects
 
 Part = tuple[tuple[str, ...], Selector]
 """Namespaces, and what is asked of labels there."""
+Terms = tuple[object, ...]
+"""What a pod says of others, as one value; empty where it says nothing."""
 T = TypeVar("T")
+
+
+def terms_of(source: SourceName, namespace: str, host: HostNeeds) -> Terms:
+    """The terms of a pod: they decide of which crowds it asks, and over which nodes those are counted."""
+    if not (host.apart or host.beside or host.spread):
+        return ()
+    over = (_selected(host), host.tolerations) if host.spread else ()
+    return (source, namespace, host.apart, host.beside, host.spread, over)
+
+
+def _selected(host: HostNeeds) -> tuple[object, ...]:
+    return (host.node_name, tuple(sorted(host.node_selector.items())), host.affinity)
 
 
 class Peer(msgspec.Struct, frozen=True):
@@ -33,6 +47,13 @@ class Peer(msgspec.Struct, frozen=True):
     ports: tuple[HostPort, ...] = ()
     leaving: bool = False
     """It is being deleted; spreading does not count it any more."""
+    terms: Terms = ()
+    """What it says itself of others, where it is a request's pod."""
+
+    @property
+    def kind_name(self) -> tuple[object, ...]:
+        """What terms can tell of it."""
+        return (self.source, self.namespace, self.labels, self.leaving)
 
 
 @dataclass(slots=True, eq=False)
@@ -75,6 +96,14 @@ class Domains:
     by_taints: bool
     spots: dict[Spot, None] = field(default_factory=dict)
     values: Counter[str] = field(default_factory=Counter)
+    crowds: int = 0
+    """How many are counted over them."""
+
+    @property
+    def name(self) -> tuple[object, ...]:
+        """Domains of one name are the same."""
+        selected = _selected(self.needs) if self.by_affinity else None
+        return (self.key, self.keys, self.source, selected, self.needs.tolerations if self.by_taints else None)
 
     def look_at(self, spot: Spot) -> None:
         """A node is, or has become, this."""
@@ -119,6 +148,8 @@ class Crowd:
     kinds: dict[Kind, None] = field(default_factory=dict)
     holders: int = 0
     """Of a term that wants others apart: how many pods have it, also where their node has no such label."""
+    users: int = 0
+    """So many different terms ask for it; one without any is forgotten."""
     interested: dict[RequestId, None] = field(default_factory=dict)
     """Who found no place because of it."""
 

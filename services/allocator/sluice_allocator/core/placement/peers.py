@@ -14,18 +14,18 @@ from sluice.contracts.ids import AllocationId, NodeName, RequestId, SourceName
 from sluice.contracts.messages import AllocationRequested, HostFacts, HostPort, OtherPods, PodTerm, Taint
 from sluice.contracts.selecting import collide
 from sluice_allocator.core.placement.asking import Asking
-from sluice_allocator.core.placement.crowds import ByLabel, Crowd, Domains, Kind, Part, Peer, Spot
+from sluice_allocator.core.placement.census import Census
+from sluice_allocator.core.placement.crowds import ByLabel, Crowd, Peer, Spot, Terms, terms_of
 from sluice_allocator.core.placement.hosts import tell_of_labels
 
 T = TypeVar("T")
-CROWDS_MAX = 4096
-"""So many crowds are kept for those who ask, each with an entry per domain with pods; then all are counted again."""
 
 
 def peer_of(asked: AllocationRequested) -> Peer:
     """A pod of ours."""
     labels = tuple(sorted(asked.labels.items())) if asked.labels else ()
-    return Peer(asked.source, asked.namespace, labels, asked.host.apart, asked.host.ports)
+    terms = terms_of(asked.source, asked.namespace, asked.host)
+    return Peer(asked.source, asked.namespace, labels, asked.host.apart, asked.host.ports, terms=terms)
 
 
 def peer_of_asking(asking: Asking) -> Peer:
@@ -53,24 +53,25 @@ class Peers:
         """Among which each request has found no place."""
         self._others: dict[NodeName, list[Peer]] = {}
         self._spots: dict[NodeName, Spot] = {}
-        self._kinds: dict[tuple[object, ...], Kind] = {}
-        self._kinds_by: dict[tuple[str, str], dict[Kind, None]] = {}
+        self.census = Census(self._spots)
         self._held: dict[tuple[SourceName, PodTerm], Crowd] = {}
         """Who is kept out by pods that are there, by the term that they have in common."""
         self._held_by = ByLabel[Crowd]()
-        self._crowds: dict[tuple[object, ...], Crowd] = {}
-        self._crowds_by = ByLabel[Crowd]()
-        self._domains: dict[tuple[object, ...], Domains] = {}
         self._by_value: dict[str, dict[str, dict[NodeName, None]]] = {}
-        """The nodes by a label's values, of labels by which nodes were looked for."""
+        """The nodes by a label's values, of labels by which nodes were looked for and a crowd is counted."""
 
     # -- who is there ---------------------------------------------------------------------------------------------
 
     def know(self, request: RequestId, peer: Peer | None) -> None:
         """What a request's pod is; None when nobody asks any more: what is still booked keeps nobody out."""
         self._unheard.pop(request, None)
-        if self._known.get(request) == peer:
+        before = self._known.get(request)
+        if before == peer:
             return
+        if peer is not None:
+            self.census.ask(peer.terms)
+        if before is not None:
+            self._no_more_says(before)
         if peer is None:
             del self._known[request]
             self.register(request, ())
@@ -200,19 +201,18 @@ class Peers:
     ) -> None:
         """The node is another one: whoever is on it is in other domains."""
         self._count_all(spot, -1)
-        for domains in self._domains.values():
+        for domains in self.census.all_domains():
             domains.forget(spot)
         for key in self._by_value:
             self._unfile(spot, key)
         spot.labels, spot.taints, spot.source, spot.is_known = labels, taints, source, is_known
-        for domains in self._domains.values():
+        for domains in self.census.all_domains():
             domains.look_at(spot)
         for key in self._by_value:
             self._file(spot, key)
         self._count_all(spot, 1)
-        for crowd in self._crowds.values():
-            if crowd.domains is not None:
-                self._wake(crowd)  # there may be more domains than before, or fewer
+        for crowd in self.census.spread_crowds():
+            self._wake(crowd)  # there may be more domains than before, or fewer
 
     def _count_all(self, spot: Spot, sign: int) -> None:
         for kind, count in spot.kinds.items():
@@ -223,41 +223,10 @@ class Peers:
 
     # -- what pods ask for ----------------------------------------------------------------------------------------
 
-    def crowd(self, source: SourceName, parts: tuple[Part, ...], key: str, domains: Domains | None = None) -> Crowd:
-        """The pods that all parts match, by the values of a label."""
-        name = (source, parts, key, domains)
-        found = self._crowds.get(name)
-        if found is None:
-            if len(self._crowds) >= CROWDS_MAX:
-                self._forget_crowds()
-            found = self._crowds[name] = Crowd(key, source, parts, domains)
-            self._crowds_by.add(found, parts)
-            for kind in self._kinds_near(parts):
-                if found.has(kind):
-                    kind.crowds[found] = found.kinds[kind] = None
-                    for spot, count in kind.spots.items():
-                        found.add(spot, count)
-        return found
-
-    def domains(self, wanted: Domains) -> Domains:
-        """The nodes that count for spreading by a label, as they are now."""
-        needs = wanted.needs
-        name = (
-            wanted.key,
-            wanted.keys,
-            wanted.source,
-            (needs.node_name, tuple(sorted(needs.node_selector.items())), needs.affinity)
-            if wanted.by_affinity
-            else None,
-            wanted.by_taints,
-            needs.tolerations if wanted.by_taints else (),
-        )
-        found = self._domains.get(name)
-        if found is None:
-            found = self._domains[name] = wanted
-            for spot in self._spots.values():
-                found.look_at(spot)
-        return found
+    def look_by(self, terms: Terms) -> None:
+        """A place is looked for by these terms: call before any crowd is asked for."""
+        if self.census.look_by(terms):
+            self._forget_labels()
 
     def keeping_out(self, source: SourceName, namespace: str, labels: Mapping[str, str]) -> Iterator[Crowd]:
         """Where pods are that want such a pod apart from them."""
@@ -304,8 +273,18 @@ class Peers:
 
     # -- inside ---------------------------------------------------------------------------------------------------
 
+    def _no_more_says(self, peer: Peer) -> None:
+        """A request says other terms than this pod's, or is gone."""
+        if peer.terms:
+            self.census.withdraw(peer.terms)
+            self._forget_labels()
+
+    def _forget_labels(self) -> None:
+        for key in [key for key in self._by_value if not self.census.has_crowd_by(key)]:
+            del self._by_value[key]
+
     def _count(self, peer: Peer, spot: Spot, more: int) -> None:
-        kind = self._kind(peer)
+        kind = self.census.kind(peer)
         left = spot.kinds.get(kind, 0) + more
         if left:
             spot.kinds[kind] = kind.spots[spot] = left
@@ -314,7 +293,7 @@ class Peers:
         for crowd in kind.crowds:
             self._add(crowd, spot, more)
         if not kind.spots:
-            self._forget_kind(kind)
+            self.census.forget_kind(kind)
         for term in peer.apart:
             held = self._holding(peer.source, term)
             _bump(spot.held, held, more)
@@ -335,36 +314,6 @@ class Peers:
             self.woken |= crowd.interested
             crowd.interested = {}
 
-    def _kind(self, peer: Peer) -> Kind:
-        name = (peer.source, peer.namespace, peer.labels, peer.leaving)
-        kind = self._kinds.get(name)
-        if kind is None:
-            kind = self._kinds[name] = Kind(peer, dict(peer.labels))
-            for pair in peer.labels:
-                self._kinds_by.setdefault(pair, {})[kind] = None
-            for crowd in self._crowds_by.near(kind.labels):
-                if crowd.has(kind):
-                    kind.crowds[crowd] = crowd.kinds[kind] = None
-        return kind
-
-    def _forget_kind(self, kind: Kind) -> None:
-        peer = kind.peer
-        del self._kinds[peer.source, peer.namespace, peer.labels, peer.leaving]
-        for pair in peer.labels:
-            del self._kinds_by[pair][kind]
-            if not self._kinds_by[pair]:
-                del self._kinds_by[pair]
-        for crowd in kind.crowds:
-            crowd.kinds.pop(kind, None)
-
-    def _kinds_near(self, parts: tuple[Part, ...]) -> Iterable[Kind]:
-        for _, selector in parts:
-            for each in selector:
-                if each.operator == "In":
-                    pairs = ((each.key, value) for value in each.values)
-                    return list(dict.fromkeys(kind for pair in pairs for kind in self._kinds_by.get(pair, ())))
-        return self._kinds.values()
-
     def _holding(self, source: SourceName, term: PodTerm) -> Crowd:
         held = self._held.get((source, term))
         if held is None:
@@ -372,14 +321,6 @@ class Peers:
             held = self._held[source, term] = Crowd(term.topology_key, source, parts)
             self._held_by.add(held, parts)
         return held
-
-    def _forget_crowds(self) -> None:
-        """They are counted again when somebody asks; whoever waits for one asks at once."""
-        for crowd in self._crowds.values():
-            self._wake(crowd)
-        for kind in self._kinds.values():
-            kind.crowds.clear()
-        self._crowds, self._crowds_by, self._domains = {}, ByLabel[Crowd](), {}
 
 
 def _is_missing(facts: HostFacts | None) -> bool:

@@ -16,7 +16,8 @@ from sluice.contracts.messages import NO_NEEDS
 from sluice.contracts.refusals import WaitReason
 from sluice.contracts.selecting import matches
 from sluice_allocator.core.placement.asking import Asking
-from sluice_allocator.core.placement.crowds import Crowd, Domains
+from sluice_allocator.core.placement.census import Census
+from sluice_allocator.core.placement.crowds import Crowd, Domains, Terms, terms_of
 from sluice_allocator.core.placement.peers import Peers
 
 
@@ -81,14 +82,17 @@ Bar = Apart | Beside | Spread
 def bars_for(peers: Peers, asking: Asking) -> tuple[Bar, ...]:
     """What keeps a pod from being everywhere; nothing for one without terms that no other's terms speak of."""
     host = asking.host
+    terms = terms_of(asking.source, asking.namespace, host)
+    peers.look_by(terms)
     bars: list[Bar] = [Apart(each) for each in peers.keeping_out(asking.source, asking.namespace, asking.labels)]
     bars += (
-        Apart(peers.crowd(asking.source, ((each.namespaces, each.selector),), each.topology_key)) for each in host.apart
+        Apart(peers.census.crowd(terms, asking.source, ((each.namespaces, each.selector),), each.topology_key))
+        for each in host.apart
     )
     if host.beside:
-        bars += _beside(peers, asking)
+        bars += _beside(peers.census, asking, terms)
     if host.spread:
-        bars += _spread(peers, asking)
+        bars += _spread(peers.census, asking, terms)
     return tuple(bars)
 
 
@@ -100,28 +104,28 @@ def named_by(peers: Peers, bars: Iterable[Bar], tells_apart: Callable[[str], boo
     return None
 
 
-def _beside(peers: Peers, asking: Asking) -> Iterator[Beside]:
+def _beside(census: Census, asking: Asking, said: Terms) -> Iterator[Beside]:
     """A pod counts that all terms match; where there is none and all match the pod itself, it is the first."""
     terms = asking.host.beside
     parts = tuple((each.namespaces, each.selector) for each in terms)
-    crowds = [peers.crowd(asking.source, parts, each.topology_key) for each in terms]
+    crowds = [census.crowd(said, asking.source, parts, each.topology_key) for each in terms]
     is_first = not any(crowd.counts for crowd in crowds) and all(
         matches(each, asking.namespace, asking.labels) for each in terms
     )
     return (Beside(crowd, is_first) for crowd in crowds)
 
 
-def _spread(peers: Peers, asking: Asking) -> Iterator[Spread]:
+def _spread(census: Census, asking: Asking, said: Terms) -> Iterator[Spread]:
     """By the pod's own node affinity, as it was before a pin was added: a pinned pod has one domain only."""
     terms = asking.host.spread
     keys = tuple(sorted({each.topology_key for each in terms}))
     for each in terms:
         needs = asking.host if each.by_affinity or each.by_taints else NO_NEEDS
-        domains = peers.domains(
+        domains = census.domains(
             Domains(each.topology_key, keys, asking.source, needs, each.by_affinity, each.by_taints)
         )
         part = ((asking.namespace,), each.selector)
-        crowd = peers.crowd(asking.source, (part,), each.topology_key, domains)
+        crowd = census.crowd(said, asking.source, (part,), each.topology_key, domains)
         least = crowd.least() if len(domains.values) >= each.min_domains else 0
         itself = int(crowd.speaks_of(asking.source, asking.namespace, asking.labels))
         yield Spread(crowd, least + each.max_skew - itself)

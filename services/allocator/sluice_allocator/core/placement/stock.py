@@ -310,6 +310,8 @@ class Stock:
         if key in self._selected_by or key in self._single or key in self._of_hosts:
             return
         if key == LABEL_HOSTNAME or len({node.labels.get(key) for node in self.nodes}) > FEW_VALUES_MAX:
+            if len(self._of_hosts) >= SELECTED_KEYS_MAX:
+                del self._of_hosts[next(iter(self._of_hosts))]
             self._of_hosts[key] = None
         else:
             self._select_by(key)
@@ -334,12 +336,12 @@ class Stock:
             return {value: None for value, nodes in self._single[key].items() if nodes}
         return {group.labels[key]: None for group in self.classes.values() if group.shapes and key in group.labels}
 
-    def _select_by(self, key: str) -> None:
-        values = {node.labels.get(key) for node in self.nodes}
     def has_label(self, key: str) -> bool:
         """Whether a node has a label by which pods are kept apart, spread or brought together."""
         return key in self._of_hosts or bool(self.values_of(key))
 
+    def _select_by(self, key: str) -> None:
+        values = {node.labels.get(key) for node in self.nodes}
         if len(self._selected_by) >= SELECTED_KEYS_MAX or len(values) > VALUES_PER_KEY_MAX:
             self._keep_single(key)
             return
