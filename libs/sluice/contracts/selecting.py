@@ -6,7 +6,7 @@ Source: https://kubernetes.io/docs/concepts/overview/working-with-objects/labels
 
 from collections.abc import Iterable, Mapping
 
-from sluice.contracts.messages import EVERY_NAMESPACE, HostPort, NodeExpression, PodTerm
+from sluice.contracts.messages import EVERY_NAMESPACE, HostPort, NodeExpression, PodTerm, Selector
 
 EVERY_ADDRESS = frozenset({"", "0.0.0.0", "::"})  # noqa: S104  # compared with, never listened on
 
@@ -30,6 +30,11 @@ def holds(each: NodeExpression, labels: Mapping[str, str]) -> bool:
 def all_hold(selector: Iterable[NodeExpression], labels: Mapping[str, str]) -> bool:
     """Whether every requirement of a selector is met."""
     return all(holds(each, labels) for each in selector)
+
+
+def are_reached(volumes: Iterable[tuple[Selector, ...]], labels: Mapping[str, str]) -> bool:
+    """Whether each of these volumes (`HostNeeds.volumes`) is accessible from a node with these labels."""
+    return all(any(all_hold(term, labels) for term in terms) for terms in volumes)
 
 
 def matches(term: PodTerm, namespace: str, labels: Mapping[str, str]) -> bool:

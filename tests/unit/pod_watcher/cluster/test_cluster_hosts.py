@@ -261,3 +261,28 @@ def test_what_a_controller_makes_again_avoids_the_node_that_the_scheduler_refuse
     assert hosts.api.evictions == (["u1"] if owner else [])
     hosts.create("train-2", "u2", owner=owner)
     assert hosts.bus["sluice.request.u2"].host.shun == (("node-a",) if owner else ())
+@pytest.mark.parametrize(
+    ("zone", "owner", "calls", "evicted"),
+    [("b", "ReplicaSet", [e.BindPod], []), ("a", "ReplicaSet", [e.EvictPod], ["its slice"]), ("a", "", [], [])],
+)
+def test_a_claim_that_was_bound_elsewhere_meanwhile_keeps_its_pod_from_the_node(hosts, zone, owner, calls, evicted):
+    """A pin cannot be changed: the scheduler would never place the pod on a node that cannot reach its volume."""
+    hosts.automatic = False
+    hosts.handle(e.NodeSeen(node("node-a", labels={"zone": zone})))
+    pod = new_pod("train", "u1", owner=owner)
+    pod["spec"]["volumes"] = [{"name": "m", "persistentVolumeClaim": {"claimName": "m"}}]
+    hosts.show(hosts.api.store(pod))
+    hosts.handle(e.ClaimsRead("u1", (("m", {}, None, LATE),)))
+    hosts.calls.clear()
+    hosts.bind("u1")
+    assert [type(each) for each in hosts.calls if not isinstance(each, e.WritePodCondition)] == [e.ReadClaims]
+    hosts.calls.clear()
+    hosts.handle(e.ClaimsRead("u1", (("m", {}, PV, None),)))
+    found = [each for each in hosts.calls if not isinstance(each, e.WritePodCondition)]
+    assert [type(each) for each in found] == calls
+    assert [each.cause[:9] for each in found if isinstance(each, e.EvictPod)] == evicted
+    held_back = [each for each in hosts.told if "held back" in each]
+    assert [each for each in held_back if "node-a, which cannot reach a volume of the pod" in each] == held_back
+    assert bool(held_back) == (not calls)
+
+

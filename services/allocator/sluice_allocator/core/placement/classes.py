@@ -120,11 +120,6 @@ def selects(needs: HostNeeds, labels: Mapping[str, str]) -> bool:
     return not needs.affinity or any(all_hold(term, labels) for term in needs.affinity if term)
 
 
-def reaches_volumes(needs: HostNeeds, labels: Mapping[str, str]) -> bool:
-    """Whether all volumes of a pod can be had on a node with these labels."""
-    return all(any(all_hold(term, labels) for term in terms) for terms in needs.volumes)
-
-
 def keys_of(needs: HostNeeds) -> list[str]:
     """The labels by which a pod, or one of its volumes, selects nodes."""
     terms = (*needs.affinity, *(term for terms in needs.volumes for term in terms))

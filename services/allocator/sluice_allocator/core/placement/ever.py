@@ -15,9 +15,10 @@ from sluice.contracts.asking.counting import devices_of
 from sluice.contracts.ids import NodeName
 from sluice.contracts.messages import Claim
 from sluice.contracts.refusals import WaitReason, shorten
+from sluice.contracts.selecting import are_reached
 from sluice.contracts.taints import untolerated
 from sluice_allocator.core.placement.capacity import NodeShape
-from sluice_allocator.core.placement.classes import NodeClass, reaches_volumes, selects
+from sluice_allocator.core.placement.classes import NodeClass, selects
 from sluice_allocator.core.placement.closest import (
     closest_profile,
     listed,
@@ -29,8 +30,8 @@ from sluice_allocator.core.placement.closest import (
 from sluice_allocator.core.placement.empty_gpus import most_on, part_of_one
 from sluice_allocator.core.placement.looking import Look
 from sluice_allocator.core.placement.no_device import Never, Shapes, both_amounts, no_device
-from sluice_allocator.core.placement.taints import PASSING, meaning_of
 from sluice_allocator.core.placement.pod_terms import Apart
+from sluice_allocator.core.placement.taints import PASSING, meaning_of
 from sluice_allocator.core.placement.wants import Want
 
 SHAPES_MAX = 512
@@ -86,11 +87,11 @@ def _shapes(look: Look) -> Shapes | Never:
         if host.volumes and _is_selected_apart_from_volumes(look):
             return Never(WaitReason.NODE_VOLUME_ELSEWHERE, "no node with GPUs here can reach all of its volumes")
         return Never(WaitReason.NODE_SELECTOR_MISMATCH, _not_selected(look))
-    may_be = [(group, shape) for group, shape in shapes if group.why_not(host) in {None, *PASSING}]
     missing = next((bar.key for bar in look.bars if not isinstance(bar, Apart) and not stock.has_label(bar.key)), "")
     if missing:
         words = f"no node with GPUs here has the label {shorten(missing)}, which a topologyKey of the pod names"
         return Never(WaitReason.NODE_TOPOLOGY_LABEL_MISSING, words)
+    may_be = [(group, shape) for group, shape in shapes if group.why_not(host) in {None, *PASSING}]
     if not may_be:
         taints = {
             f"{taint.key}={taint.value}:{taint.effect}": None
@@ -110,7 +111,7 @@ def _is_selected(look: Look, group: NodeClass) -> bool:
 
 def _may_select(look: Look, labels: Mapping[str, str]) -> bool:
     host = look.asking.host
-    return selects(host, labels) and reaches_volumes(host, labels)
+    return selects(host, labels) and are_reached(host.volumes, labels)
 
 
 def _is_selected_apart_from_volumes(look: Look) -> bool:

@@ -5,8 +5,9 @@ import msgspec
 from sluice.contracts.ids import NodeName
 from sluice.contracts.messages import DeviceGrant, HostRoom
 from sluice.contracts.refusals import ReasonCount, WaitReason
+from sluice.contracts.selecting import are_reached
 from sluice_allocator.core.placement.asking import Asking, Avoid
-from sluice_allocator.core.placement.classes import NodeClass, reaches_volumes, selects
+from sluice_allocator.core.placement.classes import NodeClass, selects
 from sluice_allocator.core.placement.fleet import Fleet
 from sluice_allocator.core.placement.gpus import Gpu
 from sluice_allocator.core.placement.hosts import NO_WEALTH, Node, wealth_of
@@ -66,7 +67,7 @@ class Look(msgspec.Struct, eq=False):
         """Why no node of a class may serve it; None when some may."""
         if not self.one_by_one and not selects(self.asking.host, group.labels):
             return WaitReason.NODE_SELECTOR_MISMATCH
-        if self.asking.host.volumes and not self.one_by_one and not reaches_volumes(self.asking.host, group.labels):
+        if self.asking.host.volumes and not self.one_by_one and not are_reached(self.asking.host.volumes, group.labels):
             return WaitReason.NODE_VOLUME_ELSEWHERE
         return group.why_not(self.asking.host)
 
@@ -88,7 +89,7 @@ class Look(msgspec.Struct, eq=False):
             return WaitReason.GPU_AVOIDED
         if self.one_by_one and not selects(host, node.labels):
             return WaitReason.NODE_SELECTOR_MISMATCH
-        if self.one_by_one and not reaches_volumes(host, node.labels):
+        if self.one_by_one and not are_reached(host.volumes, node.labels):
             return WaitReason.NODE_VOLUME_ELSEWHERE
         for bar in self.bars:
             why = bar.why_not(node.labels.get(bar.key))

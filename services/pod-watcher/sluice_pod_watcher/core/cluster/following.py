@@ -110,7 +110,9 @@ class Following:
             return
         if record.is_refused or self.answers_are_old or record.evicting.under_way or record.evicted:
             return  # its slice is taken back, may be another one in this life of the bus, or the pod goes
-        if not record.unsure and self._is_kept_out(record, view, bound.node, now):
+        if not record.unsure and (
+            self._reads_claims_again(record, view, bound, now) or self._is_kept_out(record, view, bound.node, now)
+        ):
             return
         patch = patches.bind(view, bound.node, annotations)
         if isinstance(patch, str):
@@ -126,7 +128,7 @@ class Following:
         and is let go there when the node takes pods again.
         """
         assert record.terms is not None
-        why = self.hosts.why_kept_out(node, record.terms.host.tolerations)
+        why = self.hosts.why_kept_out(node, record.terms.host.tolerations, record.places or ())
         if not why:
             self.kept_out.get(node, {}).pop(record.uid, None)
             return False
@@ -196,10 +198,18 @@ class Following:
         if record.unread is not None and self._may(record, record.reading_claims, now):
             self.out.append(ReadClaims(record.uid, record.namespace, view.claims))
 
+    def _reads_claims_again(self, record: Record, view: PodView, bound: Bound, now: float) -> bool:
+        """Whether its claims are read once more: one may have been bound elsewhere since the place was chosen."""
+        if not view.claims or record.places_for == bound.allocation:
+            return False
+        if self._may(record, record.reading_claims, now):
+            self.out.append(ReadClaims(record.uid, record.namespace, view.claims))
+        return True
+
     def claims_read(self, record: Record, unknown: Iterable[str]) -> None:
-        """They were read; what nobody knows of them is told."""
+        """They were read; what is not known of them is told, the first time."""
         record.reading_claims = Writing()
-        for each in unknown:
+        for each in unknown if record.places is None else ():
             why = (
                 f"{each}. Its slice may be on a node that cannot reach the volume; then the scheduler does not place it"
             )

@@ -21,7 +21,9 @@ from sluice.contracts.pod_specs import read_host_needs
 from sluice.contracts.quantities import NotANumber, parse_quantity
 from sluice.contracts.refusals import Refusal
 from sluice.contracts.taints import why_kept_out
+from sluice.contracts.selecting import are_reached
 from sluice_pod_watcher.core.cluster.events import (
+from sluice_pod_watcher.core.cluster.claims import Places
     ListingEnded,
     ListingStarted,
     NodeGone,
@@ -258,10 +260,13 @@ class Hosts:
         """Whether something is to be said at once."""
         return bool(self._urgent) and all(self._listed.values())
 
-    def why_kept_out(self, name: NodeName, tolerations: Iterable[Toleration]) -> str:
+    def why_kept_out(self, name: NodeName, tolerations: Iterable[Toleration], volumes: Places) -> str:
         """What keeps a pod from a node now, as a predicate; empty when nothing does, or the node is not known."""
         node = self._nodes.get(name)
-        return why_kept_out(_facts(node, _Taken()), tolerations) if node is not None else ""
+        if node is None:
+            return ""
+        why = why_kept_out(_facts(node, _Taken()), tolerations)
+        return why or ("" if are_reached(volumes, node.labels) else "cannot reach a volume of the pod")
 
     def say_again(self, missing: Iterable[NodeName]) -> None:
         """Everything has to be compared with the bus again, also that nothing fits on the missing ones."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from sluice.contracts.admission.asks import Asked
-from sluice.contracts.ids import Incarnation, RequestId, SourceName
+from sluice.contracts.ids import AllocationId, Incarnation, RequestId, SourceName
 from sluice.contracts.messages import (
     AllocationRequested,
     BindingMessage,
@@ -86,6 +86,8 @@ class Record:
     places: Places | None = None
     """Where its volumes can be had; None while that was not read."""
     unread: Raw | None = None
+    places_for: AllocationId | None = None
+    """The slice for which that was read last; None before it has one."""
     """Its object, as long as what it asks for waits for that."""
     telling: Writing = field(default_factory=Writing)
     """Of the condition."""

@@ -232,6 +232,7 @@ class Requests:
 
     def _heard_end(self, record: Record | None, uid: RequestId, word: RequestWithdrawn, now: float) -> Record | None:
         if record is None:
+        record.places_for = record.answer.allocation if isinstance(record.answer, Bound) else None
             if word.closing:
                 self._bury(uid)  # an API server that shows it again shows what was: no UID lives twice
                 return None  # any other word is not the last: of a pod that was closed the bus has forgotten it
