@@ -166,7 +166,7 @@ def test_of_others_pods_only_those_that_keep_ours_out_are_told(hosts):
         e.OtherPodSeen(labelled("p3", labels={"app": "web"}, port=8080)),
     )
     said = facts(hosts)
-    assert [(each.labels, len(each.apart)) for each in said.others] == [({"app": "db"}, 1)]
+    assert [(each.count, len(each.apart)) for each in said.others] == [(1, 1)]
     assert said.ports == (HostPort(port=8080),)
     hosts.handle(e.OtherPodGone(labelled("p2", 2, labels={})), e.OtherPodGone(labelled("p3", 2, labels={})))
     assert (facts(hosts).others, facts(hosts).ports) == ((), ())
@@ -186,6 +186,80 @@ def test_who_is_spoken_of_is_told_before_the_request_that_speaks_of_them(hosts):
     host, request = (message for _, message in hosts.words)
     assert sorted((each.count, each.leaving) for each in host.others) == [(1, True), (2, False)]
     assert request.host.apart[0].namespaces == ("x",)
+
+
+def speaking(name, uid, key="app", text="llm"):
+    """A pod of ours that wants a host without such a pod."""
+    term = {"topologyKey": "kubernetes.io/hostname", "labelSelector": {"matchLabels": {key: text}}}
+    pod = new_pod(name, uid)
+    pod["metadata"]["namespace"] = "x"
+    pod["spec"]["affinity"] = {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}
+    return pod
+
+
+def test_pods_that_differ_in_labels_of_which_no_term_speaks_are_one_entry(hosts):
+    """Each pod of a StatefulSet has a label of its own: a node would run into the bound of what is published."""
+    pods = [labelled(f"p{at}", labels={"app": "llm", "pod-name": f"p{at}"}) for at in range(105)]
+    hosts.handle(*map(e.OtherPodSeen, pods))
+    hosts.show(hosts.api.store(speaking("a", "u1")))
+    assert [(each.labels, each.count) for each in facts(hosts).others] == [({"app": "llm"}, 105)]
+    hosts.words.clear()
+    hosts.show(hosts.api.store(speaking("b", "u2", "pod-name", "p7")))
+    assert [subject for subject, _ in hosts.words][:2] == ["sluice.host.n1", "sluice.request.u2"]
+    assert {"app": "llm", "pod-name": "p7"} in [each.labels for each in hosts.words[0][1].others]
+
+
+def test_a_node_of_which_not_all_pods_can_be_published_is_full_and_told(hosts):
+    """What is left out would be taken for absent, and a pod be placed beside one that forbids it."""
+    assert facts(hosts).pods_free == 10
+    hosts.handle(e.OtherPodSeen(labelled("one", labels={}, port=1000)))
+    assert (facts(hosts).pods_free, hosts.told) == (9, [])
+    for uid, first in (("many", 2000), ("more", 3000), ("most", 4000)):
+        pod = labelled(uid, labels={}, port=80)
+        pod["spec"]["containers"][0]["ports"] = [{"containerPort": 80, "hostPort": first + at} for at in range(90)]
+        hosts.handle(e.OtherPodSeen(pod))
+    said = facts(hosts)
+    assert (said.pods_free, len(said.ports)) == (0, 200)
+    assert [each.split(" has ")[0] for each in hosts.told] == ["node n1"]
+    hosts.handle(e.OtherPodGone(labelled("most", 2, labels={})))
+    assert facts(hosts).pods_free == 7
+
+
+def test_a_daemonset_that_a_term_speaks_of_is_published_some_nodes_at_a_time(hosts):
+    """Ten thousand messages at once would hold up who does not speak of them; who does comes after the last of them."""
+    names = [f"m{at}" for at in range(600)]
+    hosts.handle(*(e.NodeSeen(node(name)) for name in names))
+    hosts.handle(*(e.OtherPodSeen(labelled(f"p-{name}", labels={"app": "llm"}, at=name)) for name in names))
+    hosts.pass_time(5)
+    hosts.words.clear()
+    hosts.handle(e.PodSeen(hosts.api.store(speaking("ours", "u1"))), e.PodSeen(hosts.api.store(new_pod("plain", "u2"))))
+    said = [subject for subject, _ in hosts.words]
+    assert len(said) == 602
+    assert said[-1] == "sluice.request.u1"
+    assert said.index("sluice.request.u2") <= 500
+
+
+def test_others_pods_are_published_before_requests_also_after_a_start(new, hosts):
+    """An allocator that reads a request first gives it a place beside them."""
+    other_pod = e.OtherPodSeen(labelled("p1", labels={"app": "llm"}))
+    hosts.show(hosts.api.store(speaking("ours", "u1")))
+    again = new(hosts.api, {"sluice.request.u1": hosts.bus["sluice.request.u1"]}, "w2")
+    again.read()
+    again.list()
+    again.api.store(speaking("late", "u2", text="db"))
+    again.show(again.api.find("u2"))
+    assert "sluice.request.u2" not in again.bus
+    again.handle(e.ListingStarted("nodes"), e.NodeSeen(node()), e.ListingEnded("nodes", "1"))
+    again.handle(e.ListingStarted("others"), other_pod, e.ListingEnded("others", "1"))
+    assert [subject for subject, _ in again.words if "source" not in subject] == ["sluice.host.n1", "sluice.request.u2"]
+    assert [each.labels for each in again.bus["sluice.host.n1"].others] == [{"app": "llm"}]
+    again.bus.clear()
+    again.words.clear()
+    again.life = "2"
+    again.read()
+    found = [subject for subject, _ in again.words]
+    assert found[0] == "sluice.host.n1"
+    assert {"sluice.request.u1", "sluice.request.u2"} < set(found)
 
 
 # -- where volumes are --------------------------------------------------------------------------------------------
@@ -222,6 +296,31 @@ def test_a_pod_with_a_volume_asks_for_a_node_that_reaches_it(hosts, found, place
     hosts.handle(e.ClaimsRead(asked.uid, (("models", *found),)))
     assert hosts.bus["sluice.request.u1"].host.volumes == places
     assert [each.reason for each in hosts.api.events] == ["SliceWarning"] * is_warned
+
+
+@pytest.mark.parametrize(
+    ("zone", "owner", "calls", "evicted"),
+    [("b", "ReplicaSet", [e.BindPod], []), ("a", "ReplicaSet", [e.EvictPod], ["its slice"]), ("a", "", [], [])],
+)
+def test_a_claim_that_was_bound_elsewhere_meanwhile_keeps_its_pod_from_the_node(hosts, zone, owner, calls, evicted):
+    """A pin cannot be changed: the scheduler would never place the pod on a node that cannot reach its volume."""
+    hosts.automatic = False
+    hosts.handle(e.NodeSeen(node("node-a", labels={"zone": zone})))
+    pod = new_pod("train", "u1", owner=owner)
+    pod["spec"]["volumes"] = [{"name": "m", "persistentVolumeClaim": {"claimName": "m"}}]
+    hosts.show(hosts.api.store(pod))
+    hosts.handle(e.ClaimsRead("u1", (("m", {}, None, LATE),)))
+    hosts.calls.clear()
+    hosts.bind("u1")
+    assert [type(each) for each in hosts.calls if not isinstance(each, e.WritePodCondition)] == [e.ReadClaims]
+    hosts.calls.clear()
+    hosts.handle(e.ClaimsRead("u1", (("m", {}, PV, None),)))
+    found = [each for each in hosts.calls if not isinstance(each, e.WritePodCondition)]
+    assert [type(each) for each in found] == calls
+    assert [each.cause[:9] for each in found if isinstance(each, e.EvictPod)] == evicted
+    held_back = [each for each in hosts.told if "held back" in each]
+    assert [each for each in held_back if "node-a, which cannot reach a volume of the pod" in each] == held_back
+    assert bool(held_back) == (not calls)
 
 
 def test_where_volumes_are_is_asked_again_while_the_api_server_is_away(hosts):
@@ -261,28 +360,3 @@ def test_what_a_controller_makes_again_avoids_the_node_that_the_scheduler_refuse
     assert hosts.api.evictions == (["u1"] if owner else [])
     hosts.create("train-2", "u2", owner=owner)
     assert hosts.bus["sluice.request.u2"].host.shun == (("node-a",) if owner else ())
-@pytest.mark.parametrize(
-    ("zone", "owner", "calls", "evicted"),
-    [("b", "ReplicaSet", [e.BindPod], []), ("a", "ReplicaSet", [e.EvictPod], ["its slice"]), ("a", "", [], [])],
-)
-def test_a_claim_that_was_bound_elsewhere_meanwhile_keeps_its_pod_from_the_node(hosts, zone, owner, calls, evicted):
-    """A pin cannot be changed: the scheduler would never place the pod on a node that cannot reach its volume."""
-    hosts.automatic = False
-    hosts.handle(e.NodeSeen(node("node-a", labels={"zone": zone})))
-    pod = new_pod("train", "u1", owner=owner)
-    pod["spec"]["volumes"] = [{"name": "m", "persistentVolumeClaim": {"claimName": "m"}}]
-    hosts.show(hosts.api.store(pod))
-    hosts.handle(e.ClaimsRead("u1", (("m", {}, None, LATE),)))
-    hosts.calls.clear()
-    hosts.bind("u1")
-    assert [type(each) for each in hosts.calls if not isinstance(each, e.WritePodCondition)] == [e.ReadClaims]
-    hosts.calls.clear()
-    hosts.handle(e.ClaimsRead("u1", (("m", {}, PV, None),)))
-    found = [each for each in hosts.calls if not isinstance(each, e.WritePodCondition)]
-    assert [type(each) for each in found] == calls
-    assert [each.cause[:9] for each in found if isinstance(each, e.EvictPod)] == evicted
-    held_back = [each for each in hosts.told if "held back" in each]
-    assert [each for each in held_back if "node-a, which cannot reach a volume of the pod" in each] == held_back
-    assert bool(held_back) == (not calls)
-
-

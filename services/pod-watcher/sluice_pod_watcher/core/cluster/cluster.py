@@ -155,6 +155,7 @@ class Cluster:
         new = [uid for uid, record in desk.requests.records.items() if not record.on_bus]
         desk.look_at, desk.requests.due = {}, dict.fromkeys(new)
         desk.backlog = dict.fromkeys((*new, *desk.requests.all_requests()))
+        desk.hear_terms(desk.requests.all_requests())
         desk.voice.listed({})
 
     def _do_what_is_due(self, now: float, *, ticked: bool) -> None:
@@ -167,6 +168,7 @@ class Cluster:
         desk.say_whom_terms_speak_of()
         desk.voice.say_what_is_due()
         desk.out += desk.following.telling.due(now)
-        if not self._goes_on and (desk.backlog or desk.voice.is_behind):
+        waits_for_turn = desk.hosts.is_listed and desk.hosts.are_first
+        if not self._goes_on and (desk.backlog or desk.voice.is_behind or waits_for_turn):
             self._goes_on = True
             desk.out.append(GoOn())

@@ -1,5 +1,6 @@
 """What the sides of a cluster's core share: what is known, what has to be looked at, and what is to be done."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from itertools import islice
 
@@ -11,6 +12,7 @@ from sluice_pod_watcher.core.cluster.events import Instruction
 from sluice_pod_watcher.core.cluster.following import Following
 from sluice_pod_watcher.core.cluster.hosts import Hosts
 from sluice_pod_watcher.core.cluster.mirror import Mirror
+from sluice_pod_watcher.core.cluster.neighbours import OTHERS_MAX, PORTS_MAX
 from sluice_pod_watcher.core.cluster.records import Record
 from sluice_pod_watcher.core.cluster.removals import Removals
 from sluice_pod_watcher.core.cluster.requests import Change, Requests
@@ -20,6 +22,10 @@ from sluice_pod_watcher.core.voice import Voice
 
 BACKLOG_MAX = 250
 """Pods of the backlog that are looked at in one turn."""
+CUT = (
+    f"has pods of more than {OTHERS_MAX} kinds that terms of requests speak of, or more than {PORTS_MAX} host ports "
+    "are bound there. The allocator learns of no more, so no pod with a slice is placed there until they are fewer"
+)
 PASSED_OVER = (
     f"it has the gate of Sluice, and the label {LABEL_IGNORE} that keeps it from being reviewed; "
     "create it without one of them"
@@ -52,18 +58,31 @@ class Desk:
             if record.held is not None:
                 self.hosts.named(record.held.node)
 
-    def say_whom_terms_speak_of(self) -> None:
-        """Say of others' pods what requests that are said next will be judged by: before them, on the same stream."""
+    def hear_terms(self, uids: Iterable[RequestId]) -> None:
+        """Learn what pods say of others, or that these requests are over."""
         neighbours = self.hosts.neighbours
-        found: dict[NodeName, None] = {}
-        for uid in self.requests.due:
+        for uid in uids:
             record = self.requests.records.get(uid)
             if record is None or record.terms is None or not record.living:
                 neighbours.forget(uid)
             else:
-                found |= dict.fromkeys(neighbours.ask(uid, record.namespace, record.terms.host))
-        for node, facts in self.hosts.said_now(found):
+                self.hosts.put_first(neighbours.ask(uid, record.namespace, record.terms.host))
+
+    def say_whom_terms_speak_of(self) -> None:
+        """
+        Publish others' pods before the requests that are judged by them, on the same stream, and some at a time.
+
+        Requests whose terms speak of others wait for that.
+        """
+        self.hear_terms(self.requests.due)
+        for node, facts in self.hosts.first(BACKLOG_MAX):
             self.voice.host(node, facts)
+        waited, self.requests.wait_for_nodes = self.requests.wait_for_nodes, self.hosts.are_first
+        if waited and not self.requests.wait_for_nodes:
+            self.voice.saved()
+        for node in self.hosts.newly_cut:
+            self.told.append(Tell("warning", f"node {node} {CUT}"))
+        self.hosts.newly_cut = []
 
     def say_hosts(self, now: float) -> None:
         """Say what nodes have besides GPUs, and which are not there any more."""

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import lru_cache
+from itertools import islice
 from typing import Any
 
 from msgspec.structs import replace
@@ -20,10 +21,10 @@ from sluice.contracts.messages import NO_NEEDS, HostFacts, HostNeeds, HostPort, 
 from sluice.contracts.pod_specs import read_host_needs
 from sluice.contracts.quantities import NotANumber, parse_quantity
 from sluice.contracts.refusals import Refusal
-from sluice.contracts.taints import why_kept_out
 from sluice.contracts.selecting import are_reached
-from sluice_pod_watcher.core.cluster.events import (
+from sluice.contracts.taints import why_kept_out
 from sluice_pod_watcher.core.cluster.claims import Places
+from sluice_pod_watcher.core.cluster.events import (
     ListingEnded,
     ListingStarted,
     NodeGone,
@@ -33,7 +34,7 @@ from sluice_pod_watcher.core.cluster.claims import Places
     Raw,
     What,
 )
-from sluice_pod_watcher.core.cluster.neighbours import Kind, Neighbours, kind_of
+from sluice_pod_watcher.core.cluster.neighbours import OTHERS_MAX, PORTS_MAX, Kind, Neighbours, kind_of
 from sluice_pod_watcher.core.cluster.pod_views import DONE, node_name_of, version_of
 from sluice_pod_watcher.core.cluster.rules import ClusterRules
 
@@ -107,6 +108,12 @@ class Hosts:
     """Ours, not seen, and nodes were not listed yet."""
     _urgent: dict[NodeName, None] = field(default_factory=dict)
     """Nodes that keep pods out, or let them in, since they were said last: places are booked there meanwhile."""
+    _first: dict[NodeName, None] = field(default_factory=dict)
+    """Nodes that are published before the requests that wait: terms of these speak of pods there."""
+    _cut: dict[NodeName, None] = field(default_factory=dict)
+    """Nodes with more kinds of pods, or ports, than are published."""
+    newly_cut: list[NodeName] = field(default_factory=list)
+    """Those that have come to be so. Taken by who tells people."""
     _said_at: dict[NodeName, float] = field(default_factory=dict)
     _listed: dict[What, bool] = field(default_factory=lambda: {"others": False, "nodes": False})
     _seen: dict[What, set[str] | None] = field(default_factory=lambda: {"others": None, "nodes": None})
@@ -141,7 +148,9 @@ class Hosts:
         seen, self._seen[what] = self._seen[what], None
         if seen is None:
             return
-        self._listed[what] = True
+        was_listed, self._listed[what] = self.is_listed, True
+        if self.is_listed and not was_listed:
+            self.put_first(self.neighbours.nodes_that_matter())  # what was asked before could not name them
         if what == "nodes":
             for name, node in list(self._nodes.items()):
                 if name not in seen and not node.version > version > 0:
@@ -217,7 +226,7 @@ class Hosts:
 
     def due(self, now: float) -> list[tuple[NodeName, HostFacts]]:
         """What to say now of nodes that have changed."""
-        if not all(self._listed.values()):
+        if not self.is_listed:
             return []
         found: list[tuple[NodeName, HostFacts]] = []
         for name in self._urgent:
@@ -241,24 +250,45 @@ class Hosts:
                 found.append((name, self._said(name, node)))
         return found
 
-    def said_now(self, names: Iterable[NodeName]) -> list[tuple[NodeName, HostFacts]]:
-        """What is to be said of these before anything else: a request is about to speak of pods there."""
-        if not all(self._listed.values()):
+    def put_first(self, names: Iterable[NodeName]) -> None:
+        """Terms of requests that wait speak of pods on these nodes: they are to be published before those."""
+        self._first |= dict.fromkeys(names)
+
+    def first(self, at_most: int) -> list[tuple[NodeName, HostFacts]]:
+        """What to publish before requests that wait, some at a time: a DaemonSet may be on all nodes."""
+        if not self.is_listed:
             return []
-        return [(name, self._said(name, node)) for name in names if (node := self._nodes.get(name)) is not None]
+        chosen = list(islice(self._first, at_most))
+        for name in chosen:
+            del self._first[name]
+        return [(name, self._said(name, node)) for name in chosen if (node := self._nodes.get(name)) is not None]
+
+    @property
+    def is_listed(self) -> bool:
+        """Whether all nodes and all pods of others were listed once."""
+        return all(self._listed.values())
+
+    @property
+    def are_first(self) -> bool:
+        """Whether there are nodes to be published before requests, or it is not known yet which."""
+        return bool(self._first) or not self.is_listed
 
     def _said(self, name: NodeName, node: _Node) -> HostFacts:
-        return replace(
-            _facts(node, self._taken.get(name, _Taken())),
-            ports=self.neighbours.ports(name),
-            others=self.neighbours.others(name),
-            source=self.rules.source,
-        )
+        """A node whose pods cannot all be published is full: a place there might be beside one that forbids it."""
+        ports, others = self.neighbours.ports(name), self.neighbours.others(name)
+        facts = replace(_facts(node, self._taken.get(name, _Taken())), source=self.rules.source)
+        if len(ports) > PORTS_MAX or len(others) > OTHERS_MAX:
+            if name not in self._cut:
+                self.newly_cut.append(name)
+            self._cut[name] = None
+            return replace(facts, pods_free=0, ports=ports[:PORTS_MAX], others=others[:OTHERS_MAX])
+        self._cut.pop(name, None)
+        return replace(facts, ports=ports, others=others)
 
     @property
     def is_urgent(self) -> bool:
         """Whether something is to be said at once."""
-        return bool(self._urgent) and all(self._listed.values())
+        return bool(self._urgent) and self.is_listed
 
     def why_kept_out(self, name: NodeName, tolerations: Iterable[Toleration], volumes: Places) -> str:
         """What keeps a pod from a node now, as a predicate; empty when nothing does, or the node is not known."""
@@ -296,6 +326,7 @@ class Hosts:
 
     def _drop_node(self, name: NodeName) -> None:
         if self._nodes.pop(name, None) is not None:
+            self._cut.pop(name, None)
             self._dirty[name] = self._gone[name] = None
 
     def _unproven_are_gone(self) -> None:

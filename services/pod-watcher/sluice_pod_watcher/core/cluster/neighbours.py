@@ -2,12 +2,13 @@
 Choose which pods without slices to publish per node, for the affinity and port rules of requests.
 
 Most pods of a cluster are left out. Published are those that a term of a pod of ours matches, those that keep others
-away by anti-affinity, and the host ports that any of them binds. Equal pods of a node are one entry with a
-count, and the entries of one node are bounded. The allocator judges by them, because it knows the places that are
-booked and not yet taken.
+away by anti-affinity, and the host ports that any of them binds. Of their labels only those are published that a term
+asks for: pods that differ in others (each pod of a StatefulSet does) are one entry with a count. The allocator judges
+by them, because it knows the places that are booked and not yet taken.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,7 +17,7 @@ from sluice.contracts.messages import EVERY_NAMESPACE, HostNeeds, HostPort, Othe
 from sluice.contracts.selecting import all_hold
 
 OTHERS_MAX, PORTS_MAX = 100, 200
-"""So many kinds of pods, and ports, are told of one node: a kubelet runs 110 pods by default."""
+"""So many kinds of pods, and ports, are published of one node; a kubelet runs 110 pods by default."""
 Kind = tuple[str, tuple[tuple[str, str], ...], tuple[PodTerm, ...], bool]
 """Namespace, labels, whom it wants apart, whether it is being deleted."""
 Spoken = tuple[tuple[str, ...], Selector]
@@ -40,6 +41,8 @@ class Neighbours:
     _spoken: dict[Spoken, dict[RequestId, None]] = field(default_factory=dict)
     """By whose request."""
     _of_request: dict[RequestId, tuple[Spoken, ...]] = field(default_factory=dict)
+    _keys: Counter[str] = field(default_factory=Counter)
+    """The labels that terms ask for, and how many terms."""
     _matters: dict[Kind, bool] = field(default_factory=dict)
 
     def count(self, node: NodeName, kind: Kind, ports: Iterable[HostPort], more: int) -> None:
@@ -59,8 +62,8 @@ class Neighbours:
             del self._ports[node]
 
     def ask(self, request: RequestId, namespace: str, host: HostNeeds) -> list[NodeName]:
-        """What a request's pod says of others. Returns the nodes of which more has to be said than before, for it."""
-        terms = (*((each.namespaces, each.selector) for each in (*host.beside, *host.apart)),)
+        """What a request's pod says of others. Returns the nodes of which more has to be published for it."""
+        terms = ((each.namespaces, each.selector) for each in (*host.beside, *host.apart))
         spoken = (*terms, *(((namespace,), each.selector) for each in host.spread))
         if self._of_request.get(request, ()) == spoken:
             return []
@@ -71,34 +74,46 @@ class Neighbours:
         new = [each for each in dict.fromkeys(spoken) if each not in self._spoken]
         for each in spoken:
             self._spoken.setdefault(each, {})[request] = None
+        keys = {each.key for _, selector in new for each in selector} - self._keys.keys()
+        self._keys.update(each.key for _, selector in new for each in selector)
         found: dict[NodeName, None] = {}
         for kind, nodes in self._kinds.items() if new else ():
-            if not self._matters.get(kind, False) and any(_speaks_of(each, kind) for each in new):
+            is_new = not self._matters.get(kind, False) and any(_speaks_of(each, kind) for each in new)
+            if is_new:
                 self._matters[kind] = True
+            if is_new or (any(key in keys for key, _ in kind[1]) and self._does_matter(kind)):
                 found |= dict.fromkeys(nodes)
         return list(found)
 
+    def nodes_that_matter(self) -> list[NodeName]:
+        """The nodes of which a pod has to be published."""
+        found = (nodes for kind, nodes in self._kinds.items() if self._does_matter(kind))
+        return list(dict.fromkeys(node for nodes in found for node in nodes))
+
     def forget(self, request: RequestId) -> None:
-        """It is over. What was said for it stays, until something else is to be said of the node."""
+        """A request is over. What was published for it stays until the node is published again."""
         for each in dict.fromkeys(self._of_request.pop(request, ())):
             del self._spoken[each][request]
             if not self._spoken[each]:
                 del self._spoken[each]
+                self._keys -= Counter(term.key for term in each[1])
                 self._matters.clear()
 
     def ports(self, node: NodeName) -> tuple[HostPort, ...]:
         """The ports that they bind on a node."""
-        return tuple(self._ports.get(node, ()))[:PORTS_MAX]
+        return tuple(self._ports.get(node, ()))
 
     def others(self, node: NodeName) -> tuple[OtherPods, ...]:
-        """Those on a node that matter."""
-        return tuple(self._told(node))[:OTHERS_MAX]
-
-    def _told(self, node: NodeName) -> Iterator[OtherPods]:
-        for kind, count in sorted(self._on.get(node, {}).items(), key=lambda each: each[0][:2]):
-            if self._does_matter(kind):
-                namespace, labels, apart, leaving = kind
-                yield OtherPods(namespace=namespace, labels=dict(labels), apart=apart, count=count, leaving=leaving)
+        """The pods on a node that matter, by what terms ask of them."""
+        found: Counter[Kind] = Counter()
+        for (namespace, labels, apart, leaving), count in self._on.get(node, {}).items():
+            if self._does_matter((namespace, labels, apart, leaving)):
+                asked = tuple((key, text) for key, text in labels if key in self._keys)
+                found[namespace, asked, apart, leaving] += count
+        return tuple(
+            OtherPods(namespace=namespace, labels=dict(labels), apart=apart, count=count, leaving=leaving)
+            for (namespace, labels, apart, leaving), count in sorted(found.items(), key=lambda each: each[0][:2])
+        )
 
     def _does_matter(self, kind: Kind) -> bool:
         known = self._matters.get(kind)

@@ -10,6 +10,7 @@ from typing import Literal
 from sluice.contracts.admission.asks import Asked
 from sluice.contracts.ids import AllocationId, Incarnation, RequestId, SourceName
 from sluice.contracts.messages import (
+    NO_NEEDS,
     AllocationRequested,
     BindingMessage,
     Held,
@@ -85,9 +86,9 @@ class Record:
     reading_claims: Writing = field(default_factory=Writing)
     places: Places | None = None
     """Where its volumes can be had; None while that was not read."""
-    unread: Raw | None = None
     places_for: AllocationId | None = None
     """The slice for which that was read last; None before it has one."""
+    unread: Raw | None = None
     """Its object, as long as what it asks for waits for that."""
     telling: Writing = field(default_factory=Writing)
     """Of the condition."""
@@ -114,6 +115,12 @@ class Record:
     def is_refused(self) -> bool:
         """Whether what it asks for cannot be understood, or no node could ever have it."""
         return self.terms is not None and self.terms.refusal is not None
+
+    @property
+    def speaks_of_others(self) -> bool:
+        """Whether its terms speak of other pods."""
+        host = self.terms.host if self.terms is not None else NO_NEEDS
+        return bool(host.apart or host.beside or host.spread)
 
     @property
     def is_in_the_balance(self) -> bool:

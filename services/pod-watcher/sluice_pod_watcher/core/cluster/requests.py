@@ -57,6 +57,8 @@ class Requests:
         """Pods that may have a slice, and of which neither they nor the bus say what they ask for."""
         self.others_were_listed = False
         """Whether pods of ours that are not in our selection are known."""
+        self.wait_for_nodes = True
+        """Whether others' pods are yet to be published that terms of requests speak of."""
 
     # -- what the voice asks --------------------------------------------------------------------------------------
 
@@ -86,9 +88,15 @@ class Requests:
         )
 
     def may_say(self, uid: RequestId) -> bool:
-        """Whether it is known what its pod has: a bus that was wiped would give it another slice beside that."""
+        """
+        Whether it is known what its pod has: a bus that was wiped would give it another slice beside that.
+
+        One that waits, and speaks of others' pods, is said after those: else it would be placed beside them.
+        """
         record = self.records.get(uid)
-        return record is not None and not record.is_in_the_balance
+        if record is None or record.is_in_the_balance:
+            return False
+        return not (self.wait_for_nodes and record.living and record.held is None and record.speaks_of_others)
 
     def word(self, uid: RequestId) -> RequestMessage | None:
         """What the bus shall say of a request; None when there is nothing to say (any more)."""
@@ -224,6 +232,7 @@ class Requests:
     def claims_read(self, record: Record, places: Places, now: float) -> Change:
         """Where its volumes can be had is known: what it asks for can be said."""
         record.places, raw, record.unread = places, record.unread, None
+        record.places_for = record.answer.allocation if isinstance(record.answer, Bound) else None
         if raw is None or not record.living or record.view is None:
             return ""
         return self._read_terms(record, raw, now)
@@ -232,7 +241,6 @@ class Requests:
 
     def _heard_end(self, record: Record | None, uid: RequestId, word: RequestWithdrawn, now: float) -> Record | None:
         if record is None:
-        record.places_for = record.answer.allocation if isinstance(record.answer, Bound) else None
             if word.closing:
                 self._bury(uid)  # an API server that shows it again shows what was: no UID lives twice
                 return None  # any other word is not the last: of a pod that was closed the bus has forgotten it
